@@ -1,0 +1,92 @@
+//! Who a request belongs to: the job, the user, the node.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A batch job's name, as the mount or the attach gave it; empty when there is none.
+///
+/// At most [`JobId::MAX_LEN`] bytes, no control characters: it travels into tables,
+/// metrics and logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(Arc<str>);
+
+/// A node's network name, `192.0.2.7@tcp`; `0@lo` for a peer on this machine's Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nid(Arc<str>);
+
+/// Who pays for a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// The job that the request belongs to.
+    pub job: JobId,
+    /// The user on whose behalf it runs.
+    pub uid: u32,
+    /// That user's group.
+    pub gid: u32,
+    /// The project quota id of the attached directory, where the file system has one.
+    pub projid: Option<u32>,
+    /// The node it came from.
+    pub nid: Nid,
+}
+
+impl JobId {
+    /// The longest name in bytes.
+    pub const MAX_LEN: usize = 128;
+
+    /// A job's name; `None` if it is too long or holds control characters.
+    pub fn new(name: &str) -> Option<JobId> {
+        let fits = name.len() <= JobId::MAX_LEN && !name.chars().any(char::is_control);
+        fits.then(|| JobId(name.into()))
+    }
+
+    /// The name; empty when there is no job.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Nid {
+    /// The name of a peer on this machine.
+    pub fn local() -> Nid {
+        Nid("0@lo".into())
+    }
+
+    /// The name of a peer that came over TCP from `address` (no port).
+    pub fn tcp(address: std::net::IpAddr) -> Nid {
+        Nid(format!("{}@tcp", address.to_canonical()).into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for Nid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_names_that_would_break_a_table_are_refused() {
+        assert!(JobId::new("dd.500").is_some());
+        assert!(JobId::new("two\nlines").is_none());
+        assert!(JobId::new(&"x".repeat(129)).is_none());
+    }
+
+    #[test]
+    fn an_ipv4_peer_on_a_dual_stack_socket_keeps_its_ipv4_name() {
+        assert_eq!(Nid::tcp("::ffff:127.0.0.1".parse().unwrap()).as_str(), "127.0.0.1@tcp");
+    }
+}

@@ -1,0 +1,18 @@
+//! The words every other crate speaks: points and spans of time, amounts and
+//! rates, names of jobs and nodes, the kinds of request, and the text of rules.
+//!
+//! Nothing here decides anything and nothing here touches the world. Each type
+//! is built valid or not at all, and each one that people write in a
+//! configuration parses and prints the same text.
+
+mod ids;
+mod request;
+mod rule;
+mod time;
+mod units;
+
+pub use ids::{Identity, JobId, Nid};
+pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
+pub use rule::{KeyField, Limit, Match, MeterRule, PathSet, Rule, RuleSet, WriteMode};
+pub use time::{Nanos, Time};
+pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

@@ -1,0 +1,187 @@
+//! What kinds of request there are.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The queue a request waits in within its class: a blocked write never delays a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// Payload from the backend.
+    Read,
+    /// Payload to the backend.
+    Write,
+    /// Everything else.
+    Metadata,
+}
+
+/// Which resource serves a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// Memory and processor: what the page cache answers.
+    Cached,
+    /// The backend's device or servers.
+    Device,
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, $direction:ident;)*) => {
+        /// The kind of a request: one for each backend operation that clients can ask for.
+        ///
+        /// Its name is what rules write in `opcode={…}`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Kind { $($(#[$doc])* $variant,)* }
+
+        impl Kind {
+            /// Every kind, in order.
+            pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+
+            /// The name in rules, tables and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Kind::$variant => $name,)* }
+            }
+
+            /// The queue that it waits in.
+            pub const fn direction(self) -> Direction {
+                match self { $(Kind::$variant => Direction::$direction,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Read from an open file.
+    Read = "read", Read;
+    /// Write to an open file.
+    Write = "write", Write;
+    /// Look up names.
+    Walk = "walk", Metadata;
+    /// Attributes of one file.
+    Getattr = "getattr", Metadata;
+    /// Change attributes, truncation included.
+    Setattr = "setattr", Metadata;
+    /// Open a file or directory.
+    Open = "open", Metadata;
+    /// Create and open a file.
+    Create = "create", Metadata;
+    /// Make a directory.
+    Mkdir = "mkdir", Metadata;
+    /// Make a symbolic link.
+    Symlink = "symlink", Metadata;
+    /// Make a special file.
+    Mknod = "mknod", Metadata;
+    /// Make a hard link.
+    Link = "link", Metadata;
+    /// Remove a name.
+    Unlink = "unlink", Metadata;
+    /// Rename.
+    Rename = "rename", Metadata;
+    /// Read a symbolic link.
+    Readlink = "readlink", Metadata;
+    /// Read directory entries.
+    Readdir = "readdir", Metadata;
+    /// Figures of the file system.
+    Statfs = "statfs", Metadata;
+    /// Make a file's data durable.
+    Fsync = "fsync", Metadata;
+    /// Read extended attributes.
+    Getxattr = "getxattr", Metadata;
+    /// Change extended attributes.
+    Setxattr = "setxattr", Metadata;
+    /// Take or test a byte-range lock.
+    Lock = "lock", Metadata;
+    /// Give a byte-range lock back.
+    Unlock = "unlock", Metadata;
+    /// Begin to use an export.
+    Attach = "attach", Metadata;
+    /// Forget a fid, closing its file.
+    Clunk = "clunk", Metadata;
+}
+
+/// A set of kinds, as `opcode={read write}` or a meter's `kinds` names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KindSet(u32);
+
+/// A name that is no kind of request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a kind of request; there are {}", Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>().join(", "))]
+pub struct ParseKindError {
+    name: String,
+}
+
+impl Kind {
+    /// How many kinds there are.
+    pub const COUNT: usize = Kind::ALL.len();
+
+    /// True for what is never delayed, only charged: it gives something back, so
+    /// holding it would hold what others wait for (design/architecture.md section 4).
+    pub const fn never_delayed(self) -> bool {
+        matches!(self, Kind::Clunk | Kind::Unlock)
+    }
+}
+
+impl KindSet {
+    /// No kind.
+    pub const NONE: KindSet = KindSet(0);
+    /// Every kind.
+    pub const ALL: KindSet = KindSet((1 << Kind::COUNT) - 1);
+
+    /// This set and `kind`.
+    pub const fn with(self, kind: Kind) -> KindSet {
+        KindSet(self.0 | 1 << kind as u32)
+    }
+
+    /// All kinds of one direction.
+    pub fn of(direction: Direction) -> KindSet {
+        Kind::ALL.iter().filter(|k| k.direction() == direction).copied().collect()
+    }
+
+    /// Whether `kind` is in the set.
+    pub const fn contains(self, kind: Kind) -> bool {
+        self.0 & (1 << kind as u32) != 0
+    }
+
+    /// The kinds of the set, in order.
+    pub fn iter(self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.iter().copied().filter(move |k| self.contains(*k))
+    }
+}
+
+impl FromIterator<Kind> for KindSet {
+    fn from_iter<I: IntoIterator<Item = Kind>>(kinds: I) -> KindSet {
+        kinds.into_iter().fold(KindSet::NONE, KindSet::with)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Kind {
+    type Err = ParseKindError;
+    fn from_str(name: &str) -> Result<Kind, ParseKindError> {
+        let kind = Kind::ALL.iter().find(|k| k.name() == name).copied();
+        kind.ok_or_else(|| ParseKindError { name: name.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_parses_from_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.name().parse::<Kind>().unwrap(), *kind);
+        }
+        assert!("ost_read".parse::<Kind>().is_err());
+    }
+
+    #[test]
+    fn directions_divide_the_kinds() {
+        let parts = [Direction::Read, Direction::Write, Direction::Metadata].map(KindSet::of);
+        assert_eq!(parts.iter().map(|s| s.iter().count()).sum::<usize>(), Kind::COUNT);
+    }
+}
