@@ -1,0 +1,262 @@
+//! Status, classes, subjects and connections: what the proxy says about itself.
+//!
+//! Units end the names (`_ns`, `_bytes`). A `t_ns` is nanoseconds since the proxy
+//! started; it and the counters of one message are read together, so that the
+//! quotient of two differences is a rate.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What one proxy is and how it fares.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    /// The version of the program.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Nanoseconds since it started.
+    pub t_ns: u64,
+    /// True after SIGTERM: nothing new is accepted, what is in flight is answered.
+    pub draining: bool,
+    /// False under `--no-schedule`: requests are served as they come.
+    pub scheduling: bool,
+    /// Threads that serve requests.
+    pub threads: Threads,
+    /// The addresses it listens at, with the real ports.
+    pub listeners: Vec<String>,
+    /// The directories it serves.
+    pub exports: Vec<ExportReport>,
+    /// The schedulers, one for each target.
+    pub targets: Vec<TargetReport>,
+    /// Connections now.
+    pub connections: u64,
+    /// Connections accepted since the start.
+    pub connections_accepted: u64,
+    /// Connections refused since the start, by a bound or the allow-list.
+    pub connections_refused: u64,
+    /// What all subjects were served since the start.
+    pub total: Usage,
+}
+
+/// Threads that serve requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Threads {
+    /// How many there are.
+    pub started: u32,
+    /// How many of them are inside a backend call now.
+    pub busy: u32,
+    /// The most there may be.
+    pub max: u32,
+}
+
+/// One directory that is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportReport {
+    /// The name that clients attach to.
+    pub name: String,
+    /// The directory.
+    pub dir: String,
+    /// Whether it refuses every change.
+    pub readonly: bool,
+    /// The target that schedules it.
+    pub target: String,
+}
+
+/// One scheduler and the backend it guards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TargetReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Device slots: D of SFQ(D).
+    pub slots_max: u32,
+    /// Device slots held now.
+    pub slots: u32,
+    /// Requests waiting now.
+    pub queued: u64,
+    /// Requests at the backend now.
+    pub running: u64,
+    /// How writes reach the backend: `direct`, `dontcache`, `paced` or `cached`.
+    pub write_mode: String,
+    /// Where its costs come from: `built in`, `bytes` or the calibration file's path.
+    pub costs: String,
+}
+
+/// What somebody was served since the proxy started, and what they have under way now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// Payload read.
+    pub read_bytes: u64,
+    /// Payload written.
+    pub written_bytes: u64,
+    /// Backend operations; an entry listed with its attributes is one.
+    pub ops: u64,
+    /// Requests completed: the divisor of `queue_ns` and `service_ns`.
+    pub requests: u64,
+    /// The time that completed requests waited for their turn, summed up.
+    pub queue_ns: u64,
+    /// The time that completed requests spent at the backend, summed up.
+    pub service_ns: u64,
+    /// What completed requests cost the target, summed up.
+    pub cost_ns: u64,
+    /// Requests waiting now.
+    pub queued: u64,
+    /// Requests at the backend now.
+    pub running: u64,
+    /// Slots held now.
+    pub slots: u64,
+    /// Whether a request at the head of a queue waits for a meter now.
+    pub throttled: bool,
+}
+
+/// Every class that exists now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Classes {
+    /// When the counters were read, in nanoseconds since the proxy started.
+    pub t_ns: u64,
+    /// The classes, of all targets.
+    pub classes: Vec<ClassReport>,
+}
+
+/// One class: requests with the same key under one rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClassReport {
+    /// The target whose scheduler holds it.
+    pub target: String,
+    /// The rule that made it; `default` where no rule matched.
+    pub rule: String,
+    /// Its key, as `jobid=dd.500 uid=500`; empty for a rule without `per`.
+    pub key: String,
+    /// Its part of the service beside others.
+    pub weight: u32,
+    /// What it was served.
+    pub usage: Usage,
+}
+
+/// Everybody who has a fid now or had one not long ago.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Subjects {
+    /// When the counters were read, in nanoseconds since the proxy started.
+    pub t_ns: u64,
+    /// The subjects, of all targets.
+    pub subjects: Vec<SubjectReport>,
+}
+
+/// One payer of requests: a job of a user on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SubjectReport {
+    /// The target whose scheduler knows it.
+    pub target: String,
+    /// The batch job; empty when there is none.
+    pub job: String,
+    /// The user.
+    pub uid: u32,
+    /// The user's group.
+    pub gid: u32,
+    /// The node's network name.
+    pub nid: String,
+    /// What it was served.
+    pub usage: Usage,
+}
+
+/// Every connection of now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Connections {
+    /// When the figures were read, in nanoseconds since the proxy started.
+    pub t_ns: u64,
+    /// The connections, oldest first.
+    pub connections: Vec<Connection>,
+}
+
+/// One connection of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Connection {
+    /// Counts connections since the start; never used twice.
+    pub id: u64,
+    /// The client's address, `tcp://192.0.2.7:1023` or `unix`.
+    pub peer: String,
+    /// The user at the other end of a Unix socket, by the kernel's word.
+    pub peer_uid: Option<u32>,
+    /// The user name of the first attach; empty before it or if it gave a number only.
+    pub uname: String,
+    /// The user of the first attach; none before it.
+    pub uid: Option<u32>,
+    /// The job of the first attach; empty if it named none.
+    pub job: String,
+    /// The agreed largest message.
+    pub msize_bytes: u32,
+    /// Fids in use.
+    pub fids: u64,
+    /// Requests that have no answer yet.
+    pub tags: u64,
+    /// Payload of those requests.
+    pub in_flight_bytes: u64,
+    /// Answers that the client has not taken yet.
+    pub unsent_bytes: u64,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorReport {
+    /// One or more lines for people, with the place in the file where there is one.
+    pub message: String,
+}
+
+impl Usage {
+    /// Adds `other`: counters and present figures sum up, throttled if either is.
+    pub fn add(&mut self, other: &Usage) {
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.ops += other.ops;
+        self.requests += other.requests;
+        self.queue_ns += other.queue_ns;
+        self.service_ns += other.service_ns;
+        self.cost_ns += other.cost_ns;
+        self.queued += other.queued;
+        self.running += other.running;
+        self.slots += other.slots;
+        self.throttled |= other.throttled;
+    }
+
+    /// What came on top since `earlier`: counters are differences, present figures stay.
+    ///
+    /// A counter below its earlier value belongs to a newcomer of the same name (the
+    /// proxy forgets idle subjects), so everything is new then.
+    pub fn since(&self, earlier: &Usage) -> Usage {
+        let counters = |u: &Usage| {
+            [u.read_bytes, u.written_bytes, u.ops, u.requests, u.queue_ns, u.service_ns, u.cost_ns]
+        };
+        if counters(self).iter().zip(counters(earlier)).any(|(now, then)| *now < then) {
+            return *self;
+        }
+        Usage {
+            read_bytes: self.read_bytes - earlier.read_bytes,
+            written_bytes: self.written_bytes - earlier.written_bytes,
+            ops: self.ops - earlier.ops,
+            requests: self.requests - earlier.requests,
+            queue_ns: self.queue_ns - earlier.queue_ns,
+            service_ns: self.service_ns - earlier.service_ns,
+            cost_ns: self.cost_ns - earlier.cost_ns,
+            ..*self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_samples_give_what_came_between() {
+        let then = Usage { read_bytes: 100, requests: 2, queued: 9, ..Usage::default() };
+        let now = Usage { read_bytes: 350, requests: 7, queued: 1, ..Usage::default() };
+        let between = Usage { read_bytes: 250, requests: 5, queued: 1, ..Usage::default() };
+        assert_eq!(now.since(&then), between);
+    }
+
+    #[test]
+    fn a_subject_that_was_forgotten_and_came_back_counts_from_zero() {
+        let then = Usage { read_bytes: 100, ops: 50, ..Usage::default() };
+        let now = Usage { read_bytes: 200, ops: 3, ..Usage::default() };
+        assert_eq!(now.since(&then), now);
+    }
+}
