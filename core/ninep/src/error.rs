@@ -1,0 +1,121 @@
+//! Why a frame is not a message.
+
+use crate::types::Tag;
+
+/// Why a frame is not a message; it names the field and the value at fault.
+///
+/// Where the tag could be read it is here, so that a server can answer Rlerror
+/// with [`DecodeError::errno`] and go on. Only a frame whose length is wrong
+/// ([`DecodeError::Short`], [`DecodeError::Size`]) leaves the stream without a
+/// next message to find; the connection should be closed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Fewer bytes than size, type and tag need.
+    #[error("{len} bytes are too few for a message's header of 7")]
+    Short {
+        /// Bytes given.
+        len: usize,
+    },
+    /// The size field and the frame's length differ.
+    #[error("message with tag {tag} says it has {size} bytes but the frame has {len}")]
+    Size {
+        /// The message's tag.
+        tag: Tag,
+        /// What the size field says, in bytes.
+        size: u32,
+        /// Bytes given.
+        len: usize,
+    },
+    /// No message of this direction has this type.
+    #[error("message with tag {tag} has the unknown type {kind}")]
+    UnknownType {
+        /// The message's tag.
+        tag: Tag,
+        /// The type byte.
+        kind: u8,
+    },
+    /// The body ends within a field, or a field says that it reaches past the end.
+    #[error("message with tag {tag}: {field} needs {need} bytes, {have} are left")]
+    Truncated {
+        /// The message's tag.
+        tag: Tag,
+        /// The field.
+        field: &'static str,
+        /// Bytes that it needs.
+        need: usize,
+        /// Bytes that are left.
+        have: usize,
+    },
+    /// The body goes on after the last field.
+    #[error("message with tag {tag}: {extra} bytes follow its last field")]
+    Trailing {
+        /// The message's tag.
+        tag: Tag,
+        /// Bytes too many.
+        extra: usize,
+    },
+    /// More than [`crate::WALK_NAMES_MAX`] names or qids in a walk.
+    #[error("message with tag {tag}: {count} {field}, a walk has at most 16")]
+    TooMany {
+        /// The message's tag.
+        tag: Tag,
+        /// The field.
+        field: &'static str,
+        /// How many it says there are.
+        count: u16,
+    },
+    /// A byte that no such string can hold: NUL, or `/` in a name.
+    #[error("message with tag {tag}: {field} holds the byte {byte:#04x} at {at}")]
+    BadByte {
+        /// The message's tag.
+        tag: Tag,
+        /// The field.
+        field: &'static str,
+        /// The byte.
+        byte: u8,
+        /// Its place in the string, from 0.
+        at: usize,
+    },
+    /// A number outside the field's few values.
+    #[error("message with tag {tag}: {field} has no value {value}")]
+    BadValue {
+        /// The message's tag.
+        tag: Tag,
+        /// The field.
+        field: &'static str,
+        /// The number.
+        value: u8,
+    },
+}
+
+impl DecodeError {
+    /// The tag to answer to; `None` if the frame was too short to have one.
+    pub const fn tag(&self) -> Option<Tag> {
+        match *self {
+            DecodeError::Short { .. } => None,
+            DecodeError::Size { tag, .. }
+            | DecodeError::UnknownType { tag, .. }
+            | DecodeError::Truncated { tag, .. }
+            | DecodeError::Trailing { tag, .. }
+            | DecodeError::TooMany { tag, .. }
+            | DecodeError::BadByte { tag, .. }
+            | DecodeError::BadValue { tag, .. } => Some(tag),
+        }
+    }
+
+    /// The Linux errno that tells the peer: EOPNOTSUPP for an unknown type, so that
+    /// clients fall back to an older message (ioproxy.md section 3), EINVAL for a
+    /// value that no file system call would take either, else EPROTO.
+    pub const fn errno(&self) -> u32 {
+        const EINVAL: u32 = 22;
+        const EPROTO: u32 = 71;
+        const EOPNOTSUPP: u32 = 95;
+        match self {
+            DecodeError::UnknownType { .. } => EOPNOTSUPP,
+            DecodeError::TooMany { .. }
+            | DecodeError::BadByte { .. }
+            | DecodeError::BadValue { .. } => EINVAL,
+            _ => EPROTO,
+        }
+    }
+}

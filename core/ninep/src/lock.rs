@@ -1,0 +1,55 @@
+//! The few values of Tlock and Tgetlock.
+
+/// Wait until the lock is granted, rather than answer [`LockStatus::Blocked`].
+pub const LOCK_BLOCK: u32 = 1;
+/// The lock was held before the server restarted.
+pub const LOCK_RECLAIM: u32 = 2;
+
+/// What a lock request asks for, or a test found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LockKind {
+    /// Shared with other readers.
+    Read = 0,
+    /// Alone.
+    Write = 1,
+    /// Give back; as the answer to a test: nothing is in the way.
+    Unlock = 2,
+}
+
+/// How a lock request went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum LockStatus {
+    /// Granted.
+    Success = 0,
+    /// Somebody else's lock is in the way.
+    Blocked = 1,
+    /// Refused; v9fs makes ENOLCK of it.
+    Error = 2,
+    /// Only reclaims are served at the moment.
+    Grace = 3,
+}
+
+impl LockKind {
+    pub(crate) const fn new(value: u8) -> Option<LockKind> {
+        match value {
+            0 => Some(LockKind::Read),
+            1 => Some(LockKind::Write),
+            2 => Some(LockKind::Unlock),
+            _ => None,
+        }
+    }
+}
+
+impl LockStatus {
+    pub(crate) const fn new(value: u8) -> Option<LockStatus> {
+        match value {
+            0 => Some(LockStatus::Success),
+            1 => Some(LockStatus::Blocked),
+            2 => Some(LockStatus::Error),
+            3 => Some(LockStatus::Grace),
+            _ => None,
+        }
+    }
+}

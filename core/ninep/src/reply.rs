@@ -1,0 +1,118 @@
+//! What a server answers: the R messages, and Rlerror for them all.
+
+use crate::attributes::{Attributes, Statfs};
+use crate::error::DecodeError;
+use crate::lists::Qids;
+use crate::lock::{LockKind, LockStatus};
+use crate::table::messages;
+use crate::types::{Qid, Tag};
+use crate::wire::{Get, Put};
+
+messages! {
+    /// What a server answers, borrowing strings and payload.
+    Reply;
+
+    /// The request failed.
+    7 Error {
+        ecode: u32 = u32, "A Linux errno.";
+    }
+    /// The session's terms.
+    101 Version {
+        msize: u32 = u32, "The largest message either side sends, in bytes.";
+        version: &'a [u8] = raw, "The protocol agreed on, or `unknown`.";
+    }
+    /// Authentication goes on over the new fid.
+    103 Auth {
+        aqid: Qid = qid, "The authentication file.";
+    }
+    /// Attached.
+    105 Attach {
+        qid: Qid = qid, "The export's root.";
+    }
+    /// Nothing more will be said about the flushed request.
+    109 Flush
+    /// What was found, in order; the new fid exists only if every name was.
+    111 Walk {
+        qids: Qids = qids, "One for each name found.";
+    }
+    /// The fid is free.
+    121 Clunk
+    /// The file is gone and the fid free.
+    123 Remove
+
+    /// Opened.
+    13 Lopen {
+        qid: Qid = qid, "The file.";
+        iounit: u32 = u32, "Good size of one read or write in bytes; 0 for msize − 24.";
+    }
+    /// Created and opened.
+    15 Lcreate {
+        qid: Qid = qid, "The file.";
+        iounit: u32 = u32, "Good size of one read or write in bytes; 0 for msize − 24.";
+    }
+    /// What was read; nothing at the end of the file.
+    117 Read {
+        data: &'a [u8] = data, "The bytes.";
+    }
+    /// How much was written.
+    119 Write {
+        count: u32 = u32, "Bytes written; may be fewer than asked.";
+    }
+    /// The data is durable.
+    51 Fsync
+    /// Directory entries; none at the end of the directory.
+    41 Readdir {
+        data: &'a [u8] = data, "Whole entries, for `DirEntries`.";
+    }
+
+    /// The file system's figures.
+    9 Statfs(figures: Statfs = statfs)
+    /// The file's attributes.
+    25 Getattr(attributes: Attributes = attributes)
+    /// The attributes are changed.
+    27 Setattr
+    /// Where the link points.
+    23 Readlink {
+        target: &'a [u8] = text, "Its target.";
+    }
+    /// The attribute can be read from the new fid.
+    31 Xattrwalk {
+        size: u64 = u64, "Its length in bytes.";
+    }
+    /// The attribute can be written.
+    33 Xattrcreate
+
+    /// How the lock request went.
+    53 Lock {
+        status: LockStatus = lock_status, "Granted or not.";
+    }
+    /// The lock in the way.
+    55 Getlock {
+        kind: LockKind = lock_kind, "Its kind; `Unlock` if none is in the way.";
+        start: u64 = u64, "First byte.";
+        length: u64 = u64, "Bytes; 0 for all up to the end.";
+        proc_id: u32 = u32, "The owner's process in its client.";
+        client_id: &'a [u8] = text, "The owner's client.";
+    }
+
+    /// The symbolic link is made.
+    17 Symlink {
+        qid: Qid = qid, "The new file.";
+    }
+    /// The special file is made.
+    19 Mknod {
+        qid: Qid = qid, "The new file.";
+    }
+    /// The hard link is made.
+    71 Link
+    /// The directory is made.
+    73 Mkdir {
+        qid: Qid = qid, "The new directory.";
+    }
+    /// Renamed.
+    21 Rename
+    /// Renamed.
+    75 Renameat
+    /// Removed.
+    77 Unlinkat
+}
