@@ -49,8 +49,8 @@ pub const VERSION: &[u8] = b"9P2000.L";
 pub const VERSION_UNKNOWN: &[u8] = b"unknown";
 /// The largest message in bytes that a server agrees to.
 pub const MSIZE_MAX: u32 = 4 << 20;
-/// The smallest message size in bytes worth agreeing to: less would not hold
-/// every reply (a longest name in a directory entry, a longest link target).
+/// The smallest message size in bytes worth agreeing to; v9fs takes no less either.
+/// It holds every reply but that to a link target above 4087 bytes.
 pub const MSIZE_MIN: u32 = 4096;
 
 /// The kind of a qid that is a directory.
