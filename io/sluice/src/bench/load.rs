@@ -1,0 +1,418 @@
+//! Runs a load: makes its files through the server, drives all connections, adds up.
+//!
+//!   prepare (session) ─► threads, each an event loop over its links ─► scores ─► outcome
+//!                                                                        └─► clean up (session)
+//!
+//! A thread with one connection waits in recv; with several it waits in epoll. Time is
+//! cut into intervals (one, unless asked for more) and a thread hands over its score at
+//! the end of each; the outcome is their sum, the warm-up excepted.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use model::Nanos;
+use ninep::{Fid, open};
+use rustix::event::{Timespec, epoll};
+use rustix::thread::CpuSet;
+use rustix::time::ClockId;
+
+use super::files::{Files, write_name};
+use super::link::{Link, Score};
+use super::plan::Plan;
+use super::work::{Fids, Op, Work, WorkSettings};
+
+/// What a load achieved.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) score: Score,
+    /// Length of the measured span.
+    pub(crate) span: Duration,
+    /// Processor time of the generator's threads within it.
+    pub(crate) generator_cpu: Duration,
+}
+
+/// What a caller may hear while a load runs.
+pub(crate) trait Watch {
+    /// The measured span begins now.
+    fn begins(&mut self) {}
+    /// The measured span is over; what is in flight is still being finished.
+    fn ends(&mut self) {}
+    /// Interval `index`, from 0, brought `score` in `span`.
+    fn interval(&mut self, _index: u64, _score: &Score, _span: Duration) {}
+}
+
+/// A watch that looks away.
+pub(crate) struct Unwatched;
+impl Watch for Unwatched {}
+
+/// Runs `plan` to its end, or until `stop` is raised, which is an error.
+pub(crate) fn run(
+    plan: &Plan,
+    stop: &Arc<AtomicBool>,
+    watch: &mut dyn Watch,
+) -> anyhow::Result<Outcome> {
+    plan.check()?;
+    if plan.bare {
+        return drive(plan, None, stop, watch);
+    }
+    let files = Files::make(plan)?;
+    let outcome = drive(plan, Some(&files), stop, watch);
+    let removed = files.remove(plan);
+    let outcome = outcome?;
+    removed.context("cannot remove the load's files")?;
+    Ok(outcome)
+}
+
+/// Opens connection `index` with everything its load needs.
+fn connect(plan: &Plan, files: &Files, index: usize) -> anyhow::Result<Link> {
+    let mut session = plan.session()?;
+    let mut fids = Fids::default();
+    let mut next = 1;
+    let mut fresh = || {
+        next += 1;
+        Fid(next - 1)
+    };
+    for aname in plan.anames() {
+        let root = fresh();
+        session.attach(root, &aname, &plan.identity())?;
+        let dir = fresh();
+        session.walk(root, dir, &files.dir)?;
+        fids.dirs.push(dir);
+        if let Some(data) = &files.data {
+            let fid = fresh();
+            session.open_file(root, fid, data, open::RDONLY)?;
+            fids.read.push(fid);
+        }
+        if plan.op.writes() {
+            let fid = fresh();
+            session.open_file(dir, fid, &write_name(index), open::RDWR)?;
+            fids.write.push(fid);
+        }
+    }
+    fids.spare = next;
+    Ok(link(plan, session.into_fd(), fids, files.unlinkat, index))
+}
+
+/// Opens connection `index` to the bare server, which serves one file under any fid.
+fn connect_bare(plan: &Plan, index: usize) -> anyhow::Result<Link> {
+    ensure!(matches!(plan.op, Op::Read | Op::Randread), "the bare server can only be read from");
+    let fids = Fids { read: vec![Fid(1)], ..Fids::default() };
+    Ok(link(plan, plan.server.connect()?, fids, false, index))
+}
+
+fn link(plan: &Plan, fd: OwnedFd, fids: Fids, unlinkat: bool, connection: usize) -> Link {
+    let size = plan.size().get() as u32;
+    let work = Work::new(WorkSettings {
+        op: plan.op,
+        size,
+        file_size: plan.file_size.get(),
+        connection,
+        connections: plan.connections,
+        unlinkat,
+        pattern: !plan.bare,
+        fids,
+    });
+    Link::new(fd, work, plan.depth, vec![0x5a; size as usize].into())
+}
+
+/// What all threads of a load share.
+struct Shared<'a> {
+    plan: &'a Plan,
+    stop: &'a AtomicBool,
+    /// Everyone is connected; the load begins.
+    barrier: Barrier,
+    failed: AtomicBool,
+}
+
+enum News {
+    Began,
+    Ended,
+    Interval(u64, Box<Score>),
+}
+
+fn drive(
+    plan: &Plan,
+    files: Option<&Files>,
+    stop: &Arc<AtomicBool>,
+    watch: &mut dyn Watch,
+) -> anyhow::Result<Outcome> {
+    let mut links = Vec::new();
+    for index in 0..plan.connections {
+        links.push(match files {
+            Some(files) => connect(plan, files, index)?,
+            None => connect_bare(plan, index)?,
+        });
+    }
+    let threads = plan.threads;
+    let mut groups: Vec<Vec<Link>> = (0..threads).map(|_| Vec::new()).collect();
+    for (index, link) in links.into_iter().enumerate() {
+        groups[index % threads].push(link);
+    }
+    let barrier = Barrier::new(threads);
+    let shared = &Shared { plan, stop, barrier, failed: AtomicBool::new(false) };
+    let (sender, receiver) = mpsc::channel();
+    let mut totals = Totals::new(plan, watch);
+    let generator_cpu = std::thread::scope(|scope| {
+        let spawn = |group| {
+            let sender = sender.clone();
+            scope.spawn(move || drive_thread(shared, group, &sender))
+        };
+        let handles: Vec<_> = groups.into_iter().map(spawn).collect();
+        drop(sender);
+        for news in receiver {
+            totals.take(news);
+        }
+        let mut generator_cpu = Duration::ZERO;
+        for handle in handles {
+            generator_cpu += handle.join().expect("a load thread does not panic")?;
+        }
+        anyhow::Ok(generator_cpu)
+    })?;
+    let span = Duration::from_nanos(plan.time.get());
+    Ok(Outcome { score: totals.total, span, generator_cpu })
+}
+
+/// Adds up what the threads hand over and tells the watch.
+struct Totals<'w> {
+    total: Score,
+    /// Intervals of which some threads have not reported yet, from `first` on.
+    open: Vec<(usize, Score)>,
+    first: u64,
+    began: usize,
+    ended: usize,
+    threads: usize,
+    span: Duration,
+    watch: &'w mut dyn Watch,
+}
+
+impl<'w> Totals<'w> {
+    fn new(plan: &Plan, watch: &'w mut dyn Watch) -> Totals<'w> {
+        let span = Duration::from_nanos(plan.every.unwrap_or(plan.time).get());
+        let (total, threads) = (Score::new(), plan.threads);
+        Totals { total, open: Vec::new(), first: 0, began: 0, ended: 0, threads, span, watch }
+    }
+
+    fn take(&mut self, news: News) {
+        match news {
+            News::Began => {
+                self.began += 1;
+                if self.began == self.threads {
+                    self.watch.begins();
+                }
+            }
+            News::Ended => {
+                self.ended += 1;
+                if self.ended == self.threads {
+                    self.watch.ends();
+                }
+            }
+            News::Interval(index, score) => self.take_interval(index, &score),
+        }
+    }
+
+    fn take_interval(&mut self, index: u64, score: &Score) {
+        self.total.add(score);
+        let at = (index - self.first) as usize;
+        while self.open.len() <= at {
+            self.open.push((0, Score::new()));
+        }
+        self.open[at].0 += 1;
+        self.open[at].1.add(score);
+        while self.open.first().is_some_and(|(reported, _)| *reported == self.threads) {
+            let (_, whole) = self.open.remove(0);
+            self.watch.interval(self.first, &whole, self.span);
+            self.first += 1;
+        }
+    }
+}
+
+fn drive_thread(
+    shared: &Shared<'_>,
+    mut links: Vec<Link>,
+    news: &Sender<News>,
+) -> anyhow::Result<Duration> {
+    let pinned = shared.plan.pin.map_or(Ok(()), pin_to);
+    shared.barrier.wait();
+    let result = pinned.and_then(|()| Loop::new(shared, &mut links, news)?.run());
+    if result.is_err() {
+        shared.failed.store(true, Ordering::Relaxed);
+    }
+    result
+}
+
+/// Keeps the calling thread on processor `cpu`.
+pub(crate) fn pin_to(cpu: usize) -> anyhow::Result<()> {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus)
+        .with_context(|| format!("cannot stay on processor {cpu}"))
+}
+
+/// One thread's event loop.
+struct Loop<'a> {
+    shared: &'a Shared<'a>,
+    links: &'a mut [Link],
+    news: &'a Sender<News>,
+    epoll: OwnedFd,
+    /// Links whose socket took not everything.
+    blocked: Vec<bool>,
+    start: Instant,
+    last_reply_ns: u64,
+}
+
+impl<'a> Loop<'a> {
+    fn new(
+        shared: &'a Shared<'a>,
+        links: &'a mut [Link],
+        news: &'a Sender<News>,
+    ) -> anyhow::Result<Loop<'a>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
+        for (index, link) in links.iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, link, data, epoll::EventFlags::IN).context("epoll")?;
+            let timeout = Some(TICK);
+            rustix::net::sockopt::set_socket_timeout(
+                link,
+                rustix::net::sockopt::Timeout::Recv,
+                timeout,
+            )
+            .context("cannot set a time limit")?;
+        }
+        let blocked = vec![false; links.len()];
+        Ok(Loop { shared, links, news, epoll, blocked, start: Instant::now(), last_reply_ns: 0 })
+    }
+
+    fn run(mut self) -> anyhow::Result<Duration> {
+        let plan = self.shared.plan;
+        for index in 0..self.links.len() {
+            self.links[index].start(0);
+            self.flush(index)?;
+        }
+        let begin = plan.warmup.get();
+        self.turn_until(begin)?;
+        self.reset();
+        self.tell(News::Began);
+        let cpu = thread_cpu();
+        let every = plan.every.unwrap_or(plan.time).get().max(1);
+        let intervals = plan.time.get().div_ceil(every);
+        for index in 0..intervals {
+            self.turn_until((begin + (index + 1) * every).min(begin + plan.time.get()))?;
+            let mut score = Box::new(Score::new());
+            for link in self.links.iter_mut() {
+                score.add(&std::mem::replace(&mut link.score, Score::new()));
+            }
+            self.tell(News::Interval(index, score));
+        }
+        let cpu = thread_cpu().saturating_sub(cpu);
+        self.tell(News::Ended);
+        self.drain()?;
+        Ok(cpu)
+    }
+
+    fn reset(&mut self) {
+        for link in self.links.iter_mut() {
+            link.score = Score::new();
+        }
+    }
+
+    /// Finishes what is in flight, so that no half-done operation leaves a file behind.
+    fn drain(&mut self) -> anyhow::Result<()> {
+        for link in self.links.iter_mut() {
+            link.finish();
+        }
+        while !self.links.iter().all(Link::is_idle) {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn turn_until(&mut self, end_ns: u64) -> anyhow::Result<()> {
+        while self.now_ns() < end_ns {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) -> anyhow::Result<()> {
+        let taken = if self.links.len() == 1 && !self.blocked[0] {
+            let taken = self.links[0].receive(true, || self.start.elapsed().as_nanos() as u64)?;
+            self.flush(0)?;
+            taken
+        } else {
+            self.turn_many()?
+        };
+        if taken > 0 {
+            self.last_reply_ns = self.now_ns();
+            return self.check_stop();
+        }
+        let silent = self.now_ns() - self.last_reply_ns;
+        if silent > self.shared.plan.patience.get() {
+            bail!("no reply for {}", Nanos::new(silent));
+        }
+        self.check_stop()
+    }
+
+    fn turn_many(&mut self) -> anyhow::Result<usize> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 64];
+        let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
+        let count = match epoll::wait(&self.epoll, &mut events, Some(&tick)) {
+            Ok(count) => count,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(error) => return Err(error).context("epoll"),
+        };
+        let mut taken = 0;
+        for event in &events[..count] {
+            let index = event.data.u64() as usize;
+            taken += self.links[index].receive(false, || self.start.elapsed().as_nanos() as u64)?;
+            self.flush(index)?;
+        }
+        Ok(taken)
+    }
+
+    /// Sends what `index` has ready, and asks to be woken when its socket is full.
+    fn flush(&mut self, index: usize) -> anyhow::Result<()> {
+        let blocked = !self.links[index].flush()?;
+        if blocked != self.blocked[index] {
+            self.blocked[index] = blocked;
+            let mut flags = epoll::EventFlags::IN;
+            flags.set(epoll::EventFlags::OUT, blocked);
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::modify(&self.epoll, &self.links[index], data, flags).context("epoll")?;
+        }
+        Ok(())
+    }
+
+    fn check_stop(&self) -> anyhow::Result<()> {
+        if self.shared.stop.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        if self.shared.failed.load(Ordering::Relaxed) {
+            bail!("another thread of the load failed");
+        }
+        Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn tell(&self, news: News) {
+        // Nobody listens only after another thread has failed, which ends this one too.
+        let _ = self.news.send(news);
+    }
+}
+
+fn thread_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// How often a waiting thread looks at the time and at the stop flag.
+const TICK: Duration = Duration::from_millis(50);

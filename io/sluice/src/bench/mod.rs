@@ -1,0 +1,34 @@
+//! Measuring: a 9P load generator, a comparison with the peers, and the ceilings
+//! beside every figure.
+//!
+//!   p9     ─► load ─► link (one connection) ─► work (what to ask next)
+//!   peers  ─► servers (sluice, diod, ganesha, bare) + load + ceilings ─► report
+//!   bare   the least a server can do: request → splice → reply
+//!
+//! The generator must cost less than what it measures, so requests leave and
+//! replies are taken in batches, nothing is allocated per request, and of a reply
+//! only the first bytes are looked at.
+
+mod files;
+mod link;
+mod load;
+pub mod p9;
+mod plan;
+mod session;
+mod socket;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+
+/// A flag that SIGINT and SIGTERM raise, so that a run ends through its guards
+/// and leaves neither servers nor files behind.
+fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    Ok(stop)
+}

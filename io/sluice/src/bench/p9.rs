@@ -1,0 +1,129 @@
+//! `sluice bench p9`: puts one load on one 9P2000.L server and says what it gets.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::link::Score;
+use super::load::{self, Outcome, Watch};
+use super::plan::Plan;
+use super::session::errno_text;
+use super::work::Op;
+
+/// Put a load on any 9P2000.L server and report what it gets
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    plan: Plan,
+    /// Print one JSON object per line: each interval, then the total
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the load and prints its result.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let stop = super::stop_on_signals()?;
+    let mut printer = Printer { json: args.json, plan: &args.plan };
+    let outcome = load::run(&args.plan, &stop, &mut printer)?;
+    printer.total(&outcome);
+    Ok(())
+}
+
+/// One span's figures, as `--json` prints them.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    /// Number of the interval, absent for the whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) interval: Option<u64>,
+    pub(crate) op: Op,
+    pub(crate) seconds: f64,
+    pub(crate) ops: u64,
+    pub(crate) ops_per_sec: f64,
+    pub(crate) mb_per_sec: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) generator_cpu_us_per_op: Option<f64>,
+    pub(crate) errors: u64,
+    pub(crate) wrong: u64,
+}
+
+impl Figures {
+    pub(crate) fn new(op: Op, score: &Score, span: Duration) -> Figures {
+        let seconds = span.as_secs_f64();
+        let micros = |ns: u64| ns as f64 / 1e3;
+        let latency = &score.latency_ns;
+        Figures {
+            interval: None,
+            op,
+            seconds,
+            ops: score.ops,
+            ops_per_sec: score.ops as f64 / seconds,
+            mb_per_sec: score.bytes as f64 / seconds / 1e6,
+            p50_us: micros(latency.value_at_quantile(0.5)),
+            p99_us: micros(latency.value_at_quantile(0.99)),
+            max_us: micros(latency.max()),
+            generator_cpu_us_per_op: None,
+            errors: score.errors.values().sum(),
+            wrong: score.wrong,
+        }
+    }
+
+    /// The figures of a whole load.
+    pub(crate) fn of(op: Op, outcome: &Outcome) -> Figures {
+        let cpu = outcome.generator_cpu.as_secs_f64() * 1e6 / outcome.score.ops.max(1) as f64;
+        let figures = Figures::new(op, &outcome.score, outcome.span);
+        Figures { generator_cpu_us_per_op: Some(cpu), ..figures }
+    }
+}
+
+struct Printer<'p> {
+    json: bool,
+    plan: &'p Plan,
+}
+
+impl Watch for Printer<'_> {
+    fn interval(&mut self, index: u64, score: &Score, span: Duration) {
+        if self.plan.every.is_none() {
+            return;
+        }
+        let figures = Figures { interval: Some(index), ..Figures::new(self.plan.op, score, span) };
+        self.print(&figures);
+    }
+}
+
+impl Printer<'_> {
+    fn total(&self, outcome: &Outcome) {
+        let figures = Figures::of(self.plan.op, outcome);
+        self.print(&figures);
+        if self.json {
+            return;
+        }
+        for (errno, count) in &outcome.score.errors {
+            println!("  {count} × {}", errno_text(*errno));
+        }
+        if figures.wrong > 0 {
+            println!("  {} replies with another count or other data than asked for", figures.wrong);
+        }
+    }
+
+    fn print(&self, figures: &Figures) {
+        if self.json {
+            match serde_json::to_string(figures) {
+                Ok(line) => println!("{line}"),
+                Err(error) => eprintln!("sluice: cannot print: {error}"),
+            }
+            return;
+        }
+        let Figures { ops_per_sec, mb_per_sec, p50_us, p99_us, max_us, errors, .. } = figures;
+        let cpu = match figures.generator_cpu_us_per_op {
+            Some(cpu) => format!("  generator {cpu:.2} µs/op"),
+            None => String::new(),
+        };
+        println!(
+            "{ops_per_sec:>9.0} ops/s  {mb_per_sec:>8.1} MB/s  p50 {p50_us:.0} µs  p99 {p99_us:.0} µs  \
+             max {max_us:.0} µs{cpu}  errors {errors}"
+        );
+    }
+}

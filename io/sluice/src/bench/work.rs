@@ -1,0 +1,322 @@
+//! What a load asks next: each operation is a cycle of steps, each step one 9P request.
+//!
+//!   randread   Read                                  create   CloneDir Create Stat Clunk Unlink
+//!   fsync      Write Fsync                           (diod)   CloneDir Create Stat Clunk Find Remove
+//!
+//! A slot is one tag in flight. It goes round its cycle alone, so a load of depth D
+//! is D cycles side by side, and an operation's latency is that of its whole cycle.
+//! A step that fails does not end its cycle: later steps free what earlier ones made.
+
+use ninep::{Fid, Names, Request, Tag, getattr, open};
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// Sequential reads; the requests of one connection follow each other through the file.
+    Read,
+    /// Reads at random offsets.
+    Randread,
+    /// Sequential writes to a file of the connection's own.
+    Write,
+    /// Writes at random offsets of a file of the connection's own.
+    Randwrite,
+    /// Attributes of an open file.
+    Getattr,
+    /// Cycles of create, getattr, close and unlink.
+    Create,
+    /// Cycles of a write at a random offset and fsync.
+    Fsync,
+    /// Of ten operations five random reads, two random writes and three getattrs.
+    Mixed,
+}
+
+/// One request of a cycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Read,
+    Write,
+    Getattr,
+    Fsync,
+    CloneDir,
+    Create,
+    Stat,
+    Clunk,
+    Unlink,
+    Find,
+    Remove,
+}
+
+/// One tag in flight.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    cycle: &'static [Step],
+    at: usize,
+    offset: u64,
+    sequence: u64,
+    /// When the running operation began, in nanoseconds since the load's start.
+    pub(crate) began_ns: u64,
+    /// A step of the running operation failed.
+    pub(crate) failed: bool,
+    /// A request of this slot is under way.
+    pub(crate) waiting: bool,
+}
+
+/// The fids one connection works with, those of job j at index j.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fids {
+    pub(crate) dirs: Vec<Fid>,
+    pub(crate) read: Vec<Fid>,
+    pub(crate) write: Vec<Fid>,
+    /// The first of a run of fids, one for each slot.
+    pub(crate) spare: u32,
+}
+
+/// The source of one connection's requests.
+pub(crate) struct Work {
+    op: Op,
+    size: u32,
+    file_blocks: u64,
+    next_block: u64,
+    random: u64,
+    connection: usize,
+    unlinkat: bool,
+    pattern: bool,
+    fids: Fids,
+    name: Vec<u8>,
+    walk_space: Vec<u8>,
+    write_head: Vec<u8>,
+}
+
+/// What a [`Work`] is made from.
+pub(crate) struct WorkSettings {
+    pub(crate) op: Op,
+    pub(crate) size: u32,
+    pub(crate) file_size: u64,
+    pub(crate) connection: usize,
+    pub(crate) connections: usize,
+    pub(crate) unlinkat: bool,
+    /// Blocks of the file that is read begin with their offset.
+    pub(crate) pattern: bool,
+    pub(crate) fids: Fids,
+}
+
+impl Work {
+    pub(crate) fn new(settings: WorkSettings) -> Work {
+        let WorkSettings { op, size, file_size, connection, connections, .. } = settings;
+        let file_blocks = (file_size / u64::from(size.max(1))).max(1);
+        let payload = vec![0; size as usize];
+        let mut write_head = Vec::new();
+        let request = Request::Write { fid: Fid(0), offset: 0, data: &payload };
+        request.encode(Tag(0), &mut write_head);
+        write_head.truncate(ninep::WRITE_HEADER_LEN);
+        Work {
+            op,
+            size,
+            file_blocks,
+            // Connections read different parts, or all but the first would find warm cache lines.
+            next_block: file_blocks * connection as u64 / connections.max(1) as u64,
+            random: 0x9e37_79b9_7f4a_7c15
+                ^ (connection as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9),
+            connection,
+            unlinkat: settings.unlinkat,
+            pattern: settings.pattern,
+            fids: settings.fids,
+            name: Vec::new(),
+            walk_space: Vec::new(),
+            write_head,
+        }
+    }
+
+    /// A slot with nothing under way.
+    pub(crate) fn slot(&self) -> Slot {
+        let cycle = &[];
+        Slot { cycle, at: 0, offset: 0, sequence: 0, began_ns: 0, failed: false, waiting: false }
+    }
+
+    /// Lets `slot` begin its next operation.
+    pub(crate) fn begin(&mut self, slot: &mut Slot, now_ns: u64) {
+        slot.cycle = self.choose();
+        slot.at = 0;
+        slot.sequence += 1;
+        slot.began_ns = now_ns;
+        slot.failed = false;
+        let block = match self.op {
+            Op::Read | Op::Write => {
+                self.next_block = (self.next_block + 1) % self.file_blocks;
+                self.next_block
+            }
+            _ => self.random() % self.file_blocks,
+        };
+        slot.offset = block * u64::from(self.size);
+    }
+
+    /// Writes the request `slot` stands at; true when the payload is to follow it.
+    pub(crate) fn encode(&mut self, slot: &Slot, index: usize, out: &mut Vec<u8>) -> bool {
+        let tag = Tag(index as u16);
+        let spare = Fid(self.fids.spare + index as u32);
+        let dir = of_job(&self.fids.dirs, index);
+        let request = match slot.step() {
+            Step::Write => {
+                self.encode_write_head(slot, index, out);
+                return true;
+            }
+            Step::Read => Request::Read {
+                fid: of_job(&self.fids.read, index),
+                offset: slot.offset,
+                count: self.size,
+            },
+            Step::Getattr => {
+                Request::Getattr { fid: of_job(&self.fids.read, index), mask: getattr::BASIC }
+            }
+            Step::Fsync => Request::Fsync { fid: of_job(&self.fids.write, index), datasync: 0 },
+            Step::CloneDir => Request::Walk { fid: dir, newfid: spare, names: Names::EMPTY },
+            Step::Stat => Request::Getattr { fid: spare, mask: getattr::BASIC },
+            Step::Clunk => Request::Clunk { fid: spare },
+            Step::Remove => Request::Remove { fid: spare },
+            Step::Create | Step::Unlink | Step::Find => {
+                self.set_name(slot, index);
+                self.named(slot.step(), dir, spare, tag, out);
+                return false;
+            }
+        };
+        request.encode(tag, out);
+        false
+    }
+
+    /// Whether the `count` and first bytes of a good reply are what the step asked for.
+    pub(crate) fn accepts(&self, slot: &Slot, count: u32, head: &[u8]) -> bool {
+        match slot.step() {
+            Step::Write => count == self.size,
+            Step::Read if count != self.size => false,
+            Step::Read => match head.first_chunk::<8>() {
+                Some(stamp) if self.pattern && slot.offset.is_multiple_of(4096) => {
+                    u64::from_le_bytes(*stamp) == slot.offset
+                }
+                _ => true,
+            },
+            _ => true,
+        }
+    }
+
+    /// Bytes one finished operation of this step moved.
+    pub(crate) fn bytes(&self, slot: &Slot) -> u64 {
+        match slot.cycle[0] {
+            Step::Read | Step::Write => u64::from(self.size),
+            _ => 0,
+        }
+    }
+
+    fn encode_write_head(&self, slot: &Slot, index: usize, out: &mut Vec<u8>) {
+        // The payload goes out from one shared buffer, so only the head is made here,
+        // from one the codec made: tag at byte 5, fid at 7, offset at 11.
+        let at = out.len();
+        out.extend_from_slice(&self.write_head);
+        let head = &mut out[at..];
+        head[5..7].copy_from_slice(&(index as u16).to_le_bytes());
+        head[7..11].copy_from_slice(&of_job(&self.fids.write, index).0.to_le_bytes());
+        head[11..19].copy_from_slice(&slot.offset.to_le_bytes());
+    }
+
+    fn named(&mut self, step: Step, dir: Fid, spare: Fid, tag: Tag, out: &mut Vec<u8>) {
+        let name = &self.name[..];
+        let request = match step {
+            Step::Create => {
+                let flags = open::RDWR | open::CREATE;
+                Request::Lcreate { fid: spare, name, flags, mode: 0o644, gid: 0 }
+            }
+            Step::Unlink => Request::Unlinkat { dirfid: dir, name, flags: 0 },
+            _ => {
+                let names =
+                    Names::pack([name], &mut self.walk_space).expect("one name is not too many");
+                return Request::Walk { fid: dir, newfid: spare, names }.encode(tag, out);
+            }
+        };
+        request.encode(tag, out);
+    }
+
+    fn set_name(&mut self, slot: &Slot, index: usize) {
+        use std::io::Write as _;
+        self.name.clear();
+        let (connection, sequence) = (self.connection, slot.sequence);
+        write!(self.name, "c{connection}s{index}n{sequence}").expect("writing to memory succeeds");
+    }
+
+    fn choose(&mut self) -> &'static [Step] {
+        match self.op {
+            Op::Read | Op::Randread => READ,
+            Op::Write | Op::Randwrite => WRITE,
+            Op::Getattr => GETATTR,
+            Op::Create if self.unlinkat => CREATE,
+            Op::Create => CREATE_WITHOUT_UNLINKAT,
+            Op::Fsync => WRITE_FSYNC,
+            Op::Mixed => match self.random() % 10 {
+                0..5 => READ,
+                5..7 => WRITE,
+                _ => GETATTR,
+            },
+        }
+    }
+
+    /// xorshift64*: good enough to scatter offsets, and cheap.
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+}
+
+impl Slot {
+    /// The step under way or about to be.
+    pub(crate) fn step(&self) -> Step {
+        self.cycle[self.at]
+    }
+
+    /// Goes on to the next step; false at the end of the cycle.
+    pub(crate) fn advance(&mut self) -> bool {
+        self.at += 1;
+        self.at < self.cycle.len()
+    }
+}
+
+impl Op {
+    /// Whether it reads the common file.
+    pub(crate) fn reads(self) -> bool {
+        matches!(self, Op::Read | Op::Randread | Op::Getattr | Op::Mixed)
+    }
+
+    /// Whether it writes a file of each connection.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Op::Write | Op::Randwrite | Op::Fsync | Op::Mixed)
+    }
+}
+
+fn of_job(fids: &[Fid], index: usize) -> Fid {
+    fids[index % fids.len()]
+}
+
+const READ: &[Step] = &[Step::Read];
+const WRITE: &[Step] = &[Step::Write];
+const GETATTR: &[Step] = &[Step::Getattr];
+const WRITE_FSYNC: &[Step] = &[Step::Write, Step::Fsync];
+const CREATE: &[Step] = &[Step::CloneDir, Step::Create, Step::Stat, Step::Clunk, Step::Unlink];
+const CREATE_WITHOUT_UNLINKAT: &[Step] =
+    &[Step::CloneDir, Step::Create, Step::Stat, Step::Clunk, Step::Find, Step::Remove];
+
+impl Step {
+    /// The message type of a good reply.
+    pub(crate) fn reply_kind(self) -> u8 {
+        match self {
+            Step::Read => 117,
+            Step::Write => 119,
+            Step::Getattr | Step::Stat => 25,
+            Step::Fsync => 51,
+            Step::CloneDir | Step::Find => 111,
+            Step::Create => 15,
+            Step::Clunk => 121,
+            Step::Unlink => 77,
+            Step::Remove => 123,
+        }
+    }
+}
