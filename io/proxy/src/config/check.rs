@@ -1,0 +1,170 @@
+//! What the types alone cannot say: bounds of numbers, names that must be known and unique.
+//!
+//! The same checks run over what a file says, where a fault gets its line and caret,
+//! and over what flags made of it, where it gets none.
+
+use std::collections::BTreeSet;
+
+use model::Bytes;
+use toml::de::{DeTable, DeValue};
+
+use super::{Config, ConfigError, Place, Squash};
+
+/// A key whose value will not do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// The key at the top, and for a table in a list its index and key there.
+    key: &'static str,
+    within: Option<(usize, &'static str)>,
+    message: String,
+}
+
+impl Fault {
+    fn new(key: &'static str, message: String) -> Fault {
+        Fault { key, within: None, message }
+    }
+
+    fn within(list: &'static str, index: usize, key: &'static str, message: String) -> Fault {
+        Fault { key: list, within: Some((index, key)), message }
+    }
+
+    /// The fault at its place in the text that it came from.
+    pub(super) fn in_text(self, file: &str, text: &str) -> ConfigError {
+        let table = DeTable::parse(text).ok();
+        let value = table.as_ref().and_then(|table| {
+            let value = table.get_ref().get(self.key)?;
+            let Some((index, key)) = self.within else { return Some(value) };
+            match value.get_ref().get(index)?.get_ref() {
+                DeValue::Table(table) => table.get(key),
+                _ => None,
+            }
+        });
+        match value.map(|value| value.span()) {
+            Some(span) => ConfigError::Place(Box::new(Place::new(file, text, span, self.message))),
+            // A default clashes with what the file says elsewhere: there is no line.
+            None => ConfigError::Value { message: format!("{file}: {}", self.unplaced()) },
+        }
+    }
+
+    /// The fault where there is no text, as when flags made it.
+    pub(super) fn without_text(self) -> ConfigError {
+        ConfigError::Value { message: self.unplaced() }
+    }
+
+    fn unplaced(&self) -> String {
+        match self.within {
+            Some((_, key)) => format!("{}.{key}: {}", self.key, self.message),
+            None => format!("{}: {}", self.key, self.message),
+        }
+    }
+}
+
+impl Config {
+    /// Looks at every key that its type does not bind.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        self.check_squash()?;
+        self.check_counts()?;
+        self.check_sizes()?;
+        self.check_exports()?;
+        self.check_targets()
+    }
+
+    fn check_squash(&self) -> Result<(), Fault> {
+        // Id 2³²−1 means "no id" to the kernel's calls.
+        for (key, id) in [("squash_uid", self.squash_uid), ("squash_gid", self.squash_gid)] {
+            if id == u32::MAX || (id == 0 && self.squash != Squash::None) {
+                return Err(Fault::new(key, format!("nobody can be squashed to {id}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<(), Fault> {
+        let bounds = [
+            ("threads_max", self.threads_max, 2, 4096),
+            ("threads", self.threads, 0, self.threads_max),
+            ("connections_max", self.connections_max, 1, 1 << 20),
+            ("fids_max", self.fids_max, 1, 1 << 24),
+            // Tag 65535 is NOTAG, which belongs to Tversion.
+            ("tags_max", self.tags_max, 1, 65535),
+            ("pipes_max", self.pipes_max, 0, 4096),
+        ];
+        for (key, value, least, most) in bounds {
+            if !(least..=most).contains(&value) {
+                let message = format!("{value} is not between {least} and {most}");
+                return Err(Fault::new(key, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_sizes(&self) -> Result<(), Fault> {
+        let msize = self.msize_max;
+        if msize < Bytes::kib(4) || msize > Bytes::mib(4) {
+            let message = format!("{msize} is not between 4KiB and 4MiB");
+            return Err(Fault::new("msize_max", message));
+        }
+        if self.bytes_in_flight_max < msize {
+            let message = format!(
+                "{} is less than one message of msize_max = {msize}",
+                self.bytes_in_flight_max
+            );
+            return Err(Fault::new("bytes_in_flight_max", message));
+        }
+        if self.bytes_before_attach < Bytes::kib(1) {
+            let message =
+                format!("{} is too little to attach with: 1KiB at least", self.bytes_before_attach);
+            return Err(Fault::new("bytes_before_attach", message));
+        }
+        Ok(())
+    }
+
+    fn check_exports(&self) -> Result<(), Fault> {
+        let mut names = BTreeSet::new();
+        for (index, export) in self.export.iter().enumerate() {
+            let name = &export.name;
+            let fault = |key, message| Err(Fault::within("export", index, key, message));
+            if !is_export_name(name) {
+                let want = "1 to 63 letters, digits, '_', '-' and '.'";
+                return fault("name", format!("{name:?} is not {want}"));
+            }
+            if !names.insert(name) {
+                return fault("name", format!("there is already an export named {name:?}"));
+            }
+            if let Some(target) = &export.target
+                && !self.target.iter().any(|known| known.name == *target)
+            {
+                return fault("target", format!("there is no [[target]] named {target:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_targets(&self) -> Result<(), Fault> {
+        let mut names = BTreeSet::new();
+        for (index, target) in self.target.iter().enumerate() {
+            let name = &target.name;
+            let fault = |key, message| Err(Fault::within("target", index, key, message));
+            if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
+                return fault("name", format!("{name:?} is not 1 to 255 printable characters"));
+            }
+            if !names.insert(name) {
+                return fault("name", format!("there is already a target named {name:?}"));
+            }
+            if target.slots_max.is_some_and(|slots| !(1..=65536).contains(&slots)) {
+                return fault("slots_max", "slots are between 1 and 65536".into());
+            }
+            if target.dirty_budget < Bytes::kib(64) {
+                let message = format!("{} is less than 64KiB", target.dirty_budget);
+                return fault("dirty_budget", message);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names that need no quoting in attach names, paths, tables and metrics.
+fn is_export_name(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}

@@ -1,0 +1,73 @@
+//! docs/CONFIG.md, made from the doc comments of the configuration.
+
+use super::settings::Key;
+use super::{Config, Export, Target};
+
+/// The text of docs/CONFIG.md.
+pub fn markdown() -> String {
+    let mut text = String::from(INTRODUCTION);
+    section(&mut text, "The top of the file", Config::ABOUT, Config::KEYS);
+    section(&mut text, "`[[export]]`", Export::ABOUT, Export::KEYS);
+    section(&mut text, "`[[target]]`", Target::ABOUT, Target::KEYS);
+    text
+}
+
+fn section(text: &mut String, title: &str, about: &[&str], keys: &[Key]) {
+    *text += &format!("\n## {title}\n\n{}\n", paragraph(about));
+    for key in keys {
+        let default = match (key.default)().as_deref() {
+            None => "must be given".into(),
+            Some("none") => "absent by default".into(),
+            Some("[]") => "empty by default".into(),
+            Some(text) => format!("default `{text}`"),
+        };
+        *text += &format!(
+            "\n### `{}`\n\n*{}; {default}.*\n\n{}\n",
+            key.name,
+            key.form,
+            paragraph(key.doc)
+        );
+    }
+}
+
+/// The lines of a doc comment, each of which begins with the space after `///`.
+fn paragraph(lines: &[&str]) -> String {
+    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join("\n")
+}
+
+const INTRODUCTION: &str = "\
+<!-- Made from io/proxy/src/config by `sluice docs config`. Do not edit. -->
+
+# Configuration of the proxy
+
+`sluice proxy --config FILE` reads one TOML file. Unknown keys are errors, and every
+error names its line:
+
+    sluice.toml:7:13: \"64\" is not an amount of data such as 64KiB, 4MiB or 1GB
+      7 | msize_max = \"64\"
+        |             ^^^^
+
+Amounts are written `4MiB` or `1GB`, spans of time `200us`, `10s` or `5min`. Flags are
+written over what the file says: `--listen` replaces the whole list, `--export` adds an
+export or changes the directory of the one with its name. SIGHUP reads the file again;
+a file with an error leaves the old configuration in force.
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_in_the_repository_is_the_one_made_from_the_code() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
+        let stored = std::fs::read_to_string(path).unwrap();
+        assert!(stored == markdown(), "docs/CONFIG.md is out of date: sluice docs config > it");
+    }
+
+    #[test]
+    fn each_key_says_why() {
+        for key in [Config::KEYS, Export::KEYS, Target::KEYS].concat() {
+            assert!(key.doc.concat().trim().len() > 20, "{} has no reason", key.name);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The proxy's configuration: one TOML file, one typed struct, every key documented.
+//!
+//! ```text
+//!   sluice.toml ─► Config::load ─► flags written over it ─► Config::layout ─► exports, targets
+//!                    │ line, caret                            │ directories looked at
+//!                    └──────────────► ConfigError ◄───────────┘
+//! ```
+//!
+//! Unknown keys are errors, so a misspelt bound never passes for a set one. Each key's
+//! doc comment is its entry in docs/CONFIG.md (`settings`).
+
+mod check;
+mod docs;
+mod error;
+mod layout;
+mod settings;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use api::Address;
+use model::{Bytes, Nanos, WriteMode};
+
+use settings::settings;
+
+pub use docs::markdown;
+pub use error::{ConfigError, Place};
+pub use layout::{Layout, ServedExport};
+pub use values::{
+    ApiSocket, CostMode, Groups, Network, ParseApiSocketError, ParseChoiceError, ParseNetworkError,
+    Squash,
+};
+
+settings! {
+    /// The keys at the top of the file. Paths that are not absolute count from the
+    /// file's own directory.
+    pub struct Config {
+        /// Where clients connect. Port 0 lets the system choose; the proxy prints the
+        /// port it got. The default is for this machine only: who serves others says so.
+        pub listen: Vec<Address> = vec![Address::Tcp(([127, 0, 0, 1], 5640).into())],
+            "list of addresses, `tcp://IP:PORT` or `unix:///path`";
+        /// Where the control API listens, for `sluice top` and `sluice rule`. `auto` is
+        /// `unix:///run/sluice/proxy.sock` if that can be made and no other proxy has it,
+        /// else none, with a warning. Only the proxy's own user and root may connect.
+        pub api: ApiSocket = ApiSocket::Auto, "`auto`, `off` or `unix:///path`";
+        /// The rule file (docs/RULES.md). Without one every request falls into one
+        /// class named `default`.
+        pub rules: Option<PathBuf> = None, "path";
+        /// Where a compact trace of every request is written, for `sluice trace`.
+        pub record: Option<PathBuf> = None, "path";
+        /// Whether requests are scheduled at all. `false` serves them as they come, to
+        /// measure what scheduling costs.
+        pub schedule: bool = true, "`true` or `false`";
+        /// Which users become the squash user. Anybody who can open a TCP connection can
+        /// claim to be root, so root is squashed unless every client is trusted.
+        pub squash: Squash = Squash::Root, "`root`, `all` or `none`";
+        /// The user that squashed users become, and users that give a name nobody knows.
+        /// 65534 is `nobody`, who owns nothing.
+        pub squash_uid: u32 = 65534, "user id";
+        /// The group that goes with it.
+        pub squash_gid: u32 = 65534, "group id";
+        /// Who says which supplementary groups a user is in. `client` believes clients
+        /// of the `trusted` addresses and asks this machine for the others.
+        pub groups: Groups = Groups::Server, "`server` or `client`";
+        /// The addresses of clients whose word about groups counts.
+        pub trusted: Vec<Network> = Vec::new(), "list of address ranges";
+        /// The addresses that may connect over TCP. Others are closed at once.
+        pub allow: Vec<Network> = values::everybody(), "list of address ranges";
+        /// Threads that serve what the page cache can answer. 0 is one for each processor:
+        /// such work costs processor only, more threads would only take turns.
+        pub threads: u32 = 0, "count";
+        /// The most threads there may be, waiting calls to the backend included. A call to
+        /// a parallel file system may take 30 s; this many may hang before others wait.
+        pub threads_max: u32 = 256, "count";
+        /// The largest message that clients are offered. Beyond 4 MiB nothing gets faster
+        /// and one message holds a connection for longer.
+        pub msize_max: Bytes = Bytes::mib(4), "amount of data, 4KiB to 4MiB";
+        /// The most connections at a time. One more is closed at once.
+        pub connections_max: u32 = 4096, "count";
+        /// The most fids of one connection. Each may hold a descriptor, and the process has
+        /// one table of those for everybody.
+        pub fids_max: u32 = 65536, "count";
+        /// The most unanswered requests of one connection. Beyond it the proxy stops
+        /// reading from that connection until it has answered one.
+        pub tags_max: u32 = 1024, "count, at most 65535";
+        /// The most payload of unanswered requests of one connection, as above.
+        pub bytes_in_flight_max: Bytes = Bytes::mib(16), "amount of data, `msize_max` or more";
+        /// The most bytes that a connection may send before it has attached. Enough for a
+        /// version, some attempts and an attach; nothing for who only fills memory.
+        pub bytes_before_attach: Bytes = Bytes::kib(64), "amount of data, 1KiB or more";
+        /// A connection that has not attached after this time is closed.
+        pub attach_timeout: Nanos = Nanos::from_secs(10), "span of time";
+        /// How long SIGTERM waits for what is in flight before the proxy ends anyway.
+        pub drain_timeout: Nanos = Nanos::from_secs(30), "span of time";
+        /// The most pipes for payload on its way from file to socket. Each holds kernel
+        /// memory of up to `msize_max`, and a user has a bounded amount of it; beyond it
+        /// payload is copied.
+        pub pipes_max: u32 = 64, "count";
+        /// After this long in a backend call a thread is taken to hang, and another takes
+        /// over the connections. Shorter wakes threads in vain, longer delays the others.
+        pub takeover: Nanos = Nanos::from_micros(200), "span of time";
+        /// How long the groups of a user are remembered before they are asked for again.
+        pub group_cache_time: Nanos = Nanos::from_secs(300), "span of time";
+        /// The directories to serve.
+        pub export: Vec<Export> = Vec::new(), "`[[export]]` tables";
+        /// What is known about the backends.
+        pub target: Vec<Target> = Vec::new(), "`[[target]]` tables";
+    }
+}
+
+settings! {
+    /// One `[[export]]`: a directory and the name that clients attach to it by.
+    pub struct Export {
+        /// The name in the client's attach: `NAME` or `NAME?job=ID`.
+        pub name: String, "letters, digits, `_`, `-`, `.`; at most 63";
+        /// The directory. Nothing outside it can be reached.
+        pub dir: PathBuf, "path";
+        /// Refuse every change, whatever the directory's own permissions say.
+        pub readonly: bool = false, "`true` or `false`";
+        /// The `[[target]]` that schedules it. Without one, exports of one file system share
+        /// a target named after the mount point.
+        pub target: Option<String> = None, "name of a target";
+    }
+}
+
+settings! {
+    /// One `[[target]]`: a backend with a scheduler of its own. A target named like a
+    /// mount point takes that file system's exports without being named in them.
+    pub struct Target {
+        /// The name, in `target` keys, in tables and in metrics.
+        pub name: String, "1 to 255 characters";
+        /// Device slots: how many small requests the backend serves at once (D in SFQ(D)).
+        /// Without it, what calibration found, or the built-in figure.
+        pub slots_max: Option<u32> = None, "count";
+        /// What a request costs: the backend's time, or its bytes.
+        pub cost: CostMode = CostMode::Calibrated, "`calibrated` or `bytes`";
+        /// How writes reach the backend (docs/SEMANTICS.md). Without it, the best that a
+        /// probe of the directory finds.
+        pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
+        /// How many bytes each class may have written and not yet clean before its writes
+        /// wait. More lets bursts end sooner and lets others wait longer for the device.
+        pub dirty_budget: Bytes = Bytes::mib(16), "amount of data";
+        /// The file that `sluice calibrate` wrote. Without it, built-in costs.
+        pub costs: Option<PathBuf> = None, "path";
+    }
+}
+
+impl Default for Config {
+    /// A configuration of defaults: no export yet.
+    fn default() -> Config {
+        toml::from_str("").expect("every key at the top of the file has a default")
+    }
+}
+
+impl Export {
+    /// A writable export of `dir` whose target is that of its file system.
+    pub fn new(name: &str, dir: &Path) -> Export {
+        Export { name: name.into(), dir: dir.into(), readonly: false, target: None }
+    }
+}
+
+impl Target {
+    /// The target that a file system gets without a `[[target]]` of its own.
+    fn of_file_system(name: String) -> Target {
+        Target {
+            name,
+            slots_max: None,
+            cost: CostMode::Calibrated,
+            write_mode: None,
+            dirty_budget: Bytes::mib(16),
+            costs: None,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration file.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let mut config = Config::parse(&path.display().to_string(), &text)?;
+        config.count_paths_from(path.parent().unwrap_or(Path::new("")));
+        Ok(config)
+    }
+
+    /// Reads a configuration's text; `file` names it in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
+        let config: Config = toml::from_str(text).map_err(|error| {
+            let span = error.span().unwrap_or(0..0);
+            let message = error.message().replace('`', "\"");
+            ConfigError::Place(Box::new(Place::new(file, text, span, message)))
+        })?;
+        config.check().map_err(|fault| fault.in_text(file, text))?;
+        Ok(config)
+    }
+
+    /// Whether a client at `address` may connect.
+    pub fn allows(&self, address: std::net::IpAddr) -> bool {
+        self.allow.iter().any(|network| network.contains(address))
+    }
+
+    /// Whether a client at `address` is believed about its users' groups.
+    pub fn trusts(&self, address: std::net::IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(address))
+    }
+
+    fn count_paths_from(&mut self, base: &Path) {
+        let optional = [&mut self.rules, &mut self.record].into_iter().flatten();
+        let exports = self.export.iter_mut().map(|export| &mut export.dir);
+        let costs = self.target.iter_mut().filter_map(|target| target.costs.as_mut());
+        for path in optional.chain(exports).chain(costs) {
+            *path = base.join(&*path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! What may stand behind the keys of the configuration.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use api::{Address, ParseAddressError};
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A word that a key does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not one of {known}")]
+pub struct ParseChoiceError {
+    text: String,
+    known: &'static str,
+}
+
+/// Makes an enum whose text is a closed list of words.
+macro_rules! choices {
+    (
+        $(#[$about:meta])*
+        pub enum $name:ident ($known:literal) {
+            $($(#[$doc:meta])* $variant:ident = $word:literal,)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$doc])* $variant,)* }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $($name::$variant => $word,)* })
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseChoiceError;
+            fn from_str(text: &str) -> Result<$name, ParseChoiceError> {
+                match text {
+                    $($word => Ok($name::$variant),)*
+                    _ => Err(ParseChoiceError { text: text.into(), known: $known }),
+                }
+            }
+        }
+
+        text_form!($name);
+    };
+}
+
+/// Gives a type with `Display` and `FromStr` the serde form of that text.
+macro_rules! text_form {
+    ($name:ident) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
+                String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+choices! {
+    /// Which users of clients become the squash user.
+    pub enum Squash ("root, all, none") {
+        /// Root only.
+        Root = "root",
+        /// Everybody.
+        All = "all",
+        /// Nobody.
+        None = "none",
+    }
+}
+
+choices! {
+    /// Who says which supplementary groups a user is in.
+    pub enum Groups ("server, client") {
+        /// This machine's user database.
+        Server = "server",
+        /// The client, where its address is trusted; else as `server`.
+        Client = "client",
+    }
+}
+
+choices! {
+    /// What a request costs its target.
+    pub enum CostMode ("calibrated, bytes") {
+        /// The backend's measured time for it.
+        Calibrated = "calibrated",
+        /// Its bytes: shares are shares of the bytes moved.
+        Bytes = "bytes",
+    }
+}
+
+/// Where the control API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApiSocket {
+    /// At [`ApiSocket::DEFAULT_PATH`] if this process may make it and no other proxy
+    /// holds it; otherwise without API, with a warning.
+    Auto,
+    /// No API.
+    Off,
+    /// There, or the proxy does not start.
+    At(Address),
+}
+
+impl ApiSocket {
+    /// Where `sluice top` looks when it is told nothing.
+    pub const DEFAULT_PATH: &str = "/run/sluice/proxy.sock";
+}
+
+impl fmt::Display for ApiSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ApiSocket::Auto => f.write_str("auto"),
+            ApiSocket::Off => f.write_str("off"),
+            ApiSocket::At(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Text that names no place for the control API.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseApiSocketError {
+    /// Control over TCP would need authentication that the proxy does not have.
+    #[error("{text:?} is open to other machines: the control API takes unix:///path, auto or off")]
+    Tcp {
+        /// What was given.
+        text: String,
+    },
+    /// No address at all.
+    #[error(transparent)]
+    Address(#[from] ParseAddressError),
+}
+
+impl FromStr for ApiSocket {
+    type Err = ParseApiSocketError;
+    fn from_str(text: &str) -> Result<ApiSocket, ParseApiSocketError> {
+        match text {
+            "auto" => Ok(ApiSocket::Auto),
+            "off" => Ok(ApiSocket::Off),
+            _ => match text.parse()? {
+                Address::Tcp(_) => Err(ParseApiSocketError::Tcp { text: text.into() }),
+                address => Ok(ApiSocket::At(address)),
+            },
+        }
+    }
+}
+
+text_form!(ApiSocket);
+
+/// A range of client addresses: `192.0.2.0/24`, `fd00::/8`, or one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network(IpNet);
+
+/// Text that is no range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a range of addresses such as 192.0.2.0/24, fd00::/8 or 192.0.2.7")]
+pub struct ParseNetworkError {
+    text: String,
+}
+
+impl Network {
+    /// Whether `address` lies in the range. An IPv4 client of a dual-stack socket
+    /// counts by its IPv4 address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.0.contains(&address.to_canonical())
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Network {
+    type Err = ParseNetworkError;
+    fn from_str(text: &str) -> Result<Network, ParseNetworkError> {
+        let range = text.parse::<IpNet>().ok();
+        let range = range.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        // A range with bits beyond its prefix is a slip of the pen: 192.0.2.7/24 could
+        // mean one machine or all its neighbours.
+        let range = range.filter(|range| range.addr() == range.network());
+        range.map(Network).ok_or_else(|| ParseNetworkError { text: text.into() })
+    }
+}
+
+text_form!(Network);
+
+/// Every address of both families.
+pub(super) fn everybody() -> Vec<Network> {
+    let all = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+    all.into_iter().filter_map(|ip| IpNet::new(ip, 0).ok()).map(Network).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_parse_and_print_both_ways() {
+        for squash in [Squash::Root, Squash::All, Squash::None] {
+            assert_eq!(squash.to_string().parse(), Ok(squash));
+        }
+        for text in ["auto", "off", "unix:///run/x"] {
+            assert_eq!(text.parse::<ApiSocket>().unwrap().to_string(), text);
+        }
+        let error = "yes".parse::<Groups>().unwrap_err().to_string();
+        assert_eq!(error, "\"yes\" is not one of server, client");
+    }
+
+    #[test]
+    fn control_over_tcp_is_refused() {
+        let error = "tcp://127.0.0.1:80".parse::<ApiSocket>().unwrap_err();
+        assert_eq!(error, ParseApiSocketError::Tcp { text: "tcp://127.0.0.1:80".into() });
+    }
+
+    #[test]
+    fn an_ipv4_client_of_a_dual_stack_socket_is_in_its_ipv4_range() {
+        let network: Network = "127.0.0.0/8".parse().unwrap();
+        assert!(network.contains("::ffff:127.0.0.1".parse().unwrap()));
+        assert!(!network.contains("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn one_address_is_a_range_of_one() {
+        let network: Network = "192.0.2.7".parse().unwrap();
+        assert!(network.contains("192.0.2.7".parse().unwrap()));
+        assert!(!network.contains("192.0.2.8".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_range_with_bits_beyond_its_prefix_is_refused() {
+        for text in ["192.0.2.7/24", "host", "10.0.0.0/33", ""] {
+            assert_eq!(text.parse::<Network>(), Err(ParseNetworkError { text: text.into() }));
+        }
+    }
+}
