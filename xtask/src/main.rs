@@ -1,1 +1,72 @@
-fn main() {}
+//! The project's chores behind one door: `cargo xtask ci | layers | tidy | docs`.
+//!
+//!   make test ─► xtask ci ─► one suite after another, each with a budget ─► table, `N passed, N failed`
+//!                   │
+//!                   └─► the other chores are suites of it, and commands of their own
+//!
+//! Every chore prints what it found and ends with status 0 or 1. None of them
+//! changes a file but `docs`, which writes docs/CONFIG.md.
+
+mod ci;
+mod docs;
+mod layers;
+mod purity;
+mod source;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "usage: cargo xtask CHORE
+  ci [SUITE…]      run every suite of CI, or only those named; `ci --list` names them
+  layers           crates depend on lower layers only; core/ names nothing of the world
+  tidy             long files and functions, dead files, leftovers, words the glossary bans
+  docs [--check]   write docs/CONFIG.md from the code, or only say whether it is up to date";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one chore; false if it found something to mend.
+fn run(words: &[&str]) -> Result<bool> {
+    let root = workspace_root()?;
+    match words {
+        ["ci", suites @ ..] => ci::run(&root, suites),
+        ["layers"] => Ok(report("layers", &layers::check(&root)?)),
+        ["tidy"] => tidy::run(&root),
+        ["docs"] => docs::write(&root),
+        ["docs", "--check"] => docs::check(&root),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+/// Prints each violation and a closing line; true if there were none.
+fn report(chore: &str, violations: &[String]) -> bool {
+    for violation in violations {
+        println!("{violation}");
+    }
+    match violations.len() {
+        0 => println!("{chore}: nothing to mend"),
+        count => println!("{chore}: {count} to mend"),
+    }
+    violations.is_empty()
+}
+
+/// The folder of the workspace's Cargo.toml, one above this crate's.
+fn workspace_root() -> Result<PathBuf> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_path_buf)
+        .context("xtask has no folder above it")
+}

@@ -1,0 +1,54 @@
+//! Continuous integration: every suite in turn, each within its budget.
+//!
+//!   suites.rs: what there is ─► run.rs: one suite, its output passed on, counted, timed
+//!                                 │
+//!                                 └─► table.rs: suite, tests, seconds, budget ─► `N passed, N failed, N skipped`
+//!
+//! A suite fails if a command of it fails, if it counts a failed test, or if its
+//! budget is over, and then the suites after it still run. What is skipped is
+//! said aloud with its reason, at its place and once more under the table.
+
+mod run;
+mod suites;
+mod table;
+mod tally;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+/// Seconds that one run of all suites may take.
+const BUDGET_S: u64 = 40 * 60;
+
+/// Runs the named suites, or all; true if none failed. `--list` only names them.
+pub(crate) fn run(root: &Path, names: &[&str]) -> Result<bool> {
+    let all = suites::all(&target_folder(root));
+    if names == ["--list"] {
+        for suite in &all {
+            println!("{:<12} {:>4} s  {}", suite.name, suite.budget_s, suite.what);
+        }
+        return Ok(true);
+    }
+    if let Some(unknown) = names.iter().find(|name| all.iter().all(|suite| suite.name != **name)) {
+        bail!("no suite \"{unknown}\"; `cargo xtask ci --list` names them");
+    }
+    let chosen: Vec<_> =
+        all.iter().filter(|s| names.is_empty() || names.contains(&s.name)).collect();
+    let start = Instant::now();
+    let mut outcomes = Vec::new();
+    for suite in chosen {
+        let left_s = BUDGET_S.saturating_sub(start.elapsed().as_secs());
+        outcomes.push(run::suite(root, suite, left_s)?);
+    }
+    table::print(&outcomes, start.elapsed());
+    Ok(outcomes.iter().all(|outcome| outcome.passed()))
+}
+
+/// Where cargo builds: CARGO_TARGET_DIR, or `target` at the root.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => root.join(folder),
+        None => root.join("target"),
+    }
+}

@@ -1,0 +1,298 @@
+//! Runs one suite: passes its output on, counts its tests, holds it to its budget.
+//!
+//!   child (stdout and stderr in one pipe) ─► reader thread ─► lines ─► printed, counted, kept
+//!                                                              │
+//!        budget over: the child and all below it get SIGTERM, five seconds later SIGKILL
+//!
+//! The children stay in our process group, so Ctrl-C reaches them too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::suites::Suite;
+use super::tally::Tally;
+
+/// How long a suite that is over its budget may take to clean up.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How one suite went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) name: &'static str,
+    pub(crate) tally: Tally,
+    pub(crate) seconds: f64,
+    pub(crate) budget_s: u64,
+    pub(crate) verdict: Verdict,
+    /// What it said was skipped, with the reasons.
+    pub(crate) skips: Vec<String>,
+}
+
+/// The last column of the table.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Verdict {
+    Passed,
+    Failed(String),
+    Skipped,
+}
+
+impl Outcome {
+    /// Whether CI may pass with it; what can't run here doesn't fail CI.
+    pub(crate) fn passed(&self) -> bool {
+        !matches!(self.verdict, Verdict::Failed(_))
+    }
+}
+
+/// Runs a suite, for at most its budget and `left_s` seconds.
+pub(crate) fn suite(root: &Path, suite: &Suite, left_s: u64) -> Result<Outcome> {
+    println!("\n=== {}: {} (budget {} s)", suite.name, suite.what, suite.budget_s);
+    let mut outcome = Outcome {
+        name: suite.name,
+        tally: Tally::default(),
+        seconds: 0.0,
+        budget_s: suite.budget_s,
+        verdict: Verdict::Passed,
+        skips: Vec::new(),
+    };
+    if let Some((program, package)) = suite.needs.iter().find(|(program, _)| !in_path(program)) {
+        let skip = format!("skipped: {}: no {program} here (package {package})", suite.name);
+        println!("{skip}");
+        outcome.skips.push(skip);
+        outcome.tally.skipped = 1;
+        outcome.verdict = Verdict::Skipped;
+        return Ok(outcome);
+    }
+    let start = Instant::now();
+    let deadline = start + Duration::from_secs(suite.budget_s.min(left_s));
+    if let Some(reason) = run_command(root, &suite.command, deadline, &mut outcome)? {
+        println!("{}: {reason}", suite.name);
+        outcome.verdict = Verdict::Failed(reason);
+    }
+    outcome.seconds = start.elapsed().as_secs_f64();
+    judge(&mut outcome);
+    Ok(outcome)
+}
+
+/// A suite without tests of its own counts as one; a failed one counts at least one failed.
+fn judge(outcome: &mut Outcome) {
+    if outcome.verdict == Verdict::Passed && outcome.tally.failed > 0 {
+        outcome.verdict = Verdict::Failed(format!("{} failed", outcome.tally.failed));
+    }
+    match outcome.verdict {
+        Verdict::Passed if outcome.tally.is_empty() => outcome.tally.passed = 1,
+        Verdict::Failed(_) if outcome.tally.failed == 0 => outcome.tally.failed = 1,
+        _ => {}
+    }
+}
+
+/// Runs one command to its end or the deadline; what went wrong, if anything.
+fn run_command(
+    root: &Path,
+    words: &[String],
+    deadline: Instant,
+    outcome: &mut Outcome,
+) -> Result<Option<String>> {
+    println!("$ {}", words.join(" "));
+    let (reader, writer) = io::pipe()?;
+    let mut child = Command::new(&words[0])
+        .args(&words[1..])
+        .current_dir(root)
+        .env("CARGO_TERM_COLOR", "never")
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("cannot run {}", words[0]))?;
+    let lines = lines_of(reader);
+    let status = watch(&mut child, &lines, deadline, outcome)?;
+    Ok(match status {
+        None => Some("over its budget".to_string()),
+        Some(status) if status.success() => None,
+        Some(status) => Some(format!("`{}` ended with {status}", words[0])),
+    })
+}
+
+/// Lines as they come; bytes that are not UTF-8 are replaced.
+fn lines_of(pipe: PipeReader) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while pipe.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let text = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_string();
+            if sender.send(text).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    lines
+}
+
+/// Passes output on until the child has ended; None if the deadline came first.
+fn watch(
+    child: &mut Child,
+    lines: &Receiver<String>,
+    deadline: Instant,
+    outcome: &mut Outcome,
+) -> Result<Option<ExitStatus>> {
+    let mut ended = None;
+    loop {
+        match lines.recv_timeout(Duration::from_millis(100)) {
+            Ok(line) => {
+                println!("{line}");
+                outcome.tally.read_line(&line);
+                if line.starts_with("skipped: ") {
+                    outcome.skips.push(line);
+                }
+                continue;
+            }
+            // every writer is gone, so the child is at its end or about to be
+            Err(RecvTimeoutError::Disconnected) if ended.is_none() => ended = Some(child.wait()?),
+            Err(RecvTimeoutError::Timeout) if ended.is_none() => ended = child.try_wait()?,
+            // the child is gone; what it left behind may hold the pipe, and is not waited for
+            Err(_) => return Ok(ended),
+        }
+        if ended.is_none() && Instant::now() >= deadline {
+            stop(child)?;
+            return Ok(None);
+        }
+    }
+}
+
+/// Ends a child and everything below it: first asked, then made to.
+fn stop(child: &mut Child) -> Result<()> {
+    let tree = tree_below(child.id());
+    signal_all(&tree, Signal::TERM);
+    let start = Instant::now();
+    while start.elapsed() < GRACE {
+        if child.try_wait()?.is_some()
+            && !tree.iter().any(|pid| Path::new(&format!("/proc/{pid}")).exists())
+        {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    signal_all(&tree, Signal::KILL);
+    child.wait()?;
+    Ok(())
+}
+
+fn signal_all(pids: &[u32], signal: Signal) {
+    for pid in pids {
+        if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+            // one that has ended meanwhile needs no signal
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// A process and everything it started that is still alive.
+fn tree_below(root: u32) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut tree = vec![root];
+    let mut next = 0;
+    while next < tree.len() {
+        tree.extend(children.get(&tree[next]).into_iter().flatten());
+        next += 1;
+    }
+    tree
+}
+
+/// The parent in /proc/PID/stat: the second field after the name, which may hold anything but ends at the last `)`.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(budget_s: u64, needs: &'static [(&'static str, &'static str)], script: &str) -> Outcome {
+        let command = ["bash", "-c", script].map(String::from).to_vec();
+        let one = Suite { name: "s", what: "w", budget_s, needs, command };
+        suite(Path::new("/"), &one, 3600).unwrap()
+    }
+
+    #[test]
+    fn a_suite_counts_its_tests_from_both_streams() {
+        let outcome = run(
+            60,
+            &[],
+            "echo '2 passed, 0 failed, 1 skipped'; echo 't: 1 passed, 0 failed' >&2; echo 'skipped: x: y'",
+        );
+        assert_eq!(outcome.verdict, Verdict::Passed);
+        assert_eq!(outcome.tally, Tally { passed: 3, failed: 0, skipped: 1 });
+        assert_eq!(outcome.skips, ["skipped: x: y"]);
+    }
+
+    #[test]
+    fn a_suite_without_counts_is_one_test() {
+        assert_eq!(run(60, &[], "true").tally, Tally { passed: 1, failed: 0, skipped: 0 });
+        let failed = run(60, &[], "exit 3");
+        assert_eq!(failed.tally, Tally { passed: 0, failed: 1, skipped: 0 });
+        assert_eq!(failed.verdict, Verdict::Failed("`bash` ended with exit status: 3".into()));
+    }
+
+    #[test]
+    fn a_counted_failure_fails_the_suite_even_with_status_0() {
+        assert_eq!(
+            run(60, &[], "echo '2 passed, 1 failed'").verdict,
+            Verdict::Failed("1 failed".into())
+        );
+    }
+
+    #[test]
+    fn a_suite_over_its_budget_is_ended_with_everything_below_it() {
+        let outcome = run(1, &[], "sleep 1000 & echo pid $! >&2; wait");
+        assert_eq!(outcome.verdict, Verdict::Failed("over its budget".into()));
+        assert!(outcome.seconds < 30.0, "{}", outcome.seconds);
+    }
+
+    #[test]
+    fn descendants_are_found_through_their_parents() {
+        let mut child = Command::new("bash")
+            .args(["-c", "echo; sleep 1000 & wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while tree_below(child.id()).len() < 2 && Instant::now() < deadline {
+            thread::yield_now();
+        }
+        assert_eq!(tree_below(child.id()).len(), 2);
+        stop(&mut child).unwrap();
+        assert_eq!(parent_of(child.id()), None);
+    }
+
+    #[test]
+    fn what_is_missing_skips_the_suite_and_says_so() {
+        let outcome = run(60, &[("no-such-program", "none")], "exit 1");
+        assert_eq!(outcome.verdict, Verdict::Skipped);
+        assert!(outcome.passed());
+        assert_eq!(outcome.skips, ["skipped: s: no no-such-program here (package none)"]);
+    }
+}

@@ -1,0 +1,142 @@
+//! What CI consists of: each suite with its commands, needs and budget.
+//!
+//! The order is from what fails fastest to what takes longest. The release
+//! binary is built once, and the suites after it use that one.
+
+use std::path::Path;
+
+/// One row of CI: a command that proves one thing.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// One word, for the table and the command line.
+    pub(crate) name: &'static str,
+    /// What it proves, for `--list`.
+    pub(crate) what: &'static str,
+    /// Seconds it may take on two cores with nothing built before.
+    pub(crate) budget_s: u64,
+    /// Programs without which it is skipped, each with the Debian package that has it.
+    pub(crate) needs: &'static [(&'static str, &'static str)],
+    /// The command and its arguments; a program without a folder is found in PATH.
+    pub(crate) command: Vec<String>,
+}
+
+const GUEST: &[(&str, &str)] =
+    &[("qemu-system-x86_64", "qemu-system-x86"), ("gcc", "gcc"), ("apt-get", "apt")];
+
+/// Every suite, in the order of running.
+pub(crate) fn all(target: &Path) -> Vec<Suite> {
+    let mut suites = sources();
+    suites.extend(behaviour(&target.join("release/sluice").to_string_lossy()));
+    suites
+}
+
+/// What can be said from the sources, and the one build that the rest uses.
+fn sources() -> Vec<Suite> {
+    vec![
+        Suite::new("fmt", 30, "rustfmt has nothing to change", "cargo fmt --all --check")
+            .needs(&[("rustfmt", "rustfmt-web, or rustup's component rustfmt")]),
+        Suite::new(
+            "layers",
+            30,
+            "crates use lower layers only, core names nothing of the world",
+            "cargo xtask layers",
+        ),
+        Suite::new(
+            "tidy",
+            30,
+            "no leftovers, dead files, overlong files or functions",
+            "cargo xtask tidy",
+        ),
+        Suite::new(
+            "clippy",
+            300,
+            "no warning of the compiler or of clippy, in any target",
+            "cargo clippy --workspace --all-targets -- -D warnings",
+        )
+        .needs(&[("cargo-clippy", "rustup's component clippy")]),
+        Suite::new("build", 420, "the release binary", "cargo build --release --package sluice"),
+        Suite::new(
+            "docs",
+            30,
+            "docs/CONFIG.md says what the code says",
+            "cargo xtask docs --check",
+        ),
+    ]
+}
+
+/// What has to be run to be known.
+fn behaviour(sluice: &str) -> Vec<Suite> {
+    let guest = |suite: &str| format!("tests/with-proxy.sh {sluice} tests/guest.sh {suite}");
+    vec![
+        Suite::new(
+            "test",
+            660,
+            "unit, table, property and promise tests of every crate",
+            "cargo test --workspace --no-fail-fast",
+        ),
+        Suite::new("fuzz", 240, "the decoder, two minutes led by coverage", "tests/fuzz.sh 120")
+            .needs(&[("g++", "g++")]),
+        Suite::new(
+            "v9fs",
+            180,
+            "file operations through the Linux kernel's own 9P client",
+            &guest("fstest"),
+        )
+        .needs(GUEST),
+        Suite::new(
+            "pjdfstest",
+            240,
+            "POSIX: what passes on tmpfs passes through the kernel's client",
+            &guest("pjdfstest"),
+        )
+        .needs(GUEST),
+        Suite::new(
+            "fsx",
+            120,
+            "random reads, writes, truncations and maps leave the right bytes",
+            &guest("fsx"),
+        )
+        .needs(GUEST),
+        Suite::new(
+            "demo",
+            120,
+            "the demo, shortened, from its start to a clean end",
+            &format!("{sluice} demo --quick"),
+        ),
+    ]
+}
+
+impl Suite {
+    fn new(name: &'static str, budget_s: u64, what: &'static str, line: &str) -> Suite {
+        Suite { name, what, budget_s, needs: &[], command: command(line) }
+    }
+
+    fn needs(self, needs: &'static [(&'static str, &'static str)]) -> Suite {
+        Suite { needs, ..self }
+    }
+}
+
+/// A command line without quoting: words are separated by spaces.
+fn command(line: &str) -> Vec<String> {
+    line.split_whitespace().map(String::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_budgets_together_keep_to_the_budget_of_ci() {
+        let total: u64 = all(Path::new("target")).iter().map(|suite| suite.budget_s).sum();
+        assert!(total <= crate::ci::BUDGET_S, "{total} s");
+    }
+
+    #[test]
+    fn names_are_unique_words() {
+        let suites = all(Path::new("target"));
+        let mut names: Vec<_> = suites.iter().map(|suite| suite.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), suites.len());
+    }
+}

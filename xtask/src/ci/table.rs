@@ -1,0 +1,79 @@
+//! The table at the end of CI, and the one line that machines read.
+
+use std::time::Duration;
+
+use super::run::{Outcome, Verdict};
+use super::tally::Tally;
+
+/// Prints the table, what was skipped, and `N passed, N failed, N skipped`.
+pub(crate) fn print(outcomes: &[Outcome], total: Duration) {
+    print!("\n{}", text(outcomes, total));
+}
+
+fn text(outcomes: &[Outcome], total: Duration) -> String {
+    let mut text = format!(
+        "{:<12} {:>6} {:>6} {:>7} {:>8} {:>7}  result\n",
+        "suite", "passed", "failed", "skipped", "seconds", "budget"
+    );
+    let mut sum = Tally::default();
+    for outcome in outcomes {
+        let Tally { passed, failed, skipped } = outcome.tally;
+        let result = match &outcome.verdict {
+            Verdict::Passed => "ok",
+            Verdict::Skipped => "skipped",
+            Verdict::Failed(reason) => &format!("FAILED: {reason}"),
+        };
+        text += &format!(
+            "{:<12} {passed:>6} {failed:>6} {skipped:>7} {:>8.1} {:>7}  {result}\n",
+            outcome.name, outcome.seconds, outcome.budget_s
+        );
+        sum.add(outcome.tally);
+    }
+    let budget: u64 = outcomes.iter().map(|outcome| outcome.budget_s).sum();
+    text += &format!(
+        "{:<12} {:>6} {:>6} {:>7} {:>8.1} {budget:>7}\n\n",
+        "all",
+        sum.passed,
+        sum.failed,
+        sum.skipped,
+        total.as_secs_f64()
+    );
+    for skip in outcomes.iter().flat_map(|outcome| &outcome.skips) {
+        text += &format!("{skip}\n");
+    }
+    text + &format!("{} passed, {} failed, {} skipped\n", sum.passed, sum.failed, sum.skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_ends_with_the_sums_the_skips_and_the_plain_line() {
+        let outcome = |name, tally, verdict, skips: &[&str]| Outcome {
+            name,
+            tally,
+            seconds: 1.26,
+            budget_s: 30,
+            verdict,
+            skips: skips.iter().map(ToString::to_string).collect(),
+        };
+        let one = outcome("fmt", Tally { passed: 1, failed: 0, skipped: 0 }, Verdict::Passed, &[]);
+        let two = outcome(
+            "v9fs",
+            Tally { passed: 30, failed: 5, skipped: 1 },
+            Verdict::Failed("5 failed".into()),
+            &["skipped: x: y"],
+        );
+        let expected = "\
+suite        passed failed skipped  seconds  budget  result
+fmt               1      0       0      1.3      30  ok
+v9fs             30      5       1      1.3      30  FAILED: 5 failed
+all              31      5       1      2.5      60
+
+skipped: x: y
+31 passed, 5 failed, 1 skipped
+";
+        assert_eq!(text(&[one, two], Duration::from_millis(2520)), expected);
+    }
+}
