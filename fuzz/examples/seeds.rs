@@ -1,0 +1,43 @@
+//! Writes what the fuzzer starts from: one of every message, plain and with the
+//! edges of its fields.
+//!
+//!   cargo run --example seeds -- CORPUS      makes CORPUS/request/* and CORPUS/reply/*
+
+#[path = "../../core/ninep/tests/samples/mod.rs"]
+mod samples;
+
+use std::path::Path;
+use std::{env, fs, io};
+
+use samples::{Values, replies, requests};
+
+fn main() -> io::Result<()> {
+    let corpus = env::args().nth(1).unwrap_or_else(|| "corpus".into());
+    let corpus = Path::new(&corpus);
+    let edges = Values {
+        word: u32::MAX,
+        long: u64::MAX,
+        name: vec![b'x'; 255],
+        text: Vec::new(),
+        data: Vec::new(),
+        names: vec![b"n".to_vec(); 16],
+    };
+    for (label, values) in [("plain", Values::plain()), ("edges", edges)] {
+        let mut frames = Vec::new();
+        requests(&values, |tag, request| {
+            let mut frame = Vec::new();
+            request.encode(tag, &mut frame);
+            frames.push(("request", request.name(), frame));
+        });
+        replies(&values, |tag, reply| {
+            let mut frame = Vec::new();
+            reply.encode(tag, &mut frame);
+            frames.push(("reply", reply.name(), frame));
+        });
+        for (target, name, frame) in frames {
+            fs::create_dir_all(corpus.join(target))?;
+            fs::write(corpus.join(target).join(format!("{label}-{name}")), frame)?;
+        }
+    }
+    Ok(())
+}
