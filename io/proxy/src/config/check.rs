@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use model::Bytes;
+use model::{Bytes, Excerpt};
 use toml::de::{DeTable, DeValue};
 
 use super::{Config, ConfigError, Place, Squash};
@@ -40,7 +40,11 @@ impl Fault {
             }
         });
         match value.map(|value| value.span()) {
-            Some(span) => ConfigError::Place(Box::new(Place::new(file, text, span, self.message))),
+            Some(span) => ConfigError::Place(Box::new(Place {
+                file: file.into(),
+                message: self.message,
+                excerpt: Excerpt::new(text, span),
+            })),
             // A default clashes with what the file says elsewhere: there is no line.
             None => ConfigError::Value { message: format!("{file}: {}", self.unplaced()) },
         }

@@ -19,7 +19,7 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use api::Address;
-use model::{Bytes, Nanos, WriteMode};
+use model::{Bytes, Excerpt, Nanos, WriteMode};
 
 use settings::settings;
 
@@ -188,7 +188,8 @@ impl Config {
         let config: Config = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let message = error.message().replace('`', "\"");
-            ConfigError::Place(Box::new(Place::new(file, text, span, message)))
+            let excerpt = Excerpt::new(text, span);
+            ConfigError::Place(Box::new(Place { file: file.into(), message, excerpt }))
         })?;
         config.check().map_err(|fault| fault.in_text(file, text))?;
         Ok(config)

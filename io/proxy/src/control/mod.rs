@@ -1,0 +1,204 @@
+//! The control API of one proxy: HTTP/JSON on a Unix socket, described by OpenAPI.
+//!
+//! ```text
+//!   sluice top ─┐                    one thread of its own
+//!   sluice rule ├─► Unix socket ─► accept ─► router ─► Control (the proxy's own figures)
+//!   curl        ┘    mode 0600     ≤ 64        └──────► /openapi.json, made from the code
+//! ```
+//!
+//! Nothing on the way of a request passes here: a handler takes the same short locks as
+//! a worker and no others. Each connection carries one exchange and ends within
+//! [`EXCHANGE_TIME_MAX`], so a viewer that hangs costs one place and for a bounded time.
+//! Who may ask is decided by the socket's mode: the proxy's own user and root.
+
+mod routes;
+mod socket;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use api::Address;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use model::{RuleFileError, RuleSet};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tracing::{debug, warn};
+
+use crate::config::ApiSocket;
+
+pub use routes::openapi;
+pub use socket::{Listening, SocketError};
+
+/// What the control API asks of the proxy. Calls come from the control thread and must
+/// not wait for the backend.
+pub trait Control: Send + Sync + 'static {
+    /// What the proxy is and how it fares.
+    fn status(&self) -> api::Status;
+    /// The classes and what each was served.
+    fn classes(&self) -> api::Classes;
+    /// The payers and what each was served.
+    fn subjects(&self) -> api::Subjects;
+    /// The connections of now.
+    fn connections(&self) -> api::Connections;
+    /// The rules in force.
+    fn rules(&self) -> Arc<RuleSet>;
+    /// Puts the TOML text of a rule file in force, at once and for queued requests too;
+    /// a text with an error leaves the old rules in force.
+    fn set_rules(&self, text: &str) -> Result<(), RuleFileError>;
+}
+
+/// The most connections at a time; one more waits in the socket's backlog.
+const CONNECTIONS_MAX: usize = 64;
+/// The longest that one exchange may take.
+const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long exchanges under way may still take when the server stops.
+const STOP_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// Why the control API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Its thread or its runtime cannot be made.
+    #[error("cannot start the control thread")]
+    Thread(#[source] io::Error),
+}
+
+/// The running server of a control API; stops and removes its socket when dropped.
+#[derive(Debug)]
+pub struct ControlServer {
+    path: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Serves `control` where the configuration says; `None` where it says nowhere, or
+/// `auto` and the default place cannot be had.
+///
+/// # Errors
+/// Only for a place that was named: the socket is somebody else's or cannot be made.
+pub fn start(
+    at: &ApiSocket,
+    control: Arc<dyn Control>,
+) -> Result<Option<ControlServer>, ControlError> {
+    match at {
+        ApiSocket::Off | ApiSocket::At(Address::Tcp(_)) => Ok(None),
+        ApiSocket::At(Address::Unix(path)) => ControlServer::start(path, control).map(Some),
+        ApiSocket::Auto => {
+            let path = Path::new(ApiSocket::DEFAULT_PATH);
+            if let Some(dir) = path.parent() {
+                // If it cannot be made, making the socket in it says so.
+                let _ = std::fs::create_dir_all(dir);
+            }
+            match ControlServer::start(path, control) {
+                Ok(server) => Ok(Some(server)),
+                Err(error) => {
+                    warn!("running without control API: {error}; give --api unix:///path");
+                    Ok(None)
+                }
+            }
+        }
+    }
+}
+
+impl ControlServer {
+    /// Serves `control` on a Unix socket at `path`, which only this user and root may open.
+    pub fn start(path: &Path, control: Arc<dyn Control>) -> Result<ControlServer, ControlError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(ControlError::Thread)?;
+        let listening = Listening::at(path, 0o600)?;
+        let (stop, stopped) = oneshot::channel();
+        let router = routes::router(control);
+        let run = move || {
+            let served = runtime.block_on(serve(&listening, router, stopped));
+            if let Err(error) = served {
+                warn!("the control API ended: {error}");
+            }
+        };
+        let thread = std::thread::Builder::new().name("control".into()).spawn(run);
+        let thread = thread.map_err(ControlError::Thread)?;
+        Ok(ControlServer { path: path.into(), stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the control thread panicked");
+        }
+    }
+}
+
+/// Accepts until told to stop, then gives what is under way a moment to end.
+async fn serve(
+    listening: &Listening,
+    router: axum::Router,
+    mut stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    let listener = listening.listener().try_clone()?;
+    listener.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(listener)?;
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        tokio::select! {
+            _ = &mut stopped => break,
+            (stream, place) = accept(&listener, &places) => {
+                tokio::spawn(exchange(stream, router.clone(), place));
+            }
+        }
+    }
+    let all = places.acquire_many(CONNECTIONS_MAX as u32);
+    if tokio::time::timeout(STOP_TIME_MAX, all).await.is_err() {
+        debug!("control connections were cut off");
+    }
+    Ok(())
+}
+
+/// The next connection, once there is a place for it.
+async fn accept(
+    listener: &UnixListener,
+    places: &Arc<Semaphore>,
+) -> (UnixStream, OwnedSemaphorePermit) {
+    let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, place),
+            // Out of descriptors, most likely: they come back, and trying again at once
+            // would only burn the processor.
+            Err(error) => {
+                warn!("cannot accept a control connection: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn exchange(stream: UnixStream, router: axum::Router, _place: OwnedSemaphorePermit) {
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .timer(TokioTimer::new())
+        .header_read_timeout(EXCHANGE_TIME_MAX)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    match tokio::time::timeout(EXCHANGE_TIME_MAX, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => debug!("a control connection broke: {error}"),
+        Err(_) => debug!("a control connection took too long"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

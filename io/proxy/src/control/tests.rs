@@ -1,0 +1,125 @@
+//! The server with a proxy that is only figures.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream as Stream;
+use std::sync::Mutex;
+
+use api::{Client, ClientError};
+
+use super::*;
+
+/// A proxy with one class that takes any rule file.
+struct Figures {
+    rules: Mutex<Arc<RuleSet>>,
+}
+
+impl Control for Figures {
+    fn status(&self) -> api::Status {
+        api::Status { pid: 7, version: "0".into(), ..Default::default() }
+    }
+    fn classes(&self) -> api::Classes {
+        let class = api::ClassReport { rule: "default".into(), ..Default::default() };
+        api::Classes { t_ns: 5, classes: vec![class] }
+    }
+    fn subjects(&self) -> api::Subjects {
+        api::Subjects::default()
+    }
+    fn connections(&self) -> api::Connections {
+        api::Connections { t_ns: 6, connections: vec![] }
+    }
+    fn rules(&self) -> Arc<RuleSet> {
+        self.rules.lock().unwrap().clone()
+    }
+    fn set_rules(&self, text: &str) -> Result<(), RuleFileError> {
+        *self.rules.lock().unwrap() = Arc::new(RuleSet::parse(text)?);
+        Ok(())
+    }
+}
+
+fn serve(name: &str) -> (ControlServer, Client) {
+    let path = std::env::temp_dir().join(format!("sluice-{}-api-{name}", std::process::id()));
+    let control = Arc::new(Figures { rules: Mutex::default() });
+    let server = ControlServer::start(&path, control).unwrap();
+    let client = Client::new(&Address::Unix(path)).unwrap();
+    (server, client)
+}
+
+#[test]
+fn each_path_answers_with_its_message() {
+    let (server, client) = serve("paths");
+    assert_eq!(client.status().unwrap().pid, 7);
+    assert_eq!(client.classes().unwrap().classes[0].rule, "default");
+    assert_eq!(client.subjects().unwrap(), api::Subjects::default());
+    assert_eq!(client.connections().unwrap().t_ns, 6);
+    assert_eq!(client.rules().unwrap().rules, []);
+    drop(server);
+    assert!(matches!(client.status().unwrap_err(), ClientError::Connect { .. }));
+}
+
+#[test]
+fn rules_are_put_in_force_and_read_back() {
+    let (_server, client) = serve("rules");
+    let text =
+        "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={dd.*}\"\nper = [\"jobid\"]\nweight = 4\n";
+    let answer = client.set_rules(text).unwrap();
+    assert_eq!(answer, client.rules().unwrap());
+    let rule = &answer.rules[0];
+    assert_eq!((rule.name.as_str(), rule.weight), ("jobs", 4));
+    assert_eq!((rule.condition.as_str(), &rule.per[..]), ("jobid={dd.*}", &["jobid".into()][..]));
+}
+
+#[test]
+fn a_rule_file_with_an_error_is_refused_with_its_line_and_changes_nothing() {
+    let (_server, client) = serve("refused");
+    client.set_rules("[[rule]]\nname = \"old\"\n").unwrap();
+    let error = client.set_rules("[[rule]]\nname = \"new\"\nlimit = \"50 MB\"\n").unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 400, .. }));
+    let lines: Vec<_> = error.to_string().lines().map(String::from).collect();
+    assert!(lines[0].starts_with("rules:3:9: \"50 MB\" is not"), "{lines:?}");
+    assert_eq!(lines[1..], ["  3 | limit = \"50 MB\"", "    |         ^^^^^^^"]);
+    assert_eq!(client.rules().unwrap().rules[0].name, "old");
+}
+
+#[test]
+fn an_unknown_path_is_refused_and_points_to_the_description() {
+    let (_server, client) = serve("unknown");
+    let error = client.get::<api::Status>("/v2/status").unwrap_err().to_string();
+    assert_eq!(error, "there is nothing at /v2/status; see /openapi.json");
+}
+
+#[test]
+fn the_description_names_every_path_and_message() {
+    let (_server, client) = serve("openapi");
+    let description: serde_json::Value = client.get(api::path::OPENAPI).unwrap();
+    let paths: Vec<_> = description["paths"].as_object().unwrap().keys().cloned().collect();
+    use api::path::{CLASSES, CONNECTIONS, RULES, STATUS, SUBJECTS};
+    let mut known = [CLASSES, CONNECTIONS, RULES, STATUS, SUBJECTS].map(String::from);
+    known.sort();
+    assert_eq!(paths, known);
+    assert!(description["paths"][RULES]["put"].is_object());
+    let usage = &description["components"]["schemas"]["Usage"]["properties"];
+    assert_eq!(usage["queue_ns"]["type"], "integer");
+    assert!(usage["queue_ns"]["description"].as_str().unwrap().contains("waited"));
+}
+
+#[test]
+fn a_connection_that_says_nothing_does_not_hold_up_others_or_the_end() {
+    let (server, client) = serve("mute");
+    let mute: Vec<_> = (0..8).map(|_| Stream::connect(server.path()).unwrap()).collect();
+    assert_eq!(client.status().unwrap().pid, 7);
+    drop(server);
+    for mut stream in mute {
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn what_is_no_http_is_answered_and_closed() {
+    let (server, client) = serve("garbage");
+    let mut stream = Stream::connect(server.path()).unwrap();
+    stream.write_all(b"\x13\0\0\0\x64\xff\xff\0\0\x20\0\x08\09P2000.L\n\n\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
+    assert_eq!(client.status().unwrap().pid, 7);
+}
