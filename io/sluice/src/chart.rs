@@ -1,0 +1,382 @@
+//! Charts as SVG: bars for comparisons, stacked panels of lines for what happens over time.
+//!
+//!   bars   group label ▇▇▇▇▇▇▇▇▇▇│▇▇▇ 4.2 ×          lines   panel 1 ─╮ one time axis,
+//!                      ▇▇▇▇▇▇ 2.6 ×   └ target               panel 2 ─╯ one legend
+//!
+//! A light background and large plain letters, since the charts end up in documents
+//! and on projectors. What a value means is the caller's to say, in titles and units.
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow};
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// A chart of horizontal bars in groups.
+pub(crate) struct BarChart {
+    pub(crate) title: String,
+    pub(crate) subtitle: String,
+    /// Written behind each value.
+    pub(crate) unit: String,
+    /// The legend; a bar's `series` is an index into it.
+    pub(crate) series: Vec<String>,
+    pub(crate) groups: Vec<BarGroup>,
+}
+
+/// What is compared under one label.
+pub(crate) struct BarGroup {
+    pub(crate) label: String,
+    pub(crate) bars: Vec<Bar>,
+}
+
+/// One value.
+pub(crate) struct Bar {
+    pub(crate) series: usize,
+    pub(crate) value: f64,
+    /// What it should reach, drawn as a mark across the bar.
+    pub(crate) target: Option<f64>,
+}
+
+/// Panels of lines above each other with one time axis.
+pub(crate) struct LineChart {
+    pub(crate) title: String,
+    pub(crate) subtitle: String,
+    /// The legend; a line's `series` is an index into it.
+    pub(crate) series: Vec<String>,
+    pub(crate) panels: Vec<Panel>,
+    /// Moments marked through all panels, in seconds, with what happened then.
+    pub(crate) marks: Vec<(f64, String)>,
+}
+
+/// One panel of a [`LineChart`].
+pub(crate) struct Panel {
+    /// What is shown and its unit.
+    pub(crate) title: String,
+    /// A logarithmic scale, for values that differ by powers of ten; none may be below 0.
+    pub(crate) logarithmic: bool,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One line of a [`Panel`].
+pub(crate) struct Line {
+    pub(crate) series: usize,
+    /// Seconds and value, by time.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// Writes `chart` as an SVG file.
+pub(crate) fn bar_chart(path: &Path, chart: &BarChart) -> anyhow::Result<()> {
+    let bars: usize = chart.groups.iter().map(|group| group.bars.len()).sum();
+    let height = BARS_TOP + bars as i32 * BAR_STEP + chart.groups.len() as i32 * GROUP_GAP + MARGIN;
+    save(path, height, |root| draw_bars(root, chart, height))
+}
+
+/// Writes `chart` as an SVG file.
+pub(crate) fn line_chart(path: &Path, chart: &LineChart) -> anyhow::Result<()> {
+    let height = LINES_TOP + chart.panels.len() as i32 * PANEL_HEIGHT + MARGIN;
+    save(path, height, |root| draw_panels(root, chart))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+fn save(path: &Path, height: i32, draw: impl Fn(&Area<'_>) -> Drawn) -> anyhow::Result<()> {
+    let mut svg = String::new();
+    {
+        let size = (WIDTH as u32, height as u32);
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        let drawn = root.fill(&WHITE).and_then(|()| draw(&root)).and_then(|()| root.present());
+        drawn.map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))?;
+    }
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
+}
+
+// ---- bars ----
+
+fn draw_bars(root: &Area<'_>, chart: &BarChart, height: i32) -> Drawn {
+    heading(root, &chart.title, &chart.subtitle)?;
+    legend(root, &chart.series, HEADING_HEIGHT)?;
+    let values = chart.groups.iter().flat_map(|group| &group.bars);
+    let largest = values.map(|bar| bar.value.max(bar.target.unwrap_or(0.0))).fold(0.0, f64::max);
+    let (step, end) = round_scale(largest);
+    let scale = f64::from(WIDTH - BARS_LEFT - BARS_RIGHT) / end;
+    let x_of = |value: f64| BARS_LEFT + (value * scale).round() as i32;
+    let bottom = height - MARGIN;
+    let mut grid = 0.0;
+    while grid <= end + step / 2.0 {
+        let x = x_of(grid);
+        let color = if grid == 0.0 { INK } else { GRID };
+        root.draw(&PathElement::new([(x, BARS_TOP - 8), (x, bottom)], color))?;
+        let label = format!("{}{}", short(grid), chart.unit);
+        text(root, &label, (x, bottom + 4), 13, FAINT, HPos::Center, VPos::Top)?;
+        grid += step;
+    }
+    let mut y = BARS_TOP;
+    for group in &chart.groups {
+        let middle = y + group.bars.len() as i32 * BAR_STEP / 2;
+        text(root, &group.label, (BARS_LEFT - 12, middle), 15, INK, HPos::Right, VPos::Center)?;
+        for bar in &group.bars {
+            draw_bar(root, bar, y, &x_of, &chart.unit)?;
+            y += BAR_STEP;
+        }
+        y += GROUP_GAP;
+    }
+    Ok(())
+}
+
+fn draw_bar(root: &Area<'_>, bar: &Bar, y: i32, x_of: &dyn Fn(f64) -> i32, unit: &str) -> Drawn {
+    let (top, bottom) = (y + 2, y + BAR_STEP - 2);
+    let x = x_of(bar.value);
+    root.draw(&Rectangle::new([(x_of(0.0), top), (x, bottom)], color(bar.series).filled()))?;
+    let mut label_x = x + 6;
+    if let Some(target) = bar.target {
+        let at = x_of(target);
+        root.draw(&PathElement::new([(at, top - 2), (at, bottom + 2)], INK.stroke_width(2)))?;
+        // The mark must not run through the figure.
+        if (label_x - 4..label_x + 52).contains(&at) {
+            label_x = at + 6;
+        }
+    }
+    let label = format!("{}{unit}", short(bar.value));
+    text(root, &label, (label_x, y + BAR_STEP / 2), 14, INK, HPos::Left, VPos::Center)
+}
+
+// ---- lines ----
+
+fn draw_panels(root: &Area<'_>, chart: &LineChart) -> Drawn {
+    heading(root, &chart.title, &chart.subtitle)?;
+    legend(root, &chart.series, HEADING_HEIGHT)?;
+    let points = chart.panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points);
+    let end = points.map(|(at, _)| *at).fold(0.0, f64::max).max(1e-9);
+    for (index, panel) in chart.panels.iter().enumerate() {
+        let top = LINES_TOP + index as i32 * PANEL_HEIGHT;
+        let area = root.clone().shrink((0, top), (WIDTH, PANEL_HEIGHT));
+        draw_panel(&area, panel, 0.0..end, &chart.marks)?;
+        if index == 0 {
+            label_marks(root, &chart.marks, end, top)?;
+        }
+    }
+    Ok(())
+}
+
+fn draw_panel(area: &Area<'_>, panel: &Panel, time: Range<f64>, marks: &[(f64, String)]) -> Drawn {
+    text(area, &panel.title, (LINES_LEFT, 4), 16, INK, HPos::Left, VPos::Top)?;
+    let scale = Scale::of(panel);
+    let mut chart = ChartBuilder::on(area)
+        .margin_top(PANEL_TITLE)
+        .margin_right(LINES_RIGHT)
+        .set_label_area_size(LabelAreaPosition::Left, LINES_LEFT)
+        .set_label_area_size(LabelAreaPosition::Bottom, PANEL_FOOT)
+        .build_cartesian_2d(time, scale.range.clone())?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(FAINT)
+        .label_style((FONT, 14).into_font().color(&FAINT))
+        .y_labels(scale.labels)
+        .y_label_formatter(&|y| short(scale.value(*y)))
+        .x_label_formatter(&|x| format!("{} s", short(*x)))
+        .draw()?;
+    for (at, _) in marks {
+        let line = [(*at, scale.range.start), (*at, scale.range.end)];
+        chart.draw_series([PathElement::new(line, FAINT.stroke_width(1))])?;
+    }
+    for line in &panel.lines {
+        draw_line(&mut chart, line, &scale)?;
+    }
+    Ok(())
+}
+
+type Axes<'a> = Cartesian2d<RangedCoordf64, RangedCoordf64>;
+
+fn draw_line<'a>(
+    chart: &mut ChartContext<'_, SVGBackend<'a>, Axes<'a>>,
+    line: &Line,
+    scale: &Scale,
+) -> Drawn {
+    let points = line.points.iter().map(|(at, value)| (*at, scale.position(*value)));
+    chart.draw_series(LineSeries::new(points, color(line.series).stroke_width(3)))?;
+    Ok(())
+}
+
+fn label_marks(root: &Area<'_>, marks: &[(f64, String)], end: f64, top: i32) -> Drawn {
+    let width = f64::from(WIDTH - LINES_LEFT - LINES_RIGHT);
+    for (at, what) in marks {
+        let x = LINES_LEFT + (at / end * width).round() as i32;
+        text(root, what, (x + 6, top + PANEL_TITLE + 2), 14, FAINT, HPos::Left, VPos::Top)?;
+    }
+    Ok(())
+}
+
+/// The vertical scale of a panel, in values or in their decimal logarithms.
+struct Scale {
+    logarithmic: bool,
+    range: Range<f64>,
+    labels: usize,
+}
+
+impl Scale {
+    fn of(panel: &Panel) -> Scale {
+        let values = || panel.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
+        let largest = values().fold(0.0, f64::max);
+        if !panel.logarithmic {
+            let range = 0.0..round_scale(largest).1;
+            return Scale { logarithmic: false, range, labels: 6 };
+        }
+        let positive = values().filter(|value| *value > 0.0);
+        let smallest = positive.fold(f64::INFINITY, f64::min).min(largest.max(1.0));
+        let start = smallest.log10().floor();
+        let end = largest.max(1.0).log10().ceil().max(start + 1.0);
+        Scale { logarithmic: true, range: start..end, labels: (end - start) as usize + 1 }
+    }
+
+    fn position(&self, value: f64) -> f64 {
+        if !self.logarithmic {
+            return value;
+        }
+        if value > 0.0 { value.log10().max(self.range.start) } else { self.range.start }
+    }
+
+    fn value(&self, position: f64) -> f64 {
+        if self.logarithmic { 10f64.powf(position) } else { position }
+    }
+}
+
+// ---- what both share ----
+
+fn heading(root: &Area<'_>, title: &str, subtitle: &str) -> Drawn {
+    text(root, title, (MARGIN, 16), 24, INK, HPos::Left, VPos::Top)?;
+    text(root, subtitle, (MARGIN, 48), 15, FAINT, HPos::Left, VPos::Top)
+}
+
+fn legend(root: &Area<'_>, series: &[String], y: i32) -> Drawn {
+    let mut x = MARGIN;
+    for (index, name) in series.iter().enumerate() {
+        root.draw(&Rectangle::new([(x, y), (x + 16, y + 14)], color(index).filled()))?;
+        text(root, name, (x + 22, y + 7), 15, INK, HPos::Left, VPos::Center)?;
+        x += 22 + 9 * name.chars().count() as i32 + 24;
+    }
+    Ok(())
+}
+
+fn text(
+    area: &Area<'_>,
+    content: &str,
+    at: (i32, i32),
+    size: u32,
+    color: RGBColor,
+    h: HPos,
+    v: VPos,
+) -> Drawn {
+    let style = (FONT, size).into_font().color(&color).pos(Pos::new(h, v));
+    area.draw(&Text::new(content.to_owned(), at, style))
+}
+
+/// A step of 1, 2 or 5 times a power of ten, and the first multiple of it that covers `largest`.
+fn round_scale(largest: f64) -> (f64, f64) {
+    let largest = if largest > 0.0 { largest } else { 1.0 };
+    let unit = 10f64.powf((largest / 5.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0];
+    let step = steps.into_iter().map(|s| s * unit).find(|s| s * 6.0 >= largest).unwrap_or(unit);
+    (step, (largest / step).ceil() * step)
+}
+
+/// Three significant figures, and k or M for thousands and millions.
+fn short(value: f64) -> String {
+    let (value, suffix) = match value.abs() {
+        v if v >= 999_500.0 => (value / 1e6, "M"),
+        v if v >= 9_995.0 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v == 0.0 => 0,
+        v if v < 0.1 => 3,
+        _ => 2,
+    };
+    let number = format!("{value:.digits$}");
+    let number = match number.contains('.') {
+        true => number.trim_end_matches('0').trim_end_matches('.'),
+        false => &number,
+    };
+    format!("{number}{suffix}")
+}
+
+fn color(series: usize) -> RGBColor {
+    PALETTE[series % PALETTE.len()]
+}
+
+/// Distinct to eyes that do not tell red from green (Okabe and Ito's order, darkened for white).
+const PALETTE: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+];
+const INK: RGBColor = RGBColor(34, 34, 34);
+const FAINT: RGBColor = RGBColor(110, 110, 110);
+const GRID: RGBColor = RGBColor(224, 224, 224);
+const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
+
+const WIDTH: i32 = 1000;
+const MARGIN: i32 = 28;
+const HEADING_HEIGHT: i32 = 78;
+const BARS_TOP: i32 = 126;
+const BARS_LEFT: i32 = 330;
+const BARS_RIGHT: i32 = 80;
+const BAR_STEP: i32 = 24;
+const GROUP_GAP: i32 = 12;
+const LINES_TOP: i32 = 112;
+const LINES_LEFT: i32 = 70;
+const LINES_RIGHT: i32 = 30;
+const PANEL_HEIGHT: i32 = 270;
+const PANEL_TITLE: i32 = 30;
+const PANEL_FOOT: i32 = 34;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_shortened_to_three_digits() {
+        let cases = [
+            (0.0, "0"),
+            (0.042, "0.042"),
+            (4.2, "4.2"),
+            (12.34, "12.3"),
+            (348.0, "348"),
+            (5000.0, "5000"),
+            (348_123.0, "348k"),
+            (2_060_000.0, "2.06M"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(short(value), text);
+        }
+    }
+
+    #[test]
+    fn a_scale_covers_its_largest_value_in_round_steps() {
+        assert_eq!(round_scale(4.2), (1.0, 5.0));
+        assert_eq!(round_scale(11.0), (2.0, 12.0));
+        assert_eq!(round_scale(348.0), (100.0, 400.0));
+        assert_eq!(round_scale(0.0), (0.2, 1.0));
+    }
+
+    #[test]
+    fn a_logarithmic_panel_spans_whole_powers_of_ten_and_keeps_zero_at_its_foot() {
+        let points = vec![(0.0, 0.0), (1.0, 30.0), (2.0, 5000.0)];
+        let lines = vec![Line { series: 0, points }];
+        let scale = Scale::of(&Panel { title: String::new(), logarithmic: true, lines });
+        assert_eq!((scale.range.clone(), scale.labels), (1.0..4.0, 4));
+        assert_eq!(scale.position(0.0), 1.0);
+        assert_eq!(scale.value(3.0), 1000.0);
+    }
+}
