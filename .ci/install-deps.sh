@@ -1,0 +1,85 @@
+#!/bin/bash
+# Installs what a purpose needs and this machine lacks, as root from Debian's
+# packages; does nothing and says nothing when nothing is missing.
+#
+#   .ci/install-deps.sh build|test|bench …
+#
+# A compiler: 1.90 or newer counts, wherever it comes from (rustup's comes
+# first in PATH). Debian 12 has one as rustc-web, later releases have rustup.
+set -euo pipefail
+
+RUST_MIN=1.90
+export PATH="$HOME/.cargo/bin:$PATH"
+
+# PROGRAM-OR-FILE PACKAGE, for each purpose
+needs_build="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev make:make"
+needs_test="g++:g++ qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils join:coreutils timeout:coreutils"
+needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2"
+
+die() { echo "install-deps: $1" >&2; exit 1; }
+
+updated=
+install() {
+	command -v apt-get >/dev/null || die "missing: $*; install them with this system's package manager"
+	[ "$(id -u)" = 0 ] || die "missing: $*; as root: apt-get install --no-install-recommends $*"
+	if [ -z "$updated" ]; then
+		apt-get -q update >/dev/null || echo "install-deps: apt-get update failed; trying with the lists that are here" >&2
+		updated=1
+	fi
+	echo "installing $*"
+	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null || die "cannot install $*"
+}
+
+present() {
+	case $1 in
+	/*) compgen -G "$1" >/dev/null ;;
+	*) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] ;;
+	esac
+}
+
+# new_enough PROGRAM: `cargo 1.95.0 (…)` is, 1.63 is not
+new_enough() {
+	local version
+	version=$("$1" --version 2>/dev/null | sed -nE 's/^[a-z]+ ([0-9]+\.[0-9]+).*/\1/p')
+	[ -n "$version" ] && [ "$(printf '%s\n' "$RUST_MIN" "$version" | sort -V | head -n 1)" = "$RUST_MIN" ]
+}
+
+has_package() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9].*)/\1/p')" ]; }
+
+rust() {
+	if new_enough cargo && new_enough rustc; then return; fi
+	if command -v rustup >/dev/null; then
+		rustup toolchain install stable --profile default && new_enough cargo && return
+	fi
+	if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+		apt-get -q update >/dev/null || true
+		updated=1
+		if has_package cargo-web; then
+			install cargo-web rustc-web rustfmt-web
+		elif has_package rustup; then
+			install rustup
+			rustup default stable
+		fi
+	fi
+	new_enough cargo || die "cargo and rustc $RUST_MIN or newer are needed: install rustup, then rustup toolchain install stable"
+}
+
+missing=()
+for purpose in "$@"; do
+	names=needs_$purpose
+	[ -n "${!names:-}" ] || die "no purpose \"$purpose\""
+	read -ra needs <<<"${!names}"
+	for need in "${needs[@]}"; do
+		present "${need%%:*}" || missing+=("${need##*:}")
+	done
+done
+if [ ${#missing[@]} -gt 0 ]; then install "${missing[@]}"; fi
+rust
+# the guest's kernel is downloaded by apt, which needs its lists
+case " $* " in
+*" test "*)
+	if [ -z "$updated" ] && [ "$(id -u)" = 0 ] && ! apt-cache depends linux-image-amd64 >/dev/null 2>&1; then
+		apt-get -q update >/dev/null || true
+	fi
+	;;
+esac

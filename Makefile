@@ -1,0 +1,39 @@
+# The project's doors. `make help` says what each is for; each installs what it
+# needs (Debian packages, as root) and builds first.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+SLUICE = $${CARGO_TARGET_DIR:-target}/release/sluice
+# rustup puts cargo where a login shell finds it and make does not
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench soak build
+
+help: ## this list
+	@echo "make TARGET, where TARGET is"
+	@sed -nE 's/^([a-z]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
+	@echo "One suite of the tests: cargo xtask ci SUITE (cargo xtask ci --list names them)."
+
+demo: ## two jobs on one proxy, without rules and then with them (2 minutes)
+	@.ci/install-deps.sh build
+	@$(CARGO) build --release --package sluice
+	@$(SLUICE) demo
+
+test: ## every suite of CI, each within its budget (under 40 minutes in all)
+	@.ci/install-deps.sh build test
+	@$(CARGO) xtask ci
+
+bench: ## the proxy beside diod and ganesha: table and picture in bench/results
+	@.ci/install-deps.sh build bench
+	@$(CARGO) build --release --package sluice
+	@$(SLUICE) bench peers
+
+soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow
+	@.ci/install-deps.sh build
+	@$(CARGO) build --release --package sluice
+	@tests/soak.sh $(SLUICE) $${SOAK:-1800}
+
+build: ## the release binary, target/release/sluice
+	@.ci/install-deps.sh build
+	@$(CARGO) build --release --package sluice
