@@ -13,6 +13,9 @@ mod units;
 
 pub use ids::{Identity, JobId, Nid};
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
-pub use rule::{KeyField, Limit, Match, MeterRule, PathSet, Rule, RuleSet, WriteMode};
+pub use rule::{
+    Excerpt, KeyField, Limit, Match, MatchError, MeterRule, ParseWordError, PathSet, Rule,
+    RuleFileError, RuleProblem, RuleSet, Shadowed, WriteMode,
+};
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

@@ -8,41 +8,28 @@
 //! A [`RuleSet`] is parsed from the TOML text that an administrator writes and
 //! is never changed afterwards: a new text makes a new set.
 
+mod analysis;
+mod error;
+mod export;
+mod file;
+mod glob;
+mod language;
+mod limit;
 mod matcher;
+mod nid;
+mod path;
+mod section;
+#[cfg(test)]
+mod tests;
+mod words;
 
 use crate::{Amount, Identity, Kind, KindSet, Rate, Weight};
-pub use matcher::{Match, PathSet};
-
-/// What `per` may name: a field of the key that divides a rule into classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum KeyField {
-    /// The batch job.
-    Jobid,
-    /// The user.
-    Uid,
-    /// The group.
-    Gid,
-    /// The project quota id.
-    Projid,
-    /// The node.
-    Nid,
-    /// The kind of request.
-    Opcode,
-}
-
-/// How a write reaches the backend, and when it counts as done
-/// (design/architecture.md section 4, "a write counts until it is clean").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WriteMode {
-    /// O_DIRECT where offset and length are aligned, else as `paced`.
-    Direct,
-    /// RWF_DONTCACHE: through the page cache, written back and dropped at once.
-    Dontcache,
-    /// Page cache with a bounded budget of dirty bytes, kept by sync_file_range.
-    Paced,
-    /// Page cache, no promise.
-    Cached,
-}
+pub use analysis::Shadowed;
+pub use error::{Excerpt, RuleFileError, RuleProblem};
+pub use matcher::{Match, MatchError};
+use path::PathPattern;
+pub use path::PathSet;
+pub use words::{KeyField, ParseWordError, WriteMode};
 
 /// A ceiling on some kinds of request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,12 +88,48 @@ pub struct RuleSet {
     /// Meters: each one that matches is paid.
     pub meters: Vec<MeterRule>,
     /// The directories that `path={…}` names, in the order of their bits in a [`PathSet`].
-    pub(crate) paths: Vec<String>,
+    paths: Vec<PathPattern>,
 }
 
 impl RuleSet {
     /// The most meters that one request may have to pay, the rule's own included.
     pub const METERS_MAX: usize = 8;
+    /// The most directories that the rules and meters may name: the bits of a [`PathSet`].
+    pub const PATHS_MAX: usize = 64;
+    /// The most `[[rule]]` sections; the first match is looked for one by one.
+    pub const RULES_MAX: usize = 1024;
+    /// The most `[[meter]]` sections; each pair of them is compared when the file is read.
+    pub const METER_RULES_MAX: usize = 256;
+    /// The longest name of a rule or meter in bytes.
+    pub const NAME_LEN_MAX: usize = 63;
+    /// The name of what no rule takes; a rule of this name configures it.
+    pub const DEFAULT: &'static str = "default";
+
+    /// Reads a rule file (docs/RULES.md).
+    ///
+    /// # Errors
+    /// The first fault, with its line and a caret under the characters at fault.
+    pub fn parse(text: &str) -> Result<RuleSet, RuleFileError> {
+        file::parse(text)
+    }
+
+    /// The set as a rule file: reading it gives the same set.
+    pub fn to_toml(&self) -> String {
+        self.to_string()
+    }
+
+    /// Rules that never take a request, since an earlier rule certainly takes all they could.
+    pub fn shadowed(&self) -> Vec<Shadowed> {
+        analysis::shadowed(&self.rules)
+    }
+
+    /// In which of the directories that the rules name a file lies.
+    ///
+    /// `path` is counted from the export's root and begins with `/`; it need not be UTF-8.
+    pub fn path_set(&self, path: &[u8]) -> PathSet {
+        let bits = self.paths.iter().enumerate().filter(|(_, pattern)| pattern.matches(path));
+        PathSet(bits.fold(0, |set, (bit, _)| set | 1 << bit))
+    }
 
     /// The first rule that takes a request; `None` when no rule matches.
     pub fn rule_for(&self, who: &Identity, kind: Kind, paths: PathSet) -> Option<usize> {

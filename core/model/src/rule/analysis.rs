@@ -1,0 +1,107 @@
+//! What can be said of a rule set as a whole, before any request comes.
+//!
+//! - A rule is **shadowed** if an earlier one takes everything that it could take.
+//! - A request must never have to pay more than [`RuleSet::METERS_MAX`] meters, as the
+//!   dispatcher keeps room for no more. How many match at once is bounded from above:
+//!   meters whose conditions exclude each other are never paid together.
+
+use super::{MeterRule, Rule, RuleSet};
+use crate::Kind;
+
+/// A rule that never takes a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shadowed {
+    /// Its index among the rules.
+    pub rule: usize,
+    /// The earlier rule that takes all of its requests.
+    pub by: usize,
+}
+
+/// The most meters that one request could have to pay.
+pub(super) struct WorstCase {
+    pub(super) kind: Kind,
+    pub(super) count: usize,
+    /// The last meter that is part of it.
+    pub(super) meter: Option<usize>,
+    /// The rule whose limits are part of it.
+    pub(super) rule: Option<usize>,
+}
+
+/// Each rule that one single earlier rule certainly shadows, in order.
+pub(super) fn shadowed(rules: &[Rule]) -> Vec<Shadowed> {
+    let by = |rule: usize| {
+        let covers = |earlier: &Rule| earlier.matcher.covers(&rules[rule].matcher);
+        rules[..rule].iter().position(covers)
+    };
+    (0..rules.len()).filter_map(|rule| by(rule).map(|by| Shadowed { rule, by })).collect()
+}
+
+/// Which meters exclude each other: bit `other` of row `meter`, for `other` before `meter`.
+struct Exclusions(Vec<Vec<bool>>);
+
+/// An upper bound, for the kind of request where it is highest; `None` without any meter.
+pub(super) fn worst_case(set: &RuleSet) -> Option<WorstCase> {
+    let exclusions = Exclusions::of(&set.meters);
+    let cases = Kind::ALL.iter().map(|kind| {
+        let (groups, meter) = groups(&set.meters, &exclusions, *kind);
+        let (limits, rule) = limits(&set.rules, *kind);
+        WorstCase { kind: *kind, count: groups + limits, meter, rule }
+    });
+    let worst = cases.reduce(|worst, case| if case.count > worst.count { case } else { worst });
+    worst.filter(|case| case.count > 0)
+}
+
+/// Divides the meters for a kind into groups within which all exclude each other, each
+/// into the first group that it fits. One request pays at most one meter of each group.
+/// Gives the number of groups, and the meter that opened the last one.
+fn groups(meters: &[MeterRule], known: &Exclusions, kind: Kind) -> (usize, Option<usize>) {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut last = None;
+    for (index, meter) in meters.iter().enumerate() {
+        if !meter.limit.kinds.contains(kind) || !meter.matcher.kinds().contains(kind) {
+            continue;
+        }
+        let fits = |group: &&mut Vec<usize>| group.iter().all(|other| known.0[index][*other]);
+        match groups.iter_mut().find(fits) {
+            Some(group) => group.push(index),
+            None => {
+                groups.push(vec![index]);
+                last = Some(index);
+            }
+        }
+    }
+    (groups.len(), last)
+}
+
+impl Exclusions {
+    /// Compares each pair while the budget lasts; what is left counts as "cannot tell", so
+    /// that no file takes long to refuse.
+    fn of(meters: &[MeterRule]) -> Exclusions {
+        let mut budget = COMPARISONS_MAX;
+        let mut excludes = |meter: &MeterRule, other: &MeterRule| {
+            let cost = meter.matcher.size() * other.matcher.size();
+            let paid = budget >= cost;
+            budget -= if paid { cost } else { 0 };
+            paid && meter.matcher.excludes(&other.matcher)
+        };
+        let row = |index: usize| {
+            let meter: &MeterRule = &meters[index];
+            meters[..index].iter().map(|other| excludes(meter, other)).collect()
+        };
+        Exclusions((0..meters.len()).map(row).collect())
+    }
+}
+
+/// The most limits of one rule that a kind pays, and that rule.
+fn limits(rules: &[Rule], kind: Kind) -> (usize, Option<usize>) {
+    let taking = rules.iter().enumerate().filter(|(_, r)| r.matcher.kinds().contains(kind));
+    let counted = taking.map(|(index, rule)| {
+        (rule.limits.iter().filter(|limit| limit.kinds.contains(kind)).count(), index)
+    });
+    let most = counted.filter(|(count, _)| *count > 0).max_by_key(|(count, _)| *count);
+    most.map_or((0, None), |(count, index)| (count, Some(index)))
+}
+
+/// Items compared with items, for the whole file: some tens of milliseconds, and enough
+/// for 256 meters of a dozen items each.
+const COMPARISONS_MAX: u64 = 8_000_000;

@@ -1,0 +1,271 @@
+//! What is wrong with a rule file, shown where it is wrong.
+//!
+//! ```text
+//!   rules.toml:7:9: "50 MB" is not a rate above zero such as 500MB/s, 1.5GiB/s or 5000ops/s
+//!     7 | limit = "50 MB"
+//!       |         ^^^^^^^
+//! ```
+//!
+//! [`Excerpt`] is the lower two lines, for any text that people write.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::matcher::MatchError;
+use super::words::ParseWordError;
+use crate::ParseUnitError;
+
+/// A line of a text with carets under the part at fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The line's number, from 1.
+    pub line: usize,
+    /// The first character at fault, from 1.
+    pub column: usize,
+    /// How many characters of the line are at fault, at least 1.
+    pub width: usize,
+    /// The whole line.
+    pub text: String,
+}
+
+/// A rule file that is refused: one fault, the first that was found.
+///
+/// It prints as `LINE:COLUMN: problem` with an excerpt; [`in_file`](RuleFileError::in_file)
+/// puts the file's name before it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}:{}: {problem}\n{excerpt}", excerpt.line, excerpt.column)]
+pub struct RuleFileError {
+    /// What is wrong.
+    pub problem: RuleProblem,
+    /// Where it is wrong.
+    pub excerpt: Excerpt,
+}
+
+/// What can be wrong with a rule file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleProblem {
+    /// It is not TOML.
+    #[error("{0}")]
+    Syntax(String),
+    /// A key that does not exist.
+    #[error("{section} has no key {key:?}; there are {known}")]
+    UnknownKey {
+        /// The table that holds it.
+        section: &'static str,
+        /// The key.
+        key: String,
+        /// The keys that it may hold.
+        known: String,
+    },
+    /// A key that must be there.
+    #[error("{section} needs {key}")]
+    Missing {
+        /// The table that lacks it.
+        section: &'static str,
+        /// The key.
+        key: &'static str,
+    },
+    /// A value of a wrong type.
+    #[error("{key} must be {want}, not {found}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// What belongs there.
+        want: &'static str,
+        /// TOML's name for what stands there.
+        found: &'static str,
+    },
+    /// A number out of its range.
+    #[error("{key} must be a whole number from 1 to {max}, not {found}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// The greatest number.
+        max: u64,
+        /// The number, as written.
+        found: String,
+    },
+    /// A name that cannot stand in tables and metrics.
+    #[error("{0:?} is not a name: letters, digits, _ - and . only, from 1 to 63 of them")]
+    Name(String),
+    /// Two rules or two meters of one name.
+    #[error("there is a {section} named {name:?} already, in line {line}")]
+    DoubleName {
+        /// `[[rule]]` or `[[meter]]`.
+        section: &'static str,
+        /// The name.
+        name: String,
+        /// The line of the first one's name.
+        line: usize,
+    },
+    /// A rule "default" that is not what its name says.
+    #[error("\"default\" is what no other rule takes: it must be the last rule, without a match")]
+    Default,
+    /// A condition that cannot be read.
+    #[error(transparent)]
+    Match(MatchError),
+    /// A directory for which there is no bit left.
+    #[error(
+        "{path:?} is one path too many; the rules may name {} in all",
+        super::RuleSet::PATHS_MAX
+    )]
+    TooManyPaths {
+        /// The directory.
+        path: String,
+    },
+    /// An amount, rate, span or weight that cannot be read.
+    #[error(transparent)]
+    Unit(ParseUnitError),
+    /// A field or mode that does not exist.
+    #[error(transparent)]
+    Word(ParseWordError),
+    /// `path` in a `per`.
+    #[error("a class cannot be made for each path; write a rule or meter for each directory")]
+    PerPath,
+    /// A word twice in a list.
+    #[error("{0:?} is there twice")]
+    Twice(String),
+    /// A name that stands for no kinds of request.
+    #[error("{0}")]
+    Kinds(String),
+    /// An empty list where something must be named.
+    #[error("{key} = [] names nothing; leave {key} out for its default")]
+    Empty {
+        /// The key.
+        key: &'static str,
+    },
+    /// Bytes of what moves none.
+    #[error("only read and write move bytes: {rate} cannot limit {kinds}; give it in ops/s")]
+    NoBytes {
+        /// The rate.
+        rate: String,
+        /// The kinds, by name.
+        kinds: String,
+    },
+    /// A burst that does not suit its rate.
+    #[error("{text:?} is not a burst of {rate}: {want}")]
+    Burst {
+        /// The burst, as written.
+        text: String,
+        /// The rate.
+        rate: String,
+        /// What belongs there.
+        want: &'static str,
+    },
+    /// A reservation for an unbounded number of classes.
+    #[error("reserve with per needs max_classes: each class is promised the whole reserve")]
+    ReserveUnbounded,
+    /// A bound on classes of which there is one.
+    #[error("max_classes does nothing without per")]
+    MaxClassesUnused,
+    /// More sections than are kept.
+    #[error("one {section} too many; a rule file has at most {max}")]
+    TooMany {
+        /// `[[rule]]` or `[[meter]]`.
+        section: &'static str,
+        /// How many there may be.
+        max: usize,
+    },
+    /// More meters than one request may have to pay.
+    #[error(
+        "one {kind} could have to pay {count} meters, its rule's limits included; at most {} can be kept",
+        super::RuleSet::METERS_MAX
+    )]
+    TooManyMeters {
+        /// The kind of request.
+        kind: crate::Kind,
+        /// How many it could have to pay.
+        count: usize,
+    },
+}
+
+/// A problem and its bytes in the file.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) problem: RuleProblem,
+    pub(super) at: Range<usize>,
+}
+
+impl Excerpt {
+    /// The line of `source` in which the bytes `at` begin; what lies beyond that line is cut off.
+    pub fn new(source: &str, at: Range<usize>) -> Excerpt {
+        let start = floor_char_boundary(source, at.start);
+        let end = floor_char_boundary(source, at.end.max(start));
+        let line_start = source[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line = source[line_start..].lines().next().unwrap_or("");
+        let line_end = line_start + line.len();
+        let fault = &source[start.min(line_end)..end.min(line_end).max(start.min(line_end))];
+        Excerpt {
+            line: source[..start].matches('\n').count() + 1,
+            column: source[line_start..start].chars().count() + 1,
+            width: fault.chars().count().max(1),
+            text: line.into(),
+        }
+    }
+}
+
+impl RuleFileError {
+    pub(super) fn new(source: &str, fault: Fault) -> RuleFileError {
+        RuleFileError { problem: fault.problem, excerpt: Excerpt::new(source, fault.at) }
+    }
+
+    /// The error as people read it, with the file's name before line and column.
+    pub fn in_file(&self, name: impl fmt::Display) -> String {
+        format!("{name}:{self}")
+    }
+}
+
+impl Fault {
+    pub(super) fn new(problem: RuleProblem, at: Range<usize>) -> Fault {
+        Fault { problem, at }
+    }
+}
+
+impl fmt::Display for Excerpt {
+    /// Two lines, the second without a newline behind it. Tabs stay tabs in both, so that the
+    /// carets stand right wherever the terminal's tab stops are.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.line.to_string();
+        let blank = " ".repeat(number.len());
+        let before = self.text.chars().take(self.column - 1);
+        let indent: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        writeln!(f, "  {number} | {}", self.text)?;
+        write!(f, "  {blank} | {indent}{}", "^".repeat(self.width))
+    }
+}
+
+/// The last place not after `at` where `source` can be cut.
+fn floor_char_boundary(source: &str, at: usize) -> usize {
+    let nearest = (0..=at.min(source.len())).rev().find(|at| source.is_char_boundary(*at));
+    nearest.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carets_stand_under_the_fault() {
+        let source = "first\n\tlimit = \"5ö\" # x\nlast";
+        let at = source.find('"').unwrap();
+        assert_eq!(
+            Excerpt::new(source, at..at + 5).to_string(),
+            "  2 | \tlimit = \"5ö\" # x\n    | \t        ^^^^"
+        );
+    }
+
+    #[test]
+    fn a_fault_of_several_lines_is_marked_in_its_first() {
+        let excerpt = Excerpt::new("a = [\n  1,\n]", 4..12);
+        assert_eq!((excerpt.line, excerpt.column, excerpt.width), (1, 5, 1));
+    }
+
+    #[test]
+    fn a_fault_at_the_end_of_the_text_still_has_a_caret() {
+        let excerpt = Excerpt::new("a =", 3..3);
+        assert_eq!((excerpt.line, excerpt.column, excerpt.width), (1, 4, 1));
+        let excerpt = Excerpt::new("a = 1\n", 6..6);
+        assert_eq!((excerpt.line, excerpt.column, excerpt.text.as_str()), (2, 1, ""));
+        assert_eq!(Excerpt::new("", 0..9).line, 1);
+    }
+}

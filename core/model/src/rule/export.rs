@@ -1,0 +1,178 @@
+//! Writing a rule set as the file that it could have been read from.
+//!
+//! Defaults are left out and each value takes its shortest form, so that what
+//! `sluice rule list` prints is what a person would have written. Reading it again
+//! gives the same set.
+
+use std::fmt::{self, Write};
+
+use super::limit::{default_kinds, names_of};
+use super::{KeyField, Limit, Match, MeterRule, Rule, RuleSet};
+use crate::{Bytes, Ops, Rate, Weight};
+
+impl fmt::Display for RuleSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut between = "";
+        for rule in &self.rules {
+            write!(f, "{between}{rule}")?;
+            between = "\n";
+        }
+        for meter in &self.meters {
+            write!(f, "{between}{meter}")?;
+            between = "\n";
+        }
+        Ok(())
+    }
+}
+
+/// The `[[rule]]` section of a file.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_head(f, "rule", &self.name, &self.matcher, &self.per)?;
+        if self.weight != Weight::ONE {
+            writeln!(f, "weight = {}", self.weight)?;
+        }
+        if let Some(reserve) = self.reserve {
+            writeln!(f, "reserve = \"{reserve}\"")?;
+        }
+        if !self.limits.is_empty() {
+            writeln!(f, "limit = {}", limits(&self.limits))?;
+        }
+        if let Some(slots) = self.slots {
+            writeln!(f, "slots = {slots}")?;
+        }
+        if let Some(mode) = self.write_mode {
+            writeln!(f, "write_mode = \"{mode}\"")?;
+        }
+        if let Some(max) = self.max_classes {
+            writeln!(f, "max_classes = {max}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The `[[meter]]` section of a file.
+impl fmt::Display for MeterRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_head(f, "meter", &self.name, &self.matcher, &self.per)?;
+        for (key, value) in entries(&self.limit) {
+            writeln!(f, "{key} = {value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The value of a rule's `limit`.
+struct Limits<'l>(&'l [Limit]);
+
+fn limits(list: &[Limit]) -> Limits<'_> {
+    Limits(list)
+}
+
+impl fmt::Display for Limits<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(keys) = keys_of(self.0) {
+            let pairs = keys.iter().zip(self.0);
+            let pairs: Vec<_> = pairs.map(|(key, l)| format!("{key} = \"{}\"", l.rate)).collect();
+            return write!(f, "{{ {} }}", pairs.join(", "));
+        }
+        let values: Vec<String> = self.0.iter().map(single).collect();
+        match &*values {
+            [one] => f.write_str(one),
+            _ => write!(f, "[{}]", values.join(", ")),
+        }
+    }
+}
+
+/// The keys of the table by kind, if the limits can be written as one: each has a name
+/// of its own and no burst, and it is not the one that needs no table.
+fn keys_of(limits: &[Limit]) -> Option<Vec<&'static str>> {
+    if let [one] = limits
+        && one.kinds == default_kinds(one.rate)
+    {
+        return None;
+    }
+    let mut keys = Vec::with_capacity(limits.len());
+    for limit in limits {
+        let names = names_of(limit.kinds);
+        let key = match &*names {
+            _ if limit.burst.is_some() => return None,
+            _ if limit.kinds == default_kinds(limit.rate) => "all",
+            [name] => name,
+            _ => return None,
+        };
+        if keys.contains(&key) {
+            return None;
+        }
+        keys.push(key);
+    }
+    Some(keys)
+}
+
+fn single(limit: &Limit) -> String {
+    let entries = entries(limit);
+    if let [(_, rate)] = &*entries {
+        return rate.clone();
+    }
+    let pairs: Vec<String> =
+        entries.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+    format!("{{ {} }}", pairs.join(", "))
+}
+
+/// `kinds`, `rate` and `burst` as they must be written; `rate` alone if the others are defaults.
+fn entries(limit: &Limit) -> Vec<(&'static str, String)> {
+    let mut entries = Vec::with_capacity(3);
+    if limit.kinds != default_kinds(limit.rate) {
+        entries.push(("kinds", list(&names_of(limit.kinds))));
+    }
+    entries.push(("rate", format!("\"{}\"", limit.rate)));
+    if let Some(units) = limit.burst {
+        let text = match limit.rate {
+            Rate::Bytes(_) => Bytes::new(units).to_string(),
+            Rate::Ops(_) => Ops::new(units).to_string(),
+        };
+        entries.push(("burst", format!("\"{text}\"")));
+    }
+    entries
+}
+
+fn write_head(
+    f: &mut fmt::Formatter<'_>,
+    section: &str,
+    name: &str,
+    matcher: &Match,
+    per: &[KeyField],
+) -> fmt::Result {
+    writeln!(f, "[[{section}]]")?;
+    writeln!(f, "name = {}", text(name))?;
+    if !matcher.is_any() {
+        writeln!(f, "match = {}", text(&matcher.to_string()))?;
+    }
+    if !per.is_empty() {
+        let names: Vec<_> = per.iter().map(|field| field.name()).collect();
+        writeln!(f, "per = {}", list(&names))?;
+    }
+    Ok(())
+}
+
+fn list(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// A text as TOML writes it.
+fn text(value: &str) -> String {
+    let mut written = String::with_capacity(value.len() + 2);
+    written.push('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => written.extend(['\\', c]),
+            c if c.is_control() => {
+                write!(written, "\\u{:04X}", u32::from(c)).expect("a String takes every text");
+            }
+            c => written.push(c),
+        }
+    }
+    written.push('"');
+    written
+}

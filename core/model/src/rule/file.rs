@@ -1,0 +1,255 @@
+//! Reading a rule file.
+//!
+//! ```text
+//!   TOML text ─► toml's tree with places ─► [[rule]] …  ─► names, default, meters checked ─► RuleSet
+//!                                           [[meter]] …      as a whole
+//!                        first fault anywhere ─► RuleFileError, the old set stays in force
+//! ```
+//!
+//! Every check lives here, so that a [`RuleSet`] that was parsed needs no checking
+//! again. Limits are read in limit.rs, conditions in language.rs.
+
+use std::ops::Range;
+
+use toml::de::DeTable;
+
+use super::error::{Fault, RuleFileError, RuleProblem};
+use super::limit;
+use super::path::PathPattern;
+use super::section::{Entry, Section, place_in_text};
+use super::{KeyField, Match, MeterRule, Rule, RuleSet, analysis};
+use crate::Weight;
+
+/// Reads a whole file.
+pub(super) fn parse(source: &str) -> Result<RuleSet, RuleFileError> {
+    read(source).map_err(|fault| RuleFileError::new(source, fault))
+}
+
+fn read(source: &str) -> Result<RuleSet, Fault> {
+    let document = DeTable::parse(source).map_err(|error| syntax(source, &error))?;
+    let whole = 0..source.len();
+    let file = Section::new("the file", document.get_ref(), whole, &["rule", "meter"])?;
+    let mut reader = Reader { source, paths: Vec::new() };
+    let (rules, rules_at) = reader.sections(&file, &RULE, Reader::rule)?;
+    let (meters, meters_at) = reader.sections(&file, &METER, Reader::meter)?;
+    let set = RuleSet { rules, meters, paths: reader.paths };
+    check_default(&set.rules, &rules_at)?;
+    check_meters(&set, &rules_at, &meters_at)?;
+    Ok(set)
+}
+
+/// What all sections need while they are read.
+struct Reader<'t> {
+    source: &'t str,
+    paths: Vec<PathPattern>,
+}
+
+/// A kind of section: `[[rule]]` or `[[meter]]`.
+struct Shape {
+    key: &'static str,
+    name: &'static str,
+    want: &'static str,
+    keys: &'static [&'static str],
+    max: usize,
+}
+
+/// What was read, and where each one's name stands.
+type Placed<T> = (Vec<T>, Vec<Range<usize>>);
+
+impl<'t> Reader<'t> {
+    fn sections<T>(
+        &mut self,
+        file: &Section<'t>,
+        shape: &Shape,
+        read: impl Fn(&mut Self, &Section<'t>, String) -> Result<T, Fault>,
+    ) -> Result<Placed<T>, Fault> {
+        let Some(all) = file.get(shape.key) else { return Ok((Vec::new(), Vec::new())) };
+        let (mut list, mut names, mut places) = (Vec::new(), Vec::<String>::new(), Vec::new());
+        for entry in all.list(shape.want)? {
+            let section =
+                Section::new(shape.name, entry.table(shape.want)?, entry.at(), shape.keys)?;
+            if list.len() == shape.max {
+                let problem = RuleProblem::TooMany { section: shape.name, max: shape.max };
+                return Err(Fault::new(problem, section.at));
+            }
+            let name_entry = section.need("name")?;
+            let name = name(name_entry)?;
+            if let Some(first) = names.iter().position(|known| *known == name) {
+                return Err(name_entry.fault(self.double(shape.name, name, &places[first])));
+            }
+            list.push(read(self, &section, name.clone())?);
+            names.push(name);
+            places.push(name_entry.at());
+        }
+        Ok((list, places))
+    }
+
+    fn rule(&mut self, section: &Section<'t>, name: String) -> Result<Rule, Fault> {
+        let weight = section.get("weight").map_or(Ok(Weight::ONE), weight)?;
+        let text_of = |key, want| section.get(key).map(|e| e.text(want).map(|text| (e, text)));
+        let reserve = text_of("reserve", "a rate such as \"50MB/s\"").transpose()?;
+        let reserve = reserve.map(|(entry, text)| {
+            text.parse().map_err(|error| entry.fault(RuleProblem::Unit(error)))
+        });
+        let mode = text_of("write_mode", "one of direct, dontcache, paced, cached").transpose()?;
+        let write_mode = mode.map(|(entry, text)| {
+            text.parse().map_err(|error| entry.fault(RuleProblem::Word(error)))
+        });
+        let rule = Rule {
+            name,
+            matcher: self.matcher(section)?,
+            per: per(section)?,
+            weight,
+            reserve: reserve.transpose()?,
+            limits: section.get("limit").map_or(Ok(Vec::new()), limit::limits)?,
+            slots: count(section, "slots")?,
+            write_mode: write_mode.transpose()?,
+            max_classes: count(section, "max_classes")?,
+        };
+        check_classes(&rule, section)?;
+        Ok(rule)
+    }
+
+    fn meter(&mut self, section: &Section<'t>, name: String) -> Result<MeterRule, Fault> {
+        Ok(MeterRule {
+            name,
+            matcher: self.matcher(section)?,
+            per: per(section)?,
+            limit: limit::limit_of(section)?,
+        })
+    }
+
+    fn matcher(&mut self, section: &Section<'t>) -> Result<Match, Fault> {
+        let Some(entry) = section.get("match") else { return Ok(Match::any()) };
+        let text = entry.text("a condition such as \"jobid={dd.*}\"")?;
+        let place = |offset| place_in_text(self.source, &entry.at(), offset);
+        let mut matcher: Match = text.parse().map_err(|error: super::MatchError| {
+            let at = place(error.at.start)..place(error.at.end);
+            Fault::new(RuleProblem::Match(error), at)
+        })?;
+        let resolved = matcher.resolve(&mut self.paths);
+        resolved.map_err(|path| entry.fault(RuleProblem::TooManyPaths { path }))?;
+        Ok(matcher)
+    }
+
+    fn double(&self, section: &'static str, name: String, first: &Range<usize>) -> RuleProblem {
+        let line = self.source[..first.start].matches('\n').count() + 1;
+        RuleProblem::DoubleName { section, name, line }
+    }
+}
+
+fn name(entry: Entry<'_>) -> Result<String, Fault> {
+    let text = entry.text("a text")?;
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    if text.is_empty() || text.len() > RuleSet::NAME_LEN_MAX || !text.bytes().all(allowed) {
+        return Err(entry.fault(RuleProblem::Name(text.into())));
+    }
+    Ok(text.into())
+}
+
+fn per(section: &Section<'_>) -> Result<Vec<KeyField>, Fault> {
+    const WANT: &str = "a list of fields such as [\"jobid\"]";
+    let Some(entry) = section.get("per") else { return Ok(Vec::new()) };
+    let mut fields = Vec::new();
+    for item in entry.list(WANT)? {
+        let text = item.text(WANT)?;
+        if text == "path" {
+            return Err(item.fault(RuleProblem::PerPath));
+        }
+        let field = text.parse().map_err(|error| item.fault(RuleProblem::Word(error)))?;
+        if fields.contains(&field) {
+            return Err(item.fault(RuleProblem::Twice(text.into())));
+        }
+        fields.push(field);
+    }
+    Ok(fields)
+}
+
+fn weight(entry: Entry<'_>) -> Result<Weight, Fault> {
+    let number = entry.whole("a whole number such as 4")?;
+    number.to_string().parse().map_err(|error| entry.fault(RuleProblem::Unit(error)))
+}
+
+/// A whole number above zero.
+fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, Fault> {
+    let Some(entry) = section.get(key) else { return Ok(None) };
+    let number = entry.whole("a whole number such as 4")?;
+    let fits = u32::try_from(number).ok().filter(|count| *count > 0);
+    let found = number.to_string();
+    let problem = RuleProblem::OutOfRange { key, max: u32::MAX.into(), found };
+    fits.map(Some).ok_or_else(|| entry.fault(problem))
+}
+
+fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
+    let divided = !rule.per.is_empty();
+    if divided && rule.reserve.is_some() && rule.max_classes.is_none() {
+        return Err(section.need("reserve")?.fault(RuleProblem::ReserveUnbounded));
+    }
+    if !divided && rule.max_classes.is_some() {
+        return Err(section.need("max_classes")?.fault(RuleProblem::MaxClassesUnused));
+    }
+    Ok(())
+}
+
+/// "default" names what no rule takes, in tables and metrics; a rule of that name
+/// configures it and must not mean anything else.
+fn check_default(rules: &[Rule], places: &[Range<usize>]) -> Result<(), Fault> {
+    let named = rules.iter().position(|rule| rule.name == RuleSet::DEFAULT);
+    match named {
+        Some(index) if index + 1 != rules.len() || !rules[index].matcher.is_any() => {
+            Err(Fault::new(RuleProblem::Default, places[index].clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The fault is shown at the last meter that makes them too many, or, if limits
+/// alone do, at the rule with the most.
+fn check_meters(
+    set: &RuleSet,
+    rules_at: &[Range<usize>],
+    meters_at: &[Range<usize>],
+) -> Result<(), Fault> {
+    let Some(worst) = analysis::worst_case(set) else { return Ok(()) };
+    if worst.count <= RuleSet::METERS_MAX {
+        return Ok(());
+    }
+    let at = match (worst.meter, worst.rule) {
+        (Some(meter), _) => meters_at[meter].clone(),
+        (None, Some(rule)) => rules_at[rule].clone(),
+        (None, None) => unreachable!("a count above zero has a meter or a limit in it"),
+    };
+    let problem = RuleProblem::TooManyMeters { kind: worst.kind, count: worst.count };
+    Err(Fault::new(problem, at))
+}
+
+fn syntax(source: &str, error: &toml::de::Error) -> Fault {
+    let at = error.span().unwrap_or(source.len()..source.len());
+    Fault::new(RuleProblem::Syntax(error.message().into()), at)
+}
+
+const RULE: Shape = Shape {
+    key: "rule",
+    name: "[[rule]]",
+    want: "a list of [[rule]] sections",
+    keys: &[
+        "name",
+        "match",
+        "per",
+        "weight",
+        "reserve",
+        "limit",
+        "slots",
+        "write_mode",
+        "max_classes",
+    ],
+    max: RuleSet::RULES_MAX,
+};
+
+const METER: Shape = Shape {
+    key: "meter",
+    name: "[[meter]]",
+    want: "a list of [[meter]] sections",
+    keys: &["name", "match", "per", "kinds", "rate", "burst"],
+    max: RuleSet::METER_RULES_MAX,
+};

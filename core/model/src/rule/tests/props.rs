@@ -1,0 +1,183 @@
+//! Properties: any text is read or refused without a panic, and what was read is
+//! written so that it reads the same.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::{Identity, JobId, Kind, Match, Nid, RuleSet};
+
+/// One predicate, in any of the spellings.
+fn predicate() -> impl Strategy<Value = String> {
+    let word = "[a-c*.]{1,4}";
+    let quoted = prop_oneof!["\"[a-c ,{}'*]{0,4}\"", "'[a-c ,{}\"*]{0,4}'"];
+    let jobs = vec(prop_oneof![word.prop_map(String::from), quoted], 1..4);
+    let id = prop_oneof![
+        Just("-1".to_string()),
+        (0..20u32).prop_map(|n| n.to_string()),
+        (0..20u32).prop_map(|n| format!("{n:#x}")),
+        (0..20u32).prop_map(|n| format!("0{n:o}")),
+    ];
+    let octet =
+        prop_oneof!["[0-9]", Just("*".to_string()), "\\[[0-4](-[5-9])?(,2[0-4]-25[0-5])?\\]"];
+    let nid = prop_oneof![
+        Just("*".to_string()),
+        "\\*@(tcp|lo|o2ib1)",
+        "[0-3]@lo",
+        (vec(octet, 4), "tcp[0-2]?").prop_map(|(o, net)| format!("{}@{net}", o.join("."))),
+    ];
+    let kind = prop::sample::select(Kind::ALL).prop_map(|kind| kind.name().to_string());
+    let path = vec("[a-c*]{1,3}", 0..3).prop_map(|names| format!("/{}", names.join("/")));
+    let between = prop_oneof![Just(" "), Just(","), Just(" , "), Just("\n")];
+    let field = prop_oneof![
+        jobs.prop_map(|items| ("jobid", items)),
+        (prop::sample::select(&["uid", "gid", "projid"]), vec(id, 1..4)),
+        vec(nid, 1..4).prop_map(|items| ("nid", items)),
+        vec(kind, 1..4).prop_map(|items| ("opcode", items)),
+        vec(path, 1..4).prop_map(|items| ("path", items)),
+    ];
+    (field, between)
+        .prop_map(|((name, items), between)| format!("{name}={{{}}}", items.join(between)))
+}
+
+fn condition() -> impl Strategy<Value = String> {
+    let conjunction = vec(predicate(), 1..4).prop_map(|list| list.join("&"));
+    vec(conjunction, 1..4).prop_map(|list| list.join(" , "))
+}
+
+fn identity() -> impl Strategy<Value = Identity> {
+    let id = || prop_oneof![0..20u32, Just(u32::MAX)];
+    let nid = prop_oneof![
+        Just(Nid::local()),
+        any::<[u8; 4]>().prop_map(|octets| Nid::tcp(octets.map(|o| o % 10).into())),
+    ];
+    ("[a-c.]{0,4}", id(), id(), prop::option::of(0..20u32), nid).prop_map(
+        |(job, uid, gid, projid, nid)| Identity {
+            job: JobId::new(&job).unwrap(),
+            uid,
+            gid,
+            projid,
+            nid,
+        },
+    )
+}
+
+fn limit() -> impl Strategy<Value = String> {
+    let bytes = (1..2000u64, prop::sample::select(&["B/s", "kB/s", "MiB/s"]));
+    let bytes = bytes.prop_map(|(count, unit)| format!("{count}{unit}"));
+    let ops = (1..5000u64).prop_map(|count| format!("{count}ops/s"));
+    let rate = || prop_oneof![bytes.clone(), ops.clone()];
+    let kinds = || vec(prop::sample::select(Kind::ALL), 1..3);
+    let names =
+        |kinds: Vec<Kind>| kinds.iter().map(|k| format!("\"{k}\"")).collect::<Vec<_>>().join(", ");
+    let entry =
+        (ops.clone(), kinds(), prop::option::of(1..90u32)).prop_map(move |(rate, kinds, burst)| {
+            let burst = burst.map_or(String::new(), |secs| format!(", burst = \"{secs}s\""));
+            format!("{{ kinds = [{}], rate = \"{rate}\"{burst} }}", names(kinds))
+        });
+    let table = (rate(), ops.clone()).prop_map(|(read, metadata)| {
+        format!("{{ write = \"{read}\", metadata = \"{metadata}\", burst = \"5s\" }}")
+    });
+    let single = prop_oneof![rate().prop_map(|rate| format!("\"{rate}\"")), entry];
+    prop_oneof![
+        single.clone(),
+        table,
+        vec(single, 1..3).prop_map(|list| format!("[{}]", list.join(", "))),
+    ]
+}
+
+fn file() -> impl Strategy<Value = String> {
+    let rule = (condition(), prop::option::of(limit()), 1..100u32, any::<bool>());
+    let meter = (condition(), 1..1000u32);
+    (vec(rule, 0..4), vec(meter, 0..4)).prop_map(|(rules, meters)| {
+        let mut text = String::new();
+        for (i, (condition, limit, weight, divided)) in rules.into_iter().enumerate() {
+            text += &format!("[[rule]]\nname = \"r{i}\"\nmatch = '''{condition}'''\n");
+            text += &format!("weight = {weight}\n");
+            text += &limit.map_or(String::new(), |limit| format!("limit = {limit}\n"));
+            text += if divided { "per = [\"nid\", \"uid\"]\nslots = 2\n" } else { "" };
+        }
+        for (i, (condition, rate)) in meters.into_iter().enumerate() {
+            text += &format!("[[meter]]\nname = \"m{i}\"\nmatch = '''{condition}'''\n");
+            text += &format!("rate = \"{rate}kB/s\"\nburst = \"10ms\"\n");
+        }
+        text
+    })
+}
+
+/// What the language means, said as plainly as it can be.
+fn glob_by_hand(glob: &[u8], text: &[u8]) -> bool {
+    match glob.split_first() {
+        None => text.is_empty(),
+        Some((b'*', rest)) => (0..=text.len()).any(|skip| glob_by_hand(rest, &text[skip..])),
+        Some((c, rest)) => text.first() == Some(c) && glob_by_hand(rest, &text[1..]),
+    }
+}
+
+proptest! {
+    #[test]
+    fn conditions_read_as_they_print(text in condition()) {
+        // Kinds that exclude each other are the one fault such a text can have.
+        let Ok(parsed) = text.parse::<Match>() else { return Ok(()) };
+        let printed = parsed.to_string();
+        let again: Match = printed.parse().unwrap();
+        prop_assert_eq!(&again, &parsed);
+        prop_assert_eq!(again.to_string(), printed);
+    }
+
+    #[test]
+    fn files_read_as_they_print(text in file()) {
+        let Ok(set) = RuleSet::parse(&text) else { return Ok(()) };
+        let again = RuleSet::parse(&set.to_toml()).unwrap();
+        prop_assert_eq!(&again, &set);
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused_at_a_place_in_it(text in "\\PC{0,40}") {
+        if let Err(error) = text.parse::<Match>() {
+            prop_assert!(text.get(error.at).is_some());
+        }
+        let file = format!("[[rule]]\nname = \"x\"\n{text}\n");
+        if let Err(error) = RuleSet::parse(&file) {
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn faults_in_any_spelling_of_a_text_have_a_place(text in "[a-z={}, \\\\\"'\n*utx0-9]{0,30}") {
+        for quotes in ["\"", "'", "\"\"\"", "'''"] {
+            let file = format!("[[rule]]\nname = \"x\"\nmatch = {quotes}{text}{quotes}\n");
+            if let Err(error) = RuleSet::parse(&file) {
+                prop_assert!(error.excerpt.line >= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn globs_mean_what_they_say(glob in "[ab*]{1,8}", job in "[ab]{0,8}", who in identity()) {
+        let matcher: Match = format!("jobid={{{glob}}}").parse().unwrap();
+        let who = Identity { job: JobId::new(&job).unwrap(), ..who };
+        let want = glob_by_hand(glob.as_bytes(), job.as_bytes());
+        prop_assert_eq!(matcher.accepts(&who, Kind::Read, Default::default()), want);
+    }
+
+    #[test]
+    fn covering_and_excluding_hold_for_every_request(
+        (left, right) in (condition(), condition()),
+        people in vec(identity(), 8),
+        kind in prop::sample::select(Kind::ALL),
+        path in "(/[a-c]{1,2}){0,3}",
+    ) {
+        let file = |condition: &str, name: &str| {
+            format!("[[rule]]\nname = \"{name}\"\nmatch = '''{condition}'''\n")
+        };
+        let text = file(&left, "a") + &file(&right, "b");
+        let Ok(set) = RuleSet::parse(&text) else { return Ok(()) };
+        let (a, b) = (&set.rules[0].matcher, &set.rules[1].matcher);
+        let paths = set.path_set(path.as_bytes());
+        for who in &people {
+            let (in_a, in_b) = (a.accepts(who, kind, paths), b.accepts(who, kind, paths));
+            prop_assert!(!(a.covers(b) && in_b) || in_a);
+            prop_assert!(!(a.excludes(b) && in_a && in_b));
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Files that are refused: each problem with its text and its caret.
+
+use crate::RuleSet;
+
+/// The error of a file whose lines are given, below the file's name.
+fn refusal(lines: &str) -> String {
+    RuleSet::parse(lines).unwrap_err().in_file("rules.toml")
+}
+
+/// A rule of one more line than its name; the fault is in that line, the third.
+fn in_rule(line: &str) -> String {
+    refusal(&format!("[[rule]]\nname = \"x\"\n{line}\n"))
+}
+
+fn in_meter(lines: &str) -> String {
+    refusal(&format!("[[meter]]\nname = \"x\"\n{lines}\n"))
+}
+
+#[test]
+fn a_rate_without_its_unit_is_shown_with_a_caret() {
+    let text = "\n[[rule]]\nname = \"a\"\n\n[[rule]]\nname = \"b\"\nlimit = \"50 MB\"\n";
+    assert_eq!(
+        refusal(text),
+        "rules.toml:7:9: \"50 MB\" is not a rate above zero such as 500MB/s, 1.5GiB/s or 5000ops/s\n\
+         \x20 7 | limit = \"50 MB\"\n\
+         \x20   |         ^^^^^^^"
+    );
+}
+
+#[test]
+fn a_fault_inside_a_condition_is_shown_at_its_word() {
+    assert_eq!(
+        in_rule("match = \"uid={500 ann}\""),
+        "rules.toml:3:19: \"ann\" is not an id from 0 to 4294967294, nor -1 for \"not known\"\n\
+         \x20 3 | match = \"uid={500 ann}\"\n\
+         \x20   |                   ^^^"
+    );
+    assert_eq!(
+        in_rule("match = \"jobid={\\\"a b\\\"}&opcode={ost_read}\""),
+        "rules.toml:3:34: \"ost_read\" is Lustre's name: here it is \"read\"\n\
+         \x20 3 | match = \"jobid={\\\"a b\\\"}&opcode={ost_read}\"\n\
+         \x20   |                                  ^^^^^^^^"
+    );
+    assert_eq!(
+        in_rule("match = '''\nuid={1},\n  group={5}'''"),
+        "rules.toml:5:3: \"group\" is no field; there are jobid, uid, gid, projid, nid, opcode, path\n\
+         \x20 5 |   group={5}'''\n\
+         \x20   |   ^^^^^"
+    );
+    assert_eq!(
+        in_rule("match = \"uid={1\""),
+        "rules.toml:3:16: the condition ends where an item or } should follow\n\
+         \x20 3 | match = \"uid={1\"\n\
+         \x20   |                ^"
+    );
+}
+
+/// A line of a rule, the columns (from, width) of its fault, and the message.
+const IN_RULE: [(&str, usize, usize, &str); 36] = [
+    (
+        "nmae = 1",
+        1,
+        4,
+        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, limit, slots, write_mode, max_classes",
+    ),
+    (
+        "rate = \"1MB/s\"",
+        1,
+        4,
+        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, limit, slots, write_mode, max_classes",
+    ),
+    ("weight = 0", 10, 1, "\"0\" is not a weight from 1 to 1000000"),
+    ("weight = 1_000_001", 10, 9, "\"1000001\" is not a weight from 1 to 1000000"),
+    ("weight = 1.5", 10, 3, "weight must be a whole number such as 4, not a fraction"),
+    ("weight = \"4\"", 10, 3, "weight must be a whole number such as 4, not a text"),
+    ("match = 5", 9, 1, "match must be a condition such as \"jobid={dd.*}\", not a whole number"),
+    ("match = \"\"", 10, 1, "the condition is empty; write \"*\" for every request"),
+    ("per = \"jobid\"", 7, 7, "per must be a list of fields such as [\"jobid\"], not a text"),
+    ("per = [1]", 8, 1, "per must be a list of fields such as [\"jobid\"], not a whole number"),
+    (
+        "per = [\"user\"]",
+        8,
+        6,
+        "\"user\" is not a field that divides classes; there are jobid, uid, gid, projid, nid, opcode",
+    ),
+    (
+        "per = [\"path\"]",
+        8,
+        6,
+        "a class cannot be made for each path; write a rule or meter for each directory",
+    ),
+    ("per = [\"uid\", \"uid\"]", 15, 5, "\"uid\" is there twice"),
+    ("reserve = 5", 11, 1, "reserve must be a rate such as \"50MB/s\", not a whole number"),
+    (
+        "reserve = \"0MB/s\"",
+        11,
+        7,
+        "\"0MB/s\" is not a rate above zero such as 500MB/s, 1.5GiB/s or 5000ops/s",
+    ),
+    (
+        "reserve = \"1MB/s\"\nper = [\"uid\"]",
+        11,
+        7,
+        "reserve with per needs max_classes: each class is promised the whole reserve",
+    ),
+    ("max_classes = 5", 15, 1, "max_classes does nothing without per"),
+    (
+        "max_classes = 0\nper = [\"uid\"]",
+        15,
+        1,
+        "max_classes must be a whole number from 1 to 4294967295, not 0",
+    ),
+    ("slots = -1", 9, 2, "slots must be a whole number from 1 to 4294967295, not -1"),
+    (
+        "slots = 0x1_0000_0000",
+        9,
+        13,
+        "slots must be a whole number from 1 to 4294967295, not 4294967296",
+    ),
+    (
+        "write_mode = \"fast\"",
+        14,
+        6,
+        "\"fast\" is not a write mode; there are direct, dontcache, paced, cached",
+    ),
+    (
+        "write_mode = true",
+        14,
+        4,
+        "write_mode must be one of direct, dontcache, paced, cached, not true or false",
+    ),
+    (
+        "limit = 100",
+        9,
+        3,
+        "limit must be a rate such as \"100MB/s\", a table of rates or a list of both, not a whole number",
+    ),
+    ("limit = []", 9, 2, "limit = [] names nothing; leave limit out for its default"),
+    ("limit = {}", 9, 2, "limit needs a rate"),
+    ("limit = { burst = \"1s\" }", 9, 16, "limit needs a rate"),
+    (
+        "limit = { reads = \"1MB/s\" }",
+        11,
+        5,
+        "\"reads\" is not a kind of request; there are read, write, walk, getattr, setattr, open, create, mkdir, symlink, mknod, link, unlink, rename, readlink, readdir, statfs, fsync, getxattr, setxattr, lock, unlock, attach, clunk; also metadata, all",
+    ),
+    (
+        "limit = { ost_write = \"1MB/s\" }",
+        11,
+        9,
+        "\"ost_write\" is Lustre's name: here it is \"write\"",
+    ),
+    (
+        "limit = { metadata = \"1MB/s\" }",
+        11,
+        8,
+        "only read and write move bytes: 1MB/s cannot limit metadata; give it in ops/s",
+    ),
+    (
+        "limit = { read = \"0ops/s\" }",
+        18,
+        8,
+        "\"0ops/s\" is not a rate above zero such as 500MB/s, 1.5GiB/s or 5000ops/s",
+    ),
+    (
+        "limit = { read = 5 }",
+        18,
+        1,
+        "read must be a rate such as \"100MB/s\" or \"5000ops/s\", not a whole number",
+    ),
+    (
+        "limit = { read = \"1MB/s\", burst = \"5ops\" }",
+        35,
+        6,
+        "\"5ops\" is not a burst of 1MB/s: it must be data such as 4MiB or a time such as 100ms, not zero",
+    ),
+    (
+        "limit = { read = \"1ops/s\", burst = \"100ms\" }",
+        36,
+        7,
+        "\"100ms\" is not a burst of 1ops/s: it must be operations such as 50ops or a time such as 1s, not zero",
+    ),
+    (
+        "limit = { read = \"1ops/s\", burst = 4 }",
+        36,
+        1,
+        "burst must be a text such as \"4MiB\", \"50ops\" or \"100ms\", not a whole number",
+    ),
+    (
+        "limit = [{ rate = \"1MB/s\", per = [] }]",
+        28,
+        3,
+        "a limit has no key \"per\"; there are kinds, rate, burst",
+    ),
+    ("limit = [{ kinds = [\"read\"] }]", 10, 20, "a limit needs rate"),
+];
+
+#[test]
+fn every_fault_of_a_rule_is_named_and_marked() {
+    for (line, column, width, message) in IN_RULE {
+        let first = line.lines().next().unwrap();
+        let carets = " ".repeat(column - 1) + &"^".repeat(width);
+        let want = format!("rules.toml:3:{column}: {message}\n  3 | {first}\n    | {carets}");
+        assert_eq!(in_rule(line), want);
+    }
+}
+
+#[test]
+fn names_must_suit_tables_and_metrics() {
+    for name in ["", "two words", "ü", "a/b", &"x".repeat(64)] {
+        let error = refusal(&format!("[[rule]]\nname = \"{name}\"\n"));
+        let want = format!(
+            "rules.toml:2:8: {name:?} is not a name: letters, digits, _ - and . only, from 1 to 63 of them"
+        );
+        assert_eq!(error.lines().next().unwrap(), want);
+    }
+    assert!(RuleSet::parse(&format!("[[rule]]\nname = \"a_B-9.{}\"", "x".repeat(57))).is_ok());
+}
+
+#[test]
+fn a_name_is_taken_once_among_rules_and_once_among_meters() {
+    let text = "[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n[[rule]]\nname = \"a\"\n";
+    assert_eq!(
+        refusal(text),
+        "rules.toml:5:8: there is a [[rule]] named \"a\" already, in line 2\n\
+         \x20 5 | name = \"a\"\n\
+         \x20   |        ^^^"
+    );
+    assert!(
+        RuleSet::parse("[[rule]]\nname = \"a\"\n[[meter]]\nname = \"a\"\nrate = \"1ops/s\"")
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_section_without_a_needed_key_is_marked_at_its_head() {
+    assert_eq!(
+        refusal("[[rule]]\nweight = 2\n"),
+        "rules.toml:1:1: [[rule]] needs name\n  1 | [[rule]]\n    | ^^^^^^^^"
+    );
+    assert_eq!(
+        in_meter("kinds = [\"read\"]"),
+        "rules.toml:1:1: [[meter]] needs rate\n  1 | [[meter]]\n    | ^^^^^^^^^"
+    );
+}
+
+#[test]
+fn faults_of_a_meter_are_named_and_marked() {
+    assert_eq!(
+        in_meter("rate = \"1MB/s\"\nkinds = [\"read\", \"open\"]"),
+        "rules.toml:4:18: only read and write move bytes: 1MB/s cannot limit open; give it in ops/s\n\
+         \x20 4 | kinds = [\"read\", \"open\"]\n\
+         \x20   |                  ^^^^^^"
+    );
+    assert_eq!(
+        in_meter("rate = \"1MB/s\"\nkinds = []"),
+        "rules.toml:4:9: kinds = [] names nothing; leave kinds out for its default\n\
+         \x20 4 | kinds = []\n\
+         \x20   |         ^^"
+    );
+    assert_eq!(
+        in_meter("limit = \"1MB/s\""),
+        "rules.toml:3:1: [[meter]] has no key \"limit\"; there are name, match, per, kinds, rate, burst\n\
+         \x20 3 | limit = \"1MB/s\"\n\
+         \x20   | ^^^^^"
+    );
+}
+
+#[test]
+fn the_default_rule_is_last_and_takes_everything() {
+    let message =
+        "\"default\" is what no other rule takes: it must be the last rule, without a match";
+    for (text, line) in [
+        ("[[rule]]\nname = \"default\"\n[[rule]]\nname = \"x\"\n", 2),
+        ("[[rule]]\nname = \"default\"\nmatch = \"uid={1}\"\n", 2),
+    ] {
+        assert_eq!(
+            refusal(text),
+            format!(
+                "rules.toml:{line}:8: {message}\n  2 | name = \"default\"\n    |        ^^^^^^^^^"
+            )
+        );
+    }
+    assert!(RuleSet::parse("[[rule]]\nname = \"default\"\nmatch = \"*\"").is_ok());
+}
+
+#[test]
+fn text_that_is_not_toml_is_marked_where_it_stops_being_so() {
+    let error = RuleSet::parse("[[rule]]\nname = \"x\nweight = 2\n").unwrap_err();
+    assert_eq!((error.excerpt.line, error.excerpt.text.as_str()), (2, "name = \"x"));
+    let error = RuleSet::parse("[[rule]]\nname = \"x\"\nname = \"y\"\n").unwrap_err();
+    assert_eq!(error.to_string(), "3:1: duplicate key\n  3 | name = \"y\"\n    | ^^^^");
+    let error = RuleSet::parse("[rule]\nname = \"x\"\n").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "1:1: rule must be a list of [[rule]] sections, not a table\n  1 | [rule]\n    | ^^^^^^"
+    );
+    let error = RuleSet::parse("[[rules]]\nname = \"x\"\n").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "1:3: the file has no key \"rules\"; there are rule, meter\n  1 | [[rules]]\n    |   ^^^^^"
+    );
+}
+
+#[test]
+fn the_sixty_fifth_directory_is_one_too_many() {
+    let rule = |i: usize| format!("[[rule]]\nname = \"r{i}\"\nmatch = \"path={{/d{i}}}\"\n");
+    let text: String = (0..65).map(rule).collect();
+    assert_eq!(
+        refusal(&text),
+        "rules.toml:195:9: \"/d64\" is one path too many; the rules may name 64 in all\n\
+         \x20 195 | match = \"path={/d64}\"\n\
+         \x20     |         ^^^^^^^^^^^^^"
+    );
+}
+
+#[test]
+fn more_meters_than_a_request_can_pay_are_refused() {
+    let meter = |i: usize| format!("[[meter]]\nname = \"m{i}\"\nrate = \"1MB/s\"\n");
+    let nine: String = (0..9).map(meter).collect();
+    assert_eq!(
+        refusal(&nine),
+        "rules.toml:26:8: one read could have to pay 9 meters, its rule's limits included; at most 8 can be kept\n\
+         \x20 26 | name = \"m8\"\n\
+         \x20    |        ^^^^"
+    );
+    let seven: String = (0..7).map(meter).collect();
+    let limited =
+        "[[rule]]\nname = \"r\"\nlimit = [\"1MB/s\", { kinds = [\"write\"], rate = \"1MB/s\" }]\n";
+    let error = refusal(&format!("{limited}{seven}"));
+    assert!(error.starts_with("rules.toml:23:8: one write could have to pay 9 meters"), "{error}");
+    let rates = ["\"1ops/s\""; 9].join(", ");
+    let error = in_rule(&format!("limit = [{rates}]"));
+    assert!(error.starts_with("rules.toml:2:8: one read could have to pay 9 meters"), "{error}");
+}
+
+#[test]
+fn sections_and_lists_have_bounds() {
+    let rules: String = (0..1025).map(|i| format!("[[rule]]\nname = \"r{i}\"\n")).collect();
+    let error = refusal(&rules);
+    assert!(error.contains(": one [[rule]] too many; a rule file has at most 1024\n"), "{error}");
+    let meters: String = (0..257)
+        .map(|i| {
+            format!("[[meter]]\nname = \"m{i}\"\nmatch = \"uid={{{i}}}\"\nrate = \"1ops/s\"\n")
+        })
+        .collect();
+    let error = refusal(&meters);
+    assert!(error.contains(": one [[meter]] too many; a rule file has at most 256\n"), "{error}");
+    let uids: Vec<String> = (0..1025).map(|i| i.to_string()).collect();
+    let error = in_rule(&format!("match = \"uid={{{}}}\"", uids.join(" ")));
+    assert!(error.starts_with("rules.toml:3:14: uid={…} has more than 1024 items\n"), "{error}");
+}

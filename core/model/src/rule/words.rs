@@ -1,0 +1,119 @@
+//! The words of rule text that stand for one choice out of a few.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What `per` may name: a field of the key that divides a rule into classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KeyField {
+    /// The batch job.
+    Jobid,
+    /// The user.
+    Uid,
+    /// The group.
+    Gid,
+    /// The project quota id.
+    Projid,
+    /// The node.
+    Nid,
+    /// The kind of request.
+    Opcode,
+}
+
+/// How a write reaches the backend, and when it counts as done
+/// (design/architecture.md section 4, "a write counts until it is clean").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteMode {
+    /// O_DIRECT where offset and length are aligned, else as `paced`.
+    Direct,
+    /// RWF_DONTCACHE: through the page cache, written back and dropped at once.
+    Dontcache,
+    /// Page cache with a bounded budget of dirty bytes, kept by sync_file_range.
+    Paced,
+    /// Page cache, no promise.
+    Cached,
+}
+
+/// A word that is none of the few it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {what}; there are {words}")]
+pub struct ParseWordError {
+    text: String,
+    what: &'static str,
+    words: String,
+}
+
+macro_rules! words {
+    ($type:ident, $what:literal, $($variant:ident = $name:literal,)*) => {
+        impl $type {
+            /// Every one, in order.
+            pub const ALL: &'static [$type] = &[$($type::$variant,)*];
+
+            /// The word for it in rules, tables and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $($type::$variant => $name,)* }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ParseWordError;
+            fn from_str(text: &str) -> Result<$type, ParseWordError> {
+                let found = $type::ALL.iter().find(|word| word.name() == text).copied();
+                found.ok_or_else(|| ParseWordError {
+                    text: text.into(),
+                    what: $what,
+                    words: [$($name,)*].join(", "),
+                })
+            }
+        }
+
+        crate::units::serde_as_text!($type, $what);
+    };
+}
+
+words! {
+    KeyField, "a field that divides classes",
+    Jobid = "jobid",
+    Uid = "uid",
+    Gid = "gid",
+    Projid = "projid",
+    Nid = "nid",
+    Opcode = "opcode",
+}
+
+words! {
+    WriteMode, "a write mode",
+    Direct = "direct",
+    Dontcache = "dontcache",
+    Paced = "paced",
+    Cached = "cached",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_parse_and_print_both_ways() {
+        for field in KeyField::ALL {
+            assert_eq!(field.to_string().parse::<KeyField>().unwrap(), *field);
+        }
+        for mode in WriteMode::ALL {
+            assert_eq!(mode.to_string().parse::<WriteMode>().unwrap(), *mode);
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_is_named_with_the_right_ones() {
+        assert_eq!(
+            "Direct".parse::<WriteMode>().unwrap_err().to_string(),
+            "\"Direct\" is not a write mode; there are direct, dontcache, paced, cached"
+        );
+    }
+}
