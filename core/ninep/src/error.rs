@@ -103,19 +103,14 @@ impl DecodeError {
         }
     }
 
-    /// The Linux errno that tells the peer: EOPNOTSUPP for an unknown type, so that
-    /// clients fall back to an older message (ioproxy.md section 3), EINVAL for a
-    /// value that no file system call would take either, else EPROTO.
+    /// The Linux errno that tells the peer: EOPNOTSUPP for an unknown type, which is
+    /// what makes clients fall back to an older message, else EINVAL.
     pub const fn errno(&self) -> u32 {
         const EINVAL: u32 = 22;
-        const EPROTO: u32 = 71;
         const EOPNOTSUPP: u32 = 95;
         match self {
             DecodeError::UnknownType { .. } => EOPNOTSUPP,
-            DecodeError::TooMany { .. }
-            | DecodeError::BadByte { .. }
-            | DecodeError::BadValue { .. } => EINVAL,
-            _ => EPROTO,
+            _ => EINVAL,
         }
     }
 }
