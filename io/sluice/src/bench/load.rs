@@ -99,8 +99,9 @@ fn connect(plan: &Plan, files: &Files, index: usize) -> anyhow::Result<Link> {
 
 /// Opens connection `index` to the bare server, which serves one file under any fid.
 fn connect_bare(plan: &Plan, index: usize) -> anyhow::Result<Link> {
-    ensure!(matches!(plan.op, Op::Read | Op::Randread), "the bare server can only be read from");
-    let fids = Fids { read: vec![Fid(1)], ..Fids::default() };
+    ensure!(plan.op != Op::Create, "the bare server has no directory");
+    let one = || vec![Fid(1)];
+    let fids = Fids { dirs: one(), read: one(), write: one(), spare: 2 };
     Ok(link(plan, plan.server.connect()?, fids, false, index))
 }
 

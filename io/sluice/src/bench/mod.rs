@@ -9,11 +9,13 @@
 //! replies are taken in batches, nothing is allocated per request, and of a reply
 //! only the first bytes are looked at.
 
+pub mod bare;
 mod files;
 mod link;
 mod load;
 pub mod p9;
 mod plan;
+mod servers;
 mod session;
 mod socket;
 mod work;
