@@ -1,0 +1,159 @@
+//! Changes of rules and of the target while requests wait and run.
+//!
+//! ```text
+//!   take every waiting request out ─► forget all ways ─► new rules for classes and meters
+//!                                                              │ same name and key: same
+//!   put them back in order of arrival ◄────────────────────────┘ tags, same debt
+//! ```
+//!
+//! A change is seen at once by what waits. What runs completes against the class and the
+//! meters that it was charged to. No change refills a meter.
+
+use std::sync::Arc;
+
+use model::{Amount, RuleSet, Time};
+
+use crate::class::{NO_SIZE, OWN_ROUTE, PAID, QUEUES, Queue, RESERVED, Request, Stage};
+use crate::dispatcher::{Dispatcher, Target};
+use crate::lane::{DEVICE, LANES};
+use crate::meter::in_bytes;
+use crate::slab::NONE;
+
+impl Dispatcher {
+    /// Puts other rules in force: at once for what waits, in its order of arrival.
+    /// O(everything). Poll afterwards.
+    ///
+    /// Subjects keep the [`model::PathSet`] they were taken with, whose bits mean the paths
+    /// of the rules then in force: take subjects anew where `path={…}` is used.
+    pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
+        self.advance(now);
+        let waiting = self.take_all();
+        let kept: Vec<u32> = self.requests.indices().filter(|i| self.keeps_route(*i)).collect();
+        for index in kept {
+            let request = &mut self.requests[index];
+            request.flags |= OWN_ROUTE;
+            self.routes[request.route].refs += 1;
+        }
+        let subjects: Vec<u32> = self.subjects.indices().collect();
+        for subject in subjects {
+            self.drop_ways(subject);
+        }
+        self.rules = rules;
+        self.configure();
+        self.put_back(waiting);
+        self.settle();
+    }
+
+    /// Changes slots and costs: at once for what waits. O(everything). Poll afterwards.
+    pub fn set_target(&mut self, target: Target, now: Time) {
+        self.advance(now);
+        let waiting = self.take_all();
+        self.lanes[0].slots_max = target.threads.max(1);
+        self.lanes[DEVICE].slots_max = target.slots_max.max(1);
+        self.target = target;
+        for index in &waiting {
+            let Request { lane, kind, bytes, ops, .. } = self.requests[*index];
+            let (cost, size) = self.weigh(usize::from(lane), kind, Amount::new(bytes, ops));
+            let request = &mut self.requests[*index];
+            (request.cost, request.size) = (cost, size);
+        }
+        for index in waiting {
+            self.queue_up(index);
+        }
+        self.settle();
+    }
+
+    /// Empties every queue and heap; what waited, in order of arrival.
+    fn take_all(&mut self) -> Vec<u32> {
+        let classes: Vec<u32> = self.classes.indices().collect();
+        for class in classes {
+            for lane in 0..LANES.len() {
+                self.take_flow(class, lane);
+            }
+        }
+        for state in &mut self.lanes {
+            state.ready.clear();
+            state.reserved.clear(&mut state.reserved_places);
+            state.urgent = Queue::default();
+        }
+        self.queued = 0;
+        let waits = |index: &u32| self.requests[*index].stage != Stage::Running;
+        let mut waiting: Vec<u32> = self.requests.indices().filter(waits).collect();
+        waiting.sort_unstable_by_key(|index| self.requests[*index].number);
+        waiting
+    }
+
+    fn take_flow(&mut self, class: u32, lane: usize) {
+        for queue in 0..QUEUES {
+            if !self.classes[class].flows[lane].queues[queue].is_empty() {
+                self.withdraw(class, lane, queue);
+            }
+        }
+        let own = &mut self.classes[class];
+        own.queued = 0;
+        own.flows[lane].queues = [Queue::default(); QUEUES];
+        own.flows[lane].size = NO_SIZE;
+    }
+
+    /// Whether a request was charged to meters that it must still find at its completion.
+    fn keeps_route(&self, index: u32) -> bool {
+        let request = &self.requests[index];
+        request.route != NONE && request.has(PAID) && !request.has(OWN_ROUTE)
+    }
+
+    /// Gives every class and meter what the rules of its name grant now.
+    fn configure(&mut self) {
+        let classes: Vec<u32> = self.classes.indices().collect();
+        let unit = |this: &Dispatcher, class: u32| {
+            this.classes[class].reserve.as_ref().map(|pacer| in_bytes(pacer.rate()))
+        };
+        let before: Vec<_> = classes.iter().map(|class| unit(self, *class)).collect();
+        for (class, before) in classes.into_iter().zip(before) {
+            self.configure_class(class);
+            if unit(self, class) != before {
+                self.forget_reserved(class);
+            }
+            self.bound_lag(class);
+        }
+        let meters: Vec<u32> = self.meters.indices().collect();
+        for index in meters {
+            let meter = &mut self.meters[index];
+            if let Some(limit) = meter.key.limit_in(&self.rules) {
+                meter.set_limit(limit, self.now);
+            }
+        }
+    }
+
+    /// What was charged to a promise that is gone is not corrected in the one that is new.
+    fn forget_reserved(&mut self, class: u32) {
+        let of_class: Vec<u32> =
+            self.requests.indices().filter(|i| self.requests[*i].class == class).collect();
+        for index in of_class {
+            self.requests[index].flags &= !RESERVED;
+        }
+    }
+
+    /// Holds the finish tags of a class whose weight changed to what its weight allows.
+    fn bound_lag(&mut self, class: u32) {
+        let own = &mut self.classes[class];
+        for (flow, state) in own.flows.iter_mut().zip(&self.lanes) {
+            flow.finish = flow.finish.min(state.v.lag_bound(0, own.weight));
+        }
+    }
+
+    fn put_back(&mut self, waiting: Vec<u32>) {
+        for index in &waiting {
+            let Request { subject, kind, class, .. } = self.requests[*index];
+            let way = self.way(subject, kind);
+            let request = &mut self.requests[*index];
+            if class != way.class {
+                request.flags &= !RESERVED;
+            }
+            request.class = way.class;
+            if !request.has(PAID) {
+                request.route = way.route;
+            }
+            self.queue_up(*index);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Who goes next in a lane, and what that does to tags and slots.
+//!
+//! ```text
+//!   1. urgent                            holds nothing, waits for nothing, is charged
+//!   2. reserved, R ≤ now, smallest R     does not fit? freed slots collect, nothing passes
+//!   3. smallest S                        does not fit? a smaller one may pass it, until D
+//!                                        slots have; then freed slots collect
+//! ```
+//!
+//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows
+//! the smallest S among the ready heads and stands still for reservations and urgent
+//! requests. The bound on F is what keeps service beyond the share (a reservation, a time
+//! alone) from being held against a class for ever.
+
+use model::Time;
+
+use crate::class::{Class, HELD, NO_SIZE, RESERVED, Request, Stage};
+use crate::dispatcher::{Dispatched, Dispatcher};
+use crate::ids::{ClassId, RequestId, SubjectId};
+use crate::lane::{DEVICE, LANES};
+use crate::slab::NONE;
+use crate::tags::time_key;
+
+/// How far a reservation may lag and still be made up for. It must exceed the longest
+/// gap between two chances to dispatch, or the class gets less than it was promised; the
+/// price is that so much of its rate may come at once after a pause.
+pub(crate) const RESERVE_CATCH_UP_NS: u64 = 500_000_000;
+
+/// What a lane does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    Nothing,
+    Urgent,
+    Reservation {
+        class: u32,
+    },
+    Share {
+        class: u32,
+    },
+    /// `class` overtakes the head `over`, which does not fit.
+    Backfill {
+        class: u32,
+        over: u32,
+    },
+}
+
+impl Dispatcher {
+    pub(crate) fn choose(&self, lane: usize) -> Choice {
+        let state = &self.lanes[lane];
+        if !state.urgent.is_empty() {
+            return Choice::Urgent;
+        }
+        let free = state.free();
+        if let Some((due, class)) = state.first_reserved()
+            && due <= self.now
+        {
+            return match self.reserved_slots(class, lane) <= free {
+                true => Choice::Reservation { class },
+                false => Choice::Nothing,
+            };
+        }
+        let Some((size, head)) = state.ready.first() else { return Choice::Nothing };
+        if state.slots(size) <= free {
+            return Choice::Share { class: head };
+        }
+        if free == 0 || self.classes[head].flows[lane].overtaken >= state.slots_max {
+            return Choice::Nothing;
+        }
+        match state.ready.first_up_to(free.ilog2() as u8) {
+            Some((_, class)) => Choice::Backfill { class, over: head },
+            None => Choice::Nothing,
+        }
+    }
+
+    /// Dispatches what [`Dispatcher::choose`] chose; it must still be true.
+    pub(crate) fn start(&mut self, lane: usize, choice: Choice) -> Dispatched {
+        match choice {
+            Choice::Urgent => self.start_urgent(lane),
+            Choice::Reservation { class } => {
+                let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
+                self.charge_reserve(class, lane, queue);
+                self.start_head(class, lane, queue)
+            }
+            Choice::Share { class } => self.start_share(class, class, lane),
+            Choice::Backfill { class, over } => self.start_share(class, over, lane),
+            Choice::Nothing => unreachable!("nothing cannot be dispatched"),
+        }
+    }
+
+    fn start_share(&mut self, class: u32, least: u32, lane: usize) -> Dispatched {
+        let least_start = self.classes[least].flows[lane].start;
+        let state = &mut self.lanes[lane];
+        state.v = state.v.max(least_start);
+        if least != class {
+            let passed = state.slots(self.classes[class].flows[lane].size);
+            let overtaken = &mut self.classes[least].flows[lane].overtaken;
+            *overtaken = overtaken.saturating_add(passed);
+        }
+        let flow = &self.classes[class].flows[lane];
+        let queue = flow.earliest(&self.requests, |_| true).expect("a ready flow has a head");
+        self.start_head(class, lane, queue)
+    }
+
+    /// Takes the head of a queue out, holds its slots, and moves its class on.
+    fn start_head(&mut self, class: u32, lane: usize, queue: usize) -> Dispatched {
+        let Dispatcher { classes, lanes, requests, .. } = self;
+        let (own, state) = (&mut classes[class], &mut lanes[lane]);
+        let flow = &mut own.flows[lane];
+        let index = flow.queues[queue].head;
+        let request = &mut requests[index];
+
+        let slots = state.slots(request.size);
+        assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
+        state.held += slots;
+        request.slots = slots;
+        let bound = state.v.lag_bound(request.cost, own.weight);
+        flow.finish = flow.start.after(request.cost, own.weight).min(bound);
+        flow.start = flow.finish.max(state.v);
+        flow.overtaken = 0;
+        if lane == DEVICE {
+            own.held += slots;
+        }
+        own.queued -= 1;
+
+        let next = request.next;
+        let held = request.has(HELD);
+        let fifo = &mut flow.queues[queue];
+        fifo.unlink(index, requests);
+        fifo.passed = 0;
+        flow.ready &= !(1 << queue);
+        if held {
+            self.unhold(index, lane);
+        }
+        if next != NONE {
+            self.admit(class, lane, queue);
+        }
+        self.refresh(class, lane);
+        self.run(index)
+    }
+
+    fn start_urgent(&mut self, lane: usize) -> Dispatched {
+        let state = &mut self.lanes[lane];
+        let index = state.urgent.head;
+        state.urgent.unlink(index, &mut self.requests);
+        let Request { class, cost, .. } = self.requests[index];
+        self.classes[class].queued -= 1;
+        self.charge_tags(class, lane, 0, cost);
+        self.charge_meters(index);
+        self.run(index)
+    }
+
+    fn run(&mut self, index: u32) -> Dispatched {
+        self.queued -= 1;
+        let request = &mut self.requests[index];
+        request.stage = Stage::Running;
+        request.started = self.now;
+        let class = &mut self.classes[request.class];
+        class.running += 1;
+        let write_mode = class.write_mode;
+        let id = RequestId { index, generation: self.requests.generation(index) };
+        let request = &self.requests[index];
+        let (subject, of) = (request.subject, request.class);
+        Dispatched {
+            id,
+            token: request.token,
+            subject: SubjectId { index: subject, generation: self.subjects.generation(subject) },
+            class: ClassId { index: of, generation: self.classes.generation(of) },
+            kind: request.kind,
+            lane: LANES[usize::from(request.lane)],
+            slots: request.slots,
+            queued: request.started.since(request.arrived) + request.waited,
+            write_mode,
+        }
+    }
+
+    /// Puts a class where it belongs in a lane after its heads, cap or tags changed.
+    pub(crate) fn refresh(&mut self, class: u32, lane: usize) {
+        let Dispatcher { classes, lanes, requests, .. } = self;
+        let (own, state) = (&mut classes[class], &mut lanes[lane]);
+        let fits = |own: &Class, size| lane != DEVICE || own.cap_allows(state.slots(size));
+        let head = own.flows[lane].earliest(requests, |_| true);
+        let head = head.map(|queue| &requests[own.flows[lane].queues[queue].head]);
+        let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
+        let flow = &mut own.flows[lane];
+        match head {
+            None if flow.size == NO_SIZE => {}
+            None => {
+                state.ready.remove(flow.size, class);
+                flow.size = NO_SIZE;
+            }
+            Some((size, number)) => {
+                if flow.size == NO_SIZE {
+                    flow.start = flow.finish.max(state.v);
+                    flow.overtaken = 0;
+                } else if flow.size != size {
+                    state.ready.remove(flow.size, class);
+                }
+                flow.size = size;
+                state.ready.put(size, flow.start.key(number), class);
+            }
+        }
+        if own.reserve.is_some() {
+            self.refresh_reserve(class, lane);
+        }
+    }
+
+    /// Moves a class's tags in a lane from a charge of `old` ns to one of `new`.
+    pub(crate) fn charge_tags(&mut self, class: u32, lane: usize, old: u64, new: u64) {
+        let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
+        let flow = &mut own.flows[lane];
+        if new >= old {
+            let bound = state.v.lag_bound(new, own.weight);
+            let finish = flow.finish.max(state.v).after(new - old, own.weight);
+            flow.finish = finish.min(bound).max(flow.finish);
+            flow.start = flow.start.after(new - old, own.weight).min(bound).max(flow.start);
+        } else {
+            flow.finish = flow.finish.before(old - new, own.weight);
+            flow.start = flow.start.before(old - new, own.weight).max(state.v);
+        }
+        if flow.size != NO_SIZE {
+            self.refresh(class, lane);
+        }
+    }
+
+    /// When a lane's earliest reservation falls due, if that lets something go that could
+    /// not go before.
+    pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
+        let (due, class) = self.lanes[lane].first_reserved()?;
+        let fits = self.reserved_slots(class, lane) <= self.lanes[lane].free();
+        (due > self.now && fits).then_some(due)
+    }
+
+    /// The queue of a class's earliest ready head that counts towards its reservation.
+    fn reserved_queue(&self, class: u32, lane: usize) -> Option<usize> {
+        let own = &self.classes[class];
+        let rate = own.reserve.as_ref()?.rate();
+        own.flows[lane].earliest(&self.requests, |request| request.units(rate) > 0)
+    }
+
+    fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
+        let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
+        let head = self.classes[class].flows[lane].queues[queue].head;
+        self.lanes[lane].slots(self.requests[head].size)
+    }
+
+    fn refresh_reserve(&mut self, class: u32, lane: usize) {
+        let queue = self.reserved_queue(class, lane);
+        let Dispatcher { classes, lanes, requests, .. } = self;
+        let (own, state) = (&classes[class], &mut lanes[lane]);
+        let head = queue.map(|queue| &requests[own.flows[lane].queues[queue].head]);
+        let fits = |size| lane != DEVICE || own.cap_allows(state.slots(size));
+        match (head.filter(|head| fits(head.size)), &own.reserve) {
+            (Some(head), Some(pacer)) => {
+                let key = time_key(pacer.due(), head.number);
+                state.reserved.put(key, class, &mut state.reserved_places);
+            }
+            _ if state.reserved_places.holds(class) => {
+                state.reserved.remove(class, &mut state.reserved_places);
+            }
+            _ => {}
+        }
+    }
+
+    /// Advances R for the head of a queue; both lanes stand by the same R.
+    fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
+        let index = self.classes[class].flows[lane].queues[queue].head;
+        let request = &mut self.requests[index];
+        if request.has(RESERVED) {
+            return;
+        }
+        request.flags |= RESERVED;
+        let own = &mut self.classes[class];
+        if let Some(pacer) = &mut own.reserve {
+            let units = request.units(pacer.rate());
+            pacer.charge_late(units, RESERVE_CATCH_UP_NS, self.now);
+            self.refresh_reserve(class, 1 - lane);
+        }
+    }
+
+    /// Moves R from a charge of `old` units to one of `new`.
+    pub(crate) fn correct_reserve(&mut self, class: u32, old: u64, new: u64) {
+        let Some(pacer) = &mut self.classes[class].reserve else { return };
+        match new >= old {
+            true => pacer.charge_late(new - old, RESERVE_CATCH_UP_NS, self.now),
+            false => pacer.refund(old - new),
+        }
+        for lane in 0..LANES.len() {
+            self.refresh_reserve(class, lane);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A class: the requests with one key under one rule, and where they stand.
+//!
+//! ```text
+//!   class ─┬─ flow (cached lane) ─┬─ queue: read      each a FIFO of requests; the head is
+//!          │                      ├─ queue: write       ready (has paid its meters),
+//!          └─ flow (device lane) ─├─ queue: metadata    waiting (at one meter), or absent
+//!                                 └─ queue: returned  missed the cache, has paid already
+//! ```
+//!
+//! A flow stands once in its lane's ready heads, for the earliest-arrived ready head of
+//! its queues. Requests live in one slab and are linked both ways, so any of them can
+//! leave in O(1).
+
+use model::{Kind, Nanos, Rate, Time, Weight, WriteMode};
+
+use crate::classify::ClassKey;
+use crate::meter::Pacer;
+use crate::report::Usage;
+use crate::slab::{NONE, Slab};
+use crate::tags::VirtualTime;
+
+/// Queues of a flow: read, write, metadata, returned.
+pub(crate) const QUEUES: usize = 4;
+/// Index of the queue of requests that missed the cache.
+pub(crate) const RETURNED: usize = 3;
+/// A flow that stands in no ready heap.
+pub(crate) const NO_SIZE: u8 = u8::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Class {
+    pub(crate) flows: [Flow; 2],
+    pub(crate) weight: Weight,
+    /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
+    pub(crate) slots_cap: u32,
+    /// Device slots it holds.
+    pub(crate) held: u32,
+    /// Promised rate: R is when it is due.
+    pub(crate) reserve: Option<Pacer>,
+    pub(crate) write_mode: Option<WriteMode>,
+    pub(crate) queued: u32,
+    pub(crate) running: u32,
+    pub(crate) usage: Usage,
+    /// Kinds of subjects that lead here.
+    pub(crate) refs: u32,
+    /// Its number among the idle; 0 while it is in use.
+    pub(crate) idle: u64,
+    pub(crate) key: ClassKey,
+}
+
+/// A class in one lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flow {
+    /// Start tag of its next request, valid while it stands in a ready heap.
+    pub(crate) start: VirtualTime,
+    /// Finish tag of its last request.
+    pub(crate) finish: VirtualTime,
+    pub(crate) queues: [Queue; QUEUES],
+    /// Bit q: the head of queue q may go.
+    pub(crate) ready: u8,
+    /// Bit q: the head of queue q waits at a meter.
+    pub(crate) waiting: u8,
+    /// The size whose ready heap it stands in, or [`NO_SIZE`].
+    pub(crate) size: u8,
+    /// Slots dispatched past its head since that became the blocked head.
+    pub(crate) overtaken: u32,
+}
+
+/// A FIFO of requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    /// Bit i: meter i of the head's route has let it pass.
+    pub(crate) passed: u8,
+    /// Which meter of the head's route it waits at, while it waits.
+    pub(crate) at: u8,
+}
+
+/// One request, from its arrival to its completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) token: u64,
+    /// Arrival number.
+    pub(crate) number: u64,
+    pub(crate) bytes: u64,
+    pub(crate) ops: u64,
+    /// Charged cost in ns.
+    pub(crate) cost: u64,
+    pub(crate) arrived: Time,
+    pub(crate) started: Time,
+    /// Queue time of attempts before this one.
+    pub(crate) waited: Nanos,
+    pub(crate) subject: u32,
+    pub(crate) class: u32,
+    /// Meters it pays, or `NONE`.
+    pub(crate) route: u32,
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    /// Slots it holds while it runs; none if it is never delayed.
+    pub(crate) slots: u32,
+    pub(crate) kind: Kind,
+    pub(crate) lane: u8,
+    pub(crate) queue: u8,
+    pub(crate) size: u8,
+    pub(crate) stage: Stage,
+    pub(crate) flags: u8,
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Queued,
+    Urgent,
+    Running,
+}
+
+/// Its meters are charged.
+pub(crate) const PAID: u8 = 1;
+/// Its meters count it among the heads that have paid and wait for slots.
+pub(crate) const HELD: u8 = 2;
+/// Its class's reservation is charged.
+pub(crate) const RESERVED: u8 = 4;
+/// It keeps a reference of its own on its route.
+pub(crate) const OWN_ROUTE: u8 = 8;
+
+impl Class {
+    pub(crate) fn new(key: ClassKey) -> Class {
+        Class {
+            flows: [Flow::EMPTY; 2],
+            weight: Weight::ONE,
+            slots_cap: u32::MAX,
+            held: 0,
+            reserve: None,
+            write_mode: None,
+            queued: 0,
+            running: 0,
+            usage: Usage::default(),
+            refs: 0,
+            idle: 0,
+            key,
+        }
+    }
+
+    /// Takes a promised rate; one of the same unit keeps what is owed.
+    pub(crate) fn set_reserve(&mut self, rate: Option<Rate>, now: Time) {
+        let same_unit = |a: Rate, b: Rate| crate::meter::in_bytes(a) == crate::meter::in_bytes(b);
+        match (&mut self.reserve, rate) {
+            (Some(pacer), Some(rate)) if same_unit(pacer.rate(), rate) => {
+                if pacer.rate() != rate {
+                    pacer.set_rate(rate, now);
+                }
+            }
+            (reserve, rate) => *reserve = rate.map(Pacer::new),
+        }
+    }
+
+    /// Whether a head that needs `slots` of the device is within the cap. One that needs
+    /// more than the cap may run alone, or it never would.
+    pub(crate) fn cap_allows(&self, slots: u32) -> bool {
+        self.held == 0 || self.held.saturating_add(slots) <= self.slots_cap
+    }
+
+    pub(crate) fn in_use(&self) -> bool {
+        self.refs > 0 || self.queued > 0 || self.running > 0
+    }
+}
+
+impl Flow {
+    const EMPTY: Flow = Flow {
+        start: VirtualTime::ZERO,
+        finish: VirtualTime::ZERO,
+        queues: [Queue::EMPTY; QUEUES],
+        ready: 0,
+        waiting: 0,
+        size: NO_SIZE,
+        overtaken: 0,
+    };
+
+    /// The queue whose ready head arrived first, among those that `suits`.
+    pub(crate) fn earliest(
+        &self,
+        requests: &Slab<Request>,
+        suits: impl Fn(&Request) -> bool,
+    ) -> Option<usize> {
+        let mut best: Option<(u64, usize)> = None;
+        let mut left = self.ready;
+        while left != 0 {
+            let queue = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let request = &requests[self.queues[queue].head];
+            if suits(request) && best.is_none_or(|(number, _)| request.number < number) {
+                best = Some((request.number, queue));
+            }
+        }
+        best.map(|(_, queue)| queue)
+    }
+}
+
+impl Queue {
+    const EMPTY: Queue = Queue { head: NONE, tail: NONE, passed: 0, at: 0 };
+
+    /// Adds a request at the end.
+    pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<Request>) {
+        requests[id].prev = self.tail;
+        requests[id].next = NONE;
+        match self.tail {
+            NONE => self.head = id,
+            tail => requests[tail].next = id,
+        }
+        self.tail = id;
+    }
+
+    /// Takes a request out, wherever it stands.
+    pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<Request>) {
+        let Request { prev, next, .. } = requests[id];
+        match prev {
+            NONE => self.head = next,
+            prev => requests[prev].next = next,
+        }
+        match next {
+            NONE => self.tail = prev,
+            next => requests[next].prev = prev,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue::EMPTY
+    }
+}
+
+impl Request {
+    /// The part of its amount that `rate` counts.
+    pub(crate) fn units(&self, rate: Rate) -> u64 {
+        match rate {
+            Rate::Bytes(_) => self.bytes,
+            Rate::Ops(_) => self.ops,
+        }
+    }
+
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}

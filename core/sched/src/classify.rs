@@ -1,0 +1,472 @@
+//! From who a request belongs to, to the class and meters that it is charged to.
+//!
+//! ```text
+//!   (identity, paths) ─► subject ─ kind ─► way ─┬─► class            (rule name, key)
+//!                        cached per kind        └─► route: links ─► meters (owner, key)
+//! ```
+//!
+//! Rules are matched once for each subject and kind; `enqueue` then costs an array index.
+//! Classes, meters and subjects that nobody refers to stay for a while, so that who comes
+//! back finds its tags and its debt, up to [`IDLE_MAX`] of each.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use model::{Identity, JobId, KeyField, Kind, Limit, Nid, PathSet, Rule, RuleSet};
+
+use crate::class::Class;
+use crate::dispatcher::Dispatcher;
+use crate::ids::SubjectId;
+use crate::meter::{Link, Meter, MeterKey, Route};
+use crate::report::Usage;
+use crate::slab::NONE;
+use crate::tags::VirtualTime;
+
+/// One value of a class's key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyValue {
+    /// The batch job.
+    Jobid(JobId),
+    /// The user.
+    Uid(u32),
+    /// The group.
+    Gid(u32),
+    /// The project; none is a value of its own.
+    Projid(Option<u32>),
+    /// The node.
+    Nid(Nid),
+    /// The kind of request.
+    Opcode(Kind),
+}
+
+/// What a class is recognised by when rules change or a key comes back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClassKey {
+    pub(crate) rule: String,
+    pub(crate) values: Vec<KeyValue>,
+}
+
+/// An identity at work in certain directories.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    pub(crate) who: Identity,
+    pub(crate) paths: PathSet,
+    /// How often it was taken and not released.
+    refs: u32,
+    /// Requests of its that have not completed.
+    pub(crate) outstanding: u32,
+    pub(crate) ways: [Way; Kind::COUNT],
+    pub(crate) usage: Usage,
+    /// Its number among the idle; 0 while it is in use.
+    pub(crate) idle: u64,
+}
+
+/// Where a subject's requests of one kind go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// `NONE` until the rules were asked.
+    pub(crate) class: u32,
+    /// `NONE` where no meter applies.
+    pub(crate) route: u32,
+}
+
+/// How to find what exists by what it is for.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    subjects: BTreeMap<Identity, Vec<(PathSet, u32)>>,
+    classes: BTreeMap<ClassKey, u32>,
+    meters: BTreeMap<MeterKey, u32>,
+    /// By class and meter.
+    links: BTreeMap<(u32, u32), u32>,
+    /// Classes with a key of their own, by rule.
+    keyed: BTreeMap<String, u32>,
+    pub(crate) idle_subjects: Idle,
+    pub(crate) idle_classes: Idle,
+    pub(crate) idle_meters: Idle,
+}
+
+/// Items that nobody refers to, longest idle first.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    order: BTreeMap<u64, u32>,
+    last: u64,
+}
+
+/// How many idle classes, meters and subjects are kept, each: enough for the jobs of a
+/// day, and some tens of megabytes at most.
+pub(crate) const IDLE_MAX: usize = 65_536;
+/// How many idle meters are looked at for one that owes nothing; each call adds at most
+/// a few, so this many keep up with them.
+const DEBTORS_MAX: usize = 16;
+/// The class of what no rule matches.
+const DEFAULT_RULE: &str = "default";
+
+impl Dispatcher {
+    /// The subject for an identity in these directories; each call must be matched by one
+    /// of [`Dispatcher::release_subject`].
+    pub fn subject(&mut self, who: &Identity, paths: PathSet) -> SubjectId {
+        let known = self.names.subjects.get(who);
+        let known = known.and_then(|of| of.iter().find(|(p, _)| *p == paths)).map(|(_, i)| *i);
+        let index = known.unwrap_or_else(|| self.new_subject(who, paths));
+        let subject = &mut self.subjects[index];
+        subject.refs += 1;
+        self.names.idle_subjects.leave(&mut subject.idle);
+        SubjectId { index, generation: self.subjects.generation(index) }
+    }
+
+    /// Gives a subject back. Its requests that have not completed are not disturbed.
+    ///
+    /// # Panics
+    /// If it was released as often as it was taken.
+    pub fn release_subject(&mut self, id: SubjectId) {
+        assert!(self.subjects.has(id.index, id.generation), "subject {id:?} is gone");
+        let subject = &mut self.subjects[id.index];
+        assert!(subject.refs > 0, "subject {id:?} was released already");
+        subject.refs -= 1;
+        self.rest_subject(id.index);
+    }
+
+    /// Class and meters of a subject's requests of one kind.
+    pub(crate) fn way(&mut self, subject: u32, kind: Kind) -> Way {
+        let way = self.subjects[subject].ways[kind as usize];
+        if way.class != NONE { way } else { self.find_way(subject, kind) }
+    }
+
+    /// Counts a request of a subject out.
+    pub(crate) fn leave_subject(&mut self, index: u32) {
+        self.subjects[index].outstanding -= 1;
+        self.rest_subject(index);
+    }
+
+    /// Forgets the ways of a subject, for its rules changed or it is idle.
+    pub(crate) fn drop_ways(&mut self, index: u32) {
+        let ways = std::mem::replace(&mut self.subjects[index].ways, [Way::UNKNOWN; Kind::COUNT]);
+        for way in ways.into_iter().filter(|way| way.class != NONE) {
+            if way.route != NONE {
+                self.drop_route(way.route);
+            }
+            self.classes[way.class].refs -= 1;
+            self.rest_class(way.class);
+        }
+    }
+
+    /// Drops one reference on a route, and with the last one the route.
+    pub(crate) fn drop_route(&mut self, index: u32) {
+        self.routes[index].refs -= 1;
+        if self.routes[index].refs > 0 {
+            return;
+        }
+        let route = self.routes[index];
+        self.routes.remove(index);
+        for link in route.links() {
+            self.drop_link(*link);
+        }
+    }
+
+    /// Lets a class that nobody uses go to rest.
+    pub(crate) fn rest_class(&mut self, index: u32) {
+        let class = &mut self.classes[index];
+        if class.in_use() || class.idle != 0 {
+            return;
+        }
+        class.idle = self.names.idle_classes.enter(index);
+        if let Some(oldest) = self.names.idle_classes.surplus() {
+            self.drop_class(oldest);
+        }
+    }
+
+    fn rest_subject(&mut self, index: u32) {
+        let subject = &self.subjects[index];
+        if subject.refs > 0 || subject.outstanding > 0 || subject.idle != 0 {
+            return;
+        }
+        self.drop_ways(index);
+        self.subjects[index].idle = self.names.idle_subjects.enter(index);
+        if let Some(oldest) = self.names.idle_subjects.surplus() {
+            self.drop_subject(oldest);
+        }
+    }
+
+    fn new_subject(&mut self, who: &Identity, paths: PathSet) -> u32 {
+        let index = self.subjects.insert(Subject {
+            who: who.clone(),
+            paths,
+            refs: 0,
+            outstanding: 0,
+            ways: [Way::UNKNOWN; Kind::COUNT],
+            usage: Usage::default(),
+            idle: 0,
+        });
+        self.names.subjects.entry(who.clone()).or_default().push((paths, index));
+        index
+    }
+
+    fn drop_subject(&mut self, index: u32) {
+        let subject = &mut self.subjects[index];
+        self.names.idle_subjects.leave(&mut subject.idle);
+        if let Some(of) = self.names.subjects.get_mut(&subject.who) {
+            of.retain(|(_, i)| *i != index);
+            if of.is_empty() {
+                self.names.subjects.remove(&subject.who);
+            }
+        }
+        self.subjects.remove(index);
+    }
+
+    fn find_way(&mut self, subject: u32, kind: Kind) -> Way {
+        let rules = Arc::clone(&self.rules);
+        let (who, paths) = (self.subjects[subject].who.clone(), self.subjects[subject].paths);
+        let rule = rules.rule_for(&who, kind, paths).map(|i| &rules.rules[i]);
+        let class = self.class_for(rule, &who, kind);
+        let mut meters = Vec::new();
+        for (limit, nth) in rule.into_iter().flat_map(limits_of) {
+            if limit.kinds.contains(kind) {
+                let key = self.classes[class].key.clone();
+                let key = MeterKey::of_rule(&key.rule, limit.kinds, limit.rate, nth, key.values);
+                meters.push(self.meter_for(limit, key));
+            }
+        }
+        for meter in rules.meters_for(&who, kind, paths).map(|i| &rules.meters[i]) {
+            let key =
+                MeterKey::of_meter(&meter.name, meter.limit.rate, key_of(&meter.per, &who, kind));
+            meters.push(self.meter_for(&meter.limit, key));
+        }
+        // The parser refuses rules under which a request could pay more.
+        meters.truncate(RuleSet::METERS_MAX);
+        let route = self.route_for(subject, class, &meters);
+        let own = &mut self.classes[class];
+        own.refs += 1;
+        self.names.idle_classes.leave(&mut own.idle);
+        let way = Way { class, route };
+        self.subjects[subject].ways[kind as usize] = way;
+        way
+    }
+
+    fn class_for(&mut self, rule: Option<&Rule>, who: &Identity, kind: Kind) -> u32 {
+        let Some(rule) = rule else {
+            let key = ClassKey { rule: DEFAULT_RULE.into(), values: Vec::new() };
+            return self.class_named(key);
+        };
+        let values = key_of(&rule.per, who, kind);
+        let key = ClassKey { rule: rule.name.clone(), values };
+        let known = self.names.classes.contains_key(&key);
+        if !known && !rule.per.is_empty() && !self.has_room(rule) {
+            return self.class_named(ClassKey { values: Vec::new(), ..key });
+        }
+        self.class_named(key)
+    }
+
+    /// Whether a rule may make one more class, if need be in place of an idle one.
+    fn has_room(&mut self, rule: &Rule) -> bool {
+        let Some(most) = rule.max_classes else { return true };
+        if self.names.keyed.get(&rule.name).copied().unwrap_or(0) < most {
+            return true;
+        }
+        let of_rule = |class: &Class| class.key.rule == rule.name && !class.key.values.is_empty();
+        let oldest = self.names.idle_classes.iter().find(|i| of_rule(&self.classes[*i]));
+        if let Some(oldest) = oldest {
+            self.drop_class(oldest);
+        }
+        oldest.is_some()
+    }
+
+    fn class_named(&mut self, key: ClassKey) -> u32 {
+        if let Some(index) = self.names.classes.get(&key) {
+            return *index;
+        }
+        if !key.values.is_empty() {
+            *self.names.keyed.entry(key.rule.clone()).or_default() += 1;
+        }
+        let index = self.classes.insert(Class::new(key.clone()));
+        self.names.classes.insert(key, index);
+        for lane in &mut self.lanes {
+            lane.grow_classes(self.classes.span());
+        }
+        self.configure_class(index);
+        index
+    }
+
+    /// Gives a class what the rule of its name grants now.
+    pub(crate) fn configure_class(&mut self, index: u32) {
+        let class = &mut self.classes[index];
+        let Some(rule) = self.rules.rules.iter().find(|rule| rule.name == class.key.rule) else {
+            return;
+        };
+        let overflow = !rule.per.is_empty() && class.key.values.is_empty();
+        class.weight = rule.weight;
+        class.slots_cap = rule.slots.unwrap_or(u32::MAX);
+        class.write_mode = rule.write_mode;
+        class.set_reserve(rule.reserve.filter(|_| !overflow), self.now);
+    }
+
+    fn drop_class(&mut self, index: u32) {
+        let class = &mut self.classes[index];
+        self.names.idle_classes.leave(&mut class.idle);
+        let key =
+            std::mem::replace(&mut class.key, ClassKey { rule: String::new(), values: vec![] });
+        self.names.classes.remove(&key);
+        if !key.values.is_empty()
+            && let Some(count) = self.names.keyed.get_mut(&key.rule)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.names.keyed.remove(&key.rule);
+            }
+        }
+        self.classes.remove(index);
+    }
+
+    fn meter_for(&mut self, limit: &Limit, key: MeterKey) -> u32 {
+        if let Some(index) = self.names.meters.get(&key) {
+            return *index;
+        }
+        let index = self.meters.insert(Meter::new(limit, key.clone()));
+        self.names.meters.insert(key, index);
+        for lane in &mut self.lanes {
+            lane.deadline_places.grow(self.meters.span());
+        }
+        index
+    }
+
+    fn drop_meter(&mut self, index: u32) {
+        let meter = &mut self.meters[index];
+        self.names.idle_meters.leave(&mut meter.idle);
+        self.names.meters.remove(&meter.key);
+        self.meters.remove(index);
+    }
+
+    /// A subject's route over these meters, shared by all its kinds that pay the same.
+    fn route_for(&mut self, subject: u32, class: u32, meters: &[u32]) -> u32 {
+        if meters.is_empty() {
+            return NONE;
+        }
+        let links: Vec<u32> = meters.iter().map(|meter| self.link_for(class, *meter)).collect();
+        let ways = self.subjects[subject].ways.iter().filter(|way| way.route != NONE);
+        let same = ways.map(|way| way.route).find(|route| self.routes[*route].links() == links);
+        let index = same.unwrap_or_else(|| self.new_route(&links));
+        self.routes[index].refs += 1;
+        index
+    }
+
+    fn new_route(&mut self, links: &[u32]) -> u32 {
+        for link in links {
+            self.links[*link].refs += 1;
+        }
+        self.routes.insert(Route::new(links))
+    }
+
+    fn link_for(&mut self, class: u32, meter: u32) -> u32 {
+        if let Some(index) = self.names.links.get(&(class, meter)) {
+            return *index;
+        }
+        let link = Link { class, meter, finish: VirtualTime::ZERO, refs: 0 };
+        let index = self.links.insert(link);
+        self.names.links.insert((class, meter), index);
+        let meter = &mut self.meters[meter];
+        meter.refs += 1;
+        self.names.idle_meters.leave(&mut meter.idle);
+        index
+    }
+
+    fn drop_link(&mut self, index: u32) {
+        self.links[index].refs -= 1;
+        if self.links[index].refs > 0 {
+            return;
+        }
+        let Link { class, meter, .. } = self.links[index];
+        self.names.links.remove(&(class, meter));
+        self.links.remove(index);
+        let of = &mut self.meters[meter];
+        of.refs -= 1;
+        if of.refs == 0 {
+            of.idle = self.names.idle_meters.enter(meter);
+            self.forget_meters();
+        }
+    }
+
+    /// Drops surplus idle meters, but none that still owes: its key would come back with a
+    /// full burst.
+    fn forget_meters(&mut self) {
+        for _ in 0..DEBTORS_MAX {
+            let Some(oldest) = self.names.idle_meters.surplus() else { return };
+            if !self.meters[oldest].remembers(self.now) {
+                self.drop_meter(oldest);
+                continue;
+            }
+            let meter = &mut self.meters[oldest];
+            self.names.idle_meters.leave(&mut meter.idle);
+            meter.idle = self.names.idle_meters.enter(oldest);
+        }
+    }
+}
+
+/// The limits of a rule, each with its number among those of the same kinds and unit.
+fn limits_of(rule: &Rule) -> impl Iterator<Item = (&Limit, usize)> {
+    let alike = |a: &Limit, b: &Limit| {
+        a.kinds == b.kinds && crate::meter::in_bytes(a.rate) == crate::meter::in_bytes(b.rate)
+    };
+    let before = move |i: usize, limit| rule.limits[..i].iter().filter(|l| alike(l, limit)).count();
+    rule.limits.iter().enumerate().map(move |(i, limit)| (limit, before(i, limit)))
+}
+
+/// The values of these fields for a request.
+fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
+    let value = |field: &KeyField| match field {
+        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
+        KeyField::Uid => KeyValue::Uid(who.uid),
+        KeyField::Gid => KeyValue::Gid(who.gid),
+        KeyField::Projid => KeyValue::Projid(who.projid),
+        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
+        KeyField::Opcode => KeyValue::Opcode(kind),
+    };
+    per.iter().map(value).collect()
+}
+
+impl Way {
+    const UNKNOWN: Way = Way { class: NONE, route: NONE };
+}
+
+impl Idle {
+    /// Takes an item in as the last to be dropped; its number is never 0.
+    fn enter(&mut self, index: u32) -> u64 {
+        self.last += 1;
+        self.order.insert(self.last, index);
+        self.last
+    }
+
+    /// Takes an item out if it is in.
+    fn leave(&mut self, number: &mut u64) {
+        if *number != 0 {
+            self.order.remove(number);
+            *number = 0;
+        }
+    }
+
+    /// The longest idle item if there are too many.
+    fn surplus(&self) -> Option<u32> {
+        if self.order.len() <= IDLE_MAX {
+            return None;
+        }
+        self.order.first_key_value().map(|(_, index)| *index)
+    }
+
+    /// The items, longest idle first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.order.values().copied()
+    }
+}
+
+impl fmt::Display for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyValue::Jobid(job) => write!(f, "jobid={job}"),
+            KeyValue::Uid(uid) => write!(f, "uid={uid}"),
+            KeyValue::Gid(gid) => write!(f, "gid={gid}"),
+            KeyValue::Projid(Some(projid)) => write!(f, "projid={projid}"),
+            KeyValue::Projid(None) => f.write_str("projid=none"),
+            KeyValue::Nid(nid) => write!(f, "nid={nid}"),
+            KeyValue::Opcode(kind) => write!(f, "opcode={kind}"),
+        }
+    }
+}

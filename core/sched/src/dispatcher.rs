@@ -1,0 +1,435 @@
+//! The dispatcher's state and public calls; each policy is a file of its own.
+//!
+//! ```text
+//!   enqueue ─► queue of its class ─► meters ─► ready ─► poll_dispatch ─► running ─► complete
+//!      cancel ◄────────┴───────────────┴────────┘                          │ miss: back, first
+//!                                                                          ▼ in line, other lane
+//! ```
+//!
+//! After any call that takes `now`, poll again until there is nothing. Time never goes
+//! backwards here: each call takes the later of its `now` and the last one.
+
+use std::sync::Arc;
+
+use model::{Amount, Kind, Lane, Nanos, RuleSet, Time, WriteMode};
+
+use crate::choose::Choice;
+use crate::class::{Class, OWN_ROUTE, PAID, RESERVED, RETURNED, Request, Stage};
+use crate::classify::{Names, Subject};
+use crate::cost::Costs;
+use crate::ids::{ClassId, RequestId, SubjectId};
+use crate::lane::{DEVICE, LANES, LaneState};
+use crate::meter::{Link, Meter, Route};
+use crate::slab::{NONE, Slab};
+
+/// What a dispatcher schedules for: one `[[target]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Unique among the targets.
+    pub name: String,
+    /// D: the slots of the device lane, at least one.
+    pub slots_max: u32,
+    /// The slots of the cached lane, at least one: how many threads execute.
+    pub threads: u32,
+    /// What requests cost.
+    pub costs: Costs,
+}
+
+/// A request as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Whose it is.
+    pub subject: SubjectId,
+    /// What it does.
+    pub kind: Kind,
+    /// What it asks for; corrected by what `complete` says was served.
+    pub amount: Amount,
+    /// What is expected to serve it.
+    pub lane: Lane,
+    /// The caller's own name for it, handed back as it is.
+    pub token: u64,
+}
+
+/// A request whose turn has come: perform it, then call `complete` or `miss`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatched {
+    /// Its id.
+    pub id: RequestId,
+    /// The caller's name for it.
+    pub token: u64,
+    /// Whose it is.
+    pub subject: SubjectId,
+    /// The class that paid for it.
+    pub class: ClassId,
+    /// What it does.
+    pub kind: Kind,
+    /// What is to serve it.
+    pub lane: Lane,
+    /// Slots it holds until it completes.
+    pub slots: u32,
+    /// How long it waited here.
+    pub queued: Nanos,
+    /// How its rule wants writes to reach the backend; `None`: as the target says.
+    pub write_mode: Option<WriteMode>,
+}
+
+/// Decides which request of a target goes next.
+///
+/// The calls are O(log n) in classes and meters, but for `set_rules`, `set_target` and
+/// the reports. What waits is bounded by what the caller enqueues: sessions bound their
+/// requests. Classes, meters and subjects that nobody uses are kept up to a constant.
+#[derive(Debug)]
+pub struct Dispatcher {
+    pub(crate) target: Target,
+    pub(crate) rules: Arc<RuleSet>,
+    pub(crate) now: Time,
+    /// Requests that ever arrived.
+    arrivals: u64,
+    pub(crate) queued: usize,
+    /// The lane that is asked first, the one that did not dispatch last.
+    turn: usize,
+    pub(crate) lanes: [LaneState; 2],
+    pub(crate) requests: Slab<Request>,
+    pub(crate) classes: Slab<Class>,
+    pub(crate) meters: Slab<Meter>,
+    pub(crate) links: Slab<Link>,
+    pub(crate) routes: Slab<Route>,
+    pub(crate) subjects: Slab<Subject>,
+    pub(crate) names: Names,
+    #[cfg(debug_assertions)]
+    calls: u64,
+}
+
+impl Dispatcher {
+    /// A dispatcher with nothing queued.
+    pub fn new(target: Target, rules: Arc<RuleSet>) -> Dispatcher {
+        Dispatcher {
+            lanes: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
+            target,
+            rules,
+            now: Time::ZERO,
+            arrivals: 0,
+            queued: 0,
+            turn: 0,
+            requests: Slab::default(),
+            classes: Slab::default(),
+            meters: Slab::default(),
+            links: Slab::default(),
+            routes: Slab::default(),
+            subjects: Slab::default(),
+            names: Names::default(),
+            #[cfg(debug_assertions)]
+            calls: 0,
+        }
+    }
+
+    /// Takes a request in. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the subject was released as often as it was taken.
+    pub fn enqueue(&mut self, arrival: Arrival, now: Time) -> RequestId {
+        self.advance(now);
+        let SubjectId { index: subject, generation } = arrival.subject;
+        assert!(self.subjects.has(subject, generation), "subject {subject} is gone");
+        let way = self.way(subject, arrival.kind);
+        self.subjects[subject].outstanding += 1;
+        let lane = arrival.lane as usize;
+        let (cost, size) = self.weigh(lane, arrival.kind, arrival.amount);
+        self.arrivals += 1;
+        let urgent = arrival.kind.never_delayed();
+        let index = self.requests.insert(Request {
+            token: arrival.token,
+            number: self.arrivals,
+            bytes: arrival.amount.bytes.get(),
+            ops: arrival.amount.ops.get(),
+            cost,
+            arrived: self.now,
+            started: self.now,
+            waited: Nanos::ZERO,
+            subject,
+            class: way.class,
+            route: way.route,
+            prev: NONE,
+            next: NONE,
+            slots: 0,
+            kind: arrival.kind,
+            lane: lane as u8,
+            queue: arrival.kind.direction() as u8,
+            size,
+            stage: if urgent { Stage::Urgent } else { Stage::Queued },
+            flags: 0,
+        });
+        self.queue_up(index);
+        self.settle();
+        RequestId { index, generation: self.requests.generation(index) }
+    }
+
+    /// The next request to perform; `None` when nothing may go now. Poll until then.
+    pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
+        self.advance(now);
+        self.pump();
+        let (lane, choice) = self.next_choice()?;
+        if choice != Choice::Urgent {
+            self.turn = 1 - lane;
+        }
+        let dispatched = self.start(lane, choice);
+        self.settle();
+        Some(dispatched)
+    }
+
+    /// Ends a dispatched request: frees its slots and charges what was really served in
+    /// place of what was asked for. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the request is not running.
+    pub fn complete(&mut self, id: RequestId, served: Amount, now: Time) {
+        self.advance(now);
+        let index = self.running(id);
+        let Request { class, subject, lane, slots, flags, route, .. } = self.requests[index];
+        let lane = usize::from(lane);
+        self.free_slots(class, lane, slots);
+        if (served.bytes.get(), served.ops.get()) != self.asked(index) {
+            self.correct(index, served);
+        }
+        let request = self.requests[index];
+        let service = self.now.since(request.started);
+        let own = &mut self.classes[class];
+        own.running -= 1;
+        own.usage.add(&request, served, service);
+        self.subjects[subject].usage.add(&request, served, service);
+        self.requests.remove(index);
+        if flags & OWN_ROUTE != 0 {
+            self.drop_route(route);
+        }
+        self.leave_subject(subject);
+        self.rest_class(class);
+        self.settle();
+    }
+
+    /// Says that a request dispatched in the cached lane needs the device after all. It
+    /// frees its slot, keeps what it paid its meters, is charged the cost of a call that
+    /// moved nothing, and waits in the device lane before its class's later arrivals.
+    /// Poll afterwards.
+    ///
+    /// # Panics
+    /// If the request is not running in the cached lane.
+    pub fn miss(&mut self, id: RequestId, now: Time) {
+        self.advance(now);
+        let index = self.running(id);
+        let Request { class, kind, cost, slots, bytes, ops, lane, .. } = self.requests[index];
+        assert!(usize::from(lane) != DEVICE, "request {index} already is in the device lane");
+        self.free_slots(class, usize::from(lane), slots);
+        let attempt = self.target.costs.charge(Lane::Cached, kind, Amount::new(0, ops.min(1)));
+        let attempt = attempt.get().min(cost);
+        self.charge_tags(class, usize::from(lane), cost, attempt);
+        let (cost, size) = self.weigh(DEVICE, kind, Amount::new(bytes, ops));
+        self.classes[class].running -= 1;
+        self.classes[class].usage.cost += Nanos::new(attempt);
+        let request = &mut self.requests[index];
+        request.waited += request.started.since(request.arrived);
+        request.arrived = self.now;
+        (request.cost, request.size, request.slots) = (cost, size, 0);
+        request.lane = DEVICE as u8;
+        if kind.never_delayed() {
+            request.stage = Stage::Urgent;
+        } else {
+            (request.stage, request.queue) = (Stage::Queued, RETURNED as u8);
+        }
+        self.queue_up(index);
+        self.settle();
+    }
+
+    /// Takes a request back if it still waits, and says its token; `None` if it runs or is
+    /// gone. What it had paid is given back. Poll afterwards.
+    pub fn cancel(&mut self, id: RequestId, now: Time) -> Option<u64> {
+        self.advance(now);
+        let index = id.index;
+        if !self.requests.has(index, id.generation) {
+            return None;
+        }
+        let Request { token, subject, class, stage, flags, route, .. } = self.requests[index];
+        match stage {
+            Stage::Running => return None,
+            Stage::Urgent => self.unqueue_urgent(index),
+            Stage::Queued => self.unqueue(index),
+        }
+        self.give_back(index);
+        self.queued -= 1;
+        self.classes[class].queued -= 1;
+        self.requests.remove(index);
+        if flags & OWN_ROUTE != 0 {
+            self.drop_route(route);
+        }
+        self.leave_subject(subject);
+        self.rest_class(class);
+        self.settle();
+        Some(token)
+    }
+
+    /// When to poll again though nothing arrives or completes: a meter lets something go,
+    /// or a reservation falls due behind a head that does not fit. `None`: no such time.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let lanes = self.lanes.iter().enumerate().filter(|(_, state)| state.free() > 0);
+        let times = lanes.flat_map(|(lane, state)| {
+            let meter = state.deadlines.first().map(|(key, _)| crate::tags::time_of_key(key));
+            [meter, self.reservation_deadline(lane)]
+        });
+        times.flatten().min()
+    }
+
+    /// Whether `poll_dispatch` at the time of the last call would give something.
+    pub fn has_work(&self) -> bool {
+        self.next_choice().is_some()
+    }
+
+    /// How many requests wait.
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// The target it schedules for.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> &Arc<RuleSet> {
+        &self.rules
+    }
+
+    // ---- the steps that calls share ----
+
+    pub(crate) fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// Ends a call that changed something: nobody is left waiting at a meter that is due.
+    pub(crate) fn settle(&mut self) {
+        self.pump();
+        #[cfg(debug_assertions)]
+        {
+            // Often while small, seldom later: a check costs O(everything).
+            self.calls += 1;
+            if self.calls.is_power_of_two() || self.calls.is_multiple_of(4099) {
+                self.check_invariants();
+            }
+        }
+    }
+
+    fn next_choice(&self) -> Option<(usize, Choice)> {
+        let order = [self.turn, 1 - self.turn];
+        if let Some(lane) = order.into_iter().find(|lane| !self.lanes[*lane].urgent.is_empty()) {
+            return Some((lane, Choice::Urgent));
+        }
+        let choices = order.into_iter().map(|lane| (lane, self.choose(lane)));
+        choices.into_iter().find(|(_, choice)| *choice != Choice::Nothing)
+    }
+
+    /// Cost in ns and size of a request in a lane.
+    pub(crate) fn weigh(&self, lane: usize, kind: Kind, amount: Amount) -> (u64, u8) {
+        let costs = &self.target.costs;
+        if lane != DEVICE {
+            return (costs.charge(LANES[lane], kind, amount).get(), 0);
+        }
+        let (cost, size) = costs.charge_and_size(kind, amount, self.lanes[lane].slots_max);
+        (cost.get(), size)
+    }
+
+    /// Puts a request at the end of its queue.
+    pub(crate) fn queue_up(&mut self, index: u32) {
+        self.queued += 1;
+        let Request { class, lane, queue, stage, .. } = self.requests[index];
+        let (lane, queue) = (usize::from(lane), usize::from(queue));
+        let own = &mut self.classes[class];
+        own.queued += 1;
+        if stage == Stage::Urgent {
+            self.lanes[lane].urgent.push(index, &mut self.requests);
+            return;
+        }
+        let fifo = &mut own.flows[lane].queues[queue];
+        let was_empty = fifo.is_empty();
+        fifo.push(index, &mut self.requests);
+        if was_empty {
+            self.admit(class, lane, queue);
+            self.refresh(class, lane);
+        }
+    }
+
+    fn unqueue(&mut self, index: u32) {
+        let Request { class, lane, queue, .. } = self.requests[index];
+        let (lane, queue) = (usize::from(lane), usize::from(queue));
+        let is_head = self.classes[class].flows[lane].queues[queue].head == index;
+        if is_head {
+            self.withdraw(class, lane, queue);
+        }
+        let fifo = &mut self.classes[class].flows[lane].queues[queue];
+        fifo.unlink(index, &mut self.requests);
+        if !is_head {
+            return;
+        }
+        if !fifo.is_empty() {
+            self.admit(class, lane, queue);
+        }
+        self.refresh(class, lane);
+    }
+
+    fn unqueue_urgent(&mut self, index: u32) {
+        let lane = usize::from(self.requests[index].lane);
+        self.lanes[lane].urgent.unlink(index, &mut self.requests);
+    }
+
+    /// Gives back what a request that missed the cache had paid before it was cancelled.
+    fn give_back(&mut self, index: u32) {
+        if self.requests[index].has(PAID) {
+            self.refund_meters(index);
+        }
+        if self.requests[index].has(RESERVED) {
+            self.correct_reserved(index, Amount::default());
+        }
+    }
+
+    fn running(&self, id: RequestId) -> u32 {
+        assert!(self.requests.has(id.index, id.generation), "request {id:?} is gone");
+        assert!(self.requests[id.index].stage == Stage::Running, "request {id:?} does not run");
+        id.index
+    }
+
+    fn free_slots(&mut self, class: u32, lane: usize, slots: u32) {
+        self.lanes[lane].held -= slots;
+        if lane != DEVICE {
+            return;
+        }
+        let own = &mut self.classes[class];
+        own.held -= slots;
+        if own.slots_cap != u32::MAX {
+            self.refresh(class, lane);
+        }
+    }
+
+    fn asked(&self, index: u32) -> (u64, u64) {
+        (self.requests[index].bytes, self.requests[index].ops)
+    }
+
+    /// Replaces what a running request was charged by the charge for `served`.
+    fn correct(&mut self, index: u32, served: Amount) {
+        let Request { class, lane, kind, cost, .. } = self.requests[index];
+        let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();
+        self.charge_tags(class, usize::from(lane), cost, new);
+        let (bytes, ops) = (served.bytes.get(), served.ops.get());
+        let told = Request { bytes, ops, ..self.requests[index] };
+        self.correct_meters(index, &told);
+        if told.has(RESERVED) {
+            self.correct_reserved(index, served);
+        }
+        self.requests[index].cost = new;
+    }
+
+    fn correct_reserved(&mut self, index: u32, served: Amount) {
+        let request = &self.requests[index];
+        let class = request.class;
+        if let Some(pacer) = &self.classes[class].reserve {
+            let rate = pacer.rate();
+            self.correct_reserve(class, request.units(rate), rate.units_of(served));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What must always hold, in one place.
+//!
+//! Debug builds check it after a public call, often while little has happened and now
+//! and then later; property tests check it after each step.
+
+use crate::class::{Class, Flow, HELD, NO_SIZE, QUEUES, Request, Stage};
+use crate::dispatcher::Dispatcher;
+use crate::gate::waiter;
+use crate::lane::{DEVICE, LANES};
+use crate::slab::NONE;
+use crate::tags::{time_key, time_of_key};
+
+impl Dispatcher {
+    /// Panics if the dispatcher contradicts itself. O(everything).
+    pub fn check_invariants(&self) {
+        self.check_slots();
+        for (index, class) in self.classes.iter() {
+            self.check_counts(index, class);
+            for lane in 0..LANES.len() {
+                self.check_flow(index, class, lane);
+            }
+        }
+        self.check_heaps();
+        self.check_meters();
+        self.check_references();
+    }
+
+    fn requests_where(&self, suits: impl Fn(&Request) -> bool) -> impl Iterator<Item = &Request> {
+        self.requests.iter().map(|(_, request)| request).filter(move |request| suits(request))
+    }
+
+    /// Slots held are those of the running requests.
+    fn check_slots(&self) {
+        for (lane, state) in self.lanes.iter().enumerate() {
+            let here = |r: &Request| r.stage == Stage::Running && usize::from(r.lane) == lane;
+            let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
+            assert_eq!(state.held, held, "slots held in lane {lane}");
+        }
+        let waiting = self.requests_where(|r| r.stage != Stage::Running).count();
+        assert_eq!(self.queued, waiting, "requests that wait");
+    }
+
+    fn check_counts(&self, index: u32, class: &Class) {
+        let of = |stage| self.requests_where(move |r| r.class == index && r.stage == stage);
+        let (queued, urgent, running) = (of(Stage::Queued), of(Stage::Urgent), of(Stage::Running));
+        assert_eq!(class.queued as usize, queued.count() + urgent.count(), "queued in {index}");
+        let mut slots = 0;
+        let mut count = 0;
+        for request in running {
+            count += 1;
+            slots += if usize::from(request.lane) == DEVICE { request.slots } else { 0 };
+        }
+        assert_eq!((class.running, class.held), (count, slots), "running in {index}");
+        assert_eq!(class.in_use(), class.idle == 0, "class {index} idle and used");
+    }
+
+    /// Every head is ready or waits, and the flow stands where its ready heads put it.
+    fn check_flow(&self, index: u32, class: &Class, lane: usize) {
+        let flow = &class.flows[lane];
+        for queue in 0..QUEUES {
+            self.check_queue(index, flow, lane, queue);
+        }
+        let state = &self.lanes[lane];
+        let head = flow.earliest(&self.requests, |_| true);
+        let head = head.map(|queue| &self.requests[flow.queues[queue].head]);
+        let fits = |r: &&Request| lane != DEVICE || class.cap_allows(state.slots(r.size));
+        let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
+        assert_eq!(flow.size, size, "class {index} stands in the wrong heap of lane {lane}");
+        assert_eq!(state.ready.places.holds(index), size != NO_SIZE);
+        assert!(size == NO_SIZE || flow.start >= state.v, "class {index} starts before v");
+    }
+
+    fn check_queue(&self, index: u32, flow: &Flow, lane: usize, queue: usize) {
+        let fifo = &flow.queues[queue];
+        let (ready, waits) = (flow.ready >> queue & 1 == 1, flow.waiting >> queue & 1 == 1);
+        assert_eq!(ready ^ waits, !fifo.is_empty(), "head of {index}.{lane}.{queue} is nowhere");
+        assert!(!(ready && waits));
+        let places = &self.lanes[lane].waiting_places;
+        assert_eq!(places.holds(waiter(index, queue)), waits);
+        let (mut prev, mut at) = (NONE, fifo.head);
+        while at != NONE {
+            let request = &self.requests[at];
+            assert_eq!((request.prev, request.class), (prev, index));
+            assert_eq!((usize::from(request.lane), usize::from(request.queue)), (lane, queue));
+            assert!(request.stage == Stage::Queued);
+            assert!(prev == NONE || !request.has(HELD), "a request behind the head has paid");
+            (prev, at) = (at, request.next);
+        }
+        assert_eq!(fifo.tail, prev);
+    }
+
+    fn check_heaps(&self) {
+        for (lane, state) in self.lanes.iter().enumerate() {
+            state.ready.check();
+            state.reserved.check(&state.reserved_places);
+            state.deadlines.check(&state.deadline_places);
+            for (size, key, class) in state.ready.iter() {
+                let flow = &self.classes[class].flows[lane];
+                let queue = flow.earliest(&self.requests, |_| true).expect("a ready head");
+                let number = self.requests[flow.queues[queue].head].number;
+                assert_eq!((flow.size, flow.start.key(number)), (size, key));
+            }
+            for (key, class) in state.reserved.iter() {
+                let own = &self.classes[class];
+                let due = own.reserve.as_ref().expect("a promise").due();
+                assert_eq!(time_of_key(key), due, "class {class} stands at an old R");
+                assert!(own.flows[lane].size != NO_SIZE, "class {class} is reserved, not ready");
+            }
+        }
+    }
+
+    /// Meters stand at their due time in the lanes where they have somebody to release.
+    fn check_meters(&self) {
+        for (index, meter) in self.meters.iter() {
+            let key = time_key(meter.pacer.due(), u64::from(index));
+            for (lane, state) in self.lanes.iter().enumerate() {
+                meter.waiting[lane].check(&state.waiting_places);
+                let wanted = !meter.waiting[lane].is_empty() && meter.gate_open(lane);
+                assert_eq!(state.deadline_places.holds(index), wanted, "deadline of {index}");
+                if wanted {
+                    assert_eq!(state.deadlines.key_of(index, &state.deadline_places), key);
+                    assert!(meter.pacer.due() > self.now, "meter {index} is due and keeps waiters");
+                }
+            }
+        }
+        let mut held = vec![([0u32; 2], 0u64); self.meters.span()];
+        for request in self.requests_where(|r| r.has(HELD)) {
+            for link in self.routes[request.route].links() {
+                let meter = self.links[*link].meter;
+                let units = request.units(self.meters[meter].pacer.rate());
+                let (count, sum) = &mut held[meter as usize];
+                count[usize::from(request.lane)] += u32::from(units > 0);
+                *sum += units;
+            }
+        }
+        for (index, meter) in self.meters.iter() {
+            assert_eq!(meter.held(), held[index as usize], "payments held by meter {index}");
+        }
+    }
+
+    /// Who is referred to, is so as often as it thinks.
+    fn check_references(&self) {
+        let mut classes = vec![0u32; self.classes.span()];
+        let mut routes = vec![0u32; self.routes.span()];
+        for (_, subject) in self.subjects.iter() {
+            for way in subject.ways.iter().filter(|way| way.class != NONE) {
+                classes[way.class as usize] += 1;
+                if way.route != NONE {
+                    routes[way.route as usize] += 1;
+                }
+            }
+        }
+        for request in self.requests_where(|r| r.has(crate::class::OWN_ROUTE)) {
+            routes[request.route as usize] += 1;
+        }
+        let mut links = vec![0u32; self.links.span()];
+        for (index, route) in self.routes.iter() {
+            assert_eq!(route.refs, routes[index as usize], "references on route {index}");
+            route.links().iter().for_each(|link| links[*link as usize] += 1);
+        }
+        let mut meters = vec![0u32; self.meters.span()];
+        for (index, link) in self.links.iter() {
+            assert_eq!(link.refs, links[index as usize], "references on link {index}");
+            meters[link.meter as usize] += 1;
+        }
+        for (index, class) in self.classes.iter() {
+            assert_eq!(class.refs, classes[index as usize], "references on class {index}");
+        }
+        for (index, meter) in self.meters.iter() {
+            assert_eq!(meter.refs, meters[index as usize], "references on meter {index}");
+            assert_eq!(meter.refs == 0, meter.idle != 0, "meter {index} idle and used");
+        }
+        assert_eq!(self.names.idle_classes.iter().count(), self.idle_classes());
+    }
+
+    fn idle_classes(&self) -> usize {
+        self.classes.iter().filter(|(_, class)| class.idle != 0).count()
+    }
+}

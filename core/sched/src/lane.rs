@@ -1,0 +1,160 @@
+//! A lane: one resource's slots, its virtual time, and the heads that are ready for it.
+//!
+//! ```text
+//!   urgent: FIFO ──────────────► before everything, holds no slots
+//!   reserved: heap by R ───────► those due, before shares
+//!   ready: a heap for each size, by (S, arrival)
+//!            size 1: ●●●●   size 2: ●●   size 4: ●     the true head is the least root;
+//!                                                      who may overtake it is a root too
+//! ```
+//!
+//! The two lanes contend for different things (memory and processor; the device), so
+//! each has its own tags. Meters and reservations belong to classes and span both.
+
+use model::{Lane, Time};
+
+use crate::class::Queue;
+use crate::heap::{Heap, Places};
+use crate::slots::{SIZES_MAX, slots_of};
+
+#[derive(Debug)]
+pub(crate) struct LaneState {
+    pub(crate) slots_max: u32,
+    /// Slots held by running requests; above `slots_max` only after that was lowered.
+    pub(crate) held: u32,
+    /// Virtual time.
+    pub(crate) v: crate::tags::VirtualTime,
+    pub(crate) ready: Ready,
+    /// Classes with a promise and a head that counts towards it, by R.
+    pub(crate) reserved: Heap,
+    pub(crate) reserved_places: Places,
+    /// Requests that are never delayed.
+    pub(crate) urgent: Queue,
+    /// Meters with waiters of this lane, by due time.
+    pub(crate) deadlines: Heap,
+    pub(crate) deadline_places: Places,
+    /// Where each queue (class × 4 + direction) stands among its meter's waiters.
+    pub(crate) waiting_places: Places,
+}
+
+/// Flows with a ready head, by the size of that head.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    heaps: [Heap; SIZES_MAX],
+    /// Bit i: heap i is not empty.
+    occupied: u64,
+    pub(crate) places: Places,
+}
+
+/// The lanes, in the order of their indices.
+pub(crate) const LANES: [Lane; 2] = [Lane::Cached, Lane::Device];
+/// Index of the device lane.
+pub(crate) const DEVICE: usize = Lane::Device as usize;
+
+impl LaneState {
+    pub(crate) fn new(slots_max: u32) -> LaneState {
+        LaneState {
+            slots_max: slots_max.max(1),
+            held: 0,
+            v: crate::tags::VirtualTime::ZERO,
+            ready: Ready::default(),
+            reserved: Heap::default(),
+            reserved_places: Places::default(),
+            urgent: Queue::default(),
+            deadlines: Heap::default(),
+            deadline_places: Places::default(),
+            waiting_places: Places::default(),
+        }
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        self.slots_max.saturating_sub(self.held)
+    }
+
+    /// How many slots a head of that size holds here.
+    pub(crate) fn slots(&self, size: u8) -> u32 {
+        slots_of(size, self.slots_max)
+    }
+
+    /// The class with the earliest R and that R.
+    pub(crate) fn first_reserved(&self) -> Option<(Time, u32)> {
+        self.reserved.first().map(|(key, class)| (crate::tags::time_of_key(key), class))
+    }
+
+    /// Makes room for `classes` classes.
+    pub(crate) fn grow_classes(&mut self, classes: usize) {
+        self.ready.places.grow(classes);
+        self.reserved_places.grow(classes);
+        self.waiting_places.grow(classes * crate::class::QUEUES);
+    }
+}
+
+impl Ready {
+    /// Puts a class into the heap of `size`; it stands in no other one.
+    pub(crate) fn put(&mut self, size: u8, key: u128, class: u32) {
+        self.heaps[usize::from(size)].put(key, class, &mut self.places);
+        self.occupied |= 1 << size;
+    }
+
+    pub(crate) fn remove(&mut self, size: u8, class: u32) {
+        let heap = &mut self.heaps[usize::from(size)];
+        heap.remove(class, &mut self.places);
+        if heap.is_empty() {
+            self.occupied &= !(1 << size);
+        }
+    }
+
+    /// The least key of all: its size and class.
+    pub(crate) fn first(&self) -> Option<(u8, u32)> {
+        self.least_of(self.occupied)
+    }
+
+    /// The least key among the sizes up to `size`.
+    pub(crate) fn first_up_to(&self, size: u8) -> Option<(u8, u32)> {
+        self.least_of(self.occupied & ((2 << size) - 1))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        for heap in &mut self.heaps {
+            heap.clear(&mut self.places);
+        }
+        self.occupied = 0;
+    }
+
+    /// Every class in it, with its size and key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u8, u128, u32)> {
+        let sizes = self.heaps.iter().enumerate();
+        sizes.flat_map(|(size, heap)| heap.iter().map(move |(key, class)| (size as u8, key, class)))
+    }
+
+    /// Panics unless the heaps are in order and the bits say which are empty.
+    pub(crate) fn check(&self) {
+        for (size, heap) in self.heaps.iter().enumerate() {
+            heap.check(&self.places);
+            assert_eq!(self.occupied >> size & 1 == 0, heap.is_empty(), "size {size} mislabelled");
+        }
+    }
+
+    fn least_of(&self, mut sizes: u64) -> Option<(u8, u32)> {
+        let mut best: Option<(u128, u8, u32)> = None;
+        while sizes != 0 {
+            let size = sizes.trailing_zeros() as u8;
+            sizes &= sizes - 1;
+            let (key, class) = self.heaps[usize::from(size)].first().expect("its bit is set");
+            if best.is_none_or(|(least, _, _)| key < least) {
+                best = Some((key, size, class));
+            }
+        }
+        best.map(|(_, size, class)| (size, class))
+    }
+}
+
+impl Default for Ready {
+    fn default() -> Ready {
+        Ready {
+            heaps: std::array::from_fn(|_| Heap::default()),
+            occupied: 0,
+            places: Places::default(),
+        }
+    }
+}

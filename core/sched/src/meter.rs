@@ -1,0 +1,379 @@
+//! Meters: rates that requests must pay, kept as the time at which the debt is paid off.
+//!
+//! ```text
+//!   due ≤ now: one more may go        due += units / rate   (exact: the rest is carried)
+//!   ────────┬───────────┬──────────────┬───────► time
+//!        now − burst   now            due
+//!           └ credit kept from idleness is at most the burst
+//! ```
+//!
+//! A debt, not a bucket: a request larger than the burst goes as soon as nothing is
+//! owed and its cost is paid off afterwards, so no limit ever freezes a request that
+//! is larger than what it lets through at once.
+//!
+//! Waiters stand in one heap for each lane, ordered by start-time fair queueing of
+//! the meter's own: its virtual time counts what *it* let through, so that weights
+//! hold among those who share a meter whatever happens beside it.
+
+use model::{KindSet, Limit, Rate, RuleSet, Time, Weight};
+
+use crate::classify::KeyValue;
+use crate::heap::Heap;
+use crate::slab::NONE;
+use crate::tags::VirtualTime;
+
+/// How long a meter's idleness may be made up for where its limit names no burst:
+/// the longest usual gap between two chances to dispatch. The burst is then 50 ms of
+/// the rate, or the request in hand if that is more: over 10 s at most 0.5 % and a request.
+pub(crate) const CATCH_UP_NS: u64 = 50_000_000;
+
+/// A rate and the time at which what was charged to it is paid off.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pacer {
+    rate: Rate,
+    due_ns: u64,
+    /// Part of a nanosecond that `due_ns` lacks, in units of 1 ns / rate; below the rate.
+    carry: u64,
+}
+
+/// One meter.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    pub(crate) pacer: Pacer,
+    /// As the limit says, in the rate's unit.
+    burst: Option<u64>,
+    /// Start tag of whom it last let through, in its own units.
+    pub(crate) v: VirtualTime,
+    /// Queues (class × 4 + direction) whose head waits here, by lane.
+    pub(crate) waiting: [Heap; 2],
+    /// Heads that have paid and wait for slots, by lane.
+    held: [u32; 2],
+    /// What those heads paid.
+    held_units: u64,
+    /// Links to it.
+    pub(crate) refs: u32,
+    /// Its number among the idle; 0 while it is referenced.
+    pub(crate) idle: u64,
+    pub(crate) key: MeterKey,
+}
+
+/// What a meter is recognised by when rules change or a key comes back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MeterKey {
+    pub(crate) owner: Owner,
+    pub(crate) in_bytes: bool,
+    pub(crate) key: Vec<KeyValue>,
+}
+
+/// Whose limit a meter enforces.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// The n-th limit of a rule with these kinds and this unit.
+    Rule { name: String, kinds: Vec<model::Kind>, nth: usize },
+    /// A `[[meter]]`.
+    Meter { name: String },
+}
+
+/// A class's standing with a meter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) class: u32,
+    pub(crate) meter: u32,
+    /// Finish tag of its last passage, in the meter's virtual time.
+    pub(crate) finish: VirtualTime,
+    /// Routes that use it.
+    pub(crate) refs: u32,
+}
+
+/// The meters that one subject's requests of one kind pay, in rule order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) links: [u32; RuleSet::METERS_MAX],
+    pub(crate) len: u8,
+    /// Kinds of subjects, and requests that outlived a change of rules.
+    pub(crate) refs: u32,
+}
+
+impl Pacer {
+    /// A pacer with nothing owed.
+    pub(crate) fn new(rate: Rate) -> Pacer {
+        Pacer { rate, due_ns: 0, carry: 0 }
+    }
+
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// When nothing is owed, rounded up: nobody goes early.
+    pub(crate) fn due(&self) -> Time {
+        Time::from_nanos(self.due_ns.saturating_add(u64::from(self.carry > 0)))
+    }
+
+    /// Charges `units`; credit from before `now` counts up to `span_ns`, or, where that is
+    /// `None`, up to `default_ns` or the time of these units, whichever is longer.
+    pub(crate) fn charge(&mut self, units: u64, span_ns: Option<u64>, now: Time) {
+        let (whole, rest) = self.time_of(units);
+        let span_ns = span_ns.unwrap_or(CATCH_UP_NS.max(whole));
+        let floor = now.as_nanos().saturating_sub(span_ns);
+        if self.due_ns < floor {
+            (self.due_ns, self.carry) = (floor, 0);
+        }
+        self.due_ns = self.due_ns.saturating_add(whole);
+        self.carry += rest;
+        if self.carry >= self.rate.per_sec() {
+            self.carry -= self.rate.per_sec();
+            self.due_ns = self.due_ns.saturating_add(1);
+        }
+    }
+
+    /// Charges `units` to a promise: credit from before `now` counts up to `span_ns` and
+    /// the time of these units.
+    pub(crate) fn charge_late(&mut self, units: u64, span_ns: u64, now: Time) {
+        let (whole, _) = self.time_of(units);
+        self.charge(units, Some(span_ns.saturating_add(whole)), now);
+    }
+
+    /// Takes back a charge of `units`.
+    pub(crate) fn refund(&mut self, units: u64) {
+        let (mut whole, rest) = self.time_of(units);
+        if self.carry < rest {
+            self.carry += self.rate.per_sec();
+            whole += 1;
+        }
+        self.carry -= rest;
+        self.due_ns = self.due_ns.saturating_sub(whole);
+    }
+
+    /// Changes the rate: what is owed stays owed and what is saved stays saved, in units.
+    pub(crate) fn set_rate(&mut self, rate: Rate, now: Time) {
+        let (old, new) = (u128::from(self.rate.per_sec()), u128::from(rate.per_sec()));
+        let now_ns = now.as_nanos();
+        self.rate = rate;
+        if self.due_ns >= now_ns {
+            let owed = u128::from(self.due_ns - now_ns) * old + u128::from(self.carry);
+            let wait = u64::try_from(owed / new).unwrap_or(u64::MAX);
+            self.due_ns = now_ns.saturating_add(wait);
+            self.carry = (owed % new) as u64;
+        } else {
+            let saved = u128::from(now_ns - self.due_ns) * old - u128::from(self.carry);
+            let span = u64::try_from(saved / new).unwrap_or(u64::MAX);
+            (self.due_ns, self.carry) = (now_ns.saturating_sub(span), 0);
+        }
+    }
+
+    /// Whole nanoseconds and the rest that `units` take.
+    fn time_of(&self, units: u64) -> (u64, u64) {
+        let per_sec = self.rate.per_sec();
+        if let Some(scaled) = units.checked_mul(1_000_000_000) {
+            return (scaled / per_sec, scaled % per_sec);
+        }
+        let scaled = u128::from(units) * 1_000_000_000;
+        let whole = u64::try_from(scaled / u128::from(per_sec)).unwrap_or(u64::MAX);
+        (whole, (scaled % u128::from(per_sec)) as u64)
+    }
+}
+
+impl Meter {
+    pub(crate) fn new(limit: &Limit, key: MeterKey) -> Meter {
+        Meter {
+            pacer: Pacer::new(limit.rate),
+            burst: limit.burst,
+            v: VirtualTime::default(),
+            waiting: [Heap::default(), Heap::default()],
+            held: [0; 2],
+            held_units: 0,
+            refs: 0,
+            idle: 0,
+            key,
+        }
+    }
+
+    /// Takes a new rate and burst of the same unit.
+    pub(crate) fn set_limit(&mut self, limit: &Limit, now: Time) {
+        if limit.rate != self.pacer.rate {
+            self.pacer.set_rate(limit.rate, now);
+        }
+        self.burst = limit.burst;
+    }
+
+    /// Whether it may let a waiter of that lane go to the ready heads, were it due. Those
+    /// who have paid and wait for slots are held to the burst, lest a stalled device
+    /// gather any number of them and serve them at once; one for each lane is always
+    /// let go, lest a lane without slots block the other.
+    pub(crate) fn gate_open(&self, lane: usize) -> bool {
+        self.held[lane] == 0 || self.held_units < self.burst_units()
+    }
+
+    /// Whether a head that arrives now may pass without waiting.
+    pub(crate) fn lets_pass(&self, lane: usize, now: Time) -> bool {
+        self.pacer.due() <= now && self.waiting[lane].is_empty() && self.gate_open(lane)
+    }
+
+    /// Charges `units`, at once and whatever is owed.
+    pub(crate) fn charge(&mut self, units: u64, now: Time) {
+        self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
+    }
+
+    pub(crate) fn hold(&mut self, lane: usize, units: u64) {
+        self.held[lane] += 1;
+        self.held_units += units;
+    }
+
+    pub(crate) fn unhold(&mut self, lane: usize, units: u64) {
+        self.held[lane] -= 1;
+        self.held_units -= units;
+    }
+
+    /// Whether it differs from a new one: it owes something, or has not regained its burst.
+    pub(crate) fn remembers(&self, now: Time) -> bool {
+        let span = self.burst.map_or(CATCH_UP_NS, |burst| self.span_of(burst));
+        self.pacer.due().as_nanos() > now.as_nanos().saturating_sub(span)
+    }
+
+    /// How many heads hold a payment, by lane.
+    pub(crate) fn held(&self) -> ([u32; 2], u64) {
+        (self.held, self.held_units)
+    }
+
+    fn burst_units(&self) -> u64 {
+        let rate = self.pacer.rate;
+        self.burst
+            .unwrap_or_else(|| (rate.per_sec() / 1_000).saturating_mul(CATCH_UP_NS / 1_000_000))
+    }
+
+    fn span_of(&self, units: u64) -> u64 {
+        self.pacer.time_of(units).0
+    }
+}
+
+impl MeterKey {
+    /// The key of a rule's limit: of its kinds and unit the `nth`.
+    pub(crate) fn of_rule(
+        name: &str,
+        kinds: KindSet,
+        rate: Rate,
+        nth: usize,
+        key: Vec<KeyValue>,
+    ) -> MeterKey {
+        let owner = Owner::Rule { name: name.into(), kinds: kinds.iter().collect(), nth };
+        MeterKey { owner, in_bytes: in_bytes(rate), key }
+    }
+
+    /// The key of a `[[meter]]`.
+    pub(crate) fn of_meter(name: &str, rate: Rate, key: Vec<KeyValue>) -> MeterKey {
+        MeterKey { owner: Owner::Meter { name: name.into() }, in_bytes: in_bytes(rate), key }
+    }
+
+    /// The limit that this key stands for in `rules`, if there still is one.
+    pub(crate) fn limit_in<'r>(&self, rules: &'r RuleSet) -> Option<&'r Limit> {
+        let same_unit = |limit: &&Limit| in_bytes(limit.rate) == self.in_bytes;
+        match &self.owner {
+            Owner::Rule { name, kinds, nth } => {
+                let rule = rules.rules.iter().find(|rule| rule.name == *name)?;
+                let set: KindSet = kinds.iter().copied().collect();
+                rule.limits.iter().filter(same_unit).filter(|l| l.kinds == set).nth(*nth)
+            }
+            Owner::Meter { name } => {
+                let meter = rules.meters.iter().find(|meter| meter.name == *name)?;
+                Some(&meter.limit).filter(same_unit)
+            }
+        }
+    }
+}
+
+pub(crate) fn in_bytes(rate: Rate) -> bool {
+    matches!(rate, Rate::Bytes(_))
+}
+
+impl Link {
+    /// Takes the next turn at a meter whose virtual time is `v`: the start tag of `units`.
+    pub(crate) fn take_turn(&mut self, v: VirtualTime, units: u64, weight: Weight) -> VirtualTime {
+        let start = self.finish.max(v);
+        self.finish = start.after(units, weight);
+        start
+    }
+
+    /// Gives a turn back, if no later one was taken.
+    pub(crate) fn give_back(&mut self, start: VirtualTime, units: u64, weight: Weight) {
+        if self.finish == start.after(units, weight) {
+            self.finish = start;
+        }
+    }
+}
+
+impl Route {
+    /// A route over these links; more than the model's bound cannot be configured.
+    pub(crate) fn new(links: &[u32]) -> Route {
+        let mut route =
+            Route { links: [NONE; RuleSet::METERS_MAX], len: links.len() as u8, refs: 0 };
+        route.links[..links.len()].copy_from_slice(links);
+        route
+    }
+
+    pub(crate) fn links(&self) -> &[u32] {
+        &self.links[..usize::from(self.len)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ns: u64) -> Time {
+        Time::from_nanos(ns)
+    }
+
+    #[test]
+    fn a_rate_that_divides_no_second_loses_nothing_to_rounding() {
+        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap());
+        let mut now = at(0);
+        let mut times = Vec::new();
+        for _ in 0..7 {
+            times.push(now.as_nanos());
+            pacer.charge(1, Some(0), now);
+            now = pacer.due();
+        }
+        // Charged at the rounded-up time with no burst, the lost part of a nanosecond stays lost.
+        assert_eq!(times[..4], [0, 333_333_334, 666_666_668, 1_000_000_002]);
+        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap());
+        let mut now = at(1_000_000_000);
+        for _ in 0..4 + 300 {
+            pacer.charge(1, Some(333_333_334), now);
+            now = pacer.due().max(now);
+        }
+        assert_eq!(now, at(1_000_000_000 - 333_333_334 + 101_333_333_334));
+    }
+
+    #[test]
+    fn a_refund_undoes_a_charge_exactly() {
+        let mut pacer = Pacer::new(Rate::bytes_per_sec(7_000_000).unwrap());
+        pacer.charge(4096, Some(0), at(1_000));
+        let before = (pacer.due_ns, pacer.carry);
+        pacer.charge(65_537, Some(0), at(1_000));
+        pacer.refund(65_537);
+        assert_eq!((pacer.due_ns, pacer.carry), before);
+    }
+
+    #[test]
+    fn a_new_rate_keeps_the_debt_in_units_and_refills_nothing() {
+        let now = at(10_000_000_000);
+        let mut pacer = Pacer::new(Rate::ops_per_sec(1).unwrap());
+        pacer.charge(1, Some(0), now);
+        assert_eq!(pacer.due(), at(11_000_000_000));
+        pacer.set_rate(Rate::ops_per_sec(1_000).unwrap(), now);
+        assert_eq!(pacer.due(), at(10_001_000_000));
+        pacer.set_rate(Rate::ops_per_sec(10).unwrap(), at(10_003_000_000));
+        // Two operations saved at 1000/s are two operations at 10/s.
+        assert_eq!(pacer.due(), at(10_003_000_000 - 200_000_000));
+    }
+
+    #[test]
+    fn idleness_is_made_up_for_by_the_burst_and_no_more() {
+        let mut pacer = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap());
+        pacer.charge(1_000, None, at(60_000_000_000));
+        assert_eq!(pacer.due(), at(60_000_000_000 - 50_000_000 + 1_000_000));
+        let mut large = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap());
+        large.charge(1_000_000, None, at(60_000_000_000));
+        assert_eq!(large.due(), at(60_000_000_000));
+    }
+}

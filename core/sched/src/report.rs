@@ -1,0 +1,141 @@
+//! What each subject and each class had and has: what `sluice top` shows.
+//!
+//! Sums are kept as requests complete; what is queued and running per subject is
+//! counted when somebody asks, so that dispatch need not touch the subject.
+
+use model::{Amount, Bytes, Direction, Identity, Nanos, Ops, PathSet, Weight};
+
+use crate::class::{Request, Stage};
+use crate::classify::KeyValue;
+use crate::dispatcher::Dispatcher;
+use crate::ids::{ClassId, SubjectId};
+
+/// Sums since the subject or class was first seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Payload read.
+    pub read: Bytes,
+    /// Payload written.
+    pub written: Bytes,
+    /// Backend operations.
+    pub ops: Ops,
+    /// Time from arrival to dispatch.
+    pub queue_time: Nanos,
+    /// Time from dispatch to completion.
+    pub service_time: Nanos,
+    /// Charged cost.
+    pub cost: Nanos,
+    /// Requests completed.
+    pub requests: u64,
+}
+
+/// One subject's figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubjectReport {
+    /// Its id.
+    pub id: SubjectId,
+    /// Who it is.
+    pub who: Identity,
+    /// Which rule directories it works in.
+    pub paths: PathSet,
+    /// Its sums.
+    pub usage: Usage,
+    /// Requests waiting now.
+    pub queued: u32,
+    /// Requests running now.
+    pub running: u32,
+    /// Slots of both lanes held now.
+    pub slots: u32,
+    /// Whether a request of its is, or stands behind, a head that waits for a meter.
+    pub throttled: bool,
+}
+
+/// One class's figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassReport {
+    /// Its id.
+    pub id: ClassId,
+    /// The rule that makes it; `default` where none matched.
+    pub rule: String,
+    /// The values of the rule's `per` fields, in its order; empty also for the class that
+    /// takes the keys beyond `max_classes`.
+    pub key: Vec<KeyValue>,
+    /// Its weight.
+    pub weight: Weight,
+    /// Its sums.
+    pub usage: Usage,
+    /// Requests waiting now.
+    pub queued: u32,
+    /// Requests running now.
+    pub running: u32,
+    /// Device slots held now.
+    pub slots: u32,
+    /// Whether a head waits for a meter.
+    pub throttled: bool,
+}
+
+impl Usage {
+    /// Adds one completed request.
+    pub(crate) fn add(&mut self, request: &Request, served: Amount, service: Nanos) {
+        match request.kind.direction() {
+            Direction::Read => self.read += served.bytes,
+            Direction::Write => self.written += served.bytes,
+            Direction::Metadata => {}
+        }
+        self.ops += served.ops;
+        self.queue_time += request.started.since(request.arrived) + request.waited;
+        self.service_time += service;
+        self.cost += Nanos::new(request.cost);
+        self.requests += 1;
+    }
+}
+
+impl Dispatcher {
+    /// Every subject that is referenced, and those lately gone; O(subjects + requests).
+    pub fn subjects(&self) -> impl Iterator<Item = SubjectReport> {
+        let mut now = vec![(0u32, 0u32, 0u32, false); self.subjects.span()];
+        for (_, request) in self.requests.iter() {
+            let (queued, running, slots, throttled) = &mut now[request.subject as usize];
+            match request.stage {
+                Stage::Running => {
+                    *running += 1;
+                    *slots += request.slots;
+                }
+                Stage::Urgent => *queued += 1,
+                Stage::Queued => {
+                    *queued += 1;
+                    let flow = &self.classes[request.class].flows[usize::from(request.lane)];
+                    *throttled |= flow.waiting >> request.queue & 1 == 1;
+                }
+            }
+        }
+        self.subjects.iter().map(move |(index, subject)| {
+            let (queued, running, slots, throttled) = now[index as usize];
+            SubjectReport {
+                id: SubjectId { index, generation: self.subjects.generation(index) },
+                who: subject.who.clone(),
+                paths: subject.paths,
+                usage: subject.usage,
+                queued,
+                running,
+                slots,
+                throttled,
+            }
+        })
+    }
+
+    /// Every class in use, and those lately idle; O(classes).
+    pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
+        self.classes.iter().map(|(index, class)| ClassReport {
+            id: ClassId { index, generation: self.classes.generation(index) },
+            rule: class.key.rule.clone(),
+            key: class.key.values.clone(),
+            weight: class.weight,
+            usage: class.usage,
+            queued: class.queued,
+            running: class.running,
+            slots: class.held,
+            throttled: class.flows.iter().any(|flow| flow.waiting != 0),
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Slots: how much of the back end's parallelism a request holds while it runs.
+//!
+//! Sizes are powers of two, the greatest being D itself, so that the ready heads
+//! of one size stand in one heap and "who fits" is a look at a few heap roots:
+//!
+//! ```text
+//!   size 0 1 2 3 …  ceil(log2 D)          D = 48:  1 2 4 8 16 32 48
+//!   slots 1 2 4 8 …  D
+//! ```
+//!
+//! A request that needs more than D slots could never run; it holds D and runs alone.
+
+/// The most sizes there can be: D is a u32.
+pub(crate) const SIZES_MAX: usize = 33;
+
+/// How many slots a size holds where there are `slots_max`.
+pub(crate) fn slots_of(size: u8, slots_max: u32) -> u32 {
+    1u32.checked_shl(u32::from(size)).map_or(slots_max, |slots| slots.min(slots_max))
+}
+
+/// The size of a request that costs `cost` where the smallest costs `unit`.
+pub(crate) fn size_of(cost: u64, unit: u64, slots_max: u32) -> u8 {
+    let unit = unit.max(1);
+    let mut size = 0;
+    while size < largest(slots_max) && unit << size < cost {
+        size += 1;
+    }
+    size
+}
+
+/// The size that holds all of `slots_max`.
+pub(crate) fn largest(slots_max: u32) -> u8 {
+    (u32::BITS - (slots_max.max(1) - 1).leading_zeros()) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_two_and_the_last_is_everything() {
+        let sizes: Vec<u32> = (0..=largest(48)).map(|size| slots_of(size, 48)).collect();
+        assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 48]);
+        assert_eq!((largest(1), largest(64), largest(u32::MAX)), (0, 6, 32));
+        assert_eq!(slots_of(32, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_request_larger_than_the_device_holds_all_of_it() {
+        assert_eq!(size_of(20, 20, 8), 0);
+        assert_eq!(size_of(21, 20, 8), 1);
+        assert_eq!(size_of(80, 20, 8), 2);
+        assert_eq!(size_of(20_000, 20, 8), 3);
+        assert_eq!(slots_of(size_of(20_000, 20, 10), 10), 10);
+    }
+}

@@ -1,0 +1,211 @@
+//! A tiny deterministic server around the dispatcher, under invented time.
+//!
+//! A device lane of D slots; a request runs for its cost at the rate its slots give it, so
+//! one that holds s slots for t seconds is s·t slot-seconds of service. Clients are closed
+//! loops: each keeps a number of requests outstanding.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{
+    Amount, Bytes, Identity, JobId, Kind, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
+    PathSet, Rate, Rule, RuleSet, Time, Weight,
+};
+use sluice_sched::{Arrival, CostMode, Costs, Curve, Dispatcher, LaneCosts, SubjectId, Target};
+
+/// A server: the dispatcher, its clients, and what runs.
+pub(crate) struct World {
+    pub(crate) sched: Dispatcher,
+    pub(crate) now: Time,
+    pub(crate) clients: Vec<Client>,
+    running: BTreeMap<(Time, u64), Job>,
+    count: u64,
+    service: fn(Kind, u64) -> u64,
+}
+
+/// One closed loop.
+pub(crate) struct Client {
+    pub(crate) subject: SubjectId,
+    pub(crate) kind: Kind,
+    pub(crate) bytes: u64,
+    pub(crate) lane: Lane,
+    /// How many it keeps outstanding.
+    pub(crate) depth: u32,
+    pub(crate) outstanding: u32,
+    /// Requests completed.
+    pub(crate) done: u64,
+    /// When each was dispatched, in ns.
+    pub(crate) starts: Vec<u64>,
+}
+
+struct Job {
+    id: sluice_sched::RequestId,
+    client: usize,
+    amount: Amount,
+}
+
+/// The first request costs this and holds one slot; others in proportion to their bytes.
+pub(crate) const UNIT_BYTES: u64 = 4096;
+
+pub(crate) const fn ms(count: u64) -> Time {
+    Time::from_nanos(count * 1_000_000)
+}
+
+/// A target of D slots whose smallest request costs `unit_ns` and the others in proportion.
+pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
+    let line = |ns: u64| {
+        let point = |units: u64| (Bytes::new(units * UNIT_BYTES), Nanos::new(units * ns));
+        Curve::new(&[point(1), point(2)]).unwrap()
+    };
+    let costs =
+        |ns| LaneCosts { read: line(ns), write: line(ns), ops: [Nanos::new(ns); Kind::COUNT] };
+    let costs =
+        Costs { cached: costs(unit_ns), device: costs(unit_ns), mode: CostMode::Calibrated };
+    Target { name: "t".into(), slots_max, threads: slots_max, costs }
+}
+
+pub(crate) fn who(job: &str) -> Identity {
+    let job = JobId::new(job).unwrap();
+    Identity { job, uid: 1000, gid: 1000, projid: None, nid: Nid::local() }
+}
+
+/// A rule for one job.
+pub(crate) fn rule(job: &str, weight: u32) -> Rule {
+    Rule {
+        name: job.into(),
+        matcher: format!("jobid={{{job}}}").parse::<Match>().unwrap(),
+        per: vec![],
+        weight: Weight::new(weight).unwrap(),
+        reserve: None,
+        limits: vec![],
+        slots: None,
+        write_mode: None,
+        max_classes: None,
+    }
+}
+
+pub(crate) fn ops(per_sec: u64) -> Rate {
+    Rate::ops_per_sec(per_sec).unwrap()
+}
+
+pub(crate) fn limit(rate: Rate) -> Limit {
+    Limit { kinds: KindSet::ALL, rate, burst: None }
+}
+
+/// A meter that all of these jobs share.
+pub(crate) fn shared(name: &str, jobs: &str, rate: Rate) -> MeterRule {
+    let matcher = format!("jobid={{{jobs}}}").parse().unwrap();
+    MeterRule { name: name.into(), matcher, per: vec![], limit: limit(rate) }
+}
+
+pub(crate) fn rules(rules: Vec<Rule>, meters: Vec<MeterRule>) -> Arc<RuleSet> {
+    let mut set = RuleSet::default();
+    set.rules = rules;
+    set.meters = meters;
+    Arc::new(set)
+}
+
+impl World {
+    /// A world where a request of n units runs for `unit_ns` times n divided by its slots.
+    pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> World {
+        World {
+            sched: Dispatcher::new(target, rules),
+            now: Time::ZERO,
+            clients: Vec::new(),
+            running: BTreeMap::new(),
+            count: 0,
+            service: |_, ns| ns,
+        }
+    }
+
+    /// Adds a client; it starts when the world next runs.
+    pub(crate) fn client(&mut self, job: &str, kind: Kind, units: u64, depth: u32) -> usize {
+        let subject = self.sched.subject(&who(job), PathSet::default());
+        let bytes = if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 };
+        self.clients.push(Client {
+            subject,
+            kind,
+            bytes,
+            lane: Lane::Device,
+            depth,
+            outstanding: 0,
+            done: 0,
+            starts: Vec::new(),
+        });
+        self.clients.len() - 1
+    }
+
+    /// Runs until `end`.
+    pub(crate) fn run(&mut self, end: Time) {
+        loop {
+            self.refill();
+            self.dispatch();
+            let next = self.running.keys().next().map(|(time, _)| *time);
+            let next = [next, self.sched.next_deadline()].into_iter().flatten().min();
+            match next {
+                Some(time) if time <= end => self.now = time,
+                _ => break,
+            }
+            self.complete();
+        }
+        self.now = end;
+    }
+
+    /// Requests that each client completed between now and `end`.
+    pub(crate) fn served(&mut self, end: Time) -> Vec<u64> {
+        let before: Vec<u64> = self.clients.iter().map(|c| c.done).collect();
+        self.run(end);
+        self.clients.iter().zip(before).map(|(c, b)| c.done - b).collect()
+    }
+
+    fn refill(&mut self) {
+        // One each in turn, so that no client's requests stand in a block.
+        loop {
+            let mut added = false;
+            for index in 0..self.clients.len() {
+                let client = &mut self.clients[index];
+                if client.outstanding >= client.depth {
+                    continue;
+                }
+                client.outstanding += 1;
+                let amount = Amount::new(client.bytes, 1);
+                let (subject, kind, lane) = (client.subject, client.kind, client.lane);
+                let arrival = Arrival { subject, kind, amount, lane, token: index as u64 };
+                self.sched.enqueue(arrival, self.now);
+                added = true;
+            }
+            if !added {
+                return;
+            }
+        }
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(next) = self.sched.poll_dispatch(self.now) {
+            let client = &mut self.clients[next.token as usize];
+            client.starts.push(self.now.as_nanos());
+            let amount = Amount::new(client.bytes, 1);
+            let cost = self.sched.target().costs.charge(next.lane, next.kind, amount).get();
+            // All slots together serve one cost-second a second.
+            let max = u64::from(self.sched.target().slots_max);
+            let ns = (self.service)(next.kind, cost) * max / u64::from(next.slots.max(1));
+            self.count += 1;
+            let job = Job { id: next.id, client: next.token as usize, amount };
+            self.running.insert((self.now + Nanos::new(ns), self.count), job);
+        }
+    }
+
+    fn complete(&mut self) {
+        while let Some(entry) = self.running.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let job = entry.remove();
+            self.clients[job.client].done += 1;
+            self.clients[job.client].outstanding -= 1;
+            self.sched.complete(job.id, job.amount, self.now);
+        }
+    }
+}
