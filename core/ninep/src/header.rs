@@ -1,8 +1,10 @@
 //! Headers alone: finding where a frame ends, and the paths where payload should
 //! stay where it lies.
 //!
+//! ```text
 //!   Twrite:  ┌ 23 bytes: write_header ┐┌ payload: spliced or written from the buffer ┐
 //!   Rread:   ┌ 11 bytes: read_reply_header ┐┌ payload: spliced from the file ┐
+//! ```
 
 use crate::types::{Fid, HEADER_LEN, Tag};
 

@@ -1,8 +1,10 @@
 //! 9P2000.L on the wire: messages to bytes and back, and nothing else.
 //!
+//! ```text
 //!   bytes ─► frame_len ─► one frame ─► Request::decode ─► (Tag, Request<'frame>)
 //!                                                              server acts
 //!   bytes ◄──────────── out: Vec<u8> ◄─ Reply::encode ◄─ (Tag, Reply<'data>)
+//! ```
 //!
 //! A client uses the other two corners, `Request::encode` and `Reply::decode`.
 //! Decoded messages borrow from the frame: strings are bytes, because file names

@@ -1,11 +1,13 @@
 //! One table of messages makes the enum, its decoder and its encoder, so that the
 //! two directions cannot drift apart.
 //!
+//! ```text
 //!   116 Read { fid: Fid = fid, "the open file"; offset: u64 = u64, "…"; … }
 //!   │   │      │    │     │    └ doc of the field
 //!   │   │      │    │     └ method of `Get` and `Put` that codes it
 //!   │   │      └────┴ field and type; the order is the order on the wire
 //!   └───┴ type on the wire and variant
+//! ```
 //!
 //! A body that is one value of its own has it in parentheses instead.
 
