@@ -360,7 +360,7 @@ mod tests {
     }
 
     /// The text, with what is at fault between ⟨ ⟩, and the message.
-    const REFUSED: [(&str, &str); 28] = [
+    const REFUSED: [(&str, &str); 30] = [
         ("⟨⟩", "the condition is empty; write \"*\" for every request"),
         ("  ⟨⟩", "the condition is empty; write \"*\" for every request"),
         ("* ⟨u⟩id={1}", "'u' stands where & or , should"),
@@ -403,6 +403,8 @@ mod tests {
             "projid={⟨4294967295⟩}",
             "\"4294967295\" is not an id from 0 to 4294967294, nor -1 for \"not known\"",
         ),
+        ("gid={⟨+5⟩}", "\"+5\" is not an id from 0 to 4294967294, nor -1 for \"not known\""),
+        ("gid={⟨0x+5⟩}", "\"0x+5\" is not an id from 0 to 4294967294, nor -1 for \"not known\""),
         ("opcode={read ⟨ost_write⟩}", "\"ost_write\" is Lustre's name: here it is \"write\""),
         (
             "opcode={⟨reads⟩}",

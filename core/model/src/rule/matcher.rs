@@ -463,6 +463,7 @@ mod tests {
         assert!(excludes("opcode={read}", "opcode={write},opcode={open}"));
         assert!(excludes("path={/a}", "path={/b /c}"));
         assert!(!excludes("uid={1}", "gid={2}"));
+        assert!(!excludes("uid={1 2}", "uid={2 3}"));
         assert!(!excludes("uid={1},gid={2}", "uid={2}"));
         assert!(!excludes("*", "uid={2}"));
     }

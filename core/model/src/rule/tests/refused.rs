@@ -335,6 +335,19 @@ fn more_meters_than_a_request_can_pay_are_refused() {
 }
 
 #[test]
+fn meters_too_long_to_compare_count_as_paid_together() {
+    let meter = |i: usize| {
+        let uids: Vec<String> = (i * 1024..(i + 1) * 1024).map(|uid| uid.to_string()).collect();
+        let list = uids.join(" ");
+        format!("[[meter]]\nname = \"m{i}\"\nmatch = \"uid={{{list}}}\"\nrate = \"1ops/s\"\n")
+    };
+    let text = |count| (0..count).map(meter).collect::<String>();
+    assert!(RuleSet::parse(&text(8)).is_ok());
+    let error = refusal(&text(30));
+    assert!(error.contains("meters, its rule's limits included"), "{error}");
+}
+
+#[test]
 fn sections_and_lists_have_bounds() {
     let rules: String = (0..1025).map(|i| format!("[[rule]]\nname = \"r{i}\"\n")).collect();
     let error = refusal(&rules);
