@@ -66,7 +66,9 @@ impl Files {
                 self.data = Some(format!("{}/data", self.dir));
             }
         }
-        session.warm(FILE, if plan.op == Op::Getattr { 0 } else { len })?;
+        if !plan.cold && plan.op != Op::Getattr {
+            session.warm(FILE, len)?;
+        }
         session.clunk(FILE)
     }
 

@@ -18,6 +18,7 @@ use hdrhistogram::Histogram;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
+use super::session::{RERROR, RLERROR};
 use super::work::{Slot, Work};
 
 /// One connection with `slots` requests in flight.
@@ -108,7 +109,7 @@ impl Link {
         };
         slot.waiting = false;
         self.in_flight -= 1;
-        if reply.kind == RLERROR {
+        if matches!(reply.kind, RLERROR | RERROR) {
             *self.score.errors.entry(reply.count).or_default() += 1;
             slot.failed = true;
         } else if reply.kind != slot.step().reply_kind() {
@@ -324,4 +325,3 @@ const HEAD_LEN: usize = ninep::HEADER_LEN + 4 + 8;
 const REPLY_LEN_MAX: usize = 64 << 20;
 const SLICES_MAX: usize = 64;
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
-const RLERROR: u8 = 7;

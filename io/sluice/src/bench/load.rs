@@ -45,10 +45,6 @@ pub(crate) trait Watch {
     fn interval(&mut self, _index: u64, _score: &Score, _span: Duration) {}
 }
 
-/// A watch that looks away.
-pub(crate) struct Unwatched;
-impl Watch for Unwatched {}
-
 /// Runs `plan` to its end, or until `stop` is raised, which is an error.
 pub(crate) fn run(
     plan: &Plan,

@@ -10,11 +10,15 @@
 //! only the first bytes are looked at.
 
 pub mod bare;
+mod ceilings;
 mod files;
 mod link;
 mod load;
 pub mod p9;
+pub mod peers;
 mod plan;
+mod report;
+mod rows;
 mod servers;
 mod session;
 mod socket;

@@ -64,12 +64,27 @@ pub struct Plan {
     /// Give up when no reply has come for so long
     #[arg(long, default_value = "60s")]
     pub patience: Nanos,
+    /// Do not read the file through before
+    #[arg(long)]
+    pub cold: bool,
     /// The server is `sluice bench bare`: read without any 9P conversation before
     #[arg(long, hide = true)]
     pub bare: bool,
 }
 
 impl Plan {
+    /// The plan that the command line means by naming nothing but the server.
+    pub(crate) fn new(server: Address) -> Plan {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            plan: Plan,
+        }
+        // One list of defaults, that of the command line.
+        let words = ["p9".to_owned(), server.to_string()];
+        <Line as clap::Parser>::parse_from(words).plan
+    }
+
     /// Payload of one request in bytes.
     pub(crate) fn size(&self) -> Bytes {
         let room = self.msize.get().saturating_sub(u64::from(IO_HEADER));

@@ -224,6 +224,10 @@ impl Session {
         }
         self.frame.resize(len, 0);
         fill_buffer(&self.fd, &mut self.frame[ninep::HEADER_LEN..])?;
+        // Ganesha answers errors by Rerror's number with Rlerror's body, which Linux takes too.
+        if self.frame[4] == RERROR && len == RLERROR_LEN {
+            self.frame[4] = RLERROR;
+        }
         Reply::decode(&self.frame).context("the server sent a reply that cannot be read")
     }
 }
@@ -263,3 +267,8 @@ fn brief(request: &Request<'_>) -> String {
 const SPARE: Fid = Fid(1023);
 const BLOCK: u64 = PATTERN_BLOCK as u64;
 const FILL_DEPTH: u16 = 8;
+/// Type of 9P2000.L's error reply.
+pub(crate) const RLERROR: u8 = 7;
+/// Type of 9P2000's error reply.
+pub(crate) const RERROR: u8 = 107;
+const RLERROR_LEN: usize = ninep::HEADER_LEN + 4;

@@ -155,21 +155,22 @@ impl Work {
     pub(crate) fn encode(&mut self, slot: &Slot, index: usize, out: &mut Vec<u8>) -> bool {
         let tag = Tag(index as u16);
         let spare = Fid(self.fids.spare + index as u32);
-        let dir = of_job(&self.fids.dirs, index);
+        let job = index + slot.sequence as usize;
+        let dir = of_job(&self.fids.dirs, job);
         let request = match slot.step() {
             Step::Write => {
                 self.encode_write_head(slot, index, out);
                 return true;
             }
             Step::Read => Request::Read {
-                fid: of_job(&self.fids.read, index),
+                fid: of_job(&self.fids.read, job),
                 offset: slot.offset,
                 count: self.size,
             },
             Step::Getattr => {
-                Request::Getattr { fid: of_job(&self.fids.read, index), mask: getattr::BASIC }
+                Request::Getattr { fid: of_job(&self.fids.read, job), mask: getattr::BASIC }
             }
-            Step::Fsync => Request::Fsync { fid: of_job(&self.fids.write, index), datasync: 0 },
+            Step::Fsync => Request::Fsync { fid: of_job(&self.fids.write, job), datasync: 0 },
             Step::CloneDir => Request::Walk { fid: dir, newfid: spare, names: Names::EMPTY },
             Step::Stat => Request::Getattr { fid: spare, mask: getattr::BASIC },
             Step::Clunk => Request::Clunk { fid: spare },
@@ -214,7 +215,8 @@ impl Work {
         out.extend_from_slice(&self.write_head);
         let head = &mut out[at..];
         head[5..7].copy_from_slice(&(index as u16).to_le_bytes());
-        head[7..11].copy_from_slice(&of_job(&self.fids.write, index).0.to_le_bytes());
+        let fid = of_job(&self.fids.write, index + slot.sequence as usize);
+        head[7..11].copy_from_slice(&fid.0.to_le_bytes());
         head[11..19].copy_from_slice(&slot.offset.to_le_bytes());
     }
 
@@ -292,8 +294,9 @@ impl Op {
     }
 }
 
-fn of_job(fids: &[Fid], index: usize) -> Fid {
-    fids[index % fids.len()]
+/// Operations go round all jobs, also when there are more of them than slots.
+fn of_job(fids: &[Fid], job: usize) -> Fid {
+    fids[job % fids.len()]
 }
 
 const READ: &[Step] = &[Step::Read];

@@ -1,0 +1,341 @@
+//! `sluice bench peers`, which `make bench` calls: the proxy beside diod, ganesha and
+//! the ceilings, in interleaved rounds.
+//!
+//!   outside  ─ makes a directory, starts ─► unshare: own network, own processes
+//!                                             │
+//!   inside   servers ─► rounds × rows × contenders ─► results ─► report
+//!
+//! Ganesha binds every interface, so all of it runs in a network of its own; the
+//! process namespace takes every server along when the bench is killed. A round runs
+//! each contender of each row once, so that what drifts on the machine drifts for all.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use model::{Bytes, Nanos};
+use rustix::thread::CpuSet;
+
+use super::ceilings::{self, Raw};
+use super::files::make_file;
+use super::load::{self, Watch};
+use super::p9::Figures;
+use super::plan::Plan;
+use super::report::{Report, Results, Sample};
+use super::rows::{self, Contender, Row, Shape};
+use super::servers::{DATA, Kind, Place, Server};
+use super::work::Op;
+
+/// Compare the proxy with diod, NFS-Ganesha and the machine's ceilings
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// How often each load runs on each server
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
+    /// How long each load runs
+    #[arg(long, default_value = "2s")]
+    time: Nanos,
+    /// Three rounds of half a second, to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Only the loads whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Where the table (peers.md), all samples (peers.json) and the chart (peers.svg) go
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+    /// Where to make the directory that is served; its file system is what is measured
+    #[arg(long, default_value = "/var/tmp")]
+    dir: PathBuf,
+    /// The directory, made by the outer process
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Runs the comparison and writes its report.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let stop = super::stop_on_signals()?;
+    match args.inside.clone() {
+        None => outside(&args, &stop),
+        Some(dir) => inside(&args, dir, &stop),
+    }
+}
+
+// ---- outside ----
+
+fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let dir = args.dir.join(format!("sluice-bench-{}", std::process::id()));
+    std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let guard = RemoveDir(dir.clone());
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "TERM", "--", "unshare"])
+        .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--inside")
+        .arg(&dir)
+        .spawn()
+        .context("cannot start unshare, which gives the bench a network of its own")?;
+    let mut asked = None;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("cannot wait for unshare")? {
+            break status;
+        }
+        if stop.load(Ordering::Relaxed) {
+            // Ctrl-C reaches the inner process too, which then ends by itself.
+            let since = asked.get_or_insert_with(Instant::now);
+            if since.elapsed() > GRACE {
+                child.kill().context("cannot end unshare")?;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    drop(guard);
+    if !status.success() {
+        bail!("the comparison did not finish ({status}); it needs root for a network of its own");
+    }
+    Ok(())
+}
+
+/// Removes a directory and all in it when dropped.
+struct RemoveDir(PathBuf);
+
+impl Drop for RemoveDir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("sluice: cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+// ---- inside ----
+
+fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    if !up.context("cannot run ip, which brings up the loopback interface")?.success() {
+        bail!("cannot bring up the loopback interface");
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let place = Place { dir, program };
+    std::fs::create_dir(place.export()).context("cannot make the directory to serve")?;
+    make_file(&place.export().join(DATA), FILE_SIZE)?;
+    let wanted = |row: &Row| args.only.as_ref().is_none_or(|text| row.what.contains(text));
+    let rows: Vec<Row> = rows::table().into_iter().filter(wanted).collect();
+    let mut report = Report::new(&place);
+    let mut servers = Vec::new();
+    for kind in Kind::ALL {
+        let contender = Contender::Server(kind);
+        if !rows.iter().any(|row| row.contenders.contains(&contender)) {
+            continue;
+        }
+        let started = kind.version().and_then(|version| {
+            let server = Server::start(kind, &place)?;
+            report.servers.push((kind, version));
+            Ok(server)
+        });
+        match started {
+            Ok(server) => servers.push(server),
+            Err(error) => report.note(format!("{kind}: {error:#}")),
+        }
+    }
+    let bench =
+        Bench { args, place: &place, servers, stop, time: args.time(), started: Instant::now() };
+    bench.run(&rows, &mut report.results)?;
+    report.command = args.command_line();
+    report.rounds = args.rounds();
+    report.time = bench.time;
+    drop(bench);
+    report.write(&rows, &args.out)
+}
+
+impl Args {
+    fn rounds(&self) -> usize {
+        if self.quick { 3 } else { self.rounds.max(1) }
+    }
+
+    fn time(&self) -> Duration {
+        if self.quick { Duration::from_millis(500) } else { Duration::from_nanos(self.time.get()) }
+    }
+
+    fn command_line(&self) -> String {
+        let mut line = "sluice bench peers".to_owned();
+        match self.quick {
+            true => line.push_str(" --quick"),
+            false => line.push_str(&format!(" --rounds {} --time {}", self.rounds, self.time)),
+        }
+        if let Some(only) = &self.only {
+            line.push_str(&format!(" --only {only:?}"));
+        }
+        line
+    }
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    place: &'a Place,
+    servers: Vec<Server>,
+    stop: &'a Arc<AtomicBool>,
+    time: Duration,
+    started: Instant,
+}
+
+impl Bench<'_> {
+    fn run(&self, rows: &[Row], results: &mut Results) -> anyhow::Result<()> {
+        let rounds = self.args.rounds();
+        let total = rounds * rows.iter().map(|row| row.contenders.len()).sum::<usize>();
+        let mut done = 0;
+        for round in 0..rounds {
+            for row in rows {
+                // Whoever goes first finds another machine than whoever goes last.
+                let first = round % row.contenders.len();
+                let (later, sooner) = row.contenders.split_at(first);
+                for contender in sooner.iter().chain(later) {
+                    self.progress(done, total, &format!("{} · {}", row.what, contender.name()));
+                    done += 1;
+                    let sample = self.measure(row, *contender);
+                    if self.stop.load(Ordering::Relaxed) {
+                        bail!("interrupted");
+                    }
+                    match sample.transpose() {
+                        Some(Ok(sample)) => results.add(row.what, *contender, round, sample),
+                        Some(Err(error)) => results.fail(row.what, *contender, &error),
+                        None => {}
+                    }
+                }
+            }
+        }
+        self.progress(done, total, "done");
+        eprintln!();
+        Ok(())
+    }
+
+    /// One run of a row's load; `None` where the server is missing.
+    fn measure(&self, row: &Row, contender: Contender) -> anyhow::Result<Option<Sample>> {
+        self.warm()?;
+        let Contender::Server(kind) = contender else {
+            return self.measure_backend(&row.load).map(Some);
+        };
+        let Some(server) = self.servers.iter().find(|server| server.kind == kind) else {
+            return Ok(None);
+        };
+        let plan = self.plan(&row.load, server);
+        let all_cpus = rustix::thread::sched_getaffinity(None).context("cannot read processors")?;
+        if row.load.one_cpu {
+            let mut one = CpuSet::new();
+            one.set(0);
+            server.keep_on(&one)?;
+        }
+        let mut meter = CpuMeter { server, began: None, used: None };
+        let outcome = load::run(&plan, self.stop, &mut meter);
+        let used = meter.used;
+        if row.load.one_cpu {
+            server.keep_on(&all_cpus)?;
+        }
+        let outcome = outcome?;
+        let figures = Figures::of(plan.op, &outcome);
+        let server_cpu = used.context("the server's processor time could not be read")?;
+        Ok(Some(Sample::new(&figures, Some(server_cpu))))
+    }
+
+    fn measure_backend(&self, load: &Shape) -> anyhow::Result<Sample> {
+        let size = self.plan_size(load);
+        let export = self.place.export();
+        let raw = Raw {
+            op: load.op,
+            size: size as usize,
+            dir: &export,
+            file_size: file_size(load.op).get(),
+            threads: load.connections,
+            time: self.time / 2,
+        };
+        let ops_per_sec = ceilings::run(&raw, self.stop)?;
+        let moves = !matches!(load.op, Op::Getattr | Op::Create);
+        Ok(Sample::raw(ops_per_sec, if moves { size } else { 0 }))
+    }
+
+    fn plan(&self, load: &Shape, server: &Server) -> Plan {
+        let address = match &server.unix {
+            Some(unix) if load.unix => unix,
+            _ => &server.tcp,
+        };
+        Plan {
+            aname: server.aname.clone(),
+            bare: server.kind.is_bare(),
+            time: nanos(self.time),
+            warmup: nanos(self.time / 5),
+            pin: load.one_cpu.then_some(0),
+            cold: true,
+            file: Some(DATA.into()),
+            file_size: file_size(load.op),
+            op: load.op,
+            size: load.size,
+            msize: load.msize,
+            connections: load.connections,
+            depth: load.depth,
+            jobs: load.jobs,
+            ..Plan::new(address.clone())
+        }
+    }
+
+    fn plan_size(&self, load: &Shape) -> u64 {
+        let anywhere = super::socket::Address::Tcp("localhost:0".into());
+        Plan { op: load.op, size: load.size, msize: load.msize, ..Plan::new(anywhere) }.size().get()
+    }
+
+    /// The page cache of a virtual machine is thinned out from outside even when
+    /// memory is free, so the file is read before each run.
+    fn warm(&self) -> anyhow::Result<()> {
+        let mut file = std::fs::File::open(self.place.export().join(DATA)).context("warming")?;
+        std::io::copy(&mut file, &mut std::io::sink()).context("warming")?;
+        Ok(())
+    }
+
+    fn progress(&self, done: usize, total: usize, what: &str) {
+        if !std::io::stderr().is_terminal() {
+            return;
+        }
+        let left = match done {
+            0 => String::new(),
+            _ => {
+                let left = self.started.elapsed() * (total - done) as u32 / done as u32;
+                format!("{}:{:02} left", left.as_secs() / 60, left.as_secs() % 60)
+            }
+        };
+        eprint!("\r\x1b[K{done}/{total} {left}  {what}");
+        let _ = std::io::stderr().flush();
+    }
+}
+
+/// Reads the server's processor time at both ends of the measured span.
+struct CpuMeter<'s> {
+    server: &'s Server,
+    began: Option<Duration>,
+    used: Option<Duration>,
+}
+
+impl Watch for CpuMeter<'_> {
+    fn begins(&mut self) {
+        self.began = self.server.cpu().ok();
+    }
+
+    fn ends(&mut self) {
+        self.used = self.began.zip(self.server.cpu().ok()).map(|(began, now)| now - began);
+    }
+}
+
+fn nanos(span: Duration) -> Nanos {
+    Nanos::new(span.as_nanos() as u64)
+}
+
+/// What is written is filled anew for each run, so it is smaller.
+fn file_size(op: Op) -> Bytes {
+    if op.writes() { Bytes::mib(64) } else { FILE_SIZE }
+}
+
+const FILE_SIZE: Bytes = Bytes::mib(256);
+const GRACE: Duration = Duration::from_secs(10);
