@@ -42,11 +42,12 @@ pub enum ClientError {
     #[error("cannot set up a client")]
     Setup(#[source] io::Error),
     /// Nobody answers there, or we may not ask.
-    #[error("cannot connect to {}: {}", .socket.display(), explain(.source))]
+    #[error("cannot connect to {}{}", .socket.display(), hint(.source))]
     Connect {
         /// The socket.
         socket: PathBuf,
         /// Why.
+        #[source]
         source: io::Error,
     },
     /// No whole answer came in time.
@@ -218,15 +219,13 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
 }
 
 /// What to do about the two failures that everybody meets.
-fn explain(error: &io::Error) -> String {
+fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("{error} (no proxy runs with this --api)")
+            ", no proxy runs with this --api"
         }
-        io::ErrorKind::PermissionDenied => {
-            format!("{error} (only the user of the proxy and root may ask)")
-        }
-        _ => error.to_string(),
+        io::ErrorKind::PermissionDenied => ", only the proxy's own user and root may ask",
+        _ => "",
     }
 }
 
@@ -316,10 +315,6 @@ mod tests {
     fn a_missing_proxy_is_named_with_its_socket() {
         let address: Address = "unix:///nonexistent/api".parse().unwrap();
         let error = Client::new(&address).unwrap().status().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "cannot connect to /nonexistent/api: No such file or directory (os error 2) \
-             (no proxy runs with this --api)"
-        );
+        assert_eq!(error, "cannot connect to /nonexistent/api, no proxy runs with this --api");
     }
 }

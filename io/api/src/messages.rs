@@ -120,6 +120,9 @@ pub struct Classes {
 /// One class: requests with the same key under one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClassReport {
+    /// Tells it from all others of its target, now and later: two samples are of the
+    /// same class if and only if target and id agree.
+    pub id: u64,
     /// The target whose scheduler holds it.
     pub target: String,
     /// The rule that made it; `default` where no rule matched.
@@ -141,9 +144,12 @@ pub struct Subjects {
     pub subjects: Vec<SubjectReport>,
 }
 
-/// One payer of requests: a job of a user on a node.
+/// One payer of requests: a job of a user on a node. The same four may be there more
+/// than once, for directories that rules tell apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SubjectReport {
+    /// Tells it from all others of its target, now and later, as a class's id does.
+    pub id: u64,
     /// The target whose scheduler knows it.
     pub target: String,
     /// The batch job; empty when there is none.
@@ -219,8 +225,8 @@ impl Usage {
 
     /// What came on top since `earlier`: counters are differences, present figures stay.
     ///
-    /// A counter below its earlier value belongs to a newcomer of the same name (the
-    /// proxy forgets idle subjects), so everything is new then.
+    /// A counter below its earlier value belongs to a newcomer (the proxy was started
+    /// again), so everything is new then.
     pub fn since(&self, earlier: &Usage) -> Usage {
         let counters = |u: &Usage| {
             [u.read_bytes, u.written_bytes, u.ops, u.requests, u.queue_ns, u.service_ns, u.cost_ns]
@@ -254,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_was_forgotten_and_came_back_counts_from_zero() {
+    fn a_subject_of_a_proxy_that_was_started_again_counts_from_zero() {
         let then = Usage { read_bytes: 100, ops: 50, ..Usage::default() };
         let now = Usage { read_bytes: 200, ops: 3, ..Usage::default() };
         assert_eq!(now.since(&then), now);

@@ -1,1 +1,84 @@
-fn main() {}
+//! The one binary: each subcommand is a module, and this is the door to them.
+//!
+//! Errors go to stderr as `sluice: what: why`, with exit status 1; a reader that closes
+//! our stdout early (`| head`) is no error.
+
+mod docs;
+mod proxy;
+mod rule;
+mod top;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+/// Decides whose I/O goes next on shared storage, and keeps the promises made to each job.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, arg_required_else_help = true)]
+#[command(after_help = "SLUICE_LOG sets what is logged to stderr: error, warn, info (the \
+                        default), debug, or a list such as info,sluice_proxy=debug.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Proxy(proxy::Args),
+    Top(top::Args),
+    Rule(rule::Args),
+    #[command(hide = true)]
+    Docs(docs::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sluice: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Proxy(args) => proxy::run(args),
+        Command::Top(args) => top::run(args),
+        Command::Rule(args) => rule::run(args),
+        Command::Docs(args) => docs::run(args),
+    }
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("SLUICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let colour = io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colour)
+        .with_writer(io::stderr)
+        .init();
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -99,7 +99,9 @@ pub fn start(
             match ControlServer::start(path, control) {
                 Ok(server) => Ok(Some(server)),
                 Err(error) => {
-                    warn!("running without control API: {error}; give --api unix:///path");
+                    let why = std::error::Error::source(&error);
+                    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+                    warn!("running without control API: {error}{why}; give --api unix:///path");
                     Ok(None)
                 }
             }

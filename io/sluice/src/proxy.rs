@@ -1,0 +1,204 @@
+//! `sluice proxy`: from flags and file to a running proxy, and its signals.
+//!
+//! ```text
+//!   SIGTERM, SIGINT ─► drain: no new connections, what is in flight is answered ─► exit 0
+//!     again         ─► exit 1 at once
+//!   SIGHUP          ─► read file, flags and rules again; with an error the old stay in force
+//! ```
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ::proxy::Server;
+use ::proxy::config::{ApiSocket, Config, Export, Squash};
+use ::proxy::control;
+use anyhow::Context;
+use api::Address;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::{error, info, warn};
+
+/// Serves directories over 9P2000.L and schedules every request by job.
+///
+/// Prints a line `listening on ADDRESS` for each listener and then `ready`. SIGTERM
+/// answers what is in flight and ends; SIGHUP reads configuration and rules again.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example:\n  sluice proxy --export scratch=/mnt/scratch --listen \
+                        tcp://127.0.0.1:5640 --rules rules.toml\n  mount -t 9p -o \
+                        trans=tcp,port=5640,version=9p2000.L,aname=scratch 127.0.0.1 /mnt\n\n\
+                        Flags are written over the file of --config (docs/CONFIG.md).")]
+pub(crate) struct Args {
+    /// A directory to serve and the name that clients attach to it by; may be repeated.
+    #[arg(long, value_name = "NAME=DIR", value_parser = export)]
+    export: Vec<(String, PathBuf)>,
+    /// Where clients connect, tcp://IP:PORT or unix:///path; may be repeated. Replaces
+    /// the file's list.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<Address>,
+    /// Which users become nobody: root, all or none.
+    #[arg(long, value_name = "WHO")]
+    squash: Option<Squash>,
+    /// The rule file (docs/RULES.md).
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// The configuration file (docs/CONFIG.md).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the control API listens: unix:///path, auto or off.
+    #[arg(long, value_name = "unix:///PATH")]
+    api: Option<ApiSocket>,
+    /// Write a compact trace of every request to this file (see `sluice trace`).
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Serve requests as they come, to measure what scheduling costs.
+    #[arg(long)]
+    no_schedule: bool,
+    /// Refuse every change in the export of this name; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    readonly: Vec<String>,
+}
+
+/// Runs the proxy until SIGTERM or SIGINT.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let config = args.config()?;
+    // Before any thread starts and before `ready`: a signal must not find the default action.
+    let mut signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let api = config.api.clone();
+    let server = Server::start(config)?;
+    let control = control::start(&api, server.clone())?;
+    let mut out = std::io::stdout();
+    for address in server.addresses() {
+        writeln!(out, "listening on {address}")?;
+    }
+    writeln!(out, "ready")?;
+    out.flush()?;
+    for signal in signals.forever() {
+        match signal {
+            SIGHUP => reload(&args, &server),
+            _ => break,
+        }
+    }
+    info!("draining; a second signal ends at once");
+    std::thread::spawn(move || {
+        if signals.forever().any(|signal| signal != SIGHUP) {
+            std::process::exit(1);
+        }
+    });
+    if !server.drain() {
+        warn!("requests were left unanswered after drain_timeout");
+    }
+    drop(control);
+    Ok(())
+}
+
+/// Reads everything again; an error leaves what is in force.
+fn reload(args: &Args, server: &Server) {
+    let outcome = args.config().and_then(|config| Ok(server.reload(config)?));
+    match outcome {
+        Ok(()) => info!("configuration and rules read again"),
+        Err(error) => error!("the old configuration and rules stay in force: {error:#}"),
+    }
+}
+
+impl Args {
+    /// The configuration: the file's, if there is one, with the flags written over it.
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => Config::load(path)?,
+            None => Config::default(),
+        };
+        if !self.listen.is_empty() {
+            config.listen.clone_from(&self.listen);
+        }
+        for (name, dir) in &self.export {
+            match config.export.iter_mut().find(|export| export.name == *name) {
+                Some(export) => export.dir.clone_from(dir),
+                None => config.export.push(Export::new(name, dir)),
+            }
+        }
+        for name in &self.readonly {
+            let export = config.export.iter_mut().find(|export| export.name == *name);
+            let export = export.with_context(|| format!("--readonly: no export {name:?}"))?;
+            export.readonly = true;
+        }
+        config.squash = self.squash.unwrap_or(config.squash);
+        config.schedule &= !self.no_schedule;
+        config.api = self.api.clone().unwrap_or(config.api);
+        config.rules = self.rules.clone().or(config.rules);
+        config.record = self.record.clone().or(config.record);
+        Ok(config)
+    }
+}
+
+/// `NAME=DIR`.
+fn export(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, dir)) if !name.is_empty() && !dir.is_empty() => Ok((name.into(), dir.into())),
+        _ => Err("give NAME=DIR, as scratch=/mnt/scratch".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn config(flags: &[&str]) -> anyhow::Result<Config> {
+        Cli::try_parse_from(["proxy"].iter().chain(flags))?.args.config()
+    }
+
+    #[test]
+    fn flags_are_written_over_the_file() {
+        let file = std::env::temp_dir().join(format!("sluice-flags-{}", std::process::id()));
+        let text = "listen = [\"tcp://[::1]:1\"]\nsquash = \"all\"\nthreads = 3\nrules = \"/old\"\n\
+                    [[export]]\nname = \"a\"\ndir = \"/old\"\nreadonly = true\n";
+        std::fs::write(&file, text).unwrap();
+        let path = file.display().to_string();
+        let flags = "--export a=/new --export b=/b --listen tcp://127.0.0.1:0 --listen unix:///s \
+                     --squash none --api off --record /t --no-schedule --readonly b --config";
+        let flags: Vec<_> = flags.split(' ').filter(|flag| !flag.is_empty()).collect();
+        let config = config(&[&flags[..], &[&path]].concat()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let export =
+            |name: &str, dir: &str| Export { readonly: true, ..Export::new(name, dir.as_ref()) };
+        let expected = Config {
+            listen: vec!["tcp://127.0.0.1:0".parse().unwrap(), "unix:///s".parse().unwrap()],
+            squash: Squash::None,
+            threads: 3,
+            api: ApiSocket::Off,
+            rules: Some("/old".into()),
+            record: Some("/t".into()),
+            schedule: false,
+            export: vec![export("a", "/new"), export("b", "/b")],
+            ..Config::default()
+        };
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn a_read_only_export_that_is_not_there_is_an_error_and_not_a_writable_one() {
+        let error = config(&["--export", "a=/", "--readonly", "b"]).unwrap_err();
+        assert_eq!(error.to_string(), "--readonly: no export \"b\"");
+    }
+
+    #[test]
+    fn flags_that_cannot_be_are_refused() {
+        for flags in [
+            ["--export", "a"],
+            ["--export", "=/"],
+            ["--listen", "localhost:1"],
+            ["--squash", "some"],
+            ["--api", "tcp://127.0.0.1:1"],
+        ] {
+            assert!(config(&flags).is_err(), "{flags:?}");
+        }
+    }
+}

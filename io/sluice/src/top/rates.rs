@@ -1,0 +1,281 @@
+//! From two samples of counters to the rates between them, by job, user, class or client.
+
+use std::collections::BTreeMap;
+
+use api::{Classes, Subjects, Usage};
+use serde::Serialize;
+
+/// What the rows of the table stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum By {
+    /// A batch job.
+    Job,
+    /// A user.
+    User,
+    /// A class of the rules.
+    Class,
+    /// A client node.
+    Client,
+}
+
+/// What the rows are ordered by, the greatest first; names in their own order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sort {
+    /// The name.
+    Name,
+    /// Bytes read per second.
+    Read,
+    /// Bytes written per second.
+    Written,
+    /// Operations per second.
+    Ops,
+    /// Time in the queue.
+    Queue,
+    /// Latency.
+    Latency,
+    /// Slots held.
+    Slots,
+    /// Bytes read and written per second, then operations per second.
+    Load,
+}
+
+/// What the proxy's counters said at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) subjects: Subjects,
+    pub(crate) classes: Classes,
+}
+
+/// One row: what somebody gets now. Means are over the requests that completed between
+/// the two samples, zero if there were none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Row {
+    /// The job, user, class or node; `-` where there is none.
+    pub(crate) name: String,
+    /// Payload read per second.
+    pub(crate) read_bytes_per_s: u64,
+    /// Payload written per second.
+    pub(crate) written_bytes_per_s: u64,
+    /// Backend operations per second.
+    pub(crate) ops_per_s: u64,
+    /// Mean time that a request waited for its turn.
+    pub(crate) queue_ns_mean: u64,
+    /// Mean time from a request's arrival to its answer, the queue included.
+    pub(crate) latency_ns_mean: u64,
+    /// Requests waiting now.
+    pub(crate) queued: u64,
+    /// Requests at the backend now.
+    pub(crate) running: u64,
+    /// Slots held now.
+    pub(crate) slots: u64,
+    /// Whether the head of a queue waits for a meter now.
+    pub(crate) throttled: bool,
+}
+
+/// The rows between two samples, unordered: one for each name that is known now.
+pub(crate) fn rows(
+    earlier: &Sample,
+    now: &Sample,
+    by: By,
+    user_name: &mut dyn FnMut(u32) -> String,
+) -> Vec<Row> {
+    let (sums, span_ns) = match by {
+        By::Class => (by_class(earlier, now), span(earlier.classes.t_ns, now.classes.t_ns)),
+        _ => {
+            let sums = by_subject(earlier, now, by, user_name);
+            (sums, span(earlier.subjects.t_ns, now.subjects.t_ns))
+        }
+    };
+    sums.into_iter().map(|(name, usage)| Row::new(name, &usage, span_ns)).collect()
+}
+
+/// The time between two samples; a proxy that was started again counts from zero.
+fn span(earlier_ns: u64, now_ns: u64) -> u64 {
+    now_ns.checked_sub(earlier_ns).unwrap_or(now_ns)
+}
+
+fn by_class(earlier: &Sample, now: &Sample) -> BTreeMap<String, Usage> {
+    let mut sums = BTreeMap::<_, Usage>::new();
+    let before: BTreeMap<_, _> =
+        earlier.classes.classes.iter().map(|c| ((&c.target, c.id), &c.usage)).collect();
+    for class in &now.classes.classes {
+        let name = match class.key.as_str() {
+            "" => class.rule.clone(),
+            key => format!("{} {key}", class.rule),
+        };
+        let usage = between(before.get(&(&class.target, class.id)), &class.usage);
+        sums.entry(name).or_default().add(&usage);
+    }
+    sums
+}
+
+fn by_subject(
+    earlier: &Sample,
+    now: &Sample,
+    by: By,
+    user_name: &mut dyn FnMut(u32) -> String,
+) -> BTreeMap<String, Usage> {
+    let mut sums = BTreeMap::<_, Usage>::new();
+    let before: BTreeMap<_, _> =
+        earlier.subjects.subjects.iter().map(|s| ((&s.target, s.id), &s.usage)).collect();
+    for subject in &now.subjects.subjects {
+        let name = match by {
+            By::User => user_name(subject.uid),
+            By::Client => subject.nid.clone(),
+            By::Job | By::Class if subject.job.is_empty() => "-".into(),
+            By::Job | By::Class => subject.job.clone(),
+        };
+        let usage = between(before.get(&(&subject.target, subject.id)), &subject.usage);
+        sums.entry(name).or_default().add(&usage);
+    }
+    sums
+}
+
+/// Who was not there at the earlier sample has everything since then.
+fn between(earlier: Option<&&Usage>, now: &Usage) -> Usage {
+    earlier.map_or(*now, |earlier| now.since(earlier))
+}
+
+/// Orders the rows by `sort`; equals by name, so that rows do not dance.
+pub(crate) fn order(rows: &mut [Row], sort: Sort, reversed: bool) {
+    rows.sort_by(|a, b| {
+        let bytes = |row: &Row| row.read_bytes_per_s + row.written_bytes_per_s;
+        let order = match sort {
+            Sort::Name => std::cmp::Ordering::Equal,
+            Sort::Read => b.read_bytes_per_s.cmp(&a.read_bytes_per_s),
+            Sort::Written => b.written_bytes_per_s.cmp(&a.written_bytes_per_s),
+            Sort::Ops => b.ops_per_s.cmp(&a.ops_per_s),
+            Sort::Queue => b.queue_ns_mean.cmp(&a.queue_ns_mean),
+            Sort::Latency => b.latency_ns_mean.cmp(&a.latency_ns_mean),
+            Sort::Slots => b.slots.cmp(&a.slots),
+            Sort::Load => (bytes(b), b.ops_per_s).cmp(&(bytes(a), a.ops_per_s)),
+        };
+        let order = order.then_with(|| a.name.cmp(&b.name));
+        if reversed { order.reverse() } else { order }
+    });
+}
+
+impl Row {
+    fn new(name: String, usage: &Usage, span_ns: u64) -> Row {
+        let per_s = |count| ratio(count, 1_000_000_000, span_ns);
+        Row {
+            name,
+            read_bytes_per_s: per_s(usage.read_bytes),
+            written_bytes_per_s: per_s(usage.written_bytes),
+            ops_per_s: per_s(usage.ops),
+            queue_ns_mean: ratio(usage.queue_ns, 1, usage.requests),
+            latency_ns_mean: ratio(usage.queue_ns + usage.service_ns, 1, usage.requests),
+            queued: usage.queued,
+            running: usage.running,
+            slots: usage.slots,
+            throttled: usage.throttled,
+        }
+    }
+}
+
+/// `count` × `times` ÷ `by`, rounded down; zero where there is nothing to divide by.
+fn ratio(count: u64, times: u64, by: u64) -> u64 {
+    let product = u128::from(count) * u128::from(times);
+    product.checked_div(u128::from(by)).map_or(0, |q| u64::try_from(q).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{ClassReport, SubjectReport};
+
+    use super::*;
+
+    fn subject(id: u64, job: &str, uid: u32, nid: &str, usage: Usage) -> SubjectReport {
+        let (job, nid) = (job.into(), nid.into());
+        SubjectReport { id, target: "t".into(), job, uid, gid: 0, nid, usage }
+    }
+
+    fn sample(t_ns: u64, subjects: Vec<SubjectReport>, classes: Vec<ClassReport>) -> Sample {
+        Sample { subjects: Subjects { t_ns, subjects }, classes: Classes { t_ns, classes } }
+    }
+
+    fn read(read_bytes: u64, requests: u64) -> Usage {
+        let (queue_ns, service_ns) = (requests * 100, requests * 900);
+        Usage { read_bytes, ops: requests, requests, queue_ns, service_ns, ..Usage::default() }
+    }
+
+    fn named(rows: &[Row]) -> Vec<(&str, u64)> {
+        rows.iter().map(|row| (row.name.as_str(), row.read_bytes_per_s)).collect()
+    }
+
+    #[test]
+    fn rates_and_means_are_over_the_time_between_the_samples() {
+        let before = sample(1_000_000_000, vec![subject(1, "a", 5, "n1", read(1000, 10))], vec![]);
+        let now = sample(3_000_000_000, vec![subject(1, "a", 5, "n1", read(9000, 50))], vec![]);
+        let rows = rows(&before, &now, By::Job, &mut |_| unreachable!());
+        let expected = Row {
+            name: "a".into(),
+            read_bytes_per_s: 4000,
+            ops_per_s: 20,
+            queue_ns_mean: 100,
+            latency_ns_mean: 1000,
+            ..Row::default()
+        };
+        assert_eq!(rows, [expected]);
+    }
+
+    #[test]
+    fn subjects_are_summed_up_by_what_is_asked_for() {
+        let before = sample(0, vec![], vec![]);
+        let subjects = vec![
+            subject(1, "a", 5, "n1", read(100, 1)),
+            subject(2, "a", 6, "n2", read(20, 1)),
+            subject(3, "", 5, "n2", read(3, 1)),
+        ];
+        let now = sample(1_000_000_000, subjects, vec![]);
+        let rows = |by| rows(&before, &now, by, &mut |uid| format!("u{uid}"));
+        assert_eq!(named(&rows(By::Job)), [("-", 3), ("a", 120)]);
+        assert_eq!(named(&rows(By::User)), [("u5", 103), ("u6", 20)]);
+        assert_eq!(named(&rows(By::Client)), [("n1", 100), ("n2", 23)]);
+    }
+
+    #[test]
+    fn a_class_is_named_by_its_rule_and_key() {
+        let class = |id, key: &str, usage| ClassReport {
+            id,
+            target: "t".into(),
+            rule: "jobs".into(),
+            key: key.into(),
+            weight: 1,
+            usage,
+        };
+        let before = sample(0, vec![], vec![class(1, "jobid=a", read(50, 1))]);
+        let classes = vec![class(1, "jobid=a", read(80, 2)), class(2, "", read(7, 1))];
+        let now = sample(1_000_000_000, vec![], classes);
+        let rows = rows(&before, &now, By::Class, &mut |_| unreachable!());
+        assert_eq!(named(&rows), [("jobs", 7), ("jobs jobid=a", 30)]);
+    }
+
+    #[test]
+    fn a_proxy_that_was_started_again_shows_no_nonsense() {
+        let before = sample(90_000_000_000, vec![subject(1, "a", 5, "n", read(5000, 9))], vec![]);
+        let now = sample(2_000_000_000, vec![subject(1, "a", 5, "n", read(400, 2))], vec![]);
+        let rows = rows(&before, &now, By::Job, &mut |_| unreachable!());
+        assert_eq!(named(&rows), [("a", 200)]);
+    }
+
+    #[test]
+    fn rows_are_ordered_and_equals_keep_their_names_order() {
+        let row = |name: &str, read_bytes_per_s, ops_per_s| Row {
+            name: name.into(),
+            read_bytes_per_s,
+            ops_per_s,
+            ..Row::default()
+        };
+        let mut rows = [row("c", 5, 0), row("b", 0, 9), row("a", 5, 0), row("d", 0, 1)];
+        let mut names = |sort, reversed| {
+            order(&mut rows, sort, reversed);
+            rows.iter().map(|row| row.name.as_str()).collect::<String>()
+        };
+        assert_eq!(names(Sort::Load, false), "acbd");
+        assert_eq!(names(Sort::Ops, false), "bdac");
+        assert_eq!(names(Sort::Name, false), "abcd");
+        assert_eq!(names(Sort::Name, true), "dcba");
+    }
+}

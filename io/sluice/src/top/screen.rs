@@ -1,0 +1,126 @@
+//! The live table: one loop over keys, samples and redraws.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::widgets::TableState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::rates::{By, Sort};
+use super::view::{self, ORDERS, View};
+use super::{Report, Watch};
+
+/// Shows the live table until `q` or a signal; the terminal is as before afterwards, also
+/// after a panic (ratatui's own hook).
+pub(super) fn run(watch: Watch, by: By, sort: Sort, interval: Duration) -> anyhow::Result<()> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, ended.clone()).context("cannot watch for signals")?;
+    }
+    let mut screen = Screen::new(watch, by, sort);
+    // The first answer before the screen is taken: a wrong --api is told in plain words.
+    screen.watch.sample()?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let outcome = screen.show(&mut terminal, interval, &ended);
+    ratatui::restore();
+    outcome
+}
+
+struct Screen {
+    watch: Watch,
+    by: By,
+    view: View,
+    report: Option<Report>,
+}
+
+/// How long a signal may go unnoticed while no key is pressed.
+const SIGNAL_DELAY_MAX: Duration = Duration::from_millis(200);
+
+impl Screen {
+    fn new(watch: Watch, by: By, sort: Sort) -> Screen {
+        let view = View { sort, reversed: false, trouble: None, table: TableState::default() };
+        Screen { watch, by, view, report: None }
+    }
+
+    fn show(
+        &mut self,
+        terminal: &mut DefaultTerminal,
+        interval: Duration,
+        ended: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        // The first rates soon, so that the screen does not stay empty for an interval.
+        let mut due = Instant::now() + interval.min(Duration::from_millis(300));
+        while !ended.load(Ordering::Relaxed) {
+            terminal.draw(|frame| view::draw(frame, self.report.as_ref(), &mut self.view))?;
+            let wait = due.saturating_duration_since(Instant::now()).min(SIGNAL_DELAY_MAX);
+            if event::poll(wait)?
+                && let Event::Key(key) = event::read()?
+                && self.press(key)
+            {
+                return Ok(());
+            }
+            if Instant::now() >= due {
+                self.sample();
+                due = (due + interval).max(Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a sample; a proxy that does not answer may come back.
+    fn sample(&mut self) {
+        match self.watch.sample() {
+            Ok(status) => {
+                self.view.trouble = None;
+                let View { sort, reversed, .. } = self.view;
+                self.report = Some(self.watch.report(status, self.by, sort, reversed));
+            }
+            Err(error) => self.view.trouble = Some(format!("{error:#}")),
+        }
+    }
+
+    /// Does what the key stands for; true if that is to quit.
+    fn press(&mut self, key: KeyEvent) -> bool {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            _ if key.kind == KeyEventKind::Release => {}
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            KeyCode::Char('c') if control => return true,
+            KeyCode::Char('j') => self.by = By::Job,
+            KeyCode::Char('u') => self.by = By::User,
+            KeyCode::Char('c') => self.by = By::Class,
+            KeyCode::Char('n') => self.by = By::Client,
+            KeyCode::Char('r') => self.view.reversed = !self.view.reversed,
+            KeyCode::Left => self.view.sort = neighbour(self.view.sort, ORDERS.len() - 1),
+            KeyCode::Right => self.view.sort = neighbour(self.view.sort, 1),
+            KeyCode::Up => self.view.table.select_previous(),
+            KeyCode::Down => self.view.table.select_next(),
+            KeyCode::PageUp => self.view.table.scroll_up_by(PAGE),
+            KeyCode::PageDown => self.view.table.scroll_down_by(PAGE),
+            _ => {}
+        }
+        self.arrange();
+        false
+    }
+
+    /// Shows the last two samples as the keys have it now, without asking the proxy again.
+    fn arrange(&mut self) {
+        if let Some(report) = self.report.take() {
+            let View { sort, reversed, .. } = self.view;
+            self.report = Some(self.watch.report(report.status, self.by, sort, reversed));
+        }
+    }
+}
+
+/// Rows that page up and page down move by.
+const PAGE: u16 = 10;
+
+/// The order `steps` to the right of `sort`, round and round.
+fn neighbour(sort: Sort, steps: usize) -> Sort {
+    let at = ORDERS.iter().position(|order| *order == sort).unwrap_or(0);
+    ORDERS[(at + steps) % ORDERS.len()]
+}

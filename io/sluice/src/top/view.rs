@@ -1,0 +1,345 @@
+//! How a report looks: the same cells on the screen and in plain text.
+
+use api::Status;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
+use ratatui::{Frame, text::Span};
+
+use super::Report;
+use super::rates::{By, Row, Sort};
+use super::table;
+
+/// A column: its head, the order it stands for, its width on the screen (with room for
+/// the arrow in its head), its cell.
+struct Column {
+    head: &'static str,
+    sort: Option<Sort>,
+    width: u16,
+    cell: fn(&Row) -> String,
+}
+
+const fn column(
+    head: &'static str,
+    sort: Option<Sort>,
+    width: u16,
+    cell: fn(&Row) -> String,
+) -> Column {
+    Column { head, sort, width, cell }
+}
+
+/// The columns after the name. Without the two that have no order they fit 80 characters.
+const COLUMNS: [Column; 9] = [
+    column("READ MB/s", Some(Sort::Read), 10, |row| mb(row.read_bytes_per_s)),
+    column("WRITTEN MB/s", Some(Sort::Written), 13, |row| mb(row.written_bytes_per_s)),
+    column("OPS/s", Some(Sort::Ops), 8, |row| row.ops_per_s.to_string()),
+    column("QUEUE", Some(Sort::Queue), 7, |row| span(row.queue_ns_mean)),
+    column("LATENCY", Some(Sort::Latency), 8, |row| span(row.latency_ns_mean)),
+    column("WAITING", None, 7, |row| row.queued.to_string()),
+    column("RUNNING", None, 7, |row| row.running.to_string()),
+    column("SLOTS", Some(Sort::Slots), 6, |row| row.slots.to_string()),
+    column("THROTTLED", None, 9, |row| if row.throttled { "yes".into() } else { String::new() }),
+];
+
+/// The narrowest screen that shows how much waits and runs.
+const WIDE: u16 = 96;
+/// The room that a name has at least.
+const NAME_WIDTH: u16 = 12;
+
+/// The orders that the arrow keys go through, as the columns stand.
+pub(super) const ORDERS: [Sort; 8] = [
+    Sort::Name,
+    Sort::Load,
+    Sort::Read,
+    Sort::Written,
+    Sort::Ops,
+    Sort::Queue,
+    Sort::Latency,
+    Sort::Slots,
+];
+
+/// The report as a table of plain text.
+pub(super) fn plain(report: &Report) -> String {
+    let mut head = vec![name_head(report.by)];
+    head.extend(COLUMNS.iter().map(|column| column.head));
+    let right: Vec<_> = (1..COLUMNS.len()).collect();
+    let rows = report.rows.iter().map(|row| {
+        let cells = COLUMNS.iter().map(|column| (column.cell)(row));
+        std::iter::once(row.name.clone()).chain(cells).collect()
+    });
+    table::aligned(&head, &right, rows)
+}
+
+/// What the live view shows besides the report.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) sort: Sort,
+    pub(super) reversed: bool,
+    /// Why there is no newer report, if there is none.
+    pub(super) trouble: Option<String>,
+    pub(super) table: TableState,
+}
+
+/// Draws the whole screen.
+pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&Report>, view: &mut View) {
+    let [top, middle, bottom] =
+        Layout::vertical([Constraint::Length(3), Constraint::Min(2), Constraint::Length(1)])
+            .areas(frame.area());
+    let mut head = report.map(|report| summary(&report.status)).unwrap_or_default();
+    if let Some(trouble) = &view.trouble {
+        head.truncate(1);
+        head.push(Line::styled(trouble.clone(), Style::new().fg(Color::Red)));
+    }
+    frame.render_widget(ratatui::widgets::Paragraph::new(head), top);
+    if let Some(report) = report {
+        let table = live_table(report, view, middle.width >= WIDE);
+        frame.render_stateful_widget(table, middle, &mut view.table);
+    }
+    frame.render_widget(keys(), bottom);
+}
+
+/// Two lines about the proxy as a whole.
+fn summary(status: &Status) -> Vec<Line<'static>> {
+    let state = match (status.draining, status.scheduling) {
+        (true, _) => "draining",
+        (_, false) => "not scheduling",
+        _ => "up",
+    };
+    let first = format!(
+        "sluice {} pid {}  {state} {}  {} connections  {} of {} threads busy",
+        status.version,
+        status.pid,
+        uptime(status.t_ns),
+        status.connections,
+        status.threads.busy,
+        status.threads.started,
+    );
+    let targets = status.targets.iter().map(|target| {
+        format!(
+            "{}: {} of {} slots, {} waiting, writes {}",
+            target.name, target.slots, target.slots_max, target.queued, target.write_mode
+        )
+    });
+    vec![first.into(), targets.collect::<Vec<_>>().join("  |  ").into()]
+}
+
+fn live_table<'r>(report: &'r Report, view: &View, wide: bool) -> Table<'r> {
+    let arrow = if view.reversed { '▲' } else { '▼' };
+    let marked = |head: &str, sort: Option<Sort>| {
+        if sort == Some(view.sort) { format!("{arrow}{head}") } else { head.into() }
+    };
+    let name = match view.sort {
+        Sort::Load => format!("{} (load{arrow})", name_head(report.by)),
+        _ => marked(name_head(report.by), Some(Sort::Name)),
+    };
+    let narrow = |column: &&Column| !["WAITING", "RUNNING"].contains(&column.head);
+    let columns: Vec<_> = COLUMNS.iter().filter(|column| wide || narrow(column)).collect();
+    let heads = columns.iter().map(|c| right(marked(c.head, c.sort)));
+    let head = std::iter::once(Cell::new(name)).chain(heads);
+    let rows = report.rows.iter().map(|row| {
+        let cells = columns.iter().map(|column| right((column.cell)(row)));
+        let cells = std::iter::once(Cell::new(row.name.as_str())).chain(cells);
+        TableRow::new(cells).style(row_style(row))
+    });
+    let widths = columns.iter().map(|column| Constraint::Length(column.width));
+    Table::new(rows, std::iter::once(Constraint::Min(NAME_WIDTH)).chain(widths))
+        .header(TableRow::new(head).style(Style::new().add_modifier(Modifier::BOLD)))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::new(Line::from(text).right_aligned())
+}
+
+/// Held back in yellow, idle dimmed; the words in the columns say the same.
+fn row_style(row: &Row) -> Style {
+    match row {
+        Row { throttled: true, .. } => Style::new().fg(Color::Yellow),
+        Row { ops_per_s: 0, queued: 0, running: 0, .. } => Style::new().fg(Color::DarkGray),
+        _ => Style::new(),
+    }
+}
+
+fn keys() -> Line<'static> {
+    let keys = "j job  u user  c class  n client  ←→ sort  r reverse  ↑↓ move  q quit";
+    Line::from(Span::styled(keys, Style::new().add_modifier(Modifier::REVERSED)))
+}
+
+fn name_head(by: By) -> &'static str {
+    match by {
+        By::Job => "JOB",
+        By::User => "USER",
+        By::Class => "CLASS",
+        By::Client => "CLIENT",
+    }
+}
+
+/// Megabytes with one place; what is there but less than that is not shown as nothing.
+fn mb(bytes: u64) -> String {
+    match bytes {
+        0 => "0".into(),
+        1..50_000 => "<0.1".into(),
+        _ => {
+            let tenths = (bytes + 50_000) / 100_000;
+            format!("{}.{}", tenths / 10, tenths % 10)
+        }
+    }
+}
+
+/// A span of time with three digits at least and one unit.
+fn span(nanos: u64) -> String {
+    let (unit, size) = match nanos {
+        0 => return "0".into(),
+        1..1_000 => return format!("{nanos}ns"),
+        1_000..1_000_000 => ("us", 1_000),
+        1_000_000..1_000_000_000 => ("ms", 1_000_000),
+        _ => ("s", 1_000_000_000),
+    };
+    let (whole, hundredths) = (nanos / size, nanos % size * 100 / size);
+    match whole {
+        0..10 => format!("{whole}.{hundredths:02}{unit}"),
+        10..100 => format!("{whole}.{}{unit}", hundredths / 10),
+        _ => format!("{whole}{unit}"),
+    }
+}
+
+fn uptime(t_ns: u64) -> String {
+    let s = t_ns / 1_000_000_000;
+    match s {
+        0..60 => format!("{s}s"),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..86400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d{:02}h", s / 86400, s / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{TargetReport, Threads};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    fn report() -> Report {
+        let bully = Row {
+            name: "bully".into(),
+            written_bytes_per_s: 1_234_560_000,
+            ops_per_s: 1177,
+            queue_ns_mean: 12_345_678,
+            latency_ns_mean: 104_000_000,
+            queued: 12,
+            running: 4,
+            slots: 64,
+            throttled: true,
+            ..Row::default()
+        };
+        let victim = Row {
+            name: "victim".into(),
+            read_bytes_per_s: 4_096,
+            ops_per_s: 1,
+            latency_ns_mean: 850,
+            ..Row::default()
+        };
+        let target = TargetReport {
+            name: "/scratch".into(),
+            slots_max: 64,
+            slots: 64,
+            queued: 12,
+            write_mode: "paced".into(),
+            ..TargetReport::default()
+        };
+        let status = Status {
+            version: "0.1.0".into(),
+            pid: 42,
+            t_ns: 3_725_000_000_000,
+            scheduling: true,
+            threads: Threads { started: 4, busy: 2, max: 256 },
+            connections: 3,
+            targets: vec![target],
+            ..Status::default()
+        };
+        Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], status }
+    }
+
+    fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, Some(&report()), view)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..height).map(|y| line(y).trim_end().to_string()).collect()
+    }
+
+    fn view() -> View {
+        View { sort: Sort::Load, reversed: false, trouble: None, table: TableState::default() }
+    }
+
+    #[test]
+    fn a_table_of_plain_text_has_every_column() {
+        assert_eq!(
+            plain(&report()),
+            "JOB     READ MB/s  WRITTEN MB/s  OPS/s   QUEUE  LATENCY  WAITING  RUNNING  SLOTS  THROTTLED\n\
+             bully           0        1234.6   1177  12.3ms    104ms       12        4     64  yes\n\
+             victim       <0.1             0      1       0    850ns        0        0      0\n"
+        );
+    }
+
+    #[test]
+    fn the_screen_shows_the_proxy_the_rows_and_the_keys() {
+        let lines = screen(&mut view(), 120, 8);
+        assert_eq!(lines[0], "sluice 0.1.0 pid 42  up 1h02m  3 connections  2 of 4 threads busy");
+        assert_eq!(lines[1], "/scratch: 64 of 64 slots, 12 waiting, writes paced");
+        assert!(lines[3].starts_with("JOB (load▼) "), "{}", lines[3]);
+        assert!(lines[4].starts_with("bully "), "{}", lines[4]);
+        assert!(lines[4].contains("1234.6"), "{}", lines[4]);
+        assert!(lines[5].starts_with("victim "), "{}", lines[5]);
+        assert!(lines[7].ends_with("q quit"), "{}", lines[7]);
+    }
+
+    #[test]
+    fn the_column_that_orders_the_rows_is_marked() {
+        let lines = screen(&mut View { sort: Sort::Ops, reversed: true, ..view() }, 120, 8);
+        assert!(lines[3].starts_with("JOB "), "{}", lines[3]);
+        assert!(lines[3].contains("▲OPS/s"), "{}", lines[3]);
+    }
+
+    #[test]
+    fn on_80_characters_every_head_is_whole_and_what_waits_and_runs_is_left_out() {
+        let lines = screen(&mut View { sort: Sort::Written, ..view() }, 80, 8);
+        let heads: Vec<_> = lines[3].split_whitespace().collect();
+        let expected = "JOB READ MB/s ▼WRITTEN MB/s OPS/s QUEUE LATENCY SLOTS THROTTLED";
+        assert_eq!(heads, expected.split(' ').collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_proxy_that_does_not_answer_leaves_the_last_rows_and_says_so() {
+        let trouble = Some("cannot connect".to_string());
+        let lines = screen(&mut View { trouble, ..view() }, 120, 8);
+        assert_eq!(lines[1], "cannot connect");
+        assert!(lines[4].starts_with("bully "), "{}", lines[4]);
+    }
+
+    #[test]
+    fn a_tiny_terminal_is_no_panic() {
+        for (width, height) in [(1, 1), (10, 3), (30, 5)] {
+            screen(&mut view(), width, height);
+        }
+    }
+
+    #[test]
+    fn spans_and_amounts_are_short() {
+        let spans =
+            [0, 7, 1_500, 15_000, 150_000, 999_999, 1_000_000, 2_340_000_000, 600_000_000_000];
+        let shown = spans.map(span);
+        assert_eq!(
+            shown,
+            ["0", "7ns", "1.50us", "15.0us", "150us", "999us", "1.00ms", "2.34s", "600s"]
+        );
+        assert_eq!([0, 1, 50_000, 949_999, 950_000].map(mb), ["0", "<0.1", "0.1", "0.9", "1.0"]);
+        assert_eq!(
+            [5, 65, 3_600, 90_000].map(|s| uptime(s * 1_000_000_000)),
+            ["5s", "1m05s", "1h00m", "1d01h"]
+        );
+    }
+}
