@@ -1,5 +1,6 @@
 //! Tests of whole rule files: what is read, what is refused and where, what is written.
 
+mod docs;
 mod export;
 mod file;
 mod props;
