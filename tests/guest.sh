@@ -50,7 +50,7 @@ boot() {
 	local rc=0
 	VM_EXTRA="$WORK/extra" VM_CMD="$HERE/$1" VM_LOG="$WORK/log" \
 		"$HERE/v9fs-guest/run.sh" "${ADDRESS[@]}" >"$WORK/shown" || rc=$?
-	grep -a '^V9FS-' "$WORK/shown" || true
+	grep -aE '^(V9FS-|# guest)' "$WORK/shown" || true
 	[ "$rc" -ne 2 ] && [ "$rc" -ne 3 ] || exit "$rc"
 	grep -qa '^V9FS-MOUNTED' "$WORK/log" || die 1 "the mount failed"
 	if grep -aE 'BUG:|Oops|WARNING: CPU|general protection' "$WORK/log" >&2; then die 1 "the guest's kernel complained"; fi

@@ -3,11 +3,12 @@
 #
 #   tests/with-proxy.sh SLUICE COMMAND…        COMMAND… gets ADDRESS PORT ANAME appended
 #
-# SLUICE is the binary, whose process the command finds in $PROXY_PID. With PROXY_UNIX=1 the address is a Unix socket, else TCP
-# on the loopback. PROXY_FLAGS adds flags. The exported folder is on the file
-# system of DIR_BELOW (default: .cache at the root), a real one, so that
-# extended attributes and sparse files are there. Exit status: the command's, or
-# 1 if the proxy did not start, crashed, or did not end on SIGTERM in 30 s.
+# SLUICE is the binary, whose process the command finds in $PROXY_PID. With
+# PROXY_UNIX=1 the address is a Unix socket, else TCP on the loopback; PROXY_FLAGS
+# adds flags. The exported folder is on the file system of DIR_BELOW (default:
+# .cache at the root), a real one, so that extended attributes and sparse files
+# are there. Exit status: the command's, or 1 if the proxy did not start, crashed,
+# or did not end within 30 s of SIGTERM.
 set -euo pipefail
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 SLUICE=$1

@@ -28,7 +28,8 @@
 #   VM_CMD      a file to run in the guest instead of the tests (busybox sh; it
 #               finds the mount at /mnt; its exit status is the result)
 #   VM_EXTRA    a folder that is copied to /extra in the guest (static programs)
-#   VM_ACCEL    tcg or kvm                            [tcg]
+#   VM_ACCEL    tcg, kvm, or auto: kvm if the kernel boots under it (tried once
+#               for each VM_CACHE; /dev/kvm may be there and not work)  [auto]
 #   VM_SMP      virtual CPUs                          [1]
 #   VM_TIMEOUT  seconds for the whole run             [600]
 #   VM_LOG      where the console goes too            [VM_CACHE/last-console.log]
@@ -43,7 +44,7 @@ die() { echo "v9fs-guest: $2" >&2; exit "$1"; }
 [ $# -eq 3 ] || die 2 "usage: VM_CACHE=DIR run.sh ADDRESS PORT ANAME"
 ADDRESS=$1 PORT=$2 ANAME=$3
 : "${VM_CACHE:?a folder for kernel and initramfs}" "${VM_MSIZE:=131072}" "${VM_OPTS:=}" "${VM_CACHEMODE:=none}"
-: "${VM_UNAME=root}" "${VM_HOSTNAME:=localhost}" "${VM_TESTS:=}" "${VM_ALLOW:=}" "${VM_BENCH:=0}" "${VM_CMD:=}" "${VM_EXTRA:=}" "${VM_ACCEL:=tcg}"
+: "${VM_UNAME=root}" "${VM_HOSTNAME:=localhost}" "${VM_TESTS:=}" "${VM_ALLOW:=}" "${VM_BENCH:=0}" "${VM_CMD:=}" "${VM_EXTRA:=}" "${VM_ACCEL:=auto}"
 : "${VM_SMP:=1}" "${VM_TIMEOUT:=600}" "${VM_LOG:=$VM_CACHE/last-console.log}" "${VM_KERNEL:=}"
 command -v qemu-system-x86_64 >/dev/null || die 2 "no qemu-system-x86_64: apt-get install --no-install-recommends qemu-system-x86"
 command -v gcc >/dev/null || die 2 "no gcc"
@@ -131,19 +132,48 @@ q() { printf "%s='%s'\n" "$1" "${2//\'/\'\\\'\'}"; }
 	q ADDR "$GADDR"; q PORT "$GPORT"; q ANAME "$ANAME"; q MSIZE "$VM_MSIZE"; q OPTS "$VM_OPTS"
 	q CACHEMODE "$VM_CACHEMODE"; q TESTS "$VM_TESTS"; q BENCH "$VM_BENCH"; q UNAME "$VM_UNAME"; q NAME "$VM_HOSTNAME"
 } >"$R/args"
-(cd "$R" && find . | "$K/busybox" cpio -o -H newc 2>/dev/null | gzip -1) >"$WORK/initrd.gz"
+pack() { (cd "$1" && find . | "$K/busybox" cpio -o -H newc 2>/dev/null | gzip -1); }
+pack "$R" >"$WORK/initrd.gz"
 
 # ---- boot ----
 
+MACHINE=(-nodefaults -no-user-config -display none -no-reboot -serial stdio -kernel "$K/kernel")
+APPEND="console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on"
+
+# probe_kvm: prints kvm if the guest's kernel reaches its first program under it, else tcg
+probe_kvm() {
+	local r=$WORK/probe
+	mkdir -p "$r/bin"
+	cp "$K/busybox" "$r/bin/busybox"
+	printf '#!/bin/busybox sh\n/bin/busybox echo V9FS-ALIVE\n/bin/busybox poweroff -f\n' >"$r/init"
+	chmod 755 "$r/init"
+	pack "$r" >"$WORK/probe.gz"
+	# a shell of its own says "Aborted" to nobody
+	bash -c 'ulimit -c 0; timeout --foreground -k 2 15 "$@"; true' probe qemu-system-x86_64 -accel kvm -cpu host -m 256 \
+		"${MACHINE[@]}" -initrd "$WORK/probe.gz" -append "$APPEND" </dev/null >"$WORK/probe.out" 2>/dev/null || true
+	if grep -qa '^V9FS-ALIVE' "$WORK/probe.out"; then
+		echo kvm
+	else
+		echo tcg
+	fi
+}
+
+if [ "$VM_ACCEL" = auto ]; then
+	if [ ! -w /dev/kvm ]; then
+		VM_ACCEL=tcg
+	else
+		[ -s "$VM_CACHE/accel" ] || probe_kvm >"$VM_CACHE/accel"
+		VM_ACCEL=$(cat "$VM_CACHE/accel")
+	fi
+fi
+echo "# guest: $(cat "$K/package") under $VM_ACCEL"
 case $VM_ACCEL in kvm) CPU=host ;; *) CPU=max ;; esac
 SHOW='^(V9FS|ok |not ok |# |fstest:|bench )'
 if [ -n "$VM_CMD" ]; then SHOW=''; fi
 rc=0
 timeout --foreground -k 10 "$VM_TIMEOUT" qemu-system-x86_64 -accel "$VM_ACCEL" -cpu "$CPU" -smp "$VM_SMP" -m 384 \
-	-nodefaults -no-user-config -display none -no-reboot -serial stdio \
-	-netdev "user,id=n0,ipv6=off$FWD" -device virtio-net-pci,netdev=n0,romfile= \
-	-kernel "$K/kernel" -initrd "$WORK/initrd.gz" \
-	-append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on" \
+	"${MACHINE[@]}" -netdev "user,id=n0,ipv6=off$FWD" -device virtio-net-pci,netdev=n0,romfile= \
+	-initrd "$WORK/initrd.gz" -append "$APPEND" \
 	</dev/null 2>&1 | tr -d '\r' | tee "$VM_LOG" | grep --line-buffered -aE "$SHOW" || rc=$?
 
 if ! grep -qa '^V9FS-END' "$VM_LOG"; then
