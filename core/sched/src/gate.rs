@@ -46,7 +46,7 @@ impl Dispatcher {
                 if time_of_key(key) > self.now {
                     break;
                 }
-                self.release(meter as u32);
+                self.release(meter);
             }
         }
     }

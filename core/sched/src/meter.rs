@@ -15,7 +15,7 @@
 //! the meter's own: its virtual time counts what *it* let through, so that weights
 //! hold among those who share a meter whatever happens beside it.
 
-use model::{KindSet, Limit, Rate, RuleSet, Time, Weight};
+use model::{KindSet, Limit, Nanos, Rate, RuleSet, Time, Weight};
 
 use crate::classify::KeyValue;
 use crate::heap::Heap;
@@ -23,9 +23,10 @@ use crate::slab::NONE;
 use crate::tags::VirtualTime;
 
 /// How long a meter's idleness may be made up for where its limit names no burst:
-/// the longest usual gap between two chances to dispatch. The burst is then 50 ms of
-/// the rate, or the request in hand if that is more: over 10 s at most 0.5 % and a request.
-pub(crate) const CATCH_UP_NS: u64 = 50_000_000;
+/// the longest usual gap between two chances to dispatch on a busy device; what is missed
+/// in longer ones is lost. The burst is then 100 ms of the rate, or the request in hand if
+/// that is more: over 10 s at most 1 % and a request.
+pub(crate) const CATCH_UP_NS: u64 = 100_000_000;
 
 /// A rate and the time at which what was charged to it is paid off.
 #[derive(Clone, Copy, Debug)]
@@ -236,9 +237,8 @@ impl Meter {
     }
 
     fn burst_units(&self) -> u64 {
-        let rate = self.pacer.rate;
-        self.burst
-            .unwrap_or_else(|| (rate.per_sec() / 1_000).saturating_mul(CATCH_UP_NS / 1_000_000))
+        let of_rate = || self.pacer.rate.amount_in(Nanos::new(CATCH_UP_NS), 0).0;
+        self.burst.unwrap_or_else(of_rate)
     }
 
     fn span_of(&self, units: u64) -> u64 {
@@ -371,7 +371,7 @@ mod tests {
     fn idleness_is_made_up_for_by_the_burst_and_no_more() {
         let mut pacer = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap());
         pacer.charge(1_000, None, at(60_000_000_000));
-        assert_eq!(pacer.due(), at(60_000_000_000 - 50_000_000 + 1_000_000));
+        assert_eq!(pacer.due(), at(60_000_000_000 - 100_000_000 + 1_000_000));
         let mut large = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap());
         large.charge(1_000_000, None, at(60_000_000_000));
         assert_eq!(large.due(), at(60_000_000_000));

@@ -57,7 +57,7 @@ pub(crate) const fn ms(count: u64) -> Time {
 pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
     let line = |ns: u64| {
         let point = |units: u64| (Bytes::new(units * UNIT_BYTES), Nanos::new(units * ns));
-        Curve::new(&[point(1), point(2)]).unwrap()
+        Curve::new(&[point(1), point(2)]).expect("a valid value")
     };
     let costs =
         |ns| LaneCosts { read: line(ns), write: line(ns), ops: [Nanos::new(ns); Kind::COUNT] };
@@ -67,7 +67,7 @@ pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
 }
 
 pub(crate) fn who(job: &str) -> Identity {
-    let job = JobId::new(job).unwrap();
+    let job = JobId::new(job).expect("a valid value");
     Identity { job, uid: 1000, gid: 1000, projid: None, nid: Nid::local() }
 }
 
@@ -75,9 +75,9 @@ pub(crate) fn who(job: &str) -> Identity {
 pub(crate) fn rule(job: &str, weight: u32) -> Rule {
     Rule {
         name: job.into(),
-        matcher: format!("jobid={{{job}}}").parse::<Match>().unwrap(),
+        matcher: format!("jobid={{{job}}}").parse::<Match>().expect("a valid value"),
         per: vec![],
-        weight: Weight::new(weight).unwrap(),
+        weight: Weight::new(weight).expect("a valid value"),
         reserve: None,
         limits: vec![],
         slots: None,
@@ -87,7 +87,7 @@ pub(crate) fn rule(job: &str, weight: u32) -> Rule {
 }
 
 pub(crate) fn ops(per_sec: u64) -> Rate {
-    Rate::ops_per_sec(per_sec).unwrap()
+    Rate::ops_per_sec(per_sec).expect("a valid value")
 }
 
 pub(crate) fn limit(rate: Rate) -> Limit {
@@ -96,7 +96,7 @@ pub(crate) fn limit(rate: Rate) -> Limit {
 
 /// A meter that all of these jobs share.
 pub(crate) fn shared(name: &str, jobs: &str, rate: Rate) -> MeterRule {
-    let matcher = format!("jobid={{{jobs}}}").parse().unwrap();
+    let matcher = format!("jobid={{{jobs}}}").parse().expect("a valid value");
     MeterRule { name: name.into(), matcher, per: vec![], limit: limit(rate) }
 }
 

@@ -1,0 +1,364 @@
+//! What each public call promises, one request at a time under invented time.
+
+mod server;
+
+use std::sync::Arc;
+
+use model::{
+    Amount, KeyField, Kind, KindSet, Lane, Limit, Match, Nanos, PathSet, Rule, RuleSet, Time,
+};
+use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, KeyValue, RequestId, SubjectId};
+
+const UNIT_NS: u64 = 10_000_000;
+
+fn dispatcher(set: Arc<RuleSet>) -> Dispatcher {
+    Dispatcher::new(target(4, UNIT_NS), set)
+}
+
+fn limited(job: &str, rate: u64) -> Rule {
+    let limits = vec![Limit { burst: Some(0), ..limit(ops(rate)) }];
+    Rule { limits, ..rule(job, 1) }
+}
+
+/// Calls with the least ado, checking all invariants after each.
+struct Desk {
+    sched: Dispatcher,
+    count: u64,
+}
+
+impl Desk {
+    fn new(set: Arc<RuleSet>) -> Desk {
+        Desk { sched: dispatcher(set), count: 0 }
+    }
+
+    fn subject(&mut self, job: &str) -> SubjectId {
+        self.sched.subject(&who(job), PathSet::default())
+    }
+
+    /// Enqueues one unit request; its token is its number, from 1.
+    fn put(&mut self, subject: SubjectId, kind: Kind, lane: Lane, now: Time) -> RequestId {
+        self.put_units(subject, kind, lane, 1, now)
+    }
+
+    fn put_units(
+        &mut self,
+        subject: SubjectId,
+        kind: Kind,
+        lane: Lane,
+        units: u64,
+        now: Time,
+    ) -> RequestId {
+        self.count += 1;
+        let bytes = if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 };
+        let amount = Amount::new(bytes, 1);
+        let id =
+            self.sched.enqueue(Arrival { subject, kind, amount, lane, token: self.count }, now);
+        self.sched.check_invariants();
+        id
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Dispatched> {
+        let work = self.sched.has_work();
+        let next = self.sched.poll_dispatch(now);
+        assert!(next.is_some() || !work, "has_work promised a request");
+        self.sched.check_invariants();
+        next
+    }
+
+    /// Tokens of all that may go now.
+    fn drain(&mut self, now: Time) -> Vec<u64> {
+        std::iter::from_fn(|| self.poll(now)).map(|d| d.token).collect()
+    }
+
+    fn complete(&mut self, id: RequestId, now: Time) {
+        self.sched.complete(id, Amount::new(UNIT_BYTES, 1), now);
+        self.sched.check_invariants();
+    }
+}
+
+#[test]
+fn a_request_holds_its_slots_until_it_completes() {
+    let mut desk = Desk::new(rules(vec![], vec![]));
+    let a = desk.subject("a");
+    for _ in 0..3 {
+        desk.put_units(a, Kind::Read, Lane::Device, 2, ms(0));
+    }
+    let first = desk.poll(ms(1)).expect("slots are free");
+    assert_eq!((first.token, first.slots, first.queued), (1, 2, Nanos::from_millis(1)));
+    assert_eq!(desk.drain(ms(1)), [2]);
+    assert!(!desk.sched.has_work());
+    assert_eq!(desk.sched.next_deadline(), None);
+    desk.sched.complete(first.id, Amount::new(2 * UNIT_BYTES, 1), ms(2));
+    assert!(desk.sched.has_work());
+    assert_eq!(desk.drain(ms(2)), [3]);
+    assert_eq!(desk.sched.queued(), 0);
+}
+
+#[test]
+fn a_limit_names_the_time_to_come_back_and_nobody_wakes_in_vain() {
+    let mut desk = Desk::new(rules(vec![limited("a", 3)], vec![]));
+    let a = desk.subject("a");
+    for _ in 0..3 {
+        desk.put(a, Kind::Read, Lane::Device, ms(0));
+    }
+    assert_eq!(desk.drain(ms(0)), [1]);
+    assert_eq!(desk.sched.next_deadline(), Some(Time::from_nanos(333_333_334)));
+    assert_eq!(desk.drain(Time::from_nanos(333_333_333)), []);
+    assert_eq!(desk.drain(Time::from_nanos(333_333_334)), [2]);
+}
+
+#[test]
+fn a_deadline_is_not_named_while_the_lane_has_no_slot() {
+    let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    let first = desk.poll(ms(0)).expect("the limit allows one");
+    for _ in 0..3 {
+        desk.put(b, Kind::Read, Lane::Device, ms(0));
+    }
+    assert_eq!(desk.drain(ms(0)).len(), 3);
+    assert_eq!(desk.sched.next_deadline(), None);
+    desk.complete(first.id, ms(10));
+    assert_eq!(desk.sched.next_deadline(), Some(ms(1000)));
+}
+
+#[test]
+fn a_short_read_is_charged_for_what_it_read() {
+    let bytes = model::Rate::bytes_per_sec(UNIT_BYTES).expect("above zero");
+    let a = Rule { limits: vec![Limit { burst: Some(0), ..limit(bytes) }], ..rule("a", 1) };
+    let mut desk = Desk::new(rules(vec![a], vec![]));
+    let a = desk.subject("a");
+    desk.put_units(a, Kind::Read, Lane::Device, 4, ms(0));
+    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    let first = desk.poll(ms(0)).expect("nothing is owed");
+    assert_eq!(desk.sched.next_deadline(), None, "all four slots are held");
+    desk.complete(first.id, ms(1));
+    assert_eq!(desk.sched.next_deadline(), Some(ms(1000)), "one unit is owed, not four");
+    let report = desk.sched.classes().next().expect("one class");
+    assert_eq!((report.usage.read.get(), report.usage.cost.get()), (UNIT_BYTES, UNIT_NS));
+}
+
+#[test]
+fn a_cancelled_request_gives_back_what_it_paid_wherever_it_stood() {
+    let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    for _ in 0..4 {
+        desk.put(b, Kind::Read, Lane::Device, ms(0));
+    }
+    let running: Vec<RequestId> = std::iter::from_fn(|| desk.poll(ms(0))).map(|d| d.id).collect();
+    // The first is ready and has paid, the second waits behind it, the third as well.
+    let ids: Vec<RequestId> =
+        (0..3).map(|_| desk.put(a, Kind::Read, Lane::Device, ms(0))).collect();
+    assert_eq!(desk.sched.cancel(ids[0], ms(0)), Some(5));
+    desk.sched.check_invariants();
+    assert_eq!(desk.sched.cancel(ids[2], ms(0)), Some(7));
+    desk.complete(running[0], ms(1));
+    // The first one's payment came back, so the second went without waiting a second.
+    assert_eq!(desk.drain(ms(1)), [6]);
+    assert_eq!(desk.sched.cancel(ids[1], ms(1)), None, "it runs");
+    let fourth = desk.put(a, Kind::Read, Lane::Device, ms(1));
+    assert_eq!(desk.sched.cancel(fourth, ms(1)), Some(8), "it waited at the meter");
+    desk.sched.check_invariants();
+    assert_eq!(desk.sched.cancel(ids[0], ms(1)), None, "it is gone");
+    assert_eq!(desk.sched.queued(), 0);
+}
+
+#[test]
+fn a_miss_comes_back_first_in_the_device_lane_and_pays_its_meters_once() {
+    let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
+    let a = desk.subject("a");
+    desk.put(a, Kind::Read, Lane::Cached, ms(0));
+    let hit = desk.poll(ms(0)).expect("the limit allows one");
+    assert_eq!((hit.lane, hit.slots), (Lane::Cached, 1));
+    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.sched.miss(hit.id, ms(5));
+    desk.sched.check_invariants();
+    let again = desk.poll(ms(6)).expect("it has paid");
+    assert_eq!((again.id, again.token, again.lane), (hit.id, 1, Lane::Device));
+    assert_eq!(again.queued, Nanos::from_millis(1));
+    assert_eq!(desk.drain(ms(999)), []);
+    assert_eq!(desk.drain(ms(1000)), [2]);
+    desk.complete(again.id, ms(1000));
+}
+
+#[test]
+fn what_gives_something_back_is_never_delayed_only_charged() {
+    let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    for _ in 0..4 {
+        desk.put(b, Kind::Read, Lane::Device, ms(0));
+    }
+    assert_eq!(desk.drain(ms(0)).len(), 4);
+    for _ in 0..3 {
+        desk.put(a, Kind::Clunk, Lane::Device, ms(0));
+    }
+    let clunk = desk.poll(ms(0)).expect("a clunk needs no slot");
+    assert_eq!((clunk.token, clunk.slots), (5, 0));
+    assert_eq!(desk.drain(ms(0)), [6, 7]);
+    desk.complete(clunk.id, ms(0));
+    // Three operations are owed at 1/s.
+    desk.put(a, Kind::Getattr, Lane::Cached, ms(0));
+    assert_eq!(desk.drain(ms(0)), []);
+    assert_eq!(desk.sched.next_deadline(), Some(ms(3000)));
+}
+
+#[test]
+fn a_change_of_rules_acts_at_once_and_refills_nothing() {
+    let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
+    let a = desk.subject("a");
+    for _ in 0..4 {
+        desk.put(a, Kind::Read, Lane::Device, ms(0));
+    }
+    let first = desk.poll(ms(0)).expect("the limit allows one");
+    desk.sched.set_rules(rules(vec![limited("a", 1)], vec![]), ms(100));
+    desk.sched.check_invariants();
+    assert_eq!(desk.drain(ms(999)), [], "the same rules again are no refill");
+    desk.sched.set_rules(rules(vec![limited("a", 10)], vec![]), ms(999));
+    // 1 ms of debt at 1/s is a thousandth of a request: 0.1 ms at 10/s.
+    assert_eq!(desk.sched.next_deadline(), Some(Time::from_nanos(999_100_000)));
+    assert_eq!(desk.drain(Time::from_nanos(999_100_000)), [2]);
+    desk.sched.set_rules(rules(vec![rule("a", 1)], vec![]), ms(1000));
+    desk.sched.check_invariants();
+    assert_eq!(desk.drain(ms(1000)), [3, 4]);
+    desk.complete(first.id, ms(1001));
+}
+
+#[test]
+fn waiting_requests_move_to_their_new_class_in_order_of_arrival() {
+    let mut desk = Desk::new(rules(vec![], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    for subject in [a, b, a, b] {
+        desk.put_units(subject, Kind::Read, Lane::Device, 4, ms(0));
+    }
+    let first = desk.poll(ms(0)).expect("slots are free");
+    desk.sched.set_rules(rules(vec![rule("b", 1000), rule("a", 1)], vec![]), ms(1));
+    desk.sched.check_invariants();
+    desk.complete(first.id, ms(2));
+    let next = desk.poll(ms(2)).expect("slots are free");
+    assert_eq!(next.token, 2);
+    desk.complete(next.id, ms(3));
+    let names: Vec<(String, u32)> =
+        desk.sched.classes().map(|c| (c.rule, c.queued + c.running)).collect();
+    assert_eq!(names, [("default".into(), 0), ("b".into(), 1), ("a".into(), 1)]);
+}
+
+#[test]
+fn fewer_slots_take_effect_as_running_requests_end() {
+    let mut desk = Desk::new(rules(vec![], vec![]));
+    let a = desk.subject("a");
+    for _ in 0..6 {
+        desk.put(a, Kind::Read, Lane::Device, ms(0));
+    }
+    let running: Vec<RequestId> = std::iter::from_fn(|| desk.poll(ms(0))).map(|d| d.id).collect();
+    desk.sched.set_target(target(2, UNIT_NS), ms(1));
+    desk.sched.check_invariants();
+    for (done, free) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
+        desk.complete(running[done], ms(2));
+        assert_eq!(desk.drain(ms(2)).len(), free);
+    }
+}
+
+#[test]
+fn keys_make_classes_and_those_beyond_the_bound_share_one_without_a_promise() {
+    let mut per_job = rule("jobs", 1);
+    per_job.matcher = Match::any();
+    per_job.per = vec![KeyField::Jobid];
+    per_job.max_classes = Some(2);
+    per_job.reserve = Some(ops(10));
+    let mut desk = Desk::new(rules(vec![per_job], vec![]));
+    for job in ["a", "b", "c", "d"] {
+        let subject = desk.subject(job);
+        desk.put(subject, Kind::Getattr, Lane::Cached, ms(0));
+    }
+    let keys: Vec<Vec<KeyValue>> = desk.sched.classes().map(|class| class.key).collect();
+    let job = |name| vec![KeyValue::Jobid(who(name).job)];
+    assert_eq!(keys, [job("a"), job("b"), vec![]]);
+    assert_eq!(desk.sched.classes().map(|c| c.queued).collect::<Vec<u32>>(), [1, 1, 2]);
+}
+
+#[test]
+fn a_class_whose_job_is_gone_makes_room_for_the_next() {
+    let mut per_job = rule("jobs", 1);
+    per_job.matcher = Match::any();
+    per_job.per = vec![KeyField::Jobid];
+    per_job.max_classes = Some(1);
+    let mut desk = Desk::new(rules(vec![per_job], vec![]));
+    for (i, job) in ["a", "b", "c"].into_iter().enumerate() {
+        let subject = desk.subject(job);
+        desk.put(subject, Kind::Getattr, Lane::Cached, ms(0));
+        let id = desk.poll(ms(0)).expect("slots are free").id;
+        desk.complete(id, ms(0));
+        desk.sched.release_subject(subject);
+        desk.sched.check_invariants();
+        let keys: Vec<Vec<KeyValue>> = desk.sched.classes().map(|class| class.key).collect();
+        assert_eq!(keys, [vec![KeyValue::Jobid(who(job).job)]], "round {i}");
+    }
+}
+
+#[test]
+fn who_comes_back_finds_its_debt() {
+    let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
+    let a = desk.subject("a");
+    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    let id = desk.poll(ms(0)).expect("the limit allows one").id;
+    desk.complete(id, ms(0));
+    desk.sched.release_subject(a);
+    let a = desk.subject("a");
+    desk.put(a, Kind::Read, Lane::Device, ms(1));
+    assert_eq!(desk.sched.next_deadline(), Some(ms(1000)));
+}
+
+#[test]
+fn one_meter_serves_both_lanes_by_turns() {
+    let meters = vec![shared("m", "a", ops(10))];
+    let mut desk = Desk::new(rules(vec![rule("a", 1)], meters));
+    let a = desk.subject("a");
+    for _ in 0..20 {
+        desk.put(a, Kind::Read, Lane::Cached, ms(0));
+        desk.put(a, Kind::Read, Lane::Device, ms(0));
+    }
+    let mut lanes = [0; 2];
+    while let Some(time) = desk.sched.next_deadline().filter(|t| *t <= ms(1_900)) {
+        while let Some(next) = desk.poll(time) {
+            lanes[next.lane as usize] += 1;
+            desk.complete(next.id, time);
+        }
+    }
+    assert!(lanes[0] >= 9 && lanes[1] >= 9, "{lanes:?}");
+}
+
+#[test]
+fn figures_are_those_of_what_was_served() {
+    let mut desk = Desk::new(rules(vec![], vec![]));
+    let a = desk.subject("a");
+    desk.put_units(a, Kind::Write, Lane::Device, 4, ms(0));
+    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    let first = desk.poll(ms(3)).expect("slots are free");
+    let report = desk.sched.subjects().next().expect("one subject");
+    assert_eq!((report.queued, report.running, report.slots), (1, 1, 4));
+    desk.sched.complete(first.id, Amount::new(4 * UNIT_BYTES, 1), ms(10));
+    let usage = desk.sched.subjects().next().expect("one subject").usage;
+    assert_eq!((usage.written.get(), usage.read.get()), (4 * UNIT_BYTES, 0));
+    assert_eq!(
+        (usage.queue_time, usage.service_time),
+        (Nanos::from_millis(3), Nanos::from_millis(7))
+    );
+    assert_eq!((usage.ops.get(), usage.cost.get(), usage.requests), (1, 4 * UNIT_NS, 1));
+}
+
+#[test]
+fn a_rule_with_a_limit_by_direction_meters_each_direction() {
+    let only = |kind| KindSet::NONE.with(kind);
+    let of = |kind, rate| Limit { kinds: only(kind), rate: ops(rate), burst: Some(0) };
+    let a = Rule { limits: vec![of(Kind::Read, 1), of(Kind::Write, 2)], ..rule("a", 1) };
+    let mut desk = Desk::new(rules(vec![a], vec![]));
+    let a = desk.subject("a");
+    for kind in [Kind::Read, Kind::Write, Kind::Read, Kind::Write, Kind::Getattr] {
+        desk.put(a, kind, Lane::Cached, ms(0));
+    }
+    assert_eq!(desk.drain(ms(0)), [1, 2, 5]);
+    assert_eq!(desk.drain(ms(500)), [4]);
+    assert!(desk.sched.classes().next().expect("one class").throttled);
+}
