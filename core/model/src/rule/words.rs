@@ -116,4 +116,15 @@ mod tests {
             "\"Direct\" is not a write mode; there are direct, dontcache, paced, cached"
         );
     }
+
+    #[test]
+    fn words_and_conditions_are_texts_to_serde() {
+        type Config = std::collections::BTreeMap<String, (WriteMode, KeyField, crate::Match)>;
+        let text = "k = [\"paced\", \"uid\", \"uid={1 2}\"]\n";
+        let config: Config = toml::from_str(text).unwrap();
+        let condition = "uid={1,2}".parse().unwrap();
+        assert_eq!(config["k"], (WriteMode::Paced, KeyField::Uid, condition));
+        assert_eq!(toml::to_string(&config).unwrap(), text);
+        assert!(toml::from_str::<Config>("k = [\"fast\", \"uid\", \"*\"]").is_err());
+    }
 }
