@@ -296,7 +296,7 @@ fn short(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
-        v if v == 0.0 => 0,
+        0.0 => 0,
         v if v < 0.1 => 3,
         _ => 2,
     };

@@ -22,7 +22,7 @@ use super::socket::Address;
 
 /// Serve one file, or memory, with the least code there can be
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Where to listen: tcp://HOST:PORT or unix:///path; may be given several times
     #[arg(long, required = true)]
     listen: Vec<Address>,
@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 /// Serves until it is killed.
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let file = match &args.file {
         Some(path) => {
             let file =
@@ -56,7 +56,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     })
 }
 
-fn serve(socket: OwnedFd, file: Option<Arc<File>>) {
+/// Serves one connection to its end.
+pub(crate) fn serve(socket: OwnedFd, file: Option<Arc<File>>) {
     let served = match file {
         Some(file) => Splicer::new(socket.as_fd(), &file).and_then(|mut splicer| splicer.serve()),
         None => Memory::new(socket.as_fd()).serve(),

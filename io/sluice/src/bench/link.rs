@@ -325,3 +325,107 @@ const HEAD_LEN: usize = ninep::HEADER_LEN + 4 + 8;
 const REPLY_LEN_MAX: usize = 64 << 20;
 const SLICES_MAX: usize = 64;
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use ninep::{Fid, Reply, Request, Tag};
+
+    use super::super::work::{Fids, Op, WorkSettings};
+    use super::*;
+
+    const SIZE: usize = 4096;
+
+    fn pair(op: Op, depth: usize) -> (Link, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let one = || vec![Fid(1)];
+        let fids = Fids { dirs: one(), read: one(), write: one(), spare: 2 };
+        let work = Work::new(WorkSettings {
+            op,
+            size: SIZE as u32,
+            file_size: 1 << 20,
+            connection: 0,
+            connections: 1,
+            unlinkat: true,
+            pattern: false,
+            fids,
+        });
+        (Link::new(ours.into(), work, depth, vec![0x5a; SIZE].into()), theirs)
+    }
+
+    fn reply(tag: u16, reply: Reply<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        reply.encode(Tag(tag), &mut out);
+        out
+    }
+
+    #[test]
+    fn a_reply_cut_anywhere_counts_once_and_when_it_is_whole() {
+        let (mut link, mut server) = pair(Op::Read, 1);
+        link.start(0);
+        link.finish();
+        let whole = reply(0, Reply::Read { data: &[7; SIZE] });
+        for (at, byte) in whole.iter().enumerate() {
+            assert_eq!(link.score.ops, 0, "after {at} bytes");
+            server.write_all(&[*byte]).unwrap();
+            assert_eq!(link.receive(true, || 1500).unwrap(), 1);
+        }
+        assert_eq!((link.score.ops, link.score.bytes), (1, SIZE as u64));
+        assert_eq!(link.score.latency_ns.max(), 1500);
+        assert!(link.is_idle());
+    }
+
+    #[test]
+    fn errors_are_counted_by_errno_and_short_reads_as_wrong() {
+        let (mut link, mut server) = pair(Op::Read, 3);
+        link.start(0);
+        link.finish();
+        let mut replies = reply(2, Reply::Error { ecode: 5 });
+        replies.extend(reply(0, Reply::Read { data: &[7; SIZE - 1] }));
+        replies.extend(reply(1, Reply::Read { data: &[7; SIZE] }));
+        server.write_all(&replies).unwrap();
+        link.receive(true, || 1).unwrap();
+        assert_eq!(link.score.errors, BTreeMap::from([(5, 1)]));
+        assert_eq!((link.score.wrong, link.score.ops), (1, 1));
+    }
+
+    #[test]
+    fn a_reply_to_nothing_or_of_another_type_ends_the_load() {
+        let (mut link, mut server) = pair(Op::Read, 1);
+        link.start(0);
+        server.write_all(&reply(9, Reply::Clunk)).unwrap();
+        let error = link.receive(true, || 1).unwrap_err().to_string();
+        assert_eq!(error, "the server answers tag 9, which is not in flight");
+
+        let (mut link, mut server) = pair(Op::Read, 1);
+        link.start(0);
+        server.write_all(&reply(0, Reply::Write { count: 4096 })).unwrap();
+        let error = link.receive(true, || 1).unwrap_err().to_string();
+        assert_eq!(error, "the server answers Read with a message of type 119");
+    }
+
+    #[test]
+    fn writes_stay_whole_when_the_socket_takes_them_in_pieces() {
+        let depth = 300;
+        let (mut link, mut server) = pair(Op::Write, depth);
+        rustix::net::sockopt::set_socket_send_buffer_size(&link, 4096).unwrap();
+        link.start(0);
+        assert!(!link.flush().unwrap(), "the socket must be too small for this test");
+        let len = ninep::WRITE_HEADER_LEN + SIZE;
+        let mut frame = vec![0; len];
+        for tag in 0..depth {
+            let mut filled = 0;
+            while filled < len {
+                let got = server.read(&mut frame[filled..]).unwrap();
+                filled += got;
+                link.flush().unwrap();
+            }
+            let (seen, request) = Request::decode(&frame).unwrap();
+            let Request::Write { data, .. } = request else { panic!("{request:?}") };
+            assert_eq!((seen, data), (Tag(tag as u16), &[0x5a; SIZE][..]));
+        }
+        assert!(link.flush().unwrap());
+    }
+}

@@ -413,3 +413,91 @@ fn thread_cpu() -> Duration {
 
 /// How often a waiting thread looks at the time and at the stop flag.
 const TICK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::super::work::Op;
+    use super::super::{bare, socket::Address};
+    use super::*;
+
+    /// A plan for a server of memory that takes `connections` connections and then ends.
+    fn plan(name: &str, connections: usize) -> Plan {
+        let path = std::env::temp_dir().join(format!("sluice-{name}-{}", std::process::id()));
+        let address = Address::Unix(path.clone());
+        let listener = address.listen().unwrap();
+        std::thread::spawn(move || {
+            for _ in 0..connections {
+                let socket = listener.accept().unwrap();
+                std::thread::spawn(move || bare::serve(socket, None));
+            }
+            std::fs::remove_file(path).unwrap();
+        });
+        let millis = |count: u64| Nanos::new(count * 1_000_000);
+        let plan = Plan::new(address);
+        Plan { bare: true, connections, time: millis(200), warmup: millis(5), ..plan }
+    }
+
+    #[derive(Default)]
+    struct Heard {
+        began: usize,
+        ended: usize,
+        ops: Vec<u64>,
+    }
+
+    impl Watch for Heard {
+        fn begins(&mut self) {
+            self.began += 1;
+        }
+        fn ends(&mut self) {
+            self.ended += 1;
+        }
+        fn interval(&mut self, index: u64, score: &Score, _span: Duration) {
+            assert_eq!(index as usize, self.ops.len());
+            self.ops.push(score.ops);
+        }
+    }
+
+    #[test]
+    fn the_total_is_the_sum_of_all_intervals_of_all_threads() {
+        let every = Some(Nanos::new(50_000_000));
+        let plan = Plan { threads: 2, depth: 8, every, ..plan("intervals", 3) };
+        let mut heard = Heard::default();
+        let outcome = run(&plan, &Arc::default(), &mut heard).unwrap();
+        assert_eq!((heard.began, heard.ended, heard.ops.len()), (1, 1, 4));
+        assert!(outcome.score.ops > 0);
+        assert_eq!(outcome.score.ops, heard.ops.iter().sum::<u64>());
+        assert_eq!(outcome.score.bytes, outcome.score.ops * 4096);
+        assert_eq!(outcome.score.latency_ns.len(), outcome.score.ops);
+        assert!(outcome.score.errors.is_empty() && outcome.score.wrong == 0);
+    }
+
+    #[test]
+    fn large_writes_and_reads_get_through_in_both_directions() {
+        for op in [Op::Write, Op::Mixed] {
+            let size = Some(model::Bytes::kib(512));
+            let msize = model::Bytes::mib(1);
+            let plan = Plan { op, size, msize, depth: 16, ..plan("large", 1) };
+            let outcome = run(&plan, &Arc::default(), &mut Heard::default()).unwrap();
+            assert!(outcome.score.ops > 0 && outcome.score.wrong == 0, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn a_raised_stop_ends_the_load_as_interrupted() {
+        let plan = Plan { time: Nanos::new(60_000_000_000), ..plan("stop", 1) };
+        let stop = Arc::new(AtomicBool::new(true));
+        let error = run(&plan, &stop, &mut Heard::default()).unwrap_err();
+        assert_eq!(error.to_string(), "interrupted");
+    }
+
+    #[test]
+    fn a_silent_server_ends_the_load_after_the_given_patience() {
+        let path = std::env::temp_dir().join(format!("sluice-silent-{}", std::process::id()));
+        let address = Address::Unix(path.clone());
+        let _listener = address.listen().unwrap();
+        let plan = Plan { bare: true, patience: Nanos::new(1), ..Plan::new(address) };
+        let error = run(&plan, &Arc::default(), &mut Heard::default()).unwrap_err().to_string();
+        std::fs::remove_file(path).unwrap();
+        assert!(error.starts_with("no reply for "), "{error}");
+    }
+}

@@ -9,13 +9,13 @@
 //! replies are taken in batches, nothing is allocated per request, and of a reply
 //! only the first bytes are looked at.
 
-pub mod bare;
+mod bare;
 mod ceilings;
 mod files;
 mod link;
 mod load;
-pub mod p9;
-pub mod peers;
+mod p9;
+mod peers;
 mod plan;
 mod report;
 mod rows;
@@ -28,6 +28,30 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
+
+/// Measure any 9P server, or the proxy beside its peers
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum What {
+    P9(p9::Args),
+    Peers(peers::Args),
+    #[command(hide = true)]
+    Bare(bare::Args),
+}
+
+/// Runs one of the measurements.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match args.what {
+        What::P9(args) => p9::run(args),
+        What::Peers(args) => peers::run(args),
+        What::Bare(args) => bare::run(args),
+    }
+}
 
 /// A flag that SIGINT and SIGTERM raise, so that a run ends through its guards
 /// and leaves neither servers nor files behind.

@@ -1,5 +1,6 @@
 //! `sluice bench p9`: puts one load on one 9P2000.L server and says what it gets.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,24 +10,31 @@ use super::load::{self, Outcome, Watch};
 use super::plan::Plan;
 use super::session::errno_text;
 use super::work::Op;
+use crate::chart::{Line, LineChart, Panel, line_chart};
 
 /// Put a load on any 9P2000.L server and report what it gets
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     plan: Plan,
     /// Print one JSON object per line: each interval, then the total
     #[arg(long)]
     json: bool,
+    /// Draw the intervals of --every into this SVG file
+    #[arg(long, value_name = "FILE", requires = "every")]
+    chart: Option<PathBuf>,
 }
 
 /// Runs the load and prints its result.
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
-    let mut printer = Printer { json: args.json, plan: &args.plan };
+    let mut printer = Printer { json: args.json, plan: &args.plan, intervals: Vec::new() };
     let outcome = load::run(&args.plan, &stop, &mut printer)?;
     printer.total(&outcome);
-    Ok(())
+    match &args.chart {
+        Some(path) => line_chart(path, &printer.chart()),
+        None => Ok(()),
+    }
 }
 
 /// One span's figures, as `--json` prints them.
@@ -81,6 +89,7 @@ impl Figures {
 struct Printer<'p> {
     json: bool,
     plan: &'p Plan,
+    intervals: Vec<Figures>,
 }
 
 impl Watch for Printer<'_> {
@@ -90,10 +99,40 @@ impl Watch for Printer<'_> {
         }
         let figures = Figures { interval: Some(index), ..Figures::new(self.plan.op, score, span) };
         self.print(&figures);
+        self.intervals.push(figures);
     }
 }
 
 impl Printer<'_> {
+    fn chart(&self) -> LineChart {
+        let mut ends = 0.0;
+        let mut line = |series, figure: fn(&Figures) -> f64| {
+            ends = 0.0;
+            let point = |figures: &Figures| {
+                ends += figures.seconds;
+                (ends, figure(figures))
+            };
+            Line { series, points: self.intervals.iter().map(point).collect() }
+        };
+        let moves = self.intervals.iter().any(|figures| figures.mb_per_sec > 0.0);
+        let rate = match moves {
+            true => (String::from("MB/s"), line(0, |figures| figures.mb_per_sec)),
+            false => (String::from("operations/s"), line(0, |figures| figures.ops_per_sec)),
+        };
+        let latency = vec![line(1, |figures| figures.p50_us), line(2, |figures| figures.p99_us)];
+        let Plan { op, connections, depth, server, .. } = self.plan;
+        LineChart {
+            title: format!("{op:?}, {connections} × {depth}").to_lowercase(),
+            subtitle: server.to_string(),
+            series: vec!["rate".into(), "median latency".into(), "p99 latency".into()],
+            panels: vec![
+                Panel { title: rate.0, logarithmic: false, lines: vec![rate.1] },
+                Panel { title: "latency, µs".into(), logarithmic: true, lines: latency },
+            ],
+            marks: Vec::new(),
+        }
+    }
+
     fn total(&self, outcome: &Outcome) {
         let figures = Figures::of(self.plan.op, outcome);
         self.print(&figures);

@@ -32,7 +32,7 @@ use super::work::Op;
 
 /// Compare the proxy with diod, NFS-Ganesha and the machine's ceilings
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// How often each load runs on each server
     #[arg(long, default_value_t = 10)]
     rounds: usize,
@@ -57,7 +57,7 @@ pub struct Args {
 }
 
 /// Runs the comparison and writes its report.
-pub fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     match args.inside.clone() {
         None => outside(&args, &stop),
@@ -73,7 +73,7 @@ fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let guard = RemoveDir(dir.clone());
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "TERM", "--", "unshare"])
+        .args(["--pdeathsig", "KILL", "--", "unshare"])
         .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
         .arg(program)
         .args(std::env::args_os().skip(1))
@@ -96,6 +96,9 @@ fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     };
     drop(guard);
+    if stop.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
     if !status.success() {
         bail!("the comparison did not finish ({status}); it needs root for a network of its own");
     }

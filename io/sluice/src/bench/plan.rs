@@ -10,66 +10,66 @@ use super::work::Op;
 
 /// One load against one server.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Where the server listens: tcp://HOST:PORT or unix:///path
-    pub server: Address,
+    pub(crate) server: Address,
     /// What to attach to: the export's name, or its directory with diod
     #[arg(long, default_value = "")]
-    pub aname: String,
+    pub(crate) aname: String,
     /// The user's name sent with attach
     #[arg(long, default_value = "root")]
-    pub uname: String,
+    pub(crate) uname: String,
     /// The user's number sent with attach
     #[arg(long, default_value_t = 0)]
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Largest message; it bounds --size to 24 bytes less
     #[arg(long, default_value = "64KiB")]
-    pub msize: Bytes,
+    pub(crate) msize: Bytes,
     /// What to measure
     #[arg(long, value_enum, default_value = "randread")]
-    pub op: Op,
+    pub(crate) op: Op,
     /// Payload of a read or write [default: 4KiB, or all that the msize lets through for read and write]
     #[arg(long)]
-    pub size: Option<Bytes>,
+    pub(crate) size: Option<Bytes>,
     /// Size of the file that is read, and of each connection's file that is written
     #[arg(long, default_value = "256MiB")]
-    pub file_size: Bytes,
+    pub(crate) file_size: Bytes,
     /// Read this file of the export instead of a new one; it must have been made by this program
     #[arg(long, value_name = "NAME")]
-    pub file: Option<String>,
+    pub(crate) file: Option<String>,
     /// Connections
     #[arg(long, short = 'c', default_value_t = 1)]
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Requests in flight on each connection
     #[arg(long, short = 'd', default_value_t = 1)]
-    pub depth: usize,
+    pub(crate) depth: usize,
     /// Threads, which share the connections
     #[arg(long, default_value_t = 1)]
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// Attach so many times on each connection, as NAME?job=bench0, NAME?job=bench1, … (Sluice only)
     #[arg(long, value_name = "N", default_value_t = 0)]
-    pub jobs: usize,
+    pub(crate) jobs: usize,
     /// How long to measure
     #[arg(long, default_value = "5s")]
-    pub time: Nanos,
+    pub(crate) time: Nanos,
     /// How long to run before measuring
     #[arg(long, default_value = "500ms")]
-    pub warmup: Nanos,
+    pub(crate) warmup: Nanos,
     /// Report each interval of this length as well
     #[arg(long, value_name = "TIME")]
-    pub every: Option<Nanos>,
+    pub(crate) every: Option<Nanos>,
     /// Stay on this processor
     #[arg(long, value_name = "CPU")]
-    pub pin: Option<usize>,
+    pub(crate) pin: Option<usize>,
     /// Give up when no reply has come for so long
     #[arg(long, default_value = "60s")]
-    pub patience: Nanos,
+    pub(crate) patience: Nanos,
     /// Do not read the file through before
     #[arg(long)]
-    pub cold: bool,
+    pub(crate) cold: bool,
     /// The server is `sluice bench bare`: read without any 9P conversation before
     #[arg(long, hide = true)]
-    pub bare: bool,
+    pub(crate) bare: bool,
 }
 
 impl Plan {

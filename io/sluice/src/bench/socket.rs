@@ -13,7 +13,7 @@ use anyhow::Context as _;
 
 /// Where a server listens; the text form is `tcp://HOST:PORT` or `unix:///path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub(crate) enum Address {
     /// Host and port as the resolver takes them.
     Tcp(String),
     /// Path of a Unix socket.

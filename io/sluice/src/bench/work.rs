@@ -12,7 +12,7 @@ use ninep::{Fid, Names, Request, Tag, getattr, open};
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Op {
+pub(crate) enum Op {
     /// Sequential reads; the requests of one connection follow each other through the file.
     Read,
     /// Reads at random offsets.
@@ -321,5 +321,120 @@ impl Step {
             Step::Unlink => 77,
             Step::Remove => 123,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(op: Op, unlinkat: bool) -> Work {
+        let fids = Fids {
+            dirs: vec![Fid(1)],
+            read: vec![Fid(2), Fid(3)],
+            write: vec![Fid(4)],
+            spare: 100,
+        };
+        Work::new(WorkSettings {
+            op,
+            size: 4096,
+            file_size: 16 * 4096,
+            connection: 0,
+            connections: 1,
+            unlinkat,
+            pattern: true,
+            fids,
+        })
+    }
+
+    /// One operation of slot `index`, as the server sees it.
+    fn operation(work: &mut Work, slot: &mut Slot, index: usize) -> Vec<String> {
+        work.begin(slot, 0);
+        let mut seen = Vec::new();
+        loop {
+            let mut frame = Vec::new();
+            if work.encode(slot, index, &mut frame) {
+                frame.resize(frame.len() + 4096, 0x5a);
+            }
+            let (tag, request) = Request::decode(&frame).unwrap();
+            assert_eq!(tag, Tag(index as u16));
+            let text = match request {
+                Request::Write { fid, offset, data } => {
+                    format!("Write {} {} {}", fid.0, offset, data.len())
+                }
+                Request::Lcreate { fid, name, .. } => {
+                    format!("Lcreate {} {}", fid.0, name.escape_ascii())
+                }
+                Request::Unlinkat { dirfid, name, .. } => {
+                    format!("Unlinkat {} {}", dirfid.0, name.escape_ascii())
+                }
+                Request::Walk { fid, newfid, names } => {
+                    format!("Walk {} {} {names:?}", fid.0, newfid.0)
+                }
+                other => format!("{other:?}"),
+            };
+            seen.push(text);
+            if !slot.advance() {
+                return seen;
+            }
+        }
+    }
+
+    #[test]
+    fn a_create_cycle_leaves_neither_a_file_nor_a_fid() {
+        let mut work = work(Op::Create, true);
+        let mut slot = work.slot();
+        let seen = operation(&mut work, &mut slot, 7);
+        assert_eq!(seen[0], "Walk 1 107 []");
+        assert_eq!(seen[1], "Lcreate 107 c0s7n1");
+        assert_eq!(seen[2], "Getattr { fid: Fid(107), mask: 2047 }");
+        assert_eq!(seen[3], "Clunk { fid: Fid(107) }");
+        assert_eq!(seen[4], "Unlinkat 1 c0s7n1");
+        assert_eq!(operation(&mut work, &mut slot, 7)[1], "Lcreate 107 c0s7n2");
+    }
+
+    #[test]
+    fn a_server_without_unlinkat_gets_walk_and_remove() {
+        let mut work = work(Op::Create, false);
+        let mut slot = work.slot();
+        let seen = operation(&mut work, &mut slot, 0);
+        assert_eq!(seen[4], "Walk 1 100 [\"c0s0n1\"]");
+        assert_eq!(seen[5], "Remove { fid: Fid(100) }");
+    }
+
+    #[test]
+    fn writes_are_whole_messages_once_their_payload_follows() {
+        let mut work = work(Op::Fsync, true);
+        let mut slot = work.slot();
+        let seen = operation(&mut work, &mut slot, 3);
+        assert_eq!(seen[0], format!("Write 4 {} 4096", slot.offset));
+        assert_eq!(seen[1], "Fsync { fid: Fid(4), datasync: 0 }");
+    }
+
+    #[test]
+    fn slots_share_one_sequence_and_go_round_the_jobs() {
+        let mut work = work(Op::Read, true);
+        let (mut one, mut two) = (work.slot(), work.slot());
+        let read = |fid: u32, block: u32| {
+            vec![format!("Read {{ fid: Fid({fid}), offset: {}, count: 4096 }}", block * 4096)]
+        };
+        assert_eq!(operation(&mut work, &mut one, 0), read(3, 1));
+        assert_eq!(operation(&mut work, &mut two, 1), read(2, 2));
+        assert_eq!(operation(&mut work, &mut one, 0), read(2, 3));
+        for _ in 4..16 {
+            operation(&mut work, &mut one, 0);
+        }
+        assert_eq!(operation(&mut work, &mut two, 1), read(3, 0));
+    }
+
+    #[test]
+    fn a_read_is_accepted_only_with_all_of_its_own_data() {
+        let mut work = work(Op::Read, true);
+        let mut slot = work.slot();
+        operation(&mut work, &mut slot, 0);
+        slot.at = 0;
+        assert!(work.accepts(&slot, 4096, &4096u64.to_le_bytes()));
+        assert!(!work.accepts(&slot, 4096, &8192u64.to_le_bytes()));
+        assert!(!work.accepts(&slot, 4095, &4096u64.to_le_bytes()));
     }
 }
