@@ -11,10 +11,13 @@ set -euo pipefail
 RUST_MIN=1.90
 export PATH="$HOME/.cargo/bin:$PATH"
 
-# PROGRAM-OR-FILE PACKAGE, for each purpose
-needs_build="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev make:make"
-needs_test="g++:g++ qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils join:coreutils timeout:coreutils"
-needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2"
+# PROGRAM-OR-FILE:PACKAGE, for each purpose; read by name below
+# shellcheck disable=SC2034
+{
+	needs_build="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev make:make"
+	needs_test="g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils join:coreutils timeout:coreutils"
+	needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2"
+}
 
 die() { echo "install-deps: $1" >&2; exit 1; }
 

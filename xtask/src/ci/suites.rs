@@ -23,6 +23,10 @@ pub(crate) struct Suite {
 const GUEST: &[(&str, &str)] =
     &[("qemu-system-x86_64", "qemu-system-x86"), ("gcc", "gcc"), ("apt-get", "apt")];
 
+/// What may differ by the kind of socket: sizes of messages, many at once, cancelled ones.
+const SOCKET_TESTS: &str =
+    "write_read,sizes,fcntl_lock,many_open,parallel_shared_file,kill_during_io,copy_checksum";
+
 /// Every suite, in the order of running.
 pub(crate) fn all(target: &Path) -> Vec<Suite> {
     let mut suites = sources();
@@ -70,17 +74,31 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
-            660,
+            570,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
         Suite::new("fuzz", 240, "the decoder, two minutes led by coverage", "tests/fuzz.sh 120")
             .needs(&[("g++", "g++")]),
         Suite::new(
+            "clients",
+            30,
+            "diod's own clients list and read what is there",
+            &format!("tests/with-proxy.sh {sluice} tests/diod-clients.sh"),
+        )
+        .needs(&[("diodls", "diod")]),
+        Suite::new(
             "v9fs",
             180,
             "file operations through the Linux kernel's own 9P client",
             &guest("fstest"),
+        )
+        .needs(GUEST),
+        Suite::new(
+            "v9fs-unix",
+            60,
+            "the same client through the Unix socket, its main operations",
+            &format!("env PROXY_UNIX=1 VM_TESTS={SOCKET_TESTS} {}", guest("fstest")),
         )
         .needs(GUEST),
         Suite::new(
