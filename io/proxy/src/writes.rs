@@ -36,12 +36,13 @@ use model::{Bytes, WriteMode};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, IoSlice};
 
+pub(crate) use self::bounce::Aligned;
 use self::bounce::Bounces;
 pub use self::dirty::Account;
 use self::dirty::{Piece, SyncFile, Written};
-pub(crate) use self::probe::nameless_file;
+use self::probe::RWF_DONTCACHE;
 pub use self::probe::{Alignment, Backing};
-use self::probe::{RWF_DONTCACHE, direct_alignment, reopen};
+pub(crate) use self::probe::{direct_alignment, nameless_file, reopen};
 use self::sweep::Listed;
 use crate::sys::{SyncRange, sync_file_range};
 
@@ -211,8 +212,8 @@ impl Writes {
     }
 
     fn write_direct(&self, direct: &Direct, data: &[u8], offset: u64) -> io::Result<usize> {
-        let align = direct.alignment.memory as usize;
-        if data.as_ptr().align_offset(align) == 0 {
+        let align = direct.alignment.memory;
+        if (data.as_ptr() as usize).is_multiple_of(align as usize) {
             return write_all(data, offset, |part, at| rustix::io::pwrite(&direct.fd, part, at));
         }
         self.bounces.with(align, |buffer| {

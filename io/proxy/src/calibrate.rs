@@ -1,0 +1,305 @@
+//! Calibration: what requests cost a backend directory, measured.
+//!
+//! ```text
+//!   DIR ─► sizes     reads and writes with direct I/O, by number outstanding ─► device curves, D
+//!        ├ metadata  every kind by many threads ─► cost of an operation
+//!        ├ cached    reads and writes that the page cache answers ─► cached curves
+//!        └ modes     each write mode, and a neighbour's fdatasync ─► write_mode
+//!                                                       │
+//!                     a TOML file for `[[target]] costs` ◄┘
+//! ```
+//!
+//! A cost is the time that one request costs the saturated backend, 1 / rate: that
+//! is what weights divide. D is the smallest number of slots that costs no request
+//! size more than 3 % of its saturated rate.
+//!
+//! Everything that is made in DIR is removed before [`calibrate`] returns, also
+//! when it is stopped. Nothing should use the backend meanwhile; what does so is
+//! measured along.
+
+mod cached;
+mod ladder;
+mod load;
+mod metadata;
+mod modes;
+mod report;
+mod scratch;
+mod sizes;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use model::{Bytes, Kind, Nanos, WriteMode};
+use sched::{CostMode, Costs, Curve, LaneCosts};
+
+pub use self::ladder::SlotLoss;
+use self::ladder::{Ladder, curve_points};
+pub use self::modes::ModeFigures;
+use self::scratch::Scratch;
+use crate::costs_file::CostsFile;
+use crate::writes::Backing;
+
+/// What was measured, and what follows from it.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// The directory.
+    pub dir: PathBuf,
+    /// What the backend can do for writes.
+    pub backing: Backing,
+    /// Costs for the dispatcher.
+    pub costs: Costs,
+    /// D.
+    pub slots_max: u32,
+    /// The write mode to use.
+    pub write_mode: WriteMode,
+    /// Reads and writes by size.
+    pub sizes: Vec<SizeFigures>,
+    /// Kinds that were measured; the others take the cost of the one most like them.
+    pub operations: Vec<(Kind, Nanos)>,
+    /// Write modes, after the victim alone.
+    pub modes: Vec<ModeFigures>,
+    /// What other numbers of slots would cost.
+    pub losses: Vec<SlotLoss>,
+    /// How far measurements that should be equal lay apart, in percent.
+    pub spread_percent: f64,
+}
+
+/// Figures of requests of one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SizeFigures {
+    /// Writes, or else reads.
+    pub write: bool,
+    /// The page cache answered, or else the device.
+    pub cached: bool,
+    /// Of each request.
+    pub size: Bytes,
+    /// Requests per second with one outstanding.
+    pub single_per_sec: f64,
+    /// Requests per second when more outstanding gain nothing.
+    pub saturated_per_sec: f64,
+    /// The fewest outstanding that come within 3 % of that.
+    pub outstanding: u32,
+    /// What one costs.
+    pub cost: Nanos,
+}
+
+/// What ended a calibration.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// It was told to stop.
+    #[error("stopped; everything that was made is removed")]
+    Stopped,
+    /// The directory cannot be used.
+    #[error("{}: no scratch directory can be made here", .path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Too little space for a file that says anything about a device.
+    #[error("{}: only {free} are free; a calibration needs 256MiB", .path.display())]
+    Space {
+        /// The directory.
+        path: PathBuf,
+        /// What its file system has left.
+        free: Bytes,
+    },
+    /// The backend answered an operation with an error.
+    #[error("the backend failed")]
+    Backend(#[source] io::Error),
+    /// A thread could not be started, and the like.
+    #[error("the measurement could not be run")]
+    Machine(#[from] io::Error),
+}
+
+/// Whom the measurements tell what they do, and who may end them.
+pub(super) struct Steps<'a> {
+    stop: &'a AtomicBool,
+    progress: &'a mut dyn FnMut(&str),
+    begun: Instant,
+    time: Duration,
+}
+
+/// Measures `dir` within about `time`, longer where the backend takes seconds for one
+/// operation or for removing some thousand files. `stop` ends it from another thread or a signal handler; `progress` is
+/// told a line of text at each step.
+///
+/// # Errors
+/// When the directory cannot be written to or has too little space, when the backend
+/// fails, and when it is stopped.
+pub fn calibrate(
+    dir: &Path,
+    time: Duration,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Calibration, CalibrateError> {
+    let mut steps = Steps { stop, progress, begun: Instant::now(), time };
+    let scratch = Scratch::make(dir)?;
+    let backing = Backing::probe(scratch.own()).map_err(CalibrateError::Backend)?;
+    steps.say("filling a file");
+    let file = scratch.full_file(time.mul_f64(SHARE_FILL), stop)?;
+    let (reads, writes) = sizes::measure(&file, time.mul_f64(SHARE_SIZES), &mut steps)?;
+    let cached = cached::measure(&file, time.mul_f64(SHARE_CACHED), &mut steps)?;
+    drop(file);
+    let operations = metadata::measure(&scratch, time.mul_f64(SHARE_METADATA), &mut steps)?;
+    let largest = writes.last().expect("every size was measured");
+    let device_per_sec = largest.saturated() * largest.size.get() as f64;
+    let share = time.mul_f64(SHARE_MODES);
+    let modes = modes::measure(&scratch, backing, share, device_per_sec, &mut steps)?;
+    steps.say("removing what was made");
+    drop(scratch);
+
+    let spreads: Vec<_> = reads.iter().chain(&writes).map(|ladder| ladder.spread).collect();
+    let (slots_max, losses) = ladder::slots_max(&reads, &writes);
+    let ops = every_kind(&operations);
+    let costs = Costs {
+        device: LaneCosts { read: curve(&reads), write: curve(&writes), ops },
+        cached: LaneCosts { read: curve(&cached.0), write: curve(&cached.1), ops },
+        mode: CostMode::Calibrated,
+    };
+    let sides = [(&reads, false, false), (&writes, true, false)];
+    let sides = sides.into_iter().chain([(&cached.0, false, true), (&cached.1, true, true)]);
+    let of = |(ladders, write, cached): (&Vec<Ladder>, bool, bool)| {
+        let figures = |ladder| SizeFigures::of(ladder, write, cached);
+        ladders.iter().map(figures).collect::<Vec<_>>()
+    };
+    Ok(Calibration {
+        dir: dir.into(),
+        backing,
+        costs,
+        slots_max,
+        write_mode: modes::recommend(&modes),
+        sizes: sides.flat_map(of).collect(),
+        operations,
+        modes,
+        losses,
+        spread_percent: 100.0 * ladder::median(&spreads),
+    })
+}
+
+// Of the whole time; the rest goes into starting threads, making and removing files.
+const SHARE_FILL: f64 = 0.06;
+const SHARE_SIZES: f64 = 0.44;
+const SHARE_CACHED: f64 = 0.05;
+const SHARE_METADATA: f64 = 0.10;
+const SHARE_MODES: f64 = 0.20;
+
+impl Steps<'_> {
+    /// Says what is measured next, and how far the whole is.
+    fn say(&mut self, what: &str) {
+        let part = self.begun.elapsed().as_secs_f64() / self.time.as_secs_f64();
+        (self.progress)(&format!("{:3.0} %  {what}", (part * 100.0).min(99.0)));
+    }
+}
+
+impl Calibration {
+    /// What `[[target]] costs` reads.
+    pub fn costs_file(&self) -> CostsFile {
+        let write_mode = Some(self.write_mode);
+        CostsFile { costs: self.costs.clone(), slots_max: self.slots_max, write_mode }
+    }
+}
+
+impl SizeFigures {
+    fn of(ladder: &Ladder, write: bool, cached: bool) -> SizeFigures {
+        SizeFigures {
+            write,
+            cached,
+            size: ladder.size,
+            single_per_sec: ladder.single(),
+            saturated_per_sec: ladder.saturated(),
+            outstanding: ladder.enough(),
+            cost: ladder.cost(),
+        }
+    }
+}
+
+fn curve(ladders: &[Ladder]) -> Curve {
+    Curve::new(&curve_points(ladders)).expect("points rise in size and never fall in time")
+}
+
+/// A cost for every kind: what could not be measured costs what is most like it.
+fn every_kind(measured: &[(Kind, Nanos)]) -> [Nanos; Kind::COUNT] {
+    let cost = |kind: Kind| measured.iter().find(|(k, _)| *k == kind).map(|(_, cost)| *cost);
+    let getattr = cost(Kind::Getattr).unwrap_or(Nanos::from_micros(1));
+    let create = cost(Kind::Create).unwrap_or(getattr);
+    let like = |kind: Kind| match kind {
+        Kind::Mkdir | Kind::Symlink | Kind::Mknod | Kind::Link | Kind::Unlink | Kind::Rename => {
+            create
+        }
+        Kind::Setattr | Kind::Setxattr | Kind::Fsync => create,
+        Kind::Readlink | Kind::Open | Kind::Attach => cost(Kind::Walk).unwrap_or(getattr),
+        Kind::Unlock => cost(Kind::Lock).unwrap_or(getattr),
+        _ => getattr,
+    };
+    let mut costs = [getattr; Kind::COUNT];
+    for kind in Kind::ALL {
+        costs[*kind as usize] = cost(*kind).unwrap_or_else(|| like(*kind));
+    }
+    costs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::fs;
+    use std::sync::atomic::Ordering;
+
+    fn empty_dir(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("sluice-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_kind_that_was_not_measured_costs_what_is_most_like_it() {
+        let micros = Nanos::from_micros;
+        let costs = every_kind(&[(Kind::Getattr, micros(2)), (Kind::Create, micros(30))]);
+        assert_eq!(costs[Kind::Mknod as usize], micros(30));
+        assert_eq!(costs[Kind::Clunk as usize], micros(2));
+        assert_eq!(costs[Kind::Create as usize], micros(30));
+    }
+
+    #[test]
+    fn a_short_calibration_measures_everything_and_leaves_nothing() {
+        let dir = empty_dir("calibrate");
+        let stop = AtomicBool::new(false);
+        let told = Cell::new(0);
+        let time = Duration::from_millis(600);
+        let found = calibrate(&dir, time, &stop, &mut |_| told.set(told.get() + 1)).unwrap();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir(&dir).unwrap();
+        assert!(told.get() > 50);
+        assert_eq!(found.sizes.len(), 2 * (sizes::SIZES.len() + 5));
+        assert_eq!(found.modes.len(), found.backing.modes().len() + 1);
+        assert!(found.slots_max >= 1);
+    }
+
+    #[test]
+    fn a_stopped_calibration_leaves_nothing() {
+        let dir = empty_dir("calibrate-stopped");
+        let stop = AtomicBool::new(false);
+        let mut stop_at_metadata = |what: &str| {
+            if what.contains("create") {
+                stop.store(true, Ordering::Relaxed);
+            }
+        };
+        let time = Duration::from_millis(600);
+        let ended = calibrate(&dir, time, &stop, &mut stop_at_metadata);
+        assert!(matches!(ended, Err(CalibrateError::Stopped)));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let stop = AtomicBool::new(false);
+        let dir = Path::new("/nonexistent/dir");
+        let error = calibrate(dir, Duration::from_secs(1), &stop, &mut |_| {}).unwrap_err();
+        assert_eq!(error.to_string(), "/nonexistent/dir: no scratch directory can be made here");
+    }
+}

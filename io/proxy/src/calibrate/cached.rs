@@ -1,0 +1,61 @@
+//! What reads and writes cost when the page cache answers them: memory and processor.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use model::Bytes;
+
+use super::ladder::Ladder;
+use super::load::Window;
+use super::scratch::{TestFile, read_whole};
+use super::sizes::{Subject, rate};
+use super::{CalibrateError, Steps};
+
+/// Beyond 1 MiB the copy dominates and the curve is a straight line.
+const SIZES: [Bytes; 5] =
+    [Bytes::kib(4), Bytes::kib(16), Bytes::kib(64), Bytes::kib(256), Bytes::mib(1)];
+/// Larger than the processors' caches, and far below where the kernel begins to
+/// write back or to make room.
+const WITHIN: Bytes = Bytes::mib(64);
+
+/// Reads and writes with as many threads as there are processors, within about `time`.
+pub(super) fn measure(
+    file: &TestFile,
+    time: Duration,
+    steps: &mut Steps<'_>,
+) -> Result<(Vec<Ladder>, Vec<Ladder>), CalibrateError> {
+    let each = time / (2 * SIZES.len() as u32);
+    let mut sides = [false, true].map(|write| (write, Vec::new()));
+    for (write, ladders) in &mut sides {
+        for size in SIZES {
+            let what = if *write { "writes" } else { "reads" };
+            steps.say(&format!("cached {what} of {size}"));
+            warm(file, steps)?;
+            let target = file.cached.as_fd();
+            let subject = Subject { file, target, write: *write, size, within: WITHIN };
+            let rate = rate(subject, threads(), Window::of(each, steps.stop))?;
+            ladders.push(Ladder::new(size, &[(threads(), vec![rate])]));
+        }
+    }
+    rustix::fs::fdatasync(&file.cached).map_err(|error| CalibrateError::Backend(error.into()))?;
+    let [(_, reads), (_, writes)] = sides;
+    Ok((reads, writes))
+}
+
+/// Brings the part that is used into the page cache, from which memory pressure may
+/// have taken it since the last time.
+fn warm(file: &TestFile, steps: &Steps<'_>) -> Result<(), CalibrateError> {
+    let mut buffer = file.buffer(1 << 20);
+    for at in (0..WITHIN.get()).step_by(buffer.len()) {
+        if steps.stop.load(Ordering::Relaxed) {
+            return Err(CalibrateError::Stopped);
+        }
+        read_whole(file.cached.as_fd(), &mut buffer, at).map_err(CalibrateError::Backend)?;
+    }
+    Ok(())
+}
+
+fn threads() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
+}

@@ -1,0 +1,241 @@
+//! From throughput by number outstanding to costs and slots.
+//!
+//! ```text
+//!   requests/s │        ●────●  saturated: c = 1 / this
+//!              │     ●
+//!              │  ●             a request of this size holds s = slots(c) of D slots, so
+//!              │●               floor(D / s) of them run: what does that cost it?
+//!              └─1──2──4──8──── outstanding
+//! ```
+//!
+//! D is the smallest number of slots that costs no measured size more than
+//! [`LOSS_MAX`] of its saturated rate. Nothing here measures.
+
+use model::{Bytes, Nanos};
+
+/// Rates of one size in one direction, by number outstanding.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ladder {
+    pub(super) size: Bytes,
+    /// Number outstanding, rising from 1, and requests per second, never falling.
+    steps: Vec<(u32, f64)>,
+    saturated: f64,
+    /// How far rounds of one step lay apart, in parts of their median.
+    pub(super) spread: f64,
+}
+
+/// What a number of slots would cost the request size that suffers most.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct SlotLoss {
+    /// The number of slots.
+    pub slots_max: u32,
+    /// The part of its saturated rate that the size loses, in percent.
+    pub loss_percent: f64,
+    /// The request size.
+    pub size_bytes: u64,
+    /// Whether its writes lose that, rather than its reads.
+    pub write: bool,
+}
+
+/// The part of its saturated rate that D may cost a request size.
+pub(super) const LOSS_MAX: f64 = 0.03;
+/// Steps this close to the highest stand for the plateau: of many equal rates that are
+/// measured with noise, the highest is too high.
+const PLATEAU: f64 = 0.05;
+/// The greatest D that is looked at: beyond it requests queue in the device anyway.
+const SLOTS_MAX: u32 = 4096;
+
+impl Ladder {
+    /// A ladder from samples of several rounds: the median of each step, and then the
+    /// closest rates that never fall as more are outstanding (pooling neighbours that do).
+    ///
+    /// `samples` has at least one step, and each step at least one rate.
+    pub(super) fn new(size: Bytes, samples: &[(u32, Vec<f64>)]) -> Ladder {
+        let medians = samples.iter().map(|(outstanding, rates)| (*outstanding, median(rates)));
+        let mut pools: Vec<(f64, usize)> = Vec::new();
+        for (_, rate) in medians.clone() {
+            pools.push((rate, 1));
+            while let [.., (low, n), (high, m)] = pools[..] {
+                if low <= high {
+                    break;
+                }
+                pools.truncate(pools.len() - 2);
+                pools.push(((low * n as f64 + high * m as f64) / (n + m) as f64, n + m));
+            }
+        }
+        let rates = pools.into_iter().flat_map(|(rate, n)| std::iter::repeat_n(rate, n));
+        let mut steps: Vec<_> = medians.map(|(outstanding, _)| outstanding).zip(rates).collect();
+        let saturated = plateau(&steps);
+        for (_, rate) in &mut steps {
+            *rate = rate.min(saturated);
+        }
+        let spreads: Vec<_> = samples.iter().map(|(_, rates)| spread(rates)).collect();
+        Ladder { size, steps, saturated, spread: median(&spreads) }
+    }
+
+    /// Requests per second when more outstanding gain nothing.
+    pub(super) fn saturated(&self) -> f64 {
+        self.saturated
+    }
+
+    /// Requests per second with one at a time.
+    pub(super) fn single(&self) -> f64 {
+        self.steps[0].1
+    }
+
+    /// Requests per second with that many outstanding, between the measured steps in a straight line.
+    pub(super) fn rate_at(&self, outstanding: u32) -> f64 {
+        let above = self.steps.iter().position(|(step, _)| *step >= outstanding);
+        match above {
+            None => self.saturated(),
+            Some(0) => self.single(),
+            Some(i) => {
+                let ((low, slow), (high, fast)) = (self.steps[i - 1], self.steps[i]);
+                let way = f64::from(outstanding - low) / f64::from(high - low);
+                slow + (fast - slow) * way
+            }
+        }
+    }
+
+    /// The fewest outstanding that come within [`LOSS_MAX`] of the saturated rate.
+    pub(super) fn enough(&self) -> u32 {
+        let last = self.steps.last().expect("a ladder has a step").0;
+        let good = |n: &u32| self.rate_at(*n) >= (1.0 - LOSS_MAX) * self.saturated();
+        (1..=last).find(good).unwrap_or(last)
+    }
+
+    /// The time that one request costs the saturated device.
+    pub(super) fn cost(&self) -> Nanos {
+        Nanos::new((1e9 / self.saturated()).ceil() as u64)
+    }
+
+    fn loss(&self, outstanding: u32) -> f64 {
+        1.0 - self.rate_at(outstanding) / self.saturated()
+    }
+}
+
+/// The points of a cost curve: a larger request never costs less than a smaller one.
+pub(super) fn curve_points(ladders: &[Ladder]) -> Vec<(Bytes, Nanos)> {
+    let mut most = Nanos::new(1);
+    let point = |ladder: &Ladder| {
+        most = most.max(ladder.cost());
+        (ladder.size, most)
+    };
+    ladders.iter().map(point).collect()
+}
+
+/// D for these reads and writes, and what the powers of two around it would cost.
+pub(super) fn slots_max(reads: &[Ladder], writes: &[Ladder]) -> (u32, Vec<SlotLoss>) {
+    // The dispatcher's unit is the smallest read (core/sched, Costs).
+    let unit = curve_points(reads)[0].1;
+    let worst = |slots| worst_loss(slots, unit, reads, writes);
+    let enough = |slots: &u32| worst(*slots).loss_percent <= LOSS_MAX * 100.0;
+    let best = (1..=SLOTS_MAX).find(enough).unwrap_or(SLOTS_MAX);
+    let mut shown: Vec<u32> = (0..13).map(|power| 1 << power).filter(|n| *n <= 2 * best).collect();
+    if let Err(place) = shown.binary_search(&best) {
+        shown.insert(place, best);
+    }
+    (best, shown.into_iter().map(worst).collect())
+}
+
+fn worst_loss(slots: u32, unit: Nanos, reads: &[Ladder], writes: &[Ladder]) -> SlotLoss {
+    let sides = [(false, reads), (true, writes)];
+    let each = sides.into_iter().flat_map(|(write, ladders)| {
+        let costs = curve_points(ladders);
+        ladders.iter().zip(costs).map(move |(ladder, (size, cost))| {
+            let outstanding = slots / slots_of(cost, unit, slots);
+            let loss_percent = 100.0 * ladder.loss(outstanding);
+            SlotLoss { slots_max: slots, loss_percent, size_bytes: size.get(), write }
+        })
+    });
+    each.max_by(|a, b| a.loss_percent.total_cmp(&b.loss_percent)).expect("something was measured")
+}
+
+/// What the dispatcher has a request of this cost hold: its cost in units, rounded up
+/// to a power of two, at most everything.
+fn slots_of(cost: Nanos, unit: Nanos, slots_max: u32) -> u32 {
+    let ratio = cost.get().div_ceil(unit.get().max(1)).next_power_of_two();
+    u32::try_from(ratio).unwrap_or(u32::MAX).clamp(1, slots_max)
+}
+
+/// The mean of the steps that are as good as the highest.
+fn plateau(steps: &[(u32, f64)]) -> f64 {
+    let highest = steps.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let near = |rate: &f64| *rate >= highest * (1.0 - PLATEAU);
+    let top: Vec<f64> = steps.iter().map(|(_, rate)| *rate).filter(near).collect();
+    top.iter().sum::<f64>() / top.len() as f64
+}
+
+fn spread(rates: &[f64]) -> f64 {
+    let most = rates.iter().copied().fold(f64::MIN, f64::max);
+    let least = rates.iter().copied().fold(f64::MAX, f64::min);
+    (most - least) / median(rates)
+}
+
+/// The middle one; the mean of both where there are two.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
+    (sorted[low] + sorted[high]) / 2.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ladder(size: u64, steps: &[(u32, f64)]) -> Ladder {
+        let samples: Vec<_> = steps.iter().map(|(n, rate)| (*n, vec![*rate])).collect();
+        Ladder::new(Bytes::new(size), &samples)
+    }
+
+    #[test]
+    fn a_dip_is_pooled_with_its_neighbour_and_one_outlier_is_no_saturation() {
+        let rates =
+            [(1, vec![10.0, 11.0, 90.0]), (2, vec![22.0]), (4, vec![18.0]), (8, vec![30.0])];
+        let ladder = Ladder::new(Bytes::kib(4), &rates);
+        assert_eq!(ladder.steps, [(1, 11.0), (2, 20.0), (4, 20.0), (8, 30.0)]);
+        assert_eq!((ladder.single(), ladder.saturated()), (11.0, 30.0));
+        assert_eq!([1, 6, 8, 99].map(|n| ladder.rate_at(n)), [11.0, 25.0, 30.0, 30.0]);
+        assert_eq!(ladder.spread, 0.0);
+    }
+
+    #[test]
+    fn equal_rates_with_noise_saturate_at_their_mean() {
+        let ladder = ladder(4096, &[(1, 50.0), (2, 98.0), (4, 102.0), (8, 100.0)]);
+        assert_eq!((ladder.saturated(), ladder.enough()), (100.0, 2));
+        assert_eq!(spread(&[90.0, 100.0, 120.0]), 0.3);
+    }
+
+    #[test]
+    fn the_cost_is_the_time_of_one_request_at_saturation_and_never_falls_with_size() {
+        let ladders =
+            [ladder(4096, &[(1, 50_000.0), (4, 100_000.0)]), ladder(8192, &[(1, 110_000.0)])];
+        let points = curve_points(&ladders);
+        assert_eq!(points, [4096, 8192].map(|size| (Bytes::new(size), Nanos::from_micros(10))));
+    }
+
+    #[test]
+    fn d_is_the_smallest_number_that_costs_no_size_more_than_three_percent() {
+        // Small: 10 µs each, saturated with 8. Large: 40 µs each, so 4 slots, saturated with 3.
+        let small = ladder(4096, &[(1, 20_000.0), (8, 100_000.0)]);
+        let large = ladder(65536, &[(1, 20_000.0), (3, 25_000.0)]);
+        let (best, losses) =
+            slots_max(&[small.clone(), large.clone()], std::slice::from_ref(&small));
+        // Two large ones (8 slots) reach 90 %, three need 12.
+        assert_eq!(best, 12);
+        let at = |slots| losses.iter().find(|loss| loss.slots_max == slots).unwrap();
+        assert!((at(8).loss_percent - 10.0).abs() < 1e-9);
+        assert_eq!((at(8).size_bytes, at(8).write), (65536, false));
+        assert_eq!(at(12).loss_percent, 0.0);
+        assert_eq!(large.enough(), 3);
+    }
+
+    #[test]
+    fn slots_are_the_dispatchers() {
+        let unit = Nanos::from_micros(20);
+        let slots =
+            [1, 20, 21, 80, 81, 20_000].map(|us| slots_of(Nanos::from_micros(us), unit, 48));
+        assert_eq!(slots, [1, 1, 2, 4, 8, 48]);
+    }
+}
