@@ -24,6 +24,9 @@ use super::tally::Tally;
 /// How long a suite that is over its budget may take to clean up.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How often a silent suite is looked after.
+const TICK: Duration = Duration::from_millis(100);
+
 /// How one suite went.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -45,6 +48,15 @@ pub(crate) enum Verdict {
 }
 
 impl Outcome {
+    /// Passes a line on and keeps what it tells.
+    fn hear(&mut self, line: String) {
+        println!("{line}");
+        self.tally.read_line(&line);
+        if line.starts_with("skipped: ") {
+            self.skips.push(line);
+        }
+    }
+
     /// Whether CI may pass with it; what can't run here doesn't fail CI.
     pub(crate) fn passed(&self) -> bool {
         !matches!(self.verdict, Verdict::Failed(_))
@@ -146,24 +158,22 @@ fn watch(
 ) -> Result<Option<ExitStatus>> {
     let mut ended = None;
     loop {
-        match lines.recv_timeout(Duration::from_millis(100)) {
-            Ok(line) => {
-                println!("{line}");
-                outcome.tally.read_line(&line);
-                if line.starts_with("skipped: ") {
-                    outcome.skips.push(line);
-                }
-                continue;
-            }
-            // every writer is gone, so the child is at its end or about to be
-            Err(RecvTimeoutError::Disconnected) if ended.is_none() => ended = Some(child.wait()?),
-            Err(RecvTimeoutError::Timeout) if ended.is_none() => ended = child.try_wait()?,
+        match lines.recv_timeout(TICK) {
+            Ok(line) => outcome.hear(line),
             // the child is gone; what it left behind may hold the pipe, and is not waited for
-            Err(_) => return Ok(ended),
+            Err(_) if ended.is_some() => return Ok(ended),
+            Err(error) => {
+                ended = child.try_wait()?;
+                if ended.is_none() && error == RecvTimeoutError::Disconnected {
+                    thread::sleep(TICK); // it closed its output and lives on
+                }
+            }
         }
-        if ended.is_none() && Instant::now() >= deadline {
-            stop(child)?;
-            return Ok(None);
+        if Instant::now() >= deadline {
+            if ended.is_none() {
+                stop(child)?;
+            }
+            return Ok(ended);
         }
     }
 }
@@ -269,6 +279,13 @@ mod tests {
         let outcome = run(1, &[], "sleep 1000 & echo pid $! >&2; wait");
         assert_eq!(outcome.verdict, Verdict::Failed("over its budget".into()));
         assert!(outcome.seconds < 30.0, "{}", outcome.seconds);
+    }
+
+    #[test]
+    fn neither_a_flood_of_output_nor_none_hides_a_budget() {
+        for script in ["while :; do echo; done", "exec >&- 2>&-; sleep 1000"] {
+            assert_eq!(run(1, &[], script).verdict, Verdict::Failed("over its budget".into()));
+        }
     }
 
     #[test]
