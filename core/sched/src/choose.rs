@@ -14,7 +14,7 @@
 
 use model::Time;
 
-use crate::class::{Class, HELD, NO_SIZE, RESERVED, Request, Stage};
+use crate::class::{Class, NO_SIZE, RESERVED, Request, Stage};
 use crate::dispatcher::{Dispatched, Dispatcher};
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
@@ -72,22 +72,34 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches what [`Dispatcher::choose`] chose; it must still be true.
-    pub(crate) fn start(&mut self, lane: usize, choice: Choice) -> Dispatched {
-        match choice {
-            Choice::Urgent => self.start_urgent(lane),
+    /// Dispatches what [`Dispatcher::choose`] chose; it must still be true. `None` if a meter
+    /// of the head fell into debt since it became ready: it waits there, choose again.
+    pub(crate) fn start(&mut self, lane: usize, choice: Choice) -> Option<Dispatched> {
+        let (class, least) = match choice {
+            Choice::Urgent => return Some(self.start_urgent(lane)),
             Choice::Reservation { class } => {
                 let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
+                if !self.confirm(class, lane, queue) {
+                    return None;
+                }
                 self.charge_reserve(class, lane, queue);
-                self.start_head(class, lane, queue)
+                return Some(self.start_head(class, lane, queue));
             }
-            Choice::Share { class } => self.start_share(class, class, lane),
-            Choice::Backfill { class, over } => self.start_share(class, over, lane),
+            Choice::Share { class } => (class, class),
+            Choice::Backfill { class, over } => (class, over),
             Choice::Nothing => unreachable!("nothing cannot be dispatched"),
+        };
+        let flow = &self.classes[class].flows[lane];
+        let queue = flow.earliest(&self.requests, |_| true).expect("a ready flow has a head");
+        if !self.confirm(class, lane, queue) {
+            return None;
         }
+        self.move_v(class, least, lane);
+        Some(self.start_head(class, lane, queue))
     }
 
-    fn start_share(&mut self, class: u32, least: u32, lane: usize) -> Dispatched {
+    /// Moves v to the least start tag, and counts what overtakes its class.
+    fn move_v(&mut self, class: u32, least: u32, lane: usize) {
         let least_start = self.classes[least].flows[lane].start;
         let state = &mut self.lanes[lane];
         state.v = state.v.max(least_start);
@@ -96,9 +108,6 @@ impl Dispatcher {
             let overtaken = &mut self.classes[least].flows[lane].overtaken;
             *overtaken = overtaken.saturating_add(passed);
         }
-        let flow = &self.classes[class].flows[lane];
-        let queue = flow.earliest(&self.requests, |_| true).expect("a ready flow has a head");
-        self.start_head(class, lane, queue)
     }
 
     /// Takes the head of a queue out, holds its slots, and moves its class on.
@@ -122,15 +131,16 @@ impl Dispatcher {
         }
         own.queued -= 1;
 
-        let next = request.next;
-        let held = request.has(HELD);
-        let fifo = &mut flow.queues[queue];
-        fifo.unlink(index, requests);
-        fifo.passed = 0;
-        flow.ready &= !(1 << queue);
-        if held {
-            self.unhold(index, lane);
+        let (next, metered) = (request.next, request.route != NONE);
+        if metered {
+            self.unready(class, lane, queue);
+            self.charge_meters(index);
         }
+        let flow = &mut self.classes[class].flows[lane];
+        flow.ready &= !(1 << queue);
+        let fifo = &mut flow.queues[queue];
+        (fifo.passed, fifo.tried) = (0, 0);
+        fifo.unlink(index, &mut self.requests);
         if next != NONE {
             self.admit(class, lane, queue);
         }

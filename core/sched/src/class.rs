@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   class ─┬─ flow (cached lane) ─┬─ queue: read      each a FIFO of requests; the head is
-//!          │                      ├─ queue: write       ready (has paid its meters),
+//!          │                      ├─ queue: write       ready (its meters let it),
 //!          └─ flow (device lane) ─├─ queue: metadata    waiting (at one meter), or absent
 //!                                 └─ queue: returned  missed the cache, has paid already
 //! ```
@@ -70,8 +70,10 @@ pub(crate) struct Flow {
 pub(crate) struct Queue {
     pub(crate) head: u32,
     pub(crate) tail: u32,
-    /// Bit i: meter i of the head's route has let it pass.
+    /// Bit i: meter i of the head's route let it go in its turn, which gives it a right.
     pub(crate) passed: u8,
+    /// Bit i: that meter had its whole burst and let it try.
+    pub(crate) tried: u8,
     /// Which meter of the head's route it waits at, while it waits.
     pub(crate) at: u8,
 }
@@ -116,12 +118,10 @@ pub(crate) enum Stage {
 
 /// Its meters are charged.
 pub(crate) const PAID: u8 = 1;
-/// Its meters count it among the heads that have paid and wait for slots.
-pub(crate) const HELD: u8 = 2;
 /// Its class's reservation is charged.
-pub(crate) const RESERVED: u8 = 4;
+pub(crate) const RESERVED: u8 = 2;
 /// It keeps a reference of its own on its route.
-pub(crate) const OWN_ROUTE: u8 = 8;
+pub(crate) const OWN_ROUTE: u8 = 4;
 
 impl Class {
     pub(crate) fn new(key: ClassKey) -> Class {
@@ -197,7 +197,7 @@ impl Flow {
 }
 
 impl Queue {
-    const EMPTY: Queue = Queue { head: NONE, tail: NONE, passed: 0, at: 0 };
+    const EMPTY: Queue = Queue { head: NONE, tail: NONE, passed: 0, tried: 0, at: 0 };
 
     /// Adds a request at the end.
     pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<Request>) {

@@ -168,13 +168,15 @@ impl Dispatcher {
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
         self.pump();
-        let (lane, choice) = self.next_choice()?;
-        if choice != Choice::Urgent {
-            self.turn = 1 - lane;
+        loop {
+            let (lane, choice) = self.next_choice()?;
+            let Some(dispatched) = self.start(lane, choice) else { continue };
+            if choice != Choice::Urgent {
+                self.turn = 1 - lane;
+            }
+            self.settle();
+            return Some(dispatched);
         }
-        let dispatched = self.start(lane, choice);
-        self.settle();
-        Some(dispatched)
     }
 
     /// Ends a dispatched request: frees its slots and charges what was really served in
@@ -277,7 +279,9 @@ impl Dispatcher {
         times.flatten().min()
     }
 
-    /// Whether `poll_dispatch` at the time of the last call would give something.
+    /// Whether `poll_dispatch` at the time of the last call would give something. It may say
+    /// so in vain when the last dispatch put the next head's meter into debt, never after
+    /// `poll_dispatch` gave nothing.
     pub fn has_work(&self) -> bool {
         self.next_choice().is_some()
     }
@@ -416,8 +420,9 @@ impl Dispatcher {
         let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();
         self.charge_tags(class, usize::from(lane), cost, new);
         let (bytes, ops) = (served.bytes.get(), served.ops.get());
-        let told = Request { bytes, ops, ..self.requests[index] };
-        self.correct_meters(index, &told);
+        let asked = self.requests[index];
+        let told = Request { bytes, ops, ..asked };
+        self.move_charge(&asked, &told);
         if told.has(RESERVED) {
             self.correct_reserved(index, served);
         }

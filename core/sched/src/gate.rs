@@ -1,45 +1,63 @@
 //! How the heads of queues get past their meters.
 //!
 //! ```text
-//!   new head ─► the unpassed meter that is due last ─ due, nobody waiting? ─► passed ─┐
-//!                 ▲                └─ else: wait in its heap ─ due ─► passed ──────────┤
-//!                 └──────────────────── another one left ◄────────────────────────────┘
-//!                                        none left: pay all at once, ready
+//!            every meter due, nobody in line ──────────────────────────► ready ─► dispatch,
+//!   new head ─┤                                                           ▲  ▲     pays all
+//!            └► the meter due last: wait in its heap ─ first in line ─────┘  │
+//!                     ▲                                when it is due        │
+//!                     │            in debt by then: back in line             │
+//!                     └──────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A head queues at each meter once and in turn. Were it to go back to a meter that
-//! others put into debt meanwhile, a head with two contended meters would wait for a
-//! moment at which both are due, which need never come. What it has passed it pays
-//! with the rest, so a rate holds exactly in the long run and is exceeded, at worst, by
-//! one request for each queue that waits elsewhere.
+//! *In line*: a meter that is short lets one waiter of a lane go at a time, in the order
+//! of its own virtual time, and the next when that one was dispatched: 10,000 classes
+//! behind one meter cost a few heap operations a dispatch, and weights hold among them
+//! whatever runs beside. A waiter that was let go has a right to go, even if another of
+//! its meters held it up and this one fell into debt meanwhile. Otherwise a head with two
+//! contended meters would wait for a moment at which both are due, which need never
+//! come. A rate holds exactly in the long run nevertheless, for all is charged.
 //!
-//! A meter releases one waiter at a time, in the order of its own virtual time: 10,000
-//! classes behind one meter cost a few heap operations a dispatch.
+//! *Not short*: a meter that has saved up its whole burst lets all its waiters try, so that
+//! one that does not fit the free slots, or whose turn by start tags is far off, does not
+//! stand in the way of the others, nor of a reservation. Who finds it in debt when
+//! dispatched goes back in line. A meter can change from one to the other once in the time
+//! of a burst, so the cost of moving its waiters is spread over at least as many units.
 
-use crate::class::{HELD, PAID, QUEUES, Request};
+use crate::class::{PAID, QUEUES, Request};
 use crate::dispatcher::Dispatcher;
 use crate::lane::LANES;
+use crate::meter::Meter;
 use crate::slab::NONE;
 use crate::tags::{VirtualTime, time_key, time_of_key};
 
 impl Dispatcher {
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
     pub(crate) fn admit(&mut self, class: u32, lane: usize, queue: usize) {
-        let index = self.classes[class].flows[lane].queues[queue].head;
-        let request = &self.requests[index];
-        if request.route != NONE && !request.has(PAID) {
-            while let Some(at) = self.latest_due(class, lane, queue) {
-                if !self.pass(class, lane, queue, at) {
-                    self.wait(class, lane, queue, at);
-                    return;
-                }
-            }
-            self.pay(index, lane);
+        let fifo = &self.classes[class].flows[lane].queues[queue];
+        let visited = fifo.passed | fifo.tried;
+        let now = self.now;
+        let blocks = |meter: &Meter| meter.pacer.due() > now || !meter.nobody_in_line();
+        match self.blocking(fifo.head, visited, blocks) {
+            Some(at) => self.wait(class, lane, queue, at),
+            None => self.make_ready(class, lane, queue),
         }
-        self.classes[class].flows[lane].ready |= 1 << queue;
     }
 
-    /// Releases every waiter whose meter is due; to be called whenever time or meters moved.
+    /// Whether the ready head of a queue may be dispatched now. If a meter that it has no
+    /// right to pass fell into debt, it goes back in line there.
+    pub(crate) fn confirm(&mut self, class: u32, lane: usize, queue: usize) -> bool {
+        let fifo = &self.classes[class].flows[lane].queues[queue];
+        let now = self.now;
+        let debtor = self.blocking(fifo.head, fifo.passed, |meter| meter.pacer.due() > now);
+        let Some(at) = debtor else { return true };
+        self.unready(class, lane, queue);
+        self.classes[class].flows[lane].queues[queue].tried = 0;
+        self.wait(class, lane, queue, at);
+        self.refresh(class, lane);
+        false
+    }
+
+    /// Releases every waiter whose meter lets it; to be called whenever time or meters moved.
     pub(crate) fn pump(&mut self) {
         for lane in 0..LANES.len() {
             while let Some((key, meter)) = self.lanes[lane].deadlines.first() {
@@ -51,63 +69,61 @@ impl Dispatcher {
         }
     }
 
-    /// Withdraws the head of a queue from where its meters had let it come.
+    /// Takes the head of a queue from where its meters had let it come.
     pub(crate) fn withdraw(&mut self, class: u32, lane: usize, queue: usize) {
-        let flow = &mut self.classes[class].flows[lane];
-        let index = flow.queues[queue].head;
-        let waits = flow.waiting >> queue & 1 == 1;
-        flow.ready &= !(1 << queue);
-        flow.waiting &= !(1 << queue);
-        flow.queues[queue].passed = 0;
-        if self.requests[index].has(HELD) {
-            self.unhold(index, lane);
-            self.refund_meters(index);
-        } else if waits {
-            self.leave(class, lane, queue);
+        let flow = &self.classes[class].flows[lane];
+        if flow.waiting >> queue & 1 == 1 {
+            self.leave(class, lane, queue, true);
+        } else {
+            self.unready(class, lane, queue);
         }
+        let fifo = &mut self.classes[class].flows[lane].queues[queue];
+        (fifo.passed, fifo.tried) = (0, 0);
     }
 
-    /// Charges all meters of a request at once, whatever they are owed.
+    /// Charges all meters of a request, whatever they are owed.
     pub(crate) fn charge_meters(&mut self, index: u32) {
-        self.requests[index].flags |= PAID;
-        self.each_meter(index, |this, meter, units| {
-            this.meters[meter].charge(units, this.now);
-        });
+        let request = &mut self.requests[index];
+        if request.route == NONE || request.has(PAID) {
+            return;
+        }
+        request.flags |= PAID;
+        let none = Request { bytes: 0, ops: 0, ..*request };
+        let all = *request;
+        self.move_charge(&none, &all);
     }
 
     /// Takes back what a request paid.
     pub(crate) fn refund_meters(&mut self, index: u32) {
-        self.requests[index].flags &= !PAID;
-        self.each_meter(index, |this, meter, units| this.meters[meter].pacer.refund(units));
+        let all = self.requests[index];
+        self.move_charge(&all, &Request { bytes: 0, ops: 0, ..all });
     }
 
-    /// Moves what a request paid to what `served` comes to.
-    pub(crate) fn correct_meters(&mut self, index: u32, served: &Request) {
-        let Some(links) = self.links_of(index) else { return };
-        for link in links.links() {
-            let meter = self.links[*link].meter;
-            let rate = self.meters[meter].pacer.rate();
-            let (old, new) = (self.requests[index].units(rate), served.units(rate));
-            match new >= old {
-                true => self.meters[meter].charge(new - old, self.now),
-                false => self.meters[meter].pacer.refund(old - new),
-            }
-            self.sync_meter(meter);
+    /// Moves the charge for `old` at its meters to the charge for `new`.
+    pub(crate) fn move_charge(&mut self, old: &Request, new: &Request) {
+        if old.route == NONE {
+            return;
         }
-    }
-
-    /// Lets the meters of a head that goes, or will not, count it out.
-    pub(crate) fn unhold(&mut self, index: u32, lane: usize) {
-        self.requests[index].flags &= !HELD;
-        self.each_meter(index, |this, meter, units| this.meters[meter].unhold(lane, units));
+        let route = self.routes[old.route];
+        for link in route.links() {
+            let index = self.links[*link].meter;
+            let meter = &mut self.meters[index];
+            let rate = meter.pacer.rate();
+            let (old, new) = (old.units(rate), new.units(rate));
+            match new >= old {
+                true => meter.charge(new - old, self.now),
+                false => meter.pacer.refund(old - new),
+            }
+            self.sync_meter(index);
+        }
     }
 
     /// Puts a meter where it belongs among both lanes' deadlines.
     pub(crate) fn sync_meter(&mut self, index: u32) {
         let meter = &self.meters[index];
-        let key = time_key(meter.pacer.due(), u64::from(index));
         for (lane, state) in self.lanes.iter_mut().enumerate() {
-            if !meter.waiting[lane].is_empty() && meter.gate_open(lane) {
+            if !meter.waiting[lane].is_empty() {
+                let key = time_key(meter.release_at(lane), u64::from(index));
                 state.deadlines.put(key, index, &mut state.deadline_places);
             } else if state.deadline_places.holds(index) {
                 state.deadlines.remove(index, &mut state.deadline_places);
@@ -115,69 +131,60 @@ impl Dispatcher {
         }
     }
 
-    /// Of the meters that a head has not passed, the position in its route of the one that
-    /// is due last: the others are likely to be due by then.
-    fn latest_due(&self, class: u32, lane: usize, queue: usize) -> Option<usize> {
-        let fifo = &self.classes[class].flows[lane].queues[queue];
-        let request = &self.requests[fifo.head];
+    /// Of a request's meters that it pays and that are not in `visited`, the position in
+    /// its route of the one that is due last among those that block it: the others are
+    /// likely to be due by then.
+    fn blocking(&self, index: u32, visited: u8, blocks: impl Fn(&Meter) -> bool) -> Option<usize> {
+        let request = &self.requests[index];
+        if request.route == NONE || request.has(PAID) {
+            return None;
+        }
         let links = self.routes[request.route].links().iter().enumerate();
-        let left = links.filter(|(at, _)| fifo.passed >> at & 1 == 0);
+        let left = links.filter(|(at, _)| visited >> at & 1 == 0);
         let meters = left.map(|(at, link)| (at, &self.meters[self.links[*link].meter]));
-        let paying = meters.filter(|(_, meter)| request.units(meter.pacer.rate()) > 0);
-        paying.max_by_key(|(at, meter)| (meter.pacer.due(), usize::MAX - at)).map(|(at, _)| at)
+        let paid = meters.filter(|(_, meter)| request.units(meter.pacer.rate()) > 0);
+        let blocking = paid.filter(|(_, meter)| blocks(meter));
+        blocking.max_by_key(|(at, meter)| (meter.pacer.due(), usize::MAX - at)).map(|(at, _)| at)
     }
 
-    /// Passes a meter that is due and where nobody waits; false if it is not.
-    fn pass(&mut self, class: u32, lane: usize, queue: usize, at: usize) -> bool {
+    /// Lets the first waiter of a meter go on, from either lane. It has passed if it was
+    /// its turn, and may try if the meter has its whole burst.
+    fn release(&mut self, index: u32) {
+        let meter = &self.meters[index];
+        let open = (0..LANES.len()).filter(|lane| meter.release_at(*lane) <= self.now);
+        let firsts = open.filter_map(|lane| meter.waiting[lane].first().map(|first| (first, lane)));
+        let ((_, item), lane) = firsts.min().expect("a meter with a deadline has a waiter");
+        let (class, queue) = (item / QUEUES as u32, item as usize % QUEUES);
+        let in_turn = meter.holds_none(lane);
+        self.leave(class, lane, queue, !in_turn);
         let fifo = &mut self.classes[class].flows[lane].queues[queue];
-        let request = &self.requests[fifo.head];
-        let link = &mut self.links[self.routes[request.route].links[at]];
-        let meter = &mut self.meters[link.meter];
-        if !meter.lets_pass(lane, self.now) {
-            return false;
+        match in_turn {
+            true => fifo.passed |= 1 << fifo.at,
+            false => fifo.tried |= 1 << fifo.at,
         }
-        fifo.passed |= 1 << at;
-        let units = request.units(meter.pacer.rate());
-        let start = link.take_turn(meter.v, units, self.classes[class].weight);
-        meter.v = meter.v.max(start);
-        true
+        self.admit(class, lane, queue);
+        self.refresh(class, lane);
     }
 
     fn wait(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
-        let flow = &mut self.classes[class].flows[lane];
+        let own = &mut self.classes[class];
+        let flow = &mut own.flows[lane];
         flow.waiting |= 1 << queue;
         flow.queues[queue].at = at as u8;
         let request = &self.requests[flow.queues[queue].head];
         let link = &mut self.links[self.routes[request.route].links[at]];
         let index = link.meter;
         let meter = &mut self.meters[index];
-        let units = request.units(meter.pacer.rate());
-        let start = link.take_turn(meter.v, units, self.classes[class].weight);
+        let start = link.take_turn(meter.v, request.cost, own.weight);
         let places = &mut self.lanes[lane].waiting_places;
         meter.waiting[lane].put(start.key(request.number), waiter(class, queue), places);
         self.sync_meter(index);
     }
 
-    /// Lets the first waiter of a meter that is due go on, from either lane.
-    fn release(&mut self, index: u32) {
-        let meter = &mut self.meters[index];
-        let open = (0..LANES.len()).filter(|lane| meter.gate_open(*lane));
-        let firsts = open.filter_map(|lane| meter.waiting[lane].first().map(|first| (first, lane)));
-        let ((key, item), lane) = firsts.min().expect("a meter with a deadline has a waiter");
-        meter.waiting[lane].remove(item, &mut self.lanes[lane].waiting_places);
-        meter.v = meter.v.max(VirtualTime::of_key(key));
-        let (class, queue) = (item / QUEUES as u32, item as usize % QUEUES);
-        let flow = &mut self.classes[class].flows[lane];
-        flow.waiting &= !(1 << queue);
-        flow.queues[queue].passed |= 1 << flow.queues[queue].at;
-        self.admit(class, lane, queue);
-        self.sync_meter(index);
-        self.refresh(class, lane);
-    }
-
-    /// Takes a waiting head out of its meter's heap and gives its turn back.
-    fn leave(&mut self, class: u32, lane: usize, queue: usize) {
-        let own = &self.classes[class];
+    /// Takes a waiting head out of its meter's heap; `unserved` gives its turn back.
+    fn leave(&mut self, class: u32, lane: usize, queue: usize, unserved: bool) {
+        let own = &mut self.classes[class];
+        own.flows[lane].waiting &= !(1 << queue);
         let fifo = &own.flows[lane].queues[queue];
         let request = &self.requests[fifo.head];
         let link = &mut self.links[self.routes[request.route].links[usize::from(fifo.at)]];
@@ -185,39 +192,39 @@ impl Dispatcher {
         let meter = &mut self.meters[index];
         let item = waiter(class, queue);
         let places = &mut self.lanes[lane].waiting_places;
-        let key = meter.waiting[lane].key_of(item, places);
+        let start = VirtualTime::of_key(meter.waiting[lane].key_of(item, places));
         meter.waiting[lane].remove(item, places);
-        let units = request.units(meter.pacer.rate());
-        link.give_back(VirtualTime::of_key(key), units, own.weight);
+        match unserved {
+            true => link.give_back(start, request.cost, own.weight),
+            false => meter.v = meter.v.max(start),
+        }
         self.sync_meter(index);
     }
 
-    /// Charges all meters of a head and counts it among those that wait for slots.
-    fn pay(&mut self, index: u32, lane: usize) {
-        self.requests[index].flags |= PAID | HELD;
-        self.each_meter(index, |this, meter, units| {
-            this.meters[meter].charge(units, this.now);
-            this.meters[meter].hold(lane, units);
-        });
+    /// Marks a head ready; the meters that let it go in its turn hold others until it went.
+    fn make_ready(&mut self, class: u32, lane: usize, queue: usize) {
+        self.classes[class].flows[lane].ready |= 1 << queue;
+        self.count_held(class, lane, queue, 1);
     }
 
-    /// Calls `act` with each meter that a request pays and the units, then sees to its deadline.
-    fn each_meter(&mut self, index: u32, act: impl Fn(&mut Dispatcher, u32, u64)) {
-        let Some(route) = self.links_of(index) else { return };
-        for link in route.links() {
-            let meter = self.links[*link].meter;
-            let units = self.requests[index].units(self.meters[meter].pacer.rate());
-            if units > 0 {
-                act(self, meter, units);
+    /// Marks a head that was ready as not ready.
+    pub(crate) fn unready(&mut self, class: u32, lane: usize, queue: usize) {
+        self.classes[class].flows[lane].ready &= !(1 << queue);
+        self.count_held(class, lane, queue, -1);
+    }
+
+    fn count_held(&mut self, class: u32, lane: usize, queue: usize, change: i32) {
+        let fifo = self.classes[class].flows[lane].queues[queue];
+        if fifo.passed == 0 {
+            return;
+        }
+        let route = self.routes[self.requests[fifo.head].route];
+        for (at, link) in route.links().iter().enumerate() {
+            if fifo.passed >> at & 1 == 1 {
+                let meter = self.links[*link].meter;
+                self.meters[meter].hold(lane, change);
                 self.sync_meter(meter);
             }
-        }
-    }
-
-    fn links_of(&self, index: u32) -> Option<crate::meter::Route> {
-        match self.requests[index].route {
-            NONE => None,
-            route => Some(self.routes[route]),
         }
     }
 }

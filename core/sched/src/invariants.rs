@@ -3,7 +3,7 @@
 //! Debug builds check it after a public call, often while little has happened and now
 //! and then later; property tests check it after each step.
 
-use crate::class::{Class, Flow, HELD, NO_SIZE, QUEUES, Request, Stage};
+use crate::class::{Class, Flow, NO_SIZE, QUEUES, Queue, Request, Stage};
 use crate::dispatcher::Dispatcher;
 use crate::gate::waiter;
 use crate::lane::{DEVICE, LANES};
@@ -83,7 +83,6 @@ impl Dispatcher {
             assert_eq!((request.prev, request.class), (prev, index));
             assert_eq!((usize::from(request.lane), usize::from(request.queue)), (lane, queue));
             assert!(request.stage == Stage::Queued);
-            assert!(prev == NONE || !request.has(HELD), "a request behind the head has paid");
             (prev, at) = (at, request.next);
         }
         assert_eq!(fifo.tail, prev);
@@ -111,30 +110,39 @@ impl Dispatcher {
 
     /// Meters stand at their due time in the lanes where they have somebody to release.
     fn check_meters(&self) {
+        let mut held = vec![[0u32; 2]; self.meters.span()];
+        for (_, class) in self.classes.iter() {
+            for (lane, flow) in class.flows.iter().enumerate() {
+                let ready = (0..QUEUES).filter(|queue| flow.ready >> queue & 1 == 1);
+                ready.for_each(|queue| self.count_passed(&flow.queues[queue], lane, &mut held));
+            }
+        }
         for (index, meter) in self.meters.iter() {
-            let key = time_key(meter.pacer.due(), u64::from(index));
+            assert_eq!(meter.held(), held[index as usize], "heads that meter {index} let go");
             for (lane, state) in self.lanes.iter().enumerate() {
                 meter.waiting[lane].check(&state.waiting_places);
-                let wanted = !meter.waiting[lane].is_empty() && meter.gate_open(lane);
+                let wanted = !meter.waiting[lane].is_empty();
                 assert_eq!(state.deadline_places.holds(index), wanted, "deadline of {index}");
                 if wanted {
-                    assert_eq!(state.deadlines.key_of(index, &state.deadline_places), key);
-                    assert!(meter.pacer.due() > self.now, "meter {index} is due and keeps waiters");
+                    let (key, at) = (
+                        state.deadlines.key_of(index, &state.deadline_places),
+                        meter.release_at(lane),
+                    );
+                    assert_eq!(key, time_key(at, u64::from(index)));
+                    assert!(at > self.now, "meter {index} could release and keeps waiters");
                 }
             }
         }
-        let mut held = vec![([0u32; 2], 0u64); self.meters.span()];
-        for request in self.requests_where(|r| r.has(HELD)) {
-            for link in self.routes[request.route].links() {
-                let meter = self.links[*link].meter;
-                let units = request.units(self.meters[meter].pacer.rate());
-                let (count, sum) = &mut held[meter as usize];
-                count[usize::from(request.lane)] += u32::from(units > 0);
-                *sum += units;
-            }
+    }
+
+    fn count_passed(&self, fifo: &Queue, lane: usize, held: &mut [[u32; 2]]) {
+        if fifo.passed == 0 {
+            return;
         }
-        for (index, meter) in self.meters.iter() {
-            assert_eq!(meter.held(), held[index as usize], "payments held by meter {index}");
+        let route = &self.routes[self.requests[fifo.head].route];
+        for (at, link) in route.links().iter().enumerate() {
+            let meter = self.links[*link].meter as usize;
+            held[meter][lane] += u32::from(fifo.passed >> at & 1);
         }
     }
 

@@ -12,8 +12,8 @@
 //! is larger than what it lets through at once.
 //!
 //! Waiters stand in one heap for each lane, ordered by start-time fair queueing of
-//! the meter's own: its virtual time counts what *it* let through, so that weights
-//! hold among those who share a meter whatever happens beside it.
+//! the meter's own: its virtual time counts the cost of what *it* let through, so that
+//! weights hold among those who share a meter whatever happens beside it.
 
 use model::{KindSet, Limit, Nanos, Rate, RuleSet, Time, Weight};
 
@@ -43,14 +43,12 @@ pub(crate) struct Meter {
     pub(crate) pacer: Pacer,
     /// As the limit says, in the rate's unit.
     burst: Option<u64>,
-    /// Start tag of whom it last let through, in its own units.
+    /// Start tag of whom it last let go in turn.
     pub(crate) v: VirtualTime,
     /// Queues (class × 4 + direction) whose head waits here, by lane.
     pub(crate) waiting: [Heap; 2],
-    /// Heads that have paid and wait for slots, by lane.
+    /// Ready heads that it let go in their turn, by lane.
     held: [u32; 2],
-    /// What those heads paid.
-    held_units: u64,
     /// Links to it.
     pub(crate) refs: u32,
     /// Its number among the idle; 0 while it is referenced.
@@ -182,7 +180,6 @@ impl Meter {
             v: VirtualTime::default(),
             waiting: [Heap::default(), Heap::default()],
             held: [0; 2],
-            held_units: 0,
             refs: 0,
             idle: 0,
             key,
@@ -197,17 +194,21 @@ impl Meter {
         self.burst = limit.burst;
     }
 
-    /// Whether it may let a waiter of that lane go to the ready heads, were it due. Those
-    /// who have paid and wait for slots are held to the burst, lest a stalled device
-    /// gather any number of them and serve them at once; one for each lane is always
-    /// let go, lest a lane without slots block the other.
-    pub(crate) fn gate_open(&self, lane: usize) -> bool {
-        self.held[lane] == 0 || self.held_units < self.burst_units()
+    /// Whether a head that arrives now need not stand in line.
+    pub(crate) fn nobody_in_line(&self) -> bool {
+        self.waiting.iter().all(Heap::is_empty) && self.held == [0; 2]
     }
 
-    /// Whether a head that arrives now may pass without waiting.
-    pub(crate) fn lets_pass(&self, lane: usize, now: Time) -> bool {
-        self.pacer.due() <= now && self.waiting[lane].is_empty() && self.gate_open(lane)
+    /// Whether no ready head of that lane is one that it let go.
+    pub(crate) fn holds_none(&self, lane: usize) -> bool {
+        self.held[lane] == 0
+    }
+
+    /// When it lets the next waiter of that lane go: as soon as nothing is owed, but while
+    /// one that it let go is still to be dispatched, not before the whole burst is saved.
+    pub(crate) fn release_at(&self, lane: usize) -> Time {
+        let due = self.pacer.due();
+        if self.holds_none(lane) { due } else { due + Nanos::new(self.burst_span()) }
     }
 
     /// Charges `units`, at once and whatever is owed.
@@ -215,30 +216,25 @@ impl Meter {
         self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
     }
 
-    pub(crate) fn hold(&mut self, lane: usize, units: u64) {
-        self.held[lane] += 1;
-        self.held_units += units;
-    }
-
-    pub(crate) fn unhold(&mut self, lane: usize, units: u64) {
-        self.held[lane] -= 1;
-        self.held_units -= units;
+    /// Counts a ready head in (1) or out (-1).
+    pub(crate) fn hold(&mut self, lane: usize, change: i32) {
+        let held = self.held[lane].checked_add_signed(change);
+        self.held[lane] = held.expect("a head is counted out after it was counted in");
     }
 
     /// Whether it differs from a new one: it owes something, or has not regained its burst.
     pub(crate) fn remembers(&self, now: Time) -> bool {
-        let span = self.burst.map_or(CATCH_UP_NS, |burst| self.span_of(burst));
-        self.pacer.due().as_nanos() > now.as_nanos().saturating_sub(span)
+        self.pacer.due().as_nanos() > now.as_nanos().saturating_sub(self.burst_span())
     }
 
-    /// How many heads hold a payment, by lane.
-    pub(crate) fn held(&self) -> ([u32; 2], u64) {
-        (self.held, self.held_units)
+    /// Ready heads that it let go in their turn, by lane.
+    pub(crate) fn held(&self) -> [u32; 2] {
+        self.held
     }
 
-    fn burst_units(&self) -> u64 {
-        let of_rate = || self.pacer.rate.amount_in(Nanos::new(CATCH_UP_NS), 0).0;
-        self.burst.unwrap_or_else(of_rate)
+    /// The time in which it saves its burst.
+    fn burst_span(&self) -> u64 {
+        self.burst.map_or(CATCH_UP_NS, |burst| self.span_of(burst))
     }
 
     fn span_of(&self, units: u64) -> u64 {
@@ -286,16 +282,17 @@ pub(crate) fn in_bytes(rate: Rate) -> bool {
 }
 
 impl Link {
-    /// Takes the next turn at a meter whose virtual time is `v`: the start tag of `units`.
-    pub(crate) fn take_turn(&mut self, v: VirtualTime, units: u64, weight: Weight) -> VirtualTime {
+    /// Takes the next turn at a meter whose virtual time is `v`: the start tag of a request
+    /// of that cost.
+    pub(crate) fn take_turn(&mut self, v: VirtualTime, cost: u64, weight: Weight) -> VirtualTime {
         let start = self.finish.max(v);
-        self.finish = start.after(units, weight);
+        self.finish = start.after(cost, weight);
         start
     }
 
     /// Gives a turn back, if no later one was taken.
-    pub(crate) fn give_back(&mut self, start: VirtualTime, units: u64, weight: Weight) {
-        if self.finish == start.after(units, weight) {
+    pub(crate) fn give_back(&mut self, start: VirtualTime, cost: u64, weight: Weight) {
+        if self.finish == start.after(cost, weight) {
             self.finish = start;
         }
     }
