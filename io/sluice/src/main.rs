@@ -3,6 +3,9 @@
 //! Errors go to stderr as `sluice: what: why`, with exit status 1; a reader that closes
 //! our stdout early (`| head`) is no error.
 
+mod bench;
+mod calibrate;
+mod chart;
 mod docs;
 mod proxy;
 mod rule;
@@ -29,6 +32,8 @@ enum Command {
     Proxy(proxy::Args),
     Top(top::Args),
     Rule(rule::Args),
+    Calibrate(calibrate::Args),
+    Bench(bench::Args),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -51,6 +56,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Proxy(args) => proxy::run(args),
         Command::Top(args) => top::run(args),
         Command::Rule(args) => rule::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Docs(args) => docs::run(args),
     }
 }
