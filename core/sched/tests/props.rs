@@ -1,0 +1,386 @@
+//! Random calls against slow, obvious references.
+//!
+//! A failure prints the least input that fails and a `cc` line; put that line into
+//! `tests/props.proptest-regressions` and run `cargo test -p sluice-sched --test props`
+//! to repeat it.
+
+mod server;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Amount, Kind, KindSet, Lane, Limit, Nanos, PathSet, Rate, Rule, RuleSet, Time};
+use proptest::prelude::*;
+use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
+
+const JOBS: [&str; 4] = ["a", "b", "c", "d"];
+const KINDS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Getattr, Kind::Clunk];
+
+#[derive(Clone, Debug)]
+enum Call {
+    Enqueue { job: usize, kind: usize, units: u64, cached: bool },
+    Poll,
+    Complete { which: usize, tenths: u64 },
+    Miss { which: usize },
+    Cancel { which: usize },
+    Rules { which: usize },
+    Slots { slots_max: u32 },
+    Pass { micros: u64 },
+    Leave { job: usize },
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        8 => (0..4usize, 0..4usize, 1..12u64, any::<bool>())
+            .prop_map(|(job, kind, units, cached)| Call::Enqueue { job, kind, units, cached }),
+        8 => Just(Call::Poll),
+        6 => (any::<usize>(), 0..12u64).prop_map(|(which, tenths)| Call::Complete { which, tenths }),
+        2 => any::<usize>().prop_map(|which| Call::Miss { which }),
+        3 => any::<usize>().prop_map(|which| Call::Cancel { which }),
+        1 => (0..4usize).prop_map(|which| Call::Rules { which }),
+        1 => (1..9u32).prop_map(|slots_max| Call::Slots { slots_max }),
+        4 => (0..40_000u64).prop_map(|micros| Call::Pass { micros }),
+        1 => (0..4usize).prop_map(|job| Call::Leave { job }),
+    ]
+}
+
+/// Rule sets from none to one with everything at once.
+fn rule_set(which: usize) -> Arc<RuleSet> {
+    let bytes = |units: u64| Rate::bytes_per_sec(units * UNIT_BYTES).expect("above zero");
+    let limits = |limits: Vec<Limit>, rule: Rule| Rule { limits, ..rule };
+    match which {
+        0 => rules(vec![], vec![]),
+        1 => rules(
+            vec![limits(vec![limit(ops(200))], rule("a", 3)), rule("b", 2)],
+            vec![shared("m", "a b c", ops(300)), shared("n", "b c", bytes(700))],
+        ),
+        2 => rules(
+            vec![
+                Rule { reserve: Some(bytes(300)), ..rule("a", 1) },
+                Rule { slots: Some(3), ..rule("b", 2) },
+                Rule { reserve: Some(ops(100)), slots: Some(2), ..rule("c", 2) },
+            ],
+            vec![shared("m", "a b", ops(150))],
+        ),
+        _ => {
+            let writes = Limit { kinds: KindSet::NONE.with(Kind::Write), ..limit(bytes(90)) };
+            let a = limits(vec![writes, limit(ops(80))], rule("a", 1));
+            rules(vec![a], vec![shared("m", "*", ops(250))])
+        }
+    }
+}
+
+/// The dispatcher beside a plain record of what should be where.
+struct Book {
+    sched: Dispatcher,
+    now: Time,
+    subjects: Vec<SubjectId>,
+    waiting: BTreeMap<u64, RequestId>,
+    running: Vec<Dispatched>,
+    amounts: BTreeMap<u64, Amount>,
+    count: u64,
+}
+
+impl Book {
+    fn new() -> Book {
+        let mut sched = Dispatcher::new(target(6, 1_000_000), rule_set(0));
+        let subjects =
+            JOBS.iter().map(|job| sched.subject(&who(job), PathSet::default())).collect();
+        Book {
+            sched,
+            now: ms(1),
+            subjects,
+            waiting: BTreeMap::new(),
+            running: vec![],
+            amounts: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    fn apply(&mut self, call: &Call) {
+        match *call {
+            Call::Enqueue { job, kind, units, cached } => {
+                self.enqueue(job, KINDS[kind], units, cached)
+            }
+            Call::Poll => {
+                self.poll();
+            }
+            Call::Complete { which, tenths } => {
+                if let Some(running) = self.pick(which) {
+                    let asked = self.amounts[&running.token];
+                    let served = Amount::new(asked.bytes.get() * tenths / 10, tenths.min(2));
+                    self.sched.complete(running.id, served, self.now);
+                }
+            }
+            Call::Miss { which } => {
+                let cached: Vec<usize> = (0..self.running.len())
+                    .filter(|i| self.running[*i].lane == Lane::Cached)
+                    .collect();
+                if !cached.is_empty() {
+                    let missed = self.running.remove(cached[which % cached.len()]);
+                    self.sched.miss(missed.id, self.now);
+                    self.waiting.insert(missed.token, missed.id);
+                }
+            }
+            Call::Cancel { which } => self.cancel(which),
+            Call::Rules { which } => self.sched.set_rules(rule_set(which), self.now),
+            Call::Slots { slots_max } => {
+                self.sched.set_target(target(slots_max, 1_000_000), self.now)
+            }
+            Call::Pass { micros } => self.now = self.now + Nanos::from_micros(micros),
+            Call::Leave { job } => {
+                self.sched.release_subject(self.subjects[job]);
+                self.subjects[job] = self.sched.subject(&who(JOBS[job]), PathSet::default());
+            }
+        }
+        self.sched.check_invariants();
+        assert_eq!(self.sched.queued(), self.waiting.len());
+    }
+
+    fn enqueue(&mut self, job: usize, kind: Kind, units: u64, cached: bool) {
+        self.count += 1;
+        let bytes = if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 };
+        let (amount, token) = (Amount::new(bytes, 1), self.count);
+        let lane = if cached { Lane::Cached } else { Lane::Device };
+        let arrival = Arrival { subject: self.subjects[job], kind, amount, lane, token };
+        let id = self.sched.enqueue(arrival, self.now);
+        self.waiting.insert(token, id);
+        self.amounts.insert(token, amount);
+    }
+
+    fn poll(&mut self) -> bool {
+        let Some(next) = self.sched.poll_dispatch(self.now) else {
+            assert!(!self.sched.has_work());
+            assert!(self.sched.next_deadline().is_none_or(|time| time > self.now));
+            return false;
+        };
+        assert_eq!(
+            self.waiting.remove(&next.token),
+            Some(next.id),
+            "dispatched twice or never queued"
+        );
+        self.running.push(next);
+        true
+    }
+
+    fn pick(&mut self, which: usize) -> Option<Dispatched> {
+        let count = self.running.len();
+        (count > 0).then(|| self.running.swap_remove(which % count))
+    }
+
+    fn cancel(&mut self, which: usize) {
+        let count = self.waiting.len();
+        if count == 0 {
+            return;
+        }
+        let (token, id) =
+            self.waiting.iter().nth(which % count).map(|(t, i)| (*t, *i)).expect("in range");
+        self.waiting.remove(&token);
+        assert_eq!(self.sched.cancel(id, self.now), Some(token));
+        assert_eq!(self.sched.cancel(id, self.now), None);
+    }
+
+    /// Ends the load: everything that waits must come out.
+    fn finish(&mut self) {
+        loop {
+            while self.poll() {}
+            if let Some(done) = self.running.pop() {
+                self.sched.complete(done.id, self.amounts[&done.token], self.now);
+                continue;
+            }
+            match self.sched.next_deadline() {
+                Some(time) => self.now = time,
+                None => break,
+            }
+        }
+        assert!(self.waiting.is_empty(), "{} requests never came out", self.waiting.len());
+        self.sched.check_invariants();
+        for (index, job) in self.subjects.iter().enumerate() {
+            let report = self.sched.subjects().find(|s| s.id == *job).expect("it is referenced");
+            assert_eq!((report.queued, report.running, report.slots), (0, 0, 0), "job {index}");
+        }
+    }
+}
+
+/// Start-time fair queueing with slots, written down naively: a list of requests in order
+/// of arrival, tags in eighths of a nanosecond so that weights 1, 2, 4 and 8 divide them.
+struct Naive {
+    slots_max: u32,
+    held: u32,
+    v: u128,
+    classes: Vec<NaiveClass>,
+}
+
+#[derive(Default)]
+struct NaiveClass {
+    weight: u128,
+    /// Arrival number, cost, slots.
+    queue: Vec<(u64, u128, u32)>,
+    start: u128,
+    finish: u128,
+    overtaken: u32,
+}
+
+impl Naive {
+    fn enqueue(&mut self, class: usize, number: u64, cost: u128, slots: u32) {
+        let own = &mut self.classes[class];
+        if own.queue.is_empty() {
+            (own.start, own.overtaken) = (own.finish.max(self.v), 0);
+        }
+        own.queue.push((number, cost, slots));
+    }
+
+    fn poll(&mut self) -> Option<(u64, u32)> {
+        let mut heads: Vec<(u128, u64, usize)> = Vec::new();
+        for (index, own) in self.classes.iter().enumerate() {
+            heads.extend(own.queue.first().map(|head| (own.start, head.0, index)));
+        }
+        heads.sort_unstable();
+        let (least, _, first) = *heads.first()?;
+        let free = self.slots_max.saturating_sub(self.held);
+        let fits = |index: &usize| self.classes[*index].queue[0].2 <= free;
+        let chosen = heads.iter().map(|head| head.2).find(fits)?;
+        if chosen != first && self.classes[first].overtaken >= self.slots_max {
+            return None;
+        }
+        self.v = self.v.max(least);
+        let own = &mut self.classes[chosen];
+        let (number, cost, slots) = own.queue.remove(0);
+        let bound = self.v + 8 * 250_000_000u128.max(4 * cost) / own.weight;
+        own.finish = (own.start + 8 * cost / own.weight).min(bound);
+        (own.start, own.overtaken) = (own.finish.max(self.v), 0);
+        if chosen != first {
+            self.classes[first].overtaken += slots;
+        }
+        self.held += slots;
+        Some((number, slots))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_calls_keep_the_books_and_every_queue_empties(calls in prop::collection::vec(call(), 1..120)) {
+        let mut book = Book::new();
+        for call in &calls {
+            book.apply(call);
+        }
+        book.finish();
+    }
+
+    /// The order, request by request, is the naive one's; so are slots held and v.
+    #[test]
+    fn shares_come_in_the_order_of_a_sorted_list(
+        calls in prop::collection::vec((0..6u8, 0..4usize, 1..20u64), 1..300),
+        slots_max in 1..20u32,
+    ) {
+        let weights = [1u32, 2, 4, 8];
+        let all = JOBS.iter().zip(weights).map(|(job, weight)| rule(job, weight)).collect();
+        let mut sched = Dispatcher::new(target(slots_max, 1_000), rules(all, vec![]));
+        let subjects: Vec<SubjectId> =
+            JOBS.iter().map(|job| sched.subject(&who(job), PathSet::default())).collect();
+        let classes = weights.map(|w| NaiveClass { weight: u128::from(w), ..NaiveClass::default() });
+        let mut naive = Naive { slots_max, held: 0, v: 0, classes: classes.into() };
+        let (mut running, mut asked) = (Vec::new(), Vec::new());
+        let mut number = 0;
+        for (what, job, units) in calls {
+            if what < 3 {
+                number += 1;
+                let amount = Amount::new(units * UNIT_BYTES, 1);
+                asked.push(amount);
+                let (subject, kind, lane) = (subjects[job], Kind::Read, Lane::Device);
+                sched.enqueue(Arrival { subject, kind, amount, lane, token: number }, ms(0));
+                let slots = (units as u32).next_power_of_two().min(slots_max);
+                naive.enqueue(job, number, u128::from(units) * 1_000, slots);
+            } else if what < 5 {
+                let next = sched.poll_dispatch(ms(0));
+                prop_assert_eq!(next.map(|n| (n.token, n.slots)), naive.poll());
+                running.extend(next);
+            } else if !running.is_empty() {
+                let done = running.swap_remove(units as usize % running.len());
+                naive.held -= done.slots;
+                let served = asked[done.token as usize - 1];
+                sched.complete(done.id, served, ms(0));
+            }
+        }
+    }
+
+    /// Between any two dispatches, no more than the rate, the burst and one request.
+    #[test]
+    fn a_class_never_passes_its_rate(
+        rate in 1..2_000u64,
+        burst in prop::option::of(0..50u64),
+        steps in prop::collection::vec((0..30_000u64, 1..6u64), 1..200),
+    ) {
+        let bytes = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
+        let burst_bytes = burst.map(|units| units * UNIT_BYTES);
+        let all = vec![Rule { limits: vec![Limit { burst: burst_bytes, ..limit(bytes) }], ..rule("a", 1) }];
+        let mut sched = Dispatcher::new(target(1_000, 1_000), rules(all, vec![]));
+        let subject = sched.subject(&who("a"), PathSet::default());
+        let mut now = ms(1_000);
+        let mut sent: Vec<(u64, u64)> = Vec::new();
+        let mut sizes = Vec::new();
+        for (micros, units) in steps {
+            now = now + Nanos::from_micros(micros);
+            let amount = Amount::new(units * UNIT_BYTES, 1);
+            let token = sizes.len() as u64;
+            sizes.push(amount);
+            sched.enqueue(Arrival { subject, kind: Kind::Read, amount, lane: Lane::Device, token }, now);
+            while let Some(next) = sched.poll_dispatch(now) {
+                let amount = sizes[next.token as usize];
+                sent.push((now.as_nanos(), amount.bytes.get()));
+                sched.complete(next.id, amount, now);
+            }
+        }
+        let largest = 5 * UNIT_BYTES;
+        let burst = burst_bytes.unwrap_or((rate * UNIT_BYTES / 10).max(largest));
+        for from in 0..sent.len() {
+            let mut sum = 0;
+            for (at, bytes) in &sent[from..] {
+                sum += bytes;
+                let whole = u128::from(at - sent[from].0) * u128::from(rate * UNIT_BYTES);
+                let allowed = whole.div_ceil(1_000_000_000) as u64 + burst + largest + 1;
+                prop_assert!(sum <= allowed, "{sum} bytes where {allowed} are allowed");
+            }
+        }
+    }
+
+    /// |W_f/φ_f − W_g/φ_g| ≤ (D + 1)(c_f/φ_f + c_g/φ_g) while both are backlogged, and what
+    /// the overtaking budget of D slots, a unit each at most, adds.
+    #[test]
+    fn backlogged_classes_stay_together(
+        weights in (1..33u32, 1..33u32),
+        units in (1..9u64, 1..9u64),
+        slots_max in 1..17u32,
+        ends in prop::collection::vec(any::<usize>(), 100..400),
+    ) {
+        let all = vec![rule("a", weights.0), rule("b", weights.1)];
+        let mut sched = Dispatcher::new(target(slots_max, 1_000), rules(all, vec![]));
+        let subjects = ["a", "b"].map(|job| sched.subject(&who(job), PathSet::default()));
+        let amounts = [units.0, units.1].map(|units| Amount::new(units * UNIT_BYTES, 1));
+        for i in 0..2 * ends.len() + 200 {
+            let (subject, amount) = (subjects[i % 2], amounts[i % 2]);
+            let arrival =
+                Arrival { subject, kind: Kind::Read, amount, lane: Lane::Device, token: i as u64 % 2 };
+            sched.enqueue(arrival, ms(0));
+        }
+        // Units of cost times the other's weight: comparable, and whole.
+        let (phi, cost) = ([weights.0, weights.1].map(i64::from), [units.0, units.1].map(|u| u as i64));
+        let mut work = [0i64; 2];
+        let mut running = Vec::new();
+        for end in ends {
+            while let Some(next) = sched.poll_dispatch(ms(0)) {
+                work[next.token as usize] += cost[next.token as usize];
+                running.push(next);
+            }
+            let lag = (work[0] * phi[1] - work[1] * phi[0]).abs();
+            let lag_max = (i64::from(slots_max) + 1) * (cost[0] * phi[1] + cost[1] * phi[0]);
+            let bound = lag_max + i64::from(slots_max) * phi[0].max(phi[1]);
+            prop_assert!(lag <= bound, "apart by {lag}, the bound is {bound}");
+            let done = running.swap_remove(end % running.len());
+            sched.complete(done.id, amounts[done.token as usize], ms(0));
+        }
+    }
+}
