@@ -28,6 +28,7 @@ use super::plan::Plan;
 use super::report::{Report, Results, Sample};
 use super::rows::{self, Contender, Row, Shape};
 use super::servers::{DATA, Kind, Place, Server};
+use super::socket::Address;
 use super::work::Op;
 
 /// Compare the proxy with diod, NFS-Ganesha and the machine's ceilings
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// Where to make the directory that is served; its file system is what is measured
     #[arg(long, default_value = "/var/tmp")]
     dir: PathBuf,
+    /// TCP congestion control within the bench, such as reno [default: the machine's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
     /// The directory, made by the outer process
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
@@ -123,6 +127,9 @@ fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<(
     if !up.context("cannot run ip, which brings up the loopback interface")?.success() {
         bail!("cannot bring up the loopback interface");
     }
+    if let Some(name) = &args.congestion {
+        std::fs::write(CONGESTION, name).with_context(|| format!("cannot use {name} for TCP"))?;
+    }
     let program = std::env::current_exe().context("cannot find this program")?;
     let place = Place { dir, program };
     std::fs::create_dir(place.export()).context("cannot make the directory to serve")?;
@@ -171,6 +178,9 @@ impl Args {
             true => line.push_str(" --quick"),
             false => line.push_str(&format!(" --rounds {} --time {}", self.rounds, self.time)),
         }
+        if let Some(name) = &self.congestion {
+            line.push_str(&format!(" --congestion {name}"));
+        }
         if let Some(only) = &self.only {
             line.push_str(&format!(" --only {only:?}"));
         }
@@ -193,6 +203,9 @@ impl Bench<'_> {
         let total = rounds * rows.iter().map(|row| row.contenders.len()).sum::<usize>();
         let mut done = 0;
         for round in 0..rounds {
+            if !std::io::stderr().is_terminal() {
+                eprintln!("round {} of {rounds}", round + 1);
+            }
             for row in rows {
                 // Whoever goes first finds another machine than whoever goes last.
                 let first = round % row.contenders.len();
@@ -212,8 +225,7 @@ impl Bench<'_> {
                 }
             }
         }
-        self.progress(done, total, "done");
-        eprintln!();
+        self.progress(done, total, "done\n");
         Ok(())
     }
 
@@ -226,7 +238,15 @@ impl Bench<'_> {
         let Some(server) = self.servers.iter().find(|server| server.kind == kind) else {
             return Ok(None);
         };
-        let plan = self.plan(&row.load, server);
+        let address = match &server.unix {
+            Some(unix) if row.load.unix => unix,
+            _ => &server.tcp,
+        };
+        let plan = Plan {
+            aname: server.aname.clone(),
+            bare: kind.is_bare(),
+            ..self.plan(&row.load, address)
+        };
         let all_cpus = rustix::thread::sched_getaffinity(None).context("cannot read processors")?;
         if row.load.one_cpu {
             let mut one = CpuSet::new();
@@ -246,7 +266,8 @@ impl Bench<'_> {
     }
 
     fn measure_backend(&self, load: &Shape) -> anyhow::Result<Sample> {
-        let size = self.plan_size(load);
+        let nowhere = Address::Tcp(String::from("localhost:0"));
+        let size = self.plan(load, &nowhere).size().get();
         let export = self.place.export();
         let raw = Raw {
             op: load.op,
@@ -261,14 +282,9 @@ impl Bench<'_> {
         Ok(Sample::raw(ops_per_sec, if moves { size } else { 0 }))
     }
 
-    fn plan(&self, load: &Shape, server: &Server) -> Plan {
-        let address = match &server.unix {
-            Some(unix) if load.unix => unix,
-            _ => &server.tcp,
-        };
+    /// A row's load on whatever listens at `address`.
+    fn plan(&self, load: &Shape, address: &Address) -> Plan {
         Plan {
-            aname: server.aname.clone(),
-            bare: server.kind.is_bare(),
             time: nanos(self.time),
             warmup: nanos(self.time / 5),
             pin: load.one_cpu.then_some(0),
@@ -283,11 +299,6 @@ impl Bench<'_> {
             jobs: load.jobs,
             ..Plan::new(address.clone())
         }
-    }
-
-    fn plan_size(&self, load: &Shape) -> u64 {
-        let anywhere = super::socket::Address::Tcp("localhost:0".into());
-        Plan { op: load.op, size: load.size, msize: load.msize, ..Plan::new(anywhere) }.size().get()
     }
 
     /// The page cache of a virtual machine is thinned out from outside even when
@@ -341,4 +352,6 @@ fn file_size(op: Op) -> Bytes {
 }
 
 const FILE_SIZE: Bytes = Bytes::mib(256);
-const GRACE: Duration = Duration::from_secs(10);
+/// Of the network the bench runs in, which is its own.
+pub(crate) const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+const GRACE: Duration = Duration::from_secs(5);
