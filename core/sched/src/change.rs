@@ -41,6 +41,7 @@ impl Dispatcher {
         self.rules = rules;
         self.configure();
         self.put_back(waiting);
+        self.rest_classes();
         self.settle();
     }
 
@@ -138,6 +139,17 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         for (flow, state) in own.flows.iter_mut().zip(&self.lanes) {
             flow.finish = flow.finish.min(state.v.lag_bound(0, own.weight));
+        }
+    }
+
+    /// Lets classes go to rest whose last request, one that missed the cache under older
+    /// rules, has moved to another class.
+    fn rest_classes(&mut self) {
+        let classes: Vec<u32> = self.classes.indices().collect();
+        for class in classes {
+            if self.classes.lives(class) {
+                self.rest_class(class);
+            }
         }
     }
 

@@ -4,7 +4,8 @@
 //!   1. urgent                            holds nothing, waits for nothing, is charged
 //!   2. reserved, R ≤ now, smallest R     does not fit? freed slots collect, nothing passes
 //!   3. smallest S                        does not fit? a smaller one may pass it, until D
-//!                                        slots have; then freed slots collect
+//!                                        slots have or it leads by as much; then freed
+//!                                        slots collect
 //! ```
 //!
 //! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows
@@ -67,9 +68,22 @@ impl Dispatcher {
             return Choice::Nothing;
         }
         match state.ready.first_up_to(free.ilog2() as u8) {
-            Some((_, class)) => Choice::Backfill { class, over: head },
-            None => Choice::Nothing,
+            Some((_, class)) if self.may_lead(class, head, lane) => {
+                Choice::Backfill { class, over: head }
+            }
+            _ => Choice::Nothing,
         }
+    }
+
+    /// Whether a class is near enough to the head to overtake it: by no more than D of the
+    /// smallest requests. Were there only the budget of each head, which begins anew with
+    /// the next, a light class of small requests could overtake every single request of a
+    /// heavy class of large ones and end up with more than it, whatever the weights.
+    fn may_lead(&self, class: u32, head: u32, lane: usize) -> bool {
+        let lead = self.target.costs.unit_cost().saturating_mul(self.lanes[lane].slots_max.into());
+        let own = &self.classes[class];
+        let head_start = self.classes[head].flows[lane].start;
+        own.flows[lane].start <= head_start.after(lead, own.weight)
     }
 
     /// Dispatches what [`Dispatcher::choose`] chose; it must still be true. `None` if a meter

@@ -145,6 +145,15 @@ impl Costs {
         }
     }
 
+    /// What the smallest read from the device is charged, in ns.
+    pub(crate) fn unit_cost(&self) -> u64 {
+        let (bytes, time) = self.device.read.points[0];
+        match self.mode {
+            CostMode::Calibrated => time,
+            CostMode::Bytes => bytes.max(1),
+        }
+    }
+
     fn time(&self, lane: Lane, kind: Kind, amount: Amount) -> Nanos {
         let costs = match lane {
             Lane::Cached => &self.cached,

@@ -52,7 +52,8 @@ impl<T> Slab<T> {
         self.generations.get(index as usize) == Some(&generation) && generation % 2 == 1
     }
 
-    fn lives(&self, index: u32) -> bool {
+    /// Whether there is an item at that place.
+    pub(crate) fn lives(&self, index: u32) -> bool {
         self.generations[index as usize] % 2 == 1
     }
 

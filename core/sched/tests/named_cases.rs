@@ -114,6 +114,17 @@ fn small_requests_pass_a_head_that_does_not_fit_but_not_for_ever() {
 }
 
 #[test]
+fn a_light_class_does_not_overtake_a_heavy_one_without_end() {
+    let mut w = world(vec![rule("large", 10), rule("small", 1)], vec![]);
+    w.client("large", Kind::Read, 8, 4);
+    w.client("small", Kind::Read, 1, 40);
+    w.run(ms(10_000));
+    let got = w.served(ms(98_000));
+    println!("10 : 1 with large requests: {} and {} units of 8800", got[0] * 8, got[1]);
+    assert!(got[0] * 8 >= got[1] * 10 - 100, "10 : 1 came out as {} : {}", got[0] * 8, got[1]);
+}
+
+#[test]
 fn weights_from_1_to_32_are_exact() {
     for weight in [2, 4, 8, 16, 32] {
         let mut w = world(vec![rule("a", weight), rule("b", 1)], vec![]);

@@ -241,7 +241,9 @@ impl Naive {
         let free = self.slots_max.saturating_sub(self.held);
         let fits = |index: &usize| self.classes[*index].queue[0].2 <= free;
         let chosen = heads.iter().map(|head| head.2).find(fits)?;
-        if chosen != first && self.classes[first].overtaken >= self.slots_max {
+        let lead = 8 * 1_000 * u128::from(self.slots_max) / self.classes[chosen].weight;
+        let too_far = self.classes[chosen].start > least + lead;
+        if chosen != first && (too_far || self.classes[first].overtaken >= self.slots_max) {
             return None;
         }
         self.v = self.v.max(least);
@@ -348,7 +350,7 @@ proptest! {
     }
 
     /// |W_f/φ_f − W_g/φ_g| ≤ (D + 1)(c_f/φ_f + c_g/φ_g) while both are backlogged, and what
-    /// the overtaking budget of D slots, a unit each at most, adds.
+    /// a lead of D units adds.
     #[test]
     fn backlogged_classes_stay_together(
         weights in (1..33u32, 1..33u32),
