@@ -30,7 +30,21 @@ install() {
 		updated=1
 	fi
 	echo "installing $*"
-	DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null || die "cannot install $*"
+	without_services env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
+		die "cannot install $*"
+}
+
+# without_services COMMAND…: servers among the packages are only wanted as programs; none is started
+without_services() {
+	local policy=/usr/sbin/policy-rc.d rc=0
+	[ ! -e $policy ] || { "$@"; return; }
+	printf '#!/bin/sh\nexit 101\n' >$policy
+	chmod 755 $policy
+	trap "rm -f $policy" EXIT
+	"$@" || rc=$?
+	rm -f $policy
+	trap - EXIT
+	return $rc
 }
 
 present() {

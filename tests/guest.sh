@@ -3,6 +3,7 @@
 # server that runs already.
 #
 #   tests/guest.sh fstest|pjdfstest|fsx ADDRESS PORT ANAME
+#   tests/guest.sh programs           only builds pjdfstest and fsx, if they aren't there
 #
 # ADDRESS, PORT and ANAME are as for tests/v9fs-guest/run.sh, and so are the
 # VM_… variables. Prints one line for each test and ends with
@@ -19,8 +20,11 @@ set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 CACHE=${CACHE:-$(dirname "$HERE")/.cache}
 
+PJDFSTEST=0.2.2
+FSX=0.3.2
+
 die() { echo "guest: $2" >&2; exit "$1"; }
-[ $# -eq 4 ] || die 2 "usage: tests/guest.sh fstest|pjdfstest|fsx ADDRESS PORT ANAME"
+[ $# -eq 4 ] || [ "$*" = programs ] || die 2 "usage: tests/guest.sh fstest|pjdfstest|fsx ADDRESS PORT ANAME"
 SUITE=$1
 shift
 mkdir -p "$CACHE"
@@ -36,7 +40,7 @@ program() {
 		# a target by name keeps crt-static away from build scripts and macros
 		local host
 		host=$(rustc -vV | sed -n 's/^host: //p')
-		env -u CARGO_TARGET_DIR RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR="$CACHE/static/target" \
+		RUSTFLAGS="-C target-feature=+crt-static" CARGO_TARGET_DIR="$CACHE/static/target" \
 			cargo install --quiet --locked --target "$host" --root "$built" "$1" --version "=$2" >&2 ||
 			die 2 "$1 $2 does not build"
 	fi
@@ -70,7 +74,7 @@ fstest() {
 }
 
 pjdfstest() {
-	program pjdfstest 0.2.2
+	program pjdfstest "$PJDFSTEST"
 	boot pjdfstest.guest
 	local passed=0 failed=0 skipped=0 expected=0 name on_tmpfs on_mount
 	results tmpfs >"$WORK/tmpfs"
@@ -107,7 +111,7 @@ why() { sed -nE "s/^$1 *# *//p" "$HERE/pjdfstest.expected"; }
 tally() { echo "$(grep -c ' ok$' "$1") passed, $(grep -c ' FAILED$' "$1") failed, $(grep -c ' skipped$' "$1") skipped"; }
 
 fsx() {
-	program fsx 0.3.2
+	program fsx "$FSX"
 	boot fsx.guest
 	local passed failed
 	grep -aE '^(ok|not ok|# )' "$WORK/log" | grep -av '^# *$' || true
@@ -118,8 +122,13 @@ fsx() {
 	[ "$failed" -eq 0 ]
 }
 
+programs() {
+	program pjdfstest "$PJDFSTEST"
+	program fsx "$FSX"
+}
+
 ADDRESS=("$@")
 case $SUITE in
-fstest | pjdfstest | fsx) "$SUITE" ;;
+programs | fstest | pjdfstest | fsx) "$SUITE" ;;
 *) die 2 "no suite \"$SUITE\"" ;;
 esac

@@ -53,7 +53,7 @@ fn sources() -> Vec<Suite> {
         ),
         Suite::new(
             "clippy",
-            300,
+            270,
             "no warning of the compiler or of clippy, in any target",
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
@@ -74,12 +74,19 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
-            570,
+            540,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
-        Suite::new("fuzz", 240, "the decoder, two minutes led by coverage", "tests/fuzz.sh 120")
+        Suite::new("fuzz", 210, "the decoder, two minutes led by coverage", "tests/fuzz.sh 120")
             .needs(&[("g++", "g++")]),
+        Suite::new(
+            "programs",
+            150,
+            "pjdfstest and fsx, built once for the guest",
+            "tests/guest.sh programs",
+        )
+        .needs(&[("gcc", "gcc")]),
         Suite::new(
             "clients",
             30,
@@ -89,7 +96,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            180,
+            150,
             "file operations through the Linux kernel's own 9P client",
             &guest("fstest"),
         )
@@ -103,14 +110,14 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(GUEST),
         Suite::new(
             "pjdfstest",
-            240,
+            180,
             "POSIX: what passes on tmpfs passes through the kernel's client",
             &guest("pjdfstest"),
         )
         .needs(GUEST),
         Suite::new(
             "fsx",
-            120,
+            150,
             "random reads, writes, truncations and maps leave the right bytes",
             &guest("fsx"),
         )
