@@ -30,12 +30,6 @@ pub struct Status {
     pub targets: Vec<TargetReport>,
     /// Connections now.
     pub connections: u64,
-    /// Connections accepted since the start.
-    pub connections_accepted: u64,
-    /// Connections refused since the start, by a bound or the allow-list.
-    pub connections_refused: u64,
-    /// What all subjects were served since the start.
-    pub total: Usage,
 }
 
 /// Threads that serve requests.
@@ -43,8 +37,6 @@ pub struct Status {
 pub struct Threads {
     /// How many there are.
     pub started: u32,
-    /// How many of them are inside a backend call now.
-    pub busy: u32,
     /// The most there may be.
     pub max: u32,
 }
@@ -67,14 +59,10 @@ pub struct ExportReport {
 pub struct TargetReport {
     /// Its name in the configuration.
     pub name: String,
-    /// Device slots: D of SFQ(D).
+    /// Device slots: D of SFQ(D); 0 while nothing is scheduled.
     pub slots_max: u32,
-    /// Device slots held now.
-    pub slots: u32,
     /// Requests waiting now.
     pub queued: u64,
-    /// Requests at the backend now.
-    pub running: u64,
     /// How writes reach the backend: `direct`, `dontcache`, `paced` or `cached`.
     pub write_mode: String,
     /// Where its costs come from: `built in`, `bytes` or the calibration file's path.
@@ -178,15 +166,14 @@ pub struct Connections {
 pub struct Connection {
     /// Counts connections since the start; never used twice.
     pub id: u64,
-    /// The client's address, `tcp://192.0.2.7:1023` or `unix`.
-    pub peer: String,
+    /// The client node's network name, `192.0.2.7@tcp` or `0@lo`.
+    pub nid: String,
     /// The user at the other end of a Unix socket, by the kernel's word.
     pub peer_uid: Option<u32>,
-    /// The user name of the first attach; empty before it or if it gave a number only.
-    pub uname: String,
-    /// The user of the first attach; none before it.
+    /// The user of the first fid, who a client's root directory belongs to; none
+    /// before there is one.
     pub uid: Option<u32>,
-    /// The job of the first attach; empty if it named none.
+    /// The job of that user; empty if there is none.
     pub job: String,
     /// The agreed largest message.
     pub msize_bytes: u32,

@@ -65,6 +65,8 @@ pub(crate) struct Report {
     /// When the interval ended, in nanoseconds since the proxy started.
     t_ns: u64,
     rows: Vec<Row>,
+    /// Device slots held now, by target.
+    slots: BTreeMap<String, u64>,
     status: Status,
 }
 
@@ -140,7 +142,11 @@ impl Watch {
         let mut name = |uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone();
         let mut rows = rates::rows(&self.earlier, &self.now, by, &mut name);
         rates::order(&mut rows, sort, reversed);
-        Report { by, t_ns: self.now.subjects.t_ns, rows, status }
+        let mut slots = BTreeMap::new();
+        for class in &self.now.classes.classes {
+            *slots.entry(class.target.clone()).or_default() += class.usage.slots;
+        }
+        Report { by, t_ns: self.now.subjects.t_ns, rows, slots, status }
     }
 }
 

@@ -11,6 +11,7 @@
 //! [`EXCHANGE_TIME_MAX`], so a viewer that hangs costs one place and for a bounded time.
 //! Who may ask is decided by the socket's mode: the proxy's own user and root.
 
+mod figures;
 mod routes;
 mod socket;
 

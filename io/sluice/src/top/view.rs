@@ -1,6 +1,5 @@
 //! How a report looks: the same cells on the screen and in plain text.
 
-use api::Status;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
@@ -86,7 +85,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&Report>, view: &mut Vi
     let [top, middle, bottom] =
         Layout::vertical([Constraint::Length(3), Constraint::Min(2), Constraint::Length(1)])
             .areas(frame.area());
-    let mut head = report.map(|report| summary(&report.status)).unwrap_or_default();
+    let mut head = report.map(summary).unwrap_or_default();
     if let Some(trouble) = &view.trouble {
         head.truncate(1);
         head.push(Line::styled(trouble.clone(), Style::new().fg(Color::Red)));
@@ -100,25 +99,29 @@ pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&Report>, view: &mut Vi
 }
 
 /// Two lines about the proxy as a whole.
-fn summary(status: &Status) -> Vec<Line<'static>> {
+fn summary(report: &Report) -> Vec<Line<'static>> {
+    let status = &report.status;
     let state = match (status.draining, status.scheduling) {
         (true, _) => "draining",
         (_, false) => "not scheduling",
         _ => "up",
     };
+    let sum = |count: fn(&Row) -> u64| report.rows.iter().map(count).sum();
     let first = format!(
-        "sluice {} pid {}  {state} {}  {} connections  {} of {} threads busy",
+        "sluice {} pid {}  {state} {}  {} connections  {} threads  {} MB/s  {} ops/s",
         status.version,
         status.pid,
         uptime(status.t_ns),
         status.connections,
-        status.threads.busy,
         status.threads.started,
+        mb(sum(|row| row.read_bytes_per_s + row.written_bytes_per_s)),
+        sum(|row| row.ops_per_s),
     );
     let targets = status.targets.iter().map(|target| {
+        let held = report.slots.get(&target.name).copied().unwrap_or(0);
         format!(
-            "{}: {} of {} slots, {} waiting, writes {}",
-            target.name, target.slots, target.slots_max, target.queued, target.write_mode
+            "{}: {held} of {} slots, {} waiting, writes {}",
+            target.name, target.slots_max, target.queued, target.write_mode
         )
     });
     vec![first.into(), targets.collect::<Vec<_>>().join("  |  ").into()]
@@ -216,7 +219,7 @@ fn uptime(t_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::{TargetReport, Threads};
+    use api::{Status, TargetReport, Threads};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -245,7 +248,6 @@ mod tests {
         let target = TargetReport {
             name: "/scratch".into(),
             slots_max: 64,
-            slots: 64,
             queued: 12,
             write_mode: "paced".into(),
             ..TargetReport::default()
@@ -255,12 +257,13 @@ mod tests {
             pid: 42,
             t_ns: 3_725_000_000_000,
             scheduling: true,
-            threads: Threads { started: 4, busy: 2, max: 256 },
+            threads: Threads { started: 4, max: 256 },
             connections: 3,
             targets: vec![target],
             ..Status::default()
         };
-        Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], status }
+        let slots = [("/scratch".into(), 60)].into();
+        Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], slots, status }
     }
 
     fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
@@ -288,8 +291,11 @@ mod tests {
     #[test]
     fn the_screen_shows_the_proxy_the_rows_and_the_keys() {
         let lines = screen(&mut view(), 120, 8);
-        assert_eq!(lines[0], "sluice 0.1.0 pid 42  up 1h02m  3 connections  2 of 4 threads busy");
-        assert_eq!(lines[1], "/scratch: 64 of 64 slots, 12 waiting, writes paced");
+        assert_eq!(
+            lines[0],
+            "sluice 0.1.0 pid 42  up 1h02m  3 connections  4 threads  1234.6 MB/s  1178 ops/s"
+        );
+        assert_eq!(lines[1], "/scratch: 60 of 64 slots, 12 waiting, writes paced");
         assert!(lines[3].starts_with("JOB (load▼) "), "{}", lines[3]);
         assert!(lines[4].starts_with("bully "), "{}", lines[4]);
         assert!(lines[4].contains("1234.6"), "{}", lines[4]);

@@ -1,0 +1,173 @@
+//! What the running proxy says about itself.
+//!
+//! Figures of classes and subjects are copied while the target's gate is held and
+//! turned into messages after it is free again: a viewer must not make requests wait
+//! for its own text.
+
+use std::sync::Arc;
+
+use api::{
+    ClassReport, Classes, Connections, ExportReport, Status, SubjectReport, Subjects, TargetReport,
+    Threads, Usage,
+};
+use model::{RuleFileError, RuleSet};
+
+use super::Control;
+use crate::config::{Config, CostMode};
+use crate::connection::Connection;
+use crate::gate::Target;
+use crate::server::Server;
+
+impl Control for Server {
+    fn status(&self) -> Status {
+        let settings = self.settings();
+        let mut targets: Vec<_> = self.targets().iter().map(|t| target(t, &settings)).collect();
+        targets.sort_by(|a, b| a.name.cmp(&b.name));
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            t_ns: self.clock.now().as_nanos(),
+            draining: self.is_draining(),
+            scheduling: settings.schedule,
+            threads: Threads { started: self.crew.threads() as u32, max: settings.threads_max },
+            listeners: self.addresses().iter().map(|address| address.to_string()).collect(),
+            exports: self
+                .exports()
+                .iter()
+                .map(|export| ExportReport {
+                    name: export.name.clone(),
+                    dir: export.dir.display().to_string(),
+                    readonly: export.readonly,
+                    target: export.target.name.clone(),
+                })
+                .collect(),
+            targets,
+            connections: Server::connections(self).len() as u64,
+        }
+    }
+
+    fn classes(&self) -> Classes {
+        let t_ns = self.clock.now().as_nanos();
+        let mut classes = Vec::new();
+        for target in self.targets() {
+            let reports = target.with_dispatcher(|d, _| d.classes().collect::<Vec<_>>());
+            let reports = reports.into_iter().flatten();
+            classes.extend(reports.map(|report| class(&target.name, &report)));
+        }
+        Classes { t_ns, classes }
+    }
+
+    fn subjects(&self) -> Subjects {
+        let t_ns = self.clock.now().as_nanos();
+        let mut subjects = Vec::new();
+        for target in self.targets() {
+            let reports = target.with_dispatcher(|d, _| d.subjects().collect::<Vec<_>>());
+            let reports = reports.into_iter().flatten();
+            subjects.extend(reports.map(|report| subject(&target.name, &report)));
+        }
+        Subjects { t_ns, subjects }
+    }
+
+    fn connections(&self) -> Connections {
+        let t_ns = self.clock.now().as_nanos();
+        let mut connections: Vec<_> =
+            Server::connections(self).iter().map(|c| connection(c)).collect();
+        connections.sort_by_key(|connection| connection.id);
+        Connections { t_ns, connections }
+    }
+
+    fn rules(&self) -> Arc<RuleSet> {
+        Server::rules(self)
+    }
+
+    fn set_rules(&self, text: &str) -> Result<(), RuleFileError> {
+        Server::set_rules(self, Arc::new(RuleSet::parse(text)?));
+        Ok(())
+    }
+}
+
+fn target(target: &Target, settings: &Config) -> TargetReport {
+    let known = settings.target.iter().find(|known| known.name == target.name);
+    let costs = match known {
+        Some(known) if known.cost == CostMode::Bytes => Some("bytes".into()),
+        Some(known) => known.costs.as_ref().map(|path| path.display().to_string()),
+        None => None,
+    };
+    let figures = target.with_dispatcher(|d, _| (d.target().slots_max, d.queued()));
+    let (slots_max, queued) = figures.unwrap_or_default();
+    TargetReport {
+        name: target.name.clone(),
+        slots_max,
+        queued: queued as u64,
+        write_mode: target.writes.default_mode().to_string(),
+        costs: costs.unwrap_or_else(|| "built in".into()),
+    }
+}
+
+fn class(target: &str, report: &sched::ClassReport) -> ClassReport {
+    let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
+    ClassReport {
+        id: report.id.to_bits(),
+        target: target.into(),
+        rule: report.rule.clone(),
+        key: key.join(" "),
+        weight: report.weight.get(),
+        usage: Usage {
+            queued: report.queued.into(),
+            running: report.running.into(),
+            slots: report.slots.into(),
+            throttled: report.throttled,
+            ..sums(&report.usage)
+        },
+    }
+}
+
+fn subject(target: &str, report: &sched::SubjectReport) -> SubjectReport {
+    SubjectReport {
+        id: report.id.to_bits(),
+        target: target.into(),
+        job: report.who.job.to_string(),
+        uid: report.who.uid,
+        gid: report.who.gid,
+        nid: report.who.nid.to_string(),
+        usage: Usage {
+            queued: report.queued.into(),
+            running: report.running.into(),
+            slots: report.slots.into(),
+            throttled: report.throttled,
+            ..sums(&report.usage)
+        },
+    }
+}
+
+fn sums(usage: &sched::Usage) -> Usage {
+    Usage {
+        read_bytes: usage.read.get(),
+        written_bytes: usage.written.get(),
+        ops: usage.ops.get(),
+        requests: usage.requests,
+        queue_ns: usage.queue_time.get(),
+        service_ns: usage.service_time.get(),
+        cost_ns: usage.cost.get(),
+        ..Usage::default()
+    }
+}
+
+fn connection(connection: &Connection) -> api::Connection {
+    let session = connection.session.lock().expect("not poisoned");
+    // Clients attach with their first fid, and further users with later ones.
+    let first = session.fids.iter().min_by_key(|(number, _)| **number);
+    let first = first.map(|(_, fid)| &fid.user.identity);
+    api::Connection {
+        id: connection.id,
+        nid: connection.peer.nid.to_string(),
+        peer_uid: connection.peer.uid,
+        uid: first.map(|who| who.uid),
+        job: first.map(|who| who.job.to_string()).unwrap_or_default(),
+        msize_bytes: session.msize,
+        fids: session.fids.len() as u64,
+        tags: session.tags.len() as u64,
+        in_flight_bytes: session.bytes as u64,
+        unsent_bytes: connection.unsent() as u64,
+    }
+}
