@@ -195,6 +195,11 @@ impl Config {
         Ok(config)
     }
 
+    /// The largest message in bytes, as the protocol counts it.
+    pub fn msize_max(&self) -> u32 {
+        u32::try_from(self.msize_max.get()).unwrap_or(u32::MAX)
+    }
+
     /// Whether a client at `address` may connect.
     pub fn allows(&self, address: std::net::IpAddr) -> bool {
         self.allow.iter().any(|network| network.contains(address))
