@@ -269,7 +269,7 @@ mod tests {
         let dir = empty_dir("calibrate");
         let stop = AtomicBool::new(false);
         let told = Cell::new(0);
-        let time = Duration::from_millis(600);
+        let time = Duration::from_millis(200);
         let found = calibrate(&dir, time, &stop, &mut |_| told.set(told.get() + 1)).unwrap();
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
         fs::remove_dir(&dir).unwrap();
@@ -288,7 +288,7 @@ mod tests {
                 stop.store(true, Ordering::Relaxed);
             }
         };
-        let time = Duration::from_millis(600);
+        let time = Duration::from_millis(200);
         let ended = calibrate(&dir, time, &stop, &mut stop_at_metadata);
         assert!(matches!(ended, Err(CalibrateError::Stopped)));
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);

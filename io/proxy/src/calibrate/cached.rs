@@ -1,4 +1,8 @@
 //! What reads and writes cost when the page cache answers them: memory and processor.
+//!
+//! One thread is measured and its rate taken times the processors. Several threads
+//! would write the one file by turns, each waiting for the lock of its inode, and
+//! that is not what different clients' files cost.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -19,7 +23,7 @@ const SIZES: [Bytes; 5] =
 /// write back or to make room.
 const WITHIN: Bytes = Bytes::mib(64);
 
-/// Reads and writes with as many threads as there are processors, within about `time`.
+/// Reads and writes as all processors together would do them, within about `time`.
 pub(super) fn measure(
     file: &TestFile,
     time: Duration,
@@ -34,8 +38,8 @@ pub(super) fn measure(
             warm(file, steps)?;
             let target = file.cached.as_fd();
             let subject = Subject { file, target, write: *write, size, within: WITHIN };
-            let rate = rate(subject, threads(), Window::of(each, steps.stop))?;
-            ladders.push(Ladder::new(size, &[(threads(), vec![rate])]));
+            let rate = rate(subject, 1, Window::of(each, steps.stop))?;
+            ladders.push(Ladder::new(size, &[(1, vec![rate * processors()])]));
         }
     }
     rustix::fs::fdatasync(&file.cached).map_err(|error| CalibrateError::Backend(error.into()))?;
@@ -56,6 +60,6 @@ fn warm(file: &TestFile, steps: &Steps<'_>) -> Result<(), CalibrateError> {
     Ok(())
 }
 
-fn threads() -> u32 {
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
+fn processors() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
 }

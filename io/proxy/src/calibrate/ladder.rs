@@ -9,7 +9,9 @@
 //! ```
 //!
 //! D is the smallest number of slots that costs no measured size more than
-//! [`LOSS_MAX`] of its saturated rate. Nothing here measures.
+//! [`LOSS_MAX`] of its saturated rate, or more than the noise of its measurements:
+//! otherwise a disturbance would pass for parallelism, and D, which holds the queue
+//! in the device short, would grow with it. Nothing here measures.
 
 use model::{Bytes, Nanos};
 
@@ -97,11 +99,16 @@ impl Ladder {
         }
     }
 
-    /// The fewest outstanding that come within [`LOSS_MAX`] of the saturated rate.
+    /// The fewest outstanding that lose no more than [`Ladder::tolerance`].
     pub(super) fn enough(&self) -> u32 {
         let last = self.steps.last().expect("a ladder has a step").0;
-        let good = |n: &u32| self.rate_at(*n) >= (1.0 - LOSS_MAX) * self.saturated();
-        (1..=last).find(good).unwrap_or(last)
+        (1..=last).find(|n| self.loss(*n) <= self.tolerance()).unwrap_or(last)
+    }
+
+    /// What may be lost: [`LOSS_MAX`], or the standard error of a median of three, which
+    /// is about four tenths of their range for normal noise, where that is more.
+    fn tolerance(&self) -> f64 {
+        LOSS_MAX.max(0.4 * self.spread)
     }
 
     /// The time that one request costs the saturated device.
@@ -128,8 +135,11 @@ pub(super) fn curve_points(ladders: &[Ladder]) -> Vec<(Bytes, Nanos)> {
 pub(super) fn slots_max(reads: &[Ladder], writes: &[Ladder]) -> (u32, Vec<SlotLoss>) {
     // The dispatcher's unit is the smallest read (core/sched, Costs).
     let unit = curve_points(reads)[0].1;
-    let worst = |slots| worst_loss(slots, unit, reads, writes);
-    let enough = |slots: &u32| worst(*slots).loss_percent <= LOSS_MAX * 100.0;
+    let worst = |slots| worst_loss(&losses(slots, unit, reads, writes));
+    let enough = |slots: &u32| {
+        let all = losses(*slots, unit, reads, writes);
+        all.iter().all(|(loss, ladder)| loss.loss_percent <= 100.0 * ladder.tolerance())
+    };
     let best = (1..=SLOTS_MAX).find(enough).unwrap_or(SLOTS_MAX);
     let mut shown: Vec<u32> = (0..13).map(|power| 1 << power).filter(|n| *n <= 2 * best).collect();
     if let Err(place) = shown.binary_search(&best) {
@@ -138,17 +148,27 @@ pub(super) fn slots_max(reads: &[Ladder], writes: &[Ladder]) -> (u32, Vec<SlotLo
     (best, shown.into_iter().map(worst).collect())
 }
 
-fn worst_loss(slots: u32, unit: Nanos, reads: &[Ladder], writes: &[Ladder]) -> SlotLoss {
+/// What every size in each direction would lose.
+fn losses<'a>(
+    slots: u32,
+    unit: Nanos,
+    reads: &'a [Ladder],
+    writes: &'a [Ladder],
+) -> Vec<(SlotLoss, &'a Ladder)> {
     let sides = [(false, reads), (true, writes)];
     let each = sides.into_iter().flat_map(|(write, ladders)| {
-        let costs = curve_points(ladders);
-        ladders.iter().zip(costs).map(move |(ladder, (size, cost))| {
+        ladders.iter().zip(curve_points(ladders)).map(move |(ladder, (size, cost))| {
             let outstanding = slots / slots_of(cost, unit, slots);
             let loss_percent = 100.0 * ladder.loss(outstanding);
-            SlotLoss { slots_max: slots, loss_percent, size_bytes: size.get(), write }
+            (SlotLoss { slots_max: slots, loss_percent, size_bytes: size.get(), write }, ladder)
         })
     });
-    each.max_by(|a, b| a.loss_percent.total_cmp(&b.loss_percent)).expect("something was measured")
+    each.collect()
+}
+
+fn worst_loss(losses: &[(SlotLoss, &Ladder)]) -> SlotLoss {
+    let most = losses.iter().max_by(|a, b| a.0.loss_percent.total_cmp(&b.0.loss_percent));
+    most.expect("something was measured").0
 }
 
 /// What the dispatcher has a request of this cost hold: its cost in units, rounded up
@@ -229,6 +249,16 @@ mod tests {
         assert_eq!((at(8).size_bytes, at(8).write), (65536, false));
         assert_eq!(at(12).loss_percent, 0.0);
         assert_eq!(large.enough(), 3);
+    }
+
+    #[test]
+    fn a_gain_within_the_noise_asks_for_no_slots() {
+        let small = ladder(4096, &[(1, 100_000.0)]);
+        let noisy = [(1, vec![950.0, 800.0, 1000.0]), (2, vec![1000.0, 900.0, 1100.0])];
+        // 5 % more with two, but rounds lie 20 % apart: a tolerance of 8 %.
+        let large = Ladder::new(Bytes::mib(1), &noisy);
+        assert_eq!(large.enough(), 1);
+        assert_eq!(slots_max(&[small.clone(), large], &[small]).0, 1);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Calibration {
         if self.spread_percent > SPREAD_WARN_PERCENT {
             warnings.push(format!(
                 "equal measurements lay {:.0} % apart: something else uses this machine or its \
-                 backend, and slots_max may be too large; a longer --time helps",
+                 backend, and slots_max is a guess; a longer --time helps",
                 self.spread_percent
             ));
         }

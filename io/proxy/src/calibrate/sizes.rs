@@ -65,7 +65,7 @@ pub(super) fn measure(
     let rest = end.saturating_duration_since(Instant::now()) / (taken * (ROUNDS - 1));
     for _ in 1..ROUNDS {
         for climb in &mut climbs {
-            climb.again(rest.max(Duration::from_millis(10)), steps)?;
+            climb.again(rest.max(Duration::from_millis(1)), steps)?;
         }
     }
     let mut reads: Vec<_> = climbs.iter().map(Climb::ladder).collect();
