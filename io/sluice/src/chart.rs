@@ -326,11 +326,11 @@ const FAINT: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(224, 224, 224);
 const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
 
-const WIDTH: i32 = 1000;
+const WIDTH: i32 = 1040;
 const MARGIN: i32 = 28;
 const HEADING_HEIGHT: i32 = 78;
 const BARS_TOP: i32 = 126;
-const BARS_LEFT: i32 = 330;
+const BARS_LEFT: i32 = 400;
 const BARS_RIGHT: i32 = 80;
 const BAR_STEP: i32 = 24;
 const GROUP_GAP: i32 = 12;

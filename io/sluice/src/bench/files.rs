@@ -77,14 +77,8 @@ impl Files {
         let mut session = plan.session()?;
         session.attach(ROOT, &plan.aname, &plan.identity())?;
         session.walk(ROOT, DIR, &self.dir)?;
-        let mut names: Vec<String> = Vec::new();
-        if plan.op.writes() {
-            names.extend((0..plan.connections).map(write_name));
-        }
-        if self.data.is_some() && plan.file.is_none() {
-            names.push("data".into());
-        }
-        for name in names {
+        // What an interrupted load had in flight is in there too.
+        for name in session.list(DIR)? {
             session.unlink(DIR, &name, 0)?;
         }
         session.unlink(ROOT, &self.dir, REMOVE_DIR)

@@ -321,8 +321,13 @@ impl<'a> Loop<'a> {
         for link in self.links.iter_mut() {
             link.finish();
         }
+        let begin = Instant::now();
         while !self.links.iter().all(Link::is_idle) {
             self.turn()?;
+            let stop = self.shared.stop.load(Ordering::Relaxed);
+            if stop && begin.elapsed() > DRAIN_MAX {
+                bail!("interrupted");
+            }
         }
         Ok(())
     }
@@ -330,6 +335,11 @@ impl<'a> Loop<'a> {
     fn turn_until(&mut self, end_ns: u64) -> anyhow::Result<()> {
         while self.now_ns() < end_ns {
             self.turn()?;
+            if self.shared.stop.load(Ordering::Relaxed) {
+                // diod 1.0.24 dies of connections that end with many requests in flight.
+                self.drain()?;
+                bail!("interrupted");
+            }
         }
         Ok(())
     }
@@ -344,13 +354,15 @@ impl<'a> Loop<'a> {
         };
         if taken > 0 {
             self.last_reply_ns = self.now_ns();
-            return self.check_stop();
+        }
+        if self.shared.failed.load(Ordering::Relaxed) {
+            bail!("another thread of the load failed");
         }
         let silent = self.now_ns() - self.last_reply_ns;
         if silent > self.shared.plan.patience.get() {
             bail!("no reply for {}", Nanos::new(silent));
         }
-        self.check_stop()
+        Ok(())
     }
 
     fn turn_many(&mut self) -> anyhow::Result<usize> {
@@ -386,16 +398,6 @@ impl<'a> Loop<'a> {
         Ok(())
     }
 
-    fn check_stop(&self) -> anyhow::Result<()> {
-        if self.shared.stop.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
-        if self.shared.failed.load(Ordering::Relaxed) {
-            bail!("another thread of the load failed");
-        }
-        Ok(())
-    }
-
     fn now_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
@@ -413,6 +415,8 @@ fn thread_cpu() -> Duration {
 
 /// How often a waiting thread looks at the time and at the stop flag.
 const TICK: Duration = Duration::from_millis(50);
+/// How long an interrupted load waits for what it has in flight.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

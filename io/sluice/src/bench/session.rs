@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context as _, bail};
-use ninep::{Fid, NOFID, Names, Reply, Request, Tag, getattr, open};
+use ninep::{DirEntries, Fid, NOFID, Names, Reply, Request, Tag, getattr, open};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::socket::Address;
@@ -84,7 +84,8 @@ impl Session {
         let mut space = Vec::new();
         let names = Names::pack(names, &mut space)?;
         let request = Request::Walk { fid, newfid, names };
-        let found = match self.call(&request)? {
+        let reply = self.call(&request).with_context(|| format!("cannot find {path:?}"))?;
+        let found = match reply {
             Reply::Walk { qids } => qids.len(),
             other => bail!("Twalk answered by {other:?}"),
         };
@@ -141,6 +142,32 @@ impl Session {
             Reply::Error { ecode } => bail!("cannot remove {name}: {}", errno_text(ecode)),
             _ => Ok(()),
         }
+    }
+
+    /// The names in the directory `dir`, which stays as it is.
+    pub(crate) fn list(&mut self, dir: Fid) -> anyhow::Result<Vec<String>> {
+        self.open_file(dir, SPARE, "", open::RDONLY)?;
+        let count = self.msize - ninep::IO_HEADER;
+        let mut names = Vec::new();
+        let mut offset = 0;
+        loop {
+            let data = match self.call(&Request::Readdir { fid: SPARE, offset, count })? {
+                Reply::Readdir { data } => data,
+                other => bail!("Treaddir answered by {other:?}"),
+            };
+            if data.is_empty() {
+                break;
+            }
+            for entry in DirEntries::new(data) {
+                let entry = entry.context("the server sent an entry that cannot be read")?;
+                offset = entry.offset;
+                if !matches!(entry.name, b"." | b"..") {
+                    names.push(String::from_utf8_lossy(entry.name).into_owned());
+                }
+            }
+        }
+        self.clunk(SPARE)?;
+        Ok(names)
     }
 
     /// Whether the server knows Tunlinkat: a name that cannot exist gives ENOENT where it does.
