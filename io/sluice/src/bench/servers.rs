@@ -301,3 +301,20 @@ pub(crate) const DATA: &str = "bench-data";
 const RULES: &str = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={bench*}\"\nper = [\"jobid\"]\n";
 const START_MAX: Duration = Duration::from_secs(20);
 const STOP_MAX: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_of_the_comparison_are_rules() {
+        let rules = model::RuleSet::parse(RULES).unwrap();
+        assert_eq!(rules.rules[0].per, [model::KeyField::Jobid]);
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = find_program("no-such-server").unwrap_err();
+        assert_eq!(error.to_string(), "no-such-server is not installed");
+    }
+}
