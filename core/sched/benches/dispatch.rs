@@ -14,6 +14,7 @@ struct Load {
     subjects: Vec<SubjectId>,
     next: usize,
     now: Time,
+    lane: Lane,
 }
 
 fn identity(i: usize) -> Identity {
@@ -46,13 +47,13 @@ fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
 }
 
 /// `classes` classes with two requests queued each.
-fn backlog(classes: usize, rate: Option<Rate>) -> Load {
+fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
     let costs = Costs::default();
     let target = Target { name: "t".into(), slots_max: 64, threads: 8, costs };
     let mut sched = Dispatcher::new(target, rules(rate));
     let subjects: Vec<SubjectId> =
         (0..classes).map(|i| sched.subject(&identity(i), PathSet::default())).collect();
-    let mut load = Load { sched, subjects, next: 0, now: Time::from_nanos(1_000_000_000) };
+    let mut load = Load { sched, subjects, next: 0, now: Time::from_nanos(1_000_000_000), lane };
     for _ in 0..2 * classes {
         load.enqueue();
     }
@@ -69,7 +70,7 @@ impl Load {
 
     fn arrive(&mut self, subject: SubjectId) {
         let amount = Amount::new(4096, 1);
-        let arrival = Arrival { subject, kind: Kind::Read, amount, lane: Lane::Cached, token: 0 };
+        let arrival = Arrival { subject, kind: Kind::Read, amount, lane: self.lane, token: 0 };
         self.sched.enqueue(arrival, self.now);
     }
 
@@ -84,20 +85,24 @@ impl Load {
 
 fn dispatch(c: &mut Criterion) {
     for classes in [1, 100, 10_000] {
-        let mut load = backlog(classes, None);
+        let mut load = backlog(classes, None, Lane::Cached);
         c.bench_function(&format!("cycle/{classes} classes"), |b| b.iter(|| load.cycle()));
+    }
+    for classes in [100, 10_000] {
+        let mut load = backlog(classes, None, Lane::Device);
+        c.bench_function(&format!("device/{classes} classes"), |b| b.iter(|| load.cycle()));
     }
     // A rate that never binds: the price of paying a meter.
     let ample = Rate::ops_per_sec(1_000_000_000);
     for classes in [100, 10_000] {
-        let mut load = backlog(classes, ample);
+        let mut load = backlog(classes, ample, Lane::Cached);
         let name = format!("cycle/{classes} classes, one ample meter");
         c.bench_function(&name, |b| b.iter(|| load.cycle()));
     }
     // A rate that always binds: each dispatch releases the next waiter.
     let tight = Rate::ops_per_sec(1_000_000_000 / 1_500);
     for classes in [100, 10_000] {
-        let mut load = backlog(classes, tight);
+        let mut load = backlog(classes, tight, Lane::Cached);
         let name = format!("cycle/{classes} classes, one tight meter");
         c.bench_function(&name, |b| b.iter(|| load.cycle()));
     }

@@ -193,12 +193,12 @@ impl Dispatcher {
         if (served.bytes.get(), served.ops.get()) != self.asked(index) {
             self.correct(index, served);
         }
-        let request = self.requests[index];
+        let request = &self.requests[index];
         let service = self.now.since(request.started);
         let own = &mut self.classes[class];
         own.running -= 1;
-        own.usage.add(&request, served, service);
-        self.subjects[subject].usage.add(&request, served, service);
+        own.usage.add(request, served, service);
+        self.subjects[subject].usage.add(request, served, service);
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
             self.drop_route(route);

@@ -47,6 +47,9 @@ impl Dispatcher {
     /// right to pass fell into debt, it goes back in line there.
     pub(crate) fn confirm(&mut self, class: u32, lane: usize, queue: usize) -> bool {
         let fifo = &self.classes[class].flows[lane].queues[queue];
+        if self.requests[fifo.head].route == NONE {
+            return true;
+        }
         let now = self.now;
         let debtor = self.blocking(fifo.head, fifo.passed, |meter| meter.pacer.due() > now);
         let Some(at) = debtor else { return true };

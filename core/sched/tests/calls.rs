@@ -362,3 +362,23 @@ fn a_rule_with_a_limit_by_direction_meters_each_direction() {
     assert_eq!(desk.drain(ms(500)), [4]);
     assert!(desk.sched.classes().next().expect("one class").throttled);
 }
+
+#[test]
+fn nothing_grows_with_the_jobs_that_came_and_went() {
+    let mut per_job = rule("jobs", 1);
+    per_job.matcher = Match::any();
+    per_job.per = vec![KeyField::Jobid];
+    per_job.limits = vec![limit(ops(1_000_000))];
+    let mut sched = dispatcher(rules(vec![per_job], vec![]));
+    for i in 0..66_000 {
+        let now = ms(i);
+        let subject = sched.subject(&who(&format!("j{i}")), PathSet::default());
+        let (kind, lane) = (Kind::Getattr, Lane::Cached);
+        sched.enqueue(Arrival { subject, kind, amount: Amount::new(0, 1), lane, token: i }, now);
+        let id = sched.poll_dispatch(now).expect("slots are free").id;
+        sched.complete(id, Amount::new(0, 1), now);
+        sched.release_subject(subject);
+    }
+    sched.check_invariants();
+    assert_eq!((sched.classes().count(), sched.subjects().count()), (65_536, 65_536));
+}
