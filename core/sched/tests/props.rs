@@ -1,8 +1,7 @@
 //! Random calls against slow, obvious references.
 //!
-//! A failure prints the least input that fails and a `cc` line; put that line into
-//! `tests/props.proptest-regressions` and run `cargo test -p sluice-sched --test props`
-//! to repeat it.
+//! A failure prints the least input that fails and keeps its seed, a `cc` line, in
+//! `tests/props.proptest-regressions`; `cargo test -p sluice-sched --test props` repeats it.
 
 mod server;
 
@@ -11,6 +10,7 @@ use std::sync::Arc;
 
 use model::{Amount, Kind, KindSet, Lane, Limit, Nanos, PathSet, Rate, Rule, RuleSet, Time};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
 
@@ -261,7 +261,7 @@ impl Naive {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))), ..ProptestConfig::default() })]
 
     #[test]
     fn any_calls_keep_the_books_and_every_queue_empties(calls in prop::collection::vec(call(), 1..120)) {
