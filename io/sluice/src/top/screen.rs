@@ -1,7 +1,5 @@
 //! The live table: one loop over keys, samples and redraws.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -9,6 +7,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::rates::{By, Sort};
 use super::view::{self, ORDERS, View};
@@ -17,17 +16,31 @@ use super::{Report, Watch};
 /// Shows the live table until `q` or a signal; the terminal is as before afterwards, also
 /// after a panic (ratatui's own hook).
 pub(super) fn run(watch: Watch, by: By, sort: Sort, interval: Duration) -> anyhow::Result<()> {
-    let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, ended.clone()).context("cannot watch for signals")?;
-    }
     let mut screen = Screen::new(watch, by, sort);
     // The first answer before the screen is taken: a wrong --api is told in plain words.
     screen.watch.sample()?;
+    end_on_signals()?;
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
-    let outcome = screen.show(&mut terminal, interval, &ended);
+    let outcome = screen.show(&mut terminal, interval);
     ratatui::restore();
     outcome
+}
+
+/// Ends the process on a signal from a thread of its own. The loop cannot be left to
+/// notice: when the terminal is gone, crossterm's poll reads its end over and over and
+/// never returns, and the viewer would eat a processor for ever.
+fn end_on_signals() -> anyhow::Result<()> {
+    let mut signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // Nobody is left to tell if the terminal is gone.
+            let _ = ratatui::try_restore();
+            // As a shell reports a program that a signal ended.
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
 }
 
 struct Screen {
@@ -37,26 +50,18 @@ struct Screen {
     report: Option<Report>,
 }
 
-/// How long a signal may go unnoticed while no key is pressed.
-const SIGNAL_DELAY_MAX: Duration = Duration::from_millis(200);
-
 impl Screen {
     fn new(watch: Watch, by: By, sort: Sort) -> Screen {
         let view = View { sort, reversed: false, trouble: None, table: TableState::default() };
         Screen { watch, by, view, report: None }
     }
 
-    fn show(
-        &mut self,
-        terminal: &mut DefaultTerminal,
-        interval: Duration,
-        ended: &AtomicBool,
-    ) -> anyhow::Result<()> {
+    fn show(&mut self, terminal: &mut DefaultTerminal, interval: Duration) -> anyhow::Result<()> {
         // The first rates soon, so that the screen does not stay empty for an interval.
         let mut due = Instant::now() + interval.min(Duration::from_millis(300));
-        while !ended.load(Ordering::Relaxed) {
+        loop {
             terminal.draw(|frame| view::draw(frame, self.report.as_ref(), &mut self.view))?;
-            let wait = due.saturating_duration_since(Instant::now()).min(SIGNAL_DELAY_MAX);
+            let wait = due.saturating_duration_since(Instant::now());
             if event::poll(wait)?
                 && let Event::Key(key) = event::read()?
                 && self.press(key)
@@ -68,7 +73,6 @@ impl Screen {
                 due = (due + interval).max(Instant::now());
             }
         }
-        Ok(())
     }
 
     /// Takes a sample; a proxy that does not answer may come back.
