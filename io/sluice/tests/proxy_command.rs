@@ -1,6 +1,8 @@
 //! `sluice proxy` as an administrator meets it: what it prints, what signals do, and
 //! what the other commands say about it.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
