@@ -33,7 +33,7 @@ use anyhow::Context as _;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Box<What>,
 }
 
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -46,7 +46,7 @@ enum What {
 
 /// Runs one of the measurements.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    match args.what {
+    match *args.what {
         What::P9(args) => p9::run(args),
         What::Peers(args) => peers::run(args),
         What::Bare(args) => bare::run(args),
