@@ -1,1 +1,41 @@
-//! placeholder
+//! Serves directories over 9P2000.L and schedules every request by job.
+//!
+//! ```text
+//!   socket ─► connection ─► intake ─► gate (sched::Dispatcher) ─► worker ─► operations ─► directory
+//!              frames        fids,     who goes next?              leader,    backend calls   │
+//!                            identity                              followers                  │
+//!   socket ◄─ outbox ◄───────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The thread that reads a request also executes what the dispatcher chooses and
+//! sends the reply; nothing is handed over unless a backend call has to wait
+//! (`crew`). [`Server`] is the whole of it for the binary and the tests.
+
+mod buffers;
+mod calibrate;
+pub mod config;
+mod connection;
+pub mod control;
+mod costs_file;
+mod credentials;
+mod crew;
+mod export;
+mod fids;
+mod gate;
+mod input;
+mod intake;
+mod listen;
+mod locks;
+mod operations;
+mod outbox;
+mod pipes;
+mod record;
+mod server;
+mod setup;
+mod sys;
+mod worker;
+mod writes;
+
+pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
+pub use costs_file::{CostsFile, CostsFileError};
+pub use server::{Server, StartError};

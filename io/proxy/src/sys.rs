@@ -3,6 +3,8 @@
 //! Each function is safe to call with any argument: what the kernel refuses comes
 //! back as an error, and no pointer of the caller's is kept.
 
+#![allow(unsafe_code)]
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -45,4 +47,91 @@ pub(crate) fn sync_file_range(
     // SAFETY: the call takes integers only, and `file` is borrowed, so it stays open.
     let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sets the calling thread's file-system uid. The kernel's call cannot say that it
+/// failed, so a second one asks.
+pub(crate) fn set_fsuid(uid: u32) -> io::Result<()> {
+    // SAFETY: setfsuid takes an integer and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_setfsuid, uid) };
+    // SAFETY: as above; an impossible uid changes nothing and returns what is set.
+    let now = unsafe { libc::syscall(libc::SYS_setfsuid, u32::MAX) };
+    if now as u32 == uid { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// Sets the calling thread's file-system gid.
+pub(crate) fn set_fsgid(gid: u32) -> io::Result<()> {
+    // SAFETY: setfsgid takes an integer and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
+    // SAFETY: as above.
+    let now = unsafe { libc::syscall(libc::SYS_setfsgid, u32::MAX) };
+    if now as u32 == gid { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// Sets the calling thread's supplementary groups, and no other thread's: the C
+/// library's call would set them for all.
+pub(crate) fn set_thread_groups(groups: &[u32]) -> io::Result<()> {
+    // SAFETY: the kernel reads `len` gids from a slice that lives until the call returns.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What an open-file-description lock covers: `len` 0 is "to the end of the file".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockRange {
+    /// F_RDLCK, F_WRLCK or F_UNLCK.
+    pub(crate) kind: i16,
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+}
+
+/// Takes or gives back a lock of the open file description, without waiting.
+pub(crate) fn ofd_lock(file: BorrowedFd<'_>, range: LockRange) -> io::Result<()> {
+    let lock = flock(range)?;
+    // SAFETY: F_OFD_SETLK reads one flock that lives until the call returns.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The first lock of another open file description that stands in the way.
+pub(crate) fn ofd_test(file: BorrowedFd<'_>, range: LockRange) -> io::Result<Option<LockRange>> {
+    let mut lock = flock(range)?;
+    // SAFETY: F_OFD_GETLK reads and writes one flock of ours.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &mut lock) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let found = LockRange { kind: lock.l_type, start: lock.l_start as u64, len: lock.l_len as u64 };
+    Ok((lock.l_type != libc::F_UNLCK as i16).then_some(found))
+}
+
+fn flock(range: LockRange) -> io::Result<libc::flock> {
+    let fits = |n: u64| i64::try_from(n).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+    Ok(libc::flock {
+        l_type: range.kind,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: fits(range.start)?,
+        l_len: fits(range.len)?,
+        l_pid: 0,
+    })
+}
+
+/// The project quota id of a directory; `None` where the file system has none
+/// (linux: FS_IOC_FSGETXATTR, `include/uapi/linux/fs.h`).
+pub(crate) fn project_id(dir: BorrowedFd<'_>) -> Option<u32> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct FsXattr {
+        flags: u32,
+        extent_size: u32,
+        extents: u32,
+        project: u32,
+        cow_extent_size: u32,
+        padding: [u8; 8],
+    }
+    const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
+    let mut xattr = FsXattr::default();
+    // SAFETY: the call fills one struct of the size that its number states.
+    let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSGETXATTR, &mut xattr) };
+    (result == 0).then_some(xattr.project)
 }

@@ -1,0 +1,359 @@
+//! One client's connection: its session, its unfinished input, its unsent replies.
+//!
+//! Lock order: `session`, then a target's gate, then `out`. A session begins with
+//! Tversion; a further Tversion begins a new one (a new epoch), and replies of the
+//! old one are never sent after it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use model::Nid;
+use ninep::{MSIZE_MIN, Reply, Tag};
+use rustc_hash::FxHashMap;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use sched::RequestId;
+
+use crate::fids::Fid;
+use crate::input::Input;
+use crate::outbox::Batch;
+use crate::pipes::PipeLoad;
+
+/// One client's connection.
+pub(crate) struct Connection {
+    /// Its number, unique while the proxy runs.
+    pub(crate) id: u64,
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Peer,
+    pub(crate) since: std::time::Instant,
+    pub(crate) session: Mutex<Session>,
+    pub(crate) input: Mutex<Input>,
+    out: Mutex<Out>,
+    /// Bytes that wait for the peer to read them.
+    unsent: AtomicUsize,
+    pub(crate) closed: AtomicBool,
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
+}
+
+/// Who is at the other end.
+pub(crate) struct Peer {
+    pub(crate) nid: Nid,
+    /// The address, for a TCP peer.
+    pub(crate) address: Option<IpAddr>,
+    /// The user, for a Unix-socket peer.
+    pub(crate) uid: Option<u32>,
+    /// Its word about groups counts.
+    pub(crate) trusted: bool,
+}
+
+/// What Tversion begins.
+pub(crate) struct Session {
+    /// Counts the sessions of the connection.
+    pub(crate) epoch: u32,
+    /// The largest message in bytes; what Tversion may have, before it came.
+    pub(crate) msize: u32,
+    pub(crate) agreed: bool,
+    pub(crate) attached: bool,
+    pub(crate) fids: FxHashMap<u32, Arc<Fid>>,
+    pub(crate) tags: FxHashMap<u16, InFlight>,
+    /// (request, flush): flushes whose request is being executed.
+    pub(crate) flushes: Vec<(Tag, Tag)>,
+    /// Bytes that unanswered requests brought or will answer.
+    pub(crate) bytes: usize,
+    /// No input is taken until replies have left.
+    pub(crate) paused: bool,
+    interest: epoll::EventFlags,
+}
+
+/// A request that has not been answered.
+pub(crate) struct InFlight {
+    /// The dispatcher's number for it and the target's index; `None` outside a dispatcher.
+    pub(crate) request: Option<(usize, RequestId)>,
+    /// What it counts in [`Session::bytes`].
+    pub(crate) bytes: usize,
+}
+
+/// Where the reply to a request goes.
+#[derive(Clone)]
+pub(crate) struct ReplyTo {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) epoch: u32,
+    pub(crate) tag: Tag,
+}
+
+#[derive(Default)]
+struct Out {
+    queue: VecDeque<Chunk>,
+}
+
+enum Chunk {
+    Bytes(Vec<u8>, usize),
+    Pipe(PipeLoad),
+}
+
+/// What sending left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// All went, or waits for the socket.
+    Ok,
+    /// The connection was paused and may take input again.
+    Resume,
+    /// The peer is gone.
+    Broken,
+}
+
+/// The bounds of a session, from the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) tags_max: usize,
+    pub(crate) bytes_max: usize,
+    /// Bytes that a connection may send before it has attached.
+    pub(crate) before_attach: usize,
+}
+
+const READ: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
+
+impl Connection {
+    pub(crate) fn new(id: u64, socket: OwnedFd, peer: Peer) -> Connection {
+        Connection {
+            id,
+            socket,
+            peer,
+            since: std::time::Instant::now(),
+            session: Mutex::new(Session::new()),
+            input: Mutex::default(),
+            out: Mutex::default(),
+            unsent: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts the connection into a poll set, to be told of input.
+    pub(crate) fn register(&self, poll: &OwnedFd) -> io::Result<()> {
+        Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ)?)
+    }
+
+    /// Bytes that wait for the peer to read them.
+    pub(crate) fn unsent(&self) -> usize {
+        self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Sends a batch of replies as far as the socket takes them and frees their tags.
+    pub(crate) fn send(&self, batch: &mut Batch, poll: &OwnedFd, bounds: Bounds) -> Sent {
+        let mut session = self.session.lock().expect("not poisoned");
+        if batch.epoch != session.epoch || self.closed.load(Ordering::Acquire) {
+            return Sent::Ok;
+        }
+        session.answered(batch);
+        let mut out = self.out.lock().expect("not poisoned");
+        let before = batch.bytes.len() + batch.pipes.iter().map(|(_, p)| p.left()).sum::<usize>();
+        self.sent.fetch_add(before as u64, Ordering::Relaxed);
+        if out.queue.is_empty() {
+            // The common way: straight from the batch to the socket.
+            drop(session);
+            match self.send_now(batch) {
+                Ok(None) => {}
+                Ok(Some(rest)) => {
+                    self.keep(&mut out, rest, batch);
+                    drop(out);
+                    session = self.session.lock().expect("not poisoned");
+                    session.want(self, poll, epoll::EventFlags::OUT, true);
+                    return Sent::Ok;
+                }
+                Err(_) => return Sent::Broken,
+            }
+            drop(out);
+            session = self.session.lock().expect("not poisoned");
+        } else {
+            self.keep(&mut out, 0, batch);
+            drop(out);
+        }
+        self.resume(&mut session, poll, bounds)
+    }
+
+    /// Sends what waits, now that the socket takes more.
+    pub(crate) fn send_rest(&self, poll: &OwnedFd, bounds: Bounds) -> Sent {
+        let mut out = self.out.lock().expect("not poisoned");
+        while let Some(chunk) = out.queue.front_mut() {
+            let (moved, left) = match chunk {
+                Chunk::Bytes(bytes, at) => {
+                    let moved = match self.send_bytes(&bytes[*at..], false) {
+                        Ok(moved) => moved,
+                        Err(_) => return Sent::Broken,
+                    };
+                    *at += moved;
+                    (moved, bytes.len() - *at)
+                }
+                Chunk::Pipe(load) => match load.drain(&self.socket, false) {
+                    Ok(moved) => (moved, load.left()),
+                    Err(_) => return Sent::Broken,
+                },
+            };
+            self.unsent.fetch_sub(moved, Ordering::Relaxed);
+            if left > 0 {
+                break;
+            }
+            out.queue.pop_front();
+        }
+        let empty = out.queue.is_empty();
+        if empty {
+            out.queue = VecDeque::new();
+        }
+        drop(out);
+        let mut session = self.session.lock().expect("not poisoned");
+        if empty && self.unsent() == 0 {
+            session.want(self, poll, epoll::EventFlags::OUT, false);
+        }
+        self.resume(&mut session, poll, bounds)
+    }
+
+    fn resume(&self, session: &mut Session, poll: &OwnedFd, bounds: Bounds) -> Sent {
+        if session.paused && !session.is_over(bounds, self.unsent()) {
+            session.paused = false;
+            session.want(self, poll, READ, true);
+            return Sent::Resume;
+        }
+        Sent::Ok
+    }
+
+    /// `Ok(Some(at))`: the socket is full; `at` bytes of the batch have gone.
+    fn send_now(&self, batch: &mut Batch) -> io::Result<Option<usize>> {
+        let mut at = 0;
+        while at < batch.bytes.len() || !batch.pipes.is_empty() {
+            let until = batch.pipes.first().map_or(batch.bytes.len(), |(after, _)| *after);
+            if at < until {
+                let moved = self.send_bytes(&batch.bytes[at..until], !batch.pipes.is_empty())?;
+                at += moved;
+                if moved == 0 {
+                    return Ok(Some(at));
+                }
+                continue;
+            }
+            let (_, load) = &mut batch.pipes[0];
+            if load.drain(&self.socket, at < batch.bytes.len())? == 0 {
+                return Ok(Some(at));
+            }
+            if load.left() == 0 {
+                batch.pipes.remove(0);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Queues what is left of a batch, from byte `at` on.
+    fn keep(&self, out: &mut Out, mut at: usize, batch: &mut Batch) {
+        let pipes = std::mem::take(&mut batch.pipes);
+        for (after, load) in pipes {
+            self.keep_bytes(out, &batch.bytes[at..after]);
+            at = after;
+            self.unsent.fetch_add(load.left(), Ordering::Relaxed);
+            out.queue.push_back(Chunk::Pipe(load));
+        }
+        self.keep_bytes(out, &batch.bytes[at..]);
+    }
+
+    fn keep_bytes(&self, out: &mut Out, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.unsent.fetch_add(bytes.len(), Ordering::Relaxed);
+            out.queue.push_back(Chunk::Bytes(bytes.to_vec(), 0));
+        }
+    }
+
+    /// `Ok(0)`: the socket is full.
+    fn send_bytes(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if more {
+            flags |= SendFlags::MORE;
+        }
+        match rustix::net::send(&self.socket, bytes, flags) {
+            Ok(moved) => Ok(moved),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(Errno::INTR) => self.send_bytes(bytes, more),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Session {
+    fn new() -> Session {
+        Session {
+            epoch: 0,
+            msize: MSIZE_MIN,
+            agreed: false,
+            attached: false,
+            fids: FxHashMap::default(),
+            tags: FxHashMap::default(),
+            flushes: Vec::new(),
+            bytes: 0,
+            paused: false,
+            interest: READ,
+        }
+    }
+
+    /// Whether the client has as much under way as it may. One request always may be.
+    pub(crate) fn is_over(&self, bounds: Bounds, unsent: usize) -> bool {
+        let busy = !self.tags.is_empty() || unsent > 0;
+        busy && (self.tags.len() >= bounds.tags_max || self.bytes + unsent >= bounds.bytes_max)
+    }
+
+    /// Stops reading from the connection until replies have left.
+    pub(crate) fn pause(&mut self, connection: &Connection, poll: &OwnedFd) {
+        self.paused = true;
+        self.want(connection, poll, READ, false);
+    }
+
+    /// Forgets the answered requests and appends the replies of flushes that waited for them.
+    fn answered(&mut self, batch: &mut Batch) {
+        for tag in &batch.answered {
+            self.free(*tag);
+        }
+        if self.flushes.is_empty() {
+            return;
+        }
+        let mut flushes = std::mem::take(&mut self.flushes);
+        flushes.retain(|(old, flush)| {
+            if !batch.answered.contains(old) {
+                return true;
+            }
+            self.free(*flush);
+            Reply::Flush.encode(*flush, &mut batch.bytes);
+            false
+        });
+        self.flushes = flushes;
+    }
+
+    /// Forgets a request that has been answered or cancelled.
+    pub(crate) fn free(&mut self, tag: Tag) {
+        if let Some(request) = self.tags.remove(&tag.0) {
+            self.bytes -= request.bytes;
+        }
+        if self.tags.is_empty() && self.tags.capacity() > 256 {
+            self.tags = FxHashMap::default();
+        }
+    }
+
+    fn want(
+        &mut self,
+        connection: &Connection,
+        poll: &OwnedFd,
+        flags: epoll::EventFlags,
+        on: bool,
+    ) {
+        let mut interest = self.interest;
+        interest.set(flags, on);
+        if interest != self.interest && !connection.closed.load(Ordering::Acquire) {
+            self.interest = interest;
+            let data = epoll::EventData::new_u64(connection.id);
+            // It fails only for a socket that is being closed.
+            let _ = epoll::modify(poll, &connection.socket, data, interest);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Who leads, who stands by, who helps.
+//!
+//! ```text
+//!   leader ── reads sockets, executes what is chosen, answers ──┐
+//!     │ about to make a call that may wait: says so             │ returned in time: goes on leading
+//!     ▼                                                         │
+//!   standby ── looks now and then ── call older than `takeover`? ─yes─► leads; the old leader helps on
+//!   helpers ── execute what is chosen until nothing is
+//! ```
+//!
+//! In the plain case one thread does everything and nothing is handed over: waking
+//! a thread on another processor costs more than most requests. The standby thread
+//! looks only while calls that may wait are being made, else it sleeps; so an idle
+//! proxy wakes nobody.
+//!
+//! Invariant: at most one thread leads. Who does is one atomic word, changed by
+//! compare-and-swap, so a leader that returns late finds out that it no longer is.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use model::{Nanos, Time};
+
+/// The threads of a proxy and the roles they play.
+pub(crate) struct Crew {
+    /// Phase and, for a call, when it began: see [`Word`].
+    word: AtomicU64,
+    roster: Mutex<Roster>,
+    /// Wakes the standby thread.
+    watch: Condvar,
+    /// Wakes idle threads.
+    pool: Condvar,
+    /// The standby thread sleeps until it is woken, for calls are rare.
+    dozing: AtomicBool,
+    /// Calls that may wait, counted while the standby thread looks on.
+    calls: AtomicU64,
+    takeover: Nanos,
+    threads_max: usize,
+}
+
+#[derive(Default)]
+struct Roster {
+    threads: usize,
+    idle: usize,
+    standby: bool,
+    /// Idle threads called to help that have not begun yet.
+    called: usize,
+    stop: bool,
+}
+
+/// What a thread is to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Lead,
+    Help,
+    Stop,
+}
+
+/// A leader's claim that it is in a call; see [`Crew::begin_call`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Call(u64);
+
+/// No thread leads or is in a call: the leader polls or computes.
+const POLLING: u64 = 0;
+/// The leader is gone: whoever looks takes over at once.
+const VACANT: u64 = 1;
+/// How often the standby thread looks while calls are made.
+const LOOK: Duration = Duration::from_micros(500);
+/// Looks without a call before it sleeps.
+const PATIENCE: u32 = 20;
+
+impl Crew {
+    pub(crate) fn new(takeover: Nanos, threads_max: usize) -> Crew {
+        Crew {
+            word: AtomicU64::new(VACANT),
+            roster: Mutex::default(),
+            watch: Condvar::new(),
+            pool: Condvar::new(),
+            dozing: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            takeover,
+            threads_max: threads_max.max(2),
+        }
+    }
+
+    /// A thread with nothing to do waits here for a role. `now` reads the clock.
+    pub(crate) fn next_role(&self, now: impl Fn() -> Time) -> Role {
+        let mut roster = self.roster.lock().expect("not poisoned");
+        loop {
+            if roster.stop {
+                return Role::Stop;
+            }
+            if !roster.standby {
+                roster.standby = true;
+                drop(roster);
+                let role = self.stand_by(&now);
+                roster = self.roster.lock().expect("not poisoned");
+                roster.standby = false;
+                // Another idle thread stands by from now on.
+                self.pool.notify_one();
+                if role == Role::Lead || roster.stop {
+                    return role;
+                }
+                continue;
+            }
+            if roster.called > 0 {
+                roster.called -= 1;
+                return Role::Help;
+            }
+            roster.idle += 1;
+            roster = self.pool.wait(roster).expect("not poisoned");
+            roster.idle -= 1;
+        }
+    }
+
+    /// The leader says that it is about to make a call that may wait.
+    pub(crate) fn begin_call(&self, now: Time) -> Call {
+        // 0 and 1 have a meaning of their own.
+        let word = now.as_nanos().max(2);
+        self.word.store(word, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.dozing.load(Ordering::SeqCst) {
+            self.rouse();
+        }
+        Call(word)
+    }
+
+    /// The call has returned: `true` if the thread still leads.
+    pub(crate) fn end_call(&self, call: Call) -> bool {
+        self.word.compare_exchange(call.0, POLLING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// The leader gives the lead away, for it is about to wait for long.
+    pub(crate) fn resign(&self) {
+        self.word.store(VACANT, Ordering::SeqCst);
+        self.rouse();
+    }
+
+    /// Calls one idle thread to help. Returns whether a new thread should be started,
+    /// because nobody is idle and there may be more.
+    pub(crate) fn call_help(&self) -> bool {
+        let mut roster = self.roster.lock().expect("not poisoned");
+        if roster.idle > roster.called {
+            roster.called += 1;
+            self.pool.notify_one();
+            return false;
+        }
+        self.may_grow(&mut roster)
+    }
+
+    /// Whether a new thread should be started because nobody stands by.
+    pub(crate) fn lacks_standby(&self) -> bool {
+        let mut roster = self.roster.lock().expect("not poisoned");
+        !roster.standby && roster.idle == 0 && self.may_grow(&mut roster)
+    }
+
+    /// Counts a thread in before it is started.
+    pub(crate) fn enlist(&self) {
+        self.roster.lock().expect("not poisoned").threads += 1;
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.roster.lock().expect("not poisoned").threads
+    }
+
+    /// Tells every thread to end.
+    pub(crate) fn stop(&self) {
+        self.roster.lock().expect("not poisoned").stop = true;
+        self.watch.notify_all();
+        self.pool.notify_all();
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.roster.lock().expect("not poisoned").stop
+    }
+
+    fn may_grow(&self, roster: &mut Roster) -> bool {
+        let may = roster.threads < self.threads_max && !roster.stop;
+        roster.threads += usize::from(may);
+        may
+    }
+
+    /// Watches the leader's calls; returns when the lead is ours or all stop.
+    fn stand_by(&self, now: &impl Fn() -> Time) -> Role {
+        let mut quiet = 0;
+        let mut seen = self.calls.load(Ordering::Relaxed);
+        loop {
+            let word = self.word.load(Ordering::SeqCst);
+            let age = now().since(Time::from_nanos(word));
+            if word != POLLING && (word == VACANT || age >= self.takeover) {
+                if self
+                    .word
+                    .compare_exchange(word, POLLING, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
+                {
+                    return Role::Lead;
+                }
+                continue;
+            }
+            let calls = self.calls.load(Ordering::Relaxed);
+            quiet = if calls == seen && word == POLLING { quiet + 1 } else { 0 };
+            seen = calls;
+            let roster = self.roster.lock().expect("not poisoned");
+            if roster.stop {
+                return Role::Stop;
+            }
+            if quiet < PATIENCE {
+                drop(self.watch.wait_timeout(roster, LOOK).expect("not poisoned"));
+                continue;
+            }
+            self.dozing.store(true, Ordering::SeqCst);
+            if self.word.load(Ordering::SeqCst) == POLLING {
+                drop(self.watch.wait(roster).expect("not poisoned"));
+            }
+            self.dozing.store(false, Ordering::SeqCst);
+            quiet = 0;
+        }
+    }
+
+    /// Wakes the standby thread. The lock orders this after its decision to sleep.
+    fn rouse(&self) {
+        drop(self.roster.lock().expect("not poisoned"));
+        self.watch.notify_one();
+    }
+}
+
+/// Starts a thread of the crew, which [`Crew::enlist`] or a call for help has counted.
+pub(crate) fn start_thread(
+    number: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<()> {
+    let name = format!("sluice-{number}");
+    std::thread::Builder::new().name(name).stack_size(512 << 10).spawn(body).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn crew() -> Arc<Crew> {
+        Arc::new(Crew::new(Nanos::from_micros(200), 8))
+    }
+
+    #[test]
+    fn a_call_that_returns_in_time_leaves_the_leader_in_place() {
+        let crew = crew();
+        assert_eq!(crew.next_role(|| Time::from_nanos(10)), Role::Lead);
+        let call = crew.begin_call(Time::from_nanos(1_000));
+        assert!(crew.end_call(call));
+    }
+
+    #[test]
+    fn a_late_leader_learns_that_another_leads() {
+        let crew = crew();
+        assert_eq!(crew.next_role(|| Time::from_nanos(10)), Role::Lead);
+        let call = crew.begin_call(Time::from_nanos(1_000));
+        let late = Time::from_nanos(1_000) + Nanos::from_micros(200);
+        assert_eq!(crew.next_role(move || late), Role::Lead);
+        assert!(!crew.end_call(call));
+    }
+
+    #[test]
+    fn a_sleeping_standby_is_roused_by_a_call() {
+        let crew = crew();
+        assert_eq!(crew.next_role(|| Time::from_nanos(10)), Role::Lead);
+        let standby = {
+            let crew = crew.clone();
+            std::thread::spawn(move || crew.next_role(|| Time::MAX))
+        };
+        while !crew.dozing.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let call = crew.begin_call(Time::from_nanos(1_000));
+        assert_eq!(standby.join().unwrap(), Role::Lead);
+        assert!(!crew.end_call(call));
+    }
+}

@@ -1,0 +1,194 @@
+//! A directory that is served: looking up names below it, and never above.
+//!
+//! Every name is opened relative to a descriptor with RESOLVE_BENEATH and
+//! RESOLVE_NO_MAGICLINKS, one component at a time and never through a symbolic
+//! link: the client's kernel follows links, not we. Paths of any depth work,
+//! because no path is ever put together.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use ninep::Qid;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use crate::gate::Target;
+
+/// One `[[export]]`.
+pub(crate) struct Export {
+    pub(crate) name: String,
+    pub(crate) dir: std::path::PathBuf,
+    pub(crate) readonly: bool,
+    pub(crate) root: Arc<Node>,
+    /// The dispatcher that its requests pass.
+    pub(crate) target: Arc<Target>,
+    /// The project quota id of the root directory, where the file system has one.
+    pub(crate) projid: Option<u32>,
+}
+
+/// A file or directory that a fid refers to.
+pub(crate) struct Node {
+    /// O_PATH, or opened for reading or writing.
+    pub(crate) fd: OwnedFd,
+    pub(crate) kind: FileType,
+    pub(crate) qid: Qid,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+}
+
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+/// What a qid needs.
+const QID_MASK: StatxFlags =
+    StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::CTIME).union(StatxFlags::MTIME);
+const EMPTY: &CStr = c"";
+/// Directories deeper than this below an export cannot be left upwards.
+const DEPTH_MAX: usize = 65_536;
+
+impl Node {
+    /// Wraps a descriptor; `export_dev` is the device of the export's root.
+    pub(crate) fn new(fd: OwnedFd, export_dev: Option<u64>) -> io::Result<Node> {
+        let stat = rustix::fs::statx(&fd, EMPTY, AtFlags::EMPTY_PATH, QID_MASK)?;
+        let dev = device(&stat);
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        let mix = if export_dev.is_none_or(|d| d == dev) { 0 } else { mount_mix(fd.as_fd()) };
+        let qid = qid_of(&stat, mix);
+        Ok(Node { qid, kind, dev, ino: stat.stx_ino, fd })
+    }
+
+    /// The file under a name of this directory, which must not be `.` or `..`.
+    pub(crate) fn look_up(&self, name: &[u8], export: &Export) -> io::Result<Node> {
+        let fd = rustix::fs::openat2(&self.fd, name, LOOK, Mode::empty(), BENEATH)?;
+        Node::new(fd, Some(export.root.dev))
+    }
+
+    /// The directory above this one; the export's root is above itself.
+    pub(crate) fn parent(&self, export: &Export) -> io::Result<Node> {
+        let up = |from: BorrowedFd<'_>| {
+            let fd = rustix::fs::openat(from, c"..", LOOK, Mode::empty())?;
+            Node::new(fd, Some(export.root.dev))
+        };
+        if self.same_file(&export.root) {
+            return up_to_root(export);
+        }
+        let parent = up(self.fd.as_fd())?;
+        if parent.same_file(&export.root) {
+            return Ok(parent);
+        }
+        // A directory may have been moved out of the export meanwhile by someone
+        // who works on the file system itself: look whether the root is above.
+        let mut above = up(parent.fd.as_fd())?;
+        for _ in 0..DEPTH_MAX {
+            if above.same_file(&export.root) {
+                return Ok(parent);
+            }
+            let next = up(above.fd.as_fd())?;
+            if next.same_file(&above) {
+                break;
+            }
+            above = next;
+        }
+        Err(Errno::XDEV.into())
+    }
+
+    pub(crate) fn same_file(&self, other: &Node) -> bool {
+        (self.dev, self.ino) == (other.dev, other.ino)
+    }
+
+    /// Opens the file itself, whatever its names are by now. The caller has
+    /// become the user who asks, and the kernel checks that user's permission.
+    pub(crate) fn reopen(&self, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+        Ok(rustix::fs::open(self.proc_path().as_c_str(), flags, Mode::empty())?)
+    }
+
+    /// A path that names this very file to calls that take no descriptor.
+    pub(crate) fn proc_path(&self) -> ProcPath {
+        ProcPath::new(self.fd.as_raw_fd())
+    }
+
+    /// All that getattr answers.
+    pub(crate) fn stat(&self) -> io::Result<Statx> {
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        Ok(rustix::fs::statx(&self.fd, EMPTY, AtFlags::EMPTY_PATH, mask)?)
+    }
+
+    /// The path below the export's root, beginning with `/`; an error if it is
+    /// longer than the kernel can tell (PATH_MAX) or the file is outside by now.
+    pub(crate) fn path_below(&self, export: &Export) -> io::Result<Vec<u8>> {
+        let read = |node: &Node| {
+            rustix::fs::readlink(node.proc_path().as_c_str(), Vec::new()).map(|p| p.into_bytes())
+        };
+        let (root, path) = (read(&export.root)?, read(self)?);
+        let below = if root == b"/" { Some(&path[..]) } else { path.strip_prefix(&root[..]) };
+        match below {
+            Some([]) => Ok(b"/".to_vec()),
+            Some(below) if below[0] == b'/' => Ok(below.to_vec()),
+            _ => Err(Errno::XDEV.into()),
+        }
+    }
+}
+
+fn up_to_root(export: &Export) -> io::Result<Node> {
+    let fd = rustix::fs::openat(&export.root.fd, c".", LOOK, Mode::empty())?;
+    Node::new(fd, Some(export.root.dev))
+}
+
+/// Opens a new or existing file by name in a directory.
+pub(crate) fn open_at(dir: &Node, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    Ok(rustix::fs::openat2(&dir.fd, name, flags, mode, BENEATH)?)
+}
+
+pub(crate) fn device(stat: &Statx) -> u64 {
+    u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
+}
+
+/// The qid of a file: its path is the inode number, which stays over restarts;
+/// its version changes with every change of data or attributes.
+pub(crate) fn qid_of(stat: &Statx, mix: u64) -> Qid {
+    let kind = qid_kind(FileType::from_raw_mode(stat.stx_mode.into()));
+    let time = stat.stx_ctime.tv_sec as u64 ^ u64::from(stat.stx_ctime.tv_nsec).rotate_left(32);
+    let other = stat.stx_mtime.tv_sec as u64 ^ u64::from(stat.stx_mtime.tv_nsec) << 16;
+    let hash = (time ^ other.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // Version 0 would mean "never cache".
+    Qid { kind, version: (hash >> 32) as u32 | 1, path: stat.stx_ino ^ mix }
+}
+
+pub(crate) fn qid_kind(kind: FileType) -> u8 {
+    match kind {
+        FileType::Directory => ninep::QTDIR,
+        FileType::Symlink => ninep::QTSYMLINK,
+        _ => ninep::QTFILE,
+    }
+}
+
+/// Keeps inodes of another file system mounted below the export apart from the
+/// export's own; from the file system's id, since device numbers change.
+pub(crate) fn mount_mix(fd: BorrowedFd<'_>) -> u64 {
+    let id = rustix::fs::fstatvfs(fd).map_or(0, |fs| fs.f_fsid);
+    (id | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ff00_0000_0000
+}
+
+/// `/proc/self/fd/N` without an allocation.
+pub(crate) struct ProcPath {
+    text: [u8; 32],
+    len: usize,
+}
+
+impl ProcPath {
+    fn new(fd: i32) -> ProcPath {
+        use std::io::Write;
+        let mut text = [0; 32];
+        let mut rest = &mut text[..];
+        write!(rest, "/proc/self/fd/{fd}").expect("a descriptor's number has at most 10 digits");
+        let len = 32 - rest.len();
+        ProcPath { text, len }
+    }
+
+    pub(crate) fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_with_nul(&self.text[..=self.len]).expect("zeros follow the text")
+    }
+}

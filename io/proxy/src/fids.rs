@@ -1,0 +1,123 @@
+//! What a client's fids refer to.
+//!
+//! A [`Fid`] never changes: opening or renaming puts a new one in its place, so a
+//! request that is under way keeps the one it began with.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use model::{Identity, PathSet};
+use rustix::fs::OFlags;
+use sched::SubjectId;
+
+use crate::credentials::Credentials;
+use crate::export::{Export, Node};
+use crate::locks::Owner;
+use crate::writes::WriteFile;
+
+/// One fid of one connection.
+pub(crate) struct Fid {
+    pub(crate) user: Arc<User>,
+    pub(crate) node: Arc<Node>,
+    /// The directory and the name by which it was reached; `None` for the root.
+    pub(crate) entry: Option<Entry>,
+    pub(crate) role: Role,
+    /// Who pays: the subject's bits. Changes when rules with paths are loaded.
+    subject: AtomicU64,
+}
+
+/// The name that Tremove and Trename of a fid mean.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) dir: Arc<Node>,
+    pub(crate) name: Box<[u8]>,
+}
+
+/// What may be done with a fid.
+pub(crate) enum Role {
+    /// Walked to, not opened.
+    Path,
+    /// An open file; `owners` are those whose locks were taken through it.
+    File { flags: OFlags, writing: WriteFile, owners: Mutex<Vec<Owner>>, last: AtomicU64 },
+    /// An open directory. The lock keeps two reads from moving one cursor.
+    Dir(Mutex<()>),
+    /// The value of an extended attribute, or the list of their names, as it was at the walk.
+    XattrRead(Box<[u8]>),
+    /// An extended attribute that is set when the fid is clunked.
+    XattrWrite(Mutex<XattrWrite>),
+}
+
+/// A value on its way to an extended attribute.
+pub(crate) struct XattrWrite {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) size: usize,
+    pub(crate) flags: u32,
+    pub(crate) value: Vec<u8>,
+}
+
+/// One attach: a user, a job, an export.
+pub(crate) struct User {
+    pub(crate) export: Arc<Export>,
+    pub(crate) credentials: Credentials,
+    pub(crate) identity: Identity,
+    /// Interned subjects, one for each set of `path` directories met; held until the last fid goes.
+    subjects: Mutex<BTreeMap<PathSet, SubjectId>>,
+}
+
+impl Fid {
+    pub(crate) fn new(
+        user: Arc<User>,
+        node: Arc<Node>,
+        entry: Option<Entry>,
+        role: Role,
+        subject: SubjectId,
+    ) -> Fid {
+        Fid { user, node, entry, role, subject: AtomicU64::new(subject.to_bits()) }
+    }
+
+    pub(crate) fn subject(&self) -> SubjectId {
+        SubjectId::from_bits(self.subject.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_subject(&self, subject: SubjectId) {
+        self.subject.store(subject.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Whether it has been opened, as a file or as an attribute.
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self.role, Role::Path)
+    }
+}
+
+impl User {
+    pub(crate) fn new(export: Arc<Export>, credentials: Credentials, identity: Identity) -> User {
+        User { export, credentials, identity, subjects: Mutex::default() }
+    }
+
+    /// The subject of this user's requests on a file below the given directories.
+    pub(crate) fn subject(&self, paths: PathSet) -> SubjectId {
+        let mut subjects = self.subjects.lock().expect("not poisoned");
+        *subjects.entry(paths).or_insert_with(|| self.export.target.intern(&self.identity, paths))
+    }
+
+    /// The subject for a file that was just walked to or opened; asks for its path
+    /// only if a rule does. A path too long to tell lies where its parent lies.
+    pub(crate) fn subject_of(&self, node: &Node, parent: SubjectId) -> SubjectId {
+        let rules = self.export.target.rules();
+        if !rules.has_paths() {
+            return self.subject(PathSet::default());
+        }
+        match node.path_below(&self.export) {
+            Ok(path) => self.subject(rules.path_set(&path)),
+            Err(_) => parent,
+        }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let subjects = std::mem::take(self.subjects.get_mut().expect("not poisoned"));
+        self.export.target.release(subjects.into_values());
+    }
+}

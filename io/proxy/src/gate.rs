@@ -1,0 +1,321 @@
+//! A target and the dispatcher that stands before it.
+//!
+//! The dispatcher decides by numbers; the gate keeps what those numbers stand for
+//! (the operations) and reads the clock while it holds the lock, so that time
+//! never runs backwards for the dispatcher.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::Instant;
+
+use model::{Amount, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time, WriteMode};
+use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
+use slab::Slab;
+
+use crate::buffers::Frame;
+use crate::connection::ReplyTo;
+use crate::fids::Fid;
+use crate::writes::Writes;
+
+/// Time since the proxy's start.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock(Instant);
+
+/// One `[[target]]`: a backing file system whose requests compete.
+pub(crate) struct Target {
+    pub(crate) index: usize,
+    pub(crate) name: String,
+    /// Reads can be asked not to wait for the device (RWF_NOWAIT).
+    pub(crate) nowait: bool,
+    pub(crate) writes: Writes,
+    pub(crate) clock: Clock,
+    gate: Mutex<Gate>,
+    rules: RwLock<Arc<RuleSet>>,
+    /// How long calls of each kind and lane took lately, in nanoseconds.
+    usual: [AtomicU32; Kind::COUNT * 2],
+}
+
+/// A request that has been taken in and not answered.
+pub(crate) struct Operation {
+    pub(crate) to: ReplyTo,
+    pub(crate) fid: Arc<Fid>,
+    pub(crate) frame: Frame,
+}
+
+/// What the dispatcher is told of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) subject: SubjectId,
+    pub(crate) kind: Kind,
+    pub(crate) amount: Amount,
+    pub(crate) lane: Lane,
+}
+
+/// An operation that the dispatcher has chosen.
+pub(crate) struct Running {
+    pub(crate) operation: Operation,
+    pub(crate) asked: Asked,
+    token: usize,
+    /// `None` without scheduling.
+    pub(crate) id: Option<RequestId>,
+    pub(crate) class: Option<ClassId>,
+    pub(crate) write_mode: Option<WriteMode>,
+    pub(crate) queued: Nanos,
+    pub(crate) started: Time,
+}
+
+/// How a running operation ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Finished {
+    token: usize,
+    id: Option<RequestId>,
+    kind: Kind,
+    lane: Lane,
+    served: Amount,
+    started: Time,
+}
+
+/// The dispatcher's choice, or the first that came.
+struct Chosen {
+    token: usize,
+    id: Option<RequestId>,
+    class: Option<ClassId>,
+    write_mode: Option<WriteMode>,
+    queued: Nanos,
+    lane: Option<Lane>,
+}
+
+struct Gate {
+    order: Order,
+    /// By token; emptied while the operation runs.
+    waiting: Slab<Option<(Operation, Asked)>>,
+}
+
+enum Order {
+    Scheduled(Box<Dispatcher>),
+    /// `--no-schedule`: first come, first served.
+    Arrival(VecDeque<usize>),
+}
+
+impl Chosen {
+    fn first(token: usize) -> Chosen {
+        let queued = Nanos::ZERO;
+        Chosen { token, id: None, class: None, write_mode: None, queued, lane: None }
+    }
+}
+
+impl From<sched::Dispatched> for Chosen {
+    fn from(chosen: sched::Dispatched) -> Chosen {
+        Chosen {
+            token: chosen.token as usize,
+            id: Some(chosen.id),
+            class: Some(chosen.class),
+            write_mode: chosen.write_mode,
+            queued: chosen.queued,
+            lane: Some(chosen.lane),
+        }
+    }
+}
+
+impl Running {
+    /// How it ended.
+    pub(crate) fn finished(&self, served: Amount) -> Finished {
+        let Asked { kind, lane, .. } = self.asked;
+        Finished { token: self.token, id: self.id, kind, lane, served, started: self.started }
+    }
+}
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Time {
+        Time::from_nanos(self.0.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Target {
+    pub(crate) fn new(
+        index: usize,
+        target: sched::Target,
+        rules: Arc<RuleSet>,
+        nowait: bool,
+        writes: Writes,
+        clock: Clock,
+        scheduled: bool,
+    ) -> Target {
+        let name = target.name.clone();
+        let order = if scheduled {
+            Order::Scheduled(Box::new(Dispatcher::new(target, rules.clone())))
+        } else {
+            Order::Arrival(VecDeque::new())
+        };
+        let gate = Mutex::new(Gate { order, waiting: Slab::new() });
+        let usual = std::array::from_fn(|_| AtomicU32::new(0));
+        Target { index, name, nowait, writes, clock, gate, rules: RwLock::new(rules), usual }
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().expect("a panic in the dispatcher ends the process")
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+        self.rules.read().expect("not poisoned").clone()
+    }
+
+    /// Puts other rules in force, for queued requests too.
+    pub(crate) fn set_rules(&self, rules: Arc<RuleSet>) {
+        *self.rules.write().expect("not poisoned") = rules.clone();
+        self.with_dispatcher(|dispatcher, now| dispatcher.set_rules(rules, now));
+    }
+
+    /// Looks at or changes the dispatcher, if there is one.
+    pub(crate) fn with_dispatcher<R>(
+        &self,
+        f: impl FnOnce(&mut Dispatcher, Time) -> R,
+    ) -> Option<R> {
+        match &mut self.gate().order {
+            Order::Scheduled(dispatcher) => Some(f(dispatcher, self.clock.now())),
+            Order::Arrival(_) => None,
+        }
+    }
+
+    pub(crate) fn intern(&self, who: &Identity, paths: PathSet) -> SubjectId {
+        let none = SubjectId::from_bits(0);
+        self.with_dispatcher(|dispatcher, _| dispatcher.subject(who, paths)).unwrap_or(none)
+    }
+
+    pub(crate) fn release(&self, subjects: impl Iterator<Item = SubjectId>) {
+        self.with_dispatcher(|dispatcher, _| {
+            subjects.for_each(|subject| dispatcher.release_subject(subject));
+        });
+    }
+
+    /// Takes operations in, in their order; `each` hears the number of each one.
+    pub(crate) fn enqueue(
+        &self,
+        operations: impl Iterator<Item = (Operation, Asked)>,
+        mut each: impl FnMut(ninep::Tag, Option<RequestId>),
+    ) {
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        for (operation, asked) in operations {
+            let tag = operation.to.tag;
+            let token = gate.waiting.insert(Some((operation, asked)));
+            let id = match &mut gate.order {
+                Order::Scheduled(dispatcher) => {
+                    let Asked { subject, kind, amount, lane } = asked;
+                    let arrival = Arrival { subject, kind, amount, lane, token: token as u64 };
+                    Some(dispatcher.enqueue(arrival, now))
+                }
+                Order::Arrival(queue) => {
+                    queue.push_back(token);
+                    None
+                }
+            };
+            each(tag, id);
+        }
+    }
+
+    /// Tells of the operation that ended, if any, and asks for the next.
+    pub(crate) fn next(&self, finished: Option<Finished>) -> Option<Running> {
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        if let Some(finished) = finished {
+            self.end(gate, finished, now);
+        }
+        let chosen = match &mut gate.order {
+            Order::Scheduled(dispatcher) => dispatcher.poll_dispatch(now).map(Chosen::from),
+            Order::Arrival(queue) => queue.pop_front().map(Chosen::first),
+        }?;
+        let content = gate.waiting[chosen.token].take();
+        let (operation, mut asked) = content.expect("a queued token has its operation");
+        asked.lane = chosen.lane.unwrap_or(asked.lane);
+        let Chosen { token, id, class, write_mode, queued, .. } = chosen;
+        Some(Running { operation, asked, token, id, class, write_mode, queued, started: now })
+    }
+
+    /// Tells of an operation that ended, without asking for the next.
+    pub(crate) fn finish(&self, finished: Finished) {
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        self.end(gate, finished, now);
+    }
+
+    fn end(&self, gate: &mut Gate, finished: Finished, now: Time) {
+        self.note(finished.kind, finished.lane, now.since(finished.started));
+        gate.waiting.remove(finished.token);
+        if let (Order::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
+            dispatcher.complete(id, finished.served, now);
+        }
+    }
+
+    /// The page cache did not have it: the request waits again, for the device.
+    pub(crate) fn miss(&self, running: Running) {
+        let gate = &mut *self.gate();
+        let now = self.clock.now();
+        let mut asked = running.asked;
+        asked.lane = Lane::Device;
+        gate.waiting[running.token] = Some((running.operation, asked));
+        match (&mut gate.order, running.id) {
+            (Order::Scheduled(dispatcher), Some(id)) => dispatcher.miss(id, now),
+            (Order::Arrival(queue), _) => queue.push_front(running.token),
+            (Order::Scheduled(_), None) => unreachable!("a scheduled request has a number"),
+        }
+    }
+
+    /// Takes a request out if it has not been chosen yet.
+    pub(crate) fn cancel(&self, id: RequestId) -> Option<Operation> {
+        let gate = &mut *self.gate();
+        let Order::Scheduled(dispatcher) = &mut gate.order else { return None };
+        let token = dispatcher.cancel(id, self.clock.now())?;
+        gate.waiting.remove(token as usize).map(|(operation, _)| operation)
+    }
+
+    /// Whether something could be executed right now.
+    pub(crate) fn has_work(&self) -> bool {
+        match &self.gate().order {
+            Order::Scheduled(dispatcher) => dispatcher.has_work(),
+            Order::Arrival(queue) => !queue.is_empty(),
+        }
+    }
+
+    /// When a meter lets the next request go.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        match &self.gate().order {
+            Order::Scheduled(dispatcher) => dispatcher.next_deadline(),
+            Order::Arrival(_) => None,
+        }
+    }
+
+    /// Whether there is no device: nothing ever waits for one.
+    pub(crate) fn in_memory(&self) -> bool {
+        self.writes.backing().memory_fs
+    }
+
+    /// Where a read is tried first: whether the page cache has it shows in the trying.
+    pub(crate) fn read_lane(&self) -> Lane {
+        if self.nowait || self.in_memory() { Lane::Cached } else { Lane::Device }
+    }
+
+    /// Where a write waits: only one that makes no promise stays in memory.
+    pub(crate) fn write_lane(&self) -> Lane {
+        if self.writes.default_mode() == WriteMode::Cached { Lane::Cached } else { Lane::Device }
+    }
+
+    /// How long calls like this one took lately.
+    pub(crate) fn usual(&self, kind: Kind, lane: Lane) -> Nanos {
+        Nanos::new(self.usual[kind as usize * 2 + lane as usize].load(Ordering::Relaxed).into())
+    }
+
+    /// A moving average over about eight calls; a lost update does no harm.
+    fn note(&self, kind: Kind, lane: Lane, took: Nanos) {
+        let cell = &self.usual[kind as usize * 2 + lane as usize];
+        let old = i64::from(cell.load(Ordering::Relaxed));
+        let new = old + (took.get().min(1_000_000_000) as i64 - old) / 8;
+        cell.store(new as u32, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,207 @@
+//! Bytes from a socket, cut into messages.
+//!
+//! Many small messages come with one system call into a scratch buffer of the
+//! thread. A message that is not whole yet gets a buffer of its own size, and the
+//! next call reads straight into it: the payload of a large write is never moved
+//! again. Nothing but unfinished input is kept between calls, so an idle
+//! connection holds no buffer.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsFd;
+
+use ninep::{HEADER_LEN, frame_len};
+
+use crate::buffers::{Buffer, Frame};
+
+/// The scratch buffer of a thread that reads sockets.
+pub(crate) const SCRATCH: usize = 128 << 10;
+/// While large messages come, read only so much past the end of one: it will be moved.
+const BEHIND_LARGE: usize = 4 << 10;
+const LARGE: usize = 16 << 10;
+
+/// What a connection has sent but not finished, or may not be taken in yet.
+#[derive(Default)]
+pub(crate) struct Input {
+    held: Vec<u8>,
+    partial: Option<Partial>,
+    expect_large: bool,
+}
+
+struct Partial {
+    buffer: Buffer,
+    have: usize,
+}
+
+/// One reading of a socket.
+pub(crate) struct Round<'a> {
+    input: &'a mut Input,
+    scratch: &'a mut [u8],
+    start: usize,
+    end: usize,
+}
+
+/// One whole message.
+pub(crate) enum Incoming<'a> {
+    /// Among others in the scratch buffer.
+    Borrowed(&'a [u8]),
+    /// In its own buffer.
+    Owned(Buffer),
+}
+
+/// A message whose size field is below the header's or above what was agreed.
+#[derive(Debug, thiserror::Error)]
+#[error("a message of {size} bytes; from {HEADER_LEN} to {limit} are allowed")]
+pub(crate) struct BadSize {
+    size: u32,
+    limit: u32,
+}
+
+impl Incoming<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Incoming::Borrowed(bytes) => bytes,
+            Incoming::Owned(buffer) => buffer.bytes(),
+        }
+    }
+
+    /// Keeps the message beyond the reading.
+    pub(crate) fn into_frame(self) -> Frame {
+        match self {
+            Incoming::Borrowed(bytes) => Frame::copy(bytes),
+            Incoming::Owned(buffer) => Frame::Large(buffer),
+        }
+    }
+}
+
+impl Input {
+    /// Bytes kept between calls.
+    pub(crate) fn bytes(&self) -> usize {
+        self.held.capacity() + self.partial.as_ref().map_or(0, |p| p.buffer.len())
+    }
+
+    /// Begins a reading with what was held back.
+    pub(crate) fn round<'a>(&'a mut self, scratch: &'a mut [u8]) -> Round<'a> {
+        let end = self.held.len();
+        scratch[..end].copy_from_slice(&self.held);
+        self.held = Vec::new();
+        Round { input: self, scratch, start: 0, end }
+    }
+}
+
+impl Round<'_> {
+    /// Reads once, without waiting. `Ok(None)`: nothing there; `Ok(Some(0))`: the peer has closed.
+    pub(crate) fn fill(&mut self, socket: impl AsFd) -> io::Result<Option<usize>> {
+        let window = if self.input.expect_large { BEHIND_LARGE } else { SCRATCH };
+        let window = (self.end + window).min(self.scratch.len());
+        let behind = &mut self.scratch[self.end..window];
+        let (read, rest) = match &mut self.input.partial {
+            None => (rustix::io::readv(socket, &mut [IoSliceMut::new(behind)]), 0),
+            Some(partial) => {
+                let rest = &mut partial.buffer.bytes_mut()[partial.have..];
+                let len = rest.len();
+                let mut both = [IoSliceMut::new(rest), IoSliceMut::new(behind)];
+                (rustix::io::readv(socket, &mut both), len)
+            }
+        };
+        let count = match read {
+            Ok(count) => count,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(partial) = &mut self.input.partial {
+            partial.have += count.min(rest);
+        }
+        self.end += count.saturating_sub(rest);
+        Ok(Some(count))
+    }
+
+    /// The next whole message of at most `limit` bytes.
+    pub(crate) fn next(&mut self, limit: u32) -> Result<Option<Incoming<'_>>, BadSize> {
+        if let Some(partial) = self.input.partial.take_if(|p| p.have == p.buffer.len()) {
+            return Ok(Some(Incoming::Owned(partial.buffer)));
+        }
+        let bytes = &self.scratch[self.start..self.end];
+        let Some(size) = frame_len(bytes) else { return Ok(None) };
+        if (size as usize) < HEADER_LEN || size > limit {
+            return Err(BadSize { size, limit });
+        }
+        let len = size as usize;
+        self.input.expect_large = len >= LARGE;
+        if bytes.len() >= len {
+            self.start += len;
+            return Ok(Some(Incoming::Borrowed(&self.scratch[self.start - len..self.start])));
+        }
+        let mut buffer = Buffer::for_message(len);
+        buffer.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        self.input.partial = Some(Partial { buffer, have: bytes.len() });
+        self.start = self.end;
+        Ok(None)
+    }
+}
+
+impl Drop for Round<'_> {
+    /// What was not taken waits for the next reading.
+    fn drop(&mut self) {
+        if self.start < self.end {
+            self.input.held = self.scratch[self.start..self.end].to_vec();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    fn message(len: usize, fill: u8) -> Vec<u8> {
+        let mut message = vec![fill; len];
+        message[..4].copy_from_slice(&(len as u32).to_le_bytes());
+        message
+    }
+
+    /// Sends `bytes` in pieces of `piece` and collects the messages that come out.
+    fn pass(bytes: &[u8], piece: usize) -> Vec<Vec<u8>> {
+        let (mut from, to) = UnixStream::pair().unwrap();
+        to.set_nonblocking(true).unwrap();
+        let (mut input, mut scratch, mut got) = (Input::default(), vec![0; SCRATCH * 2], vec![]);
+        for part in bytes.chunks(piece) {
+            from.write_all(part).unwrap();
+            loop {
+                let mut round = input.round(&mut scratch);
+                let read = round.fill(&to).unwrap();
+                while let Some(incoming) = round.next(1 << 20).unwrap() {
+                    got.push(incoming.bytes().to_vec());
+                }
+                if read.is_none() {
+                    break;
+                }
+            }
+        }
+        assert_eq!(input.bytes(), 0);
+        got
+    }
+
+    #[test]
+    fn messages_come_out_whole_however_they_are_cut() {
+        let all: Vec<_> = [7, 30, 40_000, 8, 100_000, 19, 65_559]
+            .iter()
+            .enumerate()
+            .map(|(i, len)| message(*len, i as u8))
+            .collect();
+        for piece in [1_000, 4_096, 65_536, 1 << 20] {
+            assert_eq!(pass(&all.concat(), piece), all);
+        }
+        assert_eq!(pass(&all[..2].concat(), 1), all[..2]);
+    }
+
+    #[test]
+    fn a_size_beyond_the_limit_is_named_before_memory_is_taken() {
+        let mut input = Input { held: message(8, 0)[..4].to_vec(), ..Input::default() };
+        input.held[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut scratch = vec![0; SCRATCH];
+        let mut round = input.round(&mut scratch);
+        let error = round.next(8192).err().unwrap().to_string();
+        assert_eq!(error, "a message of 4294967295 bytes; from 7 to 8192 are allowed");
+    }
+}

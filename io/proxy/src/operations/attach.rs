@@ -1,0 +1,111 @@
+//! Tattach: who is this, which export, which job?
+//!
+//! `aname` is `NAME` or `NAME?job=ID`. Over TCP a user is whoever the client says,
+//! root squashed unless configured otherwise; over a Unix socket the kernel says
+//! who the peer is, and only root may speak for others.
+
+use std::io;
+use std::sync::Arc;
+
+use model::{Identity, JobId};
+use ninep::{NOFID, NONUNAME, Reply, Request};
+use rustix::io::Errno;
+
+use crate::config::{Groups, Squash};
+use crate::connection::{Peer, ReplyTo};
+use crate::credentials::{Credentials, Users};
+use crate::fids::{Fid, Role, User};
+use crate::server::Server;
+
+/// Answers a Tattach. Asks the server's user database, so it may take its time.
+pub(crate) fn attach<'r>(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<Reply<'r>> {
+    let Ok((_, Request::Attach { fid, afid, uname, aname, n_uname })) = Request::decode(frame)
+    else {
+        unreachable!("decoded once when it was taken in");
+    };
+    if afid != NOFID || fid == NOFID {
+        return Err(Errno::INVAL.into());
+    }
+    let (name, job) = parse_aname(aname)?;
+    let export = server.export(name).ok_or(Errno::NOENT)?;
+    let credentials = credentials_of(server, &to.connection.peer, uname, n_uname)?;
+    let identity = Identity {
+        job,
+        uid: credentials.uid,
+        gid: credentials.gid,
+        projid: export.projid,
+        nid: to.connection.peer.nid.clone(),
+    };
+    let root = export.root.clone();
+    let qid = root.qid;
+    let user = Arc::new(User::new(export, credentials, identity));
+    let subject = user.subject_of(&root, user.subject(model::PathSet::default()));
+    let new = Fid::new(user, root, None, Role::Path, subject);
+    let mut session = to.connection.session.lock().expect("not poisoned");
+    if session.epoch != to.epoch || session.fids.contains_key(&fid.0) {
+        return Err(Errno::BADF.into());
+    }
+    if session.fids.len() >= server.settings().fids_max as usize {
+        return Err(Errno::MFILE.into());
+    }
+    session.fids.insert(fid.0, Arc::new(new));
+    session.attached = true;
+    Ok(Reply::Attach { qid })
+}
+
+/// `NAME` or `NAME?job=ID`.
+fn parse_aname(aname: &[u8]) -> io::Result<(&str, JobId)> {
+    let aname = std::str::from_utf8(aname).map_err(|_| Errno::INVAL)?;
+    let (name, query) = aname.split_once('?').unwrap_or((aname, ""));
+    let job = match query.strip_prefix("job=") {
+        Some(job) => JobId::new(job).ok_or(Errno::INVAL)?,
+        None if query.is_empty() => JobId::default(),
+        None => return Err(Errno::INVAL.into()),
+    };
+    Ok((name, job))
+}
+
+fn credentials_of(
+    server: &Server,
+    peer: &Peer,
+    uname: &[u8],
+    n_uname: u32,
+) -> io::Result<Credentials> {
+    let settings = server.settings();
+    let (squash_uid, squash_gid) = (settings.squash_uid, settings.squash_gid);
+    let named = || std::str::from_utf8(uname).ok().and_then(Users::uid_of);
+    let uid = match (peer.uid, n_uname) {
+        // A Unix-socket peer other than root is only itself.
+        (Some(own), NONUNAME) if own != 0 => own,
+        (Some(own), claimed) if own != 0 && own != claimed => return Err(Errno::PERM.into()),
+        (_, NONUNAME) => named().unwrap_or(squash_uid),
+        (_, claimed) => claimed,
+    };
+    let squashed = match settings.squash {
+        Squash::All => true,
+        Squash::Root => uid == 0,
+        Squash::None => false,
+    };
+    if squashed || uid == squash_uid {
+        let groups = Arc::from([squash_gid]);
+        return Ok(Credentials { uid: squash_uid, gid: squash_gid, groups, gid_trusted: false });
+    }
+    let (gid, groups) = server.users.groups_of(uid);
+    let gid_trusted = settings.groups == Groups::Client && peer.trusted;
+    Ok(Credentials { uid, gid, groups, gid_trusted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aname_names_an_export_and_perhaps_a_job() {
+        let job = |id: &str| JobId::new(id).unwrap();
+        assert_eq!(parse_aname(b"scratch").unwrap(), ("scratch", job("")));
+        assert_eq!(parse_aname(b"scratch?job=dd.500").unwrap(), ("scratch", job("dd.500")));
+        for wrong in [&b"x?jobs=1"[..], b"x?1", b"x?job=a\nb", b"\xff"] {
+            assert_eq!(parse_aname(wrong).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        }
+    }
+}

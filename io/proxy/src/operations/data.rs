@@ -1,0 +1,216 @@
+//! Tread, Twrite and Tfsync.
+//!
+//! A short read goes from the file into the reply's own place. A long one goes
+//! through a pipe: the kernel passes the pages on and nothing is copied here. How
+//! much was really read is known before the header is written, so a file that is
+//! cut meanwhile gives a shorter reply and never a broken one.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use model::{Amount, Lane};
+use ninep::{READ_REPLY_HEADER_LEN, Reply};
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{Context, Ending};
+use crate::credentials;
+use crate::fids::Role;
+use crate::pipes::PipeLoad;
+use crate::writes::{Account, WriteRequest};
+
+/// From this many bytes on a pipe costs less than the copy.
+const SPLICE_MIN: u32 = 32 << 10;
+
+pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
+    match &cx.fid().role {
+        Role::File { last, .. } => {
+            last.store(offset + u64::from(count), Ordering::Relaxed);
+            read_file(cx, offset, count)
+        }
+        Role::XattrRead(value) => {
+            let start = value.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
+            let end = value.len().min(start + count as usize);
+            cx.answer(Ok(Reply::Read { data: &value[start..end] }))
+        }
+        Role::Dir(_) => cx.answer(Err(Errno::ISDIR.into())),
+        Role::Path | Role::XattrWrite(_) => cx.answer(Err(Errno::BADF.into())),
+    }
+}
+
+fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
+    let file = cx.fid().node.fd.as_fd();
+    let target = &cx.fid().user.export.target;
+    if offset.checked_add(count.into()).is_none_or(|end| end > i64::MAX as u64) {
+        return cx.answer(Err(Errno::INVAL.into()));
+    }
+    let only_cached = cx.running.asked.lane == Lane::Cached && target.nowait;
+    if count >= SPLICE_MIN {
+        if only_cached && !looks_cached(file, offset, count) {
+            return Ending::Missed;
+        }
+        return read_long(cx, file, offset, count);
+    }
+    if !only_cached && !target.in_memory() {
+        // May wait: not while the outbox is held, which others may have to flush.
+        let mut data = vec![0; count as usize];
+        return match read_full(file, &mut data, offset, ReadWriteFlags::empty()) {
+            Ok(len) => cx.answer_read(&data[..len]),
+            Err(error) => cx.answer(Err(error)),
+        };
+    }
+    let flags = if only_cached { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
+    let to = cx.to();
+    let mut outbox = cx.outbox.lock().expect("not poisoned");
+    let batch = outbox.batch(to);
+    let start = batch.bytes.len();
+    let data = start + READ_REPLY_HEADER_LEN;
+    batch.bytes.resize(data + count as usize, 0);
+    match read_full(file, &mut batch.bytes[data..], offset, flags) {
+        Ok(len) => {
+            let header = ninep::read_reply_header(to.tag, len as u32);
+            batch.bytes[start..data].copy_from_slice(&header);
+            batch.bytes.truncate(data + len);
+            Ending::Answered { served: Amount::new(len as u64, 1), errno: 0 }
+        }
+        Err(error) => {
+            batch.bytes.truncate(start);
+            batch.answered.pop();
+            drop(outbox);
+            if only_cached && error.raw_os_error() == Some(libc::EAGAIN) {
+                return Ending::Missed;
+            }
+            cx.answer(Err(error))
+        }
+    }
+}
+
+/// Reads until `data` is full or the file ends.
+fn read_full(
+    file: BorrowedFd<'_>,
+    data: &mut [u8],
+    offset: u64,
+    flags: ReadWriteFlags,
+) -> io::Result<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        let mut rest = [IoSliceMut::new(&mut data[done..])];
+        match rustix::io::preadv2(file, &mut rest, offset + done as u64, flags) {
+            Ok(0) => break,
+            Ok(len) => done += len,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
+}
+
+/// Whether both ends of a range are in the page cache: what lies between was most
+/// likely read together with them.
+fn looks_cached(file: BorrowedFd<'_>, offset: u64, count: u32) -> bool {
+    let has = |at: u64| {
+        let mut byte = [0];
+        let read = rustix::io::preadv2(
+            file,
+            &mut [IoSliceMut::new(&mut byte)],
+            at,
+            ReadWriteFlags::NOWAIT,
+        );
+        read != Err(Errno::AGAIN)
+    };
+    has(offset) && has(offset + u64::from(count) - 1)
+}
+
+fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) -> Ending {
+    let pipes_max = cx.server.settings().pipes_max as usize;
+    let (mut loads, mut tail) = (Vec::new(), Vec::new());
+    let mut done = 0;
+    while done < count as usize {
+        let (at, rest) = (offset + done as u64, count as usize - done);
+        let load = match PipeLoad::fill(file, at, rest, pipes_max) {
+            Ok(load) => load,
+            Err(error) if loads.is_empty() => return cx.answer(Err(error)),
+            Err(_) => break,
+        };
+        match load {
+            Some(load) if load.left() == 0 => break,
+            Some(load) => {
+                done += load.left();
+                loads.push(load);
+            }
+            // All pipes are in use: this once, copy.
+            None => {
+                tail.resize(rest, 0);
+                match read_full(file, &mut tail, at, ReadWriteFlags::empty()) {
+                    Ok(len) => tail.truncate(len),
+                    Err(error) if loads.is_empty() => return cx.answer(Err(error)),
+                    Err(_) => tail.clear(),
+                }
+                done += tail.len();
+                break;
+            }
+        }
+    }
+    let to = cx.to();
+    let mut outbox = cx.outbox.lock().expect("not poisoned");
+    let batch = outbox.batch(to);
+    batch.bytes.extend_from_slice(&ninep::read_reply_header(to.tag, done as u32));
+    let after = batch.bytes.len();
+    batch.pipes.extend(loads.into_iter().map(|load| (after, load)));
+    batch.bytes.extend_from_slice(&tail);
+    Ending::Answered { served: Amount::new(done as u64, 1), errno: 0 }
+}
+
+pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
+    let result = match &cx.fid().role {
+        Role::File { flags, writing, last, .. } => {
+            last.store(offset + data.len() as u64, Ordering::Relaxed);
+            if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+                write_file(cx, writing, offset, data)
+            } else {
+                Err(Errno::BADF.into())
+            }
+        }
+        Role::XattrWrite(write) => super::xattr::write(write, offset, data),
+        Role::Path | Role::Dir(_) | Role::XattrRead(_) => Err(Errno::BADF.into()),
+    };
+    let written = *result.as_ref().unwrap_or(&0);
+    let reply = result.map(|count| Reply::Write { count: count as u32 });
+    cx.answer_served(reply, Amount::new(written as u64, 1))
+}
+
+fn write_file(
+    cx: &Context<'_>,
+    writing: &crate::writes::WriteFile,
+    offset: u64,
+    data: &[u8],
+) -> io::Result<usize> {
+    credentials::leave_root(cx.credentials())?;
+    let request = WriteRequest {
+        account: Account(cx.running.class.map_or(0, |class| class.to_bits())),
+        mode: cx.running.write_mode,
+        offset,
+        data,
+    };
+    cx.fid().user.export.target.writes.write(cx.fid().node.fd.as_fd(), writing, request)
+}
+
+pub(super) fn fsync<'r>(cx: &Context<'_>, data_only: bool) -> io::Result<Reply<'r>> {
+    let fd = cx.fid().node.fd.as_fd();
+    match &cx.fid().role {
+        Role::File { writing, .. } => {
+            cx.fid().user.export.target.writes.fsync(fd, writing, data_only)?;
+        }
+        Role::Dir(_) => rustix::fs::fsync(fd)?,
+        _ => return Err(Errno::BADF.into()),
+    }
+    Ok(Reply::Fsync)
+}
+
+impl Context<'_> {
+    fn answer_read(&self, data: &[u8]) -> Ending {
+        let served = Amount::new(data.len() as u64, 1);
+        self.answer_served(Ok(Reply::Read { data }), served)
+    }
+}

@@ -1,0 +1,74 @@
+//! Treaddir.
+//!
+//! A cookie is the file system's own, all 64 bits of it, and the only thing that
+//! names a place in a directory: nothing is counted or kept, so a directory of a
+//! million entries is read in a million steps and changes meanwhile do no harm.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use ninep::{DirEntry, Qid, Reply};
+use rustix::fs::{FileType, RawDir, SeekFrom};
+use rustix::io::Errno;
+
+use super::{Context, Ending};
+use crate::export::qid_kind;
+use crate::fids::Role;
+
+/// The kernel fills at most so much at once; a client's count may be larger.
+const GETDENTS_BYTES: usize = 64 << 10;
+
+pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
+    match read_entries(cx, offset, count as usize) {
+        Ok(data) => cx.answer(Ok(Reply::Readdir { data: &data })),
+        Err(error) => cx.answer(Err(error)),
+    }
+}
+
+fn read_entries(cx: &Context<'_>, offset: u64, count: usize) -> io::Result<Vec<u8>> {
+    let fid = cx.fid();
+    let Role::Dir(cursor) = &fid.role else { return Err(Errno::NOTDIR.into()) };
+    let at_root = fid.node.same_file(&fid.user.export.root);
+    let _alone = cursor.lock().expect("not poisoned");
+    let mut data = Vec::new();
+    // A 9P entry is about as long as the kernel's: what fills one fills the other.
+    let mut space = vec![MaybeUninit::uninit(); count.clamp(1024, GETDENTS_BYTES)];
+    rustix::fs::seek(fid.node.fd.as_fd(), SeekFrom::Start(offset))?;
+    let mut dir = RawDir::new(fid.node.fd.as_fd(), &mut space);
+    loop {
+        let Some(entry) = dir.next() else { return Ok(data) };
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        // The name of the directory above an export's root is not the client's to know.
+        let above = at_root && name == b"..";
+        let path = if above { fid.node.ino } else { entry.ino() };
+        let kind = entry.file_type();
+        let offset = entry.next_entry_cookie();
+        let qid = Qid { kind: qid_kind(kind), version: 0, path };
+        let entry = DirEntry { qid, offset, kind: d_type(kind), name };
+        if data.len() + entry.encoded_len() > count {
+            if data.is_empty() {
+                return Err(Errno::INVAL.into());
+            }
+            return Ok(data);
+        }
+        entry.encode(&mut data);
+        if dir.is_buffer_empty() && data.len() + DirEntry::FIXED_LEN + 255 > count {
+            return Ok(data);
+        }
+    }
+}
+
+fn d_type(kind: FileType) -> u8 {
+    match kind {
+        FileType::Fifo => libc::DT_FIFO,
+        FileType::CharacterDevice => libc::DT_CHR,
+        FileType::Directory => libc::DT_DIR,
+        FileType::BlockDevice => libc::DT_BLK,
+        FileType::RegularFile => libc::DT_REG,
+        FileType::Symlink => libc::DT_LNK,
+        FileType::Socket => libc::DT_SOCK,
+        FileType::Unknown => libc::DT_UNKNOWN,
+    }
+}

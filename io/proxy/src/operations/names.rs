@@ -1,0 +1,166 @@
+//! Making, renaming and removing names: Tmkdir, Tsymlink, Tmknod, Tlink, Trename,
+//! Trenameat, Tunlinkat, Tremove; and Treadlink.
+
+use std::io;
+
+use ninep::{REMOVE_DIR, Reply};
+use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::io::Errno;
+
+use super::{Context, Ending};
+use crate::export::Node;
+use crate::fids::{Entry, Fid, Role};
+
+pub(super) fn mkdir<'r>(
+    cx: &Context<'_>,
+    name: &[u8],
+    mode: u32,
+    gid: u32,
+) -> io::Result<Reply<'r>> {
+    let dir = directory(cx, name)?;
+    cx.as_creator(gid)?;
+    rustix::fs::mkdirat(&dir.fd, name, Mode::from_raw_mode(mode & 0o7777))?;
+    Ok(Reply::Mkdir { qid: dir.look_up(name, &cx.fid().user.export)?.qid })
+}
+
+pub(super) fn symlink<'r>(
+    cx: &Context<'_>,
+    name: &[u8],
+    target: &[u8],
+    gid: u32,
+) -> io::Result<Reply<'r>> {
+    let dir = directory(cx, name)?;
+    cx.as_creator(gid)?;
+    rustix::fs::symlinkat(target, &dir.fd, name)?;
+    Ok(Reply::Symlink { qid: dir.look_up(name, &cx.fid().user.export)?.qid })
+}
+
+pub(super) fn mknod<'r>(
+    cx: &Context<'_>,
+    name: &[u8],
+    mode: u32,
+    (major, minor): (u32, u32),
+    gid: u32,
+) -> io::Result<Reply<'r>> {
+    let dir = directory(cx, name)?;
+    cx.as_creator(gid)?;
+    let device = rustix::fs::makedev(major, minor);
+    let kind = FileType::from_raw_mode(mode);
+    if matches!(kind, FileType::Directory | FileType::Symlink) {
+        return Err(Errno::INVAL.into());
+    }
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    rustix::fs::mknodat(&dir.fd, name, kind, mode, device)?;
+    Ok(Reply::Mknod { qid: dir.look_up(name, &cx.fid().user.export)?.qid })
+}
+
+/// A further name for a file. It is named by its descriptor, so that no name of it
+/// has to be looked up again; what the user may link is checked by the kernel.
+pub(super) fn link<'r>(cx: &Context<'_>, file: ninep::Fid, name: &[u8]) -> io::Result<Reply<'r>> {
+    let dir = directory(cx, name)?;
+    let file = cx.other_in_export(file)?;
+    if file.node.kind == FileType::Directory {
+        return Err(Errno::PERM.into());
+    }
+    cx.as_user()?;
+    let from = file.node.proc_path();
+    let (from, to) = (from.as_c_str(), &dir.fd);
+    rustix::fs::linkat(rustix::fs::CWD, from, to, name, AtFlags::SYMLINK_FOLLOW)?;
+    Ok(Reply::Link)
+}
+
+pub(super) fn readlink(cx: &Context<'_>) -> Ending {
+    if cx.fid().node.kind != FileType::Symlink {
+        return cx.answer(Err(Errno::INVAL.into()));
+    }
+    match rustix::fs::readlinkat(&cx.fid().node.fd, c"", Vec::new()) {
+        Ok(target) if target.as_bytes().len() + 9 > cx.msize() => {
+            cx.answer(Err(Errno::NAMETOOLONG.into()))
+        }
+        Ok(target) => cx.answer(Ok(Reply::Readlink { target: target.as_bytes() })),
+        Err(error) => cx.answer(Err(error.into())),
+    }
+}
+
+pub(super) fn renameat<'r>(
+    cx: &Context<'_>,
+    old: &[u8],
+    to: ninep::Fid,
+    new: &[u8],
+) -> io::Result<Reply<'r>> {
+    let from = directory(cx, old)?;
+    let to = cx.other_in_export(to)?;
+    let new = cx.name(&to.node, new)?;
+    cx.as_user()?;
+    rustix::fs::renameat(&from.fd, old, &to.node.fd, new)?;
+    Ok(Reply::Renameat)
+}
+
+/// Renames the file that a fid was walked to; the fid follows.
+pub(super) fn rename<'r>(
+    cx: &Context<'_>,
+    number: ninep::Fid,
+    to: ninep::Fid,
+    new: &[u8],
+) -> io::Result<Reply<'r>> {
+    cx.writable()?;
+    let fid = cx.fid();
+    let entry = entry_of(fid)?;
+    let to = cx.other_in_export(to)?;
+    let new = cx.name(&to.node, new)?;
+    cx.as_user()?;
+    check_entry(cx, entry)?;
+    rustix::fs::renameat(&entry.dir.fd, &entry.name[..], &to.node.fd, new)?;
+    if matches!(fid.role, Role::Path) {
+        let entry = Some(Entry { dir: to.node.clone(), name: new.into() });
+        let (user, node) = (fid.user.clone(), fid.node.clone());
+        let moved = Fid::new(user, node, entry, Role::Path, fid.subject());
+        // The fid may have been clunked meanwhile; the rename is done all the same.
+        let _ = cx.put_fid(number, moved, Some(fid));
+    }
+    Ok(Reply::Rename)
+}
+
+pub(super) fn unlinkat<'r>(cx: &Context<'_>, name: &[u8], flags: u32) -> io::Result<Reply<'r>> {
+    let dir = directory(cx, name)?;
+    if flags & !REMOVE_DIR != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    cx.as_user()?;
+    let how = if flags & REMOVE_DIR != 0 { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    rustix::fs::unlinkat(&dir.fd, name, how)?;
+    Ok(Reply::Unlinkat)
+}
+
+/// Removes the file that a fid was walked to. The fid is gone whatever comes of it.
+pub(super) fn remove<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
+    cx.take_fid(number);
+    cx.server.give_back_locks(cx.fid());
+    cx.writable()?;
+    let entry = entry_of(cx.fid())?;
+    cx.as_user()?;
+    check_entry(cx, entry)?;
+    let dir = cx.fid().node.kind == FileType::Directory;
+    let how = if dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    rustix::fs::unlinkat(&entry.dir.fd, &entry.name[..], how)?;
+    Ok(Reply::Remove)
+}
+
+/// The fid's directory, in which `name` may be made or removed.
+fn directory<'c>(cx: &Context<'c>, name: &[u8]) -> io::Result<&'c Node> {
+    let dir = &cx.fid().node;
+    cx.name(dir, name)?;
+    cx.writable()?;
+    Ok(dir)
+}
+
+fn entry_of(fid: &Fid) -> io::Result<&Entry> {
+    // The root of an export cannot be renamed or removed from inside.
+    fid.entry.as_ref().ok_or_else(|| Errno::BUSY.into())
+}
+
+/// Another file may have taken the name since the walk: it is not the one that was meant.
+fn check_entry(cx: &Context<'_>, entry: &Entry) -> io::Result<()> {
+    let there = entry.dir.look_up(&entry.name, &cx.fid().user.export)?;
+    if there.same_file(&cx.fid().node) { Ok(()) } else { Err(Errno::NOENT.into()) }
+}

@@ -1,0 +1,132 @@
+//! Tlopen and Tlcreate.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use ninep::Reply;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::Context;
+use crate::export::{self, Node};
+use crate::fids::{Entry, Fid, Role};
+use crate::writes::WriteFile;
+
+/// Opens a walked fid: the kernel checks the user's permission on the file itself.
+pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::Result<Reply<'r>> {
+    let fid = cx.fid();
+    if fid.is_open() {
+        return Err(Errno::BADF.into());
+    }
+    let flags = from_wire(flags)?;
+    let dir = match fid.node.kind {
+        FileType::Directory => true,
+        FileType::RegularFile if flags.contains(OFlags::DIRECTORY) => {
+            return Err(Errno::NOTDIR.into());
+        }
+        FileType::RegularFile => false,
+        FileType::Symlink => return Err(Errno::LOOP.into()),
+        // Opening a device or a FIFO would act on the server's own machine; the
+        // client's kernel opens its own.
+        _ => return Err(Errno::NXIO.into()),
+    };
+    if writes(flags) {
+        cx.writable()?;
+    }
+    cx.as_user()?;
+    let fd = fid.node.reopen(flags)?;
+    let node = Node::new(fd, Some(fid.user.export.root.dev))?;
+    let qid = node.qid;
+    let subject = fid.user.subject_of(&node, fid.subject());
+    let role = if dir { Role::Dir(Mutex::new(())) } else { file(flags) };
+    let new = Fid::new(fid.user.clone(), node.into(), fid.entry.clone(), role, subject);
+    cx.put_fid(number, new, Some(fid))?;
+    Ok(Reply::Lopen { qid, iounit: 0 })
+}
+
+/// Creates a file in the fid's directory and turns the fid into it. Where the file
+/// exists and O_EXCL is not asked for, another client won the race: it is opened.
+pub(super) fn create<'r>(
+    cx: &Context<'_>,
+    number: ninep::Fid,
+    name: &[u8],
+    (flags, mode, gid): (u32, u32, u32),
+) -> io::Result<Reply<'r>> {
+    let fid = cx.fid();
+    if fid.is_open() {
+        return Err(Errno::BADF.into());
+    }
+    let name = cx.name(&fid.node, name)?;
+    cx.writable()?;
+    let flags = from_wire(flags)?;
+    cx.as_creator(gid)?;
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    // Never blocks on, nor acts on, a device or FIFO that somebody put there.
+    let all = flags | OFlags::CREATE | OFlags::NONBLOCK;
+    let fd = export::open_at(&fid.node, name, all, mode)?;
+    let node = Node::new(fd, Some(fid.user.export.root.dev))?;
+    if node.kind != FileType::RegularFile {
+        return Err(Errno::NXIO.into());
+    }
+    let qid = node.qid;
+    let subject = fid.user.subject_of(&node, fid.subject());
+    let entry = Some(Entry { dir: fid.node.clone(), name: name.into() });
+    let new = Fid::new(fid.user.clone(), node.into(), entry, file(flags), subject);
+    cx.put_fid(number, new, Some(fid))?;
+    Ok(Reply::Lcreate { qid, iounit: 0 })
+}
+
+fn file(flags: OFlags) -> Role {
+    Role::File {
+        flags,
+        writing: WriteFile::default(),
+        owners: Mutex::default(),
+        last: AtomicU64::new(u64::MAX),
+    }
+}
+
+fn writes(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
+}
+
+/// The wire's flags are those of x86, whatever this machine is. Left out: O_DIRECT
+/// (the write mode decides), O_APPEND (every write says its offset; appending to
+/// what the server has would put it elsewhere), and what concerns terminals and
+/// descriptors of the client.
+fn from_wire(wire: u32) -> io::Result<OFlags> {
+    use ninep::open;
+    let mut flags = match wire & open::ACCESS_MASK {
+        open::RDONLY => OFlags::RDONLY,
+        open::WRONLY => OFlags::WRONLY,
+        open::RDWR => OFlags::RDWR,
+        _ => return Err(Errno::INVAL.into()),
+    };
+    let all = [
+        (open::EXCL, OFlags::EXCL),
+        (open::TRUNC, OFlags::TRUNC),
+        (open::DSYNC, OFlags::DSYNC),
+        (open::SYNC, OFlags::SYNC),
+        (open::DIRECTORY, OFlags::DIRECTORY),
+        (open::NOATIME, OFlags::NOATIME),
+    ];
+    for (bit, flag) in all {
+        if wire & bit != 0 {
+            flags |= flag;
+        }
+    }
+    Ok(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_belong_to_the_client_are_left_out() {
+        use ninep::open;
+        let wire = open::RDWR | open::DIRECT | open::APPEND | open::TRUNC | open::LARGEFILE;
+        assert_eq!(from_wire(wire).unwrap(), OFlags::RDWR | OFlags::TRUNC);
+        assert_eq!(from_wire(3).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    }
+}

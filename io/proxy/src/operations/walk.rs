@@ -1,0 +1,76 @@
+//! Twalk and Tclunk.
+
+use std::io;
+use std::sync::Arc;
+
+use ninep::{Names, Qids, Reply};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::{Context, xattr};
+use crate::export::Node;
+use crate::fids::{Entry, Fid, Role};
+
+/// Looks names up one below the other. Some found: their qids, and no new fid.
+pub(super) fn walk<'r>(
+    cx: &Context<'_>,
+    number: ninep::Fid,
+    newfid: ninep::Fid,
+    names: Names<'_>,
+) -> io::Result<Reply<'r>> {
+    let fid = cx.fid();
+    if fid.is_open() {
+        return Err(Errno::BADF.into());
+    }
+    let export = &fid.user.export;
+    let wanted = names.len();
+    if wanted > 0 {
+        cx.as_user()?;
+    }
+    let (mut node, mut entry, mut qids) = (fid.node.clone(), fid.entry.clone(), Qids::new());
+    for name in names {
+        match step(&node, name, cx) {
+            Ok((next, reached)) => {
+                entry = reached.then(|| Entry { dir: node.clone(), name: name.into() });
+                node = next;
+                qids.push(node.qid);
+            }
+            Err(error) if qids.is_empty() => return Err(error),
+            Err(_) => return Ok(Reply::Walk { qids }),
+        }
+    }
+    if node.same_file(&export.root) {
+        entry = None;
+    }
+    let subject =
+        if wanted == 0 { fid.subject() } else { fid.user.subject_of(&node, fid.subject()) };
+    let new = Fid::new(fid.user.clone(), node, entry, Role::Path, subject);
+    cx.put_fid(newfid, new, (newfid == number).then_some(fid))?;
+    Ok(Reply::Walk { qids })
+}
+
+/// One name further; whether the name is one that the result can be removed by.
+fn step(node: &Arc<Node>, name: &[u8], cx: &Context<'_>) -> io::Result<(Arc<Node>, bool)> {
+    if node.kind != FileType::Directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    let export = &cx.fid().user.export;
+    match name {
+        b"" => Err(Errno::NOENT.into()),
+        b"." => Ok((node.clone(), false)),
+        b".." => Ok((Arc::new(node.parent(export)?), false)),
+        _ => Ok((Arc::new(node.look_up(name, export)?), true)),
+    }
+}
+
+/// Forgets a fid, whatever comes of it. An extended attribute that was being
+/// written is set now, and its error is the clunk's.
+pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
+    cx.take_fid(number);
+    cx.server.give_back_locks(cx.fid());
+    cx.server.retry_locks(cx.outbox);
+    if let Role::XattrWrite(write) = &cx.fid().role {
+        xattr::finish(cx, &write.lock().expect("not poisoned"))?;
+    }
+    Ok(Reply::Clunk)
+}

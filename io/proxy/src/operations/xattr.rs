@@ -1,0 +1,105 @@
+//! Txattrwalk and Txattrcreate, and reads and writes of the fids that they make.
+//!
+//! The Linux client removes an attribute by creating it with no bytes and
+//! XATTR_REPLACE, and sets an empty value with no bytes and other flags. So the
+//! flags tell the two apart, and an empty value with XATTR_REPLACE is a removal
+//! (docs/protocol.md).
+
+use std::io;
+use std::sync::Mutex;
+
+use ninep::{Reply, XATTR_CREATE, XATTR_REPLACE};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::Context;
+use crate::fids::{Fid, Role, XattrWrite};
+
+/// The kernel's own bounds for a value and for a list of names.
+const VALUE_MAX: usize = 64 << 10;
+const NAME_MAX: usize = 255;
+
+/// Reads a value, or with an empty name the list of names, for reads through `newfid`.
+pub(super) fn walk<'r>(cx: &Context<'_>, newfid: ninep::Fid, name: &[u8]) -> io::Result<Reply<'r>> {
+    let fid = cx.fid();
+    check_name(name)?;
+    cx.as_user()?;
+    let path = fid.node.proc_path();
+    let mut space = Vec::with_capacity(VALUE_MAX);
+    if name.is_empty() {
+        let into = rustix::buffer::spare_capacity(&mut space);
+        rustix::fs::listxattr(path.as_c_str(), into)?;
+    } else {
+        let into = rustix::buffer::spare_capacity(&mut space);
+        rustix::fs::getxattr(path.as_c_str(), name, into)?;
+    }
+    let size = space.len() as u64;
+    let role = Role::XattrRead(space.into_boxed_slice());
+    let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
+    cx.put_fid(newfid, new, None)?;
+    Ok(Reply::Xattrwalk { size })
+}
+
+/// Turns the fid into one to which the value is written, and set when it is clunked.
+pub(super) fn create<'r>(
+    cx: &Context<'_>,
+    number: ninep::Fid,
+    name: &[u8],
+    size: u64,
+    flags: u32,
+) -> io::Result<Reply<'r>> {
+    let fid = cx.fid();
+    cx.writable()?;
+    check_name(name)?;
+    if fid.is_open() {
+        return Err(Errno::BADF.into());
+    }
+    let known = flags & !(XATTR_CREATE | XATTR_REPLACE) == 0;
+    if name.is_empty() || !known {
+        return Err(Errno::INVAL.into());
+    }
+    let size = usize::try_from(size).ok().filter(|size| *size <= VALUE_MAX).ok_or(Errno::TOOBIG)?;
+    let write = XattrWrite { name: name.into(), size, flags, value: Vec::new() };
+    let role = Role::XattrWrite(Mutex::new(write));
+    let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
+    cx.put_fid(number, new, Some(fid))?;
+    Ok(Reply::Xattrcreate)
+}
+
+/// Takes a piece of the value, which must follow the one before.
+pub(super) fn write(write: &Mutex<XattrWrite>, offset: u64, data: &[u8]) -> io::Result<usize> {
+    let mut write = write.lock().expect("not poisoned");
+    let follows = offset == write.value.len() as u64;
+    if !follows || write.value.len() + data.len() > write.size {
+        return Err(Errno::INVAL.into());
+    }
+    write.value.extend_from_slice(data);
+    Ok(data.len())
+}
+
+/// Sets or removes the attribute, now that its fid is clunked.
+pub(super) fn finish(cx: &Context<'_>, write: &XattrWrite) -> io::Result<()> {
+    if write.value.len() != write.size {
+        return Err(Errno::INVAL.into());
+    }
+    cx.as_user()?;
+    let path = cx.fid().node.proc_path();
+    // It removes an ACL without any flag; an ACL of no bytes does not exist.
+    let acl = write.name.starts_with(b"system.posix_acl_");
+    if write.size == 0 && (write.flags == XATTR_REPLACE || acl) {
+        return match rustix::fs::removexattr(path.as_c_str(), &*write.name) {
+            Err(Errno::NODATA) if acl => Ok(()),
+            result => Ok(result?),
+        };
+    }
+    let flags = XattrFlags::from_bits_retain(write.flags);
+    Ok(rustix::fs::setxattr(path.as_c_str(), &*write.name, &write.value, flags)?)
+}
+
+fn check_name(name: &[u8]) -> io::Result<()> {
+    match name {
+        _ if name.len() > NAME_MAX => Err(Errno::RANGE.into()),
+        _ if name.contains(&0) => Err(Errno::INVAL.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,524 @@
+//! The proxy as a whole: what it serves, to whom, and its threads.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use api::Address;
+use model::{Nanos, RuleSet, Time};
+use rustc_hash::FxHashMap;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::config::Config;
+use crate::connection::{Bounds, Connection};
+use crate::credentials::{self, Users};
+use crate::crew::{self, Crew};
+use crate::export::Export;
+use crate::gate::{Clock, Target};
+use crate::intake::Arrivals;
+use crate::listen::Listener;
+use crate::locks::Locks;
+use crate::outbox::Outbox;
+use crate::record::Recorder;
+use crate::setup;
+use crate::worker::Worker;
+
+/// Blocked locks are tried again so often: a program of this machine may have let go.
+const LOCK_RETRY: Nanos = Nanos::from_millis(50);
+/// How often connections that have not attached are looked at.
+const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
+
+/// A running proxy.
+pub struct Server {
+    pub(crate) clock: Clock,
+    pub(crate) crew: Crew,
+    pub(crate) poll: OwnedFd,
+    pub(crate) locks: Locks,
+    pub(crate) users: Users,
+    wake: OwnedFd,
+    settings: RwLock<Arc<Config>>,
+    bounds: RwLock<Bounds>,
+    exports: RwLock<FxHashMap<String, Arc<Export>>>,
+    targets: RwLock<Vec<Arc<Target>>>,
+    rules: RwLock<Arc<RuleSet>>,
+    listeners: Mutex<Vec<Listener>>,
+    addresses: Vec<Address>,
+    connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
+    next_connection: AtomicU64,
+    /// Connections that may take input again.
+    resumed: Mutex<VecDeque<Arc<Connection>>>,
+    leader_outbox: Mutex<Option<Arc<Mutex<Outbox>>>>,
+    /// When the leader, now waiting for events, will wake by itself; 0 while it works.
+    armed: AtomicU64,
+    draining: AtomicBool,
+    housekeeping: AtomicU64,
+    recorder: Option<Recorder>,
+    thread_number: AtomicU64,
+    started: Instant,
+}
+
+/// Why a proxy cannot start, or not go on with a new configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration or a file that it names is wrong.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The rule file is wrong.
+    #[error("{0}")]
+    Rules(String),
+    /// The file of costs is wrong.
+    #[error("{0}")]
+    Costs(String),
+    /// A system call refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+        let what = what.into();
+        move |source| StartError::System { what, source }
+    }
+}
+
+/// Keys of the poll set that are no connections.
+pub(crate) const WAKE: u64 = 0;
+const FIRST_LISTENER: u64 = 1;
+const FIRST_CONNECTION: u64 = 1000;
+
+impl Server {
+    /// Opens the exports, listens, drops what privileges are not needed and begins to serve.
+    ///
+    /// # Errors
+    /// If the configuration names something that is not there or may not be used.
+    pub fn start(config: Config) -> Result<Arc<Server>, StartError> {
+        setup::raise_descriptor_limit(config.connections_max.into());
+        rustix::process::umask(rustix::fs::Mode::empty());
+        let clock = Clock::start();
+        let rules = setup::load_rules(&config)?;
+        let (exports, targets) = setup::open_exports(&config, &rules, clock, &[])?;
+        let system = |what: &str| StartError::system(what.to_owned());
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|e| system("cannot make a poll set")(e.into()))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| system("cannot make an event counter")(e.into()))?;
+        epoll::add(&poll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
+            .map_err(|e| system("cannot use the poll set")(e.into()))?;
+        let mut listeners = Vec::new();
+        for address in &config.listen {
+            let listener = Listener::bind(address)
+                .map_err(StartError::system(format!("cannot listen on {address}")))?;
+            let key = epoll::EventData::new_u64(FIRST_LISTENER + listeners.len() as u64);
+            epoll::add(&poll, &listener, key, epoll::EventFlags::IN)
+                .map_err(|e| system("cannot use the poll set")(e.into()))?;
+            listeners.push(listener);
+        }
+        let recorder = match &config.record {
+            None => None,
+            Some(path) => Some(
+                Recorder::start(path)
+                    .map_err(StartError::system(format!("cannot record to {}", path.display())))?,
+            ),
+        };
+        credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
+        let server = Arc::new(Server {
+            clock,
+            crew: Crew::new(config.takeover, config.threads_max as usize),
+            poll,
+            locks: Locks::default(),
+            users: Users::new(config.group_cache_time.to_duration()),
+            wake,
+            bounds: RwLock::new(setup::bounds(&config)),
+            addresses: listeners.iter().map(Listener::address).collect(),
+            settings: RwLock::new(Arc::new(config)),
+            exports: RwLock::new(exports),
+            targets: RwLock::new(targets),
+            rules: RwLock::new(rules),
+            listeners: Mutex::new(listeners),
+            connections: RwLock::default(),
+            next_connection: AtomicU64::new(FIRST_CONNECTION),
+            resumed: Mutex::default(),
+            leader_outbox: Mutex::default(),
+            armed: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            housekeeping: AtomicU64::new(0),
+            recorder,
+            thread_number: AtomicU64::new(0),
+            started: Instant::now(),
+        });
+        for _ in 0..2 {
+            server.crew.enlist();
+            server.start_worker().map_err(system("cannot start a thread"))?;
+        }
+        Ok(server)
+    }
+
+    /// The addresses that clients can connect to, with the ports that the system chose.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Puts a new configuration and its rule file in force: rules, exports, targets and
+    /// bounds. Listeners, threads, the API socket and the record stay as they are.
+    ///
+    /// # Errors
+    /// If anything in it is wrong; then nothing has changed.
+    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+        let rules = setup::load_rules(&config)?;
+        let old = self.targets.read().expect("not poisoned").clone();
+        let (exports, targets) = setup::open_exports(&config, &rules, self.clock, &old)?;
+        for target in &targets {
+            setup::apply(&config, target)?;
+        }
+        *self.bounds.write().expect("not poisoned") = setup::bounds(&config);
+        *self.settings.write().expect("not poisoned") = Arc::new(config);
+        *self.exports.write().expect("not poisoned") = exports;
+        *self.targets.write().expect("not poisoned") = targets;
+        self.set_rules(rules);
+        Ok(())
+    }
+
+    /// Puts other rules in force at once, for what is queued too.
+    pub fn set_rules(&self, rules: Arc<RuleSet>) {
+        *self.rules.write().expect("not poisoned") = rules.clone();
+        for target in self.targets.read().expect("not poisoned").iter() {
+            target.set_rules(rules.clone());
+        }
+        // A fid is bound to the directories of the rules that it was opened under.
+        for connection in self.connections() {
+            let session = connection.session.lock().expect("not poisoned");
+            for fid in session.fids.values() {
+                fid.set_subject(fid.user.subject_of(&fid.node, fid.subject()));
+            }
+        }
+        self.poke();
+    }
+
+    /// Stops taking connections and requests, answers what is in flight, and ends the
+    /// threads. Returns whether all was answered within `drain_timeout`.
+    pub fn drain(&self) -> bool {
+        self.draining.store(true, Ordering::SeqCst);
+        for listener in self.listeners.lock().expect("not poisoned").drain(..) {
+            let _ = epoll::delete(&self.poll, &listener);
+        }
+        for connection in self.connections() {
+            connection.session.lock().expect("not poisoned").pause(&connection, &self.poll);
+        }
+        let patience = self.settings().drain_timeout.to_duration();
+        let began = Instant::now();
+        let busy = |c: &Arc<Connection>| {
+            !c.session.lock().expect("not poisoned").tags.is_empty() || c.unsent() > 0
+        };
+        self.refuse_lock_waiters();
+        let drained = loop {
+            if !self.connections().iter().any(busy) {
+                break true;
+            }
+            if began.elapsed() > patience {
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        for connection in self.connections() {
+            self.close(&connection, &"the proxy ends");
+        }
+        self.crew.stop();
+        self.poke();
+        if let Some(recorder) = &self.recorder {
+            recorder.finish();
+        }
+        drained
+    }
+
+    // ---- what the workers need ----
+
+    pub(crate) fn settings(&self) -> Arc<Config> {
+        self.settings.read().expect("not poisoned").clone()
+    }
+
+    pub(crate) fn bounds(&self) -> Bounds {
+        *self.bounds.read().expect("not poisoned")
+    }
+
+    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+        self.rules.read().expect("not poisoned").clone()
+    }
+
+    pub(crate) fn export(&self, name: &str) -> Option<Arc<Export>> {
+        self.exports.read().expect("not poisoned").get(name).cloned()
+    }
+
+    pub(crate) fn exports(&self) -> Vec<Arc<Export>> {
+        let mut exports: Vec<_> =
+            self.exports.read().expect("not poisoned").values().cloned().collect();
+        exports.sort_by(|a, b| a.name.cmp(&b.name));
+        exports
+    }
+
+    pub(crate) fn target(&self, index: usize) -> Arc<Target> {
+        self.target_at(index).expect("targets are never removed")
+    }
+
+    pub(crate) fn target_at(&self, index: usize) -> Option<Arc<Target>> {
+        self.targets.read().expect("not poisoned").get(index).cloned()
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Arc<Target>> {
+        self.targets.read().expect("not poisoned").clone()
+    }
+
+    pub(crate) fn connection(&self, key: u64) -> Option<Arc<Connection>> {
+        self.connections.read().expect("not poisoned").get(&key).cloned()
+    }
+
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        self.connections.read().expect("not poisoned").values().cloned().collect()
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Leaves this outbox where a successor finds it; returns the predecessor's.
+    pub(crate) fn leader_outbox(&self, own: Arc<Mutex<Outbox>>) -> Option<Arc<Mutex<Outbox>>> {
+        let mut place = self.leader_outbox.lock().expect("not poisoned");
+        place.replace(own.clone()).filter(|old| !Arc::ptr_eq(old, &own))
+    }
+
+    /// Starts a thread if nobody could take over from the leader.
+    pub(crate) fn ensure_standby(self: &Arc<Server>) {
+        if self.crew.lacks_standby()
+            && let Err(error) = self.start_worker()
+        {
+            tracing::error!(%error, "cannot start a thread; a slow backend call may delay others");
+        }
+    }
+
+    fn start_worker(self: &Arc<Server>) -> io::Result<()> {
+        let server = self.clone();
+        let number = self.thread_number.fetch_add(1, Ordering::Relaxed);
+        crew::start_thread(number as usize, move || Worker::new(server).run())
+    }
+
+    /// How long the leader may wait for events; from here on it can be poked.
+    pub(crate) fn before_poll(&self) -> Option<Timespec> {
+        let now = self.clock.now();
+        let mut until = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
+        if self.connections.read().expect("not poisoned").is_empty() {
+            until = Time::MAX;
+        }
+        if self.locks.any_waiting() {
+            until = until.min(now + LOCK_RETRY);
+        }
+        self.armed.store(until.as_nanos(), Ordering::SeqCst);
+        let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
+        for target in self.targets.read().expect("not poisoned").iter() {
+            work |= target.has_work();
+            until = target.next_deadline().map_or(until, |deadline| until.min(deadline));
+        }
+        if work {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        self.armed.store(until.as_nanos(), Ordering::SeqCst);
+        let wait = until.since(now).get();
+        let (secs, nanos) = (wait / 1_000_000_000, wait % 1_000_000_000);
+        (until < Time::MAX).then_some(Timespec { tv_sec: secs as i64, tv_nsec: nanos as i64 })
+    }
+
+    /// The leader is awake: does what is due by the clock.
+    pub(crate) fn after_poll(&self, outbox: &Mutex<Outbox>) {
+        self.armed.store(0, Ordering::SeqCst);
+        if self.locks.any_waiting() {
+            self.retry_locks(outbox);
+        }
+        let now = self.clock.now();
+        if now.as_nanos() < self.housekeeping.load(Ordering::Relaxed) {
+            return;
+        }
+        self.housekeeping.store((now + HOUSEKEEPING).as_nanos(), Ordering::Relaxed);
+        let patience = self.settings().attach_timeout.to_duration();
+        for connection in self.connections() {
+            let attached = connection.session.lock().expect("not poisoned").attached;
+            if !attached && connection.since.elapsed() > patience {
+                self.close(&connection, &format_args!("no attach within {patience:?}"));
+            }
+        }
+    }
+
+    /// Wakes the leader if something that waits is due before it would wake by itself.
+    pub(crate) fn wake_for_deadline(&self) {
+        let armed = self.armed.load(Ordering::SeqCst);
+        if armed == 0 {
+            return;
+        }
+        let due = |target: &Arc<Target>| {
+            target.has_work() || target.next_deadline().is_some_and(|d| d.as_nanos() < armed)
+        };
+        if self.targets.read().expect("not poisoned").iter().any(due) {
+            self.poke();
+        }
+    }
+
+    /// Wakes the leader.
+    pub(crate) fn poke(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Takes input from a connection again.
+    pub(crate) fn resume(&self, connection: Arc<Connection>) {
+        self.resumed.lock().expect("not poisoned").push_back(connection);
+        if self.armed.load(Ordering::SeqCst) != 0 {
+            self.poke();
+        }
+    }
+
+    pub(crate) fn next_resumed(&self) -> Option<Arc<Connection>> {
+        self.resumed.lock().expect("not poisoned").pop_front()
+    }
+
+    /// An event that is not a connection's.
+    pub(crate) fn accept_or_wake(&self, key: u64) {
+        if key == WAKE {
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            return;
+        }
+        let listeners = self.listeners.lock().expect("not poisoned");
+        let Some(listener) = listeners.get((key - FIRST_LISTENER) as usize) else { return };
+        let settings = self.settings();
+        loop {
+            let (socket, peer) = match listener.accept(&settings) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => continue,
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    return;
+                }
+            };
+            let mut connections = self.connections.write().expect("not poisoned");
+            if connections.len() >= settings.connections_max as usize {
+                tracing::warn!(max = settings.connections_max, "too many connections");
+                continue;
+            }
+            let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+            let connection = Arc::new(Connection::new(id, socket, peer));
+            match connection.register(&self.poll) {
+                Ok(()) => drop(connections.insert(id, connection)),
+                Err(error) => tracing::warn!(%error, "cannot watch a connection"),
+            }
+        }
+    }
+
+    /// Reads a connection once; an error says why it must be closed.
+    pub(crate) fn read(
+        &self,
+        connection: &Arc<Connection>,
+        scratch: &mut [u8],
+        arrivals: &mut Arrivals,
+        outbox: &mut Outbox,
+    ) -> Result<(), String> {
+        let bounds = self.bounds();
+        let mut input = connection.input.lock().expect("not poisoned");
+        let mut session = connection.session.lock().expect("not poisoned");
+        if session.paused || connection.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut round = input.round(scratch);
+        let mut filled = false;
+        let result = loop {
+            if session.is_over(bounds, connection.unsent()) {
+                session.pause(connection, &self.poll);
+                break Ok(());
+            }
+            let next = match round.next(session.msize) {
+                Ok(next) => next,
+                Err(error) => break Err(error.to_string()),
+            };
+            if let Some(incoming) = next {
+                if let Err(why) = self.take_in(connection, &mut session, incoming, arrivals, outbox)
+                {
+                    break Err(why.to_string());
+                }
+                continue;
+            }
+            if filled {
+                break Ok(());
+            }
+            filled = true;
+            match round.fill(&connection.socket) {
+                Ok(None) => break Ok(()),
+                Ok(Some(0)) => break Err("closed by the peer".into()),
+                Ok(Some(count)) => {
+                    let all = connection.received.fetch_add(count as u64, Ordering::Relaxed);
+                    if !session.attached && all + count as u64 > bounds.before_attach as u64 {
+                        break Err(format!(
+                            "more than {} bytes before attach",
+                            bounds.before_attach
+                        ));
+                    }
+                }
+                Err(error) => break Err(error.to_string()),
+            }
+        };
+        self.hand_over(&mut session, arrivals);
+        result
+    }
+
+    /// Ends a connection and all it had under way.
+    pub(crate) fn close(&self, connection: &Arc<Connection>, why: &dyn fmt::Display) {
+        if connection.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::debug!(connection = connection.id, nid = %connection.peer.nid, "closed: {why}");
+        let _ = epoll::delete(&self.poll, &connection.socket);
+        self.connections.write().expect("not poisoned").remove(&connection.id);
+        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        let mut session = connection.session.lock().expect("not poisoned");
+        self.end_session(connection, &mut session);
+    }
+
+    /// Tries blocked locks again and answers those that were granted.
+    pub(crate) fn retry_locks(&self, outbox: &Mutex<Outbox>) {
+        for (waiter, result) in self.locks.retry() {
+            let mut outbox = outbox.lock().expect("not poisoned");
+            let batch = outbox.batch(&waiter.to);
+            match result {
+                Ok(()) => {
+                    let status = ninep::LockStatus::Success;
+                    batch.reply(waiter.to.tag, &ninep::Reply::Lock { status });
+                }
+                Err(error) => batch.error(waiter.to.tag, &error),
+            }
+        }
+    }
+
+    /// The proxy ends: who waits for a lock is told that it is taken, and may ask another.
+    fn refuse_lock_waiters(&self) {
+        let outbox = Mutex::new(Outbox::default());
+        for waiter in self.locks.take_waiting() {
+            let status = ninep::LockStatus::Blocked;
+            let mut outbox = outbox.lock().expect("not poisoned");
+            outbox.batch(&waiter.to).reply(waiter.to.tag, &ninep::Reply::Lock { status });
+        }
+        while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
+            batch.connection.clone().send(&mut batch, &self.poll, self.bounds());
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! From a configuration to what the server needs: rules, targets, exports, bounds.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use model::RuleSet;
+use rustc_hash::FxHashMap;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::ReadWriteFlags;
+use rustix::process::{Resource, Rlimit};
+use sched::{CostMode, Costs};
+
+use crate::config::{self, Config};
+use crate::connection::Bounds;
+use crate::costs_file::CostsFile;
+use crate::export::{Export, Node};
+use crate::gate::{Clock, Target};
+use crate::server::StartError;
+use crate::writes::{Backing, Writes};
+
+/// Device slots where nothing was measured: enough for any one disk, few enough that
+/// a request does not wait long behind those before it.
+const SLOTS_DEFAULT: u32 = 64;
+
+type Exports = FxHashMap<String, Arc<Export>>;
+
+/// The rules of the configuration's rule file; none without one.
+pub(crate) fn load_rules(config: &Config) -> Result<Arc<RuleSet>, StartError> {
+    let Some(path) = &config.rules else { return Ok(Arc::default()) };
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(StartError::system(format!("cannot read the rules {name}")))?;
+    let rules = RuleSet::parse(&text).map_err(|error| StartError::Rules(error.in_file(&name)))?;
+    Ok(Arc::new(rules))
+}
+
+/// Opens the exports and makes the targets that schedule them. Targets of `old` with
+/// the same name go on, with their queues and what they know of jobs.
+pub(crate) fn open_exports(
+    config: &Config,
+    rules: &Arc<RuleSet>,
+    clock: Clock,
+    old: &[Arc<Target>],
+) -> Result<(Exports, Vec<Arc<Target>>), StartError> {
+    let layout = config.layout()?;
+    let mut targets = old.to_vec();
+    let mut exports = Exports::default();
+    for export in &layout.exports {
+        let failed = |error: io::Error| {
+            let dir = export.dir.display();
+            StartError::system(format!("export {}: cannot open {dir}", export.name))(error)
+        };
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir =
+            rustix::fs::open(&export.dir, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        let known = &layout.targets[export.target];
+        let target = match targets.iter().find(|target| target.name == known.name) {
+            Some(target) => target.clone(),
+            None => {
+                let index = targets.len();
+                let target = make_target(config, known, &dir, (rules, clock, index))?;
+                targets.push(Arc::new(target));
+                targets[index].clone()
+            }
+        };
+        let path = rustix::fs::open(&export.dir, flags | OFlags::PATH, Mode::empty())
+            .map_err(|e| failed(e.into()))?;
+        let root = Arc::new(Node::new(path, None).map_err(failed)?);
+        let opened = Export {
+            name: export.name.clone(),
+            dir: export.dir.clone(),
+            readonly: export.readonly,
+            root,
+            target,
+            projid: crate::sys::project_id(dir.as_fd()),
+        };
+        exports.insert(export.name.clone(), Arc::new(opened));
+    }
+    Ok((exports, targets))
+}
+
+fn make_target(
+    config: &Config,
+    known: &config::Target,
+    dir: &OwnedFd,
+    (rules, clock, index): (&Arc<RuleSet>, Clock, usize),
+) -> Result<Target, StartError> {
+    let what = |what: &str| StartError::system(format!("target {}: {what}", known.name));
+    let backing = Backing::probe(dir.as_fd()).map_err(what("cannot probe its directory"))?;
+    let figures = Figures::of(config, known)?;
+    let writes = Writes::start(backing, figures.write_mode, known.dirty_budget)
+        .map_err(what("cannot start its write-back thread"))?;
+    let nowait = !backing.memory_fs && accepts_nowait(dir);
+    Ok(Target::new(index, figures.target, rules.clone(), nowait, writes, clock, config.schedule))
+}
+
+/// Puts what a new configuration says about a target in force.
+pub(crate) fn apply(config: &Config, target: &Target) -> Result<(), StartError> {
+    let Some(known) = config.target.iter().find(|known| known.name == target.name) else {
+        return Ok(());
+    };
+    let figures = Figures::of(config, known)?;
+    target.writes.set(figures.write_mode, known.dirty_budget);
+    target.with_dispatcher(|dispatcher, now| dispatcher.set_target(figures.target, now));
+    Ok(())
+}
+
+/// What is known of a target: measured, configured or built in.
+struct Figures {
+    target: sched::Target,
+    write_mode: Option<model::WriteMode>,
+}
+
+impl Figures {
+    fn of(config: &Config, known: &config::Target) -> Result<Figures, StartError> {
+        let measured = match &known.costs {
+            Some(path) => Some(load_costs(path)?),
+            None => None,
+        };
+        let slots = measured.as_ref().map(|measured| measured.slots_max);
+        let write_mode = known.write_mode.or(measured.as_ref().and_then(|m| m.write_mode));
+        let mut costs = measured.map_or_else(Costs::default, |measured| measured.costs);
+        if known.cost == config::CostMode::Bytes {
+            costs.mode = CostMode::Bytes;
+        }
+        let target = sched::Target {
+            name: known.name.clone(),
+            slots_max: known.slots_max.or(slots).unwrap_or(SLOTS_DEFAULT),
+            threads: threads(config),
+            costs,
+        };
+        Ok(Figures { target, write_mode })
+    }
+}
+
+fn load_costs(path: &Path) -> Result<CostsFile, StartError> {
+    CostsFile::load(path).map_err(|error| StartError::Costs(error.to_string()))
+}
+
+/// Threads that serve what the page cache can answer.
+fn threads(config: &Config) -> u32 {
+    match config.threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        threads => threads,
+    }
+}
+
+/// The bounds of each session.
+pub(crate) fn bounds(config: &Config) -> Bounds {
+    Bounds {
+        tags_max: config.tags_max as usize,
+        bytes_max: config.bytes_in_flight_max.get() as usize,
+        before_attach: config.bytes_before_attach.get() as usize,
+    }
+}
+
+/// Whether reads in this file system can be asked not to wait; tried on a nameless file.
+fn accepts_nowait(dir: &OwnedFd) -> bool {
+    let Ok(file) = crate::writes::nameless_file(dir.as_fd()) else {
+        // A read-only directory: on a file system that refuses, reads then go to the device lane.
+        return true;
+    };
+    let mut byte = [0];
+    let into = &mut [std::io::IoSliceMut::new(&mut byte)];
+    let read = rustix::io::preadv2(&file, into, 0, ReadWriteFlags::NOWAIT);
+    read != Err(rustix::io::Errno::OPNOTSUPP)
+}
+
+/// Lets the process have the descriptors that so many connections may need.
+pub(crate) fn raise_descriptor_limit(connections_max: u64) {
+    let wanted = 1024 * 1024 + connections_max;
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+    if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
+        // Not privileged, or more than the kernel allows: as much as there may be.
+        let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let _ = rustix::process::setrlimit(Resource::Nofile, most);
+    }
+}

@@ -1,0 +1,246 @@
+//! A request's way, on one screen: drain, enqueue, choose, perform, complete, answer.
+//!
+//! The leader first takes in what every readable connection has sent, so that the
+//! dispatcher sees the backlog and not the sockets, and then executes what the
+//! dispatcher chooses. It looks at the sockets again after a bounded time. What it
+//! cannot tell is how long a call to the backend will take: `crew` sees to that.
+
+use std::sync::{Arc, Mutex};
+
+use model::{Kind, Lane, Nanos, Time};
+use rustix::event::epoll;
+
+use crate::connection::{Connection, Sent};
+use crate::crew::{Call, Role};
+use crate::gate::{Finished, Running, Target};
+use crate::input::SCRATCH;
+use crate::intake::Arrivals;
+use crate::operations::{self, Context, Ending};
+use crate::outbox::Outbox;
+use crate::server::Server;
+
+/// The leader looks at the sockets again after so much work.
+const LOOK_AGAIN: Nanos = Nanos::from_micros(100);
+/// A call that usually takes longer than a hand-over costs is worth handing over for.
+const LONG_CALL: Nanos = Nanos::from_micros(50);
+/// Events taken from the poll set at once.
+const EVENTS: usize = 256;
+
+/// One thread of the proxy.
+pub(crate) struct Worker {
+    server: Arc<Server>,
+    outbox: Arc<Mutex<Outbox>>,
+    scratch: Vec<u8>,
+    arrivals: Arrivals,
+    events: Vec<epoll::Event>,
+    leads: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(server: Arc<Server>) -> Worker {
+        Worker {
+            server,
+            outbox: Arc::default(),
+            scratch: Vec::new(),
+            arrivals: Arrivals::default(),
+            events: Vec::with_capacity(EVENTS),
+            leads: false,
+        }
+    }
+
+    /// Until the proxy stops.
+    pub(crate) fn run(mut self) {
+        let clock = self.server.clock;
+        loop {
+            match self.server.crew.next_role(|| clock.now()) {
+                Role::Lead => self.lead(),
+                Role::Help => self.execute_all(None),
+                Role::Stop => return,
+            }
+            self.go_idle();
+        }
+    }
+
+    fn lead(&mut self) {
+        // Replies that the leader before us had ready when it got stuck.
+        if let Some(outbox) = self.server.leader_outbox(self.outbox.clone()) {
+            self.flush(&outbox);
+        }
+        self.server.ensure_standby();
+        self.scratch.resize(2 * SCRATCH, 0);
+        self.leads = true;
+        while self.leads && !self.server.crew.stopping() {
+            self.take_in();
+            if self.leads {
+                self.execute_all(Some(self.server.clock.now() + LOOK_AGAIN));
+            }
+        }
+        self.leads = false;
+    }
+
+    /// Waits for something to do, and takes in all there is.
+    fn take_in(&mut self) {
+        let timeout = self.server.before_poll();
+        self.events.clear();
+        let into = rustix::buffer::spare_capacity(&mut self.events);
+        let polled = epoll::wait(&self.server.poll, into, timeout.as_ref());
+        self.server.after_poll(&self.outbox);
+        if polled.is_err() {
+            return;
+        }
+        let events = std::mem::take(&mut self.events);
+        for event in &events {
+            let key = event.data.u64();
+            let Some(connection) = self.server.connection(key) else {
+                self.server.accept_or_wake(key);
+                continue;
+            };
+            let flags = event.flags;
+            if flags.contains(epoll::EventFlags::OUT) {
+                let bounds = self.server.bounds();
+                let sent = connection.send_rest(&self.server.poll, bounds);
+                self.after_send(&connection, sent);
+            }
+            if flags.intersects(!epoll::EventFlags::OUT) {
+                self.read(&connection);
+            }
+        }
+        self.events = events;
+        while let Some(connection) = self.server.next_resumed() {
+            self.read(&connection);
+        }
+    }
+
+    /// Reads a connection once and hands its requests to the dispatchers.
+    fn read(&mut self, connection: &Arc<Connection>) {
+        let server = &self.server;
+        let mut outbox = self.outbox.lock().expect("not poisoned");
+        let result = server.read(connection, &mut self.scratch, &mut self.arrivals, &mut outbox);
+        drop(outbox);
+        if let Err(why) = result {
+            self.server.close(connection, &why);
+        }
+        for (to, frame) in std::mem::take(&mut self.arrivals.attaches) {
+            let call = self.begin_call();
+            let result = operations::attach(&self.server, &to, frame.bytes());
+            self.end_call(call);
+            let mut outbox = self.outbox.lock().expect("not poisoned");
+            let batch = outbox.batch(&to);
+            match result {
+                Ok(reply) => batch.reply(to.tag, &reply),
+                Err(error) => batch.error(to.tag, &error),
+            }
+        }
+    }
+
+    /// Executes what the dispatchers choose: all of it, or as long as `until` and
+    /// while this thread leads.
+    fn execute_all(&mut self, until: Option<Time>) {
+        for at in 0.. {
+            let Some(target) = self.server.target_at(at) else { break };
+            let mut finished = None;
+            loop {
+                let Some(running) = target.next(finished.take()) else { break };
+                let started = running.started;
+                finished = self.execute(&target, running);
+                if self.outbox.lock().expect("not poisoned").is_full() {
+                    if let Some(finished) = finished.take() {
+                        target.finish(finished);
+                    }
+                    self.flush_own();
+                }
+                if self.leads && until.is_some_and(|until| started >= until) {
+                    break;
+                }
+            }
+            if let Some(finished) = finished {
+                target.finish(finished);
+            }
+        }
+        self.flush_own();
+    }
+
+    /// Executes one operation; `None` if it goes on waiting.
+    fn execute(&mut self, target: &Target, running: Running) -> Option<Finished> {
+        let call = self.before(target, &running);
+        let cx = Context { server: &self.server, running: &running, outbox: &self.outbox };
+        let ending = operations::perform(&cx);
+        if let Some(call) = call {
+            self.end_call(Some(call));
+        }
+        let served = match ending {
+            Ending::Missed => {
+                target.miss(running);
+                return None;
+            }
+            Ending::Held => running.asked.amount,
+            Ending::Answered { served, .. } => served,
+        };
+        let finished = running.finished(served);
+        if let (Some(recorder), Ending::Answered { errno, .. }) = (self.server.recorder(), ending) {
+            recorder.note(&running, served, errno, self.server.clock.now());
+        }
+        Some(finished)
+    }
+
+    /// Sees to it that a call which may wait keeps nobody else waiting.
+    fn before(&mut self, target: &Target, running: &Running) -> Option<Call> {
+        let (kind, lane) = (running.asked.kind, running.asked.lane);
+        let in_memory = kind == Kind::Read && (lane == Lane::Cached);
+        if in_memory {
+            return None;
+        }
+        if self.leads {
+            if target.usual(kind, lane) > LONG_CALL && target.has_work() {
+                self.flush_own();
+                self.leads = false;
+                self.server.crew.resign();
+                return None;
+            }
+            return self.server.crew.begin_call(running.started).into();
+        }
+        self.flush_own();
+        None
+    }
+
+    fn begin_call(&self) -> Option<Call> {
+        self.leads.then(|| self.server.crew.begin_call(self.server.clock.now()))
+    }
+
+    fn end_call(&mut self, call: Option<Call>) {
+        if let Some(call) = call {
+            self.leads = self.server.crew.end_call(call);
+        }
+    }
+
+    fn flush_own(&mut self) {
+        let outbox = self.outbox.clone();
+        self.flush(&outbox);
+    }
+
+    fn flush(&self, outbox: &Mutex<Outbox>) {
+        let bounds = self.server.bounds();
+        loop {
+            let Some(mut batch) = outbox.lock().expect("not poisoned").take() else { return };
+            let connection = batch.connection.clone();
+            let sent = connection.send(&mut batch, &self.server.poll, bounds);
+            self.after_send(&connection, sent);
+            outbox.lock().expect("not poisoned").give_back(batch.bytes);
+        }
+    }
+
+    fn after_send(&self, connection: &Arc<Connection>, sent: Sent) {
+        match sent {
+            Sent::Ok => {}
+            Sent::Resume => self.server.resume(connection.clone()),
+            Sent::Broken => self.server.close(connection, &"the peer is gone"),
+        }
+    }
+
+    /// Nothing more to do: sees that the leader wakes in time for what waits.
+    fn go_idle(&mut self) {
+        self.flush_own();
+        self.scratch = Vec::new();
+        self.server.wake_for_deadline();
+    }
+}
