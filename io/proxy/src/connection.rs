@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -44,8 +43,6 @@ pub(crate) struct Connection {
 /// Who is at the other end.
 pub(crate) struct Peer {
     pub(crate) nid: Nid,
-    /// The address, for a TCP peer.
-    pub(crate) address: Option<IpAddr>,
     /// The user, for a Unix-socket peer.
     pub(crate) uid: Option<u32>,
     /// Its word about groups counts.
@@ -60,6 +57,8 @@ pub(crate) struct Session {
     pub(crate) msize: u32,
     pub(crate) agreed: bool,
     pub(crate) attached: bool,
+    /// When it began to be without an attach, and how many bytes had come by then.
+    pub(crate) detached: (std::time::Instant, u64),
     pub(crate) fids: FxHashMap<u32, Arc<Fid>>,
     pub(crate) tags: FxHashMap<u16, InFlight>,
     /// (request, flush): flushes whose request is being executed.
@@ -117,7 +116,10 @@ pub(crate) struct Bounds {
     pub(crate) before_attach: usize,
 }
 
-const READ: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
+/// Turned off while a connection is paused; that its peer is gone is told all the same.
+const READ: epoll::EventFlags = epoll::EventFlags::IN;
+/// What is always told of.
+const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
 
 impl Connection {
     pub(crate) fn new(id: u64, socket: OwnedFd, peer: Peer) -> Connection {
@@ -138,7 +140,7 @@ impl Connection {
 
     /// Puts the connection into a poll set, to be told of input.
     pub(crate) fn register(&self, poll: &OwnedFd) -> io::Result<()> {
-        Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ)?)
+        Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | GONE)?)
     }
 
     /// Bytes that wait for the peer to read them.
@@ -289,12 +291,13 @@ impl Session {
             msize: MSIZE_MIN,
             agreed: false,
             attached: false,
+            detached: (std::time::Instant::now(), 0),
             fids: FxHashMap::default(),
             tags: FxHashMap::default(),
             flushes: Vec::new(),
             bytes: 0,
             paused: false,
-            interest: READ,
+            interest: READ | GONE,
         }
     }
 
@@ -318,16 +321,26 @@ impl Session {
         if self.flushes.is_empty() {
             return;
         }
+        for flush in self.flushes_of(&batch.answered) {
+            Reply::Flush.encode(flush, &mut batch.bytes);
+        }
+    }
+
+    /// Takes out the flushes that waited for these requests, in their order, and those
+    /// that waited for such a flush.
+    pub(crate) fn flushes_of(&mut self, answered: &[Tag]) -> Vec<Tag> {
+        let mut due = Vec::new();
         let mut flushes = std::mem::take(&mut self.flushes);
         flushes.retain(|(old, flush)| {
-            if !batch.answered.contains(old) {
-                return true;
+            let waits = !answered.contains(old) && !due.contains(old);
+            if !waits {
+                due.push(*flush);
             }
-            self.free(*flush);
-            Reply::Flush.encode(*flush, &mut batch.bytes);
-            false
+            waits
         });
         self.flushes = flushes;
+        due.iter().for_each(|flush| self.free(*flush));
+        due
     }
 
     /// Forgets a request that has been answered or cancelled.

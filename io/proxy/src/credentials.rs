@@ -105,8 +105,11 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 /// user attaches, never on the way of a request.
 pub(crate) struct Users {
     keep: Duration,
-    known: Mutex<BTreeMap<u32, (Instant, u32, Arc<[u32]>)>>,
+    known: Mutex<BTreeMap<u32, Known>>,
 }
+
+/// When it was asked, the primary group, all groups.
+type Known = (Instant, u32, Arc<[u32]>);
 
 impl Users {
     /// More users than this are not remembered.

@@ -138,8 +138,8 @@ impl Crew {
         self.rouse();
     }
 
-    /// Calls one idle thread to help. Returns whether a new thread should be started,
-    /// because nobody is idle and there may be more.
+    /// Calls one idle thread to help, if there is one. Returns whether a new thread
+    /// should be started instead, because nobody is idle and there may be more.
     pub(crate) fn call_help(&self) -> bool {
         let mut roster = self.roster.lock().expect("not poisoned");
         if roster.idle > roster.called {
@@ -232,7 +232,14 @@ pub(crate) fn start_thread(
     body: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<()> {
     let name = format!("sluice-{number}");
-    std::thread::Builder::new().name(name).stack_size(512 << 10).spawn(body).map(drop)
+    let whole = move || {
+        // Half a crew would hold its locks and slots for ever: better a proxy that is
+        // started again than one that hangs.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+            std::process::abort();
+        }
+    };
+    std::thread::Builder::new().name(name).stack_size(512 << 10).spawn(whole).map(drop)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! request that is under way keeps the one it began with.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use model::{Identity, PathSet};
@@ -14,6 +14,7 @@ use sched::SubjectId;
 use crate::credentials::Credentials;
 use crate::export::{Export, Node};
 use crate::locks::Owner;
+use crate::record::LastAccess;
 use crate::writes::WriteFile;
 
 /// One fid of one connection.
@@ -39,7 +40,7 @@ pub(crate) enum Role {
     /// Walked to, not opened.
     Path,
     /// An open file; `owners` are those whose locks were taken through it.
-    File { flags: OFlags, writing: WriteFile, owners: Mutex<Vec<Owner>>, last: AtomicU64 },
+    File { flags: OFlags, writing: WriteFile, owners: Mutex<Vec<Owner>>, last: LastAccess },
     /// An open directory. The lock keeps two reads from moving one cursor.
     Dir(Mutex<()>),
     /// The value of an extended attribute, or the list of their names, as it was at the walk.
@@ -63,6 +64,8 @@ pub(crate) struct User {
     pub(crate) identity: Identity,
     /// Interned subjects, one for each set of `path` directories met; held until the last fid goes.
     subjects: Mutex<BTreeMap<PathSet, SubjectId>>,
+    /// Its number in the trace that is being recorded; 0 before its first request.
+    pub(crate) traced: AtomicU32,
 }
 
 impl Fid {
@@ -92,7 +95,8 @@ impl Fid {
 
 impl User {
     pub(crate) fn new(export: Arc<Export>, credentials: Credentials, identity: Identity) -> User {
-        User { export, credentials, identity, subjects: Mutex::default() }
+        let (subjects, traced) = (Mutex::default(), AtomicU32::new(0));
+        User { export, credentials, identity, subjects, traced }
     }
 
     /// The subject of this user's requests on a file below the given directories.

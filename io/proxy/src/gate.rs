@@ -65,6 +65,17 @@ pub(crate) struct Running {
     pub(crate) started: Time,
 }
 
+/// What a target has waiting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    /// Something could be executed right now.
+    pub(crate) work: bool,
+    /// Requests that wait, for whatever reason.
+    pub(crate) queued: usize,
+    /// When a meter lets the next request go.
+    pub(crate) deadline: Option<Time>,
+}
+
 /// How a running operation ended.
 #[derive(Clone, Copy)]
 pub(crate) struct Finished {
@@ -277,17 +288,20 @@ impl Target {
 
     /// Whether something could be executed right now.
     pub(crate) fn has_work(&self) -> bool {
-        match &self.gate().order {
-            Order::Scheduled(dispatcher) => dispatcher.has_work(),
-            Order::Arrival(queue) => !queue.is_empty(),
-        }
+        self.outlook().work
     }
 
-    /// When a meter lets the next request go.
-    pub(crate) fn next_deadline(&self) -> Option<Time> {
+    /// What waits, and when it may go.
+    pub(crate) fn outlook(&self) -> Outlook {
         match &self.gate().order {
-            Order::Scheduled(dispatcher) => dispatcher.next_deadline(),
-            Order::Arrival(_) => None,
+            Order::Scheduled(dispatcher) => Outlook {
+                work: dispatcher.has_work(),
+                queued: dispatcher.queued(),
+                deadline: dispatcher.next_deadline(),
+            },
+            Order::Arrival(queue) => {
+                Outlook { work: !queue.is_empty(), queued: queue.len(), deadline: None }
+            }
         }
     }
 

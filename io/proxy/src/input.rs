@@ -75,7 +75,8 @@ impl Incoming<'_> {
 
 impl Input {
     /// Bytes kept between calls.
-    pub(crate) fn bytes(&self) -> usize {
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
         self.held.capacity() + self.partial.as_ref().map_or(0, |p| p.buffer.len())
     }
 

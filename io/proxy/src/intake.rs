@@ -8,6 +8,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use model::{Amount, Kind, Lane};
 use ninep::{DecodeError, LockKind, Reply, Request, Tag};
@@ -26,6 +27,24 @@ pub(crate) struct Arrivals {
     scheduled: Vec<(Operation, Asked)>,
     /// Tattach, by its frame.
     pub(crate) attaches: Vec<(ReplyTo, crate::buffers::Frame)>,
+    /// To be dropped where it may take its time.
+    pub(crate) leaving: Vec<Leaving>,
+}
+
+/// Files that nobody refers to any more. Dropping it closes them, which waits for
+/// the backend where the last use of a removed file ends or a close writes back:
+/// never while holding a lock.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Leaving {
+    fids: Vec<Arc<Fid>>,
+    operations: Vec<Operation>,
+}
+
+impl Leaving {
+    fn operation(cancelled: Operation) -> Leaving {
+        Leaving { fids: Vec::new(), operations: vec![cancelled] }
+    }
 }
 
 /// Why a connection must end.
@@ -63,19 +82,26 @@ impl Server {
         };
         match request {
             Request::Version { msize, version } => {
-                return self.begin(connection, session, (tag, msize, version), outbox);
+                // What came in the same reading must be in the queue to be taken out of it.
+                self.hand_over(session, arrivals);
+                let leaving = self.begin(connection, session, (tag, msize, version), outbox)?;
+                arrivals.leaving.push(leaving);
+                return Ok(());
             }
             _ if !session.agreed => {
                 return Err(Violation::NoVersion(ninep::frame_kind(bytes).unwrap_or(0)));
             }
             Request::Flush { oldtag } => {
                 self.admit(session, tag, None, 0)?;
-                self.flush(connection, session, oldtag, to(session), outbox);
+                self.hand_over(session, arrivals);
+                let cancelled = self.flush(connection, session, oldtag, to(session), outbox);
+                arrivals.leaving.extend(cancelled.map(Leaving::operation));
                 return Ok(());
             }
             Request::Auth { .. } => {
                 self.admit(session, tag, None, 0)?;
-                outbox.batch(&to(session)).error(tag, &Errno::OPNOTSUPP.into());
+                // ENOENT is what clients of diod take for "no authentication needed".
+                outbox.batch(&to(session)).error(tag, &Errno::NOENT.into());
                 return Ok(());
             }
             Request::Attach { .. } => {
@@ -163,11 +189,11 @@ impl Server {
         session: &mut Session,
         (tag, msize, version): (Tag, u32, &[u8]),
         outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+    ) -> Result<Leaving, Violation> {
         if msize < ninep::MSIZE_MIN {
             return Err(Violation::SmallMsize(msize));
         }
-        self.end_session(connection, session);
+        let leaving = self.end_session(connection, session);
         let answer = ninep::answer_version(version);
         session.epoch += 1;
         session.agreed = answer == ninep::VERSION;
@@ -176,15 +202,16 @@ impl Server {
         let to = ReplyTo { connection: connection.clone(), epoch: session.epoch, tag };
         let reply = Reply::Version { msize: session.msize, version: answer };
         outbox.batch(&to).reply(tag, &reply);
-        Ok(())
+        Ok(leaving)
     }
 
     /// Forgets a session: queued requests are cancelled, running ones go unanswered,
-    /// locks are given back and files closed.
-    pub(crate) fn end_session(&self, connection: &Connection, session: &mut Session) {
+    /// locks are given back; its files are closed by dropping what is returned.
+    pub(crate) fn end_session(&self, connection: &Connection, session: &mut Session) -> Leaving {
+        let mut leaving = Leaving::default();
         for (_, request) in session.tags.drain() {
             if let Some((target, id)) = request.request {
-                drop(self.target(target).cancel(id));
+                leaving.operations.extend(self.target(target).cancel(id));
             }
         }
         session.bytes = 0;
@@ -192,8 +219,14 @@ impl Server {
         self.locks.cancel_all(connection);
         for (_, fid) in session.fids.drain() {
             self.give_back_locks(&fid);
+            leaving.fids.push(fid);
         }
-        session.attached = false;
+        // Who never attached gains nothing by beginning again.
+        if std::mem::take(&mut session.attached) {
+            let received = connection.received.load(Ordering::Relaxed);
+            session.detached = (std::time::Instant::now(), received);
+        }
+        leaving
     }
 
     /// Gives back the locks taken through a fid, as closing it does.
@@ -205,7 +238,7 @@ impl Server {
     }
 
     /// Tflush: a request that still waits is gone at once; one that is being
-    /// executed is answered first.
+    /// executed is answered first. Returns what was taken out of a queue.
     fn flush(
         &self,
         connection: &Arc<Connection>,
@@ -213,31 +246,25 @@ impl Server {
         old: Tag,
         to: ReplyTo,
         outbox: &mut Outbox,
-    ) {
+    ) -> Option<Operation> {
         let known = old != to.tag && session.tags.contains_key(&old.0);
         let request = session.tags.get(&old.0).and_then(|known| known.request);
-        let cancelled = match request {
-            Some((target, id)) => self.target(target).cancel(id).is_some(),
-            None => false,
-        } || (known && self.locks.cancel(connection, old));
+        let operation = request.and_then(|(target, id)| self.target(target).cancel(id));
+        let cancelled = operation.is_some() || (known && self.locks.cancel(connection, old));
         if known && !cancelled {
             session.flushes.push((old, to.tag));
-            return;
+            return None;
         }
         if cancelled {
             session.free(old);
-            // Further flushes of the same request are answered in their order.
-            let mut flushes = std::mem::take(&mut session.flushes);
-            flushes.retain(|(waited, flush)| {
-                if *waited != old {
-                    return true;
-                }
-                outbox.batch(&ReplyTo { tag: *flush, ..to.clone() }).reply(*flush, &Reply::Flush);
-                false
-            });
-            session.flushes = flushes;
+            // Earlier flushes of the same request are answered first.
+            for flush in session.flushes_of(&[old]) {
+                let to = ReplyTo { tag: flush, ..to.clone() };
+                outbox.batch(&to).reply(flush, &Reply::Flush);
+            }
         }
         outbox.batch(&to).reply(to.tag, &Reply::Flush);
+        operation
     }
 }
 

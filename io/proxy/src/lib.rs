@@ -38,4 +38,6 @@ mod writes;
 
 pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
 pub use costs_file::{CostsFile, CostsFileError};
+pub use record::{Access, TraceError, TraceReader, TraceRecord, TraceRequest, TraceSubject};
 pub use server::{Server, StartError};
+pub use writes::{Alignment, Backing};

@@ -13,6 +13,9 @@ use model::Nid;
 use crate::config::Config;
 use crate::connection::Peer;
 
+/// The kernel cuts it to net.core.wmem_max.
+const UNIX_SEND_BYTES: usize = 4 << 20;
+
 /// One address that clients connect to.
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -63,14 +66,15 @@ impl Listener {
                 socket.set_nodelay(true)?;
                 let trusted = settings.trusts(address);
                 let nid = Nid::tcp(address);
-                Ok(Some((socket.into(), Peer { nid, address: Some(address), uid: None, trusted })))
+                Ok(Some((socket.into(), Peer { nid, uid: None, trusted })))
             }
             Listener::Unix(listener, _) => {
                 let (socket, _) = listener.accept()?;
                 socket.set_nonblocking(true)?;
+                // As much as any process may ask for: a long reply then takes fewer turns.
+                let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BYTES);
                 let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-                let peer =
-                    Peer { nid: Nid::local(), address: None, uid: Some(uid), trusted: uid == 0 };
+                let peer = Peer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
                 Ok(Some((socket.into(), peer)))
             }
         }

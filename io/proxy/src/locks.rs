@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ninep::{LockKind, Tag};
@@ -60,6 +61,8 @@ pub(crate) struct Waiter {
 #[derive(Default)]
 pub(crate) struct Locks {
     table: Mutex<Table>,
+    /// How many wait: looked at far more often than there are any.
+    waiting: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -134,6 +137,7 @@ impl Locks {
         let result = table.attempt(owner, wanted);
         if let (Ok(Grant::Blocked), Some(waiter)) = (&result, waiter) {
             table.waiting.push(waiter);
+            self.count(&table);
         }
         table.forget_if_empty(owner);
         result
@@ -175,6 +179,7 @@ impl Locks {
             Some(at) => drop(table.waiting.remove(at)),
             None => return false,
         }
+        self.count(&table);
         true
     }
 
@@ -182,6 +187,7 @@ impl Locks {
     pub(crate) fn cancel_all(&self, connection: &Connection) {
         let mut table = self.table.lock().expect("not poisoned");
         table.waiting.retain(|w| !std::ptr::eq(&*w.to.connection, connection));
+        self.count(&table);
     }
 
     /// Gives back all that an owner holds on a file, as closing it does.
@@ -209,17 +215,23 @@ impl Locks {
                 Err(error) => due.push((table.waiting.remove(at), Err(error))),
             }
         }
+        self.count(&table);
         due
     }
 
     /// Gives up all waiting; returns who waited.
     pub(crate) fn take_waiting(&self) -> Vec<Waiter> {
+        self.waiting.store(0, Ordering::Relaxed);
         std::mem::take(&mut self.table.lock().expect("not poisoned").waiting)
     }
 
     /// Whether anybody waits.
     pub(crate) fn any_waiting(&self) -> bool {
-        !self.table.lock().expect("not poisoned").waiting.is_empty()
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn count(&self, table: &Table) {
+        self.waiting.store(table.waiting.len(), Ordering::Relaxed);
     }
 }
 

@@ -59,10 +59,6 @@ impl Outbox {
         self.batches.len() >= BATCHES_MAX || self.batches.iter().any(full)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.batches.is_empty()
-    }
-
     /// Takes the oldest batch, to be sent.
     pub(crate) fn take(&mut self) -> Option<Batch> {
         self.batches.pop_front()

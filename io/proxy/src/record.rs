@@ -1,17 +1,245 @@
-//! placeholder
-use std::io;
+//! `--record`: a compact trace of every request, written beside the data path.
+//!
+//! ```text
+//!   worker ─► note ─► one of 16 shards ── chunk full ──► channel ─► writer thread ─► file
+//!   worker ─► note ─► (thread's own)  ◄─ empty chunk ─────────────────┘ │
+//!                            ▲── chunk older than a second ─────────────┘
+//! ```
+//!
+//! A request costs its thread an uncontended lock and some twenty bytes in memory. No
+//! thread ever waits for the file: when the channel is full the chunk is dropped,
+//! counted, and the count goes into the file. Memory is bounded by the shards, the
+//! channel and the definitions that are not yet written. Definitions of subjects and
+//! classes are never dropped: a request that refers to one that has no room is.
+//!
+//! The format is docs/trace.md; [`TraceReader`] reads it.
+
+mod access;
+mod format;
+mod reader;
+mod subjects;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use model::{Amount, Time};
+use model::{Amount, Kind, Time};
+use ninep::Request;
+use rustc_hash::FxHashSet;
 
+use crate::fids::{Fid, Role};
 use crate::gate::Running;
+use format::Chunk;
+use subjects::Definitions;
+use writer::{Message, Writer};
 
-pub(crate) struct Recorder;
+pub use access::Access;
+pub(crate) use access::LastAccess;
+pub use format::TraceRequest;
+pub use reader::{TraceError, TraceReader, TraceRecord, TraceSubject};
+
+/// Writes a trace of every request while the proxy runs.
+pub(crate) struct Recorder {
+    shared: Arc<Shared>,
+    to_writer: SyncSender<Message>,
+    /// Disconnected once the writer has written everything and ended.
+    writer_ended: Mutex<Receiver<()>>,
+}
+
+/// What the workers and the writer thread share.
+struct Shared {
+    shards: [Shard; SHARDS],
+    /// Requests that are not in the file and never will be.
+    lost: AtomicU64,
+    definitions: Mutex<Definitions>,
+    /// Empty chunks, to be filled again.
+    spare: Mutex<Vec<Chunk>>,
+}
+
+/// The chunk that some of the threads fill; on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Shard(Mutex<Filling>);
+
+#[derive(Default)]
+struct Filling {
+    chunk: Chunk,
+    /// The writer has seen this chunk before: it is half a second old.
+    seen: bool,
+    /// Classes whose definition was asked for, by target and number.
+    classes: FxHashSet<(usize, u64)>,
+}
+
+/// More threads than this share shards; they seldom are at the same place at once.
+const SHARDS: usize = 16;
+/// Full chunks that wait for the writer: 4 MiB, some 200,000 requests.
+const WAITING_MAX: usize = 64;
+/// Classes that a shard remembers having asked for; beyond, it forgets and asks again.
+const CLASSES_MAX: usize = 8192;
+/// How long the end of the proxy waits for a disk that hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Recorder {
-    pub(crate) fn start(_path: &Path) -> io::Result<Recorder> {
-        Ok(Recorder)
+    /// Begins a trace in a new file, readable by its owner only: it says who did what.
+    pub(crate) fn start(path: &Path) -> io::Result<Recorder> {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(&format::file_header())?;
+        let (recorder, writer) = Recorder::new(file, WAITING_MAX);
+        let run = move || {
+            // The thread starts before the proxy drops what it does not need.
+            if let Err(error) = crate::credentials::drop_capabilities() {
+                tracing::error!(%error, "the recorder cannot drop capabilities");
+            }
+            writer.run();
+        };
+        std::thread::Builder::new().name("sluice-record".into()).spawn(run)?;
+        Ok(recorder)
     }
-    pub(crate) fn note(&self, _running: &Running, _served: Amount, _errno: u32, _now: Time) {}
-    pub(crate) fn finish(&self) {}
+
+    /// A recorder and its writer, which has yet to run; `file` stands after its header.
+    fn new(file: File, waiting_max: usize) -> (Recorder, Writer) {
+        let shared = Arc::new(Shared {
+            shards: Default::default(),
+            lost: AtomicU64::new(0),
+            definitions: Mutex::default(),
+            spare: Mutex::default(),
+        });
+        let (to_writer, from_workers) = sync_channel(waiting_max);
+        let (ended, writer_ended) = sync_channel(0);
+        let writer = Writer::new(file, shared.clone(), from_workers, ended);
+        (Recorder { shared, to_writer, writer_ended: Mutex::new(writer_ended) }, writer)
+    }
+
+    /// Takes a request down that was answered with `errno` at `now`.
+    pub(crate) fn note(&self, running: &Running, served: Amount, errno: u32, now: Time) {
+        let fid = &running.operation.fid;
+        let Some(subject) = self.shared.subject(&fid.user, now) else {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let asked = running.asked;
+        let request = TraceRequest {
+            subject,
+            class: running.class.map(|class| class.to_bits()),
+            kind: asked.kind,
+            lane: asked.lane,
+            access: access(running, fid, served),
+            arrived: running.started.before(running.queued),
+            queued: running.queued,
+            service: now.since(running.started),
+            asked: asked.amount.bytes,
+            served,
+            errno,
+        };
+        let mut filling = self.shared.filling();
+        if let Some(class) = request.class {
+            let target = &fid.user.export.target;
+            if filling.is_new_class(target.index, class) {
+                self.shared.want_class(target, class);
+            }
+        }
+        self.push(&mut filling, &request);
+    }
+
+    /// Writes what the shards hold and ends the file. Requests noted later are not in it.
+    pub(crate) fn finish(&self) {
+        // If the channel is full the writer finds the shards empty all the same: it
+        // looks again while it waits, and ends when nobody could send any more.
+        let mut asked = self.to_writer.try_send(Message::End);
+        let ended = self.writer_ended.lock().expect("not poisoned");
+        let began = std::time::Instant::now();
+        while began.elapsed() < PATIENCE {
+            match ended.recv_timeout(Duration::from_millis(10)) {
+                Err(RecvTimeoutError::Disconnected) => return,
+                _ if asked.is_err() => asked = self.to_writer.try_send(Message::End),
+                _ => {}
+            }
+        }
+        tracing::error!("the trace lacks its end: its disk does not answer");
+    }
+
+    fn push(&self, filling: &mut Filling, request: &TraceRequest) {
+        if !filling.chunk.has_room() {
+            let full = filling.replace_chunk(self.shared.spare_chunk());
+            match self.to_writer.try_send(Message::Chunk(full)) {
+                Ok(()) => {}
+                Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
+                    if let Message::Chunk(chunk) = message {
+                        self.shared.drop_chunk(chunk);
+                    }
+                }
+            }
+        }
+        filling.chunk.push(request);
+    }
+}
+
+impl Shared {
+    /// The shard of the calling thread.
+    fn filling(&self) -> MutexGuard<'_, Filling> {
+        thread_local! {
+            static NUMBER: usize = {
+                static NEXT: AtomicUsize = AtomicUsize::new(0);
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            };
+        }
+        let shard = &self.shards[NUMBER.with(|number| *number) % SHARDS];
+        shard.0.lock().expect("not poisoned")
+    }
+
+    fn spare_chunk(&self) -> Chunk {
+        let spare = self.spare.lock().expect("not poisoned").pop();
+        spare.unwrap_or_else(Chunk::allocate)
+    }
+
+    fn give_back(&self, mut chunk: Chunk) {
+        chunk.clear();
+        let mut spare = self.spare.lock().expect("not poisoned");
+        if spare.len() < SHARDS {
+            spare.push(chunk);
+        }
+    }
+
+    fn drop_chunk(&self, chunk: Chunk) {
+        self.lost.fetch_add(chunk.count().into(), Ordering::Relaxed);
+        self.give_back(chunk);
+    }
+}
+
+impl Filling {
+    fn replace_chunk(&mut self, empty: Chunk) -> Chunk {
+        self.seen = false;
+        std::mem::replace(&mut self.chunk, empty)
+    }
+
+    /// Whether a class was not met before, as far as is remembered.
+    fn is_new_class(&mut self, target: usize, class: u64) -> bool {
+        if self.classes.len() >= CLASSES_MAX {
+            self.classes.clear();
+        }
+        self.classes.insert((target, class))
+    }
+}
+
+/// How a read or write of a file follows the last one through its fid.
+fn access(running: &Running, fid: &Fid, served: Amount) -> Option<Access> {
+    let Role::File { last, .. } = &fid.role else { return None };
+    if !matches!(running.asked.kind, Kind::Read | Kind::Write) {
+        return None;
+    }
+    match Request::decode(running.operation.frame.bytes()) {
+        Ok((_, Request::Read { offset, .. } | Request::Write { offset, .. })) => {
+            Some(last.follow(offset, served.bytes.get()))
+        }
+        _ => None,
+    }
 }

@@ -56,9 +56,11 @@ pub struct Server {
     armed: AtomicU64,
     draining: AtomicBool,
     housekeeping: AtomicU64,
+    lock_retry: AtomicU64,
     recorder: Option<Recorder>,
     thread_number: AtomicU64,
-    started: Instant,
+    /// More than one thread may serve what the page cache can answer.
+    pub(crate) parallel: bool,
 }
 
 /// Why a proxy cannot start, or not go on with a new configuration.
@@ -105,7 +107,6 @@ impl Server {
         rustix::process::umask(rustix::fs::Mode::empty());
         let clock = Clock::start();
         let rules = setup::load_rules(&config)?;
-        let (exports, targets) = setup::open_exports(&config, &rules, clock, &[])?;
         let system = |what: &str| StartError::system(what.to_owned());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|e| system("cannot make a poll set")(e.into()))?;
@@ -122,6 +123,9 @@ impl Server {
                 .map_err(|e| system("cannot use the poll set")(e.into()))?;
             listeners.push(listener);
         }
+        // Before any thread is started: each keeps what it began with.
+        credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
+        let (exports, targets) = setup::open_exports(&config, &rules, clock, &[])?;
         let recorder = match &config.record {
             None => None,
             Some(path) => Some(
@@ -129,7 +133,7 @@ impl Server {
                     .map_err(StartError::system(format!("cannot record to {}", path.display())))?,
             ),
         };
-        credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
+        let parallel = setup::threads(&config) > 1;
         let server = Arc::new(Server {
             clock,
             crew: Crew::new(config.takeover, config.threads_max as usize),
@@ -151,9 +155,10 @@ impl Server {
             armed: AtomicU64::new(0),
             draining: AtomicBool::new(false),
             housekeeping: AtomicU64::new(0),
+            lock_retry: AtomicU64::new(0),
             recorder,
             thread_number: AtomicU64::new(0),
-            started: Instant::now(),
+            parallel,
         });
         for _ in 0..2 {
             server.crew.enlist();
@@ -292,10 +297,6 @@ impl Server {
         self.draining.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn uptime(&self) -> Duration {
-        self.started.elapsed()
-    }
-
     /// Leaves this outbox where a successor finds it; returns the predecessor's.
     pub(crate) fn leader_outbox(&self, own: Arc<Mutex<Outbox>>) -> Option<Arc<Mutex<Outbox>>> {
         let mut place = self.leader_outbox.lock().expect("not poisoned");
@@ -308,6 +309,15 @@ impl Server {
             && let Err(error) = self.start_worker()
         {
             tracing::error!(%error, "cannot start a thread; a slow backend call may delay others");
+        }
+    }
+
+    /// Calls another thread to help execute what waits, if there are processors for it.
+    pub(crate) fn call_help(self: &Arc<Server>) {
+        if self.crew.call_help()
+            && let Err(error) = self.start_worker()
+        {
+            tracing::error!(%error, "cannot start a thread");
         }
     }
 
@@ -325,13 +335,14 @@ impl Server {
             until = Time::MAX;
         }
         if self.locks.any_waiting() {
-            until = until.min(now + LOCK_RETRY);
+            until = until.min(Time::from_nanos(self.lock_retry.load(Ordering::Relaxed)));
         }
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
         for target in self.targets.read().expect("not poisoned").iter() {
-            work |= target.has_work();
-            until = target.next_deadline().map_or(until, |deadline| until.min(deadline));
+            let outlook = target.outlook();
+            work |= outlook.work;
+            until = outlook.deadline.map_or(until, |deadline| until.min(deadline));
         }
         if work {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
@@ -345,18 +356,22 @@ impl Server {
     /// The leader is awake: does what is due by the clock.
     pub(crate) fn after_poll(&self, outbox: &Mutex<Outbox>) {
         self.armed.store(0, Ordering::SeqCst);
-        if self.locks.any_waiting() {
+        let now = self.clock.now();
+        let retry = now.as_nanos() >= self.lock_retry.load(Ordering::Relaxed);
+        if self.locks.any_waiting() && retry {
+            self.lock_retry.store((now + LOCK_RETRY).as_nanos(), Ordering::Relaxed);
             self.retry_locks(outbox);
         }
-        let now = self.clock.now();
         if now.as_nanos() < self.housekeeping.load(Ordering::Relaxed) {
             return;
         }
         self.housekeeping.store((now + HOUSEKEEPING).as_nanos(), Ordering::Relaxed);
         let patience = self.settings().attach_timeout.to_duration();
         for connection in self.connections() {
-            let attached = connection.session.lock().expect("not poisoned").attached;
-            if !attached && connection.since.elapsed() > patience {
+            let session = connection.session.lock().expect("not poisoned");
+            let late = !session.attached && session.detached.0.elapsed() > patience;
+            drop(session);
+            if late {
                 self.close(&connection, &format_args!("no attach within {patience:?}"));
             }
         }
@@ -369,7 +384,8 @@ impl Server {
             return;
         }
         let due = |target: &Arc<Target>| {
-            target.has_work() || target.next_deadline().is_some_and(|d| d.as_nanos() < armed)
+            let outlook = target.outlook();
+            outlook.work || outlook.deadline.is_some_and(|d| d.as_nanos() < armed)
         };
         if self.targets.read().expect("not poisoned").iter().any(due) {
             self.poke();
@@ -440,6 +456,11 @@ impl Server {
         if session.paused || connection.closed.load(Ordering::Acquire) {
             return Ok(());
         }
+        if self.is_draining() {
+            // Replies that left have let it go on.
+            session.pause(connection, &self.poll);
+            return Ok(());
+        }
         let mut round = input.round(scratch);
         let mut filled = false;
         let result = loop {
@@ -467,7 +488,8 @@ impl Server {
                 Ok(Some(0)) => break Err("closed by the peer".into()),
                 Ok(Some(count)) => {
                     let all = connection.received.fetch_add(count as u64, Ordering::Relaxed);
-                    if !session.attached && all + count as u64 > bounds.before_attach as u64 {
+                    let before = (all + count as u64).saturating_sub(session.detached.1);
+                    if !session.attached && before > bounds.before_attach as u64 {
                         break Err(format!(
                             "more than {} bytes before attach",
                             bounds.before_attach
@@ -481,7 +503,7 @@ impl Server {
         result
     }
 
-    /// Ends a connection and all it had under way.
+    /// Ends a connection and all it had under way. Closing its files may take its time.
     pub(crate) fn close(&self, connection: &Arc<Connection>, why: &dyn fmt::Display) {
         if connection.closed.swap(true, Ordering::AcqRel) {
             return;
@@ -491,7 +513,9 @@ impl Server {
         self.connections.write().expect("not poisoned").remove(&connection.id);
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         let mut session = connection.session.lock().expect("not poisoned");
-        self.end_session(connection, &mut session);
+        let leaving = self.end_session(connection, &mut session);
+        drop(session);
+        drop(leaving);
     }
 
     /// Tries blocked locks again and answers those that were granted.

@@ -140,7 +140,7 @@ fn load_costs(path: &Path) -> Result<CostsFile, StartError> {
 }
 
 /// Threads that serve what the page cache can answer.
-fn threads(config: &Config) -> u32 {
+pub(crate) fn threads(config: &Config) -> u32 {
     match config.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         threads => threads,

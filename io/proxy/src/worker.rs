@@ -5,6 +5,7 @@
 //! dispatcher chooses. It looks at the sockets again after a bounded time. What it
 //! cannot tell is how long a call to the backend will take: `crew` sees to that.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use model::{Kind, Lane, Nanos, Time};
@@ -23,6 +24,11 @@ use crate::server::Server;
 const LOOK_AGAIN: Nanos = Nanos::from_micros(100);
 /// A call that usually takes longer than a hand-over costs is worth handing over for.
 const LONG_CALL: Nanos = Nanos::from_micros(50);
+/// The peer has closed or was reset.
+const GONE: epoll::EventFlags =
+    epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
+/// So many waiting requests keep a thread busy for longer than it takes to wake another.
+const HELP_BACKLOG: usize = 96;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;
 
@@ -62,20 +68,30 @@ impl Worker {
     }
 
     fn lead(&mut self) {
+        self.leads = true;
+        self.scratch.resize(2 * SCRATCH, 0);
+        let before = self.server.leader_outbox(self.outbox.clone());
+        self.server.ensure_standby();
         // Replies that the leader before us had ready when it got stuck.
-        if let Some(outbox) = self.server.leader_outbox(self.outbox.clone()) {
+        if let Some(outbox) = before {
             self.flush(&outbox);
         }
-        self.server.ensure_standby();
-        self.scratch.resize(2 * SCRATCH, 0);
-        self.leads = true;
         while self.leads && !self.server.crew.stopping() {
             self.take_in();
+            self.share_backlog();
             if self.leads {
                 self.execute_all(Some(self.server.clock.now() + LOOK_AGAIN));
             }
         }
         self.leads = false;
+    }
+
+    /// A deep backlog is worth another processor, which a thread must first be woken on.
+    fn share_backlog(&self) {
+        let deep = |target: &Arc<Target>| target.outlook().queued >= HELP_BACKLOG;
+        if self.server.parallel && self.server.targets().iter().any(deep) {
+            self.server.call_help();
+        }
     }
 
     /// Waits for something to do, and takes in all there is.
@@ -104,6 +120,10 @@ impl Worker {
             if flags.intersects(!epoll::EventFlags::OUT) {
                 self.read(&connection);
             }
+            // A paused connection is not read to its end, but its peer's end is one.
+            if flags.intersects(GONE) && connection.session.lock().expect("not poisoned").paused {
+                self.close(&connection, &"the peer is gone");
+            }
         }
         self.events = events;
         while let Some(connection) = self.server.next_resumed() {
@@ -118,7 +138,12 @@ impl Worker {
         let result = server.read(connection, &mut self.scratch, &mut self.arrivals, &mut outbox);
         drop(outbox);
         if let Err(why) = result {
-            self.server.close(connection, &why);
+            self.close(connection, &why);
+        }
+        if !self.arrivals.leaving.is_empty() {
+            let call = self.begin_call();
+            self.arrivals.leaving.clear();
+            self.end_call(call);
         }
         for (to, frame) in std::mem::take(&mut self.arrivals.attaches) {
             let call = self.begin_call();
@@ -142,8 +167,9 @@ impl Worker {
             loop {
                 let Some(running) = target.next(finished.take()) else { break };
                 let started = running.started;
-                finished = self.execute(&target, running);
-                if self.outbox.lock().expect("not poisoned").is_full() {
+                let flush;
+                (finished, flush) = self.execute(&target, running);
+                if flush {
                     if let Some(finished) = finished.take() {
                         target.finish(finished);
                     }
@@ -160,18 +186,18 @@ impl Worker {
         self.flush_own();
     }
 
-    /// Executes one operation; `None` if it goes on waiting.
-    fn execute(&mut self, target: &Target, running: Running) -> Option<Finished> {
+    /// Executes one operation; `None` if it goes on waiting. Whether to flush before more.
+    fn execute(&mut self, target: &Target, running: Running) -> (Option<Finished>, bool) {
         let call = self.before(target, &running);
-        let cx = Context { server: &self.server, running: &running, outbox: &self.outbox };
+        let flush = Cell::new(false);
+        let (server, outbox) = (&*self.server, &*self.outbox);
+        let cx = Context { server, running: &running, outbox, flush: &flush };
         let ending = operations::perform(&cx);
-        if let Some(call) = call {
-            self.end_call(Some(call));
-        }
         let served = match ending {
             Ending::Missed => {
+                self.end_call(call);
                 target.miss(running);
-                return None;
+                return (None, false);
             }
             Ending::Held => running.asked.amount,
             Ending::Answered { served, .. } => served,
@@ -180,7 +206,10 @@ impl Worker {
         if let (Some(recorder), Ending::Answered { errno, .. }) = (self.server.recorder(), ending) {
             recorder.note(&running, served, errno, self.server.clock.now());
         }
-        Some(finished)
+        // It may hold the last use of a file that was clunked: closing is part of the call.
+        drop(running);
+        self.end_call(call);
+        (Some(finished), flush.get())
     }
 
     /// Sees to it that a call which may wait keeps nobody else waiting.
@@ -193,8 +222,10 @@ impl Worker {
         if self.leads {
             if target.usual(kind, lane) > LONG_CALL && target.has_work() {
                 self.flush_own();
-                self.leads = false;
-                self.server.crew.resign();
+                // Flushing may have closed a connection, and that have cost the lead.
+                if std::mem::take(&mut self.leads) {
+                    self.server.crew.resign();
+                }
                 return None;
             }
             return self.server.crew.begin_call(running.started).into();
@@ -218,7 +249,7 @@ impl Worker {
         self.flush(&outbox);
     }
 
-    fn flush(&self, outbox: &Mutex<Outbox>) {
+    fn flush(&mut self, outbox: &Mutex<Outbox>) {
         let bounds = self.server.bounds();
         loop {
             let Some(mut batch) = outbox.lock().expect("not poisoned").take() else { return };
@@ -229,12 +260,19 @@ impl Worker {
         }
     }
 
-    fn after_send(&self, connection: &Arc<Connection>, sent: Sent) {
+    fn after_send(&mut self, connection: &Arc<Connection>, sent: Sent) {
         match sent {
             Sent::Ok => {}
             Sent::Resume => self.server.resume(connection.clone()),
-            Sent::Broken => self.server.close(connection, &"the peer is gone"),
+            Sent::Broken => self.close(connection, &"the peer is gone"),
         }
+    }
+
+    /// Ends a connection; closing its files may keep this thread, but nobody else.
+    fn close(&mut self, connection: &Arc<Connection>, why: &dyn std::fmt::Display) {
+        let call = self.begin_call();
+        self.server.close(connection, why);
+        self.end_call(call);
     }
 
     /// Nothing more to do: sees that the leader wakes in time for what waits.

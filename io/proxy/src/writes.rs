@@ -38,7 +38,7 @@ use rustix::io::{Errno, IoSlice};
 
 pub(crate) use self::bounce::Aligned;
 use self::bounce::Bounces;
-pub use self::dirty::Account;
+pub(crate) use self::dirty::Account;
 use self::dirty::{Piece, SyncFile, Written};
 use self::probe::RWF_DONTCACHE;
 pub use self::probe::{Alignment, Backing};
@@ -48,7 +48,7 @@ use crate::sys::{SyncRange, sync_file_range};
 
 /// The writing side of one target, shared by all threads that write to it.
 #[derive(Debug)]
-pub struct Writes {
+pub(crate) struct Writes {
     backing: Backing,
     default: AtomicU8,
     dirty: Listed,
@@ -60,7 +60,7 @@ pub struct Writes {
 /// What an open file needs for writing; kept beside its descriptor for as long as
 /// that is open. It costs nothing until the first write.
 #[derive(Debug, Default)]
-pub struct WriteFile {
+pub(crate) struct WriteFile {
     direct: OnceLock<Option<Direct>>,
     sync: OnceLock<Option<Arc<SyncFile>>>,
     refused: AtomicU8,
@@ -74,7 +74,7 @@ struct Direct {
 
 /// One write to be done.
 #[derive(Clone, Copy, Debug)]
-pub struct WriteRequest<'a> {
+pub(crate) struct WriteRequest<'a> {
     /// Whose dirty budget pays.
     pub account: Account,
     /// `None`: as the target says.
@@ -88,7 +88,7 @@ pub struct WriteRequest<'a> {
 /// What one class may have dirty when nobody says otherwise. Beside 16 writers of 1 MiB
 /// on a 2 GB/s disk a neighbour's fdatasync took 13 ms (p99 37) with this, 24 ms (p99
 /// 100 to 190) with 16 MiB, and the writers were as fast.
-pub const DIRTY_BUDGET: Bytes = Bytes::mib(4);
+pub(crate) const DIRTY_BUDGET: Bytes = Bytes::mib(4);
 /// No device has smaller blocks, so what is not aligned to this never suits O_DIRECT.
 const BLOCK_MIN: u32 = 512;
 /// The bit in `Writes::refused` that says that a failed write-back has been logged.
@@ -103,7 +103,7 @@ impl Writes {
     ///
     /// # Errors
     /// If that thread cannot be started.
-    pub fn start(
+    pub(crate) fn start(
         backing: Backing,
         default: Option<WriteMode>,
         budget: Bytes,
@@ -118,18 +118,18 @@ impl Writes {
     }
 
     /// Changes what [`Writes::start`] was given, from the next write on.
-    pub fn set(&self, default: Option<WriteMode>, budget: Bytes) {
+    pub(crate) fn set(&self, default: Option<WriteMode>, budget: Bytes) {
         self.default.store(default.unwrap_or(self.backing.best()) as u8, Ordering::Relaxed);
         self.dirty.set_budget(budget);
     }
 
     /// The mode of a write that names none.
-    pub fn default_mode(&self) -> WriteMode {
+    pub(crate) fn default_mode(&self) -> WriteMode {
         mode_of(self.default.load(Ordering::Relaxed))
     }
 
     /// What the probe found.
-    pub fn backing(&self) -> &Backing {
+    pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }
 
@@ -140,7 +140,7 @@ impl Writes {
     /// # Errors
     /// What the file system answers. An error of an earlier write-back shows at the next
     /// [`Writes::fsync`] of the client, not here.
-    pub fn write(
+    pub(crate) fn write(
         &self,
         file: BorrowedFd<'_>,
         side: &WriteFile,
@@ -164,7 +164,12 @@ impl Writes {
     ///
     /// # Errors
     /// What the file system answers, earlier write-back errors included.
-    pub fn fsync(&self, file: BorrowedFd<'_>, side: &WriteFile, data_only: bool) -> io::Result<()> {
+    pub(crate) fn fsync(
+        &self,
+        file: BorrowedFd<'_>,
+        side: &WriteFile,
+        data_only: bool,
+    ) -> io::Result<()> {
         let listed = side.sync.get().and_then(Option::as_ref);
         let seal = listed.map(|sync| (sync, self.dirty.seal(sync)));
         if data_only {
@@ -179,7 +184,8 @@ impl Writes {
     }
 
     /// Bytes of `account` that are inside its budget and not known to be clean.
-    pub fn dirty(&self, account: Account) -> Bytes {
+    #[cfg(test)]
+    pub(crate) fn dirty(&self, account: Account) -> Bytes {
         self.dirty.bytes(account)
     }
 

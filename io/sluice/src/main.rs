@@ -6,10 +6,12 @@
 mod bench;
 mod calibrate;
 mod chart;
+mod demo;
 mod docs;
 mod proxy;
 mod rule;
 mod top;
+mod trace;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -33,7 +35,11 @@ enum Command {
     Top(top::Args),
     Rule(rule::Args),
     Calibrate(calibrate::Args),
+    Trace(trace::Args),
     Bench(bench::Args),
+    Demo(demo::Args),
+    #[command(hide = true)]
+    DemoJob(demo::JobArgs),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -57,7 +63,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Top(args) => top::run(args),
         Command::Rule(args) => rule::run(args),
         Command::Calibrate(args) => calibrate::run(args),
+        Command::Trace(args) => trace::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::DemoJob(args) => demo::run_job(args),
         Command::Docs(args) => docs::run(args),
     }
 }

@@ -7,7 +7,6 @@
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
 
 use model::{Amount, Lane};
 use ninep::{READ_REPLY_HEADER_LEN, Reply};
@@ -25,10 +24,7 @@ const SPLICE_MIN: u32 = 32 << 10;
 
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match &cx.fid().role {
-        Role::File { last, .. } => {
-            last.store(offset + u64::from(count), Ordering::Relaxed);
-            read_file(cx, offset, count)
-        }
+        Role::File { .. } => read_file(cx, offset, count),
         Role::XattrRead(value) => {
             let start = value.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
             let end = value.len().min(start + count as usize);
@@ -72,6 +68,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             let header = ninep::read_reply_header(to.tag, len as u32);
             batch.bytes[start..data].copy_from_slice(&header);
             batch.bytes.truncate(data + len);
+            cx.flush.set(outbox.is_full());
             Ending::Answered { served: Amount::new(len as u64, 1), errno: 0 }
         }
         Err(error) => {
@@ -159,13 +156,13 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
     let after = batch.bytes.len();
     batch.pipes.extend(loads.into_iter().map(|load| (after, load)));
     batch.bytes.extend_from_slice(&tail);
+    cx.flush.set(true);
     Ending::Answered { served: Amount::new(done as u64, 1), errno: 0 }
 }
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
     let result = match &cx.fid().role {
-        Role::File { flags, writing, last, .. } => {
-            last.store(offset + data.len() as u64, Ordering::Relaxed);
+        Role::File { flags, writing, .. } => {
             if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
                 write_file(cx, writing, offset, data)
             } else {

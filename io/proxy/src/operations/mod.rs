@@ -14,6 +14,7 @@ mod open;
 mod walk;
 mod xattr;
 
+use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -50,6 +51,8 @@ pub(crate) struct Context<'a> {
     pub(crate) server: &'a Server,
     pub(crate) running: &'a Running,
     pub(crate) outbox: &'a Mutex<Outbox>,
+    /// Set when replies should leave before more are added.
+    pub(crate) flush: &'a Cell<bool>,
 }
 
 impl<'a> Context<'a> {
@@ -151,7 +154,7 @@ impl<'a> Context<'a> {
         let to = self.to();
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
-        match result {
+        let ending = match result {
             Ok(reply) => {
                 batch.reply(to.tag, &reply);
                 Ending::Answered { served, errno: 0 }
@@ -162,7 +165,9 @@ impl<'a> Context<'a> {
                 let served = Amount { bytes: model::Bytes::ZERO, ..served };
                 Ending::Answered { served, errno: errno_of(&error) }
             }
-        }
+        };
+        self.flush.set(outbox.is_full());
+        ending
     }
 }
 

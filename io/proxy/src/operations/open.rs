@@ -1,8 +1,8 @@
 //! Tlopen and Tlcreate.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
 
 use ninep::Reply;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -11,7 +11,11 @@ use rustix::io::Errno;
 use super::Context;
 use crate::export::{self, Node};
 use crate::fids::{Entry, Fid, Role};
+use crate::record::LastAccess;
 use crate::writes::WriteFile;
+
+/// A name that others make and remove all the time is given up after so many tries.
+const CREATE_TRIES: usize = 16;
 
 /// Opens a walked fid: the kernel checks the user's permission on the file itself.
 pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::Result<Reply<'r>> {
@@ -62,13 +66,8 @@ pub(super) fn create<'r>(
     let flags = from_wire(flags)?;
     cx.as_creator(gid)?;
     let mode = Mode::from_raw_mode(mode & 0o7777);
-    // Never blocks on, nor acts on, a device or FIFO that somebody put there.
-    let all = flags | OFlags::CREATE | OFlags::NONBLOCK;
-    let fd = export::open_at(&fid.node, name, all, mode)?;
+    let fd = create_or_open(fid, name, flags, mode)?;
     let node = Node::new(fd, Some(fid.user.export.root.dev))?;
-    if node.kind != FileType::RegularFile {
-        return Err(Errno::NXIO.into());
-    }
     let qid = node.qid;
     let subject = fid.user.subject_of(&node, fid.subject());
     let entry = Some(Entry { dir: fid.node.clone(), name: name.into() });
@@ -77,12 +76,39 @@ pub(super) fn create<'r>(
     Ok(Reply::Lcreate { qid, iounit: 0 })
 }
 
+/// Makes the file, or opens the one that is there. A device or FIFO that somebody put
+/// there is not even opened for a moment: that alone may act on the server's machine.
+fn create_or_open(fid: &Fid, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let new = flags.difference(OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL;
+    for _ in 0..CREATE_TRIES {
+        match export::open_at(&fid.node, name, new, mode) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            result => return result,
+        }
+        if flags.contains(OFlags::EXCL) {
+            return Err(Errno::EXIST.into());
+        }
+        let there = match fid.node.look_up(name, &fid.user.export) {
+            // Removed since: make it after all.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+            result => result?,
+        };
+        return match there.kind {
+            FileType::RegularFile => there.reopen(flags),
+            FileType::Directory => Err(Errno::ISDIR.into()),
+            FileType::Symlink => Err(Errno::LOOP.into()),
+            _ => Err(Errno::NXIO.into()),
+        };
+    }
+    Err(Errno::NOENT.into())
+}
+
 fn file(flags: OFlags) -> Role {
     Role::File {
         flags,
         writing: WriteFile::default(),
         owners: Mutex::default(),
-        last: AtomicU64::new(u64::MAX),
+        last: LastAccess::default(),
     }
 }
 

@@ -24,7 +24,7 @@ use model::{Bytes, Nanos, Time};
 
 /// Whose dirty budget a write counts against: one account for each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Account(pub u64);
+pub(crate) struct Account(pub u64);
 
 /// A descriptor of our own, read-only, by which a file's extents are synced after
 /// the client has closed it: it holds no lock, does not keep the file from being
@@ -169,6 +169,7 @@ impl Dirty {
     }
 
     /// Bytes of `account` that are not known to be clean and that nobody waits for.
+    #[cfg(test)]
     pub(super) fn bytes(&self, account: Account) -> Bytes {
         Bytes::new(self.accounts.get(&account).map_or(0, |ledger| ledger.bytes))
     }

@@ -51,7 +51,7 @@ impl Backing {
     /// # Errors
     /// What making a file there answers, except that a directory that may not be
     /// written to gives an unprobed `Backing`.
-    pub fn probe(dir: BorrowedFd<'_>) -> io::Result<Backing> {
+    pub(crate) fn probe(dir: BorrowedFd<'_>) -> io::Result<Backing> {
         if on_memory(dir)? {
             return Ok(Backing::in_memory());
         }
@@ -71,7 +71,7 @@ impl Backing {
     /// The best mode that was found, which is what a target uses when nobody says
     /// otherwise. `Direct` is left to be asked for: it makes small and unaligned
     /// writes wait for the device one by one.
-    pub fn best(&self) -> WriteMode {
+    pub(crate) fn best(&self) -> WriteMode {
         match self {
             Backing { memory_fs: true, .. } => WriteMode::Cached,
             Backing { dontcache: true, paced: true, .. } => WriteMode::Dontcache,
@@ -81,13 +81,13 @@ impl Backing {
     }
 
     /// The modes that are worth trying here, the strictest first.
-    pub fn modes(&self) -> Vec<WriteMode> {
+    pub(crate) fn modes(&self) -> Vec<WriteMode> {
         let all = [WriteMode::Direct, WriteMode::Dontcache, WriteMode::Paced, WriteMode::Cached];
         all.into_iter().filter(|mode| self.allows(*mode)).collect()
     }
 
     /// Whether the probe found that `mode` works.
-    pub fn allows(&self, mode: WriteMode) -> bool {
+    pub(crate) fn allows(&self, mode: WriteMode) -> bool {
         match mode {
             WriteMode::Direct => self.direct.is_some(),
             WriteMode::Dontcache => self.dontcache && self.paced,

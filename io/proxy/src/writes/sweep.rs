@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use model::{Bytes, Nanos, Time};
 
-use super::dirty::{Account, Dirty, Piece, SyncFile, Work, Written};
+#[cfg(test)]
+use super::dirty::Account;
+use super::dirty::{Dirty, Piece, SyncFile, Work, Written};
 use super::sync_piece;
 use crate::sys::SyncRange;
 
@@ -66,6 +68,7 @@ impl Listed {
         self.shared.lock().synced(file, seal);
     }
 
+    #[cfg(test)]
     pub(super) fn bytes(&self, account: Account) -> Bytes {
         self.shared.lock().bytes(account)
     }

@@ -93,7 +93,7 @@ impl<'a> Work<'a> {
     fn once(&mut self) -> std::io::Result<()> {
         let offset = self.block() * self.raw.size as u64;
         match self.raw.op {
-            Op::Read | Op::Randread | Op::Mixed => {
+            Op::Read | Op::Randread | Op::Mixed | Op::Interactive => {
                 self.file.read_exact_at(&mut self.buffer, offset)
             }
             Op::Write | Op::Randwrite => self.file.write_all_at(&self.buffer, offset),

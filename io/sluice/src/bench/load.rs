@@ -64,7 +64,7 @@ pub(crate) fn run(
 }
 
 /// Opens connection `index` with everything its load needs.
-fn connect(plan: &Plan, files: &Files, index: usize) -> anyhow::Result<Link> {
+pub(super) fn connect(plan: &Plan, files: &Files, index: usize) -> anyhow::Result<Link> {
     let mut session = plan.session()?;
     let mut fids = Fids::default();
     let mut next = 1;

@@ -3,6 +3,7 @@
 //!
 //!   p9     ─► load ─► link (one connection) ─► work (what to ask next)
 //!   peers  ─► servers (sluice, diod, ganesha, bare) + load + ceilings ─► report
+//!   qos    ─► one proxy for each promise, jobs that compete ─► the promise and what was kept
 //!   bare   the least a server can do: request → splice → reply
 //!
 //! The generator must cost less than what it measures, so requests leave and
@@ -11,18 +12,20 @@
 
 mod bare;
 mod ceilings;
-mod files;
-mod link;
-mod load;
+pub(crate) mod files;
+pub(crate) mod link;
+pub(crate) mod load;
 mod p9;
 mod peers;
-mod plan;
+pub(crate) mod plan;
+mod process;
+mod qos;
 mod report;
 mod rows;
 mod servers;
 mod session;
-mod socket;
-mod work;
+pub(crate) mod socket;
+pub(crate) mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,6 +43,7 @@ pub(crate) struct Args {
 enum What {
     P9(p9::Args),
     Peers(peers::Args),
+    Qos(qos::Args),
     #[command(hide = true)]
     Bare(bare::Args),
 }
@@ -49,13 +53,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     match *args.what {
         What::P9(args) => p9::run(args),
         What::Peers(args) => peers::run(args),
+        What::Qos(args) => qos::run(args),
         What::Bare(args) => bare::run(args),
     }
 }
 
 /// A flag that SIGINT and SIGTERM raise, so that a run ends through its guards
 /// and leaves neither servers nor files behind.
-fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;

@@ -182,7 +182,7 @@ impl Goal {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -363,7 +363,7 @@ fn push(text: &mut String, line: &str) {
 }
 
 /// The machine in one line: what figures depend on.
-fn machine(dir: &Path) -> String {
+pub(super) fn machine(dir: &Path) -> String {
     let system = rustix::system::uname();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -5,17 +5,14 @@
 //! it at any time; the process is gone when drop returns.
 
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use nix::time::ClockId;
-use nix::unistd::Pid;
-use rustix::process::Signal;
+use anyhow::Context as _;
 use rustix::thread::CpuSet;
 
+use super::process::Process;
 use super::socket::Address;
 
 /// What can be started.
@@ -28,6 +25,8 @@ pub(crate) enum Kind {
     Unscheduled,
     /// The proxy with a rule that makes a class for each job.
     Ruled,
+    /// The proxy with writes left in the page cache, as the other servers leave theirs.
+    Cached,
     /// diod.
     Diod,
     /// NFS-Ganesha.
@@ -53,7 +52,7 @@ pub(crate) struct Server {
     pub(crate) unix: Option<Address>,
     /// What to attach to.
     pub(crate) aname: String,
-    child: Child,
+    process: Process,
 }
 
 impl Place {
@@ -77,77 +76,22 @@ impl Server {
         let tcp = Address::Tcp(format!("127.0.0.1:{}", kind.port()));
         let unix = (kind != Kind::Ganesha).then(|| Address::Unix(place.socket(kind)));
         let arguments = kind.command(place, &tcp)?;
-        let log = File::create(place.log(kind)).context("cannot write a server's log")?;
-        // A server must not outlive a bench that is killed, which runs no guard.
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .args(&arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("cannot write a server's log")?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start setpriv")?;
-        let mut server = Server { kind, tcp, unix, aname: kind.aname(place), child };
-        server.wait_until_ready(place)?;
-        Ok(server)
+        let mut process = Process::start(&kind.to_string(), &arguments, &place.log(kind))?;
+        process.wait_until(|| {
+            let unix = unix.as_ref().map(Address::connect);
+            tcp.connect().is_ok() && unix.is_none_or(|connected| connected.is_ok())
+        })?;
+        Ok(Server { kind, tcp, unix, aname: kind.aname(place), process })
     }
 
     /// Processor time that the server has used so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
-        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.child.id() as i32));
-        let now = clock.and_then(ClockId::now);
-        let now =
-            now.with_context(|| format!("cannot read the processor time of {}", self.kind))?;
-        Ok(Duration::from(now))
+        self.process.cpu()
     }
 
     /// Lets all threads of the server run on `cpus` only.
     pub(crate) fn keep_on(&self, cpus: &CpuSet) -> anyhow::Result<()> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
-        for task in tasks.context("cannot list a server's threads")? {
-            let name = task.context("cannot list a server's threads")?.file_name();
-            let id = name.to_str().and_then(|name| name.parse().ok());
-            let id = id.and_then(rustix::process::Pid::from_raw);
-            // A thread may end between the listing and the call.
-            if id.is_some_and(|id| rustix::thread::sched_setaffinity(Some(id), cpus).is_err()) {
-                continue;
-            }
-        }
-        Ok(())
-    }
-
-    fn wait_until_ready(&mut self, place: &Place) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START_MAX;
-        loop {
-            let unix = self.unix.as_ref().map(Address::connect);
-            if self.tcp.connect().is_ok() && unix.is_none_or(|connected| connected.is_ok()) {
-                return Ok(());
-            }
-            let ended = self.child.try_wait().context("cannot wait for a server")?;
-            if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(place.log(self.kind)).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().rev().take(3).collect();
-                bail!("{} does not start: {}", self.kind, lines.join(" | "));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) else { return };
-        // Both fail only when the process is gone already.
-        let _ = rustix::process::kill_process(pid, Signal::TERM);
-        let deadline = Instant::now() + STOP_MAX;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        self.process.keep_on(cpus)
     }
 }
 
@@ -212,9 +156,10 @@ impl Kind {
         Ok(match self {
             Kind::Sluice => proxy(place, &export, tcp, &unix, &[]),
             Kind::Unscheduled => proxy(place, &export, tcp, &unix, &["--no-schedule"]),
-            Kind::Ruled => {
-                let rules = place.dir.join("rules.toml");
-                std::fs::write(&rules, RULES).context("cannot write the rules")?;
+            Kind::Ruled | Kind::Cached => {
+                let rules = place.dir.join(format!("{self}.toml"));
+                let text = if self == Kind::Ruled { RULES } else { CACHED };
+                std::fs::write(&rules, text).context("cannot write the rules")?;
                 let rules = rules.display().to_string();
                 proxy(place, &export, tcp, &unix, &["--rules", &rules])
             }
@@ -253,6 +198,7 @@ impl fmt::Display for Kind {
             Kind::Sluice => "sluice",
             Kind::Unscheduled => "sluice-no-schedule",
             Kind::Ruled => "sluice-rules",
+            Kind::Cached => "sluice-cached",
             Kind::Diod => "diod",
             Kind::Ganesha => "ganesha",
             Kind::Bare => "bare",
@@ -299,8 +245,8 @@ fn ganesha_config(export: &str, port: u16) -> String {
 pub(crate) const DATA: &str = "bench-data";
 /// One class for each job, so that a load with 100 jobs keeps 100 classes busy.
 const RULES: &str = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={bench*}\"\nper = [\"jobid\"]\n";
-const START_MAX: Duration = Duration::from_secs(20);
-const STOP_MAX: Duration = Duration::from_secs(3);
+/// Every write ends in the page cache.
+const CACHED: &str = "[[rule]]\nname = \"cached\"\nwrite_mode = \"cached\"\n";
 
 #[cfg(test)]
 mod tests {
@@ -308,6 +254,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_the_comparison_are_rules() {
+        assert!(model::RuleSet::parse(CACHED).is_ok());
         let rules = model::RuleSet::parse(RULES).unwrap();
         assert_eq!(rules.rules[0].per, [model::KeyField::Jobid]);
     }

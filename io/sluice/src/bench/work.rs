@@ -29,6 +29,8 @@ pub(crate) enum Op {
     Fsync,
     /// Of ten operations five random reads, two random writes and three getattrs.
     Mixed,
+    /// Of a hundred operations 80 random reads, 15 getattrs, four cycles of create and one of fsync.
+    Interactive,
 }
 
 /// One request of a cycle.
@@ -249,15 +251,24 @@ impl Work {
             Op::Read | Op::Randread => READ,
             Op::Write | Op::Randwrite => WRITE,
             Op::Getattr => GETATTR,
-            Op::Create if self.unlinkat => CREATE,
-            Op::Create => CREATE_WITHOUT_UNLINKAT,
+            Op::Create => self.create(),
             Op::Fsync => WRITE_FSYNC,
             Op::Mixed => match self.random() % 10 {
                 0..5 => READ,
                 5..7 => WRITE,
                 _ => GETATTR,
             },
+            Op::Interactive => match self.random() % 100 {
+                0..80 => READ,
+                80..95 => GETATTR,
+                95..99 => self.create(),
+                _ => WRITE_FSYNC,
+            },
         }
+    }
+
+    fn create(&self) -> &'static [Step] {
+        if self.unlinkat { CREATE } else { CREATE_WITHOUT_UNLINKAT }
     }
 
     /// xorshift64*: good enough to scatter offsets, and cheap.
@@ -285,12 +296,12 @@ impl Slot {
 impl Op {
     /// Whether it reads the common file.
     pub(crate) fn reads(self) -> bool {
-        matches!(self, Op::Read | Op::Randread | Op::Getattr | Op::Mixed)
+        matches!(self, Op::Read | Op::Randread | Op::Getattr | Op::Mixed | Op::Interactive)
     }
 
     /// Whether it writes a file of each connection.
     pub(crate) fn writes(self) -> bool {
-        matches!(self, Op::Write | Op::Randwrite | Op::Fsync | Op::Mixed)
+        matches!(self, Op::Write | Op::Randwrite | Op::Fsync | Op::Mixed | Op::Interactive)
     }
 }
 

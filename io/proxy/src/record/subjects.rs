@@ -1,0 +1,143 @@
+//! Who is who in a trace: subjects and classes, each defined once, before or soon after
+//! the first request that refers to it.
+//!
+//! A subject is one attach. Its number stands in its `User`, so that a request finds it
+//! without looking anything up. Classes are known to the dispatcher only; asking it
+//! takes its lock for as long as `sluice top` does, so the writer asks, twice a second
+//! at most, and only when a number was met for the first time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+use model::{Identity, Time};
+
+use super::Shared;
+use super::format::{put_text, put_varint};
+use crate::fids::User;
+use crate::gate::Target;
+
+/// Definitions that are not yet written.
+#[derive(Default)]
+pub(super) struct Definitions {
+    last_subject: u32,
+    subjects: Batch,
+    /// When the proxy's clock showed zero, in nanoseconds since 1970.
+    origin_unix_ns: u64,
+    classes: Vec<(Arc<Target>, BTreeSet<u64>)>,
+}
+
+/// Encoded definitions and how many there are.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) count: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Definitions that may wait for a slow disk, in bytes; about a thousandth of what a
+/// proxy with as many attached users needs anyway.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+
+impl Shared {
+    /// The number of a user's subject, defined if it is new; `None` when there is no room.
+    pub(super) fn subject(&self, user: &User, now: Time) -> Option<u32> {
+        match user.traced.load(Ordering::Acquire) {
+            0 => self.define(user, now),
+            known => Some(known),
+        }
+    }
+
+    #[cold]
+    fn define(&self, user: &User, now: Time) -> Option<u32> {
+        let mut definitions = self.definitions.lock().expect("not poisoned");
+        match user.traced.load(Ordering::Acquire) {
+            0 => {}
+            known => return Some(known),
+        }
+        let (export, target) = (&user.export.name, &user.export.target.name);
+        let number = definitions.define(&user.identity, export, target, now)?;
+        user.traced.store(number, Ordering::Release);
+        Some(number)
+    }
+
+    /// Asks for the name of a class.
+    #[cold]
+    pub(super) fn want_class(&self, target: &Arc<Target>, class: u64) {
+        let classes = &mut self.definitions.lock().expect("not poisoned").classes;
+        let at = classes.iter().position(|(known, _)| Arc::ptr_eq(known, target));
+        let at = at.unwrap_or_else(|| {
+            classes.push((target.clone(), BTreeSet::new()));
+            classes.len() - 1
+        });
+        classes[at].1.insert(class);
+    }
+
+    /// Moves the subjects that wait to the end of `to`; returns the clock's origin.
+    pub(super) fn take_subjects(&self, to: &mut Batch) -> u64 {
+        let mut definitions = self.definitions.lock().expect("not poisoned");
+        let new = std::mem::take(&mut definitions.subjects);
+        to.count += new.count;
+        to.bytes.extend_from_slice(&new.bytes);
+        definitions.origin_unix_ns
+    }
+
+    /// Definitions of the classes that were asked for. One that is gone has no name.
+    pub(super) fn take_classes(&self) -> Batch {
+        let wanted = std::mem::take(&mut self.definitions.lock().expect("not poisoned").classes);
+        let mut batch = Batch::default();
+        for (target, numbers) in wanted {
+            let reports = target.with_dispatcher(|dispatcher, _| {
+                let wanted = |report: &sched::ClassReport| numbers.contains(&report.id.to_bits());
+                dispatcher.classes().filter(wanted).collect::<Vec<_>>()
+            });
+            for report in reports.into_iter().flatten() {
+                let key = report.key.iter().map(|value| format!(" {value}"));
+                let name = report.rule.clone() + &key.collect::<String>();
+                batch.put_class(report.id.to_bits(), &target.name, &name);
+            }
+        }
+        batch
+    }
+}
+
+impl Definitions {
+    pub(super) fn define(
+        &mut self,
+        who: &Identity,
+        export: &str,
+        target: &str,
+        now: Time,
+    ) -> Option<u32> {
+        if self.subjects.bytes.len() > WAITING_BYTES_MAX {
+            return None;
+        }
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.origin_unix_ns = (unix.as_nanos() as u64).saturating_sub(now.as_nanos());
+        let number = self.last_subject.checked_add(1)?;
+        self.last_subject = number;
+        self.subjects.put_subject(number, who, export, target);
+        Some(number)
+    }
+}
+
+impl Batch {
+    fn put_subject(&mut self, number: u32, who: &Identity, export: &str, target: &str) {
+        let out = &mut self.bytes;
+        put_varint(out, number.into());
+        put_varint(out, who.uid.into());
+        put_varint(out, who.gid.into());
+        put_varint(out, who.projid.map_or(0, |projid| u64::from(projid) + 1));
+        for text in [who.job.as_str(), who.nid.as_str(), export, target] {
+            put_text(out, text);
+        }
+        self.count += 1;
+    }
+
+    pub(super) fn put_class(&mut self, number: u64, target: &str, name: &str) {
+        put_varint(&mut self.bytes, number);
+        put_text(&mut self.bytes, target);
+        put_text(&mut self.bytes, name);
+        self.count += 1;
+    }
+}

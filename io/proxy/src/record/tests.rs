@@ -1,0 +1,352 @@
+//! What goes into a trace comes out of it, whatever happens to the file in between.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+
+use model::{Bytes, Identity, JobId, Lane, Nanos, Nid};
+use proptest::prelude::*;
+
+use super::*;
+
+/// A file that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("sluice-trace-{}-{number}", std::process::id());
+        Scratch(std::env::temp_dir().join(name))
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        std::fs::read(&self.0).unwrap()
+    }
+
+    /// A recorder on this file whose writer does not run yet.
+    fn recorder(&self, waiting_max: usize) -> (Recorder, Writer) {
+        let mut file = File::create(&self.0).unwrap();
+        file.write_all(&format::file_header()).unwrap();
+        Recorder::new(file, waiting_max)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Recorder {
+    fn take(&self, request: &TraceRequest) {
+        self.push(&mut self.shared.filling(), request);
+    }
+
+    fn define(&self, job: &str) -> u32 {
+        let who = identity(job);
+        let mut definitions = self.shared.definitions.lock().unwrap();
+        definitions.define(&who, "scratch", "disk", Time::from_nanos(5)).unwrap()
+    }
+}
+
+fn identity(job: &str) -> Identity {
+    let nid = Nid::tcp("192.0.2.7".parse().unwrap());
+    Identity { job: JobId::new(job).unwrap(), uid: 500, gid: 100, projid: Some(0), nid }
+}
+
+fn request(subject: u32, number: u64) -> TraceRequest {
+    TraceRequest {
+        subject,
+        class: None,
+        kind: Kind::Getattr,
+        lane: Lane::Device,
+        access: None,
+        arrived: Time::from_nanos(number * 1000),
+        queued: Nanos::new(number),
+        service: Nanos::new(7),
+        asked: Bytes::ZERO,
+        served: Amount::new(0, 1),
+        errno: 0,
+    }
+}
+
+/// The records up to the end or an error, and the reader as it is then.
+fn read(bytes: &[u8]) -> (Vec<TraceRecord>, Option<TraceError>, TraceReader<&[u8]>) {
+    let mut reader = TraceReader::new(bytes).unwrap();
+    let (mut records, mut wrong) = (Vec::new(), None);
+    for record in &mut reader {
+        match record {
+            Ok(record) => records.push(record),
+            Err(error) => wrong = Some(error),
+        }
+    }
+    (records, wrong, reader)
+}
+
+/// The whole records of a trace that has its end.
+fn read_whole(bytes: &[u8]) -> (Vec<TraceRecord>, TraceReader<&[u8]>) {
+    let (records, wrong, reader) = read(bytes);
+    assert!(wrong.is_none(), "{wrong:?}");
+    assert!(!reader.cut());
+    (records, reader)
+}
+
+/// A trace of `count` requests of the job `dd`.
+fn trace(count: u64) -> Vec<u8> {
+    let scratch = Scratch::new();
+    let (recorder, writer) = scratch.recorder(WAITING_MAX);
+    let subject = recorder.define("dd");
+    (0..count).for_each(|number| recorder.take(&request(subject, number)));
+    drop(recorder);
+    writer.run();
+    scratch.bytes()
+}
+
+fn any_number() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64u32).prop_map(|(number, shift)| number >> shift)
+}
+
+fn any_request(subjects: u32) -> impl Strategy<Value = TraceRequest> {
+    let class = prop::option::of(any_number());
+    let access = prop::option::of(prop::sample::select(&Access::ALL[..]));
+    let lane = prop::sample::select(&[Lane::Cached, Lane::Device][..]);
+    let what = (1..=subjects, class, prop::sample::select(Kind::ALL), lane, access);
+    let errno = prop_oneof![Just(0), any::<u32>()];
+    let when = (any_number(), any_number(), any_number());
+    let amounts = (any_number(), prop::option::of(any_number()), any_number());
+    (what, when, amounts, errno).prop_map(|(what, when, amounts, errno)| {
+        let (subject, class, kind, lane, access) = what;
+        TraceRequest {
+            subject,
+            class,
+            kind,
+            lane,
+            access,
+            arrived: Time::from_nanos(when.0),
+            queued: Nanos::new(when.1),
+            service: Nanos::new(when.2),
+            asked: Bytes::new(amounts.1.unwrap_or(amounts.0)),
+            served: Amount::new(amounts.0, amounts.2),
+            errno,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_recorded_is_read_back(
+        requests in prop::collection::vec(any_request(3), 0..3000)
+    ) {
+        let scratch = Scratch::new();
+        let (recorder, writer) = scratch.recorder(WAITING_MAX);
+        let jobs = ["dd.500", "", "ümlaut"];
+        let numbers = jobs.map(|job| recorder.define(job));
+        prop_assert_eq!(numbers, [1, 2, 3]);
+        requests.iter().for_each(|request| recorder.take(request));
+        drop(recorder);
+        writer.run();
+        let bytes = scratch.bytes();
+        let (records, reader) = read_whole(&bytes);
+        prop_assert_eq!(reader.lost(), 0);
+        prop_assert_eq!(records.len(), requests.len());
+        for (record, request) in records.iter().zip(&requests) {
+            prop_assert_eq!(&record.request, request);
+            prop_assert_eq!(&record.who.who, &identity(jobs[request.subject as usize - 1]));
+            prop_assert_eq!((&*record.who.export, &*record.who.target), ("scratch", "disk"));
+        }
+    }
+
+    #[test]
+    fn a_damaged_trace_ends_in_an_error_or_in_records_and_never_in_a_panic(
+        at in 0..1usize << 13, bits in 1..=255u8, tail in prop::collection::vec(any::<u8>(), 0..99)
+    ) {
+        let mut bytes = trace(900);
+        let at = at % bytes.len();
+        bytes[at] ^= bits;
+        bytes.extend(tail);
+        if let Ok(reader) = TraceReader::new(&bytes[..]) {
+            prop_assert!(reader.count() <= 901);
+        }
+    }
+}
+
+#[test]
+fn a_trace_that_was_cut_anywhere_is_read_up_to_its_last_whole_chunk() {
+    let bytes = trace(20_000);
+    let chunks: Vec<_> =
+        (0..bytes.len() - 4).filter(|at| bytes[*at..].starts_with(&format::MARKER)).collect();
+    assert!(chunks.len() > 3, "subjects, two of requests, end");
+    for (chunk, begin) in chunks.iter().enumerate() {
+        let end = chunks.get(chunk + 1).copied().unwrap_or(bytes.len());
+        let mut seen = None;
+        for at in [*begin, begin + 1, begin + 15, begin + 16, (begin + end) / 2, end - 1] {
+            let (records, wrong, reader) = read(&bytes[..at]);
+            assert!(wrong.is_none() && reader.cut(), "{at}: {wrong:?}");
+            assert_eq!(records.len(), *seen.get_or_insert(records.len()), "cut at {at}");
+        }
+        let whole_before = match chunk {
+            0 | 1 => 0,
+            _ => u32::from_le_bytes(*bytes[chunks[chunk - 1] + 12..].first_chunk().unwrap()),
+        };
+        assert!(seen.unwrap() >= whole_before as usize);
+    }
+    assert_eq!(read_whole(&bytes).0.len(), 20_000);
+}
+
+#[test]
+fn zeros_after_a_crash_are_a_cut_and_no_damage() {
+    let mut bytes = trace(10);
+    let end = bytes.len() - 32;
+    bytes[end..].fill(0);
+    let (records, wrong, reader) = read(&bytes);
+    assert_eq!((records.len(), wrong.is_none(), reader.cut()), (10, true, true));
+}
+
+#[test]
+fn chunks_that_find_the_channel_full_are_counted_and_nobody_waits() {
+    let scratch = Scratch::new();
+    let (recorder, writer) = scratch.recorder(1);
+    let subject = recorder.define("dd");
+    let mut number = 0;
+    // The first chunk fills the channel, two more find it full, the fifth is at work.
+    let mut chunks = Vec::new();
+    while chunks.len() < 4 {
+        let before = recorder.shared.filling().chunk.count();
+        recorder.take(&request(subject, number));
+        number += 1;
+        if recorder.shared.filling().chunk.count() <= before {
+            chunks.push(u64::from(before));
+        }
+    }
+    let lost = chunks[1] + chunks[2] + chunks[3];
+    assert_eq!(recorder.shared.lost.load(Ordering::Relaxed), lost);
+    drop(recorder);
+    writer.run();
+    let bytes = scratch.bytes();
+    let (records, reader) = read_whole(&bytes);
+    assert_eq!((records.len() as u64, reader.lost()), (chunks[0] + 1, lost));
+    assert_eq!(records.last().unwrap().request.queued.get(), number - 1);
+}
+
+#[test]
+fn requests_of_many_threads_are_all_there_when_finish_returns() {
+    const THREADS: u64 = 24;
+    const EACH: u64 = 5_000;
+    let scratch = Scratch::new();
+    let recorder = Recorder::start(&scratch.0).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let recorder = &recorder;
+            scope.spawn(move || {
+                let subject = recorder.define(&thread.to_string());
+                (0..EACH).for_each(|number| recorder.take(&request(subject, number)));
+            });
+        }
+    });
+    recorder.finish();
+    let bytes = scratch.bytes();
+    let (records, reader) = read_whole(&bytes);
+    assert_eq!(records.len() as u64 + reader.lost(), THREADS * EACH);
+    if reader.lost() == 0 {
+        for thread in 0..THREADS {
+            let own = records.iter().filter(|r| r.who.who.job.as_str() == thread.to_string());
+            let sum: u64 = own.map(|record| record.request.queued.get()).sum();
+            assert_eq!(sum, EACH * (EACH - 1) / 2, "thread {thread}");
+        }
+    }
+}
+
+#[test]
+fn a_chunk_that_does_not_fill_is_written_the_second_time_it_is_seen() {
+    let scratch = Scratch::new();
+    let (recorder, mut writer) = scratch.recorder(1);
+    recorder.take(&request(recorder.define("dd"), 0));
+    writer.sweep(false);
+    assert_eq!(read(&scratch.bytes()).0.len(), 0);
+    writer.sweep(false);
+    assert_eq!(read(&scratch.bytes()).0.len(), 1);
+    writer.sweep(false);
+    assert!(read(&scratch.bytes()).2.cut(), "still being written");
+}
+
+#[test]
+fn a_full_disk_loses_requests_and_nothing_else() {
+    let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (recorder, writer) = Recorder::new(file, 1);
+    let shared = recorder.shared.clone();
+    recorder.take(&request(recorder.define("dd"), 0));
+    drop(recorder);
+    writer.run();
+    assert_eq!(shared.lost.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn definitions_that_nobody_writes_have_a_bound() {
+    let scratch = Scratch::new();
+    let (recorder, _writer) = scratch.recorder(1);
+    let mut definitions = recorder.shared.definitions.lock().unwrap();
+    let who = identity(&"x".repeat(128));
+    let some =
+        (0..100_000).take_while(|_| definitions.define(&who, "e", "t", Time::ZERO).is_some());
+    assert!(some.count() < 10_000);
+}
+
+#[test]
+fn a_trace_is_its_owners_and_a_new_one_takes_the_place_of_the_old() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    for job in ["old", "new"] {
+        let recorder = Recorder::start(&scratch.0).unwrap();
+        recorder.take(&request(recorder.define(job), 0));
+        recorder.finish();
+    }
+    let mode = std::fs::metadata(&scratch.0).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let bytes = scratch.bytes();
+    let (records, reader) = read_whole(&bytes);
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].who.who.job.as_str(), "new");
+    assert!(reader.origin_unix_ns() > 1_600_000_000_000_000_000);
+}
+
+#[test]
+fn class_names_are_found_by_target_and_number() {
+    let scratch = Scratch::new();
+    let mut batch = subjects::Batch::default();
+    batch.put_class(7, "disk", "jobs dd.500");
+    std::fs::write(
+        &scratch.0,
+        [format::file_header(), format::chunk_of(format::ChunkType::Classes, 1, &batch.bytes)]
+            .concat(),
+    )
+    .unwrap();
+    let bytes = scratch.bytes();
+    let (_, wrong, reader) = read(&bytes);
+    assert!(wrong.is_none());
+    assert_eq!(reader.class("disk", 7), Some("jobs dd.500"));
+    assert_eq!((reader.class("disk", 8), reader.class("tape", 7)), (None, None));
+}
+
+#[test]
+fn what_is_no_trace_is_refused_by_its_first_bytes() {
+    let error = |bytes: &[u8]| TraceReader::new(bytes).err().unwrap().to_string();
+    let foreign = "no trace of sluice proxy --record: it begins with ";
+    assert_eq!(error(b"\x7fELF\x02\x01\x01"), format!("{foreign}\"\\x7fELF\\x02\\x01\\x01\""));
+    assert_eq!(error(b""), format!("{foreign}\"\""));
+    let mut later = trace(0);
+    later[8] = 9;
+    assert_eq!(error(&later), "a trace of format 9; this sluice reads format 1");
+    let mut other = trace(0);
+    other[13..17].copy_from_slice(b"rEAD");
+    assert!(error(&other).starts_with("\"rEAD\" is not a kind of request"));
+}
+
+#[test]
+fn damage_is_named_with_its_place() {
+    let mut bytes = trace(10);
+    let header = format::file_header().len();
+    bytes[header + 1] = b'X';
+    let (_, wrong, _) = read(&bytes);
+    let expected = format!("damaged at byte {}: what ends here is no chunk", header + 16);
+    assert_eq!(wrong.unwrap().to_string(), expected);
+}

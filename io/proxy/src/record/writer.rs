@@ -1,0 +1,186 @@
+//! The thread that writes the trace.
+//!
+//! It takes full chunks as they come and, twice a second, those that are not full but
+//! were there the last time: nothing stays in memory for much longer than a second.
+//! What cannot be written is counted as lost, and the file is cut back to its last
+//! whole chunk, so that it stays readable when there is room again.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use super::format::{Chunk, ChunkType, chunk_of};
+use super::subjects::Batch;
+use super::{SHARDS, Shared};
+
+/// How often chunks that are not full are looked at.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// What a worker tells the writer.
+pub(super) enum Message {
+    /// A chunk is full.
+    Chunk(Chunk),
+    /// The proxy ends.
+    End,
+}
+
+pub(super) struct Writer {
+    file: File,
+    shared: Arc<Shared>,
+    from_workers: Receiver<Message>,
+    /// Dropped at the very end.
+    _ended: SyncSender<()>,
+    subjects: Batch,
+    /// The end of the last whole chunk; `None` in a pipe, which cannot be cut.
+    good: Option<u64>,
+    state: State,
+    /// Requests in the file.
+    written: u64,
+    /// Lost requests that the file speaks of.
+    lost_told: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Well,
+    /// The last chunk could not be written, and left no trace.
+    Failing,
+    /// There is half a chunk at the end: whatever followed could not be read.
+    Broken,
+}
+
+impl Writer {
+    pub(super) fn new(
+        mut file: File,
+        shared: Arc<Shared>,
+        from_workers: Receiver<Message>,
+        ended: SyncSender<()>,
+    ) -> Writer {
+        let good = file.stream_position().ok();
+        Writer {
+            file,
+            shared,
+            from_workers,
+            _ended: ended,
+            subjects: Batch::default(),
+            good,
+            state: State::Well,
+            written: 0,
+            lost_told: 0,
+        }
+    }
+
+    /// Until the proxy ends.
+    pub(super) fn run(mut self) {
+        let mut next_sweep = Instant::now() + SWEEP;
+        loop {
+            let wait = next_sweep.saturating_duration_since(Instant::now());
+            match self.from_workers.recv_timeout(wait) {
+                Ok(Message::Chunk(chunk)) => self.write_chunk(chunk),
+                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if Instant::now() >= next_sweep {
+                self.sweep(false);
+                next_sweep = Instant::now() + SWEEP;
+            }
+        }
+        self.finish();
+    }
+
+    /// Writes the chunks of the shards: all, or those that were there the last time.
+    pub(super) fn sweep(&mut self, all: bool) {
+        for shard in 0..SHARDS {
+            let mut filling = self.shared.shards[shard].0.lock().expect("not poisoned");
+            if filling.chunk.count() == 0 || !(all || std::mem::replace(&mut filling.seen, true)) {
+                continue;
+            }
+            let chunk = filling.replace_chunk(self.shared.spare_chunk());
+            drop(filling);
+            self.write_chunk(chunk);
+        }
+        let classes = self.shared.take_classes();
+        if classes.count > 0 {
+            self.put(&chunk_of(ChunkType::Classes, classes.count, &classes.bytes));
+        }
+        self.tell_lost();
+    }
+
+    fn finish(mut self) {
+        while let Ok(message) = self.from_workers.try_recv() {
+            if let Message::Chunk(chunk) = message {
+                self.write_chunk(chunk);
+            }
+        }
+        self.sweep(true);
+        let sums = [self.written, self.lost_told].map(u64::to_le_bytes).concat();
+        self.put(&chunk_of(ChunkType::End, 2, &sums));
+    }
+
+    fn write_chunk(&mut self, mut chunk: Chunk) {
+        if self.write_subjects() && self.put(chunk.seal()) {
+            self.written += u64::from(chunk.count());
+            self.shared.give_back(chunk);
+        } else {
+            self.shared.drop_chunk(chunk);
+        }
+    }
+
+    /// Whoever is in a chunk that was handed over has a definition that waits here or
+    /// is written: it was made before the first of the requests was noted.
+    fn write_subjects(&mut self) -> bool {
+        let origin = self.shared.take_subjects(&mut self.subjects);
+        if self.subjects.count == 0 {
+            return true;
+        }
+        let payload = [&origin.to_le_bytes()[..], &self.subjects.bytes].concat();
+        let done = self.put(&chunk_of(ChunkType::Subjects, self.subjects.count, &payload));
+        if done {
+            self.subjects = Batch::default();
+        }
+        done
+    }
+
+    fn tell_lost(&mut self) {
+        let lost = self.shared.lost.load(Ordering::Relaxed);
+        let new = lost - self.lost_told;
+        if new > 0 && self.put(&chunk_of(ChunkType::Lost, 1, &new.to_le_bytes())) {
+            self.lost_told = lost;
+        }
+    }
+
+    /// Writes a whole chunk, or nothing.
+    fn put(&mut self, bytes: &[u8]) -> bool {
+        if self.state == State::Broken {
+            return false;
+        }
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.good = self.good.map(|good| good + bytes.len() as u64);
+                if self.state == State::Failing {
+                    tracing::info!("the trace can be written again");
+                }
+                self.state = State::Well;
+                true
+            }
+            Err(error) => {
+                let was = self.state;
+                self.state = if self.cut_back().is_ok() { State::Failing } else { State::Broken };
+                if was == State::Well {
+                    tracing::error!(%error, "cannot write the trace; requests are not recorded");
+                }
+                false
+            }
+        }
+    }
+
+    fn cut_back(&mut self) -> io::Result<()> {
+        let good = self.good.ok_or(io::ErrorKind::NotSeekable)?;
+        self.file.set_len(good)?;
+        self.file.seek(SeekFrom::Start(good))?;
+        Ok(())
+    }
+}

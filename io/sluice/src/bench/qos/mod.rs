@@ -1,0 +1,147 @@
+//! `sluice bench qos`: the commands that measure the promises.
+//!
+//!   weights  limits  victim  blocked  memory  cost
+//!      └───────┴───────┴──┬────┴───────┴──────┘
+//!     bed (directory, proxies) + jobs that compete ─► table: what was promised, what was kept
+//!
+//! Each starts proxies of its own over a new directory of the current directory's file
+//! system, with rules it writes, and stops and removes everything at its end. It writes
+//! `qos-NAME.md` and `qos-NAME.json`.
+
+mod bed;
+mod job;
+mod table;
+mod weights;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use model::Nanos;
+
+use bed::Bed;
+use table::Table;
+
+/// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which of them [default: all]
+    #[arg(value_enum)]
+    what: Vec<Promise>,
+    /// Short spans and fewer cases, to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// How long each case is measured [default: what the promise says]
+    #[arg(long)]
+    time: Option<Nanos>,
+    /// How often each comparison is repeated [default: 5; cost 10]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only the cases whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Where the tables and all figures go
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+    /// Where to make the directory that is served; its file system is what is measured
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+}
+
+/// One group of promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Promise {
+    /// Two jobs share by weight
+    Weights,
+}
+
+/// What a measurement is given.
+pub(crate) struct Run<'a> {
+    args: &'a Args,
+    /// The directory.
+    pub(crate) bed: Bed,
+}
+
+/// Measures what was asked for, in order.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let stop = super::stop_on_signals()?;
+    raise_descriptor_limit();
+    let all = <Promise as clap::ValueEnum>::value_variants();
+    let chosen = if args.what.is_empty() { all } else { &args.what };
+    for promise in chosen {
+        measure(*promise, &args, &stop)?;
+    }
+    Ok(())
+}
+
+fn measure(promise: Promise, args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let bed = Bed::make(&args.dir, stop)?;
+    let mut table = Table::new(promise.name(), &bed, args.command_line(promise));
+    let run = Run { args, bed };
+    match promise {
+        Promise::Weights => weights::measure(&run, &mut table),
+    }
+    .with_context(|| format!("qos {}", promise.name()))?;
+    drop(run);
+    table.write(&args.out)
+}
+
+impl Promise {
+    fn name(self) -> &'static str {
+        match self {
+            Promise::Weights => "weights",
+        }
+    }
+}
+
+impl Run<'_> {
+    /// How long a case is measured, where the promise says `full`.
+    pub(crate) fn time(&self, full: u64, quick: u64) -> Duration {
+        let chosen = self.args.time.map(|time| time.to_duration());
+        chosen.unwrap_or(Duration::from_secs(if self.args.quick { quick } else { full }))
+    }
+
+    /// How often a comparison is repeated.
+    pub(crate) fn rounds(&self, full: usize, quick: usize) -> usize {
+        self.args.rounds.unwrap_or(if self.args.quick { quick } else { full }).max(1)
+    }
+
+    /// Fewer cases will do.
+    pub(crate) fn is_quick(&self) -> bool {
+        self.args.quick
+    }
+
+    /// Whether the case of that name is asked for.
+    pub(crate) fn wants(&self, case: &str) -> bool {
+        self.args.only.as_ref().is_none_or(|text| case.contains(text))
+    }
+}
+
+impl Args {
+    fn command_line(&self, promise: Promise) -> String {
+        let mut line = format!("sluice bench qos {}", promise.name());
+        if self.quick {
+            line.push_str(" --quick");
+        }
+        if let Some(time) = &self.time {
+            line.push_str(&format!(" --time {time}"));
+        }
+        if let Some(rounds) = self.rounds {
+            line.push_str(&format!(" --rounds {rounds}"));
+        }
+        if let Some(only) = &self.only {
+            line.push_str(&format!(" --only {only:?}"));
+        }
+        line
+    }
+}
+
+/// As many descriptors as there may be: thousands of connections are one promise.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let most = getrlimit(Resource::Nofile).maximum;
+    // Without it the case that needs them says so.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
+}

@@ -1,0 +1,129 @@
+//! What was measured: cases with their target and whether it was met, and the figures.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Map, Value, json};
+
+use super::super::report::machine;
+use super::bed::Bed;
+
+/// The results of one promise.
+pub(crate) struct Table {
+    name: &'static str,
+    command: String,
+    machine: String,
+    notes: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// One case.
+pub(crate) struct Row {
+    /// What was done.
+    pub(crate) case: String,
+    /// What was promised.
+    pub(crate) target: String,
+    /// What came of it.
+    pub(crate) reached: String,
+    /// `None`: the case was not one for the promise, or stands here for comparison.
+    pub(crate) met: Option<bool>,
+    /// What else is to be seen, for people.
+    pub(crate) beside: String,
+    /// All figures by name.
+    pub(crate) figures: Map<String, Value>,
+}
+
+impl Table {
+    pub(crate) fn new(name: &'static str, bed: &Bed, command: String) -> Table {
+        let machine = machine(bed.dir());
+        Table { name, command, machine, notes: Vec::new(), rows: Vec::new() }
+    }
+
+    /// Something that the reader should know.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        let note = note.into();
+        eprintln!("  note: {note}");
+        self.notes.push(note);
+    }
+
+    /// Shows in place what is being done now.
+    pub(crate) fn progress(&self, what: &str) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{} · {what}", self.name);
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    pub(crate) fn add(&mut self, row: Row) {
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+        eprintln!("{}: {}: {} ({})  {}", self.name, row.case, row.reached, row.verdict(), row.beside);
+        self.rows.push(row);
+    }
+
+    /// Prints the table and writes it and all figures into `out`.
+    pub(crate) fn write(&self, out: &Path) -> anyhow::Result<()> {
+        let markdown = self.markdown();
+        println!("{markdown}");
+        std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        let put = |end: &str, content: &str| {
+            let path = out.join(format!("qos-{}.{end}", self.name));
+            std::fs::write(&path, content)
+                .with_context(|| format!("cannot write {}", path.display()))
+        };
+        put("md", &markdown)?;
+        let json = serde_json::to_string_pretty(&self.json()).context("cannot write JSON")?;
+        put("json", &format!("{json}\n"))
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!("# Promises: {}\n\n", self.name);
+        let mut line = |line: &str| writeln!(text, "{line}").expect("writing to memory succeeds");
+        line(&format!("- machine: {}", self.machine));
+        line(&format!("- to repeat: `{}`", self.command));
+        for note in &self.notes {
+            line(&format!("- note: {note}"));
+        }
+        let judged: Vec<bool> = self.rows.iter().filter_map(|row| row.met).collect();
+        let met = judged.iter().filter(|met| **met).count();
+        line(&format!("- {met} of {} targets met", judged.len()));
+        line("\n| case | target | reached | | beside |\n|---|---|---|---|---|");
+        for row in &self.rows {
+            let Row { case, target, reached, beside, .. } = row;
+            line(&format!("| {case} | {target} | {reached} | {} | {beside} |", row.verdict()));
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let row = |row: &Row| {
+            let Row { case, target, reached, met, figures, .. } = row;
+            json!({ "case": case, "target": target, "reached": reached, "met": met, "figures": figures })
+        };
+        json!({
+            "promise": self.name,
+            "machine": self.machine,
+            "command": self.command,
+            "notes": self.notes,
+            "cases": self.rows.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Row {
+    fn verdict(&self) -> &'static str {
+        match self.met {
+            Some(true) => "met",
+            Some(false) => "missed",
+            None => "",
+        }
+    }
+}
+
+/// Figures by name, for [`Row::figures`].
+pub(crate) fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Map<String, Value> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
+}

@@ -1,0 +1,329 @@
+//! `sluice demo`: two jobs on one proxy, first without rules and then with them.
+//!
+//! ```text
+//!   time ─────────────────────────────────────────────────────────────────►
+//!   victim  ├── alone ──┼───── without rules ─────┼───── with rules ──────┤
+//!   bully               ├─────────────────────────┼───────────────────────┤
+//!                                                 └ PUT /v1/rules
+//!   Demo ─► Stage (processes, files)      jobs ─► Record ─► Screen, table, JSON, picture
+//! ```
+//!
+//! Both jobs run through from one phase to the next, so that all that differs is what
+//! the proxy was told. A moment after each change belongs to no phase: what was under
+//! way before has to end first. The victim is slowed by its neighbour in what it shares
+//! with it, the device and the processors; alone it shows what there is to win.
+
+mod figures;
+mod job;
+mod picture;
+mod rules;
+mod screen;
+mod stage;
+mod summary;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use model::Bytes;
+use serde::Serialize;
+
+use self::figures::{Figures, Record, Span};
+use self::job::{Job, Message};
+pub(crate) use self::job::{JobArgs, run_job};
+use self::screen::Screen;
+use self::stage::{News, Sizes, Stage};
+use self::summary::Summary;
+
+/// Shows what rules do: two jobs on one proxy, without rules and then with them.
+///
+/// Starts a proxy over a new directory on this file system and two jobs that work on
+/// it through 9P: a bully (writes of 1 MiB, 16 in flight) and a victim (random reads
+/// of 4 KiB, stats, creates, now and then an fsync, two in flight). Ends with a table
+/// and a picture, and removes everything else it has made; so it does on Ctrl-C.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long to run without rules, and as long again with them.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// A few seconds and small files: shows that everything works, not what it is worth.
+    #[arg(long, conflicts_with = "seconds")]
+    quick: bool,
+    /// Where to make the directory that is served; it needs about a gigabyte.
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Where to write the picture.
+    #[arg(long, value_name = "FILE", default_value = "demo.svg")]
+    out: PathBuf,
+    /// Print the figures as JSON and nothing else.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A stretch of the demo under one condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Phase {
+    /// The victim has the proxy for itself.
+    #[serde(rename = "alone")]
+    Alone,
+    /// The bully has come and the proxy has no rules.
+    #[serde(rename = "without rules")]
+    WithoutRules,
+    /// The rules are in force.
+    #[serde(rename = "with rules")]
+    WithRules,
+}
+
+/// How long everything takes and how large it is.
+struct Scale {
+    alone_s: f64,
+    phase_s: f64,
+    settle_s: f64,
+    sizes: Sizes,
+}
+
+/// Runs the demo.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let stop = crate::bench::stop_on_signals()?;
+    let parent = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
+    ensure!(
+        parent.is_none_or(|parent| parent.is_dir()),
+        "there is no directory for {}",
+        args.out.display()
+    );
+    let screen = Screen::new(args.json);
+    let mut demo = Demo::set_up(&args, stop, screen)?;
+    demo.play()?;
+    let summary = demo.end()?;
+    picture::draw(&args.out, &summary)?;
+    let mut out = std::io::stdout();
+    match args.json {
+        true => writeln!(out, "{}", summary.to_json(&args.out)?)?,
+        false => write!(out, "{}", screen::ending(&summary, &args.out))?,
+    }
+    Ok(())
+}
+
+/// A demo under way.
+struct Demo {
+    stage: Stage,
+    scale: Scale,
+    began: Instant,
+    news: Receiver<News>,
+    sender: Sender<News>,
+    stop: Arc<AtomicBool>,
+    screen: Screen,
+    due: Instant,
+    ready: bool,
+    working: Vec<Job>,
+    record: Record,
+    phases: Vec<(Phase, Span)>,
+    /// When the bully and the rules came, in seconds.
+    marks: Vec<(f64, String)>,
+    write_mode: String,
+    rules: String,
+}
+
+impl Demo {
+    fn set_up(args: &Args, stop: Arc<AtomicBool>, mut screen: Screen) -> anyhow::Result<Demo> {
+        let scale = Scale::of(args);
+        let (sender, news) = channel();
+        screen.say("making the files and starting the proxy");
+        let stage = Stage::set_up(&args.dir, scale.sizes, &sender)?;
+        let began = Instant::now();
+        let mut demo = Demo {
+            stage,
+            scale,
+            began,
+            news,
+            sender,
+            stop,
+            screen,
+            due: began,
+            ready: false,
+            working: Vec::new(),
+            record: Record::default(),
+            phases: Vec::new(),
+            marks: Vec::new(),
+            write_mode: String::new(),
+            rules: String::new(),
+        };
+        demo.wait("the proxy does not start", |demo| demo.ready)?;
+        demo.write_mode = demo
+            .ask()?
+            .status()?
+            .targets
+            .first()
+            .map_or_else(String::new, |target| target.write_mode.clone());
+        Ok(demo)
+    }
+
+    /// All phases, one after the other.
+    fn play(&mut self) -> anyhow::Result<()> {
+        self.start(Job::Victim)?;
+        self.phase(Phase::Alone, self.scale.alone_s)?;
+        self.start(Job::Bully)?;
+        self.mark("the bully comes");
+        self.phase(Phase::WithoutRules, self.scale.phase_s)?;
+        self.rules = rules::text(self.figures(Phase::WithoutRules, Job::Bully)?.mb_per_sec);
+        self.ask()?.set_rules(&self.rules).context("the proxy refuses the demo's rules")?;
+        self.mark("rules in force");
+        self.screen.say(&format!("these rules are in force now:\n\n{}", self.rules));
+        self.phase(Phase::WithRules, self.scale.phase_s)
+    }
+
+    /// What came out; everything is stopped and removed.
+    fn end(self) -> anyhow::Result<Summary> {
+        let mut figures = Vec::new();
+        for (phase, _) in &self.phases {
+            for job in phase.jobs() {
+                figures.push((*phase, self.figures(*phase, *job)?));
+            }
+        }
+        let to = self.now();
+        let from = self.phases.first().map_or(to, |(_, span)| span.from - self.scale.settle_s);
+        Ok(Summary {
+            figures,
+            record: self.record,
+            span: Span { from, to },
+            marks: self.marks,
+            write_mode: self.write_mode,
+            rules: self.rules,
+        })
+    }
+
+    fn start(&mut self, job: Job) -> anyhow::Result<()> {
+        self.screen.say(&format!("the {} makes its files", job.name()));
+        self.stage.start(job, &self.sender)?;
+        self.wait(&format!("the {} does not begin", job.name()), |demo| demo.working.contains(&job))
+    }
+
+    /// Lets the jobs work for `seconds` once things have settled.
+    fn phase(&mut self, phase: Phase, seconds: f64) -> anyhow::Result<()> {
+        let from = self.now() + self.scale.settle_s;
+        let to = from + seconds;
+        self.phases.push((phase, Span { from, to }));
+        while self.now() < to {
+            self.turn()?;
+        }
+        self.screen.phase_over(phase);
+        Ok(())
+    }
+
+    fn wait(&mut self, trouble: &str, done: impl Fn(&Demo) -> bool) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_MAX;
+        while !done(self) {
+            ensure!(Instant::now() < deadline, "{trouble} within {} s", START_MAX.as_secs());
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// One event: a line of a child, or a tick.
+    fn turn(&mut self) -> anyhow::Result<()> {
+        let wait = self.due.saturating_duration_since(Instant::now());
+        match self.news.recv_timeout(wait.min(PATIENCE)) {
+            Ok(news) => self.take(news)?,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        if Instant::now() >= self.due {
+            self.due = Instant::now() + TICK;
+            self.stage.cool();
+            self.show();
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, news: News) -> anyhow::Result<()> {
+        match news {
+            News::Proxy(Some(line)) => self.ready |= line == "ready",
+            News::Proxy(None) => return Err(self.stage.why_ended("proxy")),
+            News::Job(job, Some(Message::Began)) => self.working.push(job),
+            News::Job(job, Some(Message::Interval(interval))) => {
+                self.record.add(job, self.now(), interval);
+            }
+            News::Job(job, None) => return Err(self.stage.why_ended(job.name())),
+        }
+        Ok(())
+    }
+
+    fn show(&mut self) {
+        let now = self.now();
+        let Some((running, span)) = self.phases.last().copied() else { return };
+        let mut rows = Vec::new();
+        for (phase, span) in &self.phases {
+            let live = *phase == running && now < span.to;
+            let span = if live { Span::last(LIVE_S, now) } else { *span };
+            for job in phase.jobs() {
+                rows.extend(self.record.figures(*job, span).map(|figures| (*phase, figures)));
+            }
+        }
+        self.screen.show(&rows, running, (now - span.from).max(0.0), span.to - span.from);
+    }
+
+    fn figures(&self, phase: Phase, job: Job) -> anyhow::Result<Figures> {
+        let span = self.phases.iter().find(|(of, _)| *of == phase).map(|(_, span)| *span);
+        let figures = span.and_then(|span| self.record.figures(job, span));
+        figures.with_context(|| format!("the {} told nothing {}", job.name(), phase.name()))
+    }
+
+    fn mark(&mut self, what: &str) {
+        self.marks.push((self.now(), what.into()));
+    }
+
+    fn ask(&self) -> anyhow::Result<api::Client> {
+        Ok(api::Client::new(&self.stage.api().parse()?)?)
+    }
+
+    fn now(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+}
+
+impl Phase {
+    /// Its name in the table.
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Alone => "alone",
+            Phase::WithoutRules => "without rules",
+            Phase::WithRules => "with rules",
+        }
+    }
+
+    /// Who works in it.
+    fn jobs(self) -> &'static [Job] {
+        match self {
+            Phase::Alone => &[Job::Victim],
+            Phase::WithoutRules | Phase::WithRules => &[Job::Victim, Job::Bully],
+        }
+    }
+}
+
+impl Scale {
+    fn of(args: &Args) -> Scale {
+        if args.quick {
+            let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(16) };
+            return Scale { alone_s: 1.0, phase_s: 1.5, settle_s: 0.5, sizes };
+        }
+        let phase_s = f64::from(args.seconds);
+        let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(128) };
+        Scale { alone_s: (phase_s / 5.0).max(1.0), phase_s, settle_s: 1.0, sizes }
+    }
+}
+
+/// How often the view is drawn and the victim's file is cooled.
+const TICK: Duration = Duration::from_millis(250);
+/// How soon a signal is noticed.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long the proxy, or a job's files, may take.
+const START_MAX: Duration = Duration::from_secs(120);
+/// The live view shows what the last second brought, and a little more: an interval
+/// that is told late must not be missing.
+const LIVE_S: f64 = 1.1;

@@ -1,0 +1,62 @@
+//! The demo's picture: both jobs over time, with the moments when something changed.
+
+use std::path::Path;
+
+use super::Phase;
+use super::figures::Figures;
+use super::job::Job;
+use super::screen::span_text;
+use super::summary::Summary;
+use crate::chart::{Line, LineChart, Panel, line_chart};
+
+/// Draws `summary` into the SVG file `path`.
+pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
+    let zero = summary.span.from;
+    let line = |series, job, figure: fn(&Figures) -> f64| {
+        let points = summary.record.line(job, summary.span, POINT_S, figure);
+        Line { series, points: points.into_iter().map(|(at, value)| (at - zero, value)).collect() }
+    };
+    let panels = vec![
+        Panel {
+            title: "victim: latency of its requests, ms".into(),
+            logarithmic: true,
+            lines: vec![
+                line(1, Job::Victim, |figures| figures.p99_us / 1e3),
+                line(0, Job::Victim, |figures| figures.p50_us / 1e3),
+            ],
+        },
+        Panel {
+            title: "bully: what it writes, MB/s".into(),
+            logarithmic: false,
+            lines: vec![line(2, Job::Bully, |figures| figures.mb_per_sec)],
+        },
+    ];
+    let chart = LineChart {
+        title: title(summary),
+        subtitle: format!(
+            "Bully: 16 writes of 1 MiB in flight. Victim: 2 small requests in flight (4 KiB reads, \
+             stats, creates, fsyncs). Write mode {}.",
+            summary.write_mode
+        ),
+        series: vec!["victim, median".into(), "victim, p99".into(), "bully".into()],
+        panels,
+        marks: summary.marks.iter().map(|(at, what)| (at - zero, what.clone())).collect(),
+    };
+    line_chart(path, &chart)
+}
+
+fn title(summary: &Summary) -> String {
+    let p99 = |phase| match summary.of(phase, Job::Victim) {
+        Some(figures) => span_text(figures.p99_us),
+        None => "?".into(),
+    };
+    format!(
+        "The victim's p99: {} alone, {} beside the bully, {} with rules",
+        p99(Phase::Alone),
+        p99(Phase::WithoutRules),
+        p99(Phase::WithRules)
+    )
+}
+
+/// Wide enough that a point's p99 is more than the slowest request of a few.
+const POINT_S: f64 = 0.5;

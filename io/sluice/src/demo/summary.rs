@@ -1,0 +1,82 @@
+//! What a demo brought: the figures of its phases, and how far the rules moved them.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use super::Phase;
+use super::figures::{Figures, Record, Span};
+use super::job::Job;
+
+/// A demo that has ended.
+pub(super) struct Summary {
+    /// By phase, each job that worked in it.
+    pub(super) figures: Vec<(Phase, Figures)>,
+    pub(super) record: Record,
+    /// From the first interval to the end.
+    pub(super) span: Span,
+    /// When something changed, in seconds, and what.
+    pub(super) marks: Vec<(f64, String)>,
+    /// How the proxy wrote.
+    pub(super) write_mode: String,
+    /// The rule file that was put in force.
+    pub(super) rules: String,
+}
+
+/// What the rules changed, as quotients: above 1 is better for that job.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(super) struct Factors {
+    /// The victim's operations per second, with rules by without.
+    pub(super) victim_ops: f64,
+    /// The victim's median latency, without rules by with.
+    pub(super) victim_p50: f64,
+    /// The victim's 99th percentile, without rules by with.
+    pub(super) victim_p99: f64,
+    /// The bully's bytes per second, with rules by without.
+    pub(super) bully_mb: f64,
+}
+
+impl Summary {
+    /// What `job` got in `phase`.
+    pub(super) fn of(&self, phase: Phase, job: Job) -> Option<&Figures> {
+        let found = self.figures.iter().find(|(of, figures)| *of == phase && figures.job == job);
+        found.map(|(_, figures)| figures)
+    }
+
+    /// What the rules changed; none if a phase is missing.
+    pub(super) fn factors(&self) -> Option<Factors> {
+        let before = |job| self.of(Phase::WithoutRules, job);
+        let after = |job| self.of(Phase::WithRules, job);
+        let (victim_before, victim_after) = (before(Job::Victim)?, after(Job::Victim)?);
+        let (bully_before, bully_after) = (before(Job::Bully)?, after(Job::Bully)?);
+        Some(Factors {
+            victim_ops: quotient(victim_after.ops_per_sec, victim_before.ops_per_sec),
+            victim_p50: quotient(victim_before.p50_us, victim_after.p50_us),
+            victim_p99: quotient(victim_before.p99_us, victim_after.p99_us),
+            bully_mb: quotient(bully_after.mb_per_sec, bully_before.mb_per_sec),
+        })
+    }
+
+    /// One line of JSON.
+    pub(super) fn to_json(&self, picture: &Path) -> anyhow::Result<String> {
+        let mut phases: Vec<serde_json::Value> = Vec::new();
+        for phase in [Phase::Alone, Phase::WithoutRules, Phase::WithRules] {
+            let jobs = self.figures.iter().filter(|(of, _)| *of == phase);
+            let jobs: Vec<&Figures> = jobs.map(|(_, figures)| figures).collect();
+            phases.push(json!({ "phase": phase, "jobs": jobs }));
+        }
+        let whole = json!({
+            "phases": phases,
+            "factors": self.factors(),
+            "rules": self.rules,
+            "write_mode": self.write_mode,
+            "picture": picture,
+        });
+        serde_json::to_string(&whole).context("cannot print the figures")
+    }
+}
+
+fn quotient(above: f64, below: f64) -> f64 {
+    if below > 0.0 { above / below } else { 0.0 }
+}

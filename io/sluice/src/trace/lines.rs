@@ -1,0 +1,162 @@
+//! One request on one line: columns for people, an object for programs.
+//!
+//! The columns have fixed widths, since a stream cannot be measured before it is
+//! printed; a name that is too long moves the rest of its line.
+
+use std::io::{self, Write};
+
+use ::proxy::TraceRecord;
+use model::{Lane, Nanos};
+use nix::errno::Errno;
+use serde::Serialize;
+
+/// What a request is to programs.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    /// When it arrived, in nanoseconds since the proxy's start.
+    t_ns: u64,
+    /// The attach that it came by, a number unique in the trace.
+    subject: u32,
+    job: &'a str,
+    uid: u32,
+    gid: u32,
+    projid: Option<u32>,
+    nid: &'a str,
+    export: &'a str,
+    target: &'a str,
+    kind: &'a str,
+    lane: &'a str,
+    /// How it follows the last access, for reads and writes of files.
+    offset: Option<&'a str>,
+    asked_bytes: u64,
+    bytes: u64,
+    ops: u64,
+    queue_ns: u64,
+    service_ns: u64,
+    errno: u32,
+}
+
+/// The columns' names.
+pub(crate) fn head(out: &mut impl Write) -> io::Result<()> {
+    let [queue, service] = ["QUEUE", "SERVICE"];
+    writeln!(
+        out,
+        "{:>13}  {:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {:10}  {:>9}  {queue:>9}  {service:>9}  ERROR",
+        "TIME", "JOB", "UID", "NODE", "EXPORT", "KIND", "LANE", "OFFSET", "BYTES"
+    )
+}
+
+/// One request for people.
+pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
+    let (who, request) = (&record.who.who, &record.request);
+    let micros = request.arrived.as_nanos() / 1000;
+    let (secs, micros) = (micros / 1_000_000, micros % 1_000_000);
+    let job = if who.job.as_str().is_empty() { "-" } else { who.job.as_str() };
+    let offset = request.access.map_or("-", |access| access.name());
+    let error = match request.errno {
+        0 => String::new(),
+        number => format!("  {}", errno_name(number)),
+    };
+    writeln!(
+        out,
+        "{secs:>6}.{micros:06}  {job:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {offset:10}  {:>9}  \
+         {:>9}  {:>9}{error}",
+        who.uid,
+        who.nid,
+        record.who.export,
+        request.kind,
+        lane(request.lane),
+        request.served.bytes.get(),
+        span(request.queued.get() as f64),
+        span(request.service.get() as f64),
+    )
+}
+
+/// One request for programs.
+pub(crate) fn json(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
+    let (who, request) = (&record.who.who, &record.request);
+    let line = Line {
+        t_ns: request.arrived.as_nanos(),
+        subject: request.subject,
+        job: who.job.as_str(),
+        uid: who.uid,
+        gid: who.gid,
+        projid: who.projid,
+        nid: who.nid.as_str(),
+        export: &record.who.export,
+        target: &record.who.target,
+        kind: request.kind.name(),
+        lane: lane(request.lane),
+        offset: request.access.map(|access| access.name()),
+        asked_bytes: request.asked.get(),
+        bytes: request.served.bytes.get(),
+        ops: request.served.ops.get(),
+        queue_ns: request.queued.get(),
+        service_ns: request.service.get(),
+        errno: request.errno,
+    };
+    serde_json::to_writer(&mut *out, &line)?;
+    out.write_all(b"\n")
+}
+
+fn lane(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Cached => "cached",
+        Lane::Device => "device",
+    }
+}
+
+fn errno_name(number: u32) -> String {
+    match Errno::from_raw(number as i32) {
+        Errno::UnknownErrno => number.to_string(),
+        errno => format!("{errno:?}"),
+    }
+}
+
+/// A span in the unit that leaves it between 1 and 1000, to three digits.
+pub(crate) fn span(ns: f64) -> String {
+    let units = [("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", f64::INFINITY)];
+    // What would be rounded to 1000 belongs to the next unit.
+    let fits = |above: f64| ns < above * 0.9995;
+    let (unit, above) = units.into_iter().find(|(_, above)| fits(*above)).unwrap_or(units[3]);
+    let value = ns * 1e3 / above.min(1e12);
+    match value {
+        _ if unit == "ns" => format!("{value:.0}{unit}"),
+        value if value < 9.995 => format!("{value:.2}{unit}"),
+        value if value < 99.95 => format!("{value:.1}{unit}"),
+        value => format!("{value:.0}{unit}"),
+    }
+}
+
+/// The same for a span of the vocabulary.
+pub(crate) fn span_of(span_ns: Nanos) -> String {
+    span(span_ns.get() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_three_digits_and_a_unit() {
+        let cases = [
+            (0, "0ns"),
+            (999, "999ns"),
+            (1_000, "1.00us"),
+            (12_345, "12.3us"),
+            (999_400, "999us"),
+            (999_600, "1.00ms"),
+            (5_000_000_000, "5.00s"),
+            (86_400_000_000_000, "86400s"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(span_of(Nanos::new(ns)), text);
+        }
+    }
+
+    #[test]
+    fn an_error_has_its_name_where_it_has_one() {
+        assert_eq!(errno_name(2), "ENOENT");
+        assert_eq!(errno_name(u32::MAX), "4294967295");
+    }
+}

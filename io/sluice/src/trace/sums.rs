@@ -1,0 +1,404 @@
+//! Sums of a trace by job, user, class, node or export, and by kind within each.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ::proxy::{Access, TraceRecord};
+use hdrhistogram::Histogram;
+use model::{Amount, Direction, Kind, Nanos, Time};
+use serde::Serialize;
+
+use super::Summary;
+use super::lines::{span, span_of};
+use crate::top::table;
+
+/// What the sums are made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum By {
+    /// A batch job.
+    Job,
+    /// A user.
+    User,
+    /// A class of the rules.
+    Class,
+    /// A client node.
+    Client,
+    /// An export.
+    Export,
+}
+
+/// The sums so far.
+pub(crate) struct Sums {
+    by: By,
+    all: BTreeMap<Key, Sum>,
+}
+
+/// What a sum is made by; class names may come after the requests.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Name(String),
+    User(u32),
+    Class(String, Option<u64>),
+}
+
+struct Sum {
+    first: Time,
+    end: Time,
+    read_bytes: u64,
+    written_bytes: u64,
+    ops: u64,
+    errors: u64,
+    queue: Latency,
+    service: Latency,
+    kinds: BTreeMap<Kind, KindSum>,
+}
+
+/// Exact sum, and a histogram with two digits.
+struct Latency {
+    sum_ns: u128,
+    histogram: Histogram<u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct KindSum {
+    requests: u64,
+    amount: Amount,
+    errors: u64,
+    service_ns: u128,
+    /// Those that have a place in a file, and those that are sequential.
+    placed: u64,
+    sequential: u64,
+}
+
+/// The sums of one job, user, …
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    requests: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+    ops: u64,
+    /// From the first arrival to the last reply.
+    span_ns: u64,
+    queue: Times,
+    service: Times,
+    /// Requests that were answered with an error.
+    errors: u64,
+    kinds: Vec<KindRow>,
+}
+
+/// Times in nanoseconds; percentiles to two digits.
+#[derive(Debug, Serialize)]
+struct Times {
+    mean_ns: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct KindRow {
+    kind: &'static str,
+    requests: u64,
+    bytes: u64,
+    ops: u64,
+    service_ns_mean: u64,
+    /// Percent of the reads or writes of files that are sequential.
+    sequential_percent: Option<u64>,
+    errors: u64,
+}
+
+impl Sums {
+    pub(crate) fn new(by: By) -> Sums {
+        Sums { by, all: BTreeMap::new() }
+    }
+
+    pub(crate) fn add(&mut self, record: &TraceRecord) {
+        let who = &record.who.who;
+        let key = match self.by {
+            By::Job => Key::Name(who.job.to_string()),
+            By::User => Key::User(who.uid),
+            By::Class => Key::Class(record.who.target.clone(), record.request.class),
+            By::Client => Key::Name(who.nid.to_string()),
+            By::Export => Key::Name(record.who.export.clone()),
+        };
+        let arrived = record.request.arrived;
+        self.all.entry(key).or_insert_with(|| Sum::new(arrived)).add(record);
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.all.values().map(Sum::requests).sum()
+    }
+
+    /// The rows, those with the most requests first.
+    pub(crate) fn rows<'a>(&self, class: impl Fn(&str, u64) -> Option<&'a str>) -> Vec<Row> {
+        let name = |key: &Key| match key {
+            Key::Name(name) if name.is_empty() => "-".into(),
+            Key::Name(name) => name.clone(),
+            Key::User(uid) => uid.to_string(),
+            Key::Class(_, None) => "-".into(),
+            Key::Class(target, Some(number)) => match class(target, *number) {
+                Some(name) => name.to_owned(),
+                // Low and high half: the dispatcher's place for it, and its turn there.
+                None => format!("class {}.{}", *number as u32, number >> 32),
+            },
+        };
+        let mut rows: Vec<_> = self.all.iter().map(|(key, sum)| sum.row(name(key))).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.requests));
+        rows
+    }
+}
+
+impl Sum {
+    fn new(first: Time) -> Sum {
+        Sum {
+            first,
+            end: first,
+            read_bytes: 0,
+            written_bytes: 0,
+            ops: 0,
+            errors: 0,
+            queue: Latency::new(),
+            service: Latency::new(),
+            kinds: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, record: &TraceRecord) {
+        let request = &record.request;
+        self.first = self.first.min(request.arrived);
+        self.end = self.end.max(request.arrived + request.queued + request.service);
+        match request.kind.direction() {
+            Direction::Read => self.read_bytes += request.served.bytes.get(),
+            Direction::Write => self.written_bytes += request.served.bytes.get(),
+            Direction::Metadata => {}
+        }
+        self.ops += request.served.ops.get();
+        self.errors += u64::from(request.errno != 0);
+        self.queue.add(request.queued);
+        self.service.add(request.service);
+        let kind = self.kinds.entry(request.kind).or_default();
+        kind.requests += 1;
+        kind.amount.bytes += request.served.bytes;
+        kind.amount.ops += request.served.ops;
+        kind.errors += u64::from(request.errno != 0);
+        kind.service_ns += u128::from(request.service.get());
+        kind.placed += u64::from(request.access.is_some());
+        kind.sequential += u64::from(request.access == Some(Access::Sequential));
+    }
+
+    fn requests(&self) -> u64 {
+        self.kinds.values().map(|kind| kind.requests).sum()
+    }
+
+    fn row(&self, name: String) -> Row {
+        let requests = self.requests();
+        let kinds = self.kinds.iter().map(|(kind, sum)| sum.row(*kind)).collect();
+        Row {
+            name,
+            requests,
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            ops: self.ops,
+            span_ns: self.end.since(self.first).get(),
+            queue: self.queue.times(requests),
+            service: self.service.times(requests),
+            errors: self.errors,
+            kinds,
+        }
+    }
+}
+
+impl KindSum {
+    fn row(&self, kind: Kind) -> KindRow {
+        KindRow {
+            kind: kind.name(),
+            requests: self.requests,
+            bytes: self.amount.bytes.get(),
+            ops: self.amount.ops.get(),
+            service_ns_mean: mean(self.service_ns, self.requests),
+            sequential_percent: (self.sequential * 100).checked_div(self.placed),
+            errors: self.errors,
+        }
+    }
+}
+
+impl Latency {
+    fn new() -> Latency {
+        let histogram = Histogram::new(2).expect("two digits are between zero and five");
+        Latency { sum_ns: 0, histogram }
+    }
+
+    fn add(&mut self, span: Nanos) {
+        self.sum_ns += u128::from(span.get());
+        // The histogram grows as needed; only a span near 2^64 has no place in it.
+        let _ = self.histogram.record(span.get().min(u64::MAX >> 4));
+    }
+
+    fn times(&self, requests: u64) -> Times {
+        let at = |quantile| self.histogram.value_at_quantile(quantile);
+        Times { mean_ns: mean(self.sum_ns, requests), p50_ns: at(0.5), p99_ns: at(0.99) }
+    }
+}
+
+fn mean(sum_ns: u128, requests: u64) -> u64 {
+    sum_ns.checked_div(requests.into()).unwrap_or(0) as u64
+}
+
+/// The sums for people: by name, by kind within each, and what is missing.
+pub(crate) fn tables(summary: &Summary) -> String {
+    let mut text = String::new();
+    let name = match summary.by {
+        By::Job => "JOB",
+        By::User => "UID",
+        By::Class => "CLASS",
+        By::Client => "NODE",
+        By::Export => "EXPORT",
+    };
+    if summary.rows.is_empty() {
+        text += "no requests\n";
+    } else {
+        text += &by_name(name, &summary.rows);
+        text.push('\n');
+        text += &by_kind(name, &summary.rows);
+    }
+    if summary.lost > 0 {
+        let _ = writeln!(text, "\n{} requests were not recorded", summary.lost);
+    }
+    if summary.cut {
+        text += "\nthe trace lacks its end: the proxy was killed, or still writes it\n";
+    }
+    text
+}
+
+fn by_name(name: &str, rows: &[Row]) -> String {
+    let head = [
+        name,
+        "REQUESTS",
+        "READ MB",
+        "WRITTEN MB",
+        "OPS",
+        "SPAN",
+        "MB/s",
+        "OPS/s",
+        "QUEUE mean",
+        "p50",
+        "p99",
+        "SERVICE mean",
+        "p50",
+        "p99",
+        "ERRORS",
+    ];
+    let cells = rows.iter().map(|row| {
+        let seconds = row.span_ns as f64 / 1e9;
+        let rate = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let megabytes = |bytes: u64| bytes as f64 / 1e6;
+        let mut cells = vec![
+            row.name.clone(),
+            row.requests.to_string(),
+            format!("{:.1}", megabytes(row.read_bytes)),
+            format!("{:.1}", megabytes(row.written_bytes)),
+            row.ops.to_string(),
+            span(row.span_ns as f64),
+            format!("{:.1}", rate(megabytes(row.read_bytes + row.written_bytes))),
+            format!("{:.0}", rate(row.ops as f64)),
+        ];
+        for times in [&row.queue, &row.service] {
+            cells.extend(
+                [times.mean_ns, times.p50_ns, times.p99_ns].map(|ns| span_of(Nanos::new(ns))),
+            );
+        }
+        cells.push(row.errors.to_string());
+        cells
+    });
+    let right: Vec<_> = (1..head.len()).collect();
+    table::aligned(&head, &right, cells)
+}
+
+fn by_kind(name: &str, rows: &[Row]) -> String {
+    let head = [name, "KIND", "REQUESTS", "MB", "OPS", "SERVICE mean", "SEQUENTIAL", "ERRORS"];
+    let cells = rows.iter().flat_map(|row| {
+        row.kinds.iter().map(|kind| {
+            vec![
+                row.name.clone(),
+                kind.kind.to_owned(),
+                kind.requests.to_string(),
+                format!("{:.1}", kind.bytes as f64 / 1e6),
+                kind.ops.to_string(),
+                span_of(Nanos::new(kind.service_ns_mean)),
+                kind.sequential_percent.map_or(String::new(), |percent| format!("{percent}%")),
+                kind.errors.to_string(),
+            ]
+        })
+    });
+    table::aligned(&head, &[2, 3, 4, 5, 6, 7], cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ::proxy::{TraceRequest, TraceSubject};
+    use model::{Bytes, Identity, JobId, Lane, Nid};
+
+    use super::*;
+
+    fn record(job: &str, kind: Kind, at_us: u64, bytes: u64) -> TraceRecord {
+        let job = JobId::new(job).unwrap();
+        let who = Identity { job, uid: 7, gid: 7, projid: None, nid: Nid::local() };
+        let who = TraceSubject { who, export: "x".into(), target: "disk".into() };
+        let request = TraceRequest {
+            subject: 1,
+            class: Some(1 << 32 | 3),
+            kind,
+            lane: Lane::Device,
+            access: (bytes > 0).then_some(Access::Sequential),
+            arrived: Time::from_nanos(at_us * 1000),
+            queued: Nanos::from_micros(100),
+            service: Nanos::from_micros(300),
+            asked: Bytes::new(bytes),
+            served: Amount::new(bytes, 1),
+            errno: if kind == Kind::Open { 2 } else { 0 },
+        };
+        TraceRecord { who: Arc::new(who), request }
+    }
+
+    fn summary(by: By, class: Option<&'static str>) -> Summary {
+        let mut sums = Sums::new(by);
+        sums.add(&record("", Kind::Open, 1_000_000, 0));
+        for at in 0..4 {
+            sums.add(&record("dd", Kind::Read, at * 200, 1_000_000));
+        }
+        sums.add(&record("dd", Kind::Write, 600, 500_000));
+        let rows = sums.rows(|_, _| class);
+        Summary { by, requests: sums.requests(), lost: 3, cut: true, origin_unix_ns: 0, rows }
+    }
+
+    #[test]
+    fn jobs_are_summed_up_with_their_rates_times_and_kinds() {
+        assert_eq!(
+            tables(&summary(By::Job, None)),
+            "JOB  REQUESTS  READ MB  WRITTEN MB  OPS    SPAN    MB/s  OPS/s  QUEUE mean    p50    p99  SERVICE mean    p50    p99  ERRORS\n\
+             dd          5      4.0         0.5    5  1.00ms  4500.0   5000       100us  100us  100us         300us  301us  301us       0\n\
+             -           1      0.0         0.0    1   400us     0.0   2500       100us  100us  100us         300us  301us  301us       1\n\
+             \n\
+             JOB  KIND   REQUESTS   MB  OPS  SERVICE mean  SEQUENTIAL  ERRORS\n\
+             dd   read          4  4.0    4         300us        100%       0\n\
+             dd   write         1  0.5    1         300us        100%       0\n\
+             -    open          1  0.0    1         300us                   1\n\
+             \n\
+             3 requests were not recorded\n\
+             \n\
+             the trace lacks its end: the proxy was killed, or still writes it\n"
+        );
+    }
+
+    #[test]
+    fn a_class_has_its_name_or_at_least_its_number() {
+        assert_eq!(summary(By::Class, Some("jobs dd")).rows[0].name, "jobs dd");
+        let unnamed = summary(By::Class, None);
+        assert_eq!((unnamed.rows.len(), &*unnamed.rows[0].name), (1, "class 3.1"));
+        assert_eq!(summary(By::User, None).rows[0].name, "7");
+        assert_eq!(summary(By::Client, None).rows[0].name, "0@lo");
+    }
+}

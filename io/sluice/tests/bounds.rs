@@ -1,0 +1,328 @@
+//! What one client can take of a proxy: every bound of docs/CONFIG.md, by its key, and
+//! clients that do not read, do not finish, or do not make sense.
+//!
+//! Reading stops at a bound and goes on below it: nothing is lost and nobody else is
+//! kept waiting.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
+
+use common::{Client, Proxy, Setup, USER, until};
+
+const EMFILE: u32 = 24;
+const MIB: u64 = 1 << 20;
+
+fn read(fid: u32, offset: u64, count: u32) -> Request<'static> {
+    Request::Read { fid: Fid(fid), offset, count }
+}
+
+#[test]
+fn one_connection_too_many_is_closed_and_the_others_are_not() {
+    let proxy = Setup::new("connections").top("connections_max = 3").start();
+    let mut three: Vec<_> = (0..3).map(|_| proxy.client()).collect();
+    proxy.connect().expect_closed();
+    three.iter_mut().for_each(|client| drop(client.stat(0).unwrap()));
+    three.pop();
+    // The place is free as soon as the proxy has seen the end.
+    let mut next = None;
+    until("a place is free", || {
+        let mut client = proxy.connect();
+        let tversion = Request::Version { msize: 8192, version: b"9P2000.L" };
+        let mut bytes = Vec::new();
+        tversion.encode(ninep::NOTAG, &mut bytes);
+        let answered = client.try_send_bytes(&bytes).is_ok() && client.try_next().is_some();
+        next = answered.then_some(client);
+        answered
+    });
+    next.unwrap().attach(0, "x", USER).unwrap();
+}
+
+#[test]
+fn one_fid_too_many_is_emfile_until_one_is_clunked() {
+    let proxy = Setup::new("fids").top("fids_max = 4").start();
+    let mut client = proxy.client();
+    (1..4).for_each(|fid| drop(client.walk(0, fid, &[]).unwrap()));
+    assert_eq!(client.walk(0, 4, &[]), Err(EMFILE));
+    assert_eq!(client.attach(4, "x", USER), Err(EMFILE));
+    // A fid that changes is not one more.
+    client.create(3, "f", open::RDWR, 0o644).unwrap();
+    client.clunk(1).unwrap();
+    client.walk(0, 4, &[]).unwrap();
+}
+
+#[test]
+fn reading_stops_at_tags_max_and_goes_on_below_it() {
+    let proxy = Setup::new("tags").top("tags_max = 4").start();
+    let (mut holder, mut client) = (proxy.client(), proxy.client());
+    holder.make(1, "f");
+    holder.lock(1, LockKind::Write, (0, 0), ("holder", 1)).unwrap();
+    client.open_name(1, "f", open::RDWR).unwrap();
+    let lock = |proc| Client::lock_request(1, LockKind::Read, (0, 0), ("c", proc), LOCK_BLOCK);
+    let waiting: Vec<_> = (0..4).map(|proc| client.send(&lock(proc))).collect();
+    // Four are under way; these wait in the socket.
+    let later: Vec<_> = (0..50).map(|_| client.send(&read(1, 0, 10))).collect();
+    assert!(!client.readable(100));
+    holder.stat(1).unwrap();
+    holder.lock(1, LockKind::Unlock, (0, 0), ("holder", 1)).unwrap();
+    for tag in waiting {
+        assert_eq!(client.wait(tag).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+    }
+    for tag in later {
+        assert_eq!(client.wait(tag).reply(), Ok(Reply::Read { data: b"" }));
+    }
+}
+
+#[test]
+fn a_client_that_is_gone_while_its_connection_is_paused_is_forgotten() {
+    let proxy = Setup::new("pausedgone").top("tags_max = 2").start();
+    let mut holder = proxy.client();
+    holder.make(1, "f");
+    holder.lock(1, LockKind::Write, (0, 0), ("holder", 1)).unwrap();
+    let before = proxy.sockets();
+    for reset in [false, true] {
+        let mut client = proxy.client();
+        client.open_name(1, "f", open::RDWR).unwrap();
+        for proc in 0..4 {
+            let owner = ("gone", proc);
+            client.send(&Client::lock_request(1, LockKind::Write, (0, 0), owner, LOCK_BLOCK));
+        }
+        assert!(!client.readable(50));
+        if reset {
+            let now = Some(Duration::ZERO);
+            rustix::net::sockopt::set_socket_linger(client.fd(), now).unwrap();
+        }
+        drop(client);
+        until("the connection is closed", || proxy.sockets() == before);
+    }
+    // Nobody waits for the lock any more.
+    let mut next = proxy.client();
+    next.open_name(1, "f", open::RDWR).unwrap();
+    holder.lock(1, LockKind::Unlock, (0, 0), ("holder", 1)).unwrap();
+    let status = next.lock(1, LockKind::Write, (0, 0), ("next", 1));
+    assert_eq!(status, Ok(LockStatus::Success));
+}
+
+#[test]
+fn bytes_in_flight_are_bounded_and_nothing_is_lost() {
+    let top = "msize_max = \"64KiB\"\nbytes_in_flight_max = \"128KiB\"";
+    let proxy = Setup::new("bytes").top(top).start();
+    let content: Vec<u8> = (0..4 * MIB).map(|i| (i % 241) as u8).collect();
+    fs::write(proxy.data().join("f"), &content).unwrap();
+    let mut client = proxy.connect();
+    assert_eq!(client.version(1 << 20), 65_536);
+    client.attach(0, "x", USER).unwrap();
+    client.open_name(1, "f", open::RDONLY).unwrap();
+    let count = 60_000;
+    let asked: Vec<_> =
+        (0..200).map(|i| (client.send(&read(1, i * 15_000, count)), i * 15_000)).collect();
+    for (tag, offset) in asked {
+        let expected = &content[offset as usize..offset as usize + count as usize];
+        assert_eq!(client.wait(tag).reply(), Ok(Reply::Read { data: expected }));
+    }
+}
+
+#[test]
+fn who_sends_much_before_attach_is_closed() {
+    let proxy = Setup::new("before").top("bytes_before_attach = \"1KiB\"").start();
+    let mut client = proxy.connect();
+    client.version(65_536);
+    let mut bytes = Vec::new();
+    for tag in 0..20 {
+        Request::Write { fid: Fid(0), offset: 0, data: &[7; 100] }.encode(Tag(tag), &mut bytes);
+    }
+    let _ = client.try_send_bytes(&bytes);
+    while let Some(frame) = client.try_next() {
+        assert_eq!(frame.reply().map(drop), Err(9));
+    }
+    // As many bytes after the attach are welcome.
+    let mut client = proxy.client();
+    client.make(1, "f");
+    assert_eq!(client.write(1, 0, &[7; 5000]), Ok(5000));
+}
+
+#[test]
+fn who_does_not_attach_in_time_is_closed_and_who_did_stays() {
+    let proxy = Setup::new("timeout").top("attach_timeout = \"200ms\"").start();
+    let mut attached = proxy.client();
+    let (mut silent, mut versioned) = (proxy.connect(), proxy.connect());
+    versioned.version(8192);
+    silent.expect_closed();
+    versioned.expect_closed();
+    attached.stat(0).unwrap();
+}
+
+#[test]
+fn a_client_that_never_reads_takes_neither_memory_nor_slots() {
+    let target = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"t\"\n\
+                  [[target]]\nname = \"t\"\nslots_max = 1\n";
+    let proxy = Setup::new("slow").tables(target).start();
+    fs::write(proxy.data().join("f"), vec![5; 16 << 20]).unwrap();
+    let mut other = proxy.client();
+    other.open_name(1, "f", open::RDONLY).unwrap();
+    other.make(2, "g");
+    let before = proxy.rss();
+    let mut slow: Vec<_> = (0..4).map(|_| proxy.client()).collect();
+    for client in &mut slow {
+        client.open_name(1, "f", open::RDONLY).unwrap();
+        for i in 0..200 {
+            client.send(&read(1, i * 65_536, 65_536));
+        }
+    }
+    // Every one of these goes through the only slot of the target.
+    for i in 0..200 {
+        assert_eq!(other.read(1, i * 65_536, 65_536).unwrap().len(), 65_536);
+        assert_eq!(other.write(2, i * 10, b"0123456789"), Ok(10));
+    }
+    let grown = proxy.rss().saturating_sub(before);
+    // At most bytes_in_flight_max, 16 MiB, for each; the rest is left in the sockets.
+    assert!(grown <= 4 * 20 * MIB, "{} MiB", grown / MIB);
+    // And when they do read, everything is there.
+    for mut client in slow {
+        for _ in 0..200 {
+            let frame = client.next();
+            let Ok(Reply::Read { data }) = frame.reply() else { panic!("{:?}", frame.tag()) };
+            assert_eq!(data.len(), 65_536);
+        }
+    }
+}
+
+#[test]
+fn a_thousand_idle_connections_take_at_most_64_kib_each() {
+    let proxy = Proxy::plain("thousand");
+    // The first ones warm up what all share.
+    let warm: Vec<_> = (0..10).map(|_| proxy.client()).collect();
+    let before = proxy.rss();
+    let mut clients: Vec<_> = (0..1000).map(|_| proxy.client()).collect();
+    let each = proxy.rss().saturating_sub(before) / 1000;
+    println!("{each} bytes for each idle connection");
+    assert!(each <= 65_536, "{each} bytes");
+    clients.iter_mut().step_by(100).for_each(|client| drop(client.stat(0).unwrap()));
+    let open = proxy.sockets();
+    drop(clients);
+    until("all are closed", || proxy.sockets() + 1000 == open);
+    drop(warm);
+}
+
+#[test]
+fn garbage_and_half_a_message_end_at_most_their_own_connection() {
+    let proxy = Setup::new("garbage").top("attach_timeout = \"500ms\"").start();
+    let mut good = proxy.client();
+    let sockets = proxy.sockets();
+    let mut noise = 0x2545_f491_4f6c_dd1du64;
+    let mut random = || {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        noise as u8
+    };
+    for round in 0..200 {
+        let mut client = proxy.connect();
+        if round % 2 == 1 {
+            client.version(8192);
+        }
+        let bytes: Vec<u8> = (0..500).map(|_| random()).collect();
+        let _ = client.try_send_bytes(&bytes);
+    }
+    // Well-formed sizes and types with random bodies, after an attach.
+    for _ in 0..200 {
+        let mut client = proxy.client();
+        for tag in 1..30u8 {
+            let len = 7 + random() % 60;
+            let mut bytes = vec![len, 0, 0, 0, random(), tag, 0];
+            bytes.extend((7..len).map(|_| random() % 8));
+            if client.try_send_bytes(&bytes).is_err() {
+                break;
+            }
+        }
+    }
+    // Half a message, and then the end.
+    let mut client = proxy.client();
+    let mut bytes = Vec::new();
+    Request::Write { fid: Fid(0), offset: 0, data: &[1; 100_000] }.encode(Tag(1), &mut bytes);
+    client.send_bytes(&bytes[..50_000]);
+    drop(client);
+    good.stat(0).unwrap();
+    until("they are closed", || proxy.sockets() == sockets);
+    good.stat(0).unwrap();
+}
+
+#[test]
+fn half_a_message_is_waited_for_and_then_served() {
+    let proxy = Proxy::plain("half");
+    let (mut client, mut other) = (proxy.client(), proxy.client());
+    client.make(1, "f");
+    let mut bytes = Vec::new();
+    Request::Write { fid: Fid(1), offset: 0, data: &[9; 100_000] }.encode(Tag(1), &mut bytes);
+    for part in bytes.chunks(33_333) {
+        client.send_bytes(part);
+        other.stat(0).unwrap();
+    }
+    assert_eq!(client.wait(Tag(1)).reply(), Ok(Reply::Write { count: 100_000 }));
+}
+
+#[test]
+fn a_file_cut_while_it_is_sent_gives_shorter_replies_and_whole_ones() {
+    let proxy = Proxy::plain("cut");
+    let path = proxy.data().join("f");
+    fs::write(&path, vec![3; 4 << 20]).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                for size in [0, 1_000_000, 4 << 20, 5000, 4 << 20] {
+                    file.set_len(size).unwrap();
+                }
+            }
+        });
+        let mut client = proxy.connect();
+        client.version(4 << 20);
+        client.attach(0, "x", USER).unwrap();
+        client.open_name(1, "f", open::RDONLY).unwrap();
+        let began = Instant::now();
+        let mut rounds = 0;
+        while began.elapsed() < Duration::from_secs(3) {
+            let tags: Vec<_> =
+                (0..8).map(|i| client.send(&read(1, i * 500_000, 1 << 20))).collect();
+            for tag in tags {
+                let frame = client.wait(tag);
+                let Ok(Reply::Read { data }) = frame.reply() else { panic!("{tag}") };
+                assert!(data.len() <= 1 << 20 && data.iter().all(|b| matches!(b, 0 | 3)));
+            }
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        println!("{rounds} rounds of 8 reads");
+        assert!(client.stat(1).is_ok());
+    });
+}
+
+#[test]
+fn twenty_thousand_jobs_that_come_and_go_leave_nothing_behind() {
+    let proxy = Setup::new("jobs").rules("[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n").start();
+    let mut client = proxy.client();
+    let mut round = |from: u32, to: u32| {
+        for job in from..to {
+            client.attach(1, &format!("x?job=job.{job}"), USER + job % 7).unwrap();
+            client.walk(1, 2, &[]).unwrap();
+            client.stat(2).unwrap();
+            client.clunk(2).unwrap();
+            client.clunk(1).unwrap();
+        }
+    };
+    // What is kept for a while is filled by the first jobs.
+    round(0, 5000);
+    let (before, open) = (proxy.rss(), proxy.descriptors());
+    round(5000, 25_000);
+    let grown = proxy.rss().saturating_sub(before);
+    println!("{} bytes more after 20,000 jobs", grown);
+    assert!(grown <= 4 * MIB, "{grown} bytes");
+    assert_eq!(proxy.descriptors(), open);
+}

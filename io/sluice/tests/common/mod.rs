@@ -1,0 +1,293 @@
+//! What the tests of the running proxy share: a proxy in a directory of its own, and
+//! a 9P client that says exactly what it is told to.
+//!
+//! ```text
+//!   Setup ─► Proxy (a `sluice proxy` process, killed when dropped)
+//!               ▲ TCP or Unix socket
+//!            Client ── send any message, wait for any reply by its tag
+//! ```
+//!
+//! Nothing here waits without a deadline: a socket that stays silent for `PATIENCE`
+//! and a condition that does not come true fail the test.
+
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, unused_imports)]
+
+mod client;
+mod place;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+pub use client::{Client, Entry, Frame, names};
+pub use place::{Image, Tmpfs};
+
+pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+/// Long enough for a busy machine; only a failure waits for so long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// An ordinary user, who owns what the tests make.
+pub const USER: u32 = 1000;
+
+/// A proxy yet to be started. `@` stands for its directory in all texts.
+pub struct Setup {
+    name: String,
+    top: String,
+    tables: String,
+    rules: String,
+    api: bool,
+    fresh: bool,
+}
+
+/// A running proxy, killed and its directory removed at the end.
+pub struct Proxy {
+    pub dir: PathBuf,
+    pub child: Child,
+    pub tcp: SocketAddr,
+    stderr: Mutex<Receiver<String>>,
+    keep: bool,
+}
+
+impl Setup {
+    pub fn new(name: &str) -> Setup {
+        let export = "[[export]]\nname = \"x\"\ndir = \"data\"\n";
+        Setup {
+            name: name.into(),
+            top: String::new(),
+            tables: export.into(),
+            rules: String::new(),
+            api: false,
+            fresh: true,
+        }
+    }
+
+    /// Lines for the top of the configuration.
+    pub fn top(mut self, text: &str) -> Setup {
+        self.top.push_str(text);
+        self.top.push('\n');
+        self
+    }
+
+    /// The tables of the configuration, in place of one export `x` of `data`.
+    pub fn tables(mut self, text: &str) -> Setup {
+        self.tables = text.into();
+        self
+    }
+
+    pub fn rules(mut self, text: &str) -> Setup {
+        self.rules = text.into();
+        self
+    }
+
+    /// With a control API at `@/api`.
+    pub fn api(mut self) -> Setup {
+        self.api = true;
+        self
+    }
+
+    /// Over the directory of the proxy of this name that was killed.
+    pub fn again(mut self) -> Setup {
+        self.fresh = false;
+        self
+    }
+
+    /// The directory that the proxy will have; `data` in it is everybody's.
+    pub fn dir(&self) -> PathBuf {
+        std::env::temp_dir().join(format!("sluice-{}-{}", std::process::id(), self.name))
+    }
+
+    pub fn start(self) -> Proxy {
+        let dir = self.dir();
+        if self.fresh {
+            let _ = fs::remove_dir_all(&dir);
+        }
+        fs::create_dir_all(dir.join("data")).unwrap();
+        everybodys(&dir.join("data"));
+        let here = dir.display().to_string();
+        let api = if self.api { "unix://@/api" } else { "off" };
+        let top = format!("api = \"{api}\"\nrules = \"rules.toml\"\n{}", self.top);
+        let config = format!("{top}\n{}", self.tables).replace('@', &here);
+        fs::write(dir.join("sluice.toml"), config).unwrap();
+        fs::write(dir.join("rules.toml"), self.rules.replace('@', &here)).unwrap();
+        let socket = format!("unix://{here}/9p");
+        let mut command = Command::new(SLUICE);
+        command.arg("proxy").arg("--config").arg(dir.join("sluice.toml"));
+        if !self.top.contains("listen =") {
+            command.args(["--listen", "tcp://127.0.0.1:0", "--listen", &socket]);
+        }
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = lines(child.stdout.take().unwrap());
+        let stderr = Mutex::new(lines(child.stderr.take().unwrap()));
+        let mut proxy =
+            Proxy { dir, child, tcp: ([0, 0, 0, 0], 0).into(), stderr, keep: false };
+        while let Ok(line) = stdout.recv_timeout(PATIENCE) {
+            if let Some(at) = line.strip_prefix("listening on tcp://") {
+                proxy.tcp = at.parse().unwrap();
+            }
+            if line == "ready" {
+                return proxy;
+            }
+        }
+        panic!("the proxy did not get ready: {}", proxy.rest_of_stderr());
+    }
+}
+
+impl Proxy {
+    /// A proxy with one export `x` of an empty directory.
+    pub fn plain(name: &str) -> Proxy {
+        Setup::new(name).start()
+    }
+
+    /// The exported directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("9p")
+    }
+
+    /// A TCP connection, with nothing said yet.
+    pub fn connect(&self) -> Client {
+        Client::tcp(self.tcp)
+    }
+
+    /// A connection with a session, attached to `x` as [`USER`] with fid 0.
+    pub fn client(&self) -> Client {
+        self.client_of("x", USER)
+    }
+
+    pub fn client_of(&self, aname: &str, uid: u32) -> Client {
+        let mut client = self.connect();
+        client.version(1 << 20);
+        client.attach(0, aname, uid).unwrap();
+        client
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The next line of stderr that contains `text`.
+    pub fn told(&self, text: &str) -> String {
+        loop {
+            let line = self.stderr.lock().unwrap().recv_timeout(PATIENCE).expect("the line comes");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn rest_of_stderr(&self) -> String {
+        self.stderr.lock().unwrap().iter().collect::<Vec<_>>().join("\n")
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("the proxy ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// Kills the proxy with no chance to clean up, and leaves its directory to the next.
+    pub fn crash(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.keep = true;
+    }
+
+    /// A line of `/proc/PID/status`, without its name.
+    pub fn status(&self, key: &str) -> String {
+        status_of(&format!("/proc/{}/status", self.child.id()), key)
+    }
+
+    /// Memory in use, in bytes.
+    pub fn rss(&self) -> u64 {
+        let line = self.status("VmRSS:");
+        line.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+    }
+
+    /// How many descriptors the proxy has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// How many connections the proxy has: the sockets of its table besides listeners.
+    pub fn sockets(&self) -> usize {
+        let all = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let is_socket = |path: PathBuf| {
+            fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+        };
+        all.filter(|entry| is_socket(entry.as_ref().unwrap().path())).count()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let stderr = self.stderr.lock().unwrap();
+            eprintln!("the proxy said: {}", stderr.try_iter().collect::<Vec<_>>().join("\n"));
+        }
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// Waits for something to become true.
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Says aloud that a test cannot run here.
+pub fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+/// Whether the tests run as root; says so aloud if not.
+pub fn root_here() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("needs root");
+    }
+    root
+}
+
+pub fn status_of(path: &str, key: &str) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    line.trim().to_owned()
+}
+
+/// Lets everybody make and remove files in a directory.
+pub fn everybodys(dir: &Path) {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+/// The lines of a stream as they come.
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (to, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            // Whoever reads may be done; the stream must be drained all the same.
+            let _ = to.send(line);
+        }
+    });
+    lines
+}

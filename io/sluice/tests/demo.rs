@@ -1,0 +1,123 @@
+//! `sluice demo`, shortened: what it prints, and that nothing of it stays behind.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+
+/// Where a demo runs: both kinds of its directories are made in here.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("run")).unwrap();
+        Place(dir)
+    }
+
+    fn demo(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(SLUICE);
+        command.arg("demo").args(more).arg("--dir").arg(&self.0);
+        command.arg("--out").arg(self.0.join("demo.svg")).env("TMPDIR", self.0.join("run"));
+        command
+    }
+
+    /// What lies in the place, by name.
+    fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for dir in [self.0.clone(), self.0.join("run")] {
+            let entries = fs::read_dir(dir).unwrap();
+            names.extend(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
+        }
+        names.sort();
+        names
+    }
+
+    /// The processes whose command line names the place, `except` apart.
+    fn processes(&self, except: u32) -> Vec<u32> {
+        let place = self.0.display().to_string();
+        let names_place = |pid: &u32| {
+            let line = fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
+            line.is_ok_and(|line| String::from_utf8_lossy(&line).contains(&place))
+        };
+        let entries = fs::read_dir("/proc").unwrap();
+        let pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        pids.filter(|pid| *pid != except).filter(names_place).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A demo that is killed if its test fails.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn both_phases_and_jobs_are_reported_and_nothing_is_left_behind() {
+    let place = Place::new("demo");
+    let output = place.demo(&["--quick", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut seen = Vec::new();
+    for phase in report["phases"].as_array().unwrap() {
+        for job in phase["jobs"].as_array().unwrap() {
+            seen.push((phase["phase"].as_str().unwrap(), job["job"].as_str().unwrap()));
+            assert!(job["ops"].as_u64().unwrap() > 0, "{job}");
+            assert!(job["mb_per_sec"].as_f64().unwrap() > 0.0, "{job}");
+            assert!(job["p50_us"].as_f64() <= job["p99_us"].as_f64(), "{job}");
+            assert_eq!(job["errors"], 0, "{job}");
+        }
+    }
+    let expected = [
+        ("alone", "victim"),
+        ("without rules", "victim"),
+        ("without rules", "bully"),
+        ("with rules", "victim"),
+        ("with rules", "bully"),
+    ];
+    assert_eq!(seen, expected);
+    assert!(report["rules"].as_str().unwrap().contains("match = \"jobid={bully}\""));
+    assert_eq!(place.names(), ["demo.svg", "run"]);
+    assert_eq!(place.processes(0), []);
+    let picture = fs::read_to_string(place.0.join("demo.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("rules in force"), "{picture}");
+}
+
+#[test]
+fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
+    let place = Place::new("demo-interrupt");
+    let mut command = place.demo(&["--seconds", "600"]);
+    let mut demo =
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    // Both jobs are at work when the first line of the phase with both appears.
+    let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
+    let both = lines.find(|line| line.as_ref().unwrap().contains("   bully "));
+    assert!(both.is_some());
+    assert_eq!(place.processes(demo.0.id()).len(), 3, "the proxy and two jobs");
+    kill_process(Pid::from_child(&demo.0), Signal::INT).unwrap();
+    // Nobody reads the rest: the demo must not wait for that either.
+    drop(lines);
+    assert_eq!(demo.0.wait().unwrap().code(), Some(1));
+    let mut stderr = String::new();
+    std::io::Read::read_to_string(&mut demo.0.stderr.take().unwrap(), &mut stderr).unwrap();
+    assert_eq!(stderr, "sluice: interrupted\n");
+    assert_eq!(place.names(), ["run"]);
+    assert_eq!(place.processes(0), []);
+}
