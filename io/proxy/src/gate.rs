@@ -70,8 +70,6 @@ pub(crate) struct Running {
 pub(crate) struct Outlook {
     /// Something could be executed right now.
     pub(crate) work: bool,
-    /// Requests that wait, for whatever reason.
-    pub(crate) queued: usize,
     /// When a meter lets the next request go.
     pub(crate) deadline: Option<Time>,
 }
@@ -294,14 +292,10 @@ impl Target {
     /// What waits, and when it may go.
     pub(crate) fn outlook(&self) -> Outlook {
         match &self.gate().order {
-            Order::Scheduled(dispatcher) => Outlook {
-                work: dispatcher.has_work(),
-                queued: dispatcher.queued(),
-                deadline: dispatcher.next_deadline(),
-            },
-            Order::Arrival(queue) => {
-                Outlook { work: !queue.is_empty(), queued: queue.len(), deadline: None }
+            Order::Scheduled(dispatcher) => {
+                Outlook { work: dispatcher.has_work(), deadline: dispatcher.next_deadline() }
             }
+            Order::Arrival(queue) => Outlook { work: !queue.is_empty(), deadline: None },
         }
     }
 

@@ -25,6 +25,8 @@ use crate::server::Server;
 #[derive(Default)]
 pub(crate) struct Arrivals {
     scheduled: Vec<(Operation, Asked)>,
+    /// Requests handed over since this was set to zero.
+    pub(crate) handed: usize,
     /// Tattach, by its frame.
     pub(crate) attaches: Vec<(ReplyTo, crate::buffers::Frame)>,
     /// To be dropped where it may take its time.
@@ -131,9 +133,9 @@ impl Server {
         Ok(())
     }
 
-    /// Hands a round's requests to their dispatchers, in order. Returns how many.
-    pub(crate) fn hand_over(&self, session: &mut Session, arrivals: &mut Arrivals) -> usize {
-        let count = arrivals.scheduled.len();
+    /// Hands a round's requests to their dispatchers, in order.
+    pub(crate) fn hand_over(&self, session: &mut Session, arrivals: &mut Arrivals) {
+        arrivals.handed += arrivals.scheduled.len();
         let mut rest = arrivals.scheduled.drain(..).peekable();
         while let Some((first, _)) = rest.peek() {
             let target = first.fid.user.export.target.clone();
@@ -146,7 +148,6 @@ impl Server {
                 }
             });
         }
-        count
     }
 
     fn admit(

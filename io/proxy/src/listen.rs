@@ -13,9 +13,6 @@ use model::Nid;
 use crate::config::Config;
 use crate::connection::Peer;
 
-/// The kernel cuts it to net.core.wmem_max.
-const UNIX_SEND_BYTES: usize = 4 << 20;
-
 /// One address that clients connect to.
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -71,8 +68,6 @@ impl Listener {
             Listener::Unix(listener, _) => {
                 let (socket, _) = listener.accept()?;
                 socket.set_nonblocking(true)?;
-                // As much as any process may ask for: a long reply then takes fewer turns.
-                let _ = rustix::net::sockopt::set_socket_send_buffer_size(&socket, UNIX_SEND_BYTES);
                 let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
                 let peer = Peer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
                 Ok(Some((socket.into(), peer)))

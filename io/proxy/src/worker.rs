@@ -27,7 +27,7 @@ const LONG_CALL: Nanos = Nanos::from_micros(50);
 /// The peer has closed or was reset.
 const GONE: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// So many waiting requests keep a thread busy for longer than it takes to wake another.
+/// So many new requests keep a thread busy for longer than it takes to wake another.
 const HELP_BACKLOG: usize = 96;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;
@@ -78,20 +78,15 @@ impl Worker {
         }
         while self.leads && !self.server.crew.stopping() {
             self.take_in();
-            self.share_backlog();
+            let handed = std::mem::take(&mut self.arrivals.handed);
+            if handed >= HELP_BACKLOG && self.server.parallel {
+                self.server.call_help();
+            }
             if self.leads {
                 self.execute_all(Some(self.server.clock.now() + LOOK_AGAIN));
             }
         }
         self.leads = false;
-    }
-
-    /// A deep backlog is worth another processor, which a thread must first be woken on.
-    fn share_backlog(&self) {
-        let deep = |target: &Arc<Target>| target.outlook().queued >= HELP_BACKLOG;
-        if self.server.parallel && self.server.targets().iter().any(deep) {
-            self.server.call_help();
-        }
     }
 
     /// Waits for something to do, and takes in all there is.

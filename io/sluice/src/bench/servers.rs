@@ -97,10 +97,11 @@ impl Server {
 
 impl Kind {
     /// All that can be started.
-    pub(crate) const ALL: [Kind; 7] = [
+    pub(crate) const ALL: [Kind; 8] = [
         Kind::Sluice,
         Kind::Unscheduled,
         Kind::Ruled,
+        Kind::Cached,
         Kind::Diod,
         Kind::Ganesha,
         Kind::Bare,
