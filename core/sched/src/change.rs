@@ -69,7 +69,7 @@ impl Dispatcher {
         let classes: Vec<u32> = self.classes.indices().collect();
         for class in classes {
             for lane in 0..LANES.len() {
-                self.take_flow(class, lane);
+                self.take_standing(class, lane);
             }
         }
         for state in &mut self.lanes {
@@ -84,16 +84,16 @@ impl Dispatcher {
         waiting
     }
 
-    fn take_flow(&mut self, class: u32, lane: usize) {
+    fn take_standing(&mut self, class: u32, lane: usize) {
         for queue in 0..QUEUES {
-            if !self.classes[class].flows[lane].queues[queue].is_empty() {
+            if !self.classes[class].standings[lane].queues[queue].is_empty() {
                 self.withdraw(class, lane, queue);
             }
         }
         let own = &mut self.classes[class];
         own.queued = 0;
-        own.flows[lane].queues = [Queue::default(); QUEUES];
-        own.flows[lane].size = NO_SIZE;
+        own.standings[lane].queues = [Queue::default(); QUEUES];
+        own.standings[lane].size = NO_SIZE;
     }
 
     /// Whether a request was charged to meters that it must still find at its completion.
@@ -137,8 +137,8 @@ impl Dispatcher {
     /// Holds the finish tags of a class whose weight changed to what its weight allows.
     fn bound_lag(&mut self, class: u32) {
         let own = &mut self.classes[class];
-        for (flow, state) in own.flows.iter_mut().zip(&self.lanes) {
-            flow.finish = flow.finish.min(state.v.lag_bound(0, own.weight));
+        for (standing, state) in own.standings.iter_mut().zip(&self.lanes) {
+            standing.finish = standing.finish.min(state.v.lag_bound(0, own.weight));
         }
     }
 

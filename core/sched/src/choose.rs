@@ -64,7 +64,7 @@ impl Dispatcher {
         if state.slots(size) <= free {
             return Choice::Share { class: head };
         }
-        if free == 0 || self.classes[head].flows[lane].overtaken >= state.slots_max {
+        if free == 0 || self.classes[head].standings[lane].overtaken >= state.slots_max {
             return Choice::Nothing;
         }
         match state.ready.first_up_to(free.ilog2() as u8) {
@@ -82,8 +82,8 @@ impl Dispatcher {
     fn may_lead(&self, class: u32, head: u32, lane: usize) -> bool {
         let lead = self.target.costs.unit_cost().saturating_mul(self.lanes[lane].slots_max.into());
         let own = &self.classes[class];
-        let head_start = self.classes[head].flows[lane].start;
-        own.flows[lane].start <= head_start.after(lead, own.weight)
+        let head_start = self.classes[head].standings[lane].start;
+        own.standings[lane].start <= head_start.after(lead, own.weight)
     }
 
     /// Dispatches what [`Dispatcher::choose`] chose; it must still be true. `None` if a meter
@@ -103,8 +103,9 @@ impl Dispatcher {
             Choice::Backfill { class, over } => (class, over),
             Choice::Nothing => unreachable!("nothing cannot be dispatched"),
         };
-        let flow = &self.classes[class].flows[lane];
-        let queue = flow.earliest(&self.requests, |_| true).expect("a ready flow has a head");
+        let standing = &self.classes[class].standings[lane];
+        let queue =
+            standing.earliest(&self.requests, |_| true).expect("a ready standing has a head");
         if !self.confirm(class, lane, queue) {
             return None;
         }
@@ -114,12 +115,12 @@ impl Dispatcher {
 
     /// Moves v to the least start tag, and counts what overtakes its class.
     fn move_v(&mut self, class: u32, least: u32, lane: usize) {
-        let least_start = self.classes[least].flows[lane].start;
+        let least_start = self.classes[least].standings[lane].start;
         let state = &mut self.lanes[lane];
         state.v = state.v.max(least_start);
         if least != class {
-            let passed = state.slots(self.classes[class].flows[lane].size);
-            let overtaken = &mut self.classes[least].flows[lane].overtaken;
+            let passed = state.slots(self.classes[class].standings[lane].size);
+            let overtaken = &mut self.classes[least].standings[lane].overtaken;
             *overtaken = overtaken.saturating_add(passed);
         }
     }
@@ -128,8 +129,8 @@ impl Dispatcher {
     fn start_head(&mut self, class: u32, lane: usize, queue: usize) -> Dispatched {
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
-        let flow = &mut own.flows[lane];
-        let index = flow.queues[queue].head;
+        let standing = &mut own.standings[lane];
+        let index = standing.queues[queue].head;
         let request = &mut requests[index];
 
         let slots = state.slots(request.size);
@@ -137,9 +138,9 @@ impl Dispatcher {
         state.held += slots;
         request.slots = slots;
         let bound = state.v.lag_bound(request.cost, own.weight);
-        flow.finish = flow.start.after(request.cost, own.weight).min(bound);
-        flow.start = flow.finish.max(state.v);
-        flow.overtaken = 0;
+        standing.finish = standing.start.after(request.cost, own.weight).min(bound);
+        standing.start = standing.finish.max(state.v);
+        standing.overtaken = 0;
         if lane == DEVICE {
             own.held += slots;
         }
@@ -150,9 +151,9 @@ impl Dispatcher {
             self.unready(class, lane, queue);
             self.charge_meters(index);
         }
-        let flow = &mut self.classes[class].flows[lane];
-        flow.ready &= !(1 << queue);
-        let fifo = &mut flow.queues[queue];
+        let standing = &mut self.classes[class].standings[lane];
+        standing.ready &= !(1 << queue);
+        let fifo = &mut standing.queues[queue];
         (fifo.passed, fifo.tried) = (0, 0);
         fifo.unlink(index, &mut self.requests);
         if next != NONE {
@@ -202,25 +203,25 @@ impl Dispatcher {
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
         let fits = |own: &Class, size| lane != DEVICE || own.cap_allows(state.slots(size));
-        let head = own.flows[lane].earliest(requests, |_| true);
-        let head = head.map(|queue| &requests[own.flows[lane].queues[queue].head]);
+        let head = own.standings[lane].earliest(requests, |_| true);
+        let head = head.map(|queue| &requests[own.standings[lane].queues[queue].head]);
         let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
-        let flow = &mut own.flows[lane];
+        let standing = &mut own.standings[lane];
         match head {
-            None if flow.size == NO_SIZE => {}
+            None if standing.size == NO_SIZE => {}
             None => {
-                state.ready.remove(flow.size, class);
-                flow.size = NO_SIZE;
+                state.ready.remove(standing.size, class);
+                standing.size = NO_SIZE;
             }
             Some((size, number)) => {
-                if flow.size == NO_SIZE {
-                    flow.start = flow.finish.max(state.v);
-                    flow.overtaken = 0;
-                } else if flow.size != size {
-                    state.ready.remove(flow.size, class);
+                if standing.size == NO_SIZE {
+                    standing.start = standing.finish.max(state.v);
+                    standing.overtaken = 0;
+                } else if standing.size != size {
+                    state.ready.remove(standing.size, class);
                 }
-                flow.size = size;
-                state.ready.put(size, flow.start.key(number), class);
+                standing.size = size;
+                state.ready.put(size, standing.start.key(number), class);
             }
         }
         if own.reserve.is_some() {
@@ -231,17 +232,18 @@ impl Dispatcher {
     /// Moves a class's tags in a lane from a charge of `old` ns to one of `new`.
     pub(crate) fn charge_tags(&mut self, class: u32, lane: usize, old: u64, new: u64) {
         let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
-        let flow = &mut own.flows[lane];
+        let standing = &mut own.standings[lane];
         if new >= old {
             let bound = state.v.lag_bound(new, own.weight);
-            let finish = flow.finish.max(state.v).after(new - old, own.weight);
-            flow.finish = finish.min(bound).max(flow.finish);
-            flow.start = flow.start.after(new - old, own.weight).min(bound).max(flow.start);
+            let finish = standing.finish.max(state.v).after(new - old, own.weight);
+            standing.finish = finish.min(bound).max(standing.finish);
+            standing.start =
+                standing.start.after(new - old, own.weight).min(bound).max(standing.start);
         } else {
-            flow.finish = flow.finish.before(old - new, own.weight);
-            flow.start = flow.start.before(old - new, own.weight).max(state.v);
+            standing.finish = standing.finish.before(old - new, own.weight);
+            standing.start = standing.start.before(old - new, own.weight).max(state.v);
         }
-        if flow.size != NO_SIZE {
+        if standing.size != NO_SIZE {
             self.refresh(class, lane);
         }
     }
@@ -258,12 +260,12 @@ impl Dispatcher {
     fn reserved_queue(&self, class: u32, lane: usize) -> Option<usize> {
         let own = &self.classes[class];
         let rate = own.reserve.as_ref()?.rate();
-        own.flows[lane].earliest(&self.requests, |request| request.units(rate) > 0)
+        own.standings[lane].earliest(&self.requests, |request| request.units(rate) > 0)
     }
 
     fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
         let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
-        let head = self.classes[class].flows[lane].queues[queue].head;
+        let head = self.classes[class].standings[lane].queues[queue].head;
         self.lanes[lane].slots(self.requests[head].size)
     }
 
@@ -271,7 +273,7 @@ impl Dispatcher {
         let queue = self.reserved_queue(class, lane);
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&classes[class], &mut lanes[lane]);
-        let head = queue.map(|queue| &requests[own.flows[lane].queues[queue].head]);
+        let head = queue.map(|queue| &requests[own.standings[lane].queues[queue].head]);
         let fits = |size| lane != DEVICE || own.cap_allows(state.slots(size));
         match (head.filter(|head| fits(head.size)), &own.reserve) {
             (Some(head), Some(pacer)) => {
@@ -287,7 +289,7 @@ impl Dispatcher {
 
     /// Advances R for the head of a queue; both lanes stand by the same R.
     fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
-        let index = self.classes[class].flows[lane].queues[queue].head;
+        let index = self.classes[class].standings[lane].queues[queue].head;
         let request = &mut self.requests[index];
         if request.has(RESERVED) {
             return;

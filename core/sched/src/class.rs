@@ -1,13 +1,13 @@
 //! A class: the requests with one key under one rule, and where they stand.
 //!
 //! ```text
-//!   class ─┬─ flow (cached lane) ─┬─ queue: read      each a FIFO of requests; the head is
+//!   class ─┬─ standing (cached lane) ─┬─ queue: read      each a FIFO of requests; the head is
 //!          │                      ├─ queue: write       ready (its meters let it),
-//!          └─ flow (device lane) ─├─ queue: metadata    waiting (at one meter), or absent
+//!          └─ standing (device lane) ─├─ queue: metadata    waiting (at one meter), or absent
 //!                                 └─ queue: returned  missed the cache, has paid already
 //! ```
 //!
-//! A flow stands once in its lane's ready heads, for the earliest-arrived ready head of
+//! A standing stands once in its lane's ready heads, for the earliest-arrived ready head of
 //! its queues. Requests live in one slab and are linked both ways, so any of them can
 //! leave in O(1).
 
@@ -19,16 +19,16 @@ use crate::report::Usage;
 use crate::slab::{NONE, Slab};
 use crate::tags::VirtualTime;
 
-/// Queues of a flow: read, write, metadata, returned.
+/// Queues of a standing: read, write, metadata, returned.
 pub(crate) const QUEUES: usize = 4;
 /// Index of the queue of requests that missed the cache.
 pub(crate) const RETURNED: usize = 3;
-/// A flow that stands in no ready heap.
+/// A standing that stands in no ready heap.
 pub(crate) const NO_SIZE: u8 = u8::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Class {
-    pub(crate) flows: [Flow; 2],
+    pub(crate) standings: [Standing; 2],
     pub(crate) weight: Weight,
     /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
     pub(crate) slots_cap: u32,
@@ -49,7 +49,7 @@ pub(crate) struct Class {
 
 /// A class in one lane.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flow {
+pub(crate) struct Standing {
     /// Start tag of its next request, valid while it stands in a ready heap.
     pub(crate) start: VirtualTime,
     /// Finish tag of its last request.
@@ -126,7 +126,7 @@ pub(crate) const OWN_ROUTE: u8 = 4;
 impl Class {
     pub(crate) fn new(key: ClassKey) -> Class {
         Class {
-            flows: [Flow::EMPTY; 2],
+            standings: [Standing::EMPTY; 2],
             weight: Weight::ONE,
             slots_cap: u32::MAX,
             held: 0,
@@ -165,8 +165,8 @@ impl Class {
     }
 }
 
-impl Flow {
-    const EMPTY: Flow = Flow {
+impl Standing {
+    const EMPTY: Standing = Standing {
         start: VirtualTime::ZERO,
         finish: VirtualTime::ZERO,
         queues: [Queue::EMPTY; QUEUES],

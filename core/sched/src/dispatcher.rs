@@ -350,7 +350,7 @@ impl Dispatcher {
             self.lanes[lane].urgent.push(index, &mut self.requests);
             return;
         }
-        let fifo = &mut own.flows[lane].queues[queue];
+        let fifo = &mut own.standings[lane].queues[queue];
         let was_empty = fifo.is_empty();
         fifo.push(index, &mut self.requests);
         if was_empty {
@@ -362,11 +362,11 @@ impl Dispatcher {
     fn unqueue(&mut self, index: u32) {
         let Request { class, lane, queue, .. } = self.requests[index];
         let (lane, queue) = (usize::from(lane), usize::from(queue));
-        let is_head = self.classes[class].flows[lane].queues[queue].head == index;
+        let is_head = self.classes[class].standings[lane].queues[queue].head == index;
         if is_head {
             self.withdraw(class, lane, queue);
         }
-        let fifo = &mut self.classes[class].flows[lane].queues[queue];
+        let fifo = &mut self.classes[class].standings[lane].queues[queue];
         fifo.unlink(index, &mut self.requests);
         if !is_head {
             return;

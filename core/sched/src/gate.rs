@@ -33,7 +33,7 @@ use crate::tags::{VirtualTime, time_key, time_of_key};
 impl Dispatcher {
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
     pub(crate) fn admit(&mut self, class: u32, lane: usize, queue: usize) {
-        let fifo = &self.classes[class].flows[lane].queues[queue];
+        let fifo = &self.classes[class].standings[lane].queues[queue];
         let visited = fifo.passed | fifo.tried;
         let now = self.now;
         let blocks = |meter: &Meter| meter.pacer.due() > now || !meter.nobody_in_line();
@@ -46,7 +46,7 @@ impl Dispatcher {
     /// Whether the ready head of a queue may be dispatched now. If a meter that it has no
     /// right to pass fell into debt, it goes back in line there.
     pub(crate) fn confirm(&mut self, class: u32, lane: usize, queue: usize) -> bool {
-        let fifo = &self.classes[class].flows[lane].queues[queue];
+        let fifo = &self.classes[class].standings[lane].queues[queue];
         if self.requests[fifo.head].route == NONE {
             return true;
         }
@@ -54,7 +54,7 @@ impl Dispatcher {
         let debtor = self.blocking(fifo.head, fifo.passed, |meter| meter.pacer.due() > now);
         let Some(at) = debtor else { return true };
         self.unready(class, lane, queue);
-        self.classes[class].flows[lane].queues[queue].tried = 0;
+        self.classes[class].standings[lane].queues[queue].tried = 0;
         self.wait(class, lane, queue, at);
         self.refresh(class, lane);
         false
@@ -74,13 +74,13 @@ impl Dispatcher {
 
     /// Takes the head of a queue from where its meters had let it come.
     pub(crate) fn withdraw(&mut self, class: u32, lane: usize, queue: usize) {
-        let flow = &self.classes[class].flows[lane];
-        if flow.waiting >> queue & 1 == 1 {
+        let standing = &self.classes[class].standings[lane];
+        if standing.waiting >> queue & 1 == 1 {
             self.leave(class, lane, queue, true);
         } else {
             self.unready(class, lane, queue);
         }
-        let fifo = &mut self.classes[class].flows[lane].queues[queue];
+        let fifo = &mut self.classes[class].standings[lane].queues[queue];
         (fifo.passed, fifo.tried) = (0, 0);
     }
 
@@ -160,7 +160,7 @@ impl Dispatcher {
         let (class, queue) = (item / QUEUES as u32, item as usize % QUEUES);
         let in_turn = meter.holds_none(lane);
         self.leave(class, lane, queue, !in_turn);
-        let fifo = &mut self.classes[class].flows[lane].queues[queue];
+        let fifo = &mut self.classes[class].standings[lane].queues[queue];
         match in_turn {
             true => fifo.passed |= 1 << fifo.at,
             false => fifo.tried |= 1 << fifo.at,
@@ -171,10 +171,10 @@ impl Dispatcher {
 
     fn wait(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
         let own = &mut self.classes[class];
-        let flow = &mut own.flows[lane];
-        flow.waiting |= 1 << queue;
-        flow.queues[queue].at = at as u8;
-        let request = &self.requests[flow.queues[queue].head];
+        let standing = &mut own.standings[lane];
+        standing.waiting |= 1 << queue;
+        standing.queues[queue].at = at as u8;
+        let request = &self.requests[standing.queues[queue].head];
         let link = &mut self.links[self.routes[request.route].links[at]];
         let index = link.meter;
         let meter = &mut self.meters[index];
@@ -187,8 +187,8 @@ impl Dispatcher {
     /// Takes a waiting head out of its meter's heap; `unserved` gives its turn back.
     fn leave(&mut self, class: u32, lane: usize, queue: usize, unserved: bool) {
         let own = &mut self.classes[class];
-        own.flows[lane].waiting &= !(1 << queue);
-        let fifo = &own.flows[lane].queues[queue];
+        own.standings[lane].waiting &= !(1 << queue);
+        let fifo = &own.standings[lane].queues[queue];
         let request = &self.requests[fifo.head];
         let link = &mut self.links[self.routes[request.route].links[usize::from(fifo.at)]];
         let index = link.meter;
@@ -206,18 +206,18 @@ impl Dispatcher {
 
     /// Marks a head ready; the meters that let it go in its turn hold others until it went.
     fn make_ready(&mut self, class: u32, lane: usize, queue: usize) {
-        self.classes[class].flows[lane].ready |= 1 << queue;
+        self.classes[class].standings[lane].ready |= 1 << queue;
         self.count_held(class, lane, queue, 1);
     }
 
     /// Marks a head that was ready as not ready.
     pub(crate) fn unready(&mut self, class: u32, lane: usize, queue: usize) {
-        self.classes[class].flows[lane].ready &= !(1 << queue);
+        self.classes[class].standings[lane].ready &= !(1 << queue);
         self.count_held(class, lane, queue, -1);
     }
 
     fn count_held(&mut self, class: u32, lane: usize, queue: usize, change: i32) {
-        let fifo = self.classes[class].flows[lane].queues[queue];
+        let fifo = self.classes[class].standings[lane].queues[queue];
         if fifo.passed == 0 {
             return;
         }

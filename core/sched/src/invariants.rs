@@ -3,7 +3,7 @@
 //! Debug builds check it after a public call, often while little has happened and now
 //! and then later; property tests check it after each step.
 
-use crate::class::{Class, Flow, NO_SIZE, QUEUES, Queue, Request, Stage};
+use crate::class::{Class, NO_SIZE, QUEUES, Queue, Request, Stage, Standing};
 use crate::dispatcher::Dispatcher;
 use crate::gate::waiter;
 use crate::lane::{DEVICE, LANES};
@@ -17,7 +17,7 @@ impl Dispatcher {
         for (index, class) in self.classes.iter() {
             self.check_counts(index, class);
             for lane in 0..LANES.len() {
-                self.check_flow(index, class, lane);
+                self.check_standing(index, class, lane);
             }
         }
         self.check_heaps();
@@ -54,25 +54,25 @@ impl Dispatcher {
         assert_eq!(class.in_use(), class.idle == 0, "class {index} idle and used");
     }
 
-    /// Every head is ready or waits, and the flow stands where its ready heads put it.
-    fn check_flow(&self, index: u32, class: &Class, lane: usize) {
-        let flow = &class.flows[lane];
+    /// Every head is ready or waits, and the standing stands where its ready heads put it.
+    fn check_standing(&self, index: u32, class: &Class, lane: usize) {
+        let standing = &class.standings[lane];
         for queue in 0..QUEUES {
-            self.check_queue(index, flow, lane, queue);
+            self.check_queue(index, standing, lane, queue);
         }
         let state = &self.lanes[lane];
-        let head = flow.earliest(&self.requests, |_| true);
-        let head = head.map(|queue| &self.requests[flow.queues[queue].head]);
+        let head = standing.earliest(&self.requests, |_| true);
+        let head = head.map(|queue| &self.requests[standing.queues[queue].head]);
         let fits = |r: &&Request| lane != DEVICE || class.cap_allows(state.slots(r.size));
         let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
-        assert_eq!(flow.size, size, "class {index} stands in the wrong heap of lane {lane}");
+        assert_eq!(standing.size, size, "class {index} stands in the wrong heap of lane {lane}");
         assert_eq!(state.ready.places.holds(index), size != NO_SIZE);
-        assert!(size == NO_SIZE || flow.start >= state.v, "class {index} starts before v");
+        assert!(size == NO_SIZE || standing.start >= state.v, "class {index} starts before v");
     }
 
-    fn check_queue(&self, index: u32, flow: &Flow, lane: usize, queue: usize) {
-        let fifo = &flow.queues[queue];
-        let (ready, waits) = (flow.ready >> queue & 1 == 1, flow.waiting >> queue & 1 == 1);
+    fn check_queue(&self, index: u32, standing: &Standing, lane: usize, queue: usize) {
+        let fifo = &standing.queues[queue];
+        let (ready, waits) = (standing.ready >> queue & 1 == 1, standing.waiting >> queue & 1 == 1);
         assert_eq!(ready ^ waits, !fifo.is_empty(), "head of {index}.{lane}.{queue} is nowhere");
         assert!(!(ready && waits));
         let places = &self.lanes[lane].waiting_places;
@@ -94,16 +94,19 @@ impl Dispatcher {
             state.reserved.check(&state.reserved_places);
             state.deadlines.check(&state.deadline_places);
             for (size, key, class) in state.ready.iter() {
-                let flow = &self.classes[class].flows[lane];
-                let queue = flow.earliest(&self.requests, |_| true).expect("a ready head");
-                let number = self.requests[flow.queues[queue].head].number;
-                assert_eq!((flow.size, flow.start.key(number)), (size, key));
+                let standing = &self.classes[class].standings[lane];
+                let queue = standing.earliest(&self.requests, |_| true).expect("a ready head");
+                let number = self.requests[standing.queues[queue].head].number;
+                assert_eq!((standing.size, standing.start.key(number)), (size, key));
             }
             for (key, class) in state.reserved.iter() {
                 let own = &self.classes[class];
                 let due = own.reserve.as_ref().expect("a promise").due();
                 assert_eq!(time_of_key(key), due, "class {class} stands at an old R");
-                assert!(own.flows[lane].size != NO_SIZE, "class {class} is reserved, not ready");
+                assert!(
+                    own.standings[lane].size != NO_SIZE,
+                    "class {class} is reserved, not ready"
+                );
             }
         }
     }
@@ -112,9 +115,9 @@ impl Dispatcher {
     fn check_meters(&self) {
         let mut held = vec![[0u32; 2]; self.meters.span()];
         for (_, class) in self.classes.iter() {
-            for (lane, flow) in class.flows.iter().enumerate() {
-                let ready = (0..QUEUES).filter(|queue| flow.ready >> queue & 1 == 1);
-                ready.for_each(|queue| self.count_passed(&flow.queues[queue], lane, &mut held));
+            for (lane, standing) in class.standings.iter().enumerate() {
+                let ready = (0..QUEUES).filter(|queue| standing.ready >> queue & 1 == 1);
+                ready.for_each(|queue| self.count_passed(&standing.queues[queue], lane, &mut held));
             }
         }
         for (index, meter) in self.meters.iter() {

@@ -37,7 +37,7 @@ pub(crate) struct LaneState {
     pub(crate) waiting_places: Places,
 }
 
-/// Flows with a ready head, by the size of that head.
+/// Classes with a ready head, by the size of that head.
 #[derive(Debug)]
 pub(crate) struct Ready {
     heaps: [Heap; SIZES_MAX],

@@ -104,8 +104,9 @@ impl Dispatcher {
                 Stage::Urgent => *queued += 1,
                 Stage::Queued => {
                     *queued += 1;
-                    let flow = &self.classes[request.class].flows[usize::from(request.lane)];
-                    *throttled |= flow.waiting >> request.queue & 1 == 1;
+                    let standing =
+                        &self.classes[request.class].standings[usize::from(request.lane)];
+                    *throttled |= standing.waiting >> request.queue & 1 == 1;
                 }
             }
         }
@@ -135,7 +136,7 @@ impl Dispatcher {
             queued: class.queued,
             running: class.running,
             slots: class.held,
-            throttled: class.flows.iter().any(|flow| flow.waiting != 0),
+            throttled: class.standings.iter().any(|standing| standing.waiting != 0),
         })
     }
 }
