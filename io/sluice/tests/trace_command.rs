@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{Proxy, SLUICE, Setup, USER, until};
+use common::{Proxy, SLUICE, Setup, Tmpfs, USER, until};
 use ninep::{Fid, Request};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -109,13 +109,7 @@ fn every_request_is_in_the_trace_and_in_its_sums() {
     );
     assert_eq!(
         accesses(&records, "reader", "read"),
-        [
-            follows.clone(),
-            follows,
-            is("same", 4096),
-            is("forward", 288),
-            is("backward", 4096)
-        ]
+        [follows.clone(), follows, is("same", 4096), is("forward", 288), is("backward", 4096)]
     );
     let errors: Vec<_> = records.iter().filter(|r| r["errno"] != 0).collect();
     assert_eq!(errors.len(), 2);
@@ -176,7 +170,34 @@ fn a_killed_proxy_leaves_what_is_older_than_a_second() {
     proxy.wait();
     let (records, summary) = objects(&file, &[]);
     assert_eq!((records.len(), &summary["cut"]), (21, &true.into()));
-    assert!(text(trace(&file, &["--summary"])).ends_with("the proxy was killed, or still writes it\n"));
+    assert!(
+        text(trace(&file, &["--summary"])).ends_with("the proxy was killed, or still writes it\n")
+    );
+}
+
+#[test]
+fn a_disk_that_fills_up_loses_requests_until_there_is_room_again() {
+    const ROUNDS: u64 = 60;
+    let Some(disk) = Tmpfs::mount("trace-full", "16k") else { return };
+    let file = disk.dir.join("t.slt");
+    let top = format!("record = \"{}\"", file.display());
+    let mut proxy = Setup::new("trace-full-proxy").top(&top).start();
+    let filler = disk.dir.join("filler");
+    fs::write(&filler, [0; 1 << 20]).unwrap_err();
+    for _ in 0..ROUNDS {
+        work(&proxy);
+    }
+    proxy.told("cannot write the trace");
+    fs::remove_file(&filler).unwrap();
+    work(&proxy);
+    proxy.told("can be written again");
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.wait().code(), Some(0));
+    let (records, summary) = objects(&file, &[]);
+    let lost = summary["lost"].as_u64().unwrap();
+    assert_eq!(records.len() as u64 + lost, 21 * (ROUNDS + 1));
+    assert!(lost > 0 && summary["cut"] == false, "{lost}");
+    assert!(text(trace(&file, &["--summary"])).ends_with(" requests were not recorded\n"));
 }
 
 #[test]
