@@ -3,7 +3,8 @@
 
 SHELL := /bin/bash
 CARGO ?= cargo
-SLUICE = $${CARGO_TARGET_DIR:-target}/release/sluice
+TARGET = $${CARGO_TARGET_DIR:-target}
+SLUICE = $(TARGET)/release/sluice
 # rustup puts cargo where a login shell finds it and make does not
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
@@ -18,7 +19,7 @@ help: ## this list
 demo: ## two jobs on one proxy, without rules and then with them (2 minutes)
 	@.ci/install-deps.sh build
 	@$(CARGO) build --release --package sluice
-	@$(SLUICE) demo
+	@$(SLUICE) demo --dir $(TARGET) --out $(TARGET)/demo.svg
 
 test: ## every suite of CI, each within its budget (under 40 minutes in all)
 	@.ci/install-deps.sh build test

@@ -48,7 +48,8 @@ impl Place {
             line.is_ok_and(|line| String::from_utf8_lossy(&line).contains(&place))
         };
         let entries = fs::read_dir("/proc").unwrap();
-        let pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        let number = |name: std::ffi::OsString| name.to_str()?.parse::<u32>().ok();
+        let pids = entries.filter_map(|entry| number(entry.unwrap().file_name()));
         pids.filter(|pid| *pid != except).filter(names_place).collect()
     }
 }
@@ -95,7 +96,7 @@ fn both_phases_and_jobs_are_reported_and_nothing_is_left_behind() {
     assert_eq!(seen, expected);
     assert!(report["rules"].as_str().unwrap().contains("match = \"jobid={bully}\""));
     assert_eq!(place.names(), ["demo.svg", "run"]);
-    assert_eq!(place.processes(0), []);
+    assert_eq!(place.processes(0), Vec::<u32>::new());
     let picture = fs::read_to_string(place.0.join("demo.svg")).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("rules in force"), "{picture}");
 }
@@ -104,8 +105,7 @@ fn both_phases_and_jobs_are_reported_and_nothing_is_left_behind() {
 fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
     let place = Place::new("demo-interrupt");
     let mut command = place.demo(&["--seconds", "600"]);
-    let mut demo =
-        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut demo = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     // Both jobs are at work when the first line of the phase with both appears.
     let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
     let both = lines.find(|line| line.as_ref().unwrap().contains("   bully "));
@@ -119,5 +119,5 @@ fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
     std::io::Read::read_to_string(&mut demo.0.stderr.take().unwrap(), &mut stderr).unwrap();
     assert_eq!(stderr, "sluice: interrupted\n");
     assert_eq!(place.names(), ["run"]);
-    assert_eq!(place.processes(0), []);
+    assert_eq!(place.processes(0), Vec::<u32>::new());
 }

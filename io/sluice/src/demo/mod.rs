@@ -15,6 +15,7 @@
 
 mod figures;
 mod job;
+mod neighbours;
 mod picture;
 mod rules;
 mod screen;
@@ -35,6 +36,7 @@ use serde::Serialize;
 use self::figures::{Figures, Record, Span};
 use self::job::{Job, Message};
 pub(crate) use self::job::{JobArgs, run_job};
+use self::neighbours::Reading;
 use self::screen::Screen;
 use self::stage::{News, Sizes, Stage};
 use self::summary::Summary;
@@ -126,6 +128,8 @@ struct Demo {
     marks: Vec<(f64, String)>,
     write_mode: String,
     rules: String,
+    /// The part of the processors that other programs took in both phases, 0 to 1.
+    others: Option<f64>,
 }
 
 impl Demo {
@@ -151,6 +155,7 @@ impl Demo {
             marks: Vec::new(),
             write_mode: String::new(),
             rules: String::new(),
+            others: None,
         };
         demo.wait("the proxy does not start", |demo| demo.ready)?;
         demo.write_mode = demo
@@ -168,12 +173,16 @@ impl Demo {
         self.phase(Phase::Alone, self.scale.alone_s)?;
         self.start(Job::Bully)?;
         self.mark("the bully comes");
+        let before = Reading::take(&self.stage.processes());
         self.phase(Phase::WithoutRules, self.scale.phase_s)?;
         self.rules = rules::text(self.figures(Phase::WithoutRules, Job::Bully)?.mb_per_sec);
         self.ask()?.set_rules(&self.rules).context("the proxy refuses the demo's rules")?;
         self.mark("rules in force");
         self.screen.say(&format!("these rules are in force now:\n\n{}", self.rules));
-        self.phase(Phase::WithRules, self.scale.phase_s)
+        self.phase(Phase::WithRules, self.scale.phase_s)?;
+        let after = Reading::take(&self.stage.processes());
+        self.others = before.zip(after).map(|(before, after)| after.others_since(&before));
+        Ok(())
     }
 
     /// What came out; everything is stopped and removed.
@@ -189,10 +198,12 @@ impl Demo {
         Ok(Summary {
             figures,
             record: self.record,
+            phases: self.phases,
             span: Span { from, to },
             marks: self.marks,
             write_mode: self.write_mode,
             rules: self.rules,
+            others: self.others,
         })
     }
 
@@ -310,7 +321,7 @@ impl Scale {
     fn of(args: &Args) -> Scale {
         if args.quick {
             let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(16) };
-            return Scale { alone_s: 1.0, phase_s: 1.5, settle_s: 0.5, sizes };
+            return Scale { alone_s: 1.0, phase_s: 2.0, settle_s: 0.5, sizes };
         }
         let phase_s = f64::from(args.seconds);
         let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(128) };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Phase;
-use super::figures::Figures;
+use super::figures::{Figures, Span};
 use super::job::Job;
 use super::screen::span_text;
 use super::summary::Summary;
@@ -16,14 +16,16 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
         let points = summary.record.line(job, summary.span, POINT_S, figure);
         Line { series, points: points.into_iter().map(|(at, value)| (at - zero, value)).collect() }
     };
+    let mut latency = vec![
+        line(1, Job::Victim, |figures| figures.p99_us / 1e3),
+        line(0, Job::Victim, |figures| figures.p50_us / 1e3),
+    ];
+    latency.extend(levels(summary));
     let panels = vec![
         Panel {
             title: "victim: latency of its requests, ms".into(),
             logarithmic: true,
-            lines: vec![
-                line(1, Job::Victim, |figures| figures.p99_us / 1e3),
-                line(0, Job::Victim, |figures| figures.p50_us / 1e3),
-            ],
+            lines: latency,
         },
         Panel {
             title: "bully: what it writes, MB/s".into(),
@@ -38,11 +40,23 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
              stats, creates, fsyncs). Write mode {}.",
             summary.write_mode
         ),
-        series: vec!["victim, median".into(), "victim, p99".into(), "bully".into()],
+        series: ["victim, median", "victim, p99", "bully", "victim, p99 of the phase"]
+            .map(String::from)
+            .into(),
         panels,
         marks: summary.marks.iter().map(|(at, what)| (at - zero, what.clone())).collect(),
     };
     line_chart(path, &chart)
+}
+
+/// The victim's p99 of each whole phase: what the eye would have to guess from half seconds.
+fn levels(summary: &Summary) -> Vec<Line> {
+    let level = |(phase, span): &(Phase, Span)| {
+        let p99_ms = summary.of(*phase, Job::Victim)?.p99_us / 1e3;
+        let at = |second: f64| (second - summary.span.from, p99_ms);
+        Some(Line { series: 3, points: vec![at(span.from), at(span.to)] })
+    };
+    summary.phases.iter().filter_map(level).collect()
 }
 
 fn title(summary: &Summary) -> String {

@@ -111,6 +111,12 @@ pub(super) fn ending(summary: &Summary, picture: &Path) -> String {
     if errors > 0 {
         text += &format!("{errors} requests were answered with an error or with wrong data.\n");
     }
+    if let Some(others) = summary.others.filter(|others| *others >= OTHERS_WORTH_TELLING) {
+        text += &format!(
+            "Other programs took {:.0} % of the processors meanwhile: on a quiet machine the figures differ.\n",
+            others * 100.0
+        );
+    }
     text + &format!("The picture is {}.\n", picture.display())
 }
 
@@ -176,6 +182,8 @@ fn put(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
+/// Below this, what others took is less than what differs from run to run.
+const OTHERS_WORTH_TELLING: f64 = 0.1;
 /// Ticks from one plain line to the next.
 const LINE_TICKS: u64 = 4;
 

@@ -31,7 +31,7 @@ use crate::bench::files::make_file;
 pub(super) struct Stage {
     // Fields are dropped in this order.
     jobs: Vec<(Job, Process)>,
-    _proxy: Process,
+    proxy: Process,
     read_file: ReadFile,
     place: Place,
     sizes: Sizes,
@@ -71,7 +71,7 @@ impl Stage {
         ];
         let mut proxy = Process::start("proxy", &arguments, &place)?;
         proxy.tell(news.clone(), News::Proxy)?;
-        Ok(Stage { jobs: Vec::new(), _proxy: proxy, read_file, place, sizes })
+        Ok(Stage { jobs: Vec::new(), proxy, read_file, place, sizes })
     }
 
     /// Starts `job`, which tells `news` what it is served.
@@ -97,6 +97,13 @@ impl Stage {
     /// otherwise the later phase would find warm what the earlier one has read.
     pub(super) fn cool(&self) {
         self.read_file.cool();
+    }
+
+    /// The demo's processes, this one first.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let children = self.jobs.iter().map(|(_, process)| process).chain([&self.proxy]);
+        let children = children.map(|process| process.child.id());
+        std::iter::once(std::process::id()).chain(children).collect()
     }
 
     /// The proxy's control socket.

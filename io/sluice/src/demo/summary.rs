@@ -14,6 +14,8 @@ pub(super) struct Summary {
     /// By phase, each job that worked in it.
     pub(super) figures: Vec<(Phase, Figures)>,
     pub(super) record: Record,
+    /// When each phase was.
+    pub(super) phases: Vec<(Phase, Span)>,
     /// From the first interval to the end.
     pub(super) span: Span,
     /// When something changed, in seconds, and what.
@@ -22,6 +24,8 @@ pub(super) struct Summary {
     pub(super) write_mode: String,
     /// The rule file that was put in force.
     pub(super) rules: String,
+    /// The part of the processors that other programs took, 0 to 1; none if not known.
+    pub(super) others: Option<f64>,
 }
 
 /// What the rules changed, as quotients: above 1 is better for that job.
@@ -70,6 +74,7 @@ impl Summary {
             "phases": phases,
             "factors": self.factors(),
             "rules": self.rules,
+            "others": self.others,
             "write_mode": self.write_mode,
             "picture": picture,
         });
