@@ -1,6 +1,8 @@
 //! A proxy that records, and `sluice trace` on what it recorded: every request is there,
 //! with its kind, its place, its size and how it ended.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::collections::BTreeMap;
