@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         lines::head(&mut out)?;
     }
     let mut damage = None;
-    while let Some(record) = reader.next() {
+    for record in reader.by_ref() {
         let record = match record {
             Ok(record) => record,
             Err(error) => {
