@@ -107,7 +107,8 @@ impl Bed {
             self.export()
         );
         if let Some(second) = &setup.second {
-            let table = format!("\n[[export]]\nname = \"y\"\ndir = {second:?}\ntarget = \"second\"\n");
+            let table =
+                format!("\n[[export]]\nname = \"y\"\ndir = {second:?}\ntarget = \"second\"\n");
             text.push_str(&table);
             text.push_str("\n[[target]]\nname = \"second\"\n");
         }

@@ -128,6 +128,7 @@ impl Loop {
     }
 
     fn run(mut self) -> anyhow::Result<()> {
+        go_first();
         for index in 0..self.links.len() {
             self.links[index].start(0);
             self.flush(index)?;
@@ -143,8 +144,7 @@ impl Loop {
 
     fn turn(&mut self) -> anyhow::Result<()> {
         let none = epoll::EventFlags::empty();
-        let mut events =
-            [epoll::Event { flags: none, data: epoll::EventData::new_u64(0) }; EVENTS];
+        let mut events = [epoll::Event { flags: none, data: epoll::EventData::new_u64(0) }; EVENTS];
         let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
         let count = match epoll::wait(&self.epoll, &mut events, Some(&tick)) {
             Ok(count) => count,
@@ -219,7 +219,15 @@ impl Cut {
     }
 }
 
+/// Lets the calling thread run before the proxy's: who asks late has nothing queued, and
+/// on few processors would measure the kernel's shares instead of the proxy's.
+fn go_first() {
+    // Without the privilege the result is only noisier.
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+}
+
 const EVENTS: usize = 64;
+const NICE: i32 = -19;
 /// How often a waiting thread looks for a cut or its end.
 const TICK: Duration = Duration::from_millis(5);
 const CUT_MAX: Duration = Duration::from_secs(10);

@@ -60,7 +60,14 @@ impl Table {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
         }
-        eprintln!("{}: {}: {} ({})  {}", self.name, row.case, row.reached, row.verdict(), row.beside);
+        eprintln!(
+            "{}: {}: {} ({})  {}",
+            self.name,
+            row.case,
+            row.reached,
+            row.verdict(),
+            row.beside
+        );
         self.rows.push(row);
     }
 
