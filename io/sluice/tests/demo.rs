@@ -11,38 +11,48 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
-/// Where a demo runs: both kinds of its directories are made in here.
-struct Place(PathBuf);
+/// Where a demo runs: `disk` for its data, and `run` for its sockets, whose paths must be short.
+struct Place {
+    disk: PathBuf,
+    run: PathBuf,
+}
 
 impl Place {
     fn new(name: &str) -> Place {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(dir.join("run")).unwrap();
-        Place(dir)
+        let name = format!("sluice-{}-{name}", std::process::id());
+        let disk = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
+        let run = std::env::temp_dir().join(&name);
+        for dir in [&disk, &run] {
+            let _ = fs::remove_dir_all(dir);
+            fs::create_dir_all(dir).unwrap();
+        }
+        Place { disk, run }
+    }
+
+    fn picture(&self) -> PathBuf {
+        self.disk.join("demo.svg")
     }
 
     fn demo(&self, more: &[&str]) -> Command {
         let mut command = Command::new(SLUICE);
-        command.arg("demo").args(more).arg("--dir").arg(&self.0);
-        command.arg("--out").arg(self.0.join("demo.svg")).env("TMPDIR", self.0.join("run"));
+        command.arg("demo").args(more).arg("--dir").arg(&self.disk);
+        command.arg("--out").arg(self.picture()).env("TMPDIR", &self.run);
         command
     }
 
     /// What lies in the place, by name.
     fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
-        for dir in [self.0.clone(), self.0.join("run")] {
+        for dir in [&self.disk, &self.run] {
             let entries = fs::read_dir(dir).unwrap();
             names.extend(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()));
         }
-        names.sort();
         names
     }
 
-    /// The processes whose command line names the place, `except` apart.
-    fn processes(&self, except: u32) -> Vec<u32> {
-        let place = self.0.display().to_string();
+    /// The processes whose command line names a socket of the place, as all of a demo's children's do.
+    fn processes(&self) -> Vec<u32> {
+        let place = format!("unix://{}/", self.run.display());
         let names_place = |pid: &u32| {
             let line = fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
             line.is_ok_and(|line| String::from_utf8_lossy(&line).contains(&place))
@@ -50,13 +60,14 @@ impl Place {
         let entries = fs::read_dir("/proc").unwrap();
         let number = |name: std::ffi::OsString| name.to_str()?.parse::<u32>().ok();
         let pids = entries.filter_map(|entry| number(entry.unwrap().file_name()));
-        pids.filter(|pid| *pid != except).filter(names_place).collect()
+        pids.filter(names_place).collect()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.disk);
+        let _ = fs::remove_dir_all(&self.run);
     }
 }
 
@@ -72,7 +83,7 @@ impl Drop for Running {
 
 #[test]
 fn both_phases_and_jobs_are_reported_and_nothing_is_left_behind() {
-    let place = Place::new("demo");
+    let place = Place::new("report");
     let output = place.demo(&["--quick", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -95,22 +106,22 @@ fn both_phases_and_jobs_are_reported_and_nothing_is_left_behind() {
     ];
     assert_eq!(seen, expected);
     assert!(report["rules"].as_str().unwrap().contains("match = \"jobid={bully}\""));
-    assert_eq!(place.names(), ["demo.svg", "run"]);
-    assert_eq!(place.processes(0), Vec::<u32>::new());
-    let picture = fs::read_to_string(place.0.join("demo.svg")).unwrap();
+    assert_eq!(place.names(), ["demo.svg"]);
+    assert_eq!(place.processes(), Vec::<u32>::new());
+    let picture = fs::read_to_string(place.picture()).unwrap();
     assert!(picture.starts_with("<svg") && picture.contains("rules in force"), "{picture}");
 }
 
 #[test]
 fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
-    let place = Place::new("demo-interrupt");
-    let mut command = place.demo(&["--seconds", "600"]);
+    let place = Place::new("interrupt");
+    let mut command = place.demo(&["--seconds", "20"]);
     let mut demo = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     // Both jobs are at work when the first line of the phase with both appears.
     let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
     let both = lines.find(|line| line.as_ref().unwrap().contains("   bully "));
     assert!(both.is_some());
-    assert_eq!(place.processes(demo.0.id()).len(), 3, "the proxy and two jobs");
+    assert_eq!(place.processes().len(), 3, "the proxy and two jobs");
     kill_process(Pid::from_child(&demo.0), Signal::INT).unwrap();
     // Nobody reads the rest: the demo must not wait for that either.
     drop(lines);
@@ -118,6 +129,6 @@ fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
     let mut stderr = String::new();
     std::io::Read::read_to_string(&mut demo.0.stderr.take().unwrap(), &mut stderr).unwrap();
     assert_eq!(stderr, "sluice: interrupted\n");
-    assert_eq!(place.names(), ["run"]);
-    assert_eq!(place.processes(0), Vec::<u32>::new());
+    assert_eq!(place.names(), Vec::<String>::new());
+    assert_eq!(place.processes(), Vec::<u32>::new());
 }

@@ -325,7 +325,7 @@ impl Scale {
         }
         let phase_s = f64::from(args.seconds);
         let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(128) };
-        Scale { alone_s: (phase_s / 5.0).max(1.0), phase_s, settle_s: 1.0, sizes }
+        Scale { alone_s: (phase_s / 5.0).clamp(1.0, 4.0), phase_s, settle_s: 1.0, sizes }
     }
 }
 
