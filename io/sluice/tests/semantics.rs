@@ -140,13 +140,8 @@ fn aname_names_an_export_and_a_job_and_many_may_attach() {
     client.make(2, "of-1000");
     assert_eq!(fs::metadata(proxy.data().join("of-1001")).unwrap().uid(), USER + 1);
     assert_eq!(fs::metadata(proxy.data().join("of-1000")).unwrap().uid(), USER);
-    let request = Request::Attach {
-        fid: Fid(7),
-        afid: Fid(3),
-        uname: b"",
-        aname: b"x",
-        n_uname: USER,
-    };
+    let request =
+        Request::Attach { fid: Fid(7), afid: Fid(3), uname: b"", aname: b"x", n_uname: USER };
     assert_eq!(client.done(&request), Err(EINVAL));
 }
 
@@ -266,14 +261,8 @@ fn links_and_special_files_are_made_as_asked() {
     assert_eq!(client.done(&link(3, b"hard")), Err(EEXIST));
     assert_eq!(client.done(&link(0, b"dir")), Err(EPERM));
     assert_eq!(client.stat(3).unwrap().nlink, 2);
-    let mknod = |name, mode| Request::Mknod {
-        dfid: Fid(0),
-        name,
-        mode,
-        major: 1,
-        minor: 3,
-        gid: u32::MAX,
-    };
+    let mknod =
+        |name, mode| Request::Mknod { dfid: Fid(0), name, mode, major: 1, minor: 3, gid: u32::MAX };
     client.done(&mknod(b"fifo", 0o010_640)).unwrap();
     let fifo = fs::metadata(proxy.data().join("fifo")).unwrap();
     assert!(fifo.file_type().is_fifo());
@@ -357,10 +346,7 @@ fn two_exports_do_not_mix_in_one_message() {
     client.make(2, "f");
     assert_eq!(client.rename((0, "f"), (1, "g")), Err(EXDEV));
     client.walk(0, 3, &["f"]).unwrap();
-    assert_eq!(
-        client.done(&Request::Link { dfid: Fid(1), fid: Fid(3), name: b"g" }),
-        Err(EXDEV)
-    );
+    assert_eq!(client.done(&Request::Link { dfid: Fid(1), fid: Fid(3), name: b"g" }), Err(EXDEV));
 }
 
 // ---- open files ----
@@ -576,7 +562,13 @@ fn statfs_tells_of_the_file_system_below() {
 // ---- extended attributes ----
 
 /// Sets an attribute of the file `f` through fid 8; the error is the clunk's.
-fn set_xattr(client: &mut Client, name: &str, said: u64, value: &[u8], flags: u32) -> Result<(), u32> {
+fn set_xattr(
+    client: &mut Client,
+    name: &str,
+    said: u64,
+    value: &[u8],
+    flags: u32,
+) -> Result<(), u32> {
     client.walk(0, 8, &["f"]).unwrap();
     let name = name.as_bytes();
     let created = client.done(&Request::Xattrcreate { fid: Fid(8), name, size: said, flags });
@@ -849,9 +841,8 @@ fn many_requests_in_flight_are_each_answered_once() {
         let (offset, count) = (u64::from(i) * 1000, if i % 3 == 0 { 40_000 } else { 500 });
         asked.push((client.send(&Request::Read { fid: Fid(1), offset, count }), offset, count));
     }
-    let walked = names(&["f"], |names| {
-        client.send(&Request::Walk { fid: Fid(0), newfid: Fid(2), names })
-    });
+    let walked =
+        names(&["f"], |names| client.send(&Request::Walk { fid: Fid(0), newfid: Fid(2), names }));
     for (tag, offset, count) in asked {
         let (start, frame) = (offset as usize, client.wait(tag));
         let expected = &data[start..data.len().min(start + count as usize)];

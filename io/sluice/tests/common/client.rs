@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use ninep::{
-    Attributes, DirEntries, Fid, LockKind, LockStatus, NONUNAME, NOFID, NOTAG, Names, Qid, Reply,
+    Attributes, DirEntries, Fid, LockKind, LockStatus, NOFID, NONUNAME, NOTAG, Names, Qid, Reply,
     Request, SetAttributes, Tag, getattr,
 };
 

@@ -122,12 +122,10 @@ impl Setup {
         if !self.top.contains("listen =") {
             command.args(["--listen", "tcp://127.0.0.1:0", "--listen", &socket]);
         }
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = lines(child.stdout.take().unwrap());
         let stderr = Mutex::new(lines(child.stderr.take().unwrap()));
-        let mut proxy =
-            Proxy { dir, child, tcp: ([0, 0, 0, 0], 0).into(), stderr, keep: false };
+        let mut proxy = Proxy { dir, child, tcp: ([0, 0, 0, 0], 0).into(), stderr, keep: false };
         while let Ok(line) = stdout.recv_timeout(PATIENCE) {
             if let Some(at) = line.strip_prefix("listening on tcp://") {
                 proxy.tcp = at.parse().unwrap();

@@ -26,7 +26,8 @@ fn place(name: &str) -> PathBuf {
 
 /// Runs a command; what it said if it failed.
 fn run(command: &str, args: &[&str]) -> Result<(), String> {
-    let output = Command::new(command).args(args).output().map_err(|e| format!("{command}: {e}"))?;
+    let output =
+        Command::new(command).args(args).output().map_err(|e| format!("{command}: {e}"))?;
     if output.status.success() {
         return Ok(());
     }
@@ -91,12 +92,17 @@ impl Image {
     pub fn thaw(&self) {
         run("fsfreeze", &["-u", text(&self.dir)]).unwrap();
     }
+
+    /// Thaws it at the end of a test, wherever that was.
+    pub fn thaw_if_frozen(&self) {
+        // It fails where nothing is frozen.
+        let _ = run("fsfreeze", &["-u", text(&self.dir)]);
+    }
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // It fails where nothing is frozen.
-        let _ = run("fsfreeze", &["-u", text(&self.dir)]);
+        self.thaw_if_frozen();
         let _ = run("umount", &["-l", text(&self.dir)]);
         let _ = fs::remove_dir(&self.dir);
         let _ = fs::remove_file(&self.file);
