@@ -84,7 +84,11 @@ pub(crate) enum Phase {
 struct Scale {
     alone_s: f64,
     phase_s: f64,
+    /// From a change to the phase after it.
     settle_s: f64,
+    /// The same for the bully's coming: its first pass over new files, while the file
+    /// system still commits them, is slow for both and would flatter the rules.
+    start_s: f64,
     sizes: Sizes,
 }
 
@@ -215,7 +219,11 @@ impl Demo {
 
     /// Lets the jobs work for `seconds` once things have settled.
     fn phase(&mut self, phase: Phase, seconds: f64) -> anyhow::Result<()> {
-        let from = self.now() + self.scale.settle_s;
+        let settle_s = match phase {
+            Phase::WithoutRules => self.scale.start_s,
+            Phase::Alone | Phase::WithRules => self.scale.settle_s,
+        };
+        let from = self.now() + settle_s;
         let to = from + seconds;
         self.phases.push((phase, Span { from, to }));
         while self.now() < to {
@@ -321,11 +329,17 @@ impl Scale {
     fn of(args: &Args) -> Scale {
         if args.quick {
             let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(16) };
-            return Scale { alone_s: 1.0, phase_s: 2.0, settle_s: 0.5, sizes };
+            return Scale { alone_s: 1.0, phase_s: 2.0, settle_s: 0.5, start_s: 0.5, sizes };
         }
         let phase_s = f64::from(args.seconds);
         let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(128) };
-        Scale { alone_s: (phase_s / 5.0).clamp(1.0, 4.0), phase_s, settle_s: 1.0, sizes }
+        Scale {
+            alone_s: (phase_s / 5.0).clamp(1.0, 4.0),
+            phase_s,
+            settle_s: 1.0,
+            start_s: 3.0,
+            sizes,
+        }
     }
 }
 
