@@ -203,7 +203,7 @@ fn sixteen_names_are_walked_and_seventeen_refused() {
 }
 
 #[test]
-fn a_clone_is_a_fid_of_its_own_and_open_fids_cannot_be_walked_from() {
+fn a_clone_is_a_fid_of_its_own_and_an_open_fid_stays_open() {
     let proxy = Proxy::plain("clone");
     let mut client = proxy.client();
     client.make(1, "f");
@@ -211,7 +211,9 @@ fn a_clone_is_a_fid_of_its_own_and_open_fids_cannot_be_walked_from() {
     client.walk(2, 3, &[]).unwrap();
     client.clunk(2).unwrap();
     client.open(3, open::RDONLY).unwrap();
-    assert_eq!(client.walk(3, 4, &[]), Err(EBADF));
+    client.walk(3, 4, &[]).unwrap();
+    assert_eq!(client.walk(3, 3, &[]), Err(EBADF));
+    client.clunk(4).unwrap();
     assert_eq!(client.open(3, open::RDONLY), Err(EBADF));
     assert_eq!(client.clunk(2), Err(EBADF));
 }

@@ -19,7 +19,9 @@ pub(super) fn walk<'r>(
     names: Names<'_>,
 ) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
-    if fid.is_open() {
+    // The protocol forbids walking from an open fid; diod's own client does it.
+    let attribute = matches!(fid.role, Role::XattrRead(_) | Role::XattrWrite(_));
+    if attribute || (fid.is_open() && newfid == number) {
         return Err(Errno::BADF.into());
     }
     let export = &fid.user.export;
