@@ -9,8 +9,13 @@
 //! `qos-NAME.md` and `qos-NAME.json`.
 
 mod bed;
+mod blocked;
+mod cost;
 mod job;
+mod limits;
+mod memory;
 mod table;
+mod victim;
 mod weights;
 
 use std::path::PathBuf;
@@ -36,7 +41,7 @@ pub(crate) struct Args {
     /// How long each case is measured [default: what the promise says]
     #[arg(long)]
     time: Option<Nanos>,
-    /// How often each comparison is repeated [default: 5; cost 10]
+    /// How often each comparison is repeated [default: victim 5, cost 20]
     #[arg(long)]
     rounds: Option<usize>,
     /// Only the cases whose name contains this text
@@ -55,6 +60,16 @@ pub(crate) struct Args {
 pub(crate) enum Promise {
     /// Two jobs share by weight
     Weights,
+    /// A job gets what its limit says
+    Limits,
+    /// Small operations beside large writes
+    Victim,
+    /// A backend call that sleeps for 5 s
+    Blocked,
+    /// Idle connections, and growth with uptime
+    Memory,
+    /// Processor time that scheduling takes
+    Cost,
 }
 
 /// What a measurement is given.
@@ -82,6 +97,11 @@ fn measure(promise: Promise, args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Res
     let run = Run { args, bed };
     match promise {
         Promise::Weights => weights::measure(&run, &mut table),
+        Promise::Limits => limits::measure(&run, &mut table),
+        Promise::Victim => victim::measure(&run, &mut table),
+        Promise::Blocked => blocked::measure(&run, &mut table),
+        Promise::Memory => memory::measure(&run, &mut table),
+        Promise::Cost => cost::measure(&run, &mut table),
     }
     .with_context(|| format!("qos {}", promise.name()))?;
     drop(run);
@@ -92,6 +112,11 @@ impl Promise {
     fn name(self) -> &'static str {
         match self {
             Promise::Weights => "weights",
+            Promise::Limits => "limits",
+            Promise::Victim => "victim",
+            Promise::Blocked => "blocked",
+            Promise::Memory => "memory",
+            Promise::Cost => "cost",
         }
     }
 }

@@ -1,0 +1,229 @@
+//! A victim beside a bully: how long small operations take while another job writes.
+//!
+//!   victim  4 KiB reads (cached, uncached) or write + fsync, one in flight
+//!   bully   16 × 1 MiB writes in flight
+//!   proxy   unscheduled and cached writes │ rules, default write mode │ rules, direct
+//!
+//! The three proxies serve the same directory in turn, round after round. Between two
+//! runs everything is flushed, or what one left dirty would be the next one's load.
+
+use std::fs::File;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use model::Bytes;
+
+use super::super::report::median;
+use super::super::work::Op;
+use super::Run;
+use super::bed::{KeepCold, Proxy, Setup};
+use super::job::{Job, Part};
+use super::table::{Row, Table, figures};
+
+/// What the victim does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    CachedRead,
+    UncachedRead,
+    Fsync,
+}
+
+/// How it is served.
+struct Way {
+    name: &'static str,
+    target: &'static str,
+    no_schedule: bool,
+}
+
+/// One run's figures.
+struct Sample {
+    victim_p50_us: f64,
+    victim_p99_us: f64,
+    victim_ops_per_sec: f64,
+    bully_mb_per_sec: f64,
+}
+
+const WAYS: [Way; 3] = [
+    Way { name: "no scheduling", target: "write_mode = \"cached\"", no_schedule: true },
+    Way { name: "rules", target: "", no_schedule: false },
+    Way { name: "rules, direct", target: "write_mode = \"direct\"", no_schedule: false },
+];
+const VICTIMS: [Victim; 3] = [Victim::CachedRead, Victim::UncachedRead, Victim::Fsync];
+
+/// Measures each victim in each way, in interleaved rounds.
+pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+    table.progress("making files");
+    let bed = &run.bed;
+    let warm = bed.file("warm", WARM_LEN)?;
+    let cold = bed.file("cold", COLD_LEN)?;
+    let bully = bed.file("bully/written0", BULLY_LEN)?;
+    bed.file("victim/written0", WARM_LEN)?;
+    let mut proxies = Vec::new();
+    for (index, way) in WAYS.iter().enumerate() {
+        let (target, no_schedule) = (way.target, way.no_schedule);
+        let setup = Setup { target, rules: RULES, no_schedule, second: None };
+        proxies.push(bed.proxy(&format!("v{index}"), &setup).context(way.name)?);
+    }
+    let status = proxies[1].api.status()?;
+    let mode = status.targets.first().map_or("?", |target| &target.write_mode);
+    table.note(format!("the default write mode here is {mode}"));
+    let rounds = run.rounds(5, 2);
+    let mut samples: Vec<Vec<Sample>> = Vec::new();
+    samples.resize_with(VICTIMS.len() * WAYS.len(), Vec::new);
+    for round in 0..rounds {
+        for (v, victim) in VICTIMS.into_iter().enumerate() {
+            for turn in 0..WAYS.len() {
+                let w = (round + turn) % WAYS.len();
+                if !run.wants(victim.name()) {
+                    continue;
+                }
+                table.progress(&format!("round {round}: {}, {}", victim.name(), WAYS[w].name));
+                bully.sync_all().context("flushing")?;
+                let sample = one(run, &proxies[w], victim, &warm, &cold)?;
+                samples[v * WAYS.len() + w].push(sample);
+            }
+        }
+    }
+    for (v, victim) in VICTIMS.into_iter().enumerate() {
+        let of = |w: usize| &samples[v * WAYS.len() + w][..];
+        for (w, way) in WAYS.iter().enumerate() {
+            if !of(w).is_empty() {
+                table.add(row(victim, way, of(w), of(0)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn one(
+    run: &Run<'_>,
+    proxy: &Proxy,
+    victim: Victim,
+    warm: &File,
+    cold: &File,
+) -> anyhow::Result<Sample> {
+    std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
+    let _kept_cold = match victim {
+        Victim::UncachedRead => Some(KeepCold::start(cold)?),
+        _ => None,
+    };
+    let mut plan = proxy.plan("x", "bully", Op::Write, Bytes::mib(1));
+    (plan.depth, plan.file_size) = (16, BULLY_LEN);
+    let mut bully = Job::start(&[Part { plan, dir: "bully".into(), data: String::new() }])?;
+    let (op, data, len) = match victim {
+        Victim::CachedRead => (Op::Randread, "warm", WARM_LEN),
+        Victim::UncachedRead => (Op::Randread, "cold", COLD_LEN),
+        Victim::Fsync => (Op::Fsync, "", WARM_LEN),
+    };
+    let mut plan = proxy.plan("x", "victim", op, Bytes::kib(4));
+    plan.file_size = len;
+    let mut job = Job::start(&[Part { plan, dir: "victim".into(), data: data.into() }])?;
+    run.bed.wait(SETTLE)?;
+    (bully.cut()?, job.cut()?);
+    run.bed.wait(run.time(5, 2))?;
+    let (bully, job) = (bully.cut()?, job.cut()?);
+    bully.check().context("bully")?;
+    job.check().context("victim")?;
+    // A victim that never came round in the span waited for at least all of it.
+    let at_least = if job.score.ops == 0 { job.gap.as_secs_f64() * 1e6 } else { 0.0 };
+    Ok(Sample {
+        victim_p50_us: job.latency_us(0.5).max(at_least),
+        victim_p99_us: job.latency_us(0.99).max(at_least),
+        victim_ops_per_sec: job.score.ops as f64 / job.span.as_secs_f64(),
+        bully_mb_per_sec: bully.mb_per_sec(),
+    })
+}
+
+fn row(victim: Victim, way: &Way, samples: &[Sample], unscheduled: &[Sample]) -> Row {
+    let middle = |samples: &[Sample], figure: fn(&Sample) -> f64| {
+        median(samples.iter().map(figure).collect()).unwrap_or(f64::NAN)
+    };
+    let p99 = middle(samples, |sample| sample.victim_p99_us);
+    let pairs = samples.iter().zip(unscheduled);
+    let ratios = pairs.map(|(with, without)| with.victim_p99_us / without.victim_p99_us);
+    let ratio = median(ratios.collect()).unwrap_or(f64::NAN);
+    let p50 = middle(samples, |sample| sample.victim_p50_us);
+    let ops = middle(samples, |sample| sample.victim_ops_per_sec);
+    let bully = middle(samples, |sample| sample.bully_mb_per_sec);
+    let reached = match way.no_schedule {
+        true => format!("p99 {}", micros(p99)),
+        false => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
+    };
+    Row {
+        case: format!("{}, {}", victim.name(), way.name),
+        target: if way.no_schedule {
+            "–".into()
+        } else {
+            "p99 ≤ 1/5 of no scheduling's".into()
+        },
+        reached,
+        met: (!way.no_schedule).then_some(ratio <= 0.2),
+        beside: format!("median {}, {ops:.0} ops/s; bully {bully:.0} MB/s", micros(p50)),
+        figures: figures([
+            ("p50_us", p50),
+            ("p99_us", p99),
+            ("p99_ratio", ratio),
+            ("ops_per_sec", ops),
+            ("bully_mb_per_sec", bully),
+            ("rounds", samples.len() as f64),
+        ]),
+    }
+}
+
+impl Victim {
+    fn name(self) -> &'static str {
+        match self {
+            Victim::CachedRead => "4 KiB reads, cached",
+            Victim::UncachedRead => "4 KiB reads, uncached",
+            Victim::Fsync => "4 KiB write + fsync",
+        }
+    }
+}
+
+fn micros(us: f64) -> String {
+    if us < 10_000.0 { format!("{us:.0} µs") } else { format!("{:.1} ms", us / 1e3) }
+}
+
+const RULES: &str = "\
+[[rule]]
+name = \"victim\"
+match = \"jobid={victim}\"
+per = [\"jobid\"]
+weight = 8
+
+[[rule]]
+name = \"bully\"
+match = \"jobid={bully}\"
+per = [\"jobid\"]
+weight = 1
+";
+const WARM_LEN: Bytes = Bytes::mib(64);
+const COLD_LEN: Bytes = Bytes::mib(1024);
+const BULLY_LEN: Bytes = Bytes::mib(2048);
+/// Long enough for cached writes to fill what the kernel lets be dirty.
+const SETTLE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_prefer_the_victim() {
+        let rules = model::RuleSet::parse(RULES).unwrap();
+        assert_eq!([0, 1].map(|rule| rules.rules[rule].weight.get()), [8, 1]);
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let sample = |victim_p99_us| Sample {
+            victim_p50_us: 1.0,
+            victim_p99_us,
+            victim_ops_per_sec: 1.0,
+            bully_mb_per_sec: 1.0,
+        };
+        let without = [100.0, 1_000.0, 10_000.0].map(sample);
+        let with = [20.0, 190.0, 9_000.0].map(sample);
+        let row = row(Victim::Fsync, &WAYS[1], &with, &without);
+        assert_eq!((row.reached.as_str(), row.met), ("p99 190 µs, 1/5.0", Some(true)));
+    }
+}
