@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -144,6 +144,25 @@ impl Connection {
     /// Bytes that wait for the peer to read them.
     pub(crate) fn unsent(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
+    }
+
+    /// Throws away what the peer has sent, up to a mebibyte; `false` if the connection is
+    /// broken.
+    pub(crate) fn discard_input(&self) -> bool {
+        let mut space = [0; 16 << 10];
+        for _ in 0..64 {
+            match rustix::io::read(&self.socket, &mut space) {
+                Ok(0) | Err(Errno::AGAIN) => return true,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Bytes on their way to a TCP peer. A Unix socket's are the peer's once sent.
+    pub(crate) fn untaken(&self) -> usize {
+        if self.peer.uid.is_some() { 0 } else { crate::sys::unacknowledged(self.socket.as_fd()) }
     }
 
     /// Sends a batch of replies as far as the socket takes them and frees their tags.

@@ -233,6 +233,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
+        self.see_out(began + patience);
         for connection in self.connections() {
             self.close(&connection, &"the proxy ends");
         }
@@ -242,6 +243,22 @@ impl Server {
             recorder.finish();
         }
         drained
+    }
+
+    /// Waits until the last replies have reached their readers. A TCP socket that is
+    /// closed with input unread resets its peer and drops what it had still to send.
+    fn see_out(&self, until: Instant) {
+        let mut connections = self.connections();
+        for connection in &connections {
+            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
+        }
+        loop {
+            connections.retain(|c| c.discard_input() && c.untaken() > 0);
+            if connections.is_empty() || Instant::now() > until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     // ---- what the workers need ----

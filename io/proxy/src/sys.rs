@@ -116,6 +116,14 @@ fn flock(range: LockRange) -> io::Result<libc::flock> {
     })
 }
 
+/// Bytes sent on a TCP socket that its peer's kernel has not confirmed (linux: SIOCOUTQ).
+pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes one int of ours.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
+    if result == 0 { bytes.max(0) as usize } else { 0 }
+}
+
 /// The project quota id of a directory; `None` where the file system has none
 /// (linux: FS_IOC_FSGETXATTR, `include/uapi/linux/fs.h`).
 pub(crate) fn project_id(dir: BorrowedFd<'_>) -> Option<u32> {
