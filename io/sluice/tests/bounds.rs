@@ -28,7 +28,7 @@ fn one_connection_too_many_is_closed_and_the_others_are_not() {
     let proxy = Setup::new("connections").top("connections_max = 3").start();
     let mut three: Vec<_> = (0..3).map(|_| proxy.client()).collect();
     proxy.connect().expect_closed();
-    three.iter_mut().for_each(|client| drop(client.stat(0).unwrap()));
+    three.iter_mut().for_each(|client| assert!(client.stat(0).is_ok()));
     three.pop();
     // The place is free as soon as the proxy has seen the end.
     let mut next = None;
@@ -171,8 +171,8 @@ fn a_client_that_never_reads_takes_neither_memory_nor_slots() {
     let mut slow: Vec<_> = (0..4).map(|_| proxy.client()).collect();
     for client in &mut slow {
         client.open_name(1, "f", open::RDONLY).unwrap();
-        for i in 0..200 {
-            client.send(&read(1, i * 65_536, 65_536));
+        for i in 0..800 {
+            client.send(&read(1, i % 256 * 65_536, 65_536));
         }
     }
     // Every one of these goes through the only slot of the target.
@@ -181,15 +181,39 @@ fn a_client_that_never_reads_takes_neither_memory_nor_slots() {
         assert_eq!(other.write(2, i * 10, b"0123456789"), Ok(10));
     }
     let grown = proxy.rss().saturating_sub(before);
-    // At most bytes_in_flight_max, 16 MiB, for each; the rest is left in the sockets.
+    // Of 50 MiB asked for, each may have bytes_in_flight_max, 16 MiB, under way; the
+    // rest is left in the sockets.
     assert!(grown <= 4 * 20 * MIB, "{} MiB", grown / MIB);
     // And when they do read, everything is there.
     for mut client in slow {
-        for _ in 0..200 {
+        for _ in 0..800 {
             let frame = client.next();
             let Ok(Reply::Read { data }) = frame.reply() else { panic!("{:?}", frame.tag()) };
             assert_eq!(data.len(), 65_536);
         }
+    }
+}
+
+#[test]
+fn when_all_pipes_are_held_by_a_slow_reader_others_get_their_payload_all_the_same() {
+    let proxy = Setup::new("pipes").top("pipes_max = 1").start();
+    let content: Vec<u8> = (0..4 * MIB).map(|i| (i % 239) as u8).collect();
+    fs::write(proxy.data().join("f"), &content).unwrap();
+    let (mut slow, mut other) = (proxy.client(), proxy.client());
+    slow.open_name(1, "f", open::RDONLY).unwrap();
+    other.open_name(1, "f", open::RDONLY).unwrap();
+    let count = 1_000_000;
+    let asked: Vec<_> = (0..12).map(|i| (slow.send(&read(1, i * 77_777, count)), i)).collect();
+    for i in 0..50 {
+        let offset = i * 50_001;
+        let expected = &content[offset as usize..offset as usize + count as usize];
+        assert!(other.read(1, offset, count).unwrap() == expected);
+    }
+    for (tag, i) in asked {
+        let start = i as usize * 77_777;
+        let frame = slow.wait(tag);
+        let Ok(Reply::Read { data }) = frame.reply() else { panic!("{tag}") };
+        assert!(data == &content[start..start + count as usize]);
     }
 }
 
@@ -203,7 +227,7 @@ fn a_thousand_idle_connections_take_at_most_64_kib_each() {
     let each = proxy.rss().saturating_sub(before) / 1000;
     println!("{each} bytes for each idle connection");
     assert!(each <= 65_536, "{each} bytes");
-    clients.iter_mut().step_by(100).for_each(|client| drop(client.stat(0).unwrap()));
+    clients.iter_mut().step_by(100).for_each(|client| assert!(client.stat(0).is_ok()));
     let open = proxy.sockets();
     drop(clients);
     until("all are closed", || proxy.sockets() + 1000 == open);
@@ -325,14 +349,14 @@ fn twenty_thousand_jobs_that_come_and_go_leave_nothing_behind() {
         }
     };
     // The dispatcher remembers 65,536 idle classes, so that a job which comes back finds
-    // its debts: growth is over when so many have been seen.
-    round(0, 66_000);
+    // its debts, and then the heap still settles for a while.
+    round(0, 160_000);
     let (before, open) = (proxy.rss(), proxy.descriptors());
-    round(66_000, 86_000);
+    round(160_000, 180_000);
     let grown = proxy.rss().saturating_sub(before);
-    println!("{} MiB after 66,000 jobs, {grown} bytes more after 20,000 others", before / MIB);
-    // The heap still settles: 6 MiB here, half of that for as many more, and so on.
-    assert!(grown <= 10 * MIB, "{grown} bytes");
+    println!("{} MiB after 160,000 jobs, {grown} bytes more after 20,000 others", before / MIB);
+    // A class that stayed for each job would be 25 MiB.
+    assert!(grown <= 12 * MIB, "{grown} bytes");
     assert_eq!(proxy.descriptors(), open);
 }
 
