@@ -126,7 +126,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             "demo",
             120,
             "the demo, shortened, from its start to a clean end",
-            &format!("{sluice} demo --quick"),
+            &format!("{sluice} demo --quick --out target/demo.svg --dir target"),
         ),
     ]
 }
