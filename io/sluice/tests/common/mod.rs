@@ -13,6 +13,7 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, unused_imports)]
 
 mod client;
+pub mod errno;
 mod place;
 
 use std::fs;

@@ -119,7 +119,8 @@ fn one(
     plan.file_size = len;
     let mut job = Job::start(&[Part { plan, dir: "victim".into(), data: data.into() }])?;
     run.bed.wait(SETTLE)?;
-    (bully.cut()?, job.cut()?);
+    bully.cut()?;
+    job.cut()?;
     run.bed.wait(run.time(5, 2))?;
     let (bully, job) = (bully.cut()?, job.cut()?);
     bully.check().context("bully")?;

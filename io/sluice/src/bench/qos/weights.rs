@@ -135,7 +135,8 @@ fn measure_case(
         table.progress(&format!("{}, {weight} : 1", case.name));
         proxy.api.set_rules(&rules(weight))?;
         run.bed.wait(SETTLE)?;
-        (a.cut()?, b.cut()?);
+        a.cut()?;
+        b.cut()?;
         let seen = watch(run, proxy)?;
         let (a, b) = (a.cut()?, b.cut()?);
         a.check()?;

@@ -1,0 +1,218 @@
+//! What waits: byte-range locks between clients, and requests that are taken back.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::fs;
+
+use ninep::open;
+use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOTAG, Reply, Request, Tag};
+
+use common::errno::*;
+use common::{Client, Proxy, Setup, names};
+
+const ONE_A_SECOND: &str = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
+
+// ---- locks ----
+
+#[test]
+fn locks_conflict_between_clients_and_between_processes_of_one() {
+    let proxy = Proxy::plain("locks");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    a.make(1, "f");
+    b.open_name(1, "f", open::RDWR).unwrap();
+    let (read, write, unlock) = (LockKind::Read, LockKind::Write, LockKind::Unlock);
+    let (granted, blocked) = (Ok(LockStatus::Success), Ok(LockStatus::Blocked));
+    assert_eq!(a.lock(1, write, (0, 10), ("a", 1)), granted);
+    assert_eq!(a.lock(1, write, (5, 10), ("a", 1)), granted);
+    assert_eq!(b.lock(1, read, (9, 1), ("b", 1)), blocked);
+    assert_eq!(b.lock(1, read, (15, 1), ("b", 1)), granted);
+    assert_eq!(a.lock(1, read, (0, 1), ("a", 2)), blocked);
+    assert_eq!(a.lock(1, write, (15, 0), ("a", 2)), blocked);
+    assert_eq!(a.lock(1, read, (15, 0), ("a", 2)), granted);
+    assert_eq!(a.lock(1, unlock, (0, 8), ("a", 1)), granted);
+    assert_eq!(b.lock(1, write, (0, 8), ("b", 1)), granted);
+    assert_eq!(b.lock(1, write, (8, 1), ("b", 1)), blocked);
+    // The end of a's connection gives back what a's processes hold.
+    drop(a);
+    common::until("the locks are given back", || {
+        b.lock(1, write, (0, 0), ("b", 1)) == Ok(LockStatus::Success)
+    });
+}
+
+#[test]
+fn clunk_gives_back_the_locks_taken_through_a_fid() {
+    let proxy = Proxy::plain("lockclunk");
+    let mut a = proxy.client();
+    a.make(1, "f");
+    a.open_name(2, "f", open::RDWR).unwrap();
+    let write = LockKind::Write;
+    assert_eq!(a.lock(1, write, (0, 0), ("a", 1)), Ok(LockStatus::Success));
+    assert_eq!(a.lock(2, write, (0, 0), ("a", 2)), Ok(LockStatus::Blocked));
+    a.clunk(1).unwrap();
+    assert_eq!(a.lock(2, write, (0, 0), ("a", 2)), Ok(LockStatus::Success));
+    a.open_name(3, "f", open::RDONLY).unwrap();
+    assert_eq!(a.lock(3, write, (0, 0), ("a", 2)), Err(EBADF));
+}
+
+#[test]
+fn getlock_names_the_holder_and_its_range() {
+    let proxy = Proxy::plain("getlock");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    a.make(1, "f");
+    b.open_name(1, "f", open::RDWR).unwrap();
+    a.lock(1, LockKind::Read, (10, 0), ("node-a", 77)).unwrap();
+    let ask = |kind, start| Request::Getlock {
+        fid: Fid(1),
+        kind,
+        start,
+        length: 5,
+        proc_id: 5,
+        client_id: b"node-b",
+    };
+    let held = Reply::Getlock {
+        kind: LockKind::Read,
+        start: 10,
+        length: 0,
+        proc_id: 77,
+        client_id: b"node-a",
+    };
+    let free = |start| Reply::Getlock {
+        kind: LockKind::Unlock,
+        start,
+        length: 5,
+        proc_id: 5,
+        client_id: b"node-b",
+    };
+    assert_eq!(b.call(&ask(LockKind::Write, 8)).reply(), Ok(held));
+    assert_eq!(b.call(&ask(LockKind::Unlock, 1 << 40)).reply(), Ok(held));
+    assert_eq!(b.call(&ask(LockKind::Read, 8)).reply(), Ok(free(8)));
+    assert_eq!(b.call(&ask(LockKind::Write, 0)).reply(), Ok(free(0)));
+}
+
+#[test]
+fn a_blocking_lock_is_answered_when_it_is_granted() {
+    let proxy = Proxy::plain("blocking");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    a.make(1, "f");
+    b.open_name(1, "f", open::RDWR).unwrap();
+    let (write, unlock, all) = (LockKind::Write, LockKind::Unlock, (0, 0));
+    a.lock(1, write, all, ("a", 1)).unwrap();
+    let waits = b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+    // The connection goes on meanwhile.
+    b.stat(1).unwrap();
+    assert!(!b.readable(100));
+    assert_eq!(a.lock(1, unlock, all, ("a", 1)), Ok(LockStatus::Success));
+    assert_eq!(b.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+    // Now a waits, and is flushed: no reply, and b's unlock grants nothing to it.
+    let waits = a.send(&Client::lock_request(1, write, all, ("a", 1), LOCK_BLOCK));
+    a.stat(1).unwrap();
+    let flush = a.send(&Request::Flush { oldtag: waits });
+    assert_eq!(a.next().tag(), flush);
+    b.lock(1, unlock, all, ("b", 1)).unwrap();
+    let mut c = proxy.client();
+    c.open_name(1, "f", open::RDWR).unwrap();
+    assert_eq!(c.lock(1, write, all, ("c", 1)), Ok(LockStatus::Success));
+    assert!(!a.readable(0));
+}
+
+#[test]
+fn a_blocking_lock_waits_for_a_program_of_the_server_too() {
+    let proxy = Proxy::plain("locallock");
+    let mut a = proxy.client();
+    a.make(1, "f");
+    let local = fs::OpenOptions::new().write(true).open(proxy.data().join("f")).unwrap();
+    // v9fs maps flock to record locks, and so does this: fcntl locks of this process.
+    rustix::fs::fcntl_lock(&local, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let write = LockKind::Write;
+    assert_eq!(a.lock(1, write, (0, 0), ("a", 1)), Ok(LockStatus::Blocked));
+    let waits = a.send(&Client::lock_request(1, write, (0, 0), ("a", 1), LOCK_BLOCK));
+    a.stat(1).unwrap();
+    drop(local);
+    assert_eq!(a.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+}
+
+// ---- flush ----
+
+#[test]
+fn tflush_takes_queued_requests_out_and_they_never_happen() {
+    let proxy = Setup::new("flush").rules(ONE_A_SECOND).start();
+    let mut client = proxy.client();
+    client.mkdir(0, "first").unwrap();
+    let made = |name| Request::Mkdir { dfid: Fid(0), name, mode: 0o755, gid: u32::MAX };
+    let queued = client.send(&made(b"queued"));
+    let flush = client.send(&Request::Flush { oldtag: queued });
+    assert_eq!(client.next().tag(), flush);
+    // The same in one piece: request and flush arrive together.
+    let mut bytes = Vec::new();
+    made(b"together").encode(Tag(1001), &mut bytes);
+    Request::Flush { oldtag: Tag(1001) }.encode(Tag(1002), &mut bytes);
+    client.send_bytes(&bytes);
+    assert_eq!(client.next().tag(), Tag(1002));
+    // The tag can be used again, and what follows was not held up by the flushed.
+    client.send_as(Tag(1001), &made(b"last"));
+    assert!(client.wait(Tag(1001)).is_ok());
+    let mut left: Vec<_> =
+        fs::read_dir(proxy.data()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["first", "last"]);
+}
+
+#[test]
+fn flushes_of_nothing_of_themselves_and_of_each_other_are_answered() {
+    let proxy = Setup::new("flushes").rules(ONE_A_SECOND).start();
+    let mut client = proxy.client();
+    for old in [Tag(4000), NOTAG] {
+        let frame = client.call(&Request::Flush { oldtag: old });
+        assert_eq!(frame.reply(), Ok(Reply::Flush));
+    }
+    client.send_as(Tag(7), &Request::Flush { oldtag: Tag(7) });
+    assert_eq!(client.wait(Tag(7)).reply(), Ok(Reply::Flush));
+    client.mkdir(0, "first").unwrap();
+    let request = Request::Mkdir { dfid: Fid(0), name: b"a", mode: 0o755, gid: u32::MAX };
+    let mut bytes = Vec::new();
+    request.encode(Tag(20), &mut bytes);
+    Request::Flush { oldtag: Tag(20) }.encode(Tag(21), &mut bytes);
+    Request::Flush { oldtag: Tag(20) }.encode(Tag(22), &mut bytes);
+    Request::Flush { oldtag: Tag(21) }.encode(Tag(23), &mut bytes);
+    client.send_bytes(&bytes);
+    let order: Vec<_> = (0..3).map(|_| client.next().tag().0).collect();
+    assert_eq!(order, [21, 22, 23]);
+    assert!(!proxy.data().join("a").exists());
+}
+
+#[test]
+fn a_tag_that_is_in_use_ends_the_connection() {
+    let proxy = Setup::new("tag").rules(ONE_A_SECOND).start();
+    let mut client = proxy.client();
+    client.mkdir(0, "first").unwrap();
+    let request = Request::Getattr { fid: Fid(0), mask: 1 };
+    client.send_as(Tag(1), &request);
+    client.send_as(Tag(1), &request);
+    client.expect_closed();
+}
+
+#[test]
+fn many_requests_in_flight_are_each_answered_once() {
+    let proxy = Proxy::plain("flight");
+    let mut client = proxy.client();
+    client.make(1, "f");
+    let data: Vec<u8> = (0..1u32 << 20).map(|i| (i % 249) as u8).collect();
+    client.write(1, 0, &data[..1 << 19]).unwrap();
+    client.write(1, 1 << 19, &data[1 << 19..]).unwrap();
+    let mut asked = Vec::new();
+    for i in 0..800u32 {
+        // Short ones are copied and long ones go through pipes: both, mixed.
+        let (offset, count) = (u64::from(i) * 1000, if i % 3 == 0 { 40_000 } else { 500 });
+        asked.push((client.send(&Request::Read { fid: Fid(1), offset, count }), offset, count));
+    }
+    let walked =
+        names(&["f"], |names| client.send(&Request::Walk { fid: Fid(0), newfid: Fid(2), names }));
+    for (tag, offset, count) in asked {
+        let (start, frame) = (offset as usize, client.wait(tag));
+        let expected = &data[start..data.len().min(start + count as usize)];
+        assert_eq!(frame.reply(), Ok(Reply::Read { data: expected }));
+    }
+    assert!(client.wait(walked).is_ok());
+}
