@@ -134,7 +134,7 @@ settings! {
         pub slots_max: Option<u32> = None, "count";
         /// What a request costs: the backend's time, or its bytes.
         pub cost: CostMode = CostMode::Calibrated, "`calibrated` or `bytes`";
-        /// How writes reach the backend (docs/SEMANTICS.md). Without it, the best that a
+        /// How writes reach the backend (docs/ARCHITECTURE.md). Without it, the best that a
         /// probe of the directory finds.
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
         /// How many bytes each class may have written and not yet clean before its writes
