@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use api::Address;
 use model::{Bytes, Excerpt, Nanos, WriteMode};
 
+use crate::writes::DIRTY_BUDGET;
 use settings::settings;
 
 pub use docs::markdown;
@@ -139,7 +140,7 @@ settings! {
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
         /// How many bytes each class may have written and not yet clean before its writes
         /// wait. More lets bursts end sooner and lets others wait longer for the device.
-        pub dirty_budget: Bytes = Bytes::mib(16), "amount of data";
+        pub dirty_budget: Bytes = DIRTY_BUDGET, "amount of data";
         /// The file that `sluice calibrate` wrote. Without it, built-in costs.
         pub costs: Option<PathBuf> = None, "path";
     }
@@ -167,7 +168,7 @@ impl Target {
             slots_max: None,
             cost: CostMode::Calibrated,
             write_mode: None,
-            dirty_budget: Bytes::mib(16),
+            dirty_budget: DIRTY_BUDGET,
             costs: None,
         }
     }
