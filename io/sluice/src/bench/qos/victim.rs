@@ -200,9 +200,11 @@ weight = 1
 ";
 const WARM_LEN: Bytes = Bytes::mib(64);
 const COLD_LEN: Bytes = Bytes::mib(1024);
-const BULLY_LEN: Bytes = Bytes::mib(2048);
-/// Long enough for cached writes to fill what the kernel lets be dirty.
-const SETTLE: Duration = Duration::from_secs(1);
+/// More than the kernel lets be dirty (a fifth of the memory), or cached writes would never
+/// meet the device and their victim would be spared.
+const BULLY_LEN: Bytes = Bytes::mib(8192);
+/// Long enough for cached writes to get there.
+const SETTLE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
