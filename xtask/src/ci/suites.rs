@@ -53,7 +53,7 @@ fn sources() -> Vec<Suite> {
         ),
         Suite::new(
             "clippy",
-            270,
+            200,
             "no warning of the compiler or of clippy, in any target",
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
@@ -74,7 +74,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
-            540,
+            510,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
@@ -82,7 +82,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            150,
+            250,
             "pjdfstest and fsx, built once for the guest",
             "tests/guest.sh programs",
         )
@@ -96,7 +96,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            150,
+            200,
             "file operations through the Linux kernel's own 9P client",
             &guest("fstest"),
         )
@@ -124,7 +124,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(GUEST),
         Suite::new(
             "demo",
-            120,
+            70,
             "the demo, shortened, from its start to a clean end",
             &format!("{sluice} demo --quick --out target/demo.svg --dir target"),
         ),
