@@ -79,7 +79,7 @@ const CASES: &[Case] = &[
 /// Measures every case at every weight.
 pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     table.note(
-        "each job keeps 4096 reads of 4 KiB in flight where the page cache answers, else 384 \
+        "each job keeps 2 × 4096 reads of 1 KiB in flight where the page cache answers, else 1024 \
          requests of 64 KiB, which one connection may have by `tags_max` and \
          `bytes_in_flight_max`; the device cases set `slots_max = 4`: one such request at a time",
     );
@@ -197,7 +197,7 @@ impl Case {
             Part { plan, dir: job.into(), data: data.into() }
         };
         let one = |job, op| vec![part(job, op, IN_FLIGHT)];
-        let small = |job| vec![part(job, Op::Randread, SMALL_IN_FLIGHT)];
+        let small = |job| vec![part(job, Op::Randread, SMALL_IN_FLIGHT); 2];
         match self.load {
             Load::CachedReads => (small("a"), small("b")),
             Load::WriteRead => (one("a", Op::Randwrite), one("b", Op::Randread)),
@@ -209,9 +209,10 @@ impl Case {
     }
 
     /// Small where the page cache answers: there the service is processor time, of which
-    /// the generator must need less than the proxy or nothing ever waits for its turn.
+    /// the generator must need less than the proxy. Replies of 4 KiB already pile up behind
+    /// the sockets now and then, and then nothing waits for its turn.
     fn size(&self) -> Bytes {
-        if self.load == Load::CachedReads { Bytes::kib(4) } else { Bytes::kib(64) }
+        if self.load == Load::CachedReads { Bytes::kib(1) } else { Bytes::kib(64) }
     }
 
     /// What the weights divide.
@@ -274,7 +275,8 @@ fn rules(weight: u32) -> String {
 }
 
 const WEIGHTS: [u32; 5] = [2, 4, 8, 16, 32];
-const IN_FLIGHT: usize = 384;
+/// What a job's thread may miss of its turns on a busy machine: a tenth of a second's work.
+const IN_FLIGHT: usize = 1024;
 const SMALL_IN_FLIGHT: usize = 4096;
 const WARM_LEN: Bytes = Bytes::mib(256);
 /// So large that what was read once is hardly asked for again before it is dropped.
