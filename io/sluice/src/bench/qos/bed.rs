@@ -44,6 +44,8 @@ pub(crate) struct Proxy {
 /// What a proxy is started with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Setup<'a> {
+    /// Keys at the top of the file, as TOML lines.
+    pub(crate) top: &'a str,
     /// Keys of the `[[target]]`, as TOML lines.
     pub(crate) target: &'a str,
     /// The rule file.
@@ -102,8 +104,9 @@ impl Bed {
 
     fn config(&self, setup: &Setup<'_>) -> String {
         let mut text = format!(
-            "tags_max = 8192\nbytes_in_flight_max = \"512MiB\"\n\n\
+            "tags_max = 8192\nbytes_in_flight_max = \"512MiB\"\n{}\n\
              [[export]]\nname = \"x\"\ndir = {:?}\ntarget = \"disk\"\n",
+            setup.top,
             self.export()
         );
         if let Some(second) = &setup.second {
@@ -179,11 +182,6 @@ impl Proxy {
         let status = self.api.status()?;
         let target = status.targets.iter().find(|target| target.name == "disk");
         Ok(target.context("the proxy has no target disk")?.slots_max.into())
-    }
-
-    /// Threads of the cached lane.
-    pub(crate) fn threads(&self) -> u64 {
-        std::thread::available_parallelism().map_or(1, |count| count.get() as u64)
     }
 }
 

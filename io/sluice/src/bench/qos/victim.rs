@@ -61,7 +61,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     let mut proxies = Vec::new();
     for (index, way) in WAYS.iter().enumerate() {
         let (target, no_schedule) = (way.target, way.no_schedule);
-        let setup = Setup { target, rules: RULES, no_schedule, second: None };
+        let setup = Setup { target, rules: RULES, no_schedule, ..Setup::default() };
         proxies.push(bed.proxy(&format!("v{index}"), &setup).context(way.name)?);
     }
     let status = proxies[1].api.status()?;
