@@ -232,8 +232,7 @@ impl Dispatcher {
                 MeterKey::of_meter(&meter.name, meter.limit.rate, key_of(&meter.per, &who, kind));
             meters.push(self.meter_for(&meter.limit, key));
         }
-        // The parser refuses rules under which a request could pay more.
-        meters.truncate(RuleSet::METERS_MAX);
+        debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
         let route = self.route_for(subject, class, &meters);
         let own = &mut self.classes[class];
         own.refs += 1;

@@ -23,8 +23,8 @@ pub(super) struct WorstCase {
     pub(super) count: usize,
     /// The last meter that is part of it.
     pub(super) meter: Option<usize>,
-    /// The rule whose limits are part of it.
-    pub(super) rule: Option<usize>,
+    /// The rule whose limits are part of it, and how many of them are.
+    pub(super) rule: Option<(usize, usize)>,
 }
 
 /// Each rule that one single earlier rule certainly shadows, in order.
@@ -44,7 +44,8 @@ pub(super) fn worst_case(set: &RuleSet) -> Option<WorstCase> {
     let exclusions = Exclusions::of(&set.meters);
     let cases = Kind::ALL.iter().map(|kind| {
         let (groups, meter) = groups(&set.meters, &exclusions, *kind);
-        let (limits, rule) = limits(&set.rules, *kind);
+        let rule = limits(&set.rules, *kind);
+        let limits = rule.map_or(0, |(_, limits)| limits);
         WorstCase { kind: *kind, count: groups + limits, meter, rule }
     });
     let worst = cases.reduce(|worst, case| if case.count > worst.count { case } else { worst });
@@ -92,14 +93,13 @@ impl Exclusions {
     }
 }
 
-/// The most limits of one rule that a kind pays, and that rule.
-fn limits(rules: &[Rule], kind: Kind) -> (usize, Option<usize>) {
+/// The rule with the most limits that a kind pays, and how many.
+fn limits(rules: &[Rule], kind: Kind) -> Option<(usize, usize)> {
     let taking = rules.iter().enumerate().filter(|(_, r)| r.matcher.kinds().contains(kind));
     let counted = taking.map(|(index, rule)| {
-        (rule.limits.iter().filter(|limit| limit.kinds.contains(kind)).count(), index)
+        (index, rule.limits.iter().filter(|limit| limit.kinds.contains(kind)).count())
     });
-    let most = counted.filter(|(count, _)| *count > 0).max_by_key(|(count, _)| *count);
-    most.map_or((0, None), |(count, index)| (count, Some(index)))
+    counted.filter(|(_, count)| *count > 0).max_by_key(|(_, count)| *count)
 }
 
 /// Items compared with items, for the whole file: some tens of milliseconds, and enough

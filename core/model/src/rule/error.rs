@@ -168,7 +168,8 @@ pub enum RuleProblem {
     },
     /// More meters than one request may have to pay.
     #[error(
-        "one {kind} could have to pay {count} meters, its rule's limits included; at most {} can be kept",
+        "one {kind} could have to pay {count} meters, {}; at most {} can be kept",
+        of_whom(rule.as_ref(), meter.as_deref()),
         super::RuleSet::METERS_MAX
     )]
     TooManyMeters {
@@ -176,6 +177,10 @@ pub enum RuleProblem {
         kind: crate::Kind,
         /// How many it could have to pay.
         count: usize,
+        /// The rule with the most limits that it pays, if any has one, and how many these are.
+        rule: Option<(String, usize)>,
+        /// The last `[[meter]]` among them, if there is one.
+        meter: Option<String>,
     },
 }
 
@@ -232,6 +237,13 @@ impl fmt::Display for Excerpt {
         writeln!(f, "  {number} | {}", self.text)?;
         write!(f, "  {blank} | {indent}{}", "^".repeat(self.width))
     }
+}
+
+/// Whose meters they are, for [`RuleProblem::TooManyMeters`].
+fn of_whom(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
+    let limits = rule.map(|(name, limits)| format!("{limits} of them limits of rule {name:?}"));
+    let last = meter.map(|name| format!("the last of them {name:?}"));
+    limits.into_iter().chain(last).collect::<Vec<_>>().join(", ")
 }
 
 /// The last place not after `at` where `source` can be cut.

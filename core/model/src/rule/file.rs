@@ -216,10 +216,15 @@ fn check_meters(
     }
     let at = match (worst.meter, worst.rule) {
         (Some(meter), _) => meters_at[meter].clone(),
-        (None, Some(rule)) => rules_at[rule].clone(),
+        (None, Some((rule, _))) => rules_at[rule].clone(),
         (None, None) => unreachable!("a count above zero has a meter or a limit in it"),
     };
-    let problem = RuleProblem::TooManyMeters { kind: worst.kind, count: worst.count };
+    let problem = RuleProblem::TooManyMeters {
+        kind: worst.kind,
+        count: worst.count,
+        rule: worst.rule.map(|(rule, limits)| (set.rules[rule].name.clone(), limits)),
+        meter: worst.meter.map(|meter| set.meters[meter].name.clone()),
+    };
     Err(Fault::new(problem, at))
 }
 
