@@ -39,3 +39,4 @@ pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
 pub use ids::{ClassId, RequestId, SubjectId};
 pub use report::{ClassReport, SubjectReport, Usage};
+pub use slots::slots_held;

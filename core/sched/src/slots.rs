@@ -10,6 +10,17 @@
 //!
 //! A request that needs more than D slots could never run; it holds D and runs alone.
 
+use model::Nanos;
+
+/// How many slots the dispatcher has a request hold: its cost in units, rounded up to a
+/// power of two, from 1 to `slots_max`.
+///
+/// `unit` is what the smallest read costs the device ([`Costs`](crate::Costs)); a unit of
+/// zero counts as one nanosecond. `slots_max` is at least 1.
+pub fn slots_held(cost: Nanos, unit: Nanos, slots_max: u32) -> u32 {
+    slots_of(size_of(cost.get(), unit.get(), slots_max), slots_max)
+}
+
 /// The most sizes there can be: D is a u32.
 pub(crate) const SIZES_MAX: usize = 33;
 
@@ -52,5 +63,14 @@ mod tests {
         assert_eq!(size_of(80, 20, 8), 2);
         assert_eq!(size_of(20_000, 20, 8), 3);
         assert_eq!(slots_of(size_of(20_000, 20, 10), 10), 10);
+    }
+
+    #[test]
+    fn a_request_holds_its_cost_in_units_as_a_power_of_two() {
+        let unit = Nanos::from_micros(20);
+        let held = [0, 1, 20, 21, 80, 81, 20_000];
+        let held = held.map(|us| slots_held(Nanos::from_micros(us), unit, 48));
+        assert_eq!(held, [1, 1, 1, 2, 4, 8, 48]);
+        assert_eq!(slots_held(Nanos::new(u64::MAX), Nanos::ZERO, 1), 1);
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   requests/s │        ●────●  saturated: c = 1 / this
 //!              │     ●
-//!              │  ●             a request of this size holds s = slots(c) of D slots, so
+//!              │  ●             a request of this size holds s = slots_held(c) of D slots, so
 //!              │●               floor(D / s) of them run: what does that cost it?
 //!              └─1──2──4──8──── outstanding
 //! ```
@@ -14,6 +14,7 @@
 //! in the device short, would grow with it. Nothing here measures.
 
 use model::{Bytes, Nanos};
+use sched::slots_held;
 
 /// Rates of one size in one direction, by number outstanding.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +159,7 @@ fn losses<'a>(
     let sides = [(false, reads), (true, writes)];
     let each = sides.into_iter().flat_map(|(write, ladders)| {
         ladders.iter().zip(curve_points(ladders)).map(move |(ladder, (size, cost))| {
-            let outstanding = slots / slots_of(cost, unit, slots);
+            let outstanding = slots / slots_held(cost, unit, slots);
             let loss_percent = 100.0 * ladder.loss(outstanding);
             (SlotLoss { slots_max: slots, loss_percent, size_bytes: size.get(), write }, ladder)
         })
@@ -169,13 +170,6 @@ fn losses<'a>(
 fn worst_loss(losses: &[(SlotLoss, &Ladder)]) -> SlotLoss {
     let most = losses.iter().max_by(|a, b| a.0.loss_percent.total_cmp(&b.0.loss_percent));
     most.expect("something was measured").0
-}
-
-/// What the dispatcher has a request of this cost hold: its cost in units, rounded up
-/// to a power of two, at most everything.
-fn slots_of(cost: Nanos, unit: Nanos, slots_max: u32) -> u32 {
-    let ratio = cost.get().div_ceil(unit.get().max(1)).next_power_of_two();
-    u32::try_from(ratio).unwrap_or(u32::MAX).clamp(1, slots_max)
 }
 
 /// The mean of the steps that are as good as the highest.
@@ -259,13 +253,5 @@ mod tests {
         let large = Ladder::new(Bytes::mib(1), &noisy);
         assert_eq!(large.enough(), 1);
         assert_eq!(slots_max(&[small.clone(), large], &[small]).0, 1);
-    }
-
-    #[test]
-    fn slots_are_the_dispatchers() {
-        let unit = Nanos::from_micros(20);
-        let slots =
-            [1, 20, 21, 80, 81, 20_000].map(|us| slots_of(Nanos::from_micros(us), unit, 48));
-        assert_eq!(slots, [1, 1, 2, 4, 8, 48]);
     }
 }
