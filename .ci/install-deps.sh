@@ -5,7 +5,8 @@
 #   .ci/install-deps.sh build|test|bench …
 #
 # A compiler: 1.90 or newer counts, wherever it comes from (rustup's comes
-# first in PATH). Debian 12 has one as rustc-web, later releases have rustup.
+# first in PATH). Debian 12 has one as rustc-web, new enough in bookworm-security
+# and without clippy; later releases have rustup.
 set -euo pipefail
 
 RUST_MIN=1.90
@@ -15,22 +16,25 @@ export PATH="$HOME/.cargo/bin:$PATH"
 # shellcheck disable=SC2034
 {
 	needs_build="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev make:make"
-	needs_test="g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils join:coreutils timeout:coreutils"
+	needs_test="g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils mkfs.ext4:e2fsprogs join:coreutils timeout:coreutils"
 	needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2"
 }
 
 die() { echo "install-deps: $1" >&2; exit 1; }
 
 updated=
+update() {
+	[ -z "$updated" ] || return 0
+	apt-get -q update >/dev/null || echo "install-deps: apt-get update failed; trying with the lists that are here" >&2
+	updated=1
+}
+
 install() {
 	command -v apt-get >/dev/null || die "missing: $*; install them with this system's package manager"
 	[ "$(id -u)" = 0 ] || die "missing: $*; as root: apt-get install --no-install-recommends $*"
-	if [ -z "$updated" ]; then
-		apt-get -q update >/dev/null || echo "install-deps: apt-get update failed; trying with the lists that are here" >&2
-		updated=1
-	fi
+	update
 	echo "installing $*"
-	without_services env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
+	without_services env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "$@" >/dev/null ||
 		die "cannot install $*"
 }
 
@@ -61,7 +65,12 @@ new_enough() {
 	[ -n "$version" ] && [ "$(printf '%s\n' "$RUST_MIN" "$version" | sort -V | head -n 1)" = "$RUST_MIN" ]
 }
 
-has_package() { [ -n "$(apt-cache policy "$1" 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9].*)/\1/p')" ]; }
+# offers PACKAGE [VERSION]: apt would install it, in that version or a newer one
+offers() {
+	local version
+	version=$(apt-cache policy "$1" 2>/dev/null | sed -nE 's/^ *Candidate: ([0-9].*)/\1/p')
+	[ -n "$version" ] && dpkg --compare-versions "$version" ge "${2:-0}"
+}
 
 rust() {
 	if new_enough cargo && new_enough rustc; then return; fi
@@ -69,16 +78,16 @@ rust() {
 		rustup toolchain install stable --profile default && new_enough cargo && return
 	fi
 	if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-		apt-get -q update >/dev/null || true
-		updated=1
-		if has_package cargo-web; then
+		update
+		if offers rustc-web "$RUST_MIN"; then
 			install cargo-web rustc-web rustfmt-web
-		elif has_package rustup; then
+		elif offers rustup; then
 			install rustup
 			rustup default stable
 		fi
 	fi
-	new_enough cargo || die "cargo and rustc $RUST_MIN or newer are needed: install rustup, then rustup toolchain install stable"
+	new_enough cargo && new_enough rustc ||
+		die "cargo and rustc $RUST_MIN or newer are needed: rustup has them, and on Debian 12 bookworm-security as cargo-web and rustc-web"
 }
 
 missing=()
@@ -95,8 +104,6 @@ rust
 # the guest's kernel is downloaded by apt, which needs its lists
 case " $* " in
 *" test "*)
-	if [ -z "$updated" ] && [ "$(id -u)" = 0 ] && ! apt-cache depends linux-image-amd64 >/dev/null 2>&1; then
-		apt-get -q update >/dev/null || true
-	fi
+	if [ "$(id -u)" = 0 ] && ! apt-cache depends linux-image-amd64 >/dev/null 2>&1; then update; fi
 	;;
 esac
