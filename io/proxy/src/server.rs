@@ -76,7 +76,7 @@ pub enum StartError {
     #[error("{0}")]
     Costs(String),
     /// A system call refused.
-    #[error("{what}: {source}")]
+    #[error("{what}")]
     System {
         /// What was tried.
         what: String,

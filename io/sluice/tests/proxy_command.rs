@@ -146,6 +146,18 @@ fn a_configuration_with_an_error_starts_nothing_and_names_the_line() {
 }
 
 #[test]
+fn what_the_system_refuses_is_told_once() {
+    let config = CONFIG.replace("rules.toml", "none.toml");
+    let mut proxy = Proxy::start("refused", &config, "");
+    let expected = format!(
+        "sluice: cannot read the rules {}/none.toml: No such file or directory (os error 2)",
+        proxy.dir.display()
+    );
+    assert_eq!(proxy.told("sluice: "), expected);
+    assert_eq!(proxy.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn sighup_reads_the_rules_again() {
     let proxy = proxy("reload", "[[rule]]\nname = \"old\"\n");
     assert!(stdout(&proxy.ask(&["rule", "list"])).contains("\nold "));
