@@ -379,7 +379,7 @@ pub(super) fn machine(dir: &Path) -> String {
         _ => "other",
     });
     let kernel = system.release().to_string_lossy();
-    // It decides whether loopback streams are paced, which is worth a factor of two at 1 MiB.
+    // Whether loopback streams are paced: it made a great difference at 1 MiB in some runs.
     let tcp = std::fs::read_to_string(CONGESTION).unwrap_or_default();
     let tcp = tcp.trim();
     format!("{cpus} × {model}, Linux {kernel}, {kind}, TCP {tcp}, load {load} at the start")
