@@ -63,7 +63,8 @@ pub struct TargetReport {
     pub slots_max: u32,
     /// Requests waiting now.
     pub queued: u64,
-    /// How writes reach the backend: `direct`, `dontcache`, `paced` or `cached`.
+    /// How writes that name no mode reach the backend: `direct`, `dontcache`, `paced`,
+    /// `cached`, or by size in words.
     pub write_mode: String,
     /// Where its costs come from: `built in`, `bytes` or the calibration file's path.
     pub costs: String,

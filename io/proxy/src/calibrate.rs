@@ -52,8 +52,8 @@ pub struct Calibration {
     pub costs: Costs,
     /// D.
     pub slots_max: u32,
-    /// The write mode to use.
-    pub write_mode: WriteMode,
+    /// The write mode to use; `None` is what is best for the size of each write.
+    pub write_mode: Option<WriteMode>,
     /// Reads and writes by size.
     pub sizes: Vec<SizeFigures>,
     /// Kinds that were measured; the others take the cost of the one most like them.
@@ -198,8 +198,11 @@ impl Steps<'_> {
 impl Calibration {
     /// What `[[target]] costs` reads.
     pub fn costs_file(&self) -> CostsFile {
-        let write_mode = Some(self.write_mode);
-        CostsFile { costs: self.costs.clone(), slots_max: self.slots_max, write_mode }
+        CostsFile {
+            costs: self.costs.clone(),
+            slots_max: self.slots_max,
+            write_mode: self.write_mode,
+        }
     }
 }
 

@@ -309,9 +309,9 @@ impl Target {
         if self.nowait || self.in_memory() { Lane::Cached } else { Lane::Device }
     }
 
-    /// Where a write waits: only one that makes no promise stays in memory.
+    /// Where a write waits: for the device, also in mode `cached`, which only puts that off.
     pub(crate) fn write_lane(&self) -> Lane {
-        if self.writes.default_mode() == WriteMode::Cached { Lane::Cached } else { Lane::Device }
+        if self.in_memory() { Lane::Cached } else { Lane::Device }
     }
 
     /// How long calls like this one took lately.

@@ -18,6 +18,10 @@
 //! Clean is what the device has been given, not what survives a power cut: that
 //! stays with [`Writes::fsync`].
 //!
+//! Where nobody names a mode, the size decides ([`Backing::best`]): a large write goes
+//! to the device as it is, small ones are gathered, since a device that is handed
+//! 16 KiB at a time is slow for everybody.
+//!
 //! Every mode but `cached` may wait for the device. A file that refuses a mode
 //! (EINVAL, EOPNOTSUPP) gets the next one from then on, so nothing fails that
 //! would work without Sluice.
@@ -40,8 +44,8 @@ pub(crate) use self::bounce::Aligned;
 use self::bounce::Bounces;
 pub(crate) use self::dirty::Account;
 use self::dirty::{Piece, SyncFile, Written};
-use self::probe::RWF_DONTCACHE;
 pub use self::probe::{Alignment, Backing};
+use self::probe::{DIRECT_MIN, RWF_DONTCACHE};
 pub(crate) use self::probe::{direct_alignment, nameless_file, reopen};
 use self::sweep::Listed;
 use crate::sys::{SyncRange, sync_file_range};
@@ -50,6 +54,7 @@ use crate::sys::{SyncRange, sync_file_range};
 #[derive(Debug)]
 pub(crate) struct Writes {
     backing: Backing,
+    /// The mode of writes that name none; [`BY_SIZE`] or a mode's number.
     default: AtomicU8,
     dirty: Listed,
     bounces: Bounces,
@@ -91,13 +96,15 @@ pub(crate) struct WriteRequest<'a> {
 pub(crate) const DIRTY_BUDGET: Bytes = Bytes::mib(4);
 /// No device has smaller blocks, so what is not aligned to this never suits O_DIRECT.
 const BLOCK_MIN: u32 = 512;
+/// In `Writes::default`: what is best for the size of each write.
+const BY_SIZE: u8 = u8::MAX;
 /// The bit in `Writes::refused` that says that a failed write-back has been logged.
 const FAILED: u8 = 1 << 7;
 
 impl Writes {
     /// The writing side of a target with this backing; `default` is used where neither
-    /// rule nor request names a mode (`None`: the best that the probe found), and
-    /// `budget` is what each class may have dirty.
+    /// rule nor request names a mode (`None`: the best that the probe found for the size of
+    /// each), and `budget` is what each class may have dirty.
     ///
     /// Starts one thread that finishes what idle classes have left; it ends when this is dropped.
     ///
@@ -110,7 +117,7 @@ impl Writes {
     ) -> io::Result<Writes> {
         Ok(Writes {
             backing,
-            default: AtomicU8::new(default.unwrap_or(backing.best()) as u8),
+            default: AtomicU8::new(number_of(default)),
             dirty: Listed::start(budget)?,
             bounces: Bounces::default(),
             refused: AtomicU8::new(0),
@@ -119,13 +126,24 @@ impl Writes {
 
     /// Changes what [`Writes::start`] was given, from the next write on.
     pub(crate) fn set(&self, default: Option<WriteMode>, budget: Bytes) {
-        self.default.store(default.unwrap_or(self.backing.best()) as u8, Ordering::Relaxed);
+        self.default.store(number_of(default), Ordering::Relaxed);
         self.dirty.set_budget(budget);
     }
 
-    /// The mode of a write that names none.
-    pub(crate) fn default_mode(&self) -> WriteMode {
-        mode_of(self.default.load(Ordering::Relaxed))
+    /// The mode of a write of `length` bytes that names none.
+    fn default_mode(&self, length: u64) -> WriteMode {
+        let number = self.default.load(Ordering::Relaxed);
+        let configured = WriteMode::ALL.iter().find(|mode| **mode as u8 == number);
+        configured.copied().unwrap_or_else(|| self.backing.best(length))
+    }
+
+    /// The mode of writes that name none, in words: `paced`, or `direct from 512KiB, paced below`.
+    pub(crate) fn default_text(&self) -> String {
+        let (small, large) = (self.default_mode(0), self.default_mode(DIRECT_MIN.get()));
+        if small == large {
+            return small.to_string();
+        }
+        format!("{large} from {DIRECT_MIN}, {small} below")
     }
 
     /// What the probe found.
@@ -150,7 +168,8 @@ impl Writes {
         if end.is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::FBIG.into());
         }
-        let mut mode = request.mode.unwrap_or(self.default_mode());
+        let length = request.data.len() as u64;
+        let mut mode = request.mode.unwrap_or_else(|| self.default_mode(length));
         loop {
             mode = side.allowed(mode);
             match self.write_as(mode, file, side, request) {
@@ -389,9 +408,8 @@ fn bit(mode: WriteMode) -> u8 {
     1 << mode as u8
 }
 
-fn mode_of(number: u8) -> WriteMode {
-    let all = [WriteMode::Direct, WriteMode::Dontcache, WriteMode::Paced, WriteMode::Cached];
-    all.into_iter().find(|mode| *mode as u8 == number).expect("only modes are stored")
+fn number_of(mode: Option<WriteMode>) -> u8 {
+    mode.map_or(BY_SIZE, |mode| mode as u8)
 }
 
 #[cfg(test)]
@@ -401,8 +419,6 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    const MODES: [WriteMode; 4] =
-        [WriteMode::Direct, WriteMode::Dontcache, WriteMode::Paced, WriteMode::Cached];
     const A: Account = Account(7);
 
     fn on(dir: &str, budget: Bytes) -> (Writes, File) {
@@ -426,7 +442,7 @@ mod tests {
         let cases =
             [(0, 0, 4096), (0, 1, 8192), (4096, 3, 2_097_152), (777, 0, 70_001), (8192, 5, 99)];
         for dir in [disk().as_str(), "/dev/shm"] {
-            for mode in MODES {
+            for mode in WriteMode::ALL.iter().copied() {
                 let (writes, file) = on(dir, Bytes::kib(256));
                 let side = WriteFile::default();
                 for (offset, skip, length) in cases {
@@ -448,7 +464,7 @@ mod tests {
         // tmpfs answers EOPNOTSUPP to RWF_DONTCACHE.
         let (writes, file) = on("/dev/shm", DIRTY_BUDGET);
         let side = WriteFile::default();
-        assert_eq!(writes.default_mode(), WriteMode::Cached);
+        assert_eq!(writes.default_text(), "cached");
         assert_eq!(
             writes.write(file.as_fd(), &side, request(WriteMode::Dontcache, 0, b"x")).unwrap(),
             1
@@ -456,6 +472,18 @@ mod tests {
         assert_eq!(side.allowed(WriteMode::Dontcache), WriteMode::Paced);
         assert_eq!(side.allowed(WriteMode::Direct), WriteMode::Direct);
         assert_eq!(WriteFile::default().allowed(WriteMode::Dontcache), WriteMode::Dontcache);
+    }
+
+    #[test]
+    fn without_a_mode_the_size_decides() {
+        let (writes, _) = on(&disk(), DIRTY_BUDGET);
+        let large = DIRECT_MIN.get();
+        let modes = [0, large - 1, large].map(|length| writes.default_mode(length));
+        assert_eq!(modes, [WriteMode::Paced, WriteMode::Paced, WriteMode::Direct]);
+        assert_eq!(writes.default_text(), "direct from 512KiB, paced below");
+        writes.set(Some(WriteMode::Dontcache), DIRTY_BUDGET);
+        assert_eq!(writes.default_mode(large), WriteMode::Dontcache);
+        assert_eq!(writes.default_text(), "dontcache");
     }
 
     #[test]

@@ -76,17 +76,15 @@ pub(super) fn measure(
 
 /// The mode to use: of those that keep the promise, the one beside which a neighbour
 /// waits least in the mean (a second sees too few syncs for a percentile); where
-/// several are within a half of that, the fastest of them. `Direct` must be asked for,
-/// as it makes small writes wait one by one.
-pub(super) fn recommend(figures: &[ModeFigures]) -> WriteMode {
-    let keeps = |figures: &&ModeFigures| {
-        matches!(figures.mode, Some(WriteMode::Dontcache | WriteMode::Paced))
-    };
+/// several are within a half of that, the fastest of them. `None` is the mode that
+/// suits the size of each write, which for the large ones here is `Direct`.
+pub(super) fn recommend(figures: &[ModeFigures]) -> Option<WriteMode> {
+    let keeps = |figures: &&ModeFigures| !matches!(figures.mode, None | Some(WriteMode::Cached));
     let least = figures.iter().filter(keeps).map(|figures| figures.mean.get()).min();
     let near =
         |figures: &&ModeFigures| least.is_some_and(|least| figures.mean.get() <= least * 3 / 2);
     let best = figures.iter().filter(keeps).filter(near).max_by_key(|f| f.written_per_sec);
-    best.and_then(|figures| figures.mode).unwrap_or(WriteMode::Cached)
+    best.and_then(|figures| figures.mode).filter(|mode| *mode != WriteMode::Direct)
 }
 
 impl Bench<'_> {
@@ -214,8 +212,10 @@ mod tests {
         let cached = figures(WriteMode::Cached, 5000, 800);
         let paced = figures(WriteMode::Paced, 1500, 30);
         let dontcache = |mean| figures(WriteMode::Dontcache, 1000, mean);
-        assert_eq!(recommend(&[cached, paced, dontcache(25)]), WriteMode::Paced);
-        assert_eq!(recommend(&[cached, paced, dontcache(10)]), WriteMode::Dontcache);
-        assert_eq!(recommend(&[cached]), WriteMode::Cached);
+        assert_eq!(recommend(&[cached, paced, dontcache(25)]), Some(WriteMode::Paced));
+        assert_eq!(recommend(&[cached, paced, dontcache(10)]), Some(WriteMode::Dontcache));
+        let direct = figures(WriteMode::Direct, 1600, 25);
+        assert_eq!(recommend(&[cached, direct, paced, dontcache(25)]), None);
+        assert_eq!(recommend(&[cached]), None);
     }
 }

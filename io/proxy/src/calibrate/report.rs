@@ -23,7 +23,7 @@ impl Calibration {
             "direct": self.backing.direct.is_some(),
             "memory_fs": self.backing.memory_fs,
             "slots_max": self.slots_max,
-            "write_mode": self.write_mode.to_string(),
+            "write_mode": self.write_mode.map(|mode| mode.to_string()),
             "sizes": self.sizes.iter().map(size_json).collect::<Vec<_>>(),
             "operation_cost_ns": costs,
             "modes": self.modes.iter().map(mode_json).collect::<Vec<_>>(),
@@ -67,7 +67,8 @@ impl fmt::Display for Calibration {
         f.write_str(&self.operation_table()?)?;
         f.write_str(&self.mode_table()?)?;
         f.write_str(&self.slot_table()?)?;
-        writeln!(f, "slots_max {}, write_mode {}", self.slots_max, self.write_mode)
+        let mode = self.write_mode.map_or("by size".into(), |mode| mode.to_string());
+        writeln!(f, "slots_max {}, write_mode {mode}", self.slots_max)
     }
 }
 

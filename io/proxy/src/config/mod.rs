@@ -136,7 +136,7 @@ settings! {
         /// What a request costs: the backend's time, or its bytes.
         pub cost: CostMode = CostMode::Calibrated, "`calibrated` or `bytes`";
         /// How writes reach the backend (docs/ARCHITECTURE.md). Without it, the best that a
-        /// probe of the directory finds.
+        /// probe of the directory finds: on a disk `direct` from 512KiB and `paced` below.
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
         /// How many bytes each class may have written and not yet clean before its writes
         /// wait. More lets bursts end sooner and lets others wait longer for the device.

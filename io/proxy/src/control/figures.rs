@@ -99,7 +99,7 @@ fn target(target: &Target, settings: &Config) -> TargetReport {
         name: target.name.clone(),
         slots_max,
         queued: queued as u64,
-        write_mode: target.writes.default_mode().to_string(),
+        write_mode: target.writes.default_text(),
         costs: costs.unwrap_or_else(|| "built in".into()),
     }
 }

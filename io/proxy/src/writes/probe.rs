@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::WriteMode;
+use model::{Bytes, WriteMode};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, IoSlice, ReadWriteFlags};
 
@@ -42,6 +42,11 @@ pub struct Alignment {
 /// Asked for where the kernel (before 6.1) cannot tell: no disk in use has larger blocks.
 const ALIGNMENT_SAFE: Alignment = Alignment { memory: 4096, offset: 4096 };
 
+/// From this size on a write by itself keeps a device busy, and one stream is as fast with
+/// O_DIRECT as through the page cache: on a 2 GB/s disk four in flight gave 0.9 GB/s either
+/// way at 512 KiB, but 0.55 against 1.1 GB/s at 128 KiB.
+pub(crate) const DIRECT_MIN: Bytes = Bytes::kib(512);
+
 /// `RWF_DONTCACHE` of linux/fs.h, which rustix does not name yet.
 pub(crate) const RWF_DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
@@ -68,13 +73,13 @@ impl Backing {
         }
     }
 
-    /// The best mode that was found, which is what a target uses when nobody says
-    /// otherwise. `Direct` is left to be asked for: it makes small and unaligned
-    /// writes wait for the device one by one.
-    pub(crate) fn best(&self) -> WriteMode {
+    /// The best mode that was found for writes of `length` bytes, which is what a target uses
+    /// when nobody says otherwise. Small ones are gathered in the page cache, as each would
+    /// wait for the device by itself.
+    pub(crate) fn best(&self, length: u64) -> WriteMode {
         match self {
             Backing { memory_fs: true, .. } => WriteMode::Cached,
-            Backing { dontcache: true, paced: true, .. } => WriteMode::Dontcache,
+            Backing { direct: Some(_), .. } if length >= DIRECT_MIN.get() => WriteMode::Direct,
             Backing { paced: true, .. } => WriteMode::Paced,
             _ => WriteMode::Cached,
         }
@@ -82,8 +87,7 @@ impl Backing {
 
     /// The modes that are worth trying here, the strictest first.
     pub(crate) fn modes(&self) -> Vec<WriteMode> {
-        let all = [WriteMode::Direct, WriteMode::Dontcache, WriteMode::Paced, WriteMode::Cached];
-        all.into_iter().filter(|mode| self.allows(*mode)).collect()
+        WriteMode::ALL.iter().copied().filter(|mode| self.allows(*mode)).collect()
     }
 
     /// Whether the probe found that `mode` works.
@@ -168,7 +172,7 @@ mod tests {
         let dir = File::open("/dev/shm").unwrap();
         let backing = Backing::probe(dir.as_fd()).unwrap();
         assert_eq!(backing, Backing::in_memory());
-        assert_eq!(backing.best(), WriteMode::Cached);
+        assert_eq!(backing.best(1 << 20), WriteMode::Cached);
         assert_eq!(backing.modes(), [WriteMode::Cached]);
     }
 
@@ -187,6 +191,6 @@ mod tests {
         // sysfs has no call to create a file, so the kernel answers EACCES.
         let backing = Backing::probe(File::open("/sys").unwrap().as_fd()).unwrap();
         assert!(!backing.probed);
-        assert_eq!(backing.best(), WriteMode::Paced);
+        assert_eq!(backing.best(1 << 20), WriteMode::Paced);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //!   victim  4 KiB reads (cached, uncached) or write + fsync, one in flight
 //!   bully   16 × 1 MiB writes in flight
-//!   proxy   unscheduled and cached writes │ rules, default write mode │ rules, direct
+//!   proxy   unscheduled and cached writes │ rules, default write mode │ rules, paced
 //!
 //! The three proxies serve the same directory in turn, round after round. Between two
 //! runs everything is flushed, or what one left dirty would be the next one's load.
@@ -46,7 +46,7 @@ struct Sample {
 const WAYS: [Way; 3] = [
     Way { name: "no scheduling", target: "write_mode = \"cached\"", no_schedule: true },
     Way { name: "rules", target: "", no_schedule: false },
-    Way { name: "rules, direct", target: "write_mode = \"direct\"", no_schedule: false },
+    Way { name: "rules, paced", target: "write_mode = \"paced\"", no_schedule: false },
 ];
 const VICTIMS: [Victim; 3] = [Victim::CachedRead, Victim::UncachedRead, Victim::Fsync];
 
@@ -185,6 +185,8 @@ fn micros(us: f64) -> String {
     if us < 10_000.0 { format!("{us:.0} µs") } else { format!("{:.1} ms", us / 1e3) }
 }
 
+/// 32 of the built-in 64 slots: one write of 1 MiB at the device, and room beside it. Without
+/// that a weight decides only who goes next when one of the bully's writes has ended.
 const RULES: &str = "\
 [[rule]]
 name = \"victim\"
@@ -197,6 +199,7 @@ name = \"bully\"
 match = \"jobid={bully}\"
 per = [\"jobid\"]
 weight = 1
+slots = 32
 ";
 const WARM_LEN: Bytes = Bytes::mib(64);
 const COLD_LEN: Bytes = Bytes::mib(1024);
