@@ -8,6 +8,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use rustix::io::{Errno, ReadWriteFlags};
+
 /// What [`sync_file_range`] does with the pages of an extent (linux: `fs/sync.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncRange {
@@ -47,6 +49,34 @@ pub(crate) fn sync_file_range(
     // SAFETY: the call takes integers only, and `file` is borrowed, so it stays open.
     let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, flags) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads up to `count` bytes at `offset` behind what is in `bytes`, which grows by what was
+/// read: the memory need not be cleared before the kernel fills it. `flags` are preadv2's.
+///
+/// # Errors
+/// As preadv2, and `EINVAL` for an offset that no file can have.
+pub(crate) fn read_behind(
+    file: BorrowedFd<'_>,
+    bytes: &mut Vec<u8>,
+    count: usize,
+    offset: u64,
+    flags: ReadWriteFlags,
+) -> Result<usize, Errno> {
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    bytes.reserve(count);
+    let space = &mut bytes.spare_capacity_mut()[..count];
+    let into = libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: count };
+    let flags = flags.bits() as libc::c_int;
+    // SAFETY: the kernel writes at most `count` bytes into spare memory of `bytes` that we
+    // alone hold until the call returns.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &into, 1, offset, flags) };
+    let Ok(read) = usize::try_from(read) else {
+        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
+    };
+    // SAFETY: the kernel has initialised the first `read` of these bytes.
+    unsafe { bytes.set_len(bytes.len() + read) };
+    Ok(read)
 }
 
 /// Sets the calling thread's file-system uid. The kernel's call cannot say that it

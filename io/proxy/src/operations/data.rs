@@ -17,6 +17,7 @@ use super::{Context, Ending};
 use crate::credentials;
 use crate::fids::Role;
 use crate::pipes::PipeLoad;
+use crate::sys::read_behind;
 use crate::writes::{Account, WriteRequest};
 
 /// From this many bytes on a pipe costs less than the copy.
@@ -50,9 +51,9 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     }
     if !only_cached && !target.in_memory() {
         // May wait: not while the outbox is held, which others may have to flush.
-        let mut data = vec![0; count as usize];
-        return match read_full(file, &mut data, offset, ReadWriteFlags::empty()) {
-            Ok(len) => cx.answer_read(&data[..len]),
+        let mut data = Vec::new();
+        return match read_full(file, &mut data, count as usize, offset, ReadWriteFlags::empty()) {
+            Ok(_) => cx.answer_read(&data),
             Err(error) => cx.answer(Err(error)),
         };
     }
@@ -62,12 +63,11 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     let batch = outbox.batch(to);
     let start = batch.bytes.len();
     let data = start + READ_REPLY_HEADER_LEN;
-    batch.bytes.resize(data + count as usize, 0);
-    match read_full(file, &mut batch.bytes[data..], offset, flags) {
+    batch.bytes.resize(data, 0);
+    match read_full(file, &mut batch.bytes, count as usize, offset, flags) {
         Ok(len) => {
             let header = ninep::read_reply_header(to.tag, len as u32);
             batch.bytes[start..data].copy_from_slice(&header);
-            batch.bytes.truncate(data + len);
             cx.flush.set(outbox.is_full());
             Ending::Answered { served: Amount::new(len as u64, 1), errno: 0 }
         }
@@ -83,17 +83,17 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     }
 }
 
-/// Reads until `data` is full or the file ends.
+/// Reads `count` bytes behind those in `bytes`, fewer only where the file ends.
 fn read_full(
     file: BorrowedFd<'_>,
-    data: &mut [u8],
+    bytes: &mut Vec<u8>,
+    count: usize,
     offset: u64,
     flags: ReadWriteFlags,
 ) -> io::Result<usize> {
     let mut done = 0;
-    while done < data.len() {
-        let mut rest = [IoSliceMut::new(&mut data[done..])];
-        match rustix::io::preadv2(file, &mut rest, offset + done as u64, flags) {
+    while done < count {
+        match read_behind(file, bytes, count - done, offset + done as u64, flags) {
             Ok(0) => break,
             Ok(len) => done += len,
             Err(Errno::INTR) => {}
@@ -138,9 +138,8 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
             }
             // All pipes are in use: this once, copy.
             None => {
-                tail.resize(rest, 0);
-                match read_full(file, &mut tail, at, ReadWriteFlags::empty()) {
-                    Ok(len) => tail.truncate(len),
+                match read_full(file, &mut tail, rest, at, ReadWriteFlags::empty()) {
+                    Ok(_) => {}
                     Err(error) if loads.is_empty() => return cx.answer(Err(error)),
                     Err(_) => tail.clear(),
                 }
