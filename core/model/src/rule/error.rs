@@ -199,10 +199,12 @@ impl Excerpt {
         let line_start = source[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line = source[line_start..].lines().next().unwrap_or("");
         let line_end = line_start + line.len();
-        let fault = &source[start.min(line_end)..end.min(line_end).max(start.min(line_end))];
+        // The carriage return of an end of line is not part of the line.
+        let shown = start.min(line_end);
+        let fault = &source[shown..end.clamp(shown, line_end)];
         Excerpt {
             line: source[..start].matches('\n').count() + 1,
-            column: source[line_start..start].chars().count() + 1,
+            column: source[line_start..shown].chars().count() + 1,
             width: fault.chars().count().max(1),
             text: line.into(),
         }
@@ -279,5 +281,7 @@ mod tests {
         let excerpt = Excerpt::new("a = 1\n", 6..6);
         assert_eq!((excerpt.line, excerpt.column, excerpt.text.as_str()), (2, 1, ""));
         assert_eq!(Excerpt::new("", 0..9).line, 1);
+        let excerpt = Excerpt::new("a = \"b\r\nc", 7..8);
+        assert_eq!((excerpt.line, excerpt.column, excerpt.text.as_str()), (1, 7, "a = \"b"));
     }
 }
