@@ -1,7 +1,7 @@
 //! Writes what the fuzzer starts from: one of every message, plain and with the
-//! edges of its fields.
+//! edges of its fields, and every example of docs/RULES.md.
 //!
-//!   cargo run --example seeds -- CORPUS      makes CORPUS/request/* and CORPUS/reply/*
+//!   cargo run --example seeds -- CORPUS      makes CORPUS/request/*, reply/* and rules/*
 
 #[path = "../../core/ninep/tests/samples/mod.rs"]
 mod samples;
@@ -10,6 +10,8 @@ use std::path::Path;
 use std::{env, fs, io};
 
 use samples::{Values, replies, requests};
+
+const RULES: &str = include_str!("../../docs/RULES.md");
 
 fn main() -> io::Result<()> {
     let corpus = env::args().nth(1).unwrap_or_else(|| "corpus".into());
@@ -38,6 +40,11 @@ fn main() -> io::Result<()> {
             fs::create_dir_all(corpus.join(target))?;
             fs::write(corpus.join(target).join(format!("{label}-{name}")), frame)?;
         }
+    }
+    fs::create_dir_all(corpus.join("rules"))?;
+    let examples = RULES.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    for (number, example) in examples.enumerate() {
+        fs::write(corpus.join(format!("rules/example-{number}")), example)?;
     }
     Ok(())
 }

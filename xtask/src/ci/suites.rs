@@ -78,8 +78,13 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
-        Suite::new("fuzz", 210, "the decoder, two minutes led by coverage", "tests/fuzz.sh 120")
-            .needs(&[("g++", "g++")]),
+        Suite::new(
+            "fuzz",
+            210,
+            "decoder and rule text, two minutes led by coverage",
+            "tests/fuzz.sh 120",
+        )
+        .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
             250,
