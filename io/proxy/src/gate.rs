@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 
-use model::{Amount, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time, WriteMode};
+use model::{Amount, Bytes, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time, WriteMode};
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
 
@@ -17,6 +17,9 @@ use crate::buffers::Frame;
 use crate::connection::ReplyTo;
 use crate::fids::Fid;
 use crate::writes::Writes;
+
+/// From this size on the payload decides how long a call takes.
+const LARGE: Bytes = Bytes::kib(64);
 
 /// Time since the proxy's start.
 #[derive(Clone, Copy)]
@@ -32,8 +35,8 @@ pub(crate) struct Target {
     pub(crate) clock: Clock,
     gate: Mutex<Gate>,
     rules: RwLock<Arc<RuleSet>>,
-    /// How long calls of each kind and lane took lately, in nanoseconds.
-    usual: [AtomicU32; Kind::COUNT * 2],
+    /// How long calls of each kind, lane and size took lately, in nanoseconds.
+    usual: [AtomicU32; Kind::COUNT * 4],
 }
 
 /// A request that has been taken in and not answered.
@@ -79,8 +82,7 @@ pub(crate) struct Outlook {
 pub(crate) struct Finished {
     token: usize,
     id: Option<RequestId>,
-    kind: Kind,
-    lane: Lane,
+    call: usize,
     served: Amount,
     started: Time,
 }
@@ -130,8 +132,16 @@ impl From<sched::Dispatched> for Chosen {
 impl Running {
     /// How it ended.
     pub(crate) fn finished(&self, served: Amount) -> Finished {
-        let Asked { kind, lane, .. } = self.asked;
-        Finished { token: self.token, id: self.id, kind, lane, served, started: self.started }
+        let (call, started) = (self.asked.call(), self.started);
+        Finished { token: self.token, id: self.id, call, served, started }
+    }
+}
+
+impl Asked {
+    /// Which calls it is like in how long it takes: of its kind, lane and size.
+    fn call(&self) -> usize {
+        let large = self.amount.bytes >= LARGE;
+        self.kind as usize * 4 + self.lane as usize * 2 + usize::from(large)
     }
 }
 
@@ -255,7 +265,7 @@ impl Target {
     }
 
     fn end(&self, gate: &mut Gate, finished: Finished, now: Time) {
-        self.note(finished.kind, finished.lane, now.since(finished.started));
+        self.note(finished.call, now.since(finished.started));
         gate.waiting.remove(finished.token);
         if let (Order::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
             dispatcher.complete(id, finished.served, now);
@@ -315,13 +325,13 @@ impl Target {
     }
 
     /// How long calls like this one took lately.
-    pub(crate) fn usual(&self, kind: Kind, lane: Lane) -> Nanos {
-        Nanos::new(self.usual[kind as usize * 2 + lane as usize].load(Ordering::Relaxed).into())
+    pub(crate) fn usual(&self, asked: &Asked) -> Nanos {
+        Nanos::new(self.usual[asked.call()].load(Ordering::Relaxed).into())
     }
 
     /// A moving average over about eight calls; a lost update does no harm.
-    fn note(&self, kind: Kind, lane: Lane, took: Nanos) {
-        let cell = &self.usual[kind as usize * 2 + lane as usize];
+    fn note(&self, call: usize, took: Nanos) {
+        let cell = &self.usual[call];
         let old = i64::from(cell.load(Ordering::Relaxed));
         let new = old + (took.get().min(1_000_000_000) as i64 - old) / 8;
         cell.store(new as u32, Ordering::Relaxed);

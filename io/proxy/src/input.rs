@@ -18,6 +18,9 @@ pub(crate) const SCRATCH: usize = 128 << 10;
 /// While large messages come, read only so much past the end of one: it will be moved.
 const BEHIND_LARGE: usize = 4 << 10;
 const LARGE: usize = 16 << 10;
+/// The most of a large message that one call takes: copying a mebibyte keeps every other
+/// connection waiting for 250 µs.
+const AT_ONCE: usize = 256 << 10;
 
 /// What a connection has sent but not finished, or may not be taken in yet.
 #[derive(Default)]
@@ -99,8 +102,9 @@ impl Round<'_> {
             None => (rustix::io::readv(socket, &mut [IoSliceMut::new(behind)]), 0),
             Some(partial) => {
                 let rest = &mut partial.buffer.bytes_mut()[partial.have..];
-                let len = rest.len();
-                let mut both = [IoSliceMut::new(rest), IoSliceMut::new(behind)];
+                let len = rest.len().min(AT_ONCE);
+                let behind = if len < rest.len() { &mut [] } else { behind };
+                let mut both = [IoSliceMut::new(&mut rest[..len]), IoSliceMut::new(behind)];
                 (rustix::io::readv(socket, &mut both), len)
             }
         };

@@ -22,8 +22,12 @@ use crate::server::Server;
 
 /// The leader looks at the sockets again after so much work.
 const LOOK_AGAIN: Nanos = Nanos::from_micros(100);
-/// A call that usually takes longer than a hand-over costs is worth handing over for.
+/// A call that usually takes longer than a hand-over costs is worth handing over for, if
+/// more work waits.
 const LONG_CALL: Nanos = Nanos::from_micros(50);
+/// During so long a call new work comes: it is handed over for in any case, as the standby
+/// thread would look only after two or three times as long.
+const LONGER_CALL: Nanos = Nanos::from_micros(200);
 /// The peer has closed or was reset.
 const GONE: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
@@ -215,7 +219,8 @@ impl Worker {
             return None;
         }
         if self.leads {
-            if target.usual(kind, lane) > LONG_CALL && target.has_work() {
+            let usual = target.usual(&running.asked);
+            if usual > LONGER_CALL || (usual > LONG_CALL && target.has_work()) {
                 self.flush_own();
                 // Flushing may have closed a connection, and that have cost the lead.
                 if std::mem::take(&mut self.leads) {

@@ -1,8 +1,11 @@
 //! A victim beside a bully: how long small operations take while another job writes.
 //!
 //!   victim  4 KiB reads (cached, uncached) or write + fsync, one in flight
-//!   bully   16 × 1 MiB writes in flight
-//!   proxy   unscheduled and cached writes │ rules, default write mode │ rules, paced
+//!   bully   16 × 1 MiB writes in flight that fill a new file, as a checkpoint does
+//!   proxy   unscheduled, cached writes │ weight and slots │ and a limit at the bully's former rate
+//!
+//! A new file matters: where its blocks are allocated in the transaction that a victim's
+//! fsync commits, ext4 and others write its data first.
 //!
 //! The three proxies serve the same directory in turn, round after round. Between two
 //! runs everything is flushed, or what one left dirty would be the next one's load.
@@ -31,8 +34,8 @@ enum Victim {
 /// How it is served.
 struct Way {
     name: &'static str,
-    target: &'static str,
     no_schedule: bool,
+    limited: bool,
 }
 
 /// One run's figures.
@@ -44,9 +47,9 @@ struct Sample {
 }
 
 const WAYS: [Way; 3] = [
-    Way { name: "no scheduling", target: "write_mode = \"cached\"", no_schedule: true },
-    Way { name: "rules", target: "", no_schedule: false },
-    Way { name: "rules, paced", target: "write_mode = \"paced\"", no_schedule: false },
+    Way { name: "no scheduling", no_schedule: true, limited: false },
+    Way { name: "weight and slots", no_schedule: false, limited: false },
+    Way { name: "weight, slots and limit", no_schedule: false, limited: true },
 ];
 const VICTIMS: [Victim; 3] = [Victim::CachedRead, Victim::UncachedRead, Victim::Fsync];
 
@@ -56,13 +59,23 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     let bed = &run.bed;
     let warm = bed.file("warm", WARM_LEN)?;
     let cold = bed.file("cold", COLD_LEN)?;
-    let bully = bed.file("bully/written0", BULLY_LEN)?;
+    let bully = bed.file("bully/written0", Bytes::ZERO)?;
     bed.file("victim/written0", WARM_LEN)?;
-    let mut proxies = Vec::new();
+    let mut proxies: Vec<Proxy> = Vec::new();
+    let mut limit = String::new();
     for (index, way) in WAYS.iter().enumerate() {
-        let (target, no_schedule) = (way.target, way.no_schedule);
-        let setup = Setup { target, rules: RULES, no_schedule, ..Setup::default() };
+        let rules = if way.limited { format!("{RULES}{limit}") } else { RULES.into() };
+        let target = if way.no_schedule { "write_mode = \"cached\"" } else { "" };
+        let setup =
+            Setup { target, rules: &rules, no_schedule: way.no_schedule, ..Setup::default() };
         proxies.push(bed.proxy(&format!("v{index}"), &setup).context(way.name)?);
+        if way.no_schedule {
+            table.progress("the bully's rate without scheduling");
+            let sample = one(run, &proxies[index], Victim::CachedRead, &warm, &cold)?;
+            let rate = sample.bully_mb_per_sec.round().max(1.0);
+            limit = format!("limit = {{ write = \"{rate}MB/s\" }}\n");
+            table.note(format!("the limit is the bully's rate without scheduling: {rate} MB/s"));
+        }
     }
     let status = proxies[1].api.status()?;
     let mode = status.targets.first().map_or("?", |target| &target.write_mode);
@@ -78,7 +91,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
                     continue;
                 }
                 table.progress(&format!("round {round}: {}, {}", victim.name(), WAYS[w].name));
-                bully.sync_all().context("flushing")?;
+                bully.set_len(0).and_then(|()| bully.sync_all()).context("flushing")?;
                 let sample = one(run, &proxies[w], victim, &warm, &cold)?;
                 samples[v * WAYS.len() + w].push(sample);
             }
@@ -204,8 +217,8 @@ slots = 32
 const WARM_LEN: Bytes = Bytes::mib(64);
 const COLD_LEN: Bytes = Bytes::mib(1024);
 /// More than the kernel lets be dirty (a fifth of the memory), or cached writes would never
-/// meet the device and their victim would be spared.
-const BULLY_LEN: Bytes = Bytes::mib(8192);
+/// meet the device and their victim would be spared; and more than a run can write.
+const BULLY_LEN: Bytes = Bytes::mib(24 << 10);
 /// Long enough for cached writes to get there.
 const SETTLE: Duration = Duration::from_secs(5);
 
