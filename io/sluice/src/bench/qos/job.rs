@@ -54,8 +54,17 @@ struct Shared {
 }
 
 impl Job {
-    /// Connects all parts and lets them load the proxy.
+    /// Connects all parts and lets them load the proxy, on a thread that goes before its own.
     pub(crate) fn start(parts: &[Part]) -> anyhow::Result<Job> {
+        Job::start_as(parts, FIRST)
+    }
+
+    /// The same on a thread that goes behind the proxy's, as if it were on another machine.
+    pub(crate) fn start_behind(parts: &[Part]) -> anyhow::Result<Job> {
+        Job::start_as(parts, BEHIND)
+    }
+
+    fn start_as(parts: &[Part], nice: i32) -> anyhow::Result<Job> {
         let mut links = Vec::new();
         for part in parts {
             part.plan.check()?;
@@ -68,7 +77,10 @@ impl Job {
         let shared = Arc::new(Shared::default());
         let (sender, cuts) = mpsc::channel();
         let seen = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || Loop::new(seen, links, sender)?.run());
+        let thread = std::thread::spawn(move || {
+            set_nice(nice);
+            Loop::new(seen, links, sender)?.run()
+        });
         Ok(Job { shared, cuts, thread: Some(thread) })
     }
 
@@ -128,7 +140,6 @@ impl Loop {
     }
 
     fn run(mut self) -> anyhow::Result<()> {
-        go_first();
         for index in 0..self.links.len() {
             self.links[index].start(0);
             self.flush(index)?;
@@ -219,15 +230,16 @@ impl Cut {
     }
 }
 
-/// Lets the calling thread run before the proxy's: who asks late has nothing queued, and
-/// on few processors would measure the kernel's shares instead of the proxy's.
-fn go_first() {
-    // Without the privilege the result is only noisier.
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+/// Without the privilege the result is only noisier.
+fn set_nice(nice: i32) {
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), nice);
 }
 
 const EVENTS: usize = 64;
-const NICE: i32 = -19;
+/// Before the proxy's threads: who asks late has nothing queued, and on few processors would
+/// measure the kernel's shares instead of the proxy's.
+const FIRST: i32 = -19;
+const BEHIND: i32 = 10;
 /// How often a waiting thread looks for a cut or its end.
 const TICK: Duration = Duration::from_millis(5);
 const CUT_MAX: Duration = Duration::from_secs(10);
