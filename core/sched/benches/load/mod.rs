@@ -1,0 +1,89 @@
+//! A backlog of many classes, for the benchmark and for counting instructions.
+
+use std::sync::Arc;
+
+use model::{
+    Amount, Identity, JobId, KeyField, Kind, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
+    PathSet, Rate, Rule, RuleSet, Time, Weight,
+};
+use sluice_sched::{Arrival, Costs, Dispatcher, SubjectId, Target};
+
+pub(crate) struct Load {
+    sched: Dispatcher,
+    subjects: Vec<SubjectId>,
+    next: usize,
+    now: Time,
+    lane: Lane,
+}
+
+fn identity(i: usize) -> Identity {
+    let job = JobId::new(&format!("job.{i}")).expect("a short name");
+    Identity { job, uid: i as u32, gid: 100, projid: None, nid: Nid::local() }
+}
+
+/// One class for each job; with `rate`, one meter that all of them pay.
+fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
+    let mut set = RuleSet::default();
+    set.rules.push(Rule {
+        name: "jobs".into(),
+        matcher: Match::any(),
+        per: vec![KeyField::Jobid],
+        weight: Weight::ONE,
+        reserve: None,
+        limits: vec![],
+        slots: None,
+        write_mode: None,
+        max_classes: None,
+    });
+    let limit = rate.map(|rate| Limit { kinds: KindSet::ALL, rate, burst: None });
+    set.meters.extend(limit.map(|limit| MeterRule {
+        name: "all".into(),
+        matcher: Match::any(),
+        per: vec![],
+        limit,
+    }));
+    Arc::new(set)
+}
+
+/// `classes` classes with two requests queued each.
+pub(crate) fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
+    let costs = Costs::default();
+    let target = Target { name: "t".into(), slots_max: 64, threads: 8, costs };
+    let mut sched = Dispatcher::new(target, rules(rate));
+    let subjects: Vec<SubjectId> =
+        (0..classes).map(|i| sched.subject(&identity(i), PathSet::default())).collect();
+    let mut load = Load { sched, subjects, next: 0, now: Time::from_nanos(1_000_000_000), lane };
+    for _ in 0..2 * classes {
+        load.enqueue();
+    }
+    load
+}
+
+impl Load {
+    fn enqueue(&mut self) {
+        // A stride coprime to the count visits the classes in an order unlike the heap's.
+        self.next = (self.next + 7_919) % self.subjects.len();
+        let subject = self.subjects[self.next];
+        self.arrive(subject);
+    }
+
+    fn arrive(&mut self, subject: SubjectId) {
+        let amount = Amount::new(4096, 1);
+        let arrival = Arrival { subject, kind: Kind::Read, amount, lane: self.lane, token: 0 };
+        self.sched.enqueue(arrival, self.now);
+    }
+
+    /// One request through all three calls; its class stays backlogged. Where a meter lets
+    /// nobody go, time passes until it does.
+    pub(crate) fn cycle(&mut self) {
+        self.now = self.now + Nanos::new(1_500);
+        let next = loop {
+            match self.sched.poll_dispatch(self.now) {
+                Some(next) => break next,
+                None => self.now = self.sched.next_deadline().expect("there is a backlog"),
+            }
+        };
+        self.arrive(next.subject);
+        self.sched.complete(next.id, Amount::new(4096, 1), self.now);
+    }
+}

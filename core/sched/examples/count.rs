@@ -1,0 +1,37 @@
+//! The dispatcher's work without a clock: cycles for a profiler to count.
+//!
+//! ```text
+//!   cargo build --release -p sluice-sched --example count
+//!   valgrind --tool=callgrind --toggle-collect='*run_cycles*' \
+//!       target/release/examples/count CLASSES cached|device RATE|none CYCLES
+//! ```
+//!
+//! Divide the instructions collected by CYCLES. RATE is that of a meter all classes pay, in
+//! operations a second; what precedes `run_cycles` is not counted.
+
+#[path = "../benches/load/mod.rs"]
+mod load;
+
+use load::{Load, backlog};
+use model::{Lane, Rate};
+
+/// Cycles before counting: enough for a tight meter to have used up its burst.
+const WARM_UP: usize = 30_000;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [classes, lane, rate, cycles] = &args[..] else {
+        panic!("count CLASSES cached|device RATE|none CYCLES");
+    };
+    let number = |text: &String| text.parse::<u64>().expect("a number");
+    let lane = if lane == "device" { Lane::Device } else { Lane::Cached };
+    let rate = if rate == "none" { None } else { Rate::ops_per_sec(number(rate)) };
+    let mut load = backlog(number(classes) as usize, rate, lane);
+    (0..WARM_UP).for_each(|_| load.cycle());
+    run_cycles(&mut load, number(cycles));
+}
+
+#[inline(never)]
+fn run_cycles(load: &mut Load, cycles: u64) {
+    (0..cycles).for_each(|_| load.cycle());
+}
