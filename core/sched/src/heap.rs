@@ -12,6 +12,8 @@
 //!
 //! Invariant: `places[entries[i].item] == i`, and every other item's place is [`NOWHERE`].
 
+use std::hint::select_unpredictable;
+
 /// The place of an item that stands in no heap.
 const NOWHERE: u32 = u32::MAX;
 const CHILDREN: usize = 4;
@@ -36,10 +38,6 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(key: u128, item: u32) -> Entry {
-        Entry { high: (key >> 64) as u64, low: key as u64, item }
-    }
-
     fn key(self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
@@ -64,17 +62,10 @@ impl Heap {
     pub(crate) fn put(&mut self, key: u128, item: u32, places: &mut Places) {
         let place = places.0[item as usize];
         if place == NOWHERE {
-            self.entries.push(Entry::new(key, item));
-            self.sift_up(self.entries.len() - 1, places);
-            return;
-        }
-        let place = place as usize;
-        let before = self.entries[place].key();
-        self.entries[place] = Entry::new(key, item);
-        if key > before {
-            self.sift_down(place, places);
-        } else if key < before {
-            self.sift_up(place, places);
+            self.entries.push(Entry { high: 0, low: 0, item });
+            self.sift_up(self.entries.len() - 1, key, item, places);
+        } else {
+            self.replace(place as usize, key, item, places);
         }
     }
 
@@ -83,15 +74,8 @@ impl Heap {
         let place = places.0[item as usize] as usize;
         places.0[item as usize] = NOWHERE;
         let last = self.entries.pop().expect("an item with a place is in a heap that is not empty");
-        if place == self.entries.len() {
-            return;
-        }
-        let removed = self.entries[place].key();
-        self.entries[place] = last;
-        if last.key() < removed {
-            self.sift_up(place, places);
-        } else {
-            self.sift_down(place, places);
+        if place < self.entries.len() {
+            self.replace(place, last.key(), last.item, places);
         }
     }
 
@@ -132,48 +116,57 @@ impl Heap {
         }
     }
 
-    fn sift_up(&mut self, mut place: usize, places: &mut Places) {
-        let entry = self.entries[place];
-        while place > 0 {
-            let parent = (place - 1) / CHILDREN;
-            if self.entries[parent].key() <= entry.key() {
-                break;
-            }
-            self.set(place, self.entries[parent], places);
-            place = parent;
+    /// Puts an item where another stood, and from there to its place.
+    fn replace(&mut self, place: usize, key: u128, item: u32, places: &mut Places) {
+        if key < self.entries[place].key() {
+            self.sift_up(place, key, item, places);
+        } else {
+            self.sift_down(place, key, item, places);
         }
-        self.set(place, entry, places);
     }
 
-    fn sift_down(&mut self, mut place: usize, places: &mut Places) {
-        let entry = self.entries[place];
-        let key = entry.key();
-        while let Some((least, child)) = self.least_child(place) {
+    fn sift_up(&mut self, mut place: usize, key: u128, item: u32, places: &mut Places) {
+        while place > 0 {
+            let parent = (place - 1) / CHILDREN;
+            let above = self.entries[parent];
+            if above.key() <= key {
+                break;
+            }
+            self.set(place, above.key(), above.item, places);
+            place = parent;
+        }
+        self.set(place, key, item, places);
+    }
+
+    fn sift_down(&mut self, mut place: usize, key: u128, item: u32, places: &mut Places) {
+        while let Some(least) = self.least_child(place) {
+            let child = self.entries[least];
             if child.key() >= key {
                 break;
             }
-            self.set(place, child, places);
+            self.set(place, child.key(), child.item, places);
             place = least;
         }
-        self.set(place, entry, places);
+        self.set(place, key, item, places);
     }
 
-    /// The child with the smallest key. A full group is compared in two rounds, which the
-    /// processor overlaps; all but one group is full.
-    fn least_child(&self, place: usize) -> Option<(usize, Entry)> {
+    /// The child with the smallest key. All groups but one are full; such a group is compared
+    /// in two rounds without branches, for which of four comes first nobody can predict.
+    fn least_child(&self, place: usize) -> Option<usize> {
         let first = place * CHILDREN + 1;
-        let less = |a: (usize, Entry), b: (usize, Entry)| if b.1.key() < a.1.key() { b } else { a };
-        if let Some(&[a, b, c, d]) = self.entries.get(first..first + CHILDREN) {
-            let left = less((first, a), (first + 1, b));
-            return Some(less(left, less((first + 2, c), (first + 3, d))));
-        }
-        let rest = self.entries.get(first..)?;
-        rest.iter().enumerate().map(|(i, e)| (first + i, *e)).reduce(less)
+        let group = self.entries.get(first..)?;
+        let less = |a: usize, b: usize| select_unpredictable(group[b].key() < group[a].key(), b, a);
+        let least = match group.len() {
+            0 => return None,
+            1..CHILDREN => (1..group.len()).fold(0, less),
+            _ => less(less(0, 1), less(2, 3)),
+        };
+        Some(first + least)
     }
 
-    fn set(&mut self, place: usize, entry: Entry, places: &mut Places) {
-        self.entries[place] = entry;
-        places.0[entry.item as usize] = place as u32;
+    fn set(&mut self, place: usize, key: u128, item: u32, places: &mut Places) {
+        self.entries[place] = Entry { high: (key >> 64) as u64, low: key as u64, item };
+        places.0[item as usize] = place as u32;
     }
 }
 

@@ -22,6 +22,7 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Keeps `item` and says where.
+    #[inline]
     pub(crate) fn insert(&mut self, item: T) -> u32 {
         if let Some(index) = self.free.pop() {
             self.items[index as usize] = item;
