@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, RuleSet, Time};
+use model::{RuleSet, Time};
 
 use crate::class::{NO_SIZE, OWN_ROUTE, PAID, QUEUES, Queue, RESERVED, Request, Stage};
 use crate::dispatcher::{Dispatcher, Target};
@@ -53,8 +53,8 @@ impl Dispatcher {
         self.lanes[DEVICE].slots_max = target.slots_max.max(1);
         self.target = target;
         for index in &waiting {
-            let Request { lane, kind, bytes, ops, .. } = self.requests[*index];
-            let (cost, size) = self.weigh(usize::from(lane), kind, Amount::new(bytes, ops));
+            let Request { lane, kind, amount, .. } = self.requests[*index];
+            let (cost, size) = self.weigh(usize::from(lane), kind, amount);
             let request = &mut self.requests[*index];
             (request.cost, request.size) = (cost, size);
         }

@@ -30,7 +30,6 @@ pub(crate) const RESERVE_CATCH_UP_NS: u64 = 500_000_000;
 /// What a lane does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    Nothing,
     Urgent,
     Reservation {
         class: u32,
@@ -46,33 +45,25 @@ pub(crate) enum Choice {
 }
 
 impl Dispatcher {
-    pub(crate) fn choose(&self, lane: usize) -> Choice {
+    /// What a lane without urgent requests does next, if anything.
+    pub(crate) fn choose(&self, lane: usize) -> Option<Choice> {
         let state = &self.lanes[lane];
-        if !state.urgent.is_empty() {
-            return Choice::Urgent;
-        }
         let free = state.free();
         if let Some((due, class)) = state.first_reserved()
             && due <= self.now
         {
-            return match self.reserved_slots(class, lane) <= free {
-                true => Choice::Reservation { class },
-                false => Choice::Nothing,
-            };
+            let fits = self.reserved_slots(class, lane) <= free;
+            return fits.then_some(Choice::Reservation { class });
         }
-        let Some((size, head)) = state.ready.first() else { return Choice::Nothing };
+        let (size, head) = state.ready.first()?;
         if state.slots(size) <= free {
-            return Choice::Share { class: head };
+            return Some(Choice::Share { class: head });
         }
         if free == 0 || self.classes[head].standings[lane].overtaken >= state.slots_max {
-            return Choice::Nothing;
+            return None;
         }
-        match state.ready.first_up_to(free.ilog2() as u8) {
-            Some((_, class)) if self.may_lead(class, head, lane) => {
-                Choice::Backfill { class, over: head }
-            }
-            _ => Choice::Nothing,
-        }
+        let (_, class) = state.ready.first_up_to(free.ilog2() as u8)?;
+        self.may_lead(class, head, lane).then_some(Choice::Backfill { class, over: head })
     }
 
     /// Whether a class is near enough to the head to overtake it: by no more than D of the
@@ -101,11 +92,9 @@ impl Dispatcher {
             }
             Choice::Share { class } => (class, class),
             Choice::Backfill { class, over } => (class, over),
-            Choice::Nothing => unreachable!("nothing cannot be dispatched"),
         };
         let standing = &self.classes[class].standings[lane];
-        let queue =
-            standing.earliest(&self.requests, |_| true).expect("a ready standing has a head");
+        let queue = standing.first(&self.requests).expect("a ready standing has a head");
         if !self.confirm(class, lane, queue) {
             return None;
         }
@@ -127,10 +116,14 @@ impl Dispatcher {
 
     /// Takes the head of a queue out, holds its slots, and moves its class on.
     fn start_head(&mut self, class: u32, lane: usize, queue: usize) -> Dispatched {
+        let index = self.classes[class].standings[lane].queues[queue].head;
+        if self.requests[index].route != NONE {
+            self.unready(class, lane, queue);
+            self.charge_meters(index);
+        }
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
         let standing = &mut own.standings[lane];
-        let index = standing.queues[queue].head;
         let request = &mut requests[index];
 
         let slots = state.slots(request.size);
@@ -145,18 +138,11 @@ impl Dispatcher {
             own.held += slots;
         }
         own.queued -= 1;
-
-        let (next, metered) = (request.next, request.route != NONE);
-        if metered {
-            self.unready(class, lane, queue);
-            self.charge_meters(index);
-        }
-        let standing = &mut self.classes[class].standings[lane];
         standing.ready &= !(1 << queue);
         let fifo = &mut standing.queues[queue];
         (fifo.passed, fifo.tried) = (0, 0);
-        fifo.unlink(index, &mut self.requests);
-        if next != NONE {
+        fifo.unlink(index, requests);
+        if !fifo.is_empty() {
             self.admit(class, lane, queue);
         }
         self.refresh(class, lane);
@@ -193,7 +179,7 @@ impl Dispatcher {
             kind: request.kind,
             lane: LANES[usize::from(request.lane)],
             slots: request.slots,
-            queued: request.started.since(request.arrived) + request.waited,
+            queued: request.started.since(request.arrived),
             write_mode,
         }
     }
@@ -203,7 +189,7 @@ impl Dispatcher {
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
         let fits = |own: &Class, size| lane != DEVICE || own.cap_allows(state.slots(size));
-        let head = own.standings[lane].earliest(requests, |_| true);
+        let head = own.standings[lane].first(requests);
         let head = head.map(|queue| &requests[own.standings[lane].queues[queue].head]);
         let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
         let standing = &mut own.standings[lane];
@@ -224,7 +210,7 @@ impl Dispatcher {
                 state.ready.put(size, standing.start.key(number), class);
             }
         }
-        if own.reserve.is_some() {
+        if own.reserved {
             self.refresh_reserve(class, lane);
         }
     }
@@ -260,7 +246,7 @@ impl Dispatcher {
     fn reserved_queue(&self, class: u32, lane: usize) -> Option<usize> {
         let own = &self.classes[class];
         let rate = own.reserve.as_ref()?.rate();
-        own.standings[lane].earliest(&self.requests, |request| request.units(rate) > 0)
+        own.standings[lane].earliest(&self.requests, |request| rate.units_of(request.amount) > 0)
     }
 
     fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
@@ -297,7 +283,7 @@ impl Dispatcher {
         request.flags |= RESERVED;
         let own = &mut self.classes[class];
         if let Some(pacer) = &mut own.reserve {
-            let units = request.units(pacer.rate());
+            let units = pacer.rate().units_of(request.amount);
             pacer.charge_late(units, RESERVE_CATCH_UP_NS, self.now);
             self.refresh_reserve(class, 1 - lane);
         }

@@ -11,7 +11,7 @@
 //! its queues. Requests live in one slab and are linked both ways, so any of them can
 //! leave in O(1).
 
-use model::{Kind, Nanos, Rate, Time, Weight, WriteMode};
+use model::{Amount, Kind, Rate, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::meter::Pacer;
@@ -26,22 +26,28 @@ pub(crate) const RETURNED: usize = 3;
 /// A standing that stands in no ready heap.
 pub(crate) const NO_SIZE: u8 = u8::MAX;
 
+/// In the order of cache lines, for with thousands of classes each line that a request
+/// touches comes from afar: what every call looks at and the lanes' standings, then what
+/// completion adds up.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Class {
-    pub(crate) standings: [Standing; 2],
     pub(crate) weight: Weight,
     /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
     pub(crate) slots_cap: u32,
     /// Device slots it holds.
     pub(crate) held: u32,
-    /// Promised rate: R is when it is due.
-    pub(crate) reserve: Option<Pacer>,
-    pub(crate) write_mode: Option<WriteMode>,
     pub(crate) queued: u32,
     pub(crate) running: u32,
-    pub(crate) usage: Usage,
     /// Kinds of subjects that lead here.
     pub(crate) refs: u32,
+    pub(crate) write_mode: Option<WriteMode>,
+    /// Whether `reserve` is set.
+    pub(crate) reserved: bool,
+    pub(crate) standings: [Standing; 2],
+    /// Promised rate: R is when it is due.
+    pub(crate) reserve: Option<Pacer>,
+    pub(crate) usage: Usage,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
     pub(crate) key: ClassKey,
@@ -78,20 +84,18 @@ pub(crate) struct Queue {
     pub(crate) at: u8,
 }
 
-/// One request, from its arrival to its completion.
+/// One request, from its arrival to its completion. What is read to dispatch it stands in
+/// the first cache line, unless there are meters to pay.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Request {
-    pub(crate) token: u64,
     /// Arrival number.
     pub(crate) number: u64,
-    pub(crate) bytes: u64,
-    pub(crate) ops: u64,
     /// Charged cost in ns.
     pub(crate) cost: u64,
+    pub(crate) token: u64,
+    /// When it arrived; after a miss, so long before that as it had waited by its dispatch.
     pub(crate) arrived: Time,
-    pub(crate) started: Time,
-    /// Queue time of attempts before this one.
-    pub(crate) waited: Nanos,
     pub(crate) subject: u32,
     pub(crate) class: u32,
     /// Meters it pays, or `NONE`.
@@ -106,6 +110,8 @@ pub(crate) struct Request {
     pub(crate) size: u8,
     pub(crate) stage: Stage,
     pub(crate) flags: u8,
+    pub(crate) amount: Amount,
+    pub(crate) started: Time,
 }
 
 /// How far a request has come.
@@ -130,6 +136,7 @@ impl Class {
             weight: Weight::ONE,
             slots_cap: u32::MAX,
             held: 0,
+            reserved: false,
             reserve: None,
             write_mode: None,
             queued: 0,
@@ -152,6 +159,7 @@ impl Class {
             }
             (reserve, rate) => *reserve = rate.map(Pacer::new),
         }
+        self.reserved = self.reserve.is_some();
     }
 
     /// Whether a head that needs `slots` of the device is within the cap. One that needs
@@ -175,6 +183,15 @@ impl Standing {
         size: NO_SIZE,
         overtaken: 0,
     };
+
+    /// The queue whose ready head arrived first.
+    #[inline]
+    pub(crate) fn first(&self, requests: &Slab<Request>) -> Option<usize> {
+        match self.ready.is_power_of_two() {
+            true => Some(self.ready.trailing_zeros() as usize),
+            false => self.earliest(requests, |_| true),
+        }
+    }
 
     /// The queue whose ready head arrived first, among those that `suits`.
     pub(crate) fn earliest(
@@ -235,14 +252,6 @@ impl Default for Queue {
 }
 
 impl Request {
-    /// The part of its amount that `rate` counts.
-    pub(crate) fn units(&self, rate: Rate) -> u64 {
-        match rate {
-            Rate::Bytes(_) => self.bytes,
-            Rate::Ops(_) => self.ops,
-        }
-    }
-
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }

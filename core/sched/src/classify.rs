@@ -48,16 +48,19 @@ pub(crate) struct ClassKey {
 }
 
 /// An identity at work in certain directories.
+///
+/// What a request's arrival and completion change stands in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Subject {
-    pub(crate) who: Identity,
-    pub(crate) paths: PathSet,
     /// How often it was taken and not released.
     refs: u32,
     /// Requests of its that have not completed.
     pub(crate) outstanding: u32,
-    pub(crate) ways: [Way; Kind::COUNT],
     pub(crate) usage: Usage,
+    pub(crate) ways: [Way; Kind::COUNT],
+    pub(crate) who: Identity,
+    pub(crate) paths: PathSet,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
 }

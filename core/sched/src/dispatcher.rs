@@ -20,6 +20,7 @@ use crate::cost::Costs;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
 use crate::meter::{Link, Meter, Route};
+use crate::report::Usage;
 use crate::slab::{NONE, Slab};
 
 /// What a dispatcher schedules for: one `[[target]]`.
@@ -140,12 +141,10 @@ impl Dispatcher {
         let index = self.requests.insert(Request {
             token: arrival.token,
             number: self.arrivals,
-            bytes: arrival.amount.bytes.get(),
-            ops: arrival.amount.ops.get(),
+            amount: arrival.amount,
             cost,
             arrived: self.now,
             started: self.now,
-            waited: Nanos::ZERO,
             subject,
             class: way.class,
             route: way.route,
@@ -187,18 +186,19 @@ impl Dispatcher {
     pub fn complete(&mut self, id: RequestId, served: Amount, now: Time) {
         self.advance(now);
         let index = self.running(id);
-        let Request { class, subject, lane, slots, flags, route, .. } = self.requests[index];
+        let Request { class, subject, lane, slots, flags, route, amount, .. } =
+            self.requests[index];
         let lane = usize::from(lane);
         self.free_slots(class, lane, slots);
-        if (served.bytes.get(), served.ops.get()) != self.asked(index) {
+        if served != amount {
             self.correct(index, served);
         }
         let request = &self.requests[index];
-        let service = self.now.since(request.started);
+        let usage = Usage::of(request, served, self.now.since(request.started));
         let own = &mut self.classes[class];
         own.running -= 1;
-        own.usage.add(request, served, service);
-        self.subjects[subject].usage.add(request, served, service);
+        own.usage += usage;
+        self.subjects[subject].usage += usage;
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
             self.drop_route(route);
@@ -218,18 +218,18 @@ impl Dispatcher {
     pub fn miss(&mut self, id: RequestId, now: Time) {
         self.advance(now);
         let index = self.running(id);
-        let Request { class, kind, cost, slots, bytes, ops, lane, .. } = self.requests[index];
+        let Request { class, kind, cost, slots, amount, lane, .. } = self.requests[index];
         assert!(usize::from(lane) != DEVICE, "request {index} already is in the device lane");
         self.free_slots(class, usize::from(lane), slots);
-        let attempt = self.target.costs.charge(Lane::Cached, kind, Amount::new(0, ops.min(1)));
+        let nothing = Amount::new(0, amount.ops.get().min(1));
+        let attempt = self.target.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
         self.charge_tags(class, usize::from(lane), cost, attempt);
-        let (cost, size) = self.weigh(DEVICE, kind, Amount::new(bytes, ops));
+        let (cost, size) = self.weigh(DEVICE, kind, amount);
         self.classes[class].running -= 1;
         self.classes[class].usage.cost += Nanos::new(attempt);
         let request = &mut self.requests[index];
-        request.waited += request.started.since(request.arrived);
-        request.arrived = self.now;
+        request.arrived = self.now.before(request.started.since(request.arrived));
         (request.cost, request.size, request.slots) = (cost, size, 0);
         request.lane = DEVICE as u8;
         if kind.never_delayed() {
@@ -325,8 +325,12 @@ impl Dispatcher {
         if let Some(lane) = order.into_iter().find(|lane| !self.lanes[*lane].urgent.is_empty()) {
             return Some((lane, Choice::Urgent));
         }
-        let choices = order.into_iter().map(|lane| (lane, self.choose(lane)));
-        choices.into_iter().find(|(_, choice)| *choice != Choice::Nothing)
+        for lane in order {
+            if let Some(choice) = self.choose(lane) {
+                return Some((lane, choice));
+            }
+        }
+        None
     }
 
     /// Cost in ns and size of a request in a lane.
@@ -410,20 +414,13 @@ impl Dispatcher {
         }
     }
 
-    fn asked(&self, index: u32) -> (u64, u64) {
-        (self.requests[index].bytes, self.requests[index].ops)
-    }
-
     /// Replaces what a running request was charged by the charge for `served`.
     fn correct(&mut self, index: u32, served: Amount) {
-        let Request { class, lane, kind, cost, .. } = self.requests[index];
+        let Request { class, lane, kind, cost, route, amount, .. } = self.requests[index];
         let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();
         self.charge_tags(class, usize::from(lane), cost, new);
-        let (bytes, ops) = (served.bytes.get(), served.ops.get());
-        let asked = self.requests[index];
-        let told = Request { bytes, ops, ..asked };
-        self.move_charge(&asked, &told);
-        if told.has(RESERVED) {
+        self.move_charge(route, amount, served);
+        if self.requests[index].has(RESERVED) {
             self.correct_reserved(index, served);
         }
         self.requests[index].cost = new;
@@ -434,7 +431,7 @@ impl Dispatcher {
         let class = request.class;
         if let Some(pacer) = &self.classes[class].reserve {
             let rate = pacer.rate();
-            self.correct_reserve(class, request.units(rate), rate.units_of(served));
+            self.correct_reserve(class, rate.units_of(request.amount), rate.units_of(served));
         }
     }
 }

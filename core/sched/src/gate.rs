@@ -23,12 +23,14 @@
 //! dispatched goes back in line. A meter can change from one to the other once in the time
 //! of a burst, so the cost of moving its waiters is spread over at least as many units.
 
+use model::Amount;
+
 use crate::class::{PAID, QUEUES, Request};
 use crate::dispatcher::Dispatcher;
 use crate::lane::LANES;
 use crate::meter::Meter;
 use crate::slab::NONE;
-use crate::tags::{VirtualTime, time_key, time_of_key};
+use crate::tags::{VirtualTime, time_key};
 
 impl Dispatcher {
     /// Brings the new head of a queue as far as its meters let it: ready or waiting.
@@ -47,28 +49,19 @@ impl Dispatcher {
     /// right to pass fell into debt, it goes back in line there.
     pub(crate) fn confirm(&mut self, class: u32, lane: usize, queue: usize) -> bool {
         let fifo = &self.classes[class].standings[lane].queues[queue];
-        if self.requests[fifo.head].route == NONE {
-            return true;
-        }
         let now = self.now;
         let debtor = self.blocking(fifo.head, fifo.passed, |meter| meter.pacer.due() > now);
-        let Some(at) = debtor else { return true };
-        self.unready(class, lane, queue);
-        self.classes[class].standings[lane].queues[queue].tried = 0;
-        self.wait(class, lane, queue, at);
-        self.refresh(class, lane);
-        false
+        if let Some(at) = debtor {
+            self.send_back(class, lane, queue, at);
+        }
+        debtor.is_none()
     }
 
     /// Releases every waiter whose meter lets it; to be called whenever time or meters moved.
+    #[inline]
     pub(crate) fn pump(&mut self) {
-        for lane in 0..LANES.len() {
-            while let Some((key, meter)) = self.lanes[lane].deadlines.first() {
-                if time_of_key(key) > self.now {
-                    break;
-                }
-                self.release(meter);
-            }
+        while let Some(meter) = self.lanes.iter().find_map(|state| state.due_meter(self.now)) {
+            self.release(meter);
         }
     }
 
@@ -91,28 +84,27 @@ impl Dispatcher {
             return;
         }
         request.flags |= PAID;
-        let none = Request { bytes: 0, ops: 0, ..*request };
-        let all = *request;
-        self.move_charge(&none, &all);
+        let Request { route, amount, .. } = *request;
+        self.move_charge(route, Amount::default(), amount);
     }
 
     /// Takes back what a request paid.
     pub(crate) fn refund_meters(&mut self, index: u32) {
-        let all = self.requests[index];
-        self.move_charge(&all, &Request { bytes: 0, ops: 0, ..all });
+        let Request { route, amount, .. } = self.requests[index];
+        self.move_charge(route, amount, Amount::default());
     }
 
-    /// Moves the charge for `old` at its meters to the charge for `new`.
-    pub(crate) fn move_charge(&mut self, old: &Request, new: &Request) {
-        if old.route == NONE {
+    /// Moves the charge for `old` at the meters of a route to the charge for `new`.
+    pub(crate) fn move_charge(&mut self, route: u32, old: Amount, new: Amount) {
+        if route == NONE {
             return;
         }
-        let route = self.routes[old.route];
+        let route = self.routes[route];
         for link in route.links() {
             let index = self.links[*link].meter;
             let meter = &mut self.meters[index];
             let rate = meter.pacer.rate();
-            let (old, new) = (old.units(rate), new.units(rate));
+            let (old, new) = (rate.units_of(old), rate.units_of(new));
             match new >= old {
                 true => meter.charge(new - old, self.now),
                 false => meter.pacer.refund(old - new),
@@ -139,19 +131,31 @@ impl Dispatcher {
     /// likely to be due by then.
     fn blocking(&self, index: u32, visited: u8, blocks: impl Fn(&Meter) -> bool) -> Option<usize> {
         let request = &self.requests[index];
-        if request.route == NONE || request.has(PAID) {
-            return None;
+        match request.route == NONE || request.has(PAID) {
+            true => None,
+            false => self.blocking_on(request, visited, blocks),
         }
+    }
+
+    /// Apart, so that a request without meters does not pay for what it does not need.
+    #[inline(never)]
+    fn blocking_on(
+        &self,
+        request: &Request,
+        visited: u8,
+        blocks: impl Fn(&Meter) -> bool,
+    ) -> Option<usize> {
         let links = self.routes[request.route].links().iter().enumerate();
         let left = links.filter(|(at, _)| visited >> at & 1 == 0);
         let meters = left.map(|(at, link)| (at, &self.meters[self.links[*link].meter]));
-        let paid = meters.filter(|(_, meter)| request.units(meter.pacer.rate()) > 0);
+        let paid = meters.filter(|(_, meter)| meter.pacer.rate().units_of(request.amount) > 0);
         let blocking = paid.filter(|(_, meter)| blocks(meter));
         blocking.max_by_key(|(at, meter)| (meter.pacer.due(), usize::MAX - at)).map(|(at, _)| at)
     }
 
     /// Lets the first waiter of a meter go on, from either lane. It has passed if it was
     /// its turn, and may try if the meter has its whole burst.
+    #[inline(never)]
     fn release(&mut self, index: u32) {
         let meter = &self.meters[index];
         let open = (0..LANES.len()).filter(|lane| meter.release_at(*lane) <= self.now);
@@ -166,6 +170,14 @@ impl Dispatcher {
             false => fifo.tried |= 1 << fifo.at,
         }
         self.admit(class, lane, queue);
+        self.refresh(class, lane);
+    }
+
+    /// Puts a ready head back in line at a meter of its route.
+    fn send_back(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
+        self.unready(class, lane, queue);
+        self.classes[class].standings[lane].queues[queue].tried = 0;
+        self.wait(class, lane, queue, at);
         self.refresh(class, lane);
     }
 
@@ -206,21 +218,24 @@ impl Dispatcher {
 
     /// Marks a head ready; the meters that let it go in its turn hold others until it went.
     fn make_ready(&mut self, class: u32, lane: usize, queue: usize) {
-        self.classes[class].standings[lane].ready |= 1 << queue;
-        self.count_held(class, lane, queue, 1);
+        let standing = &mut self.classes[class].standings[lane];
+        standing.ready |= 1 << queue;
+        if standing.queues[queue].passed != 0 {
+            self.count_held(class, lane, queue, 1);
+        }
     }
 
     /// Marks a head that was ready as not ready.
     pub(crate) fn unready(&mut self, class: u32, lane: usize, queue: usize) {
-        self.classes[class].standings[lane].ready &= !(1 << queue);
-        self.count_held(class, lane, queue, -1);
+        let standing = &mut self.classes[class].standings[lane];
+        standing.ready &= !(1 << queue);
+        if standing.queues[queue].passed != 0 {
+            self.count_held(class, lane, queue, -1);
+        }
     }
 
     fn count_held(&mut self, class: u32, lane: usize, queue: usize, change: i32) {
         let fifo = self.classes[class].standings[lane].queues[queue];
-        if fifo.passed == 0 {
-            return;
-        }
         let route = self.routes[self.requests[fifo.head].route];
         for (at, link) in route.links().iter().enumerate() {
             if fifo.passed >> at & 1 == 1 {

@@ -52,6 +52,7 @@ impl Dispatcher {
         }
         assert_eq!((class.running, class.held), (count, slots), "running in {index}");
         assert_eq!(class.in_use(), class.idle == 0, "class {index} idle and used");
+        assert_eq!(class.reserved, class.reserve.is_some(), "promise of {index}");
     }
 
     /// Every head is ready or waits, and the standing stands where its ready heads put it.
@@ -61,7 +62,7 @@ impl Dispatcher {
             self.check_queue(index, standing, lane, queue);
         }
         let state = &self.lanes[lane];
-        let head = standing.earliest(&self.requests, |_| true);
+        let head = standing.first(&self.requests);
         let head = head.map(|queue| &self.requests[standing.queues[queue].head]);
         let fits = |r: &&Request| lane != DEVICE || class.cap_allows(state.slots(r.size));
         let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
@@ -95,7 +96,7 @@ impl Dispatcher {
             state.deadlines.check(&state.deadline_places);
             for (size, key, class) in state.ready.iter() {
                 let standing = &self.classes[class].standings[lane];
-                let queue = standing.earliest(&self.requests, |_| true).expect("a ready head");
+                let queue = standing.first(&self.requests).expect("a ready head");
                 let number = self.requests[standing.queues[queue].head].number;
                 assert_eq!((standing.size, standing.start.key(number)), (size, key));
             }

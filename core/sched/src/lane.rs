@@ -81,6 +81,12 @@ impl LaneState {
         self.reserved.first().map(|(key, class)| (crate::tags::time_of_key(key), class))
     }
 
+    /// A meter with waiters of this lane that lets one of them go.
+    pub(crate) fn due_meter(&self, now: Time) -> Option<u32> {
+        let (key, meter) = self.deadlines.first()?;
+        (crate::tags::time_of_key(key) <= now).then_some(meter)
+    }
+
     /// Makes room for `classes` classes.
     pub(crate) fn grow_classes(&mut self, classes: usize) {
         self.ready.places.grow(classes);
@@ -106,7 +112,11 @@ impl Ready {
 
     /// The least key of all: its size and class.
     pub(crate) fn first(&self) -> Option<(u8, u32)> {
-        self.least_of(self.occupied)
+        if !self.occupied.is_power_of_two() {
+            return self.least_of(self.occupied);
+        }
+        let size = self.occupied.trailing_zeros() as u8;
+        self.heaps[usize::from(size)].first().map(|(_, class)| (size, class))
     }
 
     /// The least key among the sizes up to `size`.

@@ -3,6 +3,8 @@
 //! Sums are kept as requests complete; what is queued and running per subject is
 //! counted when somebody asks, so that dispatch need not touch the subject.
 
+use std::ops::AddAssign;
+
 use model::{Amount, Bytes, Direction, Identity, Nanos, Ops, PathSet, Weight};
 
 use crate::class::{Request, Stage};
@@ -75,18 +77,31 @@ pub struct ClassReport {
 }
 
 impl Usage {
-    /// Adds one completed request.
-    pub(crate) fn add(&mut self, request: &Request, served: Amount, service: Nanos) {
-        match request.kind.direction() {
-            Direction::Read => self.read += served.bytes,
-            Direction::Write => self.written += served.bytes,
-            Direction::Metadata => {}
+    /// What one completed request adds.
+    pub(crate) fn of(request: &Request, served: Amount, service: Nanos) -> Usage {
+        let direction = request.kind.direction();
+        let bytes_if = |is| if direction == is { served.bytes } else { Bytes::ZERO };
+        Usage {
+            read: bytes_if(Direction::Read),
+            written: bytes_if(Direction::Write),
+            ops: served.ops,
+            queue_time: request.started.since(request.arrived),
+            service_time: service,
+            cost: Nanos::new(request.cost),
+            requests: 1,
         }
-        self.ops += served.ops;
-        self.queue_time += request.started.since(request.arrived) + request.waited;
-        self.service_time += service;
-        self.cost += Nanos::new(request.cost);
-        self.requests += 1;
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Usage) {
+        self.read += other.read;
+        self.written += other.written;
+        self.ops += other.ops;
+        self.queue_time += other.queue_time;
+        self.service_time += other.service_time;
+        self.cost += other.cost;
+        self.requests += other.requests;
     }
 }
 
