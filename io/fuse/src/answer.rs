@@ -1,0 +1,357 @@
+//! What operations answer with, and how it is written.
+//!
+//! Every type with an [`Answer`] has a fixed length, so it is put on the stack and sent
+//! from there. Data, listings and extended attributes have none; they are sent through
+//! their own methods of [`Reply`](crate::Reply).
+//!
+//! Times to live are how long the kernel may believe an answer without asking again: zero
+//! for "ask each time". A notice ends them early ([`Notifier`](crate::Notifier)).
+
+use std::time::Duration;
+
+use crate::fields::Put;
+use crate::flags::OpenFlags;
+use crate::request::{DeviceNumber, Handle, InodeId, Lock, LockKind, Timestamp};
+
+/// What an operation may answer with, in the kernel's form.
+pub trait Answer: sealed::Encode {}
+
+pub(crate) mod sealed {
+    /// Writing an answer's fields.
+    pub trait Encode {
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn put(&self, to: &mut crate::fields::Put);
+    }
+}
+
+/// What stat(2) tells of an inode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Number of the inode, as programs see it.
+    pub number: u64,
+    /// Length in bytes.
+    pub size: u64,
+    /// Space that is occupied, in units of 512 bytes.
+    pub blocks: u64,
+    /// Time of the last read.
+    pub accessed: Timestamp,
+    /// Time of the last write.
+    pub modified: Timestamp,
+    /// Time of the last change of anything.
+    pub changed: Timestamp,
+    /// Type and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// How many names it has.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// What a device file stands for.
+    pub device: DeviceNumber,
+    /// Bytes that are best read or written at once; 0 for the kernel's own figure.
+    pub block_size: u32,
+}
+
+/// An inode's attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attr {
+    /// What is true now.
+    pub attributes: Attributes,
+    /// How long it may be believed.
+    pub ttl: Duration,
+}
+
+/// A name's inode. Each one that is answered counts one look-up, until
+/// [`FileSystem::forget`](crate::FileSystem::forget) takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The inode; `InodeId(0)` says that there is none of this name.
+    pub inode: InodeId,
+    /// Tells inodes apart that had the same number one after the other.
+    pub generation: u64,
+    /// What is true of it now.
+    pub attributes: Attributes,
+    /// How long the name may be believed to mean this inode.
+    pub ttl: Duration,
+    /// How long the attributes may be believed.
+    pub attributes_ttl: Duration,
+}
+
+impl Entry {
+    /// No such name, and it may be believed for this long.
+    pub fn absent(ttl: Duration) -> Entry {
+        Entry {
+            inode: InodeId(0),
+            generation: 0,
+            attributes: Attributes::default(),
+            ttl,
+            attributes_ttl: Duration::ZERO,
+        }
+    }
+}
+
+/// The number of a file that was handed to the kernel ([`Notifier::open_backing`](crate::Notifier)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BackingId(pub(crate) i32);
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// What later operations on it will name.
+    pub handle: Handle,
+    /// How the kernel shall treat it.
+    pub flags: OpenFlags,
+    /// Read and write this file instead, without asking. Needs
+    /// [`Capabilities::PASSTHROUGH`](crate::Capabilities::PASSTHROUGH).
+    pub backing: Option<BackingId>,
+}
+
+/// A new file that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// Its name's inode.
+    pub entry: Entry,
+    /// The open file.
+    pub opened: Opened,
+}
+
+/// How many bytes were written; fewer than asked only where the rest failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written(pub u32);
+
+/// How many bytes were copied from file to file; 0 at the end of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied(pub u64);
+
+/// The position that was sought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position(pub u64);
+
+/// What statfs(2) tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statfs {
+    /// Size, in units of `fragment_size`.
+    pub blocks: u64,
+    /// Free, in the same units.
+    pub blocks_free: u64,
+    /// Free for users other than root.
+    pub blocks_available: u64,
+    /// How many inodes there can be.
+    pub files: u64,
+    /// How many more inodes there can be.
+    pub files_free: u64,
+    /// Bytes that are best read or written at once.
+    pub block_size: u32,
+    /// Bytes in the unit of space.
+    pub fragment_size: u32,
+    /// Bytes in the longest name.
+    pub name_max: u32,
+}
+
+/// What statx(2) tells beyond stat(2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statx {
+    /// What stat(2) tells.
+    pub attributes: Attributes,
+    /// Which fields are valid, as `STATX_…`.
+    pub mask: u32,
+    /// Time of the inode's creation.
+    pub born: Timestamp,
+    /// The file's attributes, as `STATX_ATTR_…`.
+    pub file_attributes: u64,
+    /// Which of the file's attributes are known.
+    pub file_attributes_mask: u64,
+    /// How long it may be believed.
+    pub ttl: Duration,
+}
+
+impl Default for Handle {
+    /// The handle of file systems that need none.
+    fn default() -> Handle {
+        Handle(0)
+    }
+}
+
+macro_rules! answers {
+    ($($name:ty: |$value:ident, $to:ident| $put:block)*) => {
+        $(
+            impl sealed::Encode for $name {
+                #[allow(private_interfaces)]
+                fn put(&self, $to: &mut Put) {
+                    let $value = self;
+                    $put
+                }
+            }
+            impl Answer for $name {}
+        )*
+    };
+}
+answers! {
+    (): |_value, _to| {}
+    Attr: |value, to| {
+        to.u64(value.ttl.as_secs());
+        to.u32(value.ttl.subsec_nanos());
+        to.zeros(4);
+        put_attributes(&value.attributes, to);
+    }
+    Entry: |value, to| { put_entry(value, to); }
+    Opened: |value, to| { put_opened(value, to); }
+    Created: |value, to| {
+        put_entry(&value.entry, to);
+        put_opened(&value.opened, to);
+    }
+    Written: |value, to| { to.u64(value.0.into()); }
+    // Four bytes and padding, or eight bytes: the same in this byte order.
+    Copied: |value, to| { to.u64(value.0); }
+    Position: |value, to| { to.u64(value.0); }
+    Statfs: |value, to| {
+        for blocks in [value.blocks, value.blocks_free, value.blocks_available] {
+            to.u64(blocks);
+        }
+        to.u64(value.files);
+        to.u64(value.files_free);
+        to.u32(value.block_size);
+        to.u32(value.name_max);
+        to.u32(value.fragment_size);
+        to.zeros(4 + 6 * 4);
+    }
+    Lock: |value, to| {
+        to.u64(value.start);
+        to.u64(value.end);
+        to.u32(match value.kind {
+            LockKind::Read => LockKind::READ,
+            LockKind::Write => LockKind::WRITE,
+            LockKind::None => LockKind::UNLOCK,
+        });
+        to.u32(value.process);
+    }
+    Statx: |value, to| { put_statx(value, to); }
+}
+
+/// Bytes of an entry, as it also stands in listings.
+pub(crate) const ENTRY_LEN: usize = 128;
+
+pub(crate) fn put_entry(entry: &Entry, to: &mut Put) {
+    to.u64(entry.inode.0);
+    to.u64(entry.generation);
+    to.u64(entry.ttl.as_secs());
+    to.u64(entry.attributes_ttl.as_secs());
+    to.u32(entry.ttl.subsec_nanos());
+    to.u32(entry.attributes_ttl.subsec_nanos());
+    put_attributes(&entry.attributes, to);
+}
+
+fn put_attributes(attributes: &Attributes, to: &mut Put) {
+    let times = [attributes.accessed, attributes.modified, attributes.changed];
+    to.u64(attributes.number);
+    to.u64(attributes.size);
+    to.u64(attributes.blocks);
+    for time in times {
+        to.i64(time.seconds);
+    }
+    for time in times {
+        to.u32(time.nanoseconds);
+    }
+    to.u32(attributes.mode);
+    to.u32(attributes.links);
+    to.u32(attributes.uid);
+    to.u32(attributes.gid);
+    to.u32(attributes.device.0);
+    to.u32(attributes.block_size);
+    to.zeros(4);
+}
+
+fn put_opened(opened: &Opened, to: &mut Put) {
+    let mut flags = opened.flags;
+    if opened.backing.is_some() {
+        flags |= OpenFlags::PASSTHROUGH;
+    }
+    to.u64(opened.handle.0);
+    to.u32(flags.bits());
+    to.i32(opened.backing.map_or(0, |backing| backing.0));
+}
+
+fn put_statx(value: &Statx, to: &mut Put) {
+    let attributes = &value.attributes;
+    to.u64(value.ttl.as_secs());
+    to.u32(value.ttl.subsec_nanos());
+    to.zeros(4 + 16);
+    to.u32(value.mask);
+    to.u32(attributes.block_size);
+    to.u64(value.file_attributes);
+    to.u32(attributes.links);
+    to.u32(attributes.uid);
+    to.u32(attributes.gid);
+    // Type and permissions have 16 bits; the two bytes after them are spare.
+    to.u32(attributes.mode & 0xffff);
+    to.u64(attributes.number);
+    to.u64(attributes.size);
+    to.u64(attributes.blocks);
+    to.u64(value.file_attributes_mask);
+    for time in [attributes.accessed, value.born, attributes.changed, attributes.modified] {
+        to.i64(time.seconds);
+        to.u32(time.nanoseconds);
+        to.zeros(4);
+    }
+    to.u32(attributes.device.major());
+    to.u32(attributes.device.minor());
+    // The device that the file is on, which the kernel fills in, and what may come.
+    to.zeros(8 + 14 * 8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sealed::Encode;
+    use super::*;
+
+    fn encoded(answer: &impl Encode) -> Vec<u8> {
+        let mut put = Put::new();
+        answer.put(&mut put);
+        put.as_slice().to_vec()
+    }
+
+    #[test]
+    fn every_answer_has_the_length_that_the_kernel_expects() {
+        let entry = Entry::absent(Duration::ZERO);
+        assert_eq!(encoded(&()).len(), 0);
+        assert_eq!(encoded(&Attr::default()).len(), 104);
+        assert_eq!(encoded(&entry).len(), ENTRY_LEN);
+        assert_eq!(encoded(&Opened::default()).len(), 16);
+        assert_eq!(encoded(&Created { entry, opened: Opened::default() }).len(), 144);
+        assert_eq!(encoded(&Written(1)).len(), 8);
+        assert_eq!(encoded(&Copied(1)).len(), 8);
+        assert_eq!(encoded(&Position(1)).len(), 8);
+        assert_eq!(encoded(&Statfs::default()).len(), 80);
+        let lock = Lock { kind: LockKind::None, start: 0, end: 0, process: 0 };
+        assert_eq!(encoded(&lock).len(), 24);
+        assert_eq!(encoded(&Statx::default()).len(), 288);
+    }
+
+    #[test]
+    fn attributes_stand_where_the_kernel_looks() {
+        let attributes = Attributes {
+            number: 1,
+            size: 2,
+            modified: Timestamp { seconds: -3, nanoseconds: 4 },
+            mode: 0o100644,
+            links: 5,
+            block_size: 6,
+            ..Attributes::default()
+        };
+        let bytes = encoded(&Attr { attributes, ttl: Duration::new(7, 8) });
+        assert_eq!((bytes[0], bytes[8], bytes[16], bytes[24]), (7, 8, 1, 2));
+        assert_eq!(bytes[48..56], (-3i64).to_le_bytes());
+        assert_eq!(bytes[68], 4);
+        assert_eq!(bytes[76..80], 0o100644u32.to_le_bytes());
+        assert_eq!((bytes[80], bytes[96]), (5, 6));
+    }
+
+    #[test]
+    fn a_backing_file_sets_its_flag() {
+        let opened = Opened { handle: Handle(9), backing: Some(BackingId(3)), ..Opened::default() };
+        let bytes = encoded(&opened);
+        assert_eq!((bytes[0], bytes[8], bytes[12]), (9, 1 << 7, 3));
+    }
+}

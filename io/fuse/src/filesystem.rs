@@ -1,0 +1,263 @@
+//! The operations of a file system, as the kernel asks for them.
+//!
+//! A method is called on the thread that received the request and may answer there and
+//! then, which is the fast way: one thread, no hand-over. Or it moves its [`Reply`] away
+//! and returns; the answer may come at any later time from any thread, and until then the
+//! receiving thread goes on with other requests. **A method that may wait long should do
+//! the latter**: while it runs, its thread receives nothing, and over io_uring that thread
+//! is the only one for the requests of its processor.
+//!
+//! Names and data are borrowed for the call. Several threads call at once; the kernel
+//! keeps the order where it matters to programs (it locks directories and files).
+//!
+//! ## Interrupts
+//!
+//! A signal to a waiting process ends as [`FileSystem::interrupt`] with the request's id.
+//! The file system then answers the request soon: with `EINTR` if it gives up, or as if
+//! nothing had happened. Until it answers, the process waits, even for SIGKILL. What the
+//! kernel leaves open is settled before it gets here: an interrupt that overtakes its
+//! request is kept until the request came, and one that comes while the method runs is
+//! told at once and, if the request is still unanswered then, again when the method
+//! returned. So a file system needs one table, of the requests that wait, filled before
+//! the method returns; an id that is not in it can be ignored.
+
+use std::ffi::CStr;
+
+use rustix::io::Errno;
+
+use crate::answer::{Attr, Copied, Created, Entry, Opened, Position, Statfs, Statx, Written};
+use crate::negotiate::Connection;
+use crate::notify::Notifier;
+use crate::reply::{Data, Entries, EntriesPlus, Reply, Xattr};
+use crate::request::{
+    Allocate, CopyRange, Handle, InodeId, Lock, LockOwner, LockRequest, NewFile, Open, Read,
+    Release, Request, RequestId, SetAttributes, SetXattr, Write,
+};
+
+/// A file system that the kernel can mount.
+///
+/// Of an operation that stays as it is here, the kernel learns that there is none
+/// (`ENOSYS`); of many it then never asks again. Opening succeeds without being told.
+#[allow(unused_variables)]
+pub trait FileSystem: Send + Sync + 'static {
+    /// Called once, before the first request.
+    fn start(&self, connection: &Connection, notifier: Notifier) {}
+
+    /// Called once, after the last request: the mount is gone, whatever the reason. Inodes
+    /// and handles that the kernel had then are not given back one by one.
+    fn destroy(&self) {}
+
+    /// A process would rather not wait for this request any longer. May come more than once
+    /// for one request, and for requests that are answered.
+    fn interrupt(&self, id: RequestId) {}
+
+    /// The kernel forgets an inode: `lookups` of those that were answered are taken back, and at
+    /// none left nobody will name the inode again.
+    fn forget(&self, inode: InodeId, lookups: u64) {}
+
+    /// Which inode has this name in the directory?
+    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// What is true of the inode?
+    fn getattr(&self, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// What is true of the inode, beyond stat(2)? `mask` has the fields that are asked for.
+    fn statx(&self, request: &Request, handle: Option<Handle>, mask: u32, reply: Reply<Statx>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Change attributes, and tell them all.
+    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Where does the symbolic link point to?
+    fn readlink(&self, request: &Request, reply: Reply<Data>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Make a file, device, pipe or socket.
+    fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Make a directory.
+    fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Remove the name of what is not a directory.
+    fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Remove an empty directory.
+    fn rmdir(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Make a symbolic link.
+    fn symlink(&self, request: &Request, name: &CStr, target: &CStr, reply: Reply<Entry>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Give what has `from` in the request's directory the name `to` in `directory`; `flags`
+    /// are renameat2's.
+    fn rename(
+        &self,
+        request: &Request,
+        from: &CStr,
+        directory: InodeId,
+        to: &CStr,
+        flags: u32,
+        reply: Reply<()>,
+    ) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Give `inode` one more name, in the request's directory.
+    fn link(&self, request: &Request, inode: InodeId, name: &CStr, reply: Reply<Entry>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Open a file.
+    fn open(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+        reply.ok(&Opened::default());
+    }
+
+    /// Make a file and open it. Without this the kernel makes do with `mknod` and `open`.
+    fn create(
+        &self,
+        request: &Request,
+        name: &CStr,
+        open: Open,
+        new: NewFile,
+        reply: Reply<Created>,
+    ) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Make a file without a name in the directory, and open it.
+    fn tmpfile(&self, request: &Request, open: Open, new: NewFile, reply: Reply<Created>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Read. Fewer bytes than asked for are the end of the file.
+    fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Write.
+    fn write(&self, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// A descriptor was closed, perhaps not the last one; its owner's fcntl locks end. What
+    /// this answers is what close(2) returns.
+    fn flush(&self, request: &Request, handle: Handle, owner: LockOwner, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Make what was written durable; with `data_only` no more metadata than that needs.
+    fn fsync(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The last descriptor was closed: the handle will not be named again.
+    fn release(&self, request: &Request, release: Release, reply: Reply<()>) {
+        reply.ok(&());
+    }
+
+    /// Open a directory.
+    fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+        reply.ok(&Opened::default());
+    }
+
+    /// List a part of a directory; an empty part is the end.
+    fn readdir(&self, request: &Request, read: Read, reply: Reply<Entries>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// List a part of a directory with each name's inode.
+    fn readdirplus(&self, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Make a directory's changes durable.
+    fn fsyncdir(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// The last descriptor of a directory was closed.
+    fn releasedir(&self, request: &Request, release: Release, reply: Reply<()>) {
+        reply.ok(&());
+    }
+
+    /// How much space is there?
+    fn statfs(&self, request: &Request, reply: Reply<Statfs>) {
+        reply.ok(&Statfs::default());
+    }
+
+    /// Set an extended attribute.
+    fn setxattr(&self, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// What is the extended attribute's value?
+    fn getxattr(&self, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Which extended attributes are there? The names, each followed by NUL.
+    fn listxattr(&self, request: &Request, reply: Reply<Xattr>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Remove an extended attribute.
+    fn removexattr(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// May the caller do this (R_OK, W_OK, X_OK in `mask`)? Not asked where the mount checks
+    /// permissions by itself.
+    fn access(&self, request: &Request, mask: u32, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Which lock is in this one's way? Kind [`LockKind::None`](crate::LockKind) if none is.
+    fn getlk(&self, request: &Request, lock: LockRequest, reply: Reply<Lock>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Lock or unlock a range. A lock that waits must not hold up the thread: the one that
+    /// frees it may come through the same.
+    fn setlk(&self, request: &Request, lock: LockRequest, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Reserve, clear or cut out space of a file.
+    fn fallocate(&self, request: &Request, allocate: Allocate, reply: Reply<()>) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Where is the next data or hole from `offset` on? `whence` is SEEK_DATA or SEEK_HOLE.
+    fn lseek(
+        &self,
+        request: &Request,
+        handle: Handle,
+        offset: u64,
+        whence: u32,
+        reply: Reply<Position>,
+    ) {
+        reply.error(Errno::NOSYS);
+    }
+
+    /// Copy from one open file to another.
+    fn copy_file_range(&self, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+        reply.error(Errno::NOSYS);
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests that wait for their answer, and the races of their interrupts.
+//!
+//! ```text
+//!   begin ──► running ──(method returned)──► waiting ──► finish
+//!               │ interrupt: told now,         │ interrupt: told now
+//!               │ and again when it returned   │
+//!   interrupt before begin: kept ──► running, interrupted
+//!   interrupt after finish: kept in vain, until newer ones push it out
+//! ```
+//!
+//! The kernel hands an interrupt to any reader of /dev/fuse once it has handed the request
+//! to one, so two threads of ours can see them in either order, and an answer may pass an
+//! interrupt on its way. Which of the two an unknown id means cannot be told; keeping it
+//! serves the first and does no harm in the second, since ids are never used again. The
+//! memory is bounded: what is pushed out goes back to the kernel (`EAGAIN`), which asks
+//! again if the request still waits.
+//!
+//! Sharded by id, so that threads seldom meet; a request costs two uncontended locks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use crate::request::{Request, RequestId};
+
+/// Every request that is received and not answered.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    shards: [Mutex<Shard>; SHARDS],
+    /// How many of them are interrupted: zero saves a look-up per request.
+    interrupted: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    live: FxHashMap<u64, Live>,
+    early: VecDeque<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    interrupted: bool,
+}
+
+/// What is to be done about an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interrupt {
+    /// The request is here: tell the file system.
+    Tell,
+    /// It is not: it is kept, in case the request is on its way.
+    Kept,
+    /// As kept, and the kernel may have back this one, which was kept longest.
+    KeptFor(RequestId),
+}
+
+const SHARDS: usize = 16;
+/// Interrupts that one shard keeps for requests that it has not seen.
+const EARLY_MAX: usize = 256;
+
+impl InFlight {
+    pub(crate) fn new() -> InFlight {
+        InFlight { shards: Default::default(), interrupted: AtomicUsize::new(0) }
+    }
+
+    /// A request was received. Every call is followed by one of [`InFlight::finish`].
+    pub(crate) fn begin(&self, request: &Request) {
+        let mut shard = self.shard(request.id);
+        let early = shard.early.iter().position(|id| *id == request.id.0);
+        if let Some(at) = early {
+            shard.early.remove(at);
+            self.interrupted.fetch_add(1, Ordering::SeqCst);
+        }
+        let live = Live { interrupted: early.is_some() };
+        shard.live.insert(request.id.0, live);
+    }
+
+    /// The method that was called for it returned: true if the file system has to be told,
+    /// now or once more, that it is interrupted.
+    pub(crate) fn returned(&self, id: RequestId) -> bool {
+        // Whoever marks a request does so before the file system is told; if that told it
+        // nothing, since the method had not stored the request yet, this sees the mark.
+        self.interrupted.load(Ordering::SeqCst) != 0
+            && self.shard(id).live.get(&id.0).is_some_and(|live| live.interrupted)
+    }
+
+    /// The kernel sent an interrupt.
+    pub(crate) fn interrupt(&self, id: RequestId) -> Interrupt {
+        let mut shard = self.shard(id);
+        if let Some(live) = shard.live.get_mut(&id.0) {
+            if !live.interrupted {
+                live.interrupted = true;
+                self.interrupted.fetch_add(1, Ordering::SeqCst);
+            }
+            return Interrupt::Tell;
+        }
+        shard.early.push_back(id.0);
+        match shard.early.len() > EARLY_MAX {
+            true => shard
+                .early
+                .pop_front()
+                .map_or(Interrupt::Kept, |id| Interrupt::KeptFor(RequestId(id))),
+            false => Interrupt::Kept,
+        }
+    }
+
+    /// It is answered.
+    pub(crate) fn finish(&self, id: RequestId) {
+        let live = self.shard(id).live.remove(&id.0);
+        debug_assert!(live.is_some(), "{id:?} is answered without having begun");
+        if live.is_some_and(|live| live.interrupted) {
+            self.interrupted.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).live.len()).sum()
+    }
+
+    fn shard(&self, id: RequestId) -> MutexGuard<'_, Shard> {
+        // Ids of requests are even.
+        lock(&self.shards[(id.0 >> 1) as usize % SHARDS])
+    }
+}
+
+/// Nothing panics while a shard is held, and if something did, the map is whole.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::InodeId;
+
+    fn request(id: u64) -> Request {
+        Request { id: RequestId(id), inode: InodeId::ROOT, uid: 0, gid: 0, thread: 1 }
+    }
+
+    #[test]
+    fn an_interrupt_while_the_method_runs_is_told_now_and_when_it_returned() {
+        let inflight = InFlight::new();
+        inflight.begin(&request(2));
+        inflight.begin(&request(4));
+        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Tell);
+        assert!(inflight.returned(RequestId(2)));
+        assert!(!inflight.returned(RequestId(4)));
+        inflight.finish(RequestId(2));
+        assert!(!inflight.returned(RequestId(2)));
+        inflight.finish(RequestId(4));
+        assert_eq!(inflight.len(), 0);
+        assert_eq!(inflight.interrupted.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn an_interrupt_that_overtakes_its_request_waits_for_it() {
+        let inflight = InFlight::new();
+        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Kept);
+        inflight.begin(&request(2));
+        assert!(inflight.returned(RequestId(2)));
+        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Tell);
+        inflight.finish(RequestId(2));
+        assert_eq!(inflight.interrupted.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn an_interrupt_after_the_answer_harms_nothing() {
+        let inflight = InFlight::new();
+        inflight.begin(&request(2));
+        inflight.finish(RequestId(2));
+        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Kept);
+        inflight.begin(&request(4));
+        assert!(!inflight.returned(RequestId(4)));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_the_oldest_goes_back_to_the_kernel() {
+        let inflight = InFlight::new();
+        // Ids of one shard.
+        let id = |n: usize| RequestId(2 * (n * SHARDS) as u64);
+        for n in 0..EARLY_MAX {
+            assert_eq!(inflight.interrupt(id(n)), Interrupt::Kept);
+        }
+        assert_eq!(inflight.interrupt(id(EARLY_MAX)), Interrupt::KeptFor(id(0)));
+        inflight.begin(&request(id(0).0));
+        assert!(!inflight.returned(id(0)));
+        inflight.begin(&request(id(1).0));
+        assert!(inflight.returned(id(1)));
+    }
+}

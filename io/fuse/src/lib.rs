@@ -1,0 +1,54 @@
+//! The kernel's FUSE protocol: mounts a file system and serves what programs do in it.
+//!
+//! ```text
+//!   program ─► kernel ─► /dev/fuse ─► device ─► server ─► FileSystem ─┬─► reply ─► kernel
+//!                                                                     └─► moved away, later
+//!   notifier ─► kernel: this changed, have these bytes
+//! ```
+//!
+//! A file system is one trait, [`FileSystem`], with a method for each operation;
+//! [`Session::mount`] does the rest until the mount is gone. A request runs to its end on the
+//! thread that received it, unless the method keeps its [`Reply`] for later; interrupts are
+//! told by request, with every race of the protocol settled here.
+//!
+//! Left to others: names and inodes, caching, whose jobs the requests are. What the
+//! kernel may do is chosen in [`Options`] and told in [`Connection`].
+
+mod abi;
+mod answer;
+mod device;
+mod fields;
+mod filesystem;
+mod flags;
+mod inflight;
+mod listing;
+mod memory;
+mod mount;
+mod negotiate;
+mod notify;
+mod options;
+mod reply;
+mod request;
+mod server;
+mod session;
+
+pub use answer::{
+    Answer, Attr, Attributes, BackingId, Copied, Created, Entry, Opened, Position, Statfs, Statx,
+    Written,
+};
+pub use filesystem::FileSystem;
+pub use flags::{Capabilities, OpenFlags};
+pub use listing::{DirEntry, Listing, ListingPlus};
+pub use mount::{MountError, clear_dead_mount};
+pub use negotiate::{Connection, NegotiateError};
+pub use notify::Notifier;
+pub use options::{Options, Transport};
+pub use reply::{Data, Entries, EntriesPlus, Reply, Xattr};
+pub use request::{
+    Allocate, CopyRange, DeviceNumber, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest,
+    NewFile, Open, Read, Release, Request, RequestId, SetAttributes, SetTime, SetXattr, Timestamp,
+    Write,
+};
+pub use rustix::io::Errno;
+pub use rustix::mount::MountFlags;
+pub use session::Session;

@@ -1,0 +1,200 @@
+//! The first request of a connection, FUSE_INIT: what both sides can do.
+//!
+//! ```text
+//!   kernel: version, capabilities, readahead ─► the smaller of each ─► Connection
+//!                                 wishes (Options) ─┘
+//! ```
+//!
+//! A kernel with a newer major version is told ours and asks once more; one from before
+//! 7.31 (Linux 5.4) is refused.
+
+use crate::abi::{IN_HEADER_LEN, InHeader, MINOR, MINOR_MIN, Opcode, PAGE, VERSION};
+use crate::device::{Device, Inbox};
+use crate::fields::{Malformed, Put, Take};
+use crate::flags::Capabilities;
+use crate::options::{MAX_WRITE, Options, Transport};
+use crate::request::RequestId;
+
+use rustix::io::Errno;
+use std::io::IoSlice;
+
+/// What a connection came to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Minor version of the protocol (7.x) that is spoken.
+    pub minor: u32,
+    /// What is in force.
+    pub capabilities: Capabilities,
+    /// What the kernel would have agreed to.
+    pub offered: Capabilities,
+    /// Bytes in the largest write.
+    pub max_write: u32,
+    /// Bytes that the kernel reads ahead at most.
+    pub max_readahead: u32,
+    /// How requests travel: as was asked.
+    pub transport: Transport,
+}
+
+/// Why kernel and file system did not come to terms.
+#[derive(Debug, thiserror::Error)]
+pub enum NegotiateError {
+    /// The kernel's protocol is too old.
+    #[error("the kernel speaks FUSE {major}.{minor}, {VERSION}.{MINOR_MIN} is needed")]
+    TooOld {
+        /// The kernel's major version.
+        major: u32,
+        /// The kernel's minor version.
+        minor: u32,
+    },
+    /// The first request was another one, or shorter than its structure.
+    #[error("the first request of the connection is no FUSE_INIT")]
+    NotInit,
+    /// Reading or answering failed.
+    #[error("/dev/fuse: {0}")]
+    Device(#[from] Errno),
+}
+
+impl From<Malformed> for NegotiateError {
+    fn from(_: Malformed) -> NegotiateError {
+        NegotiateError::NotInit
+    }
+}
+
+/// What the kernel says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    major: u32,
+    minor: u32,
+    max_readahead: u32,
+    capabilities: Capabilities,
+}
+
+/// Answers the kernel's first request.
+pub(crate) fn negotiate(
+    device: &Device,
+    inbox: &mut Inbox,
+    options: &Options,
+) -> Result<Connection, NegotiateError> {
+    loop {
+        let bytes = device.receive(inbox)?;
+        let (id, offer) = take_offer(bytes)?;
+        if offer.major > VERSION {
+            let mut put = Put::new();
+            put.u32(VERSION);
+            put.u32(MINOR);
+            device.answer(id, &[IoSlice::new(put.as_slice())]);
+            continue;
+        }
+        if offer.major < VERSION || offer.minor < MINOR_MIN {
+            device.answer_error(id, Errno::PROTO);
+            return Err(NegotiateError::TooOld { major: offer.major, minor: offer.minor });
+        }
+        let connection = agree(&offer, options);
+        let mut put = Put::new();
+        put_terms(&connection, options, &mut put);
+        device.answer(id, &[IoSlice::new(put.as_slice())]);
+        return Ok(connection);
+    }
+}
+
+fn take_offer(bytes: &[u8]) -> Result<(RequestId, Offer), NegotiateError> {
+    let header = InHeader::take(bytes)?;
+    if Opcode::new(header.opcode) != Some(Opcode::Init) {
+        return Err(NegotiateError::NotInit);
+    }
+    let mut from = Take::new(&bytes[IN_HEADER_LEN..], &[]);
+    let (major, minor) = (from.u32("major")?, from.u32("minor")?);
+    let (max_readahead, low) = (from.u32("max_readahead")?, from.u32("flags")?);
+    let extended = Capabilities::from_bits(low.into()).contains(Capabilities::INIT_EXT);
+    let high = if extended { from.u32("flags2")? } else { 0 };
+    let capabilities = Capabilities::from_bits(u64::from(high) << 32 | u64::from(low));
+    Ok((header.request.id, Offer { major, minor, max_readahead, capabilities }))
+}
+
+fn agree(offer: &Offer, options: &Options) -> Connection {
+    let mut wanted = options.capabilities | Capabilities::INIT_EXT;
+    if options.request_timeout_s > 0 {
+        wanted |= Capabilities::REQUEST_TIMEOUT;
+    }
+    let capabilities = wanted & offer.capabilities;
+    // Without MAX_PAGES the kernel sends 32 pages at most, whatever is asked for.
+    let limit =
+        if capabilities.contains(Capabilities::MAX_PAGES) { MAX_WRITE } else { 32 * PAGE as u32 };
+    let pages = options.max_write.clamp(PAGE as u32, limit) / PAGE as u32;
+    Connection {
+        minor: offer.minor.min(MINOR),
+        capabilities,
+        offered: offer.capabilities,
+        max_write: pages * PAGE as u32,
+        max_readahead: options.max_readahead.min(offer.max_readahead),
+        transport: options.transport,
+    }
+}
+
+fn put_terms(connection: &Connection, options: &Options, to: &mut Put) {
+    let bits = connection.capabilities.bits();
+    let pages = connection.max_write / PAGE as u32;
+    to.u32(VERSION);
+    to.u32(MINOR);
+    to.u32(connection.max_readahead);
+    to.u32(bits as u32);
+    to.u16(options.max_background);
+    to.u16(options.congestion_threshold);
+    to.u32(connection.max_write);
+    to.u32(options.time_grain_ns);
+    to.u16(u16::try_from(pages).expect("256 pages at most"));
+    to.u16(0);
+    to.u32((bits >> 32) as u32);
+    // Backing files may themselves lie on one file system that has backing files.
+    to.u32(u32::from(connection.capabilities.contains(Capabilities::PASSTHROUGH)));
+    to.u16(options.request_timeout_s);
+    to.zeros(11 * 2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(capabilities: Capabilities) -> Offer {
+        let capabilities = capabilities | Capabilities::INIT_EXT;
+        Offer { major: 7, minor: 45, max_readahead: 131_072, capabilities }
+    }
+
+    #[test]
+    fn what_both_want_is_agreed() {
+        let options = Options {
+            capabilities: Capabilities::POSIX_ACL | Capabilities::PASSTHROUGH,
+            ..Options::default()
+        };
+        let connection =
+            agree(&offer(Capabilities::PASSTHROUGH | Capabilities::MAX_PAGES), &options);
+        assert_eq!(connection.capabilities, Capabilities::PASSTHROUGH | Capabilities::INIT_EXT);
+        assert_eq!(connection.max_readahead, 131_072);
+        assert_eq!(connection.transport, Transport::Device);
+    }
+
+    #[test]
+    fn the_largest_write_is_whole_pages_within_what_is_agreed() {
+        let large = offer(Capabilities::MAX_PAGES);
+        let write = |max_write, offer: &Offer| {
+            agree(offer, &Options { max_write, ..Options::default() }).max_write
+        };
+        assert_eq!(write(1 << 20, &large), 1 << 20);
+        assert_eq!(write(1 << 30, &large), 1 << 20);
+        assert_eq!(write(10_000, &large), 8192);
+        assert_eq!(write(0, &large), 4096);
+        assert_eq!(write(1 << 20, &offer(Capabilities::NONE)), 128 << 10);
+    }
+
+    #[test]
+    fn terms_have_the_length_that_the_kernel_expects() {
+        let options = Options { request_timeout_s: 9, ..Options::default() };
+        let connection =
+            agree(&offer(Capabilities::DEFAULT | Capabilities::REQUEST_TIMEOUT), &options);
+        let mut put = Put::new();
+        put_terms(&connection, &options, &mut put);
+        let terms = put.as_slice();
+        assert_eq!(terms.len(), 64);
+        assert_eq!((terms[0], terms[28], terms[29], terms[40]), (7, 0, 1, 9));
+    }
+}

@@ -1,0 +1,246 @@
+//! The answer that a request waits for.
+//!
+//! ```text
+//!   receiving thread ─► FileSystem method ─► Reply ─┬─ ok, error, bytes, … ─► kernel
+//!                                                   ├─ moved away: later, from any thread
+//!                                                   └─ dropped: EIO
+//! ```
+//!
+//! A reply is used exactly once: its methods take it. What it needs of the request (its id,
+//! how much room the caller has) it carries along, so it can outlive the call.
+
+use std::io::IoSlice;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::{Errno, pread};
+
+use crate::answer::Answer;
+use crate::device::Device;
+use crate::fields::Put;
+use crate::inflight::InFlight;
+use crate::listing::{Listing, ListingPlus};
+use crate::request::RequestId;
+
+/// The one answer to a request, of kind `T`. Dropping it answers `EIO`.
+#[derive(Debug)]
+#[must_use = "a reply that is dropped answers EIO"]
+pub struct Reply<T> {
+    ticket: Ticket,
+    kind: PhantomData<fn(T)>,
+}
+
+/// The kind of answers that are bytes of a file, or a link's target.
+#[derive(Debug)]
+pub enum Data {}
+
+/// The kind of answers that are values or names of extended attributes.
+#[derive(Debug)]
+pub enum Xattr {}
+
+/// The kind of answers that are names of a directory.
+#[derive(Debug)]
+pub enum Entries {}
+
+/// The kind of answers that are names of a directory, each with its inode.
+#[derive(Debug)]
+pub enum EntriesPlus {}
+
+impl<T> Reply<T> {
+    pub(crate) fn new(ticket: Ticket) -> Reply<T> {
+        Reply { ticket, kind: PhantomData }
+    }
+
+    /// The request that waits.
+    pub fn id(&self) -> RequestId {
+        self.ticket.id
+    }
+
+    /// It failed.
+    pub fn error(self, error: Errno) {
+        self.ticket.send(Err(error), &[]);
+    }
+}
+
+impl<T: Answer> Reply<T> {
+    /// It succeeded.
+    pub fn ok(self, answer: &T) {
+        let mut put = Put::new();
+        answer.put(&mut put);
+        self.ticket.send(Ok(()), &[IoSlice::new(put.as_slice())]);
+    }
+
+    /// One or the other.
+    pub fn send(self, result: Result<T, Errno>) {
+        match result {
+            Ok(answer) => self.ok(&answer),
+            Err(error) => self.error(error),
+        }
+    }
+}
+
+impl Reply<Data> {
+    /// Bytes that may be sent; more are cut off.
+    pub fn room(&self) -> usize {
+        self.ticket.room as usize
+    }
+
+    /// These bytes.
+    pub fn bytes(self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.room())];
+        self.ticket.send(Ok(()), &[IoSlice::new(bytes)]);
+    }
+
+    /// These bytes, one piece after the other, as many as there is room for.
+    pub fn pieces(self, pieces: &[&[u8]]) {
+        let mut room = self.room();
+        let fitting = pieces.iter().map(|piece| {
+            let piece = &piece[..piece.len().min(room)];
+            room -= piece.len();
+            IoSlice::new(piece)
+        });
+        let fitting: Vec<_> = fitting.collect();
+        self.ticket.send(Ok(()), &fitting);
+    }
+
+    /// What `write` puts into the memory that it is given, which is as large as the room; it
+    /// says how many bytes from its beginning are sent. The memory holds any bytes before.
+    pub fn fill(self, write: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+        self.ticket.fill(write);
+    }
+
+    /// As much of the file, from `offset` on, as there is room for.
+    pub fn file(self, file: BorrowedFd<'_>, offset: u64) {
+        self.fill(|buffer| read_to(file, offset, buffer));
+    }
+}
+
+/// Reads until the buffer is full or the file ends; a signal does not shorten it.
+fn read_to(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match pread(file, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+impl Reply<Xattr> {
+    /// Bytes that the caller has room for; 0 if it only asks for the length.
+    pub fn room(&self) -> usize {
+        self.ticket.room as usize
+    }
+
+    /// This value, or these names: its length if only that was asked for, `ERANGE` if there is
+    /// not enough room.
+    pub fn value(self, value: &[u8]) {
+        match self.ticket.room as usize {
+            0 => {
+                let mut put = Put::new();
+                put.u64(value.len() as u64);
+                self.ticket.send(Ok(()), &[IoSlice::new(put.as_slice())]);
+            }
+            room if value.len() > room => self.error(Errno::RANGE),
+            _ => self.ticket.send(Ok(()), &[IoSlice::new(value)]),
+        }
+    }
+}
+
+impl Reply<Entries> {
+    /// What `list` adds.
+    pub fn list(self, list: impl FnOnce(&mut Listing<'_>) -> Result<(), Errno>) {
+        self.ticket.fill(|buffer| {
+            let mut listing = Listing::new(buffer);
+            list(&mut listing)?;
+            Ok(listing.len())
+        });
+    }
+}
+
+impl Reply<EntriesPlus> {
+    /// What `list` adds.
+    pub fn list(self, list: impl FnOnce(&mut ListingPlus<'_>) -> Result<(), Errno>) {
+        self.ticket.fill(|buffer| {
+            let mut listing = ListingPlus::new(buffer);
+            list(&mut listing)?;
+            Ok(listing.len())
+        });
+    }
+}
+
+/// The right and the duty to answer one request.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    id: RequestId,
+    /// Bytes that the caller has room for, where that varies.
+    room: u32,
+    /// None once it is answered.
+    way: Option<Way>,
+    inflight: Arc<InFlight>,
+}
+
+/// How an answer gets to the kernel.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// By a write to the descriptor that the request was read from.
+    Device(Arc<Device>),
+}
+
+impl Ticket {
+    pub(crate) fn new(id: RequestId, way: Way, inflight: Arc<InFlight>) -> Ticket {
+        Ticket { id, room: 0, way: Some(way), inflight }
+    }
+
+    /// The same, for a caller who has room for this many bytes.
+    pub(crate) fn with_room(self, room: u32) -> Ticket {
+        let mut ticket = self;
+        ticket.room = room;
+        ticket
+    }
+
+    /// Answers with the parts, or with an error.
+    pub(crate) fn send(mut self, result: Result<(), Errno>, parts: &[IoSlice<'_>]) {
+        self.answer(result, parts);
+    }
+
+    fn answer(&mut self, result: Result<(), Errno>, parts: &[IoSlice<'_>]) {
+        let Some(way) = self.way.take() else { return };
+        match (way, result) {
+            (Way::Device(device), Ok(())) => device.answer(self.id, parts),
+            (Way::Device(device), Err(error)) => device.answer_error(self.id, error),
+        }
+        self.inflight.finish(self.id);
+    }
+
+    /// Answers with what `write` puts into memory that the answer can be sent from.
+    fn fill(mut self, write: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
+        let room = self.room as usize;
+        // `self` stays whole while `write` runs: if that panics, dropping it answers.
+        let Some(way) = &self.way else { return };
+        let filled = match way {
+            Way::Device(device) => device.clone().fill(self.id, room, write),
+        };
+        match filled {
+            Ok(()) => {
+                self.way = None;
+                self.inflight.finish(self.id);
+            }
+            Err(error) => self.answer(Err(error), &[]),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.way.is_some() {
+            tracing::error!(id = self.id.0, "a request was dropped without an answer");
+            self.answer(Err(Errno::IO), &[]);
+        }
+    }
+}
