@@ -1,0 +1,66 @@
+//! Shows a directory at another place, until that is unmounted.
+//!
+//!   cargo run --release -p sluice-fuse --example mirror -- DIRECTORY MOUNTPOINT [WORD…]
+//!
+//! Words: `device` (transport), `direct` (past the page cache), `cached` (names, attributes and
+//! data are believed for ever), `threads=N`. Prints `mounted` and how, when it can be used.
+
+mod filesystem;
+mod inodes;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fuse::{Capabilities, MountFlags, OpenFlags, Options, Session, Transport};
+
+fn main() -> Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [directory, mount_point, words @ ..] = arguments.as_slice() else {
+        bail!("usage: mirror DIRECTORY MOUNTPOINT [device] [direct|cached] [threads=N]");
+    };
+    let (mut options, mut cached, mut open_flags) = (options(), Duration::ZERO, OpenFlags::NONE);
+    for word in words {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("device", "") => options.transport = Transport::Device,
+            ("direct", "") => open_flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+            ("cached", "") => {
+                (cached, open_flags) = (Duration::from_secs(86_400), OpenFlags::KEEP_CACHE);
+            }
+            ("threads", number) => options.threads = number.parse().context(word.clone())?,
+            _ => bail!("no such word: {word}"),
+        }
+    }
+    raise_open_files()?;
+    let mirror = filesystem::Mirror::new(Path::new(directory), cached, open_flags)
+        .with_context(|| directory.clone())?;
+    let mut session = Session::mount(Path::new(mount_point), mirror, &options)?;
+    let connection = session.connection();
+    println!("mounted {:?} {:?}", connection.transport, connection.capabilities);
+    session.join();
+    Ok(())
+}
+
+/// What a directory of this machine can do, and users expect of it.
+fn options() -> Options {
+    Options {
+        source: "mirror".to_string(),
+        flags: MountFlags::empty(),
+        capabilities: Capabilities::DEFAULT
+            | Capabilities::READDIRPLUS
+            | Capabilities::READDIRPLUS_AUTO
+            | Capabilities::HANDLE_KILLPRIV_V2
+            | Capabilities::DIRECT_IO_ALLOW_MMAP
+            | Capabilities::CACHE_SYMLINKS,
+        ..Options::default()
+    }
+}
+
+/// Each inode that the kernel knows holds a descriptor.
+fn raise_open_files() -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit).context("raising the limit of open files")
+}
