@@ -37,6 +37,10 @@ pub(crate) struct Connection {
     pub(crate) closed: AtomicBool,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
+    /// Blocking locks that wait: each holds a tag.
+    pub(crate) lock_waiters: Arc<AtomicUsize>,
+    /// Owners that it was the first to lock a file for: each holds a descriptor.
+    pub(crate) lock_owners: Arc<AtomicUsize>,
 }
 
 /// Who is at the other end.
@@ -133,6 +137,8 @@ impl Connection {
             closed: AtomicBool::new(false),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            lock_waiters: Arc::default(),
+            lock_owners: Arc::default(),
         }
     }
 

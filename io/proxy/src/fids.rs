@@ -13,7 +13,7 @@ use sched::SubjectId;
 
 use crate::credentials::Credentials;
 use crate::export::{Export, Node};
-use crate::locks::Owner;
+use crate::locks::FidLocks;
 use crate::record::LastAccess;
 use crate::writes::WriteFile;
 
@@ -39,8 +39,8 @@ pub(crate) struct Entry {
 pub(crate) enum Role {
     /// Walked to, not opened.
     Path,
-    /// An open file; `owners` are those whose locks were taken through it.
-    File { flags: OFlags, writing: WriteFile, owners: Mutex<Vec<Owner>>, last: LastAccess },
+    /// An open file.
+    File { flags: OFlags, writing: WriteFile, locks: Arc<FidLocks>, last: LastAccess },
     /// An open directory. The lock keeps two reads from moving one cursor.
     Dir(Mutex<()>),
     /// The value of an extended attribute, or the list of their names, as it was at the walk.

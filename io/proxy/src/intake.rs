@@ -7,8 +7,8 @@
 //! the export's target.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use model::{Amount, Kind, Lane};
 use ninep::{DecodeError, LockKind, Reply, Request, Tag};
@@ -29,13 +29,13 @@ pub(crate) struct Arrivals {
     pub(crate) handed: usize,
     /// Tattach, by its frame.
     pub(crate) attaches: Vec<(ReplyTo, crate::buffers::Frame)>,
-    /// To be dropped where it may take its time.
+    /// To leave where that may take its time.
     pub(crate) leaving: Vec<Leaving>,
 }
 
-/// Files that nobody refers to any more. Dropping it closes them, which waits for
-/// the backend where the last use of a removed file ends or a close writes back:
-/// never while holding a lock.
+/// Files that nobody refers to any more, for [`Server::leave`]: giving back their locks
+/// asks the backend, and closing them waits for it where the last use of a removed file
+/// ends or a close writes back. So never while holding a lock.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Leaving {
@@ -206,8 +206,8 @@ impl Server {
         Ok(leaving)
     }
 
-    /// Forgets a session: queued requests are cancelled, running ones go unanswered,
-    /// locks are given back; its files are closed by dropping what is returned.
+    /// Forgets a session: queued requests are cancelled, running ones and locks that
+    /// wait go unanswered. What it had open is to [leave](Server::leave).
     pub(crate) fn end_session(&self, connection: &Connection, session: &mut Session) -> Leaving {
         let mut leaving = Leaving::default();
         for (_, request) in session.tags.drain() {
@@ -218,10 +218,7 @@ impl Server {
         session.bytes = 0;
         session.flushes.clear();
         self.locks.cancel_all(connection);
-        for (_, fid) in session.fids.drain() {
-            self.give_back_locks(&fid);
-            leaving.fids.push(fid);
-        }
+        leaving.fids.extend(session.fids.drain().map(|(_, fid)| fid));
         // Who never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
             let received = connection.received.load(Ordering::Relaxed);
@@ -230,12 +227,10 @@ impl Server {
         leaving
     }
 
-    /// Gives back the locks taken through a fid, as closing it does.
-    pub(crate) fn give_back_locks(&self, fid: &Fid) {
-        if let Role::File { owners, .. } = &fid.role {
-            let owners = std::mem::take(&mut *owners.lock().expect("not poisoned"));
-            owners.iter().for_each(|owner| self.locks.release(owner));
-        }
+    /// Gives back the locks of a session that is over, and closes its files. It may take
+    /// its time; who gets a lock by it is answered through `outbox`.
+    pub(crate) fn leave(&self, leaving: Leaving, outbox: &Mutex<Outbox>) {
+        leaving.fids.iter().for_each(|fid| self.give_back_locks(fid, outbox));
     }
 
     /// Tflush: a request that still waits is gone at once; one that is being

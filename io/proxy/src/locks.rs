@@ -6,25 +6,37 @@
 //! the file system has them, of other nodes. A mirror of the ranges answers
 //! getlock with the owner's name, which the kernel does not know.
 //!
-//! A blocking lock that must wait becomes a [`Waiter`]: no thread and no slot is
-//! held; it is tried again when a lock is given back here, and now and then
-//! because a local program may have given one back.
+//! A blocking lock that must wait is put aside (`waiting`) and tried again when a lock
+//! is given back here, and now and then because a local program may have given one back.
+//!
+//! Any call to the backend may hang. It is made under the lock of its own file at most,
+//! and opening under none: who asks about another file, cancels a wait or ends a session
+//! never waits for it. Order: a file's lock, then a session's, then one of the tables'.
+
+mod ranges;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use ninep::{LockKind, Tag};
+use ninep::{LockKind, LockStatus, Tag};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use self::ranges::Ranges;
+use self::waiting::{Place, Waiting};
 use crate::connection::{Connection, ReplyTo};
 use crate::credentials::{self, Credentials};
 use crate::export::Node;
-use crate::sys::{self, LockRange};
+use crate::sys;
 
+pub(crate) use self::ranges::Wanted;
+pub(crate) use self::waiting::{Answer, Outcome};
+
+/// A file, whatever its names: device and inode number.
 type FileId = (u64, u64);
 type OwnerName = (Box<[u8]>, u32);
 
@@ -35,256 +47,312 @@ pub(crate) struct Owner {
     name: OwnerName,
 }
 
-/// A lock as the protocol says it: `len` 0 is "to the end of the file".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    pub(crate) kind: LockKind,
-    pub(crate) start: u64,
-    pub(crate) len: u64,
-}
-
-/// What came of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
-    Granted,
-    Blocked,
-}
-
-/// A blocking Tlock whose reply is held.
-pub(crate) struct Waiter {
-    pub(crate) to: ReplyTo,
+/// One Tlock.
+pub(crate) struct Asked<'a> {
+    pub(crate) to: &'a ReplyTo,
+    pub(crate) node: &'a Node,
+    pub(crate) through: &'a Arc<FidLocks>,
     pub(crate) owner: Owner,
     pub(crate) wanted: Wanted,
+    /// Whether it is to wait where it is refused.
+    pub(crate) waits: bool,
+    /// How many locks of its connection may wait.
+    pub(crate) waiters_max: usize,
+    /// How many owners its connection may bring: each holds a descriptor.
+    pub(crate) owners_max: usize,
+}
+
+/// Whether locks were asked for through an open fid, and whether it still is open.
+#[derive(Debug, Default)]
+pub(crate) struct FidLocks(Mutex<Use>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Use {
+    #[default]
+    Never,
+    Used,
+    Closed,
 }
 
 /// All locks taken through this proxy.
 #[derive(Default)]
 pub(crate) struct Locks {
-    table: Mutex<Table>,
-    /// How many wait: looked at far more often than there are any.
-    waiting: AtomicUsize,
+    files: Mutex<BTreeMap<FileId, Arc<File>>>,
+    waiting: Waiting,
 }
 
-#[derive(Default)]
-struct Table {
-    files: BTreeMap<FileId, BTreeMap<OwnerName, Held>>,
-    waiting: Vec<Waiter>,
-}
+/// Its lock is held over calls to the backend.
+type File = Mutex<Owners>;
+type Owners = BTreeMap<OwnerName, Held>;
 
 /// What one owner holds on one file.
 struct Held {
     file: OwnedFd,
-    ranges: Vec<Wanted>,
+    ranges: Ranges,
+    /// The fids that it was taken through.
+    through: Vec<Arc<FidLocks>>,
+    /// How many locks of this owner wait.
+    waiters: Arc<AtomicUsize>,
+    _place: Place,
 }
+
+/// Ranges that one owner may hold on one file. Each takes memory here and in the
+/// kernel, which looks through all of a file's for every lock.
+const RANGES_MAX: usize = 4096;
+/// The longest name of a client. Linux's node names have at most 64 bytes.
+const CLIENT_ID_MAX: usize = 255;
+/// Getlock's answer: a lock, and whose, where it is one of ours.
+type Found = Option<(Wanted, Option<OwnerName>)>;
 
 impl Owner {
-    pub(crate) fn new(node: &Node, client: &[u8], proc_id: u32) -> Owner {
-        Owner { file: (node.dev, node.ino), name: (client.into(), proc_id) }
+    pub(crate) fn new(node: &Node, client: &[u8], proc_id: u32) -> io::Result<Owner> {
+        if client.len() > CLIENT_ID_MAX {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(Owner { file: file_id(node), name: (client.into(), proc_id) })
     }
 }
 
-fn kernel_kind(kind: LockKind) -> i16 {
-    let kind = match kind {
-        LockKind::Read => libc::F_RDLCK,
-        LockKind::Write => libc::F_WRLCK,
-        LockKind::Unlock => libc::F_UNLCK,
-    };
-    kind as i16
-}
-
-impl Wanted {
-    fn end(&self) -> u64 {
-        if self.len == 0 { u64::MAX } else { self.start.saturating_add(self.len) }
+impl FidLocks {
+    /// `false` if the fid was closed: what came later would never be given back.
+    fn begin(&self) -> bool {
+        let mut now = self.0.lock().expect("not poisoned");
+        if *now == Use::Never {
+            *now = Use::Used;
+        }
+        *now != Use::Closed
     }
 
-    fn overlaps(&self, other: &Wanted) -> bool {
-        self.start < other.end() && other.start < self.end()
-    }
-
-    fn conflicts(&self, held: &Wanted) -> bool {
-        self.overlaps(held) && (self.kind == LockKind::Write || held.kind == LockKind::Write)
-    }
-
-    fn to_kernel(self) -> LockRange {
-        LockRange { kind: kernel_kind(self.kind), start: self.start, len: self.len }
-    }
-
-    fn between(kind: LockKind, start: u64, end: u64) -> Wanted {
-        Wanted { kind, start, len: if end == u64::MAX { 0 } else { end - start } }
+    /// Whether there may be something to give back.
+    fn close(&self) -> bool {
+        let mut now = self.0.lock().expect("not poisoned");
+        std::mem::replace(&mut *now, Use::Closed) == Use::Used
     }
 }
 
 impl Locks {
-    /// Tries once to take, change or give back a lock. Where it is refused, `waiter`
-    /// (if any) waits for it: its reply comes from [`Locks::retry`].
-    pub(crate) fn set(
-        &self,
-        node: &Node,
-        owner: &Owner,
-        wanted: Wanted,
-        waiter: Option<Waiter>,
-    ) -> io::Result<Grant> {
-        let mut table = self.table.lock().expect("not poisoned");
-        let owners = table.files.entry(owner.file).or_default();
-        if !owners.contains_key(&owner.name) {
-            if wanted.kind == LockKind::Unlock {
-                table.forget_if_empty(owner);
-                return Ok(Grant::Granted);
+    /// Takes, changes or gives back a lock. `None`: it waits, and its reply comes from
+    /// [`Locks::retry`].
+    pub(crate) fn set(&self, asked: &Asked<'_>) -> io::Result<Option<Outcome>> {
+        let mut fresh = None;
+        loop {
+            let tried =
+                self.with_file(asked.owner.file, |owners| self.attempt(owners, asked, &mut fresh));
+            if let Attempt::Ended(outcome) = tried? {
+                return Ok(outcome);
             }
-            let held = Held { file: open_for_locks(node)?, ranges: Vec::new() };
-            owners.insert(owner.name.clone(), held);
+            // Opening may hang where nothing else does: no lock is held meanwhile.
+            let place = Place::take(&asked.to.connection.lock_owners, asked.owners_max);
+            fresh = Some(Held::new(place.ok_or(Errno::NOLCK)?, open_for_locks(asked.node)?));
         }
-        let result = table.attempt(owner, wanted);
-        if let (Ok(Grant::Blocked), Some(waiter)) = (&result, waiter) {
-            table.waiting.push(waiter);
-            self.count(&table);
-        }
-        table.forget_if_empty(owner);
-        result
     }
 
     /// The first lock of another owner that would refuse `wanted`, with its owner
-    /// where it is one of ours.
-    pub(crate) fn test(
+    /// where it is one of ours. `node` is open for reading or writing.
+    pub(crate) fn test(&self, node: &Node, owner: &Owner, wanted: Wanted) -> io::Result<Found> {
+        self.with_file(owner.file, |owners| {
+            for (name, held) in owners.iter().filter(|(name, _)| **name != owner.name) {
+                if let Some(range) = held.ranges.conflict(&wanted) {
+                    return Ok(Some((range, Some(name.clone()))));
+                }
+            }
+            // Its own locks are in nobody's way; the fid's description never holds any.
+            let own = owners.get(&owner.name).map_or(&node.fd, |held| &held.file);
+            let found = sys::ofd_test(own.as_fd(), wanted.to_kernel())?;
+            Ok(found.map(|range| (Wanted::from_kernel(range), None)))
+        })
+    }
+
+    /// Gives up waiting: `true` if such a waiter was there. Waits for no backend.
+    pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> bool {
+        self.waiting.cancel(connection, tag)
+    }
+
+    /// Gives up all waiting of a connection that is gone or begins anew, likewise.
+    pub(crate) fn cancel_all(&self, connection: &Connection) {
+        self.waiting.cancel_all(connection);
+    }
+
+    /// A fid is closed: gives back all that those owners hold on the file who locked it
+    /// through this fid, and answers those who wait through it. Returns whether there
+    /// was anything.
+    pub(crate) fn give_back(
         &self,
         node: &Node,
-        owner: &Owner,
-        wanted: Wanted,
-    ) -> io::Result<Option<(Wanted, Option<OwnerName>)>> {
-        let table = self.table.lock().expect("not poisoned");
-        let owners = table.files.get(&owner.file);
-        for (name, held) in owners.into_iter().flatten() {
-            let conflict = held.ranges.iter().find(|range| wanted.conflicts(range));
-            if let (true, Some(range)) = (*name != owner.name, conflict) {
-                return Ok(Some((*range, Some(name.clone()))));
+        through: &Arc<FidLocks>,
+        answer: &mut dyn FnMut(Answer),
+    ) -> bool {
+        let used = through.close();
+        if used {
+            let file = file_id(node);
+            self.with_file(file, |owners| {
+                for waiter in self.waiting.take_through(file, through) {
+                    answer(waiter.answer(Outcome::Failed(Errno::BADF)));
+                }
+                owners.values_mut().for_each(|held| held.give_back(through));
+            });
+        }
+        used
+    }
+
+    /// Tries those that wait for a file, oldest first, and answers who need not wait on.
+    pub(crate) fn retry(&self, node: &Node, answer: &mut dyn FnMut(Answer)) {
+        if self.any_waiting() {
+            let file = file_id(node);
+            self.with_file(file, |owners| self.try_waiters(file, owners, answer));
+        }
+    }
+
+    /// The same for every file, except those that somebody is busy with: a call there
+    /// may hang, and the others need not wait for that.
+    pub(crate) fn retry_all(&self, answer: &mut dyn FnMut(Answer)) {
+        for id in self.waiting.files() {
+            let Some(file) = self.files().get(&id).cloned() else { continue };
+            if let Ok(mut owners) = file.try_lock() {
+                self.try_waiters(id, &mut owners, answer);
+                forget_idle(&mut owners);
             }
-        }
-        let own = owners.and_then(|owners| owners.get(&owner.name));
-        let found = match own {
-            Some(held) => sys::ofd_test(held.file.as_fd(), wanted.to_kernel())?,
-            None => sys::ofd_test(open_for_locks(node)?.as_fd(), wanted.to_kernel())?,
-        };
-        Ok(found.map(|range| {
-            let read = range.kind == kernel_kind(LockKind::Read);
-            let kind = if read { LockKind::Read } else { LockKind::Write };
-            (Wanted { kind, start: range.start, len: range.len }, None)
-        }))
-    }
-
-    /// Gives up waiting: `true` if such a waiter was there.
-    pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> bool {
-        let mut table = self.table.lock().expect("not poisoned");
-        let is = |w: &Waiter| std::ptr::eq(&*w.to.connection, connection) && w.to.tag == tag;
-        match table.waiting.iter().position(is) {
-            Some(at) => drop(table.waiting.remove(at)),
-            None => return false,
-        }
-        self.count(&table);
-        true
-    }
-
-    /// Gives up all waiting of a connection that is gone or begins anew.
-    pub(crate) fn cancel_all(&self, connection: &Connection) {
-        let mut table = self.table.lock().expect("not poisoned");
-        table.waiting.retain(|w| !std::ptr::eq(&*w.to.connection, connection));
-        self.count(&table);
-    }
-
-    /// Gives back all that an owner holds on a file, as closing it does.
-    pub(crate) fn release(&self, owner: &Owner) {
-        let mut table = self.table.lock().expect("not poisoned");
-        if let Some(owners) = table.files.get_mut(&owner.file) {
-            // Closing the open file description releases its locks.
-            owners.remove(&owner.name);
-            if owners.is_empty() {
-                table.files.remove(&owner.file);
-            }
+            self.put_back(id, file);
         }
     }
 
-    /// Tries those that wait, oldest first; returns whose reply is due now.
-    pub(crate) fn retry(&self) -> Vec<(Waiter, io::Result<()>)> {
-        let mut table = self.table.lock().expect("not poisoned");
-        let mut due = Vec::new();
-        let mut at = 0;
-        while at < table.waiting.len() {
-            let (owner, wanted) = (table.waiting[at].owner.clone(), table.waiting[at].wanted);
-            match table.attempt(&owner, wanted) {
-                Ok(Grant::Blocked) => at += 1,
-                Ok(Grant::Granted) => due.push((table.waiting.remove(at), Ok(()))),
-                Err(error) => due.push((table.waiting.remove(at), Err(error))),
-            }
-        }
-        self.count(&table);
-        due
-    }
-
-    /// Gives up all waiting; returns who waited.
-    pub(crate) fn take_waiting(&self) -> Vec<Waiter> {
-        self.waiting.store(0, Ordering::Relaxed);
-        std::mem::take(&mut self.table.lock().expect("not poisoned").waiting)
+    /// Ends all waiting, for good; returns what they are told.
+    pub(crate) fn end_waiting(&self) -> Vec<Answer> {
+        self.waiting.end()
     }
 
     /// Whether anybody waits.
     pub(crate) fn any_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.waiting.any()
     }
 
-    fn count(&self, table: &Table) {
-        self.waiting.store(table.waiting.len(), Ordering::Relaxed);
+    fn attempt(
+        &self,
+        owners: &mut Owners,
+        asked: &Asked<'_>,
+        fresh: &mut Option<Held>,
+    ) -> io::Result<Attempt> {
+        let unlock = asked.wanted.kind == LockKind::Unlock;
+        if !unlock && !asked.through.begin() {
+            return Err(Errno::BADF.into());
+        }
+        let name = &asked.owner.name;
+        if !owners.contains_key(name)
+            && let Some(held) = fresh.take()
+        {
+            owners.insert(name.clone(), held);
+        }
+        let Some(held) = owners.get_mut(name) else {
+            let nothing_held = Attempt::Ended(Some(Outcome::Status(LockStatus::Success)));
+            return Ok(if unlock { nothing_held } else { Attempt::NotOpen });
+        };
+        Ok(Attempt::Ended(match held.set(asked.wanted, asked.through)? {
+            LockStatus::Blocked if asked.waits => {
+                self.waiting.begin(asked, &held.waiters).map(|answer| answer.outcome)
+            }
+            status => Some(Outcome::Status(status)),
+        }))
+    }
+
+    fn try_waiters(&self, file: FileId, owners: &mut Owners, answer: &mut dyn FnMut(Answer)) {
+        let mut tried = None;
+        while let Some((number, waiter)) = self.waiting.take_after(file, tried) {
+            tried = Some(number);
+            let held = owners.get_mut(&waiter.name).expect("an owner who waits is not forgotten");
+            match held.set(waiter.wanted, &waiter.through) {
+                Ok(LockStatus::Blocked) => {
+                    self.waiting.park(waiter).into_iter().for_each(&mut *answer)
+                }
+                Ok(status) => answer(waiter.answer(Outcome::Status(status))),
+                Err(errno) => answer(waiter.answer(Outcome::Failed(errno))),
+            }
+        }
+    }
+
+    /// Does something with the owners of a file while nobody else does.
+    fn with_file<R>(&self, id: FileId, body: impl FnOnce(&mut Owners) -> R) -> R {
+        let file = self.files().entry(id).or_default().clone();
+        let mut owners = file.lock().expect("not poisoned");
+        let result = body(&mut owners);
+        forget_idle(&mut owners);
+        drop(owners);
+        self.put_back(id, file);
+        result
+    }
+
+    /// Forgets a file that nobody has a lock on or is busy with.
+    fn put_back(&self, id: FileId, file: Arc<File>) {
+        let mut files = self.files();
+        let unused = file.try_lock().is_ok_and(|owners| owners.is_empty());
+        drop(file);
+        // Who is busy with it has got it from this table.
+        if unused && files.get(&id).is_some_and(|file| Arc::strong_count(file) == 1) {
+            files.remove(&id);
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, BTreeMap<FileId, Arc<File>>> {
+        self.files.lock().expect("not poisoned")
     }
 }
 
-impl Table {
-    fn attempt(&mut self, owner: &Owner, wanted: Wanted) -> io::Result<Grant> {
-        let held = self.files.get_mut(&owner.file).and_then(|owners| owners.get_mut(&owner.name));
-        // The owner's fid was clunked while it waited.
-        let held = held.ok_or(Errno::BADF)?;
-        match sys::ofd_lock(held.file.as_fd(), wanted.to_kernel()) {
-            Ok(()) => {}
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EACCES) => return Ok(Grant::Blocked),
-                _ => return Err(error),
-            },
-        }
-        held.note(wanted);
-        Ok(Grant::Granted)
-    }
-
-    /// Closes the description of an owner who holds nothing and waits for nothing.
-    fn forget_if_empty(&mut self, owner: &Owner) {
-        let Some(owners) = self.files.get_mut(&owner.file) else { return };
-        let waits = self.waiting.iter().any(|w| w.owner == *owner);
-        if owners.get(&owner.name).is_some_and(|held| held.ranges.is_empty()) && !waits {
-            owners.remove(&owner.name);
-        }
-        if owners.is_empty() {
-            self.files.remove(&owner.file);
-        }
-    }
+/// How far an attempt got.
+enum Attempt {
+    /// The owner has no description of the file yet.
+    NotOpen,
+    /// `None`: it waits.
+    Ended(Option<Outcome>),
 }
 
 impl Held {
-    /// Mirrors what the kernel just did: the new range replaces what it covers.
-    fn note(&mut self, new: Wanted) {
-        let mut ranges = Vec::with_capacity(self.ranges.len() + 2);
-        for old in self.ranges.drain(..) {
-            if !old.overlaps(&new) {
-                ranges.push(old);
-                continue;
-            }
-            if old.start < new.start {
-                ranges.push(Wanted::between(old.kind, old.start, new.start));
-            }
-            if old.end() > new.end() {
-                ranges.push(Wanted::between(old.kind, new.end(), old.end()));
-            }
-        }
-        if new.kind != LockKind::Unlock {
-            ranges.push(new);
-        }
-        self.ranges = ranges;
+    fn new(place: Place, file: OwnedFd) -> Held {
+        let (ranges, through, waiters) = (Ranges::default(), Vec::new(), Arc::default());
+        Held { file, ranges, through, waiters, _place: place }
     }
+
+    /// Asks the kernel once, and notes what it has done.
+    fn set(&mut self, wanted: Wanted, through: &Arc<FidLocks>) -> Result<LockStatus, Errno> {
+        let next = self.ranges.with(wanted);
+        if next.len() > RANGES_MAX.max(self.ranges.len()) {
+            return Err(Errno::NOLCK);
+        }
+        if let Err(error) = sys::ofd_lock(self.file.as_fd(), wanted.to_kernel()) {
+            return match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+                Errno::AGAIN | Errno::ACCESS => Ok(LockStatus::Blocked),
+                errno => Err(errno),
+            };
+        }
+        self.ranges = next;
+        if wanted.kind != LockKind::Unlock && !self.is_through(through) {
+            self.through.push(through.clone());
+        }
+        Ok(LockStatus::Success)
+    }
+
+    /// Gives back everything if it was taken through this fid.
+    fn give_back(&mut self, through: &Arc<FidLocks>) {
+        if self.is_through(through) {
+            let all = Wanted { kind: LockKind::Unlock, start: 0, len: 0 };
+            // Should it fail: the description is closed as soon as this owner waits for
+            // nothing more, and that gives back whatever it holds.
+            let _ = sys::ofd_lock(self.file.as_fd(), all.to_kernel());
+            self.ranges = Ranges::default();
+            self.through.clear();
+        }
+    }
+
+    fn is_through(&self, fid: &Arc<FidLocks>) -> bool {
+        self.through.iter().any(|through| Arc::ptr_eq(through, fid))
+    }
+}
+
+/// Closes the descriptions of owners who hold nothing and wait for nothing.
+fn forget_idle(owners: &mut Owners) {
+    owners.retain(|_, held| !held.ranges.is_empty() || held.waiters.load(Ordering::SeqCst) > 0);
+}
+
+fn file_id(node: &Node) -> FileId {
+    (node.dev, node.ino)
 }
 
 /// A description of the file for locks only, opened as the server itself, since the
@@ -296,60 +364,4 @@ fn open_for_locks(node: &Node) -> io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(kind: LockKind, start: u64, len: u64) -> Wanted {
-        Wanted { kind, start, len }
-    }
-
-    fn table_with_file(name: &str) -> (Locks, Node, Owner, Owner) {
-        let path = std::env::temp_dir().join(format!("sluice-{name}-{}", std::process::id()));
-        let file = std::fs::File::create(&path).unwrap();
-        let node = Node::new(file.into(), None).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        let (a, b) = (Owner::new(&node, b"one", 1), Owner::new(&node, b"two", 1));
-        (Locks::default(), node, a, b)
-    }
-
-    #[test]
-    fn owners_conflict_and_getlock_names_the_holder() {
-        let (locks, node, a, b) = table_with_file("owners");
-        let write = wanted(LockKind::Write, 10, 10);
-        assert_eq!(locks.set(&node, &a, write, None).unwrap(), Grant::Granted);
-        assert_eq!(
-            locks.set(&node, &b, wanted(LockKind::Read, 15, 1), None).unwrap(),
-            Grant::Blocked
-        );
-        let (found, name) = locks.test(&node, &b, wanted(LockKind::Read, 0, 0)).unwrap().unwrap();
-        assert_eq!((found, name.unwrap()), (write, (b"one".as_slice().into(), 1)));
-        assert_eq!(locks.test(&node, &a, wanted(LockKind::Write, 0, 0)).unwrap(), None);
-    }
-
-    #[test]
-    fn unlocking_the_middle_leaves_both_ends_locked() {
-        let (locks, node, a, b) = table_with_file("middle");
-        locks.set(&node, &a, wanted(LockKind::Write, 0, 0), None).unwrap();
-        locks.set(&node, &a, wanted(LockKind::Unlock, 10, 10), None).unwrap();
-        assert_eq!(
-            locks.set(&node, &b, wanted(LockKind::Write, 10, 10), None).unwrap(),
-            Grant::Granted
-        );
-        assert_eq!(
-            locks.set(&node, &b, wanted(LockKind::Write, 9, 1), None).unwrap(),
-            Grant::Blocked
-        );
-        let conflict = locks.test(&node, &b, wanted(LockKind::Write, 20, 0)).unwrap().unwrap();
-        assert_eq!(conflict.0, wanted(LockKind::Write, 20, 0));
-    }
-
-    #[test]
-    fn nothing_is_remembered_once_all_is_given_back() {
-        let (locks, node, a, b) = table_with_file("forget");
-        locks.set(&node, &a, wanted(LockKind::Write, 0, 5), None).unwrap();
-        locks.set(&node, &b, wanted(LockKind::Write, 0, 5), None).unwrap();
-        locks.set(&node, &a, wanted(LockKind::Unlock, 0, 0), None).unwrap();
-        locks.set(&node, &b, wanted(LockKind::Unlock, 0, 0), None).unwrap();
-        assert!(locks.table.lock().unwrap().files.is_empty());
-    }
-}
+mod tests;

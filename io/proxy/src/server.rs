@@ -19,7 +19,7 @@ use crate::credentials::{self, Users};
 use crate::crew::{self, Crew};
 use crate::export::Export;
 use crate::gate::{Clock, Target};
-use crate::intake::Arrivals;
+use crate::intake::{Arrivals, Leaving};
 use crate::listen::Listener;
 use crate::locks::Locks;
 use crate::outbox::Outbox;
@@ -235,7 +235,8 @@ impl Server {
         };
         self.see_out(began + patience);
         for connection in self.connections() {
-            self.close(&connection, &"the proxy ends");
+            let leaving = self.close(&connection, &"the proxy ends");
+            self.leave(leaving, &Mutex::default());
         }
         self.crew.stop();
         self.poke();
@@ -370,15 +371,21 @@ impl Server {
         (until < Time::MAX).then_some(Timespec { tv_sec: secs as i64, tv_nsec: nanos as i64 })
     }
 
+    /// Whether blocked locks are to be tried again now, by who asks.
+    pub(crate) fn lock_retry_is_due(&self) -> bool {
+        let now = self.clock.now();
+        let due =
+            self.locks.any_waiting() && now.as_nanos() >= self.lock_retry.load(Ordering::Relaxed);
+        if due {
+            self.lock_retry.store((now + LOCK_RETRY).as_nanos(), Ordering::Relaxed);
+        }
+        due
+    }
+
     /// The leader is awake: does what is due by the clock.
     pub(crate) fn after_poll(&self, outbox: &Mutex<Outbox>) {
         self.armed.store(0, Ordering::SeqCst);
         let now = self.clock.now();
-        let retry = now.as_nanos() >= self.lock_retry.load(Ordering::Relaxed);
-        if self.locks.any_waiting() && retry {
-            self.lock_retry.store((now + LOCK_RETRY).as_nanos(), Ordering::Relaxed);
-            self.retry_locks(outbox);
-        }
         if now.as_nanos() < self.housekeeping.load(Ordering::Relaxed) {
             return;
         }
@@ -389,7 +396,9 @@ impl Server {
             let late = !session.attached && session.detached.0.elapsed() > patience;
             drop(session);
             if late {
-                self.close(&connection, &format_args!("no attach within {patience:?}"));
+                let leaving =
+                    self.close(&connection, &format_args!("no attach within {patience:?}"));
+                self.leave(leaving, outbox);
             }
         }
     }
@@ -404,7 +413,8 @@ impl Server {
             let outlook = target.outlook();
             outlook.work || outlook.deadline.is_some_and(|d| d.as_nanos() < armed)
         };
-        if self.targets.read().expect("not poisoned").iter().any(due) {
+        let locks = self.locks.any_waiting() && self.lock_retry.load(Ordering::Relaxed) < armed;
+        if locks || self.targets.read().expect("not poisoned").iter().any(due) {
             self.poke();
         }
     }
@@ -520,46 +530,16 @@ impl Server {
         result
     }
 
-    /// Ends a connection and all it had under way. Closing its files may take its time.
-    pub(crate) fn close(&self, connection: &Arc<Connection>, why: &dyn fmt::Display) {
+    /// Ends a connection and all it had under way. What it had open is to leave.
+    pub(crate) fn close(&self, connection: &Arc<Connection>, why: &dyn fmt::Display) -> Leaving {
         if connection.closed.swap(true, Ordering::AcqRel) {
-            return;
+            return Leaving::default();
         }
         tracing::debug!(connection = connection.id, nid = %connection.peer.nid, "closed: {why}");
         let _ = epoll::delete(&self.poll, &connection.socket);
         self.connections.write().expect("not poisoned").remove(&connection.id);
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         let mut session = connection.session.lock().expect("not poisoned");
-        let leaving = self.end_session(connection, &mut session);
-        drop(session);
-        drop(leaving);
-    }
-
-    /// Tries blocked locks again and answers those that were granted.
-    pub(crate) fn retry_locks(&self, outbox: &Mutex<Outbox>) {
-        for (waiter, result) in self.locks.retry() {
-            let mut outbox = outbox.lock().expect("not poisoned");
-            let batch = outbox.batch(&waiter.to);
-            match result {
-                Ok(()) => {
-                    let status = ninep::LockStatus::Success;
-                    batch.reply(waiter.to.tag, &ninep::Reply::Lock { status });
-                }
-                Err(error) => batch.error(waiter.to.tag, &error),
-            }
-        }
-    }
-
-    /// The proxy ends: who waits for a lock is told that it is taken, and may ask another.
-    fn refuse_lock_waiters(&self) {
-        let outbox = Mutex::new(Outbox::default());
-        for waiter in self.locks.take_waiting() {
-            let status = ninep::LockStatus::Blocked;
-            let mut outbox = outbox.lock().expect("not poisoned");
-            outbox.batch(&waiter.to).reply(waiter.to.tag, &ninep::Reply::Lock { status });
-        }
-        while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
-            batch.connection.clone().send(&mut batch, &self.poll, self.bounds());
-        }
+        self.end_session(connection, &mut session)
     }
 }

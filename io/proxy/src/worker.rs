@@ -100,6 +100,11 @@ impl Worker {
         let into = rustix::buffer::spare_capacity(&mut self.events);
         let polled = epoll::wait(&self.server.poll, into, timeout.as_ref());
         self.server.after_poll(&self.outbox);
+        if self.server.lock_retry_is_due() {
+            let call = self.begin_call();
+            self.server.retry_locks(&self.outbox);
+            self.end_call(call);
+        }
         if polled.is_err() {
             return;
         }
@@ -141,7 +146,9 @@ impl Worker {
         }
         if !self.arrivals.leaving.is_empty() {
             let call = self.begin_call();
-            self.arrivals.leaving.clear();
+            for leaving in self.arrivals.leaving.drain(..) {
+                self.server.leave(leaving, &self.outbox);
+            }
             self.end_call(call);
         }
         for (to, frame) in std::mem::take(&mut self.arrivals.attaches) {
@@ -271,7 +278,8 @@ impl Worker {
     /// Ends a connection; closing its files may keep this thread, but nobody else.
     fn close(&mut self, connection: &Arc<Connection>, why: &dyn std::fmt::Display) {
         let call = self.begin_call();
-        self.server.close(connection, why);
+        let leaving = self.server.close(connection, why);
+        self.server.leave(leaving, &self.outbox);
         self.end_call(call);
     }
 

@@ -10,7 +10,7 @@ use ninep::open;
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOTAG, Reply, Request, Tag};
 
 use common::errno::*;
-use common::{Client, Proxy, Setup, names};
+use common::{Client, HangingOpens, Proxy, Setup, names};
 
 const ONE_A_SECOND: &str = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
 
@@ -131,6 +131,160 @@ fn a_blocking_lock_waits_for_a_program_of_the_server_too() {
     a.stat(1).unwrap();
     drop(local);
     assert_eq!(a.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+}
+
+#[test]
+fn part_of_a_lock_can_be_given_back_or_made_weaker_and_those_that_wait_for_it_get_it() {
+    let proxy = Proxy::plain("lockparts");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    a.make(1, "f");
+    b.open_name(1, "f", open::RDWR).unwrap();
+    let (read, write, unlock) = (LockKind::Read, LockKind::Write, LockKind::Unlock);
+    let granted = Ok(Reply::Lock { status: LockStatus::Success });
+    a.lock(1, write, (0, 0), ("a", 1)).unwrap();
+    let mut wait =
+        |kind, range, proc| b.send(&Client::lock_request(1, kind, range, ("b", proc), LOCK_BLOCK));
+    let (middle, shared, all) =
+        (wait(write, (10, 10), 1), wait(read, (50, 10), 2), wait(write, (0, 0), 3));
+    b.stat(0).unwrap();
+    a.lock(1, unlock, (10, 10), ("a", 1)).unwrap();
+    assert_eq!(b.wait(middle).reply(), granted);
+    a.lock(1, read, (40, 30), ("a", 1)).unwrap();
+    assert_eq!(b.wait(shared).reply(), granted);
+    // A reader who wants to write waits for the other readers.
+    let stronger = a.send(&Client::lock_request(1, write, (45, 10), ("a", 1), LOCK_BLOCK));
+    a.stat(0).unwrap();
+    b.lock(1, unlock, (0, 0), ("b", 2)).unwrap();
+    assert_eq!(a.wait(stronger).reply(), granted);
+    a.lock(1, unlock, (0, 0), ("a", 1)).unwrap();
+    assert!(!b.readable(50));
+    b.lock(1, unlock, (0, 0), ("b", 1)).unwrap();
+    assert_eq!(b.wait(all).reply(), granted);
+}
+
+#[test]
+fn a_fid_that_is_clunked_ends_its_own_waiting_and_no_other() {
+    let proxy = Proxy::plain("lockclunkwait");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    a.make(1, "f");
+    b.open_name(1, "f", open::RDWR).unwrap();
+    b.open_name(2, "f", open::RDWR).unwrap();
+    let write = LockKind::Write;
+    a.lock(1, write, (0, 10), ("a", 1)).unwrap();
+    b.lock(1, write, (20, 10), ("b", 1)).unwrap();
+    let mut wait = |fid| {
+        let tag = b.send(&Client::lock_request(fid, write, (0, 10), ("b", 1), LOCK_BLOCK));
+        b.stat(0).unwrap();
+        tag
+    };
+    // Both are of the process that closes one of its two descriptors.
+    let (ends, goes_on) = (wait(1), wait(2));
+    b.clunk(1).unwrap();
+    assert_eq!(b.wait(ends).reply(), Err(EBADF));
+    assert_eq!(a.lock(1, write, (20, 10), ("a", 1)), Ok(LockStatus::Success));
+    assert!(!b.readable(100));
+    a.clunk(1).unwrap();
+    assert_eq!(b.wait(goes_on).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+}
+
+#[test]
+fn a_client_that_is_gone_or_begins_anew_holds_nothing_and_waits_for_nothing() {
+    let proxy = Proxy::plain("lockgone");
+    let mut a = proxy.client();
+    a.make(1, "f");
+    let (write, all) = (LockKind::Write, (0, 0));
+    for gone in [true, false] {
+        let (mut b, mut c) = (proxy.client(), proxy.client());
+        a.lock(1, write, all, ("a", 1)).unwrap();
+        for client in [&mut b, &mut c] {
+            client.open_name(1, "f", open::RDWR).unwrap();
+        }
+        b.lock(1, LockKind::Unlock, all, ("b", 1)).unwrap();
+        b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+        b.stat(0).unwrap();
+        let waits = c.send(&Client::lock_request(1, write, all, ("c", 1), LOCK_BLOCK));
+        c.stat(0).unwrap();
+        let before = proxy.sockets();
+        let kept = if gone {
+            drop(b);
+            common::until("it is closed", || proxy.sockets() < before);
+            None
+        } else {
+            b.version(65_536);
+            Some(b)
+        };
+        // It came first, and is passed over.
+        a.lock(1, LockKind::Unlock, all, ("a", 1)).unwrap();
+        assert_eq!(c.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+        assert!(kept.is_none_or(|b| !b.readable(0)));
+        // Who waits for a holder that goes gets it then.
+        let waits = a.send(&Client::lock_request(1, write, all, ("a", 1), LOCK_BLOCK));
+        a.stat(0).unwrap();
+        if gone {
+            drop(c);
+        } else {
+            c.version(65_536);
+        }
+        assert_eq!(a.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+    }
+}
+
+/// The server opens a file once for each owner of a lock, and that may hang.
+#[test]
+fn an_open_that_hangs_holds_up_no_other_lock_and_can_be_flushed() {
+    let proxy = Proxy::plain("lockhang");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let (read, write, unlock) = (LockKind::Read, LockKind::Write, LockKind::Unlock);
+    let (granted, blocked) = (Ok(LockStatus::Success), Ok(LockStatus::Blocked));
+    let all = (0, 0);
+    for (fid, name) in [(1, "f"), (2, "g")] {
+        a.make(fid, name);
+        b.open_name(fid, name, open::RDWR).unwrap();
+        assert_eq!(a.lock(fid, write, all, ("a", 1)), granted);
+    }
+    let Some(mut opens) = HangingOpens::of(&proxy.data().join("f")) else { return };
+    let stuck = b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+    common::until("the open hangs", || opens.count() == 1);
+    // The other file's locks, and those who are known with this one.
+    assert_eq!(b.lock(2, write, all, ("b", 1)), blocked);
+    let waits = b.send(&Client::lock_request(2, write, all, ("b", 1), LOCK_BLOCK));
+    b.stat(0).unwrap();
+    assert_eq!(a.lock(2, unlock, all, ("a", 1)), granted);
+    assert_eq!(b.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+    assert_eq!(a.lock(1, read, (10, 10), ("a", 1)), granted);
+    let ask = Client::lock_request(2, write, all, ("a", 1), LOCK_BLOCK);
+    let waits = a.send(&ask);
+    a.stat(0).unwrap();
+    assert_eq!(a.call(&Request::Flush { oldtag: waits }).reply(), Ok(Reply::Flush));
+    // What hangs is being executed: its flush is answered when that is known.
+    let flush = b.send(&Request::Flush { oldtag: stuck });
+    b.stat(0).unwrap();
+    assert!(!b.readable(50));
+    assert_eq!(opens.count(), 1);
+    drop(opens);
+    // It would have to wait, so it is gone, and never answered.
+    assert_eq!(b.next().tag(), flush);
+    assert_eq!(a.lock(1, unlock, all, ("a", 1)), granted);
+    assert_eq!(a.lock(1, write, all, ("a", 2)), granted);
+    assert!(!b.readable(0));
+}
+
+#[test]
+fn a_lock_that_was_being_taken_when_its_client_went_is_not_kept() {
+    let proxy = Proxy::plain("lockleft");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    a.make(1, "f");
+    b.open_name(1, "f", open::RDWR).unwrap();
+    let Some(mut opens) = HangingOpens::of(&proxy.data().join("f")) else { return };
+    let before = proxy.sockets();
+    b.send(&Client::lock_request(1, LockKind::Write, (0, 0), ("b", 1), 0));
+    common::until("the open hangs", || opens.count() == 1);
+    // A shutdown, for a socket whose last use is in a call that hangs is not closed yet.
+    rustix::net::shutdown(b.fd(), rustix::net::Shutdown::Write).unwrap();
+    b.expect_closed();
+    drop(opens);
+    common::until("the call has ended", || proxy.sockets() < before);
+    assert_eq!(a.lock(1, LockKind::Write, (0, 0), ("a", 1)), Ok(LockStatus::Success));
 }
 
 // ---- flush ----

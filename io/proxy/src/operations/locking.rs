@@ -1,14 +1,18 @@
-//! Tlock and Tgetlock.
+//! Tlock and Tgetlock, and the replies of those locks that had to wait.
 
 use std::io;
+use std::sync::Mutex;
 
 use ninep::{LOCK_BLOCK, LOCK_RECLAIM, LockKind, LockStatus, Reply};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{Context, Ending};
-use crate::fids::Role;
-use crate::locks::{Grant, Owner, Waiter, Wanted};
+use crate::connection::ReplyTo;
+use crate::fids::{Fid, Role};
+use crate::locks::{Answer, Asked, Outcome, Owner, Wanted};
+use crate::outbox::Outbox;
+use crate::server::Server;
 
 /// A blocking request that must wait is not answered until the lock is granted.
 pub(super) fn lock(
@@ -18,13 +22,17 @@ pub(super) fn lock(
     flags: u32,
 ) -> Ending {
     match try_lock(cx, range, owner, flags) {
-        Ok(Some(status)) => {
+        Ok(Some(Outcome::Status(status))) => {
             let ending = cx.answer(Ok(Reply::Lock { status }));
-            if range.0 != LockKind::Write {
+            if range.0 != LockKind::Write && status == LockStatus::Success {
                 // Given back, or shared from now on: somebody may have waited for that.
-                cx.server.retry_locks(cx.outbox);
+                cx.server.retry_file(cx.fid(), cx.outbox);
             }
             ending
+        }
+        Ok(Some(outcome)) => {
+            answer_held(cx.outbox, Answer { to: cx.to().clone(), outcome });
+            Ending::Held
         }
         Ok(None) => Ending::Held,
         Err(error) => cx.answer(Err(error)),
@@ -36,9 +44,9 @@ fn try_lock(
     (kind, start, length): (LockKind, u64, u64),
     (client_id, proc_id): (&[u8], u32),
     flags: u32,
-) -> io::Result<Option<LockStatus>> {
+) -> io::Result<Option<Outcome>> {
     let fid = cx.fid();
-    let Role::File { flags: opened, owners, .. } = &fid.role else {
+    let Role::File { flags: opened, locks, .. } = &fid.role else {
         return Err(Errno::BADF.into());
     };
     let access = *opened & OFlags::RWMODE;
@@ -50,23 +58,16 @@ fn try_lock(
     if refused || flags & !(LOCK_BLOCK | LOCK_RECLAIM) != 0 {
         return Err(if refused { Errno::BADF } else { Errno::INVAL }.into());
     }
-    let owner = Owner::new(&fid.node, client_id, proc_id);
-    {
-        let mut owners = owners.lock().expect("not poisoned");
-        if kind != LockKind::Unlock && !owners.contains(&owner) {
-            owners.push(owner.clone());
-        }
-    }
-    let wanted = Wanted { kind, start, len: length };
-    let to = cx.to();
-    let waiter =
-        (flags & LOCK_BLOCK != 0).then(|| Waiter { to: to.clone(), owner: owner.clone(), wanted });
-    let waits = waiter.is_some();
-    match cx.server.locks.set(&fid.node, &owner, wanted, waiter)? {
-        Grant::Granted => Ok(Some(LockStatus::Success)),
-        Grant::Blocked if waits => Ok(None),
-        Grant::Blocked => Ok(Some(LockStatus::Blocked)),
-    }
+    cx.server.locks.set(&Asked {
+        to: cx.to(),
+        node: &fid.node,
+        through: locks,
+        owner: Owner::new(&fid.node, client_id, proc_id)?,
+        wanted: Wanted { kind, start, len: length },
+        waits: flags & LOCK_BLOCK != 0,
+        waiters_max: usize::MAX,
+        owners_max: cx.server.settings().fids_max as usize,
+    })
 }
 
 pub(super) fn getlock(
@@ -78,11 +79,11 @@ pub(super) fn getlock(
     if !matches!(fid.role, Role::File { .. }) {
         return cx.answer(Err(Errno::BADF.into()));
     }
-    let owner = Owner::new(&fid.node, client_id, proc_id);
     // v9fs asks with "unlock": what would stand in the way of a write lock is any lock.
     let asked = if kind == LockKind::Unlock { LockKind::Write } else { kind };
     let wanted = Wanted { kind: asked, start, len: length };
-    match cx.server.locks.test(&fid.node, &owner, wanted) {
+    let owner = Owner::new(&fid.node, client_id, proc_id);
+    match owner.and_then(|owner| cx.server.locks.test(&fid.node, &owner, wanted)) {
         Ok(None) => {
             let kind = LockKind::Unlock;
             cx.answer(Ok(Reply::Getlock { kind, start, length, proc_id, client_id }))
@@ -99,5 +100,51 @@ pub(super) fn getlock(
             }))
         }
         Err(error) => cx.answer(Err(error)),
+    }
+}
+
+impl Server {
+    /// Tries blocked locks again and answers those that need not wait on. A call on
+    /// behalf of one file may hang; what others are due is in the outbox by then, or
+    /// comes with the next try.
+    pub(crate) fn retry_locks(&self, outbox: &Mutex<Outbox>) {
+        self.locks.retry_all(&mut |answer| answer_held(outbox, answer));
+    }
+
+    fn retry_file(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
+        self.locks.retry(&fid.node, &mut |answer| answer_held(outbox, answer));
+    }
+
+    /// Gives back the locks taken through a fid, as closing it does, to those that wait.
+    pub(crate) fn give_back_locks(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
+        if let Role::File { locks, .. } = &fid.role
+            && self.locks.give_back(&fid.node, locks, &mut |answer| answer_held(outbox, answer))
+        {
+            self.retry_file(fid, outbox);
+        }
+    }
+
+    /// The proxy ends: who waits for a lock is told that it is taken, and may ask another.
+    pub(crate) fn refuse_lock_waiters(&self) {
+        let outbox = Mutex::new(Outbox::default());
+        self.locks.end_waiting().into_iter().for_each(|answer| answer_held(&outbox, answer));
+        while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
+            batch.connection.clone().send(&mut batch, &self.poll, self.bounds());
+        }
+    }
+}
+
+/// Answers a Tlock whose reply was held.
+fn answer_held(outbox: &Mutex<Outbox>, Answer { to, outcome }: Answer) {
+    let mut outbox = outbox.lock().expect("not poisoned");
+    match outcome {
+        Outcome::Status(status) => outbox.batch(&to).reply(to.tag, &Reply::Lock { status }),
+        Outcome::Failed(errno) => outbox.batch(&to).error(to.tag, &errno.into()),
+        Outcome::Flushed(flushes) => {
+            for tag in flushes {
+                let to = ReplyTo { tag, ..to.clone() };
+                outbox.batch(&to).reply(tag, &Reply::Flush);
+            }
+        }
     }
 }

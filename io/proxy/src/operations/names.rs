@@ -135,7 +135,7 @@ pub(super) fn unlinkat<'r>(cx: &Context<'_>, name: &[u8], flags: u32) -> io::Res
 /// Removes the file that a fid was walked to. The fid is gone whatever comes of it.
 pub(super) fn remove<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
     cx.take_fid(number);
-    cx.server.give_back_locks(cx.fid());
+    cx.server.give_back_locks(cx.fid(), cx.outbox);
     cx.writable()?;
     let entry = entry_of(cx.fid())?;
     cx.as_user()?;

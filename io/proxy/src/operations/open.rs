@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use ninep::Reply;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -107,7 +107,7 @@ fn file(flags: OFlags) -> Role {
     Role::File {
         flags,
         writing: WriteFile::default(),
-        owners: Mutex::default(),
+        locks: Arc::default(),
         last: LastAccess::default(),
     }
 }

@@ -69,8 +69,7 @@ fn step(node: &Arc<Node>, name: &[u8], cx: &Context<'_>) -> io::Result<(Arc<Node
 /// written is set now, and its error is the clunk's.
 pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
     cx.take_fid(number);
-    cx.server.give_back_locks(cx.fid());
-    cx.server.retry_locks(cx.outbox);
+    cx.server.give_back_locks(cx.fid(), cx.outbox);
     if let Role::XattrWrite(write) = &cx.fid().role {
         xattr::finish(cx, &write.lock().expect("not poisoned"))?;
     }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use client::{Client, Entry, Frame, names};
-pub use place::{Image, Tmpfs};
+pub use place::{HangingOpens, Image, Tmpfs};
 
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 /// Long enough for a busy machine; only a failure waits for so long.

@@ -1,4 +1,5 @@
-//! File systems of a test's own: small ones that fill up, and ones that freeze.
+//! File systems of a test's own: small ones that fill up, and ones that freeze. And
+//! files that nobody can open for a while.
 //!
 //! Each is mounted when made and unmounted when dropped, thawed before. Where the
 //! machine has no mounts or loop devices, making one says why and gives `None`.
@@ -6,6 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use nix::sys::fanotify::{EventFFlags, Fanotify, FanotifyEvent, InitFlags, MarkFlags, MaskFlags};
 
 use super::{everybodys, root_here, skip};
 
@@ -18,6 +21,12 @@ pub struct Tmpfs {
 pub struct Image {
     pub dir: PathBuf,
     file: PathBuf,
+}
+
+/// A file whose opens all hang, by whatever process, until this is dropped.
+pub struct HangingOpens {
+    asked: Vec<FanotifyEvent>,
+    group: Fanotify,
 }
 
 fn place(name: &str) -> PathBuf {
@@ -106,5 +115,34 @@ impl Drop for Image {
         let _ = run("umount", &["-l", text(&self.dir)]);
         let _ = fs::remove_dir(&self.dir);
         let _ = fs::remove_file(&self.file);
+    }
+}
+
+impl HangingOpens {
+    pub fn of(file: &Path) -> Option<HangingOpens> {
+        if !root_here() {
+            return None;
+        }
+        let flags = InitFlags::FAN_CLASS_CONTENT | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
+        let made = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC).and_then(
+            |group| {
+                let (add, mask) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_OPEN_PERM);
+                group.mark(add, mask, rustix::fs::CWD, Some(file)).map(|()| group)
+            },
+        );
+        match made {
+            Ok(group) => Some(HangingOpens { asked: Vec::new(), group }),
+            Err(error) => {
+                skip(&format!("no fanotify that is asked before a file is opened: {error}"));
+                None
+            }
+        }
+    }
+
+    /// How many opens hang by now.
+    pub fn count(&mut self) -> usize {
+        // EAGAIN: no further ones.
+        self.asked.extend(self.group.read_events().unwrap_or_default());
+        self.asked.len()
     }
 }

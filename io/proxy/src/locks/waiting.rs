@@ -1,0 +1,193 @@
+//! Those whose blocking Tlock has not been granted: no thread and no slot is held.
+//!
+//!   refused ─► park ─► [by file, in order] ─► taken out to be tried ─┬─ granted: answered
+//!                ▲          │                                       │
+//!                │          └─ Tflush, Tversion, the end: cancelled  │
+//!                └───────────────────── refused again ──────────────┘
+//!
+//! While a waiter is being tried it is nowhere to be cancelled: a Tflush then waits,
+//! as for any request that is being executed, and is seen when the waiter comes back
+//! here. Nothing in this file calls the backend, so whoever cancels never waits for it.
+//!
+//! Invariant: how many wait is counted for the connection, for the owner and over all,
+//! from the first refusal to the answer, also while a waiter is being tried.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ninep::{LockStatus, Tag};
+use rustix::io::Errno;
+
+use super::{Asked, FidLocks, FileId, OwnerName, Wanted};
+use crate::connection::{Connection, ReplyTo};
+
+/// A blocking Tlock whose reply is held.
+pub(super) struct Waiter {
+    pub(super) to: ReplyTo,
+    pub(super) name: OwnerName,
+    pub(super) wanted: Wanted,
+    /// The fid's: closing that fid ends the waiting.
+    pub(super) through: Arc<FidLocks>,
+    file: FileId,
+    /// Counts up, so that who came first is tried first.
+    number: u64,
+    _places: [Place; 3],
+}
+
+/// A reply, or what stands for one, to a Tlock that was held.
+pub(crate) struct Answer {
+    pub(crate) to: ReplyTo,
+    pub(crate) outcome: Outcome,
+}
+
+/// What the waiting came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Status(LockStatus),
+    Failed(Errno),
+    /// It was flushed while it was tried: these flushes are to be answered, it is not.
+    Flushed(Vec<Tag>),
+}
+
+/// One of a bounded number of places, free again when it is dropped.
+pub(super) struct Place(Arc<AtomicUsize>);
+
+/// Everybody who waits.
+#[derive(Default)]
+pub(super) struct Waiting {
+    list: Mutex<List>,
+    /// How many wait: looked at far more often than there are any.
+    all: Arc<AtomicUsize>,
+    next: AtomicU64,
+}
+
+#[derive(Default)]
+struct List {
+    waiters: BTreeMap<(FileId, u64), Waiter>,
+    /// The proxy ends: nobody may wait any more.
+    ended: bool,
+}
+
+impl Place {
+    pub(super) fn take(of: &Arc<AtomicUsize>, max: usize) -> Option<Place> {
+        let more = |n| (n < max).then_some(n + 1);
+        of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
+        Some(Place(of.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Waiter {
+    pub(super) fn answer(self, outcome: Outcome) -> Answer {
+        Answer { to: self.to, outcome }
+    }
+}
+
+impl Waiting {
+    /// Lets a Tlock wait that was just refused, unless as many of its connection wait as
+    /// may: then it is [`LockStatus::Blocked`]. `of_owner` counts those of its owner.
+    pub(super) fn begin(&self, asked: &Asked<'_>, of_owner: &Arc<AtomicUsize>) -> Option<Answer> {
+        let blocked =
+            Some(Answer { to: asked.to.clone(), outcome: Outcome::Status(LockStatus::Blocked) });
+        let of_connection = &asked.to.connection.lock_waiters;
+        let Some(place) = Place::take(of_connection, asked.waiters_max) else { return blocked };
+        let count = |of| Place::take(of, usize::MAX).expect("there is no bound");
+        self.park(Waiter {
+            to: asked.to.clone(),
+            name: asked.owner.name.clone(),
+            wanted: asked.wanted,
+            through: asked.through.clone(),
+            file: asked.owner.file,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+            _places: [place, count(&self.all), count(of_owner)],
+        })
+    }
+
+    /// Lets a waiter wait, for the first time or again; `Some` if it may not. A session
+    /// that is over gets no answer and needs none.
+    pub(super) fn park(&self, waiter: Waiter) -> Option<Answer> {
+        let connection = waiter.to.connection.clone();
+        let tag = waiter.to.tag;
+        // What cancels a waiter holds its session's lock: before it found none to cancel,
+        // or after it finds this one.
+        let mut session = connection.session.lock().expect("not poisoned");
+        if session.epoch != waiter.to.epoch || connection.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        if session.flushes.iter().any(|(old, _)| *old == tag) {
+            session.free(tag);
+            return Some(waiter.answer(Outcome::Flushed(session.flushes_of(&[tag]))));
+        }
+        let mut list = self.list();
+        if list.ended {
+            return Some(waiter.answer(Outcome::Status(LockStatus::Blocked)));
+        }
+        list.waiters.insert((waiter.file, waiter.number), waiter);
+        None
+    }
+
+    /// Takes out the oldest waiter of a file after the one of this number, to be tried.
+    pub(super) fn take_after(&self, file: FileId, number: Option<u64>) -> Option<(u64, Waiter)> {
+        let mut list = self.list();
+        let from = number.map_or(0, |number| number + 1);
+        let key = *list.waiters.range((file, from)..=(file, u64::MAX)).next()?.0;
+        list.waiters.remove(&key).map(|waiter| (key.1, waiter))
+    }
+
+    /// Takes out all who wait through a fid.
+    pub(super) fn take_through(&self, file: FileId, through: &Arc<FidLocks>) -> Vec<Waiter> {
+        let mut list = self.list();
+        let of_file = list.waiters.range((file, 0)..=(file, u64::MAX));
+        let theirs = of_file.filter(|(_, waiter)| Arc::ptr_eq(&waiter.through, through));
+        let keys: Vec<_> = theirs.map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| list.waiters.remove(key)).collect()
+    }
+
+    /// Gives up waiting: `true` if such a waiter was there.
+    pub(super) fn cancel(&self, connection: &Connection, tag: Tag) -> bool {
+        if connection.lock_waiters.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut list = self.list();
+        let is = |w: &Waiter| std::ptr::eq(&*w.to.connection, connection) && w.to.tag == tag;
+        let key = list.waiters.iter().find(|(_, waiter)| is(waiter)).map(|(key, _)| *key);
+        key.and_then(|key| list.waiters.remove(&key)).is_some()
+    }
+
+    /// Gives up all waiting of a connection that is gone or begins anew.
+    pub(super) fn cancel_all(&self, connection: &Connection) {
+        if connection.lock_waiters.load(Ordering::SeqCst) > 0 {
+            self.list().waiters.retain(|_, w| !std::ptr::eq(&*w.to.connection, connection));
+        }
+    }
+
+    /// Ends all waiting, for good; returns what they are told.
+    pub(super) fn end(&self) -> Vec<Answer> {
+        let mut list = self.list();
+        list.ended = true;
+        let all = std::mem::take(&mut list.waiters).into_values();
+        all.map(|waiter| waiter.answer(Outcome::Status(LockStatus::Blocked))).collect()
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn any(&self) -> bool {
+        self.all.load(Ordering::SeqCst) > 0
+    }
+
+    /// The files that somebody waits for.
+    pub(super) fn files(&self) -> Vec<FileId> {
+        let mut files: Vec<_> = self.list().waiters.keys().map(|(file, _)| *file).collect();
+        files.dedup();
+        files
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().expect("not poisoned")
+    }
+}
