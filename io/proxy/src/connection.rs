@@ -20,6 +20,7 @@ use sched::RequestId;
 
 use crate::fids::Fid;
 use crate::input::Input;
+use crate::locks::TLOCK_MAX;
 use crate::outbox::Batch;
 use crate::pipes::PipeLoad;
 
@@ -123,6 +124,14 @@ pub(crate) struct Bounds {
 const READ: epoll::EventFlags = epoll::EventFlags::IN;
 /// What is always told of.
 const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
+
+impl Bounds {
+    /// How many blocking locks may wait: at most half of the tags and of the bytes, or
+    /// the unlock and the flush that end the waiting would not be read.
+    pub(crate) fn lock_waiters_max(&self) -> usize {
+        (self.tags_max / 2).min(self.bytes_max / 2 / TLOCK_MAX)
+    }
+}
 
 impl Connection {
     pub(crate) fn new(id: u64, socket: OwnedFd, peer: Peer) -> Connection {

@@ -101,6 +101,8 @@ struct Held {
 const RANGES_MAX: usize = 4096;
 /// The longest name of a client. Linux's node names have at most 64 bytes.
 const CLIENT_ID_MAX: usize = 255;
+/// The longest Tlock, by that.
+pub(crate) const TLOCK_MAX: usize = 38 + CLIENT_ID_MAX;
 /// Getlock's answer: a lock, and whose, where it is one of ours.
 type Found = Option<(Wanted, Option<OwnerName>)>;
 

@@ -8,19 +8,35 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
 
+use rustix::process::Signal;
+
 use common::{Client, Proxy, Setup, USER, until};
 
 const EMFILE: u32 = 24;
+const ENOLCK: u32 = 37;
+/// A job may read a thousand bytes, and the next ones a quarter of an hour later.
+const NO_SECOND_READ: &str =
+    "[[rule]]\nname = \"slow\"\nper = [\"jobid\"]\nlimit = { read = \"1B/s\" }\n";
 const MIB: u64 = 1 << 20;
 
 fn read(fid: u32, offset: u64, count: u32) -> Request<'static> {
     Request::Read { fid: Fid(fid), offset, count }
+}
+
+/// A client with a file open as fid 1 whose job has had its one read under that rule.
+fn reader(proxy: &Proxy, job: &str) -> Client {
+    fs::write(proxy.data().join("f"), [1; 1000]).unwrap();
+    let mut client = proxy.client_of(&format!("x?job={job}"), USER);
+    client.open_name(1, "f", open::RDONLY).unwrap();
+    client.read(1, 0, 1000).unwrap();
+    client
 }
 
 #[test]
@@ -59,39 +75,31 @@ fn one_fid_too_many_is_emfile_until_one_is_clunked() {
 
 #[test]
 fn reading_stops_at_tags_max_and_goes_on_below_it() {
-    let proxy = Setup::new("tags").top("tags_max = 4").start();
-    let (mut holder, mut client) = (proxy.client(), proxy.client());
-    holder.make(1, "f");
-    holder.lock(1, LockKind::Write, (0, 0), ("holder", 1)).unwrap();
-    client.open_name(1, "f", open::RDWR).unwrap();
-    let lock = |proc| Client::lock_request(1, LockKind::Read, (0, 0), ("c", proc), LOCK_BLOCK);
-    let waiting: Vec<_> = (0..4).map(|proc| client.send(&lock(proc))).collect();
-    // Four are under way; these wait in the socket.
-    let later: Vec<_> = (0..50).map(|_| client.send(&read(1, 0, 10))).collect();
+    let proxy = Setup::new("tags").top("tags_max = 4").rules(NO_SECOND_READ).start();
+    let mut client = reader(&proxy, "a");
+    let mut waiting: Vec<_> = (0..3).map(|_| client.send(&read(1, 0, 1000))).collect();
+    let flush = Request::Flush { oldtag: ninep::NOTAG };
+    client.done(&flush).unwrap();
+    waiting.push(client.send(&read(1, 0, 1000)));
+    // Four are under way; these wait in the socket, even what would be answered at once.
+    let mut later: Vec<_> = (0..50).map(|_| client.send(&flush)).collect();
     assert!(!client.readable(100));
-    holder.stat(1).unwrap();
-    holder.lock(1, LockKind::Unlock, (0, 0), ("holder", 1)).unwrap();
-    for tag in waiting {
-        assert_eq!(client.wait(tag).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
-    }
-    for tag in later {
-        assert_eq!(client.wait(tag).reply(), Ok(Reply::Read { data: b"" }));
-    }
+    proxy.client().stat(0).unwrap();
+    fs::write(proxy.dir.join("rules.toml"), "").unwrap();
+    proxy.signal(Signal::HUP);
+    later.append(&mut waiting);
+    later.into_iter().for_each(|tag| assert!(client.wait(tag).is_ok()));
 }
 
 #[test]
 fn a_client_that_is_gone_while_its_connection_is_paused_is_forgotten() {
-    let proxy = Setup::new("pausedgone").top("tags_max = 2").start();
-    let mut holder = proxy.client();
-    holder.make(1, "f");
-    holder.lock(1, LockKind::Write, (0, 0), ("holder", 1)).unwrap();
+    let proxy = Setup::new("pausedgone").top("tags_max = 2").rules(NO_SECOND_READ).start();
+    let mut next = proxy.client();
     let before = proxy.sockets();
     for reset in [false, true] {
-        let mut client = proxy.client();
-        client.open_name(1, "f", open::RDWR).unwrap();
-        for proc in 0..4 {
-            let owner = ("gone", proc);
-            client.send(&Client::lock_request(1, LockKind::Write, (0, 0), owner, LOCK_BLOCK));
+        let mut client = reader(&proxy, if reset { "a" } else { "b" });
+        for _ in 0..4 {
+            client.send(&read(1, 0, 1000));
         }
         assert!(!client.readable(50));
         if reset {
@@ -101,12 +109,77 @@ fn a_client_that_is_gone_while_its_connection_is_paused_is_forgotten() {
         drop(client);
         until("the connection is closed", || proxy.sockets() == before);
     }
-    // Nobody waits for the lock any more.
-    let mut next = proxy.client();
-    next.open_name(1, "f", open::RDWR).unwrap();
-    holder.lock(1, LockKind::Unlock, (0, 0), ("holder", 1)).unwrap();
-    let status = next.lock(1, LockKind::Write, (0, 0), ("next", 1));
-    assert_eq!(status, Ok(LockStatus::Success));
+    next.stat(0).unwrap();
+}
+
+#[test]
+fn at_most_half_of_the_tags_wait_for_locks_and_what_ends_that_is_always_read() {
+    let proxy = Setup::new("locktags").top("tags_max = 8").start();
+    let mut client = proxy.client();
+    client.make(1, "f");
+    let (write, all) = (LockKind::Write, (0, 0));
+    let lock = |proc| Client::lock_request(1, write, all, ("c", proc), LOCK_BLOCK);
+    let blocked = Ok(Reply::Lock { status: LockStatus::Blocked });
+    let granted = Ok(Reply::Lock { status: LockStatus::Success });
+    assert_eq!(client.call(&lock(0)).reply(), granted);
+    let mut waiting: BTreeMap<_, _> =
+        (1..30).map(|proc| (client.send(&lock(proc)), proc)).collect();
+    let told_to_come_again = |client: &mut Client, waiting: &mut BTreeMap<_, _>| {
+        let frame = client.next();
+        assert_eq!(frame.reply(), blocked);
+        waiting.remove(&frame.tag()).unwrap();
+    };
+    (0..25).for_each(|_| told_to_come_again(&mut client, &mut waiting));
+    assert!(!client.readable(50));
+    // A place that a flush frees can be had, once.
+    let (flushed, _) = waiting.pop_first().unwrap();
+    assert_eq!(client.call(&Request::Flush { oldtag: flushed }).reply(), Ok(Reply::Flush));
+    waiting.extend((30..32).map(|proc| (client.send(&lock(proc)), proc)));
+    told_to_come_again(&mut client, &mut waiting);
+    assert!(!client.readable(50));
+    // All wait for one of this very connection, and then for each other.
+    let mut holder = 0;
+    while !waiting.is_empty() {
+        let unlock = client.lock(1, LockKind::Unlock, all, ("c", holder));
+        assert_eq!(unlock, Ok(LockStatus::Success));
+        let frame = client.next();
+        assert_eq!(frame.reply(), granted);
+        holder = waiting.remove(&frame.tag()).unwrap();
+    }
+}
+
+#[test]
+fn a_connection_that_may_have_one_request_never_waits_for_a_lock() {
+    let proxy = Setup::new("onetag").top("tags_max = 1").start();
+    let mut client = proxy.client();
+    client.make(1, "f");
+    let lock = |proc| Client::lock_request(1, LockKind::Write, (0, 0), ("c", proc), LOCK_BLOCK);
+    for (proc, status) in [(0, LockStatus::Success), (1, LockStatus::Blocked)] {
+        assert_eq!(client.call(&lock(proc)).reply(), Ok(Reply::Lock { status }));
+    }
+}
+
+#[test]
+fn owners_of_locks_hold_no_more_descriptors_than_fids_do() {
+    let proxy = Setup::new("lockowners").top("fids_max = 4").start();
+    let mut client = proxy.client();
+    client.make(1, "f");
+    let before = proxy.descriptors();
+    let (read, unlock, all) = (LockKind::Read, LockKind::Unlock, (0, 0));
+    for proc in 0..4 {
+        assert_eq!(client.lock(1, read, all, ("c", proc)), Ok(LockStatus::Success));
+    }
+    assert_eq!(client.lock(1, read, all, ("c", 4)), Err(ENOLCK));
+    assert_eq!(proxy.descriptors(), before + 4);
+    client.lock(1, unlock, all, ("c", 0)).unwrap();
+    // Processes that come and go, as below a server that forks, leave nothing.
+    for proc in 4..1000 {
+        assert_eq!(client.lock(1, read, all, ("c", proc)), Ok(LockStatus::Success));
+        client.lock(1, unlock, all, ("c", proc)).unwrap();
+    }
+    assert_eq!(proxy.descriptors(), before + 3);
+    client.clunk(1).unwrap();
+    until("all are closed", || proxy.descriptors() < before);
 }
 
 #[test]

@@ -78,11 +78,12 @@ settings! {
         pub msize_max: Bytes = Bytes::mib(4), "amount of data, 4KiB to 4MiB";
         /// The most connections at a time. One more is closed at once.
         pub connections_max: u32 = 4096, "count";
-        /// The most fids of one connection. Each may hold a descriptor, and the process has
-        /// one table of those for everybody.
+        /// The most fids of one connection, and the most owners of locks. Each may hold a
+        /// descriptor, and the process has one table of those for everybody.
         pub fids_max: u32 = 65536, "count";
         /// The most unanswered requests of one connection. Beyond it the proxy stops
-        /// reading from that connection until it has answered one.
+        /// reading from that connection until it has answered one. At most half of them
+        /// wait for locks, so that what ends the waiting is always read.
         pub tags_max: u32 = 1024, "count, at most 65535";
         /// The most payload of unanswered requests of one connection, as above.
         pub bytes_in_flight_max: Bytes = Bytes::mib(16), "amount of data, `msize_max` or more";

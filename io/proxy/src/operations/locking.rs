@@ -65,7 +65,7 @@ fn try_lock(
         owner: Owner::new(&fid.node, client_id, proc_id)?,
         wanted: Wanted { kind, start, len: length },
         waits: flags & LOCK_BLOCK != 0,
-        waiters_max: usize::MAX,
+        waiters_max: cx.server.bounds().lock_waiters_max(),
         owners_max: cx.server.settings().fids_max as usize,
     })
 }
