@@ -75,7 +75,7 @@ pub(crate) fn suite(root: &Path, suite: &Suite, left_s: u64) -> Result<Outcome> 
         skips: Vec::new(),
     };
     if let Some((program, package)) = suite.needs.iter().find(|(program, _)| !in_path(program)) {
-        let skip = format!("skipped: {}: no {program} here (package {package})", suite.name);
+        let skip = format!("skipped: {}: no {program} here (it comes with {package})", suite.name);
         println!("{skip}");
         outcome.skips.push(skip);
         outcome.tally.skipped = 1;
@@ -310,6 +310,6 @@ mod tests {
         let outcome = run(60, &[("no-such-program", "none")], "exit 1");
         assert_eq!(outcome.verdict, Verdict::Skipped);
         assert!(outcome.passed());
-        assert_eq!(outcome.skips, ["skipped: s: no no-such-program here (package none)"]);
+        assert_eq!(outcome.skips, ["skipped: s: no no-such-program here (it comes with none)"]);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) struct Suite {
     pub(crate) what: &'static str,
     /// Seconds it may take on two cores with nothing built before.
     pub(crate) budget_s: u64,
-    /// Programs without which it is skipped, each with the Debian package that has it.
+    /// Programs without which it is skipped, each with what it comes with.
     pub(crate) needs: &'static [(&'static str, &'static str)],
     /// The command and its arguments; a program without a folder is found in PATH.
     pub(crate) command: Vec<String>,
