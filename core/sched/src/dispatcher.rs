@@ -77,8 +77,10 @@ pub struct Dispatched {
 /// Decides which request of a target goes next.
 ///
 /// The calls are O(log n) in classes and meters, but for `set_rules`, `set_target` and
-/// the reports. What waits is bounded by what the caller enqueues: sessions bound their
-/// requests. Classes, meters and subjects that nobody uses are kept up to a constant.
+/// the reports: a call moves one head for each meter that fell due since the last one, at
+/// most 64 more of each meter that has saved its burst, and sends at most 64 back in line.
+/// What waits is bounded by what the caller enqueues: sessions bound their requests.
+/// Classes, meters and subjects that nobody uses are kept up to a constant.
 #[derive(Debug)]
 pub struct Dispatcher {
     pub(crate) target: Target,
@@ -164,10 +166,13 @@ impl Dispatcher {
     }
 
     /// The next request to perform; `None` when nothing may go now. Poll until then.
+    ///
+    /// Rarely it is `None` because so many heads turned out to be in debt at their meters
+    /// that this call had done enough; then [`Dispatcher::next_deadline`] says: now.
     pub fn poll_dispatch(&mut self, now: Time) -> Option<Dispatched> {
         self.advance(now);
         self.pump();
-        loop {
+        for _ in 0..SENT_BACK_MAX {
             let (lane, choice) = self.next_choice()?;
             let Some(dispatched) = self.start(lane, choice) else { continue };
             if choice != Choice::Urgent {
@@ -176,6 +181,7 @@ impl Dispatcher {
             self.settle();
             return Some(dispatched);
         }
+        None
     }
 
     /// Ends a dispatched request: frees its slots and charges what was really served in
@@ -268,9 +274,13 @@ impl Dispatcher {
         Some(token)
     }
 
-    /// When to poll again though nothing arrives or completes: a meter lets something go,
-    /// or a reservation falls due behind a head that does not fit. `None`: no such time.
+    /// When to poll again though nothing arrives or completes: now while there is work, or
+    /// when a meter lets something go, or when a reservation falls due behind a head that
+    /// does not fit. `None`: no such time.
     pub fn next_deadline(&self) -> Option<Time> {
+        if self.has_work() {
+            return Some(self.now);
+        }
         let lanes = self.lanes.iter().enumerate().filter(|(_, state)| state.free() > 0);
         let times = lanes.flat_map(|(lane, state)| {
             let meter = state.deadlines.first().map(|(key, _)| crate::tags::time_of_key(key));
@@ -279,9 +289,8 @@ impl Dispatcher {
         times.flatten().min()
     }
 
-    /// Whether `poll_dispatch` at the time of the last call would give something. It may say
-    /// so in vain when the last dispatch put the next head's meter into debt, never after
-    /// `poll_dispatch` gave nothing.
+    /// Whether `poll_dispatch` at the time of the last call has something to choose from. It
+    /// may say so in vain when the last dispatch put the next heads' meters into debt.
     pub fn has_work(&self) -> bool {
         self.next_choice().is_some()
     }
@@ -435,3 +444,6 @@ impl Dispatcher {
         }
     }
 }
+
+/// How many heads one call sends back in line before it leaves the rest to the next.
+const SENT_BACK_MAX: usize = 64;

@@ -17,11 +17,12 @@
 //! contended meters would wait for a moment at which both are due, which need never
 //! come. A rate holds exactly in the long run nevertheless, for all is charged.
 //!
-//! *Not short*: a meter that has saved up its whole burst lets all its waiters try, so that
+//! *Not short*: a meter that has saved up its whole burst lets its waiters try, so that
 //! one that does not fit the free slots, or whose turn by start tags is far off, does not
 //! stand in the way of the others, nor of a reservation. Who finds it in debt when
-//! dispatched goes back in line. A meter can change from one to the other once in the time
-//! of a burst, so the cost of moving its waiters is spread over at least as many units.
+//! dispatched goes back in line. Were all to try at once, 10,000 classes would hold up one
+//! call for milliseconds, so a meter lets 64 try and then one each 10 µs; and a call that
+//! has sent 64 back gives nothing and asks to be called again at once.
 
 use model::Amount;
 
@@ -163,6 +164,9 @@ impl Dispatcher {
         let ((_, item), lane) = firsts.min().expect("a meter with a deadline has a waiter");
         let (class, queue) = (item / QUEUES as u32, item as usize % QUEUES);
         let in_turn = meter.holds_none(lane);
+        if !in_turn {
+            self.meters[index].count_try(self.now);
+        }
         self.leave(class, lane, queue, !in_turn);
         let fifo = &mut self.classes[class].standings[lane].queues[queue];
         match in_turn {

@@ -28,6 +28,14 @@ use crate::tags::VirtualTime;
 /// that is more: over 10 s at most 1 % and a request.
 pub(crate) const CATCH_UP_NS: u64 = 100_000_000;
 
+/// So many waiters may try at once, when a meter has saved its burst, and one more each 10 µs:
+/// what a call does stays bounded, and what tries cost in all is a few percent of a processor.
+const TRIES_MAX: u64 = 64;
+const TRY_EVERY_NS: u64 = 10_000;
+/// A shorter burst counts as this one where it says whether others may try: who was let go
+/// in turn needs time to go, and a wake-up alone can take most of it.
+const TRY_AFTER_NS: u64 = 1_000_000;
+
 /// A rate and the time at which what was charged to it is paid off.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
@@ -49,6 +57,8 @@ pub(crate) struct Meter {
     pub(crate) waiting: [Heap; 2],
     /// Ready heads that it let go in their turn, by lane.
     held: [u32; 2],
+    /// When the next waiter may try.
+    next_try: Time,
     /// Links to it.
     pub(crate) refs: u32,
     /// Its number among the idle; 0 while it is referenced.
@@ -180,6 +190,7 @@ impl Meter {
             v: VirtualTime::default(),
             waiting: [Heap::default(), Heap::default()],
             held: [0; 2],
+            next_try: Time::ZERO,
             refs: 0,
             idle: 0,
             key,
@@ -208,7 +219,17 @@ impl Meter {
     /// one that it let go is still to be dispatched, not before the whole burst is saved.
     pub(crate) fn release_at(&self, lane: usize) -> Time {
         let due = self.pacer.due();
-        if self.holds_none(lane) { due } else { due + Nanos::new(self.burst_span()) }
+        if self.holds_none(lane) {
+            return due;
+        }
+        let saved = due + Nanos::new(self.burst_span().max(TRY_AFTER_NS));
+        saved.max(self.next_try)
+    }
+
+    /// Counts a waiter that may try.
+    pub(crate) fn count_try(&mut self, now: Time) {
+        let since = now.before(Nanos::new((TRIES_MAX - 1) * TRY_EVERY_NS));
+        self.next_try = self.next_try.max(since) + Nanos::new(TRY_EVERY_NS);
     }
 
     /// Charges `units`, at once and whatever is owed.

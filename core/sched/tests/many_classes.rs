@@ -1,0 +1,141 @@
+//! What a call may cost when thousands of classes wait behind one meter: counted in heads
+//! that it moves between the line and the ready ones, not in time.
+
+mod server;
+
+use model::{Amount, KeyField, Kind, Lane, Limit, Match, MeterRule, Nanos, PathSet, Rule, Time};
+use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
+
+const CLASSES: usize = 2_000;
+/// Tries at once, or heads sent back by one call; and the one that the meter lets go in turn.
+const MOVES_MAX: usize = 64 + 1;
+
+/// Many classes in line at a meter of 1000 a second, four slots held by somebody else.
+struct Crowd {
+    sched: Dispatcher,
+    others: Vec<Dispatched>,
+    due: Time,
+}
+
+impl Crowd {
+    fn new(burst: u64) -> Crowd {
+        let by_job = Rule { per: vec![KeyField::Jobid], matcher: Match::any(), ..rule("jobs", 1) };
+        let meter = shared("m", "j*", ops(1_000));
+        let meter = MeterRule { limit: Limit { burst: Some(burst), ..limit(ops(1_000)) }, ..meter };
+        let sched = Dispatcher::new(target(4, 1_000_000), rules(vec![by_job], vec![meter]));
+        let mut crowd = Crowd { sched, others: vec![], due: ms(1_200 - burst) };
+        // 200 operations at once, of which the burst is saved: the rest is owed at 1 a ms.
+        let debtor = crowd.subject("j");
+        crowd.enqueue(debtor, Kind::Getattr, 200);
+        let first = crowd.sched.poll_dispatch(ms(1_000)).expect("nothing is owed");
+        crowd.sched.complete(first.id, Amount::new(0, 200), ms(1_000));
+        for job in 0..CLASSES {
+            let subject = crowd.subject(&format!("j{job}"));
+            crowd.enqueue(subject, Kind::Getattr, 1);
+        }
+        let other = crowd.subject("other");
+        for _ in 0..4 {
+            crowd.enqueue(other, Kind::Read, 1);
+        }
+        crowd.others = std::iter::from_fn(|| crowd.sched.poll_dispatch(ms(1_000))).collect();
+        assert_eq!((crowd.others.len(), crowd.in_line()), (4, CLASSES));
+        crowd
+    }
+
+    fn subject(&mut self, job: &str) -> SubjectId {
+        self.sched.subject(&who(job), PathSet::default())
+    }
+
+    fn enqueue(&mut self, subject: SubjectId, kind: Kind, ops: u64) {
+        let bytes = if kind == Kind::Read { UNIT_BYTES } else { 0 };
+        let (amount, lane) = (Amount::new(bytes, ops), Lane::Device);
+        self.sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1_000));
+    }
+
+    /// Classes whose head waits at the meter.
+    fn in_line(&self) -> usize {
+        self.sched.classes().filter(|class| class.throttled).count()
+    }
+
+    /// Polls once; at most so many heads as a call may move have moved.
+    fn poll(&mut self, now: Time) -> Option<Dispatched> {
+        let before = self.in_line();
+        let next = self.sched.poll_dispatch(now);
+        let moved = before.abs_diff(self.in_line());
+        assert!(moved <= MOVES_MAX, "one call moved {moved} heads");
+        next
+    }
+}
+
+#[test]
+fn a_meter_with_its_whole_burst_lets_its_waiters_try_a_few_at_a_time() {
+    let mut crowd = Crowd::new(100);
+    assert_eq!(crowd.poll(crowd.due), None);
+    assert_eq!(crowd.in_line(), CLASSES - 1, "one goes in its turn");
+    // The whole burst is saved after 100 ms more.
+    let saved = crowd.due + Nanos::from_millis(100);
+    crowd.poll(saved);
+    assert_eq!(crowd.in_line(), CLASSES - 1 - 64);
+    crowd.poll(saved + Nanos::from_micros(9));
+    assert_eq!(crowd.in_line(), CLASSES - 1 - 64);
+    crowd.poll(saved + Nanos::from_micros(10));
+    assert_eq!(crowd.in_line(), CLASSES - 1 - 65, "and one more each 10 us");
+    let mut now = saved;
+    while crowd.in_line() > 0 {
+        now = now + Nanos::from_millis(1);
+        crowd.poll(now);
+    }
+    assert_eq!(now.since(saved), Nanos::from_millis(31), "CLASSES / 64 calls");
+}
+
+#[test]
+fn a_meter_that_turns_short_is_not_found_out_by_all_who_try_in_one_call() {
+    let mut crowd = Crowd::new(100);
+    let mut now = crowd.due;
+    while crowd.in_line() > 0 {
+        now = now + Nanos::from_millis(1);
+        crowd.poll(now);
+    }
+    now = now + Nanos::from_millis(100);
+    for other in std::mem::take(&mut crowd.others) {
+        crowd.sched.complete(other.id, Amount::new(UNIT_BYTES, 1), now);
+    }
+    // The burst of 100 and the request in hand, then all others are sent back.
+    let (mut gone, mut calls) = (0, 0);
+    while crowd.sched.has_work() {
+        calls += 1;
+        match crowd.poll(now) {
+            Some(next) => {
+                gone += 1;
+                crowd.sched.complete(next.id, Amount::new(0, 1), now);
+            }
+            None => assert_eq!(
+                crowd.sched.next_deadline().map(|at| at <= now),
+                Some(crowd.sched.has_work())
+            ),
+        }
+    }
+    assert_eq!(gone, 101);
+    assert!(calls >= gone + (CLASSES - gone) / MOVES_MAX, "{calls} calls");
+    assert_eq!(crowd.in_line(), CLASSES - gone);
+    assert!(crowd.sched.next_deadline().is_some_and(|at| at > now));
+}
+
+/// Without a burst to save, each unit would let everybody try and send them back.
+#[test]
+fn a_meter_without_a_burst_lets_nobody_try_while_its_turns_are_taken() {
+    let mut crowd = Crowd::new(0);
+    for other in std::mem::take(&mut crowd.others) {
+        crowd.sched.complete(other.id, Amount::new(UNIT_BYTES, 1), ms(1_000));
+    }
+    let mut now = crowd.due;
+    for turn in 1..=100 {
+        let next = crowd.poll(now).expect("its turn");
+        assert_eq!(crowd.in_line(), CLASSES - turn);
+        crowd.sched.complete(next.id, Amount::new(0, 1), now);
+        assert_eq!(crowd.poll(now), None);
+        now = crowd.sched.next_deadline().expect("others wait");
+        assert_eq!(now, crowd.due + Nanos::from_millis(turn as u64));
+    }
+}
