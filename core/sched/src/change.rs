@@ -155,12 +155,9 @@ impl Dispatcher {
 
     fn put_back(&mut self, waiting: Vec<u32>) {
         for index in &waiting {
-            let Request { subject, kind, class, .. } = self.requests[*index];
+            let Request { subject, kind, .. } = self.requests[*index];
             let way = self.way(subject, kind);
             let request = &mut self.requests[*index];
-            if class != way.class {
-                request.flags &= !RESERVED;
-            }
             request.class = way.class;
             if !request.has(PAID) {
                 request.route = way.route;

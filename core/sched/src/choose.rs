@@ -255,21 +255,25 @@ impl Dispatcher {
         self.lanes[lane].slots(self.requests[head].size)
     }
 
+    /// Where a class stands among a lane's reserved ones: by R, and by arrival.
+    pub(crate) fn reserve_key(&self, class: u32, lane: usize) -> Option<u128> {
+        let (own, state) = (&self.classes[class], &self.lanes[lane]);
+        let queue = self.reserved_queue(class, lane)?;
+        let head = &self.requests[own.standings[lane].queues[queue].head];
+        let fits = lane != DEVICE || own.cap_allows(state.slots(head.size));
+        let due = own.reserve.as_ref()?.due();
+        fits.then(|| time_key(due, head.number))
+    }
+
     fn refresh_reserve(&mut self, class: u32, lane: usize) {
-        let queue = self.reserved_queue(class, lane);
-        let Dispatcher { classes, lanes, requests, .. } = self;
-        let (own, state) = (&classes[class], &mut lanes[lane]);
-        let head = queue.map(|queue| &requests[own.standings[lane].queues[queue].head]);
-        let fits = |size| lane != DEVICE || own.cap_allows(state.slots(size));
-        match (head.filter(|head| fits(head.size)), &own.reserve) {
-            (Some(head), Some(pacer)) => {
-                let key = time_key(pacer.due(), head.number);
-                state.reserved.put(key, class, &mut state.reserved_places);
-            }
-            _ if state.reserved_places.holds(class) => {
+        let key = self.reserve_key(class, lane);
+        let state = &mut self.lanes[lane];
+        match key {
+            Some(key) => state.reserved.put(key, class, &mut state.reserved_places),
+            None if state.reserved_places.holds(class) => {
                 state.reserved.remove(class, &mut state.reserved_places);
             }
-            _ => {}
+            None => {}
         }
     }
 
@@ -277,9 +281,6 @@ impl Dispatcher {
     fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
         let index = self.classes[class].standings[lane].queues[queue].head;
         let request = &mut self.requests[index];
-        if request.has(RESERVED) {
-            return;
-        }
         request.flags |= RESERVED;
         let own = &mut self.classes[class];
         if let Some(pacer) = &mut own.reserve {

@@ -215,8 +215,9 @@ impl Dispatcher {
     }
 
     /// Says that a request dispatched in the cached lane needs the device after all. It
-    /// frees its slot, keeps what it paid its meters, is charged the cost of a call that
-    /// moved nothing, and waits in the device lane before its class's later arrivals.
+    /// frees its slot, keeps what it paid its meters, gives back its turn by a promise, is
+    /// charged the cost of a call that moved nothing, and waits in the device lane before its
+    /// class's later arrivals.
     /// Poll afterwards.
     ///
     /// # Panics
@@ -231,6 +232,9 @@ impl Dispatcher {
         let attempt = self.target.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
         self.charge_tags(class, usize::from(lane), cost, attempt);
+        if self.requests[index].has(RESERVED) {
+            self.correct_reserved(index, Amount::default());
+        }
         let (cost, size) = self.weigh(DEVICE, kind, amount);
         self.classes[class].running -= 1;
         self.classes[class].usage.cost += Nanos::new(attempt);
@@ -238,6 +242,7 @@ impl Dispatcher {
         request.arrived = self.now.before(request.started.since(request.arrived));
         (request.cost, request.size, request.slots) = (cost, size, 0);
         request.lane = DEVICE as u8;
+        request.flags &= !RESERVED;
         if kind.never_delayed() {
             request.stage = Stage::Urgent;
         } else {
@@ -261,7 +266,9 @@ impl Dispatcher {
             Stage::Urgent => self.unqueue_urgent(index),
             Stage::Queued => self.unqueue(index),
         }
-        self.give_back(index);
+        if self.requests[index].has(PAID) {
+            self.refund_meters(index);
+        }
         self.queued -= 1;
         self.classes[class].queued -= 1;
         self.requests.remove(index);
@@ -393,16 +400,6 @@ impl Dispatcher {
     fn unqueue_urgent(&mut self, index: u32) {
         let lane = usize::from(self.requests[index].lane);
         self.lanes[lane].urgent.unlink(index, &mut self.requests);
-    }
-
-    /// Gives back what a request that missed the cache had paid before it was cancelled.
-    fn give_back(&mut self, index: u32) {
-        if self.requests[index].has(PAID) {
-            self.refund_meters(index);
-        }
-        if self.requests[index].has(RESERVED) {
-            self.correct_reserved(index, Amount::default());
-        }
     }
 
     fn running(&self, id: RequestId) -> u32 {

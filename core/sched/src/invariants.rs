@@ -8,7 +8,7 @@ use crate::dispatcher::Dispatcher;
 use crate::gate::waiter;
 use crate::lane::{DEVICE, LANES};
 use crate::slab::NONE;
-use crate::tags::{time_key, time_of_key};
+use crate::tags::time_key;
 
 impl Dispatcher {
     /// Panics if the dispatcher contradicts itself. O(everything).
@@ -68,6 +68,8 @@ impl Dispatcher {
         let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
         assert_eq!(standing.size, size, "class {index} stands in the wrong heap of lane {lane}");
         assert_eq!(state.ready.places.holds(index), size != NO_SIZE);
+        let promised = self.reserve_key(index, lane).is_some();
+        assert_eq!(state.reserved_places.holds(index), promised, "promise of {index}");
         assert!(size == NO_SIZE || standing.start >= state.v, "class {index} starts before v");
     }
 
@@ -101,13 +103,10 @@ impl Dispatcher {
                 assert_eq!((standing.size, standing.start.key(number)), (size, key));
             }
             for (key, class) in state.reserved.iter() {
-                let own = &self.classes[class];
-                let due = own.reserve.as_ref().expect("a promise").due();
-                assert_eq!(time_of_key(key), due, "class {class} stands at an old R");
-                assert!(
-                    own.standings[lane].size != NO_SIZE,
-                    "class {class} is reserved, not ready"
-                );
+                let now = self.reserve_key(class, lane);
+                assert_eq!(Some(key), now, "class {class} stands at an old R");
+                let size = self.classes[class].standings[lane].size;
+                assert!(size != NO_SIZE, "class {class} is reserved, not ready");
             }
         }
     }

@@ -183,6 +183,37 @@ fn a_miss_comes_back_first_in_the_device_lane_and_pays_its_meters_once() {
 }
 
 #[test]
+fn a_miss_gives_its_turn_by_a_promise_back_and_takes_it_at_the_device() {
+    let promised = Rule { reserve: Some(ops(1)), ..rule("a", 1) };
+    let mut desk = Desk::new(rules(vec![promised, rule("b", 1000)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    for _ in 0..8 {
+        desk.put(b, Kind::Read, Lane::Device, ms(1000));
+    }
+    let running: Vec<Dispatched> = std::iter::from_fn(|| desk.poll(ms(1000))).collect();
+    // R may lag by half a second and a request, so two go by it, and R is 2 s until they miss.
+    let tries = [0, 0].map(|_| desk.put(a, Kind::Read, Lane::Cached, ms(1000)));
+    assert_eq!(desk.drain(ms(1000)), [9, 10]);
+    for id in tries {
+        desk.sched.miss(id, ms(1000));
+        desk.sched.check_invariants();
+    }
+    // By weight b would have the next 1000 slots after a's first.
+    for (done, next) in [(0, 9), (1, 10), (2, 5)] {
+        desk.complete(running[done].id, ms(1001));
+        assert_eq!(desk.drain(ms(1001)), [next]);
+    }
+    // The third goes by its share in the idle cached lane, and has to wait for R.
+    let third = desk.put(a, Kind::Read, Lane::Cached, ms(1002));
+    assert_eq!(desk.drain(ms(1002)), [11]);
+    desk.sched.miss(third, ms(1002));
+    desk.complete(tries[0], ms(1999));
+    assert_eq!(desk.drain(ms(1999)), [6]);
+    desk.complete(tries[1], ms(2000));
+    assert_eq!(desk.drain(ms(2000)), [11]);
+}
+
+#[test]
 fn what_gives_something_back_is_never_delayed_only_charged() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));

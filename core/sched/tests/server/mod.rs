@@ -1,6 +1,6 @@
 //! A tiny deterministic server around the dispatcher, under invented time.
 //!
-//! A device lane of D slots; a request runs for its cost at the rate its slots give it, so
+//! Two lanes of D slots each; a request runs for its cost at the rate its slots give it, so
 //! one that holds s slots for t seconds is s·t slot-seconds of service. Clients are closed
 //! loops: each keeps a number of requests outstanding.
 
@@ -31,6 +31,10 @@ pub(crate) struct Client {
     pub(crate) kind: Kind,
     pub(crate) bytes: u64,
     pub(crate) lane: Lane,
+    /// Of ten requests that try the cached lane, so many miss, at once.
+    pub(crate) misses: u64,
+    /// Requests that tried the cached lane.
+    tried: u64,
     /// How many it keeps outstanding.
     pub(crate) depth: u32,
     pub(crate) outstanding: u32,
@@ -120,6 +124,19 @@ impl World {
         }
     }
 
+    /// Adds a client of the cached lane, of whose ten requests `misses` need the device.
+    pub(crate) fn cached_client(
+        &mut self,
+        job: &str,
+        units: u64,
+        depth: u32,
+        misses: u64,
+    ) -> usize {
+        let index = self.client(job, Kind::Read, units, depth);
+        (self.clients[index].lane, self.clients[index].misses) = (Lane::Cached, misses);
+        index
+    }
+
     /// Adds a client; it starts when the world next runs.
     pub(crate) fn client(&mut self, job: &str, kind: Kind, units: u64, depth: u32) -> usize {
         let subject = self.sched.subject(&who(job), PathSet::default());
@@ -129,6 +146,8 @@ impl World {
             kind,
             bytes,
             lane: Lane::Device,
+            misses: 0,
+            tried: 0,
             depth,
             outstanding: 0,
             done: 0,
@@ -185,6 +204,13 @@ impl World {
     fn dispatch(&mut self) {
         while let Some(next) = self.sched.poll_dispatch(self.now) {
             let client = &mut self.clients[next.token as usize];
+            if next.lane == Lane::Cached {
+                client.tried += 1;
+                if client.tried % 10 < client.misses {
+                    self.sched.miss(next.id, self.now);
+                    continue;
+                }
+            }
             client.starts.push(self.now.as_nanos());
             let amount = Amount::new(client.bytes, 1);
             let cost = self.sched.target().costs.charge(next.lane, next.kind, amount).get();
