@@ -22,7 +22,12 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     running: BTreeMap<(Time, u64), Job>,
     count: u64,
-    service: fn(Kind, u64) -> u64,
+    /// Requests take from this much less to this much more than their cost, in percent.
+    pub(crate) ragged_percent: u64,
+    /// Device slots that are held.
+    held: u32,
+    /// Device slots times ns that stood empty while something waited.
+    pub(crate) idle_slot_ns: u64,
 }
 
 /// One closed loop.
@@ -48,6 +53,8 @@ struct Job {
     id: sluice_sched::RequestId,
     client: usize,
     amount: Amount,
+    /// Of the device.
+    slots: u32,
 }
 
 /// The first request costs this and holds one slot; others in proportion to their bytes.
@@ -120,7 +127,9 @@ impl World {
             clients: Vec::new(),
             running: BTreeMap::new(),
             count: 0,
-            service: |_, ns| ns,
+            ragged_percent: 0,
+            held: 0,
+            idle_slot_ns: 0,
         }
     }
 
@@ -164,12 +173,20 @@ impl World {
             let next = self.running.keys().next().map(|(time, _)| *time);
             let next = [next, self.sched.next_deadline()].into_iter().flatten().min();
             match next {
-                Some(time) if time <= end => self.now = time,
+                Some(time) if time <= end => self.pass(time),
                 _ => break,
             }
             self.complete();
         }
-        self.now = end;
+        self.pass(end);
+    }
+
+    fn pass(&mut self, time: Time) {
+        if self.sched.queued() > 0 {
+            let free = self.sched.target().slots_max - self.held;
+            self.idle_slot_ns += u64::from(free) * time.since(self.now).get();
+        }
+        self.now = time;
     }
 
     /// Requests that each client completed between now and `end`.
@@ -216,11 +233,22 @@ impl World {
             let cost = self.sched.target().costs.charge(next.lane, next.kind, amount).get();
             // All slots together serve one cost-second a second.
             let max = u64::from(self.sched.target().slots_max);
-            let ns = (self.service)(next.kind, cost) * max / u64::from(next.slots.max(1));
             self.count += 1;
-            let job = Job { id: next.id, client: next.token as usize, amount };
+            let ns = self.ragged(cost) * max / u64::from(next.slots.max(1));
+            let slots = if next.lane == Lane::Device { next.slots } else { 0 };
+            self.held += slots;
+            let job = Job { id: next.id, client: next.token as usize, amount, slots };
             self.running.insert((self.now + Nanos::new(ns), self.count), job);
         }
+    }
+
+    /// The cost with this request's luck: the same in every run, and evenly spread.
+    fn ragged(&self, cost: u64) -> u64 {
+        // SplitMix64's finaliser; any good mixing of the number would do.
+        let mut mixed = self.count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let luck = (mixed >> 32) % (2 * self.ragged_percent * 100 + 1);
+        cost * (10_000 - self.ragged_percent * 100 + luck) / 10_000
     }
 
     fn complete(&mut self) {
@@ -229,6 +257,7 @@ impl World {
                 break;
             }
             let job = entry.remove();
+            self.held -= job.slots;
             self.clients[job.client].done += 1;
             self.clients[job.client].outstanding -= 1;
             self.sched.complete(job.id, job.amount, self.now);
