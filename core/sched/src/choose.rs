@@ -48,6 +48,7 @@ impl Dispatcher {
     /// What a lane without urgent requests does next, if anything.
     pub(crate) fn choose(&self, lane: usize) -> Option<Choice> {
         let state = &self.lanes[lane];
+        let (size, head) = state.ready.first()?;
         let free = state.free();
         if let Some((due, class)) = state.first_reserved()
             && due <= self.now
@@ -55,7 +56,6 @@ impl Dispatcher {
             let fits = self.reserved_slots(class, lane) <= free;
             return fits.then_some(Choice::Reservation { class });
         }
-        let (size, head) = state.ready.first()?;
         if state.slots(size) <= free {
             return Some(Choice::Share { class: head });
         }

@@ -112,11 +112,14 @@ impl Ready {
 
     /// The least key of all: its size and class.
     pub(crate) fn first(&self) -> Option<(u8, u32)> {
-        if !self.occupied.is_power_of_two() {
-            return self.least_of(self.occupied);
+        match self.occupied {
+            0 => None,
+            one if one.is_power_of_two() => {
+                let size = one.trailing_zeros() as u8;
+                self.heaps[usize::from(size)].first().map(|(_, class)| (size, class))
+            }
+            many => self.least_of(many),
         }
-        let size = self.occupied.trailing_zeros() as u8;
-        self.heaps[usize::from(size)].first().map(|(_, class)| (size, class))
     }
 
     /// The least key among the sizes up to `size`.
