@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use model::Nid;
@@ -42,6 +42,8 @@ pub(crate) struct Connection {
     pub(crate) lock_waiters: Arc<AtomicUsize>,
     /// Owners that it was the first to lock a file for: each holds a descriptor.
     pub(crate) lock_owners: Arc<AtomicUsize>,
+    /// The number in the trace of those who have not attached; 0 before their first request.
+    pub(crate) traced: AtomicU32,
 }
 
 /// Who is at the other end.
@@ -148,6 +150,7 @@ impl Connection {
             sent: AtomicU64::new(0),
             lock_waiters: Arc::default(),
             lock_owners: Arc::default(),
+            traced: AtomicU32::new(0),
         }
     }
 

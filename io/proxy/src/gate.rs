@@ -16,6 +16,7 @@ use slab::Slab;
 use crate::buffers::Frame;
 use crate::connection::ReplyTo;
 use crate::fids::Fid;
+use crate::record::Access;
 use crate::writes::Writes;
 
 /// From this size on the payload decides how long a call takes.
@@ -46,13 +47,17 @@ pub(crate) struct Operation {
     pub(crate) frame: Frame,
 }
 
-/// What the dispatcher is told of an operation.
+/// What the dispatcher is told of an operation, and a trace besides.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) subject: SubjectId,
     pub(crate) kind: Kind,
     pub(crate) amount: Amount,
     pub(crate) lane: Lane,
+    /// When it was handed over.
+    pub(crate) arrived: Time,
+    /// How it follows the last access through its fid; told to a trace only.
+    pub(crate) access: Option<Access>,
 }
 
 /// An operation that the dispatcher has chosen.
@@ -93,7 +98,8 @@ struct Chosen {
     id: Option<RequestId>,
     class: Option<ClassId>,
     write_mode: Option<WriteMode>,
-    queued: Nanos,
+    /// `None`: since it arrived.
+    queued: Option<Nanos>,
     lane: Option<Lane>,
 }
 
@@ -111,8 +117,7 @@ enum Order {
 
 impl Chosen {
     fn first(token: usize) -> Chosen {
-        let queued = Nanos::ZERO;
-        Chosen { token, id: None, class: None, write_mode: None, queued, lane: None }
+        Chosen { token, id: None, class: None, write_mode: None, queued: None, lane: None }
     }
 }
 
@@ -123,7 +128,7 @@ impl From<sched::Dispatched> for Chosen {
             id: Some(chosen.id),
             class: Some(chosen.class),
             write_mode: chosen.write_mode,
-            queued: chosen.queued,
+            queued: Some(chosen.queued),
             lane: Some(chosen.lane),
         }
     }
@@ -221,12 +226,13 @@ impl Target {
     ) {
         let gate = &mut *self.gate();
         let now = self.clock.now();
-        for (operation, asked) in operations {
+        for (operation, mut asked) in operations {
             let tag = operation.to.tag;
+            asked.arrived = now;
             let token = gate.waiting.insert(Some((operation, asked)));
             let id = match &mut gate.order {
                 Order::Scheduled(dispatcher) => {
-                    let Asked { subject, kind, amount, lane } = asked;
+                    let Asked { subject, kind, amount, lane, .. } = asked;
                     let arrival = Arrival { subject, kind, amount, lane, token: token as u64 };
                     Some(dispatcher.enqueue(arrival, now))
                 }
@@ -253,7 +259,8 @@ impl Target {
         let content = gate.waiting[chosen.token].take();
         let (operation, mut asked) = content.expect("a queued token has its operation");
         asked.lane = chosen.lane.unwrap_or(asked.lane);
-        let Chosen { token, id, class, write_mode, queued, .. } = chosen;
+        let Chosen { token, id, class, write_mode, .. } = chosen;
+        let queued = chosen.queued.unwrap_or(now.since(asked.arrived));
         Some(Running { operation, asked, token, id, class, write_mode, queued, started: now })
     }
 
@@ -287,11 +294,11 @@ impl Target {
     }
 
     /// Takes a request out if it has not been chosen yet.
-    pub(crate) fn cancel(&self, id: RequestId) -> Option<Operation> {
+    pub(crate) fn cancel(&self, id: RequestId) -> Option<(Operation, Asked)> {
         let gate = &mut *self.gate();
         let Order::Scheduled(dispatcher) = &mut gate.order else { return None };
         let token = dispatcher.cancel(id, self.clock.now())?;
-        gate.waiting.remove(token as usize).map(|(operation, _)| operation)
+        gate.waiting.remove(token as usize)
     }
 
     /// Whether something could be executed right now.

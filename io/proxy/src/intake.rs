@@ -6,19 +6,21 @@
 //! (nobody is known yet who could pay), everything else is handed to the gate of
 //! the export's target.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Kind, Lane};
-use ninep::{DecodeError, LockKind, Reply, Request, Tag};
+use model::{Bytes, Kind};
+use ninep::{DecodeError, Reply, Request, Tag};
 use rustix::io::Errno;
+use sched::RequestId;
 
+use crate::asked::{About, kind_of_type};
 use crate::connection::{Connection, InFlight, ReplyTo, Session};
-use crate::fids::{Fid, Role};
+use crate::fids::Fid;
 use crate::gate::{Asked, Operation};
 use crate::input::Incoming;
 use crate::outbox::Outbox;
+use crate::record::{Access, Who};
 use crate::server::Server;
 
 /// What a round of reading brought for the dispatchers.
@@ -75,7 +77,7 @@ impl Server {
         let bytes = incoming.bytes();
         let (tag, request) = match Request::decode(bytes) {
             Ok(decoded) => decoded,
-            Err(error) => return self.refuse(connection, session, &error, outbox),
+            Err(error) => return self.misread(connection, session, (bytes, error), outbox),
         };
         let to = |session: &Session| ReplyTo {
             connection: connection.clone(),
@@ -113,15 +115,17 @@ impl Server {
             }
             _ => {}
         }
-        let Some((fid, asked)) = ask(session, &request) else {
-            self.admit(session, tag, None, 0)?;
-            outbox.batch(&to(session)).error(tag, &Errno::BADF.into());
-            return Ok(());
+        let about = About::of(&request).expect("what is about the session was acted on");
+        let Some(fid) = session.fids.get(&about.fid.0).cloned() else {
+            let what = (about.kind, about.amount.bytes, None);
+            let who = Who::Peer(connection);
+            return self.refuse(session, (who, what), &to(session), Errno::BADF, outbox);
         };
-        if let Err(error) = check_count(&request, session.msize) {
-            self.admit(session, tag, None, 0)?;
-            outbox.batch(&to(session)).error(tag, &error);
-            return Ok(());
+        let asked = about.ask(&fid, self.recorder().is_some());
+        if !count_fits(&request, session.msize) {
+            let what = (asked.kind, asked.amount.bytes, asked.access);
+            let who = Who::User(&fid.user);
+            return self.refuse(session, (who, what), &to(session), Errno::INVAL, outbox);
         }
         let expected = match request {
             Request::Read { count, .. } | Request::Readdir { count, .. } => count as usize,
@@ -154,7 +158,7 @@ impl Server {
         &self,
         session: &mut Session,
         tag: Tag,
-        request: Option<(usize, sched::RequestId)>,
+        request: Option<(usize, RequestId)>,
         bytes: usize,
     ) -> Result<(), Violation> {
         if session.tags.insert(tag.0, InFlight { request, bytes }).is_some() {
@@ -165,21 +169,46 @@ impl Server {
     }
 
     /// A message that cannot be understood: an error where it has a tag to answer.
-    fn refuse(
+    fn misread(
         &self,
         connection: &Arc<Connection>,
         session: &mut Session,
-        error: &DecodeError,
+        (bytes, error): (&[u8], DecodeError),
         outbox: &mut Outbox,
     ) -> Result<(), Violation> {
         let (Some(tag), true) = (error.tag(), session.agreed) else {
-            return Err((*error).into());
+            return Err(error.into());
         };
         tracing::debug!(connection = connection.id, "{error}");
-        self.admit(session, tag, None, 0)?;
         let to = ReplyTo { connection: connection.clone(), epoch: session.epoch, tag };
-        let reply = ninep::error_reply(tag, error.errno());
-        outbox.batch(&to).bytes.extend_from_slice(&reply);
+        let errno = Errno::from_raw_os_error(error.errno() as i32);
+        match ninep::frame_kind(bytes).and_then(kind_of_type) {
+            Some(kind) => {
+                let who = (Who::Peer(connection), (kind, Bytes::ZERO, None));
+                self.refuse(session, who, &to, errno, outbox)
+            }
+            None => {
+                self.admit(session, tag, None, 0)?;
+                outbox.batch(&to).error(tag, &errno.into());
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers a request with an error before any dispatcher hears of it.
+    fn refuse(
+        &self,
+        session: &mut Session,
+        (who, what): (Who<'_>, (Kind, Bytes, Option<Access>)),
+        to: &ReplyTo,
+        errno: Errno,
+        outbox: &mut Outbox,
+    ) -> Result<(), Violation> {
+        self.admit(session, to.tag, None, 0)?;
+        outbox.batch(to).error(to.tag, &errno.into());
+        if let Some(recorder) = self.recorder() {
+            recorder.refused(who, what, errno.raw_os_error() as u32, self.clock.now());
+        }
         Ok(())
     }
 
@@ -212,12 +241,12 @@ impl Server {
         let mut leaving = Leaving::default();
         for (_, request) in session.tags.drain() {
             if let Some((target, id)) = request.request {
-                leaving.operations.extend(self.target(target).cancel(id));
+                leaving.operations.extend(self.cancel(target, id));
             }
         }
         session.bytes = 0;
         session.flushes.clear();
-        self.locks.cancel_all(connection);
+        self.locks.cancel_all(connection).iter().for_each(|answer| self.note_held(answer));
         leaving.fids.extend(session.fids.drain().map(|(_, fid)| fid));
         // Who never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
@@ -233,6 +262,15 @@ impl Server {
         leaving.fids.iter().for_each(|fid| self.give_back_locks(fid, outbox));
     }
 
+    /// Takes a request out of its dispatcher's queue, if it has not been chosen yet.
+    fn cancel(&self, target: usize, id: RequestId) -> Option<Operation> {
+        let (operation, asked) = self.target(target).cancel(id)?;
+        if let Some(recorder) = self.recorder() {
+            recorder.cancelled(&operation.fid.user, &asked, self.clock.now());
+        }
+        Some(operation)
+    }
+
     /// Tflush: a request that still waits is gone at once; one that is being
     /// executed is answered first. Returns what was taken out of a queue.
     fn flush(
@@ -245,8 +283,10 @@ impl Server {
     ) -> Option<Operation> {
         let known = old != to.tag && session.tags.contains_key(&old.0);
         let request = session.tags.get(&old.0).and_then(|known| known.request);
-        let operation = request.and_then(|(target, id)| self.target(target).cancel(id));
-        let cancelled = operation.is_some() || (known && self.locks.cancel(connection, old));
+        let operation = request.and_then(|(target, id)| self.cancel(target, id));
+        let waiter = if known { self.locks.cancel(connection, old) } else { None };
+        waiter.iter().for_each(|waiter| self.note_held(waiter));
+        let cancelled = operation.is_some() || waiter.is_some();
         if known && !cancelled {
             session.flushes.push((old, to.tag));
             return None;
@@ -264,68 +304,13 @@ impl Server {
     }
 }
 
-/// A count that could not be answered in one message is an error, not a short read:
-/// the client's idea of the session is wrong.
-fn check_count(request: &Request<'_>, msize: u32) -> io::Result<()> {
-    let (Request::Read { count, .. } | Request::Readdir { count, .. }) = request else {
-        return Ok(());
-    };
-    let fits = *count <= msize - ninep::READ_REPLY_HEADER_LEN as u32;
-    if fits { Ok(()) } else { Err(Errno::INVAL.into()) }
-}
-
-/// The fid that a request is about and what the dispatcher must know; `None` for an
-/// unknown fid.
-fn ask(session: &Session, request: &Request<'_>) -> Option<(Arc<Fid>, Asked)> {
-    let mut bytes = 0;
-    let mut ops = 1;
-    let (number, kind) = match *request {
-        Request::Read { fid, count, .. } => {
-            bytes = u64::from(count);
-            (fid, Kind::Read)
+/// Whether what is asked for could be answered in one message. More is an error, not a
+/// short read: the client's idea of the session is wrong.
+fn count_fits(request: &Request<'_>, msize: u32) -> bool {
+    match request {
+        Request::Read { count, .. } | Request::Readdir { count, .. } => {
+            *count <= msize - ninep::READ_REPLY_HEADER_LEN as u32
         }
-        Request::Write { fid, data, .. } => {
-            bytes = data.len() as u64;
-            (fid, Kind::Write)
-        }
-        Request::Getattr { fid, .. } => (fid, Kind::Getattr),
-        Request::Walk { fid, names, .. } => {
-            ops = names.len().max(1) as u64;
-            (fid, Kind::Walk)
-        }
-        Request::Clunk { fid } => (fid, Kind::Clunk),
-        Request::Lopen { fid, .. } => (fid, Kind::Open),
-        Request::Lcreate { fid, .. } => (fid, Kind::Create),
-        Request::Readdir { fid, .. } => (fid, Kind::Readdir),
-        Request::Setattr { fid, .. } => (fid, Kind::Setattr),
-        Request::Fsync { fid, .. } => (fid, Kind::Fsync),
-        Request::Statfs { fid } => (fid, Kind::Statfs),
-        Request::Readlink { fid } => (fid, Kind::Readlink),
-        Request::Xattrwalk { fid, .. } => (fid, Kind::Getxattr),
-        Request::Xattrcreate { fid, .. } => (fid, Kind::Setxattr),
-        Request::Lock { fid, kind: LockKind::Unlock, .. } => (fid, Kind::Unlock),
-        Request::Lock { fid, .. } | Request::Getlock { fid, .. } => (fid, Kind::Lock),
-        Request::Symlink { fid, .. } => (fid, Kind::Symlink),
-        Request::Mknod { dfid, .. } => (dfid, Kind::Mknod),
-        Request::Link { dfid, .. } => (dfid, Kind::Link),
-        Request::Mkdir { dfid, .. } => (dfid, Kind::Mkdir),
-        Request::Rename { fid, .. } => (fid, Kind::Rename),
-        Request::Renameat { olddirfid, .. } => (olddirfid, Kind::Rename),
-        Request::Unlinkat { dirfid, .. } => (dirfid, Kind::Unlink),
-        Request::Remove { fid } => (fid, Kind::Unlink),
-        Request::Version { .. }
-        | Request::Auth { .. }
-        | Request::Attach { .. }
-        | Request::Flush { .. } => return None,
-    };
-    let fid = session.fids.get(&number.0)?.clone();
-    let (kind, lane) = match (&fid.role, kind) {
-        (Role::XattrRead(_), Kind::Read) => (Kind::Getxattr, Lane::Cached),
-        (Role::XattrWrite(_), Kind::Write) => (Kind::Setxattr, Lane::Cached),
-        (_, Kind::Read) => (kind, fid.user.export.target.read_lane()),
-        (_, Kind::Write) => (kind, fid.user.export.target.write_lane()),
-        _ => (kind, Lane::Device),
-    };
-    let subject = fid.subject();
-    Some((fid, Asked { subject, kind, amount: Amount::new(bytes, ops), lane }))
+        _ => true,
+    }
 }

@@ -11,6 +11,7 @@
 //! sends the reply; nothing is handed over unless a backend call has to wait
 //! (`crew`). [`Server`] is the whole of it for the binary and the tests.
 
+mod asked;
 mod buffers;
 mod calibrate;
 pub mod config;
@@ -38,6 +39,8 @@ mod writes;
 
 pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
 pub use costs_file::{CostsFile, CostsFileError};
-pub use record::{Access, TraceError, TraceReader, TraceRecord, TraceRequest, TraceSubject};
+pub use record::{
+    Access, TraceError, TraceOutcome, TraceReader, TraceRecord, TraceRequest, TraceSubject,
+};
 pub use server::{Server, StartError};
 pub use writes::{Alignment, Backing};

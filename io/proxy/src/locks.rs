@@ -31,6 +31,7 @@ use self::waiting::{Place, Waiting};
 use crate::connection::{Connection, ReplyTo};
 use crate::credentials::{self, Credentials};
 use crate::export::Node;
+use crate::record::Draft;
 use crate::sys;
 
 pub(crate) use self::ranges::Wanted;
@@ -60,6 +61,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) waiters_max: usize,
     /// How many owners its connection may bring: each holds a descriptor.
     pub(crate) owners_max: usize,
+    /// Begins its record in a trace, if it waits.
+    pub(crate) record: &'a dyn Fn() -> Option<Draft>,
 }
 
 /// Whether locks were asked for through an open fid, and whether it still is open.
@@ -165,14 +168,14 @@ impl Locks {
         })
     }
 
-    /// Gives up waiting: `true` if such a waiter was there. Waits for no backend.
-    pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> bool {
-        self.waiting.cancel(connection, tag)
+    /// Gives up waiting; returns what was given up, if anything. Waits for no backend.
+    pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> Option<Answer> {
+        self.waiting.cancel(connection, |waiting| waiting == tag).pop()
     }
 
     /// Gives up all waiting of a connection that is gone or begins anew, likewise.
-    pub(crate) fn cancel_all(&self, connection: &Connection) {
-        self.waiting.cancel_all(connection);
+    pub(crate) fn cancel_all(&self, connection: &Connection) -> Vec<Answer> {
+        self.waiting.cancel(connection, |_| true)
     }
 
     /// A fid is closed: gives back all that those owners hold on the file who locked it

@@ -16,6 +16,7 @@
 
 mod access;
 mod format;
+mod notes;
 mod reader;
 mod subjects;
 #[cfg(test)]
@@ -31,20 +32,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use model::{Amount, Kind, Time};
-use ninep::Request;
+use model::Time;
 use rustc_hash::FxHashSet;
 
-use crate::fids::{Fid, Role};
-use crate::gate::Running;
 use format::Chunk;
 use subjects::Definitions;
 use writer::{Message, Writer};
 
 pub use access::Access;
 pub(crate) use access::LastAccess;
-pub use format::TraceRequest;
+pub use format::{TraceOutcome, TraceRequest};
+pub(crate) use notes::Draft;
 pub use reader::{TraceError, TraceReader, TraceRecord, TraceSubject};
+pub(crate) use subjects::Who;
 
 /// Writes a trace of every request while the proxy runs.
 pub(crate) struct Recorder {
@@ -119,37 +119,6 @@ impl Recorder {
         (Recorder { shared, to_writer, writer_ended: Mutex::new(writer_ended) }, writer)
     }
 
-    /// Takes a request down that was answered with `errno` at `now`.
-    pub(crate) fn note(&self, running: &Running, served: Amount, errno: u32, now: Time) {
-        let fid = &running.operation.fid;
-        let Some(subject) = self.shared.subject(&fid.user, now) else {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        let asked = running.asked;
-        let request = TraceRequest {
-            subject,
-            class: running.class.map(|class| class.to_bits()),
-            kind: asked.kind,
-            lane: asked.lane,
-            access: access(running, fid, served),
-            arrived: running.started.before(running.queued),
-            queued: running.queued,
-            service: now.since(running.started),
-            asked: asked.amount.bytes,
-            served,
-            errno,
-        };
-        let mut filling = self.shared.filling();
-        if let Some(class) = request.class {
-            let target = &fid.user.export.target;
-            if filling.is_new_class(target.index, class) {
-                self.shared.want_class(target, class);
-            }
-        }
-        self.push(&mut filling, &request);
-    }
-
     /// Writes what the shards hold and ends the file. Requests noted later are not in it.
     pub(crate) fn finish(&self) {
         // If the channel is full the writer finds the shards empty all the same: it
@@ -165,6 +134,15 @@ impl Recorder {
             }
         }
         tracing::error!("the trace lacks its end: its disk does not answer");
+    }
+
+    /// The number of who asked; `None` if there is no room for it, and the request is lost.
+    fn subject(&self, who: Who<'_>, now: Time) -> Option<u32> {
+        let subject = self.shared.subject(who, now);
+        if subject.is_none() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        subject
     }
 
     fn push(&self, filling: &mut Filling, request: &TraceRequest) {
@@ -227,19 +205,5 @@ impl Filling {
             self.classes.clear();
         }
         self.classes.insert((target, class))
-    }
-}
-
-/// How a read or write of a file follows the last one through its fid.
-fn access(running: &Running, fid: &Fid, served: Amount) -> Option<Access> {
-    let Role::File { last, .. } = &fid.role else { return None };
-    if !matches!(running.asked.kind, Kind::Read | Kind::Write) {
-        return None;
-    }
-    match Request::decode(running.operation.frame.bytes()) {
-        Ok((_, Request::Read { offset, .. } | Request::Write { offset, .. })) => {
-            Some(last.follow(offset, served.bytes.get()))
-        }
-        _ => None,
     }
 }

@@ -9,15 +9,17 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use model::{Kind, Lane, Nanos, Time};
+use ninep::Reply;
 use rustix::event::epoll;
 
-use crate::connection::{Connection, Sent};
+use crate::connection::{Connection, ReplyTo, Sent};
 use crate::crew::{Call, Role};
 use crate::gate::{Finished, Running, Target};
 use crate::input::SCRATCH;
 use crate::intake::Arrivals;
 use crate::operations::{self, Context, Ending};
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, errno_of};
+use crate::record::Who;
 use crate::server::Server;
 
 /// The leader looks at the sockets again after so much work.
@@ -151,16 +153,30 @@ impl Worker {
             }
             self.end_call(call);
         }
-        for (to, frame) in std::mem::take(&mut self.arrivals.attaches) {
-            let call = self.begin_call();
-            let result = operations::attach(&self.server, &to, frame.bytes());
-            self.end_call(call);
-            let mut outbox = self.outbox.lock().expect("not poisoned");
-            let batch = outbox.batch(&to);
-            match result {
-                Ok(reply) => batch.reply(to.tag, &reply),
-                Err(error) => batch.error(to.tag, &error),
-            }
+        let attaches = std::mem::take(&mut self.arrivals.attaches);
+        if !attaches.is_empty() {
+            let arrived = self.server.clock.now();
+            attaches.into_iter().for_each(|(to, frame)| self.attach(&to, frame.bytes(), arrived));
+        }
+    }
+
+    fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
+        let started = self.server.clock.now();
+        let call = self.begin_call();
+        let result = operations::attach(&self.server, to, frame);
+        self.end_call(call);
+        if let Some(recorder) = self.server.recorder() {
+            let (who, errno) = match &result {
+                Ok((user, _)) => (Who::User(user), 0),
+                Err(error) => (Who::Peer(&to.connection), errno_of(error)),
+            };
+            recorder.attached(who, (arrived, started), errno, self.server.clock.now());
+        }
+        let mut outbox = self.outbox.lock().expect("not poisoned");
+        let batch = outbox.batch(to);
+        match result {
+            Ok((_, qid)) => batch.reply(to.tag, &Reply::Attach { qid }),
+            Err(error) => batch.error(to.tag, &error),
         }
     }
 
@@ -210,7 +226,7 @@ impl Worker {
         };
         let finished = running.finished(served);
         if let (Some(recorder), Ending::Answered { errno, .. }) = (self.server.recorder(), ending) {
-            recorder.note(&running, served, errno, self.server.clock.now());
+            recorder.answered(&running, served, errno, self.server.clock.now());
         }
         // It may hold the last use of a file that was clunked: closing is part of the call.
         drop(running);

@@ -24,7 +24,8 @@ use sums::{By, Row, Sums};
 ///
 /// Times are in seconds since the proxy's start. QUEUE is how long a request waited for
 /// its turn, SERVICE how long it was worked on, OFFSET how a read or write follows the
-/// last one through its open file.
+/// last one that was asked for through its open file, END the error it was answered with,
+/// or that its client gave it up.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice trace t.slt --summary\n  sluice trace t.slt --job \
                         dd.500 --limit 20\n  sluice trace t.slt --json | jq 'select(.errno)'")]

@@ -75,6 +75,7 @@ impl Bed {
             waits,
             waiters_max: self.waiters_max,
             owners_max: self.owners_max,
+            record: &|| None,
         })
     }
 
@@ -168,8 +169,8 @@ fn nothing_is_remembered_once_all_is_given_back() {
     bed.set(1, Write, (0, 5));
     assert_eq!(bed.set(2, Write, (0, 5)), BLOCKED);
     assert_eq!(bed.wait(3, Write, (0, 5)), WAITS);
-    assert!(bed.locks.cancel(&bed.connection, Tag(3)));
-    assert!(!bed.locks.cancel(&bed.connection, Tag(3)));
+    assert!(bed.locks.cancel(&bed.connection, Tag(3)).is_some());
+    assert!(bed.locks.cancel(&bed.connection, Tag(3)).is_none());
     assert_eq!(bed.set(4, Unlock, ALL), GRANTED);
     bed.set(1, Unlock, ALL);
     bed.assert_nothing_is_left();
@@ -231,7 +232,7 @@ fn no_more_of_a_connection_wait_than_may() {
     assert_eq!(bed.wait(2, Write, ALL), WAITS);
     assert_eq!(bed.wait(3, Read, ALL), WAITS);
     assert_eq!(bed.wait(4, Read, ALL), BLOCKED);
-    assert!(bed.locks.cancel(&bed.connection, Tag(2)));
+    assert!(bed.locks.cancel(&bed.connection, Tag(2)).is_some());
     assert_eq!(bed.wait(4, Read, ALL), WAITS);
     assert_eq!(bed.wait(5, Read, ALL), BLOCKED);
     bed.locks.cancel_all(&bed.connection);
@@ -328,7 +329,7 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
     let mut answers = Vec::new();
     bed.locks.retry_all(&mut |a| answers.push((a.to.tag.0, a.outcome)));
     assert_eq!(answers, [success(3)]);
-    assert!(bed.locks.cancel(&bed.connection, Tag(2)));
+    assert!(bed.locks.cancel(&bed.connection, Tag(2)).is_some());
     bed.locks.cancel_all(&bed.connection);
     drop(busy);
     drop(file);

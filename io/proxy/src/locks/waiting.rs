@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use super::{Asked, FidLocks, FileId, OwnerName, Wanted};
 use crate::connection::{Connection, ReplyTo};
+use crate::record::Draft;
 
 /// A blocking Tlock whose reply is held.
 pub(super) struct Waiter {
@@ -29,6 +30,8 @@ pub(super) struct Waiter {
     pub(super) wanted: Wanted,
     /// The fid's: closing that fid ends the waiting.
     pub(super) through: Arc<FidLocks>,
+    /// What a trace is told when it ends, if there is one.
+    record: Option<Draft>,
     file: FileId,
     /// Counts up, so that who came first is tried first.
     number: u64,
@@ -39,6 +42,7 @@ pub(super) struct Waiter {
 pub(crate) struct Answer {
     pub(crate) to: ReplyTo,
     pub(crate) outcome: Outcome,
+    pub(crate) record: Option<Draft>,
 }
 
 /// What the waiting came to.
@@ -46,7 +50,8 @@ pub(crate) struct Answer {
 pub(crate) enum Outcome {
     Status(LockStatus),
     Failed(Errno),
-    /// It was flushed while it was tried: these flushes are to be answered, it is not.
+    /// It was given up, with its session or by these flushes, which are to be answered;
+    /// it is not.
     Flushed(Vec<Tag>),
 }
 
@@ -85,7 +90,7 @@ impl Drop for Place {
 
 impl Waiter {
     pub(super) fn answer(self, outcome: Outcome) -> Answer {
-        Answer { to: self.to, outcome }
+        Answer { to: self.to, outcome, record: self.record }
     }
 }
 
@@ -93,24 +98,25 @@ impl Waiting {
     /// Lets a Tlock wait that was just refused, unless as many of its connection wait as
     /// may: then it is [`LockStatus::Blocked`]. `of_owner` counts those of its owner.
     pub(super) fn begin(&self, asked: &Asked<'_>, of_owner: &Arc<AtomicUsize>) -> Option<Answer> {
-        let blocked =
-            Some(Answer { to: asked.to.clone(), outcome: Outcome::Status(LockStatus::Blocked) });
         let of_connection = &asked.to.connection.lock_waiters;
-        let Some(place) = Place::take(of_connection, asked.waiters_max) else { return blocked };
+        let Some(place) = Place::take(of_connection, asked.waiters_max) else {
+            let outcome = Outcome::Status(LockStatus::Blocked);
+            return Some(Answer { to: asked.to.clone(), outcome, record: None });
+        };
         let count = |of| Place::take(of, usize::MAX).expect("there is no bound");
         self.park(Waiter {
             to: asked.to.clone(),
             name: asked.owner.name.clone(),
             wanted: asked.wanted,
             through: asked.through.clone(),
+            record: (asked.record)(),
             file: asked.owner.file,
             number: self.next.fetch_add(1, Ordering::Relaxed),
             _places: [place, count(&self.all), count(of_owner)],
         })
     }
 
-    /// Lets a waiter wait, for the first time or again; `Some` if it may not. A session
-    /// that is over gets no answer and needs none.
+    /// Lets a waiter wait, for the first time or again; `Some` if it may not.
     pub(super) fn park(&self, waiter: Waiter) -> Option<Answer> {
         let connection = waiter.to.connection.clone();
         let tag = waiter.to.tag;
@@ -118,7 +124,7 @@ impl Waiting {
         // or after it finds this one.
         let mut session = connection.session.lock().expect("not poisoned");
         if session.epoch != waiter.to.epoch || connection.closed.load(Ordering::Acquire) {
-            return None;
+            return Some(waiter.answer(Outcome::Flushed(Vec::new())));
         }
         if session.flushes.iter().any(|(old, _)| *old == tag) {
             session.free(tag);
@@ -149,22 +155,22 @@ impl Waiting {
         keys.iter().filter_map(|key| list.waiters.remove(key)).collect()
     }
 
-    /// Gives up waiting: `true` if such a waiter was there.
-    pub(super) fn cancel(&self, connection: &Connection, tag: Tag) -> bool {
+    /// Gives up those of a connection who are `meant`: one that is flushed, or all when it
+    /// is gone or begins anew. What comes back is for a trace; nothing is to be answered.
+    pub(super) fn cancel(
+        &self,
+        connection: &Connection,
+        meant: impl Fn(Tag) -> bool,
+    ) -> Vec<Answer> {
         if connection.lock_waiters.load(Ordering::SeqCst) == 0 {
-            return false;
+            return Vec::new();
         }
         let mut list = self.list();
-        let is = |w: &Waiter| std::ptr::eq(&*w.to.connection, connection) && w.to.tag == tag;
-        let key = list.waiters.iter().find(|(_, waiter)| is(waiter)).map(|(key, _)| *key);
-        key.and_then(|key| list.waiters.remove(&key)).is_some()
-    }
-
-    /// Gives up all waiting of a connection that is gone or begins anew.
-    pub(super) fn cancel_all(&self, connection: &Connection) {
-        if connection.lock_waiters.load(Ordering::SeqCst) > 0 {
-            self.list().waiters.retain(|_, w| !std::ptr::eq(&*w.to.connection, connection));
-        }
+        let is = |w: &Waiter| std::ptr::eq(&*w.to.connection, connection) && meant(w.to.tag);
+        let theirs = list.waiters.iter().filter(|(_, waiter)| is(waiter));
+        let keys: Vec<_> = theirs.map(|(key, _)| *key).collect();
+        let gone = keys.iter().filter_map(|key| list.waiters.remove(key));
+        gone.map(|waiter| waiter.answer(Outcome::Flushed(Vec::new()))).collect()
     }
 
     /// Ends all waiting, for good; returns what they are told.

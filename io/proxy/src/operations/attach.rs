@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use model::{Identity, JobId};
-use ninep::{NOFID, NONUNAME, Reply, Request};
+use ninep::{NOFID, NONUNAME, Qid, Request};
 use rustix::io::Errno;
 
 use crate::config::{Groups, Squash};
@@ -17,8 +17,9 @@ use crate::credentials::{Credentials, Users};
 use crate::fids::{Fid, Role, User};
 use crate::server::Server;
 
-/// Answers a Tattach. Asks the server's user database, so it may take its time.
-pub(crate) fn attach<'r>(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<Reply<'r>> {
+/// Does a Tattach; returns who that is now and the root's qid. Asks the server's user
+/// database, so it may take its time.
+pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<(Arc<User>, Qid)> {
     let Ok((_, Request::Attach { fid, afid, uname, aname, n_uname })) = Request::decode(frame)
     else {
         unreachable!("decoded once when it was taken in");
@@ -40,7 +41,7 @@ pub(crate) fn attach<'r>(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Res
     let qid = root.qid;
     let user = Arc::new(User::new(export, credentials, identity));
     let subject = user.subject_of(&root, user.subject(model::PathSet::default()));
-    let new = Fid::new(user, root, None, Role::Path, subject);
+    let new = Fid::new(user.clone(), root, None, Role::Path, subject);
     let mut session = to.connection.session.lock().expect("not poisoned");
     if session.epoch != to.epoch || session.fids.contains_key(&fid.0) {
         return Err(Errno::BADF.into());
@@ -50,7 +51,7 @@ pub(crate) fn attach<'r>(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Res
     }
     session.fids.insert(fid.0, Arc::new(new));
     session.attached = true;
-    Ok(Reply::Attach { qid })
+    Ok((user, qid))
 }
 
 /// `NAME` or `NAME?job=ID`.

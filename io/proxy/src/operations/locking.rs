@@ -12,6 +12,7 @@ use crate::connection::ReplyTo;
 use crate::fids::{Fid, Role};
 use crate::locks::{Answer, Asked, Outcome, Owner, Wanted};
 use crate::outbox::Outbox;
+use crate::record::{Draft, TraceOutcome};
 use crate::server::Server;
 
 /// A blocking request that must wait is not answered until the lock is granted.
@@ -31,7 +32,8 @@ pub(super) fn lock(
             ending
         }
         Ok(Some(outcome)) => {
-            answer_held(cx.outbox, Answer { to: cx.to().clone(), outcome });
+            let answer = Answer { to: cx.to().clone(), outcome, record: record(cx) };
+            cx.server.answer_held(cx.outbox, answer);
             Ending::Held
         }
         Ok(None) => Ending::Held,
@@ -67,7 +69,13 @@ fn try_lock(
         waits: flags & LOCK_BLOCK != 0,
         waiters_max: cx.server.bounds().lock_waiters_max(),
         owners_max: cx.server.settings().fids_max as usize,
+        record: &|| record(cx),
     })
+}
+
+/// Begins the record of a lock whose reply is held.
+fn record(cx: &Context<'_>) -> Option<Draft> {
+    cx.server.recorder()?.held(cx.running, cx.server.clock.now())
 }
 
 pub(super) fn getlock(
@@ -108,17 +116,19 @@ impl Server {
     /// behalf of one file may hang; what others are due is in the outbox by then, or
     /// comes with the next try.
     pub(crate) fn retry_locks(&self, outbox: &Mutex<Outbox>) {
-        self.locks.retry_all(&mut |answer| answer_held(outbox, answer));
+        self.locks.retry_all(&mut |answer| self.answer_held(outbox, answer));
     }
 
     fn retry_file(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
-        self.locks.retry(&fid.node, &mut |answer| answer_held(outbox, answer));
+        self.locks.retry(&fid.node, &mut |answer| self.answer_held(outbox, answer));
     }
 
     /// Gives back the locks taken through a fid, as closing it does, to those that wait.
     pub(crate) fn give_back_locks(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
         if let Role::File { locks, .. } = &fid.role
-            && self.locks.give_back(&fid.node, locks, &mut |answer| answer_held(outbox, answer))
+            && self
+                .locks
+                .give_back(&fid.node, locks, &mut |answer| self.answer_held(outbox, answer))
         {
             self.retry_file(fid, outbox);
         }
@@ -127,23 +137,36 @@ impl Server {
     /// The proxy ends: who waits for a lock is told that it is taken, and may ask another.
     pub(crate) fn refuse_lock_waiters(&self) {
         let outbox = Mutex::new(Outbox::default());
-        self.locks.end_waiting().into_iter().for_each(|answer| answer_held(&outbox, answer));
+        self.locks.end_waiting().into_iter().for_each(|answer| self.answer_held(&outbox, answer));
         while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
             batch.connection.clone().send(&mut batch, &self.poll, self.bounds());
         }
     }
-}
 
-/// Answers a Tlock whose reply was held.
-fn answer_held(outbox: &Mutex<Outbox>, Answer { to, outcome }: Answer) {
-    let mut outbox = outbox.lock().expect("not poisoned");
-    match outcome {
-        Outcome::Status(status) => outbox.batch(&to).reply(to.tag, &Reply::Lock { status }),
-        Outcome::Failed(errno) => outbox.batch(&to).error(to.tag, &errno.into()),
-        Outcome::Flushed(flushes) => {
-            for tag in flushes {
-                let to = ReplyTo { tag, ..to.clone() };
-                outbox.batch(&to).reply(tag, &Reply::Flush);
+    /// A Tlock whose reply was held has come to an end: a trace is told.
+    pub(crate) fn note_held(&self, answer: &Answer) {
+        let (Some(recorder), Some(draft)) = (self.recorder(), answer.record) else { return };
+        let outcome = match answer.outcome {
+            Outcome::Status(_) => TraceOutcome::Done,
+            Outcome::Failed(errno) => TraceOutcome::of(errno.raw_os_error() as u32),
+            Outcome::Flushed(_) => TraceOutcome::Cancelled,
+        };
+        recorder.ended(draft, outcome, self.clock.now());
+    }
+
+    /// Answers a Tlock whose reply was held.
+    fn answer_held(&self, outbox: &Mutex<Outbox>, answer: Answer) {
+        self.note_held(&answer);
+        let Answer { to, outcome, .. } = answer;
+        let mut outbox = outbox.lock().expect("not poisoned");
+        match outcome {
+            Outcome::Status(status) => outbox.batch(&to).reply(to.tag, &Reply::Lock { status }),
+            Outcome::Failed(errno) => outbox.batch(&to).error(to.tag, &errno.into()),
+            Outcome::Flushed(flushes) => {
+                for tag in flushes {
+                    let to = ReplyTo { tag, ..to.clone() };
+                    outbox.batch(&to).reply(tag, &Reply::Flush);
+                }
             }
         }
     }

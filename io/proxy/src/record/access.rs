@@ -1,8 +1,8 @@
 //! How one access to an open file follows the one before it.
 //!
-//! A fid remembers where its last access began and ended. Threads that serve one fid
-//! at the same time may mix their halves of it: that blurs one record of a trace and
-//! nothing else, and is cheaper than a lock on the way of every read.
+//! A fid remembers where the last access that was asked for begins and ends. It is
+//! looked at while requests are taken in, under the lock of the fid's session, so it
+//! follows the order of the client's messages and not that of their replies.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,8 @@ pub enum Access {
     Backward,
 }
 
-/// The last access through a fid.
+/// The last access through a fid. One thread at a time follows it; the atomics only
+/// spare it a lock of its own.
 #[derive(Debug, Default)]
 pub(crate) struct LastAccess {
     start: AtomicU64,
@@ -29,8 +30,9 @@ pub(crate) struct LastAccess {
 impl LastAccess {
     /// Takes note of an access to `len` bytes at `offset` and says how it follows the last.
     pub(crate) fn follow(&self, offset: u64, len: u64) -> Access {
-        let start = self.start.swap(offset, Ordering::Relaxed);
-        let end = self.end.swap(offset.saturating_add(len), Ordering::Relaxed);
+        let (start, end) = (self.start.load(Ordering::Relaxed), self.end.load(Ordering::Relaxed));
+        self.start.store(offset, Ordering::Relaxed);
+        self.end.store(offset.saturating_add(len), Ordering::Relaxed);
         match offset {
             _ if offset == end => Access::Sequential,
             _ if offset == start => Access::Same,

@@ -10,6 +10,8 @@
 //! of requests are varints, since most are small; whatever bytes come, decoding ends
 //! in a value or in `None`.
 
+use std::num::NonZeroU32;
+
 use model::{Amount, Bytes, Kind, Lane, Nanos, Time};
 
 use super::access::Access;
@@ -51,20 +53,48 @@ pub struct TraceRequest {
     pub kind: Kind,
     /// Which resource served it.
     pub lane: Lane,
-    /// How it follows the last access through its fid, for reads and writes of files.
+    /// How it follows the access that was asked for before it through the same fid, for
+    /// reads and writes of files.
     pub access: Option<Access>,
     /// When it arrived, counted from the proxy's start.
     pub arrived: Time,
     /// How long it waited for its turn.
     pub queued: Nanos,
-    /// How long it was worked on, from its turn to its reply.
+    /// How long it was worked on, from its turn to its end; 0 if it never had one. A
+    /// lock's wait for its holder is part of it.
     pub service: Nanos,
     /// Payload asked for.
     pub asked: Bytes,
     /// Payload moved, and backend operations.
     pub served: Amount,
-    /// The errno of its reply; 0 for success.
-    pub errno: u32,
+    /// How it ended.
+    pub outcome: TraceOutcome,
+}
+
+/// How a request of a trace ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceOutcome {
+    /// It was done.
+    Done,
+    /// It was answered with this errno.
+    Failed(NonZeroU32),
+    /// The client gave it up while it waited, or ended its session: it was not answered.
+    Cancelled,
+}
+
+impl TraceOutcome {
+    /// The outcome of a request that was answered with this errno, 0 for success.
+    pub fn of(errno: u32) -> TraceOutcome {
+        NonZeroU32::new(errno).map_or(TraceOutcome::Done, TraceOutcome::Failed)
+    }
+
+    /// The errno of its reply; 0 for success, and where there was none.
+    pub fn errno(self) -> u32 {
+        match self {
+            TraceOutcome::Failed(errno) => errno.get(),
+            TraceOutcome::Done | TraceOutcome::Cancelled => 0,
+        }
+    }
 }
 
 /// A chunk of requests that is being filled.
@@ -156,10 +186,12 @@ const ACCESS_MASK: u8 = 0x07;
 const ASKED_DIFFERS: u8 = 0x08;
 const OPS_DIFFER: u8 = 0x10;
 const HAS_CLASS: u8 = 0x20;
+const CANCELLED: u8 = 0x40;
 const _: () = assert!(Kind::COUNT <= KIND_MASK as usize + 1);
 
 fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
-    let TraceRequest { asked, served, class, errno, .. } = *request;
+    let TraceRequest { asked, served, class, outcome, .. } = *request;
+    let errno = outcome.errno();
     let bit = |bit, set| if set { bit } else { 0 };
     let access = request.access.map_or(0, |access| access as u8 + 1);
     let differs = (asked != served.bytes, served.ops.get() != 1);
@@ -170,7 +202,8 @@ fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
         access
             | bit(ASKED_DIFFERS, differs.0)
             | bit(OPS_DIFFER, differs.1)
-            | bit(HAS_CLASS, class.is_some()),
+            | bit(HAS_CLASS, class.is_some())
+            | bit(CANCELLED, outcome == TraceOutcome::Cancelled),
     );
     put_varint(out, request.subject.into());
     let step = request.arrived.as_nanos().wrapping_sub(previous.as_nanos()) as i64;
@@ -218,6 +251,12 @@ pub(super) fn take_request(
     let class = optional(second & HAS_CLASS != 0, 0)?;
     let class = (second & HAS_CLASS != 0).then_some(class);
     let errno = u32::try_from(optional(first & FAILED != 0, 0)?).ok()?;
+    let outcome = match (first & FAILED != 0, second & CANCELLED != 0) {
+        (false, false) => TraceOutcome::Done,
+        (true, false) => TraceOutcome::Failed(NonZeroU32::new(errno)?),
+        (false, true) => TraceOutcome::Cancelled,
+        (true, true) => return None,
+    };
     let served = Amount::new(bytes, ops);
     Some(TraceRequest {
         subject,
@@ -230,7 +269,7 @@ pub(super) fn take_request(
         service,
         asked,
         served,
-        errno,
+        outcome,
     })
 }
 
@@ -344,11 +383,12 @@ mod tests {
             service: Nanos::new(5),
             asked: Bytes::new(4096),
             served: Amount::new(4096, 1),
-            errno: 0,
+            outcome: TraceOutcome::Done,
         };
         let mut chunk = Chunk::allocate();
         chunk.push(&request);
-        let later = TraceRequest { kind: Kind::Getattr, access: None, errno: 2, ..request };
+        let outcome = TraceOutcome::of(2);
+        let later = TraceRequest { kind: Kind::Getattr, access: None, outcome, ..request };
         let later = TraceRequest { served: Amount::new(0, 1), asked: Bytes::ZERO, ..later };
         chunk.push(&TraceRequest { arrived: Time::from_nanos(999), class: None, ..later });
         let bytes = chunk.seal();

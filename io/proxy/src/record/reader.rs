@@ -14,6 +14,7 @@ use model::{Identity, JobId, Kind, Nid, Time};
 use rustc_hash::FxHashMap;
 
 use super::format::{self, CHUNK_HEADER_LEN, ChunkType, Cursor, PAYLOAD_MAX, TraceRequest};
+use super::subjects::ID_UNKNOWN;
 
 /// The requests of a trace, in the order in which they were noted.
 ///
@@ -48,15 +49,27 @@ pub struct TraceRecord {
     pub request: TraceRequest,
 }
 
-/// One attach: an identity at work in an export.
+/// One attach, an identity at work in an export; or a peer who asked without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSubject {
     /// Who pays.
     pub who: Identity,
-    /// The export's name.
+    /// The export's name; empty without an attach.
     pub export: String,
-    /// The name of the target whose dispatcher it waited for.
+    /// The name of the target whose dispatcher it waited for; empty without an attach.
     pub target: String,
+}
+
+impl TraceSubject {
+    /// The user; `None` where nobody has attached and the system does not know the peer.
+    pub fn uid(&self) -> Option<u32> {
+        known(self.who.uid)
+    }
+
+    /// The user's group, likewise.
+    pub fn gid(&self) -> Option<u32> {
+        known(self.who.gid)
+    }
 }
 
 /// Why a trace cannot be read, or not to its end.
@@ -333,6 +346,10 @@ fn take_subject(from: &mut Cursor<'_>) -> Option<(u32, TraceSubject)> {
     let who = Identity { job, uid, gid, projid, nid };
     let (export, target) = (from.text()?.to_owned(), from.text()?.to_owned());
     Some((number, TraceSubject { who, export, target }))
+}
+
+fn known(id: u32) -> Option<u32> {
+    (id != ID_UNKNOWN).then_some(id)
 }
 
 /// The node's name, of the two forms that there are.

@@ -1,22 +1,36 @@
 //! Who is who in a trace: subjects and classes, each defined once, before or soon after
 //! the first request that refers to it.
 //!
-//! A subject is one attach. Its number stands in its `User`, so that a request finds it
-//! without looking anything up. Classes are known to the dispatcher only; asking it
+//! A subject is one attach, or a peer for whom nobody is known: who asks before or
+//! without an attach. Its number stands in its `User` or `Connection`, so that a request
+//! finds it without looking anything up. Classes are known to the dispatcher only; asking it
 //! takes its lock for as long as `sluice top` does, so the writer asks, twice a second
 //! at most, and only when a number was met for the first time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-use model::{Identity, Time};
+use model::{Identity, JobId, Time};
 
 use super::Shared;
 use super::format::{put_text, put_varint};
+use crate::connection::Connection;
 use crate::fids::User;
 use crate::gate::Target;
+
+/// Who asked.
+#[derive(Clone, Copy)]
+pub(crate) enum Who<'a> {
+    /// One who has attached.
+    User(&'a User),
+    /// Somebody at this connection.
+    Peer(&'a Connection),
+}
+
+/// The uid and gid of nobody known, as `-1` is in rules.
+pub(super) const ID_UNKNOWN: u32 = u32::MAX;
 
 /// Definitions that are not yet written.
 #[derive(Default)]
@@ -40,24 +54,34 @@ pub(super) struct Batch {
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
 impl Shared {
-    /// The number of a user's subject, defined if it is new; `None` when there is no room.
-    pub(super) fn subject(&self, user: &User, now: Time) -> Option<u32> {
-        match user.traced.load(Ordering::Acquire) {
-            0 => self.define(user, now),
+    /// The number of somebody's subject, defined if it is new; `None` when there is no room.
+    pub(super) fn subject(&self, who: Who<'_>, now: Time) -> Option<u32> {
+        match who.traced().load(Ordering::Acquire) {
+            0 => self.define(who, now),
             known => Some(known),
         }
     }
 
     #[cold]
-    fn define(&self, user: &User, now: Time) -> Option<u32> {
+    fn define(&self, who: Who<'_>, now: Time) -> Option<u32> {
         let mut definitions = self.definitions.lock().expect("not poisoned");
-        match user.traced.load(Ordering::Acquire) {
+        match who.traced().load(Ordering::Acquire) {
             0 => {}
             known => return Some(known),
         }
-        let (export, target) = (&user.export.name, &user.export.target.name);
-        let number = definitions.define(&user.identity, export, target, now)?;
-        user.traced.store(number, Ordering::Release);
+        let number = match who {
+            Who::User(user) => {
+                let (export, target) = (&user.export.name, &user.export.target.name);
+                definitions.define(&user.identity, export, target, now)
+            }
+            Who::Peer(connection) => {
+                let uid = connection.peer.uid.unwrap_or(ID_UNKNOWN);
+                let (job, nid) = (JobId::default(), connection.peer.nid.clone());
+                let who = Identity { job, uid, gid: ID_UNKNOWN, projid: None, nid };
+                definitions.define(&who, "", "", now)
+            }
+        }?;
+        who.traced().store(number, Ordering::Release);
         Some(number)
     }
 
@@ -98,6 +122,16 @@ impl Shared {
             }
         }
         batch
+    }
+}
+
+impl<'a> Who<'a> {
+    /// Where its number stands.
+    fn traced(self) -> &'a AtomicU32 {
+        match self {
+            Who::User(user) => &user.traced,
+            Who::Peer(connection) => &connection.traced,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 
-use model::{Bytes, Identity, JobId, Lane, Nanos, Nid};
+use model::{Amount, Bytes, Identity, JobId, Kind, Lane, Nanos, Nid};
 use proptest::prelude::*;
 
 use super::*;
@@ -38,7 +38,7 @@ impl Drop for Scratch {
 }
 
 impl Recorder {
-    fn take(&self, request: &TraceRequest) {
+    fn record(&self, request: &TraceRequest) {
         self.push(&mut self.shared.filling(), request);
     }
 
@@ -66,7 +66,7 @@ fn request(subject: u32, number: u64) -> TraceRequest {
         service: Nanos::new(7),
         asked: Bytes::ZERO,
         served: Amount::new(0, 1),
-        errno: 0,
+        outcome: TraceOutcome::Done,
     }
 }
 
@@ -96,7 +96,7 @@ fn trace(count: u64) -> Vec<u8> {
     let scratch = Scratch::new();
     let (recorder, writer) = scratch.recorder(WAITING_MAX);
     let subject = recorder.define("dd");
-    (0..count).for_each(|number| recorder.take(&request(subject, number)));
+    (0..count).for_each(|number| recorder.record(&request(subject, number)));
     drop(recorder);
     writer.run();
     scratch.bytes()
@@ -111,10 +111,11 @@ fn any_request(subjects: u32) -> impl Strategy<Value = TraceRequest> {
     let access = prop::option::of(prop::sample::select(&Access::ALL[..]));
     let lane = prop::sample::select(&[Lane::Cached, Lane::Device][..]);
     let what = (1..=subjects, class, prop::sample::select(Kind::ALL), lane, access);
-    let errno = prop_oneof![Just(0), any::<u32>()];
+    let failed = any::<u32>().prop_map(TraceOutcome::of);
+    let outcome = prop_oneof![Just(TraceOutcome::Done), failed, Just(TraceOutcome::Cancelled)];
     let when = (any_number(), any_number(), any_number());
     let amounts = (any_number(), prop::option::of(any_number()), any_number());
-    (what, when, amounts, errno).prop_map(|(what, when, amounts, errno)| {
+    (what, when, amounts, outcome).prop_map(|(what, when, amounts, outcome)| {
         let (subject, class, kind, lane, access) = what;
         TraceRequest {
             subject,
@@ -127,7 +128,7 @@ fn any_request(subjects: u32) -> impl Strategy<Value = TraceRequest> {
             service: Nanos::new(when.2),
             asked: Bytes::new(amounts.1.unwrap_or(amounts.0)),
             served: Amount::new(amounts.0, amounts.2),
-            errno,
+            outcome,
         }
     })
 }
@@ -142,7 +143,7 @@ proptest! {
         let jobs = ["dd.500", "", "ümlaut"];
         let numbers = jobs.map(|job| recorder.define(job));
         prop_assert_eq!(numbers, [1, 2, 3]);
-        requests.iter().for_each(|request| recorder.take(request));
+        requests.iter().for_each(|request| recorder.record(request));
         drop(recorder);
         writer.run();
         let bytes = scratch.bytes();
@@ -212,7 +213,7 @@ fn chunks_that_find_the_channel_full_are_counted_and_nobody_waits() {
     let mut chunks = Vec::new();
     while chunks.len() < 4 {
         let before = recorder.shared.filling().chunk.count();
-        recorder.take(&request(subject, number));
+        recorder.record(&request(subject, number));
         number += 1;
         if recorder.shared.filling().chunk.count() <= before {
             chunks.push(u64::from(before));
@@ -239,7 +240,7 @@ fn requests_of_many_threads_are_all_there_when_finish_returns() {
             let recorder = &recorder;
             scope.spawn(move || {
                 let subject = recorder.define(&thread.to_string());
-                (0..EACH).for_each(|number| recorder.take(&request(subject, number)));
+                (0..EACH).for_each(|number| recorder.record(&request(subject, number)));
             });
         }
     });
@@ -260,7 +261,7 @@ fn requests_of_many_threads_are_all_there_when_finish_returns() {
 fn a_chunk_that_does_not_fill_is_written_the_second_time_it_is_seen() {
     let scratch = Scratch::new();
     let (recorder, mut writer) = scratch.recorder(1);
-    recorder.take(&request(recorder.define("dd"), 0));
+    recorder.record(&request(recorder.define("dd"), 0));
     writer.sweep(false);
     assert_eq!(read(&scratch.bytes()).0.len(), 0);
     writer.sweep(false);
@@ -274,7 +275,7 @@ fn a_full_disk_loses_requests_and_nothing_else() {
     let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (recorder, writer) = Recorder::new(file, 1);
     let shared = recorder.shared.clone();
-    recorder.take(&request(recorder.define("dd"), 0));
+    recorder.record(&request(recorder.define("dd"), 0));
     drop(recorder);
     writer.run();
     assert_eq!(shared.lost.load(Ordering::Relaxed), 1);
@@ -297,7 +298,7 @@ fn a_trace_is_its_owners_and_a_new_one_takes_the_place_of_the_old() {
     let scratch = Scratch::new();
     for job in ["old", "new"] {
         let recorder = Recorder::start(&scratch.0).unwrap();
-        recorder.take(&request(recorder.define(job), 0));
+        recorder.record(&request(recorder.define(job), 0));
         recorder.finish();
     }
     let mode = std::fs::metadata(&scratch.0).unwrap().permissions().mode();

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use ::proxy::TraceRecord;
+use ::proxy::{TraceOutcome, TraceRecord};
 use model::{Lane, Nanos};
 use nix::errno::Errno;
 use serde::Serialize;
@@ -18,8 +18,9 @@ struct Line<'a> {
     /// The attach that it came by, a number unique in the trace.
     subject: u32,
     job: &'a str,
-    uid: u32,
-    gid: u32,
+    /// None where nobody has attached and the system does not know the peer; so the gid.
+    uid: Option<u32>,
+    gid: Option<u32>,
     projid: Option<u32>,
     nid: &'a str,
     export: &'a str,
@@ -34,6 +35,8 @@ struct Line<'a> {
     queue_ns: u64,
     service_ns: u64,
     errno: u32,
+    /// It was given up by its client and not answered.
+    cancelled: bool,
 }
 
 /// The columns' names.
@@ -41,7 +44,7 @@ pub(crate) fn head(out: &mut impl Write) -> io::Result<()> {
     let [queue, service] = ["QUEUE", "SERVICE"];
     writeln!(
         out,
-        "{:>13}  {:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {:10}  {:>9}  {queue:>9}  {service:>9}  ERROR",
+        "{:>13}  {:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {:10}  {:>9}  {queue:>9}  {service:>9}  END",
         "TIME", "JOB", "UID", "NODE", "EXPORT", "KIND", "LANE", "OFFSET", "BYTES"
     )
 }
@@ -51,19 +54,21 @@ pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()
     let (who, request) = (&record.who.who, &record.request);
     let micros = request.arrived.as_nanos() / 1000;
     let (secs, micros) = (micros / 1_000_000, micros % 1_000_000);
-    let job = if who.job.as_str().is_empty() { "-" } else { who.job.as_str() };
     let offset = request.access.map_or("-", |access| access.name());
-    let error = match request.errno {
-        0 => String::new(),
-        number => format!("  {}", errno_name(number)),
+    let end = match request.outcome {
+        TraceOutcome::Done => String::new(),
+        TraceOutcome::Failed(errno) => format!("  {}", errno_name(errno.get())),
+        TraceOutcome::Cancelled => "  cancelled".into(),
     };
+    let dash = |name: &str| if name.is_empty() { "-".to_owned() } else { name.to_owned() };
     writeln!(
         out,
-        "{secs:>6}.{micros:06}  {job:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {offset:10}  {:>9}  \
-         {:>9}  {:>9}{error}",
-        who.uid,
+        "{secs:>6}.{micros:06}  {:16}  {:>10}  {:18}  {:12}  {:8}  {:6}  {offset:10}  {:>9}  \
+         {:>9}  {:>9}{end}",
+        dash(who.job.as_str()),
+        record.who.uid().map_or("-".into(), |uid| uid.to_string()),
         who.nid,
-        record.who.export,
+        dash(&record.who.export),
         request.kind,
         lane(request.lane),
         request.served.bytes.get(),
@@ -79,8 +84,8 @@ pub(crate) fn json(out: &mut impl Write, record: &TraceRecord) -> io::Result<()>
         t_ns: request.arrived.as_nanos(),
         subject: request.subject,
         job: who.job.as_str(),
-        uid: who.uid,
-        gid: who.gid,
+        uid: record.who.uid(),
+        gid: record.who.gid(),
         projid: who.projid,
         nid: who.nid.as_str(),
         export: &record.who.export,
@@ -93,7 +98,8 @@ pub(crate) fn json(out: &mut impl Write, record: &TraceRecord) -> io::Result<()>
         ops: request.served.ops.get(),
         queue_ns: request.queued.get(),
         service_ns: request.service.get(),
-        errno: request.errno,
+        errno: request.outcome.errno(),
+        cancelled: request.outcome == TraceOutcome::Cancelled,
     };
     serde_json::to_writer(&mut *out, &line)?;
     out.write_all(b"\n")

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ::proxy::{Access, TraceRecord};
+use ::proxy::{Access, TraceOutcome, TraceRecord};
 use hdrhistogram::Histogram;
 use model::{Amount, Direction, Kind, Nanos, Time};
 use serde::Serialize;
@@ -38,7 +38,7 @@ pub(crate) struct Sums {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Name(String),
-    User(u32),
+    User(Option<u32>),
     Class(String, Option<u64>),
 }
 
@@ -48,10 +48,17 @@ struct Sum {
     read_bytes: u64,
     written_bytes: u64,
     ops: u64,
-    errors: u64,
+    ends: Ends,
     queue: Latency,
     service: Latency,
     kinds: BTreeMap<Kind, KindSum>,
+}
+
+/// How many requests did not come to what was asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    errors: u64,
+    cancelled: u64,
 }
 
 /// Exact sum, and a histogram with two digits.
@@ -64,7 +71,7 @@ struct Latency {
 struct KindSum {
     requests: u64,
     amount: Amount,
-    errors: u64,
+    ends: Ends,
     service_ns: u128,
     /// Those that have a place in a file, and those that are sequential.
     placed: u64,
@@ -85,6 +92,8 @@ pub(crate) struct Row {
     service: Times,
     /// Requests that were answered with an error.
     errors: u64,
+    /// Requests that their clients gave up.
+    cancelled: u64,
     kinds: Vec<KindRow>,
 }
 
@@ -106,6 +115,7 @@ struct KindRow {
     /// Percent of the reads or writes of files that are sequential.
     sequential_percent: Option<u64>,
     errors: u64,
+    cancelled: u64,
 }
 
 impl Sums {
@@ -117,7 +127,7 @@ impl Sums {
         let who = &record.who.who;
         let key = match self.by {
             By::Job => Key::Name(who.job.to_string()),
-            By::User => Key::User(who.uid),
+            By::User => Key::User(record.who.uid()),
             By::Class => Key::Class(record.who.target.clone(), record.request.class),
             By::Client => Key::Name(who.nid.to_string()),
             By::Export => Key::Name(record.who.export.clone()),
@@ -135,7 +145,7 @@ impl Sums {
         let name = |key: &Key| match key {
             Key::Name(name) if name.is_empty() => "-".into(),
             Key::Name(name) => name.clone(),
-            Key::User(uid) => uid.to_string(),
+            Key::User(uid) => uid.map_or("-".into(), |uid| uid.to_string()),
             Key::Class(_, None) => "-".into(),
             Key::Class(target, Some(number)) => match class(target, *number) {
                 Some(name) => name.to_owned(),
@@ -157,7 +167,7 @@ impl Sum {
             read_bytes: 0,
             written_bytes: 0,
             ops: 0,
-            errors: 0,
+            ends: Ends::default(),
             queue: Latency::new(),
             service: Latency::new(),
             kinds: BTreeMap::new(),
@@ -174,14 +184,14 @@ impl Sum {
             Direction::Metadata => {}
         }
         self.ops += request.served.ops.get();
-        self.errors += u64::from(request.errno != 0);
+        self.ends.add(request.outcome);
         self.queue.add(request.queued);
         self.service.add(request.service);
         let kind = self.kinds.entry(request.kind).or_default();
         kind.requests += 1;
         kind.amount.bytes += request.served.bytes;
         kind.amount.ops += request.served.ops;
-        kind.errors += u64::from(request.errno != 0);
+        kind.ends.add(request.outcome);
         kind.service_ns += u128::from(request.service.get());
         kind.placed += u64::from(request.access.is_some());
         kind.sequential += u64::from(request.access == Some(Access::Sequential));
@@ -203,7 +213,8 @@ impl Sum {
             span_ns: self.end.since(self.first).get(),
             queue: self.queue.times(requests),
             service: self.service.times(requests),
-            errors: self.errors,
+            errors: self.ends.errors,
+            cancelled: self.ends.cancelled,
             kinds,
         }
     }
@@ -218,8 +229,16 @@ impl KindSum {
             ops: self.amount.ops.get(),
             service_ns_mean: mean(self.service_ns, self.requests),
             sequential_percent: (self.sequential * 100).checked_div(self.placed),
-            errors: self.errors,
+            errors: self.ends.errors,
+            cancelled: self.ends.cancelled,
         }
+    }
+}
+
+impl Ends {
+    fn add(&mut self, outcome: TraceOutcome) {
+        self.errors += u64::from(matches!(outcome, TraceOutcome::Failed(_)));
+        self.cancelled += u64::from(outcome == TraceOutcome::Cancelled);
     }
 }
 
@@ -288,6 +307,7 @@ fn by_name(name: &str, rows: &[Row]) -> String {
         "p50",
         "p99",
         "ERRORS",
+        "CANCELLED",
     ];
     let cells = rows.iter().map(|row| {
         let seconds = row.span_ns as f64 / 1e9;
@@ -308,7 +328,7 @@ fn by_name(name: &str, rows: &[Row]) -> String {
                 [times.mean_ns, times.p50_ns, times.p99_ns].map(|ns| span_of(Nanos::new(ns))),
             );
         }
-        cells.push(row.errors.to_string());
+        cells.extend([row.errors.to_string(), row.cancelled.to_string()]);
         cells
     });
     let right: Vec<_> = (1..head.len()).collect();
@@ -316,7 +336,17 @@ fn by_name(name: &str, rows: &[Row]) -> String {
 }
 
 fn by_kind(name: &str, rows: &[Row]) -> String {
-    let head = [name, "KIND", "REQUESTS", "MB", "OPS", "SERVICE mean", "SEQUENTIAL", "ERRORS"];
+    let head = [
+        name,
+        "KIND",
+        "REQUESTS",
+        "MB",
+        "OPS",
+        "SERVICE mean",
+        "SEQUENTIAL",
+        "ERRORS",
+        "CANCELLED",
+    ];
     let cells = rows.iter().flat_map(|row| {
         row.kinds.iter().map(|kind| {
             vec![
@@ -328,10 +358,11 @@ fn by_kind(name: &str, rows: &[Row]) -> String {
                 span_of(Nanos::new(kind.service_ns_mean)),
                 kind.sequential_percent.map_or(String::new(), |percent| format!("{percent}%")),
                 kind.errors.to_string(),
+                kind.cancelled.to_string(),
             ]
         })
     });
-    table::aligned(&head, &[2, 3, 4, 5, 6, 7], cells)
+    table::aligned(&head, &[2, 3, 4, 5, 6, 7, 8], cells)
 }
 
 #[cfg(test)]
@@ -358,7 +389,11 @@ mod tests {
             service: Nanos::from_micros(300),
             asked: Bytes::new(bytes),
             served: Amount::new(bytes, 1),
-            errno: if kind == Kind::Open { 2 } else { 0 },
+            outcome: match kind {
+                Kind::Open => TraceOutcome::of(2),
+                Kind::Fsync => TraceOutcome::Cancelled,
+                _ => TraceOutcome::Done,
+            },
         };
         TraceRecord { who: Arc::new(who), request }
     }
@@ -370,6 +405,7 @@ mod tests {
             sums.add(&record("dd", Kind::Read, at * 200, 1_000_000));
         }
         sums.add(&record("dd", Kind::Write, 600, 500_000));
+        sums.add(&record("dd", Kind::Fsync, 600, 0));
         let rows = sums.rows(|_, _| class);
         Summary { by, requests: sums.requests(), lost: 3, cut: true, origin_unix_ns: 0, rows }
     }
@@ -378,14 +414,15 @@ mod tests {
     fn jobs_are_summed_up_with_their_rates_times_and_kinds() {
         assert_eq!(
             tables(&summary(By::Job, None)),
-            "JOB  REQUESTS  READ MB  WRITTEN MB  OPS    SPAN    MB/s  OPS/s  QUEUE mean    p50    p99  SERVICE mean    p50    p99  ERRORS\n\
-             dd          5      4.0         0.5    5  1.00ms  4500.0   5000       100us  100us  100us         300us  301us  301us       0\n\
-             -           1      0.0         0.0    1   400us     0.0   2500       100us  100us  100us         300us  301us  301us       1\n\
+            "JOB  REQUESTS  READ MB  WRITTEN MB  OPS    SPAN    MB/s  OPS/s  QUEUE mean    p50    p99  SERVICE mean    p50    p99  ERRORS  CANCELLED\n\
+             dd          6      4.0         0.5    6  1.00ms  4500.0   6000       100us  100us  100us         300us  301us  301us       0          1\n\
+             -           1      0.0         0.0    1   400us     0.0   2500       100us  100us  100us         300us  301us  301us       1          0\n\
              \n\
-             JOB  KIND   REQUESTS   MB  OPS  SERVICE mean  SEQUENTIAL  ERRORS\n\
-             dd   read          4  4.0    4         300us        100%       0\n\
-             dd   write         1  0.5    1         300us        100%       0\n\
-             -    open          1  0.0    1         300us                   1\n\
+             JOB  KIND   REQUESTS   MB  OPS  SERVICE mean  SEQUENTIAL  ERRORS  CANCELLED\n\
+             dd   read          4  4.0    4         300us        100%       0          0\n\
+             dd   write         1  0.5    1         300us        100%       0          0\n\
+             dd   fsync         1  0.0    1         300us                   0          1\n\
+             -    open          1  0.0    1         300us                   1          0\n\
              \n\
              3 requests were not recorded\n\
              \n\

@@ -1,0 +1,153 @@
+//! What a request leaves in a trace, by how it ended.
+//!
+//! ```text
+//!   taken in ─┬─► refused before the dispatcher ──────────────────────► refused
+//!             ├─► Tattach ────────────────────────────────────────────► attached
+//!             └─► waits for its turn ─┬─► Tflush, end of the session ─► cancelled
+//!                                     └─► has it ─┬─► answered ───────► answered
+//!                                                 └─► held ─► ended: granted, given up
+//! ```
+//!
+//! Each request is taken down once, by whoever ends it.
+
+use model::{Amount, Bytes, Kind, Lane, Nanos, Time};
+
+use super::format::{TraceOutcome, TraceRequest};
+use super::subjects::Who;
+use super::{Access, Filling, Recorder};
+use crate::fids::User;
+use crate::gate::{Asked, Running};
+
+/// The record of a request that has had its turn and has yet to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draft {
+    request: TraceRequest,
+    started: Time,
+}
+
+impl Recorder {
+    /// Takes down a request that was answered with `errno` (0: with success) at `now`.
+    pub(crate) fn answered(&self, running: &Running, served: Amount, errno: u32, now: Time) {
+        let Some(mut draft) = self.draft(running, now) else { return };
+        draft.request.served = served;
+        let mut filling = self.shared.filling();
+        self.meet_class(&mut filling, running);
+        self.push(&mut filling, &draft.ended(TraceOutcome::of(errno), now));
+    }
+
+    /// Begins the record of a request whose reply is held; [`Recorder::ended`] takes it
+    /// down. `None` if it is lost.
+    pub(crate) fn held(&self, running: &Running, now: Time) -> Option<Draft> {
+        let draft = self.draft(running, now)?;
+        self.meet_class(&mut self.shared.filling(), running);
+        Some(draft)
+    }
+
+    /// Takes down a request whose reply was held.
+    pub(crate) fn ended(&self, draft: Draft, outcome: TraceOutcome, now: Time) {
+        self.push(&mut self.shared.filling(), &draft.ended(outcome, now));
+    }
+
+    /// Takes down a request that was given up before its turn.
+    pub(crate) fn cancelled(&self, user: &User, asked: &Asked, now: Time) {
+        let outcome = TraceOutcome::Cancelled;
+        self.take(Who::User(user), now, |subject| TraceRequest {
+            lane: asked.lane,
+            access: asked.access,
+            arrived: asked.arrived,
+            queued: now.since(asked.arrived),
+            asked: asked.amount.bytes,
+            outcome,
+            ..untouched(subject, asked.kind, now)
+        });
+    }
+
+    /// Takes down a request that was answered with `errno` as soon as it was read.
+    pub(crate) fn refused(
+        &self,
+        who: Who<'_>,
+        (kind, asked, access): (Kind, Bytes, Option<Access>),
+        errno: u32,
+        now: Time,
+    ) {
+        let outcome = TraceOutcome::of(errno);
+        self.take(who, now, |subject| TraceRequest {
+            access,
+            asked,
+            outcome,
+            ..untouched(subject, kind, now)
+        });
+    }
+
+    /// Takes down a Tattach that came at `arrived` and was worked on from `started` on.
+    pub(crate) fn attached(
+        &self,
+        who: Who<'_>,
+        (arrived, started): (Time, Time),
+        errno: u32,
+        now: Time,
+    ) {
+        self.take(who, now, |subject| TraceRequest {
+            queued: started.since(arrived),
+            service: now.since(started),
+            served: Amount::new(0, 1),
+            outcome: TraceOutcome::of(errno),
+            ..untouched(subject, Kind::Attach, arrived)
+        });
+    }
+
+    fn take(&self, who: Who<'_>, now: Time, request: impl FnOnce(u32) -> TraceRequest) {
+        if let Some(subject) = self.subject(who, now) {
+            self.push(&mut self.shared.filling(), &request(subject));
+        }
+    }
+
+    fn draft(&self, running: &Running, now: Time) -> Option<Draft> {
+        let asked = &running.asked;
+        let subject = self.subject(Who::User(&running.operation.fid.user), now)?;
+        let request = TraceRequest {
+            class: running.class.map(|class| class.to_bits()),
+            lane: asked.lane,
+            access: asked.access,
+            queued: running.queued,
+            asked: asked.amount.bytes,
+            served: asked.amount,
+            ..untouched(subject, asked.kind, asked.arrived)
+        };
+        Some(Draft { request, started: running.started })
+    }
+
+    /// Asks for the name of a class that is met for the first time.
+    fn meet_class(&self, filling: &mut Filling, running: &Running) {
+        let Some(class) = running.class else { return };
+        let target = &running.operation.fid.user.export.target;
+        if filling.is_new_class(target.index, class.to_bits()) {
+            self.shared.want_class(target, class.to_bits());
+        }
+    }
+}
+
+impl Draft {
+    fn ended(mut self, outcome: TraceOutcome, now: Time) -> TraceRequest {
+        self.request.outcome = outcome;
+        self.request.service = now.since(self.started);
+        self.request
+    }
+}
+
+/// A request at which nothing was done and that asked for nothing.
+fn untouched(subject: u32, kind: Kind, arrived: Time) -> TraceRequest {
+    TraceRequest {
+        subject,
+        class: None,
+        kind,
+        lane: Lane::Device,
+        access: None,
+        arrived,
+        queued: Nanos::ZERO,
+        service: Nanos::ZERO,
+        asked: Bytes::ZERO,
+        served: Amount::new(0, 0),
+        outcome: TraceOutcome::Done,
+    }
+}
