@@ -18,8 +18,8 @@ mod rules;
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use messages::{
-    ClassReport, Classes, Connection, Connections, ErrorReport, ExportReport, Status,
-    SubjectReport, Subjects, TargetReport, Threads, Usage,
+    Attach, ClassReport, Classes, Connection, Connections, ErrorReport, ExportReport, Status,
+    SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
 pub use rules::{LimitReport, MeterReport, RuleReport, Rules};
 

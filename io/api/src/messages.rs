@@ -30,6 +30,25 @@ pub struct Status {
     pub targets: Vec<TargetReport>,
     /// Connections now.
     pub connections: u64,
+    /// What was done since the start, on connections of now and before.
+    pub totals: Totals,
+}
+
+/// What was done for somebody since a connection was made, or since the proxy started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Totals {
+    /// Requests answered: attaches, and those refused at once, are among them.
+    pub requests: u64,
+    /// Payload read.
+    pub read_bytes: u64,
+    /// Payload written.
+    pub written_bytes: u64,
+    /// Backend operations; an entry listed with its attributes is one.
+    pub ops: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests that their client gave up while they waited; they were not answered.
+    pub cancelled: u64,
 }
 
 /// Threads that serve requests.
@@ -171,11 +190,9 @@ pub struct Connection {
     pub nid: String,
     /// The user at the other end of a Unix socket, by the kernel's word.
     pub peer_uid: Option<u32>,
-    /// The user of the first fid, who a client's root directory belongs to; none
-    /// before there is one.
-    pub uid: Option<u32>,
-    /// The job of that user; empty if there is none.
-    pub job: String,
+    /// Who has attached and has a fid still, by their lowest fid: the first is whom a
+    /// client's root directory belongs to. At most 64.
+    pub attaches: Vec<Attach>,
     /// The agreed largest message.
     pub msize_bytes: u32,
     /// Fids in use.
@@ -186,6 +203,24 @@ pub struct Connection {
     pub in_flight_bytes: u64,
     /// Answers that the client has not taken yet.
     pub unsent_bytes: u64,
+    /// What was done on it.
+    pub totals: Totals,
+}
+
+/// One user of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Attach {
+    /// The user's name as the client gave it, if it gave one; nothing depends on it where
+    /// a number came with it.
+    pub uname: Option<String>,
+    /// The user whom the proxy acts for.
+    pub uid: u32,
+    /// The user's group.
+    pub gid: u32,
+    /// The batch job; empty if there is none.
+    pub job: String,
+    /// The export.
+    pub export: String,
 }
 
 /// Why a call was refused.

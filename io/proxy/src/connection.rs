@@ -23,6 +23,7 @@ use crate::input::Input;
 use crate::locks::TLOCK_MAX;
 use crate::outbox::Batch;
 use crate::pipes::PipeLoad;
+use crate::tally::Tally;
 
 /// One client's connection.
 pub(crate) struct Connection {
@@ -71,6 +72,8 @@ pub(crate) struct Session {
     pub(crate) flushes: Vec<(Tag, Tag)>,
     /// Bytes that unanswered requests brought or will answer.
     pub(crate) bytes: usize,
+    /// What was answered here, in all sessions of the connection.
+    pub(crate) tally: Tally,
     /// No input is taken until replies have left.
     pub(crate) paused: bool,
     interest: epoll::EventFlags,
@@ -183,10 +186,15 @@ impl Connection {
         if self.peer.uid.is_some() { 0 } else { crate::sys::unacknowledged(self.socket.as_fd()) }
     }
 
-    /// Sends a batch of replies as far as the socket takes them and frees their tags.
+    /// Sends a batch of replies as far as the socket takes them and frees their tags. What
+    /// it counts stays in the batch if the connection is closed.
     pub(crate) fn send(&self, batch: &mut Batch, poll: &OwnedFd, bounds: Bounds) -> Sent {
         let mut session = self.session.lock().expect("not poisoned");
-        if batch.epoch != session.epoch || self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) {
+            return Sent::Ok;
+        }
+        session.tally.take(&mut batch.tally);
+        if batch.epoch != session.epoch {
             return Sent::Ok;
         }
         session.answered(batch);
@@ -331,6 +339,7 @@ impl Session {
             tags: FxHashMap::default(),
             flushes: Vec::new(),
             bytes: 0,
+            tally: Tally::default(),
             paused: false,
             interest: READ | GONE,
         }

@@ -62,11 +62,16 @@ pub(crate) struct User {
     pub(crate) export: Arc<Export>,
     pub(crate) credentials: Credentials,
     pub(crate) identity: Identity,
+    /// The name that the client gave; empty if it gave none.
+    pub(crate) uname: Box<str>,
     /// Interned subjects, one for each set of `path` directories met; held until the last fid goes.
     subjects: Mutex<BTreeMap<PathSet, SubjectId>>,
     /// Its number in the trace that is being recorded; 0 before its first request.
     pub(crate) traced: AtomicU32,
 }
+
+/// The most bytes of a user's name that are kept, to be shown.
+const UNAME_MAX: usize = 64;
 
 impl Fid {
     pub(crate) fn new(
@@ -94,9 +99,16 @@ impl Fid {
 }
 
 impl User {
-    pub(crate) fn new(export: Arc<Export>, credentials: Credentials, identity: Identity) -> User {
+    /// `uname` is cut to [`UNAME_MAX`].
+    pub(crate) fn new(
+        export: Arc<Export>,
+        credentials: Credentials,
+        identity: Identity,
+        uname: &[u8],
+    ) -> User {
+        let uname = String::from_utf8_lossy(&uname[..uname.len().min(UNAME_MAX)]).into();
         let (subjects, traced) = (Mutex::default(), AtomicU32::new(0));
-        User { export, credentials, identity, subjects, traced }
+        User { export, credentials, identity, uname, subjects, traced }
     }
 
     /// The subject of this user's requests on a file below the given directories.

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use model::{Bytes, Kind};
+use model::{Amount, Bytes, Kind};
 use ninep::{DecodeError, Reply, Request, Tag};
 use rustix::io::Errno;
 use sched::RequestId;
@@ -205,7 +205,9 @@ impl Server {
         outbox: &mut Outbox,
     ) -> Result<(), Violation> {
         self.admit(session, to.tag, None, 0)?;
-        outbox.batch(to).error(to.tag, &errno.into());
+        let batch = outbox.batch(to);
+        batch.error(to.tag, &errno.into());
+        batch.tally.count(what.0, Amount::default(), errno.raw_os_error() as u32);
         if let Some(recorder) = self.recorder() {
             recorder.refused(who, what, errno.raw_os_error() as u32, self.clock.now());
         }
@@ -244,9 +246,13 @@ impl Server {
                 leaving.operations.extend(self.cancel(target, id));
             }
         }
+        session.tally.cancelled += leaving.operations.len() as u64;
         session.bytes = 0;
         session.flushes.clear();
-        self.locks.cancel_all(connection).iter().for_each(|answer| self.note_held(answer));
+        for waiter in self.locks.cancel_all(connection) {
+            self.note_held(&waiter);
+            session.tally.cancelled += 1;
+        }
         leaving.fids.extend(session.fids.drain().map(|(_, fid)| fid));
         // Who never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
@@ -292,6 +298,7 @@ impl Server {
             return None;
         }
         if cancelled {
+            session.tally.cancelled += 1;
             session.free(old);
             // Earlier flushes of the same request are answered first.
             for flush in session.flushes_of(&[old]) {

@@ -34,6 +34,7 @@ mod record;
 mod server;
 mod setup;
 mod sys;
+mod tally;
 mod worker;
 mod writes;
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use crate::connection::{Connection, ReplyTo};
 use crate::pipes::PipeLoad;
+use crate::tally::Tally;
 
 /// A batch larger than this is sent at once.
 const BATCH_BYTES: usize = 256 << 10;
@@ -37,6 +38,8 @@ pub(crate) struct Batch {
     pub(crate) pipes: Vec<(usize, PipeLoad)>,
     /// The requests answered here.
     pub(crate) answered: Vec<Tag>,
+    /// The same in numbers.
+    pub(crate) tally: Tally,
 }
 
 impl Outbox {
@@ -76,7 +79,8 @@ impl Outbox {
 impl Batch {
     pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> Batch {
         let connection = to.connection.clone();
-        Batch { connection, epoch: to.epoch, bytes, pipes: Vec::new(), answered: Vec::new() }
+        let (pipes, answered, tally) = (Vec::new(), Vec::new(), Tally::default());
+        Batch { connection, epoch: to.epoch, bytes, pipes, answered, tally }
     }
 
     pub(crate) fn reply(&mut self, tag: Tag, reply: &Reply<'_>) {

@@ -25,6 +25,7 @@ use crate::locks::Locks;
 use crate::outbox::Outbox;
 use crate::record::Recorder;
 use crate::setup;
+use crate::tally::Tally;
 use crate::worker::Worker;
 
 /// Blocked locks are tried again so often: a program of this machine may have let go.
@@ -48,6 +49,8 @@ pub struct Server {
     listeners: Mutex<Vec<Listener>>,
     addresses: Vec<Address>,
     connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
+    /// What was answered on connections that are closed. Locked before any session.
+    pub(crate) gone: Mutex<Tally>,
     next_connection: AtomicU64,
     /// Connections that may take input again.
     resumed: Mutex<VecDeque<Arc<Connection>>>,
@@ -149,6 +152,7 @@ impl Server {
             rules: RwLock::new(rules),
             listeners: Mutex::new(listeners),
             connections: RwLock::default(),
+            gone: Mutex::default(),
             next_connection: AtomicU64::new(FIRST_CONNECTION),
             resumed: Mutex::default(),
             leader_outbox: Mutex::default(),
@@ -537,9 +541,12 @@ impl Server {
         }
         tracing::debug!(connection = connection.id, nid = %connection.peer.nid, "closed: {why}");
         let _ = epoll::delete(&self.poll, &connection.socket);
-        self.connections.write().expect("not poisoned").remove(&connection.id);
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         let mut session = connection.session.lock().expect("not poisoned");
-        self.end_session(connection, &mut session)
+        let leaving = self.end_session(connection, &mut session);
+        drop(session);
+        self.count_gone(connection);
+        self.connections.write().expect("not poisoned").remove(&connection.id);
+        leaving
     }
 }

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
-use model::{Kind, Lane, Nanos, Time};
+use model::{Amount, Kind, Lane, Nanos, Time};
 use ninep::Reply;
 use rustix::event::epoll;
 
@@ -165,15 +165,16 @@ impl Worker {
         let call = self.begin_call();
         let result = operations::attach(&self.server, to, frame);
         self.end_call(call);
+        let (who, errno) = match &result {
+            Ok((user, _)) => (Who::User(user), 0),
+            Err(error) => (Who::Peer(&to.connection), errno_of(error)),
+        };
         if let Some(recorder) = self.server.recorder() {
-            let (who, errno) = match &result {
-                Ok((user, _)) => (Who::User(user), 0),
-                Err(error) => (Who::Peer(&to.connection), errno_of(error)),
-            };
             recorder.attached(who, (arrived, started), errno, self.server.clock.now());
         }
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
+        batch.tally.count(Kind::Attach, Amount::new(0, 1), errno);
         match result {
             Ok((_, qid)) => batch.reply(to.tag, &Reply::Attach { qid }),
             Err(error) => batch.error(to.tag, &error),
@@ -278,6 +279,7 @@ impl Worker {
             let Some(mut batch) = outbox.lock().expect("not poisoned").take() else { return };
             let connection = batch.connection.clone();
             let sent = connection.send(&mut batch, &self.server.poll, bounds);
+            self.server.count_late(&mut batch);
             self.after_send(&connection, sent);
             outbox.lock().expect("not poisoned").give_back(batch.bytes);
         }

@@ -32,7 +32,8 @@ pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
 ///
 /// MB/s read and written, backend operations per second, the mean time a request waited
 /// for its turn (QUEUE) and until its answer (LATENCY, the queue included), requests
-/// waiting and at the backend, slots held, and whether a limit holds it back.
+/// waiting and at the backend, slots held, and whether a limit holds it back. Without
+/// scheduling, what connections know, and why the rest is not there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Keys: j u c n rows by job, user, class, client node; left and right \
                         choose the column to sort by, r turns the order round; up, down, page \
@@ -67,8 +68,15 @@ pub(crate) struct Report {
     rows: Vec<Row>,
     /// Device slots held now, by target.
     slots: BTreeMap<String, u64>,
+    /// What the rows do not say, and why.
+    note: Option<&'static str>,
     status: Status,
 }
+
+/// What there is to say where nothing is scheduled.
+const NOT_SCHEDULING: &str = "not scheduling (--no-schedule): connections stand for the user and \
+                              job that attached first; nothing is known of queue, latency, slots \
+                              and classes";
 
 /// Runs `sluice top`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -131,7 +139,12 @@ impl Watch {
     /// Takes a sample: what was `now` is `earlier` then.
     fn sample(&mut self) -> anyhow::Result<Status> {
         let status = self.client.status()?;
-        let now = Sample { subjects: self.client.subjects()?, classes: self.client.classes()? };
+        let now = if status.scheduling {
+            let (subjects, classes) = (self.client.subjects()?, self.client.classes()?);
+            Sample { subjects, classes, of_connections: false }
+        } else {
+            Sample::of_connections(self.client.connections()?)
+        };
         self.earlier = std::mem::replace(&mut self.now, now);
         Ok(status)
     }
@@ -146,7 +159,8 @@ impl Watch {
         for class in &self.now.classes.classes {
             *slots.entry(class.target.clone()).or_default() += class.usage.slots;
         }
-        Report { by, t_ns: self.now.subjects.t_ns, rows, slots, status }
+        let note = (!status.scheduling).then_some(NOT_SCHEDULING);
+        Report { by, t_ns: self.now.subjects.t_ns, rows, slots, note, status }
     }
 }
 

@@ -3,13 +3,18 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use common::Client;
+use ninep::{Fid, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
@@ -202,6 +207,82 @@ fn top_shows_a_table_and_json_of_a_proxy_without_clients() {
     assert_eq!(report["by"], "class");
     assert_eq!(report["status"]["pid"], proxy.child.id());
     assert_eq!(report["status"]["exports"][0]["name"], "x");
+}
+
+#[test]
+fn top_of_a_proxy_that_does_not_schedule_says_so_and_shows_connections() {
+    let config = format!("schedule = false\n{CONFIG}");
+    let proxy = Proxy::start("unscheduled", &config, "");
+    let seen = proxy.wait_until_ready();
+    let port = seen[0].strip_prefix("listening on tcp://127.0.0.1:").unwrap();
+    let mut client = Client::tcp(([127, 0, 0, 1], port.parse().unwrap()).into());
+    client.version(1 << 16);
+    client.attach_as(0, "x?job=a", "ann", 1000).unwrap();
+    let once = ["top", "--once", "--interval", "50ms", "--by"];
+    let table = stdout(&proxy.ask(&[&once[..], &["job"]].concat()));
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[0].starts_with("JOB ") && lines[1].starts_with("a "), "{table}");
+    assert!(lines[2].starts_with("not scheduling (--no-schedule)"), "{table}");
+    let json = stdout(&proxy.ask(&[&once[..], &["class", "--json"]].concat()));
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(report["rows"], serde_json::json!([]));
+    assert!(report["note"].as_str().unwrap().starts_with("not scheduling"));
+}
+
+#[test]
+fn the_api_counts_what_was_done_and_names_who_attached() {
+    // A read puts the next one off for 40 s.
+    let rules = "[[rule]]\nname = \"slow\"\nlimit = { kinds = [\"read\"], rate = \"100B/s\" }\n";
+    let proxy = Proxy::start("totals", CONFIG, rules);
+    let seen = proxy.wait_until_ready();
+    let port = seen[0].strip_prefix("listening on tcp://127.0.0.1:").unwrap();
+    fs::set_permissions(proxy.dir.join("data"), fs::Permissions::from_mode(0o777)).unwrap();
+    let connect = || {
+        let mut client = Client::tcp(([127, 0, 0, 1], port.parse().unwrap()).into());
+        client.version(1 << 16);
+        client
+    };
+    let mut client = connect();
+    client.attach_as(0, "x?job=a", "ann", 1000).unwrap();
+    client.attach_named(9, "x", "").unwrap();
+    client.make(1, "f");
+    client.write(1, 0, &[7; 5000]).unwrap();
+    assert_eq!(client.read(1, 1000, 8000).unwrap().len(), 4000);
+    client.walk(0, 2, &["none"]).unwrap_err();
+    client.read(7, 0, 100).unwrap_err();
+    client.stat(0).unwrap();
+    let waits = Request::Read { fid: Fid(1), offset: 0, count: 100 };
+    let oldtag = client.send(&waits);
+    client.done(&Request::Flush { oldtag }).unwrap();
+
+    let api = api::Client::new(&proxy.api().parse().unwrap()).unwrap();
+    let all = api.connections().unwrap().connections;
+    assert_eq!(all.len(), 1);
+    let names: Vec<_> = all[0].attaches.iter().map(|a| (a.uname.as_deref(), &*a.job)).collect();
+    assert_eq!(names, [(Some("ann"), "a"), (None, "")]);
+    assert_eq!((all[0].attaches[0].uid, &*all[0].attaches[0].export), (1000, "x"));
+    // Two attaches, walk and create, write, read, the two errors, getattr.
+    let expected = api::Totals {
+        requests: 9,
+        read_bytes: 4000,
+        written_bytes: 5000,
+        ops: 8,
+        errors: 2,
+        cancelled: 1,
+    };
+    assert_eq!(all[0].totals, expected);
+    assert_eq!(api.status().unwrap().totals, expected);
+    // What was done stays done when the connection is gone, its waiting request cancelled.
+    client.send(&waits);
+    client.walk(0, 3, &[]).unwrap();
+    drop(client);
+    let began = Instant::now();
+    while api.status().unwrap().connections > 0 {
+        assert!(began.elapsed() < PATIENCE, "the connection is closed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let left = api::Totals { requests: 10, ops: 9, cancelled: 2, ..expected };
+    assert_eq!(api.status().unwrap().totals, left);
 }
 
 #[test]

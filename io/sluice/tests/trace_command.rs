@@ -190,7 +190,7 @@ fn what_is_refused_before_it_waits_for_a_turn_is_in_the_trace() {
 
 #[test]
 fn what_its_client_gives_up_is_cancelled_and_counts_for_the_order_of_accesses() {
-    let rules = "[[rule]]\nname = \"slow\"\nlimit = { kinds = [\"read\"], rate = \"1ops/s\" }\n";
+    let rules = "[[rule]]\nname = \"slow\"\nlimit = { kinds = [\"read\"], rate = \"100B/s\" }\n";
     let mut proxy = Setup::new("trace-cancelled").top("record = \"t.slt\"").rules(rules).start();
     let file = proxy.dir.join("t.slt");
     let mut client = proxy.client();

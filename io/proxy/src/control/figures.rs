@@ -4,19 +4,22 @@
 //! turned into messages after it is free again: a viewer must not make requests wait
 //! for its own text.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{
-    ClassReport, Classes, Connections, ExportReport, Status, SubjectReport, Subjects, TargetReport,
-    Threads, Usage,
+    Attach, ClassReport, Classes, Connections, ExportReport, Status, SubjectReport, Subjects,
+    TargetReport, Threads, Totals, Usage,
 };
 use model::{RuleFileError, RuleSet};
 
 use super::Control;
 use crate::config::{Config, CostMode};
 use crate::connection::Connection;
+use crate::fids::User;
 use crate::gate::Target;
 use crate::server::Server;
+use crate::tally::Tally;
 
 impl Control for Server {
     fn status(&self) -> Status {
@@ -43,6 +46,7 @@ impl Control for Server {
                 .collect(),
             targets,
             connections: Server::connections(self).len() as u64,
+            totals: totals(&self.tally()),
         }
     }
 
@@ -153,21 +157,51 @@ fn sums(usage: &sched::Usage) -> Usage {
     }
 }
 
+fn totals(tally: &Tally) -> Totals {
+    Totals {
+        requests: tally.requests,
+        read_bytes: tally.read_bytes,
+        written_bytes: tally.written_bytes,
+        ops: tally.ops,
+        errors: tally.errors,
+        cancelled: tally.cancelled,
+    }
+}
+
+/// The most users of one connection that are told of.
+const ATTACHES_MAX: usize = 64;
+
 fn connection(connection: &Connection) -> api::Connection {
     let session = connection.session.lock().expect("not poisoned");
     // Clients attach with their first fid, and further users with later ones.
-    let first = session.fids.iter().min_by_key(|(number, _)| **number);
-    let first = first.map(|(_, fid)| &fid.user.identity);
+    let mut users = BTreeMap::new();
+    for (number, fid) in &session.fids {
+        let first = users.entry(Arc::as_ptr(&fid.user)).or_insert((*number, &fid.user));
+        first.0 = first.0.min(*number);
+    }
+    let mut users: Vec<_> = users.into_values().collect();
+    users.sort_by_key(|(number, _)| *number);
     api::Connection {
         id: connection.id,
         nid: connection.peer.nid.to_string(),
         peer_uid: connection.peer.uid,
-        uid: first.map(|who| who.uid),
-        job: first.map(|who| who.job.to_string()).unwrap_or_default(),
+        attaches: users.iter().take(ATTACHES_MAX).map(|(_, user)| attach(user)).collect(),
         msize_bytes: session.msize,
         fids: session.fids.len() as u64,
         tags: session.tags.len() as u64,
         in_flight_bytes: session.bytes as u64,
         unsent_bytes: connection.unsent() as u64,
+        totals: totals(&session.tally),
+    }
+}
+
+fn attach(user: &User) -> Attach {
+    let who = &user.identity;
+    Attach {
+        uname: (!user.uname.is_empty()).then(|| user.uname.to_string()),
+        uid: who.uid,
+        gid: who.gid,
+        job: who.job.to_string(),
+        export: user.export.name.clone(),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
     };
     let root = export.root.clone();
     let qid = root.qid;
-    let user = Arc::new(User::new(export, credentials, identity));
+    let user = Arc::new(User::new(export, credentials, identity, uname));
     let subject = user.subject_of(&root, user.subject(model::PathSet::default()));
     let new = Fid::new(user.clone(), root, None, Role::Path, subject);
     let mut session = to.connection.session.lock().expect("not poisoned");

@@ -68,8 +68,9 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
         Ok(len) => {
             let header = ninep::read_reply_header(to.tag, len as u32);
             batch.bytes[start..data].copy_from_slice(&header);
+            let ending = cx.answered(batch, Amount::new(len as u64, 1), 0);
             cx.flush.set(outbox.is_full());
-            Ending::Answered { served: Amount::new(len as u64, 1), errno: 0 }
+            ending
         }
         Err(error) => {
             batch.bytes.truncate(start);
@@ -156,7 +157,7 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
     batch.pipes.extend(loads.into_iter().map(|load| (after, load)));
     batch.bytes.extend_from_slice(&tail);
     cx.flush.set(true);
-    Ending::Answered { served: Amount::new(done as u64, 1), errno: 0 }
+    cx.answered(batch, Amount::new(done as u64, 1), 0)
 }
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Mutex;
 
+use model::{Amount, Kind};
 use ninep::{LOCK_BLOCK, LOCK_RECLAIM, LockKind, LockStatus, Reply};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -158,10 +159,21 @@ impl Server {
     fn answer_held(&self, outbox: &Mutex<Outbox>, answer: Answer) {
         self.note_held(&answer);
         let Answer { to, outcome, .. } = answer;
+        if matches!(outcome, Outcome::Flushed(_)) {
+            self.count_cancelled(&to.connection);
+        }
         let mut outbox = outbox.lock().expect("not poisoned");
         match outcome {
-            Outcome::Status(status) => outbox.batch(&to).reply(to.tag, &Reply::Lock { status }),
-            Outcome::Failed(errno) => outbox.batch(&to).error(to.tag, &errno.into()),
+            Outcome::Status(status) => {
+                let batch = outbox.batch(&to);
+                batch.reply(to.tag, &Reply::Lock { status });
+                batch.tally.count(Kind::Lock, Amount::new(0, 1), 0);
+            }
+            Outcome::Failed(errno) => {
+                let batch = outbox.batch(&to);
+                batch.error(to.tag, &errno.into());
+                batch.tally.count(Kind::Lock, Amount::new(0, 1), errno.raw_os_error() as u32);
+            }
             Outcome::Flushed(flushes) => {
                 for tag in flushes {
                     let to = ReplyTo { tag, ..to.clone() };

@@ -27,7 +27,7 @@ use crate::credentials::{self, Credentials};
 use crate::export::Node;
 use crate::fids::Fid;
 use crate::gate::Running;
-use crate::outbox::{Outbox, errno_of};
+use crate::outbox::{Batch, Outbox, errno_of};
 use crate::server::Server;
 
 /// How an operation ended.
@@ -157,17 +157,23 @@ impl<'a> Context<'a> {
         let ending = match result {
             Ok(reply) => {
                 batch.reply(to.tag, &reply);
-                Ending::Answered { served, errno: 0 }
+                self.answered(batch, served, 0)
             }
             Err(error) => {
                 batch.error(to.tag, &error);
                 // It cost the backend a call, but moved nothing.
                 let served = Amount { bytes: model::Bytes::ZERO, ..served };
-                Ending::Answered { served, errno: errno_of(&error) }
+                self.answered(batch, served, errno_of(&error))
             }
         };
         self.flush.set(outbox.is_full());
         ending
+    }
+
+    /// Counts a reply that was added to its batch.
+    fn answered(&self, batch: &mut Batch, served: Amount, errno: u32) -> Ending {
+        batch.tally.count(self.running.asked.kind, served, errno);
+        Ending::Answered { served, errno }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Classes, Subjects, Usage};
+use api::{Classes, Connection, Connections, SubjectReport, Subjects, Usage};
 use serde::Serialize;
 
 /// What the rows of the table stand for.
@@ -45,10 +45,12 @@ pub(crate) enum Sort {
 pub(crate) struct Sample {
     pub(crate) subjects: Subjects,
     pub(crate) classes: Classes,
+    /// The subjects are connections: nothing is scheduled.
+    pub(crate) of_connections: bool,
 }
 
 /// One row: what somebody gets now. Means are over the requests that completed between
-/// the two samples, zero if there were none.
+/// the two samples, zero if there were none. What only a scheduler knows is `None` without.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Row {
     /// The job, user, class or node; `-` where there is none.
@@ -60,15 +62,15 @@ pub(crate) struct Row {
     /// Backend operations per second.
     pub(crate) ops_per_s: u64,
     /// Mean time that a request waited for its turn.
-    pub(crate) queue_ns_mean: u64,
+    pub(crate) queue_ns_mean: Option<u64>,
     /// Mean time from a request's arrival to its answer, the queue included.
-    pub(crate) latency_ns_mean: u64,
+    pub(crate) latency_ns_mean: Option<u64>,
     /// Requests waiting now.
-    pub(crate) queued: u64,
-    /// Requests at the backend now.
+    pub(crate) queued: Option<u64>,
+    /// Requests at the backend now; without a scheduler, all that have no answer.
     pub(crate) running: u64,
     /// Slots held now.
-    pub(crate) slots: u64,
+    pub(crate) slots: Option<u64>,
     /// Whether the head of a queue waits for a meter now.
     pub(crate) throttled: bool,
 }
@@ -87,7 +89,8 @@ pub(crate) fn rows(
             (sums, span(earlier.subjects.t_ns, now.subjects.t_ns))
         }
     };
-    sums.into_iter().map(|(name, usage)| Row::new(name, &usage, span_ns)).collect()
+    let row = |(name, usage)| Row::new(name, &usage, span_ns, !now.of_connections);
+    sums.into_iter().map(row).collect()
 }
 
 /// The time between two samples; a proxy that was started again counts from zero.
@@ -156,19 +159,52 @@ pub(crate) fn order(rows: &mut [Row], sort: Sort, reversed: bool) {
     });
 }
 
+impl Sample {
+    /// What is known where nothing is scheduled: a connection stands for whom it first
+    /// attached.
+    pub(crate) fn of_connections(all: Connections) -> Sample {
+        let subject = |connection: Connection| {
+            let first = connection.attaches.into_iter().next().unwrap_or_default();
+            let totals = connection.totals;
+            SubjectReport {
+                id: connection.id,
+                target: String::new(),
+                job: first.job,
+                uid: first.uid,
+                gid: first.gid,
+                nid: connection.nid,
+                usage: Usage {
+                    read_bytes: totals.read_bytes,
+                    written_bytes: totals.written_bytes,
+                    ops: totals.ops,
+                    requests: totals.requests,
+                    running: connection.tags,
+                    ..Usage::default()
+                },
+            }
+        };
+        let t_ns = all.t_ns;
+        // One that has not attached is nobody's yet.
+        let attached = all.connections.into_iter().filter(|c| !c.attaches.is_empty());
+        let subjects = Subjects { t_ns, subjects: attached.map(subject).collect() };
+        Sample { subjects, classes: Classes { t_ns, ..Classes::default() }, of_connections: true }
+    }
+}
+
 impl Row {
-    fn new(name: String, usage: &Usage, span_ns: u64) -> Row {
+    fn new(name: String, usage: &Usage, span_ns: u64, scheduled: bool) -> Row {
         let per_s = |count| ratio(count, 1_000_000_000, span_ns);
+        let known = |figure| scheduled.then_some(figure);
         Row {
             name,
             read_bytes_per_s: per_s(usage.read_bytes),
             written_bytes_per_s: per_s(usage.written_bytes),
             ops_per_s: per_s(usage.ops),
-            queue_ns_mean: ratio(usage.queue_ns, 1, usage.requests),
-            latency_ns_mean: ratio(usage.queue_ns + usage.service_ns, 1, usage.requests),
-            queued: usage.queued,
+            queue_ns_mean: known(ratio(usage.queue_ns, 1, usage.requests)),
+            latency_ns_mean: known(ratio(usage.queue_ns + usage.service_ns, 1, usage.requests)),
+            queued: known(usage.queued),
             running: usage.running,
-            slots: usage.slots,
+            slots: known(usage.slots),
             throttled: usage.throttled,
         }
     }
@@ -182,7 +218,7 @@ fn ratio(count: u64, times: u64, by: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use api::{ClassReport, SubjectReport};
+    use api::{Attach, ClassReport, Totals};
 
     use super::*;
 
@@ -192,7 +228,8 @@ mod tests {
     }
 
     fn sample(t_ns: u64, subjects: Vec<SubjectReport>, classes: Vec<ClassReport>) -> Sample {
-        Sample { subjects: Subjects { t_ns, subjects }, classes: Classes { t_ns, classes } }
+        let (subjects, classes) = (Subjects { t_ns, subjects }, Classes { t_ns, classes });
+        Sample { subjects, classes, of_connections: false }
     }
 
     fn read(read_bytes: u64, requests: u64) -> Usage {
@@ -213,8 +250,10 @@ mod tests {
             name: "a".into(),
             read_bytes_per_s: 4000,
             ops_per_s: 20,
-            queue_ns_mean: 100,
-            latency_ns_mean: 1000,
+            queue_ns_mean: Some(100),
+            latency_ns_mean: Some(1000),
+            queued: Some(0),
+            slots: Some(0),
             ..Row::default()
         };
         assert_eq!(rows, [expected]);
@@ -250,6 +289,38 @@ mod tests {
         let now = sample(1_000_000_000, vec![], classes);
         let rows = rows(&before, &now, By::Class, &mut |_| unreachable!());
         assert_eq!(named(&rows), [("jobs", 7), ("jobs jobid=a", 30)]);
+    }
+
+    #[test]
+    fn without_scheduling_a_connection_stands_for_whom_it_first_attached() {
+        let connection = |id, jobs: &[&str], read_bytes| Connection {
+            id,
+            nid: "n1".into(),
+            attaches: jobs.iter().map(|job| Attach { job: (*job).into(), ..attach() }).collect(),
+            tags: 3,
+            totals: Totals { read_bytes, ops: 5, ..Totals::default() },
+            ..Connection::default()
+        };
+        let sample = |t_ns, connections| Sample::of_connections(Connections { t_ns, connections });
+        let before = sample(0, vec![connection(1, &["a"], 50)]);
+        let all = [connection(1, &["a", "b"], 80), connection(2, &["a"], 7), connection(3, &[], 0)];
+        let now = sample(1_000_000_000, all.to_vec());
+        let rows = |by| rows(&before, &now, by, &mut |uid| format!("u{uid}"));
+        let row = Row {
+            name: "a".into(),
+            read_bytes_per_s: 37,
+            ops_per_s: 5,
+            running: 6,
+            ..Row::default()
+        };
+        assert_eq!(rows(By::Job), std::slice::from_ref(&row));
+        assert_eq!(rows(By::User), [Row { name: "u5".into(), ..row.clone() }]);
+        assert_eq!(rows(By::Client), [Row { name: "n1".into(), ..row }]);
+        assert_eq!(rows(By::Class), []);
+    }
+
+    fn attach() -> Attach {
+        Attach { uid: 5, ..Attach::default() }
     }
 
     #[test]

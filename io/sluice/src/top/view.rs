@@ -33,11 +33,11 @@ const COLUMNS: [Column; 9] = [
     column("READ MB/s", Some(Sort::Read), 10, |row| mb(row.read_bytes_per_s)),
     column("WRITTEN MB/s", Some(Sort::Written), 13, |row| mb(row.written_bytes_per_s)),
     column("OPS/s", Some(Sort::Ops), 8, |row| row.ops_per_s.to_string()),
-    column("QUEUE", Some(Sort::Queue), 7, |row| span(row.queue_ns_mean)),
-    column("LATENCY", Some(Sort::Latency), 8, |row| span(row.latency_ns_mean)),
-    column("WAITING", None, 7, |row| row.queued.to_string()),
+    column("QUEUE", Some(Sort::Queue), 7, |row| known(row.queue_ns_mean, span)),
+    column("LATENCY", Some(Sort::Latency), 8, |row| known(row.latency_ns_mean, span)),
+    column("WAITING", None, 7, |row| known(row.queued, whole)),
     column("RUNNING", None, 7, |row| row.running.to_string()),
-    column("SLOTS", Some(Sort::Slots), 6, |row| row.slots.to_string()),
+    column("SLOTS", Some(Sort::Slots), 6, |row| known(row.slots, whole)),
     column("THROTTLED", None, 9, |row| if row.throttled { "yes".into() } else { String::new() }),
 ];
 
@@ -67,7 +67,12 @@ pub(super) fn plain(report: &Report) -> String {
         let cells = COLUMNS.iter().map(|column| (column.cell)(row));
         std::iter::once(row.name.clone()).chain(cells).collect()
     });
-    table::aligned(&head, &right, rows)
+    let mut text = table::aligned(&head, &right, rows);
+    if let Some(note) = report.note {
+        text += note;
+        text.push('\n');
+    }
+    text
 }
 
 /// What the live view shows besides the report.
@@ -98,7 +103,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&Report>, view: &mut Vi
     frame.render_widget(keys(), bottom);
 }
 
-/// Two lines about the proxy as a whole.
+/// Two lines about the proxy as a whole, and one about what the rows do not say.
 fn summary(report: &Report) -> Vec<Line<'static>> {
     let status = &report.status;
     let state = match (status.draining, status.scheduling) {
@@ -124,7 +129,9 @@ fn summary(report: &Report) -> Vec<Line<'static>> {
             target.name, target.slots_max, target.queued, target.write_mode
         )
     });
-    vec![first.into(), targets.collect::<Vec<_>>().join("  |  ").into()]
+    let second = targets.collect::<Vec<_>>().join("  |  ");
+    let note = report.note.map(|note| Line::styled(note, Style::new().fg(Color::Yellow)));
+    [first.into(), second.into()].into_iter().chain(note).collect()
 }
 
 fn live_table<'r>(report: &'r Report, view: &View, wide: bool) -> Table<'r> {
@@ -159,7 +166,9 @@ fn right(text: String) -> Cell<'static> {
 fn row_style(row: &Row) -> Style {
     match row {
         Row { throttled: true, .. } => Style::new().fg(Color::Yellow),
-        Row { ops_per_s: 0, queued: 0, running: 0, .. } => Style::new().fg(Color::DarkGray),
+        Row { ops_per_s: 0, queued: Some(0) | None, running: 0, .. } => {
+            Style::new().fg(Color::DarkGray)
+        }
         _ => Style::new(),
     }
 }
@@ -176,6 +185,15 @@ fn name_head(by: By) -> &'static str {
         By::Class => "CLASS",
         By::Client => "CLIENT",
     }
+}
+
+/// A figure, or a dash where nobody knows it.
+fn known(figure: Option<u64>, text: fn(u64) -> String) -> String {
+    figure.map_or("-".into(), text)
+}
+
+fn whole(number: u64) -> String {
+    number.to_string()
 }
 
 /// Megabytes with one place; what is there but less than that is not shown as nothing.
@@ -230,11 +248,11 @@ mod tests {
             name: "bully".into(),
             written_bytes_per_s: 1_234_560_000,
             ops_per_s: 1177,
-            queue_ns_mean: 12_345_678,
-            latency_ns_mean: 104_000_000,
-            queued: 12,
+            queue_ns_mean: Some(12_345_678),
+            latency_ns_mean: Some(104_000_000),
+            queued: Some(12),
             running: 4,
-            slots: 64,
+            slots: Some(64),
             throttled: true,
             ..Row::default()
         };
@@ -242,7 +260,10 @@ mod tests {
             name: "victim".into(),
             read_bytes_per_s: 4_096,
             ops_per_s: 1,
-            latency_ns_mean: 850,
+            queue_ns_mean: Some(0),
+            latency_ns_mean: Some(850),
+            queued: Some(0),
+            slots: Some(0),
             ..Row::default()
         };
         let target = TargetReport {
@@ -263,7 +284,7 @@ mod tests {
             ..Status::default()
         };
         let slots = [("/scratch".into(), 60)].into();
-        Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], slots, status }
+        Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], slots, note: None, status }
     }
 
     fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
@@ -286,6 +307,20 @@ mod tests {
              bully           0        1234.6   1177  12.3ms    104ms       12        4     64  yes\n\
              victim       <0.1             0      1       0    850ns        0        0      0\n"
         );
+    }
+
+    #[test]
+    fn what_nobody_knows_is_a_dash_and_told_why() {
+        let row = Row { name: "a".into(), ops_per_s: 7, running: 2, ..Row::default() };
+        let report = Report { rows: vec![row], note: Some("not scheduling"), ..report() };
+        assert_eq!(
+            plain(&report),
+            "JOB  READ MB/s  WRITTEN MB/s  OPS/s  QUEUE  LATENCY  WAITING  RUNNING  SLOTS  THROTTLED\n\
+             a            0             0      7      -        -        -        2      -\n\
+             not scheduling\n"
+        );
+        let lines = summary(&report);
+        assert_eq!(lines.last().unwrap().to_string(), "not scheduling");
     }
 
     #[test]
