@@ -24,6 +24,8 @@ const ENOSPC: u32 = 28;
 const EDQUOT: u32 = 122;
 /// What a backend call that hangs may cost anybody else.
 const DELAY_MAX: Duration = Duration::from_millis(5);
+/// How often that is measured before it counts as exceeded.
+const ROUNDS_MAX: usize = 5;
 
 fn mkdir(name: &[u8]) -> Request<'_> {
     Request::Mkdir { dfid: Fid(0), name, mode: 0o755, gid: u32::MAX }
@@ -336,12 +338,19 @@ impl Latencies {
     fn at(&self, percent: usize) -> Duration {
         self.0[(self.0.len() - 1) * percent / 100]
     }
+}
 
-    /// The machine has other work too, which no proxy can help: so not the slowest.
-    fn assert_undelayed(&self, what: &str) {
-        println!("{what}: median {:?}, p99 {:?}, max {:?}", self.at(50), self.at(99), self.at(100));
-        assert!(self.at(99) <= DELAY_MAX, "{what}: p99 {:?}", self.at(99));
+/// The machine has other work too, which no proxy can help: so not the slowest of `count`
+/// calls, and not of every round. Who waits for a call that hangs does so in each round.
+fn assert_undelayed(what: &str, count: usize, mut call: impl FnMut(usize)) {
+    for _ in 0..ROUNDS_MAX {
+        let all = Latencies::of(count, &mut call);
+        println!("{what}: median {:?}, p99 {:?}, max {:?}", all.at(50), all.at(99), all.at(100));
+        if all.at(99) <= DELAY_MAX {
+            return;
+        }
     }
+    panic!("{what}: p99 over {DELAY_MAX:?} in {ROUNDS_MAX} rounds");
 }
 
 /// A frozen file system behind `cold`, with the proxy over it and a file in it.
@@ -374,16 +383,15 @@ impl Frozen {
     fn assert_others_are_undelayed(&self, what: &str, exports: &[&str]) {
         for export in exports {
             let mut client = self.reader(export);
-            Latencies::of(1000, |i| {
+            assert_undelayed(&format!("{what}: reads from {export}"), 1000, |i| {
                 assert_eq!(client.read(1, (i as u64 % 256) << 12, 4096).unwrap().len(), 4096);
-            })
-            .assert_undelayed(&format!("{what}: reads from {export}"));
-            Latencies::of(1000, |_| assert_eq!(client.stat(1).unwrap().size, 1 << 20))
-                .assert_undelayed(&format!("{what}: stats in {export}"));
+            });
+            assert_undelayed(&format!("{what}: stats in {export}"), 1000, |_| {
+                assert_eq!(client.stat(1).unwrap().size, 1 << 20);
+            });
         }
         // New connections are accepted and served too.
-        Latencies::of(100, |_| drop(self.proxy.client()))
-            .assert_undelayed(&format!("{what}: connections"));
+        assert_undelayed(&format!("{what}: connections"), 100, |_| drop(self.proxy.client()));
     }
 }
 

@@ -17,7 +17,7 @@ pub mod errno;
 mod place;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -254,9 +254,11 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Says aloud that a test cannot run here.
+/// Says aloud that the test of this thread cannot run here.
 pub fn skip(why: &str) {
-    eprintln!("skipped: {why}");
+    let thread = std::thread::current();
+    // Not by a macro: what a passing test prints by those is shown to nobody.
+    let _ = writeln!(std::io::stderr(), "skipped: {}: {why}", thread.name().unwrap_or("a test"));
 }
 
 /// Whether the tests run as root; says so aloud if not.
