@@ -67,9 +67,9 @@ const POLLING: u64 = 0;
 /// The leader is gone: whoever looks takes over at once.
 const VACANT: u64 = 1;
 /// How often the standby thread looks while calls are made.
-const LOOK: Duration = Duration::from_micros(500);
+const LOOK: Duration = Duration::from_micros(1000);
 /// Looks without a call before it sleeps.
-const PATIENCE: u32 = 20;
+const PATIENCE: u32 = 10;
 
 impl Crew {
     pub(crate) fn new(takeover: Nanos, threads_max: usize) -> Crew {

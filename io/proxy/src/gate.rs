@@ -336,11 +336,14 @@ impl Target {
         Nanos::new(self.usual[asked.call()].load(Ordering::Relaxed).into())
     }
 
-    /// A moving average over about eight calls; a lost update does no harm.
+    /// Moves towards the median: one call that a busy machine kept for milliseconds says
+    /// nothing about the next. A lost update does no harm.
     fn note(&self, call: usize, took: Nanos) {
         let cell = &self.usual[call];
-        let old = i64::from(cell.load(Ordering::Relaxed));
-        let new = old + (took.get().min(1_000_000_000) as i64 - old) / 8;
-        cell.store(new as u32, Ordering::Relaxed);
+        let took = took.get().min(1_000_000_000) as u32;
+        let old = cell.load(Ordering::Relaxed);
+        let step = old / 8 + 1_000;
+        let new = took.clamp(old.saturating_sub(step), old + step);
+        cell.store(new, Ordering::Relaxed);
     }
 }

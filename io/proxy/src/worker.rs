@@ -35,6 +35,9 @@ const GONE: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// So many new requests keep a thread busy for longer than it takes to wake another.
 const HELP_BACKLOG: usize = 96;
+/// Of so many new requests or more, the first half is answered before the second half is
+/// executed: client and proxy then work at the same time and not in turns.
+const SPLIT_FROM: usize = 8;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;
 
@@ -46,6 +49,8 @@ pub(crate) struct Worker {
     arrivals: Arrivals,
     events: Vec<epoll::Event>,
     leads: bool,
+    /// After so many more requests the replies are sent: see [`SPLIT_FROM`].
+    flush_after: usize,
 }
 
 impl Worker {
@@ -57,6 +62,7 @@ impl Worker {
             arrivals: Arrivals::default(),
             events: Vec::with_capacity(EVENTS),
             leads: false,
+            flush_after: 0,
         }
     }
 
@@ -89,6 +95,7 @@ impl Worker {
                 self.server.call_help();
             }
             if self.leads {
+                self.flush_after = if handed >= SPLIT_FROM { handed / 2 } else { 0 };
                 self.execute_all(Some(self.server.clock.now() + LOOK_AGAIN));
             }
         }
@@ -190,8 +197,12 @@ impl Worker {
             loop {
                 let Some(running) = target.next(finished.take()) else { break };
                 let started = running.started;
-                let flush;
+                let mut flush;
                 (finished, flush) = self.execute(&target, running);
+                if self.flush_after > 0 {
+                    self.flush_after -= 1;
+                    flush |= self.flush_after == 0;
+                }
                 if flush {
                     if let Some(finished) = finished.take() {
                         target.finish(finished);
