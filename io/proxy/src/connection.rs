@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     /// Bytes that wait for the peer to read them.
     unsent: AtomicUsize,
     pub(crate) closed: AtomicBool,
+    /// Requests that were under way when it was last read.
+    pub(crate) in_flight: AtomicUsize,
     pub(crate) received: AtomicU64,
     pub(crate) sent: AtomicU64,
     /// Blocking locks that wait: each holds a tag.
@@ -149,6 +151,7 @@ impl Connection {
             out: Mutex::default(),
             unsent: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             lock_waiters: Arc::default(),

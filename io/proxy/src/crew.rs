@@ -24,7 +24,7 @@ use model::{Nanos, Time};
 
 /// The threads of a proxy and the roles they play.
 pub(crate) struct Crew {
-    /// Phase and, for a call, when it began: see [`Word`].
+    /// POLLING, VACANT or, in a call, when that began.
     word: AtomicU64,
     roster: Mutex<Roster>,
     /// Wakes the standby thread.

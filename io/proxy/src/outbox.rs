@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ninep::{Reply, Tag};
 use rustix::io::Errno;
@@ -18,6 +19,10 @@ use crate::tally::Tally;
 
 /// A batch larger than this is sent at once.
 const BATCH_BYTES: usize = 256 << 10;
+/// With so many requests in flight or more, a client gets the replies to half of them at
+/// once: it works on those while the rest is executed. Otherwise it and the proxy would work
+/// in turns, each asleep while the other is busy.
+const SPLIT_FROM: usize = 8;
 /// Connections that one outbox serves before it flushes.
 const BATCHES_MAX: usize = 64;
 
@@ -38,6 +43,8 @@ pub(crate) struct Batch {
     pub(crate) pipes: Vec<(usize, PipeLoad)>,
     /// The requests answered here.
     pub(crate) answered: Vec<Tag>,
+    /// How many answers are worth a system call of their own: see [`SPLIT_FROM`].
+    enough: usize,
     /// The same in numbers.
     pub(crate) tally: Tally,
 }
@@ -58,7 +65,9 @@ impl Outbox {
 
     /// Whether it would be wrong to go on without flushing.
     pub(crate) fn is_full(&self) -> bool {
-        let full = |b: &Batch| b.bytes.len() >= BATCH_BYTES || !b.pipes.is_empty();
+        let full = |b: &Batch| {
+            b.answered.len() >= b.enough || b.bytes.len() >= BATCH_BYTES || !b.pipes.is_empty()
+        };
         self.batches.len() >= BATCHES_MAX || self.batches.iter().any(full)
     }
 
@@ -80,7 +89,11 @@ impl Batch {
     pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> Batch {
         let connection = to.connection.clone();
         let (pipes, answered, tally) = (Vec::new(), Vec::new(), Tally::default());
-        Batch { connection, epoch: to.epoch, bytes, pipes, answered, tally }
+        let enough = match connection.in_flight.load(Ordering::Relaxed) {
+            few if few < SPLIT_FROM => usize::MAX,
+            many => many / 2,
+        };
+        Batch { connection, epoch: to.epoch, bytes, pipes, answered, enough, tally }
     }
 
     pub(crate) fn reply(&mut self, tag: Tag, reply: &Reply<'_>) {

@@ -530,6 +530,7 @@ impl Server {
                 Err(error) => break Err(error.to_string()),
             }
         };
+        connection.in_flight.store(session.tags.len(), Ordering::Relaxed);
         self.hand_over(&mut session, arrivals);
         result
     }

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Kind, Lane, Nanos, Time};
+use model::{Amount, Kind, Nanos, Time};
 use ninep::Reply;
 use rustix::event::epoll;
 
@@ -23,7 +23,7 @@ use crate::record::Who;
 use crate::server::Server;
 
 /// The leader looks at the sockets again after so much work.
-const LOOK_AGAIN: Nanos = Nanos::from_micros(100);
+const LOOK_AGAIN: Nanos = Nanos::from_micros(200);
 /// A call that usually takes longer than a hand-over costs is worth handing over for, if
 /// more work waits.
 const LONG_CALL: Nanos = Nanos::from_micros(50);
@@ -35,9 +35,6 @@ const GONE: epoll::EventFlags =
     epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// So many new requests keep a thread busy for longer than it takes to wake another.
 const HELP_BACKLOG: usize = 96;
-/// Of so many new requests or more, the first half is answered before the second half is
-/// executed: client and proxy then work at the same time and not in turns.
-const SPLIT_FROM: usize = 8;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;
 
@@ -49,8 +46,8 @@ pub(crate) struct Worker {
     arrivals: Arrivals,
     events: Vec<epoll::Event>,
     leads: bool,
-    /// After so many more requests the replies are sent: see [`SPLIT_FROM`].
-    flush_after: usize,
+    /// What ended and what is chosen: kept for its memory only.
+    space: (Vec<Finished>, Vec<Running>),
 }
 
 impl Worker {
@@ -62,7 +59,7 @@ impl Worker {
             arrivals: Arrivals::default(),
             events: Vec::with_capacity(EVENTS),
             leads: false,
-            flush_after: 0,
+            space: Default::default(),
         }
     }
 
@@ -95,7 +92,6 @@ impl Worker {
                 self.server.call_help();
             }
             if self.leads {
-                self.flush_after = if handed >= SPLIT_FROM { handed / 2 } else { 0 };
                 self.execute_all(Some(self.server.clock.now() + LOOK_AGAIN));
             }
         }
@@ -193,31 +189,38 @@ impl Worker {
     fn execute_all(&mut self, until: Option<Time>) {
         for at in 0.. {
             let Some(target) = self.server.target_at(at) else { break };
-            let mut finished = None;
-            loop {
-                let Some(running) = target.next(finished.take()) else { break };
-                let started = running.started;
-                let mut flush;
-                (finished, flush) = self.execute(&target, running);
-                if self.flush_after > 0 {
-                    self.flush_after -= 1;
-                    flush |= self.flush_after == 0;
-                }
-                if flush {
-                    if let Some(finished) = finished.take() {
-                        target.finish(finished);
-                    }
-                    self.flush_own();
-                }
-                if self.leads && until.is_some_and(|until| started >= until) {
-                    break;
-                }
-            }
-            if let Some(finished) = finished {
-                target.finish(finished);
-            }
+            self.execute_target(&target, until);
         }
         self.flush_own();
+    }
+
+    fn execute_target(&mut self, target: &Target, until: Option<Time>) {
+        let (mut finished, mut chosen) = std::mem::take(&mut self.space);
+        loop {
+            target.next(&mut finished, &mut chosen);
+            let Some(first) = chosen.first() else { break };
+            let late = until.is_some_and(|until| first.started >= until);
+            for mut running in chosen.drain(..) {
+                if !finished.is_empty() && !running.in_memory() {
+                    // It may take long: what ended before it must not wait for it.
+                    target.finish(&mut finished);
+                    running.begin(self.server.clock.now());
+                } else if self.server.recorder().is_some() {
+                    running.begin(self.server.clock.now());
+                }
+                let (ended, flush) = self.execute(target, running);
+                finished.extend(ended);
+                if flush {
+                    target.finish(&mut finished);
+                    self.flush_own();
+                }
+            }
+            if late && self.leads {
+                break;
+            }
+        }
+        target.finish(&mut finished);
+        self.space = (finished, chosen);
     }
 
     /// Executes one operation; `None` if it goes on waiting. Whether to flush before more.
@@ -248,9 +251,7 @@ impl Worker {
 
     /// Sees to it that a call which may wait keeps nobody else waiting.
     fn before(&mut self, target: &Target, running: &Running) -> Option<Call> {
-        let (kind, lane) = (running.asked.kind, running.asked.lane);
-        let in_memory = kind == Kind::Read && (lane == Lane::Cached);
-        if in_memory {
+        if running.in_memory() {
             return None;
         }
         if self.leads {
