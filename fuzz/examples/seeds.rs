@@ -1,7 +1,7 @@
 //! Writes what the fuzzer starts from: one of every message, plain and with the
 //! edges of its fields, and every example of docs/RULES.md.
 //!
-//!   cargo run --example seeds -- CORPUS      makes CORPUS/request/*, reply/* and rules/*
+//!   cargo run --example seeds -- CORPUS      makes CORPUS/request/*, reply/*, dialect/* and rules/*
 
 #[path = "../../core/ninep/tests/samples/mod.rs"]
 mod samples;
@@ -10,6 +10,8 @@ use std::path::Path;
 use std::{env, fs, io};
 
 use samples::{Values, replies, requests};
+use sluice_ninep::Tag;
+use sluice_ninep::dialect::{ReplyHeader, RequestHeader, encode_reply, encode_request};
 
 const RULES: &str = include_str!("../../docs/RULES.md");
 
@@ -36,9 +38,20 @@ fn main() -> io::Result<()> {
             reply.encode(tag, &mut frame);
             frames.push(("reply", reply.name(), frame));
         });
+        samples::dialect::requests(&values, |own| {
+            let mut frame = Vec::new();
+            encode_request(Tag(5), &RequestHeader::SESSION, &own.into(), &mut frame);
+            frames.push(("dialect", own.name(), frame));
+        });
+        samples::dialect::replies(&values, |own| {
+            let mut frame = Vec::new();
+            encode_reply(Tag(5), ReplyHeader::default(), &own.into(), &mut frame);
+            frames.push(("dialect", own.name(), frame));
+        });
         for (target, name, frame) in frames {
             fs::create_dir_all(corpus.join(target))?;
-            fs::write(corpus.join(target).join(format!("{label}-{name}")), frame)?;
+            let name = format!("{label}-{name}-{}", frame[4]);
+            fs::write(corpus.join(target).join(name), frame)?;
         }
     }
     fs::create_dir_all(corpus.join("rules"))?;

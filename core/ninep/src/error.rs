@@ -54,8 +54,9 @@ pub enum DecodeError {
         /// Bytes too many.
         extra: usize,
     },
-    /// More than [`crate::WALK_NAMES_MAX`] names or qids in a walk.
-    #[error("message with tag {tag}: {count} {field}, a walk has at most 16")]
+    /// More than [`crate::WALK_NAMES_MAX`] names or qids in a walk, or more groups than an
+    /// identity of the dialect has.
+    #[error("message with tag {tag}: {count} {field}, at most {limit} are allowed")]
     TooMany {
         /// The message's tag.
         tag: Tag,
@@ -63,6 +64,8 @@ pub enum DecodeError {
         field: &'static str,
         /// How many it says there are.
         count: u16,
+        /// How many there may be.
+        limit: usize,
     },
     /// A byte that no such string can hold: NUL, or `/` in a name.
     #[error("message with tag {tag}: {field} holds the byte {byte:#04x} at {at}")]
@@ -75,6 +78,18 @@ pub enum DecodeError {
         byte: u8,
         /// Its place in the string, from 0.
         at: usize,
+    },
+    /// A string that is empty where it must not be, or longer than such a field may be.
+    #[error("message with tag {tag}: {field} has {len} bytes, 1 to {limit} are allowed")]
+    BadLength {
+        /// The message's tag.
+        tag: Tag,
+        /// The field.
+        field: &'static str,
+        /// Its length in bytes.
+        len: usize,
+        /// The longest there may be, in bytes.
+        limit: usize,
     },
     /// A number outside the field's few values.
     #[error("message with tag {tag}: {field} has no value {value}")]
@@ -99,6 +114,7 @@ impl DecodeError {
             | DecodeError::Trailing { tag, .. }
             | DecodeError::TooMany { tag, .. }
             | DecodeError::BadByte { tag, .. }
+            | DecodeError::BadLength { tag, .. }
             | DecodeError::BadValue { tag, .. } => Some(tag),
         }
     }

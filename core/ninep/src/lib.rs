@@ -16,6 +16,7 @@
 //! the limits of a session (its msize above all).
 
 mod attributes;
+pub mod dialect;
 mod direntry;
 mod error;
 mod header;

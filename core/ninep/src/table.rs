@@ -38,17 +38,24 @@ macro_rules! messages {
             /// If the frame is anything but exactly one such message.
             pub fn decode(frame: &'a [u8]) -> Result<(Tag, $message<'a>), DecodeError> {
                 let (kind, mut get) = Get::new(frame)?;
-                let tag = get.tag_of_message();
-                let message = match kind {
+                let message = $message::take(kind, &mut get)?;
+                get.finish()?;
+                Ok((get.tag_of_message(), message))
+            }
+
+            /// Takes the body of a message of type `kind`.
+            pub(crate) fn take(
+                kind: u8,
+                get: &mut Get<'a>,
+            ) -> Result<$message<'a>, DecodeError> {
+                Ok(match kind {
                     $(
                         $number => $message::$variant
                             $({ $( $field: get.$codec(stringify!($field))?, )* })?
                             $(( get.$inner_codec(stringify!($inner))? ))?,
                     )*
-                    _ => return Err(DecodeError::UnknownType { tag, kind }),
-                };
-                get.finish()?;
-                Ok((tag, message))
+                    _ => return Err(DecodeError::UnknownType { tag: get.tag_of_message(), kind }),
+                })
             }
 
             /// Appends the message to `out`, its size field included. Names are not
@@ -58,6 +65,12 @@ macro_rules! messages {
             /// If a string is longer than 65,535 bytes or the message than 4 GiB.
             pub fn encode(&self, tag: Tag, out: &mut Vec<u8>) {
                 let mut put = Put::new(self.kind(), tag, out);
+                self.put(&mut put);
+                put.finish();
+            }
+
+            /// Appends the body alone.
+            pub(crate) fn put(&self, put: &mut Put<'_>) {
                 match *self {
                     $(
                         $message::$variant $({ $( $field, )* })? $(( $inner ))? => {
@@ -66,7 +79,6 @@ macro_rules! messages {
                         }
                     )*
                 }
-                put.finish();
             }
 
             /// The message's type on the wire.

@@ -48,7 +48,7 @@ macro_rules! integers {
         }
     };
 }
-integers!(u8, u16, u32, u64);
+integers!(u8, u16, u32, u64, u128);
 
 impl<'a> Get<'a> {
     /// Checks a frame's header; gives its type and its body.
@@ -62,6 +62,16 @@ impl<'a> Get<'a> {
             return Err(DecodeError::Size { tag, size, len: frame.len() });
         }
         Ok((header[4], Get { tag, body }))
+    }
+
+    /// Fields of a list inside the message with this tag.
+    pub(crate) fn part(tag: Tag, body: &'a [u8]) -> Get<'a> {
+        Get { tag, body }
+    }
+
+    /// What has not been taken.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.body
     }
 
     #[inline]
@@ -90,7 +100,11 @@ impl<'a> Get<'a> {
     }
 
     #[inline]
-    fn bytes(&mut self, field: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn bytes(
+        &mut self,
+        field: &'static str,
+        len: usize,
+    ) -> Result<&'a [u8], DecodeError> {
         match self.body.split_at_checked(len) {
             Some((bytes, rest)) => {
                 self.body = rest;
@@ -179,7 +193,8 @@ impl<'a> Get<'a> {
     fn walk_count(&mut self, field: &'static str) -> Result<u16, DecodeError> {
         let count = self.u16(field)?;
         if count as usize > WALK_NAMES_MAX {
-            return Err(DecodeError::TooMany { tag: self.tag, field, count });
+            let limit = WALK_NAMES_MAX;
+            return Err(DecodeError::TooMany { tag: self.tag, field, count, limit });
         }
         Ok(count)
     }
@@ -190,14 +205,19 @@ impl<'a> Get<'a> {
         Ok(qid_from(&bytes))
     }
 
+    #[cold]
+    pub(crate) fn bad_value(&self, field: &'static str, value: u8) -> DecodeError {
+        DecodeError::BadValue { tag: self.tag, field, value }
+    }
+
     pub(crate) fn lock_kind(&mut self, field: &'static str) -> Result<LockKind, DecodeError> {
         let value = self.u8(field)?;
-        LockKind::new(value).ok_or(DecodeError::BadValue { tag: self.tag, field, value })
+        LockKind::new(value).ok_or(self.bad_value(field, value))
     }
 
     pub(crate) fn lock_status(&mut self, field: &'static str) -> Result<LockStatus, DecodeError> {
         let value = self.u8(field)?;
-        LockStatus::new(value).ok_or(DecodeError::BadValue { tag: self.tag, field, value })
+        LockStatus::new(value).ok_or(self.bad_value(field, value))
     }
 
     fn timestamp(&mut self, field: &'static str) -> Result<Timestamp, DecodeError> {
@@ -286,6 +306,12 @@ impl<'o> Put<'o> {
         let start = out.len();
         let [t0, t1] = tag.0.to_le_bytes();
         out.extend_from_slice(&[0, 0, 0, 0, kind, t0, t1]);
+        Put { out, start }
+    }
+
+    /// Goes on with fields of a list: there is nothing to finish.
+    pub(crate) fn part(out: &'o mut Vec<u8>) -> Put<'o> {
+        let start = out.len();
         Put { out, start }
     }
 

@@ -210,7 +210,7 @@ fn seventeen_names_are_refused_by_their_count() {
     };
     assert!(Request::decode(&walk(16)).is_ok());
     let error = Request::decode(&walk(17)).unwrap_err();
-    assert_eq!(error, DecodeError::TooMany { tag: Tag(3), field: "names", count: 17 });
+    assert_eq!(error, DecodeError::TooMany { tag: Tag(3), field: "names", count: 17, limit: 16 });
     assert_eq!((error.tag(), error.errno()), (Some(Tag(3)), 22));
 }
 

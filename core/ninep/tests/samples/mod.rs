@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "each test, and the fuzzer's seeds, use a part of this")]
 
+pub(crate) mod dialect;
+
 use sluice_ninep::{
     Attributes, DirEntry, Fid, LockKind, LockStatus, Names, QTDIR, QTFILE, QTSYMLINK, Qid, Qids,
     Reply, Request, SetAttributes, Statfs, Tag, Timestamp,

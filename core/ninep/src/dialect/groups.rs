@@ -1,0 +1,66 @@
+//! The supplementary groups of an identity: n\[2\] n × gid\[4\].
+
+use std::fmt;
+
+use super::GROUPS_MAX;
+use crate::error::DecodeError;
+use crate::wire::{Get, Put};
+
+/// Supplementary groups, in their wire form; an iterator over them.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Groups<'a> {
+    /// Four bytes for each.
+    bytes: &'a [u8],
+}
+
+impl<'a> Groups<'a> {
+    /// A list of `groups`; their wire form is put into `space`, which is emptied first.
+    /// Those beyond [`GROUPS_MAX`] are left out.
+    pub fn pack(groups: impl IntoIterator<Item = u32>, space: &'a mut Vec<u8>) -> Groups<'a> {
+        space.clear();
+        for group in groups.into_iter().take(GROUPS_MAX) {
+            space.extend_from_slice(&group.to_le_bytes());
+        }
+        Groups { bytes: space }
+    }
+}
+
+impl Iterator for Groups<'_> {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let (group, rest) = self.bytes.split_first_chunk::<4>()?;
+        self.bytes = rest;
+        Some(u32::from_le_bytes(*group))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.bytes.len() / 4, Some(self.bytes.len() / 4))
+    }
+}
+
+impl ExactSizeIterator for Groups<'_> {}
+
+impl fmt::Debug for Groups<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(*self).finish()
+    }
+}
+
+impl<'a> Get<'a> {
+    pub(crate) fn groups(&mut self, field: &'static str) -> Result<Groups<'a>, DecodeError> {
+        let count = self.u16(field)?;
+        if usize::from(count) > GROUPS_MAX {
+            let (tag, limit) = (self.tag_of_message(), GROUPS_MAX);
+            return Err(DecodeError::TooMany { tag, field, count, limit });
+        }
+        Ok(Groups { bytes: self.bytes(field, usize::from(count) * 4)? })
+    }
+}
+
+impl Put<'_> {
+    pub(crate) fn groups(&mut self, groups: Groups<'_>) {
+        self.u16(groups.len() as u16);
+        groups.for_each(|group| self.u32(group));
+    }
+}

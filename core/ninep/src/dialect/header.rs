@@ -1,0 +1,181 @@
+//! What every message of the dialect has between its tag and its body.
+//!
+//! ```text
+//!   T: identity[4] slot[2] sequence[4] n[1] n × handle[s]      R: verifier[8] committed[8]
+//! ```
+
+use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT};
+use crate::error::DecodeError;
+use crate::header::RREAD;
+use crate::types::{Fid, HEADER_LEN, Tag};
+use crate::wire::{Get, Put};
+
+/// The first of the fid numbers that stand for a handle of the message's header.
+const HANDLE_FIDS: u32 = 0xffff_fff0;
+
+/// Bytes of a read's reply before its payload: header, verifier\[8\] committed\[8\] count\[4\].
+pub const READ_REPLY_HEADER_LEN: usize = HEADER_LEN + ReplyHeader::ENCODED_LEN + 4;
+
+/// Who asks, which try this is, and the files that the body names by handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader<'a> {
+    /// The number that an Identity message gave to who pays; [`NOBODY`] for messages that
+    /// are about the session.
+    pub identity: u32,
+    /// The channel's slot that remembers the reply; [`NOSLOT`] for messages that may be
+    /// executed twice.
+    pub slot: u16,
+    /// Counts the slot's calls; 0 without a slot.
+    pub sequence: u32,
+    /// The files that fid fields name by [`handle_fid`].
+    pub handles: Handles<'a>,
+}
+
+/// What each reply says of the server besides its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// Changes when writes that were answered but are not yet durable may be lost: with
+    /// the server's boot, its process, and when the backend reports a lost write.
+    pub verifier: u64,
+    /// Writes of this session with a number up to this are durable.
+    pub committed: u64,
+}
+
+/// At most two handles, in the order of [`handle_fid`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handles<'a> {
+    handles: [&'a [u8]; HANDLES_MAX],
+    count: u8,
+}
+
+/// The fid that stands for the message's handle number `index`.
+///
+/// # Panics
+/// If there can be no such handle.
+pub fn handle_fid(index: usize) -> Fid {
+    assert!(index < HANDLES_MAX, "a message has at most {HANDLES_MAX} handles, not {}", index + 1);
+    Fid(HANDLE_FIDS + index as u32)
+}
+
+/// Which handle of its message a fid stands for; `None` for a fid of the session.
+pub fn handle_index(fid: Fid) -> Option<usize> {
+    let index = fid.0.checked_sub(HANDLE_FIDS)? as usize;
+    (index < HANDLES_MAX).then_some(index)
+}
+
+impl<'a> Handles<'a> {
+    /// No file, or all of them by fid.
+    pub const NONE: Handles<'static> = Handles { handles: [&[]; HANDLES_MAX], count: 0 };
+
+    /// One file.
+    pub fn one(handle: &'a [u8]) -> Handles<'a> {
+        Handles { handles: [handle, &[]], count: 1 }
+    }
+
+    /// Two files.
+    pub fn two(first: &'a [u8], second: &'a [u8]) -> Handles<'a> {
+        Handles { handles: [first, second], count: 2 }
+    }
+
+    /// The handle that a fid of this message stands for.
+    pub fn get(&self, fid: Fid) -> Option<&'a [u8]> {
+        let index = handle_index(fid)?;
+        (index < self.count.into()).then(|| self.handles[index])
+    }
+}
+
+impl<'a> RequestHeader<'a> {
+    /// The header of a message about the session itself.
+    pub const SESSION: RequestHeader<'static> =
+        RequestHeader { identity: NOBODY, slot: NOSLOT, sequence: 0, handles: Handles::NONE };
+
+    pub(crate) fn take(get: &mut Get<'a>) -> Result<RequestHeader<'a>, DecodeError> {
+        let (identity, slot) = (get.u32("identity")?, get.u16("slot")?);
+        let sequence = get.u32("sequence")?;
+        let count = get.u8("handles")?;
+        if usize::from(count) > HANDLES_MAX {
+            return Err(get.bad_value("handles", count));
+        }
+        let mut handles = Handles { count, ..Handles::default() };
+        for handle in &mut handles.handles[..count.into()] {
+            *handle = get.handle("handle")?;
+        }
+        Ok(RequestHeader { identity, slot, sequence, handles })
+    }
+
+    pub(crate) fn put(&self, put: &mut Put<'_>) {
+        put.u32(self.identity);
+        put.u16(self.slot);
+        put.u32(self.sequence);
+        put.u8(self.handles.count);
+        for handle in &self.handles.handles[..self.handles.count.into()] {
+            put.handle(handle);
+        }
+    }
+}
+
+impl ReplyHeader {
+    /// Bytes of it on the wire.
+    pub const ENCODED_LEN: usize = 16;
+
+    pub(crate) fn take(get: &mut Get<'_>) -> Result<ReplyHeader, DecodeError> {
+        Ok(ReplyHeader { verifier: get.u64("verifier")?, committed: get.u64("committed")? })
+    }
+
+    pub(crate) fn put(self, put: &mut Put<'_>) {
+        put.u64(self.verifier);
+        put.u64(self.committed);
+    }
+}
+
+/// The reply to a read whose `count` bytes of payload the caller sends after it.
+#[inline]
+pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ_REPLY_HEADER_LEN] {
+    let mut bytes = [0; READ_REPLY_HEADER_LEN];
+    bytes[..4].copy_from_slice(&(READ_REPLY_HEADER_LEN as u32 + count).to_le_bytes());
+    bytes[4] = RREAD;
+    bytes[5..7].copy_from_slice(&tag.0.to_le_bytes());
+    bytes[7..15].copy_from_slice(&header.verifier.to_le_bytes());
+    bytes[15..23].copy_from_slice(&header.committed.to_le_bytes());
+    bytes[23..].copy_from_slice(&count.to_le_bytes());
+    bytes
+}
+
+impl<'a> Get<'a> {
+    /// len\[2\] and at most [`HANDLE_MAX`] bytes of any value, but not none.
+    pub(crate) fn handle(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+        let handle = self.raw(field)?;
+        match handle.len() {
+            1..=HANDLE_MAX => Ok(handle),
+            len => Err(DecodeError::BadLength {
+                tag: self.tag_of_message(),
+                field,
+                len,
+                limit: HANDLE_MAX,
+            }),
+        }
+    }
+}
+
+impl Put<'_> {
+    pub(crate) fn handle(&mut self, handle: &[u8]) {
+        self.raw(handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fid_names_a_handle_only_if_the_message_has_it() {
+        let handles = Handles::one(b"first");
+        assert_eq!(handles.get(handle_fid(0)), Some(&b"first"[..]));
+        assert_eq!(handles.get(handle_fid(1)), None, "there is one");
+        assert_eq!(Handles::two(b"a", b"b").get(handle_fid(1)), Some(&b"b"[..]));
+        for fid in [Fid(0), Fid(HANDLE_FIDS - 1), Fid(HANDLE_FIDS + 2), crate::NOFID] {
+            assert_eq!(handle_index(fid), None);
+            assert_eq!(handles.get(fid), None);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The server's half of exactly-once: one remembered reply for each slot of a channel.
+//!
+//! The idea is NFSv4.1's (RFC 8881, section 2.10.6): a client numbers the calls of a
+//! slot and has at most one of them under way, so the server needs to remember only the
+//! last. A call that comes again with the same number is not executed again.
+//!
+//! ```text
+//!          sequence + 1                 end
+//!   done ───────────────► executing ───────────► done   the same sequence: the reply again
+//!     ▲                       │ abandon
+//!     └──── sequence, + 1 ── undone                     the same sequence: executed after all
+//! ```
+
+use super::next_sequence;
+use crate::types::Tag;
+
+/// A channel's remembered replies.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    sequence: u32,
+    /// The type of the message that was called last.
+    kind: u8,
+    state: State,
+}
+
+#[derive(Clone, Debug, Default)]
+enum State {
+    /// Nothing was called yet, or what was called has been taken back.
+    #[default]
+    Undone,
+    Executing,
+    Done(Box<[u8]>),
+}
+
+/// What to do with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin<'s> {
+    /// Execute it, then [`Slots::end`] or [`Slots::abandon`].
+    Execute,
+    /// It was executed: send this reply again, as [`again`](Slots::again) does.
+    Repeat(&'s [u8]),
+    /// It is being executed: its reply is on its way.
+    Executing,
+}
+
+/// A call that a client which keeps to the rules does not make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SlotError {
+    /// The channel has fewer slots.
+    #[error("slot {slot}; the channel has {slots}")]
+    NoSuchSlot {
+        /// The slot.
+        slot: u16,
+        /// How many there are.
+        slots: usize,
+    },
+    /// Neither the last call's number nor the next.
+    #[error("sequence {got} in slot {slot}; the last was {last}")]
+    Misordered {
+        /// The slot.
+        slot: u16,
+        /// The call's number.
+        got: u32,
+        /// The number of the last call in that slot.
+        last: u32,
+    },
+    /// The next call before the last was answered.
+    #[error("sequence {got} in slot {slot} while the call before it is being executed")]
+    Overlapping {
+        /// The slot.
+        slot: u16,
+        /// The call's number.
+        got: u32,
+    },
+    /// The last call's number, but another message.
+    #[error("sequence {sequence} in slot {slot} was message type {was}, now it is {is}")]
+    Different {
+        /// The slot.
+        slot: u16,
+        /// The call's number.
+        sequence: u32,
+        /// The type that was called.
+        was: u8,
+        /// The type that is called now.
+        is: u8,
+    },
+}
+
+impl Slots {
+    /// A channel with `count` slots, in none of which anything was called.
+    pub fn new(count: u16) -> Slots {
+        Slots { slots: vec![Slot::default(); count.into()] }
+    }
+
+    /// How many slots there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Takes in a call of message type `kind` in a slot.
+    ///
+    /// # Errors
+    /// If no client that keeps to the rules makes it; nothing has changed then.
+    pub fn begin(&mut self, slot: u16, sequence: u32, kind: u8) -> Result<Begin<'_>, SlotError> {
+        let slots = self.slots.len();
+        let at =
+            self.slots.get_mut(usize::from(slot)).ok_or(SlotError::NoSuchSlot { slot, slots })?;
+        let again = sequence == at.sequence && sequence != 0;
+        if again && at.kind != kind {
+            return Err(SlotError::Different { slot, sequence, was: at.kind, is: kind });
+        }
+        match at.state {
+            State::Executing if again => return Ok(Begin::Executing),
+            State::Done(_) if again => {
+                let State::Done(reply) = &at.state else { unreachable!("it was a moment ago") };
+                return Ok(Begin::Repeat(reply));
+            }
+            State::Undone if again => {}
+            _ if sequence != next_sequence(at.sequence) => {
+                return Err(SlotError::Misordered { slot, got: sequence, last: at.sequence });
+            }
+            State::Executing => return Err(SlotError::Overlapping { slot, got: sequence }),
+            _ => {}
+        }
+        *at = Slot { sequence, kind, state: State::Executing };
+        Ok(Begin::Execute)
+    }
+
+    /// The call was executed: its whole reply is remembered.
+    pub fn end(&mut self, slot: u16, sequence: u32, reply: &[u8]) {
+        if let Some(at) = self.executing(slot, sequence) {
+            at.state = State::Done(reply.into());
+        }
+    }
+
+    /// The call was taken out of a queue, and not executed.
+    pub fn abandon(&mut self, slot: u16, sequence: u32) {
+        if let Some(at) = self.executing(slot, sequence) {
+            at.state = State::Undone;
+        }
+    }
+
+    /// Appends a remembered reply as the answer to `tag`.
+    pub fn again(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(reply);
+        out[start + 5..start + 7].copy_from_slice(&tag.0.to_le_bytes());
+    }
+
+    /// Bytes of remembered replies.
+    pub fn bytes(&self) -> usize {
+        let reply = |slot: &Slot| match &slot.state {
+            State::Done(reply) => reply.len(),
+            _ => 0,
+        };
+        self.slots.iter().map(reply).sum()
+    }
+
+    fn executing(&mut self, slot: u16, sequence: u32) -> Option<&mut Slot> {
+        let at = self.slots.get_mut(usize::from(slot))?;
+        (at.sequence == sequence && matches!(at.state, State::Executing)).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MKDIR: u8 = 72;
+
+    #[test]
+    fn a_call_that_comes_again_gets_the_first_reply() {
+        let mut slots = Slots::new(2);
+        assert_eq!(slots.begin(1, 1, MKDIR), Ok(Begin::Execute));
+        assert_eq!(slots.begin(1, 1, MKDIR), Ok(Begin::Executing));
+        slots.end(1, 1, b"reply");
+        assert_eq!(slots.begin(1, 1, MKDIR), Ok(Begin::Repeat(b"reply")));
+        assert_eq!(slots.begin(1, 2, MKDIR), Ok(Begin::Execute));
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute), "another slot");
+        assert_eq!(slots.bytes(), 0, "the reply is not needed any more");
+    }
+
+    #[test]
+    fn a_call_that_was_taken_back_is_executed_when_it_comes_again() {
+        let mut slots = Slots::new(1);
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute));
+        slots.abandon(0, 1);
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute));
+        slots.abandon(0, 1);
+        assert_eq!(slots.begin(0, 2, MKDIR), Ok(Begin::Execute), "or the client gives it up");
+        slots.end(0, 1, b"late");
+        assert_eq!(slots.begin(0, 2, MKDIR), Ok(Begin::Executing), "what is late changes nothing");
+    }
+
+    #[test]
+    fn calls_outside_the_rules_are_named_and_change_nothing() {
+        let mut slots = Slots::new(1);
+        let no_slot = SlotError::NoSuchSlot { slot: 1, slots: 1 };
+        assert_eq!(slots.begin(1, 1, MKDIR), Err(no_slot));
+        for got in [0, 2, u32::MAX] {
+            let misordered = SlotError::Misordered { slot: 0, got, last: 0 };
+            assert_eq!(slots.begin(0, got, MKDIR), Err(misordered));
+        }
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute));
+        assert_eq!(slots.begin(0, 2, MKDIR), Err(SlotError::Overlapping { slot: 0, got: 2 }));
+        slots.end(0, 1, b"made");
+        let different = SlotError::Different { slot: 0, sequence: 1, was: MKDIR, is: 76 };
+        assert_eq!(slots.begin(0, 1, 76), Err(different));
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Repeat(b"made")));
+    }
+
+    #[test]
+    fn a_repeated_reply_has_the_tag_of_the_new_try() {
+        let mut out = b"before".to_vec();
+        Slots::again(&crate::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
+        assert_eq!(out[6..], crate::error_reply(Tag(0x0203), 17));
+    }
+}

@@ -1,0 +1,386 @@
+//! The dialect's promises: messages beside their bytes, any bytes, and exactly-once over
+//! a link that breaks anywhere and a server that dies anywhere.
+
+mod samples;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sluice_ninep::dialect::{
+    AnyReply, AnyRequest, Begin, Calls, Entries, Events, Handles, Lost, NOSLOT, OwnReply,
+    OwnRequest, ReplyHeader, RequestHeader, Slots, Ticket, answer_version, decode_reply,
+    decode_request, encode_reply, encode_request, handle_fid, read_reply_header,
+};
+use sluice_ninep::{DecodeError, Reply, Request, Tag, error_reply};
+
+use samples::Values;
+use samples::dialect::{REQUEST_TYPES, replies, requests};
+
+fn values() -> impl Strategy<Value = Values> {
+    let long = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
+    let text = |max| vec(1u8..b'/', 0..max);
+    (any::<u32>(), long, text(300), text(300), vec(any::<u8>(), 0..200)).prop_map(
+        |(word, long, name, text, data)| Values { word, long, name, text, data, names: vec![] },
+    )
+}
+
+fn request(tag: Tag, header: &RequestHeader<'_>, request: &AnyRequest<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode_request(tag, header, request, &mut frame);
+    frame
+}
+
+fn reply(tag: Tag, header: ReplyHeader, reply: &AnyReply<'_>) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode_reply(tag, header, reply, &mut frame);
+    frame
+}
+
+/// Frames of every message of the dialect, plain ones among them.
+fn frames(values: &Values) -> Vec<Vec<u8>> {
+    let (handle, mut frames) = (&values.data[..values.data.len().min(40)], Vec::new());
+    let handles = if handle.is_empty() { Handles::NONE } else { Handles::two(handle, b"x") };
+    let header = RequestHeader { identity: values.word, slot: 3, sequence: 9, handles };
+    requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
+    samples::requests(values, |tag, plain| frames.push(request(tag, &header, &plain.into())));
+    let header = ReplyHeader { verifier: values.long, committed: !values.long };
+    replies(values, |own| frames.push(reply(Tag(5), header, &own.into())));
+    samples::replies(values, |tag, plain| frames.push(reply(tag, header, &plain.into())));
+    frames
+}
+
+/// What decodes encodes back to the same bytes.
+fn decode_any(frame: &[u8]) -> Result<(), TestCaseError> {
+    if let Ok((tag, header, asked)) = decode_request(frame) {
+        prop_assert_eq!(&request(tag, &header, &asked), frame);
+    }
+    if let Ok((tag, header, answered)) = decode_reply(frame) {
+        prop_assert_eq!(&reply(tag, header, &answered), frame);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_request_has_its_header_between_tag_and_body() {
+    let handles = Handles::one(b"\x01\x02\x03");
+    let header = RequestHeader { identity: 7, slot: 2, sequence: 0x0102, handles };
+    let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
+    #[rustfmt::skip]
+    let bytes = [
+        35, 0, 0, 0, 24, 5, 0, // size, type, tag
+        7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 1, 3, 0, 1, 2, 3, // identity, slot, sequence, one handle
+        0xf0, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, // the handle's fid, mask
+    ];
+    assert_eq!(request(Tag(5), &header, &getattr.into()), bytes);
+    let (tag, back, asked) = decode_request(&bytes).unwrap();
+    assert_eq!((tag, back, asked), (Tag(5), header, getattr.into()));
+    assert_eq!(back.handles.get(handle_fid(0)), Some(&[1, 2, 3][..]));
+}
+
+#[test]
+fn a_reply_has_verifier_and_commit_number_before_its_body() {
+    let header = ReplyHeader { verifier: 0x0807_0605_0403_0201, committed: 9 };
+    let write = OwnReply::Write { count: 4096, number: 10 };
+    #[rustfmt::skip]
+    let bytes = [
+        35, 0, 0, 0, 217, 5, 0,
+        1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0,
+        0, 16, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(reply(Tag(5), header, &write.into()), bytes);
+    let mut read = read_reply_header(Tag(6), header, 4).to_vec();
+    read.extend_from_slice(b"data");
+    let data = AnyReply::Plain(Reply::Read { data: b"data" });
+    assert_eq!(decode_reply(&read), Ok((Tag(6), header, data)));
+}
+
+#[test]
+fn only_this_dialect_is_answered() {
+    assert_eq!(answer_version(b"9P2000.L.sluice.1"), Some(&b"9P2000.L.sluice.1"[..]));
+    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.2", b"9P2000.L.sluice.10", b""] {
+        assert_eq!(answer_version(offered), None);
+    }
+}
+
+#[test]
+fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
+    let ping = request(Tag(1), &RequestHeader::SESSION, &OwnRequest::Ping.into());
+    let mut handles = ping.clone();
+    handles[17] = 3;
+    let three = DecodeError::BadValue { tag: Tag(1), field: "handles", value: 3 };
+    assert_eq!(decode_request(&handles), Err(three));
+
+    let header = RequestHeader { handles: Handles::one(&[7; 4097]), ..RequestHeader::SESSION };
+    let long = request(Tag(1), &header, &OwnRequest::Ping.into());
+    let error = decode_request(&long).unwrap_err().to_string();
+    assert_eq!(error, "message with tag 1: handle has 4097 bytes, 1 to 4096 are allowed");
+
+    let identity = OwnRequest::Identity {
+        identity: 1,
+        uid: 2,
+        gid: 3,
+        groups: Default::default(),
+        job: b"",
+        proof: b"",
+    };
+    let mut groups = request(Tag(1), &RequestHeader::SESSION, &identity.into());
+    groups[30..32].copy_from_slice(&513u16.to_le_bytes());
+    let many = DecodeError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
+    assert_eq!(decode_request(&groups), Err(many));
+}
+
+#[test]
+fn messages_cut_short_or_made_longer_are_refused() {
+    for whole in frames(&Values::plain()) {
+        for len in (0..whole.len()).chain([whole.len() + 1, whole.len() + 7]) {
+            let mut frame = whole.clone();
+            frame.resize(len, 0);
+            if let Some(size) = frame.first_chunk_mut::<4>() {
+                *size = (len as u32).to_le_bytes();
+            }
+            let accepted = if whole[4].is_multiple_of(2) {
+                decode_request(&frame).is_ok()
+            } else {
+                decode_reply(&frame).is_ok()
+            };
+            assert!(!accepted, "type {} with {len} bytes instead of {}", whole[4], whole.len());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_message_comes_back_as_it_went(values in values()) {
+        let mut types = Vec::new();
+        requests(&values, |own| {
+            let header = RequestHeader::SESSION;
+            let frame = request(Tag(5), &header, &own.into());
+            assert_eq!(decode_request(&frame), Ok((Tag(5), header, AnyRequest::Own(own))));
+            types.push(frame[4]);
+        });
+        prop_assert_eq!(&types[..], &REQUEST_TYPES[..]);
+        types.clear();
+        replies(&values, |own| {
+            let header = ReplyHeader { verifier: values.long, committed: 3 };
+            let frame = reply(Tag(5), header, &own.into());
+            assert_eq!(decode_reply(&frame), Ok((Tag(5), header, AnyReply::Own(own))));
+            types.push(frame[4]);
+        });
+        prop_assert_eq!(types, REQUEST_TYPES.map(|kind| kind + 1).to_vec());
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_an_error(
+        values in values(),
+        pick in any::<prop::sample::Index>(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        len in any::<prop::sample::Index>(),
+        noise in vec(any::<u8>(), 0..100),
+    ) {
+        let mut frame = pick.get(&frames(&values)).clone();
+        for (at, byte) in damage {
+            let at = at.index(frame.len());
+            frame[at] = byte;
+        }
+        frame.extend_from_slice(&noise);
+        frame.truncate(len.index(frame.len() + 1));
+        decode_any(&frame)?;
+        if frame.len() >= 4 {
+            let len = frame.len() as u32;
+            frame[..4].copy_from_slice(&len.to_le_bytes());
+            decode_any(&frame)?;
+        }
+        prop_assert!(Entries::new(&frame).count() <= frame.len() / 12 + 1);
+        prop_assert!(Events::new(&frame).count() <= frame.len() / 3 + 1);
+    }
+
+    /// The client and the server halves over a link that loses everything at any moment.
+    #[test]
+    fn a_call_with_a_slot_is_executed_once(steps in vec((0u8..16, any::<prop::sample::Index>()), 0..400)) {
+        let mut world = World::new();
+        for (what, which) in steps {
+            match what {
+                0..4 => world.call(which),
+                4..8 => world.arrive(),
+                8..11 => world.execute(which),
+                11..14 => world.answer(),
+                14 => world.lose_connection(),
+                _ => world.kill_server(which),
+            }
+        }
+        world.finish();
+    }
+}
+
+/// What a call does, to be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Op {
+    number: u32,
+    once: bool,
+}
+
+/// One channel between the two halves; its server may die and begin anew.
+struct World {
+    calls: Calls<Op>,
+    slots: Slots,
+    next: u32,
+    to_server: Vec<(Ticket, Op)>,
+    executing: Vec<(Ticket, Op)>,
+    to_client: Vec<(Tag, Vec<u8>)>,
+    /// Executions of each operation, over all lives of the server.
+    executed: BTreeMap<u32, u32>,
+    /// Operations that must not be executed twice.
+    once: BTreeSet<u32>,
+    learnt: BTreeSet<u32>,
+    unsettled: BTreeSet<u32>,
+}
+
+const SLOTS: u16 = 3;
+const KIND: u8 = 72;
+
+impl World {
+    fn new() -> World {
+        World {
+            calls: Calls::new(6, SLOTS),
+            slots: Slots::new(SLOTS),
+            next: 0,
+            to_server: Vec::new(),
+            executing: Vec::new(),
+            to_client: Vec::new(),
+            executed: BTreeMap::new(),
+            once: BTreeSet::new(),
+            learnt: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
+        }
+    }
+
+    fn call(&mut self, which: prop::sample::Index) {
+        let op = Op { number: self.next, once: which.index(3) > 0 };
+        if let Ok(ticket) = self.calls.begin(op.once, op) {
+            self.next += 1;
+            self.once.extend(op.once.then_some(op.number));
+            self.to_server.push((ticket, op));
+        }
+    }
+
+    /// The server reads the next message: in order, as connections are.
+    fn arrive(&mut self) {
+        if self.to_server.is_empty() {
+            return;
+        }
+        let (ticket, op) = self.to_server.remove(0);
+        assert_eq!(op.once, ticket.slot != NOSLOT);
+        if !op.once {
+            return self.executing.push((ticket, op));
+        }
+        match self.slots.begin(ticket.slot, ticket.sequence, KIND).expect("a client of ours") {
+            Begin::Execute => self.executing.push((ticket, op)),
+            Begin::Repeat(reply) => {
+                let mut again = Vec::new();
+                Slots::again(reply, ticket.tag, &mut again);
+                self.to_client.push((ticket.tag, again));
+            }
+            Begin::Executing => unreachable!("a new connection waits for the old one's calls"),
+        }
+    }
+
+    /// Something that was read is executed, in any order.
+    fn execute(&mut self, which: prop::sample::Index) {
+        if self.executing.is_empty() {
+            return;
+        }
+        let (ticket, op) = self.executing.remove(which.index(self.executing.len()));
+        *self.executed.entry(op.number).or_default() += 1;
+        // The result says which operation it belongs to.
+        let reply = error_reply(ticket.tag, op.number).to_vec();
+        if op.once {
+            self.slots.end(ticket.slot, ticket.sequence, &reply);
+        }
+        self.to_client.push((ticket.tag, reply));
+    }
+
+    fn answer(&mut self) {
+        if self.to_client.is_empty() {
+            return;
+        }
+        let (tag, frame) = self.to_client.remove(0);
+        let Ok((of, Reply::Error { ecode })) = Reply::decode(&frame) else { panic!("{frame:?}") };
+        let op = self.calls.end(tag).expect("an answer to a call");
+        assert_eq!((of, ecode), (tag, op.number), "the answer of its own execution");
+        assert!(self.learnt.insert(op.number), "answered twice");
+    }
+
+    /// The server takes back what it has not begun to execute, finishes the rest, and
+    /// only then answers the client's new connection.
+    fn lose_connection(&mut self) {
+        self.to_server.clear();
+        while !self.executing.is_empty() {
+            if self.executing.len().is_multiple_of(2) {
+                let (ticket, _) = self.executing.remove(0);
+                self.slots.abandon(ticket.slot, ticket.sequence);
+            } else {
+                self.to_client.clear();
+                self.execute_first();
+            }
+        }
+        self.to_client.clear();
+        self.to_server = self.calls.again().into_iter().map(|(t, op)| (t, *op)).collect();
+    }
+
+    fn execute_first(&mut self) {
+        let (ticket, op) = self.executing.remove(0);
+        *self.executed.entry(op.number).or_default() += 1;
+        if op.once {
+            self.slots.end(ticket.slot, ticket.sequence, &error_reply(ticket.tag, op.number));
+        }
+    }
+
+    /// Some of what was being executed is done, nothing of it is remembered.
+    fn kill_server(&mut self, which: prop::sample::Index) {
+        let done = which.index(self.executing.len() + 1);
+        for (_, op) in self.executing.drain(..).take(done) {
+            *self.executed.entry(op.number).or_default() += 1;
+        }
+        self.to_server.clear();
+        self.to_client.clear();
+        self.slots = Slots::new(SLOTS);
+        for lost in self.calls.restart(SLOTS) {
+            match lost {
+                Lost::Repeatable(op) => {
+                    let ticket = self.calls.begin(op.once, op).expect("its tag is free");
+                    self.to_server.push((ticket, op));
+                }
+                Lost::Unsettled(op) => assert!(self.unsettled.insert(op.number)),
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        while !self.calls.is_empty() {
+            self.arrive();
+            if !self.executing.is_empty() {
+                self.execute_first_and_answer();
+            }
+            while !self.to_client.is_empty() {
+                self.answer();
+            }
+        }
+        for number in 0..self.next {
+            let (learnt, unsettled) =
+                (self.learnt.contains(&number), self.unsettled.contains(&number));
+            assert!(learnt != unsettled, "operation {number} is answered or unsettled");
+            let executed = self.executed.get(&number).copied().unwrap_or(0);
+            assert!(executed <= 1 || !self.once.contains(&number), "{number}: {executed} times");
+            assert!(executed >= 1 || unsettled, "operation {number} was answered, not executed");
+        }
+    }
+
+    fn execute_first_and_answer(&mut self) {
+        let (ticket, op) = self.executing[0];
+        self.execute_first();
+        self.to_client.push((ticket.tag, error_reply(ticket.tag, op.number).to_vec()));
+    }
+}
