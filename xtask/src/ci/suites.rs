@@ -80,14 +80,14 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         ),
         Suite::new(
             "fuzz",
-            210,
+            240,
             "decoder and rule text, two minutes led by coverage",
             "tests/fuzz.sh 120",
         )
         .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            250,
+            220,
             "pjdfstest and fsx, built once for the guest",
             "tests/guest.sh programs",
         )
