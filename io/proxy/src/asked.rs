@@ -14,7 +14,7 @@ use model::{Amount, Kind, Lane, Time};
 use ninep::{LockKind, Request};
 
 use crate::fids::{Fid, Role};
-use crate::gate::Asked;
+use crate::gate::{Asked, SPLICE_MIN};
 use crate::record::Access;
 
 /// What a message says by itself.
@@ -82,6 +82,9 @@ impl About {
         let (kind, lane) = match (&fid.role, self.kind) {
             (Role::XattrRead(_), Kind::Read) => (Kind::Getxattr, Lane::Cached),
             (Role::XattrWrite(_), Kind::Write) => (Kind::Setxattr, Lane::Cached),
+            (_, Kind::Read) if fid.misses().are_many() && self.amount.bytes < SPLICE_MIN => {
+                (Kind::Read, Lane::Device)
+            }
             (_, Kind::Read) => (Kind::Read, target.read_lane()),
             (_, Kind::Write) => (Kind::Write, target.write_lane()),
             (_, kind) => (kind, Lane::Device),

@@ -26,7 +26,12 @@ pub(crate) struct Fid {
     pub(crate) role: Role,
     /// Who pays: the subject's bits. Changes when rules with paths are loaded.
     subject: AtomicU64,
+    misses: Misses,
 }
+
+/// How often in a row the page cache did not have what was read through a fid.
+#[derive(Default)]
+pub(crate) struct Misses(AtomicU32);
 
 /// The name that Tremove and Trename of a fid mean.
 #[derive(Clone)]
@@ -81,7 +86,18 @@ impl Fid {
         role: Role,
         subject: SubjectId,
     ) -> Fid {
-        Fid { user, node, entry, role, subject: AtomicU64::new(subject.to_bits()) }
+        Fid {
+            user,
+            node,
+            entry,
+            role,
+            subject: AtomicU64::new(subject.to_bits()),
+            misses: Misses::default(),
+        }
+    }
+
+    pub(crate) fn misses(&self) -> &Misses {
+        &self.misses
     }
 
     pub(crate) fn subject(&self) -> SubjectId {
@@ -95,6 +111,26 @@ impl Fid {
     /// Whether it has been opened, as a file or as an attribute.
     pub(crate) fn is_open(&self) -> bool {
         !matches!(self.role, Role::Path)
+    }
+}
+
+impl Misses {
+    /// From here on reads wait for the device from the start: trying the page cache for them
+    /// would have the kernel fetch them, whosever turn it is.
+    const MANY: u32 = 3;
+
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget(&self) {
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn are_many(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= Misses::MANY
     }
 }
 

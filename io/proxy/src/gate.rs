@@ -19,10 +19,13 @@ use crate::fids::Fid;
 use crate::record::Access;
 use crate::writes::Writes;
 
+/// From this size on a read goes through a pipe, and is not tried before.
+pub(crate) const SPLICE_MIN: Bytes = Bytes::kib(32);
+
 /// From this size on the payload decides how long a call takes.
 const LARGE: Bytes = Bytes::kib(64);
 
-/// Reads that the page cache is expected to have are taken so many at once: one look at the
+/// Reads that do not wait are taken so many at once: one look at the
 /// clock and the lock, and the dispatcher's memory is still near. Nothing arrives between
 /// them that could have gone first, as they take less time than a look at the sockets.
 const AT_ONCE: usize = 16;
@@ -76,6 +79,11 @@ pub(crate) struct Running {
     pub(crate) write_mode: Option<WriteMode>,
     pub(crate) queued: Nanos,
     pub(crate) started: Time,
+    /// When the call that is made now began: a read that had to wait is made twice.
+    called: Time,
+    /// It does not wait for the device: a read that only takes what memory has. Where that is
+    /// nothing, the kernel has begun to fetch it.
+    pub(crate) quick: bool,
 }
 
 /// What a target has waiting.
@@ -92,9 +100,10 @@ pub(crate) struct Outlook {
 pub(crate) struct Finished {
     token: usize,
     id: Option<RequestId>,
-    call: usize,
+    /// `None` for calls that do not wait.
+    call: Option<usize>,
     served: Amount,
-    started: Time,
+    called: Time,
 }
 
 /// The dispatcher's choice, or the first that came.
@@ -112,6 +121,9 @@ struct Gate {
     order: Order,
     /// By token; emptied while the operation runs.
     waiting: Slab<Option<(Operation, Asked)>>,
+    /// Reads that hold their slots and that the kernel is fetching: who has nothing better to
+    /// do waits for the first of them.
+    fetching: VecDeque<Running>,
 }
 
 enum Order {
@@ -121,7 +133,7 @@ enum Order {
 }
 
 impl Gate {
-    fn choose(&mut self, now: Time) -> Option<Running> {
+    fn choose(&mut self, now: Time, nowait: bool) -> Option<Running> {
         let chosen = match &mut self.order {
             Order::Scheduled(dispatcher) => dispatcher.poll_dispatch(now).map(Chosen::from),
             Order::Arrival(queue) => queue.pop_front().map(Chosen::first),
@@ -131,7 +143,21 @@ impl Gate {
         asked.lane = chosen.lane.unwrap_or(asked.lane);
         let Chosen { token, id, class, write_mode, .. } = chosen;
         let queued = chosen.queued.unwrap_or(now.since(asked.arrived));
-        Some(Running { operation, asked, token, id, class, write_mode, queued, started: now })
+        let short = asked.lane == Lane::Cached || (nowait && asked.amount.bytes < SPLICE_MIN);
+        let quick = asked.kind == Kind::Read && short;
+        let (started, called) = (now, now);
+        Some(Running {
+            operation,
+            asked,
+            token,
+            id,
+            class,
+            write_mode,
+            queued,
+            started,
+            called,
+            quick,
+        })
     }
 }
 
@@ -155,21 +181,21 @@ impl From<sched::Dispatched> for Chosen {
 }
 
 impl Running {
-    /// Whether the page cache is expected to answer it, so that it keeps nobody waiting.
-    pub(crate) fn in_memory(&self) -> bool {
-        self.asked.kind == Kind::Read && self.asked.lane == Lane::Cached
-    }
-
     /// It begins only now: others that were chosen with it went before.
     pub(crate) fn begin(&mut self, now: Time) {
         self.queued += now.since(self.started);
-        self.started = now;
+        (self.started, self.called) = (now, now);
+    }
+
+    /// When its call began.
+    pub(crate) fn called(&self) -> Time {
+        self.called
     }
 
     /// How it ended.
     pub(crate) fn finished(&self, served: Amount) -> Finished {
-        let (call, started) = (self.asked.call(), self.started);
-        Finished { token: self.token, id: self.id, call, served, started }
+        let call = (!self.quick).then(|| self.asked.call());
+        Finished { token: self.token, id: self.id, call, served, called: self.called }
     }
 }
 
@@ -207,7 +233,7 @@ impl Target {
         } else {
             Order::Arrival(VecDeque::new())
         };
-        let gate = Mutex::new(Gate { order, waiting: Slab::new() });
+        let gate = Mutex::new(Gate { order, waiting: Slab::new(), fetching: VecDeque::new() });
         let usual = std::array::from_fn(|_| AtomicU32::new(0));
         Target { index, name, nowait, writes, clock, gate, rules: RwLock::new(rules), usual }
     }
@@ -276,16 +302,23 @@ impl Target {
         }
     }
 
-    /// Tells of operations that ended and asks for the next: one, or several as long as the
-    /// page cache is expected to have what they read. None is chosen if nothing may go.
+    /// Tells of operations that ended and asks for the next: one, or several as long as they
+    /// are quick. Before anybody waits for a read, all that may be begun is begun. None is
+    /// chosen if nothing may go.
     pub(crate) fn next(&self, finished: &mut Vec<Finished>, chosen: &mut Vec<Running>) {
         let gate = &mut *self.gate();
         let now = self.clock.now();
         for finished in finished.drain(..) {
             self.end(gate, finished, now);
         }
-        while chosen.len() < AT_ONCE && chosen.last().is_none_or(Running::in_memory) {
-            let Some(running) = gate.choose(now) else { break };
+        while chosen.len() < AT_ONCE && chosen.last().is_none_or(|last| last.quick) {
+            let Some(running) = gate.choose(now, self.nowait) else { break };
+            chosen.push(running);
+        }
+        if chosen.is_empty()
+            && let Some(mut running) = gate.fetching.pop_front()
+        {
+            running.called = now;
             chosen.push(running);
         }
     }
@@ -303,16 +336,23 @@ impl Target {
     }
 
     fn end(&self, gate: &mut Gate, finished: Finished, now: Time) {
-        self.note(finished.call, now.since(finished.started));
+        if let Some(call) = finished.call {
+            self.note(call, now.since(finished.called));
+        }
         gate.waiting.remove(finished.token);
         if let (Order::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
             dispatcher.complete(id, finished.served, now);
         }
     }
 
-    /// The page cache did not have it: the request waits again, for the device.
-    pub(crate) fn miss(&self, running: Running) {
+    /// The page cache did not have it. Unless it holds slots of the device already, the
+    /// request waits again, for the device.
+    pub(crate) fn miss(&self, mut running: Running) {
         let gate = &mut *self.gate();
+        if running.asked.lane == Lane::Device {
+            running.quick = false;
+            return gate.fetching.push_back(running);
+        }
         let now = self.clock.now();
         let mut asked = running.asked;
         asked.lane = Lane::Device;
@@ -339,11 +379,16 @@ impl Target {
 
     /// What waits, and when it may go.
     pub(crate) fn outlook(&self) -> Outlook {
-        match &self.gate().order {
-            Order::Scheduled(dispatcher) => {
-                Outlook { work: dispatcher.has_work(), deadline: dispatcher.next_deadline() }
+        let gate = self.gate();
+        let fetching = !gate.fetching.is_empty();
+        match &gate.order {
+            Order::Scheduled(dispatcher) => Outlook {
+                work: fetching || dispatcher.has_work(),
+                deadline: dispatcher.next_deadline(),
+            },
+            Order::Arrival(queue) => {
+                Outlook { work: fetching || !queue.is_empty(), deadline: None }
             }
-            Order::Arrival(queue) => Outlook { work: !queue.is_empty(), deadline: None },
         }
     }
 

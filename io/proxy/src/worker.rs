@@ -201,11 +201,11 @@ impl Worker {
             let Some(first) = chosen.first() else { break };
             let late = until.is_some_and(|until| first.started >= until);
             for mut running in chosen.drain(..) {
-                if !finished.is_empty() && !running.in_memory() {
+                if !finished.is_empty() && !running.quick {
                     // It may take long: what ended before it must not wait for it.
                     target.finish(&mut finished);
                     running.begin(self.server.clock.now());
-                } else if self.server.recorder().is_some() {
+                } else if running.quick && self.server.recorder().is_some() {
                     running.begin(self.server.clock.now());
                 }
                 let (ended, flush) = self.execute(target, running);
@@ -251,7 +251,7 @@ impl Worker {
 
     /// Sees to it that a call which may wait keeps nobody else waiting.
     fn before(&mut self, target: &Target, running: &Running) -> Option<Call> {
-        if running.in_memory() {
+        if running.quick {
             return None;
         }
         if self.leads {
@@ -264,7 +264,7 @@ impl Worker {
                 }
                 return None;
             }
-            return self.server.crew.begin_call(running.started).into();
+            return self.server.crew.begin_call(running.called()).into();
         }
         self.flush_own();
         None

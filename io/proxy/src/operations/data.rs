@@ -8,7 +8,7 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use model::{Amount, Lane};
+use model::Amount;
 use ninep::{READ_REPLY_HEADER_LEN, Reply};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -16,12 +16,10 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::{Context, Ending};
 use crate::credentials;
 use crate::fids::Role;
+use crate::gate::SPLICE_MIN;
 use crate::pipes::PipeLoad;
 use crate::sys::read_behind;
 use crate::writes::{Account, WriteRequest};
-
-/// From this many bytes on a pipe costs less than the copy.
-const SPLICE_MIN: u32 = 32 << 10;
 
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match &cx.fid().role {
@@ -42,8 +40,8 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     if offset.checked_add(count.into()).is_none_or(|end| end > i64::MAX as u64) {
         return cx.answer(Err(Errno::INVAL.into()));
     }
-    let only_cached = cx.running.asked.lane == Lane::Cached && target.nowait;
-    if count >= SPLICE_MIN {
+    let only_cached = cx.running.quick && target.nowait;
+    if u64::from(count) >= SPLICE_MIN.get() {
         if only_cached && !looks_cached(file, offset, count) {
             return Ending::Missed;
         }
@@ -68,6 +66,9 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
         Ok(len) => {
             let header = ninep::read_reply_header(to.tag, len as u32);
             batch.bytes[start..data].copy_from_slice(&header);
+            if only_cached {
+                cx.fid().misses().forget();
+            }
             let ending = cx.answered(batch, Amount::new(len as u64, 1), 0);
             cx.flush.set(outbox.is_full());
             ending
@@ -77,6 +78,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             batch.answered.pop();
             drop(outbox);
             if only_cached && error.raw_os_error() == Some(libc::EAGAIN) {
+                cx.fid().misses().count();
                 return Ending::Missed;
             }
             cx.answer(Err(error))
