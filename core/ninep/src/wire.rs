@@ -11,7 +11,7 @@ use crate::error::DecodeError;
 use crate::header::frame_len;
 use crate::lists::{Names, Qids};
 use crate::lock::{LockKind, LockStatus};
-use crate::types::{Fid, HEADER_LEN, Qid, Tag, WALK_NAMES_MAX};
+use crate::types::{Fid, HEADER_LEN, NOTAG, Qid, Tag, WALK_NAMES_MAX};
 
 /// Takes fields from the front of one message's body.
 pub(crate) struct Get<'a> {
@@ -64,9 +64,9 @@ impl<'a> Get<'a> {
         Ok((header[4], Get { tag, body }))
     }
 
-    /// Fields of a list inside the message with this tag.
-    pub(crate) fn part(tag: Tag, body: &'a [u8]) -> Get<'a> {
-        Get { tag, body }
+    /// Fields of a list inside a message that was decoded: errors name no tag.
+    pub(crate) fn part(body: &'a [u8]) -> Get<'a> {
+        Get { tag: NOTAG, body }
     }
 
     /// What has not been taken.

@@ -14,8 +14,8 @@ use sluice_ninep::dialect::{
 };
 use sluice_ninep::{DecodeError, Reply, Request, Tag, error_reply};
 
-use samples::Values;
 use samples::dialect::{REQUEST_TYPES, replies, requests};
+use samples::{Values, set_size};
 
 fn values() -> impl Strategy<Value = Values> {
     let long = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
@@ -136,9 +136,7 @@ fn messages_cut_short_or_made_longer_are_refused() {
         for len in (0..whole.len()).chain([whole.len() + 1, whole.len() + 7]) {
             let mut frame = whole.clone();
             frame.resize(len, 0);
-            if let Some(size) = frame.first_chunk_mut::<4>() {
-                *size = (len as u32).to_le_bytes();
-            }
+            set_size(&mut frame);
             let accepted = if whole[4].is_multiple_of(2) {
                 decode_request(&frame).is_ok()
             } else {
@@ -188,11 +186,8 @@ proptest! {
         frame.extend_from_slice(&noise);
         frame.truncate(len.index(frame.len() + 1));
         decode_any(&frame)?;
-        if frame.len() >= 4 {
-            let len = frame.len() as u32;
-            frame[..4].copy_from_slice(&len.to_le_bytes());
-            decode_any(&frame)?;
-        }
+        set_size(&mut frame);
+        decode_any(&frame)?;
         prop_assert!(Entries::new(&frame).count() <= frame.len() / 12 + 1);
         prop_assert!(Events::new(&frame).count() <= frame.len() / 3 + 1);
     }
@@ -289,10 +284,13 @@ impl World {
 
     /// Something that was read is executed, in any order.
     fn execute(&mut self, which: prop::sample::Index) {
-        if self.executing.is_empty() {
-            return;
+        if !self.executing.is_empty() {
+            self.execute_at(which.index(self.executing.len()));
         }
-        let (ticket, op) = self.executing.remove(which.index(self.executing.len()));
+    }
+
+    fn execute_at(&mut self, at: usize) {
+        let (ticket, op) = self.executing.remove(at);
         *self.executed.entry(op.number).or_default() += 1;
         // The result says which operation it belongs to.
         let reply = error_reply(ticket.tag, op.number).to_vec();
@@ -322,20 +320,11 @@ impl World {
                 let (ticket, _) = self.executing.remove(0);
                 self.slots.abandon(ticket.slot, ticket.sequence);
             } else {
-                self.to_client.clear();
-                self.execute_first();
+                self.execute_at(0);
             }
         }
         self.to_client.clear();
         self.to_server = self.calls.again().into_iter().map(|(t, op)| (t, *op)).collect();
-    }
-
-    fn execute_first(&mut self) {
-        let (ticket, op) = self.executing.remove(0);
-        *self.executed.entry(op.number).or_default() += 1;
-        if op.once {
-            self.slots.end(ticket.slot, ticket.sequence, &error_reply(ticket.tag, op.number));
-        }
     }
 
     /// Some of what was being executed is done, nothing of it is remembered.
@@ -362,7 +351,7 @@ impl World {
         while !self.calls.is_empty() {
             self.arrive();
             if !self.executing.is_empty() {
-                self.execute_first_and_answer();
+                self.execute_at(0);
             }
             while !self.to_client.is_empty() {
                 self.answer();
@@ -376,11 +365,5 @@ impl World {
             assert!(executed <= 1 || !self.once.contains(&number), "{number}: {executed} times");
             assert!(executed >= 1 || unsettled, "operation {number} was answered, not executed");
         }
-    }
-
-    fn execute_first_and_answer(&mut self) {
-        let (ticket, op) = self.executing[0];
-        self.execute_first();
-        self.to_client.push((ticket.tag, error_reply(ticket.tag, op.number).to_vec()));
     }
 }

@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sluice_ninep::{DecodeError, DirEntries, Reply, Request};
 
-use samples::{REPLY_TYPES, REQUEST_TYPES, Values, replies, requests};
+use samples::{REPLY_TYPES, REQUEST_TYPES, Values, replies, requests, set_size};
 
 /// A string of one of the lengths where mistakes live, free of the bytes in `but`.
 fn string(but: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {
@@ -84,13 +84,6 @@ fn refused(error: DecodeError, frame: &[u8]) -> Result<(), TestCaseError> {
     let unknown = matches!(error, DecodeError::UnknownType { .. });
     prop_assert_eq!(error.errno(), if unknown { 95 } else { 22 });
     Ok(())
-}
-
-fn set_size(frame: &mut [u8]) {
-    let size = frame.len() as u32;
-    if let Some(field) = frame.first_chunk_mut::<4>() {
-        *field = size.to_le_bytes();
-    }
 }
 
 proptest! {

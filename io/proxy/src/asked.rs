@@ -82,7 +82,7 @@ impl About {
         let (kind, lane) = match (&fid.role, self.kind) {
             (Role::XattrRead(_), Kind::Read) => (Kind::Getxattr, Lane::Cached),
             (Role::XattrWrite(_), Kind::Write) => (Kind::Setxattr, Lane::Cached),
-            (_, Kind::Read) if fid.misses().are_many() && self.amount.bytes < SPLICE_MIN => {
+            (_, Kind::Read) if fid.misses.are_many() && self.amount.bytes < SPLICE_MIN => {
                 (Kind::Read, Lane::Device)
             }
             (_, Kind::Read) => (Kind::Read, target.read_lane()),

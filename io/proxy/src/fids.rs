@@ -26,7 +26,7 @@ pub(crate) struct Fid {
     pub(crate) role: Role,
     /// Who pays: the subject's bits. Changes when rules with paths are loaded.
     subject: AtomicU64,
-    misses: Misses,
+    pub(crate) misses: Misses,
 }
 
 /// How often in a row the page cache did not have what was read through a fid.
@@ -94,10 +94,6 @@ impl Fid {
             subject: AtomicU64::new(subject.to_bits()),
             misses: Misses::default(),
         }
-    }
-
-    pub(crate) fn misses(&self) -> &Misses {
-        &self.misses
     }
 
     pub(crate) fn subject(&self) -> SubjectId {

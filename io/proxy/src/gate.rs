@@ -19,15 +19,16 @@ use crate::fids::Fid;
 use crate::record::Access;
 use crate::writes::Writes;
 
-/// From this size on a read goes through a pipe, and is not tried before.
+/// From this size on a read goes through a pipe, which costs less than the copy, and one that
+/// was chosen for the device is not tried without waiting first.
 pub(crate) const SPLICE_MIN: Bytes = Bytes::kib(32);
 
 /// From this size on the payload decides how long a call takes.
 const LARGE: Bytes = Bytes::kib(64);
 
-/// Reads that do not wait are taken so many at once: one look at the
-/// clock and the lock, and the dispatcher's memory is still near. Nothing arrives between
-/// them that could have gone first, as they take less time than a look at the sockets.
+/// Reads that do not wait are taken so many at once: one look at the clock, one lock, and the
+/// dispatcher's memory is still near. Nothing arrives between them that could have gone
+/// first: they are done before the leader looks at the sockets again.
 const AT_ONCE: usize = 16;
 
 /// Time since the proxy's start.
@@ -80,7 +81,7 @@ pub(crate) struct Running {
     pub(crate) queued: Nanos,
     pub(crate) started: Time,
     /// When the call that is made now began: a read that had to wait is made twice.
-    called: Time,
+    pub(crate) called: Time,
     /// It does not wait for the device: a read that only takes what memory has. Where that is
     /// nothing, the kernel has begun to fetch it.
     pub(crate) quick: bool,
@@ -185,11 +186,6 @@ impl Running {
     pub(crate) fn begin(&mut self, now: Time) {
         self.queued += now.since(self.started);
         (self.started, self.called) = (now, now);
-    }
-
-    /// When its call began.
-    pub(crate) fn called(&self) -> Time {
-        self.called
     }
 
     /// How it ended.
@@ -308,9 +304,7 @@ impl Target {
     pub(crate) fn next(&self, finished: &mut Vec<Finished>, chosen: &mut Vec<Running>) {
         let gate = &mut *self.gate();
         let now = self.clock.now();
-        for finished in finished.drain(..) {
-            self.end(gate, finished, now);
-        }
+        finished.drain(..).for_each(|finished| self.end(gate, finished, now));
         while chosen.len() < AT_ONCE && chosen.last().is_none_or(|last| last.quick) {
             let Some(running) = gate.choose(now, self.nowait) else { break };
             chosen.push(running);
@@ -330,9 +324,7 @@ impl Target {
         }
         let gate = &mut *self.gate();
         let now = self.clock.now();
-        for finished in finished.drain(..) {
-            self.end(gate, finished, now);
-        }
+        finished.drain(..).for_each(|finished| self.end(gate, finished, now));
     }
 
     fn end(&self, gate: &mut Gate, finished: Finished, now: Time) {

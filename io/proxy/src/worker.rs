@@ -264,7 +264,7 @@ impl Worker {
                 }
                 return None;
             }
-            return self.server.crew.begin_call(running.called()).into();
+            return self.server.crew.begin_call(running.called).into();
         }
         self.flush_own();
         None

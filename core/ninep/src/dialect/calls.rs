@@ -100,12 +100,6 @@ impl<T> Calls<T> {
         Some(call.call)
     }
 
-    /// The call with this tag.
-    pub fn get_mut(&mut self, tag: Tag) -> Option<&mut T> {
-        let call = self.calls.get_mut(usize::from(tag.0))?.as_mut()?;
-        Some(&mut call.call)
-    }
-
     /// How many calls are under way.
     pub fn len(&self) -> usize {
         self.calls.len() - self.free_tags.len()

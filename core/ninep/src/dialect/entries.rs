@@ -7,7 +7,6 @@
 
 use crate::attributes::Attributes;
 use crate::error::DecodeError;
-use crate::types::Tag;
 use crate::wire::{Get, Put};
 
 /// One entry of a directory.
@@ -60,8 +59,6 @@ pub struct EntryError {
 }
 
 const WINDOW: u8 = 1;
-/// The lists are inside a message that was decoded; errors name no tag.
-const NO_TAG: Tag = crate::types::NOTAG;
 
 impl<'a> Entry<'a> {
     /// Appends the entry to a List's data.
@@ -127,7 +124,7 @@ impl Event {
         if kind != WINDOW {
             return Ok(None);
         }
-        let mut get = Get::part(NO_TAG, body);
+        let mut get = Get::part(body);
         let (identity, requests) = (get.u32("identity")?, get.u32("requests")?);
         let event = Event::Window { identity, requests, bytes: get.u64("bytes")? };
         get.finish()?;
@@ -165,7 +162,7 @@ fn take_item<'a, T>(
     if left == 0 {
         return None;
     }
-    let mut get = Get::part(NO_TAG, data);
+    let mut get = Get::part(data);
     let item = take(&mut get).map_err(|_| EntryError { left });
     *data = if item.is_ok() { get.rest() } else { &[] };
     Some(item)

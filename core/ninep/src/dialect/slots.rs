@@ -97,16 +97,6 @@ impl Slots {
         Slots { slots: vec![Slot::default(); count.into()] }
     }
 
-    /// How many slots there are.
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
     /// Takes in a call of message type `kind` in a slot.
     ///
     /// # Errors

@@ -25,6 +25,14 @@ pub(crate) const REPLY_TYPES: [u8; 29] = [
     17, 19, 71, 73, 21, 75, 77,
 ];
 
+/// Has the size field say how long the frame is, if there is one.
+pub(crate) fn set_size(frame: &mut [u8]) {
+    let size = frame.len() as u32;
+    if let Some(field) = frame.first_chunk_mut::<4>() {
+        *field = size.to_le_bytes();
+    }
+}
+
 /// The values that messages are filled with.
 #[derive(Clone, Debug)]
 pub(crate) struct Values {

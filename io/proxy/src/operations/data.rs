@@ -67,7 +67,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             let header = ninep::read_reply_header(to.tag, len as u32);
             batch.bytes[start..data].copy_from_slice(&header);
             if only_cached {
-                cx.fid().misses().forget();
+                cx.fid().misses.forget();
             }
             let ending = cx.answered(batch, Amount::new(len as u64, 1), 0);
             cx.flush.set(outbox.is_full());
@@ -78,7 +78,7 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             batch.answered.pop();
             drop(outbox);
             if only_cached && error.raw_os_error() == Some(libc::EAGAIN) {
-                cx.fid().misses().count();
+                cx.fid().misses.count();
                 return Ending::Missed;
             }
             cx.answer(Err(error))
