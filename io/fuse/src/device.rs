@@ -81,6 +81,26 @@ impl Device {
         }
     }
 
+    /// Reads a request if one is there; only after [`Device::set_nonblocking`].
+    ///
+    /// # Errors
+    /// As [`Device::receive`].
+    pub(crate) fn try_receive<'a>(&self, inbox: &'a mut Inbox) -> Result<Option<&'a [u8]>, Errno> {
+        loop {
+            match rustix::io::read(&self.fd, inbox.room()) {
+                Ok(len) => return Ok(Some(&inbox.room()[..len])),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes reading give `EAGAIN` where it would wait.
+    pub(crate) fn set_nonblocking(&self) -> Result<(), Errno> {
+        rustix::io::ioctl_fionbio(&self.fd, true)
+    }
+
     /// Answers a request with the parts, one after the other.
     pub(crate) fn answer(&self, id: RequestId, parts: &[IoSlice<'_>]) {
         let len = parts.iter().map(|part| part.len()).sum();

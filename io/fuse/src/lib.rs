@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A file system is one trait, [`FileSystem`], with a method for each operation;
-//! [`Session::mount`] does the rest until the mount is gone. A request runs to its end on the
+//! [`Session::mount`] does the rest until the mount is gone; a file system whose threads have
+//! sockets to wait for too takes their [`Port`]s instead ([`Session::mount_with`]). A request runs to its end on the
 //! thread that received it, unless the method keeps its [`Reply`] for later; interrupts are
 //! told by request, with every race of the protocol settled here.
 //!
@@ -27,6 +28,7 @@ mod mount;
 mod negotiate;
 mod notify;
 mod options;
+mod port;
 mod reply;
 mod request;
 mod server;
@@ -43,6 +45,7 @@ pub use mount::{MountError, clear_dead_mount};
 pub use negotiate::{Connection, NegotiateError};
 pub use notify::Notifier;
 pub use options::{Options, Transport};
+pub use port::Port;
 pub use reply::{Data, Entries, EntriesPlus, Reply, Xattr};
 pub use request::{
     Allocate, CopyRange, DeviceNumber, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest,

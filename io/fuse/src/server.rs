@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::abi::{IN_HEADER_LEN, InHeader, Opcode};
-use crate::device::{Device, Inbox};
+use crate::device::Device;
 use crate::fields::{Malformed, Take};
 use crate::filesystem::FileSystem;
 use crate::inflight::{InFlight, Interrupt};
@@ -39,18 +39,8 @@ impl<F: FileSystem> Server<F> {
         Server { filesystem, inflight: Arc::new(InFlight::new()), setxattr_ext }
     }
 
-    /// Reads and serves until the connection ends.
-    pub(crate) fn run(&self, device: &Arc<Device>, inbox: &mut Inbox) -> Errno {
-        loop {
-            match device.receive(inbox) {
-                Ok(request) => self.serve_bytes(request, device),
-                Err(end) => return end,
-            }
-        }
-    }
-
     /// Serves a request as it was read from /dev/fuse.
-    fn serve_bytes(&self, bytes: &[u8], device: &Arc<Device>) {
+    pub(crate) fn serve_bytes(&self, bytes: &[u8], device: &Arc<Device>) {
         let Ok(header) = InHeader::take(bytes) else {
             return tracing::error!(len = bytes.len(), "less than a header came from the kernel");
         };

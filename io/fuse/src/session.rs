@@ -1,7 +1,7 @@
 //! A mounted file system and the threads that serve it.
 //!
 //! ```text
-//!   Session::mount ─► open, mount(2), FUSE_INIT ─► threads ─► Server ─► FileSystem
+//!   Session::mount ─► open, mount(2), FUSE_INIT ─► threads ─► Port ─► Server ─► FileSystem
 //!   unmount, abort, umount(8), drop ─► the kernel says ENODEV ─► threads end ─► destroy
 //! ```
 //!
@@ -22,6 +22,7 @@ use crate::mount::{MountError, MountPoint};
 use crate::negotiate::{Connection, negotiate};
 use crate::notify::Notifier;
 use crate::options::{MAX_WRITE, Options};
+use crate::port::Port;
 use crate::server::Server;
 
 /// A mounted file system. Dropping it ends it, as [`Session::abort`] does.
@@ -43,9 +44,42 @@ impl Session {
         filesystem: F,
         options: &Options,
     ) -> Result<Session, MountError> {
+        Session::mount_threads(at, filesystem, options, |_, mut port| {
+            let end = port.run();
+            tracing::debug!(%end, "a reader of /dev/fuse ends");
+        })
+    }
+
+    /// As [`Session::mount`], but each thread runs `serve` with its number and its [`Port`],
+    /// and has other things to wait for besides. When `serve` returns the thread ends, and
+    /// requests that its port still receives wait for ever: it returns after
+    /// [`Port::serve`] failed, not before.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn mount_with<F: FileSystem>(
+        at: &Path,
+        filesystem: F,
+        options: &Options,
+        serve: impl Fn(usize, Port) + Send + Sync + 'static,
+    ) -> Result<Session, MountError> {
+        Session::mount_threads(at, filesystem, options, move |number, port| {
+            match port.set_nonblocking() {
+                Ok(()) => serve(number, port),
+                Err(error) => tracing::error!(%error, "/dev/fuse insists on waiting"),
+            }
+        })
+    }
+
+    fn mount_threads<F: FileSystem>(
+        at: &Path,
+        filesystem: F,
+        options: &Options,
+        serve: impl Fn(usize, Port) + Send + Sync + 'static,
+    ) -> Result<Session, MountError> {
         let device = Arc::new(Device::open(MAX_WRITE).map_err(MountError::Device)?);
         let point = MountPoint::mount(at, &device, options)?;
-        match start(&point, device, filesystem, options) {
+        match start(&point, device, filesystem, options, serve) {
             Ok((connection, notifier, threads)) => {
                 Ok(Session { point, connection, notifier, threads })
             }
@@ -126,6 +160,7 @@ fn start<F: FileSystem>(
     device: Arc<Device>,
     filesystem: F,
     options: &Options,
+    serve: impl Fn(usize, Port) + Send + Sync + 'static,
 ) -> Result<Started, MountError> {
     let mut inbox = Inbox::new(MAX_WRITE)?;
     let connection = negotiate(&device, &mut inbox, options)?;
@@ -133,16 +168,17 @@ fn start<F: FileSystem>(
     filesystem.start(&connection, notifier.clone());
     let long = connection.capabilities.contains(Capabilities::SETXATTR_EXT);
     let server = Arc::new(Server::new(filesystem, long));
-    let threads = serve_devices(&server, device, options.threads)?;
+    let threads = serve_devices(server, device, options.threads, Arc::new(serve))?;
     point.set_readahead(connection.max_readahead);
     Ok((connection, notifier, threads))
 }
 
 /// Threads that read /dev/fuse, each a descriptor of its own.
 fn serve_devices<F: FileSystem>(
-    server: &Arc<Server<F>>,
+    server: Arc<Server<F>>,
     first: Arc<Device>,
     count: usize,
+    serve: Arc<impl Fn(usize, Port) + Send + Sync + 'static>,
 ) -> Result<Vec<JoinHandle<()>>, MountError> {
     let mut devices = vec![first];
     for _ in 1..count {
@@ -150,11 +186,9 @@ fn serve_devices<F: FileSystem>(
         devices.push(Arc::new(device));
     }
     let spawned = devices.into_iter().enumerate().map(|(number, device)| {
-        let (server, mut inbox) = (server.clone(), Inbox::new(MAX_WRITE)?);
-        thread(format!("fuse-{number}"), move || {
-            let end = server.run(&device, &mut inbox);
-            tracing::debug!(%end, "a reader of /dev/fuse ends");
-        })
+        let port = Port::new(server.clone(), device)?;
+        let serve = serve.clone();
+        thread(format!("fuse-{number}"), move || serve(number, port))
     });
     Ok(spawned.collect::<io::Result<_>>()?)
 }
