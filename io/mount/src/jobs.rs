@@ -1,0 +1,277 @@
+//! Whose request is it: from the thread that the kernel names to its job and groups.
+//!
+//! ```text
+//!   find(thread) ─► table: lives, same program, read within 1 s? ─yes─────────────────► then
+//!                     │no
+//!                     └─► status (groups) ─► sources in order ─┬─ cgroup, fixed: at once ─► then
+//!                                            the first wins    └─ environ: readers, later ─► then
+//! ```
+//!
+//! A thread is identified by a descriptor of its /proc directory, never by its number alone
+//! (see `task.rs`). One system call at each use proves that it lives and runs the same
+//! program; an exec of the same program and new groups are seen after [`FRESH`]. A cgroup cannot
+//! be forged by a user, an environment can.
+//!
+//! Invariants: no lock is held while `then` runs; nobody but the readers reads an environment,
+//! because that may block on this very mount (see `environment.rs`); at most
+//! [`THREADS_MAX`] threads are remembered, and no more than a quarter of the process's descriptors.
+
+mod cgroup;
+mod environment;
+mod sources;
+mod table;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use model::JobId;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use environment::{Question, Readers};
+use sources::JobSource;
+use table::Table;
+use task::{Status, Task};
+
+pub(crate) use sources::JobSources;
+
+/// Finds out which job and groups the threads of this machine belong to.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    proc: OwnedFd,
+    sources: Vec<Source>,
+    /// None where no source is an environment.
+    readers: Option<Readers>,
+    table: Mutex<Table<Arc<Known>>>,
+    nobody: Arc<Caller>,
+    said: Said,
+}
+
+/// Who a request is for, besides its user and group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// Empty where no source had a name.
+    pub(crate) job: JobId,
+    /// Supplementary groups, as the kernel orders them.
+    pub(crate) groups: Arc<[u32]>,
+}
+
+/// Where a name is looked for, ready for use.
+#[derive(Debug)]
+enum Source {
+    Cgroup(Vec<cgroup::Pattern>),
+    Environment(Arc<str>),
+    Fixed(JobId),
+}
+
+/// What was found out about a thread, and when.
+#[derive(Debug)]
+struct Known {
+    task: Arc<Task>,
+    program: Option<Box<[u8]>>,
+    read_at: Instant,
+    caller: Arc<Caller>,
+}
+
+/// A thread that is being found out about.
+struct Search {
+    thread: u32,
+    task: Arc<Task>,
+    program: Option<Box<[u8]>>,
+    read_at: Instant,
+    status: Status,
+    /// What was known before, to be kept if it is still so.
+    before: Option<Arc<Caller>>,
+    /// The source that is asked next.
+    next: usize,
+    then: Then,
+}
+
+type Then = Box<dyn FnOnce(&Arc<Caller>) + Send>;
+
+/// What is said once.
+#[derive(Debug, Default)]
+struct Said {
+    bad_name: AtomicBool,
+    no_access: AtomicBool,
+}
+
+impl Jobs {
+    /// Looks for jobs in these sources.
+    ///
+    /// # Errors
+    /// If /proc cannot be opened or threads cannot be started.
+    pub(crate) fn new(sources: &JobSources) -> io::Result<Arc<Jobs>> {
+        Jobs::below(Path::new("/proc"), sources)
+    }
+
+    /// Looks for jobs in a tree that is like /proc.
+    fn below(proc: &Path, sources: &JobSources) -> io::Result<Arc<Jobs>> {
+        let sources: Vec<_> = sources.as_slice().iter().map(Source::new).collect();
+        let reads = sources.iter().any(|source| matches!(source, Source::Environment(_)));
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
+        let bound = usize::try_from(descriptors).unwrap_or(THREADS_MAX).min(THREADS_MAX);
+        Ok(Arc::new(Jobs {
+            proc: File::open(proc)?.into(),
+            sources,
+            readers: reads.then(Readers::start).transpose()?,
+            table: Mutex::new(Table::new(bound)),
+            nobody: Arc::default(),
+            said: Said::default(),
+        }))
+    }
+
+    /// Finds out who a thread is. Calls `then` before it returns where that is known or quickly
+    /// read, else later from another thread, after some 100 ms at the latest. Thread 0 (the
+    /// kernel's own writing, and other process namespaces) and threads that are dead have no
+    /// job and no groups.
+    pub(crate) fn find(
+        self: &Arc<Self>,
+        thread: u32,
+        then: impl FnOnce(&Arc<Caller>) + Send + 'static,
+    ) {
+        if thread == 0 {
+            return then(&self.nobody);
+        }
+        let known = self.table().get(thread).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.holds()) {
+            return then(&known.caller);
+        }
+        match self.search(thread, known) {
+            Ok((task, status, before)) => self.go_on(Search {
+                thread,
+                // Before anything that depends on it is read.
+                program: task.program(),
+                task,
+                read_at: Instant::now(),
+                status,
+                before,
+                next: 0,
+                then: Box::new(then),
+            }),
+            Err(error) => {
+                self.said.no_access(&error);
+                then(&self.nobody);
+            }
+        }
+    }
+
+    /// The task that has this number, its status, and what was known of it.
+    fn search(
+        &self,
+        thread: u32,
+        known: Option<Arc<Known>>,
+    ) -> io::Result<(Arc<Task>, Status, Option<Arc<Caller>>)> {
+        if let Some(known) = known
+            && let Ok(status) = known.task.status()
+        {
+            return Ok((known.task.clone(), status, Some(known.caller.clone())));
+        }
+        let task = Arc::new(Task::open(&self.proc, thread)?);
+        let status = task.status()?;
+        Ok((task, status, None))
+    }
+
+    /// Asks the sources that are left, until one has a name or one answers later.
+    fn go_on(self: &Arc<Self>, mut search: Search) {
+        while let Some(source) = self.sources.get(search.next) {
+            search.next += 1;
+            let job = match source {
+                Source::Fixed(job) => Some(job.clone()),
+                Source::Cgroup(patterns) => {
+                    let text = search.task.read(c"cgroup").unwrap_or_default();
+                    cgroup::job_in(&text, patterns).and_then(|name| self.job(name.as_bytes()))
+                }
+                // Whoever may not see the program may not see the environment either, and
+                // threads of the kernel have neither.
+                Source::Environment(_) if search.program.is_none() => None,
+                Source::Environment(variable) => return self.ask(search, variable.clone()),
+            };
+            if let Some(job) = job {
+                return self.found(search, job);
+            }
+        }
+        self.found(search, JobId::default());
+    }
+
+    fn ask(self: &Arc<Self>, search: Search, variable: Arc<str>) {
+        let (task, process, jobs) = (search.task.clone(), search.status.process, self.clone());
+        let then = Box::new(move |value: Option<Vec<u8>>| {
+            match value.and_then(|value| jobs.job(&value)) {
+                Some(job) => jobs.found(search, job),
+                None => jobs.go_on(search),
+            }
+        });
+        let readers = self.readers.as_ref().expect("made for sources that are environments");
+        readers.ask(Question { task, process, variable, then });
+    }
+
+    /// A job's name, if it can be one.
+    fn job(&self, name: &[u8]) -> Option<JobId> {
+        let job = std::str::from_utf8(name).ok().and_then(JobId::new);
+        if job.is_none() && !self.said.bad_name.swap(true, Ordering::Relaxed) {
+            let name = String::from_utf8_lossy(&name[..name.len().min(JobId::MAX_LEN)]);
+            tracing::warn!(%name, "no name for a job, taken for none (this is said once)");
+        }
+        job.filter(|job| !job.as_str().is_empty())
+    }
+
+    fn found(&self, search: Search, job: JobId) {
+        let Search { thread, task, program, read_at, status, before, then, .. } = search;
+        let caller = Caller { job, groups: status.groups };
+        let caller = before.filter(|before| **before == caller).unwrap_or_else(|| caller.into());
+        let known = Known { task, program, read_at, caller: caller.clone() };
+        let former = self.table().put(thread, Arc::new(known));
+        // It may hold the last use of a descriptor, which is closed here, without the lock.
+        drop(former);
+        then(&caller);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table<Arc<Known>>> {
+        // Nothing that could panic runs under the lock but the table's own assertions.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Source {
+    fn new(source: &JobSource) -> Source {
+        match source {
+            JobSource::Slurm(patterns) => Source::Cgroup(patterns.to_vec()),
+            JobSource::Cgroup(patterns) => Source::Cgroup(patterns.to_vec()),
+            JobSource::Environment(variable) => Source::Environment(variable.as_str().into()),
+            JobSource::Fixed(job) => Source::Fixed(job.clone()),
+        }
+    }
+}
+
+impl Known {
+    /// The thread lives, runs the program that it did, and was read lately.
+    fn holds(&self) -> bool {
+        self.read_at.elapsed() < FRESH
+            && self.program.is_some()
+            && self.task.program() == self.program
+    }
+}
+
+impl Said {
+    fn no_access(&self, error: &io::Error) {
+        let dead =
+            [Errno::NOENT, Errno::SRCH].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO));
+        if !dead && !self.no_access.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "cannot see whose a request is, it has no job (this is said once)");
+        }
+    }
+}
+
+/// How long what was read is believed while the thread lives and runs the same program.
+const FRESH: Duration = Duration::from_secs(1);
+/// Threads that are remembered, each with a descriptor.
+const THREADS_MAX: usize = 16_384;

@@ -1,0 +1,175 @@
+//! The name of a job in the path of a control group.
+//!
+//! ```text
+//!   /proc/TID/cgroup   9:memory:/slurm/uid_1000/job_123/step_0/task_0     v1: a line a hierarchy
+//!                      0::/system.slice/slurmstepd.scope/job_123/step_0   v2: one line
+//!                                                            └─┬─┘
+//!   pattern            /system.slice/slurmstepd.scope/job_{}   └ what is below does not matter
+//! ```
+//!
+//! A path is compared from its root, component by component. That is what makes it proof: a user
+//! can make groups below one that was given to him, but none in the place that a pattern names.
+
+use std::fmt;
+
+/// Where the name stands in a group's path: `/a/b_*/job_{}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pattern(String);
+
+/// What a pattern must be.
+pub(super) const WANT: &str = "a pattern is a path from the root with one {} for the job, as \
+                               /batch/*/job_{}; no two of * and {} side by side";
+
+/// Where Slurm puts the processes of a job.
+///
+/// v1: `CgroupPrepend` of cgroup.conf, `/slurm` or with several slurmd on a node `/slurm_NODE`,
+/// then `uid_N/job_ID` (Slurm 22.05, src/plugins/cgroup/v1/cgroup_v1.c). v2: the scope that slurmd
+/// has systemd make, then `job_ID` (src/plugins/cgroup/v2/cgroup_v2.c). Processes that
+/// pam_slurm_adopt put into a job are in `job_ID/step_extern`.
+pub(super) const SLURM: [&str; 4] = [
+    "/system.slice/slurmstepd.scope/job_{}",
+    "/slurm/uid_*/job_{}",
+    "/system.slice/*_slurmstepd.scope/job_{}",
+    "/slurm_*/uid_*/job_{}",
+];
+
+impl Pattern {
+    /// A pattern; `None` if it is not what [`WANT`] says.
+    pub(super) fn new(text: &str) -> Option<Pattern> {
+        let parts: Vec<_> = text.strip_prefix('/')?.split('/').collect();
+        let one_name = text.matches("{}").count() == 1
+            && text.matches(['{', '}']).count() == 2
+            && !["**", "*{}", "{}*"].iter().any(|side_by_side| text.contains(side_by_side));
+        (one_name && !parts.contains(&"")).then(|| Pattern(text.into()))
+    }
+
+    /// The job's name in a group's path; never empty.
+    fn find<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let mut components = path.strip_prefix('/')?.split('/');
+        let mut name = None;
+        for part in self.0[1..].split('/') {
+            let found = fits(part, components.next()?)?;
+            if part.contains("{}") {
+                name = Some(found);
+            }
+        }
+        name
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The first name that a pattern finds in the text of /proc/TID/cgroup.
+pub(super) fn job_in<'t>(text: &'t [u8], patterns: &[Pattern]) -> Option<&'t str> {
+    // A group's name cannot hold a line feed: the kernel refuses to make it.
+    let paths = text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let line = std::str::from_utf8(line).ok()?;
+        line.splitn(3, ':').nth(2)
+    });
+    paths.into_iter().find_map(|path| patterns.iter().find_map(|pattern| pattern.find(path)))
+}
+
+/// What `{}` stands for if `part` of a pattern describes all of a component; empty where the
+/// part has no `{}`. `*` stands for any characters or none, `{}` for at least one.
+fn fits<'t>(part: &str, component: &'t str) -> Option<&'t str> {
+    let literal = part.find(['*', '{']).unwrap_or(part.len());
+    let component = component.strip_prefix(&part[..literal])?;
+    let part = &part[literal..];
+    let ends = || component.char_indices().map(|(at, _)| at).chain([component.len()]);
+    if let Some(rest) = part.strip_prefix("{}") {
+        return ends()
+            .filter(|end| *end > 0)
+            .find(|end| fits(rest, &component[*end..]).is_some())
+            .map(|end| &component[..end]);
+    }
+    match part.strip_prefix('*') {
+        Some(rest) => ends().find_map(|end| fits(rest, &component[end..])),
+        None => component.is_empty().then_some(""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slurm(text: &str) -> Option<&str> {
+        let patterns = SLURM.map(|pattern| Pattern::new(pattern).unwrap());
+        job_in(text.as_bytes(), &patterns)
+    }
+
+    fn job<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
+        Pattern::new(pattern).unwrap().find(path)
+    }
+
+    #[test]
+    fn slurm_jobs_are_found_in_both_versions_of_cgroups() {
+        let v1 = "12:cpuset:/\n\
+                  9:memory:/slurm/uid_2101171/job_280678/step_interactive/task_0\n\
+                  4:freezer:/slurm/uid_2101171/job_280678/step_interactive\n\
+                  1:name=systemd:/system.slice/slurmd.service\n";
+        assert_eq!(slurm(v1), Some("280678"));
+        let v2 = "0::/system.slice/slurmstepd.scope/job_1392969/step_0/user/task_0\n";
+        assert_eq!(slurm(v2), Some("1392969"));
+        let adopted = "0::/system.slice/slurmstepd.scope/job_42/step_extern/user\n";
+        assert_eq!(slurm(adopted), Some("42"));
+    }
+
+    #[test]
+    fn slurm_jobs_are_found_where_several_slurmd_share_a_node() {
+        assert_eq!(slurm("7:devices:/slurm_cn1/uid_0/job_5/step_batch"), Some("5"));
+        let v2 = "0::/system.slice/cn1_slurmstepd.scope/job_6/step_batch/user/task_special\n";
+        assert_eq!(slurm(v2), Some("6"));
+    }
+
+    #[test]
+    fn what_belongs_to_no_job_has_none() {
+        for text in [
+            "",
+            "0::/\n",
+            "0::/user.slice/user-1000.slice/session-3.scope\n",
+            "0::/system.slice/slurmstepd.scope/system\n",
+            "0::/system.slice/slurmstepd.scope/job_\n",
+            "4:memory:/slurm/uid_1000\n",
+            "nonsense\n",
+        ] {
+            assert_eq!(slurm(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_group_below_a_users_own_is_no_proof() {
+        let own = "/user.slice/user-1000.slice/user@1000.service";
+        for below in ["/slurm/uid_1000/job_7", "/system.slice/slurmstepd.scope/job_7/step_0"] {
+            assert_eq!(slurm(&format!("0::{own}{below}\n")), None);
+        }
+        assert_eq!(slurm("0::/../../system.slice/slurmstepd.scope/job_7\n"), None);
+    }
+
+    #[test]
+    fn a_path_with_colons_is_whole() {
+        let patterns = [Pattern::new("/a:b/{}").unwrap()];
+        assert_eq!(job_in(b"3:cpu,cpuacct:/a:b/c:d/e", &patterns), Some("c:d"));
+    }
+
+    #[test]
+    fn stars_stay_within_a_component_and_braces_take_at_least_a_character() {
+        assert_eq!(job("/pbs/*.server/{}", "/pbs/x.server/12"), Some("12"));
+        assert_eq!(job("/pbs/*.server/{}", "/pbs/x/y.server/12"), None);
+        assert_eq!(job("/b/{}.sh", "/b/.sh"), None);
+        assert_eq!(job("/b/{}.sh", "/b/a.sh.sh/below"), Some("a.sh"));
+        assert_eq!(job("/b/*-{}-*", "/b/-é-"), Some("é"));
+        assert_eq!(job("/b/j*b_{}x/c*", "/b/jb_1x/c"), Some("1"));
+        assert_eq!(job("/b/j*b_{}x/c*", "/b/jb_1x"), None);
+    }
+
+    #[test]
+    fn patterns_that_would_be_guesses_are_refused() {
+        for text in ["", "/", "job_{}", "/a", "/a/*", "/{}/{}", "/a//{}", "/{}*", "/**{}", "/{x}"] {
+            assert_eq!(Pattern::new(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Where the name of a request's job is looked for, and the text people write for it.
+//!
+//! `cgroup+env:SLURM_JOB_ID`: one or more sources with `+` between them, asked in this order;
+//! the first that has a name wins.
+
+use std::fmt;
+use std::str::FromStr;
+
+use model::JobId;
+
+use super::cgroup::{self, Pattern};
+
+/// Where the name of a request's job is looked for, in order. The text form is
+/// `cgroup`, `cgroup:PATTERN`, `env:NAME` or `fixed:ID`, with `+` between several; by default
+/// `cgroup+env:SLURM_JOB_ID`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSources(Vec<JobSource>);
+
+/// One place where the name may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum JobSource {
+    /// In the control group's path, where Slurm puts it.
+    Slurm([Pattern; cgroup::SLURM.len()]),
+    /// In the control group's path, where the pattern says.
+    Cgroup([Pattern; 1]),
+    /// In a variable of the process's environment.
+    Environment(String),
+    /// Every request has this one.
+    Fixed(JobId),
+}
+
+/// Text that names no source of jobs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not where a job's name can be looked for: {want}")]
+pub struct ParseSourceError {
+    text: String,
+    want: &'static str,
+}
+
+impl JobSources {
+    pub(super) fn as_slice(&self) -> &[JobSource] {
+        &self.0
+    }
+}
+
+impl Default for JobSources {
+    fn default() -> JobSources {
+        JobSources(vec![slurm(), JobSource::Environment(VARIABLE.into())])
+    }
+}
+
+impl FromStr for JobSources {
+    type Err = ParseSourceError;
+
+    fn from_str(text: &str) -> Result<JobSources, ParseSourceError> {
+        text.split('+').map(JobSource::from_str).collect::<Result<_, _>>().map(JobSources)
+    }
+}
+
+impl FromStr for JobSource {
+    type Err = ParseSourceError;
+
+    fn from_str(text: &str) -> Result<JobSource, ParseSourceError> {
+        let wrong = |want| ParseSourceError { text: text.into(), want };
+        match text.split_once(':') {
+            None if text == "cgroup" => Ok(slurm()),
+            None if text == "env" => Ok(JobSource::Environment(VARIABLE.into())),
+            Some(("cgroup", pattern)) => {
+                let pattern = Pattern::new(pattern).ok_or_else(|| wrong(cgroup::WANT))?;
+                Ok(JobSource::Cgroup([pattern]))
+            }
+            Some(("env", name)) if is_variable(name) => Ok(JobSource::Environment(name.into())),
+            Some(("env", _)) => Err(wrong("a variable has a name, as env:SLURM_JOB_ID")),
+            Some(("fixed", id)) => {
+                let id = JobId::new(id).filter(|id| !id.as_str().is_empty());
+                id.map(JobSource::Fixed).ok_or_else(|| wrong(WANT_ID))
+            }
+            _ => Err(wrong("give cgroup, cgroup:PATTERN, env:NAME or fixed:ID")),
+        }
+    }
+}
+
+impl fmt::Display for JobSources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, source) in self.0.iter().enumerate() {
+            f.write_str(if number == 0 { "" } else { "+" })?;
+            match source {
+                JobSource::Slurm(_) => f.write_str("cgroup")?,
+                JobSource::Cgroup([pattern]) => write!(f, "cgroup:{pattern}")?,
+                JobSource::Environment(name) => write!(f, "env:{name}")?,
+                JobSource::Fixed(id) => write!(f, "fixed:{id}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn slurm() -> JobSource {
+    JobSource::Slurm(cgroup::SLURM.map(|text| Pattern::new(text).expect("they are patterns")))
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+/// What Slurm sets for each task.
+const VARIABLE: &str = "SLURM_JOB_ID";
+const WANT_ID: &str = "a job's name has 1 to 128 bytes and no control characters, as fixed:42";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_parse_and_print_both_ways() {
+        for text in [
+            "cgroup",
+            "cgroup+env:SLURM_JOB_ID",
+            "env:PBS_JOBID",
+            "cgroup:/pbs/jobs/{}+env:PBS_JOBID+fixed:login",
+            "fixed:node:7",
+        ] {
+            assert_eq!(text.parse::<JobSources>().unwrap().to_string(), text);
+        }
+        assert_eq!(JobSources::default().to_string(), "cgroup+env:SLURM_JOB_ID");
+        assert_eq!("cgroup+env".parse(), Ok(JobSources::default()));
+    }
+
+    #[test]
+    fn what_is_no_source_is_named_with_what_would_be_right() {
+        for (text, fault, want) in [
+            ("", "\"\"", "give cgroup, "),
+            ("cgroup+", "\"\"", "give cgroup, "),
+            ("cgroup+environ:A", "\"environ:A\"", "give cgroup, "),
+            ("env:", "\"env:\"", "a variable has a name"),
+            ("env:A=B", "\"env:A=B\"", "a variable has a name"),
+            ("cgroup:/a+cgroup", "\"cgroup:/a\"", "a pattern is a path"),
+            ("fixed:", "\"fixed:\"", "a job's name has 1 to 128 bytes"),
+        ] {
+            let error = text.parse::<JobSources>().unwrap_err().to_string();
+            assert!(error.starts_with(fault) && error.contains(want), "{text}: {error}");
+        }
+    }
+}

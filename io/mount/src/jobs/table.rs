@@ -1,0 +1,72 @@
+//! What is known of threads: bounded, the oldest out.
+
+use std::collections::HashMap;
+
+/// A value for each of at most `bound` threads.
+#[derive(Debug)]
+pub(super) struct Table<V> {
+    places: Vec<(u32, V)>,
+    place_of: HashMap<u32, usize>,
+    /// The place that was filled first, once all are.
+    oldest: usize,
+    bound: usize,
+}
+
+impl<V> Table<V> {
+    /// An empty table for `bound` threads, at least one.
+    pub(super) fn new(bound: usize) -> Table<V> {
+        let bound = bound.max(1);
+        Table { places: Vec::new(), place_of: HashMap::new(), oldest: 0, bound }
+    }
+
+    /// Puts a value in the place of the thread's former one, or else of the oldest of all;
+    /// returns what was there.
+    pub(super) fn put(&mut self, thread: u32, value: V) -> Option<V> {
+        if let Some(place) = self.place_of.get(&thread) {
+            return Some(std::mem::replace(&mut self.places[*place].1, value));
+        }
+        if self.places.len() < self.bound {
+            self.place_of.insert(thread, self.places.len());
+            self.places.push((thread, value));
+            return None;
+        }
+        let place = self.oldest;
+        self.oldest = (place + 1) % self.bound;
+        let (former, out) = std::mem::replace(&mut self.places[place], (thread, value));
+        self.place_of.remove(&former);
+        self.place_of.insert(thread, place);
+        Some(out)
+    }
+
+    /// The thread's value.
+    pub(super) fn get(&self, thread: u32) -> Option<&V> {
+        self.place_of.get(&thread).map(|place| &self.places[*place].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_table_forgets_the_oldest_thread() {
+        let mut table = Table::new(2);
+        assert_eq!(table.put(1, 'a'), None);
+        assert_eq!(table.put(2, 'b'), None);
+        assert_eq!(table.put(3, 'c'), Some('a'));
+        assert_eq!((table.get(1), table.get(2), table.get(3)), (None, Some(&'b'), Some(&'c')));
+        assert_eq!(table.put(4, 'd'), Some('b'));
+        assert_eq!(table.put(5, 'e'), Some('c'));
+        assert_eq!((table.get(4), table.get(5)), (Some(&'d'), Some(&'e')));
+    }
+
+    #[test]
+    fn a_thread_that_is_read_again_keeps_its_place() {
+        let mut table = Table::new(2);
+        table.put(1, 'a');
+        table.put(2, 'b');
+        assert_eq!(table.put(1, 'A'), Some('a'));
+        assert_eq!(table.put(3, 'c'), Some('A'));
+        assert_eq!(table.get(2), Some(&'b'));
+    }
+}

@@ -1,0 +1,469 @@
+//! What a mount is told: where its files are, where they appear, and how.
+//!
+//! ```text
+//!   tcp://storage1:5640/scratch  /mnt/scratch  -o ro,attr=5s,_netdev
+//!             └─► Source              │            └─► words, each checked or passed over
+//!                    └────────────► Settings ◄──────────┘
+//! ```
+//!
+//! The words are those of mount(8) and fstab(5): a later one overrides an earlier one. What only
+//! concerns mount(8), systemd or a comment is accepted and dropped. Every error names the word at
+//! fault and what would be right.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use api::Address;
+use fuse::MountFlags;
+use model::Nanos;
+
+use crate::jobs::JobSources;
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The proxies that have the files, at least one, all with the same export.
+    pub sources: Vec<Source>,
+    /// The sources as they were given, for the table of mounts: mount(8) compares it.
+    pub source: String,
+    /// Where the files appear.
+    pub at: PathBuf,
+    /// Nothing can be changed through this mount. Default: false.
+    pub read_only: bool,
+    /// Users other than the one who mounts may use it. Default: false.
+    pub allow_other: bool,
+    /// After how long without a proxy requests fail. Default: none, they wait for ever.
+    pub soft: Option<Duration>,
+    /// How long names and attributes are believed without asking. Default: 1 s.
+    pub attr: Duration,
+    /// Where the job of a request is looked for. Default: `cgroup+env:SLURM_JOB_ID`.
+    pub jobs: JobSources,
+    /// Threads that serve, each with a connection. Default: none, the mount chooses.
+    pub threads: Option<usize>,
+    /// nosuid, nodev and so on, without read-only. Default: nosuid and nodev.
+    pub flags: MountFlags,
+}
+
+/// A proxy and the name of its export; the text form is `tcp://HOST:PORT/NAME` or
+/// `unix:///path/of/socket//NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Where the proxy listens.
+    pub address: Address,
+    /// What it calls the directory.
+    pub export: String,
+}
+
+/// Text that no mount can be made from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The source is none, or its host has no address.
+    #[error("the source {text:?} {fault}")]
+    Source {
+        /// What was given.
+        text: String,
+        /// What is wrong with it, and what would be right.
+        fault: String,
+    },
+    /// An option has a value that it cannot have, or lacks one.
+    #[error("the option {word:?} {fault}")]
+    Option {
+        /// The word of `-o`.
+        word: String,
+        /// What is wrong with it, and what would be right.
+        fault: String,
+    },
+}
+
+impl Settings {
+    /// Settings from a command line: sources with commas between them, a directory, and the
+    /// words of `-o` with commas between them. A host's name is looked up.
+    ///
+    /// # Errors
+    /// Names the first word that cannot be.
+    pub fn new(source: &str, at: &Path, options: &str) -> Result<Settings, SettingsError> {
+        let mut settings = Settings {
+            sources: sources(source)?,
+            source: source.into(),
+            at: at.into(),
+            read_only: false,
+            allow_other: false,
+            soft: None,
+            attr: ATTR_DEFAULT,
+            jobs: JobSources::default(),
+            threads: None,
+            flags: FLAGS_DEFAULT,
+        };
+        for word in options.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            settings
+                .apply(word)
+                .map_err(|fault| SettingsError::Option { word: word.into(), fault })?;
+        }
+        Ok(settings)
+    }
+
+    /// The words of `-o` that give these settings, without those that change nothing; empty if
+    /// all is as by default.
+    pub fn options(&self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        let mut when = |holds: bool, word: &str| {
+            if holds {
+                words.push(word.into());
+            }
+        };
+        when(self.read_only, "ro");
+        for (word, flag, on) in FLAG_WORDS {
+            let changed = (self.flags ^ FLAGS_DEFAULT).contains(flag);
+            when(changed && self.flags.contains(flag) == on, word);
+        }
+        when(self.allow_other, "allow_other");
+        if let Some(time) = self.soft {
+            words.push(format!("soft={}", nanos(time)));
+        }
+        if self.attr != ATTR_DEFAULT {
+            words.push(format!("attr={}", nanos(self.attr)));
+        }
+        if self.jobs != JobSources::default() {
+            words.push(format!("job={}", self.jobs));
+        }
+        if let Some(threads) = self.threads {
+            words.push(format!("threads={threads}"));
+        }
+        words.join(",")
+    }
+
+    /// Applies a word of `-o`, or says what is wrong with it.
+    fn apply(&mut self, word: &str) -> Result<(), String> {
+        match word.split_once('=') {
+            None => self.apply_plain(word),
+            Some(("soft", time)) => {
+                let time = span(time)?;
+                if time.is_zero() {
+                    return Err("must be more than no time, as soft=30s".into());
+                }
+                self.soft = Some(time);
+                Ok(())
+            }
+            Some(("attr", time)) => span(time).map(|time| self.attr = time),
+            Some(("job", text)) => {
+                self.jobs = text.parse().map_err(|fault| format!("cannot be: {fault}"))?;
+                Ok(())
+            }
+            Some(("threads", number)) => {
+                let number = number.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
+                let fault = || format!("needs a number from 1 to {THREADS_MAX}, as threads=4");
+                self.threads = Some(number.ok_or_else(fault)?);
+                Ok(())
+            }
+            Some((name, _)) if is_for_others(name) => Ok(()),
+            Some((name, _)) if is_plain(name) => Err(format!("takes no value: give {name}")),
+            Some(_) => Err(unknown()),
+        }
+    }
+
+    fn apply_plain(&mut self, word: &str) -> Result<(), String> {
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "hard" => self.soft = None,
+            "soft" | "attr" => return Err(format!("needs a time, as {word}=30s")),
+            "job" => return Err("needs a source, as job=cgroup+env:SLURM_JOB_ID".into()),
+            "threads" => return Err("needs a number, as threads=4".into()),
+            _ => match FLAG_WORDS.iter().find(|(name, _, _)| *name == word) {
+                Some((_, flag, on)) => self.flags.set(*flag, *on),
+                None if is_for_others(word) => {}
+                None => return Err(unknown()),
+            },
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Source {
+    type Err = SettingsError;
+
+    fn from_str(text: &str) -> Result<Source, SettingsError> {
+        let fault = |fault: &str| SettingsError::Source { text: text.into(), fault: fault.into() };
+        let (address, export) = if let Some(rest) = text.strip_prefix("tcp://") {
+            let (node, export) = rest.split_once('/').ok_or_else(|| fault(WANT))?;
+            (Address::Tcp(resolve(node).map_err(|why| fault(&why))?), export)
+        } else if text.starts_with("unix:///") {
+            let (_, path) = text.split_at("unix://".len());
+            let (path, export) = path.split_once("//").ok_or_else(|| fault(WANT))?;
+            let address = format!("unix://{path}").parse();
+            (address.map_err(|why| fault(&format!("cannot be: {why}")))?, export)
+        } else {
+            return Err(fault(WANT));
+        };
+        if !is_export(export) {
+            return Err(fault(WANT_EXPORT));
+        }
+        Ok(Source { address, export: export.into() })
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slashes = if matches!(self.address, Address::Tcp(_)) { "/" } else { "//" };
+        write!(f, "{}{slashes}{}", self.address, self.export)
+    }
+}
+
+/// Sources with commas between them, of one export.
+fn sources(text: &str) -> Result<Vec<Source>, SettingsError> {
+    let sources: Vec<Source> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    let first = &sources[0].export;
+    match sources.iter().find(|source| source.export != *first) {
+        None => Ok(sources),
+        Some(other) => {
+            let other = &other.export;
+            let fault =
+                format!("names {first:?} and {other:?}: all proxies of a mount have one export");
+            Err(SettingsError::Source { text: text.into(), fault })
+        }
+    }
+}
+
+/// The address of `HOST:PORT`; the first one, if the name has several.
+fn resolve(node: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = node.parse() {
+        return Ok(address);
+    }
+    let port = node.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    if port.is_none() {
+        return Err("has no port, as there is in tcp://192.0.2.7:5640/scratch".into());
+    }
+    let mut found = node.to_socket_addrs().map_err(|why| format!("has an unknown host: {why}"))?;
+    found.next().ok_or_else(|| "has a host without an address".into())
+}
+
+/// What a proxy accepts as the name of an export (docs/CONFIG.md).
+fn is_export(name: &str) -> bool {
+    (1..=63).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    text.parse::<Nanos>().map(Nanos::to_duration).map_err(|fault| format!("cannot be: {fault}"))
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::new(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+fn unknown() -> String {
+    let flags = FLAG_WORDS.map(|(word, _, _)| word).join(", ");
+    format!(
+        "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, job=SOURCE, \
+         threads=N, {flags}, and what only fstab and mount(8) use"
+    )
+}
+
+/// Words that must not have a value.
+fn is_plain(name: &str) -> bool {
+    ["ro", "rw", "allow_other", "hard"].contains(&name)
+        || FLAG_WORDS.iter().any(|(word, _, _)| *word == name)
+}
+
+/// What fstab(5), mount(8) and systemd.mount(5) keep for themselves, and mount(8) may hand on.
+fn is_for_others(name: &str) -> bool {
+    const WORDS: [&str; 17] = [
+        "_netdev", "auto", "comment", "defaults", "fail", "group", "helper", "loud", "nofail",
+        "noauto", "nogroup", "noowner", "nouser", "nousers", "owner", "user", "users",
+    ];
+    WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// What each word does to the flags of mount(2). Those that undo one come after it.
+const FLAG_WORDS: [(&str, MountFlags, bool); 20] = [
+    ("nosuid", MountFlags::NOSUID, true),
+    ("suid", MountFlags::NOSUID, false),
+    ("nodev", MountFlags::NODEV, true),
+    ("dev", MountFlags::NODEV, false),
+    ("noexec", MountFlags::NOEXEC, true),
+    ("exec", MountFlags::NOEXEC, false),
+    ("noatime", MountFlags::NOATIME, true),
+    ("atime", MountFlags::NOATIME, false),
+    ("nodiratime", MountFlags::NODIRATIME, true),
+    ("diratime", MountFlags::NODIRATIME, false),
+    ("relatime", MountFlags::RELATIME, true),
+    ("norelatime", MountFlags::RELATIME, false),
+    ("strictatime", MountFlags::STRICTATIME, true),
+    ("nostrictatime", MountFlags::STRICTATIME, false),
+    ("sync", MountFlags::SYNCHRONOUS, true),
+    ("async", MountFlags::SYNCHRONOUS, false),
+    ("dirsync", MountFlags::DIRSYNC, true),
+    ("lazytime", MountFlags::LAZYTIME, true),
+    ("nolazytime", MountFlags::LAZYTIME, false),
+    ("silent", MountFlags::SILENT, true),
+];
+
+const ATTR_DEFAULT: Duration = Duration::from_secs(1);
+/// A file server's files are not to give rights on this node.
+const FLAGS_DEFAULT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const THREADS_MAX: usize = 64;
+
+const WANT: &str = "is not tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, as \
+                    tcp://192.0.2.7:5640/scratch";
+const WANT_EXPORT: &str = "does not end in an export's name: 1 to 63 letters, digits, _, - or ., \
+                           after / for tcp and // for unix";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(options: &str) -> Result<Settings, SettingsError> {
+        Settings::new("tcp://127.0.0.1:5640/scratch", Path::new("/mnt"), options)
+    }
+
+    #[test]
+    fn without_options_everything_is_as_documented() {
+        let expected = Settings {
+            sources: vec![Source {
+                address: "tcp://127.0.0.1:5640".parse().unwrap(),
+                export: "scratch".into(),
+            }],
+            source: "tcp://127.0.0.1:5640/scratch".into(),
+            at: "/mnt".into(),
+            read_only: false,
+            allow_other: false,
+            soft: None,
+            attr: Duration::from_secs(1),
+            jobs: "cgroup+env:SLURM_JOB_ID".parse().unwrap(),
+            threads: None,
+            flags: MountFlags::NOSUID | MountFlags::NODEV,
+        };
+        assert_eq!(with(""), Ok(expected));
+        assert_eq!(with("").unwrap().options(), "");
+    }
+
+    #[test]
+    fn options_parse_and_print_both_ways() {
+        let words = [
+            "ro",
+            "suid",
+            "dev",
+            "noexec",
+            "noatime",
+            "nodiratime",
+            "relatime",
+            "strictatime",
+            "sync",
+            "dirsync",
+            "lazytime",
+            "silent",
+            "allow_other",
+            "soft=30s",
+            "attr=0s",
+            "job=cgroup:/pbs/{}+env:PBS_JOBID",
+            "threads=4",
+        ];
+        for word in words {
+            assert_eq!(with(word).unwrap().options(), word);
+        }
+        // Every word alone and every two beside each other, in the order in which they print.
+        for first in 0..words.len() {
+            for second in first + 1..words.len() {
+                let text = format!("{},{}", words[first], words[second]);
+                let settings = with(&text).unwrap();
+                assert_eq!(settings.options(), text);
+                assert_eq!(with(&settings.options()), Ok(settings));
+            }
+        }
+        assert_eq!(with(&words.join(",")).unwrap().options(), words.join(","));
+    }
+
+    #[test]
+    fn a_later_word_overrides_an_earlier_one() {
+        for (text, printed) in [
+            ("ro,rw", ""),
+            ("rw,ro", "ro"),
+            ("soft=1s,hard", ""),
+            ("attr=2s,attr=500ms", "attr=500ms"),
+            ("suid,dev,nosuid,nodev", ""),
+            ("noexec,exec", ""),
+            ("noatime,atime", ""),
+        ] {
+            assert_eq!(with(text).unwrap().options(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_fstab_and_systemd_add_is_dropped() {
+        let text = "rw,_netdev,nofail,noauto,auto,user,users=x,owner,defaults,comment=mine,\
+                    x-systemd.automount,x-systemd.idle-timeout=60,X-mount.mkdir=0755,,";
+        assert_eq!(with(text), with(""));
+    }
+
+    #[test]
+    fn the_word_at_fault_is_named_with_what_would_be_right() {
+        for (text, fault) in [
+            ("ro,alow_other", "the option \"alow_other\" is unknown: there are ro, rw, "),
+            ("soft", "the option \"soft\" needs a time, as soft=30s"),
+            ("soft=0s", "the option \"soft=0s\" must be more than no time, as soft=30s"),
+            ("attr=5", "the option \"attr=5\" cannot be: \"5\" is not a span of time such as "),
+            ("job=slurm", "the option \"job=slurm\" cannot be: \"slurm\" is not where "),
+            ("threads=0", "the option \"threads=0\" needs a number from 1 to 64, as threads=4"),
+            ("threads=x", "the option \"threads=x\" needs a number from 1 to 64, as threads=4"),
+            ("ro=1", "the option \"ro=1\" takes no value: give ro"),
+            ("size=1", "the option \"size=1\" is unknown: "),
+        ] {
+            let error = with(text).unwrap_err().to_string();
+            assert!(error.starts_with(fault), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sources_parse_and_print_both_ways() {
+        for text in [
+            "tcp://192.0.2.7:5640/scratch",
+            "tcp://[2001:db8::7]:5640/a.b-c_d",
+            "unix:///run/sluice/9p.sock//scratch",
+        ] {
+            assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_hosts_name_is_looked_up() {
+        let source: Source = "tcp://localhost:5640/scratch".parse().unwrap();
+        let Address::Tcp(address) = source.address else { panic!("{source}") };
+        assert!(address.ip().is_loopback() && address.port() == 5640, "{address}");
+    }
+
+    #[test]
+    fn several_proxies_have_the_same_export() {
+        let text = "tcp://192.0.2.7:5640/scratch,tcp://192.0.2.8:5640/scratch";
+        let settings = Settings::new(text, Path::new("/mnt"), "").unwrap();
+        let exports: Vec<_> = settings.sources.iter().map(|s| s.export.as_str()).collect();
+        assert_eq!((exports, settings.source.as_str()), (vec!["scratch"; 2], text));
+    }
+
+    #[test]
+    fn what_is_no_source_is_named_with_what_would_be_right() {
+        for (text, fault) in [
+            ("", "\"\" is not tcp://HOST:PORT/NAME or "),
+            ("server:/path", "\"server:/path\" is not tcp://HOST:PORT/NAME or "),
+            ("tcp://127.0.0.1:5640", "\"tcp://127.0.0.1:5640\" is not tcp://HOST:PORT/NAME or "),
+            ("tcp://127.0.0.1:5640/", "\"tcp://127.0.0.1:5640/\" does not end in an export's "),
+            ("tcp://127.0.0.1:5640/a/b", "\"tcp://127.0.0.1:5640/a/b\" does not end in an "),
+            ("tcp://127.0.0.1/a", "\"tcp://127.0.0.1/a\" has no port, as there is in tcp"),
+            ("unix:///run/s/a", "\"unix:///run/s/a\" is not tcp://HOST:PORT/NAME or "),
+            ("unix:///run/s//", "\"unix:///run/s//\" does not end in an export's name"),
+            (
+                "tcp://127.0.0.1:1/a,tcp://127.0.0.1:2/b",
+                "\"tcp://127.0.0.1:1/a,tcp://127.0.0.1:2/b\" names \"a\" and \"b\": all proxies",
+            ),
+        ] {
+            let error = Settings::new(text, Path::new("/"), "").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("the source {fault}")), "{text}: {error}");
+        }
+        let long = format!("unix:///{}//a", "x".repeat(107));
+        let error = Settings::new(&long, Path::new("/"), "").unwrap_err().to_string();
+        assert!(error.contains("is too long: a Unix socket's path has at most 107"), "{error}");
+    }
+}
