@@ -10,12 +10,17 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Lane, Time};
+use model::{Amount, Kind, Lane, PathSet, Time};
+use ninep::dialect::{AnyRequest, OwnRequest};
 use ninep::{LockKind, Request};
+use rustix::fs::FileType;
 
 use crate::fids::{Fid, Role};
-use crate::gate::{Asked, SPLICE_MIN};
+use crate::gate::{Asked, File, SPLICE_MIN};
 use crate::record::Access;
+
+/// The most that one Copy copies: longer, and nobody else would have a turn.
+pub(crate) const COPY_MAX: u64 = 16 << 20;
 
 /// What a message says by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +80,69 @@ impl About {
         })
     }
 
-    /// What the dispatcher must know of it, now that its fid is found. While a trace is
+    /// The same of any message of the dialect.
+    pub(crate) fn of_any(request: &AnyRequest<'_>) -> Option<About> {
+        match request {
+            AnyRequest::Plain(request) => About::of(request),
+            AnyRequest::Own(request) => About::of_own(request),
+        }
+    }
+
+    /// The same of one of its own messages. `None` for what is about the session.
+    fn of_own(request: &OwnRequest<'_>) -> Option<About> {
+        let about = |fid, kind| About { fid, kind, amount: Amount::new(0, 1), offset: None };
+        let moving = |fid, kind, bytes| About { amount: Amount::new(bytes, 1), ..about(fid, kind) };
+        Some(match *request {
+            OwnRequest::Lookup { fid, .. } => about(fid, Kind::Walk),
+            OwnRequest::Open { fid, flags, .. } if flags & ninep::open::CREATE != 0 => {
+                about(fid, Kind::Create)
+            }
+            OwnRequest::Open { fid, .. } => about(fid, Kind::Open),
+            OwnRequest::List { fid, .. } => about(fid, Kind::Readdir),
+            OwnRequest::Make { fid, mode, .. } => about(
+                fid,
+                match FileType::from_raw_mode(mode) {
+                    FileType::Directory => Kind::Mkdir,
+                    FileType::Symlink => Kind::Symlink,
+                    _ => Kind::Mknod,
+                },
+            ),
+            OwnRequest::Change { fid, .. } | OwnRequest::Allocate { fid, .. } => {
+                about(fid, Kind::Setattr)
+            }
+            OwnRequest::Write { fid, offset, data, .. } => {
+                About { offset: Some(offset), ..moving(fid, Kind::Write, data.len() as u64) }
+            }
+            OwnRequest::Append { fid, data, .. } => moving(fid, Kind::Write, data.len() as u64),
+            OwnRequest::Copy { fid, length, .. } => moving(fid, Kind::Write, length.min(COPY_MAX)),
+            OwnRequest::Seek { fid, .. } => about(fid, Kind::Getattr),
+            OwnRequest::Getxattr { fid, .. } => about(fid, Kind::Getxattr),
+            OwnRequest::Setxattr { fid, .. } | OwnRequest::Removexattr { fid, .. } => {
+                about(fid, Kind::Setxattr)
+            }
+            OwnRequest::Session { .. }
+            | OwnRequest::Identity { .. }
+            | OwnRequest::Retire { .. }
+            | OwnRequest::Ping
+            | OwnRequest::Wait => return None,
+        })
+    }
+
+    /// What the dispatcher must know of it, now that it is known who asks and about what.
+    pub(crate) fn ask(&self, file: &File, recording: bool) -> Asked {
+        match file {
+            File::Fid(fid) => self.ask_of_fid(fid, recording),
+            File::Handle(user) => {
+                let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
+                let subject = user.subject(PathSet::default());
+                Asked { subject, kind, amount, lane, arrived: Time::ZERO, access: None }
+            }
+        }
+    }
+
+    /// While a trace is
     /// recorded it also says how it follows the fid's last access, and becomes the last.
-    pub(crate) fn ask(&self, fid: &Arc<Fid>, recording: bool) -> Asked {
+    fn ask_of_fid(&self, fid: &Arc<Fid>, recording: bool) -> Asked {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
             (Role::XattrRead(_), Kind::Read) => (Kind::Getxattr, Lane::Cached),
@@ -110,6 +175,15 @@ pub(crate) fn kind_of_type(number: u8) -> Option<Kind> {
         16 => Kind::Symlink,
         18 => Kind::Mknod,
         20 | 74 => Kind::Rename,
+        206 => Kind::Walk,
+        208 => Kind::Open,
+        210 => Kind::Readdir,
+        212 => Kind::Mkdir,
+        214 | 220 => Kind::Setattr,
+        216 | 218 | 224 => Kind::Write,
+        222 => Kind::Getattr,
+        226 => Kind::Getxattr,
+        228 | 230 => Kind::Setxattr,
         22 => Kind::Readlink,
         24 => Kind::Getattr,
         26 => Kind::Setattr,
@@ -146,12 +220,17 @@ mod tests {
         })
     }
 
+    /// A request of the dialect about a file.
+    fn is_own_request(number: u8) -> bool {
+        (206..=230).contains(&number) && number % 2 == 0
+    }
+
     #[test]
     fn the_type_of_a_message_gives_the_kind_that_its_content_does() {
         let mut requests = 0;
         for number in 0..=255 {
             let Some(frame) = zeros(number) else {
-                assert_eq!(kind_of_type(number), None, "{number}");
+                assert_eq!(kind_of_type(number).is_some(), is_own_request(number), "{number}");
                 continue;
             };
             let (_, request) = Request::decode(&frame).unwrap();

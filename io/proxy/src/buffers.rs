@@ -29,6 +29,9 @@ pub(crate) struct Buffer {
 }
 
 impl Frame {
+    /// No message.
+    pub(crate) const EMPTY: Frame = Frame::Small { bytes: [0; INLINE], len: 0 };
+
     /// Keeps a copy of a message.
     pub(crate) fn copy(message: &[u8]) -> Frame {
         if message.len() <= INLINE {

@@ -18,9 +18,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sched::RequestId;
 
-use crate::fids::Fid;
+use crate::fids::{Fid, Fids};
 use crate::input::Input;
 use crate::locks::TLOCK_MAX;
+use crate::mounts::Form;
 use crate::outbox::Batch;
 use crate::pipes::PipeLoad;
 use crate::tally::Tally;
@@ -68,10 +69,13 @@ pub(crate) struct Session {
     pub(crate) attached: bool,
     /// When it began to be without an attach, and how many bytes had come by then.
     pub(crate) detached: (std::time::Instant, u64),
-    pub(crate) fids: FxHashMap<u32, Arc<Fid>>,
+    pub(crate) form: Form,
+    pub(crate) fids: Fids,
     pub(crate) tags: FxHashMap<u16, InFlight>,
     /// (request, flush): flushes whose request is being executed.
     pub(crate) flushes: Vec<(Tag, Tag)>,
+    /// Requests that are answered when there is news.
+    pub(crate) waits: Vec<Tag>,
     /// Bytes that unanswered requests brought or will answer.
     pub(crate) bytes: usize,
     /// What was answered here, in all sessions of the connection.
@@ -95,6 +99,7 @@ pub(crate) struct ReplyTo {
     pub(crate) connection: Arc<Connection>,
     pub(crate) epoch: u32,
     pub(crate) tag: Tag,
+    pub(crate) form: Form,
 }
 
 #[derive(Default)]
@@ -131,6 +136,9 @@ pub(crate) struct Bounds {
 const READ: epoll::EventFlags = epoll::EventFlags::IN;
 /// What is always told of.
 const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
+
+/// A mount's connection carries many jobs, and may have so many times as much under way.
+const MOUNT_TIMES: usize = 4;
 
 impl Bounds {
     /// How many blocking locks may wait: at most half of the tags and of the bytes, or
@@ -338,9 +346,11 @@ impl Session {
             agreed: false,
             attached: false,
             detached: (std::time::Instant::now(), 0),
-            fids: FxHashMap::default(),
+            form: Form::Plain,
+            fids: Fids::default(),
             tags: FxHashMap::default(),
             flushes: Vec::new(),
+            waits: Vec::new(),
             bytes: 0,
             tally: Tally::default(),
             paused: false,
@@ -348,10 +358,27 @@ impl Session {
         }
     }
 
+    pub(crate) fn is_dialect(&self) -> bool {
+        !matches!(self.form, Form::Plain)
+    }
+
+    pub(crate) fn fid(&self, number: ninep::Fid) -> Option<Arc<Fid>> {
+        self.fids.lock().expect("not poisoned").get(&number.0).cloned()
+    }
+
+    /// Where the reply to a request of this session goes.
+    pub(crate) fn reply_to(&self, connection: &Arc<Connection>, tag: Tag) -> ReplyTo {
+        let (connection, form) = (connection.clone(), self.form.clone());
+        ReplyTo { connection, epoch: self.epoch, tag, form }
+    }
+
     /// Whether the client has as much under way as it may. One request always may be.
     pub(crate) fn is_over(&self, bounds: Bounds, unsent: usize) -> bool {
         let busy = !self.tags.is_empty() || unsent > 0;
-        busy && (self.tags.len() >= bounds.tags_max || self.bytes + unsent >= bounds.bytes_max)
+        // Who is held back keeps a window's worth here; the others need place beside it.
+        let times = if self.is_dialect() { MOUNT_TIMES } else { 1 };
+        let (tags, bytes) = (times * bounds.tags_max, times * bounds.bytes_max);
+        busy && (self.tags.len() >= tags || self.bytes + unsent >= bytes)
     }
 
     /// Stops reading from the connection until replies have left.
@@ -369,7 +396,7 @@ impl Session {
             return;
         }
         for flush in self.flushes_of(&batch.answered) {
-            Reply::Flush.encode(flush, &mut batch.bytes);
+            batch.reply(flush, Reply::Flush);
         }
     }
 

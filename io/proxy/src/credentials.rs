@@ -69,6 +69,16 @@ pub(crate) fn become_user(who: &Credentials, gid: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes the calling thread act as root, where the proxy is root: opening by handle needs
+/// it. Groups stay: with root's capabilities they do not matter.
+pub(crate) fn become_root() {
+    let (uid_now, gid, groups) = CURRENT.get();
+    // A proxy that is not root goes on as the one user that it is.
+    if uid_now != 0 && sys::set_fsuid(0).is_ok() {
+        CURRENT.set((0, gid, groups));
+    }
+}
+
 /// Before a write or truncation through an open file: needs no permission, but a
 /// thread with root's file capabilities would leave set-user-id bits standing.
 pub(crate) fn leave_root(who: &Credentials) -> io::Result<()> {

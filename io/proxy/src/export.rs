@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::Errno;
 
 use crate::gate::Target;
+use crate::handles::Handles;
 
 /// One `[[export]]`.
 pub(crate) struct Export {
@@ -24,6 +25,7 @@ pub(crate) struct Export {
     pub(crate) root: Arc<Node>,
     /// The dispatcher that its requests pass.
     pub(crate) target: Arc<Target>,
+    pub(crate) handles: Handles,
     /// The project quota id of the root directory, where the file system has one.
     pub(crate) projid: Option<u32>,
 }

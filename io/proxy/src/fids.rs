@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use model::{Identity, PathSet};
+use rustc_hash::FxHashMap;
 use rustix::fs::OFlags;
 use sched::SubjectId;
 
@@ -17,7 +18,10 @@ use crate::locks::FidLocks;
 use crate::record::LastAccess;
 use crate::writes::WriteFile;
 
-/// One fid of one connection.
+/// The fids of a session, by number. A mount's are those of all its connections.
+pub(crate) type Fids = Arc<Mutex<FxHashMap<u32, Arc<Fid>>>>;
+
+/// One fid of one session.
 pub(crate) struct Fid {
     pub(crate) user: Arc<User>,
     pub(crate) node: Arc<Node>,
@@ -45,7 +49,14 @@ pub(crate) enum Role {
     /// Walked to, not opened.
     Path,
     /// An open file.
-    File { flags: OFlags, writing: WriteFile, locks: Arc<FidLocks>, last: LastAccess },
+    File {
+        flags: OFlags,
+        writing: WriteFile,
+        locks: Arc<FidLocks>,
+        last: LastAccess,
+        /// Held while the descriptor's position is used.
+        position: Mutex<()>,
+    },
     /// An open directory. The lock keeps two reads from moving one cursor.
     Dir(Mutex<()>),
     /// The value of an extended attribute, or the list of their names, as it was at the walk.

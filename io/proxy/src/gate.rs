@@ -15,7 +15,8 @@ use slab::Slab;
 
 use crate::buffers::Frame;
 use crate::connection::ReplyTo;
-use crate::fids::Fid;
+use crate::fids::{Fid, User};
+use crate::mounts::Once;
 use crate::record::Access;
 use crate::writes::Writes;
 
@@ -52,8 +53,28 @@ pub(crate) struct Target {
 /// A request that has been taken in and not answered.
 pub(crate) struct Operation {
     pub(crate) to: ReplyTo,
-    pub(crate) fid: Arc<Fid>,
+    pub(crate) file: File,
     pub(crate) frame: Frame,
+    /// The slot that remembers its reply.
+    pub(crate) once: Option<Once>,
+}
+
+/// The file that a request is about, in the way it named it.
+pub(crate) enum File {
+    /// By a fid: whoever made it asks.
+    Fid(Arc<Fid>),
+    /// By a handle, which is resolved when it is the request's turn.
+    Handle(Arc<User>),
+}
+
+impl Operation {
+    /// Who asks.
+    pub(crate) fn user(&self) -> &Arc<User> {
+        match &self.file {
+            File::Fid(fid) => &fid.user,
+            File::Handle(user) => user,
+        }
+    }
 }
 
 /// What the dispatcher is told of an operation, and a trace besides.

@@ -10,27 +10,32 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use model::{Amount, Bytes, Kind};
-use ninep::{DecodeError, Reply, Request, Tag};
+use ninep::{DecodeError, Reply, Request, Tag, dialect};
 use rustix::io::Errno;
 use sched::RequestId;
 
 use crate::asked::{About, kind_of_type};
+use crate::buffers::Frame;
 use crate::connection::{Connection, InFlight, ReplyTo, Session};
 use crate::fids::Fid;
-use crate::gate::{Asked, Operation};
+use crate::gate::{Asked, File, Operation};
 use crate::input::Incoming;
-use crate::outbox::Outbox;
+use crate::mounts::Form;
+use crate::outbox::{Outbox, read_header_len};
 use crate::record::{Access, Who};
 use crate::server::Server;
+
+/// Type of Tversion, whose form is always that of 9P2000.L.
+const TVERSION: u8 = 100;
 
 /// What a round of reading brought for the dispatchers.
 #[derive(Default)]
 pub(crate) struct Arrivals {
-    scheduled: Vec<(Operation, Asked)>,
+    pub(crate) scheduled: Vec<(Operation, Asked)>,
     /// Requests handed over since this was set to zero.
     pub(crate) handed: usize,
-    /// Tattach, by its frame.
-    pub(crate) attaches: Vec<(ReplyTo, crate::buffers::Frame)>,
+    /// Tattach, and the dialect's Tsession and Tidentity, by their frames.
+    pub(crate) attaches: Vec<(ReplyTo, Frame)>,
     /// To leave where that may take its time.
     pub(crate) leaving: Vec<Leaving>,
 }
@@ -46,6 +51,10 @@ pub(crate) struct Leaving {
 }
 
 impl Leaving {
+    pub(crate) fn files(fids: Vec<Arc<Fid>>) -> Leaving {
+        Leaving { fids, operations: Vec::new() }
+    }
+
     fn operation(cancelled: Operation) -> Leaving {
         Leaving { fids: Vec::new(), operations: vec![cancelled] }
     }
@@ -60,9 +69,13 @@ pub(crate) enum Violation {
     TagInUse(Tag),
     #[error("message type {0} before Tversion")]
     NoVersion(u8),
+    #[error("message type {0} before Tsession")]
+    NoSession(u8),
     #[error("an offered message size of {0} bytes; at least 4096 are needed")]
     SmallMsize(u32),
 }
+
+mod own;
 
 impl Server {
     /// Takes in one message.
@@ -75,15 +88,14 @@ impl Server {
         outbox: &mut Outbox,
     ) -> Result<(), Violation> {
         let bytes = incoming.bytes();
+        if session.is_dialect() && ninep::frame_kind(bytes) != Some(TVERSION) {
+            return self.take_in_dialect(connection, session, incoming, arrivals, outbox);
+        }
         let (tag, request) = match Request::decode(bytes) {
             Ok(decoded) => decoded,
             Err(error) => return self.misread(connection, session, (bytes, error), outbox),
         };
-        let to = |session: &Session| ReplyTo {
-            connection: connection.clone(),
-            epoch: session.epoch,
-            tag,
-        };
+        let to = |session: &Session| session.reply_to(connection, tag);
         match request {
             Request::Version { msize, version } => {
                 // What came in the same reading must be in the queue to be taken out of it.
@@ -96,11 +108,7 @@ impl Server {
                 return Err(Violation::NoVersion(ninep::frame_kind(bytes).unwrap_or(0)));
             }
             Request::Flush { oldtag } => {
-                self.admit(session, tag, None, 0)?;
-                self.hand_over(session, arrivals);
-                let cancelled = self.flush(connection, session, oldtag, to(session), outbox);
-                arrivals.leaving.extend(cancelled.map(Leaving::operation));
-                return Ok(());
+                return self.take_flush((connection, session), (tag, oldtag), arrivals, outbox);
             }
             Request::Auth { .. } => {
                 self.admit(session, tag, None, 0)?;
@@ -116,24 +124,39 @@ impl Server {
             _ => {}
         }
         let about = About::of(&request).expect("what is about the session was acted on");
-        let Some(fid) = session.fids.get(&about.fid.0).cloned() else {
+        let Some(fid) = session.fid(about.fid) else {
             let what = (about.kind, about.amount.bytes, None);
             let who = Who::Peer(connection);
             return self.refuse(session, (who, what), &to(session), Errno::BADF, outbox);
         };
-        let asked = about.ask(&fid, self.recorder().is_some());
-        if !count_fits(&request, session.msize) {
+        let file = File::Fid(fid);
+        let asked = about.ask(&file, self.recorder().is_some());
+        let expected = expected_bytes(&request);
+        let operation = Operation { to: to(session), file, frame: Frame::EMPTY, once: None };
+        if !session.has_room(expected) {
             let what = (asked.kind, asked.amount.bytes, asked.access);
-            let who = Who::User(&fid.user);
-            return self.refuse(session, (who, what), &to(session), Errno::INVAL, outbox);
+            let who = Who::User(operation.user());
+            return self.refuse(session, (who, what), &operation.to, Errno::INVAL, outbox);
         }
-        let expected = match request {
-            Request::Read { count, .. } | Request::Readdir { count, .. } => count as usize,
-            _ => 0,
-        };
         self.admit(session, tag, None, bytes.len() + expected)?;
-        let operation = Operation { to: to(session), fid, frame: incoming.into_frame() };
+        let operation = Operation { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
+        Ok(())
+    }
+
+    /// Tflush. What came in the same reading must be in the queue to be taken out of it.
+    pub(crate) fn take_flush(
+        &self,
+        (connection, session): (&Arc<Connection>, &mut Session),
+        (tag, oldtag): (Tag, Tag),
+        arrivals: &mut Arrivals,
+        outbox: &mut Outbox,
+    ) -> Result<(), Violation> {
+        self.admit(session, tag, None, 0)?;
+        self.hand_over(session, arrivals);
+        let to = session.reply_to(connection, tag);
+        let cancelled = self.flush(connection, session, oldtag, to, outbox);
+        arrivals.leaving.extend(cancelled.map(Leaving::operation));
         Ok(())
     }
 
@@ -142,9 +165,9 @@ impl Server {
         arrivals.handed += arrivals.scheduled.len();
         let mut rest = arrivals.scheduled.drain(..).peekable();
         while let Some((first, _)) = rest.peek() {
-            let target = first.fid.user.export.target.clone();
+            let target = first.user().export.target.clone();
             let same = std::iter::from_fn(|| {
-                rest.next_if(|(op, _)| Arc::ptr_eq(&op.fid.user.export.target, &target))
+                rest.next_if(|(op, _)| Arc::ptr_eq(&op.user().export.target, &target))
             });
             target.enqueue(same, |tag, id| {
                 if let (Some(id), Some(request)) = (id, session.tags.get_mut(&tag.0)) {
@@ -154,7 +177,7 @@ impl Server {
         }
     }
 
-    fn admit(
+    pub(crate) fn admit(
         &self,
         session: &mut Session,
         tag: Tag,
@@ -169,7 +192,7 @@ impl Server {
     }
 
     /// A message that cannot be understood: an error where it has a tag to answer.
-    fn misread(
+    pub(crate) fn misread(
         &self,
         connection: &Arc<Connection>,
         session: &mut Session,
@@ -180,7 +203,7 @@ impl Server {
             return Err(error.into());
         };
         tracing::debug!(connection = connection.id, "{error}");
-        let to = ReplyTo { connection: connection.clone(), epoch: session.epoch, tag };
+        let to = session.reply_to(connection, tag);
         let errno = Errno::from_raw_os_error(error.errno() as i32);
         match ninep::frame_kind(bytes).and_then(kind_of_type) {
             Some(kind) => {
@@ -196,7 +219,7 @@ impl Server {
     }
 
     /// Answers a request with an error before any dispatcher hears of it.
-    fn refuse(
+    pub(crate) fn refuse(
         &self,
         session: &mut Session,
         (who, what): (Who<'_>, (Kind, Bytes, Option<Access>)),
@@ -226,18 +249,21 @@ impl Server {
             return Err(Violation::SmallMsize(msize));
         }
         let leaving = self.end_session(connection, session);
-        let answer = ninep::answer_version(version);
+        let dialect = dialect::answer_version(version);
+        let answer = dialect.unwrap_or_else(|| ninep::answer_version(version));
         session.epoch += 1;
-        session.agreed = answer == ninep::VERSION;
+        session.agreed = answer != ninep::VERSION_UNKNOWN;
         session.msize = msize.min(self.settings().msize_max.get() as u32);
         self.admit(session, tag, None, 0)?;
-        let to = ReplyTo { connection: connection.clone(), epoch: session.epoch, tag };
+        // Its reply is still in the form that every client knows.
+        let to = session.reply_to(connection, tag);
+        session.form = if dialect.is_some() { Form::Unbound } else { Form::Plain };
         let reply = Reply::Version { msize: session.msize, version: answer };
-        outbox.batch(&to).reply(tag, &reply);
+        outbox.batch(&to).reply(tag, reply);
         Ok(leaving)
     }
 
-    /// Forgets a session: queued requests are cancelled, running ones and locks that
+    /// Forgets what Tversion began: queued requests are cancelled, running ones and locks that
     /// wait go unanswered. What it had open is to [leave](Server::leave).
     pub(crate) fn end_session(&self, connection: &Connection, session: &mut Session) -> Leaving {
         let mut leaving = Leaving::default();
@@ -253,7 +279,13 @@ impl Server {
             self.note_held(&waiter);
             session.tally.cancelled += 1;
         }
-        leaving.fids.extend(session.fids.drain().map(|(_, fid)| fid));
+        session.waits.clear();
+        let fids = std::mem::take(&mut session.fids);
+        // A mount's session goes on, and its files with it.
+        if let Form::Plain = std::mem::replace(&mut session.form, Form::Plain) {
+            let fids = std::mem::take(&mut *fids.lock().expect("not poisoned"));
+            leaving.fids.extend(fids.into_values());
+        }
         // Who never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
             let received = connection.received.load(Ordering::Relaxed);
@@ -272,7 +304,10 @@ impl Server {
     fn cancel(&self, target: usize, id: RequestId) -> Option<Operation> {
         let (operation, asked) = self.target(target).cancel(id)?;
         if let Some(recorder) = self.recorder() {
-            recorder.cancelled(&operation.fid.user, &asked, self.clock.now());
+            recorder.cancelled(operation.user(), &asked, self.clock.now());
+        }
+        if let (Some(once), Some(binding)) = (operation.once, operation.to.form.binding()) {
+            binding.abandon(once);
         }
         Some(operation)
     }
@@ -292,7 +327,9 @@ impl Server {
         let operation = request.and_then(|(target, id)| self.cancel(target, id));
         let waiter = if known { self.locks.cancel(connection, old) } else { None };
         waiter.iter().for_each(|waiter| self.note_held(waiter));
-        let cancelled = operation.is_some() || waiter.is_some();
+        let waited = session.waits.iter().position(|tag| known && *tag == old);
+        waited.map(|at| session.waits.swap_remove(at));
+        let cancelled = operation.is_some() || waiter.is_some() || waited.is_some();
         if known && !cancelled {
             session.flushes.push((old, to.tag));
             return None;
@@ -303,21 +340,26 @@ impl Server {
             // Earlier flushes of the same request are answered first.
             for flush in session.flushes_of(&[old]) {
                 let to = ReplyTo { tag: flush, ..to.clone() };
-                outbox.batch(&to).reply(flush, &Reply::Flush);
+                outbox.batch(&to).reply(flush, Reply::Flush);
             }
         }
-        outbox.batch(&to).reply(to.tag, &Reply::Flush);
+        outbox.batch(&to).reply(to.tag, Reply::Flush);
         operation
     }
 }
 
-/// Whether what is asked for could be answered in one message. More is an error, not a
-/// short read: the client's idea of the session is wrong.
-fn count_fits(request: &Request<'_>, msize: u32) -> bool {
+/// The bytes that are asked for.
+pub(crate) fn expected_bytes(request: &Request<'_>) -> usize {
     match request {
-        Request::Read { count, .. } | Request::Readdir { count, .. } => {
-            *count <= msize - ninep::READ_REPLY_HEADER_LEN as u32
-        }
-        _ => true,
+        Request::Read { count, .. } | Request::Readdir { count, .. } => *count as usize,
+        _ => 0,
+    }
+}
+
+impl Session {
+    /// Whether what is asked for could be answered in one message. More is an error, not a
+    /// short read: the client's idea of the session is wrong.
+    pub(crate) fn has_room(&self, expected: usize) -> bool {
+        expected <= self.msize as usize - read_header_len(&self.form)
     }
 }

@@ -10,10 +10,12 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ninep::dialect::{self, AnyReply};
 use ninep::{Reply, Tag};
 use rustix::io::Errno;
 
 use crate::connection::{Connection, ReplyTo};
+use crate::mounts::Form;
 use crate::pipes::PipeLoad;
 use crate::tally::Tally;
 
@@ -38,6 +40,7 @@ pub(crate) struct Outbox {
 pub(crate) struct Batch {
     pub(crate) connection: Arc<Connection>,
     pub(crate) epoch: u32,
+    form: Form,
     pub(crate) bytes: Vec<u8>,
     /// Payload in pipes, each after so many of `bytes`.
     pub(crate) pipes: Vec<(usize, PipeLoad)>,
@@ -52,15 +55,32 @@ pub(crate) struct Batch {
 impl Outbox {
     /// The batch to which the reply to a request is about to be added.
     pub(crate) fn batch(&mut self, to: &ReplyTo) -> &mut Batch {
-        let is = |b: &Batch| Arc::ptr_eq(&b.connection, &to.connection) && b.epoch == to.epoch;
-        let at = self.batches.iter().rposition(is).unwrap_or_else(|| {
+        let at = self.find(to).unwrap_or_else(|| {
             let bytes = self.spare.pop().unwrap_or_default();
             self.batches.push_back(Batch::new(to, bytes));
             self.batches.len() - 1
         });
         let batch = &mut self.batches[at];
+        if let (Form::Unbound, Form::Bound(_)) = (&batch.form, &to.form) {
+            batch.form = to.form.clone();
+        }
         batch.answered.push(to.tag);
         batch
+    }
+
+    /// How many bytes wait for a session, for [`Outbox::written_since`].
+    pub(crate) fn batch_len(&self, to: &ReplyTo) -> usize {
+        self.find(to).map_or(0, |at| self.batches[at].bytes.len())
+    }
+
+    /// What was added for a session since then.
+    pub(crate) fn written_since(&self, to: &ReplyTo, start: usize) -> &[u8] {
+        self.find(to).map_or(&[], |at| &self.batches[at].bytes[start..])
+    }
+
+    fn find(&self, to: &ReplyTo) -> Option<usize> {
+        let is = |b: &Batch| Arc::ptr_eq(&b.connection, &to.connection) && b.epoch == to.epoch;
+        self.batches.iter().rposition(is)
     }
 
     /// Whether it would be wrong to go on without flushing.
@@ -87,21 +107,64 @@ impl Outbox {
 
 impl Batch {
     pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> Batch {
-        let connection = to.connection.clone();
+        let (connection, form) = (to.connection.clone(), to.form.clone());
         let (pipes, answered, tally) = (Vec::new(), Vec::new(), Tally::default());
         let enough = match connection.in_flight.load(Ordering::Relaxed) {
             few if few < SPLIT_FROM => usize::MAX,
             many => many / 2,
         };
-        Batch { connection, epoch: to.epoch, bytes, pipes, answered, enough, tally }
+        Batch { connection, epoch: to.epoch, form, bytes, pipes, answered, enough, tally }
     }
 
-    pub(crate) fn reply(&mut self, tag: Tag, reply: &Reply<'_>) {
-        reply.encode(tag, &mut self.bytes);
+    /// Adds a reply.
+    pub(crate) fn reply<'r>(&mut self, tag: Tag, reply: impl Into<AnyReply<'r>>) {
+        match (self.form.header(), reply.into()) {
+            (Some(header), reply) => dialect::encode_reply(tag, header, &reply, &mut self.bytes),
+            (None, AnyReply::Plain(reply)) => reply.encode(tag, &mut self.bytes),
+            (None, AnyReply::Own(_)) => unreachable!("only the dialect has its own requests"),
+        }
     }
 
+    /// Adds an error.
     pub(crate) fn error(&mut self, tag: Tag, error: &io::Error) {
-        self.bytes.extend_from_slice(&ninep::error_reply(tag, errno_of(error)));
+        self.reply(tag, Reply::Error { ecode: errno_of(error) });
+    }
+
+    /// Adds the header of a read's reply whose `count` bytes come after it.
+    pub(crate) fn read_header(&mut self, tag: Tag, count: u32) {
+        let start = self.begin_read();
+        self.end_read(tag, start, count);
+    }
+
+    /// Makes place for the header of a read's reply; what is read is put behind it. Returns
+    /// where the reply begins, for [`Batch::end_read`].
+    pub(crate) fn begin_read(&mut self) -> usize {
+        let start = self.bytes.len();
+        self.bytes.resize(start + self.read_header_len(), 0);
+        start
+    }
+
+    /// Fills the header in, now that `count` bytes are behind it.
+    pub(crate) fn end_read(&mut self, tag: Tag, start: usize, count: u32) {
+        let place = &mut self.bytes[start..];
+        match self.form.header() {
+            None => place[..ninep::READ_REPLY_HEADER_LEN]
+                .copy_from_slice(&ninep::read_reply_header(tag, count)),
+            Some(header) => place[..dialect::READ_REPLY_HEADER_LEN]
+                .copy_from_slice(&dialect::read_reply_header(tag, header, count)),
+        }
+    }
+
+    fn read_header_len(&self) -> usize {
+        read_header_len(&self.form)
+    }
+}
+
+/// Bytes of a read's reply before its payload.
+pub(crate) fn read_header_len(form: &Form) -> usize {
+    match form {
+        Form::Plain => ninep::READ_REPLY_HEADER_LEN,
+        Form::Unbound | Form::Bound(_) => dialect::READ_REPLY_HEADER_LEN,
     }
 }
 

@@ -19,9 +19,11 @@ use crate::credentials::{self, Users};
 use crate::crew::{self, Crew};
 use crate::export::Export;
 use crate::gate::{Clock, Target};
+use crate::handles::Key;
 use crate::intake::{Arrivals, Leaving};
 use crate::listen::Listener;
 use crate::locks::Locks;
+use crate::mounts::Mounts;
 use crate::outbox::Outbox;
 use crate::record::Recorder;
 use crate::setup;
@@ -40,6 +42,8 @@ pub struct Server {
     pub(crate) poll: OwnedFd,
     pub(crate) locks: Locks,
     pub(crate) users: Users,
+    pub(crate) mounts: Mounts,
+    key: Key,
     wake: OwnedFd,
     settings: RwLock<Arc<Config>>,
     bounds: RwLock<Bounds>,
@@ -128,7 +132,9 @@ impl Server {
         }
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
-        let (exports, targets) = setup::open_exports(&config, &rules, clock, &[])?;
+        let key = setup::load_key(&config)?;
+        let (exports, targets) = setup::open_exports(&config, &rules, (clock, &key), &[])?;
+        let mounts = Mounts::new().map_err(system("cannot get random numbers"))?;
         let recorder = match &config.record {
             None => None,
             Some(path) => Some(
@@ -143,6 +149,8 @@ impl Server {
             poll,
             locks: Locks::default(),
             users: Users::new(config.group_cache_time.to_duration()),
+            mounts,
+            key,
             wake,
             bounds: RwLock::new(setup::bounds(&config)),
             addresses: listeners.iter().map(Listener::address).collect(),
@@ -184,7 +192,8 @@ impl Server {
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let rules = setup::load_rules(&config)?;
         let old = self.targets.read().expect("not poisoned").clone();
-        let (exports, targets) = setup::open_exports(&config, &rules, self.clock, &old)?;
+        let (exports, targets) =
+            setup::open_exports(&config, &rules, (self.clock, &self.key), &old)?;
         for target in &targets {
             setup::apply(&config, target)?;
         }
@@ -203,9 +212,11 @@ impl Server {
             target.set_rules(rules.clone());
         }
         // A fid is bound to the directories of the rules that it was opened under.
-        for connection in self.connections() {
-            let session = connection.session.lock().expect("not poisoned");
-            for fid in session.fids.values() {
+        let plain = self.connections().into_iter();
+        let plain = plain.map(|c| c.session.lock().expect("not poisoned").fids.clone());
+        let mounted = self.mounts.all().into_iter().map(|session| session.fids.clone());
+        for fids in plain.chain(mounted) {
+            for fid in fids.lock().expect("not poisoned").values() {
                 fid.set_subject(fid.user.subject_of(&fid.node, fid.subject()));
             }
         }
@@ -228,6 +239,7 @@ impl Server {
             !c.session.lock().expect("not poisoned").tags.is_empty() || c.unsent() > 0
         };
         self.refuse_lock_waiters();
+        self.end_waits();
         let drained = loop {
             if !self.connections().iter().any(busy) {
                 break true;
@@ -405,6 +417,8 @@ impl Server {
                 self.leave(leaving, outbox);
             }
         }
+        let expired = self.mounts.expire(self.settings().session_keep.to_duration());
+        self.leave(Leaving::files(expired), outbox);
     }
 
     /// Wakes the leader if something that waits is due before it would wake by itself.

@@ -17,12 +17,28 @@ use crate::connection::Bounds;
 use crate::costs_file::CostsFile;
 use crate::export::{Export, Node};
 use crate::gate::{Clock, Target};
+use crate::handles::{Handles, Key};
 use crate::server::StartError;
 use crate::writes::{Backing, Writes};
 
 /// Device slots where nothing was measured: enough for any one disk, few enough that
 /// a request does not wait long behind those before it.
 const SLOTS_DEFAULT: u32 = 64;
+
+/// Where the key of handles is kept when nobody says otherwise.
+const KEY_PATH: &str = "/var/lib/sluice/handle.key";
+
+/// The key of the handles that mounts keep.
+pub(crate) fn load_key(config: &Config) -> Result<Key, StartError> {
+    if let Some(path) = &config.handle_key {
+        let what = format!("cannot use the key of handles {}", path.display());
+        return Key::load(path).map_err(StartError::system(what));
+    }
+    Key::load(Path::new(KEY_PATH)).or_else(|error| {
+        tracing::warn!(%error, "{KEY_PATH} cannot be used: mounts will not survive this proxy");
+        Key::random().map_err(StartError::system("cannot make a key of handles"))
+    })
+}
 
 type Exports = FxHashMap<String, Arc<Export>>;
 
@@ -41,7 +57,7 @@ pub(crate) fn load_rules(config: &Config) -> Result<Arc<RuleSet>, StartError> {
 pub(crate) fn open_exports(
     config: &Config,
     rules: &Arc<RuleSet>,
-    clock: Clock,
+    (clock, key): (Clock, &Key),
     old: &[Arc<Target>],
 ) -> Result<(Exports, Vec<Arc<Target>>), StartError> {
     let layout = config.layout()?;
@@ -75,6 +91,7 @@ pub(crate) fn open_exports(
             root,
             target,
             projid: crate::sys::project_id(dir.as_fd()),
+            handles: Handles::new(key, &export.name, dir),
         };
         exports.insert(export.name.clone(), Arc::new(opened));
     }

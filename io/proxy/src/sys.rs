@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -104,6 +104,94 @@ pub(crate) fn set_thread_groups(groups: &[u32]) -> io::Result<()> {
     // SAFETY: the kernel reads `len` gids from a slice that lives until the call returns.
     let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The longest handle that the kernel gives (linux: MAX_HANDLE_SZ).
+const KERNEL_HANDLE_MAX: usize = 128;
+
+/// A file handle as the kernel makes them: its type and its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KernelHandle {
+    pub(crate) kind: i32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// `struct file_handle`.
+#[repr(C)]
+struct RawHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; KERNEL_HANDLE_MAX],
+}
+
+/// The handle of an open file; `file` may be opened with O_PATH.
+///
+/// # Errors
+/// `EOPNOTSUPP` if the file system has none.
+pub(crate) fn name_to_handle(file: BorrowedFd<'_>) -> io::Result<KernelHandle> {
+    let mut raw =
+        RawHandle { len: KERNEL_HANDLE_MAX as u32, kind: 0, bytes: [0; KERNEL_HANDLE_MAX] };
+    let mut mount: libc::c_int = 0;
+    // SAFETY: the name is an empty string, `raw` has room for as many bytes as it says, and
+    // both it and `mount` are ours until the call returns.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut raw,
+            &raw mut mount,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bytes = raw.bytes.get(..raw.len as usize).ok_or(Errno::OVERFLOW)?;
+    Ok(KernelHandle { kind: raw.kind, bytes: bytes.to_vec() })
+}
+
+/// Opens the file that a handle names, on the file system of `mount`, which is not opened
+/// with O_PATH. Needs CAP_DAC_READ_SEARCH.
+///
+/// # Errors
+/// `ESTALE` if there is no such file, `EPERM` without the capability.
+pub(crate) fn open_by_handle(
+    mount: BorrowedFd<'_>,
+    handle: &KernelHandle,
+    flags: rustix::fs::OFlags,
+) -> io::Result<OwnedFd> {
+    let len = handle.bytes.len();
+    if len > KERNEL_HANDLE_MAX {
+        return Err(Errno::STALE.into());
+    }
+    let mut raw = RawHandle { len: len as u32, kind: handle.kind, bytes: [0; KERNEL_HANDLE_MAX] };
+    raw.bytes[..len].copy_from_slice(&handle.bytes);
+    let flags = flags.bits() as libc::c_int;
+    // SAFETY: the kernel reads `raw`, which is ours until the call returns.
+    let fd = unsafe {
+        libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut raw, flags)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Writes at the end of a file, wherever that is, and returns where the data begins and how
+/// much was written. Nothing else may move the descriptor's position meanwhile: the caller
+/// sees to that.
+///
+/// # Errors
+/// As pwritev2.
+pub(crate) fn append(file: BorrowedFd<'_>, data: &[u8]) -> io::Result<(u64, usize)> {
+    let from = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
+    // SAFETY: the kernel reads `data`, which is borrowed until the call returns.
+    let written = unsafe { libc::pwritev2(file.as_raw_fd(), &from, 1, -1, libc::RWF_APPEND) };
+    let Ok(written) = usize::try_from(written) else { return Err(io::Error::last_os_error()) };
+    let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Current(0))?;
+    Ok((end - written as u64, written))
 }
 
 /// What an open-file-description lock covers: `len` 0 is "to the end of the file".

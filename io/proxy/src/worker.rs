@@ -6,18 +6,22 @@
 //! cannot tell is how long a call to the backend will take: `crew` sees to that.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::{Arc, Mutex};
 
 use model::{Amount, Kind, Nanos, Time};
-use ninep::Reply;
+use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
+use ninep::{Qid, Reply};
 use rustix::event::epoll;
 
 use crate::connection::{Connection, ReplyTo, Sent};
 use crate::crew::{Call, Role};
+use crate::fids::User;
 use crate::gate::{Finished, Running, Target};
 use crate::input::SCRATCH;
 use crate::intake::Arrivals;
-use crate::operations::{self, Context, Ending};
+use crate::mounts::{Bound, Form, Terms};
+use crate::operations::{self, Ending, NewIdentity, On};
 use crate::outbox::{Outbox, errno_of};
 use crate::record::Who;
 use crate::server::Server;
@@ -37,6 +41,13 @@ const GONE: epoll::EventFlags =
 const HELP_BACKLOG: usize = 96;
 /// Events taken from the poll set at once.
 const EVENTS: usize = 256;
+
+/// What is answered to who has said who he is.
+enum Greeting {
+    Attached(Qid),
+    Bound(Bound),
+    Identified,
+}
 
 /// One thread of the proxy.
 pub(crate) struct Worker {
@@ -135,6 +146,7 @@ impl Worker {
             }
         }
         self.events = events;
+        self.bind_next();
         while let Some(connection) = self.server.next_resumed() {
             self.read(&connection);
         }
@@ -163,25 +175,90 @@ impl Worker {
         }
     }
 
+    /// Somebody says who he is: Tattach, or Tsession or Tidentity of the dialect.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
         let started = self.server.clock.now();
         let call = self.begin_call();
-        let result = operations::attach(&self.server, to, frame);
+        let result = self.greet(to, frame);
         self.end_call(call);
         let (who, errno) = match &result {
-            Ok((user, _)) => (Who::User(user), 0),
+            // It waits for what the connection before it has under way.
+            Ok(None) => return,
+            Ok(Some((Some(user), _))) => (Who::User(user), 0),
+            Ok(Some((None, _))) => (Who::Peer(&to.connection), 0),
             Err(error) => (Who::Peer(&to.connection), errno_of(error)),
         };
         if let Some(recorder) = self.server.recorder() {
             recorder.attached(who, (arrived, started), errno, self.server.clock.now());
         }
+        match result {
+            Ok(greeted) => greeted.into_iter().for_each(|(_, it)| self.answer_greeting(to, it)),
+            Err(error) => self.refuse_greeting(to, &error),
+        }
+    }
+
+    fn greet(
+        &self,
+        to: &ReplyTo,
+        frame: &[u8],
+    ) -> io::Result<Option<(Option<Arc<User>>, Greeting)>> {
+        if let Form::Plain = to.form {
+            let (user, qid) = operations::attach(&self.server, to, frame)?;
+            return Ok(Some((Some(user), Greeting::Attached(qid))));
+        }
+        let (_, _, request) = dialect::decode_request(frame).expect("decoded when it was taken in");
+        match request {
+            AnyRequest::Own(OwnRequest::Session { id, channel, slots, aname }) => {
+                let terms = Terms { id, channel, slots };
+                let entered = self.server.open_session(to, aname, terms, &self.outbox)?;
+                let Some(pending) = entered else { return Ok(None) };
+                let bound = self.server.bind(&pending)?;
+                Ok(bound.map(|bound| (None, Greeting::Bound(bound))))
+            }
+            AnyRequest::Own(OwnRequest::Identity { identity, uid, gid, groups, job, .. }) => {
+                let who = NewIdentity { identity, uid, gid, groups, job };
+                operations::identify(&self.server, to, &who)?;
+                Ok(Some((None, Greeting::Identified)))
+            }
+            _ => unreachable!("nothing else is put aside"),
+        }
+    }
+
+    /// Channels whose former connection has nothing under way any more get their next one.
+    fn bind_next(&mut self) {
+        while let Some(pending) = self.server.mounts.next_ready() {
+            match self.server.bind(&pending) {
+                Ok(Some(bound)) => self.answer_greeting(&pending.to, Greeting::Bound(bound)),
+                Ok(None) => {}
+                Err(error) => self.refuse_greeting(&pending.to, &error),
+            }
+        }
+    }
+
+    fn answer_greeting(&self, to: &ReplyTo, greeting: Greeting) {
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
-        batch.tally.count(Kind::Attach, Amount::new(0, 1), errno);
-        match result {
-            Ok((_, qid)) => batch.reply(to.tag, &Reply::Attach { qid }),
-            Err(error) => batch.error(to.tag, &error),
+        batch.tally.count(Kind::Attach, Amount::new(0, 1), 0);
+        match greeting {
+            Greeting::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid }),
+            Greeting::Bound(Bound { slots, resumed, keep, root }) => {
+                let resumed = resumed.into();
+                batch.reply(to.tag, OwnReply::Session { slots, resumed, keep, root: &root });
+            }
+            Greeting::Identified => {
+                let settings = self.server.settings();
+                let requests = settings.window_requests.min(settings.tags_max);
+                let bytes = settings.window_bytes.min(settings.bytes_in_flight_max).get();
+                batch.reply(to.tag, OwnReply::Identity { requests, bytes });
+            }
         }
+    }
+
+    fn refuse_greeting(&self, to: &ReplyTo, error: &io::Error) {
+        let mut outbox = self.outbox.lock().expect("not poisoned");
+        let batch = outbox.batch(to);
+        batch.tally.count(Kind::Attach, Amount::new(0, 1), errno_of(error));
+        batch.error(to.tag, error);
     }
 
     /// Executes what the dispatchers choose: all of it, or as long as `until` and
@@ -228,8 +305,8 @@ impl Worker {
         let call = self.before(target, &running);
         let flush = Cell::new(false);
         let (server, outbox) = (&*self.server, &*self.outbox);
-        let cx = Context { server, running: &running, outbox, flush: &flush };
-        let ending = operations::perform(&cx);
+        let on = On { server, running: &running, outbox, flush: &flush };
+        let ending = operations::perform(on);
         let served = match ending {
             Ending::Missed => {
                 self.end_call(call);

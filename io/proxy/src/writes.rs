@@ -179,6 +179,32 @@ impl Writes {
         }
     }
 
+    /// Bytes were appended through the page cache, `done` of them from `start` on: counts
+    /// them, and waits for what is above the account's budget, as [`Writes::write`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn written_behind(
+        &self,
+        file: BorrowedFd<'_>,
+        side: &WriteFile,
+        (account, mode): (Account, Option<WriteMode>),
+        (start, done): (u64, usize),
+    ) -> io::Result<()> {
+        let mode = mode.unwrap_or_else(|| self.default_mode(done as u64));
+        if side.allowed(mode) == WriteMode::Cached {
+            return Ok(());
+        }
+        let request = WriteRequest { account, mode: Some(mode), offset: start, data: &[] };
+        match self.settle(file, side, request, done, false) {
+            Err(error) if refuses(WriteMode::Paced, &error) => {
+                self.refuse(WriteMode::Paced, side, &error);
+                Ok(())
+            }
+            settled => settled.map(|_| ()),
+        }
+    }
+
     /// Makes the file's data (and, unless `data_only`, its attributes) durable.
     ///
     /// # Errors

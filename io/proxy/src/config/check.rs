@@ -92,6 +92,7 @@ impl Config {
             // Tag 65535 is NOTAG, which belongs to Tversion.
             ("tags_max", self.tags_max, 1, 65535),
             ("pipes_max", self.pipes_max, 0, 4096),
+            ("window_requests", self.window_requests, 1, 65535),
         ];
         for (key, value, least, most) in bounds {
             if !(least..=most).contains(&value) {
@@ -114,6 +115,10 @@ impl Config {
                 self.bytes_in_flight_max
             );
             return Err(Fault::new("bytes_in_flight_max", message));
+        }
+        if self.window_bytes < Bytes::kib(64) {
+            let message = format!("{} is less than 64KiB", self.window_bytes);
+            return Err(Fault::new("window_bytes", message));
         }
         if self.bytes_before_attach < Bytes::kib(1) {
             let message =

@@ -103,6 +103,19 @@ settings! {
         pub takeover: Nanos = Nanos::from_micros(200), "span of time";
         /// How long the groups of a user are remembered before they are asked for again.
         pub group_cache_time: Nanos = Nanos::from_secs(300), "span of time";
+        /// The key that signs the handles which mounts keep in place of open files: 32 random
+        /// bytes, made if the file is missing. Mounts survive a restart that finds the same
+        /// key, and proxies that serve the same exports share it. Without one,
+        /// `/var/lib/sluice/handle.key`.
+        pub handle_key: Option<PathBuf> = None, "path";
+        /// How long the session of a mount is kept after its last connection was lost: its
+        /// open files, its locks, and the replies that it may not have got.
+        pub session_keep: Nanos = Nanos::from_secs(60), "span of time";
+        /// How many requests one user and job of a mount may have under way on each of its
+        /// connections: a job that is held back must leave place for its neighbours.
+        pub window_requests: u32 = 64, "count";
+        /// And how many bytes of payload.
+        pub window_bytes: Bytes = Bytes::mib(4), "amount of data, 64KiB or more";
         /// The directories to serve.
         pub export: Vec<Export> = Vec::new(), "`[[export]]` tables";
         /// What is known about the backends.
@@ -213,7 +226,8 @@ impl Config {
     }
 
     fn count_paths_from(&mut self, base: &Path) {
-        let optional = [&mut self.rules, &mut self.record].into_iter().flatten();
+        let optional =
+            [&mut self.rules, &mut self.record, &mut self.handle_key].into_iter().flatten();
         let exports = self.export.iter_mut().map(|export| &mut export.dir);
         let costs = self.target.iter_mut().filter_map(|target| target.costs.as_mut());
         for path in optional.chain(exports).chain(costs) {

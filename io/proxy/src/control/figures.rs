@@ -175,7 +175,8 @@ fn connection(connection: &Connection) -> api::Connection {
     let session = connection.session.lock().expect("not poisoned");
     // Clients attach with their first fid, and further users with later ones.
     let mut users = BTreeMap::new();
-    for (number, fid) in &session.fids {
+    let fids = session.fids.lock().expect("not poisoned");
+    for (number, fid) in fids.iter() {
         let first = users.entry(Arc::as_ptr(&fid.user)).or_insert((*number, &fid.user));
         first.0 = first.0.min(*number);
     }
@@ -187,7 +188,7 @@ fn connection(connection: &Connection) -> api::Connection {
         peer_uid: connection.peer.uid,
         attaches: users.iter().take(ATTACHES_MAX).map(|(_, user)| attach(user)).collect(),
         msize_bytes: session.msize,
-        fids: session.fids.len() as u64,
+        fids: fids.len() as u64,
         tags: session.tags.len() as u64,
         in_flight_bytes: session.bytes as u64,
         unsent_bytes: connection.unsent() as u64,

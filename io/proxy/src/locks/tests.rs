@@ -64,8 +64,9 @@ impl Bed {
         through: &Arc<FidLocks>,
         (proc_id, wanted, waits): (u32, Wanted, bool),
     ) -> io::Result<Option<Outcome>> {
-        let epoch = self.connection.session.lock().unwrap().epoch;
-        let to = ReplyTo { connection: self.connection.clone(), epoch, tag: Tag(proc_id as u16) };
+        let session = self.connection.session.lock().unwrap();
+        let to = session.reply_to(&self.connection, Tag(proc_id as u16));
+        drop(session);
         self.locks.set(&Asked {
             to: &to,
             node,

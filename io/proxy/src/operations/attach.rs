@@ -8,10 +8,11 @@ use std::io;
 use std::sync::Arc;
 
 use model::{Identity, JobId};
+use ninep::dialect::{self, Groups};
 use ninep::{NOFID, NONUNAME, Qid, Request};
 use rustix::io::Errno;
 
-use crate::config::{Groups, Squash};
+use crate::config::{self, Squash};
 use crate::connection::{Peer, ReplyTo};
 use crate::credentials::{Credentials, Users};
 use crate::fids::{Fid, Role, User};
@@ -43,15 +44,53 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
     let subject = user.subject_of(&root, user.subject(model::PathSet::default()));
     let new = Fid::new(user.clone(), root, None, Role::Path, subject);
     let mut session = to.connection.session.lock().expect("not poisoned");
-    if session.epoch != to.epoch || session.fids.contains_key(&fid.0) {
+    let fids = session.fids.clone();
+    let mut fids = fids.lock().expect("not poisoned");
+    if session.epoch != to.epoch || fids.contains_key(&fid.0) {
         return Err(Errno::BADF.into());
     }
-    if session.fids.len() >= server.settings().fids_max as usize {
+    if fids.len() >= server.settings().fids_max as usize {
         return Err(Errno::MFILE.into());
     }
-    session.fids.insert(fid.0, Arc::new(new));
+    fids.insert(fid.0, Arc::new(new));
     session.attached = true;
     Ok((user, qid))
+}
+
+/// Tidentity of the dialect: who a number of this session is from now on. On the terms of
+/// an attach; what the message says of groups counts where a client's word does.
+pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> io::Result<()> {
+    let session = &to.form.binding().ok_or(Errno::INVAL)?.session;
+    if who.identity == dialect::NOBODY || who.uid == NONUNAME {
+        return Err(Errno::INVAL.into());
+    }
+    let job = std::str::from_utf8(who.job).ok().and_then(JobId::new).ok_or(Errno::INVAL)?;
+    let peer = &to.connection.peer;
+    let mut credentials = credentials_of(server, peer, b"", who.uid)?;
+    let squashed = credentials.uid != who.uid;
+    if credentials.gid_trusted && !squashed {
+        credentials.groups = who.groups.chain([who.gid]).collect();
+    }
+    credentials.gid = if squashed { credentials.gid } else { credentials.group_for(who.gid) };
+    let identity = Identity {
+        job,
+        uid: credentials.uid,
+        gid: credentials.gid,
+        projid: session.export.projid,
+        nid: peer.nid.clone(),
+    };
+    let user = User::new(session.export.clone(), credentials, identity, b"");
+    session.set_user(who.identity, Arc::new(user))
+}
+
+/// What Tidentity says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewIdentity<'a> {
+    pub(crate) identity: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Groups<'a>,
+    pub(crate) job: &'a [u8],
 }
 
 /// `NAME` or `NAME?job=ID`.
@@ -92,7 +131,7 @@ fn credentials_of(
         return Ok(Credentials { uid: squash_uid, gid: squash_gid, groups, gid_trusted: false });
     }
     let (gid, groups) = server.users.groups_of(uid);
-    let gid_trusted = settings.groups == Groups::Client && peer.trusted;
+    let gid_trusted = settings.groups == config::Groups::Client && peer.trusted;
     Ok(Credentials { uid, gid, groups, gid_trusted })
 }
 

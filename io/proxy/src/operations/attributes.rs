@@ -3,25 +3,52 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use ninep::dialect::{OwnReply, PLAIN_FILE};
 use ninep::{Attributes, Reply, SetAttributes, Statfs, Timestamp, getattr as get, setattr as set};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, StatxFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::Context;
 use crate::credentials;
-use crate::export::{device, mount_mix, qid_of};
+use crate::export::{Export, Node, device, mount_mix, qid_of};
 use crate::fids::Role;
 
 pub(super) fn getattr<'r>(cx: &Context<'_>, mask: u64) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
-    let stat = fid.node.stat()?;
-    let root = &fid.user.export.root;
-    let mix = if device(&stat) == root.dev { 0 } else { mount_mix(fid.node.fd.as_fd()) };
+    let attributes = attributes_of(&fid.node, &fid.user.export, mask)?;
+    if cx.mount().is_some() {
+        return Ok(Reply::Getattr(with_plain(&fid.node, attributes)));
+    }
+    Ok(Reply::Getattr(attributes))
+}
+
+/// All attributes of a file, as the dialect's replies have them.
+pub(super) fn all_attributes(node: &Node, export: &Export) -> io::Result<Attributes> {
+    Ok(with_plain(node, attributes_of(node, export, get::ALL)?))
+}
+
+/// Says of a file without ACL and extended attributes that it is one.
+fn with_plain(node: &Node, mut attributes: Attributes) -> Attributes {
+    // The length alone; a file system that has none says so by an error.
+    let mut none: [u8; 0] = [];
+    let plain = match rustix::fs::listxattr(node.proc_path().as_c_str(), &mut none) {
+        Ok(length) => length == 0,
+        Err(error) => error == Errno::OPNOTSUPP,
+    };
+    if plain {
+        attributes.valid |= PLAIN_FILE;
+    }
+    attributes
+}
+
+fn attributes_of(node: &Node, export: &Export, mask: u64) -> io::Result<Attributes> {
+    let stat = node.stat()?;
+    let mix = if device(&stat) == export.root.dev { 0 } else { mount_mix(node.fd.as_fd()) };
     let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
     let known = if has_btime { get::BASIC | get::BTIME } else { get::BASIC };
     let time =
         |t: rustix::fs::StatxTimestamp| Timestamp { sec: t.tv_sec as u64, nsec: t.tv_nsec.into() };
-    Ok(Reply::Getattr(Attributes {
+    Ok(Attributes {
         valid: known & (mask | get::BASIC),
         qid: qid_of(&stat, mix),
         mode: stat.stx_mode.into(),
@@ -38,7 +65,14 @@ pub(super) fn getattr<'r>(cx: &Context<'_>, mask: u64) -> io::Result<Reply<'r>> 
         btime: time(stat.stx_btime),
         generation: 0,
         data_version: 0,
-    }))
+    })
+}
+
+/// Tsetattr of the dialect: answers with what has become of the file.
+pub(super) fn change<'r>(cx: &Context<'_>, new: &SetAttributes) -> io::Result<OwnReply<'r>> {
+    setattr(cx, new)?;
+    let attributes = all_attributes(&cx.fid().node, &cx.fid().user.export)?;
+    Ok(OwnReply::Change { attributes })
 }
 
 /// As the kernel passes device numbers to programs.

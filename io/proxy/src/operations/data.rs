@@ -9,7 +9,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use model::Amount;
-use ninep::{READ_REPLY_HEADER_LEN, Reply};
+use ninep::Reply;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -17,9 +17,10 @@ use super::{Context, Ending};
 use crate::credentials;
 use crate::fids::Role;
 use crate::gate::SPLICE_MIN;
+use crate::mounts::MountSession;
 use crate::pipes::PipeLoad;
 use crate::sys::read_behind;
-use crate::writes::{Account, WriteRequest};
+use crate::writes::{Account, WriteFile, WriteRequest};
 
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match &cx.fid().role {
@@ -59,13 +60,10 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     let to = cx.to();
     let mut outbox = cx.outbox.lock().expect("not poisoned");
     let batch = outbox.batch(to);
-    let start = batch.bytes.len();
-    let data = start + READ_REPLY_HEADER_LEN;
-    batch.bytes.resize(data, 0);
+    let start = batch.begin_read();
     match read_full(file, &mut batch.bytes, count as usize, offset, flags) {
         Ok(len) => {
-            let header = ninep::read_reply_header(to.tag, len as u32);
-            batch.bytes[start..data].copy_from_slice(&header);
+            batch.end_read(to.tag, start, len as u32);
             if only_cached {
                 cx.fid().misses.forget();
             }
@@ -154,7 +152,7 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
     let to = cx.to();
     let mut outbox = cx.outbox.lock().expect("not poisoned");
     let batch = outbox.batch(to);
-    batch.bytes.extend_from_slice(&ninep::read_reply_header(to.tag, done as u32));
+    batch.read_header(to.tag, done as u32);
     let after = batch.bytes.len();
     batch.pipes.extend(loads.into_iter().map(|load| (after, load)));
     batch.bytes.extend_from_slice(&tail);
@@ -164,13 +162,7 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
     let result = match &cx.fid().role {
-        Role::File { flags, writing, .. } => {
-            if flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
-                write_file(cx, writing, offset, data)
-            } else {
-                Err(Errno::BADF.into())
-            }
-        }
+        Role::File { .. } => write_file(cx, offset, data),
         Role::XattrWrite(write) => super::xattr::write(write, offset, data),
         Role::Path | Role::Dir(_) | Role::XattrRead(_) => Err(Errno::BADF.into()),
     };
@@ -179,12 +171,9 @@ pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
     cx.answer_served(reply, Amount::new(written as u64, 1))
 }
 
-fn write_file(
-    cx: &Context<'_>,
-    writing: &crate::writes::WriteFile,
-    offset: u64,
-    data: &[u8],
-) -> io::Result<usize> {
+/// Writes to an open file, in the way that its class writes.
+pub(super) fn write_file(cx: &Context<'_>, offset: u64, data: &[u8]) -> io::Result<usize> {
+    let writing = writing(cx)?;
     credentials::leave_root(cx.credentials())?;
     let request = WriteRequest {
         account: Account(cx.running.class.map_or(0, |class| class.to_bits())),
@@ -195,13 +184,31 @@ fn write_file(
     cx.fid().user.export.target.writes.write(cx.fid().node.fd.as_fd(), writing, request)
 }
 
+/// The writing side of a file that is open for it.
+pub(super) fn writing<'c>(cx: &Context<'c>) -> io::Result<&'c WriteFile> {
+    match &cx.fid().role {
+        Role::File { flags, writing, .. } if flags.intersects(OFlags::WRONLY | OFlags::RDWR) => {
+            Ok(writing)
+        }
+        _ => Err(Errno::BADF.into()),
+    }
+}
+
 pub(super) fn fsync<'r>(cx: &Context<'_>, data_only: bool) -> io::Result<Reply<'r>> {
-    let fd = cx.fid().node.fd.as_fd();
+    let node = &cx.fid().node;
     match &cx.fid().role {
         Role::File { writing, .. } => {
-            cx.fid().user.export.target.writes.fsync(fd, writing, data_only)?;
+            let mark = cx.mount().map(MountSession::mark);
+            let writes = &cx.fid().user.export.target.writes;
+            let synced = writes.fsync(node.fd.as_fd(), writing, data_only);
+            match (cx.mount().zip(mark), &synced) {
+                (Some((mount, mark)), Ok(())) => mount.durable(node, mark),
+                (Some((mount, _)), Err(_)) => mount.lost_writes(),
+                (None, _) => {}
+            }
+            synced?;
         }
-        Role::Dir(_) => rustix::fs::fsync(fd)?,
+        Role::Dir(_) => rustix::fs::fsync(&node.fd)?,
         _ => return Err(Errno::BADF.into()),
     }
     Ok(Reply::Fsync)

@@ -1,4 +1,4 @@
-//! Treaddir.
+//! Treaddir, and Tlist of the dialect.
 //!
 //! A cookie is the file system's own, all 64 bits of it, and the only thing that
 //! names a place in a directory: nothing is counted or kept, so a directory of a
@@ -8,16 +8,20 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
+use model::Amount;
+use ninep::dialect::{Entry, OwnReply};
 use ninep::{DirEntry, Qid, Reply};
 use rustix::fs::{FileType, RawDir, SeekFrom};
 use rustix::io::Errno;
 
-use super::{Context, Ending};
+use super::{Context, Ending, attributes};
 use crate::export::qid_kind;
 use crate::fids::Role;
 
 /// The kernel fills at most so much at once; a client's count may be larger.
 const GETDENTS_BYTES: usize = 64 << 10;
+/// Bytes of a List's reply before its entries.
+const LIST_HEADER_LEN: usize = ninep::dialect::READ_REPLY_HEADER_LEN;
 
 pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match read_entries(cx, offset, count as usize) {
@@ -26,14 +30,72 @@ pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     }
 }
 
+/// Tlist of the dialect: each name with its file's handle and attributes, as the user who
+/// asks may see them.
+pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
+    let (mut files, most) = (0, cx.msize() - LIST_HEADER_LEN);
+    let export = &cx.fid().user.export;
+    let look = |name: &[u8]| -> io::Result<_> {
+        let node = cx.fid().node.look_up(name, export)?;
+        let attributes = attributes::all_attributes(&node, export)?;
+        Ok((export.handles.of(&node, export)?, attributes))
+    };
+    let listed = cx.as_user().and_then(|()| {
+        // An entry of the dialect is six times as long as the kernel's.
+        let count = (count as usize).min(most);
+        read_dir(cx, offset, count, count / 6, &mut |entry, data| {
+            let file = match entry.name {
+                b"." | b".." => None,
+                name => look(name).ok(),
+            };
+            let start = data.len();
+            let file = file.as_ref().map(|(handle, attributes)| (&handle[..], *attributes));
+            let DirEntry { offset, kind, name, .. } = *entry;
+            Entry { offset, kind, name, file }.encode(data);
+            let fits = data.len() <= count;
+            files += u64::from(fits && file.is_some());
+            if !fits {
+                data.truncate(start);
+            }
+            fits
+        })
+    });
+    match listed {
+        // Each entry with its attributes is one operation of the backend.
+        Ok(data) => {
+            let served = Amount::new(0, 1 + files);
+            cx.answer_served(Ok(OwnReply::List { data: &data }), served)
+        }
+        Err(error) => cx.answer_own(Err(error)),
+    }
+}
+
 fn read_entries(cx: &Context<'_>, offset: u64, count: usize) -> io::Result<Vec<u8>> {
+    // A 9P entry is about as long as the kernel's: what fills one fills the other.
+    read_dir(cx, offset, count, count, &mut |entry, data| {
+        let fits = data.len() + entry.encoded_len() <= count;
+        if fits {
+            entry.encode(data);
+        }
+        fits
+    })
+}
+
+/// Reads entries from a place on and passes them to `put`, until one does not fit or there
+/// are no more. `space` is about as much as the kernel is to give at once.
+fn read_dir(
+    cx: &Context<'_>,
+    offset: u64,
+    count: usize,
+    space: usize,
+    put: &mut dyn FnMut(&DirEntry<'_>, &mut Vec<u8>) -> bool,
+) -> io::Result<Vec<u8>> {
     let fid = cx.fid();
     let Role::Dir(cursor) = &fid.role else { return Err(Errno::NOTDIR.into()) };
     let at_root = fid.node.same_file(&fid.user.export.root);
     let _alone = cursor.lock().expect("not poisoned");
     let mut data = Vec::new();
-    // A 9P entry is about as long as the kernel's: what fills one fills the other.
-    let mut space = vec![MaybeUninit::uninit(); count.clamp(1024, GETDENTS_BYTES)];
+    let mut space = vec![MaybeUninit::uninit(); space.clamp(1024, GETDENTS_BYTES)];
     rustix::fs::seek(fid.node.fd.as_fd(), SeekFrom::Start(offset))?;
     let mut dir = RawDir::new(fid.node.fd.as_fd(), &mut space);
     loop {
@@ -47,13 +109,12 @@ fn read_entries(cx: &Context<'_>, offset: u64, count: usize) -> io::Result<Vec<u
         let offset = entry.next_entry_cookie();
         let qid = Qid { kind: qid_kind(kind), version: 0, path };
         let entry = DirEntry { qid, offset, kind: d_type(kind), name };
-        if data.len() + entry.encoded_len() > count {
+        if !put(&entry, &mut data) {
             if data.is_empty() {
                 return Err(Errno::INVAL.into());
             }
             return Ok(data);
         }
-        entry.encode(&mut data);
         if dir.is_buffer_empty() && data.len() + DirEntry::FIXED_LEN + 255 > count {
             return Ok(data);
         }

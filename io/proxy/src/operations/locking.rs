@@ -166,7 +166,7 @@ impl Server {
         match outcome {
             Outcome::Status(status) => {
                 let batch = outbox.batch(&to);
-                batch.reply(to.tag, &Reply::Lock { status });
+                batch.reply(to.tag, Reply::Lock { status });
                 batch.tally.count(Kind::Lock, Amount::new(0, 1), 0);
             }
             Outcome::Failed(errno) => {
@@ -177,7 +177,7 @@ impl Server {
             Outcome::Flushed(flushes) => {
                 for tag in flushes {
                     let to = ReplyTo { tag, ..to.clone() };
-                    outbox.batch(&to).reply(tag, &Reply::Flush);
+                    outbox.batch(&to).reply(tag, Reply::Flush);
                 }
             }
         }

@@ -11,6 +11,7 @@ mod directory;
 mod locking;
 mod names;
 mod open;
+mod own;
 mod walk;
 mod xattr;
 
@@ -19,14 +20,17 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use model::Amount;
-use ninep::{Reply, Request};
+use ninep::dialect::{self, AnyReply, AnyRequest, Handles, OwnReply, OwnRequest};
+use ninep::{Attributes, Reply, Request};
 use rustix::io::Errno;
 
+use crate::asked::About;
 use crate::connection::ReplyTo;
 use crate::credentials::{self, Credentials};
 use crate::export::Node;
-use crate::fids::Fid;
-use crate::gate::Running;
+use crate::fids::{Fid, Fids, Role, User};
+use crate::gate::{File, Operation, Running};
+use crate::mounts::{Form, MountSession};
 use crate::outbox::{Batch, Outbox, errno_of};
 use crate::server::Server;
 
@@ -48,6 +52,15 @@ pub(crate) enum Ending {
 
 /// One operation and all that it may need.
 pub(crate) struct Context<'a> {
+    pub(crate) on: On<'a>,
+    fid: &'a Arc<Fid>,
+    /// What other fids of the message may name.
+    handles: Handles<'a>,
+}
+
+/// Where an operation runs.
+#[derive(Clone, Copy)]
+pub(crate) struct On<'a> {
     pub(crate) server: &'a Server,
     pub(crate) running: &'a Running,
     pub(crate) outbox: &'a Mutex<Outbox>,
@@ -55,13 +68,18 @@ pub(crate) struct Context<'a> {
     pub(crate) flush: &'a Cell<bool>,
 }
 
-impl<'a> Context<'a> {
-    fn to(&self) -> &'a ReplyTo {
-        &self.running.operation.to
+impl<'a> std::ops::Deref for Context<'a> {
+    type Target = On<'a>;
+    fn deref(&self) -> &On<'a> {
+        &self.on
     }
+}
 
+impl<'a> Context<'a> {
+    /// The file that the message is about. One that was named by handle has a fid for this
+    /// one operation.
     fn fid(&self) -> &'a Arc<Fid> {
-        &self.running.operation.fid
+        self.fid
     }
 
     fn credentials(&self) -> &'a Credentials {
@@ -89,13 +107,24 @@ impl<'a> Context<'a> {
         if self.fid().user.export.readonly { Err(Errno::ROFS.into()) } else { Ok(()) }
     }
 
-    /// Another fid of the same session.
+    /// Another file of the same message.
     fn other_fid(&self, fid: ninep::Fid) -> io::Result<Arc<Fid>> {
-        let session = self.to().connection.session.lock().expect("not poisoned");
-        if session.epoch != self.to().epoch {
-            return Err(Errno::BADF.into());
+        if let Some(handle) = self.handles.get(fid) {
+            return resolve(&self.fid.user, handle).map(Arc::new);
         }
-        session.fids.get(&fid.0).cloned().ok_or_else(|| Errno::BADF.into())
+        let fids = self.fids()?;
+        let fids = fids.lock().expect("not poisoned");
+        fids.get(&fid.0).cloned().ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// The session's fids, as long as it is the one that asked.
+    fn fids(&self) -> io::Result<Fids> {
+        let session = self.to().connection.session.lock().expect("not poisoned");
+        if session.epoch == self.to().epoch {
+            Ok(session.fids.clone())
+        } else {
+            Err(Errno::BADF.into())
+        }
     }
 
     /// The same, where both must lie in one export: no name leads from one to the other.
@@ -107,30 +136,48 @@ impl<'a> Context<'a> {
 
     /// Puts a new fid into the session's table; `replaces` is what may be there.
     fn put_fid(&self, at: ninep::Fid, fid: Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
-        let mut session = self.to().connection.session.lock().expect("not poisoned");
+        let session = self.to().connection.session.lock().expect("not poisoned");
         if session.epoch != self.to().epoch {
             return Err(Errno::BADF.into());
         }
-        match (session.fids.get(&at.0), replaces) {
-            (None, None) if session.fids.len() >= self.server.settings().fids_max as usize => {
+        let mut fids = session.fids.lock().expect("not poisoned");
+        let names_handle = dialect::handle_index(at).is_some() && session.is_dialect();
+        match (fids.get(&at.0), replaces) {
+            (None, None) if fids.len() >= self.server.settings().fids_max as usize => {
                 return Err(Errno::MFILE.into());
             }
-            (None, None) if at == ninep::NOFID => return Err(Errno::INVAL.into()),
+            (None, None) if at == ninep::NOFID || names_handle => return Err(Errno::INVAL.into()),
             (None, None) => {}
             (Some(there), Some(old)) if Arc::ptr_eq(there, old) => {}
             _ => return Err(Errno::BADF.into()),
         }
-        session.fids.insert(at.0, Arc::new(fid));
+        fids.insert(at.0, Arc::new(fid));
         Ok(())
     }
 
     /// Takes a fid out of the session's table.
     fn take_fid(&self, at: ninep::Fid) {
-        let mut session = self.to().connection.session.lock().expect("not poisoned");
-        if session.epoch == self.to().epoch
-            && session.fids.get(&at.0).is_some_and(|there| Arc::ptr_eq(there, self.fid()))
-        {
-            session.fids.remove(&at.0);
+        let Ok(fids) = self.fids() else { return };
+        let mut fids = fids.lock().expect("not poisoned");
+        if fids.get(&at.0).is_some_and(|there| Arc::ptr_eq(there, self.fid())) {
+            fids.remove(&at.0);
+        }
+    }
+
+    /// Answers with a file's handle and attributes.
+    fn answer_file(
+        &self,
+        file: io::Result<Arc<Node>>,
+        reply: impl for<'r> FnOnce(&'r [u8], Attributes) -> OwnReply<'r>,
+    ) -> Ending {
+        let export = &self.fid().user.export;
+        let found = file.and_then(|node| {
+            let attributes = attributes::all_attributes(&node, export)?;
+            Ok((export.handles.of(&node, export)?, attributes))
+        });
+        match found {
+            Ok((handle, attributes)) => self.answer_own(Ok(reply(&handle, attributes))),
+            Err(error) => self.answer_own(Err(error)),
         }
     }
 
@@ -145,18 +192,38 @@ impl<'a> Context<'a> {
             _ => Ok(name),
         }
     }
+}
+
+impl<'a> On<'a> {
+    fn to(&self) -> &'a ReplyTo {
+        &self.running.operation.to
+    }
+
+    /// The session of the mount that asks.
+    fn mount(&self) -> Option<&'a MountSession> {
+        Some(&self.to().form.binding()?.session)
+    }
 
     fn answer(&self, result: io::Result<Reply<'_>>) -> Ending {
         self.answer_served(result, self.running.asked.amount)
     }
 
-    fn answer_served(&self, result: io::Result<Reply<'_>>, served: Amount) -> Ending {
+    fn answer_own(&self, result: io::Result<OwnReply<'_>>) -> Ending {
+        self.answer_served(result, self.running.asked.amount)
+    }
+
+    fn answer_served<'r>(
+        &self,
+        result: io::Result<impl Into<AnyReply<'r>>>,
+        served: Amount,
+    ) -> Ending {
         let to = self.to();
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
+        let start = batch.bytes.len();
         let ending = match result {
             Ok(reply) => {
-                batch.reply(to.tag, &reply);
+                batch.reply(to.tag, reply);
                 self.answered(batch, served, 0)
             }
             Err(error) => {
@@ -166,6 +233,9 @@ impl<'a> Context<'a> {
                 self.answered(batch, served, errno_of(&error))
             }
         };
+        if let (Some(once), Some(binding)) = (self.running.operation.once, to.form.binding()) {
+            binding.end(once, &batch.bytes[start..]);
+        }
         self.flush.set(outbox.is_full());
         ending
     }
@@ -178,9 +248,80 @@ impl<'a> Context<'a> {
 }
 
 /// Executes one operation on the calling thread.
-pub(crate) fn perform(cx: &Context<'_>) -> Ending {
-    let frame = cx.running.operation.frame.bytes();
-    let (_, request) = Request::decode(frame).expect("decoded once when it was taken in");
+pub(crate) fn perform(on: On<'_>) -> Ending {
+    let Operation { to, file, frame, .. } = &on.running.operation;
+    let (handles, request) = if matches!(to.form, Form::Plain) {
+        let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
+        (Handles::NONE, AnyRequest::Plain(request))
+    } else {
+        let (_, header, request) = dialect::decode_request(frame.bytes()).expect(DECODED);
+        (header.handles, request)
+    };
+    let named;
+    let fid = match file {
+        File::Fid(fid) => fid,
+        File::Handle(user) => {
+            let about = About::of_any(&request).expect("only what is about a file is queued");
+            let handle = handles.get(about.fid).expect("looked at when it was taken in");
+            match resolve(user, handle) {
+                Ok(fid) => named = Arc::new(fid),
+                Err(error) => return on.answer(Err(error)),
+            }
+            &named
+        }
+    };
+    let cx = Context { on, fid, handles };
+    match request {
+        AnyRequest::Plain(request) => perform_plain(&cx, request),
+        AnyRequest::Own(request) => perform_own(&cx, request),
+    }
+}
+
+const DECODED: &str = "decoded once when it was taken in";
+
+/// A fid for one operation on the file that a handle means.
+fn resolve(user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
+    let node = user.export.handles.resolve(handle, &user.export)?;
+    let subject = user.subject_of(&node, user.subject(model::PathSet::default()));
+    Ok(Fid::new(user.clone(), node, None, Role::Path, subject))
+}
+
+/// The dialect's own messages.
+fn perform_own(cx: &Context<'_>, request: OwnRequest<'_>) -> Ending {
+    match request {
+        OwnRequest::Lookup { name, .. } => names::lookup(cx, name),
+        OwnRequest::Open { newfid, name, flags, mode, .. } => {
+            open::open_in_one(cx, newfid, name, (flags, mode))
+        }
+        OwnRequest::List { offset, count, .. } => directory::list(cx, offset, count),
+        OwnRequest::Make { name, mode, rdev, target, .. } => {
+            names::make(cx, name, (mode, rdev), target)
+        }
+        OwnRequest::Change { set, .. } => cx.answer_own(attributes::change(cx, &set)),
+        OwnRequest::Write { offset, flags, data, .. } => own::write(cx, offset, flags, data),
+        OwnRequest::Append { flags, data, .. } => own::append(cx, flags, data),
+        OwnRequest::Allocate { mode, offset, length, .. } => {
+            cx.answer_own(own::allocate(cx, mode, offset, length))
+        }
+        OwnRequest::Seek { offset, whence, .. } => cx.answer_own(own::seek(cx, offset, whence)),
+        OwnRequest::Copy { offset, tofid, tooffset, length, .. } => {
+            own::copy(cx, offset, (tofid, tooffset), length)
+        }
+        OwnRequest::Getxattr { name, count, .. } => xattr::get(cx, name, count),
+        OwnRequest::Setxattr { name, flags, data, .. } => {
+            cx.answer_own(xattr::set(cx, name, flags, data))
+        }
+        OwnRequest::Removexattr { name, .. } => cx.answer_own(xattr::remove(cx, name)),
+        OwnRequest::Session { .. }
+        | OwnRequest::Identity { .. }
+        | OwnRequest::Retire { .. }
+        | OwnRequest::Ping
+        | OwnRequest::Wait => unreachable!("never handed to a dispatcher"),
+    }
+}
+
+/// The messages of 9P2000.L.
+fn perform_plain(cx: &Context<'_>, request: Request<'_>) -> Ending {
     match request {
         Request::Read { offset, count, .. } => data::read(cx, offset, count),
         Request::Write { offset, data, .. } => data::write(cx, offset, data),
@@ -227,4 +368,4 @@ pub(crate) fn perform(cx: &Context<'_>) -> Ending {
     }
 }
 
-pub(crate) use attach::attach;
+pub(crate) use attach::{NewIdentity, attach, identify};

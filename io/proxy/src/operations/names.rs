@@ -1,13 +1,15 @@
 //! Making, renaming and removing names: Tmkdir, Tsymlink, Tmknod, Tlink, Trename,
-//! Trenameat, Tunlinkat, Tremove; and Treadlink.
+//! Trenameat, Tunlinkat, Tremove; and Treadlink. Of the dialect: Tlookup, Tmake.
 
 use std::io;
+use std::sync::Arc;
 
+use ninep::dialect::OwnReply;
 use ninep::{REMOVE_DIR, Reply};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-use super::{Context, Ending};
+use super::{Context, Ending, walk};
 use crate::export::Node;
 use crate::fids::{Entry, Fid, Role};
 
@@ -67,6 +69,49 @@ pub(super) fn link<'r>(cx: &Context<'_>, file: ninep::Fid, name: &[u8]) -> io::R
     let (from, to) = (from.as_c_str(), &dir.fd);
     rustix::fs::linkat(rustix::fs::CWD, from, to, name, AtFlags::SYMLINK_FOLLOW)?;
     Ok(Reply::Link)
+}
+
+/// Looks one name up, `..` too.
+pub(super) fn lookup(cx: &Context<'_>, name: &[u8]) -> Ending {
+    cx.answer_file(find(cx, name), |handle, attributes| OwnReply::Lookup { handle, attributes })
+}
+
+fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<Node>> {
+    cx.as_user()?;
+    Ok(walk::step(&cx.fid().node, name, cx)?.0)
+}
+
+/// Makes a directory, a symbolic link or a special file, by the type in `mode`.
+pub(super) fn make(
+    cx: &Context<'_>,
+    name: &[u8],
+    (mode, rdev): (u32, u64),
+    target: &[u8],
+) -> Ending {
+    let made = make_node(cx, name, (mode, rdev), target);
+    cx.answer_file(made, |handle, attributes| OwnReply::Make { handle, attributes })
+}
+
+fn make_node(
+    cx: &Context<'_>,
+    name: &[u8],
+    (mode, rdev): (u32, u64),
+    target: &[u8],
+) -> io::Result<Arc<Node>> {
+    let dir = directory(cx, name)?;
+    let kind = FileType::from_raw_mode(mode);
+    if (kind == FileType::Symlink) == target.is_empty() {
+        return Err(Errno::INVAL.into());
+    }
+    cx.as_user()?;
+    let mode = Mode::from_raw_mode(mode & 0o7777);
+    match kind {
+        FileType::Directory => rustix::fs::mkdirat(&dir.fd, name, mode)?,
+        FileType::Symlink => rustix::fs::symlinkat(target, &dir.fd, name)?,
+        FileType::Unknown => return Err(Errno::INVAL.into()),
+        _ => rustix::fs::mknodat(&dir.fd, name, kind, mode, rdev)?,
+    }
+    Ok(Arc::new(dir.look_up(name, &cx.fid().user.export)?))
 }
 
 pub(super) fn readlink(cx: &Context<'_>) -> Ending {

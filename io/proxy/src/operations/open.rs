@@ -1,14 +1,15 @@
-//! Tlopen and Tlcreate.
+//! Tlopen and Tlcreate, and the dialect's Topen.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use ninep::Reply;
+use ninep::dialect::OwnReply;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Context;
+use super::{Context, Ending};
 use crate::export::{self, Node};
 use crate::fids::{Entry, Fid, Role};
 use crate::record::LastAccess;
@@ -24,17 +25,8 @@ pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::
         return Err(Errno::BADF.into());
     }
     let flags = from_wire(flags)?;
-    let dir = match fid.node.kind {
-        FileType::Directory => true,
-        FileType::RegularFile if flags.contains(OFlags::DIRECTORY) => {
-            return Err(Errno::NOTDIR.into());
-        }
-        FileType::RegularFile => false,
-        FileType::Symlink => return Err(Errno::LOOP.into()),
-        // Opening a device or a FIFO would act on the server's own machine; the
-        // client's kernel opens its own.
-        _ => return Err(Errno::NXIO.into()),
-    };
+    check_openable(&fid.node, flags)?;
+    let dir = fid.node.kind == FileType::Directory;
     if writes(flags) {
         cx.writable()?;
     }
@@ -47,6 +39,57 @@ pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::
     let new = Fid::new(fid.user.clone(), node.into(), fid.entry.clone(), role, subject);
     cx.put_fid(number, new, Some(fid))?;
     Ok(Reply::Lopen { qid, iounit: 0 })
+}
+
+/// Topen of the dialect: opens the file, or a name in it, or makes that, as a new fid.
+pub(super) fn open_in_one(
+    cx: &Context<'_>,
+    newfid: ninep::Fid,
+    name: &[u8],
+    (flags, mode): (u32, u32),
+) -> Ending {
+    let mut made = false;
+    let opened = open_named(cx, newfid, name, (flags, mode), &mut made);
+    let created = made.into();
+    cx.answer_file(opened, |handle, attributes| OwnReply::Open { handle, created, attributes })
+}
+
+fn open_named(
+    cx: &Context<'_>,
+    newfid: ninep::Fid,
+    name: &[u8],
+    (wire, mode): (u32, u32),
+    made: &mut bool,
+) -> io::Result<Arc<Node>> {
+    let fid = cx.fid();
+    let export = &fid.user.export;
+    let flags = from_wire(wire)?;
+    let creates = wire & ninep::open::CREATE != 0;
+    if creates || writes(flags) {
+        cx.writable()?;
+    }
+    cx.as_user()?;
+    let (fd, kind) = if creates {
+        let name = cx.name(&fid.node, name)?;
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let (fd, new) = create_or_open(fid, name, flags, mode)?;
+        *made = new;
+        (fd, FileType::RegularFile)
+    } else if name.is_empty() {
+        check_openable(&fid.node, flags)?;
+        (fid.node.reopen(flags)?, fid.node.kind)
+    } else {
+        let name = cx.name(&fid.node, name)?;
+        let found = fid.node.look_up(name, export)?;
+        check_openable(&found, flags)?;
+        (found.reopen(flags)?, found.kind)
+    };
+    let node = Arc::new(Node::new(fd, Some(export.root.dev))?);
+    let subject = fid.user.subject_of(&node, fid.subject());
+    let role = if kind == FileType::Directory { Role::Dir(Mutex::new(())) } else { file(flags) };
+    let new = Fid::new(fid.user.clone(), node.clone(), None, role, subject);
+    cx.put_fid(newfid, new, None)?;
+    Ok(node)
 }
 
 /// Creates a file in the fid's directory and turns the fid into it. Where the file
@@ -66,7 +109,7 @@ pub(super) fn create<'r>(
     let flags = from_wire(flags)?;
     cx.as_creator(gid)?;
     let mode = Mode::from_raw_mode(mode & 0o7777);
-    let fd = create_or_open(fid, name, flags, mode)?;
+    let (fd, _) = create_or_open(fid, name, flags, mode)?;
     let node = Node::new(fd, Some(fid.user.export.root.dev))?;
     let qid = node.qid;
     let subject = fid.user.subject_of(&node, fid.subject());
@@ -76,14 +119,31 @@ pub(super) fn create<'r>(
     Ok(Reply::Lcreate { qid, iounit: 0 })
 }
 
-/// Makes the file, or opens the one that is there. A device or FIFO that somebody put
+/// Opening a device or a FIFO would act on the server's own machine; the client's kernel
+/// opens its own.
+fn check_openable(node: &Node, flags: OFlags) -> io::Result<()> {
+    match node.kind {
+        FileType::Directory => Ok(()),
+        FileType::RegularFile if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR.into()),
+        FileType::RegularFile => Ok(()),
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Err(Errno::NXIO.into()),
+    }
+}
+
+/// Makes the file, or opens the one that is there; whether it was made. A device or FIFO that somebody put
 /// there is not even opened for a moment: that alone may act on the server's machine.
-fn create_or_open(fid: &Fid, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+fn create_or_open(
+    fid: &Fid,
+    name: &[u8],
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<(OwnedFd, bool)> {
     let new = flags.difference(OFlags::TRUNC) | OFlags::CREATE | OFlags::EXCL;
     for _ in 0..CREATE_TRIES {
         match export::open_at(&fid.node, name, new, mode) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            result => return result,
+            result => return result.map(|fd| (fd, true)),
         }
         if flags.contains(OFlags::EXCL) {
             return Err(Errno::EXIST.into());
@@ -94,7 +154,7 @@ fn create_or_open(fid: &Fid, name: &[u8], flags: OFlags, mode: Mode) -> io::Resu
             result => result?,
         };
         return match there.kind {
-            FileType::RegularFile => there.reopen(flags),
+            FileType::RegularFile => Ok((there.reopen(flags)?, false)),
             FileType::Directory => Err(Errno::ISDIR.into()),
             FileType::Symlink => Err(Errno::LOOP.into()),
             _ => Err(Errno::NXIO.into()),
@@ -109,6 +169,7 @@ fn file(flags: OFlags) -> Role {
         writing: WriteFile::default(),
         locks: Arc::default(),
         last: LastAccess::default(),
+        position: Mutex::default(),
     }
 }
 

@@ -52,7 +52,11 @@ pub(super) fn walk<'r>(
 }
 
 /// One name further; whether the name is one that the result can be removed by.
-fn step(node: &Arc<Node>, name: &[u8], cx: &Context<'_>) -> io::Result<(Arc<Node>, bool)> {
+pub(super) fn step(
+    node: &Arc<Node>,
+    name: &[u8],
+    cx: &Context<'_>,
+) -> io::Result<(Arc<Node>, bool)> {
     if node.kind != FileType::Directory {
         return Err(Errno::NOTDIR.into());
     }

@@ -8,11 +8,12 @@
 use std::io;
 use std::sync::Mutex;
 
+use ninep::dialect::OwnReply;
 use ninep::{Reply, XATTR_CREATE, XATTR_REPLACE};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::Context;
+use super::{Context, Ending};
 use crate::fids::{Fid, Role, XattrWrite};
 
 /// The kernel's own bounds for a value and for a list of names.
@@ -22,9 +23,19 @@ const NAME_MAX: usize = 255;
 /// Reads a value, or with an empty name the list of names, for reads through `newfid`.
 pub(super) fn walk<'r>(cx: &Context<'_>, newfid: ninep::Fid, name: &[u8]) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
+    let space = value_of(cx, name)?;
+    let size = space.len() as u64;
+    let role = Role::XattrRead(space.into_boxed_slice());
+    let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
+    cx.put_fid(newfid, new, None)?;
+    Ok(Reply::Xattrwalk { size })
+}
+
+/// The value of an attribute, or with an empty name the list of names.
+fn value_of(cx: &Context<'_>, name: &[u8]) -> io::Result<Vec<u8>> {
     check_name(name)?;
     cx.as_user()?;
-    let path = fid.node.proc_path();
+    let path = cx.fid().node.proc_path();
     let mut space = Vec::with_capacity(VALUE_MAX);
     if name.is_empty() {
         let into = rustix::buffer::spare_capacity(&mut space);
@@ -33,11 +44,49 @@ pub(super) fn walk<'r>(cx: &Context<'_>, newfid: ninep::Fid, name: &[u8]) -> io:
         let into = rustix::buffer::spare_capacity(&mut space);
         rustix::fs::getxattr(path.as_c_str(), name, into)?;
     }
-    let size = space.len() as u64;
-    let role = Role::XattrRead(space.into_boxed_slice());
-    let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
-    cx.put_fid(newfid, new, None)?;
-    Ok(Reply::Xattrwalk { size })
+    Ok(space)
+}
+
+/// Tgetxattr of the dialect.
+pub(super) fn get(cx: &Context<'_>, name: &[u8], count: u32) -> Ending {
+    match value_of(cx, name) {
+        Ok(value) if count == 0 => {
+            cx.answer_own(Ok(OwnReply::Getxattr { length: value.len() as u32, data: &[] }))
+        }
+        Ok(value) if value.len() > count as usize => cx.answer_own(Err(Errno::RANGE.into())),
+        Ok(value) => {
+            let length = value.len() as u32;
+            cx.answer_own(Ok(OwnReply::Getxattr { length, data: &value }))
+        }
+        Err(error) => cx.answer_own(Err(error)),
+    }
+}
+
+/// Tsetxattr of the dialect.
+pub(super) fn set<'r>(
+    cx: &Context<'_>,
+    name: &[u8],
+    flags: u32,
+    value: &[u8],
+) -> io::Result<OwnReply<'r>> {
+    cx.writable()?;
+    check_name(name)?;
+    if name.is_empty() || flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    cx.as_user()?;
+    let flags = XattrFlags::from_bits_retain(flags);
+    rustix::fs::setxattr(cx.fid().node.proc_path().as_c_str(), name, value, flags)?;
+    Ok(OwnReply::Setxattr)
+}
+
+/// Tremovexattr of the dialect.
+pub(super) fn remove<'r>(cx: &Context<'_>, name: &[u8]) -> io::Result<OwnReply<'r>> {
+    cx.writable()?;
+    check_name(name)?;
+    cx.as_user()?;
+    rustix::fs::removexattr(cx.fid().node.proc_path().as_c_str(), name)?;
+    Ok(OwnReply::Removexattr)
 }
 
 /// Turns the fid into one to which the value is written, and set when it is clunked.

@@ -104,7 +104,7 @@ impl Recorder {
 
     fn draft(&self, running: &Running, now: Time) -> Option<Draft> {
         let asked = &running.asked;
-        let subject = self.subject(Who::User(&running.operation.fid.user), now)?;
+        let subject = self.subject(Who::User(running.operation.user()), now)?;
         let request = TraceRequest {
             class: running.class.map(|class| class.to_bits()),
             lane: asked.lane,
@@ -120,7 +120,7 @@ impl Recorder {
     /// Asks for the name of a class that is met for the first time.
     fn meet_class(&self, filling: &mut Filling, running: &Running) {
         let Some(class) = running.class else { return };
-        let target = &running.operation.fid.user.export.target;
+        let target = &running.operation.user().export.target;
         if filling.is_new_class(target.index, class.to_bits()) {
             self.shared.want_class(target, class.to_bits());
         }

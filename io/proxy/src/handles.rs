@@ -1,0 +1,220 @@
+//! Names of files that need no walk and outlive the proxy: the dialect's handles.
+//!
+//! ```text
+//!   handle = mac[16] sort[1] body       mac = BLAKE3 keyed for this export, of sort and body
+//!     sort 1: type[4] and the backend's own handle (name_to_handle_at)
+//!     sort 2: qid path[8] and the path below the export: a backend without handles, and file
+//!             systems mounted below the export
+//! ```
+//!
+//! Who has a handle was given it by a proxy with the same key: nobody can make one, and one
+//! of another export does not fit. It says which file is meant, not what may be done with it:
+//! that the kernel checks, as for a file that was walked to.
+//!
+//! Directories that were resolved stay open for a while, since most messages name one. Files
+//! do not: an open file that is removed keeps its space.
+
+use std::fs;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use lru::LruCache;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::credentials;
+use crate::export::{Export, Node};
+use crate::sys::{self, KernelHandle};
+
+/// What the proxies of a group share, so that each knows the others' handles.
+#[derive(Clone)]
+pub(crate) struct Key([u8; KEY_LEN]);
+
+/// The handles of one export.
+pub(crate) struct Handles {
+    /// The group's key, bound to the export's name.
+    key: [u8; KEY_LEN],
+    /// A descriptor of the file system that handles are opened on; `None` where it has none.
+    mount: Option<OwnedFd>,
+    directories: Mutex<LruCache<Box<[u8]>, Arc<Node>>>,
+}
+
+const KEY_LEN: usize = 32;
+const MAC_LEN: usize = 16;
+const BY_KERNEL: u8 = 1;
+const BY_PATH: u8 = 2;
+/// Directories of one export that stay open: each is a descriptor.
+const DIRECTORIES_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("more than none");
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const BENEATH: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS);
+
+impl Key {
+    /// Reads the key file, or makes it.
+    ///
+    /// # Errors
+    /// If it can be neither, or does not have 32 bytes.
+    pub(crate) fn load(path: &Path) -> io::Result<Key> {
+        match fs::read(path) {
+            Ok(bytes) => Key::from_bytes(&bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Key::make(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A key that nobody else will know: its handles end with the proxy.
+    pub(crate) fn random() -> io::Result<Key> {
+        let mut key = [0; KEY_LEN];
+        let got = rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
+        if got == KEY_LEN { Ok(Key(key)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    fn from_bytes(bytes: &[u8]) -> io::Result<Key> {
+        let key = bytes.try_into().map_err(|_| {
+            let what = format!("{} bytes; a key has {KEY_LEN}", bytes.len());
+            io::Error::new(io::ErrorKind::InvalidData, what)
+        })?;
+        Ok(Key(key))
+    }
+
+    /// Another proxy may be doing the same: whose file is there first has it.
+    fn make(path: &Path) -> io::Result<Key> {
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir)?;
+        }
+        let key = Key::random()?;
+        let own = path.with_extension(format!("new-{}", std::process::id()));
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
+        let written = file.write_all(&key.0).and_then(|()| file.sync_all());
+        let linked = written.and_then(|()| fs::hard_link(&own, path));
+        fs::remove_file(&own)?;
+        match linked {
+            Ok(()) => Ok(key),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Key::from_bytes(&fs::read(path)?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Handles {
+    /// Handles of the export `name`, whose root directory is open as `root`.
+    pub(crate) fn new(key: &Key, name: &str, root: OwnedFd) -> Handles {
+        let key = *blake3::keyed_hash(&key.0, name.as_bytes()).as_bytes();
+        let known = sys::name_to_handle(root.as_fd())
+            .and_then(|handle| sys::open_by_handle(root.as_fd(), &handle, LOOK));
+        let mount = known.is_ok().then_some(root);
+        Handles { key, mount, directories: Mutex::new(LruCache::new(DIRECTORIES_MAX)) }
+    }
+
+    /// The handle of a file.
+    ///
+    /// # Errors
+    /// What the backend says; `ENAMETOOLONG` for a path that no handle has room for.
+    pub(crate) fn of(&self, node: &Node, export: &Export) -> io::Result<Vec<u8>> {
+        let mut handle = vec![0; MAC_LEN];
+        if self.mount.is_some() && node.dev == export.root.dev {
+            let KernelHandle { kind, bytes } = sys::name_to_handle(node.fd.as_fd())?;
+            handle.push(BY_KERNEL);
+            handle.extend_from_slice(&kind.to_le_bytes());
+            handle.extend_from_slice(&bytes);
+        } else {
+            handle.push(BY_PATH);
+            handle.extend_from_slice(&node.qid.path.to_le_bytes());
+            handle.extend_from_slice(&node.path_below(export)?);
+        }
+        if handle.len() > ninep::dialect::HANDLE_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let mac = self.mac(&handle[MAC_LEN..]);
+        handle[..MAC_LEN].copy_from_slice(&mac);
+        Ok(handle)
+    }
+
+    /// The file that a handle means. May wait for the backend, and leaves the calling thread
+    /// acting as anybody.
+    ///
+    /// # Errors
+    /// `ESTALE` for what is no handle of this export, or whose file is gone.
+    pub(crate) fn resolve(&self, handle: &[u8], export: &Export) -> io::Result<Arc<Node>> {
+        if let Some(node) = self.known(handle) {
+            return Ok(node);
+        }
+        let (mac, rest) = handle.split_at_checked(MAC_LEN).ok_or(Errno::STALE)?;
+        if !same(mac, &self.mac(rest)) {
+            return Err(Errno::STALE.into());
+        }
+        credentials::become_root();
+        let node = Arc::new(self.open(rest, export).map_err(|error| {
+            // What a handle cannot say any more, and what is no directory any more on its path.
+            match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => Errno::STALE.into(),
+                _ => error,
+            }
+        })?);
+        if node.kind == FileType::Directory {
+            let mut directories = self.directories.lock().expect("not poisoned");
+            directories.put(handle.into(), node.clone());
+        }
+        Ok(node)
+    }
+
+    /// A directory that was resolved lately. Waits for nothing.
+    pub(crate) fn known(&self, handle: &[u8]) -> Option<Arc<Node>> {
+        self.directories.lock().expect("not poisoned").get(handle).cloned()
+    }
+
+    fn open(&self, rest: &[u8], export: &Export) -> io::Result<Node> {
+        let (sort, body) = rest.split_first().ok_or(Errno::STALE)?;
+        if *sort == BY_KERNEL {
+            let (kind, bytes) = body.split_first_chunk().ok_or(Errno::STALE)?;
+            let handle = KernelHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() };
+            let mount = self.mount.as_ref().ok_or(Errno::STALE)?;
+            let fd = sys::open_by_handle(mount.as_fd(), &handle, LOOK)?;
+            return Node::new(fd, Some(export.root.dev));
+        }
+        let (path, below) = body.split_first_chunk().ok_or(Errno::STALE)?;
+        let below = below.strip_prefix(b"/").ok_or(Errno::STALE)?;
+        let below = if below.is_empty() { b"." } else { below };
+        let fd = rustix::fs::openat2(&export.root.fd, below, LOOK, Mode::empty(), BENEATH)?;
+        let node = Node::new(fd, Some(export.root.dev))?;
+        // Another file may have taken the name.
+        if node.qid.path == u64::from_le_bytes(*path) { Ok(node) } else { Err(Errno::STALE.into()) }
+    }
+
+    fn mac(&self, rest: &[u8]) -> [u8; MAC_LEN] {
+        let hash = blake3::keyed_hash(&self.key, rest);
+        *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
+    }
+}
+
+/// Takes as long whatever the bytes are, so that nobody finds a code by measuring.
+fn same(one: &[u8], other: &[u8; MAC_LEN]) -> bool {
+    one.iter().zip(other).fold(0, |found, (a, b)| found | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_made_once_and_is_nobody_elses_to_read() {
+        let dir = std::env::temp_dir().join(format!("sluice-key-{}", std::process::id()));
+        let path = dir.join("deep").join("handle.key");
+        let key = Key::load(&path).unwrap();
+        assert_eq!(Key::load(&path).unwrap().0, key.0);
+        assert_ne!(Key::random().unwrap().0, key.0);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        fs::write(&path, b"short").unwrap();
+        assert_eq!(Key::load(&path).err().unwrap().to_string(), "5 bytes; a key has 32");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

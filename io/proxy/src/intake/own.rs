@@ -1,0 +1,201 @@
+//! Messages of the dialect become requests: as in 9P2000.L, but who asks and about which
+//! file is in the header, and what has a slot is executed once.
+
+use std::sync::Arc;
+
+use model::Bytes;
+use ninep::Request;
+use ninep::dialect::{self, AnyRequest, NOSLOT, OwnReply, OwnRequest, RequestHeader, handle_index};
+use rustix::io::Errno;
+
+use super::{Arrivals, Violation, expected_bytes};
+use crate::asked::About;
+use crate::buffers::Frame;
+use crate::connection::{Connection, ReplyTo, Session};
+use crate::gate::{File, Operation};
+use crate::input::Incoming;
+use crate::mounts::{self, Binding, Once};
+use crate::outbox::Outbox;
+use crate::record::Who;
+use crate::server::Server;
+
+impl Server {
+    /// Takes in one message of a connection that speaks the dialect.
+    pub(super) fn take_in_dialect(
+        &self,
+        connection: &Arc<Connection>,
+        session: &mut Session,
+        incoming: Incoming<'_>,
+        arrivals: &mut Arrivals,
+        outbox: &mut Outbox,
+    ) -> Result<(), Violation> {
+        let bytes = incoming.bytes();
+        let (tag, header, request) = match dialect::decode_request(bytes) {
+            Ok(decoded) => decoded,
+            Err(error) => return self.misread(connection, session, (bytes, error), outbox),
+        };
+        let to = session.reply_to(connection, tag);
+        let kind = ninep::frame_kind(bytes).unwrap_or(0);
+        if let AnyRequest::Own(OwnRequest::Session { .. }) = request {
+            self.admit(session, tag, None, bytes.len())?;
+            arrivals.attaches.push((to, incoming.into_frame()));
+            return Ok(());
+        }
+        let Some(binding) = to.form.binding().cloned() else {
+            return Err(Violation::NoSession(kind));
+        };
+        let Some(about) = About::of_any(&request) else {
+            if header.slot != NOSLOT {
+                return self.answer(session, &to, Err(Errno::INVAL), outbox);
+            }
+            return match request {
+                AnyRequest::Plain(Request::Flush { oldtag }) => {
+                    self.take_flush((connection, session), (tag, oldtag), arrivals, outbox)
+                }
+                AnyRequest::Own(OwnRequest::Identity { .. }) => {
+                    self.admit(session, tag, None, bytes.len())?;
+                    arrivals.attaches.push((to, incoming.into_frame()));
+                    Ok(())
+                }
+                AnyRequest::Own(OwnRequest::Retire { identity }) => {
+                    binding.session.retire(identity);
+                    self.answer(session, &to, Ok(OwnReply::Retire), outbox)
+                }
+                AnyRequest::Own(OwnRequest::Ping) => {
+                    self.answer(session, &to, Ok(OwnReply::Ping), outbox)
+                }
+                AnyRequest::Own(OwnRequest::Wait) => {
+                    self.admit(session, tag, None, 0)?;
+                    session.waits.push(tag);
+                    Ok(())
+                }
+                // Who asks is said by Tidentity, and Tversion has its own way.
+                _ => self.answer(session, &to, Err(Errno::INVAL), outbox),
+            };
+        };
+        let once = match self.begin_once(&binding, &header, kind, &request) {
+            Ok(Begun::Call(once)) => once,
+            Ok(Begun::Again(reply)) => {
+                self.admit(session, tag, None, 0)?;
+                mounts::repeat(&reply, tag, &mut outbox.batch(&to).bytes);
+                return Ok(());
+            }
+            Err(errno) => return self.answer(session, &to, Err(errno), outbox),
+        };
+        let expected = match request {
+            AnyRequest::Plain(request) => expected_bytes(&request),
+            AnyRequest::Own(
+                OwnRequest::List { count, .. } | OwnRequest::Getxattr { count, .. },
+            ) => count as usize,
+            AnyRequest::Own(_) => 0,
+        };
+        let file = match file_of(session, &binding, &header, &about) {
+            Ok(_) if !session.has_room(expected) => Err(Errno::INVAL),
+            file => file,
+        };
+        let file = match file {
+            Ok(file) => file,
+            Err(errno) => {
+                let what =
+                    (about.kind, about.amount.bytes.min(Bytes::new(bytes.len() as u64)), None);
+                let start = outbox.batch_len(&to);
+                self.refuse(session, (Who::Peer(connection), what), &to, errno, outbox)?;
+                if let Some(once) = once {
+                    binding.end(once, outbox.written_since(&to, start));
+                }
+                return Ok(());
+            }
+        };
+        let asked = about.ask(&file, self.recorder().is_some());
+        self.admit(session, tag, None, bytes.len() + expected)?;
+        let operation = Operation { to, file, frame: Frame::EMPTY, once };
+        let operation = Operation { frame: incoming.into_frame(), ..operation };
+        arrivals.scheduled.push((operation, asked));
+        Ok(())
+    }
+
+    /// Takes in a call that has a slot.
+    fn begin_once(
+        &self,
+        binding: &Binding,
+        header: &RequestHeader<'_>,
+        kind: u8,
+        request: &AnyRequest<'_>,
+    ) -> Result<Begun, Errno> {
+        let RequestHeader { slot, sequence, .. } = *header;
+        if slot == NOSLOT {
+            return Ok(Begun::Call(None));
+        }
+        // Reads are not remembered, and a lock's reply may come long after others.
+        if let AnyRequest::Plain(Request::Read { .. } | Request::Lock { .. }) = request {
+            return Err(Errno::INVAL);
+        }
+        let once = Once { slot, sequence };
+        match binding.begin(once, kind) {
+            Ok(None) => Ok(Begun::Call(Some(once))),
+            Ok(Some(reply)) => Ok(Begun::Again(reply)),
+            Err(error) => {
+                tracing::debug!("{error}");
+                Err(Errno::INVAL)
+            }
+        }
+    }
+
+    /// Answers at once, outside of any dispatcher.
+    fn answer(
+        &self,
+        session: &mut Session,
+        to: &ReplyTo,
+        result: Result<OwnReply<'_>, Errno>,
+        outbox: &mut Outbox,
+    ) -> Result<(), Violation> {
+        self.admit(session, to.tag, None, 0)?;
+        let batch = outbox.batch(to);
+        match result {
+            Ok(reply) => batch.reply(to.tag, reply),
+            Err(errno) => batch.error(to.tag, &errno.into()),
+        }
+        Ok(())
+    }
+
+    /// The proxy ends: who waits for news is told that there are none.
+    pub(crate) fn end_waits(&self) {
+        for connection in self.connections() {
+            let mut session = connection.session.lock().expect("not poisoned");
+            let waits = std::mem::take(&mut session.waits);
+            let to = waits.into_iter().map(|tag| session.reply_to(&connection, tag));
+            let to: Vec<_> = to.collect();
+            drop(session);
+            let mut outbox = Outbox::default();
+            for to in to {
+                outbox.batch(&to).reply(to.tag, OwnReply::Wait { data: &[] });
+            }
+            while let Some(mut batch) = outbox.take() {
+                connection.send(&mut batch, &self.poll, self.bounds());
+            }
+        }
+    }
+}
+
+/// What became of a call.
+enum Begun {
+    /// It is to be executed.
+    Call(Option<Once>),
+    /// It was, with this reply.
+    Again(Vec<u8>),
+}
+
+/// The file that a message is about: a fid of the session, or a handle of its header on
+/// behalf of the header's identity.
+fn file_of(
+    session: &Session,
+    binding: &Binding,
+    header: &RequestHeader<'_>,
+    about: &About,
+) -> Result<File, Errno> {
+    if handle_index(about.fid).is_none() {
+        return session.fid(about.fid).map(File::Fid).ok_or(Errno::BADF);
+    }
+    header.handles.get(about.fid).ok_or(Errno::BADF)?;
+    binding.session.user(header.identity).map(File::Handle).ok_or(Errno::INVAL)
+}

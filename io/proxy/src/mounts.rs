@@ -1,0 +1,419 @@
+//! Sessions of the dialect: what a mount has here, whatever becomes of its connections.
+//!
+//! ```text
+//!   connection ─ Form::Bound ─► Binding ─► MountSession: identities, fids, commits
+//!        │ gone, or replaced       │                       channels: remembered replies
+//!        ▼                         ▼
+//!   queued: taken back     the last reply on its way to it is dropped with all that was
+//!   executing: ends ─────► executing; only then the channel's next connection is bound
+//! ```
+//!
+//! Every request of a bound connection holds its [`Binding`]. So the binding ends when
+//! nothing of that connection is queued, executing or to be answered any more, and Rsession to
+//! the connection that replaces it cannot come earlier: no call of the old connection is
+//! executed after one of the new (docs/decisions/0006).
+//!
+//! Lock order: the table of sessions, then a session's channels; a connection's session
+//! before a session's channels; a binding is never dropped while channels are locked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use model::Nid;
+use ninep::Tag;
+use ninep::dialect::{Begin, Commits, ReplyHeader, SlotError, Slots};
+use rustc_hash::FxHashMap;
+use rustix::io::Errno;
+
+use crate::connection::{Connection, Peer, ReplyTo};
+use crate::export::{Export, Node};
+use crate::fids::{Fid, Fids, User};
+use crate::server::Server;
+
+/// What a connection speaks, by its last Tversion.
+#[derive(Clone)]
+pub(crate) enum Form {
+    /// 9P2000.L.
+    Plain,
+    /// The dialect; no session yet.
+    Unbound,
+    /// The dialect, as one channel of a session.
+    Bound(Arc<Binding>),
+}
+
+/// One connection's part in a session; see the file's essay.
+pub(crate) struct Binding {
+    pub(crate) session: Arc<MountSession>,
+    channel: u16,
+    server: Weak<Server>,
+}
+
+/// What a mount has here.
+pub(crate) struct MountSession {
+    pub(crate) export: Arc<Export>,
+    /// Only the same user, or the same address, may take it up again.
+    owner: (Option<u32>, Nid),
+    pub(crate) fids: Fids,
+    users: RwLock<FxHashMap<u32, Arc<User>>>,
+    channels: Mutex<BTreeMap<u16, Channel>>,
+    commits: Mutex<Commits>,
+    committed: AtomicU64,
+    verifier: Arc<AtomicU64>,
+    /// When its last connection ended.
+    left: Mutex<Instant>,
+}
+
+struct Channel {
+    slots: Slots,
+    /// How many slots there are.
+    granted: u16,
+    /// Who has it, or is next in line for it.
+    connection: Option<Weak<Connection>>,
+    /// Whose turn it is when what the one before began has ended.
+    next: Option<Pending>,
+}
+
+/// A Tsession that waits until what its predecessor began has ended.
+pub(crate) struct Pending {
+    pub(crate) to: ReplyTo,
+    session: Arc<MountSession>,
+    channel: u16,
+    resumed: bool,
+}
+
+/// What Rsession says.
+pub(crate) struct Bound {
+    pub(crate) slots: u16,
+    pub(crate) resumed: bool,
+    pub(crate) keep: u32,
+    pub(crate) root: Vec<u8>,
+}
+
+/// All sessions.
+pub(crate) struct Mounts {
+    sessions: Mutex<FxHashMap<u128, Arc<MountSession>>>,
+    /// Channels that have become free for their next connection.
+    ready: Mutex<VecDeque<Pending>>,
+    /// Changes when writes that were answered may be lost.
+    verifier: Arc<AtomicU64>,
+}
+
+/// What Tsession asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) id: u128,
+    pub(crate) channel: u16,
+    pub(crate) slots: u16,
+}
+
+/// A call that has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Once {
+    pub(crate) slot: u16,
+    pub(crate) sequence: u32,
+}
+
+/// The most slots of a channel: each remembers a reply.
+const SLOTS_MAX: u16 = 64;
+/// The most channels of a session.
+const CHANNELS_MAX: usize = 256;
+/// The most identities of a session.
+const IDENTITIES_MAX: usize = 65_536;
+
+impl Form {
+    /// What each reply begins with; `None` in 9P2000.L.
+    pub(crate) fn header(&self) -> Option<ReplyHeader> {
+        match self {
+            Form::Plain => None,
+            Form::Unbound => Some(ReplyHeader::default()),
+            Form::Bound(binding) => Some(binding.session.header()),
+        }
+    }
+
+    pub(crate) fn binding(&self) -> Option<&Arc<Binding>> {
+        match self {
+            Form::Bound(binding) => Some(binding),
+            Form::Plain | Form::Unbound => None,
+        }
+    }
+}
+
+impl Binding {
+    /// Takes in a call in a slot. `Some`: it was executed, and this was its reply.
+    pub(crate) fn begin(&self, once: Once, kind: u8) -> Result<Option<Vec<u8>>, SlotError> {
+        self.with_slots(|slots| match slots.begin(once.slot, once.sequence, kind)? {
+            Begin::Execute => Ok(None),
+            Begin::Repeat(reply) => Ok(Some(reply.to_vec())),
+            // On one connection a call is made once.
+            Begin::Executing => Err(SlotError::Overlapping { slot: once.slot, got: once.sequence }),
+        })
+    }
+
+    /// It was executed, with this reply.
+    pub(crate) fn end(&self, once: Once, reply: &[u8]) {
+        self.with_slots(|slots| slots.end(once.slot, once.sequence, reply));
+    }
+
+    /// It was taken back before it was executed.
+    pub(crate) fn abandon(&self, once: Once) {
+        self.with_slots(|slots| slots.abandon(once.slot, once.sequence));
+    }
+
+    fn with_slots<R>(&self, f: impl FnOnce(&mut Slots) -> R) -> R {
+        let mut channels = self.session.channels.lock().expect("not poisoned");
+        f(&mut channels.get_mut(&self.channel).expect("a bound channel is there").slots)
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        *self.session.left.lock().expect("not poisoned") = Instant::now();
+        let next = self.session.release(self.channel);
+        if let (Some(next), Some(server)) = (next, self.server.upgrade()) {
+            server.mounts.ready(next, &server);
+        }
+    }
+}
+
+impl MountSession {
+    fn new(export: Arc<Export>, peer: &Peer, verifier: Arc<AtomicU64>) -> MountSession {
+        MountSession {
+            export,
+            owner: owner(peer),
+            fids: Fids::default(),
+            users: RwLock::default(),
+            channels: Mutex::default(),
+            commits: Mutex::default(),
+            committed: AtomicU64::new(0),
+            verifier,
+            left: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn header(&self) -> ReplyHeader {
+        ReplyHeader {
+            verifier: self.verifier.load(Ordering::Relaxed),
+            committed: self.committed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Who an identity number is.
+    pub(crate) fn user(&self, identity: u32) -> Option<Arc<User>> {
+        self.users.read().expect("not poisoned").get(&identity).cloned()
+    }
+
+    /// Gives an identity its number; the one before is forgotten.
+    pub(crate) fn set_user(&self, identity: u32, user: Arc<User>) -> io::Result<()> {
+        let mut users = self.users.write().expect("not poisoned");
+        if users.len() >= IDENTITIES_MAX && !users.contains_key(&identity) {
+            return Err(Errno::MFILE.into());
+        }
+        let before = users.insert(identity, user);
+        drop(users);
+        // Forgetting it asks the dispatcher, which is not to wait for this lock.
+        drop(before);
+        Ok(())
+    }
+
+    pub(crate) fn retire(&self, identity: u32) {
+        let before = self.users.write().expect("not poisoned").remove(&identity);
+        drop(before);
+    }
+
+    /// A write to a file was executed: its number.
+    pub(crate) fn written(&self, node: &Node) -> u64 {
+        let mut commits = self.commits.lock().expect("not poisoned");
+        let number = commits.written(node.qid.path);
+        self.committed.store(commits.committed(), Ordering::Relaxed);
+        number
+    }
+
+    /// To be asked before a file is made durable, for [`MountSession::durable`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.commits.lock().expect("not poisoned").mark()
+    }
+
+    /// What was written to a file up to `mark` is durable.
+    pub(crate) fn durable(&self, node: &Node, mark: u64) {
+        let mut commits = self.commits.lock().expect("not poisoned");
+        commits.durable(node.qid.path, mark);
+        self.committed.store(commits.committed(), Ordering::Relaxed);
+    }
+
+    /// A file could not be made durable: what was answered may be lost.
+    pub(crate) fn lost_writes(&self) {
+        self.verifier.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A channel's connection has nothing under way any more: who has it next.
+    fn release(&self, channel: u16) -> Option<Pending> {
+        let mut channels = self.channels.lock().expect("not poisoned");
+        let channel = channels.get_mut(&channel)?;
+        let next = channel.next.take();
+        channel.connection = next.as_ref().map(|next| Arc::downgrade(&next.to.connection));
+        next
+    }
+
+    fn is_bound(&self) -> bool {
+        let channels = self.channels.lock().expect("not poisoned");
+        channels.values().any(|channel| channel.connection.is_some())
+    }
+}
+
+impl Mounts {
+    pub(crate) fn new() -> io::Result<Mounts> {
+        let mut verifier = [0; 8];
+        rustix::rand::getrandom(&mut verifier, rustix::rand::GetRandomFlags::empty())?;
+        Ok(Mounts {
+            sessions: Mutex::default(),
+            ready: Mutex::default(),
+            verifier: Arc::new(AtomicU64::new(u64::from_le_bytes(verifier))),
+        })
+    }
+
+    /// All sessions there are.
+    pub(crate) fn all(&self) -> Vec<Arc<MountSession>> {
+        self.sessions.lock().expect("not poisoned").values().cloned().collect()
+    }
+
+    fn ready(&self, next: Pending, server: &Server) {
+        self.ready.lock().expect("not poisoned").push_back(next);
+        server.poke();
+    }
+
+    /// A channel that its next connection can have.
+    pub(crate) fn next_ready(&self) -> Option<Pending> {
+        self.ready.lock().expect("not poisoned").pop_front()
+    }
+
+    /// Forgets sessions whose connections ended longer ago than `keep`; returns what they had
+    /// open.
+    pub(crate) fn expire(&self, keep: Duration) -> Vec<Arc<Fid>> {
+        let mut fids = Vec::new();
+        let mut sessions = self.sessions.lock().expect("not poisoned");
+        sessions.retain(|_, session| {
+            let old = session.left.lock().expect("not poisoned").elapsed() > keep;
+            let over = old && !session.is_bound();
+            if over {
+                let all = std::mem::take(&mut *session.fids.lock().expect("not poisoned"));
+                fids.extend(all.into_values());
+            }
+            !over
+        });
+        fids
+    }
+
+    /// Finds or begins a session and puts `to` next in line for one of its channels. Returns
+    /// who is to be bound now, and the connection that is to be closed first.
+    fn enter(
+        &self,
+        export: Arc<Export>,
+        to: &ReplyTo,
+        terms: Terms,
+        most: usize,
+    ) -> io::Result<(Option<Pending>, Option<Arc<Connection>>)> {
+        let mut sessions = self.sessions.lock().expect("not poisoned");
+        let found = sessions.get(&terms.id).cloned();
+        let resumed = found.is_some();
+        let session = match found {
+            Some(session) if session.owner != owner(&to.connection.peer) => {
+                return Err(Errno::PERM.into());
+            }
+            Some(session) if session.export.name != export.name => return Err(Errno::INVAL.into()),
+            Some(session) => session,
+            None if sessions.len() >= most => return Err(Errno::MFILE.into()),
+            None => {
+                let peer = &to.connection.peer;
+                let session = MountSession::new(export, peer, self.verifier.clone());
+                let session = Arc::new(session);
+                sessions.insert(terms.id, session.clone());
+                session
+            }
+        };
+        let mut channels = session.channels.lock().expect("not poisoned");
+        if channels.len() >= CHANNELS_MAX && !channels.contains_key(&terms.channel) {
+            return Err(Errno::MFILE.into());
+        }
+        let granted = terms.slots.min(SLOTS_MAX);
+        let fresh =
+            || Channel { slots: Slots::new(granted), granted, connection: None, next: None };
+        let channel = channels.entry(terms.channel).or_insert_with(fresh);
+        let next =
+            Pending { to: to.clone(), session: session.clone(), channel: terms.channel, resumed };
+        let Some(before) = channel.connection.replace(Arc::downgrade(&to.connection)) else {
+            return Ok((Some(next), None));
+        };
+        // Whoever was in line is gone, or it would not have come again.
+        let given_up = channel.next.replace(next);
+        drop(channels);
+        drop(given_up);
+        Ok((None, before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.connection))))
+    }
+}
+
+impl Server {
+    /// Tsession: `None` while what an older connection of the channel began has not ended.
+    pub(crate) fn open_session(
+        self: &Arc<Server>,
+        to: &ReplyTo,
+        aname: &[u8],
+        terms: Terms,
+        outbox: &Mutex<crate::outbox::Outbox>,
+    ) -> io::Result<Option<Pending>> {
+        let name = std::str::from_utf8(aname).map_err(|_| Errno::INVAL)?;
+        let export = self.export(name).ok_or(Errno::NOENT)?;
+        if to.form.binding().is_some() {
+            return Err(Errno::BUSY.into());
+        }
+        let most = self.settings().connections_max as usize;
+        let (pending, before) = self.mounts.enter(export, to, terms, most)?;
+        if let Some(before) = before {
+            let leaving = self.close(&before, &"another connection has its channel");
+            self.leave(leaving, outbox);
+        }
+        Ok(pending)
+    }
+
+    /// Ties a connection to its channel. `None`: it is gone, and the next one has its turn.
+    pub(crate) fn bind(self: &Arc<Server>, pending: &Pending) -> io::Result<Option<Bound>> {
+        let bound = self.try_bind(pending);
+        if !matches!(bound, Ok(Some(_)))
+            && let Some(next) = pending.session.release(pending.channel)
+        {
+            self.mounts.ready(next, self);
+        }
+        bound
+    }
+
+    fn try_bind(self: &Arc<Server>, pending: &Pending) -> io::Result<Option<Bound>> {
+        let (to, session) = (&pending.to, pending.session.clone());
+        let root = session.export.handles.of(&session.export.root, &session.export)?;
+        let granted = {
+            let channels = session.channels.lock().expect("not poisoned");
+            channels.get(&pending.channel).map_or(0, |channel| channel.granted)
+        };
+        let (channel, server) = (pending.channel, Arc::downgrade(self));
+        let mut own = to.connection.session.lock().expect("not poisoned");
+        if to.connection.closed.load(Ordering::Acquire) || own.epoch != to.epoch {
+            return Ok(None);
+        }
+        own.fids = session.fids.clone();
+        own.attached = true;
+        own.form = Form::Bound(Arc::new(Binding { session, channel, server }));
+        drop(own);
+        let keep = self.settings().session_keep.to_duration().as_secs() as u32;
+        Ok(Some(Bound { slots: granted, resumed: pending.resumed, keep, root }))
+    }
+}
+
+fn owner(peer: &Peer) -> (Option<u32>, Nid) {
+    (peer.uid, peer.nid.clone())
+}
+
+/// Appends a remembered reply as the answer to `tag`.
+pub(crate) fn repeat(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
+    Slots::again(reply, tag, out);
+}
