@@ -33,7 +33,8 @@ pub(crate) struct Fid {
     pub(crate) misses: Misses,
 }
 
-/// How often in a row the page cache did not have what was read through a fid.
+/// Whether the page cache lately had what was read through a fid: misses weigh more than
+/// hits, since a fast device may have fetched what looks like a hit.
 #[derive(Default)]
 pub(crate) struct Misses(AtomicU32);
 
@@ -122,20 +123,26 @@ impl Fid {
 }
 
 impl Misses {
-    /// From here on reads wait for the device from the start: trying the page cache for them
-    /// would have the kernel fetch them, whosever turn it is.
-    const MANY: u32 = 3;
+    const MISS: u32 = 8;
+    /// Three misses in a row.
+    const MANY: u32 = 3 * Misses::MISS;
+    const MOST: u32 = 4 * Misses::MISS;
 
     pub(crate) fn count(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store((now + Misses::MISS).min(Misses::MOST), Ordering::Relaxed);
     }
 
-    pub(crate) fn forget(&self) {
-        if self.0.load(Ordering::Relaxed) != 0 {
-            self.0.store(0, Ordering::Relaxed);
+    /// A read hit.
+    pub(crate) fn make_up(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now != 0 {
+            self.0.store(now - 1, Ordering::Relaxed);
         }
     }
 
+    /// From here on reads wait for the device from the start: trying the page cache for them
+    /// would have the kernel fetch them, whosever turn it is.
     pub(crate) fn are_many(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= Misses::MANY
     }

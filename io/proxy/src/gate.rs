@@ -436,3 +436,6 @@ impl Target {
         cell.store(new, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

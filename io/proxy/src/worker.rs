@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Kind, Nanos, Time};
+use model::{Amount, Kind, Lane, Nanos, Time};
 use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
 use ninep::{Qid, Reply};
 use rustix::event::epoll;
@@ -282,7 +282,9 @@ impl Worker {
                     // It may take long: what ended before it must not wait for it.
                     target.finish(&mut finished);
                     running.begin(self.server.clock.now());
-                } else if running.quick && self.server.recorder().is_some() {
+                } else if running.quick
+                    && (running.asked.lane == Lane::Device || self.server.recorder().is_some())
+                {
                     running.begin(self.server.clock.now());
                 }
                 let (ended, flush) = self.execute(target, running);
