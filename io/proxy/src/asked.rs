@@ -222,7 +222,7 @@ mod tests {
 
     /// A request of the dialect about a file.
     fn is_own_request(number: u8) -> bool {
-        (206..=230).contains(&number) && number % 2 == 0
+        (206..=230).contains(&number) && number.is_multiple_of(2)
     }
 
     #[test]

@@ -144,7 +144,12 @@ impl Handles {
     /// `ESTALE` for what is no handle of this export, or whose file is gone.
     pub(crate) fn resolve(&self, handle: &[u8], export: &Export) -> io::Result<Arc<Node>> {
         if let Some(node) = self.known(handle) {
-            return Ok(node);
+            // One that was removed since is not what the handle means any more.
+            if rustix::fs::fstat(&node.fd)?.st_nlink > 0 {
+                return Ok(node);
+            }
+            self.directories.lock().expect("not poisoned").pop(handle);
+            return Err(Errno::STALE.into());
         }
         let (mac, rest) = handle.split_at_checked(MAC_LEN).ok_or(Errno::STALE)?;
         if !same(mac, &self.mac(rest)) {
@@ -165,8 +170,8 @@ impl Handles {
         Ok(node)
     }
 
-    /// A directory that was resolved lately. Waits for nothing.
-    pub(crate) fn known(&self, handle: &[u8]) -> Option<Arc<Node>> {
+    /// A directory that was resolved lately.
+    fn known(&self, handle: &[u8]) -> Option<Arc<Node>> {
         self.directories.lock().expect("not poisoned").get(handle).cloned()
     }
 

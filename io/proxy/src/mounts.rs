@@ -86,6 +86,8 @@ pub(crate) struct Pending {
 
 /// What Rsession says.
 pub(crate) struct Bound {
+    /// Where its answer goes: in the form of the session from here on.
+    pub(crate) to: ReplyTo,
     pub(crate) slots: u16,
     pub(crate) resumed: bool,
     pub(crate) keep: u32,
@@ -274,6 +276,10 @@ impl Mounts {
         })
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sessions.lock().expect("not poisoned").is_empty()
+    }
+
     /// All sessions there are.
     pub(crate) fn all(&self) -> Vec<Arc<MountSession>> {
         self.sessions.lock().expect("not poisoned").values().cloned().collect()
@@ -403,9 +409,10 @@ impl Server {
         own.fids = session.fids.clone();
         own.attached = true;
         own.form = Form::Bound(Arc::new(Binding { session, channel, server }));
+        let to = own.reply_to(&to.connection, to.tag);
         drop(own);
         let keep = self.settings().session_keep.to_duration().as_secs() as u32;
-        Ok(Some(Bound { slots: granted, resumed: pending.resumed, keep, root }))
+        Ok(Some(Bound { to, slots: granted, resumed: pending.resumed, keep, root }))
     }
 }
 

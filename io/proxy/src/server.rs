@@ -365,7 +365,7 @@ impl Server {
     pub(crate) fn before_poll(&self) -> Option<Timespec> {
         let now = self.clock.now();
         let mut until = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
-        if self.connections.read().expect("not poisoned").is_empty() {
+        if self.connections.read().expect("not poisoned").is_empty() && self.mounts.is_empty() {
             until = Time::MAX;
         }
         if self.locks.any_waiting() {

@@ -237,13 +237,14 @@ impl Worker {
 
     fn answer_greeting(&self, to: &ReplyTo, greeting: Greeting) {
         let mut outbox = self.outbox.lock().expect("not poisoned");
+        let to = if let Greeting::Bound(bound) = &greeting { &bound.to } else { to };
         let batch = outbox.batch(to);
         batch.tally.count(Kind::Attach, Amount::new(0, 1), 0);
-        match greeting {
-            Greeting::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid }),
-            Greeting::Bound(Bound { slots, resumed, keep, root }) => {
-                let resumed = resumed.into();
-                batch.reply(to.tag, OwnReply::Session { slots, resumed, keep, root: &root });
+        match &greeting {
+            Greeting::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid: *qid }),
+            Greeting::Bound(Bound { slots, resumed, keep, root, .. }) => {
+                let (slots, resumed, keep) = (*slots, (*resumed).into(), *keep);
+                batch.reply(to.tag, OwnReply::Session { slots, resumed, keep, root });
             }
             Greeting::Identified => {
                 let settings = self.server.settings();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use model::Bytes;
+use model::{Bytes, Kind};
 use ninep::Request;
 use ninep::dialect::{self, AnyRequest, NOSLOT, OwnReply, OwnRequest, RequestHeader, handle_index};
 use rustix::io::Errno;
@@ -73,7 +73,7 @@ impl Server {
                 _ => self.answer(session, &to, Err(Errno::INVAL), outbox),
             };
         };
-        let once = match self.begin_once(&binding, &header, kind, &request) {
+        let once = match begin_once(&binding, &header, kind, about.kind) {
             Ok(Begun::Call(once)) => once,
             Ok(Begun::Again(reply)) => {
                 self.admit(session, tag, None, 0)?;
@@ -84,9 +84,9 @@ impl Server {
         };
         let expected = match request {
             AnyRequest::Plain(request) => expected_bytes(&request),
-            AnyRequest::Own(
-                OwnRequest::List { count, .. } | OwnRequest::Getxattr { count, .. },
-            ) => count as usize,
+            AnyRequest::Own(OwnRequest::List { count, .. }) => count as usize,
+            // Its reply has a length besides.
+            AnyRequest::Own(OwnRequest::Getxattr { count, .. }) => count as usize + 4,
             AnyRequest::Own(_) => 0,
         };
         let file = match file_of(session, &binding, &header, &about) {
@@ -112,33 +112,6 @@ impl Server {
         let operation = Operation { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
         Ok(())
-    }
-
-    /// Takes in a call that has a slot.
-    fn begin_once(
-        &self,
-        binding: &Binding,
-        header: &RequestHeader<'_>,
-        kind: u8,
-        request: &AnyRequest<'_>,
-    ) -> Result<Begun, Errno> {
-        let RequestHeader { slot, sequence, .. } = *header;
-        if slot == NOSLOT {
-            return Ok(Begun::Call(None));
-        }
-        // Reads are not remembered, and a lock's reply may come long after others.
-        if let AnyRequest::Plain(Request::Read { .. } | Request::Lock { .. }) = request {
-            return Err(Errno::INVAL);
-        }
-        let once = Once { slot, sequence };
-        match binding.begin(once, kind) {
-            Ok(None) => Ok(Begun::Call(Some(once))),
-            Ok(Some(reply)) => Ok(Begun::Again(reply)),
-            Err(error) => {
-                tracing::debug!("{error}");
-                Err(Errno::INVAL)
-            }
-        }
     }
 
     /// Answers at once, outside of any dispatcher.
@@ -198,4 +171,31 @@ fn file_of(
     }
     header.handles.get(about.fid).ok_or(Errno::BADF)?;
     binding.session.user(header.identity).map(File::Handle).ok_or(Errno::INVAL)
+}
+
+/// Takes in a call that has a slot.
+fn begin_once(
+    binding: &Binding,
+    header: &RequestHeader<'_>,
+    message: u8,
+    kind: Kind,
+) -> Result<Begun, Errno> {
+    let RequestHeader { slot, sequence, .. } = *header;
+    if slot == NOSLOT {
+        return Ok(Begun::Call(None));
+    }
+    // What only asks may be asked again and is not remembered: it may be long. A lock's reply
+    // may come after its connection's end.
+    if let Kind::Read | Kind::Readdir | Kind::Getxattr | Kind::Readlink | Kind::Lock = kind {
+        return Err(Errno::INVAL);
+    }
+    let once = Once { slot, sequence };
+    match binding.begin(once, message) {
+        Ok(None) => Ok(Begun::Call(Some(once))),
+        Ok(Some(reply)) => Ok(Begun::Again(reply)),
+        Err(error) => {
+            tracing::debug!("{error}");
+            Err(Errno::INVAL)
+        }
+    }
 }

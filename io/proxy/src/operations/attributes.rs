@@ -30,8 +30,7 @@ pub(super) fn all_attributes(node: &Node, export: &Export) -> io::Result<Attribu
 /// Says of a file without ACL and extended attributes that it is one.
 fn with_plain(node: &Node, mut attributes: Attributes) -> Attributes {
     // The length alone; a file system that has none says so by an error.
-    let mut none: [u8; 0] = [];
-    let plain = match rustix::fs::listxattr(node.proc_path().as_c_str(), &mut none) {
+    let plain = match rustix::fs::listxattr_query(node.proc_path().as_c_str()) {
         Ok(length) => length == 0,
         Err(error) => error == Errno::OPNOTSUPP,
     };

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use model::Amount;
 use ninep::dialect::{self, AnyReply, AnyRequest, Handles, OwnReply, OwnRequest};
 use ninep::{Attributes, Reply, Request};
+use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
 use crate::asked::About;
@@ -117,8 +118,12 @@ impl<'a> Context<'a> {
         fids.get(&fid.0).cloned().ok_or_else(|| Errno::BADF.into())
     }
 
-    /// The session's fids, as long as it is the one that asked.
+    /// The session's fids, as long as it is the one that asked. A mount's is, whatever has
+    /// become of the connection.
     fn fids(&self) -> io::Result<Fids> {
+        if let Some(mount) = self.mount() {
+            return Ok(mount.fids.clone());
+        }
         let session = self.to().connection.session.lock().expect("not poisoned");
         if session.epoch == self.to().epoch {
             Ok(session.fids.clone())
@@ -134,23 +139,36 @@ impl<'a> Context<'a> {
         if same { Ok(other) } else { Err(Errno::XDEV.into()) }
     }
 
-    /// Puts a new fid into the session's table; `replaces` is what may be there.
-    fn put_fid(&self, at: ninep::Fid, fid: Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
-        let session = self.to().connection.session.lock().expect("not poisoned");
-        if session.epoch != self.to().epoch {
-            return Err(Errno::BADF.into());
-        }
-        let mut fids = session.fids.lock().expect("not poisoned");
-        let names_handle = dialect::handle_index(at).is_some() && session.is_dialect();
+    /// Whether a new fid could have this number; `replaces` is what may be there. Asked
+    /// before anything is done that cannot be taken back.
+    fn check_fid(&self, at: ninep::Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
+        self.check_in(&self.fids()?.lock().expect("not poisoned"), at, replaces)
+    }
+
+    fn check_in(
+        &self,
+        fids: &FxHashMap<u32, Arc<Fid>>,
+        at: ninep::Fid,
+        replaces: Option<&Arc<Fid>>,
+    ) -> io::Result<()> {
+        let names_handle =
+            dialect::handle_index(at).is_some() && !matches!(self.to().form, Form::Plain);
         match (fids.get(&at.0), replaces) {
             (None, None) if fids.len() >= self.server.settings().fids_max as usize => {
-                return Err(Errno::MFILE.into());
+                Err(Errno::MFILE.into())
             }
-            (None, None) if at == ninep::NOFID || names_handle => return Err(Errno::INVAL.into()),
-            (None, None) => {}
-            (Some(there), Some(old)) if Arc::ptr_eq(there, old) => {}
-            _ => return Err(Errno::BADF.into()),
+            (None, None) if at == ninep::NOFID || names_handle => Err(Errno::INVAL.into()),
+            (None, None) => Ok(()),
+            (Some(there), Some(old)) if Arc::ptr_eq(there, old) => Ok(()),
+            _ => Err(Errno::BADF.into()),
         }
+    }
+
+    /// Puts a new fid into the session's table, under the same conditions.
+    fn put_fid(&self, at: ninep::Fid, fid: Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
+        let fids = self.fids()?;
+        let mut fids = fids.lock().expect("not poisoned");
+        self.check_in(&fids, at, replaces)?;
         fids.insert(at.0, Arc::new(fid));
         Ok(())
     }

@@ -24,6 +24,7 @@ pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::
     if fid.is_open() {
         return Err(Errno::BADF.into());
     }
+    cx.check_fid(number, Some(fid))?;
     let flags = from_wire(flags)?;
     check_openable(&fid.node, flags)?;
     let dir = fid.node.kind == FileType::Directory;
@@ -63,6 +64,7 @@ fn open_named(
 ) -> io::Result<Arc<Node>> {
     let fid = cx.fid();
     let export = &fid.user.export;
+    cx.check_fid(newfid, None)?;
     let flags = from_wire(wire)?;
     let creates = wire & ninep::open::CREATE != 0;
     if creates || writes(flags) {
@@ -104,6 +106,7 @@ pub(super) fn create<'r>(
     if fid.is_open() {
         return Err(Errno::BADF.into());
     }
+    cx.check_fid(number, Some(fid))?;
     let name = cx.name(&fid.node, name)?;
     cx.writable()?;
     let flags = from_wire(flags)?;

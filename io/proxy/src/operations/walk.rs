@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use ninep::{Names, Qids, Reply};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::{Context, xattr};
@@ -74,8 +74,21 @@ pub(super) fn step(
 pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Reply<'r>> {
     cx.take_fid(number);
     cx.server.give_back_locks(cx.fid(), cx.outbox);
+    forget_writes(cx);
     if let Role::XattrWrite(write) = &cx.fid().role {
         xattr::finish(cx, &write.lock().expect("not poisoned"))?;
     }
     Ok(Reply::Clunk)
+}
+
+/// What was written to a file that has no name any more will not be missed: nobody can make
+/// it durable, and nobody is to wait for that.
+fn forget_writes(cx: &Context<'_>) {
+    let fid = cx.fid();
+    if let (Some(mount), Role::File { flags, .. }) = (cx.mount(), &fid.role)
+        && flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+        && rustix::fs::fstat(&fid.node.fd).is_ok_and(|stat| stat.st_nlink == 0)
+    {
+        mount.durable(&fid.node, mount.mark());
+    }
 }
