@@ -9,7 +9,7 @@ use crate::fields::{Malformed, Take};
 
 /// The kernel's number of one request; never used twice in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub(crate) u64);
+pub struct RequestId(pub u64);
 
 /// A file, directory or other inode, as the file system numbered it in a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,0 +1,177 @@
+//! A mount from beginning to end.
+//!
+//! ```text
+//!   start: connect all channels ─► mount(2) ─► threads, each with its port and its channel
+//!   unmount, umount(8) ─► the kernel says that it is gone ─► threads end
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use api::Address;
+use fuse::{Capabilities, MountFlags, Options, Session};
+
+use crate::filesystem::{Export, Inner};
+use crate::jobs::Jobs;
+use crate::link::{self, Begin, Begun, GreetError, Link};
+use crate::nodes::Nodes;
+use crate::options::{Settings, Source};
+
+/// A mounted export. Dropping it takes it away, in use or not.
+#[derive(Debug)]
+pub struct Mount {
+    session: Session,
+}
+
+/// Why an export could not be mounted, or not be taken away.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The settings name no proxy.
+    #[error("no proxy is named")]
+    NoSource,
+    /// The proxy is not there, speaks something else or has no such export.
+    #[error("cannot use {export} of the proxy at {address}: {why}")]
+    Proxy {
+        /// Where it should be.
+        address: Address,
+        /// The export's name.
+        export: String,
+        /// What happened.
+        why: String,
+    },
+    /// What tells the jobs of processes cannot be read.
+    #[error("cannot tell whose job a process is: {0}")]
+    Jobs(#[source] io::Error),
+    /// A random name for the session cannot be had.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(#[source] io::Error),
+    /// The kernel refused it.
+    #[error(transparent)]
+    Kernel(#[from] fuse::MountError),
+    /// It cannot be taken away.
+    #[error("cannot unmount: {0}")]
+    Unmount(fuse::Errno),
+}
+
+impl Mount {
+    /// Connects to the proxy and mounts its export. It can be used when this returns.
+    ///
+    /// # Errors
+    /// Says what was refused; then nothing is mounted.
+    pub fn start(settings: &Settings) -> Result<Mount, MountError> {
+        let source = settings.sources.first().ok_or(MountError::NoSource)?;
+        let jobs = Jobs::new(&settings.jobs).map_err(MountError::Jobs)?;
+        let threads = settings.threads.unwrap_or_else(threads_by_default).max(1);
+        let id = u128::from_ne_bytes(random().map_err(MountError::Random)?);
+        let begin = Begin {
+            source: source.clone(),
+            threads,
+            soft: settings.soft,
+            id,
+            client: client_name(id),
+        };
+        let Begun { link, root, payload } =
+            Link::begin(begin).map_err(|why| refused(source, &why))?;
+        let export = Export::new(Inner {
+            link: link.clone(),
+            nodes: Nodes::new(&root, settings.attr),
+            jobs,
+            believed: settings.attr,
+            payload,
+        });
+        let options = options(settings, threads, payload);
+        let serving = link.clone();
+        let serve = move |number, port| link::run(&serving, number, port);
+        match mount(&settings.at, export, &options, serve) {
+            Ok(session) => Ok(Mount { session }),
+            Err(error) => {
+                link.end();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.session.path()
+    }
+
+    /// Waits until it is gone, which others bring about: umount(8), [`Mount::is_over`].
+    pub fn join(mut self) {
+        self.session.join();
+    }
+
+    /// Whether it is gone.
+    pub fn is_over(&self) -> bool {
+        self.session.is_over()
+    }
+
+    /// Unmounts it and waits until everything is sent.
+    ///
+    /// # Errors
+    /// `EBUSY` if it is in use; then it goes on.
+    pub fn unmount(&mut self) -> Result<(), MountError> {
+        self.session.unmount().map_err(MountError::Unmount)
+    }
+}
+
+fn mount(
+    at: &Path,
+    export: Export,
+    options: &Options,
+    serve: impl Fn(usize, fuse::Port) + Send + Sync + 'static,
+) -> Result<Session, fuse::MountError> {
+    Session::mount_with(at, export, options, serve)
+}
+
+fn options(settings: &Settings, threads: usize, payload: u32) -> Options {
+    let mut flags = settings.flags;
+    if settings.read_only {
+        flags |= MountFlags::RDONLY;
+    }
+    Options {
+        source: settings.source.clone(),
+        flags,
+        allow_other: settings.allow_other,
+        // Modes are checked here without asking, and access is the proxy's to give at open.
+        default_permissions: true,
+        capabilities: Capabilities::DEFAULT
+            | Capabilities::POSIX_LOCKS
+            | Capabilities::FLOCK_LOCKS
+            | Capabilities::READDIRPLUS
+            | Capabilities::READDIRPLUS_AUTO
+            | Capabilities::POSIX_ACL
+            | Capabilities::HANDLE_KILLPRIV_V2
+            | Capabilities::DIRECT_IO_ALLOW_MMAP,
+        max_write: payload,
+        max_readahead: payload,
+        threads,
+        ..Options::default()
+    }
+}
+
+fn refused(source: &Source, why: &GreetError) -> MountError {
+    MountError::Proxy {
+        address: source.address.clone(),
+        export: source.export.clone(),
+        why: why.to_string(),
+    }
+}
+
+/// One for each processor, four at most: more do not serve more.
+fn threads_by_default() -> usize {
+    std::thread::available_parallelism().map_or(2, |count| count.get()).min(4)
+}
+
+/// This mount as an owner of locks: other mounts of this machine are others.
+fn client_name(id: u128) -> String {
+    let name = rustix::system::uname();
+    format!("{}:{:08x}", name.nodename().to_string_lossy(), id as u32)
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

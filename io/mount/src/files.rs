@@ -1,0 +1,176 @@
+//! Open files and directories: the kernel's handles, the session's fids, and what is needed
+//! to open them once more where the proxy has forgotten them.
+//!
+//! ```text
+//!   reserve ─► Topen newfid ─► opened ─► … ─► close ─► Tclunk ─► release
+//!      fid = the kernel's handle = place in the table; free again once the clunk is answered
+//! ```
+//!
+//! Invariant: a fid that the proxy may know is taken in the table.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fuse::{Errno, Handle, InodeId};
+use ninep::{Fid, open};
+use slab::Slab;
+
+use crate::link::{Payer, lock};
+use crate::nodes::Node;
+use crate::operations::Listing;
+
+/// An open file or directory.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) fid: Fid,
+    pub(crate) node: Arc<Node>,
+    /// Who opened it, and pays for what is done with it.
+    pub(crate) payer: Arc<Payer>,
+    /// How, in the protocol's bits.
+    pub(crate) flags: u32,
+    /// A directory's entries that were read ahead.
+    pub(crate) listing: Mutex<Listing>,
+    stale: AtomicBool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// `None`: being opened or closed.
+    table: Mutex<Slab<Option<Arc<OpenFile>>>>,
+}
+
+impl Files {
+    /// A fid for a file that is about to be opened.
+    ///
+    /// # Errors
+    /// `ENFILE` if there are too many.
+    pub(crate) fn reserve(&self) -> Result<Fid, Errno> {
+        let mut table = lock(&self.table);
+        if table.len() >= FILES_MAX {
+            return Err(Errno::NFILE);
+        }
+        Ok(Fid(table.insert(None) as u32))
+    }
+
+    /// It is open.
+    pub(crate) fn opened(
+        &self,
+        fid: Fid,
+        node: Arc<Node>,
+        payer: Arc<Payer>,
+        flags: u32,
+    ) -> Arc<OpenFile> {
+        let (listing, stale) = Default::default();
+        let file = Arc::new(OpenFile { fid, node, payer, flags, listing, stale });
+        lock(&self.table)[fid.0 as usize] = Some(file.clone());
+        file
+    }
+
+    /// The file that the kernel names.
+    ///
+    /// # Errors
+    /// `EBADF` if there is none, `ESTALE` if it could not be opened again.
+    pub(crate) fn get(&self, handle: Handle) -> Result<Arc<OpenFile>, Errno> {
+        let table = lock(&self.table);
+        let file = table.get(handle.0 as usize).and_then(Option::as_ref).ok_or(Errno::BADF)?;
+        match file.is_stale() {
+            true => Err(Errno::STALE),
+            false => Ok(file.clone()),
+        }
+    }
+
+    /// The kernel will not name it again. Its fid stays taken until it is released.
+    pub(crate) fn close(&self, handle: Handle) -> Option<Arc<OpenFile>> {
+        lock(&self.table).get_mut(handle.0 as usize)?.take()
+    }
+
+    /// The proxy does not know the fid any more, or never did.
+    pub(crate) fn release(&self, fid: Fid) {
+        lock(&self.table).try_remove(fid.0 as usize);
+    }
+
+    /// The open file that has a fid.
+    pub(crate) fn by_fid(&self, fid: Fid) -> Option<Arc<OpenFile>> {
+        lock(&self.table).get(fid.0 as usize)?.clone()
+    }
+
+    /// A file that is open on this inode.
+    pub(crate) fn of_node(&self, inode: InodeId) -> Option<Arc<OpenFile>> {
+        let table = lock(&self.table);
+        let mut files = table.iter().filter_map(|(_, file)| file.as_ref());
+        files.find(|file| file.node.id == inode && !file.is_stale()).cloned()
+    }
+
+    /// All that are open.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
+        lock(&self.table).iter().filter_map(|(_, file)| file.clone()).collect()
+    }
+}
+
+impl OpenFile {
+    /// What the kernel calls it.
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(self.fid.0.into())
+    }
+
+    /// Whether writes go to the end, wherever that is.
+    pub(crate) fn appends(&self) -> bool {
+        self.flags & open::APPEND != 0
+    }
+
+    /// How it is opened once more: nothing is made or cut this time.
+    pub(crate) fn flags_again(&self) -> u32 {
+        self.flags & !(open::CREATE | open::EXCL | open::TRUNC)
+    }
+
+    /// It could not be opened again.
+    pub(crate) fn set_stale(&self) {
+        self.stale.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::SeqCst)
+    }
+}
+
+/// Open files at a time: what a proxy gives one connection at most, with room to spare.
+const FILES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::Nodes;
+    use ninep::Attributes;
+    use std::time::Duration;
+
+    fn opened(files: &Files) -> Arc<OpenFile> {
+        let nodes = Nodes::new(b"root", Duration::ZERO);
+        let node = nodes.look_up(b"file", &Attributes::default());
+        let flags = open::WRONLY | open::CREATE | open::TRUNC | open::APPEND;
+        files.opened(files.reserve().unwrap(), node, Payer::known(1, 1, 1), flags)
+    }
+
+    #[test]
+    fn a_fid_is_free_again_only_when_the_proxy_has_forgotten_it() {
+        let files = Files::default();
+        let file = opened(&files);
+        assert!(files.get(file.handle()).is_ok());
+        files.close(file.handle()).unwrap();
+        assert_eq!(files.get(file.handle()).err(), Some(Errno::BADF));
+        assert_ne!(files.reserve().unwrap(), file.fid);
+        files.release(file.fid);
+        assert_eq!(files.reserve().unwrap(), file.fid);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_again_is_stale() {
+        let files = Files::default();
+        let file = opened(&files);
+        assert_eq!(file.flags_again(), open::WRONLY | open::APPEND);
+        assert_eq!(files.of_node(file.node.id).unwrap().fid, file.fid);
+        file.set_stale();
+        assert_eq!(files.get(file.handle()).err(), Some(Errno::STALE));
+        assert!(files.of_node(file.node.id).is_none());
+    }
+}

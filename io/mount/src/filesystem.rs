@@ -1,0 +1,343 @@
+//! The export as the kernel sees it: each of its requests becomes a message to the proxy, and
+//! the reply its answer.
+//!
+//! ```text
+//!   FUSE request ─► node or open file ─► Ask ─┬─ as_caller: who is the thread? ─┐
+//!                                             └─ as_opener: who opened it ──────┴─► link
+//!   FUSE answer ◄─ then ◄─────────────────────────────────────────────────── reply
+//! ```
+//!
+//! Operations on a path are paid by the process that calls; those on an open file by whoever
+//! opened it, since the kernel's read-ahead and write-back have no caller.
+
+use std::ffi::CStr;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuse::{
+    Allocate, Answer as FuseAnswer, Attr, Copied, CopyRange, Created, Data, Entries, EntriesPlus,
+    Entry, Errno, FileSystem, Handle, InodeId, Lock, LockOwner, LockRequest, NewFile, Open, Opened,
+    Position, Read, Release, Reply, Request, RequestId, SetAttributes, SetXattr, Statfs, Write,
+    Written, Xattr,
+};
+use ninep::Attributes;
+
+use crate::files::{Files, OpenFile};
+use crate::jobs::Jobs;
+use crate::link::{Answer, Ask, Call, Link, Payer, Waiter, here};
+use crate::nodes::{Node, Nodes};
+use crate::operations::{attributes, data, directory, locks, names, xattr};
+use crate::translate;
+
+/// The export of a proxy as a file system. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Export(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) link: Arc<Link>,
+    pub(crate) nodes: Nodes,
+    pub(crate) jobs: Arc<Jobs>,
+    /// How long the kernel may believe names and attributes.
+    pub(crate) believed: Duration,
+    /// Payload of one message in bytes.
+    pub(crate) payload: u32,
+}
+
+impl Deref for Export {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl Export {
+    pub(crate) fn new(inner: Inner) -> Export {
+        Export(Arc::new(inner))
+    }
+
+    /// Asks on behalf of the process that calls; `then` makes the answer of the reply.
+    pub(crate) fn as_caller<T: FuseAnswer + 'static>(
+        &self,
+        request: &Request,
+        ask: Ask,
+        reply: Reply<T>,
+        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>) -> Result<T, Errno> + Send + 'static,
+    ) {
+        self.as_caller_with(request, ask, reply, move |export, payer, answer, reply| {
+            reply.send(then(export, payer, answer));
+        });
+    }
+
+    /// As [`Export::as_caller`], for what is answered otherwise.
+    pub(crate) fn as_caller_with<T: 'static>(
+        &self,
+        request: &Request,
+        ask: Ask,
+        reply: Reply<T>,
+        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
+    ) {
+        let (export, on) = (self.clone(), here());
+        let Request { uid, gid, thread, .. } = *request;
+        self.jobs.find(thread, move |caller| {
+            match export.link.payer(uid, gid, &caller.groups, &caller.job) {
+                Ok(payer) => export.send((on, thread), payer, ask, reply, then),
+                Err(error) => reply.error(error),
+            }
+        });
+    }
+
+    /// Asks on behalf of the one who opened a file.
+    pub(crate) fn as_opener<T: FuseAnswer + 'static>(
+        &self,
+        request: &Request,
+        file: &Arc<OpenFile>,
+        ask: Ask,
+        reply: Reply<T>,
+        then: impl FnOnce(&Export, Answer<'_>) -> Result<T, Errno> + Send + 'static,
+    ) {
+        self.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
+            reply.send(then(export, answer));
+        });
+    }
+
+    /// As [`Export::as_opener`], for what is answered otherwise.
+    pub(crate) fn as_opener_with<T: 'static>(
+        &self,
+        request: &Request,
+        file: &Arc<OpenFile>,
+        ask: Ask,
+        reply: Reply<T>,
+        then: impl FnOnce(&Export, Answer<'_>, Reply<T>) + Send + 'static,
+    ) {
+        let (payer, file) = (file.payer.clone(), file.clone());
+        let from = (here(), request.thread);
+        self.send(from, payer, ask, reply, move |export, _, answer, reply| match answer {
+            // The fid went with a session, and the file could not be opened again.
+            Err(Errno::BADF) if file.is_stale() => then(export, Err(Errno::STALE), reply),
+            answer => then(export, answer, reply),
+        });
+    }
+
+    /// Files that are open.
+    pub(crate) fn files(&self) -> &Files {
+        &self.link.files
+    }
+
+    /// Asks for nobody who waits.
+    pub(crate) fn aside(
+        &self,
+        payer: &Arc<Payer>,
+        ask: Ask,
+        then: impl FnOnce(&Export, Answer<'_>) + Send + 'static,
+    ) {
+        let export = self.clone();
+        let done = move |answer: Answer<'_>| then(&export, answer);
+        self.link.call_on(here(), Call::new(payer.clone(), ask, None, done));
+    }
+
+    fn send<T: 'static>(
+        &self,
+        (on, thread): (usize, u32),
+        payer: Arc<Payer>,
+        ask: Ask,
+        reply: Reply<T>,
+        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
+    ) {
+        let (export, who) = (self.clone(), payer.clone());
+        let waiter = Waiter { request: reply.id(), thread };
+        let done = move |answer: Answer<'_>| then(&export, &who, answer, reply);
+        self.link.call_on(on, Call::new(payer, ask, Some(waiter), done));
+    }
+
+    /// What the kernel is told of a file that it looked up.
+    pub(crate) fn entry(&self, handle: &[u8], told: &Attributes) -> Entry {
+        self.entry_of(&self.nodes.look_up(handle, told), told)
+    }
+
+    /// The same, of a node that was looked up.
+    pub(crate) fn entry_of(&self, node: &Node, told: &Attributes) -> Entry {
+        Entry {
+            inode: node.id,
+            generation: told.generation,
+            attributes: translate::attributes(told),
+            ttl: self.believed,
+            attributes_ttl: self.believed,
+        }
+    }
+
+    /// What the kernel is told of a file that it knows.
+    pub(crate) fn attr(&self, node: &Node, told: &Attributes) -> Attr {
+        self.nodes.told(node, told);
+        Attr { attributes: translate::attributes(told), ttl: self.believed }
+    }
+}
+
+impl FileSystem for Export {
+    fn interrupt(&self, id: RequestId) {
+        self.link.interrupt(id);
+    }
+
+    fn forget(&self, inode: InodeId, lookups: u64) {
+        self.nodes.forget(inode, lookups);
+    }
+
+    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+        names::lookup(self, request, name, reply);
+    }
+
+    fn getattr(&self, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+        attributes::get(self, request, handle, reply);
+    }
+
+    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+        attributes::set(self, request, set, reply);
+    }
+
+    fn readlink(&self, request: &Request, reply: Reply<Data>) {
+        names::readlink(self, request, reply);
+    }
+
+    fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+        names::make(self, request, name, new, c"", reply);
+    }
+
+    fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+        let new = NewFile { mode: new.mode & 0o7777 | names::DIRECTORY, ..new };
+        names::make(self, request, name, new, c"", reply);
+    }
+
+    fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        names::remove(self, request, name, 0, reply);
+    }
+
+    fn rmdir(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        names::remove(self, request, name, ninep::REMOVE_DIR, reply);
+    }
+
+    fn symlink(&self, request: &Request, name: &CStr, target: &CStr, reply: Reply<Entry>) {
+        names::symlink(self, request, name, target, reply);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        from: &CStr,
+        directory: InodeId,
+        to: &CStr,
+        flags: u32,
+        reply: Reply<()>,
+    ) {
+        match flags {
+            0 => names::rename(self, request, from, directory, to, reply),
+            _ => reply.error(Errno::INVAL),
+        }
+    }
+
+    fn link(&self, request: &Request, inode: InodeId, name: &CStr, reply: Reply<Entry>) {
+        names::link(self, request, inode, name, reply);
+    }
+
+    fn open(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+        data::open(self, request, open, reply);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        name: &CStr,
+        open: Open,
+        new: NewFile,
+        reply: Reply<Created>,
+    ) {
+        data::create(self, request, name, open, new, reply);
+    }
+
+    fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+        data::read(self, request, read, reply);
+    }
+
+    fn write(&self, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+        data::write(self, request, write, reply);
+    }
+
+    fn flush(&self, request: &Request, handle: Handle, owner: LockOwner, reply: Reply<()>) {
+        locks::flush(self, request, handle, owner, reply);
+    }
+
+    fn fsync(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+        data::fsync(self, request, handle, data_only, reply);
+    }
+
+    fn release(&self, _request: &Request, release: Release, reply: Reply<()>) {
+        data::release(self, release, reply);
+    }
+
+    fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+        data::open(self, request, open, reply);
+    }
+
+    fn readdir(&self, request: &Request, read: Read, reply: Reply<Entries>) {
+        directory::list(self, request, read, reply);
+    }
+
+    fn readdirplus(&self, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+        directory::list_plus(self, request, read, reply);
+    }
+
+    fn fsyncdir(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+        data::fsync(self, request, handle, data_only, reply);
+    }
+
+    fn releasedir(&self, _request: &Request, release: Release, reply: Reply<()>) {
+        data::release(self, release, reply);
+    }
+
+    fn statfs(&self, request: &Request, reply: Reply<Statfs>) {
+        attributes::statfs(self, request, reply);
+    }
+
+    fn setxattr(&self, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+        xattr::set(self, request, set, reply);
+    }
+
+    fn getxattr(&self, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+        xattr::get(self, request, name, reply);
+    }
+
+    fn listxattr(&self, request: &Request, reply: Reply<Xattr>) {
+        xattr::list(self, request, reply);
+    }
+
+    fn removexattr(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        xattr::remove(self, request, name, reply);
+    }
+
+    fn getlk(&self, request: &Request, lock: LockRequest, reply: Reply<Lock>) {
+        locks::get(self, request, lock, reply);
+    }
+
+    fn setlk(&self, request: &Request, lock: LockRequest, reply: Reply<()>) {
+        locks::set(self, request, lock, reply);
+    }
+
+    fn fallocate(&self, request: &Request, allocate: Allocate, reply: Reply<()>) {
+        data::allocate(self, request, allocate, reply);
+    }
+
+    fn lseek(
+        &self,
+        request: &Request,
+        handle: Handle,
+        offset: u64,
+        whence: u32,
+        reply: Reply<Position>,
+    ) {
+        data::seek(self, request, handle, offset, whence, reply);
+    }
+
+    fn copy_file_range(&self, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+        data::copy(self, request, copy, reply);
+    }
+}

@@ -1,0 +1,28 @@
+//! A proxy's export as a file system of this machine.
+//!
+//! ```text
+//!   program ─► kernel ─► fuse::Port ─► filesystem ─► operations ─► link ─► proxy
+//!                            ▲             │ nodes, files, locks     │
+//!                            └─ answer ◄───┴──────── done ◄──────────┘
+//! ```
+//!
+//! Each thread has a descriptor of /dev/fuse and a connection to the proxy, and a request
+//! stays on the thread that took it. The proxy may die and come back: what was open is opened
+//! again, what was asked is asked again, and what must not happen twice is looked for first.
+//! Programs wait meanwhile, and can be killed.
+//!
+//! Left to others: the kernel's protocol (`fuse`), the proxy's (`ninep`), what the proxy does.
+
+mod daemon;
+mod files;
+mod filesystem;
+mod jobs;
+mod link;
+mod locks;
+mod nodes;
+mod operations;
+mod options;
+mod translate;
+
+pub use daemon::{Mount, MountError};
+pub use options::{Settings, SettingsError, Source};

@@ -1,0 +1,189 @@
+//! What is asked of the proxy: a whole message, who pays for it, and what to do with the
+//! answer.
+//!
+//! ```text
+//!   size type tag │ identity slot sequence handles │ body       one frame, encoded once;
+//!             └───────────┴─── stamped when it is begun          sent again as it is
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuse::{Errno, RequestId};
+use ninep::dialect::{AnyReply, AnyRequest, Handles, RequestHeader, Ticket, encode_request};
+use ninep::{NOTAG, Reply};
+
+use super::identities::Payer;
+
+/// What came of a call.
+pub(crate) type Answer<'a> = Result<AnyReply<'a>, Errno>;
+
+/// Takes the answer, usually to answer a request of the kernel with it.
+pub(crate) type Done = Box<dyn FnOnce(Answer<'_>) + Send>;
+
+/// A message to the proxy and who waits for its answer.
+pub(crate) struct Call {
+    pub(crate) payer: Arc<Payer>,
+    pub(crate) ask: Ask,
+    /// Who waits for it, if anybody does.
+    pub(crate) waiter: Option<Waiter>,
+    /// When it was begun; only for what must be executed once.
+    pub(crate) since: Option<SystemTime>,
+    pub(crate) done: Done,
+}
+
+/// Who waits for a call, and may be interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    /// The kernel's request.
+    pub(crate) request: RequestId,
+    /// The thread that made it; 0 if it cannot be named here.
+    pub(crate) thread: u32,
+}
+
+/// A message to the proxy and how it counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) frame: Frame,
+    /// It must not be executed twice.
+    pub(crate) once: bool,
+    /// Held by no window: what gives something back.
+    pub(crate) free: bool,
+    /// Payload that it sends or asks for, in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// One encoded message. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Frame(Arc<Vec<u8>>);
+
+impl Call {
+    pub(crate) fn new(
+        payer: Arc<Payer>,
+        ask: Ask,
+        waiter: Option<Waiter>,
+        done: impl FnOnce(Answer<'_>) + Send + 'static,
+    ) -> Call {
+        Call { payer, ask, waiter, since: None, done: Box::new(done) }
+    }
+
+    /// Whether it is this request's.
+    pub(crate) fn is_for(&self, request: RequestId) -> bool {
+        self.waiter.is_some_and(|waiter| waiter.request == request)
+    }
+
+    /// Nobody waits for it any more; gives what would have been told.
+    pub(crate) fn let_go(&mut self) -> Done {
+        self.waiter = None;
+        std::mem::replace(&mut self.done, Box::new(|_| {}))
+    }
+}
+
+impl Ask {
+    /// What may be executed twice.
+    pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
+        Ask { frame: Frame::new(handles, request), once: false, free: false, bytes: 0 }
+    }
+
+    /// What must be executed once.
+    pub(crate) fn once<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
+        Ask { once: true, ..Ask::new(handles, request) }
+    }
+
+    /// The same, with this many bytes of payload.
+    pub(crate) fn with_bytes(self, bytes: usize) -> Ask {
+        Ask { bytes: bytes as u64, ..self }
+    }
+
+    /// The same, held by no window.
+    pub(crate) fn freely(self) -> Ask {
+        Ask { free: true, ..self }
+    }
+}
+
+impl Frame {
+    pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Frame {
+        let mut bytes = Vec::new();
+        let header = RequestHeader { handles, ..RequestHeader::SESSION };
+        encode_request(NOTAG, &header, &request.into(), &mut bytes);
+        Frame(Arc::new(bytes))
+    }
+
+    /// Writes in what is known once the message is begun.
+    pub(crate) fn stamp(&mut self, ticket: Ticket, identity: u32) {
+        // Nobody else has it, unless it was begun before a restart and its bytes still wait
+        // to be dropped.
+        let bytes = Arc::make_mut(&mut self.0);
+        bytes[TAG..TAG + 2].copy_from_slice(&ticket.tag.0.to_le_bytes());
+        bytes[IDENTITY..IDENTITY + 4].copy_from_slice(&identity.to_le_bytes());
+        bytes[SLOT..SLOT + 2].copy_from_slice(&ticket.slot.to_le_bytes());
+        bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&ticket.sequence.to_le_bytes());
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The answer that a reply is.
+pub(crate) fn answer_of(reply: AnyReply<'_>) -> Answer<'_> {
+    match reply {
+        AnyReply::Plain(Reply::Error { ecode }) => Err(errno_of(ecode)),
+        other => Ok(other),
+    }
+}
+
+/// The errno of an Rlerror; what is none becomes `EIO`.
+pub(crate) fn errno_of(ecode: u32) -> Errno {
+    match ecode {
+        1..4096 => Errno::from_raw_os_error(ecode as i32),
+        _ => Errno::IO,
+    }
+}
+
+// Where the fields stand that are stamped: size[4] type[1] tag[2] identity[4] slot[2] sequence[4].
+const TAG: usize = 5;
+const IDENTITY: usize = 7;
+const SLOT: usize = 11;
+const SEQUENCE: usize = 13;
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame(type {}, {} bytes)", self.0[4], self.0.len())
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Call { payer, ask, waiter, .. } = self;
+        write!(f, "Call({ask:?} for {} {waiter:?})", payer.number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ninep::dialect::{decode_request, handle_fid};
+    use ninep::{Request, Tag};
+
+    #[test]
+    fn a_stamped_frame_is_the_message_with_its_ticket() {
+        let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
+        let mut frame = Frame::new(Handles::one(b"handle"), request);
+        let again = frame.clone();
+        frame.stamp(Ticket { tag: Tag(513), slot: 3, sequence: 70_000 }, 9);
+        let (tag, header, body) = decode_request(frame.bytes()).unwrap();
+        assert_eq!((tag, body), (Tag(513), AnyRequest::Plain(request)));
+        assert_eq!((header.identity, header.slot, header.sequence), (9, 3, 70_000));
+        assert_eq!(header.handles, Handles::one(b"handle"));
+        assert_eq!(decode_request(again.bytes()).unwrap().0, NOTAG, "a clone stays as it was");
+    }
+
+    #[test]
+    fn an_error_that_is_no_errno_is_eio() {
+        assert_eq!(errno_of(2), Errno::NOENT);
+        assert_eq!(errno_of(0), Errno::IO);
+        assert_eq!(errno_of(u32::MAX), Errno::IO);
+    }
+}

@@ -1,0 +1,489 @@
+//! One connection of the session, as a state that is told what happens: what waits, what is
+//! under way, what is to be sent.
+//!
+//! ```text
+//!   push ─► lanes ─► begin ─► out ─► socket            lost ─► resume: the same once more
+//!                      │                                 └───► restart: again, or settled
+//!                   by tag: Call ─► received ─► done
+//!                           Call, flushed ─► received or Rflush ─► done
+//! ```
+//!
+//! Nothing here calls a [`Done`]: they are handed out, to be called once the channel is no
+//! longer locked.
+//!
+//! Invariant: `under_way[tag]` is something exactly while `calls` has the tag.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use fuse::{Errno, RequestId};
+use ninep::dialect::{AnyReply, Calls, Handles, OwnReply, OwnRequest, Ticket};
+use ninep::{Request, Tag};
+
+use super::call::{Answer, Call, Done, Frame, Waiter, answer_of};
+use super::identities::Payer;
+use super::lanes::Lanes;
+use super::socket::{Broken, Outbox};
+
+/// One connection of the session.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) phase: Phase,
+    /// The session's life in which what is under way was begun.
+    pub(crate) epoch: u64,
+    /// Calls that may have been executed before the proxy forgot the session.
+    pub(crate) unsettled: Vec<Call>,
+    calls: Calls<()>,
+    under_way: Vec<Option<UnderWay>>,
+    slots_free: u16,
+    control: VecDeque<Control>,
+    lanes: Lanes,
+    /// Blocking locks that were refused for lack of room, to be asked again.
+    later: Vec<(Instant, Call)>,
+    out: Outbox,
+    heard: Instant,
+    pinged: Option<Instant>,
+}
+
+/// Whether a channel has a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Phase {
+    /// It has this one.
+    Up(Arc<OwnedFd>),
+    /// It has had none since then; somebody sees to it.
+    Lost(Instant),
+    /// It will have none any more.
+    Over,
+}
+
+#[derive(Debug)]
+enum UnderWay {
+    /// With the time since which it is being flushed, if it is.
+    Call {
+        call: Call,
+        flushed: Option<Instant>,
+    },
+    /// Answered, but its tag is named by a flush that is not; with `once` it has a slot.
+    Flushed {
+        once: bool,
+    },
+    Control(Control),
+}
+
+/// What a channel says on its own account.
+#[derive(Clone, Debug)]
+pub(crate) enum Control {
+    Identity(Arc<Payer>),
+    Retire(u32),
+    Flush(Tag),
+    Ping,
+    Wait,
+}
+
+/// What the rest of the link does about something that was received.
+#[allow(clippy::large_enum_variant, reason = "it lives for one match, on the stack")]
+pub(crate) enum News<'a> {
+    /// Nothing.
+    Nothing,
+    /// Call this.
+    Done(Done, Answer<'a>),
+    /// This identity may be used now, or not at all.
+    Identity(Arc<Payer>),
+    /// Events.
+    Events(&'a [u8]),
+}
+
+/// What came of looking for an interrupted request.
+pub(crate) enum Interrupted {
+    NotHere,
+    /// It is being flushed.
+    Flushing,
+    /// It is given up: answer `EINTR`.
+    GivenUp(Done),
+}
+
+impl Channel {
+    /// Without a connection, at first.
+    pub(crate) fn new() -> Channel {
+        Channel {
+            phase: Phase::Lost(Instant::now()),
+            epoch: 0,
+            unsettled: Vec::new(),
+            calls: Calls::new(TAGS, 0),
+            under_way: (0..TAGS).map(|_| None).collect(),
+            slots_free: 0,
+            control: VecDeque::new(),
+            lanes: Lanes::default(),
+            later: Vec::new(),
+            out: Outbox::default(),
+            heard: Instant::now(),
+            pinged: None,
+        }
+    }
+
+    /// A call comes; it begins when it may.
+    pub(crate) fn push(&mut self, call: Call) {
+        if call.payer.begin_asking() {
+            self.control.push_back(Control::Identity(call.payer.clone()));
+        }
+        self.lanes.push(call);
+    }
+
+    /// Something is to be said besides.
+    pub(crate) fn say(&mut self, what: Control) {
+        self.control.push_back(what);
+    }
+
+    /// A call is to be made again after a while.
+    pub(crate) fn push_later(&mut self, call: Call, at: Instant) {
+        self.later.push((at, call));
+    }
+
+    /// Begins what may begin, into the outbox. Gives the calls that failed before they began.
+    pub(crate) fn begin(&mut self, now: Instant) -> Vec<(Done, Errno)> {
+        let mut failed = Vec::new();
+        if !matches!(self.phase, Phase::Up(_)) {
+            return failed;
+        }
+        for at in (0..self.later.len()).rev() {
+            if self.later[at].0 <= now {
+                let (_, call) = self.later.swap_remove(at);
+                self.lanes.push(call);
+            }
+        }
+        while self.calls.len() < TAGS.into()
+            && let Some(control) = self.control.pop_front()
+        {
+            self.begin_control(control);
+        }
+        while self.calls.len() < CALLS_MAX
+            && let Some(next) = self.lanes.next(self.slots_free > 0)
+        {
+            match next {
+                Ok(call) => self.begin_call(call),
+                Err((call, error)) => failed.push((call.done, error)),
+            }
+        }
+        failed
+    }
+
+    /// Sends what is to be sent. True when nothing is left.
+    pub(crate) fn send(&mut self) -> Result<bool, Errno> {
+        match &self.phase {
+            Phase::Up(socket) => self.out.send(std::os::fd::AsFd::as_fd(socket)),
+            _ => Ok(true),
+        }
+    }
+
+    /// Something came.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// A reply came.
+    ///
+    /// # Errors
+    /// If nobody has asked for it.
+    pub(crate) fn received<'a>(
+        &mut self,
+        tag: Tag,
+        reply: AnyReply<'a>,
+    ) -> Result<News<'a>, Broken> {
+        let unasked = || Broken::Protocol(format!("a reply with the unused tag {tag} came"));
+        let place = self.under_way.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
+        match place.take().ok_or_else(unasked)? {
+            UnderWay::Call { call, flushed } => {
+                self.lanes.ended(&call);
+                if flushed.is_some() {
+                    // Tag and slot stay taken until the flush is answered, which names them.
+                    *place = Some(UnderWay::Flushed { once: call.ask.once });
+                } else {
+                    self.end(tag, call.ask.once);
+                }
+                Ok(News::Done(call.done, answer_of(reply)))
+            }
+            UnderWay::Flushed { .. } => Err(unasked()),
+            UnderWay::Control(control) => {
+                self.end(tag, false);
+                self.answered(control, reply)
+            }
+        }
+    }
+
+    /// A request is interrupted.
+    pub(crate) fn interrupt(&mut self, request: RequestId, now: Instant) -> Interrupted {
+        if let Some(call) = self.lanes.take(request) {
+            return Interrupted::GivenUp(call.done);
+        }
+        let is = |call: &Call| call.is_for(request);
+        if let Some(at) = self.later.iter().position(|(_, call)| is(call)) {
+            return Interrupted::GivenUp(self.later.swap_remove(at).1.done);
+        }
+        if let Some(at) = self.unsettled.iter().position(is) {
+            return Interrupted::GivenUp(self.unsettled.swap_remove(at).done);
+        }
+        let found = self.under_way.iter_mut().zip(0..).find_map(|(place, tag)| match place {
+            Some(UnderWay::Call { call, flushed }) if is(call) => Some((call, flushed, Tag(tag))),
+            _ => None,
+        });
+        let Some((call, flushed, tag)) = found else { return Interrupted::NotHere };
+        if flushed.replace(now).is_none() {
+            self.control.push_front(Control::Flush(tag));
+        }
+        if let Phase::Up(_) = self.phase {
+            return Interrupted::Flushing;
+        }
+        // It is sent once more with the others and flushed then, so that its slot goes on
+        // counting; nobody waits for that.
+        Interrupted::GivenUp(call.let_go())
+    }
+
+    /// Who waits for a flush that the proxy does not answer: it, or what it executes, hangs.
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<Waiter> {
+        let calls = self.under_way.iter().flatten();
+        let overdue = calls.filter_map(|one| match one {
+            UnderWay::Call { call, flushed: Some(since) } => {
+                call.waiter.filter(|_| now.saturating_duration_since(*since) > FLUSH_PATIENCE)
+            }
+            _ => None,
+        });
+        overdue.collect()
+    }
+
+    /// Nobody waits for this request any more, whatever becomes of it.
+    pub(crate) fn abandon(&mut self, request: RequestId) -> Option<Done> {
+        self.under_way.iter_mut().flatten().find_map(|one| match one {
+            UnderWay::Call { call, .. } if call.is_for(request) => Some(call.let_go()),
+            _ => None,
+        })
+    }
+
+    /// The connection is gone. Gives those who wait for the end of their interrupted calls.
+    pub(crate) fn lose(&mut self, now: Instant) -> Vec<Done> {
+        self.phase = Phase::Lost(now);
+        self.out.clear();
+        self.pinged = None;
+        let mut given_up: Vec<Done> = Vec::new();
+        for tag in 0..TAGS {
+            match &mut self.under_way[usize::from(tag)] {
+                Some(UnderWay::Call { call, flushed: Some(_) }) => given_up.push(call.let_go()),
+                Some(UnderWay::Control(Control::Ping)) => {
+                    self.under_way[usize::from(tag)] = None;
+                    self.end(Tag(tag), false);
+                }
+                _ => {}
+            }
+        }
+        self.control.retain(|control| !matches!(control, Control::Ping));
+        given_up
+    }
+
+    /// The session goes on over another connection: everything under way is sent once more.
+    pub(crate) fn resume(&mut self) {
+        self.out.clear();
+        let tickets: Vec<Ticket> =
+            self.calls.again().into_iter().map(|(ticket, ())| ticket).collect();
+        for ticket in tickets {
+            match &self.under_way[usize::from(ticket.tag.0)] {
+                Some(UnderWay::Call { call, .. }) => self.out.push(&call.ask.frame),
+                Some(UnderWay::Control(control)) => self.out.push(&control.frame(ticket)),
+                Some(UnderWay::Flushed { .. }) | None => {}
+            }
+        }
+    }
+
+    /// Another session begins, with `slots` slots here: what may be repeated waits again, what
+    /// may not is unsettled. Gives those whose calls were interrupted.
+    pub(crate) fn restart(&mut self, slots: u16, epoch: u64) -> Vec<Done> {
+        let order = self.calls.again().into_iter().map(|(ticket, ())| ticket.tag);
+        let order: Vec<Tag> = order.collect();
+        self.calls.restart(slots);
+        self.out.clear();
+        self.lanes.all_ended();
+        (self.slots_free, self.epoch) = (slots, epoch);
+        let mut given_up = Vec::new();
+        for tag in order.into_iter().rev() {
+            match self.under_way[usize::from(tag.0)].take() {
+                Some(UnderWay::Call { call, flushed: Some(_) }) => given_up.push(call.done),
+                Some(UnderWay::Call { call, .. }) if call.ask.once => self.unsettled.push(call),
+                Some(UnderWay::Call { call, .. }) => self.lanes.push_front(call),
+                Some(UnderWay::Control(control)) => self.control.push_front(control),
+                Some(UnderWay::Flushed { .. }) | None => {}
+            }
+        }
+        // Who was flushed or waited for is gone with the old session.
+        let outlives = |control: &Control| matches!(control, Control::Identity(_) | Control::Wait);
+        self.control.retain(outlives);
+        given_up
+    }
+
+    /// A call that was unsettled was not executed: it is made again.
+    pub(crate) fn push_again(&mut self, call: Call) {
+        self.lanes.push_front(call);
+    }
+
+    /// There is a connection again.
+    pub(crate) fn up(&mut self, socket: Arc<OwnedFd>, now: Instant) {
+        self.phase = Phase::Up(socket);
+        self.heard = now;
+    }
+
+    /// Sends a ping if one is due.
+    ///
+    /// # Errors
+    /// If the last one was not answered in time.
+    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), Broken> {
+        if !matches!(self.phase, Phase::Up(_)) || !self.waits() {
+            return Ok(());
+        }
+        let silent = now.saturating_duration_since(self.heard);
+        match self.pinged {
+            Some(at) if at > self.heard => {
+                let patience = now.saturating_duration_since(at) < PING_PATIENCE;
+                patience.then_some(()).ok_or(Broken::Silent(silent))
+            }
+            _ if silent < SILENCE => Ok(()),
+            _ => {
+                self.pinged = Some(now);
+                self.control.push_back(Control::Ping);
+                Ok(())
+            }
+        }
+    }
+
+    /// How long nothing may happen before [`Channel::tick`] or [`Channel::begin`] is due.
+    pub(crate) fn next_tick(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Up(_) if self.waits() || !self.later.is_empty() => Some(TICK),
+            Phase::Lost(_) => Some(TICK),
+            _ => None,
+        }
+    }
+
+    /// Takes all calls out, wherever they are; none will be answered by the proxy.
+    pub(crate) fn give_up(&mut self) -> Vec<Done> {
+        let mut all: Vec<Done> = self.lanes.drain().into_iter().map(|call| call.done).collect();
+        all.extend(self.later.drain(..).map(|(_, call)| call.done));
+        all.extend(self.unsettled.drain(..).map(|call| call.done));
+        for place in &mut self.under_way {
+            if let Some(UnderWay::Call { call, .. }) = place {
+                // It stays: a slot that it has must not be used again before it is answered.
+                all.push(call.let_go());
+            }
+        }
+        all
+    }
+
+    /// Whether so much waits that no more should be taken from the kernel.
+    pub(crate) fn is_full(&self) -> bool {
+        let (calls, bytes) = self.lanes.waiting();
+        calls > WAITING_MAX || bytes > WAITING_BYTES_MAX
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.waits()
+    }
+
+    /// Whether an answer is owed, other than news.
+    fn waits(&self) -> bool {
+        let news = self.under_way.iter().flatten();
+        let news = news.filter(|one| matches!(one, UnderWay::Control(Control::Wait))).count();
+        self.calls.len() > news
+    }
+
+    fn begin_call(&mut self, mut call: Call) {
+        let ticket = self.calls.begin(call.ask.once, ()).expect("tag and slot were free");
+        if call.ask.once {
+            self.slots_free -= 1;
+            call.since = Some(SystemTime::now());
+        }
+        call.ask.frame.stamp(ticket, call.payer.number);
+        self.out.push(&call.ask.frame);
+        self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Call { call, flushed: None });
+    }
+
+    fn begin_control(&mut self, control: Control) {
+        let ticket = self.calls.begin(false, ()).expect("a tag was free");
+        self.out.push(&control.frame(ticket));
+        self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Control(control));
+    }
+
+    fn answered<'a>(&mut self, control: Control, reply: AnyReply<'a>) -> Result<News<'a>, Broken> {
+        match (control, answer_of(reply)) {
+            (Control::Flush(old), _) => {
+                let place = self.under_way[usize::from(old.0)].take();
+                match place {
+                    Some(UnderWay::Call { call, .. }) => {
+                        self.end(old, call.ask.once);
+                        self.lanes.ended(&call);
+                        Ok(News::Done(call.done, Err(Errno::INTR)))
+                    }
+                    Some(UnderWay::Flushed { once }) => {
+                        self.end(old, once);
+                        Ok(News::Nothing)
+                    }
+                    _ => Err(Broken::Protocol(format!("a flush of {old} was answered twice"))),
+                }
+            }
+            (Control::Identity(payer), answer) => {
+                match answer {
+                    Ok(AnyReply::Own(OwnReply::Identity { requests, bytes })) => {
+                        payer.set_window(requests, bytes);
+                    }
+                    Ok(_) => return Err(Broken::Protocol("an identity was answered oddly".into())),
+                    Err(error) => payer.refuse(error),
+                }
+                Ok(News::Identity(payer))
+            }
+            (Control::Wait, Ok(AnyReply::Own(OwnReply::Wait { data }))) => Ok(News::Events(data)),
+            (Control::Wait | Control::Ping | Control::Retire(_), _) => Ok(News::Nothing),
+        }
+    }
+
+    fn end(&mut self, tag: Tag, once: bool) {
+        self.calls.end(tag);
+        self.slots_free += u16::from(once);
+    }
+}
+
+impl Control {
+    fn frame(&self, ticket: Ticket) -> Frame {
+        let mut space = Vec::new();
+        let mut frame = match self {
+            Control::Identity(payer) => Frame::new(Handles::NONE, payer.message(&mut space)),
+            Control::Retire(identity) => {
+                Frame::new(Handles::NONE, OwnRequest::Retire { identity: *identity })
+            }
+            Control::Flush(oldtag) => Frame::new(Handles::NONE, Request::Flush { oldtag: *oldtag }),
+            Control::Ping => Frame::new(Handles::NONE, OwnRequest::Ping),
+            Control::Wait => Frame::new(Handles::NONE, OwnRequest::Wait),
+        };
+        frame.stamp(ticket, ninep::dialect::NOBODY);
+        frame
+    }
+}
+
+/// Messages of a channel at a time.
+const TAGS: u16 = 256;
+/// Calls of a channel at a time; the rest of the tags is for what the channel says itself.
+const CALLS_MAX: usize = 224;
+/// Slots that a channel asks for: calls at a time that must not be executed twice.
+pub(crate) const SLOTS: u16 = 64;
+/// Calls that wait in one channel before no more are taken from the kernel, and their bytes.
+const WAITING_MAX: usize = 16_384;
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// After so much silence with calls under way the proxy is asked for a sign of life,
+const SILENCE: Duration = Duration::from_secs(5);
+/// and after so much more the connection counts as lost.
+const PING_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a process that is killed waits for the proxy to take its call back.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+/// How often time is looked at.
+const TICK: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+#[path = "channel_tests.rs"]
+mod tests;

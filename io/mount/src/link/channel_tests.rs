@@ -1,0 +1,283 @@
+//! A channel told by hand: what it sends is decoded, what it receives is made up.
+
+use super::*;
+use crate::link::call::Ask;
+use fuse::RequestId;
+use ninep::dialect::{AnyRequest, NOSLOT, RequestHeader, decode_request};
+use ninep::{Fid, Reply};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+
+use crate::link::socket::Inbox;
+
+type Told = Arc<Mutex<Vec<(u32, Result<(), Errno>)>>>;
+
+struct Bench {
+    channel: Channel,
+    peer: UnixStream,
+    inbox: Inbox,
+    payer: Arc<Payer>,
+    told: Told,
+}
+
+/// What was sent: tag, slot, sequence and type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sent {
+    tag: Tag,
+    slot: u16,
+    sequence: u32,
+    kind: u8,
+}
+
+const CLUNK: u8 = 120;
+const FLUSH: u8 = 108;
+
+impl Bench {
+    fn new(slots: u16) -> Bench {
+        let mut channel = Channel::new();
+        channel.restart(slots, 1);
+        let (ours, peer) = UnixStream::pair().unwrap();
+        channel.up(Arc::new(ours.into()), Instant::now());
+        let payer = Payer::known(1, 100, 1 << 20);
+        Bench { channel, peer, inbox: Inbox::new(4096), payer, told: Told::default() }
+    }
+
+    fn call(&self, number: u32, once: bool) -> Call {
+        let mut ask = Ask::new(Handles::NONE, Request::Clunk { fid: Fid(number) });
+        ask.once = once;
+        let told = self.told.clone();
+        let waiter = Some(Waiter { request: request(number), thread: number });
+        Call::new(self.payer.clone(), ask, waiter, move |answer| {
+            told.lock().unwrap().push((number, answer.map(|_| ())));
+        })
+    }
+
+    fn push(&mut self, number: u32, once: bool) {
+        let call = self.call(number, once);
+        self.channel.push(call);
+    }
+
+    /// Begins what may begin and gives what was sent.
+    fn turn(&mut self) -> Vec<Sent> {
+        assert!(self.channel.begin(Instant::now()).is_empty());
+        self.channel.send().unwrap();
+        self.inbox.fill(self.peer.as_fd()).unwrap();
+        let mut sent = Vec::new();
+        while let Some(frame) = self.inbox.next().unwrap() {
+            let (tag, header, request) = decode_request(frame).unwrap();
+            let RequestHeader { slot, sequence, .. } = header;
+            let kind = match request {
+                AnyRequest::Plain(plain) => plain.kind(),
+                AnyRequest::Own(own) => own.kind(),
+            };
+            sent.push(Sent { tag, slot, sequence, kind });
+        }
+        sent
+    }
+
+    fn reply(&mut self, tag: Tag, reply: Reply<'_>) {
+        let news = self.channel.received(tag, reply.into()).map_err(|why| why.to_string());
+        if let News::Done(done, answer) = news.unwrap() {
+            done(answer);
+        }
+    }
+
+    fn lose(&mut self) {
+        for done in self.channel.lose(Instant::now()) {
+            done(Err(Errno::INTR));
+        }
+    }
+
+    /// Another connection.
+    fn connect(&mut self) {
+        let (ours, peer) = UnixStream::pair().unwrap();
+        self.channel.up(Arc::new(ours.into()), Instant::now());
+        (self.peer, self.inbox) = (peer, Inbox::new(4096));
+    }
+
+    fn told(&self) -> Vec<(u32, Result<(), Errno>)> {
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+
+    fn interrupt(&mut self, number: u32) -> bool {
+        match self.channel.interrupt(request(number), Instant::now()) {
+            Interrupted::NotHere => false,
+            Interrupted::Flushing => true,
+            Interrupted::GivenUp(done) => {
+                done(Err(Errno::INTR));
+                true
+            }
+        }
+    }
+}
+
+fn request(number: u32) -> RequestId {
+    RequestId(number.into())
+}
+
+#[test]
+fn a_call_is_answered_once_and_its_tag_and_slot_are_free_again() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    bench.push(2, true);
+    let first = bench.turn();
+    assert_eq!(first.len(), 1, "the second needs the slot");
+    assert_eq!((first[0].slot, first[0].sequence), (0, 1));
+    bench.reply(first[0].tag, Reply::Clunk);
+    let second = bench.turn();
+    assert_eq!((second[0].slot, second[0].sequence), (0, 2));
+    bench.reply(second[0].tag, Reply::Error { ecode: 2 });
+    assert_eq!(bench.told(), [(1, Ok(())), (2, Err(Errno::NOENT))]);
+    assert!(bench.channel.is_idle());
+    assert!(bench.channel.received(Tag(0), Reply::Clunk.into()).is_err(), "nobody asked");
+}
+
+#[test]
+fn an_interrupted_call_that_waits_is_given_up_at_once() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    bench.push(2, true);
+    bench.turn();
+    assert!(bench.interrupt(2));
+    assert_eq!(bench.told(), [(2, Err(Errno::INTR))]);
+    assert!(!bench.interrupt(2), "it is gone");
+    assert!(!bench.interrupt(7), "there never was one");
+}
+
+#[test]
+fn an_interrupted_call_ends_when_its_flush_is_answered() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    let call = bench.turn()[0];
+    assert!(bench.interrupt(1) && bench.interrupt(1));
+    let sent = bench.turn();
+    assert_eq!(sent.iter().map(|sent| sent.kind).collect::<Vec<_>>(), [FLUSH], "one, not two");
+    assert_eq!(bench.told(), []);
+    bench.reply(sent[0].tag, Reply::Flush);
+    assert_eq!(bench.told(), [(1, Err(Errno::INTR))]);
+    bench.push(2, true);
+    let next = bench.turn()[0];
+    assert_eq!((next.slot, next.sequence), (call.slot, 2), "the slot is free");
+}
+
+#[test]
+fn a_reply_before_the_flushs_counts_and_the_tag_is_kept_until_then() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    let call = bench.turn()[0];
+    bench.interrupt(1);
+    let flush = bench.turn()[0];
+    bench.reply(call.tag, Reply::Clunk);
+    assert_eq!(bench.told(), [(1, Ok(()))]);
+    bench.push(2, true);
+    bench.payer = Payer::known(2, 100, 1 << 20);
+    bench.push(3, false);
+    let sent = bench.turn();
+    assert_eq!(sent.len(), 1, "the slot is not free yet");
+    assert!(sent[0].slot == NOSLOT && sent[0].tag != call.tag, "nor is the tag");
+    bench.reply(flush.tag, Reply::Flush);
+    assert_eq!(bench.turn()[0].sequence, 2);
+}
+
+#[test]
+fn a_session_that_goes_on_is_sent_the_same_once_more() {
+    let mut bench = Bench::new(2);
+    bench.push(1, true);
+    bench.push(2, false);
+    let before = bench.turn();
+    bench.lose();
+    bench.push(3, false);
+    assert_eq!(bench.channel.begin(Instant::now()).len(), 0);
+    bench.channel.resume();
+    bench.connect();
+    let after = bench.turn();
+    assert_eq!(after[..2], before[..], "the same tags, slots and sequences in the same order");
+    assert_eq!(after.len(), 3, "and then what came meanwhile");
+}
+
+#[test]
+fn a_new_session_is_asked_again_what_may_be_repeated_and_the_rest_is_unsettled() {
+    let mut bench = Bench::new(2);
+    bench.push(1, false);
+    bench.push(2, true);
+    bench.push(3, false);
+    bench.turn();
+    bench.push(4, false);
+    bench.interrupt(3);
+    bench.turn();
+    bench.lose();
+    assert_eq!(bench.told(), [(3, Err(Errno::INTR))], "nobody waits for a flush without a link");
+    for done in bench.channel.restart(2, 2) {
+        done(Err(Errno::INTR));
+    }
+    bench.connect();
+    let unsettled: Vec<_> =
+        bench.channel.unsettled.iter().map(|call| call.is_for(request(2))).collect();
+    assert_eq!(unsettled, [true]);
+    let sent = bench.turn();
+    assert_eq!(sent.iter().map(|sent| sent.kind).collect::<Vec<_>>(), [CLUNK, CLUNK]);
+    for sent in sent {
+        bench.reply(sent.tag, Reply::Clunk);
+    }
+    assert_eq!(bench.told(), [(1, Ok(())), (4, Ok(()))]);
+    let call = bench.channel.unsettled.pop().unwrap();
+    bench.channel.push_again(call);
+    assert_eq!(bench.turn()[0].sequence, 1, "the first of the new session's slot");
+}
+
+#[test]
+fn without_a_connection_an_interrupt_is_answered_at_once_but_the_slot_goes_on_counting() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    let before = bench.turn();
+    bench.lose();
+    assert!(bench.interrupt(1));
+    assert_eq!(bench.told(), [(1, Err(Errno::INTR))]);
+    bench.channel.resume();
+    bench.connect();
+    let after = bench.turn();
+    assert_eq!((after[0], after[1].kind), (before[0], FLUSH), "sent once more, and flushed");
+    bench.reply(after[1].tag, Reply::Flush);
+    bench.push(2, true);
+    assert_eq!(bench.turn()[0].sequence, 2);
+    assert_eq!(bench.told(), [], "nobody is told twice");
+}
+
+#[test]
+fn silence_is_answered_by_a_ping_and_then_by_giving_the_connection_up() {
+    let mut bench = Bench::new(1);
+    let start = Instant::now();
+    bench.channel.hear(start);
+    bench.channel.tick(start + SILENCE * 3).unwrap();
+    assert_eq!(bench.turn(), [], "nothing is under way");
+    bench.push(1, false);
+    bench.turn();
+    bench.channel.tick(start + SILENCE / 2).unwrap();
+    assert_eq!(bench.turn(), []);
+    let pinged = start + SILENCE;
+    bench.channel.tick(pinged).unwrap();
+    assert_eq!(bench.turn().len(), 1);
+    bench.channel.tick(pinged + PING_PATIENCE / 2).unwrap();
+    assert!(bench.channel.tick(pinged + PING_PATIENCE).is_err());
+    bench.channel.hear(pinged + PING_PATIENCE / 2);
+    assert!(bench.channel.tick(pinged + PING_PATIENCE).is_ok(), "something came");
+}
+
+#[test]
+fn a_flush_that_is_not_answered_is_waited_for_only_so_long() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    let call = bench.turn()[0];
+    bench.interrupt(1);
+    bench.turn();
+    let now = Instant::now();
+    assert_eq!(bench.channel.overdue(now), []);
+    let waiter = Waiter { request: request(1), thread: 1 };
+    assert_eq!(bench.channel.overdue(now + FLUSH_PATIENCE * 2), [waiter]);
+    let done = bench.channel.abandon(request(1)).unwrap();
+    done(Err(Errno::INTR));
+    assert_eq!(bench.channel.overdue(now + FLUSH_PATIENCE * 2), []);
+    bench.reply(call.tag, Reply::Clunk);
+    assert_eq!(bench.told(), [(1, Err(Errno::INTR))], "what comes then is nobody's");
+}

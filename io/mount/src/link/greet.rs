@@ -1,0 +1,196 @@
+//! Beginning a connection, and asking over it before others may: one message after the other,
+//! waiting for each answer.
+//!
+//! ```text
+//!   connect ─► Tversion "9P2000.L.sluice.1" ─► Tsession id, channel ─► Terms
+//!                 │ "9P2000.L": the peer does not know the dialect       │
+//!                 ▼                                                       ▼
+//!               an error, for now                      ask_all: identities, files, locks
+//! ```
+//!
+//! What is special to the dialect about beginning is here, and nowhere else.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use fuse::Errno;
+use ninep::dialect::{
+    AnyReply, AnyRequest, OwnReply, OwnRequest, RequestHeader, VERSION, decode_reply,
+    encode_request,
+};
+use ninep::{NOTAG, Reply, Request, Tag};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use super::call::{Answer, answer_of, errno_of};
+use super::socket::{Broken, Inbox, connect};
+use crate::options::Source;
+
+/// A connection on which one party waits for each answer.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    socket: OwnedFd,
+    inbox: Inbox,
+    /// The largest message that was agreed on, in bytes.
+    pub(crate) msize: u32,
+}
+
+/// What the proxy said to Tsession.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) slots: u16,
+    pub(crate) resumed: bool,
+    pub(crate) root: Vec<u8>,
+}
+
+/// Why a connection did not come about.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GreetError {
+    /// Nobody answers there.
+    #[error("{0}")]
+    Connect(std::io::Error),
+    /// It broke.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// The peer does not know the dialect.
+    #[error("it speaks only {version}, and {} is needed", VERSION.escape_ascii())]
+    Plain { version: String },
+    /// The proxy refused the session.
+    #[error("it refused the session: {0}")]
+    Refused(Errno),
+}
+
+impl Talk {
+    /// Connects and agrees on the dialect.
+    pub(crate) fn begin(source: &Source, msize: u32) -> Result<Talk, GreetError> {
+        let socket = connect(&source.address, PATIENCE).map_err(GreetError::Connect)?;
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(Broken::from)?;
+        let mut talk = Talk { socket, inbox: Inbox::new(msize), msize };
+        let mut out = Vec::new();
+        Request::Version { msize, version: VERSION }.encode(NOTAG, &mut out);
+        talk.send(&out)?;
+        let frame = talk.frame(PATIENCE)?;
+        match Reply::decode(frame).map_err(|error| Broken::Protocol(error.to_string()))?.1 {
+            Reply::Version { msize: theirs, version: VERSION } => talk.msize = theirs.min(msize),
+            Reply::Version { version, .. } => {
+                let version = version.escape_ascii().to_string();
+                return Err(GreetError::Plain { version });
+            }
+            Reply::Error { ecode } => return Err(GreetError::Refused(errno_of(ecode))),
+            _ => return Err(Broken::Protocol("Tversion was answered oddly".into()).into()),
+        }
+        Ok(talk)
+    }
+
+    /// Begins the session, or goes on with it. Waits for what an older connection of the
+    /// channel has under way.
+    pub(crate) fn session(
+        &mut self,
+        id: u128,
+        channel: u16,
+        slots: u16,
+        export: &str,
+    ) -> Result<Terms, GreetError> {
+        let request = OwnRequest::Session { id, channel, slots, aname: export.as_bytes() };
+        let mut terms = Err(GreetError::Refused(Errno::PROTO));
+        let each = |_, answer: Answer<'_>| {
+            terms = match answer {
+                Ok(AnyReply::Own(OwnReply::Session { slots, resumed, keep: _, root })) => {
+                    Ok(Terms { slots, resumed: resumed != 0, root: root.to_vec() })
+                }
+                Ok(_) => Err(Broken::Protocol("Tsession was answered oddly".into()).into()),
+                Err(error) => Err(GreetError::Refused(error)),
+            };
+        };
+        self.ask_for(SESSION_PATIENCE, &[(RequestHeader::SESSION, request.into())], each)?;
+        terms
+    }
+
+    /// Asks all of these, and gives each answer with its question's place in the list.
+    pub(crate) fn ask_all(
+        &mut self,
+        asks: &[(RequestHeader<'_>, AnyRequest<'_>)],
+        each: impl FnMut(usize, Answer<'_>),
+    ) -> Result<(), Broken> {
+        self.ask_for(PATIENCE, asks, each)
+    }
+
+    /// Asks one thing; `take` makes of the answer what is wanted.
+    pub(crate) fn ask<'a, T>(
+        &mut self,
+        header: RequestHeader<'a>,
+        request: impl Into<AnyRequest<'a>>,
+        take: impl FnOnce(AnyReply<'_>) -> Option<T>,
+    ) -> Result<Result<T, Errno>, Broken> {
+        let (mut take, mut taken) = (Some(take), Err(Errno::PROTO));
+        self.ask_all(&[(header, request.into())], |_, answer| {
+            if let Some(take) = take.take() {
+                taken = answer.and_then(|reply| take(reply).ok_or(Errno::PROTO));
+            }
+        })?;
+        Ok(taken)
+    }
+
+    /// The connection, for others to use.
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    fn ask_for(
+        &mut self,
+        patience: Duration,
+        asks: &[(RequestHeader<'_>, AnyRequest<'_>)],
+        mut each: impl FnMut(usize, Answer<'_>),
+    ) -> Result<(), Broken> {
+        for (number, asks) in asks.chunks(AT_ONCE).enumerate() {
+            let mut out = Vec::new();
+            for (tag, (header, request)) in (0..).zip(asks) {
+                encode_request(Tag(tag), header, request, &mut out);
+            }
+            self.send(&out)?;
+            for _ in asks {
+                let frame = self.frame(patience)?;
+                let (tag, _, reply) =
+                    decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
+                each(number * AT_ONCE + usize::from(tag.0), answer_of(reply));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        while !bytes.is_empty() {
+            match rustix::net::send(&self.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(Broken::Silent(PATIENCE)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, patience: Duration) -> Result<&[u8], Broken> {
+        let deadline = Instant::now() + patience;
+        while !self.inbox.has_frame()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Broken::Silent(patience));
+            }
+            let left = Timespec::try_from(left).expect("seconds fit");
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => self.inbox.fill(self.socket.as_fd())?,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Ok(self.inbox.next()?.expect("it is there"))
+    }
+}
+
+/// How long one answer may take, and a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a session may take to begin: what the old connection has under way ends first.
+const SESSION_PATIENCE: Duration = Duration::from_secs(60);
+/// Questions that are asked before the first answer is waited for.
+const AT_ONCE: usize = 64;

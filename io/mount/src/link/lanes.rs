@@ -1,0 +1,266 @@
+//! Calls that wait until they may begin: a queue for each identity, served in turn.
+//!
+//! ```text
+//!   push ─► lane of identity 1: call, call ─┐
+//!           lane of identity 2: call ───────┼─ in turn, where the window is open ─► next
+//!           given back freely: call ────────┘ before all others
+//! ```
+//!
+//! Within an identity the order is that of coming; a call whose turn it is and which needs a
+//! slot that is not there holds up its own identity only.
+
+use std::collections::VecDeque;
+
+use fuse::{Errno, RequestId};
+use rustc_hash::FxHashMap;
+
+use super::call::Call;
+
+/// A channel's waiting calls, and what each identity has under way.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    lanes: FxHashMap<u32, Lane>,
+    /// Identities with calls that wait; each once.
+    turn: VecDeque<u32>,
+    free: VecDeque<Call>,
+    waiting: usize,
+    waiting_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<Call>,
+    calls: u32,
+    bytes: u64,
+}
+
+impl Lanes {
+    /// A call comes.
+    pub(crate) fn push(&mut self, call: Call) {
+        self.count(&call);
+        if call.ask.free {
+            return self.free.push_back(call);
+        }
+        self.lane(call.payer.number).queue.push_back(call);
+    }
+
+    /// A call comes back, to go before what came after it.
+    pub(crate) fn push_front(&mut self, call: Call) {
+        self.count(&call);
+        if call.ask.free {
+            return self.free.push_front(call);
+        }
+        self.lane(call.payer.number).queue.push_front(call);
+    }
+
+    /// The next call that may begin, counted as under way; with `slot` it may need one. Or one
+    /// that can never begin, and why.
+    pub(crate) fn next(&mut self, slot: bool) -> Option<Result<Call, (Call, Errno)>> {
+        if let Some(call) = self.next_free(slot) {
+            return Some(Ok(call));
+        }
+        for _ in 0..self.turn.len() {
+            let number = self.turn.pop_front()?;
+            let lane = self.lanes.get_mut(&number).expect("who has a turn has a lane");
+            let head = lane.queue.front().expect("who has a turn has a call");
+            let refused = head.payer.refused();
+            let goes = refused.is_some() || lane.admits(head, slot);
+            if !goes {
+                self.turn.push_back(number);
+                continue;
+            }
+            let call = lane.queue.pop_front().expect("it was looked at");
+            if !lane.queue.is_empty() {
+                self.turn.push_back(number);
+            }
+            if let Some(error) = refused {
+                self.uncount(&call);
+                return Some(Err((call, error)));
+            }
+            lane.calls += 1;
+            lane.bytes += call.ask.bytes;
+            self.uncount(&call);
+            return Some(Ok(call));
+        }
+        None
+    }
+
+    /// A call that [`Lanes::next`] gave is no longer under way.
+    pub(crate) fn ended(&mut self, call: &Call) {
+        if call.ask.free {
+            return;
+        }
+        if let Some(lane) = self.lanes.get_mut(&call.payer.number) {
+            lane.calls = lane.calls.saturating_sub(1);
+            lane.bytes = lane.bytes.saturating_sub(call.ask.bytes);
+        }
+        if self.lanes.len() > LANES_MAX {
+            self.lanes.retain(|_, lane| lane.calls > 0 || !lane.queue.is_empty());
+        }
+    }
+
+    /// Nothing is under way any more.
+    pub(crate) fn all_ended(&mut self) {
+        self.lanes.retain(|_, lane| {
+            (lane.calls, lane.bytes) = (0, 0);
+            !lane.queue.is_empty()
+        });
+    }
+
+    /// Takes the call of an interrupted request out.
+    pub(crate) fn take(&mut self, request: RequestId) -> Option<Call> {
+        let is = |call: &Call| call.is_for(request);
+        if let Some(at) = self.free.iter().position(is) {
+            let call = self.free.remove(at)?;
+            self.uncount(&call);
+            return Some(call);
+        }
+        let (number, at) = self
+            .lanes
+            .iter()
+            .find_map(|(number, lane)| lane.queue.iter().position(is).map(|at| (*number, at)))?;
+        let lane = self.lanes.get_mut(&number)?;
+        let call = lane.queue.remove(at)?;
+        if lane.queue.is_empty() {
+            self.turn.retain(|other| *other != number);
+        }
+        self.uncount(&call);
+        Some(call)
+    }
+
+    /// Takes all calls out.
+    pub(crate) fn drain(&mut self) -> Vec<Call> {
+        self.turn.clear();
+        (self.waiting, self.waiting_bytes) = (0, 0);
+        let mut all: Vec<_> = self.free.drain(..).collect();
+        all.extend(self.lanes.values_mut().flat_map(|lane| lane.queue.drain(..)));
+        all
+    }
+
+    /// Calls that wait, and bytes of their messages.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.waiting, self.waiting_bytes)
+    }
+
+    fn next_free(&mut self, slot: bool) -> Option<Call> {
+        let at = self.free.iter().position(|call| slot || !call.ask.once)?;
+        let call = self.free.remove(at)?;
+        self.uncount(&call);
+        Some(call)
+    }
+
+    /// The identity's lane, which is about to have a call.
+    fn lane(&mut self, number: u32) -> &mut Lane {
+        let lane = self.lanes.entry(number).or_default();
+        if lane.queue.is_empty() {
+            self.turn.push_back(number);
+        }
+        lane
+    }
+
+    fn count(&mut self, call: &Call) {
+        self.waiting += 1;
+        self.waiting_bytes += call.ask.frame.bytes().len();
+    }
+
+    fn uncount(&mut self, call: &Call) {
+        self.waiting -= 1;
+        self.waiting_bytes -= call.ask.frame.bytes().len();
+    }
+}
+
+impl Lane {
+    fn admits(&self, call: &Call, slot: bool) -> bool {
+        (slot || !call.ask.once) && call.payer.admits(self.calls, self.bytes, call.ask.bytes)
+    }
+}
+
+/// Lanes that are kept although nothing is in them.
+const LANES_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::super::call::Ask;
+    use super::super::identities::Payer;
+    use super::*;
+    use ninep::dialect::Handles;
+    use ninep::{Fid, Request};
+    use std::sync::Arc;
+
+    fn call(payer: &Arc<Payer>, fid: u32) -> Call {
+        let ask = Ask::new(Handles::NONE, Request::Clunk { fid: Fid(fid) }).with_bytes(100);
+        Call::new(payer.clone(), ask, None, |_| {})
+    }
+
+    fn fid(call: &Call) -> u8 {
+        *call.ask.frame.bytes().last_chunk::<4>().unwrap().first().unwrap()
+    }
+
+    fn next(lanes: &mut Lanes) -> Option<u8> {
+        lanes.next(true).map(|call| fid(&call.unwrap()))
+    }
+
+    #[test]
+    fn identities_take_turns_and_each_keeps_its_order() {
+        let (first, second) = (Payer::known(1, 9, 9999), Payer::known(2, 9, 9999));
+        let mut lanes = Lanes::default();
+        for number in 1..4 {
+            lanes.push(call(&first, number));
+        }
+        lanes.push(call(&second, 11));
+        lanes.push(call(&second, 12));
+        let order: Vec<_> = std::iter::from_fn(|| next(&mut lanes)).collect();
+        assert_eq!(order, [1, 11, 2, 12, 3]);
+        assert_eq!(lanes.waiting(), (0, 0));
+    }
+
+    #[test]
+    fn a_full_window_holds_up_its_own_identity_only() {
+        let (full, other) = (Payer::known(1, 1, 9999), Payer::known(2, 9, 150));
+        let mut lanes = Lanes::default();
+        for number in 1..4 {
+            lanes.push(call(&full, number));
+            lanes.push(call(&other, 10 + number));
+        }
+        assert_eq!((next(&mut lanes), next(&mut lanes)), (Some(1), Some(11)));
+        assert_eq!(next(&mut lanes), None, "150 bytes have room for one of 100");
+        lanes.ended(&call(&full, 1));
+        assert_eq!((next(&mut lanes), next(&mut lanes)), (Some(2), None));
+        lanes.all_ended();
+        let mut both = [next(&mut lanes), next(&mut lanes)];
+        both.sort_unstable();
+        assert_eq!((both, next(&mut lanes)), ([Some(3), Some(12)], None));
+    }
+
+    #[test]
+    fn what_gives_back_waits_for_no_window_and_what_needs_a_slot_waits_for_one() {
+        let payer = Payer::known(1, 1, 9999);
+        let mut lanes = Lanes::default();
+        lanes.push(call(&payer, 1));
+        lanes.push(call(&payer, 2));
+        assert_eq!(next(&mut lanes), Some(1));
+        let mut unlock = call(&payer, 3);
+        unlock.ask.free = true;
+        lanes.push(unlock);
+        assert_eq!(next(&mut lanes), Some(3));
+        let mut make = call(&Payer::known(2, 9, 9999), 4);
+        make.ask.once = true;
+        lanes.push(make);
+        assert!(lanes.next(false).is_none());
+        assert_eq!(next(&mut lanes), Some(4));
+    }
+
+    #[test]
+    fn who_was_refused_is_told_for_each_call() {
+        let payer = Payer::known(1, 9, 9999);
+        let mut lanes = Lanes::default();
+        lanes.push(call(&payer, 1));
+        lanes.push(call(&payer, 2));
+        payer.refuse(Errno::PERM);
+        for _ in 0..2 {
+            let (_, error) = lanes.next(true).unwrap().unwrap_err();
+            assert_eq!(error, Errno::PERM);
+        }
+        assert!(lanes.next(true).is_none());
+    }
+}

@@ -1,0 +1,99 @@
+//! Telling a proxy that has forgotten the session what it must know: who pays, which files are
+//! open, which locks are held.
+//!
+//! ```text
+//!   identities ─► files, each opened again by its handle ─► locks, each taken again
+//!                   │ gone                                    │ somebody else has it
+//!                   ▼                                         ▼
+//!                 stale: ESTALE from now on                 stale: its owner relied on it
+//! ```
+//!
+//! Numbers stay what they were, so calls that wait need not be changed.
+
+use std::sync::Arc;
+
+use fuse::Errno;
+use ninep::dialect::{
+    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, RequestHeader, decode_request,
+    handle_fid,
+};
+use ninep::{LockStatus, Reply};
+
+use super::Link;
+use super::greet::Talk;
+use super::identities::Payer;
+use super::socket::Broken;
+use crate::files::OpenFile;
+
+/// Tells everything. What cannot be had again is marked as stale.
+pub(super) fn restore(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
+    identities(talk, &link.payers.asked())?;
+    files(talk, &link.files.all())?;
+    locks(link, talk)
+}
+
+fn identities(talk: &mut Talk, payers: &[Arc<Payer>]) -> Result<(), Broken> {
+    let mut spaces = vec![Vec::new(); payers.len()];
+    let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = payers
+        .iter()
+        .zip(&mut spaces)
+        .map(|(payer, space)| (RequestHeader::SESSION, payer.message(space).into()))
+        .collect();
+    talk.ask_all(&asks, |at, answer| match answer {
+        Ok(AnyReply::Own(OwnReply::Identity { requests, bytes })) => {
+            payers[at].set_window(requests, bytes);
+        }
+        Ok(_) => payers[at].refuse(Errno::PROTO),
+        Err(error) => payers[at].refuse(error),
+    })
+}
+
+fn files(talk: &mut Talk, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
+    let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = files
+        .iter()
+        .map(|file| {
+            let header = paid_by(&file.payer, Handles::one(&file.node.handle));
+            let request = OwnRequest::Open {
+                fid: handle_fid(0),
+                newfid: file.fid,
+                name: b"",
+                flags: file.flags_again(),
+                mode: 0,
+            };
+            (header, request.into())
+        })
+        .collect();
+    talk.ask_all(&asks, |at, answer| {
+        if let Err(error) = answer {
+            tracing::warn!(fid = files[at].fid.0, %error, "a file could not be opened again");
+            files[at].set_stale();
+        }
+    })
+}
+
+fn locks(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
+    let held = link.locks.all();
+    let asks: Vec<_> =
+        held.iter().map(|held| link.locks.ask(&held.file, held.owner, &held.lock, false)).collect();
+    let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = asks
+        .iter()
+        .zip(&held)
+        .map(|(ask, held)| {
+            let (_, _, request) = decode_request(ask.frame.bytes()).expect("we encoded it");
+            (paid_by(&held.file.payer, Handles::NONE), request)
+        })
+        .collect();
+    talk.ask_all(&asks, |at, answer| {
+        let granted = Reply::Lock { status: LockStatus::Success };
+        if answer != Ok(granted.into()) {
+            let fid = held[at].file.fid.0;
+            tracing::warn!(fid, ?answer, "a lock could not be taken again");
+            held[at].file.set_stale();
+        }
+    })
+}
+
+/// The header of a message that may be executed twice.
+pub(super) fn paid_by<'a>(payer: &Payer, handles: Handles<'a>) -> RequestHeader<'a> {
+    RequestHeader { identity: payer.number, slot: NOSLOT, sequence: 0, handles }
+}

@@ -1,0 +1,317 @@
+//! Calls that may have been executed by a proxy that has since forgotten them: what happened
+//! is found out by looking.
+//!
+//! ```text
+//!   the name is gone ─┬─ it was to be removed: done        a name may have been made or
+//!                     └─ it was to be made: call again     removed by others meanwhile;
+//!   the name is there ┬─ as this call would have made it:  then who looks cannot tell, and
+//!                     │  done                              the likelier answer is given
+//!                     └─ otherwise: EEXIST, or call again
+//! ```
+
+use std::time::{Duration, SystemTime};
+
+use fuse::Errno;
+use ninep::dialect::{
+    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, RequestHeader, decode_request,
+    handle_fid,
+};
+use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
+
+use super::call::{Call, Waiter};
+use super::greet::Talk;
+use super::socket::Broken;
+use super::{Link, Seat};
+
+/// Settles every call of a channel that is not.
+pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Broken> {
+    let seat: &Seat = link.seat(on);
+    loop {
+        let Some(call) = seat.lock().unsettled.pop() else { return Ok(()) };
+        let outcome = match look(link, talk, &call) {
+            Ok(outcome) => outcome,
+            Err(broken) => {
+                seat.lock().unsettled.push(call);
+                return Err(broken);
+            }
+        };
+        tracing::info!(?call, ?outcome, "a call was settled");
+        let waiter = call.waiter;
+        match outcome {
+            Outcome::Again => seat.lock().push_again(call),
+            other => other.tell(call),
+        }
+        if let Some(Waiter { request, .. }) = waiter
+            && link.missed.take(request)
+        {
+            link.interrupt(request);
+        }
+    }
+}
+
+/// What became of a call.
+#[derive(Debug)]
+enum Outcome {
+    /// It was not executed.
+    Again,
+    /// It was, and the answer says nothing but that.
+    Done(Reply<'static>),
+    DoneOwn(OwnReply<'static>),
+    /// It was, and this is what it made.
+    Made(Vec<u8>, Attributes),
+    /// It was, and this is what it made and is open now.
+    Opened(Vec<u8>, Attributes),
+    Failed(Errno),
+}
+
+type Found = Result<Outcome, Broken>;
+
+impl Outcome {
+    fn tell(self, call: Call) {
+        match self {
+            Outcome::Again => unreachable!("such a call is made again"),
+            Outcome::Done(reply) => (call.done)(Ok(AnyReply::Plain(reply))),
+            Outcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Own(reply))),
+            Outcome::Made(handle, attributes) => {
+                (call.done)(Ok(OwnReply::Make { handle: &handle, attributes }.into()));
+            }
+            Outcome::Opened(handle, attributes) => {
+                let reply = OwnReply::Open { handle: &handle, created: 1, attributes };
+                (call.done)(Ok(reply.into()));
+            }
+            Outcome::Failed(error) => (call.done)(Err(error)),
+        }
+    }
+}
+
+/// Who looks: the one who called, at the files that were named.
+struct Looker<'a, 't> {
+    talk: &'t mut Talk,
+    header: RequestHeader<'a>,
+    call: &'a Call,
+}
+
+fn look(link: &Link, talk: &mut Talk, call: &Call) -> Found {
+    let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
+    let header = RequestHeader { slot: NOSLOT, sequence: 0, ..header };
+    let mut looker = Looker { talk, header, call };
+    match request {
+        AnyRequest::Own(OwnRequest::Make { fid, name, mode, target, .. }) => {
+            looker.made(fid, name, mode, target)
+        }
+        AnyRequest::Own(OwnRequest::Open { fid, newfid, name, flags, .. })
+            if flags & open::EXCL != 0 =>
+        {
+            looker.opened(fid, newfid, name, flags)
+        }
+        AnyRequest::Plain(Request::Unlinkat { dirfid, name, .. }) => looker.removed(dirfid, name),
+        AnyRequest::Plain(Request::Renameat { olddirfid, oldname, newdirfid, newname }) => {
+            looker.renamed((olddirfid, oldname), (newdirfid, newname))
+        }
+        AnyRequest::Plain(Request::Link { dfid, fid, name }) => looker.linked(dfid, fid, name),
+        AnyRequest::Own(OwnRequest::Append { fid, data, .. }) => looker.appended(link, fid, data),
+        AnyRequest::Own(OwnRequest::Setxattr { fid, name, flags, data }) => {
+            looker.xattr_set(fid, name, flags, data)
+        }
+        AnyRequest::Own(OwnRequest::Removexattr { fid, name }) => looker.xattr_removed(fid, name),
+        // Whether space was cut out once or not at all cannot be seen.
+        AnyRequest::Own(OwnRequest::Allocate { .. }) => Ok(Outcome::Failed(Errno::IO)),
+        _ => Ok(Outcome::Again),
+    }
+}
+
+impl Looker<'_, '_> {
+    fn made(&mut self, fid: Fid, name: &[u8], mode: u32, target: &[u8]) -> Found {
+        let (handle, attributes) = match self.lookup(fid, name)? {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(Outcome::Again),
+            Err(error) => return Ok(Outcome::Failed(error)),
+        };
+        let is_link = mode & S_IFMT == S_IFLNK;
+        let same = attributes.mode & S_IFMT == mode & S_IFMT
+            && self.is_new_and_ours(&attributes)
+            && (!is_link || self.points_to(&handle, target)?);
+        Ok(match same {
+            true => Outcome::Made(handle, attributes),
+            false => Outcome::Failed(Errno::EXIST),
+        })
+    }
+
+    fn opened(&mut self, fid: Fid, newfid: Fid, name: &[u8], flags: u32) -> Found {
+        let (handle, attributes) = match self.lookup(fid, name)? {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return Ok(Outcome::Again),
+            Err(error) => return Ok(Outcome::Failed(error)),
+        };
+        let empty_file = attributes.mode & S_IFMT == S_IFREG && attributes.size == 0;
+        if !empty_file || !self.is_new_and_ours(&attributes) {
+            return Ok(Outcome::Failed(Errno::EXIST));
+        }
+        let flags = flags & !(open::CREATE | open::EXCL | open::TRUNC);
+        let header = RequestHeader { handles: Handles::one(&handle), ..self.header };
+        let request = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
+        Ok(match self.talk.ask(header, request, |_| Some(()))? {
+            Ok(()) => Outcome::Opened(handle, attributes),
+            Err(error) => Outcome::Failed(error),
+        })
+    }
+
+    fn removed(&mut self, fid: Fid, name: &[u8]) -> Found {
+        Ok(match self.lookup(fid, name)? {
+            Ok(_) => Outcome::Again,
+            Err(Errno::NOENT) => Outcome::Done(Reply::Unlinkat),
+            Err(error) => Outcome::Failed(error),
+        })
+    }
+
+    fn renamed(&mut self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> Found {
+        match self.lookup(old.0, old.1)? {
+            Ok(_) => return Ok(Outcome::Again),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Ok(Outcome::Failed(error)),
+        }
+        Ok(match self.lookup(new.0, new.1)? {
+            Ok(_) => Outcome::Done(Reply::Renameat),
+            Err(error) => Outcome::Failed(error),
+        })
+    }
+
+    fn linked(&mut self, directory: Fid, file: Fid, name: &[u8]) -> Found {
+        let file = self.header.handles.get(file).map(<[u8]>::to_vec);
+        Ok(match self.lookup(directory, name)? {
+            Ok((handle, _)) if Some(&handle) == file.as_ref() => Outcome::Done(Reply::Link),
+            Ok(_) => Outcome::Failed(Errno::EXIST),
+            Err(Errno::NOENT) => Outcome::Again,
+            Err(error) => Outcome::Failed(error),
+        })
+    }
+
+    /// Whether the file ends with the data. Who appends the same twice in a row is believed to
+    /// have done so once too often rather than never.
+    fn appended(&mut self, link: &Link, fid: Fid, data: &[u8]) -> Found {
+        let size = match self.attributes(fid)? {
+            Ok(attributes) => attributes.size,
+            Err(error) => return Ok(Outcome::Failed(error)),
+        };
+        let Some(offset) = size.checked_sub(data.len() as u64) else { return Ok(Outcome::Again) };
+        // The open file may be for writing only.
+        let handle = link.files.by_fid(fid).map(|file| file.node.handle.clone());
+        let (Some(handle), Ok(reader)) = (handle, link.files.reserve()) else {
+            return Ok(Outcome::Failed(Errno::IO));
+        };
+        let tail = self.read(&handle, reader, offset, data.len() as u32);
+        link.files.release(reader);
+        Ok(match tail? {
+            Ok(tail) if tail == data => Outcome::DoneOwn(OwnReply::Append { offset, number: 0 }),
+            Ok(_) => Outcome::Again,
+            Err(_) => Outcome::Failed(Errno::IO),
+        })
+    }
+
+    fn xattr_set(&mut self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> Found {
+        if flags & XATTR_CREATE == 0 {
+            return Ok(Outcome::Again);
+        }
+        Ok(match self.xattr(fid, name)? {
+            Ok(value) if value == data => Outcome::DoneOwn(OwnReply::Setxattr),
+            Ok(_) => Outcome::Failed(Errno::EXIST),
+            Err(Errno::NODATA) => Outcome::Again,
+            Err(error) => Outcome::Failed(error),
+        })
+    }
+
+    fn xattr_removed(&mut self, fid: Fid, name: &[u8]) -> Found {
+        Ok(match self.xattr(fid, name)? {
+            Ok(_) => Outcome::Again,
+            Err(Errno::NODATA) => Outcome::DoneOwn(OwnReply::Removexattr),
+            Err(error) => Outcome::Failed(error),
+        })
+    }
+
+    /// Whether it may have been made by the call, whose user may be another at the server.
+    fn is_new_and_ours(&self, attributes: &Attributes) -> bool {
+        let payer = self.call.payer.uid();
+        let since = self.call.since.unwrap_or(SystemTime::UNIX_EPOCH) - SKEW;
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(attributes.ctime.sec);
+        (payer == 0 || payer == attributes.uid) && changed >= since
+    }
+
+    fn points_to(&mut self, handle: &[u8], target: &[u8]) -> Result<bool, Broken> {
+        let header = RequestHeader { handles: Handles::one(handle), ..self.header };
+        let same =
+            self.talk.ask(
+                header,
+                Request::Readlink { fid: handle_fid(0) },
+                |reply| match reply {
+                    AnyReply::Plain(Reply::Readlink { target: is }) => Some(is == target),
+                    _ => None,
+                },
+            )?;
+        Ok(same.unwrap_or(false))
+    }
+
+    fn lookup(
+        &mut self,
+        fid: Fid,
+        name: &[u8],
+    ) -> Result<Result<(Vec<u8>, Attributes), Errno>, Broken> {
+        self.talk.ask(self.header, OwnRequest::Lookup { fid, name }, |reply| match reply {
+            AnyReply::Own(OwnReply::Lookup { handle, attributes }) => {
+                Some((handle.to_vec(), attributes))
+            }
+            _ => None,
+        })
+    }
+
+    fn attributes(&mut self, fid: Fid) -> Result<Result<Attributes, Errno>, Broken> {
+        let request = Request::Getattr { fid, mask: getattr::BASIC };
+        self.talk.ask(self.header, request, |reply| match reply {
+            AnyReply::Plain(Reply::Getattr(attributes)) => Some(attributes),
+            _ => None,
+        })
+    }
+
+    fn xattr(&mut self, fid: Fid, name: &[u8]) -> Result<Result<Vec<u8>, Errno>, Broken> {
+        let request = OwnRequest::Getxattr { fid, name, count: XATTR_MAX };
+        self.talk.ask(self.header, request, |reply| match reply {
+            AnyReply::Own(OwnReply::Getxattr { data, .. }) => Some(data.to_vec()),
+            _ => None,
+        })
+    }
+
+    fn read(
+        &mut self,
+        handle: &[u8],
+        fid: Fid,
+        offset: u64,
+        count: u32,
+    ) -> Result<Result<Vec<u8>, Errno>, Broken> {
+        let header = RequestHeader { handles: Handles::one(handle), ..self.header };
+        let request = OwnRequest::Open {
+            fid: handle_fid(0),
+            newfid: fid,
+            name: b"",
+            flags: open::RDONLY,
+            mode: 0,
+        };
+        if let Err(error) = self.talk.ask(header, request, |_| Some(()))? {
+            return Ok(Err(error));
+        }
+        let read = Request::Read { fid, offset, count };
+        let data = self.talk.ask(self.header, read, |reply| match reply {
+            AnyReply::Plain(Reply::Read { data }) => Some(data.to_vec()),
+            _ => None,
+        })?;
+        // What became of the clunk does not matter: the fid is nobody's.
+        let _ = self.talk.ask(self.header, Request::Clunk { fid }, |_| Some(()))?;
+        Ok(data)
+    }
+}
+
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
+/// The largest value of an extended attribute in Linux, in bytes.
+const XATTR_MAX: u32 = 64 << 10;
+/// How far the clocks of mount and server may differ for a file to count as new.
+const SKEW: Duration = Duration::from_secs(10);

@@ -1,0 +1,214 @@
+//! The locks that programs hold through this mount, so that they can be taken again where the
+//! proxy has forgotten them.
+//!
+//! ```text
+//!   granted ─► set: owner's range replaced, cut or joined ─┐
+//!   given back, owner's file closed ─► set, kind None ─────┴─► all: taken again
+//! ```
+//!
+//! An owner is named to the proxy by the mount's own name and the kernel's number. flock and
+//! fcntl locks of one process have different names, so they do not meet here, as on a local
+//! file system; with those of other mounts they do meet, since both are fcntl locks there.
+
+use std::sync::{Arc, Mutex};
+
+use fuse::{InodeId, Lock, LockKind, LockOwner};
+use ninep::dialect::Handles;
+use ninep::{LOCK_BLOCK, Request};
+use rustc_hash::FxHashMap;
+
+use crate::files::OpenFile;
+use crate::link::{Ask, lock};
+
+/// All locks of the mount.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    /// `HOST:random`.
+    client: String,
+    held: Mutex<FxHashMap<InodeId, Vec<Held>>>,
+}
+
+/// Whose locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) owner: LockOwner,
+    pub(crate) flock: bool,
+}
+
+/// A lock that was granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) file: Arc<OpenFile>,
+    pub(crate) owner: Owner,
+    pub(crate) lock: Lock,
+}
+
+impl Locks {
+    /// None. `client` is this mount's name, which no other has.
+    pub(crate) fn new(client: String) -> Locks {
+        Locks { client, held: Mutex::default() }
+    }
+
+    /// The message that takes a lock or gives it back.
+    pub(crate) fn ask(&self, file: &OpenFile, owner: Owner, lock: &Lock, wait: bool) -> Ask {
+        let client_id = self.name(owner);
+        let request = Request::Lock {
+            fid: file.fid,
+            kind: kind_of(lock.kind),
+            flags: if wait { LOCK_BLOCK } else { 0 },
+            start: lock.start,
+            length: length_of(lock),
+            proc_id: 0,
+            client_id: client_id.as_bytes(),
+        };
+        // What waits for a lock must not fill a window that the unlock needs.
+        Ask::new(Handles::NONE, request).freely()
+    }
+
+    /// The message that asks which lock is in the way.
+    pub(crate) fn test(&self, file: &OpenFile, owner: Owner, lock: &Lock) -> Ask {
+        let client_id = self.name(owner);
+        let request = Request::Getlock {
+            fid: file.fid,
+            kind: kind_of(lock.kind),
+            start: lock.start,
+            length: length_of(lock),
+            proc_id: 0,
+            client_id: client_id.as_bytes(),
+        };
+        Ask::new(Handles::NONE, request)
+    }
+
+    /// A lock was granted, or with kind `None` given back.
+    pub(crate) fn set(&self, file: &Arc<OpenFile>, owner: Owner, range: Lock) {
+        let mut all = lock(&self.held);
+        let held = all.entry(file.node.id).or_default();
+        let mut left = Vec::with_capacity(held.len() + 1);
+        for one in held.drain(..) {
+            match one.owner == owner {
+                true => left.extend(without(one, &range)),
+                false => left.push(one),
+            }
+        }
+        if range.kind != LockKind::None {
+            left.push(Held { file: file.clone(), owner, lock: range });
+        }
+        match left.is_empty() {
+            true => drop(all.remove(&file.node.id)),
+            false => *held = left,
+        }
+    }
+
+    /// Whether an owner has locks of this kind on the inode.
+    pub(crate) fn has(&self, inode: InodeId, owner: Owner) -> bool {
+        let all = lock(&self.held);
+        all.get(&inode).is_some_and(|held| held.iter().any(|one| one.owner == owner))
+    }
+
+    /// The process that holds a lock of this mount's, by the name that the proxy was told.
+    pub(crate) fn process(&self, inode: InodeId, client_id: &[u8]) -> Option<u32> {
+        let all = lock(&self.held);
+        let held = all.get(&inode)?;
+        let found = held.iter().find(|one| self.name(one.owner).as_bytes() == client_id);
+        found.map(|one| one.lock.process)
+    }
+
+    /// All that are held.
+    pub(crate) fn all(&self) -> Vec<Held> {
+        lock(&self.held).values().flatten().cloned().collect()
+    }
+
+    fn name(&self, Owner { owner, flock }: Owner) -> String {
+        let kind = if flock { "flock" } else { "fcntl" };
+        format!("{}:{kind}:{:x}", self.client, owner.0)
+    }
+}
+
+/// All of a file, as unlocking at close names it.
+pub(crate) const WHOLE: Lock = Lock { kind: LockKind::None, start: 0, end: END, process: 0 };
+
+/// What the kernel says for "to the end".
+const END: u64 = i64::MAX as u64;
+
+/// What is left of a lock when `range` is taken out of it.
+fn without(held: Held, range: &Lock) -> Vec<Held> {
+    let Lock { start, end, .. } = held.lock;
+    let part = |start, end| Held { lock: Lock { start, end, ..held.lock }, ..held.clone() };
+    if range.end < start || end < range.start {
+        return vec![held];
+    }
+    let mut left = Vec::new();
+    if start < range.start {
+        left.push(part(start, range.start - 1));
+    }
+    if range.end < end {
+        left.push(part(range.end + 1, end));
+    }
+    left
+}
+
+fn kind_of(kind: LockKind) -> ninep::LockKind {
+    match kind {
+        LockKind::Read => ninep::LockKind::Read,
+        LockKind::Write => ninep::LockKind::Write,
+        LockKind::None => ninep::LockKind::Unlock,
+    }
+}
+
+/// The length by which the protocol names a range; 0 is to the end.
+fn length_of(lock: &Lock) -> u64 {
+    if lock.end >= END { 0 } else { lock.end - lock.start + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::Files;
+    use crate::link::Payer;
+    use crate::nodes::Nodes;
+    use std::time::Duration;
+
+    const A: Owner = Owner { owner: LockOwner(1), flock: false };
+    const B: Owner = Owner { owner: LockOwner(1), flock: true };
+
+    fn file() -> Arc<OpenFile> {
+        let (nodes, files) = (Nodes::new(b"root", Duration::ZERO), Files::default());
+        let node = nodes.look_up(b"file", &ninep::Attributes::default());
+        files.opened(files.reserve().unwrap(), node, Payer::known(1, 1, 1), 2)
+    }
+
+    fn range(kind: LockKind, start: u64, end: u64) -> Lock {
+        Lock { kind, start, end, process: 7 }
+    }
+
+    fn ranges(locks: &Locks, owner: Owner) -> Vec<(LockKind, u64, u64)> {
+        let of = |held: &Held| (held.lock.kind, held.lock.start, held.lock.end);
+        let held = locks.all();
+        let mut all: Vec<_> = held.iter().filter(|one| one.owner == owner).map(of).collect();
+        all.sort_by_key(|(_, start, _)| *start);
+        all
+    }
+
+    #[test]
+    fn a_new_lock_replaces_what_it_covers_of_its_owners_alone() {
+        use LockKind::{None, Read, Write};
+        let (locks, file) = (Locks::new("here".into()), file());
+        locks.set(&file, A, range(Write, 0, 99));
+        locks.set(&file, B, range(Write, 0, END));
+        locks.set(&file, A, range(Read, 40, 59));
+        assert_eq!(ranges(&locks, A), [(Write, 0, 39), (Read, 40, 59), (Write, 60, 99)]);
+        locks.set(&file, A, range(None, 50, END));
+        assert_eq!(ranges(&locks, A), [(Write, 0, 39), (Read, 40, 49)]);
+        assert!(locks.has(file.node.id, B));
+        assert_eq!(locks.process(file.node.id, locks.name(A).as_bytes()), Some(7));
+        locks.set(&file, B, WHOLE);
+        locks.set(&file, A, WHOLE);
+        assert!(locks.all().is_empty() && !locks.has(file.node.id, A));
+    }
+
+    #[test]
+    fn a_range_to_the_end_has_length_0() {
+        assert_eq!(length_of(&range(LockKind::Read, 7, END)), 0);
+        assert_eq!(length_of(&range(LockKind::Read, 7, 7)), 1);
+    }
+}

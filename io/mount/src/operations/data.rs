@@ -1,0 +1,232 @@
+//! Open files: opened and made, read, written, closed.
+//!
+//! ```text
+//!   open, create ─► Topen newfid ─► OpenFile ─► read, write: by fid, paid by the opener
+//!                     │ version as at the last open? the page cache is kept
+//!   release ─► Tclunk ─► the fid is free
+//! ```
+//!
+//! Close-to-open: what was written before a close is seen by who opens after it, on any
+//! mount, because every open asks the proxy.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use fuse::{
+    Allocate, Copied, CopyRange, Created, Data, Errno, Handle, NewFile, Open, OpenFlags, Opened,
+    Position, Read, Release, Reply, Request, Write, Written,
+};
+use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, WRITE_KILL_PRIV, handle_fid};
+use ninep::{Fid, open as bits};
+
+use super::{locks, or_error};
+use crate::files::OpenFile;
+use crate::filesystem::Export;
+use crate::link::{Answer, Ask, Payer};
+use crate::nodes::Node;
+use crate::translate::open_flags;
+
+/// Opens a file or a directory that the kernel knows.
+pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<Opened>) {
+    let node = or_error!(export.nodes.get(request.inode), reply);
+    let newfid = or_error!(export.files().reserve(), reply);
+    // The kernel has followed links and has made what was to be made.
+    let flags = open_flags(open.flags) & !(bits::CREATE | bits::EXCL | bits::NOFOLLOW);
+    let message = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
+    // A fid is taken by it, so it is not for repeating.
+    let ask = Ask::once(Handles::one(&node.handle), message);
+    export.as_caller(request, ask, reply, move |export, payer, answer| {
+        let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
+        export.nodes.told(&node, &told);
+        Ok(opened(export, newfid, node, payer, flags, told.qid.version))
+    });
+}
+
+/// Makes a file, unless it is there, and opens it.
+pub(crate) fn create(
+    export: &Export,
+    request: &Request,
+    name: &CStr,
+    open: Open,
+    new: NewFile,
+    reply: Reply<Created>,
+) {
+    let directory = or_error!(export.nodes.get(request.inode), reply);
+    let newfid = or_error!(export.files().reserve(), reply);
+    let flags = open_flags(open.flags) | bits::CREATE;
+    let (name, mode) = (name.to_bytes(), new.mode & 0o7777);
+    let message = OwnRequest::Open { fid: handle_fid(0), newfid, name, flags, mode };
+    let ask = Ask::once(Handles::one(&directory.handle), message);
+    export.as_caller(request, ask, reply, move |export, payer, answer| {
+        let (node, told) = made(export, newfid, payer, answer, |export, handle, told| {
+            export.nodes.look_up(handle, told)
+        })?;
+        let entry = export.entry_of(&node, &told);
+        let opened = opened(export, newfid, node, payer, flags, told.qid.version);
+        Ok(Created { entry, opened })
+    });
+}
+
+pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<Data>) {
+    let file = or_error!(export.files().get(read.handle), reply);
+    let count = read.size.min(export.payload);
+    let message = ninep::Request::Read { fid: file.fid, offset: read.offset, count };
+    let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
+    export.as_opener_with(request, &file, ask, reply, |_, answer, reply| match answer {
+        Ok(AnyReply::Plain(ninep::Reply::Read { data })) => reply.bytes(data),
+        Ok(_) => reply.error(Errno::PROTO),
+        Err(error) => reply.error(error),
+    });
+}
+
+/// Writes. To a file that is opened for appending, at its end: the kernel's idea of where that
+/// is may be old.
+pub(crate) fn write(export: &Export, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    let file = or_error!(export.files().get(write.handle), reply);
+    let (fid, data) = (file.fid, write.data);
+    let flags = if write.kill_set_id { WRITE_KILL_PRIV } else { 0 };
+    file.node.written();
+    let ask = match file.appends() && !write.from_cache {
+        true => Ask::once(Handles::NONE, OwnRequest::Append { fid, flags, data }),
+        false => {
+            let message = OwnRequest::Write { fid, offset: write.offset, flags, data };
+            Ask::new(Handles::NONE, message)
+        }
+    };
+    let len = data.len();
+    export.as_opener(request, &file, ask.with_bytes(len), reply, move |_, answer| match answer? {
+        AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
+        AnyReply::Own(OwnReply::Append { .. }) => Ok(Written(len as u32)),
+        _ => Err(Errno::PROTO),
+    });
+}
+
+pub(crate) fn fsync(
+    export: &Export,
+    request: &Request,
+    handle: Handle,
+    data_only: bool,
+    reply: Reply<()>,
+) {
+    let file = or_error!(export.files().get(handle), reply);
+    let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
+    let ask = Ask::new(Handles::NONE, message);
+    export.as_opener(request, &file, ask, reply, |_, answer| answer.map(|_| ()));
+}
+
+/// The last descriptor is closed. Nobody waits for this: the kernel is answered at once.
+pub(crate) fn release(export: &Export, release: Release, reply: Reply<()>) {
+    let file = export.files().close(release.handle);
+    reply.ok(&());
+    let Some(file) = file else { return };
+    if let Some(owner) = release.unlock_flock {
+        locks::give_back(export, &file, owner);
+    }
+    clunk(export, file.fid, &file.payer);
+}
+
+pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, reply: Reply<()>) {
+    let file = or_error!(export.files().get(allocate.handle), reply);
+    let Allocate { offset, len, mode, .. } = allocate;
+    file.node.written();
+    let message = OwnRequest::Allocate { fid: file.fid, mode, offset, length: len };
+    let repeatable = mode & !(KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE) == 0;
+    let ask = match repeatable {
+        true => Ask::new(Handles::NONE, message),
+        false => Ask::once(Handles::NONE, message),
+    };
+    export.as_opener(request, &file, ask, reply, |_, answer| answer.map(|_| ()));
+}
+
+pub(crate) fn seek(
+    export: &Export,
+    request: &Request,
+    handle: Handle,
+    offset: u64,
+    whence: u32,
+    reply: Reply<Position>,
+) {
+    let file = or_error!(export.files().get(handle), reply);
+    let ask = Ask::new(Handles::NONE, OwnRequest::Seek { fid: file.fid, offset, whence });
+    export.as_opener(request, &file, ask, reply, |_, answer| match answer? {
+        AnyReply::Own(OwnReply::Seek { offset }) => Ok(Position(offset)),
+        _ => Err(Errno::PROTO),
+    });
+}
+
+pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+    let from = or_error!(export.files().get(copy.from), reply);
+    let to = or_error!(export.files().get(copy.to), reply);
+    to.node.written();
+    let message = OwnRequest::Copy {
+        fid: from.fid,
+        offset: copy.from_offset,
+        tofid: to.fid,
+        tooffset: copy.to_offset,
+        length: copy.len,
+    };
+    let ask = Ask::new(Handles::NONE, message);
+    export.as_opener(request, &to, ask, reply, |_, answer| match answer? {
+        AnyReply::Own(OwnReply::Copy { count, .. }) => Ok(Copied(count)),
+        _ => Err(Errno::PROTO),
+    });
+}
+
+/// The open file is in the table, and the kernel may name it.
+fn opened(
+    export: &Export,
+    fid: Fid,
+    node: Arc<Node>,
+    payer: &Arc<Payer>,
+    flags: u32,
+    version: u32,
+) -> Opened {
+    let keeps_cache = node.keeps_cache(version);
+    if flags & bits::TRUNC != 0 {
+        node.written();
+    }
+    let file: Arc<OpenFile> = export.files().opened(fid, node, payer.clone(), flags);
+    let flags = match (flags & bits::DIRECT != 0, keeps_cache) {
+        (true, _) => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+        (false, true) => OpenFlags::KEEP_CACHE,
+        (false, false) => OpenFlags::NONE,
+    };
+    Opened { handle: file.handle(), flags, backing: None }
+}
+
+/// What Ropen says of a file; if it failed the fid is free again.
+fn made<T>(
+    export: &Export,
+    fid: Fid,
+    payer: &Arc<Payer>,
+    answer: Answer<'_>,
+    take: impl FnOnce(&Export, &[u8], &ninep::Attributes) -> T,
+) -> Result<(T, ninep::Attributes), Errno> {
+    let error = match answer {
+        Ok(AnyReply::Own(OwnReply::Open { handle, attributes, created: _ })) => {
+            return Ok((take(export, handle, &attributes), attributes));
+        }
+        Ok(_) => Errno::PROTO,
+        Err(error) => error,
+    };
+    match error {
+        // Given up while there was no connection, perhaps: then it may yet be executed.
+        Errno::INTR | Errno::TIMEDOUT => clunk(export, fid, payer),
+        _ => export.files().release(fid),
+    }
+    Err(error)
+}
+
+/// Makes the proxy forget a fid. Until it has answered that, the fid stays taken.
+fn clunk(export: &Export, fid: Fid, payer: &Arc<Payer>) {
+    let ask = Ask::new(Handles::NONE, ninep::Request::Clunk { fid }).freely();
+    export.aside(payer, ask, move |export, answer| match answer {
+        Err(Errno::TIMEDOUT | Errno::NOTCONN) => {}
+        _ => export.files().release(fid),
+    });
+}
+
+// Of fallocate(2): what may be done twice.
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;

@@ -1,0 +1,227 @@
+//! Directories, listed: many entries in one message, given to the kernel in its smaller parts.
+//!
+//! ```text
+//!   Tlist ─► Listing: entry, entry, entry, … (with handles and attributes)
+//!              │ from the offset that the kernel asks for
+//!              ▼
+//!            as many as fit ─► kernel; the rest stays for its next request
+//! ```
+//!
+//! What is kept is thrown away when the kernel begins again or goes elsewhere, and at the
+//! latest after [`BELIEVED`], so a listing is no older than attributes may be.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuse::{DirEntry, Entries as Names, EntriesPlus, Errno, Read, Reply, Request};
+use ninep::dialect::{AnyReply, Entries, Entry, Handles, OwnReply, OwnRequest};
+
+use super::or_error;
+use crate::files::OpenFile;
+use crate::filesystem::Export;
+use crate::link::{Ask, lock};
+
+/// The part of a directory that was read last, and where the kernel is in it.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    data: Vec<u8>,
+    /// The offset after which the entry at `at` comes.
+    offset: u64,
+    at: usize,
+    read: Option<Instant>,
+}
+
+pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<Names>) {
+    with_entries(export, request, read, reply, |_, listing, reply| {
+        reply.list(|out| {
+            listing.give(|entry| {
+                let (number, mode) = match &entry.file {
+                    Some((_, told)) => (told.qid.path, told.mode),
+                    None => (UNKNOWN, u32::from(entry.kind) << 12),
+                };
+                out.add(&DirEntry { number, offset: entry.offset, mode, name: entry.name })
+            })
+        });
+    });
+}
+
+pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+    with_entries(export, request, read, reply, |export, listing, reply| {
+        reply.list(|out| {
+            listing.give(|entry| {
+                let name = DirEntry {
+                    number: UNKNOWN,
+                    offset: entry.offset,
+                    mode: u32::from(entry.kind) << 12,
+                    name: entry.name,
+                };
+                let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
+                let known = export.entry(handle, told);
+                let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
+                let added = out.add(&known, &name);
+                if !added {
+                    // The kernel was not told of this look-up.
+                    export.nodes.forget(known.inode, 1);
+                }
+                added
+            })
+        });
+    });
+}
+
+/// Has the entries from the offset on at hand, and gives them.
+fn with_entries<T: 'static>(
+    export: &Export,
+    request: &Request,
+    read: Read,
+    reply: Reply<T>,
+    give: impl FnOnce(&Export, &mut Listing, Reply<T>) + Send + 'static,
+) where
+    Reply<T>: Fails,
+{
+    let file = or_error!(export.files().get(read.handle), reply);
+    {
+        let mut listing = lock(&file.listing);
+        if read.offset != 0 && listing.go_to(read.offset) {
+            return give(export, &mut listing, reply);
+        }
+    }
+    let count = export.payload.min(LIST_BYTES);
+    let message = OwnRequest::List { fid: file.fid, offset: read.offset, count };
+    let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
+    let directory: Arc<OpenFile> = file.clone();
+    export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
+        Ok(AnyReply::Own(OwnReply::List { data })) => {
+            let mut listing = lock(&directory.listing);
+            listing.refill(read.offset, data);
+            give(export, &mut listing, reply);
+        }
+        Ok(_) => reply.fail(Errno::PROTO),
+        Err(error) => reply.fail(error),
+    });
+}
+
+/// Replies that can fail, whatever they are for.
+trait Fails {
+    fn fail(self, error: Errno);
+}
+
+impl<T> Fails for Reply<T> {
+    fn fail(self, error: Errno) {
+        self.error(error);
+    }
+}
+
+impl Listing {
+    /// Whether the entries behind `offset` are here; then they are next.
+    fn go_to(&mut self, offset: u64) -> bool {
+        if self.read.is_none_or(|read| read.elapsed() > BELIEVED) {
+            return false;
+        }
+        if self.offset != offset {
+            let Some(at) = self.behind(offset) else { return false };
+            (self.offset, self.at) = (offset, at);
+        }
+        self.at < self.data.len()
+    }
+
+    fn refill(&mut self, offset: u64, data: &[u8]) {
+        self.data.clear();
+        self.data.extend_from_slice(data);
+        (self.offset, self.at, self.read) = (offset, 0, Some(Instant::now()));
+    }
+
+    /// Gives entry after entry until one is not taken.
+    fn give(&mut self, mut take: impl FnMut(&Entry<'_>) -> bool) -> Result<(), Errno> {
+        while let Some((entry, place)) = next(&self.data, self.at)? {
+            if !take(&entry) {
+                break;
+            }
+            (self.offset, self.at) = (entry.offset, place.end);
+        }
+        Ok(())
+    }
+
+    fn behind(&self, offset: u64) -> Option<usize> {
+        let mut at = 0;
+        while let Ok(Some((entry, place))) = next(&self.data, at) {
+            if entry.offset == offset {
+                return Some(place.end);
+            }
+            at = place.end;
+        }
+        None
+    }
+}
+
+/// The entry that begins at a place, and where it lies.
+fn next(data: &[u8], at: usize) -> Result<Option<(Entry<'_>, Range<usize>)>, Errno> {
+    let mut entries = Entries::new(&data[at..]);
+    match entries.next() {
+        None => Ok(None),
+        Some(Ok(entry)) => {
+            let file = entry.file.map_or(0, |(handle, _)| 2 + handle.len() + ATTRIBUTES_LEN);
+            Ok(Some((entry, at..at + 8 + 1 + 2 + entry.name.len() + 1 + file)))
+        }
+        Some(Err(_)) => Err(Errno::PROTO),
+    }
+}
+
+/// Bytes of attributes on the wire.
+const ATTRIBUTES_LEN: usize = 153;
+/// The number of an entry whose file is not known.
+const UNKNOWN: u64 = u64::MAX;
+/// Bytes of entries that are asked for at once: about a thousand.
+const LIST_BYTES: u32 = 256 << 10;
+/// How long a listing that was begun may be gone on with.
+const BELIEVED: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ninep::Attributes;
+
+    fn listing(count: u64) -> Listing {
+        let mut data = Vec::new();
+        for number in 1..=count {
+            let name = format!("file{number}");
+            let file = (number % 2 == 0).then_some((&b"handle"[..], Attributes::default()));
+            let entry = Entry { offset: number * 7, kind: 8, name: name.as_bytes(), file };
+            entry.encode(&mut data);
+        }
+        let mut listing = Listing::default();
+        listing.refill(0, &data);
+        listing
+    }
+
+    fn take(listing: &mut Listing, most: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        let fits = |entry: &Entry<'_>| {
+            let fits = taken.len() < most;
+            taken.extend(fits.then_some(entry.offset));
+            fits
+        };
+        listing.give(fits).unwrap();
+        taken
+    }
+
+    #[test]
+    fn what_did_not_fit_comes_in_the_next_part() {
+        let mut listing = listing(5);
+        assert_eq!(take(&mut listing, 2), [7, 14]);
+        assert!(listing.go_to(14));
+        assert_eq!(take(&mut listing, 9), [21, 28, 35]);
+        assert!(!listing.go_to(35), "the proxy knows what comes then");
+        assert!(listing.go_to(7), "back to what is still here");
+        assert_eq!(take(&mut listing, 1), [14]);
+        assert!(!listing.go_to(8), "no entry has this offset");
+    }
+
+    #[test]
+    fn a_list_that_is_no_list_is_an_error() {
+        let mut listing = listing(1);
+        listing.data.truncate(9);
+        assert_eq!(listing.give(|_| true), Err(Errno::PROTO));
+    }
+}

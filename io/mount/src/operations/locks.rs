@@ -1,0 +1,131 @@
+//! Locks, held at the proxy and known here so that they can be taken again.
+//!
+//! ```text
+//!   setlk ─► Tlock ─┬─ granted ─► Locks
+//!                   ├─ somebody has it: EAGAIN, or the proxy waits
+//!                   └─ the proxy has no room for one that waits: asked again in a while
+//!   flush ─► the owner has fcntl locks? given back first
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuse::{Errno, Handle, Lock, LockKind, LockOwner, LockRequest, Reply, Request};
+use ninep::dialect::AnyReply;
+use ninep::{LockKind as WireKind, LockStatus};
+
+use super::or_error;
+use crate::files::OpenFile;
+use crate::filesystem::Export;
+use crate::link::{Answer, Call, Waiter, here};
+use crate::locks::{Owner, WHOLE};
+
+pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply: Reply<()>) {
+    let file = or_error!(export.files().get(asked.handle), reply);
+    try_lock(export, request, &file, asked, reply);
+}
+
+fn try_lock(
+    export: &Export,
+    request: &Request,
+    file: &Arc<OpenFile>,
+    asked: LockRequest,
+    reply: Reply<()>,
+) {
+    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let ask = export.link.locks.ask(file, owner, &asked.lock, asked.wait);
+    let locked = file.clone();
+    let thread = request.thread;
+    export.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
+        match status(answer) {
+            Ok(LockStatus::Success) => {
+                export.link.locks.set(&locked, owner, asked.lock);
+                reply.ok(&());
+            }
+            // One that waits is only refused for lack of room.
+            Ok(LockStatus::Blocked) if asked.wait => later(export, thread, &locked, asked, reply),
+            Ok(LockStatus::Blocked) => reply.error(Errno::AGAIN),
+            Ok(LockStatus::Error | LockStatus::Grace) => reply.error(Errno::NOLCK),
+            Err(error) => reply.error(error),
+        }
+    });
+}
+
+/// Asks once more in a while; can be interrupted meanwhile.
+fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest, reply: Reply<()>) {
+    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let ask = export.link.locks.ask(file, owner, &asked.lock, true);
+    let waiter = Waiter { request: reply.id(), thread };
+    let (again, locked) = (export.clone(), file.clone());
+    let done = move |answer: Answer<'_>| match status(answer) {
+        Ok(LockStatus::Success) => {
+            again.link.locks.set(&locked, owner, asked.lock);
+            reply.ok(&());
+        }
+        Ok(LockStatus::Blocked) => later(&again, thread, &locked, asked, reply),
+        Ok(LockStatus::Error | LockStatus::Grace) => reply.error(Errno::NOLCK),
+        Err(error) => reply.error(error),
+    };
+    let call = Call::new(file.payer.clone(), ask, Some(waiter), done);
+    export.link.call_later(here(), call, AGAIN);
+}
+
+/// Which lock is in the way?
+pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply: Reply<Lock>) {
+    let file = or_error!(export.files().get(asked.handle), reply);
+    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let ask = export.link.locks.test(&file, owner, &asked.lock);
+    let inode = file.node.id;
+    export.as_opener(request, &file, ask, reply, move |export, answer| match answer? {
+        AnyReply::Plain(ninep::Reply::Getlock { kind, start, length, proc_id, client_id }) => {
+            let kind = match kind {
+                WireKind::Read => LockKind::Read,
+                WireKind::Write => LockKind::Write,
+                WireKind::Unlock => LockKind::None,
+            };
+            let end = if length == 0 { WHOLE.end } else { start + (length - 1) };
+            let process = export.link.locks.process(inode, client_id).unwrap_or(proc_id);
+            Ok(Lock { kind, start, end: end.min(WHOLE.end), process })
+        }
+        _ => Err(Errno::PROTO),
+    });
+}
+
+/// A descriptor is closed: its owner's fcntl locks on the file end.
+pub(crate) fn flush(
+    export: &Export,
+    request: &Request,
+    handle: Handle,
+    owner: LockOwner,
+    reply: Reply<()>,
+) {
+    let file = or_error!(export.files().get(handle), reply);
+    let owner = Owner { owner, flock: false };
+    if !export.link.locks.has(file.node.id, owner) {
+        return reply.ok(&());
+    }
+    export.link.locks.set(&file, owner, WHOLE);
+    let ask = export.link.locks.ask(&file, owner, &WHOLE, false);
+    export.as_opener(request, &file, ask, reply, |_, answer| status(answer).map(|_| ()));
+}
+
+/// An open file ends, and with it its flock lock.
+pub(crate) fn give_back(export: &Export, file: &Arc<OpenFile>, owner: LockOwner) {
+    let owner = Owner { owner, flock: true };
+    if !export.link.locks.has(file.node.id, owner) {
+        return;
+    }
+    export.link.locks.set(file, owner, WHOLE);
+    let ask = export.link.locks.ask(file, owner, &WHOLE, false);
+    export.aside(&file.payer, ask, |_, _| {});
+}
+
+fn status(answer: Answer<'_>) -> Result<LockStatus, Errno> {
+    match answer? {
+        AnyReply::Plain(ninep::Reply::Lock { status }) => Ok(status),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+/// Until a lock is asked for again that the proxy had no room to wait for.
+const AGAIN: Duration = Duration::from_secs(1);

@@ -1,0 +1,142 @@
+//! Names: looked up, made, given and taken away.
+//!
+//! ```text
+//!   directory's handle, name ─► one message ─► the file's handle and attributes ─► Entry
+//! ```
+
+use std::ffi::CStr;
+
+use fuse::{Data, Entry, Errno, InodeId, NewFile, Reply, Request};
+use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
+
+use super::or_error;
+use crate::filesystem::Export;
+use crate::link::{Answer, Ask};
+
+/// Which file has this name? That there is none may be believed as long as that there is one.
+pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Reply<Entry>) {
+    let directory = or_error!(export.nodes.get(request.inode), reply);
+    let message = OwnRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
+    let ask = Ask::new(Handles::one(&directory.handle), message);
+    export.as_caller(request, ask, reply, |export, _, answer| match answer {
+        Err(Errno::NOENT) if !export.believed.is_zero() => Ok(Entry::absent(export.believed)),
+        answer => entry(export, answer),
+    });
+}
+
+/// Makes a file of the type in its mode; `target` is where a symbolic link points.
+pub(crate) fn make(
+    export: &Export,
+    request: &Request,
+    name: &CStr,
+    new: NewFile,
+    target: &CStr,
+    reply: Reply<Entry>,
+) {
+    let directory = or_error!(export.nodes.get(request.inode), reply);
+    let message = OwnRequest::Make {
+        fid: handle_fid(0),
+        name: name.to_bytes(),
+        mode: new.mode,
+        rdev: new.device.0.into(),
+        target: target.to_bytes(),
+    };
+    let ask = Ask::once(Handles::one(&directory.handle), message);
+    export.as_caller(request, ask, reply, |export, _, answer| entry(export, answer));
+}
+
+pub(crate) fn symlink(
+    export: &Export,
+    request: &Request,
+    name: &CStr,
+    target: &CStr,
+    reply: Reply<Entry>,
+) {
+    let new = NewFile { mode: SYMLINK | 0o777, umask: 0, device: Default::default() };
+    make(export, request, name, new, target, reply);
+}
+
+/// Takes a name away; `flags` are the protocol's.
+pub(crate) fn remove(
+    export: &Export,
+    request: &Request,
+    name: &CStr,
+    flags: u32,
+    reply: Reply<()>,
+) {
+    let directory = or_error!(export.nodes.get(request.inode), reply);
+    let dirfid = handle_fid(0);
+    let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
+    let ask = Ask::once(Handles::one(&directory.handle), message);
+    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+}
+
+pub(crate) fn rename(
+    export: &Export,
+    request: &Request,
+    from: &CStr,
+    directory: InodeId,
+    to: &CStr,
+    reply: Reply<()>,
+) {
+    let old = or_error!(export.nodes.get(request.inode), reply);
+    let new = or_error!(export.nodes.get(directory), reply);
+    let message = ninep::Request::Renameat {
+        olddirfid: handle_fid(0),
+        oldname: from.to_bytes(),
+        newdirfid: handle_fid(1),
+        newname: to.to_bytes(),
+    };
+    let ask = Ask::once(Handles::two(&old.handle, &new.handle), message);
+    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+}
+
+/// Gives a file one more name. The reply to that says nothing of the file: its attributes are
+/// asked for, with one link more.
+pub(crate) fn link(
+    export: &Export,
+    request: &Request,
+    inode: InodeId,
+    name: &CStr,
+    reply: Reply<Entry>,
+) {
+    let directory = or_error!(export.nodes.get(request.inode), reply);
+    let file = or_error!(export.nodes.get(inode), reply);
+    let (dfid, fid) = (handle_fid(0), handle_fid(1));
+    let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
+    let ask = Ask::once(Handles::two(&directory.handle, &file.handle), message);
+    let who = *request;
+    export.as_caller_with(request, ask, reply, move |export, _, answer, reply| {
+        or_error!(answer, reply);
+        let message = ninep::Request::Getattr { fid: handle_fid(0), mask: ninep::getattr::ALL };
+        let ask = Ask::new(Handles::one(&file.handle), message);
+        export.as_caller(&who, ask, reply, move |export, _, answer| match answer? {
+            AnyReply::Plain(ninep::Reply::Getattr(told)) => Ok(export.entry(&file.handle, &told)),
+            _ => Err(Errno::PROTO),
+        });
+    });
+}
+
+pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
+    let link = or_error!(export.nodes.get(request.inode), reply);
+    let message = ninep::Request::Readlink { fid: handle_fid(0) };
+    let ask = Ask::new(Handles::one(&link.handle), message);
+    export.as_caller_with(request, ask, reply, |_, _, answer, reply| match answer {
+        Ok(AnyReply::Plain(ninep::Reply::Readlink { target })) => reply.bytes(target),
+        Ok(_) => reply.error(Errno::PROTO),
+        Err(error) => reply.error(error),
+    });
+}
+
+fn entry(export: &Export, answer: Answer<'_>) -> Result<Entry, Errno> {
+    match answer? {
+        AnyReply::Own(
+            OwnReply::Lookup { handle, attributes } | OwnReply::Make { handle, attributes },
+        ) => Ok(export.entry(handle, &attributes)),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+/// The type of a directory in a mode.
+pub(crate) const DIRECTORY: u32 = 0o040_000;
+const SYMLINK: u32 = 0o120_000;

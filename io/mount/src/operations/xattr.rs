@@ -1,0 +1,73 @@
+//! Extended attributes, access control lists among them.
+//!
+//! ```text
+//!   attributes said "plain", and may still be believed ─► ENODATA, an empty list: not asked
+//!   otherwise ─► one message for the value and its length
+//! ```
+
+use std::ffi::CStr;
+
+use fuse::{Errno, Reply, Request, SetXattr, Xattr};
+use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
+
+use super::or_error;
+use crate::filesystem::Export;
+use crate::link::{Answer, Ask};
+
+pub(crate) fn get(export: &Export, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+    let node = or_error!(export.nodes.get(request.inode), reply);
+    if node.is_plain() {
+        return reply.error(Errno::NODATA);
+    }
+    ask(export, request, &node.handle, name.to_bytes(), reply);
+}
+
+pub(crate) fn list(export: &Export, request: &Request, reply: Reply<Xattr>) {
+    let node = or_error!(export.nodes.get(request.inode), reply);
+    if node.is_plain() {
+        return reply.value(b"");
+    }
+    ask(export, request, &node.handle, b"", reply);
+}
+
+pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+    let node = or_error!(export.nodes.get(request.inode), reply);
+    node.not_plain();
+    let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
+    let message = OwnRequest::Setxattr { fid: handle_fid(0), name, flags, data };
+    let handles = Handles::one(&node.handle);
+    let ask = if flags == 0 { Ask::new(handles, message) } else { Ask::once(handles, message) };
+    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+}
+
+pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Reply<()>) {
+    let node = or_error!(export.nodes.get(request.inode), reply);
+    let message = OwnRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
+    let ask = Ask::once(Handles::one(&node.handle), message);
+    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+}
+
+fn ask(export: &Export, request: &Request, handle: &[u8], name: &[u8], reply: Reply<Xattr>) {
+    // Of a length alone the value is asked for too: it comes in the same message, and the
+    // kernel's next question is for it.
+    let count = reply.room() as u32;
+    let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count };
+    let ask = Ask::new(Handles::one(handle), message);
+    export.as_caller_with(request, ask, reply, |_, _, answer, reply| tell(answer, reply));
+}
+
+fn tell(answer: Answer<'_>, reply: Reply<Xattr>) {
+    match answer {
+        Ok(AnyReply::Own(OwnReply::Getxattr { length, data })) => match reply.room() {
+            // Only the length is told of this.
+            0 if length <= XATTR_MAX => reply.value(&vec![0; length as usize]),
+            0 => reply.error(Errno::RANGE),
+            _ => reply.value(data),
+        },
+        Ok(_) => reply.error(Errno::PROTO),
+        Err(error) => reply.error(error),
+    }
+}
+
+/// The largest value or list of names in Linux, in bytes.
+const XATTR_MAX: u32 = 64 << 10;
