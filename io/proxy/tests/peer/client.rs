@@ -1,0 +1,436 @@
+//! One channel of a session over a blocking socket.
+//!
+//! ```text
+//!   send / send_once ─► Calls: tag, slot, sequence ─► socket      lose ─► again, after
+//!   wait ◄─ early ◄──── one frame after the other ◄──┘            the session was resumed
+//! ```
+//!
+//! Requests go out one by one or many at once; replies are found by their tags and kept
+//! until asked for. Errors are the plain errno, so that a test can name it.
+
+use std::collections::BTreeMap;
+use std::fs::File as Stream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use ninep::dialect::{
+    AnyReply, AnyRequest, Calls, Groups, Handles, NOBODY, OwnReply, OwnRequest, ReplyHeader,
+    RequestHeader, Ticket, VERSION, decode_reply, encode_request, handle_fid,
+};
+use ninep::{Fid, NOTAG, Names, Reply, Request, Tag};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Uid;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, Shutdown, SocketType};
+
+use super::PATIENCE;
+
+/// Requests that may be under way at a time.
+const TAGS: u16 = 512;
+/// The tag of Tsession, which no call has.
+const SESSION: Tag = Tag(0xfffe);
+
+/// A way to a server.
+#[derive(Clone, Debug)]
+pub enum Door {
+    Tcp(SocketAddr),
+    /// From an address of this machine.
+    From(Ipv4Addr, SocketAddr),
+    /// As a user; others than oneself need root.
+    Unix(PathBuf, u32),
+}
+
+/// A connection and the calls that were made over it and its predecessors.
+pub struct Client {
+    pub door: Door,
+    /// The identity in the header of what is sent.
+    pub identity: u32,
+    /// The export's root.
+    pub root: Vec<u8>,
+    /// The header of the last reply that was read.
+    pub head: ReplyHeader,
+    socket: Stream,
+    msize: u32,
+    session: (u128, u16, u16, String),
+    calls: Calls<Vec<u8>>,
+    /// Replies that came while others were waited for.
+    early: BTreeMap<u16, Frame>,
+}
+
+/// What Rsession says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub slots: u16,
+    pub resumed: bool,
+    pub keep: u32,
+}
+
+/// One whole reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame(pub Vec<u8>);
+
+impl Frame {
+    pub fn tag(&self) -> Tag {
+        ninep::frame_tag(&self.0).unwrap()
+    }
+
+    pub fn head(&self) -> ReplyHeader {
+        decode_reply(&self.0).unwrap().1
+    }
+
+    /// Type and body: what two replies to the same call have in common.
+    pub fn said(&self) -> (u8, &[u8]) {
+        (self.0[4], &self.0[7 + ReplyHeader::ENCODED_LEN..])
+    }
+
+    /// The reply to a message of the dialect, or its errno.
+    pub fn own(&self) -> Result<OwnReply<'_>, u32> {
+        match decode_reply(&self.0).unwrap().2 {
+            AnyReply::Own(reply) => Ok(reply),
+            AnyReply::Plain(Reply::Error { ecode }) => Err(ecode),
+            AnyReply::Plain(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// The reply to a message of 9P2000.L, or its errno.
+    pub fn plain(&self) -> Result<Reply<'_>, u32> {
+        match decode_reply(&self.0).unwrap().2 {
+            AnyReply::Plain(Reply::Error { ecode }) => Err(ecode),
+            AnyReply::Plain(reply) => Ok(reply),
+            AnyReply::Own(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// For replies that hold nothing, or nothing of interest.
+    pub fn done(&self) -> Result<(), u32> {
+        match decode_reply(&self.0).unwrap().2 {
+            AnyReply::Plain(Reply::Error { ecode }) => Err(ecode),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Door {
+    fn open(&self) -> Stream {
+        let socket = match self {
+            Door::Tcp(to) => std::net::TcpStream::connect(to).unwrap().into(),
+            Door::From(from, to) => {
+                let socket =
+                    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+                rustix::net::bind(&socket, &SocketAddr::from((*from, 0))).unwrap();
+                rustix::net::connect(&socket, to).unwrap();
+                socket
+            }
+            Door::Unix(path, uid) => connect_as(path.clone(), *uid),
+        };
+        if !matches!(self, Door::Unix(..)) {
+            rustix::net::sockopt::set_tcp_nodelay(&socket, true).unwrap();
+        }
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).unwrap();
+        socket.into()
+    }
+}
+
+/// The kernel tells the server as whom a thread was acting when it connected.
+fn connect_as(path: PathBuf, uid: u32) -> OwnedFd {
+    let connect = move || {
+        if !rustix::process::geteuid().is_root() || uid != 0 {
+            let uid = Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(None, Some(uid), None).expect("needs root");
+        }
+        std::os::unix::net::UnixStream::connect(path).unwrap().into()
+    };
+    std::thread::spawn(connect).join().unwrap()
+}
+
+impl Client {
+    /// A connection on which nothing is said yet.
+    pub fn connect(door: Door) -> Client {
+        Client {
+            socket: door.open(),
+            door,
+            identity: NOBODY,
+            root: Vec::new(),
+            head: ReplyHeader::default(),
+            msize: 0,
+            session: (0, 0, 0, String::new()),
+            calls: Calls::new(TAGS, 0),
+            early: BTreeMap::new(),
+        }
+    }
+
+    // ---- the session ----
+
+    /// Offers a version; the answer's msize and version.
+    pub fn offer(&mut self, msize: u32, version: &[u8]) -> (u32, Vec<u8>) {
+        let mut bytes = Vec::new();
+        Request::Version { msize, version }.encode(NOTAG, &mut bytes);
+        self.send_bytes(&bytes);
+        let frame = self.try_next().expect("an answer to Tversion");
+        match Reply::decode(&frame.0).unwrap().1 {
+            Reply::Version { msize, version } => (msize, version.to_vec()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Agrees on the dialect.
+    pub fn begin(&mut self, msize: u32) -> u32 {
+        let (msize, version) = self.offer(msize, VERSION);
+        assert_eq!(version, VERSION, "the server speaks the dialect");
+        self.msize = msize;
+        msize
+    }
+
+    /// Binds the connection to a session.
+    pub fn session(
+        &mut self,
+        id: u128,
+        channel: u16,
+        slots: u16,
+        aname: &str,
+    ) -> Result<Terms, u32> {
+        self.session = (id, channel, slots, aname.into());
+        let request = OwnRequest::Session { id, channel, slots, aname: aname.as_bytes() };
+        self.send_as(SESSION, &RequestHeader::SESSION, &request.into());
+        let frame = self.wait(SESSION);
+        let OwnReply::Session { slots, resumed, keep, root } = frame.own()? else {
+            panic!("{frame:?}")
+        };
+        if resumed == 0 {
+            self.calls = Calls::new(TAGS, slots);
+        }
+        self.root = root.to_vec();
+        Ok(Terms { slots, resumed: resumed == 1, keep })
+    }
+
+    /// Ends the connection; what was not answered yet never will be over it.
+    pub fn lose(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.early.clear();
+    }
+
+    /// Binds the channel again over another connection.
+    pub fn reconnect(&mut self) -> Terms {
+        self.try_reconnect().unwrap()
+    }
+
+    pub fn try_reconnect(&mut self) -> Result<Terms, u32> {
+        self.lose();
+        self.socket = self.door.open();
+        self.begin(self.msize);
+        let (id, channel, slots, aname) = self.session.clone();
+        self.session(id, channel, slots, &aname)
+    }
+
+    /// Another channel of the same session, over a connection of its own.
+    pub fn channel(&self, channel: u16) -> Client {
+        let mut other = Client::connect(self.door.clone());
+        other.begin(self.msize);
+        let (id, _, slots, aname) = &self.session;
+        // The first of a channel has no remembered replies, whatever the session has.
+        let terms = other.session(*id, channel, *slots, aname).unwrap();
+        assert!(terms.resumed, "the session is there");
+        other.calls = Calls::new(TAGS, terms.slots);
+        other.identity = self.identity;
+        other
+    }
+
+    pub fn id(&self) -> u128 {
+        self.session.0
+    }
+
+    /// Says who a number is, and uses it from now on; the window.
+    pub fn identify(&mut self, number: u32, uid: u32, job: &str) -> Result<(u32, u64), u32> {
+        self.identify_with(number, (uid, uid, &[]), job.as_bytes())
+    }
+
+    pub fn identify_with(
+        &mut self,
+        number: u32,
+        (uid, gid, groups): (u32, u32, &[u32]),
+        job: &[u8],
+    ) -> Result<(u32, u64), u32> {
+        let mut space = Vec::new();
+        let groups = Groups::pack(groups.iter().copied(), &mut space);
+        let request = OwnRequest::Identity { identity: number, uid, gid, groups, job, proof: b"" };
+        let before = std::mem::replace(&mut self.identity, NOBODY);
+        let frame = self.call(Handles::NONE, request);
+        self.identity = before;
+        match frame.own()? {
+            OwnReply::Identity { requests, bytes } => {
+                self.identity = number;
+                Ok((requests, bytes))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Spends so much of a job that [`SLOW`](super::SLOW) holds back that its next
+    /// metadata request waits for longer than [`PATIENCE`](super::PATIENCE).
+    pub fn owe(&mut self) {
+        let handle = self.root.clone();
+        let mut walk = |newfid| {
+            let mut space = Vec::new();
+            let names = Names::pack([&b".."[..]; 16], &mut space).unwrap();
+            let (fid, newfid) = (handle_fid(0), Fid(newfid));
+            self.send(Handles::one(&handle), Request::Walk { fid, newfid, names })
+        };
+        // The first goes at once, the others wait for what it owes, and each owes as much.
+        let first = walk(0xffff_0000);
+        for nth in 1..4 {
+            walk(0xffff_0000 + nth);
+        }
+        self.wait(first).done().unwrap();
+        // Answered before what waits, so the server has seen it all.
+        self.ping();
+    }
+
+    // ---- calls ----
+
+    /// Sends a request that the server need not remember.
+    pub fn send<'a>(&mut self, files: Handles<'_>, request: impl Into<AnyRequest<'a>>) -> Tag {
+        self.begin_call(false, files, &request.into()).tag
+    }
+
+    /// Sends a request in a slot.
+    pub fn send_once<'a>(
+        &mut self,
+        files: Handles<'_>,
+        request: impl Into<AnyRequest<'a>>,
+    ) -> Ticket {
+        self.begin_call(true, files, &request.into())
+    }
+
+    fn begin_call(&mut self, once: bool, handles: Handles<'_>, request: &AnyRequest<'_>) -> Ticket {
+        let ticket = self.plan(once, handles, request);
+        let bytes = self.calls.again().into_iter().find(|(known, _)| *known == ticket);
+        let bytes = bytes.expect("it was begun").1.clone();
+        self.send_bytes(&bytes);
+        ticket
+    }
+
+    /// Begins a call without sending it.
+    pub fn plan(&mut self, once: bool, handles: Handles<'_>, request: &AnyRequest<'_>) -> Ticket {
+        // The frame names the ticket that keeps it: which one that is, a copy tells.
+        let ticket = self.calls.clone().begin(once, Vec::new()).expect("a free tag and slot");
+        let Ticket { tag, slot, sequence } = ticket;
+        let header = RequestHeader { identity: self.identity, slot, sequence, handles };
+        let mut bytes = Vec::new();
+        encode_request(tag, &header, request, &mut bytes);
+        assert_eq!(self.calls.begin(once, bytes), Ok(ticket));
+        ticket
+    }
+
+    /// The bytes of a call that is not answered.
+    pub fn planned(&self, ticket: Ticket) -> Vec<u8> {
+        let calls = self.calls.again();
+        calls.into_iter().find(|(known, _)| *known == ticket).unwrap().1.clone()
+    }
+
+    /// Sends everything that is not answered once more, as it was.
+    pub fn again(&mut self) {
+        let frames: Vec<_> = self.calls.again().into_iter().map(|(_, b)| b.clone()).collect();
+        frames.iter().for_each(|bytes| self.send_bytes(bytes));
+    }
+
+    /// Sends a request under any tag, slot and sequence.
+    pub fn send_as(&mut self, tag: Tag, header: &RequestHeader<'_>, request: &AnyRequest<'_>) {
+        let mut bytes = Vec::new();
+        encode_request(tag, header, request, &mut bytes);
+        self.send_bytes(&bytes);
+    }
+
+    /// Calls under any tag, slot and sequence.
+    pub fn call_as<'a>(
+        &mut self,
+        Ticket { tag, slot, sequence }: Ticket,
+        handles: Handles<'_>,
+        request: impl Into<AnyRequest<'a>>,
+    ) -> Frame {
+        let header = RequestHeader { identity: self.identity, slot, sequence, handles };
+        self.send_as(tag, &header, &request.into());
+        self.wait(tag)
+    }
+
+    pub fn call<'a>(&mut self, files: Handles<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
+        let tag = self.send(files, request);
+        self.wait(tag)
+    }
+
+    /// A call in a slot.
+    pub fn once<'a>(&mut self, files: Handles<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
+        let ticket = self.send_once(files, request);
+        self.wait(ticket.tag)
+    }
+
+    /// The reply to the request of this tag.
+    pub fn wait(&mut self, tag: Tag) -> Frame {
+        let frame = loop {
+            if let Some(frame) = self.early.remove(&tag.0) {
+                break frame;
+            }
+            let frame = self.try_next().expect("the connection is open");
+            self.head = frame.head();
+            let twice = self.early.insert(frame.tag().0, frame);
+            assert_eq!(twice, None, "one reply for each request");
+        };
+        self.calls.end(tag);
+        frame
+    }
+
+    /// Whether the reply of this tag has been read while another was waited for.
+    pub fn came(&self, tag: Tag) -> bool {
+        self.early.contains_key(&tag.0)
+    }
+
+    /// Takes a request back; whether it was, or has been answered before.
+    pub fn flush(&mut self, oldtag: Tag) -> bool {
+        let frame = self.call(Handles::NONE, Request::Flush { oldtag });
+        assert_eq!(frame.plain(), Ok(Reply::Flush));
+        let answered = self.came(oldtag);
+        if !answered {
+            self.calls.end(oldtag);
+        }
+        !answered
+    }
+
+    // ---- bytes ----
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    /// The next reply, whosever it is; `None` when the server has closed.
+    pub fn try_next(&mut self) -> Option<Frame> {
+        let mut size = [0; 4];
+        if let Err(error) = self.socket.read_exact(&mut size) {
+            let closed = matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+            );
+            assert!(closed, "no reply: {error}");
+            return None;
+        }
+        let mut bytes = size.to_vec();
+        bytes.resize(u32::from_le_bytes(size) as usize, 0);
+        self.socket.read_exact(&mut bytes[4..]).unwrap();
+        Some(Frame(bytes))
+    }
+
+    /// Asserts that the server has closed, or closes, this connection.
+    pub fn expect_closed(&mut self) {
+        if let Some(frame) = self.try_next() {
+            panic!("a reply in place of the end: {frame:?}");
+        }
+    }
+
+    /// Whether a reply is there, or the end, or comes within so many milliseconds.
+    pub fn readable(&self, ms: i64) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let time = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        poll(&mut fds, Some(&time)).unwrap() > 0
+    }
+}

@@ -1,0 +1,276 @@
+//! What the tests of the dialect share: a server in a directory of its own, and a client
+//! that says exactly what it is told to.
+//!
+//! ```text
+//!   Setup ─► Served ── a `Server` in this process, ended when dropped or started again
+//!               ▲ Door: TCP from some address, or a Unix socket as some user
+//!            Client ── a session's channel: any message, any loss of the connection
+//! ```
+//!
+//! Nothing here waits without a deadline: a socket that stays silent for `PATIENCE` and a
+//! condition that does not come true fail the test.
+
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, unused_imports)]
+
+mod client;
+mod messages;
+
+use std::fs;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use api::Address;
+use model::RuleSet;
+use ninep::Attributes;
+use ninep::dialect::PLAIN_FILE;
+use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};
+use sluice_proxy::Server;
+use sluice_proxy::config::Config;
+
+pub use client::{Client, Door, Frame, Terms};
+pub use messages::{
+    File, Listed, Opened, appended, lock_request, open_request, opened, rename_request,
+};
+
+/// Long enough for a busy machine; only a failure waits for so long.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// An ordinary user, who owns what the tests make, and its number in the sessions.
+pub const USER: u32 = 1000;
+pub const IDENTITY: u32 = 1;
+/// Holds the job `slow` back for as long as any test runs, once it has owed for
+/// [`Client::owe`].
+pub const SLOW: &str = "[[rule]]\nname = \"slow\"\nmatch = \"jobid={slow}\"\n\
+                        limit = { metadata = \"1ops/s\", burst = \"1ops\" }\n";
+
+/// Errnos as Linux numbers them.
+pub mod errno {
+    pub const EPERM: u32 = 1;
+    pub const ENOENT: u32 = 2;
+    pub const ENXIO: u32 = 6;
+    pub const E2BIG: u32 = 7;
+    pub const EBADF: u32 = 9;
+    pub const EACCES: u32 = 13;
+    pub const EEXIST: u32 = 17;
+    pub const ENOTDIR: u32 = 20;
+    pub const EISDIR: u32 = 21;
+    pub const EINVAL: u32 = 22;
+    pub const ENOSPC: u32 = 28;
+    pub const EROFS: u32 = 30;
+    pub const ERANGE: u32 = 34;
+    pub const ELOOP: u32 = 40;
+    pub const ENODATA: u32 = 61;
+    pub const EOPNOTSUPP: u32 = 95;
+    pub const ESTALE: u32 = 116;
+}
+
+/// A server yet to be started. `@` stands for its directory in all texts.
+pub struct Setup {
+    name: String,
+    top: String,
+    tables: String,
+    rules: String,
+}
+
+/// A running server; it ends and its directory is removed when this is dropped.
+pub struct Served {
+    pub dir: PathBuf,
+    config: String,
+    server: Option<Arc<Server>>,
+}
+
+impl Setup {
+    pub fn new(name: &str) -> Setup {
+        let tables = "[[export]]\nname = \"x\"\ndir = \"@/data\"\n".into();
+        Setup { name: name.into(), top: String::new(), tables, rules: String::new() }
+    }
+
+    /// Lines for the top of the configuration.
+    pub fn top(mut self, text: &str) -> Setup {
+        self.top.push_str(text);
+        self.top.push('\n');
+        self
+    }
+
+    /// The tables of the configuration, in place of one export `x` of `data`.
+    pub fn tables(mut self, text: &str) -> Setup {
+        self.tables = text.into();
+        self
+    }
+
+    pub fn rules(mut self, text: &str) -> Setup {
+        self.rules = text.into();
+        self
+    }
+
+    pub fn start(self) -> Served {
+        let dir = std::env::temp_dir().join(format!("sluice-{}-{}", std::process::id(), self.name));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("data")).unwrap();
+        everybodys(&dir.join("data"));
+        let here = dir.display().to_string();
+        fs::write(dir.join("rules.toml"), self.rules).unwrap();
+        let listen = "listen = [\"tcp://127.0.0.1:0\", \"unix://@/9p\"]\napi = \"off\"\n";
+        let files = "rules = \"@/rules.toml\"\nhandle_key = \"@/key\"\n";
+        // A test that ends leaves things queued, and nobody waits for them.
+        let top = format!("{listen}{files}drain_timeout = \"200ms\"\n{}", self.top);
+        let config = format!("{top}\n{}", self.tables).replace('@', &here);
+        let mut served = Served { dir, config, server: None };
+        served.start_again();
+        served
+    }
+}
+
+impl Served {
+    /// A server with one export `x` of an empty directory.
+    pub fn plain(name: &str) -> Served {
+        Setup::new(name).start()
+    }
+
+    /// Ends the server, if it runs, and starts another with the same configuration.
+    pub fn start_again(&mut self) {
+        self.stop();
+        let config = Config::parse("test", &self.config).unwrap();
+        // Whoever starts a server loses capabilities, and the test needs its own.
+        let start = move || Server::start(config).unwrap_or_else(|error| panic!("{error}"));
+        self.server = Some(std::thread::spawn(start).join().unwrap());
+    }
+
+    pub fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.drain();
+        }
+    }
+
+    pub fn set_rules(&self, text: &str) {
+        let rules = RuleSet::parse(text).unwrap();
+        self.server.as_ref().unwrap().set_rules(Arc::new(rules));
+    }
+
+    /// The exported directory.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// The way in over TCP.
+    pub fn tcp(&self) -> Door {
+        let tcp = |address: &Address| match address {
+            Address::Tcp(address) => Some(*address),
+            Address::Unix(_) => None,
+        };
+        Door::Tcp(self.server.as_ref().unwrap().addresses().iter().find_map(tcp).unwrap())
+    }
+
+    /// The way in over the Unix socket, as a user.
+    pub fn unix(&self, uid: u32) -> Door {
+        Door::Unix(self.dir.join("9p"), uid)
+    }
+
+    /// A connection that has agreed on the dialect and said no more.
+    pub fn connect(&self) -> Client {
+        let mut client = Client::connect(self.tcp());
+        client.begin(1 << 20);
+        client
+    }
+
+    /// A connection with a session of its own for export `x` and the identity of [`USER`].
+    pub fn client(&self) -> Client {
+        self.client_of("x", USER, "")
+    }
+
+    pub fn client_of(&self, aname: &str, uid: u32, job: &str) -> Client {
+        let mut client = self.connect();
+        client.session(fresh_id(), 0, 64, aname).unwrap();
+        client.identify(IDENTITY, uid, job).unwrap();
+        client
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A session's id that no other has.
+pub fn fresh_id() -> u128 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    u128::from(std::process::id()) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Waits for something to become true.
+pub fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the tests run as root; says so aloud if not.
+pub fn root_here() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip("needs root");
+    }
+    root
+}
+
+/// Says aloud that the test of this thread cannot run here.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    // Not by a macro: what a passing test prints by those is shown to nobody.
+    let _ = writeln!(std::io::stderr(), "skipped: {}: {why}", thread.name().unwrap_or("a test"));
+}
+
+/// Lets everybody make and remove files in a directory.
+pub fn everybodys(dir: &Path) {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+/// A file of [`USER`]'s, made here and not through the server.
+pub fn write_as_user(path: &Path, content: &[u8]) {
+    fs::write(path, content).unwrap();
+    std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+}
+
+/// Asserts that attributes are those that statx(2) tells, all of them.
+pub fn assert_as_stat(told: &Attributes, path: &Path) {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let stat = statx(CWD, path, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME).unwrap();
+    let time = |time: &StatxTimestamp| (time.tv_sec as u64, u64::from(time.tv_nsec));
+    let rdev = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
+    let own = [told.atime, told.mtime, told.ctime, told.btime].map(|t| (t.sec, t.nsec));
+    let kernels = [stat.stx_atime, stat.stx_mtime, stat.stx_ctime, stat.stx_btime];
+    let at = path.display();
+    assert_eq!(told.valid & !PLAIN_FILE & 0x7ff, 0x7ff, "{at}: all that stat needs");
+    assert_eq!(told.mode, u32::from(stat.stx_mode), "{at}");
+    assert_eq!((told.uid, told.gid), (stat.stx_uid, stat.stx_gid), "{at}");
+    assert_eq!((told.nlink, told.rdev), (u64::from(stat.stx_nlink), rdev), "{at}");
+    assert_eq!((told.size, told.blocks), (stat.stx_size, stat.stx_blocks), "{at}");
+    assert_eq!(told.blksize, u64::from(stat.stx_blksize), "{at}");
+    assert_eq!(told.qid.path, stat.stx_ino, "{at}");
+    assert_eq!(own, kernels.map(|t| time(&t)), "{at}");
+}
+
+/// An xorshift generator: the same seed, the same test.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
