@@ -256,8 +256,7 @@ impl Known {
     /// The thread lives, runs the program that it did, and was read lately.
     fn holds(&self) -> bool {
         self.read_at.elapsed() < FRESH
-            && self.program.is_some()
-            && self.task.program() == self.program
+            && self.program.as_ref().is_some_and(|program| self.task.runs(program))
     }
 }
 

@@ -41,9 +41,19 @@ impl Task {
     /// The path of its program, cut after 255 bytes, by one system call that never blocks.
     /// `None` if it is dead, a thread of the kernel, or must not be looked at.
     pub(super) fn program(&self) -> Option<Box<[u8]>> {
-        let mut space = [0; 255];
-        let len = readlinkat_raw(&self.0, c"exe", &mut space).ok()?;
-        Some(space[..len].into())
+        let mut space = [0; PROGRAM_MAX];
+        self.program_into(&mut space).map(Box::from)
+    }
+
+    /// Whether it lives and its program has this path.
+    pub(super) fn runs(&self, program: &[u8]) -> bool {
+        let mut space = [0; PROGRAM_MAX];
+        self.program_into(&mut space).is_some_and(|path| *path == *program)
+    }
+
+    fn program_into<'s>(&self, space: &'s mut [u8]) -> Option<&'s [u8]> {
+        let len = readlinkat_raw(&self.0, c"exe", &mut *space).ok()?;
+        Some(&space[..len])
     }
 
     /// Its process and groups.
@@ -93,6 +103,7 @@ impl Status {
     }
 }
 
+const PROGRAM_MAX: usize = 255;
 /// Enough for `status` and `cgroup` as they nearly always are.
 const FIRST_READ: usize = 4096;
 /// The kernel gives arguments and environment 6 MiB (linux: fs/exec.c, `bprm_stack_limits`);
