@@ -8,6 +8,7 @@ mod calibrate;
 mod chart;
 mod demo;
 mod docs;
+mod mount;
 mod proxy;
 mod rule;
 mod top;
@@ -32,6 +33,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Proxy(proxy::Args),
+    Mount(mount::Args),
+    Umount(mount::UmountArgs),
     Top(top::Args),
     Rule(rule::Args),
     Calibrate(calibrate::Args),
@@ -45,6 +48,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if mount::is_called_by_mount8() {
+        log_to_stderr();
+        return mount::run_for_mount8();
+    }
     let cli = Cli::parse();
     log_to_stderr();
     match run(cli.command) {
@@ -60,6 +67,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Proxy(args) => proxy::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => mount::run_umount(args),
         Command::Top(args) => top::run(args),
         Command::Rule(args) => rule::run(args),
         Command::Calibrate(args) => calibrate::run(args),

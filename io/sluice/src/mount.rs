@@ -1,0 +1,274 @@
+//! `sluice mount` and `sluice umount`: a proxy's export as a directory of this machine.
+//!
+//! ```text
+//!   sluice mount ─┬─ check SOURCE, DIR, OPTIONS
+//!                 └─ start itself again ─► session of its own ─► connect, mount ─► serve …
+//!                        ◄── one line of JSON on its stdout ────────┘
+//!   mount(8) ─► mount.sluice ─► the same
+//!   SIGTERM, SIGINT, SIGHUP ─► out of the table of mounts; ends when the last user is done
+//!      again                ─► ends at once
+//! ```
+//!
+//! The process behind a mount is the program itself, started anew with `--foreground`: a
+//! process with threads cannot be forked into the background. Left to others: the mount
+//! (crate `mount`), its record and log (`record.rs`), unmounting (`umount.rs`).
+
+mod mount8;
+mod place;
+mod record;
+mod umount;
+
+use std::ffi::OsString;
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::mount::{Mount, Settings};
+use anyhow::{Context, bail};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::{info, warn};
+
+use place::Mounted;
+use record::{FOLDER, Record};
+
+pub(crate) use mount8::{is_called_by_mount8, run_for_mount8};
+pub(crate) use umount::{Args as UmountArgs, run as run_umount};
+
+/// Shows a proxy's export as a directory of this machine.
+///
+/// Returns when the directory can be used; a process in the background serves it until it
+/// is unmounted.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Example:\n  sluice mount tcp://192.0.2.7:5640/scratch /mnt/scratch -o \
+                        allow_other,attr=5s\n  sluice umount /mnt/scratch\n\n\
+                        docs/MOUNT.md has every option, and the line for /etc/fstab.")]
+pub(crate) struct Args {
+    /// tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME; proxies of the same export with
+    /// commas between them.
+    source: String,
+    /// The directory where the files appear.
+    dir: PathBuf,
+    /// Words with commas between them, as for mount(8).
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Serve until it is unmounted, with the log on stderr.
+    #[arg(long)]
+    foreground: bool,
+    /// Where the process in the background writes its log, emptied at the start; by default
+    /// in /run/sluice.
+    #[arg(long, value_name = "FILE", conflicts_with = "foreground")]
+    log: Option<PathBuf>,
+    /// Tell how it went on stdout, for whoever started this process.
+    #[arg(long, hide = true, requires = "foreground")]
+    tells: bool,
+}
+
+/// What a process in the background tells whoever started it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Told {
+    /// The directory can be used.
+    Mounted,
+    /// It cannot, and why.
+    Failed(String),
+}
+
+/// Runs `sluice mount`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
+    let settings = Settings::new(&args.source, &place, &args.options.join(","))?;
+    if args.tells {
+        return serve_and_tell(&settings);
+    }
+    prepare(&place)?;
+    if args.foreground {
+        return serve(&settings, || Ok(writeln!(io::stdout(), "ready")?));
+    }
+    start_in_background(&args, &place)
+}
+
+/// Makes sure that the directory is there and nothing of ours is mounted on it.
+fn prepare(place: &Path) -> anyhow::Result<()> {
+    while let Some(mounted) = Mounted::at(place)?.filter(Mounted::is_sluice) {
+        if !mounted.is_dead() {
+            bail!("{} is mounted already: {}", place.display(), mounted.source);
+        }
+        unmount(place, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+            .with_context(|| format!("cannot clear the dead mount at {}", place.display()))?;
+        eprintln!("sluice: {} was a mount whose process had died: it is cleared", place.display());
+    }
+    let found = place.metadata().with_context(|| place.display().to_string())?;
+    if !found.is_dir() {
+        bail!("{} is not a directory", place.display());
+    }
+    Ok(())
+}
+
+/// Starts this program again, to live behind the mount, and waits until that can be used.
+fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
+    let (log, log_path) = record::open_log(Path::new(FOLDER), place, args.log.as_deref())
+        .context("cannot open the log (--log FILE puts it elsewhere)")?;
+    let mut daemon = Command::new("/proc/self/exe")
+        .arg0("sluice")
+        .args(["mount", "--foreground", "--tells", "--options"])
+        .arg(args.options.join(","))
+        .args([OsString::from("--"), OsString::from(&args.source), place.into()])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .context("cannot start the process behind the mount")?;
+    let mut line = String::new();
+    let stdout = daemon.stdout.take().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut line)?;
+    match serde_json::from_str(&line) {
+        Ok(Told::Mounted) => Ok(()),
+        Ok(Told::Failed(why)) => {
+            daemon.wait()?;
+            bail!(why)
+        }
+        Err(_) => {
+            let status = daemon.wait()?;
+            bail!("the process behind the mount ended ({status}); see {}", log_path.display())
+        }
+    }
+}
+
+/// Serves in the background, and tells whoever started this how it began.
+fn serve_and_tell(settings: &Settings) -> anyhow::Result<()> {
+    // Without it the signals of the terminal would reach this process too. It fails only for
+    // a process that is first in its group, and then there is a terminal of its own.
+    let _ = rustix::process::setsid();
+    let served = serve(settings, || {
+        tell(&Told::Mounted)?;
+        // From here on nobody reads.
+        let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
+        Ok(rustix::stdio::dup2_stdout(nowhere)?)
+    });
+    if let Err(error) = &served {
+        // Too late if it was served before, or whoever started this is gone.
+        let _ = tell(&Told::Failed(format!("{error:#}")));
+    }
+    served
+}
+
+fn tell(told: &Told) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(told)?;
+    line.push('\n');
+    let mut stdout = io::stdout();
+    stdout.write_all(line.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// Mounts, says so and serves until it is unmounted.
+fn serve(
+    settings: &Settings,
+    say_ready: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    // Before any thread starts: a signal must not find the default action.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let record = Record::write(Path::new(FOLDER), &settings.at, &settings.source);
+    let record = record.inspect_err(|error| {
+        warn!(%error, "no record in {FOLDER}: `sluice umount` cannot wait for this process");
+    });
+    let ready = Arc::new(AtomicBool::new(false));
+    let (place, is_ready) = (settings.at.clone(), ready.clone());
+    std::thread::spawn(move || unmount_on_signal(signals, &place, &is_ready));
+    let mut mount = match Mount::start(settings) {
+        Ok(mount) => mount,
+        Err(error) => {
+            record.into_iter().for_each(Record::remove);
+            return Err(error.into());
+        }
+    };
+    ready.store(true, Ordering::Release);
+    if let Err(error) = say_ready() {
+        mount.unmount().context("nobody waits for this mount, and it cannot be undone")?;
+        record.into_iter().for_each(Record::remove);
+        return Err(error.context("nobody waits for this mount"));
+    }
+    info!(source = settings.source, at = %settings.at.display(), "mounted");
+    mount.join();
+    info!("unmounted");
+    record.into_iter().for_each(Record::remove);
+    Ok(())
+}
+
+/// The first signal unmounts, the second ends the process. Before the mount is ready the first
+/// ends the process: it may be waiting for a proxy that does not answer.
+fn unmount_on_signal(mut signals: Signals, place: &Path, is_ready: &AtomicBool) {
+    let mut signals = signals.forever();
+    if signals.next().is_some() {
+        info!("unmounting; a second signal ends at once");
+        let is_ours = matches!(Mounted::at(place), Ok(Some(mounted)) if mounted.is_sluice());
+        let unmounted = if is_ours { unmount_or_hide(place) } else { Ok(()) };
+        if let Err(error) = unmounted {
+            warn!(at = %place.display(), %error, "cannot unmount");
+        }
+        if !is_ready.load(Ordering::Acquire) {
+            std::process::exit(1);
+        }
+    }
+    if signals.next().is_some() {
+        std::process::exit(1);
+    }
+}
+
+fn unmount_or_hide(place: &Path) -> Result<(), Errno> {
+    match unmount(place, UnmountFlags::NOFOLLOW) {
+        Err(Errno::BUSY) => {
+            warn!("it is in use: out of sight from now on, served until the last user is done");
+            unmount(place, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn options_may_come_in_several_words() {
+        let words = ["mount", "s", "/d", "-o", "ro,attr=2s", "-o", "hard"];
+        let Cli { args } = Cli::try_parse_from(words).unwrap();
+        assert_eq!(args.options.join(","), "ro,attr=2s,hard");
+        assert!(Cli::try_parse_from(["mount", "s", "/d", "--tells"]).is_err());
+    }
+
+    #[test]
+    fn what_is_told_is_one_line_whatever_the_error() {
+        for told in [Told::Mounted, Told::Failed("two\nlines \"quoted\"".into())] {
+            let line = serde_json::to_string(&told).unwrap();
+            assert!(!line.contains('\n'));
+            assert_eq!(serde_json::from_str::<Told>(&line).unwrap(), told);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_missing_or_none_is_refused() {
+        let missing = prepare(Path::new("/proc/self/none")).unwrap_err();
+        assert_eq!(
+            format!("{missing:#}"),
+            "/proc/self/none: No such file or directory (os error 2)"
+        );
+        let file = prepare(Path::new("/proc/self/status")).unwrap_err();
+        assert_eq!(file.to_string(), "/proc/self/status is not a directory");
+    }
+}

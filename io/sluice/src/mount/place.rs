@@ -1,0 +1,186 @@
+//! Where something is mounted, and what the table of mounts says about it.
+//!
+//! Nothing here asks a file system that is mounted at the place: its process may be dead, or
+//! wait for ever for its proxy. The one exception has a deadline.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+/// A line of the table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mounted {
+    /// What is mounted, as its mounter called it.
+    pub(crate) source: String,
+    kind: String,
+    at: PathBuf,
+}
+
+impl Mounted {
+    /// What is mounted at a place that [`absolute`] gave; the topmost, if there are several.
+    pub(crate) fn at(place: &Path) -> io::Result<Option<Mounted>> {
+        let table = fs::read("/proc/self/mountinfo")?;
+        let mut lines = table.split(|byte| *byte == b'\n').filter_map(Mounted::parse);
+        Ok(lines.rfind(|mounted| mounted.at == place))
+    }
+
+    /// A mount of ours.
+    pub(crate) fn is_sluice(&self) -> bool {
+        self.kind == "fuse.sluice"
+    }
+
+    /// Whether its process has died. Asks the mount; one that does not answer in time lives.
+    pub(crate) fn is_dead(&self) -> bool {
+        let (to, answer) = channel();
+        let place = self.at.clone();
+        // It hangs as long as the mount does, and ends with this process.
+        std::thread::spawn(move || to.send(rustix::fs::stat(&place).err()));
+        // CONNABORTED: it died while it was asked.
+        matches!(answer.recv_timeout(ANSWER_TIME), Ok(Some(Errno::NOTCONN | Errno::CONNABORTED)))
+    }
+
+    /// A line of /proc/self/mountinfo, proc_pid_mountinfo(5).
+    fn parse(line: &[u8]) -> Option<Mounted> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let at = unescaped(fields.nth(4)?);
+        // Some fields that may be missing end in one that is "-".
+        let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
+        let (kind, source) = (unescaped(fields.next()?), unescaped(fields.next()?));
+        Some(Mounted {
+            source: source.to_string_lossy().into(),
+            kind: kind.to_string_lossy().into(),
+            at: at.into(),
+        })
+    }
+}
+
+/// The path that the table of mounts has for a directory: absolute and without symbolic links.
+///
+/// # Errors
+/// If a directory above it is missing or cannot be searched. It may be missing itself.
+pub(crate) fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    absolute_behind(dir, LINKS_MAX)
+}
+
+fn absolute_behind(dir: &Path, links: u32) -> io::Result<PathBuf> {
+    let path = std::path::absolute(dir)?;
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return path.canonicalize();
+    };
+    let above = above.canonicalize()?;
+    let path = above.join(name);
+    match fs::read_link(&path) {
+        Ok(_) if links == 0 => Err(Errno::LOOP.into()),
+        Ok(target) => absolute_behind(&above.join(target), links - 1),
+        // No link, or missing.
+        Err(_) => Ok(path),
+    }
+}
+
+/// Undoes `\040` and its like.
+fn unescaped(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| *first == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = behind;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+/// A path as part of a file's name, as systemd-escape(1) has it: `/mnt/a-b` is `mnt-a\x2db`.
+pub(crate) fn escaped(place: &Path) -> String {
+    let bytes = place.as_os_str().as_bytes();
+    let trimmed = bytes.strip_prefix(b"/").unwrap_or(bytes);
+    let mut name = String::new();
+    for byte in trimmed {
+        match byte {
+            b'/' => name.push('-'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'_' | b'.' => {
+                name.push(char::from(*byte));
+            }
+            _ => name += &format!("\\x{byte:02x}"),
+        }
+    }
+    if name.is_empty() { "-".into() } else { name }
+}
+
+/// How long a mount may take to say that it is dead, which the kernel does on its own.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// As the kernel's own limit.
+const LINKS_MAX: u32 = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_of_mounts_is_read() {
+        let line = br"36 35 0:98 / /mnt/a\040b rw,nosuid shared:1 master:2 - fuse.sluice unix:///s//x rw,user_id=0";
+        let mounted = Mounted::parse(line).unwrap();
+        assert_eq!(mounted.at, Path::new("/mnt/a b"));
+        assert_eq!(mounted.source, "unix:///s//x");
+        assert!(mounted.is_sluice());
+        let plain = Mounted::parse(b"22 27 0:21 / /proc rw - proc proc rw").unwrap();
+        assert!(!plain.is_sluice() && plain.at == Path::new("/proc"));
+        assert_eq!(Mounted::parse(b""), None);
+    }
+
+    #[test]
+    fn escapes_are_undone_and_other_backslashes_stay() {
+        assert_eq!(unescaped(br"a\134b\011c\9x\04"), OsString::from("a\\b\tc\\9x\\04"));
+    }
+
+    #[test]
+    fn proc_is_found_and_an_ordinary_directory_is_not() {
+        assert_eq!(Mounted::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
+        assert_eq!(Mounted::at(Path::new("/proc/self")).unwrap(), None);
+    }
+
+    #[test]
+    fn links_are_followed_and_the_directory_itself_may_be_missing() {
+        let dir = std::env::temp_dir().join(format!("sluice-place-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("real")).unwrap();
+        let dir = dir.canonicalize().unwrap();
+        std::os::unix::fs::symlink("real", dir.join("link")).unwrap();
+        std::os::unix::fs::symlink(dir.join("link"), dir.join("second")).unwrap();
+        std::os::unix::fs::symlink("loop", dir.join("loop")).unwrap();
+        assert_eq!(absolute(&dir.join("second")).unwrap(), dir.join("real"));
+        assert_eq!(absolute(&dir.join("link/../second/.")).unwrap(), dir.join("real"));
+        assert_eq!(absolute(&dir.join("real/missing")).unwrap(), dir.join("real/missing"));
+        assert_eq!(absolute(&dir.join("real/..")).unwrap(), dir);
+        assert_eq!(absolute(Path::new("/")).unwrap(), Path::new("/"));
+        assert!(absolute(&dir.join("loop")).is_err());
+        assert!(absolute(&dir.join("missing/below")).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn paths_become_names_that_cannot_be_mixed_up() {
+        for (path, name) in [
+            ("/mnt/scratch", "mnt-scratch"),
+            ("/mnt/a-b", "mnt-a\\x2db"),
+            ("/mnt/a b/.c", "mnt-a\\x20b-.c"),
+            ("/", "-"),
+        ] {
+            assert_eq!(escaped(Path::new(path)), name);
+        }
+    }
+}

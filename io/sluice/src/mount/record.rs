@@ -1,0 +1,261 @@
+//! What the process behind a mount leaves in /run/sluice: its record and its log.
+//!
+//! ```text
+//!   mount-DIR.json   {"pid": 4711, "source": …}, locked by the process as long as it lives
+//!   mount-DIR.log    what it has to say when nobody watches
+//! ```
+//!
+//! A process goes on for a while after its mount is gone from the table: it writes back what it
+//! holds. Whoever unmounts opens the record before and waits for the lock, which needs no
+//! process number and so cannot mistake another process for this one. A process that ends as
+//! it should empties its record and removes it; one that was killed leaves it, unlocked.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::place::escaped;
+
+/// The record of this process, which lives behind a mount. Dropped, it is left as if the
+/// process had been killed.
+#[derive(Debug)]
+pub(crate) struct Record {
+    path: PathBuf,
+    /// Holds the lock.
+    file: File,
+}
+
+/// The record of another process, opened while its mount was there.
+#[derive(Debug)]
+pub(crate) struct Other {
+    file: File,
+    about: About,
+}
+
+/// What a record says.
+#[derive(Debug, Serialize, Deserialize)]
+struct About {
+    pid: i32,
+    source: String,
+}
+
+impl Record {
+    /// Says that this process lives behind the mount at `place`.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    pub(crate) fn write(folder: &Path, place: &Path, source: &str) -> io::Result<Record> {
+        make(folder)?;
+        let path = folder.join(format!("mount-{}.json", escaped(place)));
+        // The former one may belong to a process that still writes back: its name is taken
+        // away, not its file.
+        let unfinished = path.with_extension(format!("{}", std::process::id()));
+        let mut file = private().create_new(true).open(&unfinished)?;
+        let about = About { pid: std::process::id().cast_signed(), source: source.into() };
+        let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(io::Error::from)
+            .and_then(|()| Ok(serde_json::to_writer(&mut file, &about)?))
+            .and_then(|()| fs::rename(&unfinished, &path));
+        if written.is_err() {
+            // What is left would only be in the way; the first error is the one to tell.
+            let _ = fs::remove_file(&unfinished);
+        }
+        written.map(|()| Record { path, file })
+    }
+
+    /// Takes the record away: the process ends as it should.
+    pub(crate) fn remove(self) {
+        let emptied = self.file.set_len(0);
+        // A later mount's record may have its name by now.
+        let is_own = fs::metadata(&self.path)
+            .and_then(|named| Ok(named.ino() == self.file.metadata()?.ino()));
+        let removed = match is_own {
+            Ok(true) => fs::remove_file(&self.path),
+            _ => Ok(()),
+        };
+        if let Err(error) = emptied.and(removed) {
+            tracing::warn!(path = %self.path.display(), %error, "the record is left behind");
+        }
+    }
+}
+
+impl Other {
+    /// The record of the process behind the mount at `place`; none if there is no such process.
+    pub(crate) fn open(folder: &Path, place: &Path) -> Option<Other> {
+        let path = folder.join(format!("mount-{}.json", escaped(place)));
+        let mut file = File::open(path).ok()?;
+        // Where others can write to the folder, they must not choose what is killed.
+        file.metadata().ok().filter(|data| data.uid() == geteuid().as_raw())?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        let other = Other { file, about: serde_json::from_str(&text).ok()? };
+        other.lives().then_some(other)
+    }
+
+    /// The process's number.
+    pub(crate) fn pid(&self) -> i32 {
+        self.about.pid
+    }
+
+    /// Waits until the process has ended; false if it has not at the deadline.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
+        while self.lives() {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return false;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        true
+    }
+
+    /// Whether the process ended as it should, to be asked after it has.
+    pub(crate) fn ended_well(&self) -> bool {
+        self.file.metadata().is_ok_and(|data| data.len() == 0)
+    }
+
+    /// Ends the process at once.
+    pub(crate) fn kill(&self) {
+        // The lock says that the process lives, so its number is still its own.
+        if let Some(pid) = Pid::from_raw(self.about.pid).filter(|_| self.lives()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    fn lives(&self) -> bool {
+        match flock(&self.file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => true,
+            _ => {
+                let _ = flock(&self.file, FlockOperation::Unlock);
+                false
+            }
+        }
+    }
+}
+
+/// The log for a mount's process without a terminal, emptied: `file`, or the one in the folder.
+///
+/// # Errors
+/// If it cannot be made.
+pub(crate) fn open_log(
+    folder: &Path,
+    place: &Path,
+    file: Option<&Path>,
+) -> io::Result<(File, PathBuf)> {
+    if let Some(file) = file {
+        let log = private().create(true).truncate(true).open(file)?;
+        return Ok((log, file.to_owned()));
+    }
+    make(folder)?;
+    let path = folder.join(format!("mount-{}.log", escaped(place)));
+    // A new file, whatever somebody may have put there.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok((private().create_new(true).open(&path)?, path)),
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
+}
+
+/// Where records and logs are.
+pub(crate) const FOLDER: &str = "/run/sluice";
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("sluice-record-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn a_process_that_ends_as_it_should_is_waited_for() {
+        let (dir, at) = (folder("well"), Path::new("/mnt/a"));
+        let record = Record::write(&dir, at, "s").unwrap();
+        let other = Other::open(&dir, at).unwrap();
+        assert_eq!(other.pid(), std::process::id() as i32);
+        assert!(!other.wait(Some(Instant::now())));
+        record.remove();
+        assert!(other.wait(None) && other.ended_well());
+        assert!(Other::open(&dir, at).is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_killed_did_not_end_well_and_is_no_longer_there() {
+        let (dir, at) = (folder("killed"), Path::new("/mnt/a"));
+        let record = Record::write(&dir, at, "s").unwrap();
+        let other = Other::open(&dir, at).unwrap();
+        drop(record);
+        assert!(other.wait(None) && !other.ended_well());
+        assert!(Other::open(&dir, at).is_none());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_later_mount_at_the_same_place_has_a_record_of_its_own() {
+        let (dir, at) = (folder("later"), Path::new("/mnt/a"));
+        let first = Record::write(&dir, at, "s").unwrap();
+        let of_first = Other::open(&dir, at).unwrap();
+        let second = Record::write(&dir, at, "s").unwrap();
+        let of_second = Other::open(&dir, at).unwrap();
+        assert!(!of_first.wait(Some(Instant::now())) && !of_first.ended_well());
+        first.remove();
+        assert!(of_first.wait(None) && of_first.ended_well());
+        assert!(!of_second.wait(Some(Instant::now())));
+        second.remove();
+        assert!(of_second.wait(None) && of_second.ended_well());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_record_that_somebody_else_made_is_not_believed() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let (dir, at) = (folder("foreign"), Path::new("/mnt/a"));
+        let record = Record::write(&dir, at, "s").unwrap();
+        std::os::unix::fs::chown(&record.path, Some(1000), None).unwrap();
+        assert!(Other::open(&dir, at).is_none());
+        record.remove();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_log_is_private_and_begins_empty() {
+        let dir = folder("log");
+        let (mut log, path) = open_log(&dir, Path::new("/mnt/a"), None).unwrap();
+        log.write_all(b"old").unwrap();
+        assert_eq!(path, dir.join("mount-mnt-a.log"));
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &path).unwrap();
+        let (log, _) = open_log(&dir, Path::new("/mnt/a"), None).unwrap();
+        assert!(!dir.join("elsewhere").exists());
+        let stat = log.metadata().unwrap();
+        assert_eq!((stat.len(), stat.permissions().mode() & 0o777), (0, 0o600));
+        let own = dir.join("own.log");
+        let (_, path) = open_log(&dir, Path::new("/mnt/a"), Some(&own)).unwrap();
+        assert!(path == own && own.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
