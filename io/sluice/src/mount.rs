@@ -30,6 +30,7 @@ use ::mount::{Mount, Settings};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Resource, getrlimit, setrlimit, setsid};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -146,7 +147,7 @@ fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
 fn serve_and_tell(settings: &Settings) -> anyhow::Result<()> {
     // Without it the signals of the terminal would reach this process too. It fails only for
     // a process that is first in its group, and then there is a terminal of its own.
-    let _ = rustix::process::setsid();
+    let _ = setsid();
     let served = serve(settings, || {
         tell(&Told::Mounted)?;
         // From here on nobody reads.
@@ -175,6 +176,7 @@ fn serve(
 ) -> anyhow::Result<()> {
     // Before any thread starts: a signal must not find the default action.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    raise_open_files();
     let record = Record::write(Path::new(FOLDER), &settings.at, &settings.source);
     let record = record.inspect_err(|error| {
         warn!(%error, "no record in {FOLDER}: `sluice umount` cannot wait for this process");
@@ -193,13 +195,23 @@ fn serve(
     if let Err(error) = say_ready() {
         mount.unmount().context("nobody waits for this mount, and it cannot be undone")?;
         record.into_iter().for_each(Record::remove);
-        return Err(error.context("nobody waits for this mount"));
+        // Not with its cause: a reader that has gone is no success here.
+        bail!("nobody waits for this mount: {error:#}");
     }
     info!(source = settings.source, at = %settings.at.display(), "mounted");
     mount.join();
     info!("unmounted");
     record.into_iter().for_each(Record::remove);
     Ok(())
+}
+
+/// Raises the limit of open files as far as it goes: each thread that is remembered holds one.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// The first signal unmounts, the second ends the process. Before the mount is ready the first

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use api::{Address, Client};
-use common::{Proxy, SLUICE, Setup, root_here, skip, until};
+use common::{Proxy, SLUICE, Setup, root_here, skip, status_of, until};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -137,6 +137,40 @@ fn what_cannot_be_mounted_is_said_and_leaves_nothing() {
     assert!(!place.is_mounted() && !place.record("json").exists());
     let told = refused(&["umount", place.text()]);
     assert!(told.contains("no mount of sluice is at"), "{told}");
+}
+
+#[test]
+fn the_process_behind_a_mount_may_open_as_many_files_as_can_be() {
+    let Some(place) = Place::new("files") else { return };
+    let proxy = Proxy::plain("files");
+    let script = "ulimit -Sn 256; exec \"$0\" mount \"$1\" \"$2\"";
+    let status = Command::new("sh")
+        .args(["-c", script, SLUICE, &source(&proxy), place.text()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let limits = format!("/proc/{}/limits", place.process().as_raw_nonzero());
+    let files = status_of(&limits, "Max open files");
+    let mut words = files.split_ascii_whitespace();
+    let (soft, hard) = (words.next(), words.next());
+    assert!(soft == hard && soft != Some("256"), "{files}");
+    assert!(sluice(&["umount", place.text()]).status.success());
+}
+
+#[test]
+fn a_mount_that_nobody_waits_for_is_taken_away_again() {
+    let Some(place) = Place::new("nobody") else { return };
+    let proxy = Proxy::plain("nobody");
+    let mut daemon = Command::new(SLUICE)
+        .args(["mount", &source(&proxy), place.text(), "--foreground", "--tells"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(daemon.stdout.take());
+    let output = daemon.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!place.is_mounted() && !place.record("json").exists());
 }
 
 #[test]
