@@ -16,8 +16,8 @@ help: ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
 	@echo "One suite of the tests: cargo xtask ci SUITE (cargo xtask ci --list names them)."
 
-demo: ## two jobs on one proxy, without rules and then with them (2 minutes)
-	@.ci/install-deps.sh build
+demo: ## two jobs on two mounts of one proxy, without rules and then with them (2 minutes)
+	@.ci/install-deps.sh build demo
 	@$(CARGO) build --release --package sluice
 	@$(SLUICE) demo --dir $(TARGET) --out $(TARGET)/demo.svg
 

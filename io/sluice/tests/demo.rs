@@ -50,9 +50,10 @@ impl Place {
         names
     }
 
-    /// The processes whose command line names a socket of the place, as all of a demo's children's do.
+    /// The processes whose command line names something of the place, as all of a demo's
+    /// children's do.
     fn processes(&self) -> Vec<u32> {
-        let place = format!("unix://{}/", self.run.display());
+        let place = format!("{}/", self.run.display());
         let names_place = |pid: &u32| {
             let line = fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
             line.is_ok_and(|line| String::from_utf8_lossy(&line).contains(&place))
@@ -92,16 +93,20 @@ fn both_phases_and_jobs_are_reported_and_nothing_is_left_behind() {
         for job in phase["jobs"].as_array().unwrap() {
             seen.push((phase["phase"].as_str().unwrap(), job["job"].as_str().unwrap()));
             assert!(job["ops"].as_u64().unwrap() > 0, "{job}");
-            assert!(job["mb_per_sec"].as_f64().unwrap() > 0.0, "{job}");
+            let moves = job["mb_per_sec"].as_f64().unwrap() > 0.0;
+            assert_eq!(moves, job["job"] != "shell", "{job}");
             assert!(job["p50_us"].as_f64() <= job["p99_us"].as_f64(), "{job}");
             assert_eq!(job["errors"], 0, "{job}");
         }
     }
     let expected = [
         ("alone", "victim"),
+        ("alone", "shell"),
         ("without rules", "victim"),
+        ("without rules", "shell"),
         ("without rules", "bully"),
         ("with rules", "victim"),
+        ("with rules", "shell"),
         ("with rules", "bully"),
     ];
     assert_eq!(seen, expected);
@@ -121,7 +126,8 @@ fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
     let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
     let both = lines.find(|line| line.as_ref().unwrap().contains("   bully "));
     assert!(both.is_some());
-    assert_eq!(place.processes().len(), 3, "the proxy and two jobs");
+    // The proxy, two mounts, two fios and a shell, and perhaps the tool that it runs.
+    assert!(place.processes().len() >= 6, "{:?}", place.processes());
     kill_process(Pid::from_child(&demo.0), Signal::INT).unwrap();
     // Nobody reads the rest: the demo must not wait for that either.
     drop(lines);

@@ -1,65 +1,34 @@
-//! One job of the demo, a process of its own: a load on the proxy that tells its
-//! parent, four times a second, what it was served.
+//! The demo's jobs: ordinary programs that know nothing of Sluice, each on its job's mount.
 //!
 //! ```text
-//!   sluice demo-job ──9P──► proxy
-//!        └─ stdout: a line of JSON, a [`Message`], when it begins and for each interval
+//!   fio, a status with all latencies so far ─► the difference to the one before ─┐
+//!   sh, a line for each round of its tools ─► the time since the one before ─────┴► Interval
 //! ```
-//!
-//! It ends on SIGTERM, through the engine's own end, with nothing in flight.
 
-use std::io::Write as _;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::Path;
+use std::time::Instant;
 
-use clap::ValueEnum;
 use hdrhistogram::Histogram;
-use model::{Bytes, Nanos};
+use model::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::link::Score;
-use crate::bench::load::{self, Watch};
-use crate::bench::plan::Plan;
-use crate::bench::socket::Address;
-use crate::bench::stop_on_signals;
-use crate::bench::work::Op;
-
-/// Works for the demo as one of its jobs, until SIGTERM.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct JobArgs {
-    /// Which job.
-    job: Job,
-    /// Where the proxy listens.
-    server: Address,
-    /// Size of each file it works on.
-    #[arg(long)]
-    file_size: Bytes,
-    /// The file of the export that the victim reads.
-    #[arg(long)]
-    file: Option<String>,
-}
-
-/// The demo's two jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
+/// What works in the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Job {
-    /// Large writes, many in flight.
+    /// fio: large writes, many in flight.
     Bully,
-    /// Small random reads, stats, creates and now and then an fsync, two at a time.
+    /// fio: small random reads past the page cache, and now and then a small write with
+    /// fdatasync.
     Victim,
-}
-
-/// What a job tells its parent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Message {
-    /// Its files are there and its load runs.
-    Began,
-    /// What one interval brought.
-    Interval(Interval),
+    /// The victim's other half: shell tools that list, make, rename and remove.
+    Shell,
 }
 
 /// What one interval brought.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Interval {
     /// Its length in seconds.
     pub(crate) seconds: f64,
@@ -67,146 +36,244 @@ pub(crate) struct Interval {
     pub(crate) ops: u64,
     /// Payload moved.
     pub(crate) bytes: u64,
-    /// Error replies, and replies with other data than asked for.
+    /// Operations that failed.
     pub(crate) errors: u64,
     /// Latencies in nanoseconds, and how many operations had each; within one percent.
     pub(crate) latency_ns: Vec<(u64, u64)>,
 }
 
-/// How often a job tells what it was served.
-pub(crate) const INTERVAL: Duration = Duration::from_millis(250);
-
-/// Runs the job until SIGTERM.
-pub(crate) fn run_job(args: JobArgs) -> anyhow::Result<()> {
-    let stop = stop_on_signals()?;
-    let ended = load::run(&args.plan(), &stop, &mut Teller);
-    // It runs for ever, so being stopped is its only good end.
-    match stop.load(std::sync::atomic::Ordering::Relaxed) {
-        true => Ok(()),
-        false => ended.map(drop),
-    }
+/// How large the jobs' files are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// The file that the victim reads.
+    pub(super) victim: Bytes,
+    /// Each of the bully's files.
+    pub(super) bully: Bytes,
 }
 
 impl Job {
-    /// Its name in rules, tables and JSON.
+    /// Its name in tables and JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Job::Bully => "bully",
             Job::Victim => "victim",
+            Job::Shell => "shell",
+        }
+    }
+
+    /// The job that it belongs to: its mount, and its name in rules.
+    pub(super) fn account(self) -> &'static str {
+        match self {
+            Job::Bully => "bully",
+            Job::Victim | Job::Shell => "victim",
+        }
+    }
+
+    /// The program, and its arguments for working in `dir`.
+    pub(super) fn command(self, dir: &Path, sizes: Sizes) -> (&'static str, Vec<String>) {
+        let dir = dir.display();
+        match self {
+            Job::Bully => {
+                let more = [
+                    format!("--name=bully --directory={dir} --rw=write --bs=1M"),
+                    format!("--numjobs={BULLY_WRITERS} --size={}", sizes.bully.get()),
+                ];
+                ("fio", fio(&more))
+            }
+            Job::Victim => {
+                let size = sizes.victim.get();
+                let more = [
+                    format!("--name=reads --filename={dir}/{READ_FILE} --size={size}"),
+                    "--rw=randread --bs=4k --direct=1".into(),
+                    format!(
+                        "--name=saves --filename={dir}/saved --size=16M --rw=randwrite --bs=4k"
+                    ),
+                    format!("--fdatasync=1 --rate_iops={SAVES_PER_SEC}"),
+                ];
+                ("fio", fio(&more))
+            }
+            Job::Shell => ("sh", vec!["-c".into(), ROUND.into(), "sh".into(), dir.to_string()]),
+        }
+    }
+
+    /// Passes on what the program tells on its stdout, until it tells no more.
+    pub(super) fn listen(self, stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
+        match self {
+            Job::Shell => listen_to_rounds(stdout, tell),
+            Job::Bully | Job::Victim => listen_to_fio(stdout, tell),
         }
     }
 }
 
-impl JobArgs {
-    fn plan(&self) -> Plan {
-        let plan = Plan {
-            aname: format!("data?job={}", self.job.name()),
-            uid: rustix::process::getuid().as_raw(),
-            file_size: self.file_size,
-            file: self.file.clone(),
-            // The parent sees to what the page cache holds.
-            cold: true,
-            time: FOR_EVER,
-            warmup: Nanos::new(0),
-            every: Some(Nanos::new(INTERVAL.as_nanos() as u64)),
-            ..Plan::new(self.server.clone())
+/// fio's command line, from what is particular to a job.
+fn fio(more: &[String]) -> Vec<String> {
+    let words = more.iter().flat_map(|part| part.split(' ')).map(String::from);
+    let common = "--output-format=json+ --status-interval=250ms --group_reporting --thread \
+                  --ioengine=psync --time_based --runtime=86400 --fallocate=none";
+    common.split_whitespace().map(String::from).chain(words).collect()
+}
+
+/// Each line is a round.
+fn listen_to_rounds(stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
+    let mut before = Instant::now();
+    for _ in BufReader::new(stdout).lines().map_while(Result::ok) {
+        let took = before.elapsed();
+        before = Instant::now();
+        tell(Interval {
+            seconds: took.as_secs_f64(),
+            ops: 1,
+            latency_ns: vec![(took.as_nanos() as u64, 1)],
+            ..Interval::default()
+        });
+    }
+}
+
+/// Each status has everything since the beginning. The first is where the telling begins.
+fn listen_to_fio(stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
+    let all = serde_json::Deserializer::from_reader(BufReader::new(stdout));
+    let mut before: Option<Status> = None;
+    for status in all.into_iter::<Status>().map_while(Result::ok) {
+        if let Some(before) = &before
+            && status.timestamp_ms > before.timestamp_ms
+        {
+            tell(status.since(before));
+        }
+        before = Some(status);
+    }
+}
+
+/// One status of fio: what is counted of it.
+#[derive(Debug, Deserialize)]
+struct Status {
+    timestamp_ms: u64,
+    jobs: Vec<Part>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Part {
+    error: i64,
+    read: Direction,
+    write: Direction,
+    sync: Syncs,
+}
+
+#[derive(Debug, Deserialize)]
+struct Direction {
+    io_bytes: u64,
+    clat_ns: Latency,
+}
+
+#[derive(Debug, Deserialize)]
+struct Syncs {
+    lat_ns: Latency,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Latency {
+    /// How many operations took each time in nanoseconds.
+    #[serde(default)]
+    bins: BTreeMap<String, u64>,
+}
+
+impl Status {
+    fn bytes(&self) -> u64 {
+        self.jobs.iter().map(|part| part.read.io_bytes + part.write.io_bytes).sum()
+    }
+
+    fn errors(&self) -> u64 {
+        self.jobs.iter().filter(|part| part.error != 0).count() as u64
+    }
+
+    fn latencies(&self) -> BTreeMap<u64, u64> {
+        let mut sums = BTreeMap::new();
+        for part in &self.jobs {
+            for latency in [&part.read.clat_ns, &part.write.clat_ns, &part.sync.lat_ns] {
+                for (ns, count) in &latency.bins {
+                    *sums.entry(ns.parse().unwrap_or(0)).or_default() += count;
+                }
+            }
+        }
+        sums
+    }
+
+    fn since(&self, before: &Status) -> Interval {
+        let earlier = before.latencies();
+        let new = |(ns, count): (u64, u64)| {
+            let new = count.saturating_sub(earlier.get(&ns).copied().unwrap_or(0));
+            (new > 0).then_some((ns, new))
         };
-        match self.job {
-            Job::Bully => Plan {
-                op: Op::Write,
-                size: Some(Bytes::mib(1)),
-                msize: Bytes::mib(2),
-                connections: BULLY_FILES,
-                depth: BULLY_IN_FLIGHT / BULLY_FILES,
-                ..plan
-            },
-            Job::Victim => Plan { op: Op::Interactive, depth: VICTIM_IN_FLIGHT, ..plan },
-        }
-    }
-}
-
-/// Tells the parent on stdout.
-struct Teller;
-
-impl Watch for Teller {
-    fn begins(&mut self) {
-        tell(&Message::Began);
-    }
-
-    fn interval(&mut self, _index: u64, score: &Score, span: Duration) {
-        tell(&Message::Interval(Interval::of(score, span)));
-    }
-}
-
-fn tell(message: &Message) {
-    let line = serde_json::to_string(message).expect("a message is plain data");
-    // A parent that is gone takes this process with it.
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-impl Interval {
-    fn of(score: &Score, span: Duration) -> Interval {
-        let mut coarse = latencies();
-        for step in score.latency_ns.iter_recorded() {
-            coarse.saturating_record_n(step.value_iterated_to(), step.count_at_value());
-        }
-        let pair = |step: hdrhistogram::iterators::IterationValue<u64>| {
-            (step.value_iterated_to(), step.count_at_value())
-        };
+        let latency_ns: Vec<_> = self.latencies().into_iter().filter_map(new).collect();
         Interval {
-            seconds: span.as_secs_f64(),
-            ops: score.ops,
-            bytes: score.bytes,
-            errors: score.errors.values().sum::<u64>() + score.wrong,
-            latency_ns: coarse.iter_recorded().map(pair).collect(),
+            seconds: (self.timestamp_ms - before.timestamp_ms) as f64 / 1e3,
+            ops: latency_ns.iter().map(|(_, count)| count).sum(),
+            bytes: self.bytes().saturating_sub(before.bytes()),
+            errors: self.errors(),
+            latency_ns,
         }
     }
 }
 
-/// An empty histogram of latencies, precise to one percent so that a line stays short.
+/// An empty histogram of latencies, precise to one percent.
 pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2)
         .expect("bounds and digits are within what the histogram allows")
 }
 
-/// The bully's files, each written over and over from its beginning to its end.
-pub(crate) const BULLY_FILES: usize = 4;
-const BULLY_IN_FLIGHT: usize = 16;
-const VICTIM_IN_FLIGHT: usize = 2;
-const FOR_EVER: Nanos = Nanos::from_secs(24 * 3600);
+/// The bully's writers, each with a file of its own and one write under way.
+pub(crate) const BULLY_WRITERS: usize = 16;
+/// How often the victim saves something.
+const SAVES_PER_SEC: u32 = 20;
+/// What the victim's fio reads.
+pub(super) const READ_FILE: &str = "read";
+/// What the victim's shell does over and over.
+const ROUND: &str = "while :; do ls -l \"$1\" > /dev/null && echo note > \"$1/new\" && \
+                     mv \"$1/new\" \"$1/note\" && stat \"$1/note\" > /dev/null && \
+                     rm \"$1/note\" && echo round || exit 1; done";
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_message_is_one_line_and_reads_back_as_it_was() {
-        let mut score = Score::new();
-        score.ops = 3;
-        score.bytes = 8192;
-        score.wrong = 1;
-        score.errors.insert(5, 2);
-        score.latency_ns.record_n(1000, 2).unwrap();
-        score.latency_ns.record(1_000_000).unwrap();
-        let message = Message::Interval(Interval::of(&score, INTERVAL));
-        let line = serde_json::to_string(&message).unwrap();
-        assert!(!line.contains('\n'));
-        assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
-        let Message::Interval(interval) = message else { panic!("{message:?}") };
-        assert_eq!((interval.ops, interval.bytes, interval.errors), (3, 8192, 3));
-        let counts: Vec<u64> = interval.latency_ns.iter().map(|(_, count)| *count).collect();
-        assert_eq!(counts, [2, 1]);
-        let (slowest, _) = interval.latency_ns[1];
-        assert!((990_000..=1_010_000).contains(&slowest), "{slowest}");
+    const PART: &str = r#""error":0,"read":{"io_bytes":RB,"clat_ns":{"N":1,"bins":{RBINS}}},
+        "write":{"io_bytes":0,"clat_ns":{}},"sync":{"total_ios":1,"lat_ns":{"bins":{"9000":SN}}}"#;
+
+    fn status(ms: u64, bytes: u64, bins: &str, syncs: u64) -> String {
+        let part = PART.replace("RBINS", bins).replace("RB", &bytes.to_string());
+        let part = part.replace("SN", &syncs.to_string());
+        format!("{{\"timestamp_ms\":{ms},\"jobs\":[{{\"jobname\":\"reads\",{part}}}]}}\n")
     }
 
     #[test]
-    fn the_plans_of_both_jobs_can_be_run() {
-        for job in [Job::Bully, Job::Victim] {
-            let server = Address::Unix("/s".into());
-            let args = JobArgs { job, server, file_size: Bytes::mib(64), file: None };
-            args.plan().check().unwrap();
+    fn two_statuses_make_one_interval_of_what_is_new() {
+        let text = status(1000, 4096, r#""700":1"#, 1)
+            + &status(1250, 16384, r#""700":3,"9000":1"#, 2)
+            + "{\"cut";
+        let mut told = Vec::new();
+        Job::Victim.listen(text.as_bytes(), &mut |interval| told.push(interval));
+        let interval = Interval {
+            seconds: 0.25,
+            ops: 4,
+            bytes: 12_288,
+            errors: 0,
+            latency_ns: vec![(700, 2), (9000, 2)],
+        };
+        assert_eq!(told, [interval]);
+    }
+
+    #[test]
+    fn each_line_of_the_shell_is_a_round() {
+        let mut rounds = 0;
+        Job::Shell.listen(&b"round\nround\n"[..], &mut |interval| rounds += interval.ops);
+        assert_eq!(rounds, 2);
+    }
+
+    #[test]
+    fn the_programs_work_in_their_jobs_directory() {
+        let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(16) };
+        for job in [Job::Bully, Job::Victim, Job::Shell] {
+            let (_, arguments) = job.command(Path::new("/m/dir"), sizes);
+            assert!(arguments.iter().any(|word| word.contains("/m/dir")), "{arguments:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `sluice demo`: two jobs on one proxy, first without rules and then with them.
+//! `sluice demo`: two jobs on two mounts of one proxy, first without rules and then with them.
 //!
 //! ```text
 //!   time ─────────────────────────────────────────────────────────────────►
@@ -34,19 +34,19 @@ use model::Bytes;
 use serde::Serialize;
 
 use self::figures::{Figures, Record, Span};
-use self::job::{Job, Message};
-pub(crate) use self::job::{JobArgs, run_job};
+use self::job::{Job, Sizes};
 use self::neighbours::Reading;
 use self::screen::Screen;
-use self::stage::{News, Sizes, Stage};
+use self::stage::{News, Stage};
 use self::summary::Summary;
 
 /// Shows what rules do: two jobs on one proxy, without rules and then with them.
 ///
-/// Starts a proxy over a new directory on this file system and two jobs that work on
-/// it through 9P: a bully (writes of 1 MiB, 16 in flight) and a victim (random reads
-/// of 4 KiB, stats, creates, now and then an fsync, two in flight). Ends with a table
-/// and a picture, and removes everything else it has made; so it does on Ctrl-C.
+/// Starts a proxy over a new directory on this file system, mounts it twice, once for each
+/// of two jobs, and lets ordinary programs work there: a bully (fio, 16 writers of 1 MiB)
+/// and a victim (fio with random reads of 4 KiB and now and then an fdatasync; shell tools
+/// that list, make, rename and remove). Ends with a table and a picture, and removes
+/// everything else it has made; so it does on Ctrl-C. Mounting needs root.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// How long to run without rules, and as long again with them.
@@ -174,6 +174,7 @@ impl Demo {
     /// All phases, one after the other.
     fn play(&mut self) -> anyhow::Result<()> {
         self.start(Job::Victim)?;
+        self.start(Job::Shell)?;
         self.phase(Phase::Alone, self.scale.alone_s)?;
         self.start(Job::Bully)?;
         self.mark("the bully comes");
@@ -212,7 +213,10 @@ impl Demo {
     }
 
     fn start(&mut self, job: Job) -> anyhow::Result<()> {
-        self.screen.say(&format!("the {} makes its files", job.name()));
+        if job != Job::Shell {
+            self.screen.say(&format!("mounting the export for the {}", job.name()));
+            self.stage.mount(job.account())?;
+        }
         self.stage.start(job, &self.sender)?;
         self.wait(&format!("the {} does not begin", job.name()), |demo| demo.working.contains(&job))
     }
@@ -264,8 +268,10 @@ impl Demo {
         match news {
             News::Proxy(Some(line)) => self.ready |= line == "ready",
             News::Proxy(None) => return Err(self.stage.why_ended("proxy")),
-            News::Job(job, Some(Message::Began)) => self.working.push(job),
-            News::Job(job, Some(Message::Interval(interval))) => {
+            News::Job(job, Some(interval)) => {
+                if !self.working.contains(&job) {
+                    self.working.push(job);
+                }
                 self.record.add(job, self.now(), interval);
             }
             News::Job(job, None) => return Err(self.stage.why_ended(job.name())),
@@ -319,8 +325,8 @@ impl Phase {
     /// Who works in it.
     fn jobs(self) -> &'static [Job] {
         match self {
-            Phase::Alone => &[Job::Victim],
-            Phase::WithoutRules | Phase::WithRules => &[Job::Victim, Job::Bully],
+            Phase::Alone => &[Job::Victim, Job::Shell],
+            Phase::WithoutRules | Phase::WithRules => &[Job::Victim, Job::Shell, Job::Bully],
         }
     }
 }
@@ -328,11 +334,11 @@ impl Phase {
 impl Scale {
     fn of(args: &Args) -> Scale {
         if args.quick {
-            let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(16) };
+            let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(4) };
             return Scale { alone_s: 1.0, phase_s: 2.0, settle_s: 0.5, start_s: 0.5, sizes };
         }
         let phase_s = f64::from(args.seconds);
-        let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(128) };
+        let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(32) };
         Scale {
             alone_s: (phase_s / 5.0).clamp(1.0, 4.0),
             phase_s,

@@ -36,8 +36,8 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
     let chart = LineChart {
         title: title(summary),
         subtitle: format!(
-            "Bully: 16 writes of 1 MiB in flight. Victim: 2 small requests in flight (4 KiB reads, \
-             stats, creates, fsyncs). Write mode {}.",
+            "Bully: fio, 16 writers of 1 MiB. Victim: fio, random reads of 4 KiB and 20 small writes \
+             with fdatasync a second; shell tools beside. Write mode {}.",
             summary.write_mode
         ),
         series: ["victim, median", "victim, p99", "bully", "victim, p99 of the phase"]

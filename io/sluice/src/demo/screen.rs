@@ -135,7 +135,7 @@ fn table(rows: &[(Phase, Figures)], running: Option<Phase>) -> String {
         "  {:<8}{:<15}{:>9}{:>10}{:>11}{:>11}\n",
         "job", "", "MB/s", "ops/s", "median", "p99"
     );
-    for job in [Job::Victim, Job::Bully] {
+    for job in [Job::Victim, Job::Shell, Job::Bully] {
         for (phase, figures) in rows.iter().filter(|(_, figures)| figures.job == job) {
             let mark = if running == Some(*phase) { "▸" } else { " " };
             let Figures { mb_per_sec, ops_per_sec, p50_us, p99_us, .. } = figures;

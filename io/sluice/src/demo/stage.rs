@@ -1,14 +1,16 @@
-//! The demo's processes and files: the proxy, the jobs, and the two directories.
+//! The demo's processes and files: the proxy, the mounts, the jobs, and the directories.
 //!
 //! ```text
-//!   Stage ─┬─ jobs   (process group of their own: Ctrl-C is the parent's to handle)
+//!   Stage ─┬─ jobs   (process groups of their own: Ctrl-C is the parent's to handle)
+//!          ├─ mounts ─── TMPDIR/sluice-demo-PID-run/JOB  where a job works
 //!          ├─ proxy  ─── DIR/sluice-demo-PID/data        what is exported, on disk
-//!          └─ Place  ─── TMPDIR/sluice-demo-PID/…        sockets (short paths) and logs
+//!          └─ Place  ─── TMPDIR/sluice-demo-PID-run/…    sockets (short paths) and logs
 //! ```
 //!
 //! Whoever drops a [`Stage`] has nothing left of it when drop returns: the jobs end
-//! first, then the proxy, then the directories go. A demo that is killed takes its
-//! processes with it by the parent-death signal; only its directories stay then.
+//! first, then the mounts, then the proxy, then the directories go. A demo that is killed
+//! takes its processes with it by the parent-death signal; only its directories stay then,
+//! with dead mounts.
 
 use std::fs::{DirBuilder, File};
 use std::io::{BufRead as _, BufReader};
@@ -21,37 +23,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use model::Bytes;
-use rustix::fs::Advice;
+use rustix::fs::{Advice, AtFlags, StatxFlags};
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 
-use super::job::{BULLY_FILES, Job, Message};
+use super::job::{BULLY_WRITERS, Interval, Job, READ_FILE, Sizes};
 use crate::bench::files::make_file;
 
 /// The running demo; dropping it stops and removes everything.
 pub(super) struct Stage {
     // Fields are dropped in this order.
     jobs: Vec<(Job, Process)>,
+    mounts: Vec<Process>,
     proxy: Process,
     read_file: ReadFile,
     place: Place,
     sizes: Sizes,
 }
 
-/// How large the demo's files are.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    /// The file that the victim reads, and the one that it writes.
-    pub(super) victim: Bytes,
-    /// Each of the bully's files.
-    pub(super) bully: Bytes,
-}
-
-/// A line that one of the processes has printed; none when it prints no more.
+/// What one of the processes has told; none when it tells no more.
 pub(super) enum News {
-    /// The proxy's.
+    /// A line of the proxy's.
     Proxy(Option<String>),
-    /// A job's.
-    Job(Job, Option<Message>),
+    /// What a job got.
+    Job(Job, Option<Interval>),
 }
 
 impl Stage {
@@ -69,25 +64,54 @@ impl Stage {
             // Everything here is one user's; its directories are closed to all others.
             String::from("--squash=none"),
         ];
-        let mut proxy = Process::start("proxy", &arguments, &place)?;
-        proxy.tell(news.clone(), News::Proxy)?;
-        Ok(Stage { jobs: Vec::new(), proxy, read_file, place, sizes })
+        let mut proxy = Process::start("proxy", &own_program()?, &arguments, &place)?;
+        let news = news.clone();
+        proxy.tell(move |stdout| {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Nobody listens once the demo is over.
+                let _ = news.send(News::Proxy(Some(line)));
+            }
+            let _ = news.send(News::Proxy(None));
+        })?;
+        Ok(Stage { jobs: Vec::new(), mounts: Vec::new(), proxy, read_file, place, sizes })
     }
 
-    /// Starts `job`, which tells `news` what it is served.
-    pub(super) fn start(&mut self, job: Job, news: &Sender<News>) -> anyhow::Result<()> {
-        let mut arguments = vec![String::from("demo-job"), job.name().into(), self.place.server()];
-        match job {
-            Job::Bully => arguments.push(format!("--file-size={}", self.sizes.bully)),
-            Job::Victim => {
-                arguments.push(format!("--file-size={}", self.sizes.victim));
-                arguments.push(format!("--file={READ_FILE}"));
+    /// Mounts the export for a job: whatever works there is charged to it.
+    pub(super) fn mount(&mut self, account: &str) -> anyhow::Result<()> {
+        let at = self.place.mount(account);
+        make_dir(&at)?;
+        let arguments = [
+            String::from("mount"),
+            format!("{}//data", self.place.server()),
+            at.display().to_string(),
+            String::from("-o"),
+            format!("job=fixed:{account}"),
+            String::from("--foreground"),
+        ];
+        let name = format!("mount-{account}");
+        let process = Process::start(&name, &own_program()?, &arguments, &self.place)?;
+        self.mounts.push(process);
+        let deadline = Instant::now() + MOUNT_MAX;
+        while !is_mounted(&at, &self.place.run)? {
+            let mount = self.mounts.last_mut().expect("it was pushed above");
+            if mount.has_ended() || Instant::now() > deadline {
+                return Err(self.why_ended(&name));
             }
+            std::thread::sleep(Duration::from_millis(5));
         }
-        let mut process = Process::start(job.name(), &arguments, &self.place)?;
-        process.tell(news.clone(), move |line| {
-            let message = line.and_then(|line| serde_json::from_str(&line).ok());
-            News::Job(job, message)
+        Ok(())
+    }
+
+    /// Starts `job` on its mount; it tells `news` what it gets.
+    pub(super) fn start(&mut self, job: Job, news: &Sender<News>) -> anyhow::Result<()> {
+        let (program, arguments) = job.command(&self.place.mount(job.account()), self.sizes);
+        let mut process = Process::start(job.name(), Path::new(program), &arguments, &self.place)?;
+        let news = news.clone();
+        process.tell(move |stdout| {
+            job.listen(stdout, &mut |interval| {
+                let _ = news.send(News::Job(job, Some(interval)));
+            });
+            let _ = news.send(News::Job(job, None));
         })?;
         self.jobs.push((job, process));
         Ok(())
@@ -101,7 +125,8 @@ impl Stage {
 
     /// The demo's processes, this one first.
     pub(super) fn processes(&self) -> Vec<u32> {
-        let children = self.jobs.iter().map(|(_, process)| process).chain([&self.proxy]);
+        let jobs = self.jobs.iter().map(|(_, process)| process);
+        let children = jobs.chain(&self.mounts).chain([&self.proxy]);
         let children = children.map(|process| process.child.id());
         std::iter::once(std::process::id()).chain(children).collect()
     }
@@ -153,6 +178,11 @@ impl Place {
         format!("unix://{}", self.run.join("api").display())
     }
 
+    /// Where a job's mount is.
+    fn mount(&self, account: &str) -> PathBuf {
+        self.run.join(account)
+    }
+
     fn log(&self, name: &str) -> PathBuf {
         self.run.join(format!("{name}.log"))
     }
@@ -160,6 +190,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        for account in ["bully", "victim"] {
+            // It is there only if the mount's process did not end well.
+            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            let _ = rustix::mount::unmount(self.mount(account), flags);
+        }
         for dir in [&self.on_disk, &self.run] {
             if dir.as_os_str().is_empty() {
                 continue;
@@ -178,14 +213,19 @@ struct Process {
 }
 
 impl Process {
-    fn start(name: &str, arguments: &[String], place: &Place) -> anyhow::Result<Process> {
-        let program = std::env::current_exe().context("cannot find this program")?;
+    fn start(
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+        place: &Place,
+    ) -> anyhow::Result<Process> {
         let log = File::create(place.log(name)).context("cannot write a log")?;
         // A demo that is killed runs no guard; its children must end all the same.
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program)
             .args(arguments)
+            .current_dir(&place.run)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -196,28 +236,23 @@ impl Process {
         Ok(Process { child, stdout })
     }
 
-    /// Sends each line of its stdout to `news`, and at last the end of it.
-    fn tell(
-        &mut self,
-        news: Sender<News>,
-        what: impl Fn(Option<String>) -> News + Send + 'static,
-    ) -> anyhow::Result<()> {
+    /// Lets a thread listen to its stdout.
+    fn tell(&mut self, listen: impl FnOnce(ChildStdout) + Send + 'static) -> anyhow::Result<()> {
         let stdout = self.stdout.take().context("a process has one stdout")?;
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Nobody listens once the demo is over.
-                let _ = news.send(what(Some(line)));
-            }
-            let _ = news.send(what(None));
-        });
+        std::thread::spawn(move || listen(stdout));
         Ok(())
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both signals fail only when the process is gone already.
-        let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
+        // Signals fail only when the process is gone already. The whole group: a shell waits
+        // for the tool that it runs.
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::TERM);
         let deadline = Instant::now() + STOP_MAX;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
@@ -262,7 +297,7 @@ fn ensure_room(dir: &Path, sizes: Sizes) -> anyhow::Result<()> {
     let stat = rustix::fs::statvfs(dir)
         .with_context(|| format!("cannot look at the file system of {}", dir.display()))?;
     let room = Bytes::new(stat.f_bavail.saturating_mul(stat.f_frsize));
-    let needed = Bytes::new(2 * sizes.victim.get() + BULLY_FILES as u64 * sizes.bully.get());
+    let needed = Bytes::new(sizes.victim.get() + BULLY_WRITERS as u64 * sizes.bully.get());
     let spare = Bytes::mib(64).get();
     ensure!(
         room.get() > needed.get() + spare,
@@ -277,6 +312,23 @@ fn make_dir(path: &Path) -> anyhow::Result<()> {
     made.with_context(|| format!("cannot make {}", path.display()))
 }
 
-const READ_FILE: &str = "read";
+fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program")
+}
+
+/// Whether something is mounted there, below the directory `above`.
+fn is_mounted(at: &Path, above: &Path) -> anyhow::Result<bool> {
+    let device = |path: &Path| {
+        // Of what is mounted the kernel tells the device without asking the file system.
+        let flags = AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty());
+        let stat = stat.with_context(|| format!("cannot look at {}", path.display()))?;
+        anyhow::Ok((stat.stx_dev_major, stat.stx_dev_minor))
+    };
+    Ok(device(at)? != device(above)?)
+}
+
+/// How long a mount may take.
+const MOUNT_MAX: Duration = Duration::from_secs(10);
 /// How long a process may take to end by itself.
 const STOP_MAX: Duration = Duration::from_secs(5);
