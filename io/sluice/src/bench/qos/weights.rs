@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use api::Usage;
-use model::{Amount, Bytes, Kind, Lane};
-use sched::Costs;
+use model::Bytes;
 
 use super::super::work::Op;
 use super::Run;
@@ -83,10 +82,6 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
          requests of 16 KiB, which one connection may have by `tags_max` and \
          `bytes_in_flight_max`; the first run with `threads = 1`, the others with \
          `slots_max = 2`: either way one such request at a time",
-    );
-    table.note(
-        "the cost of a read that the device answers is counted without that of asking the page \
-         cache before (1.2 µs by the built-in costs), which is another lane's",
     );
     table.progress("making files");
     let bed = &run.bed;
@@ -227,12 +222,7 @@ impl Case {
         if self.in_bytes {
             return (usage.read_bytes + usage.written_bytes) as f64;
         }
-        if self.load == Load::CachedReads {
-            return usage.cost_ns as f64;
-        }
-        let nothing = Amount::new(0, 1);
-        let asking = Costs::default().charge(Lane::Cached, Kind::Read, nothing).get();
-        usage.cost_ns.saturating_sub(usage.read_bytes / self.size().get() * asking) as f64
+        usage.cost_ns as f64
     }
 
     fn row(&self, weight: u32, slots: u64, seen: &Seen) -> Row {
