@@ -139,11 +139,11 @@ fn what_is_known_is_told_by_the_thread_that_asks() {
 fn a_process_in_the_control_group_of_a_job_belongs_to_it_whatever_its_environment_says() {
     let name = format!("slurm_sluice{}", std::process::id());
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"];
-    let made = roots.iter().find_map(|root| {
-        let group = PathBuf::from(root).join(&name);
+    let made = roots.map(PathBuf::from).iter().find_map(|root| {
+        let group = root.join(&name);
         let job = group.join("uid_0/job_4711/step_0");
-        fs::create_dir_all(&job).ok()?;
-        job.join("cgroup.procs").exists().then_some((group, job))
+        let can = root.join("cgroup.procs").exists() && fs::create_dir_all(&job).is_ok();
+        can.then_some((group, job))
     });
     let Some((group, inner)) = made else {
         return skip("no control group can be made here");
