@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use ninep::dialect::{Handles, OwnRequest, handle_fid};
-use ninep::{Fid, Request, open};
+use ninep::dialect::{Handles, OwnReply, OwnRequest, RequestHeader, handle_fid};
+use ninep::{Fid, Request, Tag, open};
 
 use peer::errno::{EBADF, ENOSPC};
-use peer::{Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
+use peer::{Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
 
 /// Which threads hang is seen for the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -134,6 +134,43 @@ fn a_session_goes_on_only_after_what_its_lost_connection_had_executing() {
     client.again();
     client.wait(ticket.tag).done().unwrap();
     assert!(!image.dir.join("d").exists());
+}
+
+#[test]
+fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(image) = Image::mount("line") else { return };
+    let served = image.serve("line-server");
+    let mut client = served.client();
+    let root = client.root.clone();
+    image.freeze();
+    let ticket = client.send_once(Handles::one(&root), mkdir("d"));
+    until("the mkdir hangs", || hanging() > 0);
+    client.lose();
+    let (id, slots, aname) = (client.id(), 64, &b"x"[..]);
+    let session = OwnRequest::Session { id, channel: 0, slots, aname };
+    // Some wait in line and go, some stay in it and are overtaken.
+    let mut line: Vec<_> = (0..6).map(|_| served.connect()).collect();
+    for (nth, connection) in line.iter_mut().enumerate() {
+        connection.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
+        if nth % 2 == 0 {
+            connection.lose();
+        }
+    }
+    // Several round trips: what was sent before them has been read.
+    served.client().ping();
+    let mut last = served.connect();
+    last.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
+    served.client().ping();
+    assert!(!last.readable(0), "the mkdir is still executing");
+    image.thaw();
+    let frame = last.wait(Tag(1));
+    assert!(matches!(frame.own(), Ok(OwnReply::Session { resumed: 1, .. })), "{frame:?}");
+    line.iter_mut().for_each(Client::expect_closed);
+    assert!(image.dir.join("d").exists());
+    assert!(client.reconnect().resumed);
+    client.again();
+    client.wait(ticket.tag).done().unwrap();
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod peer;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
 
 use ninep::dialect::{HANDLE_MAX, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, Names, Request, getattr, open};
@@ -186,6 +188,97 @@ fn nothing_leads_out_of_the_export_not_even_a_directory_that_was_moved_out() {
     fs::rename(served.data().join("d"), outside.join("d")).unwrap();
     let above = client.lookup(&d, "..").map(drop);
     assert!(above.is_err(), "{above:?}");
+}
+
+// ---- where the backend has no handles: the path stands in for one ----
+
+/// A file system in memory mounted within the export, unmounted at the end.
+struct Below(PathBuf);
+
+impl Below {
+    fn mount(served: &Served) -> Option<Below> {
+        let dir = served.data().join("below");
+        fs::create_dir(&dir).unwrap();
+        let mount = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&dir).status();
+        if !mount.is_ok_and(|status| status.success()) {
+            peer::skip("cannot mount a tmpfs");
+            return None;
+        }
+        peer::everybodys(&dir);
+        Some(Below(dir))
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn files_of_another_file_system_below_the_export_have_handles_that_last() {
+    if !peer::root_here() {
+        return;
+    }
+    let mut served = Served::plain("below");
+    let Some(below) = Below::mount(&served) else { return };
+    let mut client = served.client();
+    let dir = client.find("below").unwrap();
+    peer::assert_as_stat_elsewhere(&dir.attributes, &below.0);
+    let flags = open::RDWR | open::CREATE | open::EXCL;
+    let sub = client.make(&dir.handle, "sub", (0o040_755, 0, "")).unwrap().handle;
+    let f = client.open(&sub, 1, "f", (flags, 0o644)).unwrap().file;
+    client.write(1, 0, b"content").unwrap();
+    assert_eq!(client.lookup(&sub, "f").unwrap().handle, f.handle);
+    assert_eq!(client.lookup(&sub, "..").unwrap().handle, dir.handle);
+    client.open(&sub, 2, "", (open::RDONLY, 0)).unwrap();
+    let listed = client.list_all(2, 0, 4096);
+    let listed = listed.iter().find(|entry| entry.name == "f").unwrap().file.as_ref().unwrap();
+    assert_eq!((&listed.handle, listed.attributes.size), (&f.handle, 7));
+    served.start_again();
+    client.door = served.tcp();
+    client.reconnect();
+    client.identify(IDENTITY, USER, "").unwrap();
+    client.open(&f.handle, 1, "", (open::RDONLY, 0)).unwrap();
+    assert_eq!(client.stat_fid(1).unwrap().size, 7);
+    // Another file under the name is not the one that was meant.
+    fs::rename(below.0.join("sub/f"), below.0.join("sub/g")).unwrap();
+    assert_eq!(stat(&mut client, &f.handle), Err(ESTALE));
+    write_as_user(&below.0.join("sub/f"), b"another");
+    assert_eq!(stat(&mut client, &f.handle), Err(ESTALE));
+    fs::rename(below.0.join("sub/g"), below.0.join("sub/f")).unwrap();
+    stat(&mut client, &f.handle).unwrap();
+    // Nor does a link on the way lead anywhere.
+    fs::rename(below.0.join("sub"), below.0.join("moved")).unwrap();
+    std::os::unix::fs::symlink("moved", below.0.join("sub")).unwrap();
+    assert_eq!(stat(&mut client, &f.handle), Err(ESTALE));
+}
+
+#[test]
+fn a_path_that_no_handle_has_room_for_is_enametoolong() {
+    if !peer::root_here() {
+        return;
+    }
+    let served = Served::plain("deep");
+    let Some(_below) = Below::mount(&served) else { return };
+    let mut client = served.client();
+    let mut dir = client.find("below").unwrap().handle;
+    let name = "n".repeat(250);
+    let mut depth = 0;
+    let refused = loop {
+        match client.make(&dir, &name, (0o040_755, 0, "")) {
+            Ok(made) => dir = made.handle,
+            Err(errno) => break errno,
+        }
+        depth += 1;
+        assert!(depth < 20, "a path of more than 4096 bytes");
+    };
+    assert_eq!((refused, depth), (ENAMETOOLONG, 16));
+    // What is there already is listed, without a handle.
+    client.open(&dir, 1, "", (open::RDONLY, 0)).unwrap();
+    let listed = client.list_all(1, 0, 4096);
+    let deepest = listed.iter().find(|entry| entry.name == name);
+    assert!(deepest.is_none_or(|entry| entry.file.is_none()), "{deepest:?}");
 }
 
 #[test]

@@ -207,6 +207,9 @@ fn a_job_that_cannot_be_one_is_refused() {
         client.identity = IDENTITY;
     }
     client.identify_with(2, (USER, USER, &[]), b"dd.500").unwrap();
+    // Neither can these be anybody.
+    assert_eq!(client.identify(ninep::dialect::NOBODY, USER, ""), Err(EINVAL));
+    assert_eq!(client.identify(3, u32::MAX, ""), Err(EINVAL));
 }
 
 #[test]

@@ -284,6 +284,56 @@ fn over_channels_that_break_at_random_each_append_is_in_the_file_once() {
     assert_eq!((told.len(), numbers), (600, (1..=600).collect()));
 }
 
+/// Makes files, writes lines to a shared one, and moves the files; its connection breaks
+/// every few calls.
+fn work_over_breaking_connections(mut client: Client, worker: u64, files: u32) {
+    let mut dice = Dice::new(worker);
+    let root = client.root.clone();
+    let mut answer = |client: &mut Client, ticket: Ticket| {
+        while dice.below(4) == 0 {
+            assert!(client.reconnect().resumed);
+            client.again();
+        }
+        client.wait(ticket.tag)
+    };
+    for nth in 0..files {
+        let (new, done) = (format!("new-{worker}-{nth}"), format!("done-{worker}-{nth}"));
+        let fid = 10 + worker as u32;
+        let create = open_request(fid, &new, EXCLUSIVE);
+        let create = client.send_once(Handles::one(&root), create);
+        assert!(opened(&answer(&mut client, create)).unwrap().created, "{new}");
+        let line = format!("{worker}-{nth:04}\n");
+        let append = OwnRequest::Append { fid: Fid(1), flags: 0, data: line.as_bytes() };
+        let append = client.send_once(Handles::NONE, append);
+        let rename = rename_request(&new, &done);
+        let rename = client.send_once(Handles::two(&root, &root), rename);
+        appended(&answer(&mut client, append)).unwrap();
+        assert_eq!(answer(&mut client, rename).done(), Ok(()), "{new}");
+        let clunk = client.send_once(Handles::NONE, Request::Clunk { fid: Fid(fid) });
+        assert_eq!(answer(&mut client, clunk).done(), Ok(()), "{new}");
+    }
+}
+
+#[test]
+fn four_that_work_at_a_time_over_breaking_connections_do_everything_once() {
+    let served = Served::plain("four");
+    let mut first = served.client();
+    first.create(1, "log");
+    std::thread::scope(|scope| {
+        for worker in 1..=4 {
+            let client = first.channel(worker as u16);
+            scope.spawn(move || work_over_breaking_connections(client, worker, 60));
+        }
+    });
+    let log = fs::read_to_string(served.data().join("log")).unwrap();
+    let lines: BTreeSet<_> = log.lines().collect();
+    assert_eq!((log.len(), lines.len()), (240 * 7, 240));
+    let names = fs::read_dir(served.data()).unwrap().map(|e| e.unwrap().file_name());
+    let done = names.filter(|name| name.to_string_lossy().starts_with("done-")).count();
+    assert_eq!(done, 240);
+    assert_eq!(fs::read_dir(served.data()).unwrap().count(), 241);
+}
+
 // ---- without a loss ----
 
 #[test]

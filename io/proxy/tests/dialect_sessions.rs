@@ -170,6 +170,31 @@ fn a_connection_that_binds_a_channel_anew_closes_the_old_one() {
 }
 
 #[test]
+fn of_many_connections_for_one_channel_the_last_has_it() {
+    let served = Served::plain("last");
+    let client = with_lock(&served);
+    let (id, slots, aname) = (client.id(), 64, &b"x"[..]);
+    for _ in 0..20 {
+        let mut all: Vec<_> = (0..8).map(|_| served.connect()).collect();
+        for connection in &mut all {
+            let session = OwnRequest::Session { id, channel: 0, slots, aname };
+            connection.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
+            assert!(connection.readable(30_000), "answered, and the one before closed");
+        }
+        let mut last = all.pop().unwrap();
+        let frame = last.wait(Tag(1));
+        let Ok(OwnReply::Session { resumed: 1, .. }) = frame.own() else { panic!("{frame:?}") };
+        last.identity = IDENTITY;
+        last.stat_fid(1).unwrap();
+        for mut connection in all {
+            connection.wait(Tag(1)).done().unwrap();
+            connection.expect_closed();
+        }
+        last.stat_fid(1).unwrap();
+    }
+}
+
+#[test]
 fn a_session_without_connections_expires_and_gives_all_back() {
     let served = Setup::new("expired").top("session_keep = \"1s\"").start();
     let mut client = with_lock(&served);
@@ -318,6 +343,18 @@ fn a_wait_without_news_is_not_answered_and_can_be_flushed() {
     assert!(client.reconnect().resumed, "nor is it in the way of another connection");
     client.identity = IDENTITY;
     client.mkdir("d").unwrap();
+}
+
+#[test]
+fn a_wait_ends_with_the_server() {
+    let mut served = Served::plain("drain");
+    let mut client = served.client();
+    client.identity = NOBODY;
+    let tag = client.send(Handles::NONE, OwnRequest::Wait);
+    client.ping();
+    served.stop();
+    assert_eq!(client.wait(tag).own(), Ok(OwnReply::Wait { data: b"" }));
+    client.expect_closed();
 }
 
 #[test]
