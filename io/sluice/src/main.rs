@@ -42,8 +42,6 @@ enum Command {
     Bench(bench::Args),
     Demo(demo::Args),
     #[command(hide = true)]
-    DemoJob(demo::JobArgs),
-    #[command(hide = true)]
     Docs(docs::Args),
 }
 
@@ -75,7 +73,6 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Trace(args) => trace::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
-        Command::DemoJob(args) => demo::run_job(args),
         Command::Docs(args) => docs::run(args),
     }
 }
