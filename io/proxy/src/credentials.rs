@@ -73,7 +73,7 @@ pub(crate) fn become_user(who: &Credentials, gid: u32) -> io::Result<()> {
 /// it. Groups stay: with root's capabilities they do not matter.
 pub(crate) fn become_root() {
     let (uid_now, gid, groups) = CURRENT.get();
-    // A proxy that is not root goes on as the one user that it is.
+    // Without the right to, opening by handle says so.
     if uid_now != 0 && sys::set_fsuid(0).is_ok() {
         CURRENT.set((0, gid, groups));
     }

@@ -245,6 +245,11 @@ impl MountSession {
         self.committed.store(commits.committed(), Ordering::Relaxed);
     }
 
+    /// Whether there are writes that may not be durable.
+    pub(crate) fn has_written(&self) -> bool {
+        self.commits.lock().expect("not poisoned").files() > 0
+    }
+
     /// A file could not be made durable: what was answered may be lost.
     pub(crate) fn lost_writes(&self) {
         self.verifier.fetch_add(1, Ordering::Relaxed);

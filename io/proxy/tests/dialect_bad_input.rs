@@ -5,6 +5,7 @@
 mod peer;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use ninep::dialect::{HANDLE_MAX, Handles, OwnRequest, RequestHeader, encode_request, handle_fid};
 use ninep::{Fid, LockKind, NOFID, Names, Reply, Request, SetAttributes, Tag, getattr, open};
@@ -385,4 +386,24 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
     plain.send_bytes(&bytes);
     let frame = plain.try_next().unwrap();
     assert_eq!(Reply::decode(&frame.0).unwrap().1, Reply::Error { ecode: EOPNOTSUPP });
+}
+
+#[test]
+fn a_link_target_that_no_reply_could_hold_is_enametoolong() {
+    let served = Served::plain("target");
+    let mut client = Client::connect(served.tcp());
+    client.begin(4096);
+    client.session(peer::fresh_id(), 0, 4, "x").unwrap();
+    client.identify(IDENTITY, USER, "").unwrap();
+    // Header, verifier, committed and the length of the string.
+    let most = 4096 - 7 - 16 - 2;
+    for (len, expected) in
+        [(most, Ok(())), (most + 1, Err(ENAMETOOLONG)), (4095, Err(ENAMETOOLONG))]
+    {
+        symlink("t".repeat(len), served.data().join(len.to_string())).unwrap();
+        let link = client.find(&len.to_string()).unwrap().handle;
+        let readlink = Request::Readlink { fid: handle_fid(0) };
+        let frame = client.call(Handles::one(&link), readlink);
+        assert_eq!((frame.done(), frame.0.len() <= 4096), (expected, true), "{len} bytes");
+    }
 }

@@ -112,21 +112,37 @@ fn writes_are_numbered_and_committed_once_their_files_are_durable() {
 }
 
 #[test]
-fn writes_to_an_open_file_that_was_removed_hold_back_no_others() {
+fn writes_to_a_file_that_was_removed_hold_back_no_others() {
     let served = Served::plain("removed");
     let mut client = served.client();
     let root = client.root.clone();
-    client.create(1, "gone");
+    client.create(1, "open");
     client.create(2, "kept");
-    client.write(1, 0, b"one").unwrap();
-    client.write(2, 0, b"two").unwrap();
+    client.create(3, "closed");
+    client.create(4, "replaced");
+    client.create(5, "new");
+    for fid in 1..=4 {
+        client.write(fid, 0, b"data").unwrap();
+    }
     client.fsync(2).unwrap();
-    client.unlink(&root, "gone", 0).unwrap();
+    client.clunk(3).unwrap();
+    client.clunk(4).unwrap();
+    assert_eq!(client.head.committed, 0);
+    client.unlink(&root, "open", 0).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 0, "it may still be made durable, through its fid");
+    assert_eq!(client.head.committed, 2, "the others still have names");
+    client.unlink(&root, "closed", 0).unwrap();
+    client.ping();
+    assert_eq!(client.head.committed, 3);
+    client.rename((&root, "new"), (&root, "replaced")).unwrap();
+    client.ping();
+    assert_eq!(client.head.committed, 4);
+    client.write(1, 4, b"more").unwrap();
+    client.ping();
+    assert_eq!(client.head.committed, 4, "it may still be made durable, through its fid");
     client.clunk(1).unwrap();
     client.ping();
-    assert_eq!(client.head.committed, 2);
+    assert_eq!(client.head.committed, 5);
 }
 
 #[test]

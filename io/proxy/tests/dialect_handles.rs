@@ -229,6 +229,8 @@ fn files_of_another_file_system_below_the_export_have_handles_that_last() {
     let sub = client.make(&dir.handle, "sub", (0o040_755, 0, "")).unwrap().handle;
     let f = client.open(&sub, 1, "f", (flags, 0o644)).unwrap().file;
     client.write(1, 0, b"content").unwrap();
+    // It knows of no reads that do not wait.
+    assert_eq!(client.read(1, 0, 100).unwrap(), b"content");
     assert_eq!(client.lookup(&sub, "f").unwrap().handle, f.handle);
     assert_eq!(client.lookup(&sub, "..").unwrap().handle, dir.handle);
     client.open(&sub, 2, "", (open::RDONLY, 0)).unwrap();

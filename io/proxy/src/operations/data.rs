@@ -75,7 +75,9 @@ fn read_file(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             batch.bytes.truncate(start);
             batch.answered.pop();
             drop(outbox);
-            if only_cached && error.raw_os_error() == Some(libc::EAGAIN) {
+            // A file system mounted below may not know of reads that do not wait.
+            let may_wait = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP));
+            if only_cached && may_wait {
                 cx.fid().misses.count();
                 return Ending::Missed;
             }

@@ -87,11 +87,6 @@ impl<'a> Context<'a> {
         &self.fid().user.credentials
     }
 
-    /// The largest message of the session in bytes.
-    fn msize(&self) -> usize {
-        self.to().connection.session.lock().expect("not poisoned").msize as usize
-    }
-
     /// Acts as the user of the fid from now on.
     fn as_user(&self) -> io::Result<()> {
         credentials::become_user(self.credentials(), self.credentials().gid)
@@ -217,6 +212,11 @@ impl<'a> On<'a> {
         &self.running.operation.to
     }
 
+    /// The largest message of the session in bytes.
+    fn msize(&self) -> usize {
+        self.to().connection.session.lock().expect("not poisoned").msize as usize
+    }
+
     /// The session of the mount that asks.
     fn mount(&self) -> Option<&'a MountSession> {
         Some(&self.to().form.binding()?.session)
@@ -239,11 +239,15 @@ impl<'a> On<'a> {
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
         let start = batch.bytes.len();
+        let mut result = result.map(|reply| batch.reply(to.tag, reply));
+        // Handles, names and targets may be long; most replies are shorter than any msize.
+        let len = batch.bytes.len() - start;
+        if len > ninep::MSIZE_MIN as usize && len > self.msize() {
+            batch.bytes.truncate(start);
+            result = Err(Errno::NAMETOOLONG.into());
+        }
         let ending = match result {
-            Ok(reply) => {
-                batch.reply(to.tag, reply);
-                self.answered(batch, served, 0)
-            }
+            Ok(()) => self.answered(batch, served, 0),
             Err(error) => {
                 batch.error(to.tag, &error);
                 // It cost the backend a call, but moved nothing.

@@ -119,9 +119,6 @@ pub(super) fn readlink(cx: &Context<'_>) -> Ending {
         return cx.answer(Err(Errno::INVAL.into()));
     }
     match rustix::fs::readlinkat(&cx.fid().node.fd, c"", Vec::new()) {
-        Ok(target) if target.as_bytes().len() + 9 > cx.msize() => {
-            cx.answer(Err(Errno::NAMETOOLONG.into()))
-        }
         Ok(target) => cx.answer(Ok(Reply::Readlink { target: target.as_bytes() })),
         Err(error) => cx.answer(Err(error.into())),
     }
@@ -137,7 +134,9 @@ pub(super) fn renameat<'r>(
     let to = cx.other_in_export(to)?;
     let new = cx.name(&to.node, new)?;
     cx.as_user()?;
+    let written = written_file(cx, &to.node, new);
     rustix::fs::renameat(&from.fd, old, &to.node.fd, new)?;
+    forget_writes(cx, written);
     Ok(Reply::Renameat)
 }
 
@@ -173,8 +172,25 @@ pub(super) fn unlinkat<'r>(cx: &Context<'_>, name: &[u8], flags: u32) -> io::Res
     }
     cx.as_user()?;
     let how = if flags & REMOVE_DIR != 0 { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    let written = written_file(cx, dir, name);
     rustix::fs::unlinkat(&dir.fd, name, how)?;
+    forget_writes(cx, written);
     Ok(Reply::Unlinkat)
+}
+
+/// The file of this name, if writes of a mount may have to be forgotten with it.
+fn written_file(cx: &Context<'_>, dir: &Node, name: &[u8]) -> Option<Node> {
+    cx.mount().filter(|mount| mount.has_written())?;
+    dir.look_up(name, &cx.fid().user.export).ok()
+}
+
+/// A name is gone. What was written to a file that has none left will not be missed: nobody
+/// can make it durable, and no commit number is to wait for that.
+fn forget_writes(cx: &Context<'_>, file: Option<Node>) {
+    let Some(file) = file else { return };
+    if rustix::fs::fstat(&file.fd).is_ok_and(|stat| stat.st_nlink == 0) {
+        cx.server.mounts.all().iter().for_each(|mount| mount.durable(&file, mount.mark()));
+    }
 }
 
 /// Removes the file that a fid was walked to. The fid is gone whatever comes of it.

@@ -54,7 +54,11 @@ fn append_whole(cx: &Context<'_>, bytes: &[u8]) -> io::Result<u64> {
     }
     let account = Account(cx.running.class.map_or(0, |class| class.to_bits()));
     let writes = &cx.fid().user.export.target.writes;
-    writes.written_behind(file, side, (account, cx.running.write_mode), (offset, written))?;
+    let mode = cx.running.write_mode;
+    if writes.written_behind(file, side, (account, mode), (offset, written)).is_err() {
+        // It is there, and must not be appended again; that it may be lost is told as such.
+        cx.mount().inspect(|mount| mount.lost_writes());
+    }
     Ok(offset)
 }
 
