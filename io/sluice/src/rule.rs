@@ -1,4 +1,4 @@
-//! `sluice rule`: the rules in force, and a look at a rule file before it is.
+//! `sluice rule`: the rules in force, others in their place, and a look at a rule file before.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::top::table;
 
-/// Shows the rules in force, or checks a rule file.
+/// Shows the rules in force, puts others in force, or checks a rule file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -43,6 +43,20 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Puts a rule file in force in a running proxy at once, for what is queued too.
+    ///
+    /// A file with an error leaves the old rules in force; exit status 1. When it starts or
+    /// gets SIGHUP, the proxy reads the file of its own `--rules` again.
+    Load {
+        /// The rule file.
+        file: PathBuf,
+        /// The proxy's control socket.
+        #[arg(long, value_name = "unix:///PATH", default_value = crate::top::DEFAULT_API)]
+        api: Address,
+        /// Print the rules that are in force then as JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs `sluice rule`.
@@ -57,6 +71,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             }
         }
         Action::Check { file, json } => check(&file, json)?,
+        Action::Load { file, api, json } => {
+            // What is wrong with the file is told with its line before the proxy is asked.
+            check(&file, false)?;
+            let rules = Client::new(&api)?.set_rules(&read(&file)?)?;
+            if json { serde_json::to_string_pretty(&rules)? + "\n" } else { list(&rules) }
+        }
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
@@ -118,10 +138,13 @@ fn never_matches(rule: &str, by: &str) -> String {
     format!("rule {rule:?} never takes a request: {by:?} takes all that it could")
 }
 
+fn read(file: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
 /// Reads the file; an error of it becomes the error of the command.
 fn check(file: &Path, as_json: bool) -> anyhow::Result<String> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = read(file)?;
     let name = file.display();
     match RuleSet::parse(&text) {
         Ok(set) => {

@@ -197,6 +197,21 @@ fn sighup_with_a_bad_file_names_the_line_and_leaves_the_old_in_force() {
 }
 
 #[test]
+fn rules_are_loaded_at_once_and_a_bad_file_leaves_the_old_in_force() {
+    let proxy = proxy("load", "[[rule]]\nname = \"old\"\n");
+    let file = proxy.dir.join("other.toml");
+    let path = file.to_str().unwrap();
+    fs::write(&file, "[[rule]]\nname = \"new\"\nweight = 0\n").unwrap();
+    let refused = proxy.ask(&["rule", "load", path]);
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && why.contains("other.toml:3:10: "), "{why}");
+    assert!(stdout(&proxy.ask(&["rule", "list"])).contains("\nold "));
+    fs::write(&file, "[[rule]]\nname = \"new\"\n").unwrap();
+    assert!(stdout(&proxy.ask(&["rule", "load", path])).contains("\nnew "));
+    assert!(stdout(&proxy.ask(&["rule", "list"])).contains("\nnew "));
+}
+
+#[test]
 fn top_shows_a_table_and_json_of_a_proxy_without_clients() {
     let proxy = proxy("top", "");
     let once = ["top", "--once", "--interval", "50ms"];
