@@ -144,6 +144,8 @@ flags! {
         PASSTHROUGH = 1 << 37;
         /// Handles for name_to_handle_at are not made: inodes are no longer known than they are cached.
         NO_EXPORT_SUPPORT = 1 << 38;
+        /// Requests travel over io_uring; asked for by [`Transport::Ring`](crate::Transport).
+        OVER_IO_URING = 1 << 41;
         /// The kernel ends the connection when a request takes too long.
         REQUEST_TIMEOUT = 1 << 42;
     }

@@ -42,6 +42,10 @@ struct Shard {
 #[derive(Clone, Copy, Debug)]
 struct Live {
     interrupted: bool,
+    /// The thread that asks.
+    thread: u32,
+    /// Looks of [`InFlight::overlooked`] that it has outlived.
+    looks: u8,
 }
 
 /// What is to be done about an interrupt.
@@ -72,7 +76,7 @@ impl InFlight {
             shard.early.remove(at);
             self.interrupted.fetch_add(1, Ordering::SeqCst);
         }
-        let live = Live { interrupted: early.is_some() };
+        let live = Live { interrupted: early.is_some(), thread: request.thread, looks: 0 };
         shard.live.insert(request.id.0, live);
     }
 
@@ -105,6 +109,24 @@ impl InFlight {
         }
     }
 
+    /// Requests that have waited since the look before the last one and whose process is being
+    /// killed without the kernel having said so: over io_uring it loses a signal that comes
+    /// between the queueing of a request and its delivery (linux: fuse_uring_prepare_send does
+    /// not look at FR_INTERRUPTED again).
+    pub(crate) fn overlooked(&self) -> Vec<RequestId> {
+        let mut waiting = Vec::new();
+        for shard in &self.shards {
+            for (id, live) in &mut lock(shard).live {
+                live.looks = live.looks.saturating_add(1);
+                if live.looks > 1 && !live.interrupted && live.thread != 0 {
+                    waiting.push((RequestId(*id), live.thread));
+                }
+            }
+        }
+        waiting.retain(|(_, thread)| is_being_killed(*thread));
+        waiting.into_iter().map(|(id, _)| id).collect()
+    }
+
     /// It is answered.
     pub(crate) fn finish(&self, id: RequestId) {
         let live = self.shard(id).live.remove(&id.0);
@@ -124,6 +146,17 @@ impl InFlight {
         // Ids of requests are even.
         lock(&self.shards[(id.0 >> 1) as usize % SHARDS])
     }
+}
+
+/// Whether SIGKILL is on its way to a thread; any signal that ends a process becomes it.
+fn is_being_killed(thread: u32) -> bool {
+    const SIGKILL: u64 = 1 << (9 - 1);
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
+        return false;
+    };
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    pending.is_some_and(|set| set & SIGKILL != 0)
 }
 
 /// Nothing panics while a shard is held, and if something did, the map is whole.

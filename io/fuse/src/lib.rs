@@ -1,7 +1,7 @@
 //! The kernel's FUSE protocol: mounts a file system and serves what programs do in it.
 //!
 //! ```text
-//!   program ─► kernel ─► /dev/fuse ─► device ─► server ─► FileSystem ─┬─► reply ─► kernel
+//!   program ─► kernel ─► device, uring ─► server ─► FileSystem ─┬─► reply ─► kernel
 //!                                                                     └─► moved away, later
 //!   notifier ─► kernel: this changed, have these bytes
 //! ```
@@ -33,6 +33,7 @@ mod reply;
 mod request;
 mod server;
 mod session;
+mod uring;
 
 pub use answer::{
     Answer, Attr, Attributes, BackingId, Copied, Created, Entry, Opened, Position, Statfs, Statx,

@@ -31,7 +31,7 @@ pub struct Connection {
     pub max_write: u32,
     /// Bytes that the kernel reads ahead at most.
     pub max_readahead: u32,
-    /// How requests travel: as was asked.
+    /// How requests travel: as was asked, if the kernel can.
     pub transport: Transport,
 }
 
@@ -116,7 +116,11 @@ fn agree(offer: &Offer, options: &Options) -> Connection {
     if options.request_timeout_s > 0 {
         wanted |= Capabilities::REQUEST_TIMEOUT;
     }
+    if options.transport == Transport::Ring {
+        wanted |= Capabilities::OVER_IO_URING;
+    }
     let capabilities = wanted & offer.capabilities;
+    let ring = capabilities.contains(Capabilities::OVER_IO_URING);
     // Without MAX_PAGES the kernel sends 32 pages at most, whatever is asked for.
     let limit =
         if capabilities.contains(Capabilities::MAX_PAGES) { MAX_WRITE } else { 32 * PAGE as u32 };
@@ -127,7 +131,7 @@ fn agree(offer: &Offer, options: &Options) -> Connection {
         offered: offer.capabilities,
         max_write: pages * PAGE as u32,
         max_readahead: options.max_readahead.min(offer.max_readahead),
-        transport: options.transport,
+        transport: if ring { Transport::Ring } else { Transport::Device },
     }
 }
 
@@ -171,6 +175,16 @@ mod tests {
         assert_eq!(connection.capabilities, Capabilities::PASSTHROUGH | Capabilities::INIT_EXT);
         assert_eq!(connection.max_readahead, 131_072);
         assert_eq!(connection.transport, Transport::Device);
+    }
+
+    #[test]
+    fn the_ring_is_used_if_both_can() {
+        let options = Options { transport: Transport::Ring, ..Options::default() };
+        let with = agree(&offer(Capabilities::OVER_IO_URING), &options);
+        assert_eq!(with.transport, Transport::Ring);
+        assert_eq!(agree(&offer(Capabilities::NONE), &options).transport, Transport::Device);
+        let plain = agree(&offer(Capabilities::OVER_IO_URING), &Options::default());
+        assert_eq!((plain.transport, plain.capabilities.bits() >> 41), (Transport::Device, 0));
     }
 
     #[test]

@@ -10,6 +10,11 @@ pub enum Transport {
     /// /dev/fuse, read by threads with a descriptor of their own each.
     #[default]
     Device,
+    /// io_uring, with a queue for each processor and /dev/fuse beside it: faster for several
+    /// processes at once. A request that is not answered keeps one of the queue's `ring_depth`
+    /// entries. The kernel must have it (6.14) and let it (`enable_uring` of the module fuse),
+    /// else it is the device.
+    Ring,
 }
 
 /// How a file system is mounted and served.
@@ -44,7 +49,10 @@ pub struct Options {
     pub request_timeout_s: u16,
     /// How requests travel. Default: [`Transport::Device`].
     pub transport: Transport,
-    /// Threads that read /dev/fuse. Default: one for each processor, from 2 to 16.
+    /// Requests that each of the ring's queues has under way at most; each takes memory for
+    /// the largest write. Default: 16.
+    pub ring_depth: u16,
+    /// Threads that read /dev/fuse; beside a ring there is one. Default: one for each processor, from 2 to 16.
     pub threads: usize,
 }
 
@@ -64,6 +72,7 @@ impl Default for Options {
             time_grain_ns: 1,
             request_timeout_s: 0,
             transport: Transport::Device,
+            ring_depth: 16,
             threads: processors.clamp(2, 16),
         }
     }

@@ -22,6 +22,7 @@ use crate::fields::Put;
 use crate::inflight::InFlight;
 use crate::listing::{Listing, ListingPlus};
 use crate::request::RequestId;
+use crate::uring::Held;
 
 /// The one answer to a request, of kind `T`. Dropping it answers `EIO`.
 #[derive(Debug)]
@@ -190,6 +191,8 @@ pub(crate) struct Ticket {
 pub(crate) enum Way {
     /// By a write to the descriptor that the request was read from.
     Device(Arc<Device>),
+    /// In the memory of the ring's entry.
+    Ring(Held),
 }
 
 impl Ticket {
@@ -214,6 +217,7 @@ impl Ticket {
         match (way, result) {
             (Way::Device(device), Ok(())) => device.answer(self.id, parts),
             (Way::Device(device), Err(error)) => device.answer_error(self.id, error),
+            (Way::Ring(held), result) => held.answer(self.id, result, parts),
         }
         self.inflight.finish(self.id);
     }
@@ -225,6 +229,7 @@ impl Ticket {
         let Some(way) = &self.way else { return };
         let filled = match way {
             Way::Device(device) => device.clone().fill(self.id, room, write),
+            Way::Ring(held) => held.fill(self.id, room, write),
         };
         match filled {
             Ok(()) => {

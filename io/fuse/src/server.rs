@@ -77,6 +77,15 @@ impl<F: FileSystem> Server<F> {
         }
     }
 
+    /// Tells the file system of interrupts that the kernel has lost.
+    pub(crate) fn find_interrupts(&self) {
+        for id in self.inflight.overlooked() {
+            if let Interrupt::Tell = self.inflight.interrupt(id) {
+                self.filesystem.interrupt(id);
+            }
+        }
+    }
+
     fn serve_answered(
         &self,
         opcode: Option<Opcode>,

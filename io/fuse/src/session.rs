@@ -10,8 +10,9 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -21,9 +22,10 @@ use crate::flags::Capabilities;
 use crate::mount::{MountError, MountPoint};
 use crate::negotiate::{Connection, negotiate};
 use crate::notify::Notifier;
-use crate::options::{MAX_WRITE, Options};
+use crate::options::{MAX_WRITE, Options, Transport};
 use crate::port::Port;
 use crate::server::Server;
+use crate::uring::{self, Ring};
 
 /// A mounted file system. Dropping it ends it, as [`Session::abort`] does.
 #[derive(Debug)]
@@ -168,7 +170,11 @@ fn start<F: FileSystem>(
     filesystem.start(&connection, notifier.clone());
     let long = connection.capabilities.contains(Capabilities::SETXATTR_EXT);
     let server = Arc::new(Server::new(filesystem, long));
-    let threads = serve_devices(server, device, options.threads, Arc::new(serve))?;
+    let serve = Arc::new(serve);
+    let threads = match connection.transport {
+        Transport::Device => serve_devices(server, device, options.threads, serve)?,
+        Transport::Ring => serve_rings(server, device, (&connection, options.ring_depth), serve)?,
+    };
     point.set_readahead(connection.max_readahead);
     Ok((connection, notifier, threads))
 }
@@ -192,6 +198,69 @@ fn serve_devices<F: FileSystem>(
     });
     Ok(spawned.collect::<io::Result<_>>()?)
 }
+
+/// A thread for each of the kernel's queues, which are one for each processor; those of
+/// processors that are not there share the last thread. One more reads what does not come
+/// that way from /dev/fuse.
+fn serve_rings<F: FileSystem>(
+    server: Arc<Server<F>>,
+    device: Arc<Device>,
+    (connection, depth): (&Connection, u16),
+    serve: Arc<impl Fn(usize, Port) + Send + Sync + 'static>,
+) -> Result<Vec<JoinHandle<()>>, MountError> {
+    let queues = uring::queues()?;
+    let there = std::thread::available_parallelism()?.get().min(queues.into()) as u16;
+    let payload = connection.max_write.max(RING_PAYLOAD_MIN) as usize;
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut threads = Vec::new();
+    for first in 0..there {
+        let last = if first + 1 == there { queues } else { first + 1 };
+        let (server, device, serve) = (server.clone(), device.clone(), serve.clone());
+        let tell = tell.clone();
+        threads.push(thread(format!("fuse-ring-{first}"), move || {
+            let queues: Vec<_> = (first..last).collect();
+            // The queue's requests come from its processor; where that is not allowed to us,
+            // they come all the same.
+            uring::stay_on(first);
+            let ring = Ring::new(device, &queues, depth.max(1), payload)
+                .and_then(|mut ring| ring.register_all().map(|()| ring).map_err(Into::into));
+            let ring = match ring {
+                Ok(ring) => ring,
+                Err(error) => return drop(tell.send(Err(error))),
+            };
+            // Nobody hears it once another thread's ring has failed.
+            let _ = tell.send(Ok(()));
+            drop(tell);
+            serve(first.into(), Port::of_ring(server, ring));
+        })?);
+    }
+    drop(tell);
+    told.into_iter().collect::<io::Result<()>>()?;
+    let over = Arc::new((Mutex::new(false), Condvar::new()));
+    let ended = over.clone();
+    let mut beside = Port::new(server.clone(), device)?;
+    threads.push(thread("fuse-beside".into(), move || {
+        let end = beside.run();
+        tracing::debug!(%end, "the reader of /dev/fuse ends");
+        *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        ended.1.notify_all();
+    })?);
+    threads.push(thread("fuse-signals".into(), move || {
+        let mut is_over = over.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*is_over {
+            let waited = over.1.wait_timeout(is_over, SIGNALS_EVERY);
+            is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+            server.find_interrupts();
+        }
+    })?);
+    Ok(threads)
+}
+
+/// How often processes that are killed are looked for: twice as long, and they end.
+const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
+/// The kernel wants room for this much in every entry, however small writes are.
+const RING_PAYLOAD_MIN: u32 = 8192;
 
 fn thread(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name).spawn(run)

@@ -16,7 +16,8 @@ use support::{Mounted, Process, on_each_transport};
 const SOON: Duration = Duration::from_secs(1);
 
 fn mounted(stage: &Stage, transport: Transport) -> Mounted {
-    Mounted::new(stage.clone(), &Options { transport, ..Options::default() })
+    // A request that waits keeps an entry of its processor's ring.
+    Mounted::new(stage.clone(), &Options { transport, ring_depth: 256, ..Options::default() })
 }
 
 #[test]

@@ -18,12 +18,13 @@ fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, mount_point, words @ ..] = arguments.as_slice() else {
-        bail!("usage: mirror DIRECTORY MOUNTPOINT [device] [direct|cached] [threads=N]");
+        bail!("usage: mirror DIRECTORY MOUNTPOINT [device|ring] [direct|cached] [threads=N]");
     };
     let (mut options, mut cached, mut open_flags) = (options(), Duration::ZERO, OpenFlags::NONE);
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
             ("device", "") => options.transport = Transport::Device,
+            ("ring", "") => options.transport = Transport::Ring,
             ("direct", "") => open_flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
             ("cached", "") => {
                 (cached, open_flags) = (Duration::from_secs(86_400), OpenFlags::KEEP_CACHE);

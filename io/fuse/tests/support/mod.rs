@@ -28,6 +28,16 @@ pub(crate) fn on_each_transport(body: impl Fn(Transport)) {
         return aloud(&format!("skipped: fuse: {why}"));
     }
     body(Transport::Device);
+    match let_rings() {
+        Ok(()) => body(Transport::Ring),
+        Err(why) => aloud(&format!("skipped: fuse over io_uring: {why}")),
+    }
+}
+
+/// Lets mounts that begin from now on use io_uring, where the kernel can.
+fn let_rings() -> Result<(), String> {
+    const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+    std::fs::write(SWITCH, "Y").map_err(|error| format!("{SWITCH}: {error}"))
 }
 
 /// Prints a line that the test harness does not swallow.
