@@ -142,6 +142,7 @@ fn options(settings: &Settings, threads: usize, payload: u32) -> Options {
             | Capabilities::READDIRPLUS
             | Capabilities::READDIRPLUS_AUTO
             | Capabilities::POSIX_ACL
+            | Capabilities::DONT_MASK
             | Capabilities::HANDLE_KILLPRIV_V2
             | Capabilities::DIRECT_IO_ALLOW_MMAP,
         max_write: payload,

@@ -200,12 +200,12 @@ impl FileSystem for Export {
     }
 
     fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
-        names::make(self, request, name, new, c"", reply);
+        names::make(self, request, name, new, reply);
     }
 
     fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
         let new = NewFile { mode: new.mode & 0o7777 | names::DIRECTORY, ..new };
-        names::make(self, request, name, new, c"", reply);
+        names::make(self, request, name, new, reply);
     }
 
     fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {

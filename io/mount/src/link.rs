@@ -25,6 +25,7 @@ mod turn;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -247,7 +248,13 @@ impl Link {
         let news = self.seat(on).lock().received(tag, reply)?;
         match news {
             News::Nothing => {}
-            News::Done(done, answer) => done(answer),
+            // A thread that ended here would leave what the kernel gives it without an answer;
+            // the reply that is dropped by a panic says EIO.
+            News::Done(done, answer) => {
+                if catch_unwind(AssertUnwindSafe(|| done(answer))).is_err() {
+                    tracing::error!(%tag, "what was to be done with a reply panicked");
+                }
+            }
             News::Identity(payer) => self.identity_answered(on, &payer),
             News::Events(data) => self.events(on, data)?,
         }

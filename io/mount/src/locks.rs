@@ -9,6 +9,8 @@
 //! An owner is named to the proxy by the mount's own name and the kernel's number. flock and
 //! fcntl locks of one process have different names, so they do not meet here, as on a local
 //! file system; with those of other mounts they do meet, since both are fcntl locks there.
+//! For the same reason an exclusive flock lock needs a file that is open for writing (EBADF
+//! otherwise), as on NFS.
 
 use std::sync::{Arc, Mutex};
 
@@ -62,7 +64,8 @@ impl Locks {
             client_id: client_id.as_bytes(),
         };
         // What waits for a lock must not fill a window that the unlock needs.
-        Ask::new(Handles::NONE, request).freely()
+        let ask = Ask::new(Handles::NONE, request).freely();
+        if wait { ask.patiently() } else { ask }
     }
 
     /// The message that asks which lock is in the way.

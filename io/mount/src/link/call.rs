@@ -50,6 +50,8 @@ pub(crate) struct Ask {
     pub(crate) once: bool,
     /// Held by no window: what gives something back.
     pub(crate) free: bool,
+    /// It may wait at the proxy for as long as others like.
+    pub(crate) patient: bool,
     /// Payload that it sends or asks for, in bytes.
     pub(crate) bytes: u64,
 }
@@ -83,7 +85,8 @@ impl Call {
 impl Ask {
     /// What may be executed twice.
     pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
-        Ask { frame: Frame::new(handles, request), once: false, free: false, bytes: 0 }
+        let frame = Frame::new(handles, request);
+        Ask { frame, once: false, free: false, patient: false, bytes: 0 }
     }
 
     /// What must be executed once.
@@ -94,6 +97,11 @@ impl Ask {
     /// The same, with this many bytes of payload.
     pub(crate) fn with_bytes(self, bytes: usize) -> Ask {
         Ask { bytes: bytes as u64, ..self }
+    }
+
+    /// The same, which may wait long at the proxy.
+    pub(crate) fn patiently(self) -> Ask {
+        Ask { patient: true, ..self }
     }
 
     /// The same, held by no window.

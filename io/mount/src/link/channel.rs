@@ -362,15 +362,18 @@ impl Channel {
         }
     }
 
-    /// Takes all calls out, wherever they are; none will be answered by the proxy.
-    pub(crate) fn give_up(&mut self) -> Vec<Done> {
+    /// Takes all calls out, wherever they are. Those under way are flushed once that can be
+    /// said: their slots go on counting, and a new session is not asked for them again.
+    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Done> {
         let mut all: Vec<Done> = self.lanes.drain().into_iter().map(|call| call.done).collect();
         all.extend(self.later.drain(..).map(|(_, call)| call.done));
         all.extend(self.unsettled.drain(..).map(|call| call.done));
-        for place in &mut self.under_way {
-            if let Some(UnderWay::Call { call, .. }) = place {
-                // It stays: a slot that it has must not be used again before it is answered.
+        for (place, tag) in self.under_way.iter_mut().zip(0..) {
+            if let Some(UnderWay::Call { call, flushed }) = place {
                 all.push(call.let_go());
+                if flushed.replace(now).is_none() {
+                    self.control.push_front(Control::Flush(Tag(tag)));
+                }
             }
         }
         all

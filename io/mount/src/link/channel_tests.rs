@@ -281,3 +281,22 @@ fn a_flush_that_is_not_answered_is_waited_for_only_so_long() {
     bench.reply(call.tag, Reply::Clunk);
     assert_eq!(bench.told(), [(1, Err(Errno::INTR))], "what comes then is nobody's");
 }
+
+#[test]
+fn what_was_given_up_is_not_made_again_in_another_session() {
+    let mut bench = Bench::new(1);
+    bench.push(1, true);
+    bench.push(2, false);
+    bench.turn();
+    bench.push(3, false);
+    bench.lose();
+    for done in bench.channel.give_up(Instant::now()) {
+        done(Err(Errno::TIMEDOUT));
+    }
+    let timed_out: Vec<_> = bench.told().into_iter().map(|(_, told)| told).collect();
+    assert_eq!(timed_out, [Err(Errno::TIMEDOUT); 3]);
+    bench.channel.restart(1, 2);
+    bench.connect();
+    assert_eq!(bench.turn(), []);
+    assert!(bench.channel.unsettled.is_empty() && bench.channel.is_idle());
+}

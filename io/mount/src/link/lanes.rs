@@ -23,6 +23,8 @@ pub(crate) struct Lanes {
     /// Identities with calls that wait; each once.
     turn: VecDeque<u32>,
     free: VecDeque<Call>,
+    /// Calls under way that may wait long at the proxy.
+    patient: usize,
     waiting: usize,
     waiting_bytes: usize,
 }
@@ -87,6 +89,7 @@ impl Lanes {
 
     /// A call that [`Lanes::next`] gave is no longer under way.
     pub(crate) fn ended(&mut self, call: &Call) {
+        self.patient -= usize::from(call.ask.patient);
         if call.ask.free {
             return;
         }
@@ -101,6 +104,7 @@ impl Lanes {
 
     /// Nothing is under way any more.
     pub(crate) fn all_ended(&mut self) {
+        self.patient = 0;
         self.lanes.retain(|_, lane| {
             (lane.calls, lane.bytes) = (0, 0);
             !lane.queue.is_empty()
@@ -143,8 +147,11 @@ impl Lanes {
     }
 
     fn next_free(&mut self, slot: bool) -> Option<Call> {
-        let at = self.free.iter().position(|call| slot || !call.ask.once)?;
+        let room = self.patient < PATIENT_MAX;
+        let goes = |call: &Call| (slot || !call.ask.once) && (room || !call.ask.patient);
+        let at = self.free.iter().position(goes)?;
         let call = self.free.remove(at)?;
+        self.patient += usize::from(call.ask.patient);
         self.uncount(&call);
         Some(call)
     }
@@ -175,6 +182,9 @@ impl Lane {
     }
 }
 
+/// Calls of a channel that may wait long at the proxy: fewer than its tags, so that what ends
+/// their waiting can be said.
+const PATIENT_MAX: usize = 96;
 /// Lanes that are kept although nothing is in them.
 const LANES_MAX: usize = 256;
 
@@ -248,6 +258,24 @@ mod tests {
         lanes.push(make);
         assert!(lanes.next(false).is_none());
         assert_eq!(next(&mut lanes), Some(4));
+    }
+
+    #[test]
+    fn those_who_wait_for_locks_leave_room_for_those_who_give_them_back() {
+        let payer = Payer::known(1, 1, 9999);
+        let mut lanes = Lanes::default();
+        let lock = |patient| {
+            let mut lock = call(&payer, 7);
+            (lock.ask.free, lock.ask.patient) = (true, patient);
+            lock
+        };
+        (0..PATIENT_MAX + 1).for_each(|_| lanes.push(lock(true)));
+        (0..PATIENT_MAX).for_each(|_| assert!(next(&mut lanes).is_some()));
+        assert_eq!(next(&mut lanes), None);
+        lanes.push(lock(false));
+        assert!(next(&mut lanes).is_some(), "an unlock");
+        lanes.ended(&lock(true));
+        assert!(next(&mut lanes).is_some(), "the last one's turn");
     }
 
     #[test]

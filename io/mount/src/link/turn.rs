@@ -77,6 +77,7 @@ impl<'l> Turn<'l> {
                 port.serve(REQUESTS_AT_ONCE)?;
             }
             self.begin();
+            port.flush()?;
             let full = self.link.seat(self.on).lock().is_full();
             if full == self.serving {
                 self.serve(port, !full)?;
@@ -102,7 +103,7 @@ impl<'l> Turn<'l> {
         }
         let mut channel = self.link.seat(self.on).lock();
         channel.phase = Phase::Over;
-        let left = channel.give_up();
+        let left = channel.give_up(Instant::now());
         drop(channel);
         for done in left {
             done(Err(Errno::NOTCONN));
@@ -171,7 +172,7 @@ impl<'l> Turn<'l> {
             let failed = channel.begin(now);
             let sent = channel.send();
             let expired = match self.link.refuses(&channel) {
-                Some(error) if !channel.is_idle() => Some((error, channel.give_up())),
+                Some(error) if !channel.is_idle() => Some((error, channel.give_up(now))),
                 _ => None,
             };
             let overdue = channel.overdue(now);

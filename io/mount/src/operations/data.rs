@@ -19,7 +19,7 @@ use fuse::{
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
 
-use super::{locks, or_error};
+use super::{locks, names, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask, Payer};
@@ -52,10 +52,24 @@ pub(crate) fn create(
     reply: Reply<Created>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
-    let newfid = or_error!(export.files().reserve(), reply);
+    let (who, name) = (*request, name.to_owned());
     let flags = open_flags(open.flags) | bits::CREATE;
-    let (name, mode) = (name.to_bytes(), new.mode & 0o7777);
-    let message = OwnRequest::Open { fid: handle_fid(0), newfid, name, flags, mode };
+    names::masked(export, request, &directory.clone(), new, reply, move |export, mode, reply| {
+        create_now(export, &who, (&directory, &name), flags, mode & 0o7777, reply);
+    });
+}
+
+fn create_now(
+    export: &Export,
+    request: &Request,
+    (directory, name): (&Node, &CStr),
+    flags: u32,
+    mode: u32,
+    reply: Reply<Created>,
+) {
+    let newfid = or_error!(export.files().reserve(), reply);
+    let (fid, name) = (handle_fid(0), name.to_bytes());
+    let message = OwnRequest::Open { fid, newfid, name, flags, mode };
     let ask = Ask::once(Handles::one(&directory.handle), message);
     export.as_caller(request, ask, reply, move |export, payer, answer| {
         let (node, told) = made(export, newfid, payer, answer, |export, handle, told| {

@@ -12,6 +12,7 @@ use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 use super::or_error;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
+use crate::nodes::Node;
 
 /// Which file has this name? That there is none may be believed as long as that there is one.
 pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Reply<Entry>) {
@@ -24,8 +25,48 @@ pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Rep
     });
 }
 
-/// Makes a file of the type in its mode; `target` is where a symbolic link points.
+/// Makes a file of the type in its mode, less the umask.
 pub(crate) fn make(
+    export: &Export,
+    request: &Request,
+    name: &CStr,
+    new: NewFile,
+    reply: Reply<Entry>,
+) {
+    let directory = or_error!(export.nodes.get(request.inode), reply);
+    let (who, name) = (*request, name.to_owned());
+    masked(export, request, &directory, new, reply, move |export, mode, reply| {
+        make_now(export, &who, &name, NewFile { mode, ..new }, c"", reply);
+    });
+}
+
+/// The mode of a new file without what the umask takes. Where the directory has a default
+/// ACL, that takes the umask's place, so the proxy is asked unless it is known that there is
+/// none.
+pub(super) fn masked<T: 'static>(
+    export: &Export,
+    request: &Request,
+    directory: &Node,
+    new: NewFile,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, u32, Reply<T>) + Send + 'static,
+) {
+    let masked = new.mode & !(new.umask & 0o777);
+    if masked == new.mode || directory.is_plain() {
+        return then(export, masked, reply);
+    }
+    let name = b"system.posix_acl_default";
+    let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count: 0 };
+    let ask = Ask::new(Handles::one(&directory.handle), message);
+    export.as_caller_with(request, ask, reply, move |export, _, answer, reply| match answer {
+        Ok(AnyReply::Own(OwnReply::Getxattr { length: 1.., .. })) => then(export, new.mode, reply),
+        Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => then(export, masked, reply),
+        Err(error) => reply.error(error),
+    });
+}
+
+/// Makes a file of the type in its mode; `target` is where a symbolic link points.
+fn make_now(
     export: &Export,
     request: &Request,
     name: &CStr,
@@ -53,7 +94,7 @@ pub(crate) fn symlink(
     reply: Reply<Entry>,
 ) {
     let new = NewFile { mode: SYMLINK | 0o777, umask: 0, device: Default::default() };
-    make(export, request, name, new, target, reply);
+    make_now(export, request, name, new, target, reply);
 }
 
 /// Takes a name away; `flags` are the protocol's.

@@ -1,0 +1,141 @@
+//! An export mounted by the test's own process, and ways to trouble its link.
+//!
+//! ```text
+//!   test ─► kernel ─► Mounted ─► (Relay, which cuts) ─► Proxy
+//! ```
+//!
+//! What may block for ever is done by threads that a test waits for with a deadline, or by
+//! child processes: when the test fails its process ends, and with it the mount.
+
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use mount::{Mount, Settings};
+
+use super::common::{Proxy, Setup, root_here, skip, until};
+
+/// A mounted export; unmounted when dropped, in use or not.
+pub struct Mounted {
+    mount: Option<Mount>,
+    at: PathBuf,
+}
+
+/// Connections between a mount and a proxy that can be cut.
+pub struct Relay {
+    pub address: SocketAddr,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+/// Whether this machine mounts; says so aloud if not.
+pub fn can_mount() -> bool {
+    if !root_here() {
+        return false;
+    }
+    let fuse = Path::new("/dev/fuse").exists();
+    if !fuse {
+        skip("no /dev/fuse here");
+    }
+    fuse
+}
+
+/// A proxy that lets root be root, so that what is done in the mount is as beside it.
+pub fn setup(name: &str) -> Setup {
+    Setup::new(name).top("squash = \"none\"")
+}
+
+impl Mounted {
+    /// Mounts the proxy's export `x` over its Unix socket.
+    pub fn new(proxy: &Proxy, options: &str) -> Mounted {
+        Mounted::of(&format!("unix://{}//x", proxy.socket().display()), options)
+    }
+
+    pub fn of(source: &str, options: &str) -> Mounted {
+        static COUNT: Mutex<u32> = Mutex::new(0);
+        let number = {
+            let mut count = COUNT.lock().unwrap();
+            *count += 1;
+            *count
+        };
+        let name = format!("sluice-mount-{}-{number}", std::process::id());
+        let at = std::env::temp_dir().join(name);
+        fs::create_dir_all(&at).unwrap();
+        let settings = Settings::new(source, &at, options).unwrap();
+        let mount = Some(Mount::start(&settings).unwrap());
+        Mounted { mount, at }
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// Unmounts it as umount(8) does.
+    pub fn unmount(&mut self) {
+        self.mount.take().unwrap().unmount().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+        let _ = fs::remove_dir(&self.at);
+    }
+}
+
+impl Relay {
+    /// Passes on what comes to what listens at `to`.
+    pub fn new(to: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
+        let all = streams.clone();
+        std::thread::spawn(move || {
+            for from in listener.incoming().map_while(Result::ok) {
+                let Ok(to) = TcpStream::connect(to) else { continue };
+                for (mut from, mut to) in [
+                    (from.try_clone().unwrap(), to.try_clone().unwrap()),
+                    (to.try_clone().unwrap(), from.try_clone().unwrap()),
+                ] {
+                    std::thread::spawn(move || pass(&mut from, &mut to));
+                }
+                all.lock().unwrap().extend([from, to]);
+            }
+        });
+        Relay { address, streams }
+    }
+
+    /// Ends every connection, whatever is on its way. Says how many there were.
+    pub fn cut(&self) -> usize {
+        let cut: Vec<_> = self.streams.lock().unwrap().drain(..).collect();
+        for stream in &cut {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        cut.len() / 2
+    }
+}
+
+fn pass(from: &mut TcpStream, to: &mut TcpStream) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+/// Waits for threads to end, and for what they found wrong.
+pub fn finish<T>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
+    until("the threads end", || threads.iter().all(JoinHandle::is_finished));
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
