@@ -82,6 +82,12 @@ impl Talk {
         Ok(talk)
     }
 
+    /// With a peer that has agreed already.
+    #[cfg(test)]
+    pub(crate) fn with(socket: OwnedFd) -> Talk {
+        Talk { socket, inbox: Inbox::new(1 << 16), msize: 1 << 16 }
+    }
+
     /// Begins the session, or goes on with it. Waits for what an older connection of the
     /// channel has under way.
     pub(crate) fn session(

@@ -22,13 +22,14 @@ use super::call::{Call, Waiter};
 use super::greet::Talk;
 use super::socket::Broken;
 use super::{Link, Seat};
+use crate::files::Files;
 
 /// Settles every call of a channel that is not.
 pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Broken> {
     let seat: &Seat = link.seat(on);
     loop {
         let Some(call) = seat.lock().unsettled.pop() else { return Ok(()) };
-        let outcome = match look(link, talk, &call) {
+        let outcome = match look(&link.files, talk, &call) {
             Ok(outcome) => outcome,
             Err(broken) => {
                 seat.lock().unsettled.push(call);
@@ -50,7 +51,7 @@ pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Brok
 }
 
 /// What became of a call.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Outcome {
     /// It was not executed.
     Again,
@@ -91,7 +92,7 @@ struct Looker<'a, 't> {
     call: &'a Call,
 }
 
-fn look(link: &Link, talk: &mut Talk, call: &Call) -> Found {
+fn look(files: &Files, talk: &mut Talk, call: &Call) -> Found {
     let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
     let header = RequestHeader { slot: NOSLOT, sequence: 0, ..header };
     let mut looker = Looker { talk, header, call };
@@ -109,7 +110,7 @@ fn look(link: &Link, talk: &mut Talk, call: &Call) -> Found {
             looker.renamed((olddirfid, oldname), (newdirfid, newname))
         }
         AnyRequest::Plain(Request::Link { dfid, fid, name }) => looker.linked(dfid, fid, name),
-        AnyRequest::Own(OwnRequest::Append { fid, data, .. }) => looker.appended(link, fid, data),
+        AnyRequest::Own(OwnRequest::Append { fid, data, .. }) => looker.appended(files, fid, data),
         AnyRequest::Own(OwnRequest::Setxattr { fid, name, flags, data }) => {
             looker.xattr_set(fid, name, flags, data)
         }
@@ -188,19 +189,19 @@ impl Looker<'_, '_> {
 
     /// Whether the file ends with the data. Who appends the same twice in a row is believed to
     /// have done so once too often rather than never.
-    fn appended(&mut self, link: &Link, fid: Fid, data: &[u8]) -> Found {
+    fn appended(&mut self, files: &Files, fid: Fid, data: &[u8]) -> Found {
         let size = match self.attributes(fid)? {
             Ok(attributes) => attributes.size,
             Err(error) => return Ok(Outcome::Failed(error)),
         };
         let Some(offset) = size.checked_sub(data.len() as u64) else { return Ok(Outcome::Again) };
         // The open file may be for writing only.
-        let handle = link.files.by_fid(fid).map(|file| file.node.handle.clone());
-        let (Some(handle), Ok(reader)) = (handle, link.files.reserve()) else {
+        let handle = files.by_fid(fid).map(|file| file.node.handle.clone());
+        let (Some(handle), Ok(reader)) = (handle, files.reserve()) else {
             return Ok(Outcome::Failed(Errno::IO));
         };
         let tail = self.read(&handle, reader, offset, data.len() as u32);
-        link.files.release(reader);
+        files.release(reader);
         Ok(match tail? {
             Ok(tail) if tail == data => Outcome::DoneOwn(OwnReply::Append { offset, number: 0 }),
             Ok(_) => Outcome::Again,
@@ -315,3 +316,7 @@ const S_IFLNK: u32 = 0o120_000;
 const XATTR_MAX: u32 = 64 << 10;
 /// How far the clocks of mount and server may differ for a file to count as new.
 const SKEW: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+#[path = "settle_tests.rs"]
+mod tests;

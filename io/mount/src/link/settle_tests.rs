@@ -1,0 +1,242 @@
+//! Each kind of call, against a directory that is made up: what it looks like afterwards
+//! decides what happened.
+
+use super::*;
+use crate::link::Ask;
+use crate::link::identities::Payer;
+use crate::link::socket::Inbox;
+use crate::nodes::Nodes;
+use ninep::dialect::encode_reply;
+use ninep::{Qid, Timestamp};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+
+const DIRECTORY: u32 = 0o040_755;
+const REGULAR: u32 = 0o100_644;
+const LINK: u32 = 0o120_777;
+
+/// A file that somebody finds.
+#[derive(Clone)]
+struct There {
+    handle: Vec<u8>,
+    attributes: Attributes,
+    /// Its data, or where it points.
+    data: Vec<u8>,
+}
+
+/// A file of the caller's, just made.
+fn ours(mode: u32) -> There {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let ctime = Timestamp { sec: now.as_secs(), nsec: 0 };
+    let qid = Qid { kind: 0, version: 1, path: 7 };
+    let attributes = Attributes { mode, uid: 1, ctime, qid, ..Attributes::default() };
+    There { handle: b"found".to_vec(), attributes, data: Vec::new() }
+}
+
+fn with_data(mode: u32, data: &[u8]) -> There {
+    let mut file = ours(mode);
+    file.attributes.size = data.len() as u64;
+    file.data = data.to_vec();
+    file
+}
+
+type Directory = BTreeMap<&'static str, There>;
+
+/// What became of a message that was begun when the export looks like this; and the flags of
+/// the opens that were made to find out.
+fn settled<'a>(
+    directory: Directory,
+    handles: Handles<'a>,
+    message: impl Into<AnyRequest<'a>>,
+) -> (Outcome, Vec<u32>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let opens = Arc::new(Mutex::new(Vec::new()));
+    let seen = opens.clone();
+    let server = std::thread::spawn(move || serve(&theirs, &directory, &seen));
+    let mut call = Call::new(Payer::known(1, 1, 1), Ask::once(handles, message), None, |_| {});
+    call.since = Some(SystemTime::now());
+    let (files, nodes) = (Files::default(), Nodes::new(b"root", Duration::ZERO));
+    let file = nodes.look_up(b"open", &Attributes::default());
+    files.opened(files.reserve().unwrap(), file, Payer::known(1, 1, 1), open::WRONLY);
+    let mut talk = Talk::with(ours.into());
+    let outcome = look(&files, &mut talk, &call).unwrap();
+    drop(talk);
+    server.join().unwrap();
+    let opens = opens.lock().unwrap().clone();
+    (outcome, opens)
+}
+
+fn serve(socket: &UnixStream, directory: &Directory, opens: &Mutex<Vec<u32>>) {
+    let mut inbox = Inbox::new(1 << 16);
+    // Waits, as the socket's own reading does not.
+    let mut wait = || {
+        use rustix::event::{PollFd, PollFlags, poll};
+        poll(&mut [PollFd::new(socket, PollFlags::IN)], None).unwrap();
+        inbox.fill(socket.as_fd()).ok()?;
+        let mut out = Vec::new();
+        while let Some(frame) = inbox.next().unwrap() {
+            let (tag, _, request) = decode_request(frame).unwrap();
+            let reply = reply(directory, opens, request);
+            encode_reply(tag, Default::default(), &reply, &mut out);
+        }
+        rustix::io::write(socket, &out).ok()
+    };
+    while wait().is_some() {}
+}
+
+fn reply<'d>(
+    directory: &'d Directory,
+    opens: &Mutex<Vec<u32>>,
+    request: AnyRequest<'_>,
+) -> AnyReply<'d> {
+    let absent = |errno: Errno| Reply::Error { ecode: errno.raw_os_error() as u32 }.into();
+    let file = directory.get("open");
+    match request {
+        AnyRequest::Own(OwnRequest::Lookup { name, .. }) => {
+            match directory.get(std::str::from_utf8(name).unwrap()) {
+                Some(There { handle, attributes, .. }) => {
+                    OwnReply::Lookup { handle, attributes: *attributes }.into()
+                }
+                None => absent(Errno::NOENT),
+            }
+        }
+        AnyRequest::Plain(Request::Readlink { .. }) => {
+            Reply::Readlink { target: &directory["name"].data }.into()
+        }
+        AnyRequest::Own(OwnRequest::Open { flags, .. }) => {
+            opens.lock().unwrap().push(flags);
+            let attributes = Attributes::default();
+            OwnReply::Open { handle: b"found", created: 0, attributes }.into()
+        }
+        AnyRequest::Plain(Request::Getattr { .. }) => {
+            Reply::Getattr(file.map_or(Attributes::default(), |file| file.attributes)).into()
+        }
+        AnyRequest::Plain(Request::Read { offset, .. }) => {
+            Reply::Read { data: &file.unwrap().data[offset as usize..] }.into()
+        }
+        AnyRequest::Own(OwnRequest::Getxattr { .. }) => match directory.get("xattr") {
+            Some(There { data, .. }) => {
+                OwnReply::Getxattr { length: data.len() as u32, data }.into()
+            }
+            None => absent(Errno::NODATA),
+        },
+        AnyRequest::Plain(Request::Clunk { .. }) => Reply::Clunk.into(),
+        other => panic!("nobody needs {other:?} for looking"),
+    }
+}
+
+fn one(name: &'static str, file: There) -> Directory {
+    Directory::from([(name, file)])
+}
+
+fn make(mode: u32, directory: Directory) -> Outcome {
+    let (fid, name, target) = (handle_fid(0), b"name", b"target");
+    let message = OwnRequest::Make { fid, name, mode, rdev: 0, target };
+    settled(directory, Handles::one(b"dir"), message).0
+}
+
+#[test]
+fn what_is_not_there_was_not_made() {
+    assert_eq!(make(DIRECTORY, Directory::new()), Outcome::Again);
+}
+
+#[test]
+fn what_is_there_and_new_and_ours_was_made_by_the_call() {
+    let there = ours(DIRECTORY);
+    let made = Outcome::Made(there.handle.clone(), there.attributes);
+    assert_eq!(make(DIRECTORY, one("name", there)), made);
+    let exists = Outcome::Failed(Errno::EXIST);
+    assert_eq!(make(DIRECTORY, one("name", ours(REGULAR))), exists, "of another type");
+    let mut old = ours(DIRECTORY);
+    old.attributes.ctime.sec -= 3600;
+    assert_eq!(make(DIRECTORY, one("name", old)), exists, "an hour old");
+    let mut others = ours(DIRECTORY);
+    others.attributes.uid = 2;
+    assert_eq!(make(DIRECTORY, one("name", others)), exists, "another user's");
+}
+
+#[test]
+fn a_symbolic_link_is_ours_if_it_points_to_the_same() {
+    let made = make(LINK, one("name", with_data(LINK, b"target")));
+    assert!(matches!(made, Outcome::Made(..)), "{made:?}");
+    let made = make(LINK, one("name", with_data(LINK, b"elsewhere")));
+    assert_eq!(made, Outcome::Failed(Errno::EXIST));
+}
+
+#[test]
+fn a_file_that_was_made_exclusively_is_opened_without_making_it() {
+    let flags = open::RDWR | open::CREATE | open::EXCL | open::APPEND;
+    let (fid, newfid) = (handle_fid(0), Fid(9));
+    let message = OwnRequest::Open { fid, newfid, name: b"name", flags, mode: 0o644 };
+    let settled = |directory| settled(directory, Handles::one(b"dir"), message);
+    assert_eq!(settled(Directory::new()), (Outcome::Again, vec![]));
+    let (outcome, opens) = settled(one("name", ours(REGULAR)));
+    assert!(matches!(outcome, Outcome::Opened(..)), "{outcome:?}");
+    assert_eq!(opens, [open::RDWR | open::APPEND]);
+    let full = one("name", with_data(REGULAR, b"somebody's"));
+    assert_eq!(settled(full), (Outcome::Failed(Errno::EXIST), vec![]));
+}
+
+#[test]
+fn what_is_gone_was_removed() {
+    let message = Request::Unlinkat { dirfid: handle_fid(0), name: b"name", flags: 0 };
+    let settled = |directory| settled(directory, Handles::one(b"dir"), message).0;
+    assert_eq!(settled(Directory::new()), Outcome::Done(Reply::Unlinkat));
+    assert_eq!(settled(one("name", ours(REGULAR))), Outcome::Again);
+}
+
+#[test]
+fn what_lost_its_old_name_and_has_the_new_was_renamed() {
+    let message = Request::Renameat {
+        olddirfid: handle_fid(0),
+        oldname: b"old",
+        newdirfid: handle_fid(1),
+        newname: b"new",
+    };
+    let settled = |directory| settled(directory, Handles::two(b"dir", b"dir"), message).0;
+    assert_eq!(settled(one("old", ours(REGULAR))), Outcome::Again);
+    assert_eq!(settled(one("new", ours(REGULAR))), Outcome::Done(Reply::Renameat));
+    assert_eq!(settled(Directory::new()), Outcome::Failed(Errno::NOENT));
+}
+
+#[test]
+fn a_hard_link_is_ours_if_it_is_the_file() {
+    let message = Request::Link { dfid: handle_fid(0), fid: handle_fid(1), name: b"name" };
+    let settled = |directory| settled(directory, Handles::two(b"dir", b"found"), message).0;
+    assert_eq!(settled(Directory::new()), Outcome::Again);
+    assert_eq!(settled(one("name", ours(REGULAR))), Outcome::Done(Reply::Link));
+    let mut other = ours(REGULAR);
+    other.handle = b"other".to_vec();
+    assert_eq!(settled(one("name", other)), Outcome::Failed(Errno::EXIST));
+}
+
+#[test]
+fn data_that_is_at_the_end_was_appended() {
+    let message = OwnRequest::Append { fid: Fid(0), flags: 0, data: b"line\n" };
+    let settled =
+        |data: &[u8]| settled(one("open", with_data(REGULAR, data)), Handles::NONE, message).0;
+    let offset = 6;
+    let there = Outcome::DoneOwn(OwnReply::Append { offset, number: 0 });
+    assert_eq!(settled(b"other\nline\n"), there);
+    assert_eq!(settled(b"line\nother\n"), Outcome::Again);
+    assert_eq!(settled(b"li"), Outcome::Again);
+}
+
+#[test]
+fn an_extended_attribute_that_has_the_value_was_set_by_the_call() {
+    let (fid, name, flags, data) = (handle_fid(0), b"user.a", XATTR_CREATE, b"value");
+    let set = OwnRequest::Setxattr { fid, name, flags, data };
+    let remove = OwnRequest::Removexattr { fid, name };
+    let settled = |directory, message: OwnRequest<'static>| {
+        settled(directory, Handles::one(b"file"), message).0
+    };
+    assert_eq!(settled(Directory::new(), set), Outcome::Again);
+    let there = |value: &[u8]| one("xattr", with_data(REGULAR, value));
+    assert_eq!(settled(there(b"value"), set), Outcome::DoneOwn(OwnReply::Setxattr));
+    assert_eq!(settled(there(b"others"), set), Outcome::Failed(Errno::EXIST));
+    assert_eq!(settled(there(b"value"), remove), Outcome::Again);
+    let removed = Outcome::DoneOwn(OwnReply::Removexattr);
+    assert_eq!(settled(Directory::new(), remove), removed);
+}
