@@ -8,9 +8,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use api::Address;
-use fuse::{Capabilities, MountFlags, Options, Session};
+use fuse::{Capabilities, MountFlags, Options, Session, Transport};
 
 use crate::filesystem::{Export, Inner};
 use crate::jobs::Jobs;
@@ -62,7 +63,10 @@ impl Mount {
     pub fn start(settings: &Settings) -> Result<Mount, MountError> {
         let source = settings.sources.first().ok_or(MountError::NoSource)?;
         let jobs = Jobs::new(&settings.jobs).map_err(MountError::Jobs)?;
-        let threads = settings.threads.unwrap_or_else(threads_by_default).max(1);
+        let threads = match settings.uring {
+            true => processors(),
+            false => settings.threads.unwrap_or_else(|| processors().min(THREADS_DEFAULT)),
+        };
         let id = u128::from_ne_bytes(random().map_err(MountError::Random)?);
         let begin = Begin {
             source: source.clone(),
@@ -79,12 +83,18 @@ impl Mount {
             jobs,
             believed: settings.attr,
             payload,
+            notifier: OnceLock::new(),
         });
         let options = options(settings, threads, payload);
         let serving = link.clone();
         let serve = move |number, port| link::run(&serving, number, port);
         match mount(&settings.at, export, &options, serve) {
-            Ok(session) => Ok(Mount { session }),
+            Ok(session) => {
+                if settings.uring && session.connection().transport != Transport::Ring {
+                    tracing::warn!("the kernel offers no io_uring: {URING_SWITCH} is to be Y");
+                }
+                Ok(Mount { session })
+            }
             Err(error) => {
                 link.end();
                 Err(error.into())
@@ -148,6 +158,8 @@ fn options(settings: &Settings, threads: usize, payload: u32) -> Options {
         max_write: payload,
         max_readahead: payload,
         threads,
+        transport: if settings.uring { Transport::Ring } else { Transport::Device },
+        ring_depth: RING_DEPTH,
         ..Options::default()
     }
 }
@@ -160,10 +172,17 @@ fn refused(source: &Source, why: &GreetError) -> MountError {
     }
 }
 
-/// One for each processor, four at most: more do not serve more.
-fn threads_by_default() -> usize {
-    std::thread::available_parallelism().map_or(2, |count| count.get()).min(4)
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get())
 }
+
+/// More threads than this do not serve more.
+const THREADS_DEFAULT: usize = 4;
+/// Requests that may wait for the proxy from each processor, over io_uring: beyond it the
+/// kernel holds back who asks there.
+const RING_DEPTH: u16 = 128;
+/// Lets mounts use io_uring.
+const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// This mount as an owner of locks: other mounts of this machine are others.
 fn client_name(id: u128) -> String {

@@ -12,14 +12,14 @@
 
 use std::ffi::CStr;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuse::{
-    Allocate, Answer as FuseAnswer, Attr, Copied, CopyRange, Created, Data, Entries, EntriesPlus,
-    Entry, Errno, FileSystem, Handle, InodeId, Lock, LockOwner, LockRequest, NewFile, Open, Opened,
-    Position, Read, Release, Reply, Request, RequestId, SetAttributes, SetXattr, Statfs, Write,
-    Written, Xattr,
+    Allocate, Answer as FuseAnswer, Attr, Connection, Copied, CopyRange, Created, Data, Entries,
+    EntriesPlus, Entry, Errno, FileSystem, Handle, InodeId, Lock, LockOwner, LockRequest, NewFile,
+    Notifier, Open, Opened, Position, Read, Release, Reply, Request, RequestId, SetAttributes,
+    SetXattr, Statfs, Write, Written, Xattr,
 };
 use ninep::Attributes;
 
@@ -42,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) believed: Duration,
     /// Payload of one message in bytes.
     pub(crate) payload: u32,
+    pub(crate) notifier: OnceLock<Notifier>,
 }
 
 impl Deref for Export {
@@ -55,6 +56,15 @@ impl Deref for Export {
 impl Export {
     pub(crate) fn new(inner: Inner) -> Export {
         Export(Arc::new(inner))
+    }
+
+    /// Has the kernel ask for an inode's attributes before it uses them again. It takes no lock
+    /// for that, so it may come from a thread that has a request about the inode to answer.
+    pub(crate) fn doubt_attributes(&self, inode: InodeId) {
+        if let Some(notifier) = self.notifier.get() {
+            // What the kernel does not know it does not believe either.
+            let _ = notifier.inval_inode(inode, -1, 0);
+        }
     }
 
     /// Asks on behalf of the process that calls; `then` makes the answer of the reply.
@@ -175,6 +185,11 @@ impl Export {
 }
 
 impl FileSystem for Export {
+    fn start(&self, _: &Connection, notifier: Notifier) {
+        // Once for each mount.
+        let _ = self.notifier.set(notifier);
+    }
+
     fn interrupt(&self, id: RequestId) {
         self.link.interrupt(id);
     }

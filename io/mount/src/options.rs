@@ -43,6 +43,9 @@ pub struct Settings {
     pub jobs: JobSources,
     /// Threads that serve, each with a connection. Default: none, the mount chooses.
     pub threads: Option<usize>,
+    /// Requests come over io_uring, one queue and thread for each processor, where the kernel
+    /// can. Default: false.
+    pub uring: bool,
     /// nosuid, nodev and so on, without read-only. Default: nosuid and nodev.
     pub flags: MountFlags,
 }
@@ -95,6 +98,7 @@ impl Settings {
             attr: ATTR_DEFAULT,
             jobs: JobSources::default(),
             threads: None,
+            uring: false,
             flags: FLAGS_DEFAULT,
         };
         for word in options.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -131,6 +135,9 @@ impl Settings {
         }
         if let Some(threads) = self.threads {
             words.push(format!("threads={threads}"));
+        }
+        if self.uring {
+            words.push("uring".into());
         }
         words.join(",")
     }
@@ -170,6 +177,7 @@ impl Settings {
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
             "hard" => self.soft = None,
+            "uring" => self.uring = true,
             "soft" | "attr" => return Err(format!("needs a time, as {word}=30s")),
             "job" => return Err("needs a source, as job=cgroup+env:SLURM_JOB_ID".into()),
             "threads" => return Err("needs a number, as threads=4".into()),
@@ -259,7 +267,7 @@ fn unknown() -> String {
     let flags = FLAG_WORDS.map(|(word, _, _)| word).join(", ");
     format!(
         "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, job=SOURCE, \
-         threads=N, {flags}, and what only fstab and mount(8) use"
+         threads=N, uring, {flags}, and what only fstab and mount(8) use"
     )
 }
 
@@ -335,6 +343,7 @@ mod tests {
             attr: Duration::from_secs(1),
             jobs: "cgroup+env:SLURM_JOB_ID".parse().unwrap(),
             threads: None,
+            uring: false,
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         };
         assert_eq!(with(""), Ok(expected));
@@ -361,6 +370,7 @@ mod tests {
             "attr=0s",
             "job=cgroup:/pbs/{}+env:PBS_JOBID",
             "threads=4",
+            "uring",
         ];
         for word in words {
             assert_eq!(with(word).unwrap().options(), word);

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Close-to-open: what was written before a close is seen by who opens after it, on any
-//! mount, because every open asks the proxy.
+//! mount, because every open asks the proxy. Where the file is another than it was, the kernel
+//! drops the pages that it has, and what it believes of the size.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -38,7 +39,12 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
     export.as_caller(request, ask, reply, move |export, payer, answer| {
         let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
         export.nodes.told(&node, &told);
-        Ok(opened(export, newfid, node, payer, flags, told.qid.version))
+        let inode = node.id;
+        let opened = opened(export, newfid, node, payer, flags, told.qid.version);
+        if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
+            export.doubt_attributes(inode);
+        }
+        Ok(opened)
     });
 }
 
