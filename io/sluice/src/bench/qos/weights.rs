@@ -78,7 +78,7 @@ const CASES: &[Case] = &[
 /// Measures every case at every weight.
 pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     table.note(
-        "each job keeps 4096 reads of 1 KiB in flight where the page cache answers, else 2048 \
+        "each job keeps 4096 reads of 1 KiB in flight where the page cache answers, else 4096 \
          requests of 16 KiB, which one connection may have by `tags_max` and \
          `bytes_in_flight_max`; the first run with `threads = 1`, the others with \
          `slots_max = 2`: either way one such request at a time",
@@ -272,8 +272,8 @@ fn rules(weight: u32) -> String {
 }
 
 const WEIGHTS: [u32; 5] = [2, 4, 8, 16, 32];
-/// What a job's thread may miss of its turns on a busy machine: a tenth of a second's work.
-const IN_FLIGHT: usize = 2048;
+/// What a job's thread may miss of its turns on a busy machine: a quarter of a second's work.
+const IN_FLIGHT: usize = 4096;
 const SMALL_IN_FLIGHT: usize = 4096;
 const WARM_LEN: Bytes = Bytes::mib(256);
 /// So large that what was read once is hardly asked for again before it is dropped.
