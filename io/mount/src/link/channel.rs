@@ -37,6 +37,10 @@ pub(crate) struct Channel {
     pub(crate) unsettled: Vec<Call>,
     calls: Calls<()>,
     under_way: Vec<Option<UnderWay>>,
+    /// How many of them are calls that are being flushed, and how many wait for news: known
+    /// without looking at all of them in every turn.
+    flushed: usize,
+    waits: usize,
     slots_free: u16,
     control: VecDeque<Control>,
     lanes: Lanes,
@@ -113,6 +117,8 @@ impl Channel {
             unsettled: Vec::new(),
             calls: Calls::new(TAGS, 0),
             under_way: (0..TAGS).map(|_| None).collect(),
+            flushed: 0,
+            waits: 0,
             slots_free: 0,
             control: VecDeque::new(),
             lanes: Lanes::default(),
@@ -197,6 +203,7 @@ impl Channel {
             UnderWay::Call { call, flushed } => {
                 self.lanes.ended(&call);
                 if flushed.is_some() {
+                    self.flushed -= 1;
                     // Tag and slot stay taken until the flush is answered, which names them.
                     *place = Some(UnderWay::Flushed { once: call.ask.once });
                 } else {
@@ -207,6 +214,7 @@ impl Channel {
             UnderWay::Flushed { .. } => Err(unasked()),
             UnderWay::Control(control) => {
                 self.end(tag, false);
+                self.waits -= usize::from(matches!(control, Control::Wait));
                 self.answered(control, reply)
             }
         }
@@ -230,6 +238,7 @@ impl Channel {
         });
         let Some((call, flushed, tag)) = found else { return Interrupted::NotHere };
         if flushed.replace(now).is_none() {
+            self.flushed += 1;
             self.control.push_front(Control::Flush(tag));
         }
         if let Phase::Up(_) = self.phase {
@@ -242,6 +251,9 @@ impl Channel {
 
     /// Who waits for a flush that the proxy does not answer: it, or what it executes, hangs.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<Waiter> {
+        if self.flushed == 0 {
+            return Vec::new();
+        }
         let calls = self.under_way.iter().flatten();
         let overdue = calls.filter_map(|one| match one {
             UnderWay::Call { call, flushed: Some(since) } => {
@@ -303,6 +315,7 @@ impl Channel {
         self.out.clear();
         self.lanes.all_ended();
         (self.slots_free, self.epoch) = (slots, epoch);
+        (self.flushed, self.waits) = (0, 0);
         let mut given_up = Vec::new();
         for tag in order.into_iter().rev() {
             match self.under_way[usize::from(tag.0)].take() {
@@ -335,7 +348,7 @@ impl Channel {
     /// # Errors
     /// If the last one was not answered in time.
     pub(crate) fn tick(&mut self, now: Instant) -> Result<(), Broken> {
-        if !matches!(self.phase, Phase::Up(_)) || !self.waits() {
+        if !matches!(self.phase, Phase::Up(_)) || !self.is_owed() {
             return Ok(());
         }
         let silent = now.saturating_duration_since(self.heard);
@@ -356,7 +369,7 @@ impl Channel {
     /// How long nothing may happen before [`Channel::tick`] or [`Channel::begin`] is due.
     pub(crate) fn next_tick(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Up(_) if self.waits() || !self.later.is_empty() => Some(TICK),
+            Phase::Up(_) if self.is_owed() || !self.later.is_empty() => Some(TICK),
             Phase::Lost(_) => Some(TICK),
             _ => None,
         }
@@ -372,6 +385,7 @@ impl Channel {
             if let Some(UnderWay::Call { call, flushed }) = place {
                 all.push(call.let_go());
                 if flushed.replace(now).is_none() {
+                    self.flushed += 1;
                     self.control.push_front(Control::Flush(Tag(tag)));
                 }
             }
@@ -387,14 +401,12 @@ impl Channel {
 
     /// Whether nobody waits for an answer.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.waits()
+        self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
     }
 
     /// Whether an answer is owed, other than news.
-    fn waits(&self) -> bool {
-        let news = self.under_way.iter().flatten();
-        let news = news.filter(|one| matches!(one, UnderWay::Control(Control::Wait))).count();
-        self.calls.len() > news
+    fn is_owed(&self) -> bool {
+        self.calls.len() > self.waits
     }
 
     fn begin_call(&mut self, mut call: Call) {
@@ -410,6 +422,7 @@ impl Channel {
 
     fn begin_control(&mut self, control: Control) {
         let ticket = self.calls.begin(false, ()).expect("a tag was free");
+        self.waits += usize::from(matches!(control, Control::Wait));
         self.out.push(&control.frame(ticket));
         self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Control(control));
     }
@@ -420,6 +433,7 @@ impl Channel {
                 let place = self.under_way[usize::from(old.0)].take();
                 match place {
                     Some(UnderWay::Call { call, .. }) => {
+                        self.flushed -= 1;
                         self.end(old, call.ask.once);
                         self.lanes.ended(&call);
                         Ok(News::Done(call.done, Err(Errno::INTR)))
