@@ -3,6 +3,7 @@
 //!
 //!   p9     ─► load ─► link (one connection) ─► work (what to ask next)
 //!   peers  ─► servers (sluice, diod, ganesha, bare) + load + ceilings ─► report
+//!   mount  ─► mounts (sluice, bare, sshfs, glusterfs) + fio, find, tar … ─► report
 //!   qos    ─► one proxy for each promise, jobs that compete ─► the promise and what was kept
 //!   bare   the least a server can do: request → splice → reply
 //!
@@ -15,6 +16,7 @@ mod ceilings;
 pub(crate) mod files;
 pub(crate) mod link;
 pub(crate) mod load;
+mod mount;
 mod p9;
 mod peers;
 pub(crate) mod plan;
@@ -44,8 +46,11 @@ enum What {
     P9(p9::Args),
     Peers(peers::Args),
     Qos(qos::Args),
+    Mount(mount::Args),
     #[command(hide = true)]
     Bare(bare::Args),
+    #[command(hide = true)]
+    MountBare(mount::BareArgs),
 }
 
 /// Runs one of the measurements.
@@ -54,7 +59,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         What::P9(args) => p9::run(args),
         What::Peers(args) => peers::run(args),
         What::Qos(args) => qos::run(args),
+        What::Mount(args) => mount::run(args),
         What::Bare(args) => bare::run(args),
+        What::MountBare(args) => mount::run_bare(args),
     }
 }
 

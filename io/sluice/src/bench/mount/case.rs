@@ -1,0 +1,231 @@
+//! What is measured, and what is promised of it.
+//!
+//! ```text
+//!   Case: a load and who runs it ─► one figure, or several of the same run
+//!   Figure: its name, its unit, and goals: "at least so many times as fast as …"
+//! ```
+
+use super::fio::Shape;
+use super::names::FLAT_FILES;
+use super::who::Who;
+
+/// One load, who runs it, and what it yields.
+pub(crate) struct Case {
+    pub(crate) load: Load,
+    pub(crate) who: &'static [Who],
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    Fio {
+        shape: Shape,
+        /// Server, mount and fio share one processor.
+        one_cpu: bool,
+    },
+    /// Files made, looked at, read, renamed, removed.
+    Metadata,
+    /// find over a tree, with a mount made anew.
+    Find,
+    /// ls -l of one directory, with a mount made anew.
+    List,
+    /// An archive unpacked, and each file looked at five times.
+    Source,
+}
+
+/// One line of the table.
+pub(crate) struct Figure {
+    pub(crate) what: String,
+    pub(crate) unit: Unit,
+    pub(crate) goals: Vec<Goal>,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    OpsPerSec,
+    MbPerSec,
+    /// The less the better.
+    Seconds,
+}
+
+/// How fast one should be beside others.
+pub(crate) struct Goal {
+    pub(crate) who: Who,
+    /// Beside whom; of several the fastest counts.
+    pub(crate) beside: &'static [Who],
+    /// At least so many times as fast.
+    pub(crate) times: f64,
+}
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amounts {
+    /// Files made, looked at, read, renamed and removed.
+    pub(crate) metadata: usize,
+    /// Files of the tree that find walks.
+    pub(crate) tree: usize,
+    /// Files of the archive.
+    pub(crate) source: usize,
+}
+
+impl Unit {
+    /// How much faster the first is than the second.
+    pub(crate) fn times(self, one: f64, other: f64) -> f64 {
+        if self == Unit::Seconds { other / one } else { one / other }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unit::OpsPerSec => "ops/s",
+            Unit::MbPerSec => "MB/s",
+            Unit::Seconds => "s",
+        }
+    }
+
+    pub(crate) fn show(self, value: f64) -> String {
+        match self {
+            Unit::Seconds => format!("{value:.3}"),
+            _ => format!("{value:.0}"),
+        }
+    }
+}
+
+impl Goal {
+    /// What is promised, in words.
+    pub(crate) fn target(&self, unit: Unit) -> String {
+        let beside: Vec<String> = self.beside.iter().map(Who::to_string).collect();
+        let beside = match &beside[..] {
+            [one] => one.clone(),
+            all => format!("the faster of {}", all.join(" and ")),
+        };
+        match unit {
+            Unit::Seconds if self.times < 1.0 => {
+                format!("{} ≤ {:.0} × the time of {beside}", self.who, 1.0 / self.times)
+            }
+            _ => format!("{} ≥ {} × as fast as {beside}", self.who, self.times),
+        }
+    }
+
+    /// What came of it, in the words of the target.
+    pub(crate) fn reached(&self, unit: Unit, times: f64) -> String {
+        match unit {
+            Unit::Seconds if self.times < 1.0 => format!("{:.2} × the time", 1.0 / times),
+            _ => format!("{times:.2} ×"),
+        }
+    }
+}
+
+/// All of it.
+pub(crate) fn table(amounts: Amounts) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (random, writes) in [(true, false), (true, true), (false, false), (false, true)] {
+        for jobs in [1, 4] {
+            cases.push(fio(Shape { random, writes, jobs }));
+        }
+    }
+    let shape = Shape { random: true, writes: false, jobs: 1 };
+    cases.push(Case {
+        load: Load::Fio { shape, one_cpu: true },
+        who: &[Who::Native, Who::SluiceUnix, Who::Bare],
+        figures: vec![figure(
+            format!("{}, one processor", name_of(shape)),
+            Unit::OpsPerSec,
+            [goal(Who::SluiceUnix, &[Who::Bare], 0.9)],
+        )],
+    });
+    let rates = ["create, close", "stat", "open, read 4 KiB, close", "rename", "unlink"];
+    let rate = |what: &str| figure(what.into(), Unit::OpsPerSec, []);
+    cases.push(Case {
+        load: Load::Metadata,
+        who: NAMES,
+        figures: rates.into_iter().map(rate).collect(),
+    });
+    let time = |what: String, factor: f64| {
+        figure(what, Unit::Seconds, [goal(Who::SluiceUnix, &[Who::Native], 1.0 / factor)])
+    };
+    let found = time(format!("find -printf %s, {} files, cold", thousands(amounts.tree)), 3.0);
+    cases.push(Case { load: Load::Find, who: NAMES, figures: vec![found] });
+    let listed = time(format!("ls -l, {} files, cold", thousands(FLAT_FILES)), 8.0);
+    cases.push(Case { load: Load::List, who: NAMES, figures: vec![listed] });
+    let source = thousands(amounts.source);
+    let unpacked = time(format!("untar, {source} files of 1–20 KiB"), 3.0);
+    let looked_at = time(format!("stat storm, {source} files, 5 times each"), 3.0);
+    cases.push(Case { load: Load::Source, who: NAMES, figures: vec![unpacked, looked_at] });
+    for case in cases.iter_mut().filter(|case| case.who.contains(&Who::Sshfs)) {
+        for figure in &mut case.figures {
+            let own = [Who::SluiceUnix, Who::SluiceTcp];
+            figure.goals.extend(own.map(|who| goal(who, PEERS, 2.0)));
+        }
+    }
+    cases
+}
+
+fn fio(shape: Shape) -> Case {
+    let (unit, goals) = match (shape.random, shape.jobs) {
+        (true, _) => (Unit::OpsPerSec, vec![]),
+        (false, 1) => (Unit::MbPerSec, vec![goal(Who::SluiceUnix, &[Who::Bare], 0.8)]),
+        (false, _) => (Unit::MbPerSec, vec![]),
+    };
+    let load = Load::Fio { shape, one_cpu: false };
+    Case { load, who: &Who::ALL, figures: vec![figure(name_of(shape), unit, goals)] }
+}
+
+fn name_of(shape: Shape) -> String {
+    let kind = match (shape.random, shape.writes) {
+        (true, false) => "4 KiB random read, direct",
+        (true, true) => "4 KiB random write, direct",
+        (false, false) => "1 MiB sequential read, cold",
+        (false, true) => "1 MiB sequential write, fsync",
+    };
+    let jobs = if shape.jobs == 1 { "1 job".into() } else { format!("{} jobs", shape.jobs) };
+    format!("{kind}, {jobs}")
+}
+
+fn figure(what: String, unit: Unit, goals: impl IntoIterator<Item = Goal>) -> Figure {
+    Figure { what, unit, goals: goals.into_iter().collect() }
+}
+
+fn goal(who: Who, beside: &'static [Who], times: f64) -> Goal {
+    Goal { who, beside, times }
+}
+
+fn thousands(count: usize) -> String {
+    match (count / 1000, count % 1000) {
+        (0, rest) => rest.to_string(),
+        (whole, rest) => format!("{whole},{rest:03}"),
+    }
+}
+
+/// Those with whole file systems.
+const NAMES: &[Who] = &[Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Sshfs, Who::Glusterfs];
+const PEERS: &[Who] = &[Who::Sshfs, Who::Glusterfs];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_line_has_a_name_of_its_own() {
+        let cases = table(Amounts { metadata: 2_000, tree: 100_000, source: 10_000 });
+        let names: Vec<_> = cases.iter().flat_map(|case| &case.figures).map(|f| &f.what).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        assert!(names.contains(&&"find -printf %s, 100,000 files, cold".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn a_target_of_time_is_told_as_time() {
+        let goal = goal(Who::SluiceUnix, &[Who::Native], 1.0 / 3.0);
+        assert_eq!(goal.target(Unit::Seconds), "sluice unix ≤ 3 × the time of native");
+        assert_eq!(goal.reached(Unit::Seconds, Unit::Seconds.times(4.0, 2.0)), "2.00 × the time");
+        let goal = self::goal(Who::SluiceTcp, PEERS, 2.0);
+        let told = "sluice tcp ≥ 2 × as fast as the faster of sshfs and glusterfs";
+        assert_eq!(
+            (goal.target(Unit::Seconds), goal.reached(Unit::MbPerSec, 2.5)),
+            (told.into(), "2.50 ×".into())
+        );
+    }
+}

@@ -1,0 +1,456 @@
+//! `sluice bench mount`: the mount beside the directory itself, a bare program, sshfs and
+//! GlusterFS.
+//!
+//! ```text
+//!   outside  ─ makes a directory, starts ─► unshare: own network, processes, mounts and /run
+//!                                             │
+//!   inside   contenders (server + mount) ─► rounds × cases × contenders ─► report
+//! ```
+//!
+//! The namespaces end with the process inside, and the kernel takes along what runs and is
+//! mounted there, however the bench ends. A round runs each contender of each case once, with
+//! another one first each time.
+
+mod bare;
+mod case;
+mod fio;
+mod names;
+mod peers;
+mod report;
+mod tool;
+mod who;
+
+use std::fs::{self, File};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use model::{Bytes, Nanos};
+use rustix::mount::MountFlags;
+use rustix::thread::CpuSet;
+
+use super::files::make_file;
+use super::servers::DATA;
+use case::{Amounts, Case, Load};
+use names::Source;
+use report::Report;
+use tool::Tools;
+use who::{Contender, Place, Who};
+
+pub(super) use bare::{Args as BareArgs, run as run_bare};
+
+/// Compare a mount with the directory itself, a bare program, sshfs and GlusterFS
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How often each case runs on each contender
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long each case of fio runs
+    #[arg(long, default_value = "3s")]
+    time: Nanos,
+    /// One short round over fewer files, to see that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Only the cases with a name that contains this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only these, with commas between them
+    #[arg(long, value_enum, value_delimiter = ',')]
+    who: Vec<Who>,
+    /// Where the table (mount.md), all samples (mount.json) and the chart (mount.svg) go
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+    /// Where to make the directory that is served; its file system is what is measured
+    #[arg(long, default_value = "/var/tmp")]
+    dir: PathBuf,
+    /// The directory, made by the outer process
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Runs the comparison and writes its report.
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    let stop = super::stop_on_signals()?;
+    match args.inside.clone() {
+        None => outside(&args, &stop),
+        Some(dir) => inside(&args, dir, &stop),
+    }
+}
+
+// ---- outside ----
+
+fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    let parent = args.dir.canonicalize().with_context(|| args.dir.display().to_string())?;
+    let dir = RemoveDir(parent.join(format!("sluice-bench-mount-{}", std::process::id())));
+    fs::create_dir(&dir.0).with_context(|| format!("cannot make {}", dir.0.display()))?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--", "unshare"])
+        .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--inside")
+        .arg(&dir.0)
+        .spawn()
+        .context("cannot start unshare, which gives the bench namespaces of its own")?;
+    let mut asked = None;
+    let status = loop {
+        if let Some(status) = child.try_wait().context("cannot wait for unshare")? {
+            break status;
+        }
+        // Ctrl-C reaches the process inside too, which then ends by itself.
+        if stop.load(Ordering::Relaxed) && asked.get_or_insert_with(Instant::now).elapsed() > GRACE
+        {
+            child.kill().context("cannot end unshare")?;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    drop(dir);
+    if stop.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    if !status.success() {
+        bail!("the comparison did not finish ({status}); it needs root for namespaces of its own");
+    }
+    Ok(())
+}
+
+/// Removes a directory and all in it when dropped.
+struct RemoveDir(PathBuf);
+
+impl Drop for RemoveDir {
+    fn drop(&mut self) {
+        // What ran in the namespaces may have been making files until a moment ago.
+        let deadline = Instant::now() + GRACE;
+        while let Err(error) = fs::remove_dir_all(&self.0) {
+            if Instant::now() > deadline {
+                eprintln!("sluice: cannot remove {}: {error}", self.0.display());
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+// ---- inside ----
+
+fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+    own_the_place()?;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let place = Place { dir, program };
+    let amounts = args.amounts();
+    let cases: Vec<Case> =
+        case::table(amounts).into_iter().filter(|case| args.wants(case)).collect();
+    ensure!(!cases.is_empty(), "no case has such a name");
+    let mut report = Report::new(&place.dir);
+    let wanted: Vec<Who> =
+        Who::ALL.into_iter().filter(|who| args.wants_who(*who, &cases)).collect();
+    let tools = Tools { stop, one_cpu: false };
+    eprintln!("making files");
+    for who in [Who::Native, Who::Glusterfs] {
+        if who == Who::Native || wanted.contains(&who) {
+            fill(&place.behind(who), &cases, amounts, stop)?;
+        }
+    }
+    let mut contenders = Vec::new();
+    for who in wanted {
+        match Contender::start(who, &place) {
+            Ok(contender) => {
+                report.who.push(who);
+                contenders.push(contender);
+            }
+            Err(error) => report.note(format!("{who}: {error:#}")),
+        }
+        if stop.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+    }
+    let source = match has(&cases, Load::Source) {
+        true => Some(Source::make(&place.dir, amounts.source, &tools)?),
+        false => None,
+    };
+    let time = args.time();
+    let mut bench = Bench { args, place: &place, contenders, source, amounts, stop, time };
+    bench.settle(&cases, &mut report)?;
+    bench.run(&cases, &mut report)?;
+    drop(bench);
+    report.command = args.command_line();
+    (report.rounds, report.time) = (args.rounds(), time);
+    report.write(&cases, &args.out)
+}
+
+/// A loopback interface, and a /run of the bench's own: sockets have short paths there, and
+/// whatever servers leave goes with it.
+fn own_the_place() -> anyhow::Result<()> {
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    let up = up.context("cannot run ip, which brings up the loopback interface")?;
+    ensure!(up.success(), "cannot bring up the loopback interface");
+    rustix::mount::mount("bench", "/run", "tmpfs", MountFlags::empty(), None)
+        .context("cannot mount a tmpfs on /run")
+}
+
+/// Makes what the cases look for, behind the mounts.
+fn fill(behind: &Path, cases: &[Case], amounts: Amounts, stop: &AtomicBool) -> anyhow::Result<()> {
+    fs::create_dir(behind).context("cannot make the directory to serve")?;
+    let reads = cases.iter().any(|case| matches!(case.load, Load::Fio { .. }));
+    let len = if reads { Bytes::new(fio::FILE_LEN) } else { Bytes::mib(1) };
+    make_file(&behind.join(DATA), len)?;
+    if has(cases, Load::Find) {
+        names::make_tree(behind, amounts.tree)?;
+    }
+    if has(cases, Load::List) {
+        names::make_flat(behind)?;
+    }
+    if stop.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    let dir = File::open(behind).context("cannot open the directory to serve")?;
+    rustix::fs::syncfs(&dir).context("cannot flush what was made")
+}
+
+fn has(cases: &[Case], load: Load) -> bool {
+    cases.iter().any(|case| case.load == load)
+}
+
+impl Args {
+    fn rounds(&self) -> usize {
+        if self.quick { 1 } else { self.rounds.max(1) }
+    }
+
+    fn time(&self) -> Duration {
+        if self.quick { QUICK_TIME } else { self.time.to_duration() }
+    }
+
+    fn amounts(&self) -> Amounts {
+        match self.quick {
+            true => Amounts { metadata: 400, tree: 10_000, source: 1_000 },
+            false => Amounts { metadata: 2_000, tree: 100_000, source: 10_000 },
+        }
+    }
+
+    fn wants(&self, case: &Case) -> bool {
+        let only = self.only.as_deref().unwrap_or_default();
+        case.figures.iter().any(|figure| figure.what.contains(only))
+    }
+
+    fn wants_who(&self, who: Who, cases: &[Case]) -> bool {
+        let is_chosen = self.who.is_empty() || self.who.contains(&who);
+        is_chosen && cases.iter().any(|case| case.who.contains(&who))
+    }
+
+    fn command_line(&self) -> String {
+        let mut line = "sluice bench mount".to_owned();
+        match self.quick {
+            true => line.push_str(" --quick"),
+            false => line.push_str(&format!(" --rounds {} --time {}", self.rounds, self.time)),
+        }
+        if let Some(only) = &self.only {
+            line.push_str(&format!(" --only {only:?}"));
+        }
+        if !self.who.is_empty() {
+            let words: Vec<&str> = self.who.iter().map(|who| who.word()).collect();
+            line.push_str(&format!(" --who {}", words.join(",")));
+        }
+        line
+    }
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    place: &'a Place,
+    contenders: Vec<Contender>,
+    source: Option<Source>,
+    amounts: Amounts,
+    stop: &'a Arc<AtomicBool>,
+    time: Duration,
+}
+
+/// What one run found: a value for each figure of its case.
+struct Found {
+    values: Vec<f64>,
+    /// Requests to the proxy for each name that was seen.
+    round_trips: Option<f64>,
+    note: Option<&'static str>,
+}
+
+impl Bench<'_> {
+    /// GlusterFS marks what was put into its brick when it first sees it, which is not part of
+    /// what is measured.
+    fn settle(&self, cases: &[Case], report: &mut Report) -> anyhow::Result<()> {
+        let Some(gluster) = self.contenders.iter().find(|c| c.who == Who::Glusterfs) else {
+            return Ok(());
+        };
+        let tools = Tools { stop: self.stop, one_cpu: false };
+        if has(cases, Load::Find) || has(cases, Load::List) {
+            eprintln!("letting glusterfs see its files");
+            let seen = tools.run(Command::new("find").arg(&gluster.root).args(["-printf", "%s"]));
+            if let Err(error) = seen {
+                report.note(format!("{}: {error:#}", gluster.who));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, cases: &[Case], report: &mut Report) -> anyhow::Result<()> {
+        let (rounds, began) = (self.args.rounds(), Instant::now());
+        let all: Vec<Who> = self.contenders.iter().map(|contender| contender.who).collect();
+        let runs = |case: &Case| all.iter().filter(|who| case.who.contains(who)).count();
+        let total = rounds * cases.iter().map(runs).sum::<usize>();
+        let mut done = 0;
+        for round in 0..rounds {
+            for case in cases {
+                // Whoever goes first finds another machine than whoever goes last.
+                for turn in 0..all.len() {
+                    let index = (round + turn) % all.len();
+                    let who = all[index];
+                    if !case.who.contains(&who) {
+                        continue;
+                    }
+                    let what = &case.figures[0].what;
+                    progress(done, total, began, &format!("{what} · {who}"));
+                    done += 1;
+                    let found = self.measure(case, index);
+                    if self.stop.load(Ordering::Relaxed) {
+                        bail!("interrupted");
+                    }
+                    match found {
+                        Ok(found) => put(report, case, who, round, &found),
+                        Err(error) => report.note(format!("{what}: {who}: {error:#}")),
+                    }
+                }
+            }
+        }
+        progress(done, total, began, "done\n");
+        Ok(())
+    }
+
+    /// One run of a case's load.
+    fn measure(&mut self, case: &Case, index: usize) -> anyhow::Result<Found> {
+        let tools = Tools { stop: self.stop, one_cpu: false };
+        let (place, amounts) = (self.place, self.amounts);
+        if matches!(case.load, Load::Find | Load::List) {
+            self.contenders[index].remount(place)?;
+            forget_names()?;
+        }
+        let contender = &self.contenders[index];
+        let root = &contender.root;
+        let seconds = |times: &[Duration]| times.iter().map(Duration::as_secs_f64).collect();
+        match case.load {
+            Load::Fio { shape, one_cpu: false } => self.fio(shape, contender, &tools),
+            Load::Fio { shape, one_cpu: true } => {
+                let tools = Tools { one_cpu: true, ..tools };
+                let all = rustix::thread::sched_getaffinity(None).context("which processors?")?;
+                let mut one = CpuSet::new();
+                one.set(0);
+                contender.keep_on(&one)?;
+                let found = self.fio(shape, contender, &tools);
+                contender.keep_on(&all)?;
+                // Its threads may have chosen processors of their own.
+                self.contenders[index].remount(place)?;
+                found
+            }
+            Load::Metadata => Ok(Found::values(names::metadata(root, amounts.metadata)?)),
+            Load::Find => {
+                let (answer, trips) =
+                    counted(contender, || names::find(root, amounts.tree, &tools))?;
+                Ok(Found { round_trips: trips, ..Found::values(seconds(&[answer])) })
+            }
+            Load::List => {
+                let (answer, trips) = counted(contender, || names::list(root, &tools))?;
+                Ok(Found { round_trips: trips, ..Found::values(seconds(&[answer])) })
+            }
+            Load::Source => {
+                let source = self.source.as_ref().context("no archive was made")?;
+                Ok(Found::values(seconds(&source.measure(root, &tools)?)))
+            }
+        }
+    }
+
+    fn fio(
+        &self,
+        shape: fio::Shape,
+        contender: &Contender,
+        tools: &Tools<'_>,
+    ) -> anyhow::Result<Found> {
+        // What is native has no server that could have the file in its memory.
+        let prepare = || match contender.who {
+            Who::Native => Ok(()),
+            who => warm(&self.place.behind(who).join(DATA)),
+        };
+        let file = contender.root.join(DATA);
+        let outcome = fio::run(shape, &file, self.time, tools, &prepare)?;
+        let note =
+            outcome.buffered_instead.then_some("O_DIRECT is refused: through the page cache");
+        Ok(Found { note, ..Found::values(vec![outcome.rate]) })
+    }
+}
+
+impl Found {
+    fn values(values: Vec<f64>) -> Found {
+        Found { values, round_trips: None, note: None }
+    }
+}
+
+fn put(report: &mut Report, case: &Case, who: Who, round: usize, found: &Found) {
+    for (figure, value) in case.figures.iter().zip(&found.values) {
+        report.add(figure, who, round, *value);
+        if let Some(trips) = found.round_trips {
+            report.add_round_trips(figure, who, trips);
+        }
+    }
+    if let Some(note) = found.note {
+        report.note(format!("{}: {who}: {note}", case.figures[0].what));
+    }
+}
+
+/// Looks at names, and tells how many requests each of them cost the proxy, if there is one.
+fn counted(
+    contender: &Contender,
+    look: impl FnOnce() -> anyhow::Result<(Duration, u64)>,
+) -> anyhow::Result<(Duration, Option<f64>)> {
+    let requests = || match &contender.api {
+        Some(api) => Ok(Some(api.status()?.totals.requests)),
+        None => anyhow::Ok(None),
+    };
+    let before = requests()?;
+    let (took, names) = look()?;
+    let trips = before.zip(requests()?).map(|(before, after)| (after - before) as f64);
+    Ok((took, trips.map(|trips| trips / names.max(1) as f64)))
+}
+
+/// Reads what is behind a mount into memory: the page cache of a virtual machine is thinned out
+/// from outside even when memory is free.
+fn warm(path: &Path) -> anyhow::Result<()> {
+    let mut file = File::open(path).context("warming")?;
+    std::io::copy(&mut file, &mut std::io::sink()).context("warming")?;
+    Ok(())
+}
+
+/// Makes the kernel forget names and attributes, those behind the mounts too: so that nobody has
+/// what the one before has fetched.
+fn forget_names() -> anyhow::Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "2").context("cannot drop cached names")
+}
+
+fn progress(done: usize, total: usize, began: Instant, what: &str) {
+    if !std::io::stderr().is_terminal() {
+        eprintln!("{done}/{total} {}", what.trim_end());
+        return;
+    }
+    let left = match done {
+        0 => String::new(),
+        _ => {
+            let left = began.elapsed() * (total - done) as u32 / done as u32;
+            format!("{}:{:02} left", left.as_secs() / 60, left.as_secs() % 60)
+        }
+    };
+    eprint!("\r\x1b[K{done}/{total} {left}  {what}");
+    let _ = std::io::stderr().flush();
+}
+
+const QUICK_TIME: Duration = Duration::from_millis(300);
+const GRACE: Duration = Duration::from_secs(5);

@@ -1,0 +1,305 @@
+//! Who is measured: a directory of this machine, and mounts of it with the server behind each.
+//!
+//! ```text
+//!   native        DIR/export
+//!   sluice unix   DIR/export ─ sluice proxy ─ Unix socket ─ sluice mount ─ DIR/at-sluice-unix
+//!   sluice tcp    the same over TCP
+//!   bare          one file of it ─ bare ─ Unix socket ─ bare ─ DIR/at-bare
+//!   sshfs         DIR/export ─ sshd ─ sshfs ─ DIR/at-sshfs
+//!   glusterfs     DIR/brick ─ glusterfsd ─ glusterfs ─ DIR/at-glusterfs
+//! ```
+//!
+//! All run in the bench's own namespaces, where every port and all of /run is its own.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::thread::CpuSet;
+
+use super::super::process::Process;
+use super::super::servers::DATA;
+use super::super::socket::Address;
+use super::peers;
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Who {
+    /// The directory itself
+    Native,
+    /// `sluice mount` of a proxy at a Unix socket
+    SluiceUnix,
+    /// `sluice mount` of a proxy at a TCP port
+    SluiceTcp,
+    /// The least that can serve one file
+    Bare,
+    /// sshfs and an sshd on loopback
+    Sshfs,
+    /// One brick of GlusterFS on loopback
+    Glusterfs,
+}
+
+/// Where everything is.
+pub(crate) struct Place {
+    /// On the file system that is measured.
+    pub(crate) dir: PathBuf,
+    /// The program itself.
+    pub(crate) program: PathBuf,
+}
+
+/// One who is ready to be measured; when drop returns, nothing of it is mounted or runs.
+pub(crate) struct Contender {
+    pub(crate) who: Who,
+    /// Where its files are.
+    pub(crate) root: PathBuf,
+    /// What a proxy tells.
+    pub(crate) api: Option<api::Client>,
+    client: Option<Process>,
+    server: Option<Process>,
+}
+
+impl Place {
+    /// The directory that all but GlusterFS serve.
+    pub(crate) fn export(&self) -> PathBuf {
+        self.dir.join("export")
+    }
+
+    /// What is behind a mount. GlusterFS marks every file, so it gets a directory of its own.
+    pub(crate) fn behind(&self, who: Who) -> PathBuf {
+        if who == Who::Glusterfs { self.dir.join("brick") } else { self.export() }
+    }
+
+    fn at(&self, who: Who) -> PathBuf {
+        match who {
+            Who::Native => self.export(),
+            _ => self.dir.join(format!("at-{}", who.word())),
+        }
+    }
+
+    fn log(&self, who: Who, part: &str) -> PathBuf {
+        self.dir.join(format!("{}-{part}.log", who.word()))
+    }
+}
+
+impl Contender {
+    /// Starts the server and mounts what it serves; the data file must be there.
+    pub(crate) fn start(who: Who, place: &Place) -> anyhow::Result<Contender> {
+        let root = place.at(who);
+        let mut contender = Contender { who, root, api: None, client: None, server: None };
+        let Some(server) = server(who, place)? else { return Ok(contender) };
+        let name = format!("{who}'s server");
+        let mut process = Process::start(&name, &server.command, &place.log(who, "server"))?;
+        process.wait_until(|| server.address.connect().is_ok())?;
+        contender.server = Some(process);
+        if let Some(api) = server.api {
+            contender.api = Some(api::Client::new(&api.parse()?)?);
+        }
+        fs::create_dir(&contender.root).context("cannot make a directory to mount at")?;
+        contender.mount(place)?;
+        Ok(contender)
+    }
+
+    fn mount(&mut self, place: &Place) -> anyhow::Result<()> {
+        let command = client(self.who, place, &self.root)?;
+        let name = format!("{}'s mount", self.who);
+        let mut process = Process::start(&name, &command, &place.log(self.who, "mount"))?;
+        let data = self.root.join(DATA);
+        // A server may refuse for a moment what it will have.
+        let ready = process.wait_until(|| is_mounted(&self.root) && data.metadata().is_ok());
+        self.client = Some(process);
+        ready
+    }
+
+    /// Mounts anew: a client that knows nothing.
+    pub(crate) fn remount(&mut self, place: &Place) -> anyhow::Result<()> {
+        if self.client.is_none() {
+            return Ok(());
+        }
+        self.unmount()?;
+        self.mount(place)
+    }
+
+    /// Takes it away and waits until the process behind it is gone.
+    fn unmount(&mut self) -> anyhow::Result<()> {
+        let Some(process) = self.client.take() else { return Ok(()) };
+        let deadline = Instant::now() + UNMOUNT_MAX;
+        while is_mounted(&self.root) {
+            match unmount(&self.root, UnmountFlags::NOFOLLOW) {
+                Ok(()) | Err(Errno::INVAL) => break,
+                Err(Errno::BUSY) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => {
+                    let flags = UnmountFlags::NOFOLLOW | UnmountFlags::DETACH;
+                    let detached = unmount(&self.root, flags);
+                    drop(process);
+                    detached.with_context(|| format!("unmounting {}", self.who))?;
+                    bail!("unmounting {}: {error}", self.who);
+                }
+            }
+        }
+        drop(process);
+        Ok(())
+    }
+
+    /// Lets the server and the mount run on `cpus` only.
+    pub(crate) fn keep_on(&self, cpus: &CpuSet) -> anyhow::Result<()> {
+        [&self.client, &self.server].into_iter().flatten().try_for_each(|all| all.keep_on(cpus))
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            eprintln!("sluice: {error:#}");
+        }
+    }
+}
+
+/// Whether something is mounted there; asks nobody who may not answer.
+fn is_mounted(at: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(4).map(Path::new) == Some(at))
+}
+
+/// How a server is started, and where it then listens.
+struct Server {
+    command: Vec<String>,
+    address: Address,
+    api: Option<String>,
+}
+
+fn server(who: Who, place: &Place) -> anyhow::Result<Option<Server>> {
+    let program = place.program.display().to_string();
+    let address = match who.address() {
+        Some(address) => address,
+        None => return Ok(None),
+    };
+    let (mut command, mut api) = (vec![program], None);
+    match who {
+        Who::Sshfs => command = peers::sshd(place, PORT_SSHD)?,
+        Who::Glusterfs => command = peers::glusterfsd(place, PORT_GLUSTERFSD)?,
+        Who::Bare => {
+            let file = place.export().join(DATA).display().to_string();
+            command.extend(
+                ["bench", "mount-bare", "--socket", BARE_SOCKET, "--file"].map(String::from),
+            );
+            command.push(file);
+        }
+        _ => {
+            let own_api = format!("unix:///run/{}.api", who.word());
+            let export = format!("x={}", place.export().display());
+            let words = ["proxy", "--export", &export, "--squash", "none", "--api", &own_api];
+            command.extend(words.map(String::from));
+            command.extend(["--listen".into(), address.to_string()]);
+            api = Some(own_api);
+        }
+    }
+    Ok(Some(Server { command, address, api }))
+}
+
+fn client(who: Who, place: &Place, at: &Path) -> anyhow::Result<Vec<String>> {
+    let at = at.display().to_string();
+    let program = place.program.display().to_string();
+    let own = |words: &[&str]| {
+        std::iter::once(program.as_str()).chain(words.iter().copied()).map(String::from).collect()
+    };
+    Ok(match who {
+        Who::Native => bail!("nothing is mounted for {who}"),
+        Who::SluiceUnix => own(&["mount", "--foreground", "unix:///run/sluice-unix.sock//x", &at]),
+        Who::SluiceTcp => {
+            let source = format!("tcp://127.0.0.1:{PORT_SLUICE}/x");
+            own(&["mount", "--foreground", &source, &at])
+        }
+        Who::Bare => own(&["bench", "mount-bare", "--socket", BARE_SOCKET, "--at", &at]),
+        Who::Sshfs => peers::sshfs(place, PORT_SSHD, &at)?,
+        Who::Glusterfs => peers::glusterfs(place, PORT_GLUSTERFSD, &at)?,
+    })
+}
+
+impl Who {
+    /// In the order of the table.
+    pub(crate) const ALL: [Who; 6] =
+        [Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Bare, Who::Sshfs, Who::Glusterfs];
+
+    /// As it is given on the command line, and named in JSON.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Who::Native => "native",
+            Who::SluiceUnix => "sluice-unix",
+            Who::SluiceTcp => "sluice-tcp",
+            Who::Bare => "bare",
+            Who::Sshfs => "sshfs",
+            Who::Glusterfs => "glusterfs",
+        }
+    }
+
+    /// Where its server listens.
+    fn address(self) -> Option<Address> {
+        let tcp = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
+        match self {
+            Who::Native => None,
+            Who::SluiceUnix => Some(Address::Unix("/run/sluice-unix.sock".into())),
+            Who::SluiceTcp => Some(tcp(PORT_SLUICE)),
+            Who::Bare => Some(Address::Unix(BARE_SOCKET.into())),
+            Who::Sshfs => Some(tcp(PORT_SSHD)),
+            Who::Glusterfs => Some(tcp(PORT_GLUSTERFSD)),
+        }
+    }
+
+    /// What is measured there, with the version of Debian's packages.
+    pub(crate) fn version(self) -> String {
+        let packages: &[&str] = match self {
+            Who::Native | Who::Bare => return "–".into(),
+            Who::SluiceUnix | Who::SluiceTcp => return env!("CARGO_PKG_VERSION").into(),
+            Who::Sshfs => &["sshfs", "openssh-server"],
+            Who::Glusterfs => &["glusterfs-server"],
+        };
+        let version = |package: &&str| {
+            let output =
+                Command::new("dpkg-query").args(["-W", "-f", "${Version}", *package]).output();
+            match output {
+                Ok(output) if output.status.success() => {
+                    String::from_utf8_lossy(&output.stdout).into_owned()
+                }
+                _ => "of unknown version".into(),
+            }
+        };
+        packages.iter().map(version).collect::<Vec<_>>().join(" + sshd ")
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Who::SluiceUnix => "sluice unix",
+            Who::SluiceTcp => "sluice tcp",
+            other => other.word(),
+        })
+    }
+}
+
+const PORT_SLUICE: u16 = 15_700;
+const PORT_SSHD: u16 = 15_701;
+const PORT_GLUSTERFSD: u16 = 15_702;
+const BARE_SOCKET: &str = "/run/bare.sock";
+const UNMOUNT_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_the_command_line() {
+        for who in Who::ALL {
+            assert_eq!(Who::from_str(who.word(), false), Ok(who));
+        }
+    }
+}
