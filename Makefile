@@ -25,10 +25,11 @@ test: ## every suite of CI, each within its budget (under 40 minutes in all)
 	@.ci/install-deps.sh build test
 	@$(CARGO) xtask ci
 
-bench: ## the proxy beside diod and ganesha, and its promises in short: tables in bench/results
+bench: ## the proxy and the mount beside their peers, and the promises in short: tables in bench/results
 	@.ci/install-deps.sh build bench
 	@$(CARGO) build --release --package sluice
 	@$(SLUICE) bench peers
+	@$(SLUICE) bench mount
 	@$(SLUICE) bench qos --quick
 
 soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow
