@@ -2,7 +2,7 @@
 # Installs what a purpose needs and this machine lacks, as root from Debian's
 # packages; does nothing and says nothing when nothing is missing.
 #
-#   .ci/install-deps.sh build|demo|test|bench …
+#   .ci/install-deps.sh build|demo|test|bench|soak …
 #
 # A compiler: 1.90 or newer counts, wherever it comes from (rustup's comes
 # first in PATH). Debian 12 has one as rustc-web, new enough in bookworm-security
@@ -17,7 +17,8 @@ export PATH="$HOME/.cargo/bin:$PATH"
 {
 	needs_build="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev make:make"
 	needs_demo="fio:fio setpriv:util-linux"
-	needs_test="fio:fio g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils mkfs.ext4:e2fsprogs join:coreutils timeout:coreutils"
+	needs_test="fio:fio g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils mkfs.ext4:e2fsprogs join:coreutils timeout:coreutils stress-ng:stress-ng flock:util-linux setpriv:util-linux"
+	needs_soak="stress-ng:stress-ng timeout:coreutils"
 	needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2 fio:fio find:findutils tar:tar sshfs:sshfs sshd:openssh-server ssh-keygen:openssh-client glusterfsd:glusterfs-server glusterfs:glusterfs-client"
 }
 

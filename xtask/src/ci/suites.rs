@@ -23,6 +23,8 @@ pub(crate) struct Suite {
 const GUEST: &[(&str, &str)] =
     &[("qemu-system-x86_64", "qemu-system-x86"), ("gcc", "gcc"), ("apt-get", "apt")];
 
+const MOUNT: &[(&str, &str)] = &[("gcc", "gcc"), ("join", "coreutils")];
+
 /// What may differ by the kind of socket: sizes of messages, many at once, cancelled ones.
 const SOCKET_TESTS: &str =
     "write_read,sizes,fcntl_lock,many_open,parallel_shared_file,kill_during_io,copy_checksum";
@@ -30,24 +32,26 @@ const SOCKET_TESTS: &str =
 /// Every suite, in the order of running.
 pub(crate) fn all(target: &Path) -> Vec<Suite> {
     let mut suites = sources();
-    suites.extend(behaviour(&target.join("release/sluice").to_string_lossy()));
+    let sluice = target.join("release/sluice");
+    suites.extend(behaviour(&sluice.to_string_lossy()));
+    suites.extend(mounts(&sluice.to_string_lossy()));
     suites
 }
 
 /// What can be said from the sources, and the one build that the rest uses.
 fn sources() -> Vec<Suite> {
     vec![
-        Suite::new("fmt", 30, "rustfmt has nothing to change", "cargo fmt --all --check")
+        Suite::new("fmt", 15, "rustfmt has nothing to change", "cargo fmt --all --check")
             .needs(&[("rustfmt", "rustfmt-web, or rustup's component rustfmt")]),
         Suite::new(
             "layers",
-            30,
+            15,
             "crates use lower layers only, core names nothing of the world",
             "cargo xtask layers",
         ),
         Suite::new(
             "tidy",
-            30,
+            15,
             "no leftovers, dead files, overlong files or functions",
             "cargo xtask tidy",
         ),
@@ -58,10 +62,10 @@ fn sources() -> Vec<Suite> {
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
-        Suite::new("build", 420, "the release binary", "cargo build --release --package sluice"),
+        Suite::new("build", 350, "the release binary", "cargo build --release --package sluice"),
         Suite::new(
             "docs",
-            30,
+            15,
             "docs/CONFIG.md says what the code says",
             "cargo xtask docs --check",
         ),
@@ -87,28 +91,28 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            220,
-            "pjdfstest and fsx, built once for the guest",
+            190,
+            "pjdfstest and fsx, built once for all that use them",
             "tests/guest.sh programs",
         )
         .needs(&[("gcc", "gcc")]),
         Suite::new(
             "clients",
-            30,
+            20,
             "diod's own clients list and read what is there",
             &format!("tests/with-proxy.sh {sluice} tests/diod-clients.sh"),
         )
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            200,
+            170,
             "file operations through the Linux kernel's own 9P client",
             &guest("fstest"),
         )
         .needs(GUEST),
         Suite::new(
             "v9fs-unix",
-            60,
+            45,
             "the same client through the Unix socket, its main operations",
             &format!("env PROXY_UNIX=1 VM_TESTS={SOCKET_TESTS} {}", guest("fstest")),
         )
@@ -129,10 +133,31 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(GUEST),
         Suite::new(
             "demo",
-            70,
+            45,
             "the demo, shortened, from its start to a clean end",
             &format!("{sluice} demo --quick --out target/demo.svg --dir target"),
         ),
+    ]
+}
+
+/// What programs that try file systems find in a mount.
+fn mounts(sluice: &str) -> Vec<Suite> {
+    let mount = |suite: &str| format!("tests/mount.sh {sluice} {suite}");
+    vec![
+        Suite::new(
+            "mount-posix",
+            60,
+            "POSIX: what passes in a directory passes on a mount of it",
+            &mount("pjdfstest"),
+        )
+        .needs(MOUNT),
+        Suite::new(
+            "mount-fsx",
+            90,
+            "random reads, writes, holes and maps on a mount leave the right bytes",
+            &mount("fsx"),
+        )
+        .needs(MOUNT),
     ]
 }
 
