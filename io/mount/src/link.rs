@@ -66,6 +66,7 @@ pub(crate) struct Link {
     life: Mutex<Life>,
     epoch: AtomicU64,
     missed: Missed,
+    signalled: Signalled,
     over: AtomicBool,
 }
 
@@ -128,6 +129,7 @@ impl Link {
             life: Mutex::new(Life { epoch: 0, restored: false }),
             epoch: AtomicU64::new(0),
             missed: Missed::default(),
+            signalled: Signalled::default(),
             over: AtomicBool::new(false),
         });
         link.seats[0].lock().say(Control::Wait);
@@ -188,19 +190,38 @@ impl Link {
         self.seat(on).lock().push_later(call, Instant::now() + after);
     }
 
-    /// Somebody would rather not wait for this request.
+    /// The kernel says that a signal came for who waits for this request. Only one that ends the
+    /// process ends the call, unless it waits for other programs: whoever asks for a file's
+    /// attributes does not expect EINTR. The kernel says it once, so who was not being killed
+    /// is looked at again ([`Link::look_at_signalled`]).
     pub(crate) fn interrupt(&self, request: RequestId) {
         // Recorded first: who is about to call on behalf of the request looks here afterwards.
         self.missed.put(request);
         for (on, seat) in self.seats.iter().enumerate() {
-            let found = seat.lock().interrupt(request, Instant::now());
-            match found {
-                Interrupted::NotHere => continue,
-                Interrupted::Flushing => self.wake(on),
-                Interrupted::GivenUp(done) => done(Err(Errno::INTR)),
-            }
+            let mut channel = seat.lock();
+            let Some(call) = channel.find(request) else { continue };
+            let thread = call.waiter.map_or(0, |waiter| waiter.thread);
+            let obeys = call.ask.patient || thread == 0 || is_being_killed(thread);
+            let found = obeys.then(|| channel.interrupt(request, Instant::now()));
+            drop(channel);
             self.missed.take(request);
+            match found {
+                None => self.signalled.put(request),
+                Some(Interrupted::NotHere) => {}
+                Some(Interrupted::Flushing) => self.wake(on),
+                Some(Interrupted::GivenUp(done)) => done(Err(Errno::INTR)),
+            }
             return;
+        }
+    }
+
+    /// Lets those go who got a signal that did not end them, and one since that does.
+    fn look_at_signalled(&self) {
+        for request in self.signalled.take_due(Instant::now()) {
+            // Those that were answered meanwhile are in no channel.
+            if self.seats.iter().any(|seat| seat.lock().find(request).is_some()) {
+                self.interrupt(request);
+            }
         }
     }
 
@@ -416,6 +437,42 @@ fn is_being_killed(thread: u32) -> bool {
     pending.is_some_and(|set| set & SIGKILL != 0)
 }
 
+/// Requests of processes that got a signal which did not end them.
+#[derive(Debug, Default)]
+struct Signalled {
+    count: AtomicUsize,
+    requests: Mutex<(Vec<RequestId>, Option<Instant>)>,
+}
+
+impl Signalled {
+    fn put(&self, request: RequestId) {
+        let mut requests = lock(&self.requests);
+        if !requests.0.contains(&request) {
+            requests.0.push(request);
+        }
+        self.count.store(requests.0.len(), Ordering::SeqCst);
+    }
+
+    /// Whether somebody is to be looked at before long.
+    fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// All of them, once in a while.
+    fn take_due(&self, now: Instant) -> Vec<RequestId> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let mut requests = lock(&self.requests);
+        if requests.1.is_some_and(|last| now.saturating_duration_since(last) < SIGNALS_EVERY) {
+            return Vec::new();
+        }
+        requests.1 = Some(now);
+        self.count.store(0, Ordering::SeqCst);
+        std::mem::take(&mut requests.0)
+    }
+}
+
 /// Interrupts of requests that are in no channel: answered by now, or about to call.
 #[derive(Debug, Default)]
 struct Missed {
@@ -455,6 +512,8 @@ const ROOM: u32 = 12 << 10;
 /// Between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How often those who got a signal are looked at.
+const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Interrupts that are remembered for requests that may yet call, and for how long.
 const MISSED_MAX: usize = 256;
 const MISSED_FOR: Duration = Duration::from_secs(60);

@@ -249,6 +249,17 @@ impl Channel {
         Interrupted::GivenUp(call.let_go())
     }
 
+    /// The call of this request, wherever it is.
+    pub(crate) fn find(&self, request: RequestId) -> Option<&Call> {
+        let under_way = self.under_way.iter().flatten().filter_map(|one| match one {
+            UnderWay::Call { call, .. } => Some(call),
+            _ => None,
+        });
+        let later = self.later.iter().map(|(_, call)| call);
+        let mut all = under_way.chain(later).chain(&self.unsettled);
+        self.lanes.find(request).or_else(|| all.find(|call| call.is_for(request)))
+    }
+
     /// Who waits for a flush that the proxy does not answer: it, or what it executes, hangs.
     pub(crate) fn overdue(&self, now: Instant) -> Vec<Waiter> {
         if self.flushed == 0 {

@@ -132,6 +132,12 @@ impl Lanes {
         Some(call)
     }
 
+    /// The call that waits for this request.
+    pub(crate) fn find(&self, request: RequestId) -> Option<&Call> {
+        let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
+        all.into_iter().find(|call| call.is_for(request))
+    }
+
     /// Takes all calls out.
     pub(crate) fn drain(&mut self) -> Vec<Call> {
         self.turn.clear();

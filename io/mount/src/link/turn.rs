@@ -19,7 +19,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use super::channel::Phase;
 use super::socket::{Broken, Inbox};
-use super::{HERE, Link};
+use super::{HERE, Link, SIGNALS_EVERY};
 
 /// Serves until the mount is gone, and then what is still under way for a moment.
 pub(crate) fn run(link: &Arc<Link>, on: usize, mut port: Port) {
@@ -64,7 +64,9 @@ impl<'l> Turn<'l> {
 
     fn run(&mut self, port: &mut Port) -> Result<Never, Errno> {
         loop {
-            let pause = self.link.seat(self.on).lock().next_tick();
+            let tick = self.link.seat(self.on).lock().next_tick();
+            let signals = self.link.signalled.any().then_some(SIGNALS_EVERY);
+            let pause = tick.into_iter().chain(signals).min();
             let ready = self.wait(pause)?;
             if ready.bell {
                 self.link.seats[self.on].hush();
@@ -76,6 +78,7 @@ impl<'l> Turn<'l> {
             if ready.fuse {
                 port.serve(REQUESTS_AT_ONCE)?;
             }
+            self.link.look_at_signalled();
             self.begin();
             port.flush()?;
             let full = self.link.seat(self.on).lock().is_full();

@@ -206,7 +206,10 @@ fn opened(
         node.written();
     }
     let file: Arc<OpenFile> = export.files().opened(fid, node, payer.clone(), flags);
-    let flags = match (flags & bits::DIRECT != 0, keeps_cache) {
+    // What is appended goes past the page cache: the kernel would put it where it believes the
+    // end to be, and cut a write that crosses a page there in two.
+    let past_cache = flags & (bits::DIRECT | bits::APPEND) != 0;
+    let flags = match (past_cache, keeps_cache) {
         (true, _) => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
         (false, true) => OpenFlags::KEEP_CACHE,
         (false, false) => OpenFlags::NONE,
