@@ -96,7 +96,9 @@ flags! {
         ASYNC_READ = 1;
         /// fcntl locks are asked of the file system; otherwise the kernel keeps them by itself.
         POSIX_LOCKS = 1 << 1;
-        /// O_TRUNC arrives with the open; otherwise as a SETATTR after it.
+        /// O_TRUNC arrives with the open; otherwise as a SETATTR after it. The kernel looks only
+        /// after the open whether the file is a program that runs, so with this one such a
+        /// program is cut off although the caller gets ETXTBSY.
         ATOMIC_O_TRUNC = 1 << 3;
         /// Writes of more than one page.
         BIG_WRITES = 1 << 5;
@@ -158,7 +160,6 @@ impl Capabilities {
 
     /// What costs nothing to accept and needs nothing of the file system.
     pub const DEFAULT: Capabilities = Capabilities::ASYNC_READ
-        .and(Capabilities::ATOMIC_O_TRUNC)
         .and(Capabilities::BIG_WRITES)
         .and(Capabilities::AUTO_INVAL_DATA)
         .and(Capabilities::ASYNC_DIO)
