@@ -125,6 +125,7 @@ impl About {
             | OwnRequest::Retire { .. }
             | OwnRequest::Ping
             | OwnRequest::Wait => return None,
+            OwnRequest::Commit { fid } => about(fid, Kind::Fsync),
         })
     }
 

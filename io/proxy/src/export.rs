@@ -23,6 +23,8 @@ pub(crate) struct Export {
     pub(crate) dir: std::path::PathBuf,
     pub(crate) readonly: bool,
     pub(crate) root: Arc<Node>,
+    /// Its directory, open for as long as it is exported: syncfs tells of failures since then.
+    pub(crate) open: OwnedFd,
     /// The dispatcher that its requests pass.
     pub(crate) target: Arc<Target>,
     pub(crate) handles: Handles,

@@ -91,6 +91,7 @@ pub(crate) fn open_exports(
             root,
             target,
             projid: crate::sys::project_id(dir.as_fd()),
+            open: dir.try_clone().map_err(failed)?,
             handles: Handles::new(key, &export.name, dir),
         };
         exports.insert(export.name.clone(), Arc::new(opened));

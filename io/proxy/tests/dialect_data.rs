@@ -9,13 +9,13 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV};
+use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, Request, open};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 use peer::errno::*;
-use peer::{Client, Served, Setup, appended};
+use peer::{Client, Served, Setup, USER, appended};
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -163,18 +163,74 @@ fn the_answer_to_a_session_has_the_servers_verifier() {
 }
 
 #[test]
-fn a_server_that_was_started_again_has_another_verifier() {
+fn a_server_that_was_started_again_has_lost_nothing_and_says_so() {
     let mut served = Served::plain("verifier");
     let mut client = served.client();
-    let mut seen = vec![client.head.verifier];
-    for _ in 0..2 {
-        served.start_again();
-        client.door = served.tcp();
-        assert!(!client.reconnect().resumed);
-        client.ping();
-        assert!(!seen.contains(&client.head.verifier), "{seen:x?}");
-        seen.push(client.head.verifier);
+    let verifier = client.head.verifier;
+    client.create(1, "f");
+    client.write(1, 0, b"in the page cache").unwrap();
+    served.start_again();
+    client.door = served.tcp();
+    assert!(!client.reconnect().resumed);
+    client.ping();
+    assert_eq!((client.head.verifier, client.head.committed), (verifier, 0));
+    assert_eq!(fs::read(served.data().join("f")).unwrap(), b"in the page cache");
+}
+
+#[test]
+fn one_commit_makes_all_files_durable_open_or_not() {
+    let served = Served::plain("commit-all");
+    let mut client = served.client();
+    let root = client.root.clone();
+    for fid in 1..=20 {
+        client.create(fid, &format!("file{fid}"));
+        client.write(fid, 0, b"data").unwrap();
+        if fid % 2 == 0 {
+            client.clunk(fid).unwrap();
+        }
     }
+    assert_eq!(client.head.committed, 0);
+    client.commit(&root).unwrap();
+    assert_eq!(client.head.committed, 20, "the reply itself says it");
+    client.write(1, 4, b"more").unwrap();
+    client.ping();
+    assert_eq!(client.head.committed, 20);
+    client.commit(&root).unwrap();
+    assert_eq!(client.head.committed, 21);
+}
+
+#[test]
+fn a_closed_file_is_written_and_made_durable_by_its_handle() {
+    let served = Served::plain("by-handle");
+    let mut client = served.client();
+    let handle = client.create(1, "f").handle;
+    client.write(1, 0, b"first").unwrap();
+    client.clunk(1).unwrap();
+    assert_eq!(client.write_to(&handle, 5, b" again").unwrap(), (6, 2));
+    assert_eq!(fs::read(served.data().join("f")).unwrap(), b"first again");
+    let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
+    client.call(Handles::one(&handle), request).done().unwrap();
+    client.ping();
+    assert_eq!(client.head.committed, 2);
+    let dir = client.mkdir("dir").unwrap().handle;
+    assert_eq!(client.write_to(&dir, 0, b"x"), Err(EBADF));
+}
+
+#[test]
+fn by_handle_only_the_owner_writes_what_the_mode_does_not_let_others_write() {
+    if !peer::root_here() {
+        return;
+    }
+    let served = Setup::new("by-handle-mode").top("squash = \"none\"").start();
+    let mut client = served.client();
+    let handle = client.create(1, "f").handle;
+    fs::set_permissions(served.data().join("f"), fs::Permissions::from_mode(0o444)).unwrap();
+    assert_eq!(client.write_to(&handle, 0, b"the owner's").unwrap().0, 11);
+    let mut other = served.client_of("x", USER + 1, "");
+    assert_eq!(other.write_to(&handle, 0, b"another's"), Err(EACCES));
+    fs::set_permissions(served.data().join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(other.write_to(&handle, 0, b"another's").unwrap().0, 9);
+    assert_eq!(fs::read(served.data().join("f")).unwrap(), b"another's's");
 }
 
 // ---- append ----

@@ -52,6 +52,12 @@ impl Commits {
         }
     }
 
+    /// All files' writes up to `mark` are durable.
+    pub fn all_durable(&mut self, mark: u64) {
+        let files: Vec<u64> = self.first.iter().map(|(_, file)| *file).collect();
+        files.into_iter().for_each(|file| self.durable(file, mark));
+    }
+
     /// Writes with a number up to this are durable.
     pub fn committed(&self) -> u64 {
         self.first.first().map_or(self.last, |(from, _)| from - 1)

@@ -120,6 +120,10 @@ messages! {
     232 Ping
     /// Waits for news: answered when there are any. One per channel 0 is outstanding.
     234 Wait
+    /// Makes durable what the session has written so far, to any file.
+    236 Commit {
+        fid: Fid = fid, "A file of the export, such as its root.";
+    }
 }
 
 messages! {
@@ -196,6 +200,8 @@ messages! {
     231 Removexattr
     /// Alive.
     233 Ping
+    /// Durable: the reply's `committed` says so.
+    237 Commit
     /// News.
     235 Wait {
         data: &'a [u8] = data, "Whole events, for `Events`.";

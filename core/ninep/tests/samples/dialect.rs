@@ -5,8 +5,8 @@ use sluice_ninep::dialect::{Entry, Event, Groups, OwnReply, OwnRequest};
 use super::Values;
 
 /// The types of the dialect's requests, in the order of [`requests`].
-pub(crate) const REQUEST_TYPES: [u8; 18] =
-    [200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234];
+pub(crate) const REQUEST_TYPES: [u8; 19] =
+    [200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234, 236];
 
 /// Gives one of each of the dialect's requests to `each`.
 pub(crate) fn requests(values: &Values, mut each: impl FnMut(OwnRequest<'_>)) {
@@ -35,6 +35,7 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(OwnRequest<'_>)) {
     each(OwnRequest::Removexattr { fid, name: text });
     each(OwnRequest::Ping);
     each(OwnRequest::Wait);
+    each(OwnRequest::Commit { fid });
 }
 
 /// Gives one of each of the dialect's replies to `each`, in the same order.
@@ -65,6 +66,7 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(OwnReply<'_>)) {
     let mut events = Vec::new();
     Event::Window { identity: word, requests: !word, bytes: long }.encode(&mut events);
     each(OwnReply::Wait { data: &events });
+    each(OwnReply::Commit);
 }
 
 fn list(values: &Values, handle: &[u8]) -> Vec<u8> {

@@ -43,6 +43,7 @@ impl Bed {
             dir: "/tmp".into(),
             readonly: false,
             root,
+            open: directory(),
             target: target.clone(),
             handles,
             projid: None,

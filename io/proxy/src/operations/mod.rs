@@ -285,7 +285,7 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
         File::Handle(user) => {
             let about = About::of_any(&request).expect("only what is about a file is queued");
             let handle = handles.get(about.fid).expect("looked at when it was taken in");
-            match resolve(user, handle) {
+            match resolve(user, handle).and_then(|fid| own::opened_for(fid, &request)) {
                 Ok(fid) => named = Arc::new(fid),
                 Err(error) => return on.answer(Err(error)),
             }
@@ -334,6 +334,7 @@ fn perform_own(cx: &Context<'_>, request: OwnRequest<'_>) -> Ending {
             cx.answer_own(xattr::set(cx, name, flags, data))
         }
         OwnRequest::Removexattr { name, .. } => cx.answer_own(xattr::remove(cx, name)),
+        OwnRequest::Commit { .. } => cx.answer_own(own::commit(cx)),
         OwnRequest::Session { .. }
         | OwnRequest::Identity { .. }
         | OwnRequest::Retire { .. }

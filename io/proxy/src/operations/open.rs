@@ -166,7 +166,7 @@ fn create_or_open(
     Err(Errno::NOENT.into())
 }
 
-fn file(flags: OFlags) -> Role {
+pub(super) fn file(flags: OFlags) -> Role {
     Role::File {
         flags,
         writing: WriteFile::default(),

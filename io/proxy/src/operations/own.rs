@@ -1,17 +1,19 @@
-//! Of the dialect: Twrite and Tappend with their numbers, Tallocate, Tseek and Tcopy.
+//! Of the dialect: Twrite and Tappend with their numbers, Tallocate, Tseek, Tcopy and Tcommit.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 
 use model::Amount;
-use ninep::dialect::{OwnReply, WRITE_KILL_PRIV};
+use ninep::Request;
+use ninep::dialect::{AnyRequest, OwnReply, OwnRequest, WRITE_KILL_PRIV};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{Context, Ending, data};
+use super::{Context, Ending, data, open};
 use crate::asked::COPY_MAX;
 use crate::credentials;
+use crate::export::Node;
 use crate::fids::{Fid, Role};
 use crate::sys;
 use crate::writes::Account;
@@ -121,6 +123,40 @@ fn copy_range(
         rustix::fs::copy_file_range(from, Some(&mut offset), into, Some(&mut to_offset), length)?;
     let number = cx.mount().map_or(0, |mount| mount.written(&to.node));
     Ok((count as u64, number))
+}
+
+/// Makes everything durable that the mount has written: one call for however many files.
+pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<OwnReply<'r>> {
+    let mount = cx.mount().ok_or(Errno::INVAL)?;
+    let mark = mount.mark();
+    rustix::fs::syncfs(&cx.fid().user.export.open).inspect_err(|_| mount.lost_writes())?;
+    mount.all_durable(mark);
+    Ok(OwnReply::Commit)
+}
+
+/// What a write or fsync goes through that names its file by handle: the file, opened for this
+/// one call. A mount that sends its kept writes again has closed the file, and had it open
+/// for writing: its owner may, whatever the mode says by now (as NFS servers have it).
+pub(super) fn opened_for(fid: Fid, request: &AnyRequest<'_>) -> io::Result<Fid> {
+    let flags = match request {
+        AnyRequest::Own(OwnRequest::Write { .. }) => OFlags::WRONLY,
+        AnyRequest::Plain(Request::Fsync { .. }) => OFlags::RDONLY,
+        _ => return Ok(fid),
+    };
+    if fid.node.kind != FileType::RegularFile {
+        return Ok(fid);
+    }
+    if flags == OFlags::WRONLY && fid.user.export.readonly {
+        return Err(Errno::ROFS.into());
+    }
+    let who = &fid.user.credentials;
+    match flags == OFlags::RDONLY || rustix::fs::fstat(&fid.node.fd)?.st_uid == who.uid {
+        true => credentials::become_root(),
+        false => credentials::become_user(who, who.gid)?,
+    }
+    let node = Node::new(fid.node.reopen(flags)?, Some(fid.node.dev))?;
+    let subject = fid.subject();
+    Ok(Fid::new(fid.user.clone(), node.into(), None, open::file(flags), subject))
 }
 
 /// The number of a write to the fid's file that has just been executed.

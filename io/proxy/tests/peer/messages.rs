@@ -215,6 +215,20 @@ impl Client {
         self.write_with(fid, offset, 0, data)
     }
 
+    /// Writes to a file that is not open.
+    pub fn write_to(&mut self, handle: &[u8], offset: u64, data: &[u8]) -> Result<(u32, u64), u32> {
+        let request = OwnRequest::Write { fid: handle_fid(FIRST), offset, flags: 0, data };
+        match self.call(Handles::one(handle), request).own()? {
+            OwnReply::Write { count, number } => Ok((count, number)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn commit(&mut self, handle: &[u8]) -> Result<(), u32> {
+        let request = OwnRequest::Commit { fid: handle_fid(FIRST) };
+        self.call(Handles::one(handle), request).done()
+    }
+
     pub fn write_with(
         &mut self,
         fid: u32,
