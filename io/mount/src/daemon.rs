@@ -72,6 +72,7 @@ impl Mount {
             source: source.clone(),
             threads,
             soft: settings.soft,
+            keep: settings.keep.get(),
             id,
             client: client_name(id),
         };
@@ -85,6 +86,7 @@ impl Mount {
             payload,
             notifier: OnceLock::new(),
         });
+        export.write_again_what_is_lost();
         let options = options(settings, threads, payload);
         let serving = link.clone();
         let serve = move |number, port| link::run(&serving, number, port);

@@ -8,7 +8,7 @@
 //!
 //! Invariant: a fid that the proxy may know is taken in the table.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fuse::{Errno, Handle, InodeId};
@@ -31,6 +31,8 @@ pub(crate) struct OpenFile {
     /// A directory's entries that were read ahead.
     pub(crate) listing: Mutex<Listing>,
     stale: AtomicBool,
+    /// The errno of a write that failed after it was answered; 0 if none did.
+    failed: AtomicI32,
 }
 
 /// All of them.
@@ -61,8 +63,8 @@ impl Files {
         payer: Arc<Payer>,
         flags: u32,
     ) -> Arc<OpenFile> {
-        let (listing, stale) = Default::default();
-        let file = Arc::new(OpenFile { fid, node, payer, flags, listing, stale });
+        let (listing, stale, failed) = Default::default();
+        let file = Arc::new(OpenFile { fid, node, payer, flags, listing, stale, failed });
         lock(&self.table)[fid.0 as usize] = Some(file.clone());
         file
     }
@@ -102,6 +104,14 @@ impl Files {
         files.find(|file| file.node.id == inode && !file.is_stale()).cloned()
     }
 
+    /// A write to a file failed that was answered before: whoever may have made it is told.
+    pub(crate) fn fail(&self, inode: InodeId, error: Errno) {
+        let writers = |file: &&Arc<OpenFile>| file.node.id == inode && file.writes();
+        for file in lock(&self.table).iter().filter_map(|(_, file)| file.as_ref()).filter(writers) {
+            file.failed.store(error.raw_os_error(), Ordering::SeqCst);
+        }
+    }
+
     /// All that are open.
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
         lock(&self.table).iter().filter_map(|(_, file)| file.clone()).collect()
@@ -112,6 +122,22 @@ impl OpenFile {
     /// What the kernel calls it.
     pub(crate) fn handle(&self) -> Handle {
         Handle(self.fid.0.into())
+    }
+
+    /// Whether it may be written.
+    pub(crate) fn writes(&self) -> bool {
+        self.flags & open::ACCESS_MASK != open::RDONLY
+    }
+
+    /// Why a write failed that was answered before; told once.
+    ///
+    /// # Errors
+    /// What the proxy said.
+    pub(crate) fn take_failure(&self) -> Result<(), Errno> {
+        match self.failed.swap(0, Ordering::SeqCst) {
+            0 => Ok(()),
+            error => Err(Errno::from_raw_os_error(error)),
+        }
     }
 
     /// Whether writes go to the end, wherever that is.

@@ -27,7 +27,7 @@ use crate::files::{Files, OpenFile};
 use crate::jobs::Jobs;
 use crate::link::{Answer, Ask, Call, Link, Payer, Waiter, here};
 use crate::nodes::{Node, Nodes};
-use crate::operations::{attributes, data, directory, locks, names, xattr};
+use crate::operations::{attributes, behind, data, directory, locks, names, xattr};
 use crate::translate;
 
 /// The export of a proxy as a file system. Clones are the same one.
@@ -56,6 +56,17 @@ impl Deref for Export {
 impl Export {
     pub(crate) fn new(inner: Inner) -> Export {
         Export(Arc::new(inner))
+    }
+
+    /// From now on what the proxy's machine loses is written once more.
+    pub(crate) fn write_again_what_is_lost(&self) {
+        // The link lives as long as this, and must not keep it alive.
+        let export = Arc::downgrade(&self.0);
+        self.link.on_lost(move |lost| {
+            if let Some(export) = export.upgrade() {
+                behind::write_again(&Export(export), lost);
+            }
+        });
     }
 
     /// Has the kernel ask for an inode's attributes before it uses them again. It takes no lock

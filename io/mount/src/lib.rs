@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   program ─► kernel ─► fuse::Port ─► filesystem ─► operations ─► link ─► proxy
-//!                            ▲             │ nodes, files, locks     │
+//!                            ▲             │ nodes, files, locks,    │
+//!                            │             │ writes behind           │
 //!                            └─ answer ◄───┴──────── done ◄──────────┘
 //! ```
 //!
@@ -13,6 +14,7 @@
 //!
 //! Left to others: the kernel's protocol (`fuse`), the proxy's (`ninep`), what the proxy does.
 
+mod behind;
 mod daemon;
 mod files;
 mod filesystem;

@@ -16,26 +16,28 @@ mod call;
 mod channel;
 mod greet;
 mod identities;
+mod kept;
 mod lanes;
 mod restore;
 mod settle;
+mod signals;
 mod socket;
 mod turn;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, RequestId};
 use model::JobId;
-use ninep::dialect::{Event, Events, decode_reply};
+use ninep::dialect::{Event, Events, Handles, OwnRequest, ReplyHeader, decode_reply, handle_fid};
 use rustix::event::{EventfdFlags, eventfd};
 
-pub(crate) use call::{Answer, Ask, Call, Waiter};
+pub(crate) use call::{Answer, Ask, Call, Frame, Waiter};
 pub(crate) use greet::GreetError;
 pub(crate) use identities::Payer;
 pub(crate) use turn::run;
@@ -43,17 +45,35 @@ pub(crate) use turn::run;
 use channel::{Channel, Control, Interrupted, News, Phase, SLOTS};
 use greet::Talk;
 use identities::Payers;
+use kept::{Changed, Kept};
+use signals::{Missed, Signalled, is_being_killed};
 use socket::Broken;
 
+use crate::behind::{AllBehind, Lost};
 use crate::files::Files;
 use crate::locks::Locks;
 use crate::options::Source;
+
+/// Takes writes that are to be made once more.
+#[derive(Default)]
+struct OnLost(OnceLock<Box<dyn Fn(Vec<Lost>) + Send + Sync>>);
+
+impl fmt::Debug for OnLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnLost")
+    }
+}
 
 /// One session with a proxy.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) files: Files,
     pub(crate) locks: Locks,
+    pub(crate) behind: AllBehind,
+    pub(crate) kept: Kept,
+    on_lost: OnLost,
+    /// The export's root, known once there was a session.
+    root: OnceLock<Vec<u8>>,
     source: Source,
     /// The session's name, which nobody else knows.
     id: u128,
@@ -93,6 +113,8 @@ pub(crate) struct Begin {
     pub(crate) source: Source,
     pub(crate) threads: usize,
     pub(crate) soft: Option<Duration>,
+    /// Bytes that are kept until they are durable.
+    pub(crate) keep: u64,
     /// A random name for the session.
     pub(crate) id: u128,
     /// This mount's name as an owner of locks.
@@ -113,13 +135,17 @@ impl Link {
     /// # Errors
     /// Says what was refused; a proxy that is not there is not waited for.
     pub(crate) fn begin(begin: Begin) -> Result<Begun, GreetError> {
-        let Begin { source, threads, soft, id, client } = begin;
+        let Begin { source, threads, soft, keep, id, client } = begin;
         let first = Talk::begin(&source, PAYLOAD + ROOM)?;
         let msize = first.msize;
         let seats = (0..threads).map(|_| Seat::new()).collect::<Result<_, _>>();
         let link = Arc::new(Link {
             files: Files::default(),
             locks: Locks::new(client),
+            behind: AllBehind::default(),
+            kept: Kept::new(keep),
+            on_lost: OnLost::default(),
+            root: OnceLock::new(),
             source,
             id,
             msize,
@@ -134,6 +160,7 @@ impl Link {
         });
         link.seats[0].lock().say(Control::Wait);
         let root = link.attach(0, first)?;
+        link.root.set(root.clone()).expect("it begins once");
         for number in 1..threads {
             link.attach(number, Talk::begin(&link.source, msize)?)?;
         }
@@ -215,8 +242,13 @@ impl Link {
         }
     }
 
-    /// Lets those go who got a signal that did not end them, and one since that does.
+    /// Lets those go who are killed while they wait for writes, and those who got a signal that
+    /// did not end them, and one since that does.
     fn look_at_signalled(&self) {
+        let behind = self.behind.let_go(Instant::now(), is_being_killed);
+        for then in behind.into_iter().chain(self.kept.let_go(is_being_killed)) {
+            then(Err(Errno::INTR));
+        }
         for request in self.signalled.take_due(Instant::now()) {
             // Those that were answered meanwhile are in no channel.
             if self.seats.iter().any(|seat| seat.lock().find(request).is_some()) {
@@ -234,6 +266,11 @@ impl Link {
                 done(Err(Errno::INTR));
             }
         }
+    }
+
+    /// What is to be done with writes that the proxy's machine has lost.
+    pub(crate) fn on_lost(&self, then: impl Fn(Vec<Lost>) + Send + Sync + 'static) {
+        let _ = self.on_lost.0.set(Box::new(then));
     }
 
     /// The mount is gone: nobody reconnects any more.
@@ -263,15 +300,24 @@ impl Link {
     }
 
     /// A whole frame came on a channel.
-    fn received(&self, on: usize, frame: &[u8]) -> Result<(), Broken> {
-        let (tag, _, reply) =
+    fn received(self: &Arc<Link>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+        let (tag, header, reply) =
             decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
-        let news = self.seat(on).lock().received(tag, reply)?;
+        let (news, epoch) = {
+            let mut channel = self.seat(on).lock();
+            (channel.received(tag, reply)?, channel.epoch)
+        };
+        self.heard(epoch, header);
         match news {
             News::Nothing => {}
             // A thread that ended here would leave what the kernel gives it without an answer;
             // the reply that is dropped by a panic says EIO.
-            News::Done(done, answer) => {
+            News::Done { done, answer, written } => {
+                if let Some((number, write)) = written
+                    && self.kept.keep(epoch, number, write)
+                {
+                    self.commit(on);
+                }
                 if catch_unwind(AssertUnwindSafe(|| done(answer))).is_err() {
                     tracing::error!(%tag, "what was to be done with a reply panicked");
                 }
@@ -280,6 +326,32 @@ impl Link {
             News::Events(data) => self.events(on, data)?,
         }
         Ok(())
+    }
+
+    /// What a reply says of writes before it.
+    fn heard(&self, epoch: u64, header: ReplyHeader) {
+        let Changed { lost, ready } = self.kept.heard(epoch, header);
+        if let (false, Some(again)) = (lost.is_empty(), self.on_lost.0.get()) {
+            tracing::warn!(writes = lost.len(), "the proxy's machine lost writes: once more");
+            again(lost);
+        }
+        ready.into_iter().for_each(|then| then(Ok(())));
+    }
+
+    /// Has everything made durable that was written.
+    fn commit(self: &Arc<Link>, on: usize) {
+        let (Some(payer), Some(root)) = (self.kept.oldest(), self.root.get()) else { return };
+        let message = OwnRequest::Commit { fid: handle_fid(0) };
+        let ask = Ask::new(Handles::one(root), message).freely();
+        let link = self.clone();
+        let done = move |answer: Answer<'_>| {
+            if let Err(error) = &answer {
+                tracing::warn!(%error, "what was written could not be made durable");
+            }
+            let ready = link.kept.committed(link.epoch.load(Ordering::SeqCst), answer.is_ok());
+            ready.into_iter().for_each(|then| then(Ok(())));
+        };
+        self.call_on(on, Call::new(payer, ask, None, done));
     }
 
     /// Everybody's calls for it may begin now, or fail.
@@ -370,6 +442,7 @@ impl Link {
         }
         let epoch = life.epoch;
         drop(life);
+        self.heard(epoch, talk.header);
         let same = self.seat(on).lock().epoch == epoch;
         if same {
             self.seat(on).lock().resume();
@@ -426,85 +499,6 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether SIGKILL is on its way to a thread; any signal that ends a process becomes it.
-fn is_being_killed(thread: u32) -> bool {
-    const SIGKILL: u64 = 1 << (9 - 1);
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
-        return false;
-    };
-    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
-    let pending = pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    pending.is_some_and(|set| set & SIGKILL != 0)
-}
-
-/// Requests of processes that got a signal which did not end them.
-#[derive(Debug, Default)]
-struct Signalled {
-    count: AtomicUsize,
-    requests: Mutex<(Vec<RequestId>, Option<Instant>)>,
-}
-
-impl Signalled {
-    fn put(&self, request: RequestId) {
-        let mut requests = lock(&self.requests);
-        if !requests.0.contains(&request) {
-            requests.0.push(request);
-        }
-        self.count.store(requests.0.len(), Ordering::SeqCst);
-    }
-
-    /// Whether somebody is to be looked at before long.
-    fn any(&self) -> bool {
-        self.count.load(Ordering::SeqCst) != 0
-    }
-
-    /// All of them, once in a while.
-    fn take_due(&self, now: Instant) -> Vec<RequestId> {
-        if !self.any() {
-            return Vec::new();
-        }
-        let mut requests = lock(&self.requests);
-        if requests.1.is_some_and(|last| now.saturating_duration_since(last) < SIGNALS_EVERY) {
-            return Vec::new();
-        }
-        requests.1 = Some(now);
-        self.count.store(0, Ordering::SeqCst);
-        std::mem::take(&mut requests.0)
-    }
-}
-
-/// Interrupts of requests that are in no channel: answered by now, or about to call.
-#[derive(Debug, Default)]
-struct Missed {
-    count: AtomicUsize,
-    requests: Mutex<VecDeque<(RequestId, Instant)>>,
-}
-
-impl Missed {
-    fn put(&self, request: RequestId) {
-        let mut requests = lock(&self.requests);
-        let now = Instant::now();
-        while requests.len() >= MISSED_MAX
-            || requests.front().is_some_and(|(_, at)| now - *at > MISSED_FOR)
-        {
-            requests.pop_front();
-        }
-        requests.push_back((request, now));
-        self.count.store(requests.len(), Ordering::SeqCst);
-    }
-
-    fn take(&self, request: RequestId) -> bool {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return false;
-        }
-        let mut requests = lock(&self.requests);
-        let before = requests.len();
-        requests.retain(|(other, _)| *other != request);
-        self.count.store(requests.len(), Ordering::SeqCst);
-        requests.len() < before
-    }
-}
-
 /// The largest payload of one message, in bytes: what the kernel reads or writes at once.
 const PAYLOAD: u32 = 1 << 20;
 /// Bytes of a message besides its payload, two long handles and a name among them.
@@ -512,8 +506,3 @@ const ROOM: u32 = 12 << 10;
 /// Between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How often those who got a signal are looked at.
-const SIGNALS_EVERY: Duration = Duration::from_millis(100);
-/// Interrupts that are remembered for requests that may yet call, and for how long.
-const MISSED_MAX: usize = 256;
-const MISSED_FOR: Duration = Duration::from_secs(60);

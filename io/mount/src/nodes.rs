@@ -18,6 +18,7 @@ use ninep::Attributes;
 use ninep::dialect::PLAIN_FILE;
 use rustc_hash::FxHashMap;
 
+use crate::behind::Behind;
 use crate::link::lock;
 
 /// A file, directory or other inode that the kernel knows.
@@ -26,6 +27,8 @@ pub(crate) struct Node {
     pub(crate) id: InodeId,
     /// The proxy's name of it.
     pub(crate) handle: Arc<[u8]>,
+    /// What was written and answered, and not yet executed.
+    pub(crate) behind: Behind,
     known: Mutex<Known>,
 }
 
@@ -122,7 +125,8 @@ impl Table {
         let handle: Arc<[u8]> = handle.into();
         let id = self.next;
         self.next += 1;
-        let node = Node { id: InodeId(id), handle: handle.clone(), known: Mutex::default() };
+        let (behind, known) = Default::default();
+        let node = Node { id: InodeId(id), handle: handle.clone(), behind, known };
         self.by_id.insert(id, Counted { node: Arc::new(node), lookups: 0 });
         self.by_handle.insert(handle, id);
         id

@@ -1,6 +1,7 @@
 //! What becomes of each request of the kernel, by family.
 
 pub(crate) mod attributes;
+pub(crate) mod behind;
 pub(crate) mod data;
 pub(crate) mod directory;
 pub(crate) mod locks;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use api::Address;
 use fuse::MountFlags;
-use model::Nanos;
+use model::{Bytes, Nanos};
 
 use crate::jobs::JobSources;
 
@@ -39,6 +39,9 @@ pub struct Settings {
     pub soft: Option<Duration>,
     /// How long names and attributes are believed without asking. Default: 1 s.
     pub attr: Duration,
+    /// Bytes of writes that are kept, to be written once more if the proxy's machine loses them
+    /// before they are durable; 0 keeps none. Default: 256 MiB.
+    pub keep: Bytes,
     /// Where the job of a request is looked for. Default: `cgroup+env:SLURM_JOB_ID`.
     pub jobs: JobSources,
     /// Threads that serve, each with a connection. Default: none, the mount chooses.
@@ -96,6 +99,7 @@ impl Settings {
             allow_other: false,
             soft: None,
             attr: ATTR_DEFAULT,
+            keep: KEEP_DEFAULT,
             jobs: JobSources::default(),
             threads: None,
             uring: false,
@@ -130,6 +134,9 @@ impl Settings {
         if self.attr != ATTR_DEFAULT {
             words.push(format!("attr={}", nanos(self.attr)));
         }
+        if self.keep != KEEP_DEFAULT {
+            words.push(format!("keep={}", self.keep));
+        }
         if self.jobs != JobSources::default() {
             words.push(format!("job={}", self.jobs));
         }
@@ -155,6 +162,10 @@ impl Settings {
                 Ok(())
             }
             Some(("attr", time)) => span(time).map(|time| self.attr = time),
+            Some(("keep", size)) => {
+                self.keep = size.parse().map_err(|fault| format!("cannot be: {fault}"))?;
+                Ok(())
+            }
             Some(("job", text)) => {
                 self.jobs = text.parse().map_err(|fault| format!("cannot be: {fault}"))?;
                 Ok(())
@@ -179,6 +190,7 @@ impl Settings {
             "hard" => self.soft = None,
             "uring" => self.uring = true,
             "soft" | "attr" => return Err(format!("needs a time, as {word}=30s")),
+            "keep" => return Err("needs a size, as keep=256MiB".into()),
             "job" => return Err("needs a source, as job=cgroup+env:SLURM_JOB_ID".into()),
             "threads" => return Err("needs a number, as threads=4".into()),
             _ => match FLAG_WORDS.iter().find(|(name, _, _)| *name == word) {
@@ -266,7 +278,8 @@ fn nanos(time: Duration) -> Nanos {
 fn unknown() -> String {
     let flags = FLAG_WORDS.map(|(word, _, _)| word).join(", ");
     format!(
-        "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, job=SOURCE, \
+        "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, \
+         keep=SIZE, job=SOURCE, \
          threads=N, uring, {flags}, and what only fstab and mount(8) use"
     )
 }
@@ -310,6 +323,7 @@ const FLAG_WORDS: [(&str, MountFlags, bool); 20] = [
     ("silent", MountFlags::SILENT, true),
 ];
 
+const KEEP_DEFAULT: Bytes = Bytes::mib(256);
 const ATTR_DEFAULT: Duration = Duration::from_secs(1);
 /// A file server's files are not to give rights on this node.
 const FLAGS_DEFAULT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
@@ -341,6 +355,7 @@ mod tests {
             allow_other: false,
             soft: None,
             attr: Duration::from_secs(1),
+            keep: Bytes::mib(256),
             jobs: "cgroup+env:SLURM_JOB_ID".parse().unwrap(),
             threads: None,
             uring: false,
@@ -368,6 +383,7 @@ mod tests {
             "allow_other",
             "soft=30s",
             "attr=0s",
+            "keep=64MiB",
             "job=cgroup:/pbs/{}+env:PBS_JOBID",
             "threads=4",
             "uring",
@@ -416,6 +432,8 @@ mod tests {
             ("soft", "the option \"soft\" needs a time, as soft=30s"),
             ("soft=0s", "the option \"soft=0s\" must be more than no time, as soft=30s"),
             ("attr=5", "the option \"attr=5\" cannot be: \"5\" is not a span of time such as "),
+            ("keep", "the option \"keep\" needs a size, as keep=256MiB"),
+            ("keep=x", "the option \"keep=x\" cannot be: \"x\" is not an amount of data"),
             ("job=slurm", "the option \"job=slurm\" cannot be: \"slurm\" is not where "),
             ("threads=0", "the option \"threads=0\" needs a number from 1 to 64, as threads=4"),
             ("threads=x", "the option \"threads=x\" needs a number from 1 to 64, as threads=4"),

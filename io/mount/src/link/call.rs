@@ -7,6 +7,7 @@
 //! ```
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -15,6 +16,7 @@ use ninep::dialect::{AnyReply, AnyRequest, Handles, RequestHeader, Ticket, encod
 use ninep::{NOTAG, Reply};
 
 use super::identities::Payer;
+use crate::nodes::Node;
 
 /// What came of a call.
 pub(crate) type Answer<'a> = Result<AnyReply<'a>, Errno>;
@@ -54,6 +56,8 @@ pub(crate) struct Ask {
     pub(crate) patient: bool,
     /// Payload that it sends or asks for, in bytes.
     pub(crate) bytes: u64,
+    /// It writes there: kept until that is durable.
+    pub(crate) kept: Option<(Arc<Node>, Range<u64>)>,
 }
 
 /// One encoded message. Clones share it.
@@ -85,8 +89,12 @@ impl Call {
 impl Ask {
     /// What may be executed twice.
     pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
-        let frame = Frame::new(handles, request);
-        Ask { frame, once: false, free: false, patient: false, bytes: 0 }
+        Ask::of(Frame::new(handles, request))
+    }
+
+    /// A message that may be executed twice.
+    pub(crate) fn of(frame: Frame) -> Ask {
+        Ask { frame, once: false, free: false, patient: false, bytes: 0, kept: None }
     }
 
     /// What must be executed once.
@@ -97,6 +105,11 @@ impl Ask {
     /// The same, with this many bytes of payload.
     pub(crate) fn with_bytes(self, bytes: usize) -> Ask {
         Ask { bytes: bytes as u64, ..self }
+    }
+
+    /// The same, a write of these bytes of a file.
+    pub(crate) fn kept(self, node: &Arc<Node>, place: &Range<u64>) -> Ask {
+        Ask { kept: Some((node.clone(), place.clone())), ..self }
     }
 
     /// The same, which may wait long at the proxy.
@@ -116,6 +129,16 @@ impl Frame {
         let header = RequestHeader { handles, ..RequestHeader::SESSION };
         encode_request(NOTAG, &header, &request.into(), &mut bytes);
         Frame(Arc::new(bytes))
+    }
+
+    /// Adds bytes to what a write without handles writes.
+    pub(crate) fn grow(&mut self, more: &[u8]) {
+        let bytes = Arc::make_mut(&mut self.0);
+        bytes.extend_from_slice(more);
+        for at in [SIZE, WRITE_COUNT] {
+            let field: &mut [u8; 4] = (&mut bytes[at..at + 4]).try_into().expect("4 bytes");
+            *field = (u32::from_le_bytes(*field) + more.len() as u32).to_le_bytes();
+        }
     }
 
     /// Writes in what is known once the message is begun.
@@ -150,11 +173,14 @@ pub(crate) fn errno_of(ecode: u32) -> Errno {
     }
 }
 
-// Where the fields stand that are stamped: size[4] type[1] tag[2] identity[4] slot[2] sequence[4].
+// Where the fields stand: size[4] type[1] tag[2] identity[4] slot[2] sequence[4].
+const SIZE: usize = 0;
 const TAG: usize = 5;
 const IDENTITY: usize = 7;
 const SLOT: usize = 11;
 const SEQUENCE: usize = 13;
+// Behind them, of a write: n[1] fid[4] offset[8] flags[4] count[4].
+const WRITE_COUNT: usize = 17 + 1 + 16;
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,8 +198,8 @@ impl fmt::Debug for Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ninep::dialect::{decode_request, handle_fid};
-    use ninep::{Request, Tag};
+    use ninep::dialect::{OwnRequest, decode_request, handle_fid};
+    use ninep::{Fid, Request, Tag};
 
     #[test]
     fn a_stamped_frame_is_the_message_with_its_ticket() {
@@ -186,6 +212,14 @@ mod tests {
         assert_eq!((header.identity, header.slot, header.sequence), (9, 3, 70_000));
         assert_eq!(header.handles, Handles::one(b"handle"));
         assert_eq!(decode_request(again.bytes()).unwrap().0, NOTAG, "a clone stays as it was");
+    }
+
+    #[test]
+    fn a_write_that_grew_is_a_larger_write() {
+        let write = |data| OwnRequest::Write { fid: Fid(7), offset: 9, flags: 1, data };
+        let mut frame = Frame::new(Handles::NONE, write(b"some"));
+        frame.grow(b" more");
+        assert_eq!(frame.bytes(), Frame::new(Handles::NONE, write(b"some more")).bytes());
     }
 
     #[test]

@@ -22,8 +22,9 @@ use fuse::{Errno, RequestId};
 use ninep::dialect::{AnyReply, Calls, Handles, OwnReply, OwnRequest, Ticket};
 use ninep::{Request, Tag};
 
-use super::call::{Answer, Call, Done, Frame, Waiter, answer_of};
+use super::call::{Answer, Ask, Call, Done, Frame, Waiter, answer_of};
 use super::identities::Payer;
+use super::kept::Write;
 use super::lanes::Lanes;
 use super::socket::{Broken, Outbox};
 
@@ -91,8 +92,8 @@ pub(crate) enum Control {
 pub(crate) enum News<'a> {
     /// Nothing.
     Nothing,
-    /// Call this.
-    Done(Done, Answer<'a>),
+    /// Call this. With what was written and its number, if that is to be kept.
+    Done { done: Done, answer: Answer<'a>, written: Option<(u64, Write)> },
     /// This identity may be used now, or not at all.
     Identity(Arc<Payer>),
     /// Events.
@@ -209,7 +210,10 @@ impl Channel {
                 } else {
                     self.end(tag, call.ask.once);
                 }
-                Ok(News::Done(call.done, answer_of(reply)))
+                let answer = answer_of(reply);
+                let Call { payer, ask, done, .. } = call;
+                let written = written(payer, ask, &answer);
+                Ok(News::Done { done, answer, written })
             }
             UnderWay::Flushed { .. } => Err(unasked()),
             UnderWay::Control(control) => {
@@ -447,7 +451,8 @@ impl Channel {
                         self.flushed -= 1;
                         self.end(old, call.ask.once);
                         self.lanes.ended(&call);
-                        Ok(News::Done(call.done, Err(Errno::INTR)))
+                        let answer = Err(Errno::INTR);
+                        Ok(News::Done { done: call.done, answer, written: None })
                     }
                     Some(UnderWay::Flushed { once }) => {
                         self.end(old, once);
@@ -477,6 +482,22 @@ impl Channel {
     }
 }
 
+/// What an answered write has written, and its number.
+fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Write)> {
+    let (node, place) = ask.kept?;
+    let (number, start) = match answer {
+        Ok(AnyReply::Own(OwnReply::Write { count, number }))
+            if u64::from(*count) == place.end - place.start =>
+        {
+            (*number, place.start)
+        }
+        Ok(AnyReply::Own(OwnReply::Append { offset, number })) => (*number, *offset),
+        _ => return None,
+    };
+    let place = start..start + (place.end - place.start);
+    Some((number, Write { node, payer, frame: ask.frame, place }))
+}
+
 impl Control {
     fn frame(&self, ticket: Ticket) -> Frame {
         let mut space = Vec::new();
@@ -500,9 +521,10 @@ const TAGS: u16 = 256;
 const CALLS_MAX: usize = 224;
 /// Slots that a channel asks for: calls at a time that must not be executed twice.
 pub(crate) const SLOTS: u16 = 64;
-/// Calls that wait in one channel before no more are taken from the kernel, and their bytes.
+/// Calls that wait in one channel before no more are taken from the kernel, and their bytes: a
+/// throttled job with a thousand writers is to leave room for the next request of others.
 const WAITING_MAX: usize = 16_384;
-const WAITING_BYTES_MAX: usize = 64 << 20;
+const WAITING_BYTES_MAX: usize = 512 << 20;
 /// After so much silence with calls under way the proxy is asked for a sign of life,
 const SILENCE: Duration = Duration::from_secs(5);
 /// and after so much more the connection counts as lost.

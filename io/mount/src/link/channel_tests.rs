@@ -78,7 +78,7 @@ impl Bench {
 
     fn reply(&mut self, tag: Tag, reply: Reply<'_>) {
         let news = self.channel.received(tag, reply.into()).map_err(|why| why.to_string());
-        if let News::Done(done, answer) = news.unwrap() {
+        if let News::Done { done, answer, .. } = news.unwrap() {
             done(answer);
         }
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, OwnReply, OwnRequest, RequestHeader, VERSION, decode_reply,
+    AnyReply, AnyRequest, OwnReply, OwnRequest, ReplyHeader, RequestHeader, VERSION, decode_reply,
     encode_request,
 };
 use ninep::{NOTAG, Reply, Request, Tag};
@@ -33,6 +33,8 @@ pub(crate) struct Talk {
     inbox: Inbox,
     /// The largest message that was agreed on, in bytes.
     pub(crate) msize: u32,
+    /// What the last reply began with.
+    pub(crate) header: ReplyHeader,
 }
 
 /// What the proxy said to Tsession.
@@ -65,7 +67,8 @@ impl Talk {
     pub(crate) fn begin(source: &Source, msize: u32) -> Result<Talk, GreetError> {
         let socket = connect(&source.address, PATIENCE).map_err(GreetError::Connect)?;
         set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(Broken::from)?;
-        let mut talk = Talk { socket, inbox: Inbox::new(msize), msize };
+        let mut talk =
+            Talk { socket, inbox: Inbox::new(msize), msize, header: ReplyHeader::default() };
         let mut out = Vec::new();
         Request::Version { msize, version: VERSION }.encode(NOTAG, &mut out);
         talk.send(&out)?;
@@ -85,7 +88,8 @@ impl Talk {
     /// With a peer that has agreed already.
     #[cfg(test)]
     pub(crate) fn with(socket: OwnedFd) -> Talk {
-        Talk { socket, inbox: Inbox::new(1 << 16), msize: 1 << 16 }
+        let header = ReplyHeader::default();
+        Talk { socket, inbox: Inbox::new(1 << 16), msize: 1 << 16, header }
     }
 
     /// Begins the session, or goes on with it. Waits for what an older connection of the
@@ -156,9 +160,10 @@ impl Talk {
             self.send(&out)?;
             for _ in asks {
                 let frame = self.frame(patience)?;
-                let (tag, _, reply) =
+                let (tag, header, reply) =
                     decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
                 each(number * AT_ONCE + usize::from(tag.0), answer_of(reply));
+                self.header = header;
             }
         }
         Ok(())

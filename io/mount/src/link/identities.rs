@@ -31,6 +31,8 @@ pub(crate) struct Payer {
     refused: AtomicI32,
     /// When it was last asked for, counted in look-ups.
     used: AtomicU64,
+    /// Bytes that were written and answered, and are not executed.
+    pub(crate) behind: AtomicU64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +135,7 @@ impl Payer {
             bytes: AtomicU64::new(0),
             refused: AtomicI32::new(0),
             used: AtomicU64::new(now),
+            behind: AtomicU64::new(0),
         }
     }
 

@@ -18,8 +18,9 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use super::channel::Phase;
+use super::signals::SIGNALS_EVERY;
 use super::socket::{Broken, Inbox};
-use super::{HERE, Link, SIGNALS_EVERY};
+use super::{HERE, Link};
 
 /// Serves until the mount is gone, and then what is still under way for a moment.
 pub(crate) fn run(link: &Arc<Link>, on: usize, mut port: Port) {
@@ -65,7 +66,9 @@ impl<'l> Turn<'l> {
     fn run(&mut self, port: &mut Port) -> Result<Never, Errno> {
         loop {
             let tick = self.link.seat(self.on).lock().next_tick();
-            let signals = self.link.signalled.any().then_some(SIGNALS_EVERY);
+            let link = self.link;
+            let looks = link.signalled.any() || link.behind.any() || link.kept.is_full();
+            let signals = looks.then_some(SIGNALS_EVERY);
             let pause = tick.into_iter().chain(signals).min();
             let ready = self.wait(pause)?;
             if ready.bell {

@@ -11,7 +11,7 @@ use fuse::{Attr, Errno, Handle, Reply, Request, SetAttributes, Statfs};
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, getattr};
 
-use super::or_error;
+use super::{behind, or_error};
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
@@ -58,7 +58,7 @@ pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
     });
 }
 
-/// Asks about a file by what is known of it.
+/// Asks about a file by what is known of it, once it is as it was written.
 fn by_file_or_handle(
     export: &Export,
     request: &Request,
@@ -67,16 +67,28 @@ fn by_file_or_handle(
     reply: Reply<Attr>,
     ask: impl Fn(Fid, Handles<'_>) -> Ask + Send + 'static,
 ) {
+    let who = *request;
+    behind::after(export, &node.clone(), request, reply, move |export, reply| {
+        by_file_or_handle_now(export, who, node, handle, reply, ask);
+    });
+}
+
+fn by_file_or_handle_now(
+    export: &Export,
+    who: Request,
+    node: Arc<Node>,
+    handle: Option<Handle>,
+    reply: Reply<Attr>,
+    ask: impl Fn(Fid, Handles<'_>) -> Ask + Send + 'static,
+) {
     if let Some(handle) = handle {
         let file = or_error!(export.files().get(handle), reply);
         let ask = ask(file.fid, Handles::NONE);
-        return export.as_opener(request, &file, ask, reply, move |export, answer| {
-            attr(export, &node, answer)
-        });
+        return export
+            .as_opener(&who, &file, ask, reply, move |export, answer| attr(export, &node, answer));
     }
-    let who = *request;
     let first = ask(handle_fid(0), Handles::one(&node.handle));
-    export.as_caller_with(request, first, reply, move |export, _, answer, reply| {
+    export.as_caller_with(&who, first, reply, move |export, _, answer, reply| {
         let open = match answer {
             // A handle that is a path, or an inode without names: the open file still is one.
             Err(Errno::STALE) => export.files().of_node(node.id),
@@ -92,7 +104,10 @@ fn by_file_or_handle(
 fn attr(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno> {
     match answer? {
         AnyReply::Plain(ninep::Reply::Getattr(told)) => Ok(export.attr(node, &told)),
-        AnyReply::Own(OwnReply::Change { attributes }) => Ok(export.attr(node, &attributes)),
+        AnyReply::Own(OwnReply::Change { attributes }) => {
+            export.link.behind.changed(node);
+            Ok(export.attr(node, &attributes))
+        }
         _ => Err(Errno::PROTO),
     }
 }

@@ -3,14 +3,16 @@
 //! ```text
 //!   open, create ─► Topen newfid ─► OpenFile ─► read, write: by fid, paid by the opener
 //!                     │ version as at the last open? the page cache is kept
+//!   write ─┬─ cached ─► answered at once (behind)      close, fsync ─► wait for those
+//!          └─ direct, appended, attr=0 ─► answered when executed
 //!   release ─► Tclunk ─► the fid is free
 //! ```
 //!
 //! Close-to-open: what was written before a close is seen by who opens after it, on any
-//! mount, because every open asks the proxy. Where the file is another than it was, the kernel
+//! mount, because a close waits for it and every open asks the proxy. Where the file is another than it was, the kernel
 //! drops the pages that it has, and what it believes of the size.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use fuse::{
@@ -20,7 +22,7 @@ use fuse::{
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
 
-use super::{locks, names, or_error};
+use super::{behind, locks, names, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask, Payer};
@@ -36,15 +38,18 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
     let message = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
     // A fid is taken by it, so it is not for repeating.
     let ask = Ask::once(Handles::one(&node.handle), message);
-    export.as_caller(request, ask, reply, move |export, payer, answer| {
-        let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
-        export.nodes.told(&node, &told);
-        let inode = node.id;
-        let opened = opened(export, newfid, node, payer, flags, told.qid.version);
-        if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
-            export.doubt_attributes(inode);
-        }
-        Ok(opened)
+    let who = *request;
+    behind::after(export, &node.clone(), request, reply, move |export, reply| {
+        export.as_caller(&who, ask, reply, move |export, payer, answer| {
+            let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
+            export.nodes.told(&node, &told);
+            let inode = node.id;
+            let opened = opened(export, newfid, node, payer, flags, told.qid.version);
+            if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
+                export.doubt_attributes(inode);
+            }
+            Ok(opened)
+        });
     });
 }
 
@@ -61,29 +66,42 @@ pub(crate) fn create(
     let (who, name) = (*request, name.to_owned());
     let flags = open_flags(open.flags) | bits::CREATE;
     names::masked(export, request, &directory.clone(), new, reply, move |export, mode, reply| {
-        create_now(export, &who, (&directory, &name), flags, mode & 0o7777, reply);
+        create_now(export, &who, (directory, name), flags, mode & 0o7777, reply);
     });
 }
 
 fn create_now(
     export: &Export,
     request: &Request,
-    (directory, name): (&Node, &CStr),
+    (directory, called): (Arc<Node>, CString),
     flags: u32,
     mode: u32,
     reply: Reply<Created>,
 ) {
     let newfid = or_error!(export.files().reserve(), reply);
-    let (fid, name) = (handle_fid(0), name.to_bytes());
+    let (fid, name) = (handle_fid(0), called.to_bytes());
     let message = OwnRequest::Open { fid, newfid, name, flags, mode };
     let ask = Ask::once(Handles::one(&directory.handle), message);
-    export.as_caller(request, ask, reply, move |export, payer, answer| {
-        let (node, told) = made(export, newfid, payer, answer, |export, handle, told| {
+    let (who, asked) = (*request, export.link.behind.now());
+    export.as_caller_with(request, ask, reply, move |export, payer, answer, reply| {
+        let made = made(export, newfid, payer, answer, |export, handle, told| {
             export.nodes.look_up(handle, told)
-        })?;
-        let entry = export.entry_of(&node, &told);
-        let opened = opened(export, newfid, node, payer, flags, told.qid.version);
-        Ok(Created { entry, opened })
+        });
+        let (node, told) = or_error!(made, reply);
+        let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
+        if !node.behind.changed_since(asked) {
+            return reply.ok(&Created { entry: export.entry_of(&node, &told), opened });
+        }
+        // It was there, and this mount knows it by another name.
+        let payer = payer.clone();
+        behind::told_again(export, &who, node, reply, move |export, node, told| {
+            let told = told.inspect_err(|_| {
+                export.nodes.forget(node.id, 1);
+                export.files().close(opened.handle);
+                clunk(export, newfid, &payer);
+            })?;
+            Ok(Created { entry: export.entry_of(node, &told), opened })
+        });
     });
 }
 
@@ -92,20 +110,50 @@ pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<
     let count = read.size.min(export.payload);
     let message = ninep::Request::Read { fid: file.fid, offset: read.offset, count };
     let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
-    export.as_opener_with(request, &file, ask, reply, |_, answer, reply| match answer {
-        Ok(AnyReply::Plain(ninep::Reply::Read { data })) => reply.bytes(data),
-        Ok(_) => reply.error(Errno::PROTO),
-        Err(error) => reply.error(error),
+    let who = *request;
+    // Other bytes than those that are read count too: without them the file may be shorter.
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        export.as_opener_with(&who, &file, ask, reply, |_, answer, reply| match answer {
+            Ok(AnyReply::Plain(ninep::Reply::Read { data })) => reply.bytes(data),
+            Ok(_) => reply.error(Errno::PROTO),
+            Err(error) => reply.error(error),
+        });
     });
 }
 
-/// Writes. To a file that is opened for appending, at its end: the kernel's idea of where that
-/// is may be old.
+/// Writes: answered at once where the page cache keeps the bytes anyway, and other mounts do
+/// not expect to see them before a close.
 pub(crate) fn write(export: &Export, request: &Request, write: Write<'_>, reply: Reply<Written>) {
     let file = or_error!(export.files().get(write.handle), reply);
+    or_error!(file.take_failure(), reply);
+    file.node.written();
+    let flags = file.flags | open_flags(write.flags);
+    let cached = write.from_cache || flags & (bits::DIRECT | bits::APPEND) == 0;
+    let at_once = cached && !export.believed.is_zero();
+    behind::with_room(
+        export,
+        request,
+        &file,
+        &write,
+        reply,
+        move |export, who, file, write, reply| match at_once {
+            true => behind::write(export, who, file, write, reply),
+            false => write_through(export, who, file, write, reply),
+        },
+    );
+}
+
+/// Writes, and answers when it is done. To a file that is opened for appending, at its end: the
+/// kernel's idea of where that is may be old.
+pub(super) fn write_through(
+    export: &Export,
+    request: &Request,
+    file: &Arc<OpenFile>,
+    write: &Write<'_>,
+    reply: Reply<Written>,
+) {
     let (fid, data) = (file.fid, write.data);
     let flags = if write.kill_set_id { WRITE_KILL_PRIV } else { 0 };
-    file.node.written();
     let ask = match file.appends() && !write.from_cache {
         true => Ask::once(Handles::NONE, OwnRequest::Append { fid, flags, data }),
         false => {
@@ -113,11 +161,19 @@ pub(crate) fn write(export: &Export, request: &Request, write: Write<'_>, reply:
             Ask::new(Handles::NONE, message)
         }
     };
-    let len = data.len();
-    export.as_opener(request, &file, ask.with_bytes(len), reply, move |_, answer| match answer? {
-        AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
-        AnyReply::Own(OwnReply::Append { .. }) => Ok(Written(len as u32)),
-        _ => Err(Errno::PROTO),
+    let (who, file, len) = (*request, file.clone(), data.len());
+    let place = write.offset..write.offset + len as u64;
+    let ask = ask.with_bytes(len).kept(&file.node, &place);
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        let node = file.node.clone();
+        export.as_opener(&who, &file, ask, reply, move |export, answer| {
+            export.link.behind.changed(&node);
+            match answer? {
+                AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
+                AnyReply::Own(OwnReply::Append { .. }) => Ok(Written(len as u32)),
+                _ => Err(Errno::PROTO),
+            }
+        });
     });
 }
 
@@ -129,9 +185,32 @@ pub(crate) fn fsync(
     reply: Reply<()>,
 ) {
     let file = or_error!(export.files().get(handle), reply);
-    let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
-    let ask = Ask::new(Handles::NONE, message);
-    export.as_opener(request, &file, ask, reply, |_, answer| answer.map(|_| ()));
+    fsync_open(export, request, file, data_only, reply);
+}
+
+fn fsync_open(
+    export: &Export,
+    request: &Request,
+    file: Arc<OpenFile>,
+    data_only: bool,
+    reply: Reply<()>,
+) {
+    let who = *request;
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        or_error!(file.take_failure(), reply);
+        let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
+        let ask = Ask::new(Handles::NONE, message);
+        let losses = export.link.kept.losses();
+        export.as_opener_with(&who, &file.clone(), ask, reply, move |export, answer, reply| {
+            // What was lost meanwhile is being written once more, and is to be durable too.
+            match answer {
+                Ok(_) if export.link.kept.losses() != losses => {
+                    fsync_open(export, &who, file, data_only, reply);
+                }
+                answer => reply.send(answer.map(|_| ())),
+            }
+        });
+    });
 }
 
 /// The last descriptor is closed. Nobody waits for this: the kernel is answered at once.
@@ -139,10 +218,12 @@ pub(crate) fn release(export: &Export, release: Release, reply: Reply<()>) {
     let file = export.files().close(release.handle);
     reply.ok(&());
     let Some(file) = file else { return };
-    if let Some(owner) = release.unlock_flock {
-        locks::give_back(export, &file, owner);
-    }
-    clunk(export, file.fid, &file.payer);
+    behind::after_all(export, &file.node.clone(), move |export| {
+        if let Some(owner) = release.unlock_flock {
+            locks::give_back(export, &file, owner);
+        }
+        clunk(export, file.fid, &file.payer);
+    });
 }
 
 pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, reply: Reply<()>) {
@@ -155,7 +236,14 @@ pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, r
         true => Ask::new(Handles::NONE, message),
         false => Ask::once(Handles::NONE, message),
     };
-    export.as_opener(request, &file, ask, reply, |_, answer| answer.map(|_| ()));
+    let who = *request;
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        let node = file.node.clone();
+        export.as_opener(&who, &file, ask, reply, move |export, answer| {
+            export.link.behind.changed(&node);
+            answer.map(|_| ())
+        });
+    });
 }
 
 pub(crate) fn seek(
@@ -168,9 +256,12 @@ pub(crate) fn seek(
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let ask = Ask::new(Handles::NONE, OwnRequest::Seek { fid: file.fid, offset, whence });
-    export.as_opener(request, &file, ask, reply, |_, answer| match answer? {
-        AnyReply::Own(OwnReply::Seek { offset }) => Ok(Position(offset)),
-        _ => Err(Errno::PROTO),
+    let who = *request;
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        export.as_opener(&who, &file, ask, reply, |_, answer| match answer? {
+            AnyReply::Own(OwnReply::Seek { offset }) => Ok(Position(offset)),
+            _ => Err(Errno::PROTO),
+        });
     });
 }
 
@@ -186,9 +277,18 @@ pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: R
         length: copy.len,
     };
     let ask = Ask::new(Handles::NONE, message);
-    export.as_opener(request, &to, ask, reply, |_, answer| match answer? {
-        AnyReply::Own(OwnReply::Copy { count, .. }) => Ok(Copied(count)),
-        _ => Err(Errno::PROTO),
+    let who = *request;
+    behind::after(export, &from.node, request, reply, move |export, reply| {
+        behind::after(export, &to.node.clone(), &who, reply, move |export, reply| {
+            let node = to.node.clone();
+            export.as_opener(&who, &to, ask, reply, move |export, answer| {
+                export.link.behind.changed(&node);
+                match answer? {
+                    AnyReply::Own(OwnReply::Copy { count, .. }) => Ok(Copied(count)),
+                    _ => Err(Errno::PROTO),
+                }
+            });
+        });
     });
 }
 

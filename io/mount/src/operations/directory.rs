@@ -30,6 +30,8 @@ pub(crate) struct Listing {
     offset: u64,
     at: usize,
     read: Option<Instant>,
+    /// When it was asked for, as [`AllBehind::now`](crate::behind::AllBehind::now) says.
+    asked: u64,
 }
 
 pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<Names>) {
@@ -48,6 +50,7 @@ pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<
 
 pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
     with_entries(export, request, read, reply, |export, listing, reply| {
+        let asked = listing.asked;
         reply.list(|out| {
             listing.give(|entry| {
                 let name = DirEntry {
@@ -57,7 +60,13 @@ pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: R
                     name: entry.name,
                 };
                 let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
-                let known = export.entry(handle, told);
+                let node = export.nodes.look_up(handle, told);
+                if node.behind.changed_since(asked) {
+                    // The kernel is not to believe these attributes; it asks if it needs some.
+                    export.nodes.forget(node.id, 1);
+                    return out.add_name(&name);
+                }
+                let known = export.entry_of(&node, told);
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
                 let added = out.add(&known, &name);
                 if !added {
@@ -91,10 +100,12 @@ fn with_entries<T: 'static>(
     let message = OwnRequest::List { fid: file.fid, offset: read.offset, count };
     let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
     let directory: Arc<OpenFile> = file.clone();
+    let asked = export.link.behind.now();
     export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
         Ok(AnyReply::Own(OwnReply::List { data })) => {
             let mut listing = lock(&directory.listing);
             listing.refill(read.offset, data);
+            listing.asked = asked;
             give(export, &mut listing, reply);
         }
         Ok(_) => reply.fail(Errno::PROTO),

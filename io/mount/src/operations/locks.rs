@@ -14,7 +14,7 @@ use fuse::{Errno, Handle, Lock, LockKind, LockOwner, LockRequest, Reply, Request
 use ninep::dialect::AnyReply;
 use ninep::{LockKind as WireKind, LockStatus};
 
-use super::or_error;
+use super::{behind, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Call, Waiter, here};
@@ -22,7 +22,11 @@ use crate::locks::{Owner, WHOLE};
 
 pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
-    try_lock(export, request, &file, asked, reply);
+    let who = *request;
+    // Who gets the lock next is to see what was written under it.
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        try_lock(export, &who, &file, asked, reply);
+    });
 }
 
 fn try_lock(
@@ -91,7 +95,8 @@ pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply:
     });
 }
 
-/// A descriptor is closed: its owner's fcntl locks on the file end.
+/// A descriptor is closed: what was written is executed, and its owner's fcntl locks on the file
+/// end.
 pub(crate) fn flush(
     export: &Export,
     request: &Request,
@@ -101,12 +106,29 @@ pub(crate) fn flush(
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let owner = Owner { owner, flock: false };
-    if !export.link.locks.has(file.node.id, owner) {
-        return reply.ok(&());
+    if !file.writes() {
+        return unlock(export, request, &file, owner, reply);
     }
-    export.link.locks.set(&file, owner, WHOLE);
-    let ask = export.link.locks.ask(&file, owner, &WHOLE, false);
-    export.as_opener(request, &file, ask, reply, |_, answer| status(answer).map(|_| ()));
+    let who = *request;
+    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+        unlock(export, &who, &file, owner, reply);
+    });
+}
+
+fn unlock(
+    export: &Export,
+    request: &Request,
+    file: &Arc<OpenFile>,
+    owner: Owner,
+    reply: Reply<()>,
+) {
+    let written = file.take_failure();
+    if !export.link.locks.has(file.node.id, owner) {
+        return reply.send(written);
+    }
+    export.link.locks.set(file, owner, WHOLE);
+    let ask = export.link.locks.ask(file, owner, &WHOLE, false);
+    export.as_opener(request, file, ask, reply, move |_, answer| status(answer).and(written));
 }
 
 /// An open file ends, and with it its flock lock.

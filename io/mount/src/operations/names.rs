@@ -7,9 +7,10 @@
 use std::ffi::CStr;
 
 use fuse::{Data, Entry, Errno, InodeId, NewFile, Reply, Request};
+use ninep::Attributes;
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 
-use super::or_error;
+use super::{behind, or_error};
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
@@ -19,10 +20,33 @@ pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Rep
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = OwnRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let ask = Ask::new(Handles::one(&directory.handle), message);
-    export.as_caller(request, ask, reply, |export, _, answer| match answer {
-        Err(Errno::NOENT) if !export.believed.is_zero() => Ok(Entry::absent(export.believed)),
-        answer => entry(export, answer),
+    let (who, asked) = (*request, export.link.behind.now());
+    export.as_caller_with(request, ask, reply, move |export, _, answer, reply| match answer {
+        Ok(AnyReply::Own(OwnReply::Lookup { handle, attributes })) => {
+            let node = export.nodes.look_up(handle, &attributes);
+            if !node.behind.changed_since(asked) {
+                return reply.ok(&export.entry_of(&node, &attributes));
+            }
+            behind::told_again(export, &who, node, reply, entry_told);
+        }
+        Ok(_) => reply.error(Errno::PROTO),
+        Err(Errno::NOENT) if !export.believed.is_zero() => {
+            reply.ok(&Entry::absent(export.believed));
+        }
+        Err(error) => reply.error(error),
     });
+}
+
+/// The entry of a node that was looked up, if its attributes could be had.
+fn entry_told(
+    export: &Export,
+    node: &Node,
+    told: Result<Attributes, Errno>,
+) -> Result<Entry, Errno> {
+    // Without them the kernel is not told of the look-up.
+    let told = told.inspect_err(|_| export.nodes.forget(node.id, 1))?;
+    export.nodes.told(node, &told);
+    Ok(export.entry_of(node, &told))
 }
 
 /// Makes a file of the type in its mode, less the umask.
@@ -149,11 +173,9 @@ pub(crate) fn link(
     let who = *request;
     export.as_caller_with(request, ask, reply, move |export, _, answer, reply| {
         or_error!(answer, reply);
-        let message = ninep::Request::Getattr { fid: handle_fid(0), mask: ninep::getattr::ALL };
-        let ask = Ask::new(Handles::one(&file.handle), message);
-        export.as_caller(&who, ask, reply, move |export, _, answer| match answer? {
-            AnyReply::Plain(ninep::Reply::Getattr(told)) => Ok(export.entry(&file.handle, &told)),
-            _ => Err(Errno::PROTO),
+        export.link.behind.changed(&file);
+        behind::told_again(export, &who, file, reply, |export, node, told| {
+            told.map(|told| export.entry(&node.handle, &told))
         });
     });
 }
@@ -169,11 +191,12 @@ pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
     });
 }
 
+/// The entry of what was made.
 fn entry(export: &Export, answer: Answer<'_>) -> Result<Entry, Errno> {
     match answer? {
-        AnyReply::Own(
-            OwnReply::Lookup { handle, attributes } | OwnReply::Make { handle, attributes },
-        ) => Ok(export.entry(handle, &attributes)),
+        AnyReply::Own(OwnReply::Make { handle, attributes }) => {
+            Ok(export.entry(handle, &attributes))
+        }
         _ => Err(Errno::PROTO),
     }
 }

@@ -37,7 +37,10 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
     let message = OwnRequest::Setxattr { fid: handle_fid(0), name, flags, data };
     let handles = Handles::one(&node.handle);
     let ask = if flags == 0 { Ask::new(handles, message) } else { Ask::once(handles, message) };
-    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    export.as_caller(request, ask, reply, move |export, _, answer| {
+        export.link.behind.changed(&node);
+        answer.map(|_| ())
+    });
 }
 
 pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Reply<()>) {

@@ -1,0 +1,366 @@
+//! Writes that were answered before the proxy has executed them.
+//!
+//! ```text
+//!   write ─► run: grows while it waits ─► under way, a few of a file ─► executed
+//!     │ no room                                 │ failed ─► told at the next write, fsync, close
+//!     └─► waits                                 ▼
+//!   close, fsync, stat, read, lock ───────► wait for what was written before them
+//! ```
+//!
+//! While little is under way a write goes at once; what comes meanwhile and continues the last
+//! one travels with it in one message (as Nagle's algorithm does for TCP: RFC 896). Nothing
+//! waits for a clock.
+//!
+//! Invariant: of two runs that overlap the later one begins after the earlier one was executed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fuse::Errno;
+use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV};
+use rustc_hash::FxHashMap;
+
+use crate::files::OpenFile;
+use crate::link::{Frame, Payer, Waiter, lock};
+use crate::nodes::Node;
+
+/// One file's writes.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    /// Runs that were not executed, to be looked at without the lock.
+    runs: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// All files' writes together.
+#[derive(Debug, Default)]
+pub(crate) struct AllBehind {
+    bytes: AtomicU64,
+    /// Counts what changed files: a clock to tell which attributes are old.
+    changes: AtomicU64,
+    /// The files that have some.
+    files: Mutex<FxHashMap<u64, Arc<Node>>>,
+    looked: Mutex<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Run>,
+    under_way: Vec<(u64, Range<u64>)>,
+    bytes: u64,
+    /// How many runs there were, and how many of lost writes.
+    last: u64,
+    lost: u64,
+    /// What [`AllBehind::changes`] was when the file changed last.
+    changed: u64,
+    held: Vec<Held>,
+}
+
+/// Bytes that go to the proxy in one message.
+pub(crate) struct Run {
+    pub(crate) number: u64,
+    pub(crate) node: Arc<Node>,
+    pub(crate) payer: Arc<Payer>,
+    pub(crate) frame: Frame,
+    pub(crate) place: Range<u64>,
+    /// What was opened for it; `None` if that may be closed, and the message has a handle.
+    pub(crate) file: Option<Arc<OpenFile>>,
+    kill_set_id: bool,
+}
+
+/// A write that is to be executed once more: as a message that names its file by handle.
+pub(crate) struct Lost {
+    pub(crate) node: Arc<Node>,
+    pub(crate) payer: Arc<Payer>,
+    pub(crate) frame: Frame,
+    pub(crate) place: Range<u64>,
+}
+
+/// A piece of a file that is written.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) offset: u64,
+    pub(crate) data: &'a [u8],
+    pub(crate) kill_set_id: bool,
+}
+
+/// Goes on, or says why not.
+pub(crate) type Then = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+
+/// Who waits for a file's writes.
+pub(crate) struct Held {
+    pub(crate) until: Until,
+    /// Who is let go if it is killed.
+    pub(crate) waiter: Option<Waiter>,
+    pub(crate) then: Then,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// All that was written before is executed.
+    Executed,
+    /// As [`Until::Executed`], up to this run.
+    ExecutedTo(u64),
+    /// There is room for so many bytes more.
+    Room(u64),
+}
+
+/// What became of a piece.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Put {
+    /// It is taken.
+    Taken,
+    /// The file has no room: wait for [`Until::Room`].
+    Full,
+    /// All files together have none: to be written without this.
+    NoRoom,
+}
+
+impl AllBehind {
+    /// Takes a piece of at most `payload` bytes for a file.
+    pub(crate) fn put(&self, file: &Arc<OpenFile>, piece: Piece<'_>, payload: u32) -> Put {
+        let (bytes, behind) = (piece.data.len() as u64, &file.node.behind);
+        let mut state = lock(&behind.state);
+        if state.is_full(bytes) {
+            return Put::Full;
+        }
+        let full = self.bytes.load(Ordering::SeqCst) + bytes > ALL_MAX;
+        if full || file.payer.behind.load(Ordering::SeqCst) + bytes > PAYER_MAX {
+            return Put::NoRoom;
+        }
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        file.payer.behind.fetch_add(bytes, Ordering::SeqCst);
+        state.put(file, piece, payload);
+        if behind.runs.swap(state.runs(), Ordering::SeqCst) == 0 {
+            lock(&self.files).insert(file.node.id.0, file.node.clone());
+        }
+        Put::Taken
+    }
+
+    /// Takes a write back that was executed and lost: it goes before all others of its file.
+    pub(crate) fn put_back(&self, lost: Lost) {
+        let Lost { node, payer, frame, place } = lost;
+        let bytes = place.end - place.start;
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        payer.behind.fetch_add(bytes, Ordering::SeqCst);
+        let mut state = lock(&node.behind.state);
+        state.put_back(Lost { node: node.clone(), payer, frame, place });
+        node.behind.runs.store(state.runs(), Ordering::SeqCst);
+        lock(&self.files).insert(node.id.0, node.clone());
+    }
+
+    /// A run that [`Behind::begin`] gave was executed, or failed. Gives those who waited.
+    pub(crate) fn executed(&self, node: &Node, payer: &Payer, number: u64) -> Vec<Then> {
+        let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut state = lock(&node.behind.state);
+        let bytes = state.end(number, now);
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        payer.behind.fetch_sub(bytes, Ordering::SeqCst);
+        let ready = state.ready();
+        node.behind.runs.store(state.runs(), Ordering::SeqCst);
+        if state.runs() == 0 {
+            lock(&self.files).remove(&node.id.0);
+        }
+        ready
+    }
+
+    /// A file was changed other than by a run.
+    pub(crate) fn changed(&self, node: &Node) {
+        let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        lock(&node.behind.state).changed = now;
+    }
+
+    /// For [`Behind::changed_since`].
+    pub(crate) fn now(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Whether somebody may have to be looked at with [`AllBehind::let_go`] before long.
+    pub(crate) fn any(&self) -> bool {
+        self.bytes.load(Ordering::SeqCst) != 0
+    }
+
+    /// Those whose processes are killed, as `killed` says of a thread, once in a while: what
+    /// was written goes on without them.
+    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<Then> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let mut looked = lock(&self.looked);
+        if looked.is_some_and(|last| now.saturating_duration_since(last) < LOOK_EVERY) {
+            return Vec::new();
+        }
+        *looked = Some(now);
+        let files: Vec<_> = lock(&self.files).values().cloned().collect();
+        files.iter().flat_map(|node| lock(&node.behind.state).take_held(&killed)).collect()
+    }
+}
+
+impl Behind {
+    /// Whether everything is executed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.runs.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether attributes that were asked for at `then` ([`AllBehind::now`]) may be older than
+    /// what has been written.
+    pub(crate) fn changed_since(&self, then: u64) -> bool {
+        let state = lock(&self.state);
+        state.runs() > 0 || state.changed > then
+    }
+
+    /// The next run that may begin now.
+    pub(crate) fn begin(&self) -> Option<Run> {
+        lock(&self.state).begin()
+    }
+
+    /// Keeps somebody until it is time; gives back who need not wait.
+    pub(crate) fn hold(&self, held: Held) -> Option<Held> {
+        let mut state = lock(&self.state);
+        let until = match held.until {
+            Until::Executed => Until::ExecutedTo(NEW + state.last),
+            until => until,
+        };
+        if !state.is_to_wait(until) {
+            return Some(held);
+        }
+        state.held.push(Held { until, ..held });
+        None
+    }
+}
+
+impl State {
+    fn runs(&self) -> usize {
+        self.waiting.len() + self.under_way.len()
+    }
+
+    fn is_full(&self, bytes: u64) -> bool {
+        self.bytes > 0 && self.bytes + bytes > FILE_MAX
+    }
+
+    fn put(&mut self, file: &Arc<OpenFile>, piece: Piece<'_>, payload: u32) {
+        let Piece { offset, data, kill_set_id } = piece;
+        let end = offset + data.len() as u64;
+        self.bytes += data.len() as u64;
+        if self.may_grow()
+            && let Some(run) = self.waiting.back_mut()
+            && run.file.as_ref().is_some_and(|opened| Arc::ptr_eq(opened, file))
+            && (run.place.end, run.kill_set_id) == (offset, kill_set_id)
+            && end - run.place.start <= u64::from(payload)
+        {
+            run.frame.grow(data);
+            run.place.end = end;
+            return;
+        }
+        self.last += 1;
+        let flags = if kill_set_id { WRITE_KILL_PRIV } else { 0 };
+        let message = OwnRequest::Write { fid: file.fid, offset, flags, data };
+        self.waiting.push_back(Run {
+            number: NEW + self.last,
+            node: file.node.clone(),
+            payer: file.payer.clone(),
+            frame: Frame::new(Handles::NONE, message),
+            place: offset..end,
+            file: Some(file.clone()),
+            kill_set_id,
+        });
+    }
+
+    fn put_back(&mut self, lost: Lost) {
+        let Lost { node, payer, frame, place } = lost;
+        self.lost += 1;
+        self.bytes += place.end - place.start;
+        let before = self.waiting.iter().take_while(|run| run.number < NEW).count();
+        let number = self.lost;
+        let run = Run { number, node, payer, frame, place, file: None, kill_set_id: false };
+        self.waiting.insert(before, run);
+    }
+
+    /// Whether nobody waits for the last run as it is.
+    fn may_grow(&self) -> bool {
+        !self.held.iter().any(|held| held.until == Until::ExecutedTo(NEW + self.last))
+    }
+
+    fn begin(&mut self) -> Option<Run> {
+        let next = self.waiting.front()?;
+        let overlaps =
+            |other: &Range<u64>| next.place.start < other.end && other.start < next.place.end;
+        if self.under_way.len() >= DEPTH || self.under_way.iter().any(|(_, at)| overlaps(at)) {
+            return None;
+        }
+        let run = self.waiting.pop_front()?;
+        self.under_way.push((run.number, run.place.clone()));
+        Some(run)
+    }
+
+    fn end(&mut self, number: u64, now: u64) -> u64 {
+        let at = self.under_way.iter().position(|(other, _)| *other == number);
+        let Some(at) = at else { return 0 };
+        let (_, place) = self.under_way.swap_remove(at);
+        let bytes = place.end - place.start;
+        self.bytes -= bytes;
+        self.changed = now;
+        bytes
+    }
+
+    fn is_to_wait(&self, until: Until) -> bool {
+        match until {
+            Until::Room(bytes) => self.is_full(bytes),
+            Until::Executed => self.runs() > 0,
+            Until::ExecutedTo(last) => {
+                let waiting = self.waiting.iter().map(|run| run.number);
+                waiting.chain(self.under_way.iter().map(|run| run.0)).any(|run| run <= last)
+            }
+        }
+    }
+
+    fn ready(&mut self) -> Vec<Then> {
+        let held = std::mem::take(&mut self.held);
+        let (stay, go) = held.into_iter().partition(|held| self.is_to_wait(held.until));
+        self.held = stay;
+        let go: Vec<Held> = go;
+        go.into_iter().map(|held| held.then).collect()
+    }
+
+    fn take_held(&mut self, killed: impl Fn(u32) -> bool) -> Vec<Then> {
+        let held = std::mem::take(&mut self.held);
+        let dead = |held: &Held| held.waiter.is_some_and(|waiter| killed(waiter.thread));
+        let (go, stay): (Vec<Held>, _) = held.into_iter().partition(dead);
+        self.held = stay;
+        go.into_iter().map(|held| held.then).collect()
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Run({} of {:?}: {:?})", self.number, self.node.id, self.place)
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({:?} until {:?})", self.waiter, self.until)
+    }
+}
+
+/// Runs are numbered from here on; those of lost writes below it, so that whoever waits waits
+/// for them too.
+const NEW: u64 = 1 << 32;
+/// Messages of one file under way. More would leave nothing to travel together.
+const DEPTH: usize = 4;
+/// Bytes of one file: what the last close of a writer waits for at most.
+const FILE_MAX: u64 = 4 << 20;
+/// Bytes of all files, and of those that one identity pays for: a throttled job leaves room.
+const ALL_MAX: u64 = 64 << 20;
+const PAYER_MAX: u64 = 16 << 20;
+/// How often those who wait are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+#[path = "behind_tests.rs"]
+mod tests;

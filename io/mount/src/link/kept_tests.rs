@@ -1,0 +1,158 @@
+//! Writes that are kept, told what the proxy says.
+
+use super::*;
+use crate::nodes::Nodes;
+use ninep::Attributes;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+struct Bench {
+    kept: Kept,
+    nodes: Nodes,
+}
+
+impl Bench {
+    fn new(limit: u64) -> Bench {
+        Bench { kept: Kept::new(limit), nodes: Nodes::new(b"root", Duration::ZERO) }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Write {
+        let node = self.nodes.look_up(b"file", &Attributes::default());
+        let fid = ninep::Fid(7);
+        let message = OwnRequest::Write { fid, offset, flags: WRITE_KILL_PRIV, data };
+        let frame = Frame::new(Handles::NONE, message);
+        let place = offset..offset + data.len() as u64;
+        Write { node, payer: Payer::known(1, 64, 1 << 22), frame, place }
+    }
+
+    /// Keeps a write; true if a commit is to be asked for.
+    fn keep(&self, epoch: u64, number: u64, data: &[u8]) -> bool {
+        self.kept.keep(epoch, number, self.write(number * 100, data))
+    }
+
+    fn heard(&self, epoch: u64, verifier: u64, committed: u64) -> Changed {
+        self.kept.heard(epoch, ReplyHeader { verifier, committed })
+    }
+
+    fn numbers(&self) -> Vec<(u64, u64)> {
+        lock(&self.kept.state).writes.keys().copied().collect()
+    }
+}
+
+fn waiter(thread: u32) -> Waiter {
+    Waiter { request: fuse::RequestId(1), thread }
+}
+
+#[test]
+fn what_is_durable_is_dropped_and_the_rest_stays() {
+    let bench = Bench::new(MIB);
+    bench.heard(1, 9, 0);
+    for number in 1..=4 {
+        assert!(!bench.keep(1, number, b"data"));
+    }
+    assert!(bench.heard(1, 9, 2).lost.is_empty());
+    assert_eq!(bench.numbers(), [(1, 3), (1, 4)]);
+    assert_eq!(bench.kept.bytes.load(Ordering::SeqCst), 8);
+    bench.keep(1, 2, b"its reply came late");
+    assert_eq!(bench.numbers(), [(1, 3), (1, 4)]);
+    bench.heard(1, 9, 4);
+    assert!(bench.numbers().is_empty());
+}
+
+#[test]
+fn what_the_machine_lost_is_written_once_more_by_its_handle_in_order() {
+    let bench = Bench::new(MIB);
+    bench.heard(1, 9, 0);
+    for (number, data) in [(1, &b"one"[..]), (2, b"two"), (3, b"three")] {
+        bench.keep(1, number, data);
+    }
+    bench.heard(1, 9, 1);
+    let losses = bench.kept.losses();
+    let lost = bench.heard(1, 10, 1).lost;
+    assert_ne!(bench.kept.losses(), losses);
+    let again: Vec<_> = lost
+        .iter()
+        .map(|lost| {
+            let (_, header, message) = decode_request(lost.frame.bytes()).unwrap();
+            assert_eq!(header.handles, Handles::one(b"file"));
+            match message {
+                AnyRequest::Own(OwnRequest::Write { fid, offset, flags, data }) => {
+                    assert_eq!((fid, flags), (handle_fid(0), WRITE_KILL_PRIV));
+                    (offset, data.to_vec())
+                }
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect();
+    assert_eq!(again, [(200, b"two".to_vec()), (300, b"three".to_vec())]);
+    assert_eq!(lost[1].place, 300..305);
+    assert!(bench.numbers().is_empty() && !bench.kept.is_full());
+    assert!(bench.heard(1, 10, 1).lost.is_empty(), "once");
+}
+
+#[test]
+fn an_append_is_written_once_more_where_it_was() {
+    let bench = Bench::new(MIB);
+    bench.heard(1, 9, 0);
+    let message = OwnRequest::Append { fid: ninep::Fid(7), flags: 0, data: b"line" };
+    let frame = Frame::new(Handles::NONE, message);
+    bench.kept.keep(1, 1, Write { frame, place: 40..44, ..bench.write(0, b"") });
+    let lost = bench.heard(1, 10, 0).lost;
+    let (_, _, message) = decode_request(lost[0].frame.bytes()).unwrap();
+    let expected = OwnRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };
+    assert_eq!(message, expected.into());
+}
+
+#[test]
+fn a_proxy_that_was_started_again_has_lost_nothing() {
+    let bench = Bench::new(MIB);
+    bench.heard(1, 9, 0);
+    bench.keep(1, 5, b"before");
+    assert!(bench.heard(2, 9, 0).lost.is_empty());
+    assert!(bench.keep(2, 1, b"after"), "what is older is to be committed");
+    assert!(!bench.keep(2, 2, b"after"), "that is under way");
+    assert!(bench.heard(1, 9, 5).lost.is_empty(), "a late reply says nothing of now");
+    assert_eq!(bench.numbers(), [(1, 5), (2, 1), (2, 2)]);
+    // The commit's own reply says what it committed.
+    bench.heard(2, 9, 1);
+    bench.kept.committed(2, true);
+    assert_eq!(bench.numbers(), [(2, 2)]);
+    // With another verifier what is left is lost, whichever life it is of.
+    bench.keep(3, 1, b"x");
+    assert_eq!(bench.heard(3, 10, 0).lost.len(), 2);
+}
+
+#[test]
+fn who_finds_no_room_waits_for_the_commit_or_dies() {
+    let bench = Bench::new(10);
+    bench.heard(1, 9, 0);
+    assert!(!bench.keep(1, 1, b"12345"));
+    assert!(bench.keep(1, 2, b"67890"));
+    assert!(bench.kept.is_full());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    for thread in [7, 8] {
+        let told = told.clone();
+        let then = Box::new(move |_| lock(&told).push(thread));
+        assert!(bench.kept.hold(waiter(thread), then).is_none());
+    }
+    bench.kept.let_go(|thread| thread == 8).into_iter().for_each(|then| then(Ok(())));
+    assert_eq!(*lock(&told), [8]);
+    bench.heard(1, 9, 2).ready.into_iter().for_each(|then| then(Ok(())));
+    assert_eq!(*lock(&told), [8, 7]);
+    // A commit that fails holds nobody up.
+    bench.kept.committed(1, false);
+    bench.keep(1, 3, b"0123456789");
+    let then = Box::new(|_| {});
+    assert!(bench.kept.hold(waiter(7), then).is_none());
+    assert_eq!(bench.kept.committed(1, false).len(), 1);
+    assert!(bench.kept.hold(waiter(7), Box::new(|_| {})).is_some());
+}
+
+#[test]
+fn nothing_is_kept_where_nothing_shall_be() {
+    let bench = Bench::new(0);
+    bench.heard(1, 9, 0);
+    assert!(!bench.keep(1, 1, b"data"));
+    assert!(bench.heard(1, 10, 0).lost.is_empty() && !bench.kept.is_full());
+}

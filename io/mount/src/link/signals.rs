@@ -1,0 +1,112 @@
+//! Signals of processes that wait: which of them end a call, and which requests were signalled.
+//!
+//! ```text
+//!   INTERRUPT ─► a call: is its thread being killed? ─┬─ yes: it ends
+//!                │                                    └─ no: Signalled, looked at again
+//!                └─ no call yet ─► Missed, until there is one
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fuse::RequestId;
+
+use super::lock;
+
+/// Whether a signal is ending a thread: SIGKILL is on its way to it, which any signal that ends
+/// a process becomes; or it has no memory any more, closes its files, and what ended it was
+/// never taken. (Not read in /proc/TID/stat: that waits while the thread is in execve, and
+/// execve closes files.)
+pub(super) fn is_being_killed(thread: u32) -> bool {
+    const SIGKILL: u64 = 1 << (9 - 1);
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
+        return false;
+    };
+    let set = |name: &str| {
+        let set = status.lines().find_map(|line| line.strip_prefix(name));
+        set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
+    };
+    let own = set("SigPnd:");
+    if own & SIGKILL != 0 {
+        return true;
+    }
+    let exits = !status.contains("\nVmSize:");
+    let harmless = set("SigBlk:") | set("SigIgn:") | set("SigCgt:");
+    exits && (own | set("ShdPnd:")) & !harmless != 0
+}
+
+/// Requests of processes that got a signal which did not end them.
+#[derive(Debug, Default)]
+pub(super) struct Signalled {
+    count: AtomicUsize,
+    requests: Mutex<(Vec<RequestId>, Option<Instant>)>,
+}
+
+impl Signalled {
+    pub(super) fn put(&self, request: RequestId) {
+        let mut requests = lock(&self.requests);
+        if !requests.0.contains(&request) {
+            requests.0.push(request);
+        }
+        self.count.store(requests.0.len(), Ordering::SeqCst);
+    }
+
+    /// Whether somebody is to be looked at before long.
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// All of them, once in a while.
+    pub(super) fn take_due(&self, now: Instant) -> Vec<RequestId> {
+        if !self.any() {
+            return Vec::new();
+        }
+        let mut requests = lock(&self.requests);
+        if requests.1.is_some_and(|last| now.saturating_duration_since(last) < SIGNALS_EVERY) {
+            return Vec::new();
+        }
+        requests.1 = Some(now);
+        self.count.store(0, Ordering::SeqCst);
+        std::mem::take(&mut requests.0)
+    }
+}
+
+/// Interrupts of requests that are in no channel: answered by now, or about to call.
+#[derive(Debug, Default)]
+pub(super) struct Missed {
+    count: AtomicUsize,
+    requests: Mutex<VecDeque<(RequestId, Instant)>>,
+}
+
+impl Missed {
+    pub(super) fn put(&self, request: RequestId) {
+        let mut requests = lock(&self.requests);
+        let now = Instant::now();
+        while requests.len() >= MISSED_MAX
+            || requests.front().is_some_and(|(_, at)| now - *at > MISSED_FOR)
+        {
+            requests.pop_front();
+        }
+        requests.push_back((request, now));
+        self.count.store(requests.len(), Ordering::SeqCst);
+    }
+
+    pub(super) fn take(&self, request: RequestId) -> bool {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut requests = lock(&self.requests);
+        let before = requests.len();
+        requests.retain(|(other, _)| *other != request);
+        self.count.store(requests.len(), Ordering::SeqCst);
+        requests.len() < before
+    }
+}
+
+/// How often those who got a signal are looked at.
+pub(super) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+/// Interrupts that are remembered for requests that may yet call, and for how long.
+const MISSED_MAX: usize = 256;
+const MISSED_FOR: Duration = Duration::from_secs(60);

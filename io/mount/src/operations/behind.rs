@@ -1,0 +1,214 @@
+//! Writes that are answered at once, and what waits for them to be executed.
+//!
+//! ```text
+//!   write ─► taken ─► answered ─► pump ─► Twrite ─► executed ─► pump, and who waited goes on
+//!   anything else about the file ─► after ─► goes on once they are executed
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use fuse::{Answer as FuseAnswer, Errno, Reply, Request, Write, Written};
+use ninep::dialect::{AnyReply, Handles, OwnReply, handle_fid};
+use ninep::{Attributes, getattr};
+
+use super::{data, or_error};
+use crate::behind::{Held, Lost, Piece, Put, Run, Until};
+use crate::files::OpenFile;
+use crate::filesystem::Export;
+use crate::link::{Answer, Ask, Call, Payer, Waiter, here};
+use crate::nodes::Node;
+
+/// Takes what is written, and answers.
+pub(super) fn write(
+    export: &Export,
+    request: &Request,
+    file: &Arc<OpenFile>,
+    write: &Write<'_>,
+    reply: Reply<Written>,
+) {
+    let Write { offset, data, kill_set_id, .. } = *write;
+    let piece = Piece { offset, data, kill_set_id };
+    match export.link.behind.put(file, piece, export.payload) {
+        Put::Taken => {
+            reply.ok(&Written(data.len() as u32));
+            pump(export, &file.node);
+        }
+        Put::NoRoom => data::write_through(export, request, file, write, reply),
+        Put::Full => {
+            let until = Until::Room(data.len() as u64);
+            let (who, file, write) = (*request, file.clone(), Waiting::of(write));
+            hold(export, &file.clone().node, until, request, reply, move |export, reply| {
+                self::write(export, &who, &file, &write.as_write(), reply);
+            });
+        }
+    }
+}
+
+/// Goes on with a write as soon as what is kept leaves room for it.
+pub(super) fn with_room(
+    export: &Export,
+    request: &Request,
+    file: &Arc<OpenFile>,
+    write: &Write<'_>,
+    reply: Reply<Written>,
+    then: impl FnOnce(&Export, &Request, &Arc<OpenFile>, &Write<'_>, Reply<Written>) + Send + 'static,
+) {
+    if !export.link.kept.is_full() {
+        return then(export, request, file, write, reply);
+    }
+    let waiter = Waiter { request: reply.id(), thread: request.thread };
+    let (later, who, file, write) = (export.clone(), *request, file.clone(), Waiting::of(write));
+    let then = Box::new(move |result: Result<(), Errno>| {
+        or_error!(result, reply);
+        then(&later, &who, &file, &write.as_write(), reply);
+    });
+    if let Some(then) = export.link.kept.hold(waiter, then) {
+        then(Ok(()));
+    }
+}
+
+/// A write that waits, with its bytes.
+struct Waiting {
+    data: Vec<u8>,
+    rest: Write<'static>,
+}
+
+impl Waiting {
+    fn of(write: &Write<'_>) -> Waiting {
+        let data = write.data.to_vec();
+        let Write { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } = *write;
+        let rest = Write { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
+        Waiting { data, rest }
+    }
+
+    fn as_write(&self) -> Write<'_> {
+        Write { data: &self.data, ..self.rest }
+    }
+}
+
+/// Goes on once what was written to a file before is executed.
+pub(super) fn after<T: 'static>(
+    export: &Export,
+    node: &Node,
+    request: &Request,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, Reply<T>) + Send + 'static,
+) {
+    if node.behind.is_idle() {
+        return then(export, reply);
+    }
+    hold(export, node, Until::Executed, request, reply, then);
+}
+
+/// What a file's attributes are now, where those that came with a reply may be older than what
+/// was written: the kernel would take back the size that it knows.
+pub(super) fn told_again<T: FuseAnswer + 'static>(
+    export: &Export,
+    request: &Request,
+    node: Arc<Node>,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, &Node, Result<Attributes, Errno>) -> Result<T, Errno> + Send + 'static,
+) {
+    let who = *request;
+    after(export, &node.clone(), request, reply, move |export, reply| {
+        let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
+        let ask = Ask::new(Handles::one(&node.handle), message);
+        export.as_caller(&who, ask, reply, move |export, _, answer| {
+            let told = match answer {
+                Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => Ok(told),
+                Ok(_) => Err(Errno::PROTO),
+                Err(error) => Err(error),
+            };
+            then(export, &node, told)
+        });
+    });
+}
+
+/// The same as [`after`], for nobody who waits.
+pub(super) fn after_all(export: &Export, node: &Node, then: impl FnOnce(&Export) + Send + 'static) {
+    if node.behind.is_idle() {
+        return then(export);
+    }
+    let later = export.clone();
+    let then = Box::new(move |_| then(&later));
+    let held = node.behind.hold(Held { until: Until::Executed, waiter: None, then });
+    if let Some(Held { then, .. }) = held {
+        then(Ok(()));
+    }
+}
+
+fn hold<T: 'static>(
+    export: &Export,
+    node: &Node,
+    until: Until,
+    request: &Request,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, Reply<T>) + Send + 'static,
+) {
+    let waiter = Some(Waiter { request: reply.id(), thread: request.thread });
+    let later = export.clone();
+    let then = Box::new(move |result: Result<(), Errno>| {
+        or_error!(result, reply);
+        then(&later, reply);
+    });
+    if let Some(Held { then, .. }) = node.behind.hold(Held { until, waiter, then }) {
+        then(Ok(()));
+    }
+}
+
+/// Has writes executed once more that the proxy's machine has lost.
+pub(crate) fn write_again(export: &Export, lost: Vec<Lost>) {
+    let nodes: Vec<_> = lost.iter().map(|lost| lost.node.clone()).collect();
+    lost.into_iter().for_each(|lost| export.link.behind.put_back(lost));
+    nodes.iter().for_each(|node| pump(export, node));
+}
+
+/// Begins what may begin of a file.
+fn pump(export: &Export, node: &Node) {
+    while let Some(Run { number, node, payer, frame, place, file, .. }) = node.behind.begin() {
+        let ask = Ask::of(frame).with_bytes((place.end - place.start) as usize).kept(&node, &place);
+        let (export, pays) = (export.clone(), payer.clone());
+        let link = export.link.clone();
+        let done = move |answer: Answer<'_>| {
+            let written = whole(file.as_deref(), &place, answer);
+            executed(&export, &node, &pays, (number, &place), written);
+        };
+        link.call_on(here(), Call::new(payer, ask, None, done));
+    }
+}
+
+fn executed(
+    export: &Export,
+    node: &Node,
+    payer: &Payer,
+    (number, place): (u64, &Range<u64>),
+    written: Result<(), Errno>,
+) {
+    if let Err(error) = written {
+        tracing::warn!(inode = node.id.0, ?place, %error, "a write failed that was answered");
+        export.files().fail(node.id, error);
+        export.doubt_attributes(node.id);
+    }
+    let ready = export.link.behind.executed(node, payer, number);
+    pump(export, node);
+    for then in ready {
+        then(Ok(()));
+    }
+}
+
+/// Whether everything was written.
+fn whole(file: Option<&OpenFile>, place: &Range<u64>, answer: Answer<'_>) -> Result<(), Errno> {
+    match answer {
+        Ok(AnyReply::Own(OwnReply::Write { count, .. })) => {
+            // A file system that takes a part has no room for the rest.
+            let whole = u64::from(count) >= place.end - place.start;
+            whole.then_some(()).ok_or(Errno::NOSPC)
+        }
+        Ok(_) => Err(Errno::PROTO),
+        Err(Errno::BADF) if file.is_some_and(OpenFile::is_stale) => Err(Errno::STALE),
+        // What nobody has open and nobody can name any more is not missed.
+        Err(Errno::STALE) if file.is_none() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
