@@ -120,12 +120,18 @@ impl Goal {
 /// All of it.
 pub(crate) fn table(amounts: Amounts) -> Vec<Case> {
     let mut cases = Vec::new();
-    for (random, writes) in [(true, false), (true, true), (false, false), (false, true)] {
+    for (random, writes, buffered) in [
+        (true, false, false),
+        (true, true, false),
+        (true, true, true),
+        (false, false, true),
+        (false, true, true),
+    ] {
         for jobs in [1, 4] {
-            cases.push(fio(Shape { random, writes, jobs }));
+            cases.push(fio(Shape { random, writes, buffered, jobs }));
         }
     }
-    let shape = Shape { random: true, writes: false, jobs: 1 };
+    let shape = Shape { random: true, writes: false, buffered: false, jobs: 1 };
     cases.push(Case {
         load: Load::Fio { shape, one_cpu: true },
         who: &[Who::Native, Who::SluiceUnix, Who::Bare],
@@ -163,21 +169,25 @@ pub(crate) fn table(amounts: Amounts) -> Vec<Case> {
 }
 
 fn fio(shape: Shape) -> Case {
+    let uring = shape.random && !shape.writes && shape.jobs > 1;
     let (unit, goals) = match (shape.random, shape.jobs) {
+        _ if uring => (Unit::OpsPerSec, vec![goal(Who::SluiceUring, &[Who::SluiceUnix], 1.5)]),
         (true, _) => (Unit::OpsPerSec, vec![]),
         (false, 1) => (Unit::MbPerSec, vec![goal(Who::SluiceUnix, &[Who::Bare], 0.8)]),
         (false, _) => (Unit::MbPerSec, vec![]),
     };
     let load = Load::Fio { shape, one_cpu: false };
-    Case { load, who: &Who::ALL, figures: vec![figure(name_of(shape), unit, goals)] }
+    let who: &[Who] = if uring { &Who::ALL } else { MOST };
+    Case { load, who, figures: vec![figure(name_of(shape), unit, goals)] }
 }
 
 fn name_of(shape: Shape) -> String {
-    let kind = match (shape.random, shape.writes) {
-        (true, false) => "4 KiB random read, direct",
-        (true, true) => "4 KiB random write, direct",
-        (false, false) => "1 MiB sequential read, cold",
-        (false, true) => "1 MiB sequential write, fsync",
+    let kind = match (shape.random, shape.writes, shape.buffered) {
+        (true, false, _) => "4 KiB random read, direct",
+        (true, true, false) => "4 KiB random write, direct",
+        (true, true, true) => "4 KiB random write, buffered",
+        (false, false, _) => "1 MiB sequential read, cold",
+        (false, true, _) => "1 MiB sequential write, fsync",
     };
     let jobs = if shape.jobs == 1 { "1 job".into() } else { format!("{} jobs", shape.jobs) };
     format!("{kind}, {jobs}")
@@ -198,6 +208,9 @@ fn thousands(count: usize) -> String {
     }
 }
 
+/// All but who is measured only where several processes read.
+const MOST: &[Who] =
+    &[Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Bare, Who::Sshfs, Who::Glusterfs];
 /// Those with whole file systems.
 const NAMES: &[Who] = &[Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Sshfs, Who::Glusterfs];
 const PEERS: &[Who] = &[Who::Sshfs, Who::Glusterfs];

@@ -1,7 +1,7 @@
 //! fio on one file of a mount: what is asked of it, and what it said.
 //!
 //! ```text
-//!   random      4 KiB, O_DIRECT, for a span of time        ─► operations per second
+//!   random      4 KiB, O_DIRECT or buffered, for a span of time ─► operations per second
 //!   sequential  1 MiB, buffered, the file once, repeated   ─► bytes per second
 //!               reads: with nothing of the file cached; writes: with their fsync
 //! ```
@@ -20,9 +20,11 @@ use super::tool::Tools;
 /// What fio does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Small and direct, or large and in order.
+    /// Small, or large and in order.
     pub(crate) random: bool,
     pub(crate) writes: bool,
+    /// Through the page cache; what is large always goes there.
+    pub(crate) buffered: bool,
     pub(crate) jobs: u64,
 }
 
@@ -44,7 +46,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Outcome> {
     prepare()?;
     if shape.random {
-        let direct = pass(shape, file, time, tools, true);
+        let direct = pass(shape, file, time, tools, !shape.buffered);
         let (done, buffered_instead) = match direct {
             Err(error) if error.to_string().contains("Invalid argument") => {
                 (pass(shape, file, time, tools, false)?, true)
@@ -88,7 +90,7 @@ fn pass(
 }
 
 fn arguments(shape: Shape, file: &Path, time: Duration, direct: bool) -> Vec<String> {
-    let Shape { random, writes, jobs } = shape;
+    let Shape { random, writes, jobs, buffered: _ } = shape;
     let kind = match (random, writes) {
         (true, false) => "randread",
         (true, true) => "randwrite",
@@ -113,6 +115,9 @@ fn arguments(shape: Shape, file: &Path, time: Duration, direct: bool) -> Vec<Str
         all.push(format!("--direct={}", u8::from(direct)));
         all.push(format!("--size={FILE_LEN}"));
         all.push(format!("--runtime={runtime}ms"));
+        if writes && !direct {
+            all.push("--end_fsync=1".into());
+        }
     } else {
         let part = FILE_LEN / jobs;
         all.push("--bs=1m".into());
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn jobs_in_order_take_equal_parts() {
-        let shape = Shape { random: false, writes: true, jobs: 4 };
+        let shape = Shape { random: false, writes: true, jobs: 4, buffered: true };
         let all = arguments(shape, Path::new("/at/data"), Duration::from_secs(3), false);
         for word in ["--size=67108864", "--offset_increment=67108864", "--end_fsync=1"] {
             assert!(all.iter().any(|given| given == word), "{word} in {all:?}");

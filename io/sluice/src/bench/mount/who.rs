@@ -4,6 +4,7 @@
 //!   native        DIR/export
 //!   sluice unix   DIR/export ─ sluice proxy ─ Unix socket ─ sluice mount ─ DIR/at-sluice-unix
 //!   sluice tcp    the same over TCP
+//!   sluice uring  as sluice unix, with the kernel's requests over io_uring
 //!   bare          one file of it ─ bare ─ Unix socket ─ bare ─ DIR/at-bare
 //!   sshfs         DIR/export ─ sshd ─ sshfs ─ DIR/at-sshfs
 //!   glusterfs     DIR/brick ─ glusterfsd ─ glusterfs ─ DIR/at-glusterfs
@@ -36,6 +37,8 @@ pub(crate) enum Who {
     SluiceUnix,
     /// `sluice mount` of a proxy at a TCP port
     SluiceTcp,
+    /// `sluice mount -o uring` of a proxy at a Unix socket
+    SluiceUring,
     /// The least that can serve one file
     Bare,
     /// sshfs and an sshd on loopback
@@ -89,6 +92,12 @@ impl Place {
 impl Contender {
     /// Starts the server and mounts what it serves; the data file must be there.
     pub(crate) fn start(who: Who, place: &Place) -> anyhow::Result<Contender> {
+        if who == Who::SluiceUring {
+            let on = fs::read_to_string(URING_SWITCH).unwrap_or_default();
+            if on.trim() != "Y" {
+                bail!("left out: {URING_SWITCH} is not Y");
+            }
+        }
         let root = place.at(who);
         let mut contender = Contender { who, root, api: None, client: None, server: None };
         let Some(server) = server(who, place)? else { return Ok(contender) };
@@ -212,6 +221,9 @@ fn client(who: Who, place: &Place, at: &Path) -> anyhow::Result<Vec<String>> {
     Ok(match who {
         Who::Native => bail!("nothing is mounted for {who}"),
         Who::SluiceUnix => own(&["mount", "--foreground", "unix:///run/sluice-unix.sock//x", &at]),
+        Who::SluiceUring => {
+            own(&["mount", "--foreground", "-o", "uring", "unix:///run/sluice-uring.sock//x", &at])
+        }
         Who::SluiceTcp => {
             let source = format!("tcp://127.0.0.1:{PORT_SLUICE}/x");
             own(&["mount", "--foreground", &source, &at])
@@ -224,8 +236,15 @@ fn client(who: Who, place: &Place, at: &Path) -> anyhow::Result<Vec<String>> {
 
 impl Who {
     /// In the order of the table.
-    pub(crate) const ALL: [Who; 6] =
-        [Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Bare, Who::Sshfs, Who::Glusterfs];
+    pub(crate) const ALL: [Who; 7] = [
+        Who::Native,
+        Who::SluiceUnix,
+        Who::SluiceTcp,
+        Who::SluiceUring,
+        Who::Bare,
+        Who::Sshfs,
+        Who::Glusterfs,
+    ];
 
     /// As it is given on the command line, and named in JSON.
     pub(crate) fn word(self) -> &'static str {
@@ -233,6 +252,7 @@ impl Who {
             Who::Native => "native",
             Who::SluiceUnix => "sluice-unix",
             Who::SluiceTcp => "sluice-tcp",
+            Who::SluiceUring => "sluice-uring",
             Who::Bare => "bare",
             Who::Sshfs => "sshfs",
             Who::Glusterfs => "glusterfs",
@@ -245,6 +265,7 @@ impl Who {
         match self {
             Who::Native => None,
             Who::SluiceUnix => Some(Address::Unix("/run/sluice-unix.sock".into())),
+            Who::SluiceUring => Some(Address::Unix("/run/sluice-uring.sock".into())),
             Who::SluiceTcp => Some(tcp(PORT_SLUICE)),
             Who::Bare => Some(Address::Unix(BARE_SOCKET.into())),
             Who::Sshfs => Some(tcp(PORT_SSHD)),
@@ -256,7 +277,9 @@ impl Who {
     pub(crate) fn version(self) -> String {
         let packages: &[&str] = match self {
             Who::Native | Who::Bare => return "–".into(),
-            Who::SluiceUnix | Who::SluiceTcp => return env!("CARGO_PKG_VERSION").into(),
+            Who::SluiceUnix | Who::SluiceTcp | Who::SluiceUring => {
+                return env!("CARGO_PKG_VERSION").into();
+            }
             Who::Sshfs => &["sshfs", "openssh-server"],
             Who::Glusterfs => &["glusterfs-server"],
         };
@@ -279,6 +302,7 @@ impl fmt::Display for Who {
         f.write_str(match self {
             Who::SluiceUnix => "sluice unix",
             Who::SluiceTcp => "sluice tcp",
+            Who::SluiceUring => "sluice uring",
             other => other.word(),
         })
     }
@@ -288,6 +312,8 @@ const PORT_SLUICE: u16 = 15_700;
 const PORT_SSHD: u16 = 15_701;
 const PORT_GLUSTERFSD: u16 = 15_702;
 const BARE_SOCKET: &str = "/run/bare.sock";
+/// Lets mounts use io_uring; where it is off the bench leaves it so.
+const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const UNMOUNT_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -78,9 +78,8 @@ const CASES: &[Case] = &[
 /// Measures every case at every weight.
 pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     table.note(
-        "each job keeps 4096 reads of 1 KiB in flight where the page cache answers, else 4096 \
-         requests of 16 KiB, which one connection may have by `tags_max` and \
-         `bytes_in_flight_max`; the first run with `threads = 1`, the others with \
+        "each job keeps 4096 requests in flight on each of 4 connections, reads of 1 KiB where \
+         the page cache answers, else of 16 KiB, as `tags_max` and `bytes_in_flight_max` allow; the first run with `threads = 1`, the others with \
          `slots_max = 2`: either way one such request at a time",
     );
     table.progress("making files");
@@ -182,24 +181,26 @@ fn usage(proxy: &Proxy) -> anyhow::Result<[Usage; 2]> {
 impl Case {
     /// What the jobs a and b do.
     fn parts(&self, proxy: &Proxy) -> (Vec<Part>, Vec<Part>) {
-        let part = |job: &str, op, depth| {
+        let part = |job: &str, op| {
             let mut plan = proxy.plan("x", job, op, self.size());
             let (data, len) = match self.load {
                 Load::CachedReads => ("warm", WARM_LEN),
                 _ => ("cold", COLD_LEN),
             };
             plan.file_size = if op == Op::Randwrite { WRITTEN_LEN } else { len };
-            plan.depth = depth;
+            plan.depth = IN_FLIGHT;
             Part { plan, dir: job.into(), data: data.into() }
         };
-        let one = |job, op| vec![part(job, op, IN_FLIGHT)];
-        let small = |job| vec![part(job, Op::Randread, SMALL_IN_FLIGHT)];
+        let each = |job, ops: [Op; CONNECTIONS]| -> Vec<Part> {
+            ops.into_iter().map(|op| part(job, op)).collect()
+        };
+        let one = |job, op| each(job, [op; CONNECTIONS]);
         match self.load {
-            Load::CachedReads => (small("a"), small("b")),
+            Load::CachedReads => (one("a", Op::Randread), one("b", Op::Randread)),
             Load::WriteRead => (one("a", Op::Randwrite), one("b", Op::Randread)),
             Load::WriteMixed => {
-                let half = |op| part("b", op, IN_FLIGHT / 2);
-                (one("a", Op::Randwrite), vec![half(Op::Randread), half(Op::Randwrite)])
+                let mixed = [Op::Randread, Op::Randwrite, Op::Randread, Op::Randwrite];
+                (one("a", Op::Randwrite), each("b", mixed))
             }
         }
     }
@@ -272,16 +273,17 @@ fn rules(weight: u32) -> String {
 }
 
 const WEIGHTS: [u32; 5] = [2, 4, 8, 16, 32];
-/// What a job's thread may miss of its turns on a busy machine: a quarter of a second's work.
 const IN_FLIGHT: usize = 4096;
-const SMALL_IN_FLIGHT: usize = 4096;
+/// Of a job. What one connection may have in flight is 15 ms of work where the page cache answers,
+/// and a generator that missed its turn for so long left its job without a backlog.
+const CONNECTIONS: usize = 4;
 const WARM_LEN: Bytes = Bytes::mib(256);
 /// So large that what was read once is hardly asked for again before it is dropped.
 const COLD_LEN: Bytes = Bytes::mib(2048);
 const WRITTEN_LEN: Bytes = Bytes::mib(512);
 /// New weights count from the next request on; what is queued by the old ones goes first.
 const SETTLE: Duration = Duration::from_secs(1);
-const SAMPLES: u32 = 20;
+const SAMPLES: u32 = 200;
 
 #[cfg(test)]
 mod tests {
