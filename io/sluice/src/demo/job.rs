@@ -225,8 +225,9 @@ pub(crate) const BULLY_WRITERS: usize = 16;
 const SAVES_PER_SEC: u32 = 20;
 /// What the victim's fio reads.
 pub(super) const READ_FILE: &str = "read";
-/// What the victim's shell does over and over.
-const ROUND: &str = "while :; do ls -l \"$1\" > /dev/null && echo note > \"$1/new\" && \
+/// What the victim's shell does over and over. ls says 1 where a file went while it was listed.
+const ROUND: &str = "while :; do { ls -l \"$1\" > /dev/null || [ $? -eq 1 ]; } && \
+                     echo note > \"$1/new\" && \
                      mv \"$1/new\" \"$1/note\" && stat \"$1/note\" > /dev/null && \
                      rm \"$1/note\" && echo round || exit 1; done";
 const LATENCY_NS_MAX: u64 = 600_000_000_000;
