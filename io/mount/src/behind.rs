@@ -18,14 +18,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fuse::Errno;
 use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV};
 use rustc_hash::FxHashMap;
 
 use crate::files::OpenFile;
-use crate::link::{Frame, Payer, Waiter, lock};
+use crate::link::{Frame, Pace, Payer, Waiter, lock};
 use crate::nodes::Node;
 
 /// One file's writes.
@@ -44,7 +44,7 @@ pub(crate) struct AllBehind {
     changes: AtomicU64,
     /// The files that have some.
     files: Mutex<FxHashMap<u64, Arc<Node>>>,
-    looked: Mutex<Option<Instant>>,
+    looked: Pace,
 }
 
 #[derive(Debug, Default)]
@@ -60,24 +60,22 @@ struct State {
     held: Vec<Held>,
 }
 
+/// A message that writes, and what it is about.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    pub(crate) node: Arc<Node>,
+    pub(crate) payer: Arc<Payer>,
+    pub(crate) frame: Frame,
+    pub(crate) place: Range<u64>,
+}
+
 /// Bytes that go to the proxy in one message.
 pub(crate) struct Run {
     pub(crate) number: u64,
-    pub(crate) node: Arc<Node>,
-    pub(crate) payer: Arc<Payer>,
-    pub(crate) frame: Frame,
-    pub(crate) place: Range<u64>,
+    pub(crate) write: Sent,
     /// What was opened for it; `None` if that may be closed, and the message has a handle.
     pub(crate) file: Option<Arc<OpenFile>>,
     kill_set_id: bool,
-}
-
-/// A write that is to be executed once more: as a message that names its file by handle.
-pub(crate) struct Lost {
-    pub(crate) node: Arc<Node>,
-    pub(crate) payer: Arc<Payer>,
-    pub(crate) frame: Frame,
-    pub(crate) place: Range<u64>,
 }
 
 /// A piece of a file that is written.
@@ -142,14 +140,14 @@ impl AllBehind {
         Put::Taken
     }
 
-    /// Takes a write back that was executed and lost: it goes before all others of its file.
-    pub(crate) fn put_back(&self, lost: Lost) {
-        let Lost { node, payer, frame, place } = lost;
-        let bytes = place.end - place.start;
+    /// Takes a write back that was executed and lost, its file named by handle: it goes before
+    /// all others of the file.
+    pub(crate) fn put_back(&self, lost: Sent) {
+        let (node, bytes) = (lost.node.clone(), lost.bytes());
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
-        payer.behind.fetch_add(bytes, Ordering::SeqCst);
+        lost.payer.behind.fetch_add(bytes, Ordering::SeqCst);
         let mut state = lock(&node.behind.state);
-        state.put_back(Lost { node: node.clone(), payer, frame, place });
+        state.put_back(lost);
         node.behind.runs.store(state.runs(), Ordering::SeqCst);
         lock(&self.files).insert(node.id.0, node.clone());
     }
@@ -188,16 +186,12 @@ impl AllBehind {
     /// Those whose processes are killed, as `killed` says of a thread, once in a while: what
     /// was written goes on without them.
     pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<Then> {
-        if !self.any() {
+        if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
         }
-        let mut looked = lock(&self.looked);
-        if looked.is_some_and(|last| now.saturating_duration_since(last) < LOOK_EVERY) {
-            return Vec::new();
-        }
-        *looked = Some(now);
+        let dead = |held: &mut Held| held.waiter.is_some_and(|waiter| killed(waiter.thread));
         let files: Vec<_> = lock(&self.files).values().cloned().collect();
-        files.iter().flat_map(|node| lock(&node.behind.state).take_held(&killed)).collect()
+        files.iter().flat_map(|node| lock(&node.behind.state).take_held(dead)).collect()
     }
 }
 
@@ -250,11 +244,11 @@ impl State {
         if self.may_grow()
             && let Some(run) = self.waiting.back_mut()
             && run.file.as_ref().is_some_and(|opened| Arc::ptr_eq(opened, file))
-            && (run.place.end, run.kill_set_id) == (offset, kill_set_id)
-            && end - run.place.start <= u64::from(payload)
+            && (run.write.place.end, run.kill_set_id) == (offset, kill_set_id)
+            && end - run.write.place.start <= u64::from(payload)
         {
-            run.frame.grow(data);
-            run.place.end = end;
+            run.write.frame.grow(data);
+            run.write.place.end = end;
             return;
         }
         self.last += 1;
@@ -262,22 +256,22 @@ impl State {
         let message = OwnRequest::Write { fid: file.fid, offset, flags, data };
         self.waiting.push_back(Run {
             number: NEW + self.last,
-            node: file.node.clone(),
-            payer: file.payer.clone(),
-            frame: Frame::new(Handles::NONE, message),
-            place: offset..end,
+            write: Sent {
+                node: file.node.clone(),
+                payer: file.payer.clone(),
+                frame: Frame::new(Handles::NONE, message),
+                place: offset..end,
+            },
             file: Some(file.clone()),
             kill_set_id,
         });
     }
 
-    fn put_back(&mut self, lost: Lost) {
-        let Lost { node, payer, frame, place } = lost;
+    fn put_back(&mut self, lost: Sent) {
         self.lost += 1;
-        self.bytes += place.end - place.start;
+        self.bytes += lost.bytes();
         let before = self.waiting.iter().take_while(|run| run.number < NEW).count();
-        let number = self.lost;
-        let run = Run { number, node, payer, frame, place, file: None, kill_set_id: false };
+        let run = Run { number: self.lost, write: lost, file: None, kill_set_id: false };
         self.waiting.insert(before, run);
     }
 
@@ -287,14 +281,13 @@ impl State {
     }
 
     fn begin(&mut self) -> Option<Run> {
-        let next = self.waiting.front()?;
-        let overlaps =
-            |other: &Range<u64>| next.place.start < other.end && other.start < next.place.end;
+        let next = &self.waiting.front()?.write.place;
+        let overlaps = |other: &Range<u64>| next.start < other.end && other.start < next.end;
         if self.under_way.len() >= DEPTH || self.under_way.iter().any(|(_, at)| overlaps(at)) {
             return None;
         }
         let run = self.waiting.pop_front()?;
-        self.under_way.push((run.number, run.place.clone()));
+        self.under_way.push((run.number, run.write.place.clone()));
         Some(run)
     }
 
@@ -320,25 +313,27 @@ impl State {
     }
 
     fn ready(&mut self) -> Vec<Then> {
-        let held = std::mem::take(&mut self.held);
-        let (stay, go) = held.into_iter().partition(|held| self.is_to_wait(held.until));
-        self.held = stay;
-        let go: Vec<Held> = go;
-        go.into_iter().map(|held| held.then).collect()
+        let mut held = std::mem::take(&mut self.held);
+        let go = held.extract_if(.., |held| !self.is_to_wait(held.until));
+        let go = go.map(|held| held.then).collect();
+        self.held = held;
+        go
     }
 
-    fn take_held(&mut self, killed: impl Fn(u32) -> bool) -> Vec<Then> {
-        let held = std::mem::take(&mut self.held);
-        let dead = |held: &Held| held.waiter.is_some_and(|waiter| killed(waiter.thread));
-        let (go, stay): (Vec<Held>, _) = held.into_iter().partition(dead);
-        self.held = stay;
-        go.into_iter().map(|held| held.then).collect()
+    fn take_held(&mut self, which: impl Fn(&mut Held) -> bool) -> Vec<Then> {
+        self.held.extract_if(.., which).map(|held| held.then).collect()
+    }
+}
+
+impl Sent {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.place.end - self.place.start
     }
 }
 
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Run({} of {:?}: {:?})", self.number, self.node.id, self.place)
+        write!(f, "Run({} of {:?}: {:?})", self.number, self.write.node.id, self.write.place)
     }
 }
 
@@ -358,8 +353,6 @@ const FILE_MAX: u64 = 4 << 20;
 /// Bytes of all files, and of those that one identity pays for: a throttled job leaves room.
 const ALL_MAX: u64 = 64 << 20;
 const PAYER_MAX: u64 = 16 << 20;
-/// How often those who wait are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 #[path = "behind_tests.rs"]

@@ -8,6 +8,7 @@ use fuse::RequestId;
 use ninep::dialect::{AnyRequest, decode_request, handle_fid};
 use ninep::{Attributes, open};
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 const PAYLOAD: u32 = 1 << 20;
 
@@ -40,7 +41,7 @@ impl Bench {
 
 /// Where a run writes, and what.
 fn message(run: &Run) -> (u64, Vec<u8>) {
-    match decode_request(run.frame.bytes()).unwrap().2 {
+    match decode_request(run.write.frame.bytes()).unwrap().2 {
         AnyRequest::Own(OwnRequest::Write { offset, data, .. }) => (offset, data.to_vec()),
         other => panic!("{other:?}"),
     }
@@ -197,7 +198,7 @@ fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() 
         let (node, payer) = (file.node.clone(), file.payer.clone());
         let message = OwnRequest::Write { fid: handle_fid(0), offset: 1000, flags: 0, data };
         let frame = Frame::new(Handles::one(b"a"), message);
-        bench.all.put_back(Lost { node, payer, frame, place: 1000..1000 + data.len() as u64 });
+        bench.all.put_back(Sent { node, payer, frame, place: 1000..1000 + data.len() as u64 });
     }
     for number in 1..=DEPTH as u64 {
         go(bench.executed(&file, NEW + number));

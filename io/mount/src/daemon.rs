@@ -183,8 +183,8 @@ const THREADS_DEFAULT: usize = 4;
 /// Requests that may wait for the proxy from each processor, over io_uring: beyond it the
 /// kernel holds back who asks there.
 const RING_DEPTH: u16 = 128;
-/// Lets mounts use io_uring.
-const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+/// A file that says Y or N: whether mounts may use io_uring.
+pub const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// This mount as an owner of locks: other mounts of this machine are others.
 fn client_name(id: u128) -> String {

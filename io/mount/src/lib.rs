@@ -26,5 +26,5 @@ mod operations;
 mod options;
 mod translate;
 
-pub use daemon::{Mount, MountError};
+pub use daemon::{Mount, MountError, URING_SWITCH};
 pub use options::{Settings, SettingsError, Source};

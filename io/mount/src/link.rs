@@ -40,6 +40,7 @@ use rustix::event::{EventfdFlags, eventfd};
 pub(crate) use call::{Answer, Ask, Call, Frame, Waiter};
 pub(crate) use greet::GreetError;
 pub(crate) use identities::Payer;
+pub(crate) use signals::Pace;
 pub(crate) use turn::run;
 
 use channel::{Channel, Control, Interrupted, News, Phase, SLOTS};
@@ -49,14 +50,14 @@ use kept::{Changed, Kept};
 use signals::{Missed, Signalled, is_being_killed};
 use socket::Broken;
 
-use crate::behind::{AllBehind, Lost};
+use crate::behind::{AllBehind, Sent};
 use crate::files::Files;
 use crate::locks::Locks;
 use crate::options::Source;
 
 /// Takes writes that are to be made once more.
 #[derive(Default)]
-struct OnLost(OnceLock<Box<dyn Fn(Vec<Lost>) + Send + Sync>>);
+struct OnLost(OnceLock<Box<dyn Fn(Vec<Sent>) + Send + Sync>>);
 
 impl fmt::Debug for OnLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -245,11 +246,12 @@ impl Link {
     /// Lets those go who are killed while they wait for writes, and those who got a signal that
     /// did not end them, and one since that does.
     fn look_at_signalled(&self) {
-        let behind = self.behind.let_go(Instant::now(), is_being_killed);
-        for then in behind.into_iter().chain(self.kept.let_go(is_being_killed)) {
+        let now = Instant::now();
+        let behind = self.behind.let_go(now, is_being_killed);
+        for then in behind.into_iter().chain(self.kept.let_go(now, is_being_killed)) {
             then(Err(Errno::INTR));
         }
-        for request in self.signalled.take_due(Instant::now()) {
+        for request in self.signalled.take_due(now) {
             // Those that were answered meanwhile are in no channel.
             if self.seats.iter().any(|seat| seat.lock().find(request).is_some()) {
                 self.interrupt(request);
@@ -269,7 +271,7 @@ impl Link {
     }
 
     /// What is to be done with writes that the proxy's machine has lost.
-    pub(crate) fn on_lost(&self, then: impl Fn(Vec<Lost>) + Send + Sync + 'static) {
+    pub(crate) fn on_lost(&self, then: impl Fn(Vec<Sent>) + Send + Sync + 'static) {
         let _ = self.on_lost.0.set(Box::new(then));
     }
 

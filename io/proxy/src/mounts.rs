@@ -227,34 +227,34 @@ impl MountSession {
 
     /// A write to a file was executed: its number.
     pub(crate) fn written(&self, node: &Node) -> u64 {
-        let mut commits = self.commits.lock().expect("not poisoned");
-        let number = commits.written(node.qid.path);
-        self.committed.store(commits.committed(), Ordering::Relaxed);
-        number
+        self.with_commits(|commits| commits.written(node.qid.path))
     }
 
     /// To be asked before a file is made durable, for [`MountSession::durable`].
     pub(crate) fn mark(&self) -> u64 {
-        self.commits.lock().expect("not poisoned").mark()
+        self.with_commits(|commits| commits.mark())
     }
 
     /// What was written to a file up to `mark` is durable.
     pub(crate) fn durable(&self, node: &Node, mark: u64) {
-        let mut commits = self.commits.lock().expect("not poisoned");
-        commits.durable(node.qid.path, mark);
-        self.committed.store(commits.committed(), Ordering::Relaxed);
+        self.with_commits(|commits| commits.durable(node.qid.path, mark));
     }
 
     /// What was written to any file up to `mark` is durable.
     pub(crate) fn all_durable(&self, mark: u64) {
-        let mut commits = self.commits.lock().expect("not poisoned");
-        commits.all_durable(mark);
-        self.committed.store(commits.committed(), Ordering::Relaxed);
+        self.with_commits(|commits| commits.all_durable(mark));
     }
 
     /// Whether there are writes that may not be durable.
     pub(crate) fn has_written(&self) -> bool {
-        self.commits.lock().expect("not poisoned").files() > 0
+        self.with_commits(|commits| commits.files()) > 0
+    }
+
+    fn with_commits<R>(&self, f: impl FnOnce(&mut Commits) -> R) -> R {
+        let mut commits = self.commits.lock().expect("not poisoned");
+        let result = f(&mut commits);
+        self.committed.store(commits.committed(), Ordering::Relaxed);
+        result
     }
 
     /// A file could not be made durable: what was answered may be lost.

@@ -24,9 +24,9 @@ use ninep::{Request, Tag};
 
 use super::call::{Answer, Ask, Call, Done, Frame, Waiter, answer_of};
 use super::identities::Payer;
-use super::kept::Write;
 use super::lanes::Lanes;
 use super::socket::{Broken, Outbox};
+use crate::behind::Sent;
 
 /// One connection of the session.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub(crate) enum News<'a> {
     /// Nothing.
     Nothing,
     /// Call this. With what was written and its number, if that is to be kept.
-    Done { done: Done, answer: Answer<'a>, written: Option<(u64, Write)> },
+    Done { done: Done, answer: Answer<'a>, written: Option<(u64, Sent)> },
     /// This identity may be used now, or not at all.
     Identity(Arc<Payer>),
     /// Events.
@@ -483,7 +483,7 @@ impl Channel {
 }
 
 /// What an answered write has written, and its number.
-fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Write)> {
+fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Sent)> {
     let (node, place) = ask.kept?;
     let (number, start) = match answer {
         Ok(AnyReply::Own(OwnReply::Write { count, number }))
@@ -495,7 +495,7 @@ fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Wri
         _ => return None,
     };
     let place = start..start + (place.end - place.start);
-    Some((number, Write { node, payer, frame: ask.frame, place }))
+    Some((number, Sent { node, payer, frame: ask.frame, place }))
 }
 
 impl Control {

@@ -11,9 +11,9 @@
 //! again has lost nothing, a machine that was has.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use ninep::dialect::{
     AnyRequest, Handles, OwnRequest, ReplyHeader, WRITE_KILL_PRIV, decode_request, handle_fid,
@@ -22,8 +22,8 @@ use ninep::dialect::{
 use super::call::{Frame, Waiter};
 use super::identities::Payer;
 use super::lock;
-use crate::behind::{Lost, Then};
-use crate::nodes::Node;
+use super::signals::Pace;
+use crate::behind::{Sent, Then};
 
 /// All that is kept.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ pub(crate) struct Kept {
     /// How often writes were lost.
     losses: AtomicU64,
     bytes: AtomicU64,
+    looked: Pace,
     state: Mutex<State>,
 }
 
@@ -42,34 +43,24 @@ pub(crate) struct Kept {
 struct State {
     epoch: u64,
     header: Option<ReplyHeader>,
-    writes: BTreeMap<(u64, u64), Write>,
+    writes: BTreeMap<(u64, u64), Sent>,
     committing: bool,
     held: Vec<(Waiter, Then)>,
-}
-
-/// A write that was executed.
-#[derive(Debug)]
-pub(crate) struct Write {
-    pub(crate) node: Arc<Node>,
-    pub(crate) payer: Arc<Payer>,
-    /// The message that wrote it.
-    pub(crate) frame: Frame,
-    pub(crate) place: Range<u64>,
 }
 
 /// What a reply's header has changed.
 #[derive(Default)]
 pub(crate) struct Changed {
     /// To be written once more.
-    pub(crate) lost: Vec<Lost>,
+    pub(crate) lost: Vec<Sent>,
     /// Those who waited for room.
     pub(crate) ready: Vec<Then>,
 }
 
 impl Kept {
     pub(crate) fn new(limit: u64) -> Kept {
-        let (seen, losses, bytes, state) = Default::default();
-        Kept { limit, seen, losses, bytes, state }
+        let (seen, losses, bytes, looked, state) = Default::default();
+        Kept { limit, seen, losses, bytes, looked, state }
     }
 
     /// A reply of this life of the session came.
@@ -85,18 +76,18 @@ impl Kept {
         self.seen.iter().zip(now).for_each(|(seen, now)| seen.store(now, Ordering::Relaxed));
         let before = state.header.replace(header);
         state.epoch = epoch;
-        let mut lost = Vec::new();
-        if before.is_some_and(|before| before.verifier != header.verifier) {
-            self.losses.fetch_add(1, Ordering::SeqCst);
-            lost = std::mem::take(&mut state.writes).into_values().map(Write::again).collect();
-        } else {
-            state.drop_committed();
+        if before.is_none_or(|before| before.verifier == header.verifier) {
+            let committed = state.take_committed();
+            return Changed { lost: Vec::new(), ready: self.dropped(&mut state, &committed) };
         }
-        Changed { lost, ready: self.recount(&mut state) }
+        self.losses.fetch_add(1, Ordering::SeqCst);
+        let lost = std::mem::take(&mut state.writes);
+        let ready = self.dropped(&mut state, &lost);
+        Changed { lost: lost.into_values().map(again).collect(), ready }
     }
 
     /// A write was executed. True if the proxy is to be asked to make all of them durable.
-    pub(crate) fn keep(&self, epoch: u64, number: u64, write: Write) -> bool {
+    pub(crate) fn keep(&self, epoch: u64, number: u64, write: Sent) -> bool {
         if self.limit == 0 || number == 0 {
             return false;
         }
@@ -105,7 +96,7 @@ impl Kept {
         if epoch < state.epoch || (epoch == state.epoch && number <= committed) {
             return false;
         }
-        self.bytes.fetch_add(write.place.end - write.place.start, Ordering::SeqCst);
+        self.bytes.fetch_add(write.bytes(), Ordering::SeqCst);
         state.writes.insert((epoch, number), write);
         let much = self.bytes.load(Ordering::SeqCst) > self.limit / 2;
         let older = state.writes.first_key_value().is_some_and(|((of, _), _)| *of < epoch);
@@ -117,15 +108,16 @@ impl Kept {
     pub(crate) fn committed(&self, epoch: u64, well: bool) -> Vec<Then> {
         let mut state = lock(&self.state);
         state.committing = false;
-        if well && epoch == state.epoch {
-            state.writes.retain(|(of, _), _| *of >= epoch);
-            state.drop_committed();
+        if !well {
+            return state.take_held(|_| true);
         }
-        let ready = self.recount(&mut state);
-        match well {
-            true => ready,
-            false => ready.into_iter().chain(state.take_held(|_| true)).collect(),
+        if epoch != state.epoch {
+            return Vec::new();
         }
+        let later = state.writes.split_off(&(epoch, 0));
+        let mut committed = std::mem::replace(&mut state.writes, later);
+        committed.append(&mut state.take_committed());
+        self.dropped(&mut state, &committed)
     }
 
     /// Who pays for making everything durable: whoever has waited for it the longest.
@@ -144,9 +136,9 @@ impl Kept {
         None
     }
 
-    /// Those whose processes are killed, as `killed` says of a thread.
-    pub(crate) fn let_go(&self, killed: impl Fn(u32) -> bool) -> Vec<Then> {
-        match self.is_full() {
+    /// Those whose processes are killed, as `killed` says of a thread, once in a while.
+    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<Then> {
+        match self.is_full() && self.looked.is_due(now) {
             true => lock(&self.state).take_held(|waiter| killed(waiter.thread)),
             false => Vec::new(),
         }
@@ -162,10 +154,9 @@ impl Kept {
         self.losses.load(Ordering::SeqCst)
     }
 
-    /// Counts what is kept, and gives those who waited if there is room.
-    fn recount(&self, state: &mut State) -> Vec<Then> {
-        let bytes = state.writes.values().map(|write| write.place.end - write.place.start).sum();
-        self.bytes.store(bytes, Ordering::SeqCst);
+    /// These are kept no longer: gives those who waited if there is room now.
+    fn dropped(&self, state: &mut State, writes: &BTreeMap<(u64, u64), Sent>) -> Vec<Then> {
+        self.bytes.fetch_sub(writes.values().map(Sent::bytes).sum(), Ordering::SeqCst);
         match self.is_full() {
             true => Vec::new(),
             false => state.take_held(|_| true),
@@ -174,39 +165,34 @@ impl Kept {
 }
 
 impl State {
-    fn drop_committed(&mut self) {
-        let Some(header) = self.header else { return };
+    fn take_committed(&mut self) -> BTreeMap<(u64, u64), Sent> {
+        let Some(header) = self.header else { return BTreeMap::new() };
         // Those of lives before come first, and stay.
         let mut of_now = self.writes.split_off(&(self.epoch, 0));
         let mut later = of_now.split_off(&(self.epoch, header.committed + 1));
         self.writes.append(&mut later);
+        of_now
     }
 
     fn take_held(&mut self, which: impl Fn(&Waiter) -> bool) -> Vec<Then> {
-        let held = std::mem::take(&mut self.held);
-        let (go, stay): (Vec<_>, _) = held.into_iter().partition(|(waiter, _)| which(waiter));
-        self.held = stay;
-        go.into_iter().map(|(_, then)| then).collect()
+        self.held.extract_if(.., |(waiter, _)| which(waiter)).map(|(_, then)| then).collect()
     }
 }
 
-impl Write {
-    /// The same as a message that names the file by handle: it may be closed by now.
-    fn again(self) -> Lost {
-        let Write { node, payer, frame, place } = self;
-        let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
-        let (flags, data) = match message {
-            AnyRequest::Own(OwnRequest::Write { flags, data, .. }) => (flags, data),
-            AnyRequest::Own(OwnRequest::Append { flags, data, .. }) => (flags, data),
-            other => unreachable!("{other:?} is not kept"),
-        };
-        // What set-id bits were to go have gone, or go again.
-        let flags = flags & WRITE_KILL_PRIV;
-        let fid = handle_fid(0);
-        let message = OwnRequest::Write { fid, offset: place.start, flags, data };
-        let frame = Frame::new(Handles::one(&node.handle), message);
-        Lost { node, payer, frame, place }
-    }
+/// The same as a message that names the file by handle: it may be closed by now.
+fn again(write: Sent) -> Sent {
+    let Sent { node, payer, frame, place } = write;
+    let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
+    let (flags, data) = match message {
+        AnyRequest::Own(OwnRequest::Write { flags, data, .. }) => (flags, data),
+        AnyRequest::Own(OwnRequest::Append { flags, data, .. }) => (flags, data),
+        other => unreachable!("{other:?} is not kept"),
+    };
+    // What set-id bits were to go have gone, or go again.
+    let flags = flags & WRITE_KILL_PRIV;
+    let message = OwnRequest::Write { fid: handle_fid(0), offset: place.start, flags, data };
+    let frame = Frame::new(Handles::one(&node.handle), message);
+    Sent { node, payer, frame, place }
 }
 
 impl std::fmt::Debug for State {

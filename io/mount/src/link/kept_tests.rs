@@ -17,13 +17,13 @@ impl Bench {
         Bench { kept: Kept::new(limit), nodes: Nodes::new(b"root", Duration::ZERO) }
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Write {
+    fn write(&self, offset: u64, data: &[u8]) -> Sent {
         let node = self.nodes.look_up(b"file", &Attributes::default());
         let fid = ninep::Fid(7);
         let message = OwnRequest::Write { fid, offset, flags: WRITE_KILL_PRIV, data };
         let frame = Frame::new(Handles::NONE, message);
         let place = offset..offset + data.len() as u64;
-        Write { node, payer: Payer::known(1, 64, 1 << 22), frame, place }
+        Sent { node, payer: Payer::known(1, 64, 1 << 22), frame, place }
     }
 
     /// Keeps a write; true if a commit is to be asked for.
@@ -97,7 +97,7 @@ fn an_append_is_written_once_more_where_it_was() {
     bench.heard(1, 9, 0);
     let message = OwnRequest::Append { fid: ninep::Fid(7), flags: 0, data: b"line" };
     let frame = Frame::new(Handles::NONE, message);
-    bench.kept.keep(1, 1, Write { frame, place: 40..44, ..bench.write(0, b"") });
+    bench.kept.keep(1, 1, Sent { frame, place: 40..44, ..bench.write(0, b"") });
     let lost = bench.heard(1, 10, 0).lost;
     let (_, _, message) = decode_request(lost[0].frame.bytes()).unwrap();
     let expected = OwnRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };
@@ -136,7 +136,9 @@ fn who_finds_no_room_waits_for_the_commit_or_dies() {
         let then = Box::new(move |_| lock(&told).push(thread));
         assert!(bench.kept.hold(waiter(thread), then).is_none());
     }
-    bench.kept.let_go(|thread| thread == 8).into_iter().for_each(|then| then(Ok(())));
+    let now = Instant::now();
+    bench.kept.let_go(now, |thread| thread == 8).into_iter().for_each(|then| then(Ok(())));
+    assert!(bench.kept.let_go(now, |_| true).is_empty(), "it looks once in a while");
     assert_eq!(*lock(&told), [8]);
     bench.heard(1, 9, 2).ready.into_iter().for_each(|then| then(Ok(())));
     assert_eq!(*lock(&told), [8, 7]);

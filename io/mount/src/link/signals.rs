@@ -37,20 +37,37 @@ pub(super) fn is_being_killed(thread: u32) -> bool {
     exits && (own | set("ShdPnd:")) & !harmless != 0
 }
 
+/// When those who wait were looked at: that is done once in a while.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Mutex<Option<Instant>>);
+
+impl Pace {
+    /// Whether it is time again; if so the while begins.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let mut last = lock(&self.0);
+        let due = last.is_none_or(|last| now.saturating_duration_since(last) >= SIGNALS_EVERY);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+}
+
 /// Requests of processes that got a signal which did not end them.
 #[derive(Debug, Default)]
 pub(super) struct Signalled {
     count: AtomicUsize,
-    requests: Mutex<(Vec<RequestId>, Option<Instant>)>,
+    requests: Mutex<Vec<RequestId>>,
+    looked: Pace,
 }
 
 impl Signalled {
     pub(super) fn put(&self, request: RequestId) {
         let mut requests = lock(&self.requests);
-        if !requests.0.contains(&request) {
-            requests.0.push(request);
+        if !requests.contains(&request) {
+            requests.push(request);
         }
-        self.count.store(requests.0.len(), Ordering::SeqCst);
+        self.count.store(requests.len(), Ordering::SeqCst);
     }
 
     /// Whether somebody is to be looked at before long.
@@ -60,16 +77,12 @@ impl Signalled {
 
     /// All of them, once in a while.
     pub(super) fn take_due(&self, now: Instant) -> Vec<RequestId> {
-        if !self.any() {
+        if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
         }
         let mut requests = lock(&self.requests);
-        if requests.1.is_some_and(|last| now.saturating_duration_since(last) < SIGNALS_EVERY) {
-            return Vec::new();
-        }
-        requests.1 = Some(now);
         self.count.store(0, Ordering::SeqCst);
-        std::mem::take(&mut requests.0)
+        std::mem::take(&mut requests)
     }
 }
 
@@ -105,7 +118,7 @@ impl Missed {
     }
 }
 
-/// How often those who got a signal are looked at.
+/// How often those who wait are looked at.
 pub(super) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Interrupts that are remembered for requests that may yet call, and for how long.
 const MISSED_MAX: usize = 256;

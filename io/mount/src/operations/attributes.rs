@@ -12,6 +12,7 @@ use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, getattr};
 
 use super::{behind, or_error};
+use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
@@ -67,38 +68,36 @@ fn by_file_or_handle(
     reply: Reply<Attr>,
     ask: impl Fn(Fid, Handles<'_>) -> Ask + Send + 'static,
 ) {
-    let who = *request;
-    behind::after(export, &node.clone(), request, reply, move |export, reply| {
-        by_file_or_handle_now(export, who, node, handle, reply, ask);
+    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
+        if let Some(handle) = handle {
+            let file = or_error!(export.files().get(handle), reply);
+            return by_file(export, who, node, &file, ask, reply);
+        }
+        let (first, who) = (ask(handle_fid(0), Handles::one(&node.handle)), *who);
+        export.as_caller_with(&who, first, reply, move |export, _, answer, reply| {
+            let open = match answer {
+                // A handle that is a path, or an inode without names: the open file still is one.
+                Err(Errno::STALE) => export.files().of_node(node.id),
+                _ => None,
+            };
+            match open {
+                Some(file) => by_file(export, &who, node, &file, ask, reply),
+                None => reply.send(attr(export, &node, answer)),
+            }
+        });
     });
 }
 
-fn by_file_or_handle_now(
+fn by_file(
     export: &Export,
-    who: Request,
+    request: &Request,
     node: Arc<Node>,
-    handle: Option<Handle>,
+    file: &Arc<OpenFile>,
+    ask: impl Fn(Fid, Handles<'_>) -> Ask,
     reply: Reply<Attr>,
-    ask: impl Fn(Fid, Handles<'_>) -> Ask + Send + 'static,
 ) {
-    if let Some(handle) = handle {
-        let file = or_error!(export.files().get(handle), reply);
-        let ask = ask(file.fid, Handles::NONE);
-        return export
-            .as_opener(&who, &file, ask, reply, move |export, answer| attr(export, &node, answer));
-    }
-    let first = ask(handle_fid(0), Handles::one(&node.handle));
-    export.as_caller_with(&who, first, reply, move |export, _, answer, reply| {
-        let open = match answer {
-            // A handle that is a path, or an inode without names: the open file still is one.
-            Err(Errno::STALE) => export.files().of_node(node.id),
-            _ => None,
-        };
-        let Some(file) = open else { return reply.send(attr(export, &node, answer)) };
-        let ask = ask(file.fid, Handles::NONE);
-        export
-            .as_opener(&who, &file, ask, reply, move |export, answer| attr(export, &node, answer));
-    });
+    let ask = ask(file.fid, Handles::NONE);
+    export.as_opener(request, file, ask, reply, move |export, answer| attr(export, &node, answer));
 }
 
 fn attr(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno> {

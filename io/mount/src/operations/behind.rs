@@ -13,7 +13,7 @@ use ninep::dialect::{AnyReply, Handles, OwnReply, handle_fid};
 use ninep::{Attributes, getattr};
 
 use super::{data, or_error};
-use crate::behind::{Held, Lost, Piece, Put, Run, Until};
+use crate::behind::{Held, Piece, Put, Run, Sent, Then, Until};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask, Call, Payer, Waiter, here};
@@ -37,9 +37,9 @@ pub(super) fn write(
         Put::NoRoom => data::write_through(export, request, file, write, reply),
         Put::Full => {
             let until = Until::Room(data.len() as u64);
-            let (who, file, write) = (*request, file.clone(), Waiting::of(write));
-            hold(export, &file.clone().node, until, request, reply, move |export, reply| {
-                self::write(export, &who, &file, &write.as_write(), reply);
+            let (file, write) = (file.clone(), Waiting::of(write));
+            hold(export, &file.node.clone(), until, request, reply, move |export, who, reply| {
+                self::write(export, who, &file, &write.as_write(), reply);
             });
         }
     }
@@ -57,11 +57,9 @@ pub(super) fn with_room(
     if !export.link.kept.is_full() {
         return then(export, request, file, write, reply);
     }
-    let waiter = Waiter { request: reply.id(), thread: request.thread };
-    let (later, who, file, write) = (export.clone(), *request, file.clone(), Waiting::of(write));
-    let then = Box::new(move |result: Result<(), Errno>| {
-        or_error!(result, reply);
-        then(&later, &who, &file, &write.as_write(), reply);
+    let (file, write) = (file.clone(), Waiting::of(write));
+    let (waiter, then) = waiting(export, request, reply, move |export, who, reply| {
+        then(export, who, &file, &write.as_write(), reply);
     });
     if let Some(then) = export.link.kept.hold(waiter, then) {
         then(Ok(()));
@@ -93,10 +91,10 @@ pub(super) fn after<T: 'static>(
     node: &Node,
     request: &Request,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
 ) {
     if node.behind.is_idle() {
-        return then(export, reply);
+        return then(export, request, reply);
     }
     hold(export, node, Until::Executed, request, reply, then);
 }
@@ -110,11 +108,10 @@ pub(super) fn told_again<T: FuseAnswer + 'static>(
     reply: Reply<T>,
     then: impl FnOnce(&Export, &Node, Result<Attributes, Errno>) -> Result<T, Errno> + Send + 'static,
 ) {
-    let who = *request;
-    after(export, &node.clone(), request, reply, move |export, reply| {
+    after(export, &node.clone(), request, reply, move |export, who, reply| {
         let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
         let ask = Ask::new(Handles::one(&node.handle), message);
-        export.as_caller(&who, ask, reply, move |export, _, answer| {
+        export.as_caller(who, ask, reply, move |export, _, answer| {
             let told = match answer {
                 Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => Ok(told),
                 Ok(_) => Err(Errno::PROTO),
@@ -144,21 +141,33 @@ fn hold<T: 'static>(
     until: Until,
     request: &Request,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
 ) {
-    let waiter = Some(Waiter { request: reply.id(), thread: request.thread });
-    let later = export.clone();
-    let then = Box::new(move |result: Result<(), Errno>| {
-        or_error!(result, reply);
-        then(&later, reply);
-    });
-    if let Some(Held { then, .. }) = node.behind.hold(Held { until, waiter, then }) {
+    let (waiter, then) = waiting(export, request, reply, then);
+    let held = Held { until, waiter: Some(waiter), then };
+    if let Some(Held { then, .. }) = node.behind.hold(held) {
         then(Ok(()));
     }
 }
 
+/// Who waits, and how it goes on; an error is its answer.
+fn waiting<T: 'static>(
+    export: &Export,
+    request: &Request,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+) -> (Waiter, Then) {
+    let waiter = Waiter { request: reply.id(), thread: request.thread };
+    let (later, who) = (export.clone(), *request);
+    let then = Box::new(move |result: Result<(), Errno>| {
+        or_error!(result, reply);
+        then(&later, &who, reply);
+    });
+    (waiter, then)
+}
+
 /// Has writes executed once more that the proxy's machine has lost.
-pub(crate) fn write_again(export: &Export, lost: Vec<Lost>) {
+pub(crate) fn write_again(export: &Export, lost: Vec<Sent>) {
     let nodes: Vec<_> = lost.iter().map(|lost| lost.node.clone()).collect();
     lost.into_iter().for_each(|lost| export.link.behind.put_back(lost));
     nodes.iter().for_each(|node| pump(export, node));
@@ -166,8 +175,10 @@ pub(crate) fn write_again(export: &Export, lost: Vec<Lost>) {
 
 /// Begins what may begin of a file.
 fn pump(export: &Export, node: &Node) {
-    while let Some(Run { number, node, payer, frame, place, file, .. }) = node.behind.begin() {
-        let ask = Ask::of(frame).with_bytes((place.end - place.start) as usize).kept(&node, &place);
+    while let Some(Run { number, write, file, .. }) = node.behind.begin() {
+        let bytes = write.bytes() as usize;
+        let Sent { node, payer, frame, place } = write;
+        let ask = Ask::of(frame).with_bytes(bytes).kept(&node, &place);
         let (export, pays) = (export.clone(), payer.clone());
         let link = export.link.clone();
         let done = move |answer: Answer<'_>| {

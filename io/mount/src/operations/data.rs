@@ -38,9 +38,8 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
     let message = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
     // A fid is taken by it, so it is not for repeating.
     let ask = Ask::once(Handles::one(&node.handle), message);
-    let who = *request;
-    behind::after(export, &node.clone(), request, reply, move |export, reply| {
-        export.as_caller(&who, ask, reply, move |export, payer, answer| {
+    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
+        export.as_caller(who, ask, reply, move |export, payer, answer| {
             let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
             export.nodes.told(&node, &told);
             let inode = node.id;
@@ -110,10 +109,9 @@ pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<
     let count = read.size.min(export.payload);
     let message = ninep::Request::Read { fid: file.fid, offset: read.offset, count };
     let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
-    let who = *request;
     // Other bytes than those that are read count too: without them the file may be shorter.
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
-        export.as_opener_with(&who, &file, ask, reply, |_, answer, reply| match answer {
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+        export.as_opener_with(who, &file, ask, reply, |_, answer, reply| match answer {
             Ok(AnyReply::Plain(ninep::Reply::Read { data })) => reply.bytes(data),
             Ok(_) => reply.error(Errno::PROTO),
             Err(error) => reply.error(error),
@@ -161,12 +159,12 @@ pub(super) fn write_through(
             Ask::new(Handles::NONE, message)
         }
     };
-    let (who, file, len) = (*request, file.clone(), data.len());
+    let (file, len) = (file.clone(), data.len());
     let place = write.offset..write.offset + len as u64;
     let ask = ask.with_bytes(len).kept(&file.node, &place);
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
-        export.as_opener(&who, &file, ask, reply, move |export, answer| {
+        export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.link.behind.changed(&node);
             match answer? {
                 AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
@@ -195,12 +193,12 @@ fn fsync_open(
     data_only: bool,
     reply: Reply<()>,
 ) {
-    let who = *request;
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
         or_error!(file.take_failure(), reply);
         let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
         let ask = Ask::new(Handles::NONE, message);
         let losses = export.link.kept.losses();
+        let who = *who;
         export.as_opener_with(&who, &file.clone(), ask, reply, move |export, answer, reply| {
             // What was lost meanwhile is being written once more, and is to be durable too.
             match answer {
@@ -236,10 +234,9 @@ pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, r
         true => Ask::new(Handles::NONE, message),
         false => Ask::once(Handles::NONE, message),
     };
-    let who = *request;
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
-        export.as_opener(&who, &file, ask, reply, move |export, answer| {
+        export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.link.behind.changed(&node);
             answer.map(|_| ())
         });
@@ -256,9 +253,8 @@ pub(crate) fn seek(
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let ask = Ask::new(Handles::NONE, OwnRequest::Seek { fid: file.fid, offset, whence });
-    let who = *request;
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
-        export.as_opener(&who, &file, ask, reply, |_, answer| match answer? {
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+        export.as_opener(who, &file, ask, reply, |_, answer| match answer? {
             AnyReply::Own(OwnReply::Seek { offset }) => Ok(Position(offset)),
             _ => Err(Errno::PROTO),
         });
@@ -277,11 +273,10 @@ pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: R
         length: copy.len,
     };
     let ask = Ask::new(Handles::NONE, message);
-    let who = *request;
-    behind::after(export, &from.node, request, reply, move |export, reply| {
-        behind::after(export, &to.node.clone(), &who, reply, move |export, reply| {
+    behind::after(export, &from.node, request, reply, move |export, who, reply| {
+        behind::after(export, &to.node.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
-            export.as_opener(&who, &to, ask, reply, move |export, answer| {
+            export.as_opener(who, &to, ask, reply, move |export, answer| {
                 export.link.behind.changed(&node);
                 match answer? {
                     AnyReply::Own(OwnReply::Copy { count, .. }) => Ok(Copied(count)),

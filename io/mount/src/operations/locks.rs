@@ -22,10 +22,9 @@ use crate::locks::{Owner, WHOLE};
 
 pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
-    let who = *request;
     // Who gets the lock next is to see what was written under it.
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
-        try_lock(export, &who, &file, asked, reply);
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+        try_lock(export, who, &file, asked, reply);
     });
 }
 
@@ -109,9 +108,8 @@ pub(crate) fn flush(
     if !file.writes() {
         return unlock(export, request, &file, owner, reply);
     }
-    let who = *request;
-    behind::after(export, &file.node.clone(), request, reply, move |export, reply| {
-        unlock(export, &who, &file, owner, reply);
+    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+        unlock(export, who, &file, owner, reply);
     });
 }
 

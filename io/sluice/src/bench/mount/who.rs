@@ -19,6 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use mount::URING_SWITCH;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::CpuSet;
@@ -312,8 +313,6 @@ const PORT_SLUICE: u16 = 15_700;
 const PORT_SSHD: u16 = 15_701;
 const PORT_GLUSTERFSD: u16 = 15_702;
 const BARE_SOCKET: &str = "/run/bare.sock";
-/// Lets mounts use io_uring; where it is off the bench leaves it so.
-const URING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const UNMOUNT_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
