@@ -1,10 +1,6 @@
 //! Names in the dialect: looked up, opened, made, moved and removed by handle, with the
 //! effect looked at in the served directory.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -12,8 +8,8 @@ use std::path::Path;
 use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, Names, REMOVE_DIR, Reply, Request, SetAttributes, Timestamp, open, setattr};
 
-use peer::errno::*;
-use peer::{Served, Setup, USER, assert_as_stat, open_request, opened, write_as_user};
+use super::peer::errno::*;
+use super::peer::{Served, Setup, USER, assert_as_stat, open_request, opened, write_as_user};
 
 const MODE: u32 = 0o7777;
 const FIFO: u32 = 0o010_644;
@@ -273,7 +269,7 @@ fn a_change_answers_with_the_attributes_as_they_are_by_then() {
 
 #[test]
 fn a_handle_has_the_rights_of_the_headers_identity_and_a_fid_of_who_opened_it() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("rights");
@@ -305,7 +301,7 @@ fn a_read_only_export_refuses_every_change() {
     let data = served.data();
     write_as_user(&data.join("f"), b"content");
     fs::create_dir(data.join("dir")).unwrap();
-    peer::everybodys(&data.join("dir"));
+    crate::peer::everybodys(&data.join("dir"));
     let before = fs::metadata(data.join("f")).unwrap();
     let mut client = served.client();
     let root = client.root.clone();

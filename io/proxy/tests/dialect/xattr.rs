@@ -1,16 +1,12 @@
 //! Extended attributes in one message each, looked at in the served directory.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::path::Path;
 
 use ninep::{XATTR_CREATE, XATTR_REPLACE};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 
-use peer::Served;
-use peer::errno::*;
+use super::peer::Served;
+use super::peer::errno::*;
 
 /// The value as the kernel has it, or its errno.
 fn value(path: &Path, name: &str) -> Result<Vec<u8>, u32> {
@@ -99,7 +95,7 @@ fn what_cannot_be_a_name_a_flag_or_a_value_is_refused() {
 
 #[test]
 fn attributes_of_a_file_are_there_for_those_who_may_read_it() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("rights");
@@ -108,7 +104,7 @@ fn attributes_of_a_file_are_there_for_those_who_may_read_it() {
     let root = client.root.clone();
     let f = client.open(&root, 1, "f", (create, 0o600)).unwrap().file.handle;
     client.setxattr(&f, "user.a", (0, b"private")).unwrap();
-    client.identify(2, peer::USER + 1, "").unwrap();
+    client.identify(2, crate::peer::USER + 1, "").unwrap();
     assert_eq!(client.getxattr(&f, "user.a", 100), Err(EACCES));
     assert_eq!(client.setxattr(&f, "user.a", (0, b"changed")), Err(EACCES));
     assert_eq!(client.removexattr(&f, "user.a"), Err(EACCES));

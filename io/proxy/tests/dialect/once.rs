@@ -7,10 +7,6 @@
 //!                    the first execution's reply, and still undone: executed once
 //! ```
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
@@ -19,8 +15,8 @@ use ninep::dialect::{AnyRequest, Handles, NOSLOT, OwnRequest, Ticket, handle_fid
 use ninep::{Fid, LockKind, REMOVE_DIR, Request, Tag, XATTR_CREATE, open};
 use rustix::fs::{getxattr_query, removexattr};
 
-use peer::errno::*;
-use peer::{
+use super::peer::errno::*;
+use super::peer::{
     Client, Dice, Frame, Served, Setup, appended, lock_request, open_request, opened,
     rename_request, write_as_user,
 };
@@ -362,8 +358,8 @@ fn the_same_sequence_again_gets_the_remembered_reply_under_its_own_tag() {
 fn a_wrong_sequence_slot_or_type_is_einval_and_nothing_is_executed() {
     let served = Served::plain("wrong");
     let mut client = served.connect();
-    assert_eq!(client.session(peer::fresh_id(), 0, 4, "x").unwrap().slots, 4);
-    client.identify(1, peer::USER, "").unwrap();
+    assert_eq!(client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap().slots, 4);
+    client.identify(1, crate::peer::USER, "").unwrap();
     let root = client.root.clone();
     let none = || fs::read_dir(served.data()).unwrap().count() == 0;
     let mkdir = |client: &mut Client, slot: u16, sequence: u32| {
@@ -447,10 +443,10 @@ fn each_channel_has_slots_of_its_own() {
 
 /// A session with the identities 1, whose job is held back, and 2, whose is not.
 fn with_slow(name: &str) -> (Served, Client) {
-    let served = Setup::new(name).rules(peer::SLOW).start();
+    let served = Setup::new(name).rules(crate::peer::SLOW).start();
     let mut client = served.client();
-    client.identify(2, peer::USER, "quick").unwrap();
-    client.identify(1, peer::USER, "slow").unwrap();
+    client.identify(2, crate::peer::USER, "quick").unwrap();
+    client.identify(1, crate::peer::USER, "slow").unwrap();
     client.owe();
     (served, client)
 }

@@ -1,18 +1,14 @@
 //! Identities: who may say that they are whom, whose groups are believed, and which job
 //! pays for what.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use ninep::dialect::{GROUPS_MAX, Handles, OwnRequest, RequestHeader, handle_fid};
 use ninep::{Fid, Request, Tag, getattr, open};
 
-use peer::errno::*;
-use peer::{Client, IDENTITY, SLOW, Served, Setup, USER, fresh_id, open_request};
+use super::peer::errno::*;
+use super::peer::{Client, IDENTITY, SLOW, Served, Setup, USER, fresh_id, open_request};
 
 const NOBODY: u32 = 65_534;
 /// A group that no user of the server is in.
@@ -46,7 +42,7 @@ fn makes(served: &Served, client: &mut Client, name: &str) -> (u32, u32) {
 
 #[test]
 fn over_tcp_a_user_is_who_the_client_says_but_root_is_nobody() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("tcp");
@@ -62,7 +58,7 @@ fn over_tcp_a_user_is_who_the_client_says_but_root_is_nobody() {
 
 #[test]
 fn over_a_unix_socket_only_root_speaks_for_others() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("unix");
@@ -81,7 +77,7 @@ fn over_a_unix_socket_only_root_speaks_for_others() {
 
 #[test]
 fn a_number_that_nobody_has_or_a_refused_one_is_einval() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("unknown");
@@ -101,7 +97,7 @@ fn a_number_that_nobody_has_or_a_refused_one_is_einval() {
 
 #[test]
 fn a_number_given_anew_is_somebody_else_and_open_files_stay_their_openers() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("anew");
@@ -119,7 +115,7 @@ fn a_number_given_anew_is_somebody_else_and_open_files_stay_their_openers() {
 
 #[test]
 fn groups_are_believed_from_trusted_addresses_and_from_no_others() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     for (top, expected) in [(TRUSTED, Ok(())), ("", Err(EACCES))] {
@@ -138,7 +134,7 @@ fn groups_are_believed_from_trusted_addresses_and_from_no_others() {
 
 #[test]
 fn an_address_that_is_not_trusted_is_not_believed_where_another_is() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let top = "groups = \"client\"\ntrusted = [\"127.0.0.2/32\"]";
@@ -152,7 +148,7 @@ fn an_address_that_is_not_trusted_is_not_believed_where_another_is() {
 
 #[test]
 fn over_a_unix_socket_roots_word_about_groups_counts_and_a_users_does_not() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Setup::new("socket").top("groups = \"client\"").start();
@@ -168,7 +164,7 @@ fn over_a_unix_socket_roots_word_about_groups_counts_and_a_users_does_not() {
 
 #[test]
 fn as_many_groups_as_a_message_can_have_all_count() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Setup::new("many").top(TRUSTED).start();
@@ -182,7 +178,7 @@ fn as_many_groups_as_a_message_can_have_all_count() {
 
 #[test]
 fn a_squashed_user_has_no_groups_of_its_own_choice() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Setup::new("squashed").top(TRUSTED).start();

@@ -1,10 +1,6 @@
 //! Data in the dialect: written, appended, copied, allocated and looked for, compared with
 //! what the kernel does to a file beside it; and which writes are durable.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -14,8 +10,8 @@ use ninep::{Fid, Request, open};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use peer::errno::*;
-use peer::{Client, Served, Setup, USER, appended};
+use super::peer::errno::*;
+use super::peer::{Client, Served, Setup, USER, appended};
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -61,7 +57,7 @@ fn what_is_written_lies_in_the_file_where_it_was_to() {
 
 #[test]
 fn the_flag_of_a_write_takes_set_id_bits_away() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Setup::new("killpriv").top("squash = \"none\"").start();
@@ -158,7 +154,7 @@ fn the_answer_to_a_session_has_the_servers_verifier() {
     client.reconnect();
     assert_eq!(client.head, head, "a client that compares must not see a change");
     let mut other = served.connect();
-    other.session(peer::fresh_id(), 0, 1, "x").unwrap();
+    other.session(crate::peer::fresh_id(), 0, 1, "x").unwrap();
     assert_eq!((other.head.verifier, other.head.committed), (head.verifier, 0));
 }
 
@@ -218,7 +214,7 @@ fn a_closed_file_is_written_and_made_durable_by_its_handle() {
 
 #[test]
 fn by_handle_only_the_owner_writes_what_the_mode_does_not_let_others_write() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Setup::new("by-handle-mode").top("squash = \"none\"").start();

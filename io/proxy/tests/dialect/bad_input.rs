@@ -1,17 +1,15 @@
 //! What no client that keeps to the protocol sends: refused, and the server lives on.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use ninep::dialect::{HANDLE_MAX, Handles, OwnRequest, RequestHeader, encode_request, handle_fid};
 use ninep::{Fid, LockKind, NOFID, Names, Reply, Request, SetAttributes, Tag, getattr, open};
 
-use peer::errno::*;
-use peer::{Client, Dice, IDENTITY, Served, USER, lock_request, rename_request, write_as_user};
+use super::peer::errno::*;
+use super::peer::{
+    Client, Dice, IDENTITY, Served, USER, lock_request, rename_request, write_as_user,
+};
 
 /// The frame of a request of identity 1 without a slot.
 fn frame(tag: u16, handles: Handles<'_>, request: OwnRequest<'_>) -> Vec<u8> {
@@ -283,7 +281,7 @@ fn sizes_outside_of_what_was_agreed_end_the_connection_and_no_other() {
     for size in [0u32, 6, 8193, u32::MAX] {
         let mut client = Client::connect(served.tcp());
         client.begin(8192);
-        client.session(peer::fresh_id(), 0, 4, "x").unwrap();
+        client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
         client.identify(IDENTITY, USER, "").unwrap();
         client.send_bytes(&size.to_le_bytes());
         client.send_bytes(&[232, 1, 0]);
@@ -295,7 +293,7 @@ fn sizes_outside_of_what_was_agreed_end_the_connection_and_no_other() {
 
 #[test]
 fn a_tag_that_is_in_use_ends_the_connection() {
-    let served = peer::Setup::new("tag").rules(peer::SLOW).start();
+    let served = crate::peer::Setup::new("tag").rules(crate::peer::SLOW).start();
     let mut client = served.client_of("x", USER, "slow");
     client.owe();
     let root = client.root.clone();
@@ -392,7 +390,7 @@ fn a_link_target_that_no_reply_could_hold_is_enametoolong() {
     let served = Served::plain("target");
     let mut client = Client::connect(served.tcp());
     client.begin(4096);
-    client.session(peer::fresh_id(), 0, 4, "x").unwrap();
+    client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
     client.identify(IDENTITY, USER, "").unwrap();
     // Header, verifier, committed and the length of the string.
     let most = 4096 - 7 - 16 - 2;

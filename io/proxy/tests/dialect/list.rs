@@ -1,10 +1,6 @@
 //! Directories in the dialect: all entries with handles and attributes, in whole pieces,
 //! and which of them have nothing but plain permissions.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,8 +10,8 @@ use ninep::dialect::{Handles, OwnRequest, PLAIN_FILE};
 use ninep::open;
 use rustix::fs::{XattrFlags, lsetxattr};
 
-use peer::errno::*;
-use peer::{Client, Served, USER, assert_as_stat, write_as_user};
+use super::peer::errno::*;
+use super::peer::{Client, Served, USER, assert_as_stat, write_as_user};
 
 const DIR: u32 = open::RDONLY | open::DIRECTORY;
 /// Values of `d_type`.
@@ -67,7 +63,8 @@ fn a_list_goes_on_after_any_entry_and_begins_again_at_0() {
     }
     let mut client = served.client();
     open_root(&mut client, 1);
-    let names = |list: &[peer::Listed]| -> Vec<_> { list.iter().map(|e| e.name.clone()).collect() };
+    let names =
+        |list: &[crate::peer::Listed]| -> Vec<_> { list.iter().map(|e| e.name.clone()).collect() };
     let all = client.list_all(1, 0, 1 << 16);
     assert_eq!(all.len(), 302);
     for from in [299, 0, 150, 17, 300, 301] {

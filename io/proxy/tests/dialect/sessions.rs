@@ -1,10 +1,6 @@
 //! Sessions of the dialect: how one begins, what it keeps over its connections, whose it
 //! is, and when it ends.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::fs;
 use std::net::Ipv4Addr;
 
@@ -14,8 +10,10 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOFID, Reply, Request, Tag, g
 use rustix::fs::{FlockOperation, fcntl_lock};
 use sluice_proxy::config::Config;
 
-use peer::errno::*;
-use peer::{Client, Door, IDENTITY, Served, Setup, Terms, USER, fresh_id, lock_request, until};
+use super::peer::errno::*;
+use super::peer::{
+    Client, Door, IDENTITY, Served, Setup, Terms, USER, fresh_id, lock_request, until,
+};
 
 /// A client of a session with fid 1 open on a new file `f`, and a lock on it.
 fn with_lock(served: &Served) -> Client {
@@ -36,7 +34,7 @@ fn a_session_begins_with_its_terms_and_the_root() {
         assert_eq!(terms, Terms { slots: granted, resumed: false, keep: 17 });
         client.identify(IDENTITY, USER, "").unwrap();
         let root = client.root.clone();
-        peer::assert_as_stat(&client.stat(&root).unwrap(), &served.data());
+        crate::peer::assert_as_stat(&client.stat(&root).unwrap(), &served.data());
     }
 }
 
@@ -276,7 +274,7 @@ fn a_session_is_bound_to_the_address_of_its_peer() {
 
 #[test]
 fn a_session_over_a_unix_socket_is_bound_to_the_user_of_its_peer() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("unix");
@@ -310,7 +308,7 @@ fn an_identitys_window_is_that_of_the_configuration() {
 
 #[test]
 fn a_ping_is_answered_before_what_is_queued() {
-    let served = Setup::new("ping").rules(peer::SLOW).start();
+    let served = Setup::new("ping").rules(crate::peer::SLOW).start();
     let mut client = served.client_of("x", USER, "slow");
     client.owe();
     let (fid, name) = (handle_fid(0), b"d");
@@ -359,7 +357,7 @@ fn a_wait_ends_with_the_server() {
 
 #[test]
 fn a_request_that_nobody_waits_for_any_more_is_flushed_in_the_dialect_too() {
-    let served = Setup::new("flush").rules(peer::SLOW).start();
+    let served = Setup::new("flush").rules(crate::peer::SLOW).start();
     let mut client = served.client_of("x", USER, "slow");
     client.owe();
     let root = client.root.clone();

@@ -1,10 +1,6 @@
 //! Handles: they name a file whatever happens to its names, to the connection and to the
 //! server, and nobody can make one.
 
-#![allow(clippy::unwrap_used)]
-
-mod peer;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -13,8 +9,10 @@ use std::process::Command;
 use ninep::dialect::{HANDLE_MAX, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, Names, Request, getattr, open};
 
-use peer::errno::*;
-use peer::{Client, Dice, IDENTITY, Served, Setup, USER, fresh_id, rename_request, write_as_user};
+use super::peer::errno::*;
+use super::peer::{
+    Client, Dice, IDENTITY, Served, Setup, USER, fresh_id, rename_request, write_as_user,
+};
 
 /// What a message on this handle answers.
 fn stat(client: &mut Client, handle: &[u8]) -> Result<(), u32> {
@@ -135,7 +133,7 @@ fn handles_stay_valid_when_the_server_is_started_again() {
 
 #[test]
 fn a_handle_follows_its_file_and_is_stale_once_that_is_gone() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("follow");
@@ -201,10 +199,10 @@ impl Below {
         fs::create_dir(&dir).unwrap();
         let mount = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&dir).status();
         if !mount.is_ok_and(|status| status.success()) {
-            peer::skip("cannot mount a tmpfs");
+            crate::peer::skip("cannot mount a tmpfs");
             return None;
         }
-        peer::everybodys(&dir);
+        crate::peer::everybodys(&dir);
         Some(Below(dir))
     }
 }
@@ -217,14 +215,14 @@ impl Drop for Below {
 
 #[test]
 fn files_of_another_file_system_below_the_export_have_handles_that_last() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let mut served = Served::plain("below");
     let Some(below) = Below::mount(&served) else { return };
     let mut client = served.client();
     let dir = client.find("below").unwrap();
-    peer::assert_as_stat_elsewhere(&dir.attributes, &below.0);
+    crate::peer::assert_as_stat_elsewhere(&dir.attributes, &below.0);
     let flags = open::RDWR | open::CREATE | open::EXCL;
     let sub = client.make(&dir.handle, "sub", (0o040_755, 0, "")).unwrap().handle;
     let f = client.open(&sub, 1, "f", (flags, 0o644)).unwrap().file;
@@ -258,7 +256,7 @@ fn files_of_another_file_system_below_the_export_have_handles_that_last() {
 
 #[test]
 fn a_path_that_no_handle_has_room_for_is_enametoolong() {
-    if !peer::root_here() {
+    if !crate::peer::root_here() {
         return;
     }
     let served = Served::plain("deep");

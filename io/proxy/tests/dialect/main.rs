@@ -1,0 +1,17 @@
+//! The dialect, spoken to a server in this process: what is in a session, what outlives it, and
+//! what is refused.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../peer/mod.rs"]
+mod peer;
+
+mod bad_input;
+mod data;
+mod handles;
+mod identity;
+mod list;
+mod names;
+mod once;
+mod sessions;
+mod xattr;
