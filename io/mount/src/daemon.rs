@@ -15,7 +15,7 @@ use fuse::{Capabilities, MountFlags, Options, Session, Transport};
 
 use crate::filesystem::{Export, Inner};
 use crate::jobs::Jobs;
-use crate::link::{self, Begin, Begun, GreetError, Link};
+use crate::link::{self, Begin, Begun, GreetError, Homes};
 use crate::nodes::Nodes;
 use crate::options::{Settings, Source};
 
@@ -61,7 +61,9 @@ impl Mount {
     /// # Errors
     /// Says what was refused; then nothing is mounted.
     pub fn start(settings: &Settings) -> Result<Mount, MountError> {
-        let source = settings.sources.first().ok_or(MountError::NoSource)?;
+        if settings.sources.is_empty() {
+            return Err(MountError::NoSource);
+        }
         let jobs = Jobs::new(&settings.jobs).map_err(MountError::Jobs)?;
         let threads = match settings.uring {
             true => processors(),
@@ -69,17 +71,17 @@ impl Mount {
         };
         let id = u128::from_ne_bytes(random().map_err(MountError::Random)?);
         let begin = Begin {
-            source: source.clone(),
+            sources: &settings.sources,
             threads,
             soft: settings.soft,
             keep: settings.keep.get(),
             id,
             client: client_name(id),
         };
-        let Begun { link, root, payload } =
-            Link::begin(begin).map_err(|why| refused(source, &why))?;
+        let Begun { homes, root, payload } =
+            Homes::begin(begin).map_err(|(source, why)| refused(&source, &why))?;
         let export = Export::new(Inner {
-            link: link.clone(),
+            homes: homes.clone(),
             nodes: Nodes::new(&root, settings.attr),
             jobs,
             believed: settings.attr,
@@ -87,8 +89,9 @@ impl Mount {
             notifier: OnceLock::new(),
         });
         export.write_again_what_is_lost();
+        homes.watch();
         let options = options(settings, threads, payload);
-        let serving = link.clone();
+        let serving = homes.clone();
         let serve = move |number, port| link::run(&serving, number, port);
         match mount(&settings.at, export, &options, serve) {
             Ok(session) => {
@@ -98,7 +101,7 @@ impl Mount {
                 Ok(Mount { session })
             }
             Err(error) => {
-                link.end();
+                homes.end();
                 Err(error.into())
             }
         }

@@ -112,9 +112,11 @@ impl Files {
         }
     }
 
-    /// All that are open.
-    pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
-        lock(&self.table).iter().filter_map(|(_, file)| file.clone()).collect()
+    /// All that are open at one link's proxy.
+    pub(crate) fn all_at(&self, home: usize) -> Vec<Arc<OpenFile>> {
+        let table = lock(&self.table);
+        let files = table.iter().filter_map(|(_, file)| file.as_ref());
+        files.filter(|file| file.payer.home == home).cloned().collect()
     }
 }
 

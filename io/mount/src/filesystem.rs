@@ -25,7 +25,7 @@ use ninep::Attributes;
 
 use crate::files::{Files, OpenFile};
 use crate::jobs::Jobs;
-use crate::link::{Answer, Ask, Call, Link, Payer, Waiter, here};
+use crate::link::{Answer, Ask, Call, Homes, Payer, Shared, Waiter, here};
 use crate::nodes::{Node, Nodes};
 use crate::operations::{attributes, behind, data, directory, locks, names, xattr};
 use crate::translate;
@@ -35,7 +35,7 @@ use crate::translate;
 pub(crate) struct Export(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) link: Arc<Link>,
+    pub(crate) homes: Homes,
     pub(crate) nodes: Nodes,
     pub(crate) jobs: Arc<Jobs>,
     /// How long the kernel may believe names and attributes.
@@ -60,9 +60,9 @@ impl Export {
 
     /// From now on what the proxy's machine loses is written once more.
     pub(crate) fn write_again_what_is_lost(&self) {
-        // The link lives as long as this, and must not keep it alive.
+        // The links live as long as this, and must not keep it alive.
         let export = Arc::downgrade(&self.0);
-        self.link.on_lost(move |lost| {
+        self.homes.on_lost(move |lost| {
             if let Some(export) = export.upgrade() {
                 behind::write_again(&Export(export), lost);
             }
@@ -78,15 +78,17 @@ impl Export {
         }
     }
 
-    /// Asks on behalf of the process that calls; `then` makes the answer of the reply.
+    /// Asks the home of a file on behalf of the process that calls; `then` makes the answer of
+    /// the reply.
     pub(crate) fn as_caller<T: FuseAnswer + 'static>(
         &self,
+        node: &Node,
         request: &Request,
         ask: Ask,
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>) -> Result<T, Errno> + Send + 'static,
     ) {
-        self.as_caller_with(request, ask, reply, move |export, payer, answer, reply| {
+        self.as_caller_with(node, request, ask, reply, move |export, payer, answer, reply| {
             reply.send(then(export, payer, answer));
         });
     }
@@ -94,15 +96,16 @@ impl Export {
     /// As [`Export::as_caller`], for what is answered otherwise.
     pub(crate) fn as_caller_with<T: 'static>(
         &self,
+        node: &Node,
         request: &Request,
         ask: Ask,
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
     ) {
-        let (export, on) = (self.clone(), here());
+        let (export, home, on) = (self.clone(), self.homes.of(node), here());
         let Request { uid, gid, thread, .. } = *request;
         self.jobs.find(thread, move |caller| {
-            match export.link.payer(uid, gid, &caller.groups, &caller.job) {
+            match export.homes.links[home].payer(uid, gid, &caller.groups, &caller.job) {
                 Ok(payer) => export.send((on, thread), payer, ask, reply, then),
                 Err(error) => reply.error(error),
             }
@@ -143,7 +146,12 @@ impl Export {
 
     /// Files that are open.
     pub(crate) fn files(&self) -> &Files {
-        &self.link.files
+        &self.shared().files
+    }
+
+    /// What the mount has, whichever proxy serves it.
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.homes.shared
     }
 
     /// Asks for nobody who waits.
@@ -155,7 +163,7 @@ impl Export {
     ) {
         let export = self.clone();
         let done = move |answer: Answer<'_>| then(&export, answer);
-        self.link.call_on(here(), Call::new(payer.clone(), ask, None, done));
+        self.homes.link(payer).call_on(here(), Call::new(payer.clone(), ask, None, done));
     }
 
     fn send<T: 'static>(
@@ -166,10 +174,10 @@ impl Export {
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
     ) {
-        let (export, who) = (self.clone(), payer.clone());
+        let (export, who, link) = (self.clone(), payer.clone(), self.homes.link(&payer));
         let waiter = Waiter { request: reply.id(), thread };
         let done = move |answer: Answer<'_>| then(&export, &who, answer, reply);
-        self.link.call_on(on, Call::new(payer, ask, Some(waiter), done));
+        link.call_on(on, Call::new(payer, ask, Some(waiter), done));
     }
 
     /// What the kernel is told of a file that it looked up.
@@ -202,7 +210,7 @@ impl FileSystem for Export {
     }
 
     fn interrupt(&self, id: RequestId) {
-        self.link.interrupt(id);
+        self.homes.interrupt(id);
     }
 
     fn forget(&self, inode: InodeId, lookups: u64) {

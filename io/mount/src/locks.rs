@@ -116,9 +116,11 @@ impl Locks {
         found.map(|one| one.lock.process)
     }
 
-    /// All that are held.
-    pub(crate) fn all(&self) -> Vec<Held> {
-        lock(&self.held).values().flatten().cloned().collect()
+    /// All that are held at one link's proxy.
+    pub(crate) fn all_at(&self, home: usize) -> Vec<Held> {
+        let all = lock(&self.held);
+        let held = all.values().flatten().filter(|one| one.file.payer.home == home);
+        held.cloned().collect()
     }
 
     fn name(&self, Owner { owner, flock }: Owner) -> String {
@@ -186,7 +188,7 @@ mod tests {
 
     fn ranges(locks: &Locks, owner: Owner) -> Vec<(LockKind, u64, u64)> {
         let of = |held: &Held| (held.lock.kind, held.lock.start, held.lock.end);
-        let held = locks.all();
+        let held = locks.all_at(0);
         let mut all: Vec<_> = held.iter().filter(|one| one.owner == owner).map(of).collect();
         all.sort_by_key(|(_, start, _)| *start);
         all
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!(locks.process(file.node.id, locks.name(A).as_bytes()), Some(7));
         locks.set(&file, B, WHOLE);
         locks.set(&file, A, WHOLE);
-        assert!(locks.all().is_empty() && !locks.has(file.node.id, A));
+        assert!(locks.all_at(0).is_empty() && !locks.has(file.node.id, A));
     }
 
     #[test]

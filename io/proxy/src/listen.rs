@@ -1,11 +1,12 @@
 //! Sockets that clients connect to.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use api::Address;
 use model::Nid;
@@ -61,6 +62,7 @@ impl Listener {
                 }
                 socket.set_nonblocking(true)?;
                 socket.set_nodelay(true)?;
+                end_when_silent(&socket)?;
                 let trusted = settings.trusts(address);
                 let nid = Nid::tcp(address);
                 Ok(Some((socket.into(), Peer { nid, uid: None, trusted })))
@@ -93,6 +95,21 @@ impl Drop for Listener {
         }
     }
 }
+
+/// Has the kernel end a connection whose peer does not answer it any more, and with it what is
+/// queued here: mounts that were cut off from this proxy go to another one after
+/// 30 s, and nothing of theirs may be executed here afterwards.
+fn end_when_silent(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, SILENCE_MAX / 4)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE_MAX / 4)?;
+    sockopt::set_tcp_user_timeout(socket, SILENCE_MAX.as_millis() as u32)?;
+    Ok(())
+}
+
+/// How long the machine of a client may not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// Removes the socket of a proxy that is gone; leaves one that answers, and anything else.
 fn remove_stale(path: &Path) -> io::Result<()> {

@@ -50,6 +50,8 @@ pub(crate) struct Channel {
     out: Outbox,
     heard: Instant,
     pinged: Option<Instant>,
+    /// Counts the waiting calls whose processes were looked at.
+    looked_at: usize,
 }
 
 /// Whether a channel has a connection.
@@ -127,6 +129,7 @@ impl Channel {
             out: Outbox::default(),
             heard: Instant::now(),
             pinged: None,
+            looked_at: 0,
         }
     }
 
@@ -414,9 +417,23 @@ impl Channel {
         calls > WAITING_MAX || bytes > WAITING_BYTES_MAX
     }
 
+    /// Some of those who wait here if it is full, others each time.
+    pub(crate) fn waiters_if_full(&mut self) -> Vec<Waiter> {
+        if !self.is_full() {
+            return Vec::new();
+        }
+        self.looked_at = self.looked_at.wrapping_add(LOOK_AT);
+        self.lanes.waiters(self.looked_at, LOOK_AT)
+    }
+
     /// Whether nobody waits for an answer.
     pub(crate) fn is_idle(&self) -> bool {
         self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
+    }
+
+    /// Whether nothing is under way, whatever waits to begin.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self.phase, Phase::Up(_)) && !self.is_owed()
     }
 
     /// Whether an answer is owed, other than news.
@@ -525,6 +542,8 @@ pub(crate) const SLOTS: u16 = 64;
 /// throttled job with a thousand writers is to leave room for the next request of others.
 const WAITING_MAX: usize = 16_384;
 const WAITING_BYTES_MAX: usize = 512 << 20;
+/// Processes that are looked at in a full channel at once: each is a file of /proc to read.
+const LOOK_AT: usize = 512;
 /// After so much silence with calls under way the proxy is asked for a sign of life,
 const SILENCE: Duration = Duration::from_secs(5);
 /// and after so much more the connection counts as lost.

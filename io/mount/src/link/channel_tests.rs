@@ -300,3 +300,17 @@ fn what_was_given_up_is_not_made_again_in_another_session() {
     assert_eq!(bench.turn(), []);
     assert!(bench.channel.unsettled.is_empty() && bench.channel.is_idle());
 }
+
+#[test]
+fn everybody_in_a_full_channel_is_looked_at_before_long() {
+    let mut bench = Bench::new(4);
+    (0..100).for_each(|number| bench.push(number, false));
+    assert!(bench.channel.waiters_if_full().is_empty(), "their interrupts are read");
+    (100..=WAITING_MAX as u32).for_each(|number| bench.push(number, false));
+    let looks = WAITING_MAX / LOOK_AT + 1;
+    let mut seen = vec![false; WAITING_MAX + 1];
+    for waiter in (0..looks).flat_map(|_| bench.channel.waiters_if_full()) {
+        seen[waiter.thread as usize] = true;
+    }
+    assert!(seen.iter().all(|seen| *seen));
+}

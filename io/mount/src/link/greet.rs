@@ -57,9 +57,27 @@ pub(crate) enum GreetError {
     /// The peer does not know the dialect.
     #[error("it speaks only {version}, and {} is needed", VERSION.escape_ascii())]
     Plain { version: String },
+    /// It takes smaller messages than were agreed on.
+    #[error("it takes messages of {msize} bytes, and {wanted} were agreed on")]
+    Smaller { msize: u32, wanted: u32 },
+    /// Its export's root has another handle.
+    #[error(
+        "it exports another directory than the other proxies, or signs handles with another key \
+         (handle_key is to be the same file for all of them)"
+    )]
+    OtherExport,
     /// The proxy refused the session.
     #[error("it refused the session: {0}")]
     Refused(Errno),
+}
+
+impl GreetError {
+    /// Whether the machine says that nobody listens: then nothing is executed there any more.
+    pub(super) fn is_dead(&self) -> bool {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        matches!(self, GreetError::Connect(why)
+            if matches!(why.kind(), ConnectionRefused | NotFound))
+    }
 }
 
 impl Talk {

@@ -22,6 +22,8 @@ use super::lock;
 #[derive(Debug)]
 pub(crate) struct Payer {
     pub(crate) number: u32,
+    /// The link whose proxy knows the number.
+    pub(crate) home: usize,
     key: Key,
     asked: AtomicBool,
     /// Calls that each channel may have under way; 0 until the proxy said it.
@@ -43,9 +45,10 @@ struct Key {
     job: JobId,
 }
 
-/// All who pay.
-#[derive(Debug, Default)]
+/// All who pay at one link.
+#[derive(Debug)]
 pub(crate) struct Payers {
+    home: usize,
     table: Mutex<Table>,
 }
 
@@ -64,6 +67,10 @@ pub(crate) struct Found {
 }
 
 impl Payers {
+    pub(crate) fn new(home: usize) -> Payers {
+        Payers { home, table: Mutex::default() }
+    }
+
     /// The payer for a user with its groups and job.
     ///
     /// # Errors
@@ -87,7 +94,7 @@ impl Payers {
             true => None,
             false => Some(table.retire().ok_or(Errno::USERS)?),
         };
-        let payer = Arc::new(Payer::new(table.numbers, key.clone(), now));
+        let payer = Arc::new(Payer::new((self.home, table.numbers), key.clone(), now));
         table.numbers += 1;
         table.by_number.insert(payer.number, payer.clone());
         table.by_key.insert(key, payer.clone());
@@ -126,9 +133,10 @@ impl Table {
 }
 
 impl Payer {
-    fn new(number: u32, key: Key, now: u64) -> Payer {
+    fn new((home, number): (usize, u32), key: Key, now: u64) -> Payer {
         Payer {
             number,
+            home,
             key,
             asked: AtomicBool::new(false),
             requests: AtomicU32::new(0),
@@ -190,7 +198,7 @@ impl Payer {
     #[cfg(test)]
     pub(crate) fn known(number: u32, requests: u32, bytes: u64) -> Arc<Payer> {
         let job = JobId::new("test").unwrap();
-        let payer = Payer::new(number, Key { uid: 1, gid: 1, groups: [].into(), job }, 0);
+        let payer = Payer::new((0, number), Key { uid: 1, gid: 1, groups: [].into(), job }, 0);
         payer.begin_asking();
         payer.set_window(requests, bytes);
         Arc::new(payer)
@@ -210,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_same_user_with_another_job_is_another_payer() {
-        let payers = Payers::default();
+        let payers = Payers::new(0);
         let first = find(&payers, 1, "a").unwrap().payer;
         let other = find(&payers, 1, "b").unwrap().payer;
         assert_ne!(first.number, other.number);
@@ -221,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_one_unused_for_longest_makes_room_and_one_in_use_does_not() {
-        let payers = Payers::default();
+        let payers = Payers::new(0);
         let used = find(&payers, 0, "").unwrap().payer;
         for uid in 1..PAYERS_MAX as u32 {
             find(&payers, uid, "").unwrap();

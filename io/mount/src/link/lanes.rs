@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use fuse::{Errno, RequestId};
 use rustc_hash::FxHashMap;
 
-use super::call::Call;
+use super::call::{Call, Waiter};
 
 /// A channel's waiting calls, and what each identity has under way.
 #[derive(Debug, Default)]
@@ -136,6 +136,15 @@ impl Lanes {
     pub(crate) fn find(&self, request: RequestId) -> Option<&Call> {
         let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
         all.into_iter().find(|call| call.is_for(request))
+    }
+
+    /// Who waits for calls that have not begun, from the `from`th on and round to it.
+    pub(crate) fn waiters(&self, from: usize, most: usize) -> Vec<Waiter> {
+        let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
+        let all = all.filter_map(|call| call.waiter);
+        let from = from % self.waiting.max(1);
+        let some = all.clone().skip(from).chain(all.take(from));
+        some.take(most).collect()
     }
 
     /// Takes all calls out.
@@ -282,6 +291,24 @@ mod tests {
         assert!(next(&mut lanes).is_some(), "an unlock");
         lanes.ended(&lock(true));
         assert!(next(&mut lanes).is_some(), "the last one's turn");
+    }
+
+    #[test]
+    fn who_waits_is_looked_at_in_turn_and_round_again() {
+        let (first, second) = (Payer::known(1, 9, 9999), Payer::known(2, 9, 9999));
+        let mut lanes = Lanes::default();
+        assert!(lanes.waiters(3, 2).is_empty());
+        for number in 1..=5 {
+            let mut call = call(if number % 2 == 0 { &first } else { &second }, number);
+            call.waiter = Some(Waiter { request: RequestId(number.into()), thread: number });
+            lanes.push(call);
+        }
+        let mut seen: Vec<_> =
+            [0, 2, 4].iter().flat_map(|from| lanes.waiters(*from, 2)).map(|w| w.thread).collect();
+        assert_eq!(seen.len(), 6);
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [1, 2, 3, 4, 5]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::files::OpenFile;
 /// Tells everything. What cannot be had again is marked as stale.
 pub(super) fn restore(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
     identities(talk, &link.payers.asked())?;
-    files(talk, &link.files.all())?;
+    files(talk, &link.shared.files.all_at(link.home))?;
     locks(link, talk)
 }
 
@@ -72,9 +72,11 @@ fn files(talk: &mut Talk, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
 }
 
 fn locks(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
-    let held = link.locks.all();
-    let asks: Vec<_> =
-        held.iter().map(|held| link.locks.ask(&held.file, held.owner, &held.lock, false)).collect();
+    let held = link.shared.locks.all_at(link.home);
+    let asks: Vec<_> = held
+        .iter()
+        .map(|held| link.shared.locks.ask(&held.file, held.owner, &held.lock, false))
+        .collect();
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = asks
         .iter()
         .zip(&held)

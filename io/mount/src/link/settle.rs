@@ -18,32 +18,31 @@ use ninep::dialect::{
 };
 use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
 
+use super::Link;
 use super::call::{Call, Waiter};
 use super::greet::Talk;
 use super::socket::Broken;
-use super::{Link, Seat};
 use crate::files::Files;
 
 /// Settles every call of a channel that is not.
 pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Broken> {
-    let seat: &Seat = link.seat(on);
     loop {
-        let Some(call) = seat.lock().unsettled.pop() else { return Ok(()) };
-        let outcome = match look(&link.files, talk, &call) {
+        let Some(call) = link.seat(on).unsettled.pop() else { return Ok(()) };
+        let outcome = match look(&link.shared.files, talk, &call) {
             Ok(outcome) => outcome,
             Err(broken) => {
-                seat.lock().unsettled.push(call);
+                link.seat(on).unsettled.push(call);
                 return Err(broken);
             }
         };
         tracing::info!(?call, ?outcome, "a call was settled");
         let waiter = call.waiter;
         match outcome {
-            Outcome::Again => seat.lock().push_again(call),
+            Outcome::Again => link.seat(on).push_again(call),
             other => other.tell(call),
         }
         if let Some(Waiter { request, .. }) = waiter
-            && link.missed.take(request)
+            && link.shared.missed.take(request)
         {
             link.interrupt(request);
         }

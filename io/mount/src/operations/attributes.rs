@@ -44,7 +44,7 @@ pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = ninep::Request::Statfs { fid: handle_fid(0) };
     let ask = Ask::new(Handles::one(&node.handle), message);
-    export.as_caller(request, ask, reply, |_, _, answer| match answer? {
+    export.as_caller(&node, request, ask, reply, |_, _, answer| match answer? {
         AnyReply::Plain(ninep::Reply::Statfs(told)) => Ok(Statfs {
             blocks: told.blocks,
             blocks_free: told.bfree,
@@ -74,17 +74,23 @@ fn by_file_or_handle(
             return by_file(export, who, node, &file, ask, reply);
         }
         let (first, who) = (ask(handle_fid(0), Handles::one(&node.handle)), *who);
-        export.as_caller_with(&who, first, reply, move |export, _, answer, reply| {
-            let open = match answer {
-                // A handle that is a path, or an inode without names: the open file still is one.
-                Err(Errno::STALE) => export.files().of_node(node.id),
-                _ => None,
-            };
-            match open {
-                Some(file) => by_file(export, &who, node, &file, ask, reply),
-                None => reply.send(attr(export, &node, answer)),
-            }
-        });
+        export.as_caller_with(
+            &node.clone(),
+            &who,
+            first,
+            reply,
+            move |export, _, answer, reply| {
+                let open = match answer {
+                    // A handle that is a path, or an inode without names: the open file still is one.
+                    Err(Errno::STALE) => export.files().of_node(node.id),
+                    _ => None,
+                };
+                match open {
+                    Some(file) => by_file(export, &who, node, &file, ask, reply),
+                    None => reply.send(attr(export, &node, answer)),
+                }
+            },
+        );
     });
 }
 
@@ -104,7 +110,7 @@ fn attr(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno>
     match answer? {
         AnyReply::Plain(ninep::Reply::Getattr(told)) => Ok(export.attr(node, &told)),
         AnyReply::Own(OwnReply::Change { attributes }) => {
-            export.link.behind.changed(node);
+            export.shared().behind.changed(node);
             Ok(export.attr(node, &attributes))
         }
         _ => Err(Errno::PROTO),

@@ -29,7 +29,7 @@ pub(super) fn write(
 ) {
     let Write { offset, data, kill_set_id, .. } = *write;
     let piece = Piece { offset, data, kill_set_id };
-    match export.link.behind.put(file, piece, export.payload) {
+    match export.shared().behind.put(file, piece, export.payload) {
         Put::Taken => {
             reply.ok(&Written(data.len() as u32));
             pump(export, &file.node);
@@ -54,14 +54,15 @@ pub(super) fn with_room(
     reply: Reply<Written>,
     then: impl FnOnce(&Export, &Request, &Arc<OpenFile>, &Write<'_>, Reply<Written>) + Send + 'static,
 ) {
-    if !export.link.kept.is_full() {
+    let kept = &export.homes.link(&file.payer).kept;
+    if !kept.is_full() {
         return then(export, request, file, write, reply);
     }
     let (file, write) = (file.clone(), Waiting::of(write));
     let (waiter, then) = waiting(export, request, reply, move |export, who, reply| {
         then(export, who, &file, &write.as_write(), reply);
     });
-    if let Some(then) = export.link.kept.hold(waiter, then) {
+    if let Some(then) = kept.hold(waiter, then) {
         then(Ok(()));
     }
 }
@@ -111,7 +112,7 @@ pub(super) fn told_again<T: FuseAnswer + 'static>(
     after(export, &node.clone(), request, reply, move |export, who, reply| {
         let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
         let ask = Ask::new(Handles::one(&node.handle), message);
-        export.as_caller(who, ask, reply, move |export, _, answer| {
+        export.as_caller(&node.clone(), who, ask, reply, move |export, _, answer| {
             let told = match answer {
                 Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => Ok(told),
                 Ok(_) => Err(Errno::PROTO),
@@ -169,7 +170,7 @@ fn waiting<T: 'static>(
 /// Has writes executed once more that the proxy's machine has lost.
 pub(crate) fn write_again(export: &Export, lost: Vec<Sent>) {
     let nodes: Vec<_> = lost.iter().map(|lost| lost.node.clone()).collect();
-    lost.into_iter().for_each(|lost| export.link.behind.put_back(lost));
+    lost.into_iter().for_each(|lost| export.shared().behind.put_back(lost));
     nodes.iter().for_each(|node| pump(export, node));
 }
 
@@ -179,13 +180,12 @@ fn pump(export: &Export, node: &Node) {
         let bytes = write.bytes() as usize;
         let Sent { node, payer, frame, place } = write;
         let ask = Ask::of(frame).with_bytes(bytes).kept(&node, &place);
-        let (export, pays) = (export.clone(), payer.clone());
-        let link = export.link.clone();
+        let (later, pays) = (export.clone(), payer.clone());
         let done = move |answer: Answer<'_>| {
             let written = whole(file.as_deref(), &place, answer);
-            executed(&export, &node, &pays, (number, &place), written);
+            executed(&later, &node, &pays, (number, &place), written);
         };
-        link.call_on(here(), Call::new(payer, ask, None, done));
+        export.homes.link(&payer).call_on(here(), Call::new(payer.clone(), ask, None, done));
     }
 }
 
@@ -201,7 +201,7 @@ fn executed(
         export.files().fail(node.id, error);
         export.doubt_attributes(node.id);
     }
-    let ready = export.link.behind.executed(node, payer, number);
+    let ready = export.shared().behind.executed(node, payer, number);
     pump(export, node);
     for then in ready {
         then(Ok(()));

@@ -39,7 +39,7 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
     // A fid is taken by it, so it is not for repeating.
     let ask = Ask::once(Handles::one(&node.handle), message);
     behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        export.as_caller(who, ask, reply, move |export, payer, answer| {
+        export.as_caller(&node.clone(), who, ask, reply, move |export, payer, answer| {
             let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
             export.nodes.told(&node, &told);
             let inode = node.id;
@@ -81,8 +81,8 @@ fn create_now(
     let (fid, name) = (handle_fid(0), called.to_bytes());
     let message = OwnRequest::Open { fid, newfid, name, flags, mode };
     let ask = Ask::once(Handles::one(&directory.handle), message);
-    let (who, asked) = (*request, export.link.behind.now());
-    export.as_caller_with(request, ask, reply, move |export, payer, answer, reply| {
+    let (who, asked) = (*request, export.shared().behind.now());
+    export.as_caller_with(&directory, request, ask, reply, move |export, payer, answer, reply| {
         let made = made(export, newfid, payer, answer, |export, handle, told| {
             export.nodes.look_up(handle, told)
         });
@@ -165,7 +165,7 @@ pub(super) fn write_through(
     behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
         export.as_opener(who, &file, ask, reply, move |export, answer| {
-            export.link.behind.changed(&node);
+            export.shared().behind.changed(&node);
             match answer? {
                 AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
                 AnyReply::Own(OwnReply::Append { .. }) => Ok(Written(len as u32)),
@@ -197,12 +197,12 @@ fn fsync_open(
         or_error!(file.take_failure(), reply);
         let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
         let ask = Ask::new(Handles::NONE, message);
-        let losses = export.link.kept.losses();
+        let losses = export.homes.link(&file.payer).kept.losses();
         let who = *who;
         export.as_opener_with(&who, &file.clone(), ask, reply, move |export, answer, reply| {
             // What was lost meanwhile is being written once more, and is to be durable too.
             match answer {
-                Ok(_) if export.link.kept.losses() != losses => {
+                Ok(_) if export.homes.link(&file.payer).kept.losses() != losses => {
                     fsync_open(export, &who, file, data_only, reply);
                 }
                 answer => reply.send(answer.map(|_| ())),
@@ -237,7 +237,7 @@ pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, r
     behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
         export.as_opener(who, &file, ask, reply, move |export, answer| {
-            export.link.behind.changed(&node);
+            export.shared().behind.changed(&node);
             answer.map(|_| ())
         });
     });
@@ -264,6 +264,10 @@ pub(crate) fn seek(
 pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
     let from = or_error!(export.files().get(copy.from), reply);
     let to = or_error!(export.files().get(copy.to), reply);
+    if from.payer.home != to.payer.home {
+        // No proxy has both open: then the kernel reads and writes.
+        return reply.error(Errno::OPNOTSUPP);
+    }
     to.node.written();
     let message = OwnRequest::Copy {
         fid: from.fid,
@@ -277,7 +281,7 @@ pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: R
         behind::after(export, &to.node.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
             export.as_opener(who, &to, ask, reply, move |export, answer| {
-                export.link.behind.changed(&node);
+                export.shared().behind.changed(&node);
                 match answer? {
                     AnyReply::Own(OwnReply::Copy { count, .. }) => Ok(Copied(count)),
                     _ => Err(Errno::PROTO),

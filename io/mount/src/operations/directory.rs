@@ -100,7 +100,7 @@ fn with_entries<T: 'static>(
     let message = OwnRequest::List { fid: file.fid, offset: read.offset, count };
     let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
     let directory: Arc<OpenFile> = file.clone();
-    let asked = export.link.behind.now();
+    let asked = export.shared().behind.now();
     export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
         Ok(AnyReply::Own(OwnReply::List { data })) => {
             let mut listing = lock(&directory.listing);

@@ -36,13 +36,13 @@ fn try_lock(
     reply: Reply<()>,
 ) {
     let owner = Owner { owner: asked.owner, flock: asked.flock };
-    let ask = export.link.locks.ask(file, owner, &asked.lock, asked.wait);
+    let ask = export.shared().locks.ask(file, owner, &asked.lock, asked.wait);
     let locked = file.clone();
     let thread = request.thread;
     export.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
         match status(answer) {
             Ok(LockStatus::Success) => {
-                export.link.locks.set(&locked, owner, asked.lock);
+                export.shared().locks.set(&locked, owner, asked.lock);
                 reply.ok(&());
             }
             // One that waits is only refused for lack of room.
@@ -57,12 +57,12 @@ fn try_lock(
 /// Asks once more in a while; can be interrupted meanwhile.
 fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest, reply: Reply<()>) {
     let owner = Owner { owner: asked.owner, flock: asked.flock };
-    let ask = export.link.locks.ask(file, owner, &asked.lock, true);
+    let ask = export.shared().locks.ask(file, owner, &asked.lock, true);
     let waiter = Waiter { request: reply.id(), thread };
     let (again, locked) = (export.clone(), file.clone());
     let done = move |answer: Answer<'_>| match status(answer) {
         Ok(LockStatus::Success) => {
-            again.link.locks.set(&locked, owner, asked.lock);
+            again.shared().locks.set(&locked, owner, asked.lock);
             reply.ok(&());
         }
         Ok(LockStatus::Blocked) => later(&again, thread, &locked, asked, reply),
@@ -70,14 +70,14 @@ fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest,
         Err(error) => reply.error(error),
     };
     let call = Call::new(file.payer.clone(), ask, Some(waiter), done);
-    export.link.call_later(here(), call, AGAIN);
+    export.homes.link(&call.payer).call_later(here(), call, AGAIN);
 }
 
 /// Which lock is in the way?
 pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply: Reply<Lock>) {
     let file = or_error!(export.files().get(asked.handle), reply);
     let owner = Owner { owner: asked.owner, flock: asked.flock };
-    let ask = export.link.locks.test(&file, owner, &asked.lock);
+    let ask = export.shared().locks.test(&file, owner, &asked.lock);
     let inode = file.node.id;
     export.as_opener(request, &file, ask, reply, move |export, answer| match answer? {
         AnyReply::Plain(ninep::Reply::Getlock { kind, start, length, proc_id, client_id }) => {
@@ -87,7 +87,7 @@ pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply:
                 WireKind::Unlock => LockKind::None,
             };
             let end = if length == 0 { WHOLE.end } else { start + (length - 1) };
-            let process = export.link.locks.process(inode, client_id).unwrap_or(proc_id);
+            let process = export.shared().locks.process(inode, client_id).unwrap_or(proc_id);
             Ok(Lock { kind, start, end: end.min(WHOLE.end), process })
         }
         _ => Err(Errno::PROTO),
@@ -121,22 +121,22 @@ fn unlock(
     reply: Reply<()>,
 ) {
     let written = file.take_failure();
-    if !export.link.locks.has(file.node.id, owner) {
+    if !export.shared().locks.has(file.node.id, owner) {
         return reply.send(written);
     }
-    export.link.locks.set(file, owner, WHOLE);
-    let ask = export.link.locks.ask(file, owner, &WHOLE, false);
+    export.shared().locks.set(file, owner, WHOLE);
+    let ask = export.shared().locks.ask(file, owner, &WHOLE, false);
     export.as_opener(request, file, ask, reply, move |_, answer| status(answer).and(written));
 }
 
 /// An open file ends, and with it its flock lock.
 pub(crate) fn give_back(export: &Export, file: &Arc<OpenFile>, owner: LockOwner) {
     let owner = Owner { owner, flock: true };
-    if !export.link.locks.has(file.node.id, owner) {
+    if !export.shared().locks.has(file.node.id, owner) {
         return;
     }
-    export.link.locks.set(file, owner, WHOLE);
-    let ask = export.link.locks.ask(file, owner, &WHOLE, false);
+    export.shared().locks.set(file, owner, WHOLE);
+    let ask = export.shared().locks.ask(file, owner, &WHOLE, false);
     export.aside(&file.payer, ask, |_, _| {});
 }
 

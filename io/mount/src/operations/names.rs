@@ -20,20 +20,22 @@ pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Rep
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = OwnRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let ask = Ask::new(Handles::one(&directory.handle), message);
-    let (who, asked) = (*request, export.link.behind.now());
-    export.as_caller_with(request, ask, reply, move |export, _, answer, reply| match answer {
-        Ok(AnyReply::Own(OwnReply::Lookup { handle, attributes })) => {
-            let node = export.nodes.look_up(handle, &attributes);
-            if !node.behind.changed_since(asked) {
-                return reply.ok(&export.entry_of(&node, &attributes));
+    let (who, asked) = (*request, export.shared().behind.now());
+    export.as_caller_with(&directory, request, ask, reply, move |export, _, answer, reply| {
+        match answer {
+            Ok(AnyReply::Own(OwnReply::Lookup { handle, attributes })) => {
+                let node = export.nodes.look_up(handle, &attributes);
+                if !node.behind.changed_since(asked) {
+                    return reply.ok(&export.entry_of(&node, &attributes));
+                }
+                behind::told_again(export, &who, node, reply, entry_told);
             }
-            behind::told_again(export, &who, node, reply, entry_told);
+            Ok(_) => reply.error(Errno::PROTO),
+            Err(Errno::NOENT) if !export.believed.is_zero() => {
+                reply.ok(&Entry::absent(export.believed));
+            }
+            Err(error) => reply.error(error),
         }
-        Ok(_) => reply.error(Errno::PROTO),
-        Err(Errno::NOENT) if !export.believed.is_zero() => {
-            reply.ok(&Entry::absent(export.believed));
-        }
-        Err(error) => reply.error(error),
     });
 }
 
@@ -82,10 +84,14 @@ pub(super) fn masked<T: 'static>(
     let name = b"system.posix_acl_default";
     let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count: 0 };
     let ask = Ask::new(Handles::one(&directory.handle), message);
-    export.as_caller_with(request, ask, reply, move |export, _, answer, reply| match answer {
-        Ok(AnyReply::Own(OwnReply::Getxattr { length: 1.., .. })) => then(export, new.mode, reply),
-        Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => then(export, masked, reply),
-        Err(error) => reply.error(error),
+    export.as_caller_with(directory, request, ask, reply, move |export, _, answer, reply| {
+        match answer {
+            Ok(AnyReply::Own(OwnReply::Getxattr { length: 1.., .. })) => {
+                then(export, new.mode, reply)
+            }
+            Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => then(export, masked, reply),
+            Err(error) => reply.error(error),
+        }
     });
 }
 
@@ -107,7 +113,7 @@ fn make_now(
         target: target.to_bytes(),
     };
     let ask = Ask::once(Handles::one(&directory.handle), message);
-    export.as_caller(request, ask, reply, |export, _, answer| entry(export, answer));
+    export.as_caller(&directory, request, ask, reply, |export, _, answer| entry(export, answer));
 }
 
 pub(crate) fn symlink(
@@ -133,7 +139,7 @@ pub(crate) fn remove(
     let dirfid = handle_fid(0);
     let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
     let ask = Ask::once(Handles::one(&directory.handle), message);
-    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    export.as_caller(&directory, request, ask, reply, |_, _, answer| answer.map(|_| ()));
 }
 
 pub(crate) fn rename(
@@ -153,7 +159,7 @@ pub(crate) fn rename(
         newname: to.to_bytes(),
     };
     let ask = Ask::once(Handles::two(&old.handle, &new.handle), message);
-    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    export.as_caller(&new, request, ask, reply, |_, _, answer| answer.map(|_| ()));
 }
 
 /// Gives a file one more name. The reply to that says nothing of the file: its attributes are
@@ -171,9 +177,9 @@ pub(crate) fn link(
     let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
     let ask = Ask::once(Handles::two(&directory.handle, &file.handle), message);
     let who = *request;
-    export.as_caller_with(request, ask, reply, move |export, _, answer, reply| {
+    export.as_caller_with(&directory, request, ask, reply, move |export, _, answer, reply| {
         or_error!(answer, reply);
-        export.link.behind.changed(&file);
+        export.shared().behind.changed(&file);
         behind::told_again(export, &who, file, reply, |export, node, told| {
             told.map(|told| export.entry(&node.handle, &told))
         });
@@ -184,7 +190,7 @@ pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
     let link = or_error!(export.nodes.get(request.inode), reply);
     let message = ninep::Request::Readlink { fid: handle_fid(0) };
     let ask = Ask::new(Handles::one(&link.handle), message);
-    export.as_caller_with(request, ask, reply, |_, _, answer, reply| match answer {
+    export.as_caller_with(&link, request, ask, reply, |_, _, answer, reply| match answer {
         Ok(AnyReply::Plain(ninep::Reply::Readlink { target })) => reply.bytes(target),
         Ok(_) => reply.error(Errno::PROTO),
         Err(error) => reply.error(error),

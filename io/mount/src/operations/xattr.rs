@@ -13,13 +13,14 @@ use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 use super::or_error;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
+use crate::nodes::Node;
 
 pub(crate) fn get(export: &Export, request: &Request, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if node.is_plain() {
         return reply.error(Errno::NODATA);
     }
-    ask(export, request, &node.handle, name.to_bytes(), reply);
+    ask(export, request, &node, name.to_bytes(), reply);
 }
 
 pub(crate) fn list(export: &Export, request: &Request, reply: Reply<Xattr>) {
@@ -27,7 +28,7 @@ pub(crate) fn list(export: &Export, request: &Request, reply: Reply<Xattr>) {
     if node.is_plain() {
         return reply.value(b"");
     }
-    ask(export, request, &node.handle, b"", reply);
+    ask(export, request, &node, b"", reply);
 }
 
 pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
@@ -37,8 +38,8 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
     let message = OwnRequest::Setxattr { fid: handle_fid(0), name, flags, data };
     let handles = Handles::one(&node.handle);
     let ask = if flags == 0 { Ask::new(handles, message) } else { Ask::once(handles, message) };
-    export.as_caller(request, ask, reply, move |export, _, answer| {
-        export.link.behind.changed(&node);
+    export.as_caller(&node.clone(), request, ask, reply, move |export, _, answer| {
+        export.shared().behind.changed(&node);
         answer.map(|_| ())
     });
 }
@@ -47,16 +48,16 @@ pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Rep
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = OwnRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
     let ask = Ask::once(Handles::one(&node.handle), message);
-    export.as_caller(request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    export.as_caller(&node, request, ask, reply, |_, _, answer| answer.map(|_| ()));
 }
 
-fn ask(export: &Export, request: &Request, handle: &[u8], name: &[u8], reply: Reply<Xattr>) {
+fn ask(export: &Export, request: &Request, node: &Node, name: &[u8], reply: Reply<Xattr>) {
     // Of a length alone the value is asked for too: it comes in the same message, and the
     // kernel's next question is for it.
     let count = reply.room() as u32;
     let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count };
-    let ask = Ask::new(Handles::one(handle), message);
-    export.as_caller_with(request, ask, reply, |_, _, answer, reply| tell(answer, reply));
+    let ask = Ask::new(Handles::one(&node.handle), message);
+    export.as_caller_with(node, request, ask, reply, |_, _, answer, reply| tell(answer, reply));
 }
 
 fn tell(answer: Answer<'_>, reply: Reply<Xattr>) {

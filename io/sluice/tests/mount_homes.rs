@@ -1,0 +1,210 @@
+//! One mount of several proxies of the same directory: files have homes, and a proxy that dies
+//! has its files moved.
+//!
+//! ```text
+//!              ┌─► proxy `one` ─┐
+//!   mount ─────┤                ├─► one directory, one key of handles
+//!              └─► proxy `two` ─┘
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod mounted;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use common::{Proxy, Setup, until};
+use mount::{Mount, Settings};
+use mounted::{Mounted, can_mount, finish};
+
+/// A proxy of a directory that others export too.
+fn one_of(name: &str, data: &Path, key: &Path) -> Setup {
+    let export = format!("[[export]]\nname = \"x\"\ndir = {data:?}\n");
+    let setup = Setup::new(name).api().tables(&export);
+    setup.top(&format!("squash = \"none\"\nhandle_key = {key:?}"))
+}
+
+/// A directory for proxies to share, and a file for their key; removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        fs::create_dir_all(dir.join("data")).unwrap();
+        Place(dir)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
+    fn proxy(&self, name: &str) -> Setup {
+        one_of(name, &self.data(), &self.0.join("key"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Their sources, by the sockets that stay the same when a proxy is started again.
+fn sources(proxies: [&Proxy; 2]) -> String {
+    let source = |proxy: &Proxy| format!("unix://{}//x", proxy.socket().display());
+    proxies.map(source).join(",")
+}
+
+/// Requests that a proxy has counted, of all kinds.
+fn requests(proxy: &Proxy) -> u64 {
+    let api = format!("unix://{}", proxy.dir.join("api").display());
+    let client = api::Client::new(&api.parse().unwrap()).unwrap();
+    client.classes().unwrap().classes.iter().map(|class| class.usage.requests).sum()
+}
+
+#[test]
+fn files_and_directories_are_spread_over_the_proxies() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("spread");
+    let (one, two) = (place.proxy("spread-1").start(), place.proxy("spread-2").start());
+    let mount = Mounted::of(&sources([&one, &two]), "attr=0");
+    for number in 0..32 {
+        let folder = mount.join(&format!("folder{number}"));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("file"), number.to_string()).unwrap();
+        fs::rename(folder.join("file"), mount.join(&format!("file{number}"))).unwrap();
+    }
+    let before = [requests(&one), requests(&two)];
+    for number in 0..32 {
+        let file = mount.join(&format!("file{number}"));
+        assert_eq!(fs::read_to_string(file).unwrap(), number.to_string());
+    }
+    for (proxy, before) in [&one, &two].into_iter().zip(before) {
+        assert!(requests(proxy) >= before + 8, "{} more", requests(proxy) - before);
+    }
+    // Between files of different homes too the kernel finds a way to copy.
+    for number in 1..8 {
+        fs::copy(mount.join("file0"), mount.join(&format!("file{number}"))).unwrap();
+        assert_eq!(fs::read(mount.join(&format!("file{number}"))).unwrap(), b"0");
+    }
+}
+
+/// Makes, reads and removes files until told to stop; each call must do what it says, once.
+fn work(folder: PathBuf, stop: Arc<AtomicBool>) -> JoinHandle<usize> {
+    std::thread::spawn(move || {
+        fs::create_dir(&folder).unwrap();
+        let log = folder.join("log");
+        let mut log = OpenOptions::new().append(true).create_new(true).open(log).unwrap();
+        let mut rounds = 0;
+        while !stop.load(Ordering::SeqCst) {
+            let (file, moved) = (folder.join(format!("file{rounds}")), folder.join("moved"));
+            let mut made = File::create_new(&file).unwrap();
+            made.write_all(rounds.to_string().as_bytes()).unwrap();
+            drop(made);
+            fs::rename(&file, &moved).unwrap();
+            assert_eq!(fs::read_to_string(&moved).unwrap(), rounds.to_string());
+            fs::remove_file(&moved).unwrap();
+            log.write_all(format!("{rounds:09}\n").as_bytes()).unwrap();
+            rounds += 1;
+        }
+        let written = fs::read_to_string(folder.join("log")).unwrap();
+        assert!(written.lines().eq((0..rounds).map(|round| format!("{round:09}"))), "{written}");
+        rounds
+    })
+}
+
+#[test]
+fn the_files_of_a_proxy_that_dies_move_and_return() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("moves");
+    let names = ["moves-1", "moves-2"];
+    let mut proxies = names.map(|name| Some(place.proxy(name).start()));
+    let [Some(one), Some(two)] = &proxies else { unreachable!() };
+    let mount = Mounted::of(&sources([one, two]), "attr=0");
+    // Open all the while, at either proxy.
+    let files: Vec<File> = (0..16)
+        .map(|number| {
+            fs::write(mount.join(&format!("open{number}")), "before").unwrap();
+            OpenOptions::new().write(true).open(mount.join(&format!("open{number}"))).unwrap()
+        })
+        .collect();
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> =
+        (0..4).map(|n| work(mount.join(&format!("worker{n}")), stop.clone())).collect();
+    let log = |n: usize| place.data().join(format!("worker{n}/log"));
+    let len = |n: usize| log(n).metadata().map_or(0, |found| found.len());
+    for dies in [0, 1] {
+        let lens: Vec<_> = (0..4).map(len).collect();
+        until("all work", || (0..4).all(|n| len(n) > lens[n] + 30));
+        proxies[dies].take().unwrap().crash();
+        let lens: Vec<_> = (0..4).map(len).collect();
+        until("all work goes on with one proxy", || (0..4).all(|n| len(n) > lens[n] + 30));
+        for (number, file) in files.iter().enumerate() {
+            file.write_all_at(format!("after {dies}").as_bytes(), 0).unwrap();
+            file.sync_all().unwrap();
+            let there = fs::read_to_string(place.data().join(format!("open{number}"))).unwrap();
+            assert_eq!(there, format!("after {dies}"));
+        }
+        let back = place.proxy(names[dies]).again().start();
+        let idle = requests(&back);
+        until("its files return to it", || requests(&back) > idle + 30);
+        proxies[dies] = Some(back);
+    }
+    stop.store(true, Ordering::SeqCst);
+    let rounds: usize = finish(workers).iter().sum();
+    println!("{rounds} rounds over two deaths");
+}
+
+#[test]
+fn a_proxy_that_is_not_there_yet_has_its_place_kept() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("later");
+    let one = place.proxy("later-1").start();
+    let two = place.proxy("later-2").start();
+    let sources = sources([&one, &two]);
+    two.crash();
+    let mount = Mounted::of(&sources, "attr=0");
+    for number in 0..16 {
+        fs::write(mount.join(&format!("file{number}")), "there").unwrap();
+    }
+    let two = place.proxy("later-2").again().start();
+    let read_all = || {
+        for number in 0..16 {
+            assert_eq!(fs::read(mount.join(&format!("file{number}"))).unwrap(), b"there");
+        }
+    };
+    until("it is used", || {
+        read_all();
+        requests(&two) > 0
+    });
+}
+
+#[test]
+fn proxies_that_do_not_know_each_others_handles_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("keys");
+    let one = place.proxy("keys-1").start();
+    let two = one_of("keys-2", &place.data(), &place.0.join("another-key")).start();
+    let at = place.0.join("at");
+    fs::create_dir(&at).unwrap();
+    let settings = Settings::new(&sources([&one, &two]), &at, "").unwrap();
+    let error = Mount::start(&settings).unwrap_err().to_string();
+    let expected = format!("cannot use x of the proxy at unix://{}", two.socket().display());
+    assert!(error.starts_with(&expected), "{error}");
+    assert!(error.contains("handle_key is to be the same file"), "{error}");
+}
