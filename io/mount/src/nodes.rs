@@ -38,6 +38,8 @@ struct Known {
     plain_until: Option<Instant>,
     /// The version of the data that the page cache may hold.
     version: Option<u32>,
+    /// How long the file was when that was heard last.
+    len: u64,
 }
 
 /// All of them.
@@ -89,7 +91,9 @@ impl Nodes {
     /// What the proxy said of a node.
     pub(crate) fn told(&self, node: &Node, attributes: &Attributes) {
         let plain = attributes.valid & PLAIN_FILE != 0;
-        lock(&node.known).plain_until = plain.then(|| Instant::now() + self.believed);
+        let mut known = lock(&node.known);
+        known.plain_until = plain.then(|| Instant::now() + self.believed);
+        known.len = attributes.size;
     }
 
     /// The node that the kernel names.
@@ -156,6 +160,17 @@ impl Node {
     /// It was written from here, so its version is another.
     pub(crate) fn written(&self) {
         lock(&self.known).version = None;
+    }
+
+    /// How long it was when that was heard last: what is appended from now on is behind that.
+    pub(crate) fn len(&self) -> u64 {
+        lock(&self.known).len
+    }
+
+    /// Something was appended, and it ends here.
+    pub(crate) fn reaches(&self, end: u64) {
+        let mut known = lock(&self.known);
+        known.len = known.len.max(end);
     }
 }
 

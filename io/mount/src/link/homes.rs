@@ -230,7 +230,7 @@ fn hash(bytes: &[u8]) -> u64 {
 /// The largest payload of one message, in bytes: what the kernel reads or writes at once.
 const PAYLOAD: u32 = 1 << 20;
 /// Bytes of a message besides its payload, two long handles and a name among them.
-const ROOM: u32 = 12 << 10;
+pub(super) const ROOM: u32 = 12 << 10;
 /// How often it is looked whether a proxy is back.
 const LOOK_HOME: Duration = Duration::from_secs(1);
 

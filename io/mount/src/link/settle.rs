@@ -9,6 +9,7 @@
 //!                     └─ otherwise: EEXIST, or call again
 //! ```
 
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
@@ -21,6 +22,7 @@ use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
 use super::Link;
 use super::call::{Call, Waiter};
 use super::greet::Talk;
+use super::homes::ROOM;
 use super::socket::Broken;
 use crate::files::Files;
 
@@ -186,26 +188,33 @@ impl Looker<'_, '_> {
         })
     }
 
-    /// Whether the file ends with the data. Who appends the same twice in a row is believed to
-    /// have done so once too often rather than never.
+    /// Whether the data is behind what the file had when the call was made: others may have
+    /// appended behind it. Who appends the same twice at a time is believed to have done so
+    /// once too often rather than never.
     fn appended(&mut self, files: &Files, fid: Fid, data: &[u8]) -> Found {
         let size = match self.attributes(fid)? {
             Ok(attributes) => attributes.size,
             Err(error) => return Ok(Outcome::Failed(error)),
         };
-        let Some(offset) = size.checked_sub(data.len() as u64) else { return Ok(Outcome::Again) };
+        let had = self.call.ask.kept.as_ref().map_or(0, |(_, place)| place.start);
+        // Somebody has cut it if it is shorter: then it may be anywhere.
+        let had = if had <= size { had } else { 0 };
+        let from = had.max(size.saturating_sub(LOOK_BACK));
+        if size - from < data.len() as u64 {
+            return Ok(Outcome::Again);
+        }
         // The open file may be for writing only.
         let handle = files.by_fid(fid).map(|file| file.node.handle.clone());
         let (Some(handle), Ok(reader)) = (handle, files.reserve()) else {
             return Ok(Outcome::Failed(Errno::IO));
         };
-        let tail = self.read(&handle, reader, offset, data.len() as u32);
+        let behind = self.read(&handle, reader, from..size);
         files.release(reader);
-        Ok(match tail? {
-            Ok(tail) if tail == data => Outcome::DoneOwn(OwnReply::Append { offset, number: 0 }),
-            Ok(_) => Outcome::Again,
-            Err(_) => Outcome::Failed(Errno::IO),
-        })
+        let Ok(behind) = behind? else { return Ok(Outcome::Failed(Errno::IO)) };
+        let at = behind.windows(data.len().max(1)).position(|found| found == data);
+        Ok(at.map_or(Outcome::Again, |at| {
+            Outcome::DoneOwn(OwnReply::Append { offset: from + at as u64, number: 0 })
+        }))
     }
 
     fn xattr_set(&mut self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> Found {
@@ -283,8 +292,7 @@ impl Looker<'_, '_> {
         &mut self,
         handle: &[u8],
         fid: Fid,
-        offset: u64,
-        count: u32,
+        place: Range<u64>,
     ) -> Result<Result<Vec<u8>, Errno>, Broken> {
         let header = RequestHeader { handles: Handles::one(handle), ..self.header };
         let request = OwnRequest::Open {
@@ -297,14 +305,33 @@ impl Looker<'_, '_> {
         if let Err(error) = self.talk.ask(header, request, |_| Some(()))? {
             return Ok(Err(error));
         }
-        let read = Request::Read { fid, offset, count };
-        let data = self.talk.ask(self.header, read, |reply| match reply {
-            AnyReply::Plain(Reply::Read { data }) => Some(data.to_vec()),
-            _ => None,
-        })?;
+        let data = self.read_open(fid, place)?;
         // What became of the clunk does not matter: the fid is nobody's.
         let _ = self.talk.ask(self.header, Request::Clunk { fid }, |_| Some(()))?;
         Ok(data)
+    }
+
+    /// What an open file has there; less where it has become shorter.
+    fn read_open(&mut self, fid: Fid, place: Range<u64>) -> Result<Result<Vec<u8>, Errno>, Broken> {
+        let mut all = Vec::new();
+        let mut offset = place.start;
+        while offset < place.end {
+            let most = u64::from(self.talk.msize.saturating_sub(ROOM).max(1));
+            let read = Request::Read { fid, offset, count: (place.end - offset).min(most) as u32 };
+            let part = self.talk.ask(self.header, read, |reply| match reply {
+                AnyReply::Plain(Reply::Read { data }) => Some(data.to_vec()),
+                _ => None,
+            })?;
+            match part {
+                Ok(part) if part.is_empty() => break,
+                Ok(part) => {
+                    offset += part.len() as u64;
+                    all.extend(part);
+                }
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(all))
     }
 }
 
@@ -313,6 +340,8 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 /// The largest value of an extended attribute in Linux, in bytes.
 const XATTR_MAX: u32 = 64 << 10;
+/// Others are taken to have appended no more than so many bytes since a call was made.
+const LOOK_BACK: u64 = 16 << 20;
 /// How far the clocks of mount and server may differ for a file to count as new.
 const SKEW: Duration = Duration::from_secs(10);
 

@@ -51,11 +51,15 @@ fn settled<'a>(
     handles: Handles<'a>,
     message: impl Into<AnyRequest<'a>>,
 ) -> (Outcome, Vec<u32>) {
+    settled_ask(directory, Ask::once(handles, message))
+}
+
+fn settled_ask(directory: Directory, ask: Ask) -> (Outcome, Vec<u32>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let opens = Arc::new(Mutex::new(Vec::new()));
     let seen = opens.clone();
     let server = std::thread::spawn(move || serve(&theirs, &directory, &seen));
-    let mut call = Call::new(Payer::known(1, 1, 1), Ask::once(handles, message), None, |_| {});
+    let mut call = Call::new(Payer::known(1, 1, 1), ask, None, |_| {});
     call.since = Some(SystemTime::now());
     let (files, nodes) = (Files::default(), Nodes::new(b"root", Duration::ZERO));
     let file = nodes.look_up(b"open", &Attributes::default());
@@ -113,8 +117,9 @@ fn reply<'d>(
         AnyRequest::Plain(Request::Getattr { .. }) => {
             Reply::Getattr(file.map_or(Attributes::default(), |file| file.attributes)).into()
         }
-        AnyRequest::Plain(Request::Read { offset, .. }) => {
-            Reply::Read { data: &file.unwrap().data[offset as usize..] }.into()
+        AnyRequest::Plain(Request::Read { offset, count, .. }) => {
+            let data = &file.unwrap().data[offset as usize..];
+            Reply::Read { data: &data[..data.len().min(count as usize)] }.into()
         }
         AnyRequest::Own(OwnRequest::Getxattr { .. }) => match directory.get("xattr") {
             Some(There { data, .. }) => {
@@ -213,15 +218,26 @@ fn a_hard_link_is_ours_if_it_is_the_file() {
 }
 
 #[test]
-fn data_that_is_at_the_end_was_appended() {
-    let message = OwnRequest::Append { fid: Fid(0), flags: 0, data: b"line\n" };
-    let settled =
-        |data: &[u8]| settled(one("open", with_data(REGULAR, data)), Handles::NONE, message).0;
-    let offset = 6;
-    let there = Outcome::DoneOwn(OwnReply::Append { offset, number: 0 });
-    assert_eq!(settled(b"other\nline\n"), there);
-    assert_eq!(settled(b"line\nother\n"), Outcome::Again);
-    assert_eq!(settled(b"li"), Outcome::Again);
+fn data_that_is_behind_what_the_file_had_was_appended() {
+    let line: OwnRequest<'_> = OwnRequest::Append { fid: Fid(0), flags: 0, data: b"line\n" };
+    let settled = |had: u64, data: &[u8]| {
+        let mut ask = Ask::once(Handles::NONE, line);
+        let nodes = Nodes::new(b"root", Duration::ZERO);
+        let node = nodes.look_up(b"open", &Attributes::default());
+        ask.kept = Some((node, had..had + 5));
+        settled_ask(one("open", with_data(REGULAR, data)), ask).0
+    };
+    let there = |offset| Outcome::DoneOwn(OwnReply::Append { offset, number: 0 });
+    assert_eq!(settled(0, b"other\nline\n"), there(6));
+    assert_eq!(settled(6, b"other\nline\n"), there(6));
+    assert_eq!(settled(0, b"line\nother\n"), there(0), "others have appended since");
+    assert_eq!(settled(5, b"line\nother\n"), Outcome::Again, "it was there before");
+    assert_eq!(settled(5, b"line\n"), Outcome::Again);
+    assert_eq!(settled(0, b"li"), Outcome::Again);
+    assert_eq!(settled(900, b"line\n"), there(0), "somebody has cut the file");
+    let mut long = b"line\n".to_vec();
+    long.resize(200_000, b'x');
+    assert_eq!(settled(0, &long), there(0), "it takes several reads");
 }
 
 #[test]

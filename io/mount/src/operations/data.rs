@@ -152,15 +152,19 @@ pub(super) fn write_through(
 ) {
     let (fid, data) = (file.fid, write.data);
     let flags = if write.kill_set_id { WRITE_KILL_PRIV } else { 0 };
-    let ask = match file.appends() && !write.from_cache {
-        true => Ask::once(Handles::NONE, OwnRequest::Append { fid, flags, data }),
+    // Of what is appended the place is where it can begin, until the proxy says where it does.
+    let (ask, start) = match file.appends() && !write.from_cache {
+        true => {
+            let message = OwnRequest::Append { fid, flags, data };
+            (Ask::once(Handles::NONE, message), file.node.len())
+        }
         false => {
             let message = OwnRequest::Write { fid, offset: write.offset, flags, data };
-            Ask::new(Handles::NONE, message)
+            (Ask::new(Handles::NONE, message), write.offset)
         }
     };
     let (file, len) = (file.clone(), data.len());
-    let place = write.offset..write.offset + len as u64;
+    let place = start..start + len as u64;
     let ask = ask.with_bytes(len).kept(&file.node, &place);
     behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
@@ -168,7 +172,10 @@ pub(super) fn write_through(
             export.shared().behind.changed(&node);
             match answer? {
                 AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
-                AnyReply::Own(OwnReply::Append { .. }) => Ok(Written(len as u32)),
+                AnyReply::Own(OwnReply::Append { offset, .. }) => {
+                    node.reaches(offset + len as u64);
+                    Ok(Written(len as u32))
+                }
                 _ => Err(Errno::PROTO),
             }
         });
