@@ -65,6 +65,7 @@ impl Locks {
         };
         // What waits for a lock must not fill a window that the unlock needs.
         let ask = Ask::new(Handles::NONE, request).freely();
+        let ask = if lock.kind == LockKind::None { ask } else { ask.locking() };
         if wait { ask.patiently() } else { ask }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Ask {
     pub(crate) free: bool,
     /// It may wait at the proxy for as long as others like.
     pub(crate) patient: bool,
+    /// It takes a lock: not as soon as a proxy has forgotten who has which.
+    pub(crate) locks: bool,
     /// Payload that it sends or asks for, in bytes.
     pub(crate) bytes: u64,
     /// It writes there: kept until that is durable.
@@ -94,7 +96,7 @@ impl Ask {
 
     /// A message that may be executed twice.
     pub(crate) fn of(frame: Frame) -> Ask {
-        Ask { frame, once: false, free: false, patient: false, bytes: 0, kept: None }
+        Ask { frame, once: false, free: false, patient: false, locks: false, bytes: 0, kept: None }
     }
 
     /// What must be executed once.
@@ -115,6 +117,11 @@ impl Ask {
     /// The same, which may wait long at the proxy.
     pub(crate) fn patiently(self) -> Ask {
         Ask { patient: true, ..self }
+    }
+
+    /// The same, which takes a lock.
+    pub(crate) fn locking(self) -> Ask {
+        Ask { locks: true, ..self }
     }
 
     /// The same, held by no window.

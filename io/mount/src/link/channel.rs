@@ -45,8 +45,10 @@ pub(crate) struct Channel {
     slots_free: u16,
     control: VecDeque<Control>,
     lanes: Lanes,
-    /// Blocking locks that were refused for lack of room, to be asked again.
+    /// Locks to be asked for later: the proxy had no room for one that waits, or others go first.
     later: Vec<(Instant, Call)>,
+    /// Until then locks are left to those who had them in the session before.
+    locks_from: Option<Instant>,
     out: Outbox,
     heard: Instant,
     pinged: Option<Instant>,
@@ -130,6 +132,7 @@ impl Channel {
             heard: Instant::now(),
             pinged: None,
             looked_at: 0,
+            locks_from: None,
         }
     }
 
@@ -172,7 +175,13 @@ impl Channel {
             && let Some(next) = self.lanes.next(self.slots_free > 0)
         {
             match next {
-                Ok(call) => self.begin_call(call),
+                Ok(call) => match self.locks_from.filter(|from| call.ask.locks && now < *from) {
+                    Some(from) => {
+                        self.lanes.ended(&call);
+                        self.later.push((from, call));
+                    }
+                    None => self.begin_call(call),
+                },
                 Err((call, error)) => failed.push((call.done, error)),
             }
         }
@@ -326,7 +335,12 @@ impl Channel {
 
     /// Another session begins, with `slots` slots here: what may be repeated waits again, what
     /// may not is unsettled. Gives those whose calls were interrupted.
-    pub(crate) fn restart(&mut self, slots: u16, epoch: u64) -> Vec<Done> {
+    ///
+    /// The proxy has forgotten who has which lock, other mounts' too: nobody takes one before
+    /// those who had it may have taken it again.
+    pub(crate) fn restart(&mut self, slots: u16, epoch: u64, now: Instant) -> Vec<Done> {
+        let is_first = self.epoch == 0;
+        self.locks_from = (!is_first).then(|| now + LOCK_GRACE);
         let order = self.calls.again().into_iter().map(|(ticket, ())| ticket.tag);
         let order: Vec<Tag> = order.collect();
         self.calls.restart(slots);
@@ -550,6 +564,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 const PING_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a process that is killed waits for the proxy to take its call back.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+/// How long locks are left to those who had them: several times as long as a mount that looks
+/// for a proxy pauses.
+const LOCK_GRACE: Duration = Duration::from_secs(2);
 /// How often time is looked at.
 const TICK: Duration = Duration::from_millis(500);
 

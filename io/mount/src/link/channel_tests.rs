@@ -36,7 +36,7 @@ const FLUSH: u8 = 108;
 impl Bench {
     fn new(slots: u16) -> Bench {
         let mut channel = Channel::new();
-        channel.restart(slots, 1);
+        channel.restart(slots, 1, Instant::now());
         let (ours, peer) = UnixStream::pair().unwrap();
         channel.up(Arc::new(ours.into()), Instant::now());
         let payer = Payer::known(1, 100, 1 << 20);
@@ -60,7 +60,11 @@ impl Bench {
 
     /// Begins what may begin and gives what was sent.
     fn turn(&mut self) -> Vec<Sent> {
-        assert!(self.channel.begin(Instant::now()).is_empty());
+        self.turn_at(Instant::now())
+    }
+
+    fn turn_at(&mut self, now: Instant) -> Vec<Sent> {
+        assert!(self.channel.begin(now).is_empty());
         self.channel.send().unwrap();
         self.inbox.fill(self.peer.as_fd()).unwrap();
         let mut sent = Vec::new();
@@ -208,7 +212,7 @@ fn a_new_session_is_asked_again_what_may_be_repeated_and_the_rest_is_unsettled()
     bench.turn();
     bench.lose();
     assert_eq!(bench.told(), [(3, Err(Errno::INTR))], "nobody waits for a flush without a link");
-    for done in bench.channel.restart(2, 2) {
+    for done in bench.channel.restart(2, 2, Instant::now()) {
         done(Err(Errno::INTR));
     }
     bench.connect();
@@ -295,7 +299,7 @@ fn what_was_given_up_is_not_made_again_in_another_session() {
     }
     let timed_out: Vec<_> = bench.told().into_iter().map(|(_, told)| told).collect();
     assert_eq!(timed_out, [Err(Errno::TIMEDOUT); 3]);
-    bench.channel.restart(1, 2);
+    bench.channel.restart(1, 2, Instant::now());
     bench.connect();
     assert_eq!(bench.turn(), []);
     assert!(bench.channel.unsettled.is_empty() && bench.channel.is_idle());
@@ -313,4 +317,26 @@ fn everybody_in_a_full_channel_is_looked_at_before_long() {
         seen[waiter.thread as usize] = true;
     }
     assert!(seen.iter().all(|seen| *seen));
+}
+
+#[test]
+fn locks_are_left_to_those_who_had_them_when_a_session_is_begun_anew() {
+    let mut bench = Bench::new(2);
+    let lock = |bench: &mut Bench, number| {
+        let call = bench.call(number, false);
+        let ask = call.ask.clone().freely().locking();
+        bench.channel.push(Call { ask, ..call });
+    };
+    lock(&mut bench, 1);
+    assert_eq!(bench.turn().len(), 1, "nobody had any in a session before the first");
+    bench.lose();
+    let now = Instant::now();
+    assert!(bench.channel.restart(2, 2, now).is_empty());
+    bench.connect();
+    lock(&mut bench, 2);
+    bench.push(3, false);
+    let almost = now + LOCK_GRACE - Duration::from_millis(1);
+    assert_eq!(bench.turn_at(almost).len(), 1, "what takes no lock");
+    assert!(bench.interrupt(2), "who waits for that can be killed");
+    assert_eq!(bench.turn_at(now + LOCK_GRACE).len(), 1);
 }

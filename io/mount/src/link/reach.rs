@@ -147,7 +147,7 @@ impl Link {
         if same {
             self.seat(on).resume();
         } else {
-            let given_up = self.seat(on).restart(terms.slots, epoch);
+            let given_up = self.seat(on).restart(terms.slots, epoch, Instant::now());
             for done in given_up {
                 done(Err(Errno::INTR));
             }
