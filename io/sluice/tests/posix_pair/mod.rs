@@ -56,14 +56,37 @@ impl Pair {
 }
 
 impl Mounted {
-    fn new(proxy: &Proxy, name: &str, options: &str) -> Mounted {
+    pub fn new(proxy: &Proxy, name: &str, options: &str) -> Mounted {
+        Mounted::by(Command::new(SLUICE), proxy, name, options)
+    }
+
+    /// Served by a process that may have so many descriptors.
+    pub fn with_descriptors(proxy: &Proxy, name: &str, options: &str, most: usize) -> Mounted {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={most}:{most}")).arg(SLUICE);
+        Mounted::by(command, proxy, name, options)
+    }
+
+    fn by(mut command: Command, proxy: &Proxy, name: &str, options: &str) -> Mounted {
         let at = proxy.dir.join(name);
         fs::create_dir(&at).unwrap();
         let source = format!("unix://{}//x", proxy.socket().display());
-        let words = ["mount", &source, at.to_str().unwrap(), "-o", options];
-        let output = Command::new(SLUICE).args(words).output().unwrap();
+        let words = ["mount", &source, at.to_str().unwrap()];
+        command.args(words);
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         Mounted(at)
+    }
+
+    /// The process behind the mount.
+    pub fn process(&self) -> u32 {
+        let text = fs::read_to_string(self.record("json")).unwrap();
+        let number = text.split("\"pid\":").nth(1).unwrap().trim_start();
+        let number: String = number.chars().take_while(char::is_ascii_digit).collect();
+        number.parse().unwrap()
     }
 
     pub fn at(&self) -> &Path {
@@ -74,9 +97,9 @@ impl Mounted {
         self.0.join(name)
     }
 
-    fn log(&self) -> PathBuf {
+    fn record(&self, ending: &str) -> PathBuf {
         let name = self.0.to_str().unwrap()[1..].replace('-', "\\x2d").replace('/', "-");
-        PathBuf::from(format!("/run/sluice/mount-{name}.log"))
+        PathBuf::from(format!("/run/sluice/mount-{name}.{ending}"))
     }
 
     fn unmount(&self, flag: Option<&str>) -> Output {
@@ -90,12 +113,12 @@ impl Drop for Mounted {
         let failed = std::thread::panicking();
         let told = (!failed).then(|| self.unmount(None));
         let ended_well = told.as_ref().is_some_and(|output| output.status.success());
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let log = fs::read_to_string(self.record("log")).unwrap_or_default();
         if !ended_well {
             eprintln!("the mount at {} said: {log}", self.0.display());
             self.unmount(Some("--force"));
         }
-        let _ = fs::remove_file(self.log());
+        let _ = fs::remove_file(self.record("log"));
         assert!(failed || ended_well, "{told:?}");
     }
 }
