@@ -159,6 +159,13 @@ fn mounts(sluice: &str) -> Vec<Suite> {
             &mount("fsx"),
         )
         .needs(MOUNT),
+        Suite::new(
+            "mount-stress",
+            90,
+            "stress-ng's stressors of file systems leave a mount that answers",
+            &mount("stress"),
+        )
+        .needs(&[("stress-ng", "stress-ng")]),
     ]
 }
 
