@@ -445,6 +445,11 @@ impl Channel {
         self.lanes.waiting().0 == 0 && self.later.is_empty() && !self.is_owed()
     }
 
+    /// Whether what is under way will end before long.
+    pub(crate) fn can_be_quiet(&self) -> bool {
+        matches!(self.phase, Phase::Up(_)) && !self.lanes.any_patient()
+    }
+
     /// Whether nothing is under way, whatever waits to begin.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self.phase, Phase::Up(_)) && !self.is_owed()

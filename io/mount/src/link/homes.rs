@@ -176,9 +176,14 @@ impl Homes {
         let (links, shared) = (self.links.clone(), self.shared.clone());
         let helper = std::thread::Builder::new().name("homes".into());
         let watch = move || {
+            let mut from = vec![Instant::now(); links.len()];
             while !shared.over.load(Ordering::SeqCst) {
                 std::thread::park_timeout(LOOK_HOME);
-                links.iter().for_each(|link| link.look_home());
+                for (link, from) in links.iter().zip(&mut from) {
+                    if Instant::now() >= *from && !link.look_home() {
+                        *from = Instant::now() + LOOK_HOME_LATER;
+                    }
+                }
             }
         };
         if let Err(error) = helper.spawn(watch) {
@@ -233,6 +238,8 @@ const PAYLOAD: u32 = 1 << 20;
 pub(super) const ROOM: u32 = 12 << 10;
 /// How often it is looked whether a proxy is back.
 const LOOK_HOME: Duration = Duration::from_secs(1);
+/// And after calls had to pause in vain.
+const LOOK_HOME_LATER: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -156,6 +156,11 @@ impl Lanes {
         all
     }
 
+    /// Whether a call is under way that may wait long at the proxy.
+    pub(crate) fn any_patient(&self) -> bool {
+        self.patient > 0
+    }
+
     /// Calls that wait, and bytes of their messages.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.waiting, self.waiting_bytes)

@@ -163,12 +163,17 @@ impl Link {
         Ok(terms.root)
     }
 
-    /// Goes back to the own proxy once it is there again and that harms nobody.
-    pub(super) fn look_home(&self) {
+    /// Goes back to the own proxy once it is there again and that harms nobody. False if it is
+    /// better tried again after some time: what was under way did not end.
+    pub(super) fn look_home(&self) -> bool {
         let away = lock(&self.life).at != 0;
-        // A lock would be free for a moment.
-        if !away || !self.shared.locks.all_at(self.home).is_empty() || self.talk_to(0).is_err() {
-            return;
+        // A lock would be free for a moment; who waits for one waits for others.
+        let locked = || {
+            let waits = (0..self.seats.len()).any(|on| !self.seat(on).can_be_quiet());
+            waits || !self.shared.locks.all_at(self.home).is_empty()
+        };
+        if !away || locked() || self.talk_to(0).is_err() {
+            return true;
         }
         self.pausing.store(true, Ordering::SeqCst);
         let deadline = Instant::now() + DRAIN;
@@ -193,6 +198,7 @@ impl Link {
         // count as lost.
         self.pausing.store(false, Ordering::SeqCst);
         (0..self.seats.len()).for_each(|on| self.shared.ring(on));
+        drained
     }
 }
 
