@@ -59,7 +59,7 @@ pub struct Settings {
 pub struct Source {
     /// Where the proxy listens.
     pub address: Address,
-    /// What it calls the directory.
+    /// What it calls the directory; a path, if it is a server such as diod.
     pub export: String,
 }
 
@@ -261,10 +261,15 @@ fn resolve(node: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| "has a host without an address".into())
 }
 
-/// What a proxy accepts as the name of an export (docs/CONFIG.md).
+/// What a proxy accepts as the name of an export (docs/CONFIG.md), or a path, as servers that
+/// know only 9P2000.L call theirs.
 fn is_export(name: &str) -> bool {
-    (1..=63).contains(&name.len())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+    let named = (1..=63).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    let path = (2..=1024).contains(&name.len())
+        && name.starts_with('/')
+        && !name.chars().any(|c| c.is_control() || c == ',');
+    named || path
 }
 
 fn span(text: &str) -> Result<Duration, String> {
@@ -332,7 +337,8 @@ const THREADS_MAX: usize = 64;
 const WANT: &str = "is not tcp://HOST:PORT/NAME or unix:///path/of/socket//NAME, as \
                     tcp://192.0.2.7:5640/scratch";
 const WANT_EXPORT: &str = "does not end in an export's name: 1 to 63 letters, digits, _, - or ., \
-                           after / for tcp and // for unix";
+                           after / for tcp and // for unix; or a path, where a server names \
+                           its exports so";
 
 #[cfg(test)]
 mod tests {
@@ -451,6 +457,8 @@ mod tests {
             "tcp://192.0.2.7:5640/scratch",
             "tcp://[2001:db8::7]:5640/a.b-c_d",
             "unix:///run/sluice/9p.sock//scratch",
+            "tcp://192.0.2.7:564//srv/scratch",
+            "unix:///run/diod.sock///srv/scratch",
         ] {
             assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
         }
