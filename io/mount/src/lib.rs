@@ -24,6 +24,7 @@ mod locks;
 mod nodes;
 mod operations;
 mod options;
+mod plain;
 mod translate;
 
 pub use daemon::{Mount, MountError, URING_SWITCH};

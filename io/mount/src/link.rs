@@ -39,7 +39,7 @@ use model::JobId;
 use ninep::dialect::{Event, Events, Handles, OwnRequest, ReplyHeader, decode_reply, handle_fid};
 use rustix::event::{EventfdFlags, eventfd};
 
-pub(crate) use call::{Answer, Ask, Call, Frame, Waiter};
+pub(crate) use call::{Answer, Ask, Call, Frame, Waiter, errno_of};
 pub(crate) use greet::GreetError;
 pub(crate) use homes::{Begin, Begun, Homes};
 pub(crate) use identities::Payer;
@@ -56,6 +56,7 @@ use crate::behind::{AllBehind, Sent};
 use crate::files::Files;
 use crate::locks::Locks;
 use crate::options::Source;
+use crate::plain::Gateway;
 
 /// Takes writes that are to be made once more.
 #[derive(Default)]
@@ -88,6 +89,8 @@ pub(crate) struct Link {
     home: usize,
     /// The proxies that it may lead to: its own, and who takes over from it, in their order.
     sources: Vec<Source>,
+    /// Between this and a server that does not know the dialect; only where it is the only one.
+    gateway: Option<Arc<Gateway>>,
     pub(crate) kept: Kept,
     on_lost: OnLost,
     /// The export's root, known once there was a session.

@@ -250,23 +250,27 @@ fn a_soft_mount_gives_up_after_its_time() {
 }
 
 #[test]
-fn a_server_that_knows_only_plain_9p_is_named() {
+fn a_server_that_knows_only_another_9p_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut size = [0; 4];
-        stream.read_exact(&mut size).unwrap();
-        let mut rest = vec![0; u32::from_le_bytes(size) as usize - 4];
-        stream.read_exact(&mut rest).unwrap();
-        let mut out = Vec::new();
-        let (msize, version) = (8192, &b"9P2000.L"[..]);
-        ninep::Reply::Version { msize, version }.encode(ninep::NOTAG, &mut out);
-        stream.write_all(&out).unwrap();
+        // The dialect is offered first, then what it is one of.
+        for offered in [ninep::dialect::VERSION, ninep::VERSION] {
+            let mut size = [0; 4];
+            stream.read_exact(&mut size).unwrap();
+            let mut rest = vec![0; u32::from_le_bytes(size) as usize - 4];
+            stream.read_exact(&mut rest).unwrap();
+            assert!(rest.ends_with(offered), "{rest:?}");
+            let mut out = Vec::new();
+            let (msize, version) = (8192, &b"9P2000.u"[..]);
+            ninep::Reply::Version { msize, version }.encode(ninep::NOTAG, &mut out);
+            stream.write_all(&out).unwrap();
+        }
         stream
     });
     let settings = Settings::new(&format!("tcp://{address}/x"), Path::new("/nowhere"), "").unwrap();
     let error = Mount::start(&settings).map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("9P2000.L") && error.contains(&address.to_string()), "{error}");
-    drop(server.join());
+    assert!(error.contains("only 9P2000.u") && error.contains(&address.to_string()), "{error}");
+    server.join().unwrap();
 }

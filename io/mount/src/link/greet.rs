@@ -3,9 +3,9 @@
 //!
 //! ```text
 //!   connect ─► Tversion "9P2000.L.sluice.1" ─► Tsession id, channel ─► Terms
-//!                 │ "9P2000.L": the peer does not know the dialect       │
-//!                 ▼                                                       ▼
-//!               an error, for now                      ask_all: identities, files, locks
+//!                 │ the peer does not know it       ▲                      │
+//!                 ▼                                 │                      ▼
+//!              Tversion "9P2000.L" ─► Gateway, which does   ask_all: identities, files, locks
 //! ```
 //!
 //! What is special to the dialect about beginning is here, and nowhere else.
@@ -25,6 +25,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use super::call::{Answer, answer_of, errno_of};
 use super::socket::{Broken, Inbox, connect};
 use crate::options::Source;
+use crate::plain::Gateway;
 
 /// A connection on which one party waits for each answer.
 #[derive(Debug)]
@@ -54,8 +55,12 @@ pub(crate) enum GreetError {
     /// It broke.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// The peer does not know the dialect.
-    #[error("it speaks only {version}, and {} is needed", VERSION.escape_ascii())]
+    /// The peer does not know the dialect, and is not one that can be used without.
+    #[error(
+        "it speaks only {version}; {} is needed, or {} where it is the only one",
+        VERSION.escape_ascii(),
+        ninep::VERSION.escape_ascii()
+    )]
     Plain { version: String },
     /// It takes smaller messages than were agreed on.
     #[error("it takes messages of {msize} bytes, and {wanted} were agreed on")]
@@ -81,33 +86,64 @@ impl GreetError {
 }
 
 impl Talk {
-    /// Connects and agrees on the dialect.
-    pub(crate) fn begin(source: &Source, msize: u32) -> Result<Talk, GreetError> {
+    /// Connects and agrees on the dialect, with the peer or else with the gateway to it.
+    pub(crate) fn begin(
+        source: &Source,
+        gateway: Option<&Gateway>,
+        msize: u32,
+    ) -> Result<Talk, GreetError> {
+        let channel = gateway.map_or(Ok(None), |gateway| gateway.channel(msize));
+        if let Some(socket) = channel.map_err(GreetError::Connect)? {
+            return Ok(Talk::over(socket, msize));
+        }
         let socket = connect(&source.address, PATIENCE).map_err(GreetError::Connect)?;
         set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(Broken::from)?;
-        let mut talk =
-            Talk { socket, inbox: Inbox::new(msize), msize, header: ReplyHeader::default() };
-        let mut out = Vec::new();
-        Request::Version { msize, version: VERSION }.encode(NOTAG, &mut out);
-        talk.send(&out)?;
-        let frame = talk.frame(PATIENCE)?;
-        match Reply::decode(frame).map_err(|error| Broken::Protocol(error.to_string()))?.1 {
-            Reply::Version { msize: theirs, version: VERSION } => talk.msize = theirs.min(msize),
-            Reply::Version { version, .. } => {
+        let mut talk = Talk::over(socket, msize);
+        let agreed = match talk.offer(msize, VERSION)? {
+            Ok(agreed) if agreed.1 == VERSION || agreed.1 == ninep::VERSION => agreed,
+            // Some servers compare the whole string, and some of those call it an error.
+            _ => talk.offer(msize, ninep::VERSION)?.map_err(GreetError::Refused)?,
+        };
+        match (agreed, gateway) {
+            ((theirs, version), _) if version == VERSION => talk.msize = theirs.min(msize),
+            ((theirs, version), Some(gateway)) if version == ninep::VERSION => {
+                let (theirs, export) = (theirs.min(msize), &source.export);
+                let socket = gateway.begin(talk.socket, theirs, export, msize);
+                return Ok(Talk::over(socket.map_err(GreetError::Connect)?, msize));
+            }
+            ((_, version), _) => {
                 let version = version.escape_ascii().to_string();
                 return Err(GreetError::Plain { version });
             }
-            Reply::Error { ecode } => return Err(GreetError::Refused(errno_of(ecode))),
-            _ => return Err(Broken::Protocol("Tversion was answered oddly".into()).into()),
         }
         Ok(talk)
+    }
+
+    fn over(socket: OwnedFd, msize: u32) -> Talk {
+        Talk { socket, inbox: Inbox::new(msize), msize, header: ReplyHeader::default() }
+    }
+
+    /// Offers a protocol; gives the message size and the protocol that the peer answers.
+    fn offer(
+        &mut self,
+        msize: u32,
+        version: &[u8],
+    ) -> Result<Result<(u32, Vec<u8>), Errno>, Broken> {
+        let mut out = Vec::new();
+        Request::Version { msize, version }.encode(NOTAG, &mut out);
+        self.send(&out)?;
+        let frame = self.frame(PATIENCE)?;
+        match Reply::decode(frame).map_err(|error| Broken::Protocol(error.to_string()))?.1 {
+            Reply::Version { msize, version } => Ok(Ok((msize, version.to_vec()))),
+            Reply::Error { ecode } => Ok(Err(errno_of(ecode))),
+            _ => Err(Broken::Protocol("Tversion was answered oddly".into())),
+        }
     }
 
     /// With a peer that has agreed already.
     #[cfg(test)]
     pub(crate) fn with(socket: OwnedFd) -> Talk {
-        let header = ReplyHeader::default();
-        Talk { socket, inbox: Inbox::new(1 << 16), msize: 1 << 16, header }
+        Talk::over(socket, 1 << 16)
     }
 
     /// Begins the session, or goes on with it. Waits for what an older connection of the

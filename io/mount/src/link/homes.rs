@@ -26,6 +26,7 @@ use super::{Life, Link, OnLost, Shared, lock};
 use crate::behind::Sent;
 use crate::nodes::Node;
 use crate::options::Source;
+use crate::plain::Gateway;
 
 /// The links of a mount, one to each of its proxies.
 #[derive(Clone, Debug)]
@@ -72,10 +73,13 @@ impl Homes {
         let shared = Arc::new(shared);
         let names: Vec<u64> =
             sources.iter().map(|source| hash(source.to_string().as_bytes())).collect();
+        // Handles of a gateway are its own: no other proxy or gateway knows them.
+        let gateway = (sources.len() == 1).then(|| Arc::new(Gateway::default()));
         // All agree on one size of message, so that a file may move.
         let msize = sources
             .iter()
-            .map(|source| Talk::begin(source, PAYLOAD + ROOM).map(|talk| talk.msize))
+            .map(|source| Talk::begin(source, gateway.as_deref(), PAYLOAD + ROOM))
+            .map(|talk| talk.map(|talk| talk.msize))
             .reduce(|one, other| match (one, other) {
                 (Ok(one), Ok(other)) => Ok(one.min(other)),
                 (Ok(size), Err(_)) | (Err(_), Ok(size)) => Ok(size),
@@ -92,6 +96,7 @@ impl Homes {
                 shared: shared.clone(),
                 home,
                 sources: sources.collect(),
+                gateway: gateway.clone(),
                 kept: Kept::new(keep / names.len() as u64),
                 on_lost: OnLost::default(),
                 root: OnceLock::new(),

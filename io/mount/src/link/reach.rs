@@ -50,7 +50,7 @@ impl Link {
     }
 
     fn talk_to(&self, at: usize) -> Result<Talk, GreetError> {
-        let talk = Talk::begin(&self.sources[at], self.msize)?;
+        let talk = Talk::begin(&self.sources[at], self.gateway.as_deref(), self.msize)?;
         match talk.msize == self.msize {
             true => Ok(talk),
             false => Err(GreetError::Smaller { msize: talk.msize, wanted: self.msize }),

@@ -1,0 +1,160 @@
+//! One message of the dialect, done with one message to the peer or several.
+//!
+//! ```text
+//!   message ─► perform ─┬─ names: look up, make, remove, rename, link
+//!                       ├─ data: open, read, write, append, close, fsync, locks
+//!                       ├─ attributes: get, change       listing: names with attributes
+//!                       └─ xattr: get, set, remove
+//!   fid of the message ─► Target ─┬─ a handle: a file, as the message's identity
+//!                                 └─ a fid: an open file, as whoever opened it
+//! ```
+//!
+//! What plain 9P has no word for is answered as by a file system that cannot do it: space is
+//! not taken ahead, the server copies nothing, and no file has holes.
+
+use std::sync::Arc;
+
+use fuse::Errno;
+use ninep::dialect::{AnyReply, AnyRequest, OwnReply, OwnRequest, RequestHeader, encode_reply};
+use ninep::{Fid, LOCK_BLOCK, Reply, Request, Tag};
+
+use super::files::File;
+use super::life::{Life, Opened, Who};
+use super::peer::{Fail, Job};
+
+/// A message that is being done.
+pub(super) struct Asked<'a> {
+    pub(super) life: &'a Life,
+    pub(super) job: &'a Job,
+    pub(super) tag: Tag,
+    pub(super) header: RequestHeader<'a>,
+}
+
+/// What a fid of a message means.
+pub(super) enum Target {
+    Opened(Arc<Opened>),
+    File(Arc<File>, Who),
+}
+
+/// A whole reply, or why there is none.
+pub(super) type Answered = Result<Vec<u8>, Fail>;
+
+impl Asked<'_> {
+    /// Does it.
+    pub(super) fn perform(&self, request: AnyRequest<'_>) -> Answered {
+        match request {
+            AnyRequest::Plain(request) => self.plain(request),
+            AnyRequest::Own(request) => self.own(request),
+        }
+    }
+
+    /// The reply.
+    pub(super) fn reply<'r>(&self, reply: impl Into<AnyReply<'r>>) -> Answered {
+        let mut out = Vec::new();
+        encode_reply(self.tag, self.life.header(), &reply.into(), &mut out);
+        Ok(out)
+    }
+
+    /// What a fid means.
+    ///
+    /// # Errors
+    /// `EBADF` for one that is not open, `ESTALE` for a handle that is none of ours, `EINVAL`
+    /// for an identity that is not known.
+    pub(super) fn target(&self, fid: Fid) -> Result<Target, Errno> {
+        match self.header.handles.get(fid) {
+            Some(handle) => {
+                let file = self.life.files()?.by_handle(handle)?;
+                Ok(Target::File(file, self.life.who(self.header.identity)?))
+            }
+            None => Ok(Target::Opened(self.life.opened(fid)?)),
+        }
+    }
+
+    /// The file that a fid means, and as whom.
+    pub(super) fn file(&self, fid: Fid) -> Result<(Arc<File>, Who), Errno> {
+        Ok(match self.target(fid)? {
+            Target::Opened(opened) => (opened.file.clone(), opened.who),
+            Target::File(file, who) => (file, who),
+        })
+    }
+
+    fn plain(&self, request: Request<'_>) -> Answered {
+        match request {
+            Request::Getattr { fid, .. } => self.getattr(fid),
+            Request::Statfs { fid } => self.statfs(fid),
+            Request::Readlink { fid } => self.readlink(fid),
+            Request::Read { fid, offset, count } => self.read(fid, offset, count),
+            Request::Fsync { fid, datasync } => self.fsync(fid, datasync),
+            Request::Clunk { fid } => self.clunk(fid),
+            Request::Unlinkat { dirfid, name, flags } => self.unlinkat(dirfid, name, flags),
+            Request::Renameat { olddirfid, oldname, newdirfid, newname } => {
+                self.renameat((olddirfid, oldname), (newdirfid, newname))
+            }
+            Request::Link { dfid, fid, name } => self.link(dfid, fid, name),
+            Request::Lock { fid, flags, .. } => {
+                // The mount asks again while somebody else has it; a server that waited would
+                // keep a worker from everybody else.
+                let flags = flags & !LOCK_BLOCK;
+                self.lock(fid, |fid| match request {
+                    Request::Lock { kind, start, length, proc_id, client_id, .. } => {
+                        Request::Lock { fid, kind, flags, start, length, proc_id, client_id }
+                    }
+                    other => other,
+                })
+            }
+            Request::Getlock { fid, kind, start, length, proc_id, client_id } => self
+                .lock(fid, |fid| Request::Getlock { fid, kind, start, length, proc_id, client_id }),
+            _ => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    fn own(&self, request: OwnRequest<'_>) -> Answered {
+        match request {
+            OwnRequest::Identity { identity, uid, gid, .. } => {
+                self.life.identify(identity, Who { uid, gid })?;
+                self.reply(OwnReply::Identity { requests: REQUESTS, bytes: BYTES })
+            }
+            OwnRequest::Retire { identity } => {
+                self.life.retire(identity);
+                self.reply(OwnReply::Retire)
+            }
+            OwnRequest::Lookup { fid, name } => self.lookup(fid, name),
+            OwnRequest::Open { fid, newfid, name, flags, mode } => {
+                self.open((fid, name), newfid, flags, mode)
+            }
+            OwnRequest::List { fid, offset, count } => self.list(fid, offset, count),
+            OwnRequest::Make { fid, name, mode, rdev, target } => {
+                self.make((fid, name), mode, rdev, target)
+            }
+            OwnRequest::Change { fid, set } => self.change(fid, set),
+            OwnRequest::Write { fid, offset, data, .. } => self.write(fid, offset, data),
+            OwnRequest::Append { fid, data, .. } => self.append(fid, data),
+            OwnRequest::Seek { fid, offset, whence } => self.seek(fid, offset, whence),
+            OwnRequest::Getxattr { fid, name, count } => self.getxattr(fid, name, count),
+            OwnRequest::Setxattr { fid, name, flags, data } => {
+                self.setxattr(fid, name, flags, data)
+            }
+            OwnRequest::Removexattr { fid, name } => self.removexattr(fid, name),
+            OwnRequest::Commit { .. } => {
+                self.life.commit(self.job)?;
+                self.reply(OwnReply::Commit)
+            }
+            _ => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    fn lock<'r>(&self, fid: Fid, request: impl FnOnce(Fid) -> Request<'r>) -> Answered {
+        let opened = self.life.opened(fid)?;
+        let asked = request(opened.held.fid);
+        let told = self.life.peer.ask_all(self.job, &[asked])?;
+        match told.first().ok_or(Fail::Lost)?.reply()? {
+            reply @ (Reply::Lock { .. } | Reply::Getlock { .. }) => self.reply(reply),
+            _ => Err(Errno::PROTO.into()),
+        }
+    }
+}
+
+/// Requests that each identity may have under way on a channel, and their bytes: a server
+/// without the dialect has no word for how much it takes.
+const REQUESTS: u32 = 64;
+const BYTES: u64 = 4 << 20;

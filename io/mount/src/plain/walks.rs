@@ -1,0 +1,201 @@
+//! From a file to a fid of the peer: walked to, and kept for who asks next.
+//!
+//! ```text
+//!   file, uid ─► kept? ─┬─ lately looked at: its fid
+//!                       ├─ not lately: Tgetattr, the same qid? its fid
+//!                       └─ no, or another ─► Twalk by every path that it may have
+//!                                              ├─ the file's qid: kept
+//!                                              └─ none: ESTALE
+//! ```
+//!
+//! Some servers hold a file by its fid, others only a path. What is said of a file is believed
+//! if the qid at the end is the file's; so what others rename or replace is stale, and is
+//! never taken for what it was. Between looking and doing a server that goes by paths leaves
+//! a gap, as it does for its own clients.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use fuse::Errno;
+use ninep::{Attributes, Fid, Names, Qid, Reply, Request, WALK_NAMES_MAX, getattr};
+
+use super::files::File;
+use super::life::Life;
+use super::lru::Lru;
+use super::peer::{Fail, Held, Job};
+use crate::link::lock;
+
+/// Fids that were walked to.
+#[derive(Debug)]
+pub(super) struct Walked {
+    /// By a file's serial and a user.
+    kept: Mutex<Lru<(u64, u32), Kept>>,
+    /// Read by renames under way, so that others can wait for their ends.
+    pub(super) moving: RwLock<()>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    held: Arc<Held>,
+    /// When it was known to lead to its file.
+    looked: Instant,
+}
+
+impl Walked {
+    pub(super) fn new() -> Walked {
+        Walked { kept: Mutex::new(Lru::new(KEPT_MAX)), moving: RwLock::default() }
+    }
+
+    /// Keeps a fid that leads to a file.
+    pub(super) fn keep(&self, file: &File, uid: u32, held: Arc<Held>) {
+        let gone =
+            lock(&self.kept).insert((file.serial, uid), Kept { held, looked: Instant::now() });
+        // Dropped outside of the lock: that sends.
+        drop(gone);
+    }
+
+    /// The file is not where it was.
+    pub(super) fn forget(&self, serial: u64) {
+        let gone = lock(&self.kept).remove_range((serial, 0)..=(serial, u32::MAX));
+        drop(gone);
+    }
+
+    /// A directory has moved, and with it everything below.
+    pub(super) fn forget_all(&self) {
+        let gone = std::mem::replace(&mut *lock(&self.kept), Lru::new(KEPT_MAX));
+        drop(gone);
+    }
+
+    /// The fid of a file, if it may be believed without asking; else with `false`.
+    fn get(&self, file: &File, uid: u32) -> Option<(Arc<Held>, bool)> {
+        let mut kept = lock(&self.kept);
+        let Kept { held, looked } = kept.get(&(file.serial, uid))?;
+        Some((held.clone(), looked.elapsed() < BELIEVED))
+    }
+}
+
+impl Life {
+    /// Does something with a fid of a file. Where that says that the file is gone, or `op`
+    /// finds it to be another (`ESTALE`), it is walked to anew, once more after a rename that
+    /// is under way.
+    pub(super) fn with_file<T>(
+        &self,
+        job: &Job,
+        file: &File,
+        uid: u32,
+        mut op: impl FnMut(Fid) -> Result<T, Fail>,
+    ) -> Result<T, Fail> {
+        for attempt in 0..3 {
+            if attempt == 2 {
+                drop(self.walked.moving.write().unwrap_or_else(PoisonError::into_inner));
+            }
+            let done = self.walk_to(job, file, uid).and_then(|held| op(held.fid));
+            match done {
+                Err(Fail::Errno(Errno::NOENT | Errno::STALE)) => self.walked.forget(file.serial),
+                done => return done,
+            }
+        }
+        Err(Errno::STALE.into())
+    }
+
+    /// A fid of a directory for what names something in it: `ENOENT` may be about the name.
+    pub(super) fn walk_to(&self, job: &Job, file: &File, uid: u32) -> Result<Arc<Held>, Fail> {
+        match self.walked.get(file, uid) {
+            Some((held, true)) => return Ok(held),
+            Some((held, false)) => match self.attributes(job, held.fid) {
+                Ok(told) if file.is(told.qid) => {
+                    self.walked.keep(file, uid, held.clone());
+                    return Ok(held);
+                }
+                Err(fail @ (Fail::Lost | Fail::Errno(Errno::INTR))) => return Err(fail),
+                _ => {}
+            },
+            None => {}
+        }
+        let mut why = Errno::STALE.into();
+        for path in self.files()?.paths(file) {
+            match self.walk_path(job, &path, uid) {
+                Ok((held, qid)) if qid.is_none_or(|qid| file.is(qid)) => {
+                    self.walked.keep(file, uid, held.clone());
+                    return Ok(held);
+                }
+                Ok(_) | Err(Fail::Errno(Errno::NOENT | Errno::NOTDIR)) => {}
+                Err(fail) => why = fail,
+            }
+        }
+        Err(why)
+    }
+
+    /// Walks from one fid by names, none to copy it. Gives the qid of the last name.
+    pub(super) fn walk(
+        &self,
+        job: &Job,
+        from: Fid,
+        names: &[&[u8]],
+    ) -> Result<(Held, Option<Qid>), Fail> {
+        let (held, found) = self.peer.make(|fid| self.walk_some(job, from, fid, names))?;
+        match found.len() == names.len() {
+            true => Ok((held, found.last().copied())),
+            // Some servers keep a fid of a part of the way.
+            false => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// A file's attributes, those that every server has.
+    pub(super) fn attributes(&self, job: &Job, fid: Fid) -> Result<Attributes, Fail> {
+        let request = Request::Getattr { fid, mask: getattr::BASIC };
+        self.peer.ask(job, request, |reply| match reply {
+            Reply::Getattr(told) => Some(basic(told)),
+            _ => None,
+        })
+    }
+
+    /// Walks from the root. The root's qid is not told: who attached has compared it.
+    fn walk_path(
+        &self,
+        job: &Job,
+        path: &[u8],
+        uid: u32,
+    ) -> Result<(Arc<Held>, Option<Qid>), Fail> {
+        let root = self.root_of(uid)?;
+        if path.is_empty() {
+            return Ok((root, None));
+        }
+        let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        let mut at: Option<Held> = None;
+        let mut last = None;
+        for names in names.chunks(WALK_NAMES_MAX) {
+            let from = at.as_ref().map_or(root.fid, |held| held.fid);
+            let (held, qid) = self.walk(job, from, names)?;
+            (at, last) = (Some(held), qid);
+        }
+        let held = at.ok_or(Errno::NOENT)?;
+        Ok((Arc::new(held), last))
+    }
+
+    fn walk_some(
+        &self,
+        job: &Job,
+        fid: Fid,
+        newfid: Fid,
+        names: &[&[u8]],
+    ) -> Result<Vec<Qid>, Fail> {
+        let mut space = Vec::new();
+        let names =
+            Names::pack(names.iter().copied(), &mut space).map_err(|_| Errno::NAMETOOLONG)?;
+        self.peer.ask(job, Request::Walk { fid, newfid, names }, |reply| match reply {
+            Reply::Walk { qids } => Some(qids.to_vec()),
+            _ => None,
+        })
+    }
+}
+
+/// Attributes without what the peer may say in bits that mean something here.
+pub(super) fn basic(told: Attributes) -> Attributes {
+    Attributes { valid: told.valid & getattr::BASIC, generation: 0, ..told }
+}
+
+/// Fids at a time: more files than programs use at once, and no burden to a server.
+const KEPT_MAX: usize = 4096;
+/// How long a fid is believed to lead to its file: as long as the kernel believes names.
+const BELIEVED: Duration = Duration::from_secs(1);
