@@ -46,7 +46,7 @@ pub(crate) struct Ring {
     shared: Arc<Shared>,
     /// What the completion of the wake-up's read is written to.
     woken: Box<u64>,
-    /// Kept for its memory only.
+    /// What came while entries were registered; afterwards kept for its memory only.
     completed: Vec<(u64, i32)>,
 }
 
@@ -133,15 +133,25 @@ impl Ring {
 
     /// Gives all entries to the kernel.
     ///
+    /// With the first entry of the last queue the kernel begins to use them all: who waited
+    /// for that is there at once, and its request is kept for [`Ring::serve_ready`].
+    ///
     /// # Errors
     /// What the kernel has against one of them; the connection is of no use then.
     pub(crate) fn register_all(&mut self) -> Result<(), Errno> {
         for entry in 0..self.shared.entries.len() {
             self.register(entry).map_err(|error| errno_of(&error))?;
         }
+        self.completed.extend(self.ring.completion().map(|cqe| (cqe.user_data(), cqe.result())));
+        if let Some((_, error)) = self.completed.iter().find(|(_, result)| *result < 0) {
+            return Err(Errno::from_raw_os_error(-error));
+        }
         self.await_wake();
-        let refused = self.ring.completion().map(|cqe| cqe.result()).find(|result| *result < 0);
-        refused.map_or(Ok(()), |error| Err(Errno::from_raw_os_error(-error)))
+        if !self.completed.is_empty() {
+            // What is kept makes no ring readable; this does.
+            rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes())?;
+        }
+        self.flush(false)
     }
 
     /// Serves the requests that are there, and waits for none. Says how many they were.
@@ -175,9 +185,14 @@ impl Ring {
         if waits == 0 && self.ring.submission().is_empty() {
             return Ok(());
         }
-        match self.ring.submit_and_wait(waits) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(errno_of(&error)),
-            _ => Ok(()),
+        loop {
+            match self.ring.submit_and_wait(waits).map_err(|error| errno_of(&error)) {
+                Ok(_) | Err(Errno::INTR) => return Ok(()),
+                // Memory is short. A thread that ended would leave the processes of its
+                // processor waiting for ever.
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                Err(error) => return Err(error),
+            }
         }
     }
 
