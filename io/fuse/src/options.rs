@@ -12,8 +12,8 @@ pub enum Transport {
     Device,
     /// io_uring, with a queue for each processor and /dev/fuse beside it: faster for several
     /// processes at once. A request that is not answered keeps one of the queue's `ring_depth`
-    /// entries. The kernel must have it (6.14) and let it (`enable_uring` of the module fuse),
-    /// else it is the device.
+    /// entries. The kernel must have it (6.14) and let it (`enable_uring` of the module fuse,
+    /// and io_uring itself for this process), else it is the device.
     Ring,
 }
 

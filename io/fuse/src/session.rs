@@ -155,6 +155,20 @@ impl Drop for Session {
     }
 }
 
+impl Transport {
+    /// This one, or the device if this process may not make rings: agreed on and not there,
+    /// they would leave everybody waiting for them.
+    fn here(self) -> Transport {
+        if self == Transport::Ring
+            && let Err(error) = uring::can_be_made()
+        {
+            tracing::info!(%error, "no io_uring here: /dev/fuse in place of it");
+            return Transport::Device;
+        }
+        self
+    }
+}
+
 type Started = (Connection, Notifier, Vec<JoinHandle<()>>);
 
 fn start<F: FileSystem>(
@@ -165,7 +179,8 @@ fn start<F: FileSystem>(
     serve: impl Fn(usize, Port) + Send + Sync + 'static,
 ) -> Result<Started, MountError> {
     let mut inbox = Inbox::new(MAX_WRITE)?;
-    let connection = negotiate(&device, &mut inbox, options)?;
+    let transport = options.transport.here();
+    let connection = negotiate(&device, &mut inbox, &Options { transport, ..options.clone() })?;
     let notifier = Notifier::new(device.clone());
     filesystem.start(&connection, notifier.clone());
     let long = connection.capabilities.contains(Capabilities::SETXATTR_EXT);

@@ -392,6 +392,14 @@ pub(crate) fn queues() -> io::Result<u16> {
     last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Whether rings can be made here: administrators forbid them, and containers do.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn can_be_made() -> io::Result<()> {
+    IoUring::<squeue::Entry128, cqueue::Entry>::builder().build(1).map(drop)
+}
+
 /// Keeps the calling thread on one processor, if that can be.
 pub(crate) fn stay_on(processor: u16) {
     let mut set = rustix::thread::CpuSet::new();

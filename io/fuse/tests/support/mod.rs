@@ -24,11 +24,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a test's body with each transport that this machine has; says which it has not.
 pub(crate) fn on_each_transport(body: impl Fn(Transport)) {
-    if let Err(why) = can_mount() {
+    if let Err(why) = can_mount(Transport::Device) {
         return aloud(&format!("skipped: fuse: {why}"));
     }
     body(Transport::Device);
-    match let_rings() {
+    match let_rings().and_then(|()| can_mount(Transport::Ring)) {
         Ok(()) => body(Transport::Ring),
         Err(why) => aloud(&format!("skipped: fuse over io_uring: {why}")),
     }
@@ -45,12 +45,15 @@ pub(crate) fn aloud(line: &str) {
     let _ = writeln!(std::io::stdout(), "\n{line}");
 }
 
-/// Whether this process may mount, or why not.
-pub(crate) fn can_mount() -> Result<(), String> {
+/// Whether this process may mount with the transport, or why not.
+pub(crate) fn can_mount(transport: Transport) -> Result<(), String> {
     let place = TempDir::new();
-    let options = Options { transport: Transport::Device, ..Options::default() };
+    let options = Options { transport, ..Options::default() };
     let mounted = Session::mount(&place.folder("mount"), stage::Stage::default(), &options);
-    mounted.map(|_| ()).map_err(|error| error.to_string())
+    match mounted.map_err(|error| error.to_string())?.connection().transport == transport {
+        true => Ok(()),
+        false => Err("the kernel or this machine's administrator forbids it".to_string()),
+    }
 }
 
 /// A folder that is removed with everything in it.
