@@ -110,9 +110,9 @@ impl Device {
             all[1..=parts.len()].copy_from_slice(parts);
             return self.send(id, &all[..=parts.len()]);
         }
-        let mut all = vec![IoSlice::new(&header)];
-        all.extend_from_slice(parts);
-        self.send(id, &all);
+        // As one part: writev(2) takes no more than 1024.
+        let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        self.send(id, &[IoSlice::new(&header), IoSlice::new(&all)]);
     }
 
     /// Answers a request with an error.
@@ -148,13 +148,24 @@ impl Device {
         match rustix::io::writev(&self.fd, parts) {
             // ENOENT: the connection ended meanwhile, and with it all that waited.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
-            Err(error) => tracing::error!(id = id.0, %error, "the kernel refused an answer"),
+            Err(error) => {
+                tracing::error!(id = id.0, %error, "the kernel refused an answer");
+                // Without one the caller would wait for ever. ENOENT if that was its end.
+                let header = out_header(0, -Errno::IO.raw_os_error(), id.0);
+                let _ = rustix::io::write(&self.fd, &header);
+            }
         }
     }
 
     /// Tells the kernel something without being asked.
+    ///
+    /// # Errors
+    /// What the kernel has against it; `EINVAL` if it is longer than one write can be.
     pub(crate) fn notify(&self, code: NotifyCode, parts: [&[u8]; 3]) -> Result<(), Errno> {
-        let len = parts.iter().map(|part| part.len()).sum();
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > SENT_MAX - OUT_HEADER_LEN {
+            return Err(Errno::INVAL);
+        }
         let header = out_header(len, code as i32, 0);
         let [first, second, third] = parts.map(IoSlice::new);
         rustix::io::writev(&self.fd, &[IoSlice::new(&header), first, second, third]).map(|_| ())
@@ -227,6 +238,8 @@ const PATH: &str = "/dev/fuse";
 const MAGIC: u8 = 229;
 const CLONE: ioctl::Opcode = ioctl::opcode::read::<u32>(MAGIC, 0);
 const BACKING_CLOSE: ioctl::Opcode = ioctl::opcode::write::<u32>(MAGIC, 2);
+/// Bytes that one write(2) takes at most (linux: MAX_RW_COUNT).
+const SENT_MAX: usize = 0x7fff_f000;
 /// Parts of an answer that are sent without allocating.
 const PARTS_INLINE: usize = 3;
 
@@ -265,6 +278,27 @@ mod tests {
         device.requeue_interrupt(RequestId(10));
         let len = theirs.recv(&mut packet).unwrap();
         assert_eq!(packet[..len], *b"\x10\0\0\0\xf5\xff\xff\xff\x0b\0\0\0\0\0\0\0");
+    }
+
+    #[test]
+    fn an_answer_of_any_number_of_parts_is_sent() {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let device = Device::new(ours.into(), 4096);
+        device.answer(RequestId(6), &[IoSlice::new(b"x"); 2000]);
+        let mut packet = [0; 4096];
+        assert_eq!(theirs.recv(&mut packet).unwrap(), OUT_HEADER_LEN + 2000);
+    }
+
+    #[test]
+    fn a_request_whose_answer_is_refused_is_answered_with_eio() {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let device = Device::new(ours.into(), 4096);
+        // Longer than a packet can be.
+        device.answer(RequestId(6), &[IoSlice::new(&vec![0; 64 << 20])]);
+        let mut packet = [0; 64];
+        let len = theirs.recv(&mut packet).unwrap();
+        assert_eq!(packet[..len], *b"\x10\0\0\0\xfb\xff\xff\xff\x06\0\0\0\0\0\0\0");
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Notifier {
     /// grows to hold them, as the kernel sees it.
     ///
     /// # Errors
-    /// `ENOENT` if the kernel does not know the inode, `EINVAL` for more than 4 GiB at once.
+    /// `ENOENT` if the kernel does not know the inode, `EINVAL` for 2 GiB at once.
     pub fn store(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<(), Errno> {
         let mut put = Put::new();
         put.u64(inode.0);
@@ -151,6 +151,15 @@ mod tests {
         let notice = sent(&kernel);
         assert_eq!(notice[..16], *b"\x28\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0");
         assert_eq!((notice[16], &notice[24..32]), (7, &[0xff; 8][..]));
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_sent_at_once_is_refused() {
+        let (notifier, _kernel) = notifier();
+        // Never touched, so it takes no memory.
+        let data = crate::memory::Pages::new(u32::MAX as usize).unwrap();
+        assert_eq!(notifier.store(InodeId(2), 0, &data), Err(Errno::INVAL));
+        assert_eq!(notifier.store(InodeId(2), 0, &data[..1 << 31]), Err(Errno::INVAL));
     }
 
     #[test]
