@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
+#[path = "../examples/mirror/backing.rs"]
+mod backing;
 #[path = "../examples/mirror/filesystem.rs"]
 mod filesystem;
 #[path = "../examples/mirror/inodes.rs"]
@@ -16,8 +18,8 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
+use filesystem::Settings;
 use fuse::{Errno, MountError, OpenFlags, Options, Session, Transport};
 use support::stage::Stage;
 use support::{PATIENCE, Process, TempDir, on_each_transport};
@@ -37,8 +39,8 @@ fn daemon() {
     let options = Options { transport, ring_depth: 64, ..Options::default() };
     let mut session = match std::env::var_os(MIRRORED) {
         Some(folder) => {
-            let direct = OpenFlags::DIRECT_IO;
-            let mirror = filesystem::Mirror::new(Path::new(&folder), Duration::ZERO, direct);
+            let direct = Settings { open_flags: OpenFlags::DIRECT_IO, ..Settings::default() };
+            let mirror = filesystem::Mirror::new(Path::new(&folder), direct);
             Session::mount(&mount, mirror.unwrap(), &options)
         }
         None => Session::mount(&mount, Stage::default(), &options),

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
+#[path = "../examples/mirror/backing.rs"]
+mod backing;
 #[path = "../examples/mirror/filesystem.rs"]
 mod filesystem;
 #[path = "../examples/mirror/inodes.rs"]
@@ -14,14 +16,15 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
+use filesystem::Settings;
 use fuse::{Capabilities, Errno, MountFlags, OpenFlags, Options, Transport};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
     Timestamps, XattrFlags,
 };
-use support::{Mounted, TempDir, on_each_transport};
+use support::{Mounted, TempDir, aloud, on_each_transport};
 
 /// A mirror, the folder that it shows, and where it shows it.
 struct Pair {
@@ -30,17 +33,22 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(transport: Transport, cached: Duration, open_flags: OpenFlags) -> Pair {
+    fn new(transport: Transport, open_flags: OpenFlags) -> Pair {
+        Pair::with(transport, Settings { open_flags, ..Settings::default() })
+    }
+
+    fn with(transport: Transport, settings: Settings) -> Pair {
         let place = TempDir::new();
         let beside = place.folder("beside");
-        let mirror = filesystem::Mirror::new(&beside, cached, open_flags).unwrap();
+        let mirror = filesystem::Mirror::new(&beside, settings).unwrap();
         let options = Options {
             transport,
             flags: MountFlags::empty(),
             capabilities: Capabilities::DEFAULT
                 | Capabilities::READDIRPLUS
                 | Capabilities::HANDLE_KILLPRIV_V2
-                | Capabilities::DIRECT_IO_ALLOW_MMAP,
+                | Capabilities::DIRECT_IO_ALLOW_MMAP
+                | Capabilities::PASSTHROUGH,
             ..Options::default()
         };
         Pair { mount: Mounted::at(place, mirror, &options), beside }
@@ -61,7 +69,7 @@ fn on_each_mirror(body: impl Fn(&Pair)) {
         let direct = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES;
         for open_flags in [OpenFlags::NONE, direct] {
             println!("over {transport:?}, {open_flags:?}");
-            body(&Pair::new(transport, Duration::ZERO, open_flags));
+            body(&Pair::new(transport, open_flags));
         }
     });
 }
@@ -228,6 +236,92 @@ fn attributes_are_told_and_set() {
 }
 
 #[test]
+fn a_write_of_another_user_takes_set_id_bits_away() {
+    on_each_mirror(|pair| {
+        let (inside, beside) = (pair.inside("file"), pair.beside("file"));
+        fs::write(&inside, "text").unwrap();
+        let set = |mode| fs::set_permissions(&inside, fs::Permissions::from_mode(mode)).unwrap();
+        let told = || {
+            let modes = [&inside, &beside].map(|path| fs::metadata(path).unwrap().mode() & 0o7777);
+            assert_eq!(modes[0], modes[1]);
+            modes[0]
+        };
+        let file = OpenOptions::new().write(true).open(&inside).unwrap();
+        set(0o6777);
+        file.write_all_at(b"T", 0).unwrap();
+        assert_eq!(told(), 0o6777, "root may");
+        as_nobody(|| file.write_all_at(b"T", 0)).unwrap();
+        assert_eq!(told(), 0o777);
+        set(0o6777);
+        as_nobody(|| file.set_len(2)).unwrap();
+        assert_eq!(told(), 0o777);
+        set(0o6777);
+        as_nobody(|| File::create(&inside)).unwrap();
+        assert_eq!(told(), 0o777);
+    });
+}
+
+/// Runs the body on a thread of its own with another user's rights.
+fn as_nobody<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{Gid, Uid, set_thread_gid, set_thread_groups, set_thread_uid};
+    let run = || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_gid(Gid::from_raw(65534)).unwrap();
+        set_thread_uid(Uid::from_raw(65534)).unwrap();
+        body()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+#[test]
+fn a_file_with_a_backing_file_is_read_and_written_without_asking() {
+    on_each_transport(|transport| {
+        let by_asking = Settings::default();
+        let pair = Pair::with(transport, by_asking.clone());
+        use_a_file_and_a_new_one(&pair);
+        assert_ne!(by_asking.asked.load(Ordering::SeqCst), 0);
+        if let Err(why) = takes_backing_files(&pair) {
+            return aloud(&format!("skipped: fuse: passthrough: {why}"));
+        }
+        let without = Settings { passthrough: true, ..Settings::default() };
+        let mut pair = Pair::with(transport, without.clone());
+        use_a_file_and_a_new_one(&pair);
+        assert_eq!(without.asked.load(Ordering::SeqCst), 0);
+        pair.mount.unmount().unwrap();
+    });
+}
+
+fn takes_backing_files(pair: &Pair) -> Result<(), String> {
+    if !pair.mount.connection().capabilities.contains(Capabilities::PASSTHROUGH) {
+        return Err("this kernel has none".to_string());
+    }
+    let file = File::create(pair.beside("backing")).unwrap();
+    let id = pair.mount.notifier().open_backing(std::os::fd::AsFd::as_fd(&file));
+    let id = id.map_err(|error| format!("a file of the target folder: {error}"))?;
+    pair.mount.notifier().close_backing(id).map_err(|error| error.to_string())
+}
+
+fn use_a_file_and_a_new_one(pair: &Pair) {
+    fs::write(pair.beside("file"), bytes(100_000)).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(pair.inside("file")).unwrap();
+    let mut read = vec![0; 100_000];
+    file.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == bytes(100_000));
+    file.write_all_at(b"changed", 5000).unwrap();
+    // Open twice, it is the same file; and so it is once everybody has closed it.
+    let mut again = File::open(pair.inside("file")).unwrap();
+    again.read_exact(&mut read).unwrap();
+    assert_eq!(read[5000..5007], *b"changed");
+    drop(file);
+    again.read_exact_at(&mut read[..9], 4999).unwrap();
+    assert_eq!(read[1..8], *b"changed");
+    drop(again);
+    assert_eq!(fs::read(pair.inside("file")).unwrap()[5000..5007], *b"changed");
+    fs::write(pair.inside("new"), bytes(9000)).unwrap();
+    assert!(fs::read(pair.beside("new")).unwrap() == bytes(9000));
+}
+
+#[test]
 fn extended_attributes_are_told_and_set() {
     on_each_mirror(|pair| {
         let (inside, beside) = (pair.inside("file"), pair.beside("file"));
@@ -278,31 +372,37 @@ fn space_is_reserved_sought_and_copied() {
 #[test]
 fn a_mapped_file_is_read_and_written() {
     on_each_mirror(|pair| {
-        fs::write(pair.inside("file"), bytes(8192)).unwrap();
-        let file = OpenOptions::new().read(true).write(true).open(pair.inside("file")).unwrap();
-        let (access, flags) = (
-            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-            rustix::mm::MapFlags::SHARED,
-        );
-        let start = std::ptr::null_mut();
-        // SAFETY: a new mapping of 8192 bytes, of which the file has as many; it is unmapped once.
-        #[allow(unsafe_code, reason = "there is no safe way to map a file")]
-        unsafe {
-            let map = rustix::mm::mmap(start, 8192, access, flags, &file, 0).unwrap();
-            let memory = std::slice::from_raw_parts_mut(map.cast::<u8>(), 8192);
-            assert!(*memory == bytes(8192)[..]);
-            memory[5000] = 0xaa;
-            rustix::mm::msync(map, 8192, rustix::mm::MsyncFlags::SYNC).unwrap();
-            rustix::mm::munmap(map, 8192).unwrap();
-        }
-        assert_eq!(fs::read(pair.beside("file")).unwrap()[5000], 0xaa);
+        let mut options = OpenOptions::new();
+        mapped_pages_go_to_their_place(pair, options.read(true).write(true));
+        // Opened like this, what the file system writes by itself would go behind the end.
+        mapped_pages_go_to_their_place(pair, OpenOptions::new().read(true).append(true));
     });
+}
+
+fn mapped_pages_go_to_their_place(pair: &Pair, options: &OpenOptions) {
+    fs::write(pair.inside("file"), bytes(8192)).unwrap();
+    let file = options.open(pair.inside("file")).unwrap();
+    let (access, flags) =
+        (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::SHARED);
+    let start = std::ptr::null_mut();
+    // SAFETY: a new mapping of 8192 bytes, of which the file has as many; it is unmapped once.
+    #[allow(unsafe_code, reason = "there is no safe way to map a file")]
+    unsafe {
+        let map = rustix::mm::mmap(start, 8192, access, flags, &file, 0).unwrap();
+        let memory = std::slice::from_raw_parts_mut(map.cast::<u8>(), 8192);
+        assert!(*memory == bytes(8192)[..]);
+        memory[5000] = 0xaa;
+        rustix::mm::msync(map, 8192, rustix::mm::MsyncFlags::SYNC).unwrap();
+        rustix::mm::munmap(map, 8192).unwrap();
+    }
+    let beside = fs::read(pair.beside("file")).unwrap();
+    assert_eq!((beside.len(), beside[5000]), (8192, 0xaa));
 }
 
 #[test]
 fn a_large_directory_is_listed_whole() {
     on_each_transport(|transport| {
-        let pair = Pair::new(transport, Duration::ZERO, OpenFlags::NONE);
+        let pair = Pair::new(transport, OpenFlags::NONE);
         let names: BTreeSet<String> = (0..20_000)
             .map(|number| format!("name-{number}-{}", "x".repeat(number % 50)))
             .collect();
@@ -328,7 +428,7 @@ fn a_large_directory_is_listed_whole() {
 #[test]
 fn a_mount_in_use_is_not_unmounted_and_an_aborted_one_gives_errors() {
     on_each_transport(|transport| {
-        let mut pair = Pair::new(transport, Duration::ZERO, OpenFlags::DIRECT_IO);
+        let mut pair = Pair::new(transport, OpenFlags::DIRECT_IO);
         fs::write(pair.inside("file"), "x").unwrap();
         let file = File::open(pair.inside("file")).unwrap();
         assert_eq!(pair.mount.unmount(), Err(Errno::BUSY));
@@ -341,7 +441,7 @@ fn a_mount_in_use_is_not_unmounted_and_an_aborted_one_gives_errors() {
         assert!(!pair.inside("file").exists());
         drop(file);
 
-        let mut pair = Pair::new(transport, Duration::ZERO, OpenFlags::NONE);
+        let mut pair = Pair::new(transport, OpenFlags::NONE);
         pair.mount.unmount().unwrap();
         assert!(pair.mount.is_over());
         assert_eq!(fs::read_dir(pair.mount.path()).unwrap().count(), 0);

@@ -4,6 +4,12 @@
 //! Run as root it acts as root: permissions are the kernel's business (the mount's option
 //! `default_permissions`), new inodes are given to the caller, and set-id bits are taken away
 //! where the kernel says so. Locks stay in the kernel.
+//!
+//! ```text
+//!   kernel ─► Mirror ─► inodes: InodeId ─► O_PATH descriptor ─┐
+//!                   └─► files: Handle ─► open file ───────────┴─► the system call
+//!                   └─► backing: files that the kernel reads and writes without asking
+//! ```
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -12,19 +18,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fuse::{
-    Allocate, Attr, Attributes, Copied, CopyRange, Created, Data, DeviceNumber, DirEntry, Entries,
-    EntriesPlus, Entry, Errno, FileSystem, Handle, InodeId, LockOwner, NewFile, Open, OpenFlags,
-    Opened, Position, Read, Release, Reply, Request, SetAttributes, SetTime, SetXattr, Statfs,
-    Statx, Timestamp, Write, Written, Xattr,
+    Allocate, Attr, Attributes, Capabilities, Connection, Copied, CopyRange, Created, Data,
+    DeviceNumber, DirEntry, Entries, EntriesPlus, Entry, Errno, FileSystem, Handle, InodeId,
+    LockOwner, NewFile, Notifier, Open, OpenFlags, Opened, Position, Read, Release, Reply, Request,
+    SetAttributes, SetTime, SetXattr, Statfs, Statx, Timestamp, Write, Written, Xattr,
 };
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Stat,
     StatxFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
 
+use crate::backing::Backings;
 use crate::inodes::{Files, Inodes};
 
 /// A directory and what of it the kernel knows.
@@ -32,20 +41,30 @@ use crate::inodes::{Files, Inodes};
 pub(crate) struct Mirror {
     inodes: Inodes,
     files: Files,
-    cached: Duration,
-    open_flags: OpenFlags,
+    backings: Backings,
+    settings: Settings,
+}
+
+/// How the directory is shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// How long names and attributes may be believed.
+    pub(crate) cached: Duration,
+    /// How the kernel shall treat open files.
+    pub(crate) open_flags: OpenFlags,
+    /// Where the kernel can, it reads and writes the directory's files by itself.
+    pub(crate) passthrough: bool,
+    /// How many reads and writes came here.
+    pub(crate) asked: Arc<AtomicU64>,
 }
 
 impl Mirror {
-    /// Shows `directory`. Names and attributes may be believed for `cached`.
-    pub(crate) fn new(
-        directory: &Path,
-        cached: Duration,
-        open_flags: OpenFlags,
-    ) -> Result<Mirror, Errno> {
+    /// Shows `directory`.
+    pub(crate) fn new(directory: &Path, settings: Settings) -> Result<Mirror, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(directory, flags, Mode::empty())?;
-        Ok(Mirror { inodes: Inodes::new(root)?, files: Files::default(), cached, open_flags })
+        let (files, backings) = (Files::default(), Backings::default());
+        Ok(Mirror { inodes: Inodes::new(root)?, files, backings, settings })
     }
 
     /// The inode that has a name, counted as looked up.
@@ -62,13 +81,13 @@ impl Mirror {
             inode,
             generation: 0,
             attributes,
-            ttl: self.cached,
-            attributes_ttl: self.cached,
+            ttl: self.settings.cached,
+            attributes_ttl: self.settings.cached,
         })
     }
 
     fn attr(&self, fd: impl AsFd) -> Result<Attr, Errno> {
-        Ok(Attr { attributes: attributes(&rustix::fs::fstat(fd)?), ttl: self.cached })
+        Ok(Attr { attributes: attributes(&rustix::fs::fstat(fd)?), ttl: self.settings.cached })
     }
 
     /// Gives what was just made to the caller, and tells the kernel of it.
@@ -110,7 +129,21 @@ impl Mirror {
         if open.kill_set_id {
             kill_set_id(&fd)?;
         }
-        Ok(Opened { handle: self.files.add(fd), flags: self.open_flags, backing: None })
+        Ok(self.opened(inode, fd))
+    }
+
+    /// What the kernel is told of a file that was opened.
+    fn opened(&self, inode: InodeId, fd: OwnedFd) -> Opened {
+        let backing = self.backings.opened(inode, fd.as_fd());
+        // With another flag beside it the kernel refuses a backing file, or does not use it.
+        let flags = if backing.is_some() { OpenFlags::NONE } else { self.settings.open_flags };
+        Opened { handle: self.files.add(fd), flags, backing }
+    }
+
+    fn opendir_now(&self, inode: InodeId, open: Open) -> Result<Opened, Errno> {
+        let flags = open_flags(open.flags);
+        let fd = rustix::fs::open(by_number(&self.inodes.get(inode)?), flags, Mode::empty())?;
+        Ok(Opened { handle: self.files.add(fd), ..Opened::default() })
     }
 
     fn create_now(
@@ -144,7 +177,7 @@ impl Mirror {
         };
         let path = OFlags::PATH | OFlags::CLOEXEC;
         let entry = self.entry_of(rustix::fs::open(by_number(&fd), path, Mode::empty())?)?;
-        let opened = Opened { handle: self.files.add(fd), flags: self.open_flags, backing: None };
+        let opened = self.opened(entry.inode, fd);
         Ok(Created { entry, opened })
     }
 
@@ -153,7 +186,17 @@ impl Mirror {
         if write.kill_set_id {
             kill_set_id(&*file)?;
         }
-        file.write_all_at(write.data, write.offset).map_err(|error| errno(&error))?;
+        let written = match write.from_cache && appends(&file)? {
+            false => file.write_all_at(write.data, write.offset),
+            // The kernel takes any file that may write, and pwrite(2) of one with O_APPEND would
+            // put the page behind the end.
+            true => {
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+                let plain = rustix::fs::open(by_number(&*file), flags, Mode::empty())?;
+                File::from(plain).write_all_at(write.data, write.offset)
+            }
+        };
+        written.map_err(|error| errno(&error))?;
         Ok(Written(u32::try_from(write.data.len()).expect("as it was asked, in 32 bits")))
     }
 
@@ -202,7 +245,7 @@ impl Mirror {
             },
             file_attributes: found.stx_attributes.bits(),
             file_attributes_mask: found.stx_attributes_mask.bits(),
-            ttl: self.cached,
+            ttl: self.settings.cached,
         })
     }
 
@@ -247,6 +290,13 @@ impl Mirror {
 }
 
 impl FileSystem for Mirror {
+    fn start(&self, connection: &Connection, notifier: Notifier) {
+        let can = connection.capabilities.contains(Capabilities::PASSTHROUGH);
+        if can && self.settings.passthrough {
+            self.backings.allow(notifier);
+        }
+    }
+
     fn forget(&self, inode: InodeId, lookups: u64) {
         self.inodes.forget(inode, lookups);
     }
@@ -340,6 +390,7 @@ impl FileSystem for Mirror {
     }
 
     fn read(&self, _request: &Request, read: Read, reply: Reply<Data>) {
+        self.settings.asked.fetch_add(1, Ordering::Relaxed);
         match self.files.get(read.handle) {
             Ok(file) => reply.file(file.as_fd(), read.offset),
             Err(error) => reply.error(error),
@@ -347,6 +398,7 @@ impl FileSystem for Mirror {
     }
 
     fn write(&self, _request: &Request, write: Write<'_>, reply: Reply<Written>) {
+        self.settings.asked.fetch_add(1, Ordering::Relaxed);
         reply.send(self.write_now(&write));
     }
 
@@ -359,17 +411,14 @@ impl FileSystem for Mirror {
         reply.send(self.files.get(handle).and_then(|file| sync(&file, data_only)));
     }
 
-    fn release(&self, _request: &Request, release: Release, reply: Reply<()>) {
+    fn release(&self, request: &Request, release: Release, reply: Reply<()>) {
+        self.backings.released(request.inode);
         self.files.remove(release.handle);
         reply.ok(&());
     }
 
     fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
-        let plain = Open { kill_set_id: false, ..open };
-        reply.send(
-            self.open_now(request.inode, plain)
-                .map(|opened| Opened { flags: OpenFlags::NONE, ..opened }),
-        );
+        reply.send(self.opendir_now(request.inode, open));
     }
 
     fn readdir(&self, _request: &Request, read: Read, reply: Reply<Entries>) {
@@ -431,7 +480,7 @@ impl FileSystem for Mirror {
         let inode = self.inodes.get(request.inode);
         reply.send(inode.and_then(|fd| {
             rustix::fs::setxattr(by_number(&fd), set.name, set.value, flags)?;
-            if set.kill_set_group_id { kill_set_id(&fd) } else { Ok(()) }
+            if set.kill_set_group_id { kill_bits(&fd, 0o2000) } else { Ok(()) }
         }));
     }
 
@@ -526,11 +575,20 @@ fn give_to_caller(
 /// Takes set-user-id away, and set-group-id where it is one (an executable file).
 fn kill_set_id(fd: impl AsFd) -> Result<(), Errno> {
     let mode = rustix::fs::fstat(&fd)?.st_mode;
-    let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
-    match mode & (0o4000 | group) {
+    kill_bits(fd, if mode & 0o010 != 0 { 0o6000 } else { 0o4000 })
+}
+
+fn kill_bits(fd: impl AsFd, bits: u32) -> Result<(), Errno> {
+    let mode = rustix::fs::fstat(&fd)?.st_mode;
+    match mode & bits {
         0 => Ok(()),
-        bits => rustix::fs::chmod(by_number(fd), permissions(mode & !bits)),
+        _ => rustix::fs::chmod(by_number(fd), permissions(mode & !bits)),
     }
+}
+
+/// Whether what is written to the file goes behind its end.
+fn appends(file: &File) -> Result<bool, Errno> {
+    Ok(rustix::fs::fcntl_getfl(file)?.contains(OFlags::APPEND))
 }
 
 fn sync(file: &File, data_only: bool) -> Result<(), Errno> {
