@@ -21,8 +21,9 @@ set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 export CACHE=${CACHE:-$(dirname "$HERE")/.cache}
 LONG=${LONG:-}
+# shellcheck source=tests/posix.sh
+. "$HERE/posix.sh"
 
-die() { echo "mount: $2" >&2; exit "$1"; }
 if [ $# -eq 2 ]; then
 	if [ "$(id -u)" != 0 ] || [ ! -e /dev/fuse ]; then
 		echo "skipped: mount-$2: needs root and /dev/fuse"
@@ -37,11 +38,11 @@ fi
 SLUICE=$1 SUITE=$2 SOURCE=tcp://$3:$4/$5
 
 WORK=$(mktemp -d)
-MOUNT=$WORK/mount BESIDE=$WORK/beside SECOND=
+MOUNT=$WORK/mount BESIDE=$WORK/beside
 clean_up() {
 	"$SLUICE" umount "$MOUNT" --force >/dev/null 2>&1 || true
 	umount -l "$BESIDE" 2>/dev/null || true
-	[ -z "$SECOND" ] || rm -rf "$SECOND"
+	clear_seconds
 	rm -rf "$WORK"
 }
 trap clean_up EXIT
@@ -49,10 +50,6 @@ trap 'exit 143' TERM
 trap 'exit 130' INT
 chmod 755 "$WORK"
 mkdir "$MOUNT" "$BESIDE"
-
-passed=0 failed=0 skipped=0
-pass() { passed=$((passed + 1)); }
-fail() { failed=$((failed + 1)); echo "not ok $1"; }
 
 mount_it() { # mount_it OPTIONS
 	"$SLUICE" mount "$SOURCE" "$MOUNT" -o "$1" || die 1 "the mount failed"
@@ -65,57 +62,14 @@ unmount_it() {
 	"$SLUICE" umount "$MOUNT" --force || true
 }
 
-program() { # program NAME VARIABLE: the path of what guest.sh builds
-	local version
-	version=$(sed -n "s/^$2=//p" "$HERE/guest.sh")
-	"$HERE/guest.sh" programs
-	PROGRAM=$CACHE/static/$1-$version/bin/$1
-	[ -x "$PROGRAM" ] || die 2 "no $PROGRAM"
-}
-
-# results WHERE: `NAME ok|FAILED|skipped`, sorted
-results() { sed -nE 's/^([a-z0-9_:]+) +(ok|FAILED|skipped)$/\1 \2/p' "$WORK/$1.log" | sort; }
-tally() { echo "$(grep -c ' ok$' "$1") passed, $(grep -c ' FAILED$' "$1") failed, $(grep -c ' skipped$' "$1") skipped"; }
-reason() { sed -nE "s/^$1 *# *//p" "$HERE/mount.pjdfstest.expected"; }
-
 pjdfstest() {
 	program pjdfstest PJDFSTEST
-	SECOND=$(mktemp -d /dev/shm/sluice.XXXXXX)
-	chmod 755 "$SECOND"
 	# by a way that every user may go
 	mount --bind "$EXPORT_DIR" "$BESIDE"
 	mount_it allow_other,suid,dev
-	local where name beside mount why expected=0
-	for where in beside mount; do
-		mkdir "$WORK/$where/$where"
-		"$PROGRAM" -c "$HERE/mount.pjdfstest.toml" -p "$WORK/$where/$where" -s "$SECOND" 2>&1 |
-			sed 's/\x1b\[[0-9;]*m//g' >"$WORK/$where.log" || true
-		results "$where" >"$WORK/$where.results"
-		echo "# $where: $(tally "$WORK/$where.results")"
-	done
-	# a test that is missing on one side counts as not passed there
-	while read -r name beside mount; do
-		why=$(reason "$name")
-		case "$beside $mount" in
-		"skipped skipped") skipped=$((skipped + 1)) ;;
-		*" ok")
-			pass
-			[ -z "$why" ] || fail "$name: passes: take it out of mount.pjdfstest.expected"
-			;;
-		"ok "*)
-			if [ -n "$why" ]; then
-				expected=$((expected + 1))
-				echo "# $name fails, as expected: $why"
-			else
-				fail "$name:$(grep -A1 "^$name  *FAILED" "$WORK/mount.log" | tail -n 1)"
-			fi
-			;;
-		*) echo "# $name: $beside in the directory too" ;;
-		esac
-	done < <(join -a1 -a2 -e missing -o 0,1.2,2.2 "$WORK/beside.results" "$WORK/mount.results")
-	echo "# expected to fail: $expected"
-	grep -A1 ' skipped$' "$WORK/mount.log" | sed -nE 's/^\t/skipped: pjdfstest on the mount: /p' |
-		sort | uniq -c | sed -E 's/^ +([0-9]+) (.*)$/\2 (\1 tests)/'
+	in_place beside "$BESIDE"
+	in_place mount "$MOUNT"
+	holds mount "$HERE/mount.pjdfstest.expected"
 	unmount_it
 }
 
@@ -189,7 +143,4 @@ case $SUITE in
 pjdfstest | fsx | stress) "$SUITE" ;;
 *) die 2 "no suite \"$SUITE\"" ;;
 esac
-# no result at all is a failure
-[ $((passed + failed)) -gt 0 ] || failed=1
-echo "$SUITE: $passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+suite_done "$SUITE"

@@ -36,6 +36,7 @@ pub(crate) fn all(target: &Path) -> Vec<Suite> {
     let sluice = target.join("release/sluice");
     suites.extend(behaviour(&sluice.to_string_lossy()));
     suites.extend(mounts(&sluice.to_string_lossy()));
+    suites.push(mirror(&target.join("release/examples/mirror").to_string_lossy()));
     suites
 }
 
@@ -63,7 +64,12 @@ fn sources() -> Vec<Suite> {
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
-        Suite::new("build", 350, "the release binary", "cargo build --release --package sluice"),
+        Suite::new(
+            "build",
+            350,
+            "the release binary, and the mirror of io/fuse",
+            "cargo build --release --package sluice --package sluice-fuse --bins --example mirror",
+        ),
         Suite::new(
             "docs",
             15,
@@ -139,6 +145,17 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             &format!("{sluice} demo --quick --out target/demo.svg --dir target"),
         ),
     ]
+}
+
+/// The protocol of FUSE alone, without proxy and mount.
+fn mirror(mirror: &str) -> Suite {
+    Suite::new(
+        "mirror",
+        40,
+        "POSIX: what passes in a directory passes on mirrors of it, over /dev/fuse and io_uring",
+        &format!("tests/mirror.sh {mirror} pjdfstest"),
+    )
+    .needs(MOUNT)
 }
 
 /// What programs that try file systems find in a mount.
