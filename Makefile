@@ -5,6 +5,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET = $${CARGO_TARGET_DIR:-target}
 SLUICE = $(TARGET)/release/sluice
+MIRROR = $(TARGET)/release/examples/mirror
 # rustup puts cargo where a login shell finds it and make does not
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
@@ -25,12 +26,14 @@ test: ## every suite of CI, each within its budget (under 40 minutes in all)
 	@.ci/install-deps.sh build test
 	@$(CARGO) xtask ci
 
-bench: ## the proxy and the mount beside their peers, and the promises in short: tables in bench/results
+bench: ## the proxy and the mount beside their peers, and the promises in short: tables in bench/results; then what FUSE alone costs
 	@.ci/install-deps.sh build bench
 	@$(CARGO) build --release --package sluice
 	@$(SLUICE) bench peers
 	@$(SLUICE) bench mount
 	@$(SLUICE) bench qos --quick
+	@$(CARGO) build --release --package sluice-fuse --example mirror
+	@tests/mirror.sh $(MIRROR) fio
 
 soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then 50 deaths of a proxy, and mounts for an hour
 	@.ci/install-deps.sh build soak
