@@ -11,6 +11,8 @@ mod backing;
 mod filesystem;
 #[path = "../examples/mirror/inodes.rs"]
 mod inodes;
+#[path = "../examples/mirror/owners.rs"]
+mod owners;
 mod support;
 
 use std::fs::{self, File};

@@ -9,6 +9,8 @@ mod backing;
 mod filesystem;
 #[path = "../examples/mirror/inodes.rs"]
 mod inodes;
+#[path = "../examples/mirror/owners.rs"]
+mod owners;
 mod support;
 
 use std::collections::BTreeSet;

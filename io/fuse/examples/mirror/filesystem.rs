@@ -15,7 +15,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +35,7 @@ use rustix::fs::{
 
 use crate::backing::Backings;
 use crate::inodes::{Files, Inodes};
+use crate::owners::{by_number, give_to_caller, kill_set_group_id, kill_set_id, permissions};
 
 /// A directory and what of it the kernel knows.
 #[derive(Debug)]
@@ -480,7 +481,7 @@ impl FileSystem for Mirror {
         let inode = self.inodes.get(request.inode);
         reply.send(inode.and_then(|fd| {
             rustix::fs::setxattr(by_number(&fd), set.name, set.value, flags)?;
-            if set.kill_set_group_id { kill_bits(&fd, 0o2000) } else { Ok(()) }
+            if set.kill_set_group_id { kill_set_group_id(&fd) } else { Ok(()) }
         }));
     }
 
@@ -540,50 +541,10 @@ impl FileSystem for Mirror {
     }
 }
 
-/// The inode of a descriptor as a path, for calls that have no form with a descriptor.
-fn by_number(fd: impl AsFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
-}
-
-fn permissions(mode: u32) -> Mode {
-    Mode::from_raw_mode(mode & 0o7777)
-}
-
 /// The flags that make sense in another process; direct I/O would want aligned requests.
 fn open_flags(flags: u32) -> OFlags {
     let flags = OFlags::from_bits_retain(flags) | OFlags::CLOEXEC;
     flags - OFlags::DIRECT
-}
-
-/// As if the caller had made it: its owner, its group unless the directory decides about that,
-/// and set-id bits, which changing the owner took away.
-fn give_to_caller(
-    request: &Request,
-    directory: &OwnedFd,
-    fd: &OwnedFd,
-    mode: u32,
-) -> Result<(), Errno> {
-    let of_directory = rustix::fs::fstat(directory)?.st_mode & 0o2000 != 0;
-    let gid = (!of_directory).then(|| Gid::from_raw(request.gid));
-    rustix::fs::chownat(fd, c"", Some(Uid::from_raw(request.uid)), gid, AtFlags::EMPTY_PATH)?;
-    if mode & 0o6000 != 0 {
-        rustix::fs::chmod(by_number(fd), permissions(mode))?;
-    }
-    Ok(())
-}
-
-/// Takes set-user-id away, and set-group-id where it is one (an executable file).
-fn kill_set_id(fd: impl AsFd) -> Result<(), Errno> {
-    let mode = rustix::fs::fstat(&fd)?.st_mode;
-    kill_bits(fd, if mode & 0o010 != 0 { 0o6000 } else { 0o4000 })
-}
-
-fn kill_bits(fd: impl AsFd, bits: u32) -> Result<(), Errno> {
-    let mode = rustix::fs::fstat(&fd)?.st_mode;
-    match mode & bits {
-        0 => Ok(()),
-        _ => rustix::fs::chmod(by_number(fd), permissions(mode & !bits)),
-    }
 }
 
 /// Whether what is written to the file goes behind its end.

@@ -10,6 +10,7 @@
 mod backing;
 mod filesystem;
 mod inodes;
+mod owners;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
