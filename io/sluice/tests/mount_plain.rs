@@ -19,6 +19,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use common::{Proxy, everybodys, skip, until};
@@ -46,7 +47,7 @@ impl Diod {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("data")).unwrap();
         everybodys(&dir.join("data"));
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = address_of_its_own();
         let child = serve(&dir, address);
         Some(Diod { dir, address, child })
     }
@@ -80,6 +81,16 @@ impl Drop for Diod {
         }
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// One that nobody else takes: diod cannot be given port 0, and a port that was free a moment
+/// ago may be another test's by now. So each process has an address, and below the ports that
+/// the kernel gives out each diod has its own.
+fn address_of_its_own() -> SocketAddr {
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let port = 15_640 + COUNT.fetch_add(1, Ordering::SeqCst);
+    ([127, 64 | high & 63, middle, low], port).into()
 }
 
 /// Starts diod, and waits until it listens.
