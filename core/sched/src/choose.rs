@@ -19,13 +19,9 @@ use crate::class::{Class, NO_SIZE, RESERVED, Request, Stage};
 use crate::dispatcher::{Dispatched, Dispatcher};
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
+use crate::promise::CATCH_UP_NS;
 use crate::slab::NONE;
 use crate::tags::time_key;
-
-/// How far a reservation may lag and still be made up for. It must exceed the longest
-/// gap between two chances to dispatch, or the class gets less than it was promised; the
-/// price is that so much of its rate may come at once after a pause.
-pub(crate) const RESERVE_CATCH_UP_NS: u64 = 500_000_000;
 
 /// What a lane does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +47,7 @@ impl Dispatcher {
         let (size, head) = state.ready.first()?;
         let free = state.free();
         if let Some((due, class)) = state.first_reserved()
-            && due <= self.now
+            && due <= self.promises.at(self.now)
         {
             let fits = self.reserved_slots(class, lane) <= free;
             return fits.then_some(Choice::Reservation { class });
@@ -239,7 +235,7 @@ impl Dispatcher {
     pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
         let (due, class) = self.lanes[lane].first_reserved()?;
         let fits = self.reserved_slots(class, lane) <= self.lanes[lane].free();
-        (due > self.now && fits).then_some(due)
+        (due > self.promises.at(self.now) && fits).then_some(self.promises.when(due))
     }
 
     /// The queue of a class's earliest ready head that counts towards its reservation.
@@ -269,7 +265,13 @@ impl Dispatcher {
         let key = self.reserve_key(class, lane);
         let state = &mut self.lanes[lane];
         match key {
-            Some(key) => state.reserved.put(key, class, &mut state.reserved_places),
+            Some(key) => {
+                if !state.reserved_places.holds(class) {
+                    let since = self.promises.at(self.now);
+                    self.classes[class].standings[lane].promised = since;
+                }
+                state.reserved.put(key, class, &mut state.reserved_places);
+            }
             None if state.reserved_places.holds(class) => {
                 state.reserved.remove(class, &mut state.reserved_places);
             }
@@ -285,7 +287,9 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         if let Some(pacer) = &mut own.reserve {
             let units = pacer.rate().units_of(request.amount);
-            pacer.charge_late(units, RESERVE_CATCH_UP_NS, self.now);
+            let since = own.standings[lane].promised;
+            self.promises.dispatch(pacer.due().max(since), self.now);
+            pacer.charge_late(units, CATCH_UP_NS, self.promises.at(self.now));
             self.refresh_reserve(class, 1 - lane);
         }
     }
@@ -294,7 +298,7 @@ impl Dispatcher {
     pub(crate) fn correct_reserve(&mut self, class: u32, old: u64, new: u64) {
         let Some(pacer) = &mut self.classes[class].reserve else { return };
         match new >= old {
-            true => pacer.charge_late(new - old, RESERVE_CATCH_UP_NS, self.now),
+            true => pacer.charge_late(new - old, CATCH_UP_NS, self.promises.at(self.now)),
             false => pacer.refund(old - new),
         }
         for lane in 0..LANES.len() {

@@ -69,6 +69,9 @@ pub(crate) struct Standing {
     pub(crate) size: u8,
     /// Slots dispatched past its head since that became the blocked head.
     pub(crate) overtaken: u32,
+    /// Since when it has had a head that counts towards its reservation, by the reservations'
+    /// clock; valid while it has one.
+    pub(crate) promised: Time,
 }
 
 /// A FIFO of requests.
@@ -182,6 +185,7 @@ impl Standing {
         waiting: 0,
         size: NO_SIZE,
         overtaken: 0,
+        promised: Time::ZERO,
     };
 
     /// The queue whose ready head arrived first.

@@ -299,7 +299,7 @@ impl Dispatcher {
         class.weight = rule.weight;
         class.slots_cap = rule.slots.unwrap_or(u32::MAX);
         class.write_mode = rule.write_mode;
-        class.set_reserve(rule.reserve.filter(|_| !overflow), self.now);
+        class.set_reserve(rule.reserve.filter(|_| !overflow), self.promises.at(self.now));
     }
 
     fn drop_class(&mut self, index: u32) {

@@ -20,6 +20,7 @@ use crate::cost::Costs;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
 use crate::meter::{Link, Meter, Route};
+use crate::promise::PromiseClock;
 use crate::report::Usage;
 use crate::slab::{NONE, Slab};
 
@@ -92,6 +93,7 @@ pub struct Dispatcher {
     /// The lane that is asked first, the one that did not dispatch last.
     turn: usize,
     pub(crate) lanes: [LaneState; 2],
+    pub(crate) promises: PromiseClock,
     pub(crate) requests: Slab<Request>,
     pub(crate) classes: Slab<Class>,
     pub(crate) meters: Slab<Meter>,
@@ -114,6 +116,7 @@ impl Dispatcher {
             arrivals: 0,
             queued: 0,
             turn: 0,
+            promises: PromiseClock::new(),
             requests: Slab::default(),
             classes: Slab::default(),
             meters: Slab::default(),
@@ -307,6 +310,12 @@ impl Dispatcher {
         self.queued
     }
 
+    /// The part of the promised rates that could be kept in the last second, in parts per
+    /// million; below the whole where more is promised than the target gives.
+    pub fn promises_kept_ppm(&self) -> u64 {
+        self.promises.kept_ppm()
+    }
+
     /// The target it schedules for.
     pub fn target(&self) -> &Target {
         &self.target
@@ -321,6 +330,7 @@ impl Dispatcher {
 
     pub(crate) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
+        self.promises.advance(self.now);
     }
 
     /// Ends a call that changed something: nobody is left waiting at a meter that is due.

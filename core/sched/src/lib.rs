@@ -29,6 +29,7 @@ mod ids;
 mod invariants;
 mod lane;
 mod meter;
+mod promise;
 mod report;
 mod slab;
 mod slots;

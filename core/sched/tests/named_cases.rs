@@ -38,14 +38,44 @@ fn a_reservation_comes_before_shares_and_the_rest_is_shared_by_weight() {
 }
 
 #[test]
-fn over_promised_reservations_share_what_there_is_and_none_starves() {
+fn of_reservations_beyond_what_there_is_each_is_kept_to_the_same_part() {
     let mut w = world(vec![reserved("a", 1, ops(120)), reserved("b", 1, ops(50))], vec![]);
     w.client("a", Kind::Read, 1, 20);
     w.client("b", Kind::Read, 1, 20);
     w.run(ms(10_000));
-    // Both lag by all they may, so the first of each in a round of ten brings its R to the
-    // same point; from there a goes by steps of 8.3 ms and b of 20: a b | a b a a b a a b.
-    assert_eq!(w.served(ms(40_000)), [1800, 1200]);
+    // 3000 in the ratio of 120 to 50.
+    assert_eq!(w.served(ms(40_000)), [2118, 882]);
+    // 100 of 170, told for a second of rounds.
+    assert!(w.sched.promises_kept_ppm().abs_diff(588_235) < 10_000);
+}
+
+#[test]
+fn a_promise_that_was_cut_is_whole_again_when_there_is_enough() {
+    let mut w = world(vec![reserved("a", 1, ops(60)), reserved("b", 1, ops(60))], vec![]);
+    w.client("a", Kind::Read, 1, 20);
+    w.client("b", Kind::Read, 1, 20);
+    w.run(ms(100_000));
+    w.sched.set_rules(rules(vec![reserved("a", 1, ops(60)), rule("b", 9)], vec![]), w.now);
+    w.run(ms(102_000));
+    // What it missed for 100 s is not made up for.
+    let got = w.served(ms(112_000));
+    assert_eq!(got, [600, 400]);
+    assert_eq!(w.sched.promises_kept_ppm(), 1_000_000);
+}
+
+#[test]
+fn who_asks_for_less_than_it_was_promised_costs_others_nothing_of_theirs() {
+    let promised = vec![reserved("a", 1, ops(1000)), reserved("b", 1, ops(60)), rule("c", 1)];
+    let mut w = world(promised, vec![]);
+    w.ragged_percent = 50;
+    w.client("a", Kind::Read, 1, 1);
+    w.client("b", Kind::Read, 1, 20);
+    w.client("c", Kind::Read, 1, 20);
+    w.run(ms(10_000));
+    // Each of a's takes 100 ms on average, and there is always one.
+    let got = w.served(ms(110_000));
+    assert!(got[0].abs_diff(1000) <= 50 && got[1].abs_diff(6000) <= 10, "{got:?}");
+    assert_eq!(w.sched.promises_kept_ppm(), 1_000_000);
 }
 
 #[test]

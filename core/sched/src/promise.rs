@@ -1,0 +1,106 @@
+//! The clock that reservations are due by.
+//!
+//! ```text
+//!   real time ───────────────────────────────────────────►
+//!   promised  ────────────────╱‾‾ slower: the most overdue head may lag by 500 ms
+//!             all are kept     more is promised than the device gives: every promise is
+//!                              kept to the same part, C / Σr
+//! ```
+//!
+//! With each reservation in real time, those that cannot all be kept come down to who is
+//! more overdue: with an unbounded lag some get all and others nothing, with a bounded one
+//! each the same number of requests (both in shared/reference/tbf.md section 5). With one clock
+//! that slows down, each gets the same part of what it was promised, without anybody having
+//! to know what the device can do.
+
+use model::Time;
+
+/// How far a reservation may lag and still be made up for. It must exceed the longest
+/// gap between two chances to dispatch, or the class gets less than it was promised; the
+/// price is that so much of its rate may come at once after a pause.
+pub(crate) const CATCH_UP_NS: u64 = 500_000_000;
+
+/// Over so long it is said what part of the promises was kept.
+const WINDOW_NS: u64 = 1_000_000_000;
+
+/// All of it, in parts per million.
+const WHOLE: u64 = 1_000_000;
+
+/// How far the reservations' time is behind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromiseClock {
+    lost_ns: u64,
+    /// When the window began, and what was lost by then.
+    window: (Time, u64),
+    kept_ppm: u64,
+}
+
+impl PromiseClock {
+    pub(crate) fn new() -> PromiseClock {
+        PromiseClock { lost_ns: 0, window: (Time::ZERO, 0), kept_ppm: WHOLE }
+    }
+
+    /// The reservations' time at a time.
+    pub(crate) fn at(&self, now: Time) -> Time {
+        Time::from_nanos(now.as_nanos().saturating_sub(self.lost_ns))
+    }
+
+    /// When it will be this time for reservations, if nothing slows them down.
+    pub(crate) fn when(&self, due: Time) -> Time {
+        Time::from_nanos(due.as_nanos().saturating_add(self.lost_ns))
+    }
+
+    /// The most overdue head goes, which could have gone since `due`: what it lags beyond the
+    /// bound is lost for all. (Not since it was due, if it came later: who has not asked for all
+    /// that he was promised has credit, but nobody is late for him.)
+    pub(crate) fn dispatch(&mut self, due: Time, now: Time) {
+        let lag = self.at(now).since(due).get();
+        self.lost_ns += lag.saturating_sub(CATCH_UP_NS);
+    }
+
+    /// Ends a window that is over.
+    pub(crate) fn advance(&mut self, now: Time) {
+        let (since, lost) = self.window;
+        let span = now.since(since).get();
+        if span >= WINDOW_NS {
+            let missed = u128::from(self.lost_ns - lost) * u128::from(WHOLE) / u128::from(span);
+            self.kept_ppm = WHOLE.saturating_sub(missed as u64);
+            self.window = (now, self.lost_ns);
+        }
+    }
+
+    /// The part of the promises that was kept in the last second, in parts per million.
+    pub(crate) fn kept_ppm(&self) -> u64 {
+        self.kept_ppm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(count: u64) -> Time {
+        Time::from_nanos(count * 1_000_000)
+    }
+
+    #[test]
+    fn a_lag_within_the_bound_costs_nothing_and_what_is_beyond_it_is_lost_for_all() {
+        let mut clock = PromiseClock::new();
+        clock.dispatch(ms(1000), ms(1500));
+        assert_eq!((clock.at(ms(1500)), clock.when(ms(1600))), (ms(1500), ms(1600)));
+        clock.dispatch(ms(1000), ms(1700));
+        assert_eq!((clock.at(ms(1700)), clock.when(ms(1600))), (ms(1500), ms(1800)));
+    }
+
+    #[test]
+    fn the_part_that_is_kept_is_told_for_each_second() {
+        let mut clock = PromiseClock::new();
+        clock.dispatch(ms(0), ms(900));
+        clock.advance(ms(900));
+        assert_eq!(clock.kept_ppm(), WHOLE, "the second is not over");
+        clock.advance(ms(1000));
+        assert_eq!(clock.kept_ppm(), 600_000);
+        clock.advance(ms(2000));
+        assert_eq!(clock.kept_ppm(), WHOLE);
+    }
+}
