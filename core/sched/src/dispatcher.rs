@@ -310,10 +310,10 @@ impl Dispatcher {
         self.queued
     }
 
-    /// The part of the promised rates that could be kept in the last second, in parts per
-    /// million; below the whole where more is promised than the target gives.
-    pub fn promises_kept_ppm(&self) -> u64 {
-        self.promises.kept_ppm()
+    /// The part of the promised rates that could not be kept in the last second, in parts per
+    /// million: above 0 where more is promised than the target gives.
+    pub fn promises_cut_ppm(&self) -> u64 {
+        self.promises.cut_ppm()
     }
 
     /// The target it schedules for.

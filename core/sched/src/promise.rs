@@ -20,7 +20,7 @@ use model::Time;
 /// price is that so much of its rate may come at once after a pause.
 pub(crate) const CATCH_UP_NS: u64 = 500_000_000;
 
-/// Over so long it is said what part of the promises was kept.
+/// Over so long it is said what part of the promises was not kept.
 const WINDOW_NS: u64 = 1_000_000_000;
 
 /// All of it, in parts per million.
@@ -32,12 +32,12 @@ pub(crate) struct PromiseClock {
     lost_ns: u64,
     /// When the window began, and what was lost by then.
     window: (Time, u64),
-    kept_ppm: u64,
+    cut_ppm: u64,
 }
 
 impl PromiseClock {
     pub(crate) fn new() -> PromiseClock {
-        PromiseClock { lost_ns: 0, window: (Time::ZERO, 0), kept_ppm: WHOLE }
+        PromiseClock { lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
     }
 
     /// The reservations' time at a time.
@@ -64,14 +64,14 @@ impl PromiseClock {
         let span = now.since(since).get();
         if span >= WINDOW_NS {
             let missed = u128::from(self.lost_ns - lost) * u128::from(WHOLE) / u128::from(span);
-            self.kept_ppm = WHOLE.saturating_sub(missed as u64);
+            self.cut_ppm = WHOLE.min(missed as u64);
             self.window = (now, self.lost_ns);
         }
     }
 
-    /// The part of the promises that was kept in the last second, in parts per million.
-    pub(crate) fn kept_ppm(&self) -> u64 {
-        self.kept_ppm
+    /// The part of the promises that could not be kept in the last second, in parts per million.
+    pub(crate) fn cut_ppm(&self) -> u64 {
+        self.cut_ppm
     }
 }
 
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn the_part_that_is_kept_is_told_for_each_second() {
+    fn the_part_that_is_cut_is_told_for_each_second() {
         let mut clock = PromiseClock::new();
         clock.dispatch(ms(0), ms(900));
         clock.advance(ms(900));
-        assert_eq!(clock.kept_ppm(), WHOLE, "the second is not over");
+        assert_eq!(clock.cut_ppm(), 0, "the second is not over");
         clock.advance(ms(1000));
-        assert_eq!(clock.kept_ppm(), 600_000);
+        assert_eq!(clock.cut_ppm(), 400_000);
         clock.advance(ms(2000));
-        assert_eq!(clock.kept_ppm(), WHOLE);
+        assert_eq!(clock.cut_ppm(), 0);
     }
 }

@@ -82,6 +82,10 @@ pub struct TargetReport {
     pub slots_max: u32,
     /// Requests waiting now.
     pub queued: u64,
+    /// The part of the reserved rates that could not be kept in the last second, in parts per
+    /// million: above 0 where more is reserved than the target gives.
+    #[serde(default)]
+    pub promises_cut_ppm: u64,
     /// How writes that name no mode reach the backend: `direct`, `dontcache`, `paced`,
     /// `cached`, or by size in words.
     pub write_mode: String,

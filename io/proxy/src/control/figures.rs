@@ -97,12 +97,14 @@ fn target(target: &Target, settings: &Config) -> TargetReport {
         Some(known) => known.costs.as_ref().map(|path| path.display().to_string()),
         None => None,
     };
-    let figures = target.with_dispatcher(|d, _| (d.target().slots_max, d.queued()));
-    let (slots_max, queued) = figures.unwrap_or_default();
+    let figures =
+        target.with_dispatcher(|d, _| (d.target().slots_max, d.queued(), d.promises_cut_ppm()));
+    let (slots_max, queued, promises_cut_ppm) = figures.unwrap_or_default();
     TargetReport {
         name: target.name.clone(),
         slots_max,
         queued: queued as u64,
+        promises_cut_ppm,
         write_mode: target.writes.default_text(),
         costs: costs.unwrap_or_else(|| "built in".into()),
     }

@@ -124,8 +124,12 @@ fn summary(report: &Report) -> Vec<Line<'static>> {
     );
     let targets = status.targets.iter().map(|target| {
         let held = report.slots.get(&target.name).copied().unwrap_or(0);
+        let cut = match target.promises_cut_ppm / 10_000 {
+            0 => String::new(),
+            percent => format!(", reservations cut by {percent} %"),
+        };
         format!(
-            "{}: {held} of {} slots, {} waiting, writes {}",
+            "{}: {held} of {} slots, {} waiting, writes {}{cut}",
             target.name, target.slots_max, target.queued, target.write_mode
         )
     });
