@@ -115,12 +115,12 @@ fn a_request_names_its_thread_and_the_file_system_sees_beginning_and_end() {
         let (stage, mut mount) = cached(transport, Capabilities::NONE);
         stage.state().open_flags = OpenFlags::DIRECT_IO;
         let path = mount.join("data");
+        assert_eq!(stage.state().threads, []);
         let thread = std::thread::spawn(move || {
             let file = File::open(path).unwrap();
             file.read_at(&mut [0; 8], 0).unwrap();
             rustix::thread::gettid().as_raw_nonzero().get() as u32
         });
-        assert_eq!(stage.state().threads, []);
         let thread = thread.join().unwrap();
         assert_eq!(stage.state().threads, [thread]);
         {
