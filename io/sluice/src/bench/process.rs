@@ -49,6 +49,12 @@ impl Process {
         Ok(())
     }
 
+    /// Ends the server at once, with no chance to clean up.
+    pub(crate) fn kill(mut self) -> std::io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(|_| ())
+    }
+
     /// Processor time that the server has used so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.child.id() as i32));
@@ -85,7 +91,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) else { return };
+        // The number of one that has ended may be another's by now.
+        let has_ended = matches!(self.child.try_wait(), Ok(Some(_)));
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32);
+        let Some(pid) = pid.filter(|_| !has_ended) else { return };
         // Both fail only when the process is gone already.
         let _ = rustix::process::kill_process(pid, Signal::TERM);
         let deadline = Instant::now() + STOP_MAX;

@@ -38,7 +38,8 @@ pub(crate) struct Proxy {
     pub(crate) api: api::Client,
     /// Its time and memory.
     pub(crate) process: Process,
-    address: Address,
+    /// Where it listens.
+    pub(crate) address: Address,
 }
 
 /// What a proxy is started with.
@@ -74,6 +75,11 @@ impl Bed {
         self.dir.join("x")
     }
 
+    /// This program.
+    pub(crate) fn program(&self) -> String {
+        self.program.display().to_string()
+    }
+
     /// A place for files that no proxy exports.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
@@ -87,7 +93,7 @@ impl Bed {
         std::fs::write(&rules, setup.rules).context("cannot write rules")?;
         let address = Address::Unix(file("sock"));
         let api = format!("unix://{}", file("api").display());
-        let mut arguments = vec![self.program.display().to_string(), "proxy".into()];
+        let mut arguments = vec![self.program(), "proxy".into()];
         let listen = address.to_string();
         let [config, rules] = [config, rules].map(|path| path.display().to_string());
         let words = ["--config", &config, "--listen", &listen, "--api", &api, "--squash", "none"];

@@ -1,7 +1,7 @@
 //! `sluice bench qos`: the commands that measure the promises.
 //!
-//!   weights  limits  victim  blocked  memory  cost
-//!      └───────┴───────┴──┬────┴───────┴──────┘
+//!   weights  limits  victim  blocked  memory  cost  mounts
+//!      └───────┴───────┴──┬────┴───────┴──────┴──────┘
 //!     bed (directory, proxies) + jobs that compete ─► table: what was promised, what was kept
 //!
 //! Each starts proxies of its own over a new directory of the current directory's file
@@ -14,6 +14,9 @@ mod cost;
 mod job;
 mod limits;
 mod memory;
+mod mounted;
+mod mounts;
+mod shares;
 mod table;
 mod victim;
 mod weights;
@@ -29,7 +32,7 @@ use model::Nanos;
 use bed::Bed;
 use table::Table;
 
-/// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost
+/// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost, mounts
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which of them [default: all]
@@ -41,7 +44,7 @@ pub(crate) struct Args {
     /// How long each case is measured [default: what the promise says]
     #[arg(long)]
     time: Option<Nanos>,
-    /// How often each comparison is repeated [default: victim 5, cost 20]
+    /// How often each comparison is repeated [default: victim 5, cost 20, of mounts 5 to 12]
     #[arg(long)]
     rounds: Option<usize>,
     /// Only the cases whose name contains this text
@@ -70,6 +73,8 @@ pub(crate) enum Promise {
     Memory,
     /// Processor time that scheduling takes
     Cost,
+    /// Weights, a victim, a neighbour and a proxy that returns, through mounts
+    Mounts,
 }
 
 /// What a measurement is given.
@@ -102,6 +107,7 @@ fn measure(promise: Promise, args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Res
         Promise::Blocked => blocked::measure(&run, &mut table),
         Promise::Memory => memory::measure(&run, &mut table),
         Promise::Cost => cost::measure(&run, &mut table),
+        Promise::Mounts => mounts::measure(&run, &mut table),
     }
     .with_context(|| format!("qos {}", promise.name()))?;
     drop(run);
@@ -117,6 +123,7 @@ impl Promise {
             Promise::Blocked => "blocked",
             Promise::Memory => "memory",
             Promise::Cost => "cost",
+            Promise::Mounts => "mounts",
         }
     }
 }

@@ -199,13 +199,13 @@ impl Victim {
     }
 }
 
-fn micros(us: f64) -> String {
+pub(crate) fn micros(us: f64) -> String {
     if us < 10_000.0 { format!("{us:.0} µs") } else { format!("{:.1} ms", us / 1e3) }
 }
 
 /// 32 of the built-in 64 slots: one write of 1 MiB at the device, and room beside it. Without
 /// that a weight decides only who goes next when one of the bully's writes has ended.
-const RULES: &str = "\
+pub(crate) const RULES: &str = "\
 [[rule]]
 name = \"victim\"
 match = \"jobid={victim}\"

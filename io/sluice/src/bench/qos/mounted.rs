@@ -1,0 +1,198 @@
+//! Real mounts of a bed's proxy, and fio as the program that uses them.
+//!
+//!   fio ─► directory ─► kernel ─► sluice mount ─► Unix socket ─► proxy ─► the bed's export
+//!
+//! Both are processes that end with the bench, whichever way it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::mount::{UnmountFlags, unmount};
+use serde_json::Value;
+
+use super::super::process::Process;
+use super::bed::{Bed, Proxy};
+
+/// The export `x` of a proxy, mounted; unmounted when dropped.
+pub(crate) struct Mount {
+    process: Option<Process>,
+    root: PathBuf,
+}
+
+impl Mount {
+    /// Mounts with `options` as `sluice mount -o` takes them, and waits until it can be used.
+    pub(crate) fn start(
+        bed: &Bed,
+        proxy: &Proxy,
+        name: &str,
+        options: &str,
+    ) -> anyhow::Result<Mount> {
+        let root = bed.dir().join(name);
+        std::fs::create_dir(&root).context("cannot make a mount point")?;
+        let log = bed.dir().join(format!("{name}.log"));
+        let (source, at) = (format!("{}//x", proxy.address), root.display().to_string());
+        let words = ["mount", "--foreground", "-o", options, &source, &at].map(String::from);
+        let arguments: Vec<String> = std::iter::once(bed.program()).chain(words).collect();
+        let process = Process::start(name, &arguments, &log)?;
+        let mut mount = Mount { process: Some(process), root };
+        let is_ready = || {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            said.lines().any(|line| line == "ready")
+        };
+        mount.process.as_mut().expect("it was started").wait_until(is_ready)?;
+        Ok(mount)
+    }
+
+    /// A path in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        drop(self.process.take());
+        // What is left if the process had to be killed; else there is nothing to unmount.
+        let _ = unmount(&self.root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        let _ = std::fs::remove_dir(&self.root);
+    }
+}
+
+/// fio at work; killed when dropped.
+pub(crate) struct Fio {
+    child: Child,
+    out: PathBuf,
+}
+
+/// What a fio that ended did.
+pub(crate) struct Done(Value);
+
+impl Fio {
+    /// Starts it with the words that are particular to it, as a process of `job`. A negative
+    /// `nice` puts it before the proxy's threads.
+    pub(crate) fn start(bed: &Bed, job: &str, nice: i32, words: &str) -> anyhow::Result<Fio> {
+        let out = bed.dir().join(format!("fio-{job}.json"));
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", "nice", "-n"])
+            .arg(nice.to_string())
+            .arg("fio")
+            .args(COMMON.split_whitespace())
+            .arg(format!("--name={job}"))
+            .arg(format!("--output={}", out.display()))
+            .args(words.split_whitespace())
+            .env("SLURM_JOB_ID", job)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start fio through setpriv and nice")?;
+        Ok(Fio { child, out })
+    }
+
+    /// An error if it has ended.
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait().context("cannot wait for fio")? {
+            None => Ok(()),
+            Some(status) => bail!("fio has ended: {status}: {}", self.said()),
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self, bed: &Bed) -> anyhow::Result<Done> {
+        loop {
+            if let Some(status) = self.child.try_wait().context("cannot wait for fio")? {
+                ensure!(status.success(), "fio: {status}: {}", self.said());
+                return Done::parse(&self.said());
+            }
+            bed.wait(LOOK_EVERY)?;
+        }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.out).unwrap_or_default()
+    }
+}
+
+impl Drop for Fio {
+    fn drop(&mut self) {
+        // It fails only when it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Done {
+    fn parse(said: &str) -> anyhow::Result<Done> {
+        // Warnings come first.
+        let json = said.find('{').map_or(said, |start| &said[start..]);
+        let whole: Value = serde_json::from_str(json).context("what fio says is no JSON")?;
+        let job = whole["jobs"][0].clone();
+        ensure!(job["error"] == 0, "fio: error {}", job["error"]);
+        Ok(Done(job))
+    }
+
+    /// Operations per second: reads and writes.
+    pub(crate) fn ops_per_sec(&self) -> f64 {
+        ["read", "write"].iter().filter_map(|kind| self.0[kind]["iops"].as_f64()).sum()
+    }
+
+    /// Megabytes per second: reads and writes.
+    pub(crate) fn mb_per_sec(&self) -> f64 {
+        let bytes = ["read", "write"].iter().filter_map(|kind| self.0[kind]["bw_bytes"].as_f64());
+        bytes.sum::<f64>() / 1e6
+    }
+
+    /// A percentile, such as `99.000000`, of the latency of reads or syncs, in microseconds.
+    pub(crate) fn latency_us(&self, of: Latency, percentile: &str) -> anyhow::Result<f64> {
+        let latencies = match of {
+            Latency::Read => &self.0["read"]["clat_ns"],
+            Latency::Sync => &self.0["sync"]["lat_ns"],
+        };
+        let found = latencies["percentile"][percentile].as_f64();
+        Ok(found.with_context(|| format!("fio tells no {percentile} of {of:?}"))? / 1e3)
+    }
+}
+
+/// What a latency is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Latency {
+    /// Reads.
+    Read,
+    /// fsync and fdatasync.
+    Sync,
+}
+
+/// For a span of time in seconds, after some that do not count.
+pub(crate) fn for_time(ramp: Duration, time: Duration) -> String {
+    format!("--ramp_time={}ms --runtime={}ms", ramp.as_millis(), time.as_millis().max(1))
+}
+
+/// Until it is killed.
+pub(crate) const ENDLESS: &str = "--runtime=1d";
+/// Makes a file where `at` is, as long as fio expects it.
+pub(crate) fn on(at: &Path) -> String {
+    format!("--filename={}", at.display())
+}
+
+const COMMON: &str = "--output-format=json --group_reporting --thread --time_based \
+    --fallocate=none --norandommap --randrepeat=0 --invalidate=0";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_told_in_microseconds_and_an_error_of_fio_is_one() {
+        let said = "fio: a warning\n{\"jobs\": [{\"error\": 0, \"read\": {\"iops\": 10, \"bw_bytes\": \
+                    2e6, \"clat_ns\": {\"percentile\": {\"99.000000\": 5000}}}, \"write\": \
+                    {\"iops\": 1, \"bw_bytes\": 1e6}, \"sync\": {\"lat_ns\": {}}}]}";
+        let done = Done::parse(said).unwrap();
+        assert_eq!((done.ops_per_sec(), done.mb_per_sec()), (11.0, 3.0));
+        assert_eq!(done.latency_us(Latency::Read, "99.000000").unwrap(), 5.0);
+        assert!(done.latency_us(Latency::Sync, "99.000000").is_err());
+        assert!(Done::parse("{\"jobs\": [{\"error\": 5}]}").is_err());
+    }
+}

@@ -1,0 +1,227 @@
+//! A victim's small operations on one mount, beside a job that writes 16 × 1 MiB on another.
+//!
+//! fio's writers write past the page cache of their mount, so there are 16 requests in flight
+//! all the time, as of a checkpoint on several nodes. They fill new files. Ways, rounds and
+//! ratios are those of the measurement `victim`.
+
+use std::fs::File;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use model::Bytes;
+
+use super::super::Run;
+use super::super::bed::{KeepCold, Proxy, Setup};
+use super::super::mounted::{Fio, Latency, Mount, for_time, on};
+use super::super::table::{Row, Table, figures};
+use super::super::victim::{RULES, micros};
+use super::quantile;
+
+#[derive(Clone, Copy)]
+struct Victim {
+    name: &'static str,
+    /// What fio does, and in which file.
+    load: &'static str,
+    file: &'static str,
+    of: Latency,
+}
+
+const VICTIMS: [Victim; 3] = [
+    Victim {
+        name: "mount, 4 KiB reads, cached by the proxy",
+        load: "--rw=randread --direct=1 --size=64m",
+        file: "warm",
+        of: Latency::Read,
+    },
+    Victim {
+        name: "mount, 4 KiB reads, uncached",
+        load: "--rw=randread --direct=1 --size=1g",
+        file: "cold",
+        of: Latency::Read,
+    },
+    Victim {
+        name: "mount, 4 KiB write + fdatasync",
+        load: "--rw=randwrite --fdatasync=1 --size=64m",
+        file: "saved",
+        of: Latency::Sync,
+    },
+];
+
+struct Way {
+    name: &'static str,
+    bully: bool,
+    no_schedule: bool,
+}
+
+/// The first is what the others are held against; the last says what this machine itself does.
+const WAYS: [Way; 3] = [
+    Way { name: "no scheduling", bully: true, no_schedule: true },
+    Way { name: "weight and slots", bully: true, no_schedule: false },
+    Way { name: "alone", bully: false, no_schedule: true },
+];
+
+/// One run's figures.
+#[derive(Clone, Copy)]
+struct Sample {
+    p50_us: f64,
+    p99_us: f64,
+    ops_per_sec: f64,
+    bully_mb_per_sec: f64,
+}
+
+/// A proxy and both mounts of it. Dropped in this order.
+struct Stand {
+    victim: Mount,
+    bully: Mount,
+    _proxy: Proxy,
+}
+
+struct Data {
+    warm: File,
+    cold: File,
+}
+
+pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+    let wanted: Vec<Victim> = VICTIMS.into_iter().filter(|v| run.wants(v.name)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    table.progress("making files");
+    let data =
+        Data { warm: run.bed.file("warm", WARM_LEN)?, cold: run.bed.file("cold", COLD_LEN)? };
+    run.bed.file("saved", WARM_LEN)?;
+    std::fs::create_dir_all(run.bed.export().join("bully")).context("cannot make a directory")?;
+    let mut stands = Vec::new();
+    for (index, way) in WAYS.iter().enumerate() {
+        stands.push(Stand::start(run, index, way).context(way.name)?);
+    }
+    let rounds = run.rounds(5, 1);
+    for victim in wanted {
+        let mut samples: [Vec<Sample>; WAYS.len()] = [const { Vec::new() }; WAYS.len()];
+        for round in 0..rounds {
+            for turn in 0..WAYS.len() {
+                let w = (round + turn) % WAYS.len();
+                table.progress(&format!("round {round}: {}, {}", victim.name, WAYS[w].name));
+                samples[w].push(one(run, victim, &WAYS[w], &stands[w], &data)?);
+            }
+        }
+        for (w, way) in WAYS.iter().enumerate() {
+            table.add(row(victim, way, &samples[w], &samples[0]));
+        }
+    }
+    Ok(())
+}
+
+impl Stand {
+    fn start(run: &Run<'_>, index: usize, way: &Way) -> anyhow::Result<Stand> {
+        let target = if way.no_schedule { "write_mode = \"cached\"" } else { "" };
+        let setup =
+            Setup { target, rules: RULES, no_schedule: way.no_schedule, ..Setup::default() };
+        let proxy = run.bed.proxy(&format!("mv{index}"), &setup)?;
+        let mount = |job: &str| {
+            let options = format!("allow_other,job=fixed:{job}");
+            Mount::start(&run.bed, &proxy, &format!("{job}{index}"), &options)
+        };
+        Ok(Stand { victim: mount("victim")?, bully: mount("bully")?, _proxy: proxy })
+    }
+}
+
+fn one(
+    run: &Run<'_>,
+    victim: Victim,
+    way: &Way,
+    stand: &Stand,
+    data: &Data,
+) -> anyhow::Result<Sample> {
+    clear(run)?;
+    std::io::copy(&mut data.warm.try_clone()?, &mut std::io::sink()).context("warming")?;
+    let _kept_cold = match victim.file {
+        "cold" => Some(KeepCold::start(&data.cold)?),
+        _ => None,
+    };
+    let span = for_time(SETTLE, run.time(5, 2));
+    let directory = stand.bully.join("bully").display().to_string();
+    let bully = match way.bully {
+        true => {
+            let words = format!("--directory={directory} {BULLY} {span}");
+            Some(Fio::start(&run.bed, "bully", BEHIND, &words)?)
+        }
+        false => None,
+    };
+    let file = on(&stand.victim.join(victim.file));
+    let words = format!("--ioengine=psync --bs=4k {} {file} {span}", victim.load);
+    let victims = Fio::start(&run.bed, "victim", 0, &words)?.finish(&run.bed)?;
+    let bully = bully.map(|bully| bully.finish(&run.bed)).transpose()?;
+    Ok(Sample {
+        p50_us: victims.latency_us(victim.of, "50.000000")?,
+        p99_us: victims.latency_us(victim.of, "99.000000")?,
+        ops_per_sec: victims.ops_per_sec(),
+        bully_mb_per_sec: bully.map_or(0.0, |bully| bully.mb_per_sec()),
+    })
+}
+
+/// Takes the bully's files away and flushes the rest, or what one run left dirty would be the
+/// next one's load.
+fn clear(run: &Run<'_>) -> anyhow::Result<()> {
+    let folder = run.bed.export().join("bully");
+    for entry in std::fs::read_dir(&folder).context("cannot list the bully's files")? {
+        let path = entry.context("cannot list the bully's files")?.path();
+        std::fs::remove_file(path).context("cannot remove a bully's file")?;
+    }
+    let folder = File::open(&folder).context("cannot open the bully's directory")?;
+    rustix::fs::syncfs(&folder).context("cannot flush")
+}
+
+fn row(victim: Victim, way: &Way, samples: &[Sample], unscheduled: &[Sample]) -> Row {
+    let middle =
+        |figure: fn(&Sample) -> f64| quantile(&samples.iter().map(figure).collect::<Vec<_>>(), 0.5);
+    let pairs = samples.iter().zip(unscheduled);
+    let ratios: Vec<f64> = pairs.map(|(with, without)| with.p99_us / without.p99_us).collect();
+    let ratio = quantile(&ratios, 0.5);
+    let (p50, p99) = (middle(|sample| sample.p50_us), middle(|sample| sample.p99_us));
+    let ops = middle(|sample| sample.ops_per_sec);
+    let bully = middle(|sample| sample.bully_mb_per_sec);
+    let promised = !way.no_schedule;
+    Row {
+        case: format!("{}, {}", victim.name, way.name),
+        target: if promised { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
+        reached: match promised {
+            true => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
+            false => format!("p99 {}", micros(p99)),
+        },
+        met: promised.then_some(ratio <= 0.2),
+        beside: format!("median {}, {ops:.0} ops/s; bully {bully:.0} MB/s", micros(p50)),
+        figures: figures([
+            ("p50_us", p50),
+            ("p99_us", p99),
+            ("p99_ratio", ratio),
+            ("ops_per_sec", ops),
+            ("bully_mb_per_sec", bully),
+            ("rounds", samples.len() as f64),
+        ]),
+    }
+}
+
+/// 16 new files, one write in flight in each.
+const BULLY: &str = "--ioengine=psync --rw=write --bs=1m --direct=1 --numjobs=16 --size=1g";
+/// The bully stands for other machines and goes behind everything else.
+const BEHIND: i32 = 10;
+const WARM_LEN: Bytes = Bytes::mib(64);
+const COLD_LEN: Bytes = Bytes::mib(1024);
+/// Long enough for cached writes to get to the device.
+const SETTLE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let sample =
+            |p99_us| Sample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
+        let without = [100.0, 1_000.0, 10_000.0].map(sample);
+        let with = [20.0, 190.0, 9_000.0].map(sample);
+        let row = row(VICTIMS[2], &WAYS[1], &with, &without);
+        assert_eq!((row.reached.as_str(), row.met), ("p99 190 µs, 1/5.0", Some(true)));
+    }
+}

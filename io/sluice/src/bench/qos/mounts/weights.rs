@@ -1,0 +1,102 @@
+//! Two mounts, each of a job of its own, with weights w : 1.
+//!
+//! The backend is narrow (`slots_max = 2`), so that few requests in flight are a backlog and
+//! the work is the device's: 64 of 16 KiB for each job, past the page cache.
+
+use anyhow::Context as _;
+use model::Bytes;
+
+use super::super::Run;
+use super::super::bed::{KeepCold, Proxy, Setup};
+use super::super::mounted::{ENDLESS, Fio, Mount, on};
+use super::super::shares::{SETTLE, Shared, WEIGHTS, rules, watch};
+use super::super::table::Table;
+
+struct Case {
+    name: &'static str,
+    target: &'static str,
+    shared: Shared,
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "mounts, write : read, direct",
+        target: "slots_max = 2\nwrite_mode = \"direct\"",
+        shared: Shared::Cost,
+    },
+    Case {
+        name: "mounts, write : read, dontcache",
+        target: "slots_max = 2\nwrite_mode = \"dontcache\"",
+        shared: Shared::Cost,
+    },
+    Case {
+        name: "mounts, write : read, direct, cost = bytes",
+        target: "slots_max = 2\nwrite_mode = \"direct\"\ncost = \"bytes\"",
+        shared: Shared::Bytes,
+    },
+];
+
+pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+    if !CASES.iter().any(|case| run.wants(case.name)) {
+        return Ok(());
+    }
+    table.progress("making files");
+    let cold = run.bed.file("read", LEN)?;
+    run.bed.file("written", LEN)?;
+    for (index, case) in CASES.iter().enumerate() {
+        if !run.wants(case.name) {
+            continue;
+        }
+        let setup = Setup { target: case.target, ..Setup::default() };
+        match run.bed.proxy(&format!("m{index}"), &setup) {
+            Ok(proxy) => {
+                let _kept_cold = KeepCold::start(&cold)?;
+                measure_case(run, case, &proxy, table).context(case.name)?;
+            }
+            Err(error) => table.note(format!("{}: {error:#}", case.name)),
+        }
+    }
+    Ok(())
+}
+
+fn measure_case(
+    run: &Run<'_>,
+    case: &Case,
+    proxy: &Proxy,
+    table: &mut Table,
+) -> anyhow::Result<()> {
+    let slots = proxy.slots_max()?;
+    let mounts = ["a", "b"]
+        .map(|job| Mount::start(&run.bed, proxy, job, &format!("allow_other,job=fixed:{job}")));
+    let [a, b] = mounts;
+    let (a, b) = (a?, b?);
+    proxy.api.set_rules(&rules(1))?;
+    let load = |job: &str, kind: &str, file: &std::path::Path| {
+        let len = LEN.get();
+        let words = format!("--rw={kind} --bs=16k --size={len} {LOAD} {ENDLESS} {}", on(file));
+        Fio::start(&run.bed, job, FIRST, &words)
+    };
+    let mut jobs =
+        [load("a", "randwrite", &a.join("written"))?, load("b", "randread", &b.join("read"))?];
+    for weight in WEIGHTS {
+        table.progress(&format!("{}, {weight} : 1", case.name));
+        proxy.api.set_rules(&rules(weight))?;
+        run.bed.wait(SETTLE + SETTLE)?;
+        jobs.iter_mut().try_for_each(Fio::check)?;
+        let seen = watch(run, proxy)?;
+        jobs.iter_mut().try_for_each(Fio::check)?;
+        let mut row = seen.row(case.name, case.shared, weight, slots);
+        let [a, b] = seen.mb_per_sec();
+        row.beside = format!("{a:.1} and {b:.1} MB/s; {}", row.beside);
+        table.add(row);
+    }
+    Ok(())
+}
+
+/// Each job has 64 requests in flight, as many as the kernel keeps of one mount in the
+/// background.
+const LOAD: &str = "--direct=1 --ioengine=libaio --iodepth=32 --numjobs=2";
+/// Before the proxy's threads: who asks late has nothing queued.
+const FIRST: i32 = -10;
+/// So large that what was read once is hardly asked for again before it is dropped.
+const LEN: Bytes = Bytes::mib(1024);
