@@ -137,12 +137,16 @@ impl<'h> Turn<'h> {
         let pause = pause.map(|pause| Timespec::try_from(pause).expect("it is short"));
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; 8];
+        let mut ready = Ready::default();
         let count = match epoll::wait(&self.set, &mut events, pause.as_ref()) {
             Ok(count) => count,
-            Err(Errno::INTR) => 0,
+            // A ring's entry may have come by what interrupted it.
+            Err(Errno::INTR) => {
+                ready.fuse = self.serving;
+                0
+            }
             Err(error) => return Err(error),
         };
-        let mut ready = Ready::default();
         for event in &events[..count] {
             match event.data.u64() {
                 FUSE => ready.fuse = true,
