@@ -233,8 +233,18 @@ impl Demo {
         while self.now() < to {
             self.turn()?;
         }
+        // On a busy machine a job may not have told anything of a short phase yet.
+        while self.now() < to + LATE_MAX_S && !self.all_have_told(phase, from) {
+            self.turn()?;
+            self.phases.last_mut().expect("it was pushed").1.to = self.now();
+        }
         self.screen.phase_over(phase);
         Ok(())
+    }
+
+    fn all_have_told(&self, phase: Phase, from: f64) -> bool {
+        let span = Span { from, to: self.now() };
+        phase.jobs().iter().all(|job| self.record.figures(*job, span).is_some())
     }
 
     fn wait(&mut self, trouble: &str, done: impl Fn(&Demo) -> bool) -> anyhow::Result<()> {
@@ -355,6 +365,8 @@ const TICK: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long the proxy, or a job's files, may take.
 const START_MAX: Duration = Duration::from_secs(120);
+/// How much longer a phase may take for want of figures.
+const LATE_MAX_S: f64 = 10.0;
 /// The live view shows what the last second brought, and a little more: an interval
 /// that is told late must not be missing.
 const LIVE_S: f64 = 1.1;
