@@ -109,7 +109,10 @@ impl Setup {
     }
 
     pub fn start(self) -> Served {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-{}", std::process::id(), self.name));
+        // Tests of several files may use one name.
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let (count, process) = (COUNT.fetch_add(1, Ordering::Relaxed), std::process::id());
+        let dir = std::env::temp_dir().join(format!("sluice-{process}-{count}-{}", self.name));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("data")).unwrap();
         everybodys(&dir.join("data"));
