@@ -99,12 +99,20 @@ pub(crate) struct Link {
     msize: u32,
     /// After so long without a connection calls fail.
     soft: Option<Duration>,
-    seats: Vec<Mutex<Channel>>,
+    seats: Vec<Seat>,
     payers: Payers,
     life: Mutex<Life>,
     epoch: AtomicU64,
     /// No call begins: the session is about to be given up for another.
     pausing: AtomicBool,
+}
+
+/// A thread's channel.
+#[derive(Debug)]
+struct Seat {
+    channel: Mutex<Channel>,
+    /// Its thread is taking a reply in.
+    receiving: AtomicBool,
 }
 
 /// What the proxy knows of the session. Locked while a connection begins, so that all of them
@@ -238,7 +246,7 @@ impl Link {
 
     /// A thread's channel.
     fn seat(&self, on: usize) -> MutexGuard<'_, Channel> {
-        lock(&self.seats[on])
+        lock(&self.seats[on].channel)
     }
 
     /// Lets a channel's thread look at it; the thread itself does so anyway.
@@ -260,10 +268,32 @@ impl Link {
 
     /// A whole frame came on a channel.
     fn received(self: &Arc<Link>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+        self.seats[on].receiving.store(true, Ordering::SeqCst);
+        let received = self.take_in(on, frame);
+        self.seats[on].receiving.store(false, Ordering::SeqCst);
+        received
+    }
+
+    /// Waits until what came in an older life of the session is taken in: then it is known what
+    /// is open and locked.
+    fn wait_for_receivers(&self) {
+        for seat in &self.seats {
+            while seat.receiving.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn take_in(self: &Arc<Link>, on: usize, frame: &[u8]) -> Result<(), Broken> {
         let (tag, header, reply) =
             decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
         let (news, epoch) = {
             let mut channel = self.seat(on);
+            // What a proxy said before it forgot the session is not so any more: the call is
+            // made again, or settled.
+            if channel.epoch != self.epoch.load(Ordering::SeqCst) {
+                return Err(Broken::Protocol("the session was begun anew".into()));
+            }
             (channel.received(tag, reply)?, channel.epoch)
         };
         self.heard(epoch, header);

@@ -22,7 +22,7 @@ use super::identities::{Payer, Payers};
 use super::kept::Kept;
 use super::signals::is_being_killed;
 use super::socket::Broken;
-use super::{Life, Link, OnLost, Shared, lock};
+use super::{Life, Link, OnLost, Seat, Shared};
 use crate::behind::Sent;
 use crate::nodes::Node;
 use crate::options::Source;
@@ -91,7 +91,8 @@ impl Homes {
             let order = order(&names, names[home]);
             let others = order.into_iter().filter(|other| *other != home);
             let sources = std::iter::once(home).chain(others).map(|at| sources[at].clone());
-            let channel = |_| Mutex::new(Channel::new());
+            let seat =
+                |_| Seat { channel: Mutex::new(Channel::new()), receiving: AtomicBool::new(false) };
             let link = Arc::new(Link {
                 shared: shared.clone(),
                 home,
@@ -102,7 +103,7 @@ impl Homes {
                 root: OnceLock::new(),
                 msize,
                 soft,
-                seats: (0..threads).map(channel).collect(),
+                seats: (0..threads).map(seat).collect(),
                 payers: Payers::new(home),
                 life: Mutex::new(Life { epoch: 0, restored: false, at: 0, id }),
                 epoch: AtomicU64::new(0),
@@ -204,7 +205,7 @@ impl Homes {
 
 impl Link {
     fn has(&self, request: RequestId) -> bool {
-        self.seats.iter().any(|seat| lock(seat).find(request).is_some())
+        (0..self.seats.len()).any(|on| self.seat(on).find(request).is_some())
     }
 }
 

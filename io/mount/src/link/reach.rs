@@ -136,9 +136,10 @@ impl Link {
             life.restored = false;
         }
         if !life.restored {
+            self.epoch.store(life.epoch, Ordering::SeqCst);
+            self.wait_for_receivers();
             restore::restore(self, &mut talk)?;
             life.restored = true;
-            self.epoch.store(life.epoch, Ordering::SeqCst);
         }
         let epoch = life.epoch;
         drop(life);
