@@ -125,6 +125,19 @@ impl Rate {
         }
     }
 
+    /// Whether it counts bytes.
+    pub const fn is_bytes(self) -> bool {
+        matches!(self, Rate::Bytes(_))
+    }
+
+    /// A rate of the same unit; `None` for zero.
+    pub const fn with_per_sec(self, count: u64) -> Option<Rate> {
+        match self {
+            Rate::Bytes(_) => Rate::bytes_per_sec(count),
+            Rate::Ops(_) => Rate::ops_per_sec(count),
+        }
+    }
+
     /// Units (bytes or operations) per second.
     pub const fn per_sec(self) -> u64 {
         match self {

@@ -11,9 +11,10 @@
 
 use std::sync::Arc;
 
-use model::{RuleSet, Time};
+use model::{Limit, RuleSet, Time};
 
 use crate::class::{NO_SIZE, OWN_ROUTE, PAID, QUEUES, Queue, RESERVED, Request, Stage};
+use crate::dependent::Dependents;
 use crate::dispatcher::{Dispatcher, Target};
 use crate::lane::{DEVICE, LANES};
 use crate::meter::in_bytes;
@@ -38,9 +39,11 @@ impl Dispatcher {
         for subject in subjects {
             self.drop_ways(subject);
         }
+        self.dependents = Dependents::of(&rules, &self.dependents, self.now);
         self.rules = rules;
         self.configure();
         self.put_back(waiting);
+        self.recount_dependents();
         self.rest_classes();
         self.settle();
     }
@@ -120,7 +123,10 @@ impl Dispatcher {
         for index in meters {
             let meter = &mut self.meters[index];
             if let Some(limit) = meter.key.limit_in(&self.rules) {
-                meter.set_limit(limit, self.now);
+                let rule = meter.key.rule();
+                let effective = rule.and_then(|rule| self.dependents.effective(rule));
+                let rate = effective.unwrap_or(limit.rate);
+                meter.set_limit(&Limit { rate, ..*limit }, self.now);
             }
         }
     }

@@ -164,6 +164,9 @@ impl Dispatcher {
         let class = &mut self.classes[request.class];
         class.running += 1;
         let write_mode = class.write_mode;
+        if class.watched != 0 {
+            self.dependents.dispatched(class.watched, request.amount);
+        }
         let id = RequestId { index, generation: self.requests.generation(index) };
         let request = &self.requests[index];
         let (subject, of) = (request.subject, request.class);

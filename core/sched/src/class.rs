@@ -48,6 +48,8 @@ pub(crate) struct Class {
     /// Promised rate: R is when it is due.
     pub(crate) reserve: Option<Pacer>,
     pub(crate) usage: Usage,
+    /// Bits of the parents of other rules that its requests count for.
+    pub(crate) watched: u64,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
     pub(crate) key: ClassKey,
@@ -146,6 +148,7 @@ impl Class {
             running: 0,
             usage: Usage::default(),
             refs: 0,
+            watched: 0,
             idle: 0,
             key,
         }

@@ -225,6 +225,8 @@ impl Dispatcher {
         let mut meters = Vec::new();
         for (limit, nth) in rule.into_iter().flat_map(limits_of) {
             if limit.kinds.contains(kind) {
+                let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));
+                let limit = &Limit { rate: effective.unwrap_or(limit.rate), ..*limit };
                 let key = self.classes[class].key.clone();
                 let key = MeterKey::of_rule(&key.rule, limit.kinds, limit.rate, nth, key.values);
                 meters.push(self.meter_for(limit, key));
@@ -292,6 +294,7 @@ impl Dispatcher {
     /// Gives a class what the rule of its name grants now.
     pub(crate) fn configure_class(&mut self, index: u32) {
         let class = &mut self.classes[index];
+        class.watched = self.dependents.watched(&class.key.rule);
         let Some(rule) = self.rules.rules.iter().find(|rule| rule.name == class.key.rule) else {
             return;
         };

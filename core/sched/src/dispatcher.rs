@@ -11,12 +11,13 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Lane, Nanos, RuleSet, Time, WriteMode};
+use model::{Amount, Kind, Lane, Nanos, Rate, RuleSet, Time, WriteMode};
 
 use crate::choose::Choice;
 use crate::class::{Class, OWN_ROUTE, PAID, RESERVED, RETURNED, Request, Stage};
 use crate::classify::{Names, Subject};
 use crate::cost::Costs;
+use crate::dependent::Dependents;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
 use crate::meter::{Link, Meter, Route};
@@ -94,6 +95,7 @@ pub struct Dispatcher {
     turn: usize,
     pub(crate) lanes: [LaneState; 2],
     pub(crate) promises: PromiseClock,
+    pub(crate) dependents: Dependents,
     pub(crate) requests: Slab<Request>,
     pub(crate) classes: Slab<Class>,
     pub(crate) meters: Slab<Meter>,
@@ -110,6 +112,7 @@ impl Dispatcher {
     pub fn new(target: Target, rules: Arc<RuleSet>) -> Dispatcher {
         Dispatcher {
             lanes: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
+            dependents: Dependents::of(&rules, &Dependents::default(), Time::ZERO),
             target,
             rules,
             now: Time::ZERO,
@@ -164,6 +167,7 @@ impl Dispatcher {
             flags: 0,
         });
         self.queue_up(index);
+        self.count_dependents(way.class, true);
         self.settle();
         RequestId { index, generation: self.requests.generation(index) }
     }
@@ -207,6 +211,7 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         own.running -= 1;
         own.usage += usage;
+        self.count_dependents(class, false);
         self.subjects[subject].usage += usage;
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
@@ -274,6 +279,7 @@ impl Dispatcher {
         }
         self.queued -= 1;
         self.classes[class].queued -= 1;
+        self.count_dependents(class, false);
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
             self.drop_route(route);
@@ -296,7 +302,7 @@ impl Dispatcher {
             let meter = state.deadlines.first().map(|(key, _)| crate::tags::time_of_key(key));
             [meter, self.reservation_deadline(lane)]
         });
-        times.flatten().min()
+        times.flatten().chain(self.dependents_deadline()).min()
     }
 
     /// Whether `poll_dispatch` at the time of the last call has something to choose from. It
@@ -316,6 +322,11 @@ impl Dispatcher {
         self.promises.cut_ppm()
     }
 
+    /// What the limits are now that depend on other rules, by rule.
+    pub fn dependent_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
+        self.dependents.effective_limits()
+    }
+
     /// The target it schedules for.
     pub fn target(&self) -> &Target {
         &self.target
@@ -331,6 +342,7 @@ impl Dispatcher {
     pub(crate) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.promises.advance(self.now);
+        self.look_at_dependents();
     }
 
     /// Ends a call that changed something: nobody is left waiting at a meter that is due.

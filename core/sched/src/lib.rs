@@ -22,6 +22,7 @@ mod choose;
 mod class;
 mod classify;
 mod cost;
+mod dependent;
 mod dispatcher;
 mod gate;
 mod heap;

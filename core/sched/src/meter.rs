@@ -281,6 +281,14 @@ impl MeterKey {
         MeterKey { owner: Owner::Meter { name: name.into() }, in_bytes: in_bytes(rate), key }
     }
 
+    /// The rule whose limit it is.
+    pub(crate) fn rule(&self) -> Option<&str> {
+        match &self.owner {
+            Owner::Rule { name, .. } => Some(name),
+            Owner::Meter { .. } => None,
+        }
+    }
+
     /// The limit that this key stands for in `rules`, if there still is one.
     pub(crate) fn limit_in<'r>(&self, rules: &'r RuleSet) -> Option<&'r Limit> {
         let same_unit = |limit: &&Limit| in_bytes(limit.rate) == self.in_bytes;

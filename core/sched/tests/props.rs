@@ -8,7 +8,10 @@ mod server;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Amount, Kind, KindSet, Lane, Limit, Nanos, PathSet, Rate, Rule, RuleSet, Time};
+use model::{
+    Amount, Dependence, Kind, KindSet, Lane, Limit, Nanos, Parent, PathSet, Rate, Rule, RuleSet,
+    Time,
+};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use server::{UNIT_BYTES, World, limit, ms, ops, rule, rules, shared, target, who};
@@ -38,7 +41,7 @@ fn call() -> impl Strategy<Value = Call> {
         6 => (any::<usize>(), 0..12u64).prop_map(|(which, tenths)| Call::Complete { which, tenths }),
         2 => any::<usize>().prop_map(|which| Call::Miss { which }),
         3 => any::<usize>().prop_map(|which| Call::Cancel { which }),
-        1 => (0..4usize).prop_map(|which| Call::Rules { which }),
+        1 => (0..5usize).prop_map(|which| Call::Rules { which }),
         1 => (1..9u32).prop_map(|slots_max| Call::Slots { slots_max }),
         4 => (0..40_000u64).prop_map(|micros| Call::Pass { micros }),
         1 => (0..4usize).prop_map(|job| Call::Leave { job }),
@@ -63,6 +66,22 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
             ],
             vec![shared("m", "a b", ops(150))],
         ),
+        3 => {
+            let on = |rule: &str, kind| Some(Parent { rule: rule.into(), kind, min: ops(5) });
+            let total = Dependence::Complement { total: ops(250) };
+            let gate = Dependence::Gate { idle: Nanos::from_millis(20) };
+            let one = |rule: Rule, rate| limits(vec![limit(ops(rate))], rule);
+            let follow = Dependence::Follow { part_ppm: 500_000 };
+            rules(
+                vec![
+                    Rule { parent: on("b", total), ..one(rule("a", 3), 200) },
+                    Rule { parent: on("c", gate), ..one(rule("b", 2), 150) },
+                    Rule { parent: on("a", follow), ..one(rule("d", 1), 90) },
+                    rule("c", 1),
+                ],
+                vec![shared("m", "a b c", ops(300))],
+            )
+        }
         _ => {
             let writes = Limit { kinds: KindSet::NONE.with(Kind::Write), ..limit(bytes(90)) };
             let a = limits(vec![writes, limit(ops(80))], rule("a", 1));

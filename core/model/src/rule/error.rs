@@ -158,6 +158,67 @@ pub enum RuleProblem {
     /// A bound on classes of which there is one.
     #[error("max_classes does nothing without per")]
     MaxClassesUnused,
+    /// A dependent rule without the one limit that depends.
+    #[error("parent needs one limit, which is the most that it becomes; there are {limits}")]
+    ParentLimit {
+        /// How many there are.
+        limits: usize,
+    },
+    /// A least that is more than the most.
+    #[error("min = {min} is more than the rule's limit of {limit}")]
+    ParentMin {
+        /// The least.
+        min: String,
+        /// The most.
+        limit: String,
+    },
+    /// None or several of the kinds of dependence.
+    #[error("parent needs one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\"")]
+    ParentKind,
+    /// A parent that is not there.
+    #[error("rule {rule:?} depends on {parent:?}, and there is no such rule")]
+    NoParent {
+        /// The rule.
+        rule: String,
+        /// Its parent.
+        parent: String,
+    },
+    /// A parent without a limit to take a part of.
+    #[error("rule {rule:?} follows {parent:?}, which has no limit in the same unit")]
+    ParentUnit {
+        /// The rule.
+        rule: String,
+        /// Its parent.
+        parent: String,
+    },
+    /// Rules that depend on one another in a circle.
+    #[error("rule {0}: rules cannot depend on one another in a circle")]
+    ParentCycle(String),
+    /// Too many rules that depend on one another.
+    #[error("rule {rule:?} is one of more than {max} that depend on one another in a row")]
+    ParentDepth {
+        /// The last one.
+        rule: String,
+        /// How many there may be.
+        max: usize,
+    },
+    /// More rules that others depend on than there are bits for.
+    #[error("one rule too many that others depend on; there may be {max}")]
+    TooManyParents {
+        /// How many there may be.
+        max: usize,
+    },
+    /// A rate in operations where bytes are needed, or the other way round.
+    #[error("{rate} must be in the unit of the rule's limit, {like}")]
+    OtherUnit {
+        /// The rate, as written.
+        rate: String,
+        /// The limit.
+        like: String,
+    },
+    /// A part that is none.
+    #[error("{0:?} is not a part above zero such as 50% or 150%, up to 10000%")]
+    Part(String),
     /// More sections than are kept.
     #[error("one {section} too many; a rule file has at most {max}")]
     TooMany {

@@ -7,7 +7,7 @@
 use std::fmt::{self, Write};
 
 use super::limit::{default_kinds, names_of};
-use super::{KeyField, Limit, Match, MeterRule, Rule, RuleSet};
+use super::{Dependence, KeyField, Limit, Match, MeterRule, Parent, Rule, RuleSet};
 use crate::{Bytes, Ops, Rate, Weight};
 
 impl fmt::Display for RuleSet {
@@ -38,6 +38,9 @@ impl fmt::Display for Rule {
         if !self.limits.is_empty() {
             writeln!(f, "limit = {}", limits(&self.limits))?;
         }
+        if let Some(parent) = &self.parent {
+            writeln!(f, "parent = {parent}")?;
+        }
         if let Some(slots) = self.slots {
             writeln!(f, "slots = {slots}")?;
         }
@@ -48,6 +51,23 @@ impl fmt::Display for Rule {
             writeln!(f, "max_classes = {max}")?;
         }
         Ok(())
+    }
+}
+
+/// The value of a rule's `parent`.
+impl fmt::Display for Parent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Dependence::Follow { part_ppm } => {
+                let (whole, rest) = (part_ppm / 10_000, format!("{:04}", part_ppm % 10_000));
+                let rest = rest.trim_end_matches('0');
+                let point = if rest.is_empty() { "" } else { "." };
+                format!("follow = \"{whole}{point}{rest}%\"")
+            }
+            Dependence::Complement { total } => format!("complement = \"{total}\""),
+            Dependence::Gate { idle } => format!("gate = \"{idle}\""),
+        };
+        write!(f, "{{ rule = {}, {kind}, min = \"{}\" }}", text(&self.rule), self.min)
     }
 }
 

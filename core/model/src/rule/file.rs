@@ -15,6 +15,7 @@ use toml::de::DeTable;
 
 use super::error::{Fault, RuleFileError, RuleProblem};
 use super::limit;
+use super::parent;
 use super::path::PathPattern;
 use super::section::{Entry, Section, place_in_text};
 use super::{KeyField, Match, MeterRule, Rule, RuleSet, analysis};
@@ -34,6 +35,7 @@ fn read(source: &str) -> Result<RuleSet, Fault> {
     let (meters, meters_at) = reader.sections(&file, &METER, Reader::meter)?;
     let set = RuleSet { rules, meters, paths: reader.paths };
     check_default(&set.rules, &rules_at)?;
+    parent::check(&set.rules, &rules_at)?;
     check_meters(&set, &rules_at, &meters_at)?;
     Ok(set)
 }
@@ -95,13 +97,16 @@ impl<'t> Reader<'t> {
         let write_mode = mode.map(|(entry, text)| {
             text.parse().map_err(|error| entry.fault(RuleProblem::Word(error)))
         });
+        let limits = section.get("limit").map_or(Ok(Vec::new()), limit::limits)?;
+        let parent = section.get("parent").map(|entry| parent::parent(entry, &limits));
         let rule = Rule {
             name,
             matcher: self.matcher(section)?,
             per: per(section)?,
             weight,
             reserve: reserve.transpose()?,
-            limits: section.get("limit").map_or(Ok(Vec::new()), limit::limits)?,
+            limits,
+            parent: parent.transpose()?,
             slots: count(section, "slots")?,
             write_mode: write_mode.transpose()?,
             max_classes: count(section, "max_classes")?,
@@ -244,6 +249,7 @@ const RULE: Shape = Shape {
         "weight",
         "reserve",
         "limit",
+        "parent",
         "slots",
         "write_mode",
         "max_classes",

@@ -128,7 +128,7 @@ fn payable(named: Option<KindSet>, rate: Rate) -> Result<KindSet, RuleProblem> {
     Err(RuleProblem::NoBytes { rate: rate.to_string(), kinds })
 }
 
-fn rate(entry: Entry<'_>) -> Result<Rate, Fault> {
+pub(super) fn rate(entry: Entry<'_>) -> Result<Rate, Fault> {
     let text = entry.text(WANT_RATE)?;
     text.parse().map_err(|error| entry.fault(RuleProblem::Unit(error)))
 }

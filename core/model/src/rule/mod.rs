@@ -17,13 +17,14 @@ mod language;
 mod limit;
 mod matcher;
 mod nid;
+mod parent;
 mod path;
 mod section;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use crate::{Amount, Identity, Kind, KindSet, Rate, Weight};
+use crate::{Amount, Identity, Kind, KindSet, Nanos, Rate, Weight};
 pub use analysis::Shadowed;
 pub use error::{Excerpt, RuleFileError, RuleProblem};
 pub use matcher::{Match, MatchError};
@@ -58,6 +59,8 @@ pub struct Rule {
     pub reserve: Option<Rate>,
     /// Ceilings for each class: meters of the rule's own.
     pub limits: Vec<Limit>,
+    /// The rule that its one limit depends on.
+    pub parent: Option<Parent>,
     /// The most device slots each class may hold at once.
     pub slots: Option<u32>,
     /// How its writes reach the backend; `None`: as the target says.
@@ -65,6 +68,37 @@ pub struct Rule {
     /// The most classes that the rule makes; required beside `reserve` with a `per`.
     /// A key beyond it falls to the class of the empty key, without reservation.
     pub max_classes: Option<u32>,
+}
+
+/// What a rule's limit depends on: between `min` and the limit itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parent {
+    /// The rule.
+    pub rule: String,
+    /// How.
+    pub kind: Dependence,
+    /// The least that the limit becomes, in the limit's unit.
+    pub min: Rate,
+}
+
+/// How a rule's limit depends on another rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependence {
+    /// A part, in parts per million, of the parent's limit as it is in force.
+    Follow {
+        /// 1 to 100,000,000.
+        part_ppm: u32,
+    },
+    /// What all classes of the parent together leave of a rate in the limit's unit.
+    Complement {
+        /// The rate that both share.
+        total: Rate,
+    },
+    /// The limit while the parent has had no request for so long, else the least.
+    Gate {
+        /// How long that must be.
+        idle: Nanos,
+    },
 }
 
 /// One `[[meter]]`: a ceiling that applies beside the class's own.

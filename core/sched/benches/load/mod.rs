@@ -34,6 +34,7 @@ fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
         slots: None,
         write_mode: None,
         max_classes: None,
+        parent: None,
     });
     let limit = rate.map(|rate| Limit { kinds: KindSet::ALL, rate, burst: None });
     set.meters.extend(limit.map(|limit| MeterRule {

@@ -94,6 +94,7 @@ pub(crate) fn rule(job: &str, weight: u32) -> Rule {
         slots: None,
         write_mode: None,
         max_classes: None,
+        parent: None,
     }
 }
 

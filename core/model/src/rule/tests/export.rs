@@ -27,6 +27,21 @@ name = "both"
 limit = ["1MB/s", "10ops/s"]
 
 [[rule]]
+name = "follows"
+limit = "50MB/s"
+parent = { rule = "table", follow = "12.5%", min = "1MB/s" }
+
+[[rule]]
+name = "complements"
+limit = "500ops/s"
+parent = { rule = "follows", complement = "1kops/s", min = "5ops/s" }
+
+[[rule]]
+name = "gated"
+limit = "500ops/s"
+parent = { rule = "complements", gate = "500ms", min = "5ops/s" }
+
+[[rule]]
 name = "burst"
 limit = { rate = "1MB/s", burst = "64KiB" }
 

@@ -218,3 +218,33 @@ fn meters_that_exclude_each_other_are_never_paid_together() {
     let eight: String = (0..8).map(|i| meter(i, "*".into())).collect();
     assert!(RuleSet::parse(&eight).is_ok());
 }
+
+/// A file of rules by name, each with the rest of its section.
+fn of_rules(rules: &[(&str, &str)]) -> String {
+    let section = |(name, rest): &(&str, &str)| format!("[[rule]]\nname = \"{name}\"\n{rest}\n\n");
+    rules.iter().map(section).collect()
+}
+
+#[test]
+fn rules_that_depend_on_one_another_in_a_circle_are_named() {
+    let on = |parent: &str| {
+        format!(
+            "limit = \"9ops/s\"\nparent = {{ rule = \"{parent}\", gate = \"1s\", min = \"1ops/s\" }}"
+        )
+    };
+    let refused = |text: String| crate::RuleSet::parse(&text).unwrap_err();
+    let circle = of_rules(&[("a", &on("b")), ("b", &on("c")), ("c", &on("a"))]);
+    let error = refused(circle);
+    let message = "rule a on b on c on a: rules cannot depend on one another in a circle";
+    assert_eq!((error.problem.to_string().as_str(), error.excerpt.line), (message, 2));
+    let own = refused(of_rules(&[("a", &on("a"))])).problem.to_string();
+    assert_eq!(own, "rule a on a: rules cannot depend on one another in a circle");
+    let names: Vec<String> = (0..10).map(|n| format!("r{n}")).collect();
+    let chain: Vec<(&str, String)> =
+        (0..9).map(|n| (names[n].as_str(), on(&names[n + 1]))).collect();
+    let mut chain: Vec<(&str, &str)> = chain.iter().map(|(n, rest)| (*n, rest.as_str())).collect();
+    chain.push((&names[9], "limit = \"9ops/s\""));
+    let long = refused(of_rules(&chain)).problem.to_string();
+    assert_eq!(long, "rule \"r0\" is one of more than 8 that depend on one another in a row");
+    assert!(crate::RuleSet::parse(&of_rules(&chain[2..])).is_ok(), "eight in a row");
+}

@@ -28,6 +28,18 @@ fn a_rate_without_its_unit_is_shown_with_a_caret() {
 }
 
 #[test]
+fn a_parent_that_is_not_there_or_cannot_be_followed_is_named() {
+    let child = "[[rule]]\nname = \"x\"\nlimit = \"1MB/s\"\n\
+                 parent = { rule = \"y\", follow = \"50%\", min = \"1kB/s\" }\n";
+    assert!(
+        refusal(child).contains(":2:8: rule \"x\" depends on \"y\", and there is no such rule")
+    );
+    let other = format!("{child}[[rule]]\nname = \"y\"\nlimit = \"5ops/s\"\n");
+    let message = ":2:8: rule \"x\" follows \"y\", which has no limit in the same unit";
+    assert!(refusal(&other).contains(message), "{}", refusal(&other));
+}
+
+#[test]
 fn a_fault_inside_a_condition_is_shown_at_its_word() {
     assert_eq!(
         in_rule("match = \"uid={500 ann}\""),
@@ -56,18 +68,73 @@ fn a_fault_inside_a_condition_is_shown_at_its_word() {
 }
 
 /// A line of a rule, the columns (from, width) of its fault, and the message.
-const IN_RULE: [(&str, usize, usize, &str); 36] = [
+const IN_RULE: [(&str, usize, usize, &str); 46] = [
+    (
+        "parent = { rule = \"y\" }",
+        10,
+        14,
+        "parent needs one limit, which is the most that it becomes; there are 0",
+    ),
+    (
+        "parent = 5\nlimit = \"1MB/s\"",
+        10,
+        1,
+        "parent must be a table such as { rule = \"a\", follow = \"50%\", min = \"1MB/s\" }, not a whole number",
+    ),
+    ("parent = { rule = \"y\" }\nlimit = \"1MB/s\"", 10, 14, "parent needs min"),
+    (
+        "parent = { rule = \"y\", min = \"2MB/s\" }\nlimit = \"1MB/s\"",
+        30,
+        7,
+        "min = 2MB/s is more than the rule's limit of 1MB/s",
+    ),
+    (
+        "parent = { rule = \"y\", min = \"2ops/s\" }\nlimit = \"1MB/s\"",
+        30,
+        8,
+        "2ops/s must be in the unit of the rule's limit, 1MB/s",
+    ),
+    (
+        "parent = { rule = \"y\", min = \"1kB/s\" }\nlimit = \"1MB/s\"",
+        10,
+        29,
+        "parent needs one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\"",
+    ),
+    (
+        "parent = { rule = \"y\", min = \"1kB/s\", gate = \"5\" }\nlimit = \"1MB/s\"",
+        46,
+        3,
+        "\"5\" is not a span of time such as 10ms, 2s or 5min",
+    ),
+    (
+        "parent = { rule = \"y\", min = \"1kB/s\", follow = \"0%\" }\nlimit = \"1MB/s\"",
+        48,
+        4,
+        "\"0%\" is not a part above zero such as 50% or 150%, up to 10000%",
+    ),
+    (
+        "parent = { rule = \"y\", min = \"1kB/s\", complement = \"5ops/s\" }\nlimit = \"1MB/s\"",
+        52,
+        8,
+        "5ops/s must be in the unit of the rule's limit, 1MB/s",
+    ),
+    (
+        "parent = { rule = \"y\", min = \"1kB/s\", gate = \"1s\", follow = \"50%\" }\nlimit = \"1MB/s\"",
+        10,
+        58,
+        "parent needs one of follow = \"50%\", complement = \"1GB/s\", gate = \"500ms\"",
+    ),
     (
         "nmae = 1",
         1,
         4,
-        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, limit, slots, write_mode, max_classes",
+        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, limit, parent, slots, write_mode, max_classes",
     ),
     (
         "rate = \"1MB/s\"",
         1,
         4,
-        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, limit, slots, write_mode, max_classes",
+        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, limit, parent, slots, write_mode, max_classes",
     ),
     ("weight = 0", 10, 1, "\"0\" is not a weight from 1 to 1000000"),
     ("weight = 1_000_001", 10, 9, "\"1000001\" is not a weight from 1 to 1000000"),

@@ -1,0 +1,136 @@
+//! Rules whose limit depends on another rule.
+//!
+//! ```text
+//!   limit = "500MB/s"
+//!   parent = { rule = "checkpoint", follow = "50%",         min = "10MB/s" }   half of its limit
+//!   parent = { rule = "checkpoint", complement = "1GB/s",   min = "10MB/s" }   what it leaves of that
+//!   parent = { rule = "checkpoint", gate = "500ms",         min = "10MB/s" }   min while it works
+//! ```
+//!
+//! The effective limit is between `min` and the rule's own `limit`. Dependent rules are those of
+//! Lustre's TBF (Qian et al., SC'17), whose syntax was never published.
+
+use std::ops::Range;
+
+use super::error::{Fault, RuleProblem};
+use super::section::{Entry, Section};
+use super::{Dependence, Parent, Rule, limit};
+use crate::{Nanos, Rate};
+
+/// How many rules others may depend on, in either unit: a bit each in what the dispatcher keeps.
+const PARENTS_MAX: usize = 32;
+/// The longest chain of rules that depend on one another.
+const DEPTH_MAX: usize = 8;
+
+/// Reads what stands behind a rule's `parent =`, of a rule with these limits.
+pub(super) fn parent(entry: Entry<'_>, limits: &[super::Limit]) -> Result<Parent, Fault> {
+    let [limit] = limits else {
+        return Err(entry.fault(RuleProblem::ParentLimit { limits: limits.len() }));
+    };
+    let section = Section::new("parent", entry.table(WANT)?, entry.at(), &KEYS)?;
+    let rule = section.need("rule")?.text("a rule's name")?.into();
+    let min = same_unit(section.need("min")?, limit.rate)?;
+    if min.per_sec() > limit.rate.per_sec() {
+        let problem =
+            RuleProblem::ParentMin { min: min.to_string(), limit: limit.rate.to_string() };
+        return Err(section.need("min")?.fault(problem));
+    }
+    let kinds = [section.get("follow"), section.get("complement"), section.get("gate")];
+    let kind = match kinds {
+        [Some(part), None, None] => Dependence::Follow { part_ppm: part_of(part)? },
+        [None, Some(total), None] => {
+            Dependence::Complement { total: same_unit(total, limit.rate)? }
+        }
+        [None, None, Some(idle)] => {
+            let text = idle.text(WANT_TIME)?;
+            let idle_for: Result<Nanos, _> = text.parse();
+            let idle_for = idle_for.map_err(|error| idle.fault(RuleProblem::Unit(error)))?;
+            Dependence::Gate { idle: idle_for }
+        }
+        _ => return Err(entry.fault(RuleProblem::ParentKind)),
+    };
+    Ok(Parent { rule, kind, min })
+}
+
+/// Checks that every parent is there, has what its children depend on, and depends on none of
+/// them.
+pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), Fault> {
+    let mut parents: Vec<&str> = Vec::new();
+    let place = |rule: &str| rules.iter().position(|known| known.name == rule);
+    for (rule, at) in rules.iter().zip(places) {
+        let Some(parent) = &rule.parent else { continue };
+        let fault = |problem| Fault::new(problem, at.clone());
+        let Some(found) = place(&parent.rule) else {
+            let problem =
+                RuleProblem::NoParent { rule: rule.name.clone(), parent: parent.rule.clone() };
+            return Err(fault(problem));
+        };
+        if !parents.contains(&parent.rule.as_str()) {
+            parents.push(&parent.rule);
+        }
+        if parents.len() > PARENTS_MAX {
+            return Err(fault(RuleProblem::TooManyParents { max: PARENTS_MAX }));
+        }
+        let same = |limit: &super::Limit| limit.rate.is_bytes() == rule.limits[0].rate.is_bytes();
+        if matches!(parent.kind, Dependence::Follow { .. }) && !rules[found].limits.iter().any(same)
+        {
+            let problem =
+                RuleProblem::ParentUnit { rule: rule.name.clone(), parent: parent.rule.clone() };
+            return Err(fault(problem));
+        }
+        let mut chain = vec![rule.name.as_str()];
+        let mut next = Some(found);
+        while let Some(index) = next {
+            let name = rules[index].name.as_str();
+            if chain[0] == name {
+                chain.push(name);
+                return Err(fault(RuleProblem::ParentCycle(chain.join(" on "))));
+            }
+            chain.push(name);
+            if chain.len() > DEPTH_MAX {
+                return Err(fault(RuleProblem::ParentDepth {
+                    rule: rule.name.clone(),
+                    max: DEPTH_MAX,
+                }));
+            }
+            next = rules[index].parent.as_ref().and_then(|parent| place(&parent.rule));
+        }
+    }
+    Ok(())
+}
+
+fn same_unit(entry: Entry<'_>, like: Rate) -> Result<Rate, Fault> {
+    let rate = limit::rate(entry)?;
+    match rate.is_bytes() == like.is_bytes() {
+        true => Ok(rate),
+        false => {
+            let (rate, like) = (rate.to_string(), like.to_string());
+            Err(entry.fault(RuleProblem::OtherUnit { rate, like }))
+        }
+    }
+}
+
+/// A part such as `50%` or `12.5%`, in parts per million.
+fn part_of(entry: Entry<'_>) -> Result<u32, Fault> {
+    let text = entry.text(WANT_PART)?;
+    let ppm = text.strip_suffix('%').and_then(ppm_of).filter(|ppm| (1..=PART_MAX).contains(ppm));
+    ppm.ok_or_else(|| entry.fault(RuleProblem::Part(text.into())))
+}
+
+/// Ten thousandths of a decimal number with at most four digits behind the point.
+fn ppm_of(number: &str) -> Option<u32> {
+    let (whole, rest) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(rest) || rest.len() > 4 {
+        return None;
+    }
+    let rest: u32 = format!("{rest:0<4}").parse().ok()?;
+    whole.parse::<u32>().ok()?.checked_mul(10_000)?.checked_add(rest)
+}
+
+const KEYS: [&str; 5] = ["rule", "follow", "complement", "gate", "min"];
+/// A hundred times, in parts per million.
+const PART_MAX: u32 = 100_000_000;
+const WANT: &str = "a table such as { rule = \"a\", follow = \"50%\", min = \"1MB/s\" }";
+const WANT_PART: &str = "a text such as \"50%\"";
+const WANT_TIME: &str = "a text such as \"500ms\"";

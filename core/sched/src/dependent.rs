@@ -1,0 +1,278 @@
+//! Limits that depend on another rule, recomputed here and not by a controller outside.
+//!
+//! ```text
+//!   dispatches of the parent's classes ─► units of this window ─┐ each 100 ms
+//!   its requests, waiting and running ──► active, or since when ├─► effective limit of the child
+//!   its own effective limit ────────────────────────────────────┘      └─► all its meters
+//! ```
+//!
+//! | kind | effective limit, between `min` and the rule's own |
+//! |---|---|
+//! | follow | a part of the parent's effective limit |
+//! | complement | a total, less what the parent had: its rate over windows of 100 ms, half of it of the last |
+//! | gate | the rule's own while the parent has had no request for some time, else `min` |
+//!
+//! A change of the effective limit keeps what is owed and what is saved, in units: it refills
+//! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were
+//! not published.
+
+use model::{Dependence, Parent, Rate, RuleSet, Time};
+
+use crate::dispatcher::Dispatcher;
+use crate::meter::Owner;
+
+/// How often what parents had is looked at.
+const WINDOW_NS: u64 = 100_000_000;
+
+/// The rules that others depend on, and those that do.
+#[derive(Debug, Default)]
+pub(crate) struct Dependents {
+    parents: Vec<Watched>,
+    /// In an order in which each comes after the one that it depends on.
+    children: Vec<Child>,
+    /// When the window that is counted began.
+    since: Time,
+}
+
+/// What is known of a rule that others depend on.
+#[derive(Debug)]
+struct Watched {
+    rule: String,
+    /// The unit in which it is counted.
+    in_bytes: bool,
+    /// Units dispatched in this window.
+    units: u64,
+    /// Units a second, over the last windows.
+    rate: u64,
+    /// Requests that wait or run.
+    outstanding: u32,
+    /// Since when there are none.
+    idle_since: Time,
+}
+
+#[derive(Debug)]
+struct Child {
+    rule: String,
+    parent: Parent,
+    /// The place among the parents of the one that it depends on.
+    on: usize,
+    /// The rule's own limit.
+    own: Rate,
+    /// What it is now.
+    effective: Rate,
+}
+
+impl Dependents {
+    /// Those of a rule set; what was known of a parent that stays is kept.
+    pub(crate) fn of(rules: &RuleSet, before: &Dependents, now: Time) -> Dependents {
+        let mut new = Dependents { since: before.since, ..Dependents::default() };
+        for rule in &rules.rules {
+            let (Some(parent), Some(own)) = (&rule.parent, rule.limits.first()) else { continue };
+            let in_bytes = own.rate.is_bytes();
+            let watched =
+                |known: &&Watched| known.rule == parent.rule && known.in_bytes == in_bytes;
+            let on = new.parents.iter().position(|known| watched(&known));
+            let on = on.unwrap_or_else(|| {
+                let fresh = || Watched::new(&parent.rule, in_bytes, now);
+                let known = before.parents.iter().find(watched);
+                new.parents.push(known.map_or_else(fresh, Watched::again));
+                new.parents.len() - 1
+            });
+            let (own, known) = (own.rate, before.children.iter().find(|one| one.rule == rule.name));
+            let effective = known.map(|one| one.effective).filter(|one| one.is_bytes() == in_bytes);
+            let effective = effective.unwrap_or(own);
+            let child =
+                Child { rule: rule.name.clone(), parent: parent.clone(), on, own, effective };
+            new.children.push(child);
+        }
+        new.children.sort_by_key(|child| depth(rules, &child.rule));
+        new
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    /// The bits of the parents that requests under a rule count for; more than 64 are none.
+    pub(crate) fn watched(&self, rule: &str) -> u64 {
+        let of_rule = |(_, watched): &(usize, &Watched)| watched.rule == rule;
+        let places = self.parents.iter().enumerate().take(64).filter(of_rule);
+        places.fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
+    /// What a rule's limit is now, where it depends on another.
+    pub(crate) fn effective(&self, rule: &str) -> Option<Rate> {
+        self.children.iter().find(|child| child.rule == rule).map(|child| child.effective)
+    }
+
+    /// All of them, with their rules.
+    pub(crate) fn effective_limits(&self) -> impl Iterator<Item = (&str, Rate)> {
+        self.children.iter().map(|child| (child.rule.as_str(), child.effective))
+    }
+
+    /// So many requests came (or went, below 0). True if that shuts a gate.
+    fn count(&mut self, bits: u64, change: i64, now: Time) -> bool {
+        let mut shuts = false;
+        for at in places(bits) {
+            let parent = &mut self.parents[at];
+            let outstanding = i64::from(parent.outstanding) + change;
+            parent.outstanding = u32::try_from(outstanding).expect("who goes has come");
+            parent.idle_since = now;
+            let is_open = |child: &Child| {
+                let gate = matches!(child.parent.kind, Dependence::Gate { .. });
+                gate && child.on == at && child.effective != child.parent.min
+            };
+            shuts |= change > 0 && self.children.iter().any(is_open);
+        }
+        shuts
+    }
+
+    /// A request was dispatched.
+    pub(crate) fn dispatched(&mut self, bits: u64, amount: model::Amount) {
+        for at in places(bits) {
+            let parent = &mut self.parents[at];
+            let units = if parent.in_bytes { amount.bytes.get() } else { amount.ops.get() };
+            parent.units = parent.units.saturating_add(units);
+        }
+    }
+
+    /// When it is to be looked at next.
+    pub(crate) fn next_look(&self) -> Time {
+        Time::from_nanos(self.since.as_nanos().saturating_add(WINDOW_NS))
+    }
+
+    /// Ends windows that are over. Gives the rules whose limit changed, each with what it is now.
+    fn look(&mut self, rules: &RuleSet, now: Time) -> Vec<(String, Rate)> {
+        let span = now.since(self.since).get();
+        if span >= WINDOW_NS {
+            self.since = now;
+            for parent in &mut self.parents {
+                let units = u128::from(std::mem::take(&mut parent.units)) * 1_000_000_000;
+                let last = u64::try_from(units / u128::from(span)).unwrap_or(u64::MAX);
+                // Over a long pause the rates of the windows in between are 0.
+                let windows = (span / WINDOW_NS).min(63);
+                let old = parent.rate >> windows;
+                parent.rate = old + if windows == 1 { last / 2 } else { last };
+            }
+        }
+        let mut changed = Vec::new();
+        for at in 0..self.children.len() {
+            let now_is = self.compute(at, rules, now);
+            let child = &mut self.children[at];
+            if child.effective != now_is {
+                child.effective = now_is;
+                changed.push((child.rule.clone(), now_is));
+            }
+        }
+        changed
+    }
+
+    fn compute(&self, at: usize, rules: &RuleSet, now: Time) -> Rate {
+        let Child { parent, on, own, .. } = &self.children[at];
+        let watched = &self.parents[*on];
+        let wanted = match parent.kind {
+            Dependence::Follow { part_ppm } => {
+                let of = self.limit_of(&parent.rule, own.is_bytes(), rules);
+                let of = of.map_or(own.per_sec(), Rate::per_sec);
+                let part = u128::from(of) * u128::from(part_ppm) / 1_000_000;
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+            Dependence::Complement { total } => total.per_sec().saturating_sub(watched.rate),
+            Dependence::Gate { idle } => {
+                let open = watched.outstanding == 0 && now.since(watched.idle_since) >= idle;
+                if open { own.per_sec() } else { 0 }
+            }
+        };
+        let within = wanted.clamp(parent.min.per_sec(), own.per_sec());
+        own.with_per_sec(within).expect("min is above zero")
+    }
+
+    fn limit_of(&self, rule: &str, in_bytes: bool, rules: &RuleSet) -> Option<Rate> {
+        let effective = self.effective(rule).filter(|rate| rate.is_bytes() == in_bytes);
+        let found = || rules.rules.iter().find(|known| known.name == rule);
+        let own =
+            || found()?.limits.iter().map(|limit| limit.rate).find(|r| r.is_bytes() == in_bytes);
+        effective.or_else(own)
+    }
+}
+
+impl Watched {
+    fn new(rule: &str, in_bytes: bool, now: Time) -> Watched {
+        let rule = rule.into();
+        Watched { rule, in_bytes, units: 0, rate: 0, outstanding: 0, idle_since: now }
+    }
+
+    /// The same, whose requests are about to be counted anew.
+    fn again(&self) -> Watched {
+        Watched { rule: self.rule.clone(), outstanding: 0, ..*self }
+    }
+}
+
+impl Dispatcher {
+    /// Brings limits that depend on other rules up to date.
+    pub(crate) fn look_at_dependents(&mut self) {
+        if self.dependents.is_empty() || self.now < self.dependents.next_look() {
+            return;
+        }
+        self.apply_dependents();
+    }
+
+    /// The same at once, after a change of rules.
+    pub(crate) fn apply_dependents(&mut self) {
+        let rules = self.rules.clone();
+        let changed = self.dependents.look(&rules, self.now);
+        if changed.is_empty() {
+            return;
+        }
+        let meters: Vec<u32> = self.meters.indices().collect();
+        for index in meters {
+            let meter = &mut self.meters[index];
+            let Owner::Rule { name, .. } = &meter.key.owner else { continue };
+            if let Some((_, rate)) = changed.iter().find(|(rule, _)| rule == name) {
+                meter.pacer.set_rate(*rate, self.now);
+                self.sync_meter(index);
+            }
+        }
+    }
+
+    /// When a limit may change by itself, if somebody waits for that.
+    pub(crate) fn dependents_deadline(&self) -> Option<Time> {
+        let waits = !self.dependents.is_empty() && self.queued > 0;
+        waits.then(|| self.dependents.next_look().max(self.now))
+    }
+
+    /// Counts a class's request in or out where others depend on its rule.
+    pub(crate) fn count_dependents(&mut self, class: u32, came: bool) {
+        let bits = self.classes[class].watched;
+        if bits != 0 && self.dependents.count(bits, if came { 1 } else { -1 }, self.now) {
+            self.apply_dependents();
+        }
+    }
+
+    /// Counts all requests anew, after a change of rules.
+    pub(crate) fn recount_dependents(&mut self) {
+        if self.dependents.is_empty() {
+            return;
+        }
+        for (_, class) in self.classes.iter().filter(|(_, class)| class.watched != 0) {
+            let outstanding = i64::from(class.queued) + i64::from(class.running);
+            self.dependents.count(class.watched, outstanding, self.now);
+        }
+        self.apply_dependents();
+    }
+}
+
+/// How many rules a rule depends on, one after the other; the parser refuses circles.
+fn depth(rules: &RuleSet, rule: &str) -> usize {
+    let found = rules.rules.iter().find(|known| known.name == rule);
+    let parent = found.and_then(|rule| rule.parent.as_ref());
+    parent.map_or(0, |parent| 1 + depth(rules, &parent.rule))
+}
+
+fn places(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let at = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(at)
+    })
+}

@@ -1,0 +1,123 @@
+//! Limits that depend on other rules: the worked tables of docs/algorithms/dependent.md.
+//!
+//! The server gives 100 unit requests a second over D = 10 slots, in rounds of 100 ms.
+
+mod server;
+
+use model::{Dependence, Kind, Nanos, Parent, Rule};
+use server::*;
+
+const UNIT_NS: u64 = 10_000_000;
+
+fn world(all: Vec<Rule>) -> World {
+    World::new(target(10, UNIT_NS), rules(all, vec![]))
+}
+
+fn limited(job: &str, rate: u64) -> Rule {
+    Rule { limits: vec![limit(ops(rate))], ..rule(job, 1) }
+}
+
+fn child(job: &str, rate: u64, on: &str, kind: Dependence, min: u64) -> Rule {
+    let parent = Some(Parent { rule: on.into(), kind, min: ops(min) });
+    Rule { parent, ..limited(job, rate) }
+}
+
+fn effective(w: &World, rule: &str) -> u64 {
+    let found = w.sched.dependent_limits().find(|(name, _)| *name == rule);
+    found.expect("it depends on another").1.per_sec()
+}
+
+const fn part(percent: u32) -> Dependence {
+    Dependence::Follow { part_ppm: percent * 10_000 }
+}
+
+#[test]
+fn a_follower_has_a_part_of_its_parents_limit_within_its_bounds() {
+    let set = |a: u64| vec![limited("a", a), child("b", 20, "a", part(50), 5)];
+    let mut w = world(set(30));
+    w.client("a", Kind::Read, 1, 20);
+    w.client("b", Kind::Read, 1, 20);
+    w.run(ms(10_000));
+    assert_eq!(w.served(ms(20_000)), [300, 150]);
+    // Its own limit is the most, and min the least.
+    for (a, b) in [(60, 20), (4, 5), (30, 15)] {
+        w.sched.set_rules(rules(set(a), vec![]), w.now);
+        assert_eq!(effective(&w, "b"), b, "half of {a}");
+        w.run(w.now + Nanos::from_millis(2_000));
+        let got = w.served(w.now + Nanos::from_millis(10_000));
+        assert!(got[1].abs_diff(10 * b) <= 1, "{got:?} with half of {a}");
+    }
+}
+
+#[test]
+fn a_follower_of_a_follower_has_a_part_of_the_part() {
+    let all =
+        vec![child("c", 50, "b", part(50), 1), child("b", 50, "a", part(50), 1), limited("a", 40)];
+    let mut w = world(all);
+    for job in ["a", "b", "c"] {
+        w.client(job, Kind::Read, 1, 20);
+    }
+    w.run(ms(10_000));
+    assert_eq!(w.served(ms(20_000)), [400, 200, 100]);
+}
+
+#[test]
+fn a_complement_has_what_its_parent_leaves_of_the_total() {
+    let total = Dependence::Complement { total: ops(80) };
+    let all = vec![limited("a", 50), child("b", 70, "a", total, 10)];
+    let mut w = world(all);
+    w.client("b", Kind::Read, 1, 20);
+    w.run(ms(10_000));
+    // Nobody of a: b has the most that it may.
+    assert_eq!(w.served(ms(20_000)), [700]);
+    let a = w.client("a", Kind::Read, 1, 20);
+    w.run(ms(22_000));
+    let got = w.served(ms(32_000));
+    assert!(got[1].abs_diff(500) <= 1 && got[0].abs_diff(300) <= 10, "{got:?}: 30 left of 80");
+    // When a asks for nothing any more b has it back within a second.
+    w.clients[a].depth = 0;
+    w.run(ms(33_000));
+    let got = w.served(ms(43_000));
+    assert!(got[0].abs_diff(700) <= 10 && got[1] <= 20, "{got:?}");
+}
+
+#[test]
+fn a_gate_is_shut_at_once_when_its_parent_asks_and_opens_when_it_has_been_idle() {
+    let gate = Dependence::Gate { idle: Nanos::from_millis(500) };
+    let mut w = world(vec![rule("a", 1), child("b", 60, "a", gate, 5)]);
+    w.client("b", Kind::Read, 1, 20);
+    w.run(ms(10_000));
+    assert_eq!((w.served(ms(20_000)), effective(&w, "b")), (vec![600], 60));
+    let a = w.client("a", Kind::Read, 1, 1);
+    w.run(ms(20_001));
+    assert_eq!(effective(&w, "b"), 5, "at once");
+    w.run(ms(21_000));
+    let got = w.served(ms(31_000));
+    assert!(got[0].abs_diff(50) <= 1, "{got:?}");
+    w.clients[a].depth = 0;
+    w.run(ms(31_400));
+    assert_eq!(effective(&w, "b"), 5, "not before half a second has passed");
+    w.run(ms(31_800));
+    assert_eq!(effective(&w, "b"), 60);
+}
+
+#[test]
+fn a_limit_that_changes_by_itself_refills_nothing() {
+    let gate = Dependence::Gate { idle: Nanos::from_millis(200) };
+    let mut w = world(vec![rule("a", 1), child("b", 90, "a", gate, 1)]);
+    w.client("b", Kind::Read, 1, 20);
+    let a = w.client("a", Kind::Read, 1, 1);
+    w.run(ms(10_000));
+    // It opens for the part of each second in which a has been idle for 200 ms.
+    let before = w.clients[0].done;
+    for second in 10..30u64 {
+        w.clients[a].depth = 0;
+        w.run(ms(second * 1_000 + 500));
+        w.clients[a].depth = 1;
+        w.run(ms(second * 1_000 + 1_000));
+    }
+    // At most 300 ms at 90/s and 700 ms at 1/s of each, and the burst of 100 ms once.
+    let got = w.clients[0].done - before;
+    assert!(got <= 20 * 28 + 10, "{got}");
+    assert!(got >= 20 * 9, "{got}: it did open");
+}
