@@ -43,36 +43,36 @@ pub(crate) fn all(target: &Path) -> Vec<Suite> {
 /// What can be said from the sources, and the one build that the rest uses.
 fn sources() -> Vec<Suite> {
     vec![
-        Suite::new("fmt", 15, "rustfmt has nothing to change", "cargo fmt --all --check")
+        Suite::new("fmt", 60, "rustfmt has nothing to change", "cargo fmt --all --check")
             .needs(&[("rustfmt", "rustfmt-web, or rustup's component rustfmt")]),
         Suite::new(
             "layers",
-            15,
+            60,
             "crates use lower layers only, core names nothing of the world",
             "cargo xtask layers",
         ),
         Suite::new(
             "tidy",
-            15,
+            60,
             "no leftovers, dead files, overlong files or functions",
             "cargo xtask tidy",
         ),
         Suite::new(
             "clippy",
-            200,
+            300,
             "no warning of the compiler or of clippy, in any target",
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
         Suite::new(
             "build",
-            350,
+            500,
             "the release binary, and the mirror of io/fuse",
             "cargo build --release --package sluice --package sluice-fuse --bins --example mirror",
         ),
         Suite::new(
             "docs",
-            15,
+            60,
             "docs/CONFIG.md says what the code says",
             "cargo xtask docs --check",
         ),
@@ -91,56 +91,56 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         ),
         Suite::new(
             "fuzz",
-            240,
+            300,
             "decoder and rule text, a minute led by coverage",
             "tests/fuzz.sh 60",
         )
         .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            190,
+            300,
             "pjdfstest and fsx, built once for all that use them",
             "tests/guest.sh programs",
         )
         .needs(&[("gcc", "gcc")]),
         Suite::new(
             "clients",
-            20,
+            60,
             "diod's own clients list and read what is there",
             &format!("tests/with-proxy.sh {sluice} tests/diod-clients.sh"),
         )
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            170,
+            300,
             "file operations through the Linux kernel's own 9P client",
             &guest("fstest"),
         )
         .needs(GUEST),
         Suite::new(
             "v9fs-unix",
-            45,
+            90,
             "the same client through the Unix socket, its main operations",
             &format!("env PROXY_UNIX=1 VM_TESTS={SOCKET_TESTS} {}", guest("fstest")),
         )
         .needs(GUEST),
         Suite::new(
             "pjdfstest",
-            180,
+            300,
             "POSIX: what passes on tmpfs passes through the kernel's client",
             &guest("pjdfstest"),
         )
         .needs(GUEST),
         Suite::new(
             "fsx",
-            150,
+            300,
             "random reads, writes, truncations and maps leave the right bytes",
             &guest("fsx"),
         )
         .needs(GUEST),
         Suite::new(
             "demo",
-            45,
+            90,
             "the demo, shortened, from its start to a clean end",
             &format!("{sluice} demo --quick --out target/demo.svg --dir target"),
         ),
@@ -151,7 +151,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
 fn mirror(mirror: &str) -> Suite {
     Suite::new(
         "mirror",
-        40,
+        120,
         "POSIX: what passes in a directory passes on mirrors of it, over /dev/fuse and io_uring",
         &format!("tests/mirror.sh {mirror} pjdfstest"),
     )
@@ -164,21 +164,21 @@ fn mounts(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "mount-posix",
-            60,
+            120,
             "POSIX: what passes in a directory passes on a mount of it",
             &mount("pjdfstest"),
         )
         .needs(MOUNT),
         Suite::new(
             "mount-fsx",
-            90,
+            180,
             "random reads, writes, holes and maps on a mount leave the right bytes",
             &mount("fsx"),
         )
         .needs(MOUNT),
         Suite::new(
             "mount-stress",
-            90,
+            180,
             "stress-ng's stressors of file systems leave a mount that answers",
             &mount("stress"),
         )
