@@ -92,7 +92,7 @@ run_fsx() {
 
 fsx() {
 	program fsx FSX
-	local operations=3000 options
+	local operations=10000 options
 	[ -z "$LONG" ] || operations=100000
 	for options in allow_other attr=0; do
 		mount_it "$options"

@@ -171,7 +171,7 @@ fn mounts(sluice: &str) -> Vec<Suite> {
         .needs(MOUNT),
         Suite::new(
             "mount-fsx",
-            180,
+            300,
             "random reads, writes, holes and maps on a mount leave the right bytes",
             &mount("fsx"),
         )
