@@ -17,7 +17,6 @@ use crate::class::{NO_SIZE, OWN_ROUTE, PAID, QUEUES, Queue, RESERVED, Request, S
 use crate::dependent::Dependents;
 use crate::dispatcher::{Dispatcher, Target};
 use crate::lane::{DEVICE, LANES};
-use crate::meter::in_bytes;
 use crate::slab::NONE;
 
 impl Dispatcher {
@@ -109,7 +108,7 @@ impl Dispatcher {
     fn configure(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
         let unit = |this: &Dispatcher, class: u32| {
-            this.classes[class].reserve.as_ref().map(|pacer| in_bytes(pacer.rate()))
+            this.classes[class].reserve.as_ref().map(|pacer| pacer.rate().is_bytes())
         };
         let before: Vec<_> = classes.iter().map(|class| unit(self, *class)).collect();
         for (class, before) in classes.into_iter().zip(before) {

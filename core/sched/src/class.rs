@@ -156,7 +156,7 @@ impl Class {
 
     /// Takes a promised rate; one of the same unit keeps what is owed.
     pub(crate) fn set_reserve(&mut self, rate: Option<Rate>, now: Time) {
-        let same_unit = |a: Rate, b: Rate| crate::meter::in_bytes(a) == crate::meter::in_bytes(b);
+        let same_unit = |a: Rate, b: Rate| a.is_bytes() == b.is_bytes();
         match (&mut self.reserve, rate) {
             (Some(pacer), Some(rate)) if same_unit(pacer.rate(), rate) => {
                 if pacer.rate() != rate {

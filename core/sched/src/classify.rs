@@ -408,9 +408,7 @@ impl Dispatcher {
 
 /// The limits of a rule, each with its number among those of the same kinds and unit.
 fn limits_of(rule: &Rule) -> impl Iterator<Item = (&Limit, usize)> {
-    let alike = |a: &Limit, b: &Limit| {
-        a.kinds == b.kinds && crate::meter::in_bytes(a.rate) == crate::meter::in_bytes(b.rate)
-    };
+    let alike = |a: &Limit, b: &Limit| a.kinds == b.kinds && a.rate.is_bytes() == b.rate.is_bytes();
     let before = move |i: usize, limit| rule.limits[..i].iter().filter(|l| alike(l, limit)).count();
     rule.limits.iter().enumerate().map(move |(i, limit)| (limit, before(i, limit)))
 }

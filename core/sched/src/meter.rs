@@ -273,12 +273,12 @@ impl MeterKey {
         key: Vec<KeyValue>,
     ) -> MeterKey {
         let owner = Owner::Rule { name: name.into(), kinds: kinds.iter().collect(), nth };
-        MeterKey { owner, in_bytes: in_bytes(rate), key }
+        MeterKey { owner, in_bytes: rate.is_bytes(), key }
     }
 
     /// The key of a `[[meter]]`.
     pub(crate) fn of_meter(name: &str, rate: Rate, key: Vec<KeyValue>) -> MeterKey {
-        MeterKey { owner: Owner::Meter { name: name.into() }, in_bytes: in_bytes(rate), key }
+        MeterKey { owner: Owner::Meter { name: name.into() }, in_bytes: rate.is_bytes(), key }
     }
 
     /// The rule whose limit it is.
@@ -291,7 +291,7 @@ impl MeterKey {
 
     /// The limit that this key stands for in `rules`, if there still is one.
     pub(crate) fn limit_in<'r>(&self, rules: &'r RuleSet) -> Option<&'r Limit> {
-        let same_unit = |limit: &&Limit| in_bytes(limit.rate) == self.in_bytes;
+        let same_unit = |limit: &&Limit| limit.rate.is_bytes() == self.in_bytes;
         match &self.owner {
             Owner::Rule { name, kinds, nth } => {
                 let rule = rules.rules.iter().find(|rule| rule.name == *name)?;
@@ -304,10 +304,6 @@ impl MeterKey {
             }
         }
     }
-}
-
-pub(crate) fn in_bytes(rate: Rate) -> bool {
-    matches!(rate, Rate::Bytes(_))
 }
 
 impl Link {

@@ -76,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) behind: AllBehind,
     missed: Missed,
     signalled: Signalled,
+    on_lost: OnLost,
     /// How the threads are woken.
     bells: Vec<OwnedFd>,
     over: AtomicBool,
@@ -92,7 +93,6 @@ pub(crate) struct Link {
     /// Between this and a server that does not know the dialect; only where it is the only one.
     gateway: Option<Arc<Gateway>>,
     pub(crate) kept: Kept,
-    on_lost: OnLost,
     /// The export's root, known once there was a session.
     root: OnceLock<Vec<u8>>,
     /// The largest message in bytes.
@@ -134,13 +134,14 @@ impl Shared {
     /// For so many threads; `client` is the mount's name as an owner of locks.
     fn new(threads: usize, client: String) -> Result<Shared, Errno> {
         let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (files, behind, missed, signalled) = Default::default();
+        let (files, behind, missed, signalled, on_lost) = Default::default();
         Ok(Shared {
             files,
             locks: Locks::new(client),
             behind,
             missed,
             signalled,
+            on_lost,
             bells: (0..threads).map(bell).collect::<Result<_, _>>()?,
             over: AtomicBool::new(false),
         })
@@ -320,7 +321,7 @@ impl Link {
     /// What a reply says of writes before it.
     fn heard(&self, epoch: u64, header: ReplyHeader) {
         let Changed { lost, ready } = self.kept.heard(epoch, header);
-        if let (false, Some(again)) = (lost.is_empty(), self.on_lost.0.get()) {
+        if let (false, Some(again)) = (lost.is_empty(), self.shared.on_lost.0.get()) {
             tracing::warn!(writes = lost.len(), "the proxy's machine lost writes: once more");
             again(lost);
         }

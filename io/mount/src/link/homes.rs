@@ -22,7 +22,7 @@ use super::identities::{Payer, Payers};
 use super::kept::Kept;
 use super::signals::is_being_killed;
 use super::socket::Broken;
-use super::{Life, Link, OnLost, Seat, Shared};
+use super::{Life, Link, Seat, Shared};
 use crate::behind::Sent;
 use crate::nodes::Node;
 use crate::options::Source;
@@ -99,7 +99,6 @@ impl Homes {
                 sources: sources.collect(),
                 gateway: gateway.clone(),
                 kept: Kept::new(keep / names.len() as u64),
-                on_lost: OnLost::default(),
                 root: OnceLock::new(),
                 msize,
                 soft,
@@ -144,11 +143,8 @@ impl Homes {
 
     /// What is to be done with writes that a proxy's machine has lost.
     pub(crate) fn on_lost(&self, then: impl Fn(Vec<Sent>) + Send + Sync + 'static) {
-        let then: Arc<dyn Fn(Vec<Sent>) + Send + Sync> = Arc::new(then);
-        for link in &self.links {
-            let then = then.clone();
-            let _ = link.on_lost.0.set(Box::new(move |lost| then(lost)));
-        }
+        // Once for each mount.
+        let _ = self.shared.on_lost.0.set(Box::new(then));
     }
 
     /// Whether somebody is to be looked at before long.
