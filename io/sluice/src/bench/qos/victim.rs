@@ -43,11 +43,11 @@ struct Way {
 }
 
 /// One run's figures.
-struct Sample {
-    victim_p50_us: f64,
-    victim_p99_us: f64,
-    victim_ops_per_sec: f64,
-    bully_mb_per_sec: f64,
+pub(super) struct Sample {
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) ops_per_sec: f64,
+    pub(super) bully_mb_per_sec: f64,
 }
 
 /// The first is what the others are held against; the last says what this machine itself does.
@@ -107,7 +107,8 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         let of = |w: usize| &samples[v * WAYS.len() + w][..];
         for (w, way) in WAYS.iter().enumerate() {
             if !of(w).is_empty() {
-                table.add(row(victim, way, of(w), of(0)));
+                let case = format!("{}, {}", victim.name(), way.name);
+                table.add(row(case, !way.no_schedule, of(w), of(0)));
             }
         }
     }
@@ -149,31 +150,32 @@ fn one(
     // A victim that never came round in the span waited for at least all of it.
     let at_least = if job.score.ops == 0 { job.gap.as_secs_f64() * 1e6 } else { 0.0 };
     Ok(Sample {
-        victim_p50_us: job.latency_us(0.5).max(at_least),
-        victim_p99_us: job.latency_us(0.99).max(at_least),
-        victim_ops_per_sec: job.score.ops as f64 / job.span.as_secs_f64(),
+        p50_us: job.latency_us(0.5).max(at_least),
+        p99_us: job.latency_us(0.99).max(at_least),
+        ops_per_sec: job.score.ops as f64 / job.span.as_secs_f64(),
         bully_mb_per_sec: bully.mb_per_sec(),
     })
 }
 
-fn row(victim: Victim, way: &Way, samples: &[Sample], unscheduled: &[Sample]) -> Row {
+/// What the rounds of one way came to, held against those without scheduling if that is
+/// `promised`.
+pub(super) fn row(case: String, promised: bool, samples: &[Sample], unscheduled: &[Sample]) -> Row {
     let middle = |samples: &[Sample], figure: fn(&Sample) -> f64| {
         median(samples.iter().map(figure).collect()).unwrap_or(f64::NAN)
     };
-    let p99 = middle(samples, |sample| sample.victim_p99_us);
+    let p99 = middle(samples, |sample| sample.p99_us);
     let pairs = samples.iter().zip(unscheduled);
-    let ratios = pairs.map(|(with, without)| with.victim_p99_us / without.victim_p99_us);
+    let ratios = pairs.map(|(with, without)| with.p99_us / without.p99_us);
     let ratio = median(ratios.collect()).unwrap_or(f64::NAN);
-    let p50 = middle(samples, |sample| sample.victim_p50_us);
-    let ops = middle(samples, |sample| sample.victim_ops_per_sec);
+    let p50 = middle(samples, |sample| sample.p50_us);
+    let ops = middle(samples, |sample| sample.ops_per_sec);
     let bully = middle(samples, |sample| sample.bully_mb_per_sec);
-    let promised = !way.no_schedule;
     let reached = match promised {
         true => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
         false => format!("p99 {}", micros(p99)),
     };
     Row {
-        case: format!("{}, {}", victim.name(), way.name),
+        case,
         target: if promised { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
         reached,
         met: promised.then_some(ratio <= 0.2),
@@ -239,15 +241,11 @@ mod tests {
 
     #[test]
     fn ratios_are_of_the_same_round() {
-        let sample = |victim_p99_us| Sample {
-            victim_p50_us: 1.0,
-            victim_p99_us,
-            victim_ops_per_sec: 1.0,
-            bully_mb_per_sec: 1.0,
-        };
+        let sample =
+            |p99_us| Sample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
         let without = [100.0, 1_000.0, 10_000.0].map(sample);
         let with = [20.0, 190.0, 9_000.0].map(sample);
-        let row = row(Victim::Fsync, &WAYS[1], &with, &without);
+        let row = row("fsync".into(), true, &with, &without);
         assert_eq!((row.reached.as_str(), row.met), ("p99 190 µs, 1/5.0", Some(true)));
     }
 }

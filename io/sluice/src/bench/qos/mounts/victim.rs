@@ -13,9 +13,8 @@ use model::Bytes;
 use super::super::Run;
 use super::super::bed::{KeepCold, Proxy, Setup};
 use super::super::mounted::{Fio, Latency, Mount, for_time, on};
-use super::super::table::{Row, Table, figures};
-use super::super::victim::{RULES, micros};
-use super::quantile;
+use super::super::table::Table;
+use super::super::victim::{RULES, Sample, row};
 
 #[derive(Clone, Copy)]
 struct Victim {
@@ -60,15 +59,6 @@ const WAYS: [Way; 3] = [
     Way { name: "alone", bully: false, no_schedule: true },
 ];
 
-/// One run's figures.
-#[derive(Clone, Copy)]
-struct Sample {
-    p50_us: f64,
-    p99_us: f64,
-    ops_per_sec: f64,
-    bully_mb_per_sec: f64,
-}
-
 /// A proxy and both mounts of it. Dropped in this order.
 struct Stand {
     victim: Mount,
@@ -106,7 +96,8 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
             }
         }
         for (w, way) in WAYS.iter().enumerate() {
-            table.add(row(victim, way, &samples[w], &samples[0]));
+            let case = format!("{}, {}", victim.name, way.name);
+            table.add(row(case, !way.no_schedule, &samples[w], &samples[0]));
         }
     }
     Ok(())
@@ -172,36 +163,6 @@ fn clear(run: &Run<'_>) -> anyhow::Result<()> {
     rustix::fs::syncfs(&folder).context("cannot flush")
 }
 
-fn row(victim: Victim, way: &Way, samples: &[Sample], unscheduled: &[Sample]) -> Row {
-    let middle =
-        |figure: fn(&Sample) -> f64| quantile(&samples.iter().map(figure).collect::<Vec<_>>(), 0.5);
-    let pairs = samples.iter().zip(unscheduled);
-    let ratios: Vec<f64> = pairs.map(|(with, without)| with.p99_us / without.p99_us).collect();
-    let ratio = quantile(&ratios, 0.5);
-    let (p50, p99) = (middle(|sample| sample.p50_us), middle(|sample| sample.p99_us));
-    let ops = middle(|sample| sample.ops_per_sec);
-    let bully = middle(|sample| sample.bully_mb_per_sec);
-    let promised = !way.no_schedule;
-    Row {
-        case: format!("{}, {}", victim.name, way.name),
-        target: if promised { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
-        reached: match promised {
-            true => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
-            false => format!("p99 {}", micros(p99)),
-        },
-        met: promised.then_some(ratio <= 0.2),
-        beside: format!("median {}, {ops:.0} ops/s; bully {bully:.0} MB/s", micros(p50)),
-        figures: figures([
-            ("p50_us", p50),
-            ("p99_us", p99),
-            ("p99_ratio", ratio),
-            ("ops_per_sec", ops),
-            ("bully_mb_per_sec", bully),
-            ("rounds", samples.len() as f64),
-        ]),
-    }
-}
-
 /// 16 new files, one write in flight in each.
 const BULLY: &str = "--ioengine=psync --rw=write --bs=1m --direct=1 --numjobs=16 --size=1g";
 /// The bully stands for other machines and goes behind everything else.
@@ -221,7 +182,7 @@ mod tests {
             |p99_us| Sample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
         let without = [100.0, 1_000.0, 10_000.0].map(sample);
         let with = [20.0, 190.0, 9_000.0].map(sample);
-        let row = row(VICTIMS[2], &WAYS[1], &with, &without);
+        let row = row("fsync".into(), true, &with, &without);
         assert_eq!((row.reached.as_str(), row.met), ("p99 190 µs, 1/5.0", Some(true)));
     }
 }
