@@ -41,7 +41,8 @@ fn reply(tag: Tag, header: ReplyHeader, reply: &AnyReply<'_>) -> Vec<u8> {
 fn frames(values: &Values) -> Vec<Vec<u8>> {
     let (handle, mut frames) = (&values.data[..values.data.len().min(40)], Vec::new());
     let handles = if handle.is_empty() { Handles::NONE } else { Handles::two(handle, b"x") };
-    let header = RequestHeader { identity: values.word, slot: 3, sequence: 9, handles };
+    let header =
+        RequestHeader { identity: values.word, slot: 3, sequence: 9, elsewhere: 5, handles };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
     samples::requests(values, |tag, plain| frames.push(request(tag, &header, &plain.into())));
     let header = ReplyHeader { verifier: values.long, committed: !values.long };
@@ -64,12 +65,13 @@ fn decode_any(frame: &[u8]) -> Result<(), TestCaseError> {
 #[test]
 fn a_request_has_its_header_between_tag_and_body() {
     let handles = Handles::one(b"\x01\x02\x03");
-    let header = RequestHeader { identity: 7, slot: 2, sequence: 0x0102, handles };
+    let header = RequestHeader { identity: 7, slot: 2, sequence: 0x0102, elsewhere: 0x03, handles };
     let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
     #[rustfmt::skip]
     let bytes = [
-        35, 0, 0, 0, 24, 5, 0, // size, type, tag
-        7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 1, 3, 0, 1, 2, 3, // identity, slot, sequence, one handle
+        39, 0, 0, 0, 24, 5, 0, // size, type, tag
+        7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 3, 0, 0, 0, // identity, slot, sequence, elsewhere
+        1, 3, 0, 1, 2, 3, // one handle
         0xf0, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, // the handle's fid, mask
     ];
     assert_eq!(request(Tag(5), &header, &getattr.into()), bytes);
@@ -107,7 +109,7 @@ fn only_this_dialect_is_answered() {
 fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     let ping = request(Tag(1), &RequestHeader::SESSION, &OwnRequest::Ping.into());
     let mut handles = ping.clone();
-    handles[17] = 3;
+    handles[21] = 3;
     let three = DecodeError::BadValue { tag: Tag(1), field: "handles", value: 3 };
     assert_eq!(decode_request(&handles), Err(three));
 
@@ -125,7 +127,7 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
         proof: b"",
     };
     let mut groups = request(Tag(1), &RequestHeader::SESSION, &identity.into());
-    groups[30..32].copy_from_slice(&513u16.to_le_bytes());
+    groups[34..36].copy_from_slice(&513u16.to_le_bytes());
     let many = DecodeError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
     assert_eq!(decode_request(&groups), Err(many));
 }

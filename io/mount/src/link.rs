@@ -21,6 +21,7 @@ mod kept;
 mod lanes;
 mod reach;
 mod restore;
+mod service;
 mod settle;
 mod signals;
 mod socket;

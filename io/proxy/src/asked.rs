@@ -136,7 +136,15 @@ impl About {
             File::Handle(user) => {
                 let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
                 let subject = user.subject(PathSet::default());
-                Asked { subject, kind, amount, lane, arrived: Time::ZERO, access: None }
+                Asked {
+                    subject,
+                    kind,
+                    amount,
+                    lane,
+                    elsewhere: 0,
+                    arrived: Time::ZERO,
+                    access: None,
+                }
             }
         }
     }
@@ -162,7 +170,7 @@ impl About {
             _ => None::<Access>,
         };
         let (subject, amount) = (fid.subject(), self.amount);
-        Asked { subject, kind, amount, lane, arrived: Time::ZERO, access }
+        Asked { subject, kind, amount, lane, elsewhere: 0, arrived: Time::ZERO, access }
     }
 }
 

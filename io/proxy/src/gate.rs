@@ -84,6 +84,8 @@ pub(crate) struct Asked {
     pub(crate) kind: Kind,
     pub(crate) amount: Amount,
     pub(crate) lane: Lane,
+    /// Operations of its kind that its subject had of other proxies since the last request.
+    pub(crate) elsewhere: u32,
     /// When it was handed over.
     pub(crate) arrived: Time,
     /// How it follows the last access through its fid; told to a trace only.
@@ -306,7 +308,12 @@ impl Target {
             let token = gate.waiting.insert(Some((operation, asked)));
             let id = match &mut gate.order {
                 Order::Scheduled(dispatcher) => {
-                    let Asked { subject, kind, amount, lane, .. } = asked;
+                    let Asked { subject, kind, amount, lane, elsewhere, .. } = asked;
+                    if elsewhere > 0 {
+                        let ops = Amount::new(0, elsewhere.into());
+                        let cost = dispatcher.target().costs.charge(Lane::Device, kind, ops);
+                        dispatcher.served_elsewhere(subject, kind, cost, now);
+                    }
                     let arrival = Arrival { subject, kind, amount, lane, token: token as u64 };
                     Some(dispatcher.enqueue(arrival, now))
                 }

@@ -69,6 +69,32 @@ fn requests(proxy: &Proxy) -> u64 {
     client.classes().unwrap().classes.iter().map(|class| class.usage.requests).sum()
 }
 
+/// What a proxy was told of service elsewhere, in ns of cost.
+fn elsewhere(proxy: &Proxy) -> u64 {
+    let api = format!("unix://{}", proxy.dir.join("api").display());
+    let client = api::Client::new(&api.parse().unwrap()).unwrap();
+    client.classes().unwrap().classes.iter().map(|class| class.usage.elsewhere_ns).sum()
+}
+
+#[test]
+fn each_proxy_is_told_what_its_mounts_had_of_the_other() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("service");
+    let (one, two) = (place.proxy("service-1").start(), place.proxy("service-2").start());
+    let mount = Mounted::of(&sources([&one, &two]), "attr=0");
+    for number in 0..64 {
+        fs::write(mount.join(&format!("f{number}")), b"").unwrap();
+    }
+    for number in (0..640).map(|number| number % 64) {
+        assert_eq!(fs::metadata(mount.join(&format!("f{number}"))).unwrap().len(), 0);
+    }
+    for proxy in [&one, &two] {
+        assert!(requests(proxy) > 100 && elsewhere(proxy) > 100_000, "{}", elsewhere(proxy));
+    }
+}
+
 #[test]
 fn files_and_directories_are_spread_over_the_proxies() {
     if !can_mount() {

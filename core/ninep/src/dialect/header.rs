@@ -1,7 +1,7 @@
 //! What every message of the dialect has between its tag and its body.
 //!
 //! ```text
-//!   T: identity[4] slot[2] sequence[4] n[1] n × handle[s]      R: verifier[8] committed[8]
+//!   T: identity[4] slot[2] sequence[4] elsewhere[4] n[1] n × handle[s]      R: verifier[8] committed[8]
 //! ```
 
 use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT};
@@ -27,6 +27,9 @@ pub struct RequestHeader<'a> {
     pub slot: u16,
     /// Counts the slot's calls; 0 without a slot.
     pub sequence: u32,
+    /// Metadata operations that who pays had of other servers since its last message here that
+    /// told it.
+    pub elsewhere: u32,
     /// The files that fid fields name by [`handle_fid`].
     pub handles: Handles<'a>,
 }
@@ -86,12 +89,17 @@ impl<'a> Handles<'a> {
 
 impl<'a> RequestHeader<'a> {
     /// The header of a message about the session itself.
-    pub const SESSION: RequestHeader<'static> =
-        RequestHeader { identity: NOBODY, slot: NOSLOT, sequence: 0, handles: Handles::NONE };
+    pub const SESSION: RequestHeader<'static> = RequestHeader {
+        identity: NOBODY,
+        slot: NOSLOT,
+        sequence: 0,
+        elsewhere: 0,
+        handles: Handles::NONE,
+    };
 
     pub(crate) fn take(get: &mut Get<'a>) -> Result<RequestHeader<'a>, DecodeError> {
         let (identity, slot) = (get.u32("identity")?, get.u16("slot")?);
-        let sequence = get.u32("sequence")?;
+        let (sequence, elsewhere) = (get.u32("sequence")?, get.u32("elsewhere")?);
         let count = get.u8("handles")?;
         if usize::from(count) > HANDLES_MAX {
             return Err(get.bad_value("handles", count));
@@ -100,13 +108,14 @@ impl<'a> RequestHeader<'a> {
         for handle in &mut handles.handles[..count.into()] {
             *handle = get.handle("handle")?;
         }
-        Ok(RequestHeader { identity, slot, sequence, handles })
+        Ok(RequestHeader { identity, slot, sequence, elsewhere, handles })
     }
 
     pub(crate) fn put(&self, put: &mut Put<'_>) {
         put.u32(self.identity);
         put.u16(self.slot);
         put.u32(self.sequence);
+        put.u32(self.elsewhere);
         put.u8(self.handles.count);
         for handle in &self.handles.handles[..self.handles.count.into()] {
             put.handle(handle);

@@ -149,7 +149,7 @@ impl Frame {
     }
 
     /// Writes in what is known once the message is begun.
-    pub(crate) fn stamp(&mut self, ticket: Ticket, identity: u32) {
+    pub(crate) fn stamp(&mut self, ticket: Ticket, identity: u32, elsewhere: u32) {
         // Nobody else has it, unless it was begun before a restart and its bytes still wait
         // to be dropped.
         let bytes = Arc::make_mut(&mut self.0);
@@ -157,10 +157,16 @@ impl Frame {
         bytes[IDENTITY..IDENTITY + 4].copy_from_slice(&identity.to_le_bytes());
         bytes[SLOT..SLOT + 2].copy_from_slice(&ticket.slot.to_le_bytes());
         bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&ticket.sequence.to_le_bytes());
+        bytes[ELSEWHERE..ELSEWHERE + 4].copy_from_slice(&elsewhere.to_le_bytes());
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Whether it moves no payload.
+    pub(crate) fn is_metadata(&self) -> bool {
+        !matches!(self.0[TYPE], ninep::TREAD | ninep::TWRITE | WRITE | APPEND)
     }
 }
 
@@ -180,14 +186,19 @@ pub(crate) fn errno_of(ecode: u32) -> Errno {
     }
 }
 
-// Where the fields stand: size[4] type[1] tag[2] identity[4] slot[2] sequence[4].
+// Where the fields stand: size[4] type[1] tag[2] identity[4] slot[2] sequence[4] elsewhere[4].
 const SIZE: usize = 0;
+const TYPE: usize = 4;
 const TAG: usize = 5;
 const IDENTITY: usize = 7;
 const SLOT: usize = 11;
 const SEQUENCE: usize = 13;
+const ELSEWHERE: usize = 17;
+// The dialect's own write and append.
+const WRITE: u8 = 216;
+const APPEND: u8 = 218;
 // Behind them, of a write: n[1] fid[4] offset[8] flags[4] count[4].
-const WRITE_COUNT: usize = 17 + 1 + 16;
+const WRITE_COUNT: usize = 21 + 1 + 16;
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,10 +224,11 @@ mod tests {
         let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
         let mut frame = Frame::new(Handles::one(b"handle"), request);
         let again = frame.clone();
-        frame.stamp(Ticket { tag: Tag(513), slot: 3, sequence: 70_000 }, 9);
+        frame.stamp(Ticket { tag: Tag(513), slot: 3, sequence: 70_000 }, 9, 4);
         let (tag, header, body) = decode_request(frame.bytes()).unwrap();
         assert_eq!((tag, body), (Tag(513), AnyRequest::Plain(request)));
         assert_eq!((header.identity, header.slot, header.sequence), (9, 3, 70_000));
+        assert_eq!(header.elsewhere, 4);
         assert_eq!(header.handles, Handles::one(b"handle"));
         assert_eq!(decode_request(again.bytes()).unwrap().0, NOTAG, "a clone stays as it was");
     }

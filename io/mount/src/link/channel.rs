@@ -466,7 +466,8 @@ impl Channel {
             self.slots_free -= 1;
             call.since = Some(SystemTime::now());
         }
-        call.ask.frame.stamp(ticket, call.payer.number);
+        let elsewhere = if call.ask.frame.is_metadata() { call.payer.count() } else { 0 };
+        call.ask.frame.stamp(ticket, call.payer.number, elsewhere);
         self.out.push(&call.ask.frame);
         self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Call { call, flushed: None });
     }
@@ -546,7 +547,7 @@ impl Control {
             Control::Ping => Frame::new(Handles::NONE, OwnRequest::Ping),
             Control::Wait => Frame::new(Handles::NONE, OwnRequest::Wait),
         };
-        frame.stamp(ticket, ninep::dialect::NOBODY);
+        frame.stamp(ticket, ninep::dialect::NOBODY, 0);
         frame
     }
 }

@@ -20,6 +20,7 @@ use super::channel::{Channel, Control};
 use super::greet::{GreetError, Talk};
 use super::identities::{Payer, Payers};
 use super::kept::Kept;
+use super::service::Services;
 use super::signals::is_being_killed;
 use super::socket::Broken;
 use super::{Life, Link, Seat, Shared};
@@ -86,6 +87,7 @@ impl Homes {
                 (error, _) => error,
             });
         let msize = msize.expect("there is a source").map_err(at(0))?;
+        let services = (sources.len() > 1).then(|| Arc::new(Services::default()));
         let (mut links, mut root): (Vec<Arc<Link>>, Option<Vec<u8>>) = Default::default();
         for home in 0..sources.len() {
             let order = order(&names, names[home]);
@@ -103,7 +105,7 @@ impl Homes {
                 msize,
                 soft,
                 seats: (0..threads).map(seat).collect(),
-                payers: Payers::new(home),
+                payers: Payers::new(home, services.clone()),
                 life: Mutex::new(Life { epoch: 0, restored: false, at: 0, id }),
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),

@@ -17,6 +17,7 @@ use ninep::dialect::{Groups, OwnRequest};
 use rustc_hash::FxHashMap;
 
 use super::lock;
+use super::service::{Service, Services};
 
 /// Who pays for calls.
 #[derive(Debug)]
@@ -35,10 +36,13 @@ pub(crate) struct Payer {
     used: AtomicU64,
     /// Bytes that were written and answered, and are not executed.
     pub(crate) behind: AtomicU64,
+    /// What it had here and of other proxies, if there are others.
+    service: Option<Service>,
 }
 
+/// What makes two payers the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+pub(super) struct Key {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
@@ -49,6 +53,7 @@ struct Key {
 #[derive(Debug)]
 pub(crate) struct Payers {
     home: usize,
+    services: Option<Arc<Services>>,
     table: Mutex<Table>,
 }
 
@@ -67,8 +72,8 @@ pub(crate) struct Found {
 }
 
 impl Payers {
-    pub(crate) fn new(home: usize) -> Payers {
-        Payers { home, table: Mutex::default() }
+    pub(super) fn new(home: usize, services: Option<Arc<Services>>) -> Payers {
+        Payers { home, services, table: Mutex::default() }
     }
 
     /// The payer for a user with its groups and job.
@@ -94,7 +99,9 @@ impl Payers {
             true => None,
             false => Some(table.retire().ok_or(Errno::USERS)?),
         };
-        let payer = Arc::new(Payer::new((self.home, table.numbers), key.clone(), now));
+        let service = self.services.as_ref().map(|services| services.of(&key));
+        let payer = Payer::new((self.home, table.numbers), key.clone(), now);
+        let payer = Arc::new(Payer { service, ..payer });
         table.numbers += 1;
         table.by_number.insert(payer.number, payer.clone());
         table.by_key.insert(key, payer.clone());
@@ -144,6 +151,7 @@ impl Payer {
             refused: AtomicI32::new(0),
             used: AtomicU64::new(now),
             behind: AtomicU64::new(0),
+            service: None,
         }
     }
 
@@ -190,6 +198,11 @@ impl Payer {
         }
     }
 
+    /// Counts a metadata message to its proxy. What it had of others since the last.
+    pub(crate) fn count(&self) -> u32 {
+        self.service.as_ref().map_or(0, Service::count)
+    }
+
     /// The user.
     pub(crate) fn uid(&self) -> u32 {
         self.key.uid
@@ -197,11 +210,17 @@ impl Payer {
 
     #[cfg(test)]
     pub(crate) fn known(number: u32, requests: u32, bytes: u64) -> Arc<Payer> {
-        let job = JobId::new("test").unwrap();
-        let payer = Payer::new((0, number), Key { uid: 1, gid: 1, groups: [].into(), job }, 0);
+        let payer = Payer::new((0, number), Key::of_user(1), 0);
         payer.begin_asking();
         payer.set_window(requests, bytes);
         Arc::new(payer)
+    }
+}
+
+#[cfg(test)]
+impl Key {
+    pub(super) fn of_user(uid: u32) -> Key {
+        Key { uid, gid: 1, groups: [].into(), job: JobId::new("test").unwrap() }
     }
 }
 
@@ -218,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_same_user_with_another_job_is_another_payer() {
-        let payers = Payers::new(0);
+        let payers = Payers::new(0, None);
         let first = find(&payers, 1, "a").unwrap().payer;
         let other = find(&payers, 1, "b").unwrap().payer;
         assert_ne!(first.number, other.number);
@@ -229,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_one_unused_for_longest_makes_room_and_one_in_use_does_not() {
-        let payers = Payers::new(0);
+        let payers = Payers::new(0, None);
         let used = find(&payers, 0, "").unwrap().payer;
         for uid in 1..PAYERS_MAX as u32 {
             find(&payers, uid, "").unwrap();

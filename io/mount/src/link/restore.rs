@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, RequestHeader, decode_request,
-    handle_fid,
+    AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, decode_request, handle_fid,
 };
 use ninep::{LockStatus, Reply};
 
@@ -97,5 +96,5 @@ fn locks(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
 
 /// The header of a message that may be executed twice.
 pub(super) fn paid_by<'a>(payer: &Payer, handles: Handles<'a>) -> RequestHeader<'a> {
-    RequestHeader { identity: payer.number, slot: NOSLOT, sequence: 0, handles }
+    RequestHeader { identity: payer.number, handles, ..RequestHeader::SESSION }
 }

@@ -68,7 +68,7 @@ impl Link {
 
     fn ask<'a>(&mut self, tag: u16, handle: &'a [u8], request: impl Into<AnyRequest<'a>>) {
         let handles = if handle.is_empty() { Handles::NONE } else { Handles::one(handle) };
-        let header = RequestHeader { identity: 0, slot: NOSLOT, sequence: 0, handles };
+        let header = RequestHeader { identity: 0, handles, ..RequestHeader::SESSION };
         let mut out = Vec::new();
         encode_request(Tag(tag), &header, &request.into(), &mut out);
         self.1.write_all(&out).unwrap();

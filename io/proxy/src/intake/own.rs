@@ -106,7 +106,8 @@ impl Server {
                 return Ok(());
             }
         };
-        let asked = about.ask(&file, self.recorder().is_some());
+        let mut asked = about.ask(&file, self.recorder().is_some());
+        asked.elsewhere = header.elsewhere;
         self.admit(session, tag, None, bytes.len() + expected)?;
         let operation = Operation { to, file, frame: Frame::EMPTY, once };
         let operation = Operation { frame: incoming.into_frame(), ..operation };

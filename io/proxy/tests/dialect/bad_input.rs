@@ -198,8 +198,8 @@ fn headers_and_bodies_that_cannot_be_read_are_einval() {
     let root = client.root.clone();
     let good =
         frame(900, Handles::one(&root), OwnRequest::Lookup { fid: handle_fid(0), name: b"f" });
-    // The number of handles stands behind identity, slot and sequence.
-    let at = 7 + 4 + 2 + 4;
+    // The number of handles stands behind identity, slot, sequence and elsewhere.
+    let at = 7 + 4 + 2 + 4 + 4;
     assert_eq!(good[at], 1);
     for handles in [3, 255] {
         let mut bytes = good.clone();

@@ -317,7 +317,8 @@ impl Client {
         // The frame names the ticket that keeps it: which one that is, a copy tells.
         let ticket = self.calls.clone().begin(once, Vec::new()).expect("a free tag and slot");
         let Ticket { tag, slot, sequence } = ticket;
-        let header = RequestHeader { identity: self.identity, slot, sequence, handles };
+        let header =
+            RequestHeader { identity: self.identity, slot, sequence, elsewhere: 0, handles };
         let mut bytes = Vec::new();
         encode_request(tag, &header, request, &mut bytes);
         assert_eq!(self.calls.begin(once, bytes), Ok(ticket));
@@ -350,7 +351,8 @@ impl Client {
         handles: Handles<'_>,
         request: impl Into<AnyRequest<'a>>,
     ) -> Frame {
-        let header = RequestHeader { identity: self.identity, slot, sequence, handles };
+        let header =
+            RequestHeader { identity: self.identity, slot, sequence, elsewhere: 0, handles };
         self.send_as(tag, &header, &request.into());
         self.wait(tag)
     }

@@ -1,0 +1,76 @@
+//! What each payer had of every proxy, so that each can be told what it had of the others.
+//!
+//! ```text
+//!   metadata message ─► all += 1, here += 1 ─► elsewhere = all − here ─► told: what is new of it
+//! ```
+//!
+//! With it a proxy charges a job for what it had elsewhere (total service; Wang and Merchant,
+//! FAST'07), and no proxy has to ask another. Reads and writes are not counted: the weights of
+//! each proxy divide its own payload.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+
+use super::identities::Key;
+use super::lock;
+
+/// The sums over all links, by who pays; only where there are several proxies.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    all: Mutex<FxHashMap<Key, Arc<AtomicU64>>>,
+}
+
+/// What a payer had, at one link.
+#[derive(Debug)]
+pub(super) struct Service {
+    all: Arc<AtomicU64>,
+    here: AtomicU64,
+    told: AtomicU64,
+}
+
+impl Services {
+    pub(super) fn of(&self, key: &Key) -> Service {
+        let mut all = lock(&self.all);
+        if all.len() >= KEYS_MAX {
+            all.retain(|_, sum| Arc::strong_count(sum) > 1);
+        }
+        let all = all.entry(key.clone()).or_default().clone();
+        // What was before it came here is not held against it.
+        let told = AtomicU64::new(all.load(Ordering::Relaxed));
+        Service { all, here: AtomicU64::new(0), told }
+    }
+}
+
+impl Service {
+    /// Counts a message to this link's proxy. What its payer had of the others since the last.
+    pub(super) fn count(&self) -> u32 {
+        let all = self.all.fetch_add(1, Ordering::Relaxed) + 1;
+        let here = self.here.fetch_add(1, Ordering::Relaxed) + 1;
+        let elsewhere = all.saturating_sub(here);
+        let told = self.told.fetch_max(elsewhere, Ordering::Relaxed);
+        u32::try_from(elsewhere.saturating_sub(told)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Above so many those that nobody uses are dropped.
+const KEYS_MAX: usize = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_proxy_is_told_once_what_the_others_served() {
+        let (services, key) = (Services::default(), Key::of_user(1));
+        let (one, two) = (services.of(&key), services.of(&key));
+        assert_eq!([one.count(), one.count(), one.count()], [0, 0, 0]);
+        assert_eq!([two.count(), two.count()], [3, 0]);
+        assert_eq!([one.count(), two.count()], [2, 1]);
+        let other = services.of(&Key::of_user(2));
+        assert_eq!(other.count(), 0, "another payer");
+        let late = services.of(&key);
+        assert_eq!(late.count(), 0, "what was before it came is not held against it");
+    }
+}
