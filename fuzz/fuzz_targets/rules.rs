@@ -37,7 +37,7 @@ fn check_meters(set: &RuleSet) {
         for paths in [PathSet(0), PathSet(u64::MAX), set.path_set(b"/a/b")] {
             for kind in Kind::ALL.iter().copied() {
                 let rule = set.rule_for(&who, kind, paths).map(|rule| &set.rules[rule]);
-                let limits = rule.into_iter().flat_map(|rule| &rule.limits);
+                let limits = rule.into_iter().flat_map(|rule| rule.ceilings());
                 let own = limits.filter(|limit| limit.kinds.contains(kind)).count();
                 let others = set.meters_for(&who, kind, paths).count();
                 assert!(own + others <= RuleSet::METERS_MAX, "{own} and {others} of a {kind}");

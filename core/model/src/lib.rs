@@ -14,8 +14,8 @@ mod units;
 pub use ids::{Identity, JobId, Nid};
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
 pub use rule::{
-    Dependence, Excerpt, KeyField, Limit, Match, MatchError, MeterRule, Parent, ParseWordError,
-    PathSet, Rule, RuleFileError, RuleProblem, RuleSet, Shadowed, WriteMode,
+    Dependence, Excerpt, KeyField, Limit, LimitMode, Match, MatchError, MeterRule, Parent,
+    ParseWordError, PathSet, Rule, RuleFileError, RuleProblem, RuleSet, Shadowed, WriteMode,
 };
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

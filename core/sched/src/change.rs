@@ -15,8 +15,10 @@ use model::{Limit, RuleSet, Time};
 
 use crate::class::{NO_SIZE, OWN_ROUTE, PAID, QUEUES, Queue, RESERVED, Request, Stage};
 use crate::dependent::Dependents;
+use crate::depth::DepthControl;
 use crate::dispatcher::{Dispatcher, Target};
 use crate::lane::{DEVICE, LANES};
+use crate::recalibrate::Observed;
 use crate::slab::NONE;
 
 impl Dispatcher {
@@ -40,6 +42,7 @@ impl Dispatcher {
         }
         self.dependents = Dependents::of(&rules, &self.dependents, self.now);
         self.rules = rules;
+        self.keep_slots();
         self.configure();
         self.put_back(waiting);
         self.recount_dependents();
@@ -50,10 +53,18 @@ impl Dispatcher {
     /// Changes slots and costs: at once for what waits. O(everything). Poll afterwards.
     pub fn set_target(&mut self, target: Target, now: Time) {
         self.advance(now);
-        let waiting = self.take_all();
         self.lanes[0].slots_max = target.threads.max(1);
         self.lanes[DEVICE].slots_max = target.slots_max.max(1);
+        self.depth = DepthControl::of(&target);
+        self.observed = Observed::default();
         self.target = target;
+        self.weigh_anew();
+        self.settle();
+    }
+
+    /// Puts what waits back in line with the costs and sizes of now.
+    pub(crate) fn weigh_anew(&mut self) {
+        let waiting = self.take_all();
         for index in &waiting {
             let Request { lane, kind, amount, .. } = self.requests[*index];
             let (cost, size) = self.weigh(usize::from(lane), kind, amount);
@@ -63,7 +74,12 @@ impl Dispatcher {
         for index in waiting {
             self.queue_up(index);
         }
-        self.settle();
+    }
+
+    /// How many device slots shares leave free for what the rules promise.
+    pub(crate) fn keep_slots(&mut self) {
+        let kept = self.rules.rules.iter().filter_map(|rule| rule.keep_slots);
+        self.lanes[DEVICE].kept = kept.fold(0, u32::saturating_add);
     }
 
     /// Empties every queue and heap; what waited, in order of arrival.
@@ -125,7 +141,7 @@ impl Dispatcher {
                 let rule = meter.key.rule();
                 let effective = rule.and_then(|rule| self.dependents.effective(rule));
                 let rate = effective.unwrap_or(limit.rate);
-                meter.set_limit(&Limit { rate, ..*limit }, self.now);
+                meter.set_limit(&Limit { rate, ..limit }, self.now);
             }
         }
     }
@@ -135,7 +151,11 @@ impl Dispatcher {
         let of_class: Vec<u32> =
             self.requests.indices().filter(|i| self.requests[*i].class == class).collect();
         for index in of_class {
-            self.requests[index].flags &= !RESERVED;
+            let request = &mut self.requests[index];
+            if request.has(RESERVED) {
+                request.flags &= !RESERVED;
+                self.lanes[usize::from(request.lane)].promised_held -= request.slots;
+            }
         }
     }
 

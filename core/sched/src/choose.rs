@@ -45,13 +45,13 @@ impl Dispatcher {
     pub(crate) fn choose(&self, lane: usize) -> Option<Choice> {
         let state = &self.lanes[lane];
         let (size, head) = state.ready.first()?;
-        let free = state.free();
         if let Some((due, class)) = state.first_reserved()
             && due <= self.promises.at(self.now)
         {
-            let fits = self.reserved_slots(class, lane) <= free;
+            let fits = self.reserved_slots(class, lane) <= state.free();
             return fits.then_some(Choice::Reservation { class });
         }
+        let free = state.free_for_shares();
         if state.slots(size) <= free {
             return Some(Choice::Share { class: head });
         }
@@ -125,6 +125,9 @@ impl Dispatcher {
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
         state.held += slots;
+        if request.has(RESERVED) {
+            state.promised_held += slots;
+        }
         request.slots = slots;
         let bound = state.v.lag_bound(request.cost, own.weight);
         standing.finish = standing.start.after(request.cost, own.weight).min(bound);
@@ -132,6 +135,8 @@ impl Dispatcher {
         standing.overtaken = 0;
         if lane == DEVICE {
             own.held += slots;
+            own.delay.begin_anew();
+            self.alone = (state.held == slots).then_some(index);
         }
         own.queued -= 1;
         standing.ready &= !(1 << queue);
@@ -140,6 +145,9 @@ impl Dispatcher {
         fifo.unlink(index, requests);
         if !fifo.is_empty() {
             self.admit(class, lane, queue);
+        }
+        if lane == DEVICE {
+            self.apply_delay(class);
         }
         self.refresh(class, lane);
         self.run(index)
@@ -151,6 +159,7 @@ impl Dispatcher {
         state.urgent.unlink(index, &mut self.requests);
         let Request { class, cost, .. } = self.requests[index];
         self.classes[class].queued -= 1;
+        self.alone = self.alone.filter(|_| lane != DEVICE);
         self.charge_tags(class, lane, 0, cost);
         self.charge_meters(index);
         self.run(index)
@@ -185,6 +194,9 @@ impl Dispatcher {
 
     /// Puts a class where it belongs in a lane after its heads, cap or tags changed.
     pub(crate) fn refresh(&mut self, class: u32, lane: usize) {
+        if lane == DEVICE && self.classes[class].standings[lane].size == NO_SIZE {
+            self.apply_delay(class);
+        }
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
         let fits = |own: &Class, size| lane != DEVICE || own.cap_allows(state.slots(size));
@@ -264,7 +276,7 @@ impl Dispatcher {
         fits.then(|| time_key(due, head.number))
     }
 
-    fn refresh_reserve(&mut self, class: u32, lane: usize) {
+    pub(crate) fn refresh_reserve(&mut self, class: u32, lane: usize) {
         let key = self.reserve_key(class, lane);
         let state = &mut self.lanes[lane];
         match key {

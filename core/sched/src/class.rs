@@ -14,6 +14,7 @@
 use model::{Amount, Kind, Rate, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
+use crate::delay::Delay;
 use crate::meter::Pacer;
 use crate::report::Usage;
 use crate::slab::{NONE, Slab};
@@ -48,6 +49,10 @@ pub(crate) struct Class {
     /// Promised rate: R is when it is due.
     pub(crate) reserve: Option<Pacer>,
     pub(crate) usage: Usage,
+    /// What it had elsewhere.
+    pub(crate) delay: Delay,
+    /// The least part of its share here, in parts per million; 0 for none.
+    pub(crate) min_share_ppm: u32,
     /// Bits of the parents of other rules that its requests count for.
     pub(crate) watched: u64,
     /// Its number among the idle; 0 while it is in use.
@@ -148,6 +153,8 @@ impl Class {
             running: 0,
             usage: Usage::default(),
             refs: 0,
+            delay: Delay::default(),
+            min_share_ppm: 0,
             watched: 0,
             idle: 0,
             key,

@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use model::{Identity, JobId, KeyField, Kind, Limit, Nid, PathSet, Rule, RuleSet};
+use model::{Identity, JobId, KeyField, Kind, Limit, LimitMode, Nid, PathSet, Rule, RuleSet};
 
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::ids::SubjectId;
-use crate::meter::{Link, Meter, MeterKey, Route};
+use crate::meter::{Link, Meter, MeterKey, Route, ceilings};
 use crate::report::Usage;
 use crate::slab::NONE;
 use crate::tags::VirtualTime;
@@ -226,7 +226,7 @@ impl Dispatcher {
         for (limit, nth) in rule.into_iter().flat_map(limits_of) {
             if limit.kinds.contains(kind) {
                 let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));
-                let limit = &Limit { rate: effective.unwrap_or(limit.rate), ..*limit };
+                let limit = &Limit { rate: effective.unwrap_or(limit.rate), ..limit };
                 let key = self.classes[class].key.clone();
                 let key = MeterKey::of_rule(&key.rule, limit.kinds, limit.rate, nth, key.values);
                 meters.push(self.meter_for(limit, key));
@@ -299,10 +299,14 @@ impl Dispatcher {
             return;
         };
         let overflow = !rule.per.is_empty() && class.key.values.is_empty();
-        class.weight = rule.weight;
+        class.weight = rule.share();
+        class.min_share_ppm = rule.min_share_ppm.unwrap_or(0);
         class.slots_cap = rule.slots.unwrap_or(u32::MAX);
         class.write_mode = rule.write_mode;
-        class.set_reserve(rule.reserve.filter(|_| !overflow), self.promises.at(self.now));
+        let effective = self.dependents.effective(&rule.name);
+        let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
+        let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
+        class.set_reserve(promised.filter(|_| !overflow), self.promises.at(self.now));
     }
 
     fn drop_class(&mut self, index: u32) {
@@ -407,10 +411,11 @@ impl Dispatcher {
 }
 
 /// The limits of a rule, each with its number among those of the same kinds and unit.
-fn limits_of(rule: &Rule) -> impl Iterator<Item = (&Limit, usize)> {
+fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
     let alike = |a: &Limit, b: &Limit| a.kinds == b.kinds && a.rate.is_bytes() == b.rate.is_bytes();
-    let before = move |i: usize, limit| rule.limits[..i].iter().filter(|l| alike(l, limit)).count();
-    rule.limits.iter().enumerate().map(move |(i, limit)| (limit, before(i, limit)))
+    let before =
+        move |i, limit: &Limit| rule.ceilings()[..i].iter().filter(|l| alike(l, limit)).count();
+    ceilings(rule).enumerate().map(move |(i, limit)| (limit, before(i, &limit)))
 }
 
 /// The values of these fields for a request.

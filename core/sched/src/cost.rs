@@ -97,6 +97,16 @@ impl Curve {
         self.points.iter().map(|(size, time)| (Bytes::new(*size), Nanos::new(*time)))
     }
 
+    /// The same with another time at a point; smaller sizes take at most that, larger at least.
+    pub(crate) fn with_time(&self, point: usize, time: Nanos) -> Curve {
+        let mut points = self.points.clone();
+        points[point].1 = time.get().max(1);
+        let time = points[point].1;
+        points[..point].iter_mut().for_each(|(_, before)| *before = time.min(*before));
+        points[point..].iter_mut().for_each(|(_, after)| *after = time.max(*after));
+        Curve { points }
+    }
+
     /// The time of a request of that size, rounded down to a nanosecond.
     pub fn at(&self, size: Bytes) -> Nanos {
         let size = size.get();
@@ -152,6 +162,12 @@ impl Costs {
             CostMode::Calibrated => time,
             CostMode::Bytes => bytes.max(1),
         }
+    }
+
+    /// How much longer a request takes from the device alone than the smallest read, in ns.
+    pub(crate) fn beyond_smallest(&self, kind: Kind, amount: Amount) -> u64 {
+        let smallest = self.device.read.points[0].1;
+        self.time(Lane::Device, kind, amount).get().saturating_sub(smallest)
     }
 
     fn time(&self, lane: Lane, kind: Kind, amount: Amount) -> Nanos {

@@ -16,9 +16,11 @@
 //! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were
 //! not published.
 
-use model::{Dependence, Parent, Rate, RuleSet, Time};
+use model::{Dependence, LimitMode, Parent, Rate, RuleSet, Time};
 
+use crate::class::Class;
 use crate::dispatcher::Dispatcher;
+use crate::lane::LANES;
 use crate::meter::Owner;
 
 /// How often what parents had is looked at.
@@ -231,6 +233,26 @@ impl Dispatcher {
             if let Some((_, rate)) = changed.iter().find(|(rule, _)| rule == name) {
                 meter.pacer.set_rate(*rate, self.now);
                 self.sync_meter(index);
+            }
+        }
+        for (rule, rate) in changed {
+            self.promise_anew(&rule, rate);
+        }
+    }
+
+    /// Changes what the classes of a rule are promised, if its limit is a promise.
+    fn promise_anew(&mut self, rule: &str, rate: Rate) {
+        let found = self.rules.rules.iter().find(|known| known.name == rule);
+        if found.is_none_or(|rule| rule.limit_mode != LimitMode::Realtime) {
+            return;
+        }
+        let promised = |class: &Class| class.key.rule == rule && class.reserved;
+        let classes = self.classes.iter().filter(|(_, class)| promised(class));
+        let classes: Vec<u32> = classes.map(|(index, _)| index).collect();
+        for index in classes {
+            self.classes[index].set_reserve(Some(rate), self.promises.at(self.now));
+            for lane in 0..LANES.len() {
+                self.refresh_reserve(index, lane);
             }
         }
     }

@@ -18,10 +18,12 @@ use crate::class::{Class, OWN_ROUTE, PAID, RESERVED, RETURNED, Request, Stage};
 use crate::classify::{Names, Subject};
 use crate::cost::Costs;
 use crate::dependent::Dependents;
+use crate::depth::DepthControl;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
 use crate::meter::{Link, Meter, Route};
 use crate::promise::PromiseClock;
+use crate::recalibrate::Observed;
 use crate::report::Usage;
 use crate::slab::{NONE, Slab};
 
@@ -36,6 +38,11 @@ pub struct Target {
     pub threads: u32,
     /// What requests cost.
     pub costs: Costs,
+    /// The mean time that a smallest request is to take once it is dispatched, held by D where
+    /// that is possible; `None`: D is `slots_max`.
+    pub latency: Option<Nanos>,
+    /// Whether costs are learnt from requests that run alone.
+    pub recalibrate: bool,
 }
 
 /// A request as it arrives.
@@ -96,6 +103,10 @@ pub struct Dispatcher {
     pub(crate) lanes: [LaneState; 2],
     pub(crate) promises: PromiseClock,
     pub(crate) dependents: Dependents,
+    pub(crate) depth: Option<DepthControl>,
+    pub(crate) observed: Observed,
+    /// The request that began when nothing else held device slots, while that is so.
+    pub(crate) alone: Option<u32>,
     pub(crate) requests: Slab<Request>,
     pub(crate) classes: Slab<Class>,
     pub(crate) meters: Slab<Meter>,
@@ -110,9 +121,12 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// A dispatcher with nothing queued.
     pub fn new(target: Target, rules: Arc<RuleSet>) -> Dispatcher {
-        Dispatcher {
+        let mut new = Dispatcher {
             lanes: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
             dependents: Dependents::of(&rules, &Dependents::default(), Time::ZERO),
+            depth: DepthControl::of(&target),
+            observed: Observed::default(),
+            alone: None,
             target,
             rules,
             now: Time::ZERO,
@@ -129,7 +143,9 @@ impl Dispatcher {
             names: Names::default(),
             #[cfg(debug_assertions)]
             calls: 0,
-        }
+        };
+        new.keep_slots();
+        new
     }
 
     /// Takes a request in. Poll afterwards.
@@ -199,15 +215,14 @@ impl Dispatcher {
     pub fn complete(&mut self, id: RequestId, served: Amount, now: Time) {
         self.advance(now);
         let index = self.running(id);
-        let Request { class, subject, lane, slots, flags, route, amount, .. } =
-            self.requests[index];
-        let lane = usize::from(lane);
-        self.free_slots(class, lane, slots);
+        let Request { class, subject, lane, kind, flags, route, amount, .. } = self.requests[index];
+        self.free_slots(index);
         if served != amount {
             self.correct(index, served);
         }
         let request = &self.requests[index];
-        let usage = Usage::of(request, served, self.now.since(request.started));
+        let service = self.now.since(request.started);
+        let usage = Usage::of(request, served, service);
         let own = &mut self.classes[class];
         own.running -= 1;
         own.usage += usage;
@@ -219,6 +234,10 @@ impl Dispatcher {
         }
         self.leave_subject(subject);
         self.rest_class(class);
+        if usize::from(lane) == DEVICE {
+            let alone = self.alone.take_if(|alone| *alone == index).is_some();
+            self.learn(kind, served, service, alone);
+        }
         self.settle();
     }
 
@@ -233,9 +252,9 @@ impl Dispatcher {
     pub fn miss(&mut self, id: RequestId, now: Time) {
         self.advance(now);
         let index = self.running(id);
-        let Request { class, kind, cost, slots, amount, lane, .. } = self.requests[index];
+        let Request { class, kind, cost, amount, lane, .. } = self.requests[index];
         assert!(usize::from(lane) != DEVICE, "request {index} already is in the device lane");
-        self.free_slots(class, usize::from(lane), slots);
+        self.free_slots(index);
         let nothing = Amount::new(0, amount.ops.get().min(1));
         let attempt = self.target.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
@@ -327,7 +346,12 @@ impl Dispatcher {
         self.dependents.effective_limits()
     }
 
-    /// The target it schedules for.
+    /// D as it is now: the target's `slots_max`, or less to hold its latency.
+    pub fn slots_max(&self) -> u32 {
+        self.lanes[DEVICE].slots_max
+    }
+
+    /// The target it schedules for; its costs as they were learnt.
     pub fn target(&self) -> &Target {
         &self.target
     }
@@ -377,7 +401,7 @@ impl Dispatcher {
         if lane != DEVICE {
             return (costs.charge(LANES[lane], kind, amount).get(), 0);
         }
-        let (cost, size) = costs.charge_and_size(kind, amount, self.lanes[lane].slots_max);
+        let (cost, size) = costs.charge_and_size(kind, amount, self.target.slots_max);
         (cost.get(), size)
     }
 
@@ -430,8 +454,13 @@ impl Dispatcher {
         id.index
     }
 
-    fn free_slots(&mut self, class: u32, lane: usize, slots: u32) {
+    fn free_slots(&mut self, index: u32) {
+        let Request { class, lane, slots, .. } = self.requests[index];
+        let lane = usize::from(lane);
         self.lanes[lane].held -= slots;
+        if self.requests[index].has(RESERVED) {
+            self.lanes[lane].promised_held -= slots;
+        }
         if lane != DEVICE {
             return;
         }

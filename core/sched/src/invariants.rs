@@ -3,7 +3,7 @@
 //! Debug builds check it after a public call, often while little has happened and now
 //! and then later; property tests check it after each step.
 
-use crate::class::{Class, NO_SIZE, QUEUES, Queue, Request, Stage, Standing};
+use crate::class::{Class, NO_SIZE, QUEUES, Queue, RESERVED, Request, Stage, Standing};
 use crate::dispatcher::Dispatcher;
 use crate::gate::waiter;
 use crate::lane::{DEVICE, LANES};
@@ -35,6 +35,9 @@ impl Dispatcher {
             let here = |r: &Request| r.stage == Stage::Running && usize::from(r.lane) == lane;
             let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
             assert_eq!(state.held, held, "slots held in lane {lane}");
+            let promised = |r: &Request| here(r) && r.has(RESERVED);
+            let promised: u32 = self.requests_where(promised).map(|r| r.slots).sum();
+            assert_eq!(state.promised_held, promised, "slots of promises in lane {lane}");
         }
         let waiting = self.requests_where(|r| r.stage != Stage::Running).count();
         assert_eq!(self.queued, waiting, "requests that wait");

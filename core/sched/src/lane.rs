@@ -22,6 +22,10 @@ pub(crate) struct LaneState {
     pub(crate) slots_max: u32,
     /// Slots held by running requests; above `slots_max` only after that was lowered.
     pub(crate) held: u32,
+    /// Of these, slots held by requests that went by a promise.
+    pub(crate) promised_held: u32,
+    /// Slots that shares leave free for promises; below `slots_max`.
+    pub(crate) kept: u32,
     /// Virtual time.
     pub(crate) v: crate::tags::VirtualTime,
     pub(crate) ready: Ready,
@@ -56,6 +60,8 @@ impl LaneState {
         LaneState {
             slots_max: slots_max.max(1),
             held: 0,
+            promised_held: 0,
+            kept: 0,
             v: crate::tags::VirtualTime::ZERO,
             ready: Ready::default(),
             reserved: Heap::default(),
@@ -69,6 +75,17 @@ impl LaneState {
 
     pub(crate) fn free(&self) -> u32 {
         self.slots_max.saturating_sub(self.held)
+    }
+
+    /// The free slots that a request which goes by share may take. One that needs more than
+    /// are not kept may run when no other does so, or it never would.
+    pub(crate) fn free_for_shares(&self) -> u32 {
+        let by_share = self.held.saturating_sub(self.promised_held);
+        if by_share == 0 {
+            return self.free();
+        }
+        let kept = self.kept.min(self.slots_max.saturating_sub(1));
+        self.free().min((self.slots_max - kept).saturating_sub(by_share))
     }
 
     /// How many slots a head of that size holds here.

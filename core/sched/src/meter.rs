@@ -15,10 +15,11 @@
 //! the meter's own: its virtual time counts the cost of what *it* let through, so that
 //! weights hold among those who share a meter whatever happens beside it.
 
-use model::{KindSet, Limit, Nanos, Rate, RuleSet, Time, Weight};
+use model::{KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Time, Weight};
 
 use crate::classify::KeyValue;
 use crate::heap::Heap;
+use crate::promise;
 use crate::slab::NONE;
 use crate::tags::VirtualTime;
 
@@ -290,20 +291,33 @@ impl MeterKey {
     }
 
     /// The limit that this key stands for in `rules`, if there still is one.
-    pub(crate) fn limit_in<'r>(&self, rules: &'r RuleSet) -> Option<&'r Limit> {
-        let same_unit = |limit: &&Limit| limit.rate.is_bytes() == self.in_bytes;
+    pub(crate) fn limit_in(&self, rules: &RuleSet) -> Option<Limit> {
+        let same_unit = |limit: &Limit| limit.rate.is_bytes() == self.in_bytes;
         match &self.owner {
             Owner::Rule { name, kinds, nth } => {
                 let rule = rules.rules.iter().find(|rule| rule.name == *name)?;
                 let set: KindSet = kinds.iter().copied().collect();
-                rule.limits.iter().filter(same_unit).filter(|l| l.kinds == set).nth(*nth)
+                ceilings(rule).filter(same_unit).filter(|l| l.kinds == set).nth(*nth)
             }
             Owner::Meter { name } => {
                 let meter = rules.meters.iter().find(|meter| meter.name == *name)?;
-                Some(&meter.limit).filter(same_unit)
+                Some(meter.limit).filter(same_unit)
             }
         }
     }
+}
+
+/// The ceilings of a rule. One that is a promise too lets as much through after a pause as the
+/// promise makes up for.
+pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
+    let promised = rule.limit_mode == LimitMode::Realtime;
+    rule.ceilings().iter().map(move |limit| {
+        let made_up = || {
+            let units = u128::from(limit.rate.per_sec()) * u128::from(promise::CATCH_UP_NS);
+            u64::try_from(units / 1_000_000_000).unwrap_or(u64::MAX).max(1)
+        };
+        Limit { burst: limit.burst.or_else(|| promised.then(made_up)), ..*limit }
+    })
 }
 
 impl Link {

@@ -29,6 +29,8 @@ pub struct Usage {
     pub cost: Nanos,
     /// Requests completed.
     pub requests: u64,
+    /// Cost of what it was served elsewhere, as far as this was told.
+    pub elsewhere: Nanos,
 }
 
 /// One subject's figures.
@@ -89,6 +91,7 @@ impl Usage {
             service_time: service,
             cost: Nanos::new(request.cost),
             requests: 1,
+            elsewhere: Nanos::ZERO,
         }
     }
 }
@@ -102,6 +105,7 @@ impl AddAssign for Usage {
         self.service_time += other.service_time;
         self.cost += other.cost;
         self.requests += other.requests;
+        self.elsewhere += other.elsewhere;
     }
 }
 

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Amount, Dependence, Kind, KindSet, Lane, Limit, Nanos, Parent, PathSet, Rate, Rule, RuleSet,
-    Time,
+    Amount, Dependence, Kind, KindSet, Lane, Limit, LimitMode, Nanos, Parent, PathSet, Rate, Rule,
+    RuleSet, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use server::{UNIT_BYTES, World, limit, ms, ops, rule, rules, shared, target, who};
-use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, Target};
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];
 const KINDS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Getattr, Kind::Clunk];
@@ -31,6 +31,8 @@ enum Call {
     Slots { slots_max: u32 },
     Pass { micros: u64 },
     Leave { job: usize },
+    Elsewhere { job: usize, kind: usize, micros: u64 },
+    Learn { latency: Option<u64> },
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -41,10 +43,13 @@ fn call() -> impl Strategy<Value = Call> {
         6 => (any::<usize>(), 0..12u64).prop_map(|(which, tenths)| Call::Complete { which, tenths }),
         2 => any::<usize>().prop_map(|which| Call::Miss { which }),
         3 => any::<usize>().prop_map(|which| Call::Cancel { which }),
-        1 => (0..5usize).prop_map(|which| Call::Rules { which }),
+        1 => (0..6usize).prop_map(|which| Call::Rules { which }),
         1 => (1..9u32).prop_map(|slots_max| Call::Slots { slots_max }),
         4 => (0..40_000u64).prop_map(|micros| Call::Pass { micros }),
         1 => (0..4usize).prop_map(|job| Call::Leave { job }),
+        1 => (0..4usize, 0..4usize, 0..9_000u64)
+            .prop_map(|(job, kind, micros)| Call::Elsewhere { job, kind, micros }),
+        1 => prop::option::of(100..9_000u64).prop_map(|latency| Call::Learn { latency }),
     ]
 }
 
@@ -80,6 +85,32 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
                     rule("c", 1),
                 ],
                 vec![shared("m", "a b c", ops(300))],
+            )
+        }
+        4 => {
+            let promise = |mode, rule: Rule, rate| Rule {
+                limit_mode: mode,
+                ..limits(vec![limit(ops(rate))], rule)
+            };
+            let parent = Parent {
+                rule: "b".into(),
+                kind: Dependence::Follow { part_ppm: 700_000 },
+                min: ops(5),
+            };
+            rules(
+                vec![
+                    Rule {
+                        keep_slots: Some(2),
+                        parent: Some(parent),
+                        ..promise(LimitMode::Realtime, rule("a", 2), 200)
+                    },
+                    Rule { keep_slots: Some(9), ..promise(LimitMode::Spare, rule("b", 1), 150) },
+                    Rule {
+                        min_share_ppm: Some(250_000),
+                        ..promise(LimitMode::Spare, rule("c", 1), 50)
+                    },
+                ],
+                vec![shared("m", "a b", ops(300))],
             )
         }
         _ => {
@@ -146,6 +177,15 @@ impl Book {
             Call::Rules { which } => self.sched.set_rules(rule_set(which), self.now),
             Call::Slots { slots_max } => {
                 self.sched.set_target(target(slots_max, 1_000_000), self.now)
+            }
+            Call::Elsewhere { job, kind, micros } => {
+                let cost = Nanos::from_micros(micros);
+                self.sched.served_elsewhere(self.subjects[job], KINDS[kind], cost, self.now);
+            }
+            Call::Learn { latency } => {
+                let latency = latency.map(Nanos::from_micros);
+                let target = Target { latency, recalibrate: true, ..target(8, 1_000_000) };
+                self.sched.set_target(target, self.now);
             }
             Call::Pass { micros } => self.now = self.now + Nanos::from_micros(micros),
             Call::Leave { job } => {
@@ -250,6 +290,15 @@ impl Naive {
         own.queue.push((number, cost, slots));
     }
 
+    /// Other weights for all, at once: who waits starts anew from its finish tag.
+    fn set_weights(&mut self, weights: [u32; 4]) {
+        for (own, weight) in self.classes.iter_mut().zip(weights) {
+            own.weight = weight.into();
+            own.finish = own.finish.min(self.v + 8 * 250_000_000 / own.weight);
+            (own.start, own.overtaken) = (own.finish.max(self.v), 0);
+        }
+    }
+
     fn poll(&mut self) -> Option<(u64, u32)> {
         let mut heads: Vec<(u128, u64, usize)> = Vec::new();
         for (index, own) in self.classes.iter().enumerate() {
@@ -291,15 +340,19 @@ proptest! {
         book.finish();
     }
 
-    /// The order, request by request, is the naive one's; so are slots held and v.
+    /// The order, request by request, is the naive one's, whenever the rules change; so are
+    /// slots held and v.
     #[test]
     fn shares_come_in_the_order_of_a_sorted_list(
-        calls in prop::collection::vec((0..6u8, 0..4usize, 1..20u64), 1..300),
+        calls in prop::collection::vec((0..13u8, 0..4usize, 1..20u64), 1..300),
         slots_max in 1..20u32,
     ) {
         let weights = [1u32, 2, 4, 8];
-        let all = JOBS.iter().zip(weights).map(|(job, weight)| rule(job, weight)).collect();
-        let mut sched = Dispatcher::new(target(slots_max, 1_000), rules(all, vec![]));
+        let set = |weights: [u32; 4]| {
+            let all = JOBS.iter().zip(weights).map(|(job, weight)| rule(job, weight)).collect();
+            rules(all, vec![])
+        };
+        let mut sched = Dispatcher::new(target(slots_max, 1_000), set(weights));
         let subjects: Vec<SubjectId> =
             JOBS.iter().map(|job| sched.subject(&who(job), PathSet::default())).collect();
         let classes = weights.map(|w| NaiveClass { weight: u128::from(w), ..NaiveClass::default() });
@@ -307,7 +360,12 @@ proptest! {
         let (mut running, mut asked) = (Vec::new(), Vec::new());
         let mut number = 0;
         for (what, job, units) in calls {
-            if what < 3 {
+            if what == 12 {
+                let mut turned = weights;
+                turned.rotate_left(job);
+                sched.set_rules(set(turned), ms(0));
+                naive.set_weights(turned);
+            } else if what < 6 {
                 number += 1;
                 let amount = Amount::new(units * UNIT_BYTES, 1);
                 asked.push(amount);
@@ -315,7 +373,7 @@ proptest! {
                 sched.enqueue(Arrival { subject, kind, amount, lane, token: number }, ms(0));
                 let slots = (units as u32).next_power_of_two().min(slots_max);
                 naive.enqueue(job, number, u128::from(units) * 1_000, slots);
-            } else if what < 5 {
+            } else if what < 10 {
                 let next = sched.poll_dispatch(ms(0));
                 prop_assert_eq!(next.map(|n| (n.token, n.slots)), naive.poll());
                 running.extend(next);

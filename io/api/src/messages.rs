@@ -78,7 +78,7 @@ pub struct ExportReport {
 pub struct TargetReport {
     /// Its name in the configuration.
     pub name: String,
-    /// Device slots: D of SFQ(D); 0 while nothing is scheduled.
+    /// Device slots: D of SFQ(D), as it is now; 0 while nothing is scheduled.
     pub slots_max: u32,
     /// Requests waiting now.
     pub queued: u64,
@@ -110,6 +110,9 @@ pub struct Usage {
     pub service_ns: u64,
     /// What completed requests cost the target, summed up.
     pub cost_ns: u64,
+    /// What it was served by other proxies costs here, as far as its mounts told it.
+    #[serde(default)]
+    pub elsewhere_ns: u64,
     /// Requests waiting now.
     pub queued: u64,
     /// Requests at the backend now.
@@ -244,6 +247,7 @@ impl Usage {
         self.queue_ns += other.queue_ns;
         self.service_ns += other.service_ns;
         self.cost_ns += other.cost_ns;
+        self.elsewhere_ns += other.elsewhere_ns;
         self.queued += other.queued;
         self.running += other.running;
         self.slots += other.slots;
@@ -256,9 +260,11 @@ impl Usage {
     /// again), so everything is new then.
     pub fn since(&self, earlier: &Usage) -> Usage {
         let counters = |u: &Usage| {
-            [u.read_bytes, u.written_bytes, u.ops, u.requests, u.queue_ns, u.service_ns, u.cost_ns]
+            let payload = [u.read_bytes, u.written_bytes, u.ops, u.requests];
+            let times = [u.queue_ns, u.service_ns, u.cost_ns, u.elsewhere_ns];
+            payload.into_iter().chain(times)
         };
-        if counters(self).iter().zip(counters(earlier)).any(|(now, then)| *now < then) {
+        if counters(self).zip(counters(earlier)).any(|(now, then)| now < then) {
             return *self;
         }
         Usage {
@@ -269,6 +275,7 @@ impl Usage {
             queue_ns: self.queue_ns - earlier.queue_ns,
             service_ns: self.service_ns - earlier.service_ns,
             cost_ns: self.cost_ns - earlier.cost_ns,
+            elsewhere_ns: self.elsewhere_ns - earlier.elsewhere_ns,
             ..*self
         }
     }

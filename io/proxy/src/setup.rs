@@ -148,6 +148,8 @@ impl Figures {
             slots_max: known.slots_max.or(slots).unwrap_or(SLOTS_DEFAULT),
             threads: threads(config),
             costs,
+            latency: known.latency,
+            recalibrate: known.recalibrate,
         };
         Ok(Figures { target, write_mode })
     }

@@ -97,7 +97,7 @@ impl Exclusions {
 fn limits(rules: &[Rule], kind: Kind) -> Option<(usize, usize)> {
     let taking = rules.iter().enumerate().filter(|(_, r)| r.matcher.kinds().contains(kind));
     let counted = taking.map(|(index, rule)| {
-        (index, rule.limits.iter().filter(|limit| limit.kinds.contains(kind)).count())
+        (index, rule.ceilings().iter().filter(|limit| limit.kinds.contains(kind)).count())
     });
     counted.filter(|(_, count)| *count > 0).max_by_key(|(_, count)| *count)
 }

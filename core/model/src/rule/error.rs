@@ -153,8 +153,31 @@ pub enum RuleProblem {
         want: &'static str,
     },
     /// A reservation for an unbounded number of classes.
-    #[error("reserve with per needs max_classes: each class is promised the whole reserve")]
-    ReserveUnbounded,
+    #[error("{key} with per needs max_classes: each class is promised the whole rate")]
+    ReserveUnbounded {
+        /// The key that promises it.
+        key: &'static str,
+    },
+    /// A limit that is to be both.
+    #[error("realtime makes the limit a ceiling and spare makes it none: give one of them")]
+    SpareRealtime,
+    /// A limit that cannot be a promise.
+    #[error("{key} needs one limit beside it, of all kinds that the rate counts")]
+    PromiseLimit {
+        /// `realtime` or `spare`.
+        key: &'static str,
+    },
+    /// A key that says what the limit says already.
+    #[error("{with} does not go with {key}: {}", why_not(key, with))]
+    PromiseTwice {
+        /// `realtime` or `spare`.
+        key: &'static str,
+        /// The other key.
+        with: &'static str,
+    },
+    /// Slots kept for a promise that is not made.
+    #[error("keep_slots needs reserve, realtime or spare: they are kept for what is promised")]
+    KeepsForNobody,
     /// A bound on classes of which there is one.
     #[error("max_classes does nothing without per")]
     MaxClassesUnused,
@@ -217,8 +240,13 @@ pub enum RuleProblem {
         like: String,
     },
     /// A part that is none.
-    #[error("{0:?} is not a part above zero such as 50% or 150%, up to 10000%")]
-    Part(String),
+    #[error("{text:?} is not a part above zero such as 50% or 12.5%, up to {max_percent}%")]
+    Part {
+        /// The part, as written.
+        text: String,
+        /// The greatest.
+        max_percent: u32,
+    },
     /// More sections than are kept.
     #[error("one {section} too many; a rule file has at most {max}")]
     TooMany {
@@ -307,6 +335,15 @@ fn of_whom(rule: Option<&(String, usize)>, meter: Option<&str>) -> String {
     let limits = rule.map(|(name, limits)| format!("{limits} of them limits of rule {name:?}"));
     let last = meter.map(|name| format!("the last of them {name:?}"));
     limits.into_iter().chain(last).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a key does not go with `realtime` or `spare`.
+fn why_not(key: &str, with: &str) -> &'static str {
+    match (key, with) {
+        (_, "reserve") => "the limit is what is promised",
+        (_, "weight") => "what is spare is shared by rate",
+        _ => "what is only promised has no ceiling to move",
+    }
 }
 
 /// The last place not after `at` where `source` can be cut.

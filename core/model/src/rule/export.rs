@@ -7,7 +7,7 @@
 use std::fmt::{self, Write};
 
 use super::limit::{default_kinds, names_of};
-use super::{Dependence, KeyField, Limit, Match, MeterRule, Parent, Rule, RuleSet};
+use super::{Dependence, KeyField, Limit, LimitMode, Match, MeterRule, Parent, Rule, RuleSet};
 use crate::{Bytes, Ops, Rate, Weight};
 
 impl fmt::Display for RuleSet {
@@ -38,11 +38,20 @@ impl fmt::Display for Rule {
         if !self.limits.is_empty() {
             writeln!(f, "limit = {}", limits(&self.limits))?;
         }
+        if self.limit_mode != LimitMode::Hard {
+            writeln!(f, "{} = true", self.limit_mode.key())?;
+        }
         if let Some(parent) = &self.parent {
             writeln!(f, "parent = {parent}")?;
         }
         if let Some(slots) = self.slots {
             writeln!(f, "slots = {slots}")?;
+        }
+        if let Some(slots) = self.keep_slots {
+            writeln!(f, "keep_slots = {slots}")?;
+        }
+        if let Some(ppm) = self.min_share_ppm {
+            writeln!(f, "min_share = \"{}\"", percent(ppm))?;
         }
         if let Some(mode) = self.write_mode {
             writeln!(f, "write_mode = \"{mode}\"")?;
@@ -58,12 +67,7 @@ impl fmt::Display for Rule {
 impl fmt::Display for Parent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            Dependence::Follow { part_ppm } => {
-                let (whole, rest) = (part_ppm / 10_000, format!("{:04}", part_ppm % 10_000));
-                let rest = rest.trim_end_matches('0');
-                let point = if rest.is_empty() { "" } else { "." };
-                format!("follow = \"{whole}{point}{rest}%\"")
-            }
+            Dependence::Follow { part_ppm } => format!("follow = \"{}\"", percent(part_ppm)),
             Dependence::Complement { total } => format!("complement = \"{total}\""),
             Dependence::Gate { idle } => format!("gate = \"{idle}\""),
         };
@@ -80,6 +84,14 @@ impl fmt::Display for MeterRule {
         }
         Ok(())
     }
+}
+
+/// Parts per million as a percentage.
+fn percent(ppm: u32) -> String {
+    let (whole, rest) = (ppm / 10_000, format!("{:04}", ppm % 10_000));
+    let rest = rest.trim_end_matches('0');
+    let point = if rest.is_empty() { "" } else { "." };
+    format!("{whole}{point}{rest}%")
 }
 
 /// The value of a rule's `limit`.

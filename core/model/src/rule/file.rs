@@ -18,7 +18,7 @@ use super::limit;
 use super::parent;
 use super::path::PathPattern;
 use super::section::{Entry, Section, place_in_text};
-use super::{KeyField, Match, MeterRule, Rule, RuleSet, analysis};
+use super::{KeyField, Match, MeterRule, Rule, RuleSet, analysis, promise};
 use crate::Weight;
 
 /// Reads a whole file.
@@ -98,6 +98,7 @@ impl<'t> Reader<'t> {
             text.parse().map_err(|error| entry.fault(RuleProblem::Word(error)))
         });
         let limits = section.get("limit").map_or(Ok(Vec::new()), limit::limits)?;
+        let limit_mode = promise::limit_mode(section, &limits)?;
         let parent = section.get("parent").map(|entry| parent::parent(entry, &limits));
         let rule = Rule {
             name,
@@ -106,12 +107,16 @@ impl<'t> Reader<'t> {
             weight,
             reserve: reserve.transpose()?,
             limits,
+            limit_mode,
             parent: parent.transpose()?,
             slots: count(section, "slots")?,
+            keep_slots: count(section, "keep_slots")?,
+            min_share_ppm: promise::min_share(section)?,
             write_mode: write_mode.transpose()?,
             max_classes: count(section, "max_classes")?,
         };
         check_classes(&rule, section)?;
+        promise::check(&rule, section)?;
         Ok(rule)
     }
 
@@ -187,8 +192,9 @@ fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, Fault>
 
 fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
     let divided = !rule.per.is_empty();
-    if divided && rule.reserve.is_some() && rule.max_classes.is_none() {
-        return Err(section.need("reserve")?.fault(RuleProblem::ReserveUnbounded));
+    if divided && rule.promised().is_some() && rule.max_classes.is_none() {
+        let key = if rule.reserve.is_some() { "reserve" } else { rule.limit_mode.key() };
+        return Err(section.need(key)?.fault(RuleProblem::ReserveUnbounded { key }));
     }
     if !divided && rule.max_classes.is_some() {
         return Err(section.need("max_classes")?.fault(RuleProblem::MaxClassesUnused));
@@ -249,8 +255,12 @@ const RULE: Shape = Shape {
         "weight",
         "reserve",
         "limit",
+        "realtime",
+        "spare",
         "parent",
         "slots",
+        "keep_slots",
+        "min_share",
         "write_mode",
         "max_classes",
     ],

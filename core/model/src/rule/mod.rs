@@ -19,6 +19,7 @@ mod matcher;
 mod nid;
 mod parent;
 mod path;
+mod promise;
 mod section;
 #[cfg(test)]
 mod tests;
@@ -30,10 +31,11 @@ pub use error::{Excerpt, RuleFileError, RuleProblem};
 pub use matcher::{Match, MatchError};
 use path::PathPattern;
 pub use path::PathSet;
+pub use promise::LimitMode;
 pub use words::{KeyField, ParseWordError, WriteMode};
 
 /// A ceiling on some kinds of request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The kinds that pay.
     pub kinds: KindSet,
@@ -57,12 +59,19 @@ pub struct Rule {
     pub weight: Weight,
     /// A promised rate for each class.
     pub reserve: Option<Rate>,
-    /// Ceilings for each class: meters of the rule's own.
+    /// Ceilings for each class, meters of the rule's own, unless `limit_mode` says otherwise.
     pub limits: Vec<Limit>,
+    /// What the one limit means; each of several is a ceiling.
+    pub limit_mode: LimitMode,
     /// The rule that its one limit depends on.
     pub parent: Option<Parent>,
     /// The most device slots each class may hold at once.
     pub slots: Option<u32>,
+    /// Device slots that are left free for what the rule is promised.
+    pub keep_slots: Option<u32>,
+    /// The least part, in parts per million, that service had elsewhere leaves a class of its
+    /// share here.
+    pub min_share_ppm: Option<u32>,
     /// How its writes reach the backend; `None`: as the target says.
     pub write_mode: Option<WriteMode>,
     /// The most classes that the rule makes; required beside `reserve` with a `per`.
@@ -186,6 +195,27 @@ impl RuleSet {
     /// Whether any rule asks for the path of a file.
     pub fn has_paths(&self) -> bool {
         !self.paths.is_empty()
+    }
+}
+
+impl Rule {
+    /// A rule of weight 1 that grants nothing else.
+    pub fn new(name: &str, matcher: Match) -> Rule {
+        Rule {
+            name: name.into(),
+            matcher,
+            per: Vec::new(),
+            weight: Weight::ONE,
+            reserve: None,
+            limits: Vec::new(),
+            limit_mode: LimitMode::Hard,
+            parent: None,
+            slots: None,
+            keep_slots: None,
+            min_share_ppm: None,
+            write_mode: None,
+            max_classes: None,
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn parent(entry: Entry<'_>, limits: &[super::Limit]) -> Result<Parent
     }
     let kinds = [section.get("follow"), section.get("complement"), section.get("gate")];
     let kind = match kinds {
-        [Some(part), None, None] => Dependence::Follow { part_ppm: part_of(part)? },
+        [Some(part), None, None] => Dependence::Follow { part_ppm: part_of(part, Part::OfAny)? },
         [None, Some(total), None] => {
             Dependence::Complement { total: same_unit(total, limit.rate)? }
         }
@@ -110,11 +110,22 @@ fn same_unit(entry: Entry<'_>, like: Rate) -> Result<Rate, Fault> {
     }
 }
 
+/// How great a part may be.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    /// Of something that it is a part of.
+    OfOne = 100,
+    /// Of something that it may exceed.
+    OfAny = 10_000,
+}
+
 /// A part such as `50%` or `12.5%`, in parts per million.
-fn part_of(entry: Entry<'_>) -> Result<u32, Fault> {
+pub(super) fn part_of(entry: Entry<'_>, most: Part) -> Result<u32, Fault> {
     let text = entry.text(WANT_PART)?;
-    let ppm = text.strip_suffix('%').and_then(ppm_of).filter(|ppm| (1..=PART_MAX).contains(ppm));
-    ppm.ok_or_else(|| entry.fault(RuleProblem::Part(text.into())))
+    let max_percent = most as u32;
+    let in_range = |ppm: &u32| (1..=max_percent * 10_000).contains(ppm);
+    let ppm = text.strip_suffix('%').and_then(ppm_of).filter(in_range);
+    ppm.ok_or_else(|| entry.fault(RuleProblem::Part { text: text.into(), max_percent }))
 }
 
 /// Ten thousandths of a decimal number with at most four digits behind the point.
@@ -129,8 +140,6 @@ fn ppm_of(number: &str) -> Option<u32> {
 }
 
 const KEYS: [&str; 5] = ["rule", "follow", "complement", "gate", "min"];
-/// A hundred times, in parts per million.
-const PART_MAX: u32 = 100_000_000;
 const WANT: &str = "a table such as { rule = \"a\", follow = \"50%\", min = \"1MB/s\" }";
 const WANT_PART: &str = "a text such as \"50%\"";
 const WANT_TIME: &str = "a text such as \"500ms\"";

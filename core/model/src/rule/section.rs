@@ -85,6 +85,10 @@ impl<'t> Entry<'t> {
         Ok(array.iter().map(|value| Entry { key: self.key, value }).collect())
     }
 
+    pub(super) fn truth(&self) -> Result<bool, Fault> {
+        self.value.get_ref().as_bool().ok_or_else(|| self.wrong_type("true or false"))
+    }
+
     /// A whole number, as TOML allows it to be written.
     pub(super) fn whole(&self, want: &'static str) -> Result<i128, Fault> {
         let number = self.value.get_ref().as_integer().and_then(integer);

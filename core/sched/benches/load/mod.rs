@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use model::{
     Amount, Identity, JobId, KeyField, Kind, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
-    PathSet, Rate, Rule, RuleSet, Time, Weight,
+    PathSet, Rate, Rule, RuleSet, Time,
 };
 use sluice_sched::{Arrival, Costs, Dispatcher, SubjectId, Target};
 
@@ -24,18 +24,7 @@ fn identity(i: usize) -> Identity {
 /// One class for each job; with `rate`, one meter that all of them pay.
 fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
     let mut set = RuleSet::default();
-    set.rules.push(Rule {
-        name: "jobs".into(),
-        matcher: Match::any(),
-        per: vec![KeyField::Jobid],
-        weight: Weight::ONE,
-        reserve: None,
-        limits: vec![],
-        slots: None,
-        write_mode: None,
-        max_classes: None,
-        parent: None,
-    });
+    set.rules.push(Rule { per: vec![KeyField::Jobid], ..Rule::new("jobs", Match::any()) });
     let limit = rate.map(|rate| Limit { kinds: KindSet::ALL, rate, burst: None });
     set.meters.extend(limit.map(|limit| MeterRule {
         name: "all".into(),
@@ -49,7 +38,14 @@ fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
 /// `classes` classes with two requests queued each.
 pub(crate) fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
     let costs = Costs::default();
-    let target = Target { name: "t".into(), slots_max: 64, threads: 8, costs };
+    let target = Target {
+        name: "t".into(),
+        slots_max: 64,
+        threads: 8,
+        costs,
+        latency: None,
+        recalibrate: false,
+    };
     let mut sched = Dispatcher::new(target, rules(rate));
     let subjects: Vec<SubjectId> =
         (0..classes).map(|i| sched.subject(&identity(i), PathSet::default())).collect();

@@ -24,6 +24,12 @@ pub(crate) struct World {
     count: u64,
     /// Requests take from this much less to this much more than their cost, in percent.
     pub(crate) ragged_percent: u64,
+    /// Whether the device divides what it can among the slots in use, whatever D is.
+    pub(crate) shares_device: bool,
+    /// Requests take so many times as long.
+    pub(crate) slower: u64,
+    /// What requests take, whatever the dispatcher is told or learns.
+    costs: Costs,
     /// Device slots that are held.
     held: u32,
     /// Device slots times ns that stood empty while something waited.
@@ -47,6 +53,8 @@ pub(crate) struct Client {
     pub(crate) done: u64,
     /// When each was dispatched, in ns.
     pub(crate) starts: Vec<u64>,
+    /// For each request that it completes here it has so many units of service elsewhere.
+    pub(crate) elsewhere: u64,
 }
 
 struct Job {
@@ -74,7 +82,14 @@ pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
         |ns| LaneCosts { read: line(ns), write: line(ns), ops: [Nanos::new(ns); Kind::COUNT] };
     let costs =
         Costs { cached: costs(unit_ns), device: costs(unit_ns), mode: CostMode::Calibrated };
-    Target { name: "t".into(), slots_max, threads: slots_max, costs }
+    Target {
+        name: "t".into(),
+        slots_max,
+        threads: slots_max,
+        costs,
+        latency: None,
+        recalibrate: false,
+    }
 }
 
 pub(crate) fn who(job: &str) -> Identity {
@@ -84,18 +99,8 @@ pub(crate) fn who(job: &str) -> Identity {
 
 /// A rule for one job.
 pub(crate) fn rule(job: &str, weight: u32) -> Rule {
-    Rule {
-        name: job.into(),
-        matcher: format!("jobid={{{job}}}").parse::<Match>().expect("a valid value"),
-        per: vec![],
-        weight: Weight::new(weight).expect("a valid value"),
-        reserve: None,
-        limits: vec![],
-        slots: None,
-        write_mode: None,
-        max_classes: None,
-        parent: None,
-    }
+    let matcher = format!("jobid={{{job}}}").parse::<Match>().expect("a valid value");
+    Rule { weight: Weight::new(weight).expect("a valid value"), ..Rule::new(job, matcher) }
 }
 
 pub(crate) fn ops(per_sec: u64) -> Rate {
@@ -123,12 +128,15 @@ impl World {
     /// A world where a request of n units runs for `unit_ns` times n divided by its slots.
     pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> World {
         World {
+            costs: Costs { mode: CostMode::Calibrated, ..target.costs.clone() },
             sched: Dispatcher::new(target, rules),
             now: Time::ZERO,
             clients: Vec::new(),
             running: BTreeMap::new(),
             count: 0,
             ragged_percent: 0,
+            shares_device: false,
+            slower: 1,
             held: 0,
             idle_slot_ns: 0,
         }
@@ -162,6 +170,7 @@ impl World {
             outstanding: 0,
             done: 0,
             starts: Vec::new(),
+            elsewhere: 0,
         });
         self.clients.len() - 1
     }
@@ -231,13 +240,14 @@ impl World {
             }
             client.starts.push(self.now.as_nanos());
             let amount = Amount::new(client.bytes, 1);
-            let cost = self.sched.target().costs.charge(next.lane, next.kind, amount).get();
+            let cost = self.costs.charge(next.lane, next.kind, amount).get();
             // All slots together serve one cost-second a second.
-            let max = u64::from(self.sched.target().slots_max);
-            self.count += 1;
-            let ns = self.ragged(cost) * max / u64::from(next.slots.max(1));
             let slots = if next.lane == Lane::Device { next.slots } else { 0 };
             self.held += slots;
+            let all = if self.shares_device { self.held } else { self.sched.target().slots_max };
+            self.count += 1;
+            let cost = self.ragged(cost) * self.slower;
+            let ns = cost * u64::from(all) / u64::from(next.slots.max(1));
             let job = Job { id: next.id, client: next.token as usize, amount, slots };
             self.running.insert((self.now + Nanos::new(ns), self.count), job);
         }
@@ -262,6 +272,16 @@ impl World {
             self.clients[job.client].done += 1;
             self.clients[job.client].outstanding -= 1;
             self.sched.complete(job.id, job.amount, self.now);
+            let Client { subject, kind, elsewhere, .. } = self.clients[job.client];
+            if elsewhere > 0 {
+                let unit = self.sched.target().costs.charge(
+                    Lane::Device,
+                    Kind::Read,
+                    Amount::new(UNIT_BYTES, 1),
+                );
+                let cost = Nanos::new(unit.get() * elsewhere);
+                self.sched.served_elsewhere(subject, kind, cost, self.now);
+            }
         }
     }
 }

@@ -157,6 +157,12 @@ settings! {
         pub dirty_budget: Bytes = DIRTY_BUDGET, "amount of data";
         /// The file that `sluice calibrate` wrote. Without it, built-in costs.
         pub costs: Option<PathBuf> = None, "path";
+        /// How long a small request may take on average once its turn has come. The proxy lowers
+        /// its slots below `slots_max` until that holds, which costs throughput. Without it,
+        /// `slots_max` holds.
+        pub latency: Option<Nanos> = None, "span of time";
+        /// Learn costs anew, from requests that happen to run alone.
+        pub recalibrate: bool = false, "`true` or `false`";
     }
 }
 
@@ -184,6 +190,8 @@ impl Target {
             write_mode: None,
             dirty_budget: DIRTY_BUDGET,
             costs: None,
+            latency: None,
+            recalibrate: false,
         }
     }
 }

@@ -44,6 +44,8 @@ fn every_kind_of_value_is_read() {
         write_mode = "paced"
         dirty_budget = "32MiB"
         costs = "costs.toml"
+        latency = "5ms"
+        recalibrate = true
         "#,
     );
     let expected = Config {
@@ -70,6 +72,8 @@ fn every_kind_of_value_is_read() {
             write_mode: Some(WriteMode::Paced),
             dirty_budget: Bytes::mib(32),
             costs: Some("costs.toml".into()),
+            latency: Some(Nanos::from_millis(5)),
+            recalibrate: true,
         }],
         ..Config::default()
     };

@@ -97,8 +97,7 @@ fn target(target: &Target, settings: &Config) -> TargetReport {
         Some(known) => known.costs.as_ref().map(|path| path.display().to_string()),
         None => None,
     };
-    let figures =
-        target.with_dispatcher(|d, _| (d.target().slots_max, d.queued(), d.promises_cut_ppm()));
+    let figures = target.with_dispatcher(|d, _| (d.slots_max(), d.queued(), d.promises_cut_ppm()));
     let (slots_max, queued, promises_cut_ppm) = figures.unwrap_or_default();
     TargetReport {
         name: target.name.clone(),
@@ -155,6 +154,7 @@ fn sums(usage: &sched::Usage) -> Usage {
         queue_ns: usage.queue_time.get(),
         service_ns: usage.service_time.get(),
         cost_ns: usage.cost.get(),
+        elsewhere_ns: usage.elsewhere.get(),
         ..Usage::default()
     }
 }

@@ -32,7 +32,14 @@ impl Bed {
         let backing = Backing { memory_fs: false, ..Backing::probe(dir.as_fd()).unwrap() };
         let writes = Writes::start(backing, None, Bytes::mib(4)).unwrap();
         let costs = Costs::default();
-        let settings = sched::Target { name: "disk".into(), slots_max: 1, threads: 1, costs };
+        let settings = sched::Target {
+            name: "disk".into(),
+            slots_max: 1,
+            threads: 1,
+            costs,
+            latency: None,
+            recalibrate: false,
+        };
         let rules = Arc::<RuleSet>::default();
         let target = Target::new(0, settings, rules, true, writes, Clock::start(), true);
         let target = Arc::new(target);

@@ -68,7 +68,7 @@ fn a_fault_inside_a_condition_is_shown_at_its_word() {
 }
 
 /// A line of a rule, the columns (from, width) of its fault, and the message.
-const IN_RULE: [(&str, usize, usize, &str); 46] = [
+const IN_RULE: [(&str, usize, usize, &str); 55] = [
     (
         "parent = { rule = \"y\" }",
         10,
@@ -110,7 +110,7 @@ const IN_RULE: [(&str, usize, usize, &str); 46] = [
         "parent = { rule = \"y\", min = \"1kB/s\", follow = \"0%\" }\nlimit = \"1MB/s\"",
         48,
         4,
-        "\"0%\" is not a part above zero such as 50% or 150%, up to 10000%",
+        "\"0%\" is not a part above zero such as 50% or 12.5%, up to 10000%",
     ),
     (
         "parent = { rule = \"y\", min = \"1kB/s\", complement = \"5ops/s\" }\nlimit = \"1MB/s\"",
@@ -128,13 +128,13 @@ const IN_RULE: [(&str, usize, usize, &str); 46] = [
         "nmae = 1",
         1,
         4,
-        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, limit, parent, slots, write_mode, max_classes",
+        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, limit, realtime, spare, parent, slots, keep_slots, min_share, write_mode, max_classes",
     ),
     (
         "rate = \"1MB/s\"",
         1,
         4,
-        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, limit, parent, slots, write_mode, max_classes",
+        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, limit, realtime, spare, parent, slots, keep_slots, min_share, write_mode, max_classes",
     ),
     ("weight = 0", 10, 1, "\"0\" is not a weight from 1 to 1000000"),
     ("weight = 1_000_001", 10, 9, "\"1000001\" is not a weight from 1 to 1000000"),
@@ -168,7 +168,51 @@ const IN_RULE: [(&str, usize, usize, &str); 46] = [
         "reserve = \"1MB/s\"\nper = [\"uid\"]",
         11,
         7,
-        "reserve with per needs max_classes: each class is promised the whole reserve",
+        "reserve with per needs max_classes: each class is promised the whole rate",
+    ),
+    (
+        "realtime = true\nlimit = \"1MB/s\"\nper = [\"uid\"]",
+        12,
+        4,
+        "realtime with per needs max_classes: each class is promised the whole rate",
+    ),
+    ("spare = \"yes\"", 9, 5, "spare must be true or false, not a text"),
+    ("spare = true", 9, 4, "spare needs one limit beside it, of all kinds that the rate counts"),
+    (
+        "realtime = true\nlimit = { read = \"1MB/s\" }",
+        12,
+        4,
+        "realtime needs one limit beside it, of all kinds that the rate counts",
+    ),
+    (
+        "spare = true\nlimit = \"1MB/s\"\nrealtime = true",
+        9,
+        4,
+        "realtime makes the limit a ceiling and spare makes it none: give one of them",
+    ),
+    (
+        "weight = 2\nspare = true\nlimit = \"1MB/s\"",
+        10,
+        1,
+        "weight does not go with spare: what is spare is shared by rate",
+    ),
+    (
+        "reserve = \"1MB/s\"\nrealtime = true\nlimit = \"1MB/s\"",
+        11,
+        7,
+        "reserve does not go with realtime: the limit is what is promised",
+    ),
+    (
+        "keep_slots = 2",
+        14,
+        1,
+        "keep_slots needs reserve, realtime or spare: they are kept for what is promised",
+    ),
+    (
+        "min_share = \"150%\"",
+        13,
+        6,
+        "\"150%\" is not a part above zero such as 50% or 12.5%, up to 100%",
     ),
     ("max_classes = 5", 15, 1, "max_classes does nothing without per"),
     (

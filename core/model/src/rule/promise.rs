@@ -1,0 +1,110 @@
+//! What a rule promises: `reserve`, and a limit that is a promise too.
+//!
+//! ```text
+//!                        ceiling   promise   spare service by
+//!   limit = R            R                   weight            (never beyond R)
+//!   … realtime = true    R         R         weight            (never beyond R)
+//!   … spare = true                 R         R
+//!   reserve = R                    R         weight
+//! ```
+//!
+//! `realtime` is Lustre's word for a rule with hard token compensation: what could not be served
+//! in time is made up for. `spare` is the proportional sharing of spare bandwidth; both are of
+//! Lustre's TBF (Qian et al., SC'17).
+
+use super::error::{Fault, RuleProblem};
+use super::limit::default_kinds;
+use super::parent::{Part, part_of};
+use super::section::{Entry, Section};
+use super::{Limit, Rule};
+use crate::{Rate, Weight};
+
+/// What the limit of a rule means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LimitMode {
+    /// A ceiling.
+    #[default]
+    Hard,
+    /// A ceiling and a promise: `realtime = true`.
+    Realtime,
+    /// A promise, and the part of what is spare: `spare = true`.
+    Spare,
+}
+
+impl Rule {
+    /// The rate that each class is promised: its reservation, or a limit that is a promise.
+    pub fn promised(&self) -> Option<Rate> {
+        match self.limit_mode {
+            LimitMode::Hard => self.reserve,
+            LimitMode::Realtime | LimitMode::Spare => self.limits.first().map(|limit| limit.rate),
+        }
+    }
+
+    /// The ceilings of each class: no limit that is only a promise.
+    pub fn ceilings(&self) -> &[Limit] {
+        if self.limit_mode == LimitMode::Spare { &[] } else { &self.limits }
+    }
+
+    /// The part of the service beside other classes: the rule's weight, or with `spare` its rate
+    /// in operations or in 100 kB a second.
+    pub fn share(&self) -> Weight {
+        let by_rate = self.promised().filter(|_| self.limit_mode == LimitMode::Spare);
+        let Some(rate) = by_rate else { return self.weight };
+        let unit = if rate.is_bytes() { 100_000 } else { 1 };
+        let weight = (rate.per_sec() / unit).clamp(1, Weight::MAX.get().into());
+        u32::try_from(weight).ok().and_then(Weight::new).unwrap_or(Weight::MAX)
+    }
+}
+
+/// Reads `realtime` and `spare` of a rule with these limits.
+pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<LimitMode, Fault> {
+    let said = |key| -> Result<Option<Entry<'_>>, Fault> {
+        let Some(entry) = section.get(key) else { return Ok(None) };
+        Ok(entry.truth()?.then_some(entry))
+    };
+    let (mode, entry) = match (said("realtime")?, said("spare")?) {
+        (None, None) => return Ok(LimitMode::Hard),
+        (Some(realtime), None) => (LimitMode::Realtime, realtime),
+        (None, Some(spare)) => (LimitMode::Spare, spare),
+        (Some(_), Some(spare)) => return Err(spare.fault(RuleProblem::SpareRealtime)),
+    };
+    match limits {
+        [one] if one.kinds == default_kinds(one.rate) => {}
+        _ => return Err(entry.fault(RuleProblem::PromiseLimit { key: mode.key() })),
+    }
+    let clashes: &[&'static str] = match mode {
+        LimitMode::Spare => &["reserve", "weight", "parent"],
+        LimitMode::Hard | LimitMode::Realtime => &["reserve"],
+    };
+    for with in clashes {
+        if let Some(clash) = section.get(with) {
+            return Err(clash.fault(RuleProblem::PromiseTwice { key: mode.key(), with }));
+        }
+    }
+    Ok(mode)
+}
+
+/// Reads `min_share`, in parts per million.
+pub(super) fn min_share(section: &Section<'_>) -> Result<Option<u32>, Fault> {
+    let part = section.get("min_share").map(|entry| part_of(entry, Part::OfOne));
+    part.transpose()
+}
+
+/// Checks what goes with a promise only.
+pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
+    match (rule.keep_slots, rule.promised()) {
+        (Some(_), None) => Err(section.need("keep_slots")?.fault(RuleProblem::KeepsForNobody)),
+        _ => Ok(()),
+    }
+}
+
+impl LimitMode {
+    /// The key that says so, empty for the default.
+    pub const fn key(self) -> &'static str {
+        match self {
+            LimitMode::Hard => "",
+            LimitMode::Realtime => "realtime",
+            LimitMode::Spare => "spare",
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Total service: what a class had elsewhere is counted against it here.
+//!
+//! ```text
+//!   here       ──■────────────────────■──►   S := max(v, F + delay/φ)
+//!   elsewhere  ────■──■──■──■──────────►     delay: their cost, since the last request here
+//!                                            with min_share: at most c · (1/min_share − 1)
+//! ```
+//!
+//! Each server divides its own service by weight; with the delay, the sum over all of them
+//! follows the weights. A class that is alone here is served at once, whatever its tags, and a
+//! delay never puts it off by more than any other lag (the bound on F). This is the DSFQ of
+//! Wang and Merchant (FAST'07), whose hybrid keeps a least share on each server.
+
+use model::{Kind, Nanos, Time};
+
+use crate::class::NO_SIZE;
+use crate::dispatcher::Dispatcher;
+use crate::ids::SubjectId;
+use crate::lane::DEVICE;
+use crate::tags::LAG_MAX_NS;
+
+/// What a class had elsewhere since its last dispatch here, in ns of cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Delay {
+    told: u64,
+    /// What its tags were moved by for that.
+    applied: u64,
+}
+
+impl Delay {
+    /// A request is dispatched: what is left counts for the next ones, up to the bound of any lag.
+    pub(crate) fn begin_anew(&mut self) {
+        let told = self.told.saturating_sub(self.applied).min(LAG_MAX_NS);
+        *self = Delay { told, applied: 0 };
+    }
+
+    /// By how much more the tags must move now that the next request costs `cost`.
+    fn due(&mut self, cost: u64, min_share_ppm: u32) -> u64 {
+        let most = match min_share_ppm {
+            0 => u64::MAX,
+            ppm => {
+                let rest = u128::from(1_000_000 - ppm.min(1_000_000));
+                u64::try_from(u128::from(cost) * rest / u128::from(ppm)).unwrap_or(u64::MAX)
+            }
+        };
+        let due = self.told.min(most).saturating_sub(self.applied);
+        self.applied += due;
+        due
+    }
+}
+
+impl Dispatcher {
+    /// Says that a subject's requests of this kind had service of this cost at other servers
+    /// since its previous request here. Poll afterwards.
+    ///
+    /// # Panics
+    /// If the subject was released as often as it was taken.
+    pub fn served_elsewhere(&mut self, subject: SubjectId, kind: Kind, cost: Nanos, now: Time) {
+        self.advance(now);
+        let SubjectId { index, generation } = subject;
+        assert!(self.subjects.has(index, generation), "subject {index} is gone");
+        let class = self.way(index, kind).class;
+        self.subjects[index].usage.elsewhere += cost;
+        let own = &mut self.classes[class];
+        own.usage.elsewhere += cost;
+        own.delay.told = own.delay.told.saturating_add(cost.get());
+        if self.classes[class].standings[DEVICE].size != NO_SIZE {
+            self.apply_delay(class);
+            self.refresh(class, DEVICE);
+        }
+        self.settle();
+    }
+
+    /// Moves the tags of a class that has a ready head by the delay that is due.
+    pub(crate) fn apply_delay(&mut self, class: u32) {
+        let (own, state) = (&mut self.classes[class], &self.lanes[DEVICE]);
+        if own.delay.told == own.delay.applied {
+            return;
+        }
+        let standing = &mut own.standings[DEVICE];
+        let Some(queue) = standing.first(&self.requests) else { return };
+        let cost = self.requests[standing.queues[queue].head].cost;
+        let due = own.delay.due(cost, own.min_share_ppm);
+        if due > 0 {
+            let bound = state.v.lag_bound(cost, own.weight).max(standing.finish);
+            standing.finish = standing.finish.after(due, own.weight).min(bound);
+            standing.start = standing.start.max(standing.finish);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_applied_once_and_with_a_least_share_only_in_part() {
+        let mut delay = Delay { told: 700, applied: 0 };
+        assert_eq!((delay.due(100, 0), delay.due(100, 0)), (700, 0));
+        let mut half = Delay { told: 700, applied: 0 };
+        assert_eq!((half.due(100, 500_000), half.due(100, 500_000)), (100, 0));
+        half.told += 100;
+        assert_eq!((half.due(100, 500_000), half.due(300, 500_000)), (0, 200));
+    }
+}

@@ -1,0 +1,173 @@
+//! Holding a latency target by D: fewer slots where requests take too long.
+//!
+//! ```text
+//!   completions ─► service time less what their size alone costs ─► mean of a window
+//!                                                                       │ target − mean
+//!   slots of the device lane ◄── D := D · (1 + error / 4), 1 … calibrated D ◄┘
+//! ```
+//!
+//! An integral controller as in IBIS's SFQ(D2). Off unless the target names a latency, for a
+//! smaller D costs throughput: calibration found the D that costs none. It moves by a part of D,
+//! so it settles alike on a disk of 4 slots and on a flash device of 256.
+
+use model::{Amount, Kind, Nanos, Time};
+
+use crate::dispatcher::{Dispatcher, Target};
+use crate::lane::DEVICE;
+
+/// How often D may change.
+const WINDOW_NS: u64 = 100_000_000;
+/// A window with fewer completions says too little: it goes on until it has them.
+const SAMPLES_MIN: u64 = 16;
+/// D is kept in thousandths, so that small steps add up.
+const MILLI: u64 = 1000;
+/// The greatest step in a window: down by a quarter, up by an eighth. Too much is felt by who
+/// waits, too little by nobody at once.
+const DOWN: u64 = 4;
+const UP: u64 = 8;
+
+/// The controller of one target's D.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DepthControl {
+    target_ns: u64,
+    /// D in thousandths of a slot.
+    depth: u64,
+    /// The calibrated D, which it never exceeds.
+    most: u64,
+    since: Time,
+    samples: u64,
+    sum_ns: u64,
+    /// Whether a request waited for slots in this window: only then more slots would be used.
+    full: bool,
+}
+
+impl DepthControl {
+    /// The controller of a target, if it names a latency.
+    pub(crate) fn of(target: &Target) -> Option<DepthControl> {
+        target.latency.map(|latency| DepthControl::new(latency, target.slots_max))
+    }
+
+    fn new(target: Nanos, slots_max: u32) -> DepthControl {
+        let most = u64::from(slots_max.max(1)) * MILLI;
+        let since = Time::ZERO;
+        DepthControl {
+            target_ns: target.get().max(1),
+            depth: most,
+            most,
+            since,
+            samples: 0,
+            sum_ns: 0,
+            full: false,
+        }
+    }
+
+    /// A request of the device lane ended that took `service` and alone costs `own` more than
+    /// the smallest; `waited`: others wait for slots.
+    fn completed(&mut self, service: u64, own: u64, waited: bool) {
+        self.samples += 1;
+        self.sum_ns = self.sum_ns.saturating_add(service.saturating_sub(own));
+        self.full |= waited;
+    }
+
+    /// D for the next window, if this one is over and D changed.
+    fn look(&mut self, now: Time) -> Option<u32> {
+        if now.since(self.since).get() < WINDOW_NS || self.samples < SAMPLES_MIN {
+            return None;
+        }
+        let before = self.slots();
+        let mean = self.sum_ns / self.samples;
+        if mean > self.target_ns {
+            let over = (mean - self.target_ns).min(self.target_ns);
+            self.depth -= self.part(over) / DOWN;
+        } else if self.full {
+            self.depth += self.part(self.target_ns - mean) / UP;
+        }
+        self.depth = self.depth.clamp(MILLI, self.most);
+        (self.since, self.samples, self.sum_ns, self.full) = (now, 0, 0, false);
+        Some(self.slots()).filter(|slots| *slots != before)
+    }
+
+    /// The part of D that an error of so much is of the target.
+    fn part(&self, error: u64) -> u64 {
+        (u128::from(self.depth) * u128::from(error) / u128::from(self.target_ns)) as u64
+    }
+
+    fn slots(&self) -> u32 {
+        (self.depth / MILLI) as u32
+    }
+}
+
+impl Dispatcher {
+    /// Takes what a completed request of the device lane says about the device.
+    pub(crate) fn learn(&mut self, kind: Kind, served: Amount, service: Nanos, alone: bool) {
+        if let Some(control) = &mut self.depth {
+            let beyond = self.target.costs.beyond_smallest(kind, served);
+            let waits = self.lanes[DEVICE].ready.first().is_some();
+            control.completed(service.get(), beyond, waits);
+            if let Some(slots) = control.look(self.now) {
+                self.set_slots(slots);
+            }
+        }
+        if !alone || !self.target.recalibrate {
+            return;
+        }
+        let known = &self.target.costs.device;
+        if let Some(device) = self.observed.sample(known, kind, served, service) {
+            self.target.costs.device = device;
+            self.weigh_anew();
+        }
+    }
+
+    /// Changes D; who has a cap on slots may fit now, or no more.
+    fn set_slots(&mut self, slots: u32) {
+        self.lanes[DEVICE].slots_max = slots;
+        let capped = self.classes.iter().filter(|(_, class)| class.slots_cap != u32::MAX);
+        let capped: Vec<u32> = capped.map(|(index, _)| index).collect();
+        for class in capped {
+            self.refresh(class, DEVICE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device that serves 10 requests a ms, so D outstanding take D · 100 µs.
+    fn settle(control: &mut DepthControl, slots_max: u32, windows: u64) -> u32 {
+        let mut slots = slots_max;
+        for window in 1..=windows {
+            for _ in 0..100 {
+                control.completed(u64::from(slots) * 100_000, 0, true);
+            }
+            let now = Time::from_nanos(window * WINDOW_NS);
+            slots = control.look(now).unwrap_or(slots);
+        }
+        slots
+    }
+
+    #[test]
+    fn d_settles_where_the_latency_is_the_target() {
+        let mut control = DepthControl::new(Nanos::from_micros(2_000), 64);
+        let slots = settle(&mut control, 64, 200);
+        assert!((19..=20).contains(&slots), "{slots}");
+    }
+
+    #[test]
+    fn d_is_never_above_the_calibrated_one_nor_below_one() {
+        let mut generous = DepthControl::new(Nanos::from_micros(1_000_000), 8);
+        assert_eq!(settle(&mut generous, 8, 100), 8);
+        let mut strict = DepthControl::new(Nanos::new(1), 8);
+        assert_eq!(settle(&mut strict, 8, 100), 1);
+    }
+
+    #[test]
+    fn d_does_not_grow_while_nobody_waits_for_slots() {
+        let mut control = DepthControl::new(Nanos::from_micros(100), 64);
+        settle(&mut control, 64, 100);
+        for window in 101..200 {
+            (0..100).for_each(|_| control.completed(1_000, 0, false));
+            assert_eq!(control.look(Time::from_nanos(window * WINDOW_NS)), None);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Rules that start, change, move and stop while requests wait: in force for the next decision.
+//!
+//! Lustre's TBF has four quirks here (shared/reference/tbf.md section 3); each has a test that it
+//! does not exist. The server gives 100 unit requests a second over D = 10 slots.
+
+mod server;
+
+use std::sync::Arc;
+
+use model::{Kind, Limit, Rule, RuleSet};
+use server::*;
+
+const UNIT_NS: u64 = 10_000_000;
+
+fn limited(name: &str, jobs: &str, rate: u64) -> Rule {
+    let limits = vec![Limit { burst: Some(3), ..limit(ops(rate)) }];
+    Rule { limits, ..Rule::new(name, format!("jobid={{{jobs}}}").parse().expect("a condition")) }
+}
+
+fn set(all: Vec<Rule>) -> Arc<RuleSet> {
+    rules(all, vec![])
+}
+
+/// A server with one client that has a backlog of 200 and asks for nothing more.
+fn backlog(all: Vec<Rule>) -> World {
+    let mut w = World::new(target(10, UNIT_NS), set(all));
+    w.client("a", Kind::Read, 1, 200);
+    w.run(ms(10_000));
+    w.clients[0].depth = 0;
+    w
+}
+
+/// How many it was dispatched in so many milliseconds from now.
+fn started(w: &mut World, span_ms: u64) -> u64 {
+    let before = w.clients[0].starts.len();
+    w.run(w.now + model::Nanos::from_millis(span_ms));
+    (w.clients[0].starts.len() - before) as u64
+}
+
+#[test]
+fn a_backlogged_class_has_its_new_rate_though_no_request_of_its_arrives() {
+    let mut w = backlog(vec![limited("one", "a", 2)]);
+    assert!(started(&mut w, 5_000).abs_diff(10) <= 1);
+    w.sched.set_rules(set(vec![limited("one", "a", 20)]), w.now);
+    assert!(started(&mut w, 5_000).abs_diff(100) <= 1);
+}
+
+#[test]
+fn a_rule_that_moves_before_another_takes_what_waits_at_once() {
+    let (slow, fast) = (limited("slow", "a", 2), limited("fast", "*", 20));
+    let mut w = backlog(vec![slow.clone(), fast.clone()]);
+    assert!(started(&mut w, 5_000).abs_diff(10) <= 1);
+    w.sched.set_rules(set(vec![fast.clone(), slow.clone()]), w.now);
+    // And its bucket is a new one, with the burst of one.
+    assert!(started(&mut w, 5_000).abs_diff(100 + 3) <= 1);
+    w.sched.set_rules(set(vec![slow, fast]), w.now);
+    let got = started(&mut w, 5_000);
+    // What it saved meanwhile is its burst.
+    assert!(got.abs_diff(10 + 3) <= 1, "{got}");
+}
+
+#[test]
+fn a_rule_that_starts_elsewhere_leaves_a_class_its_place_and_its_debt() {
+    let one = limited("one", "a", 2);
+    let mut w = backlog(vec![one.clone()]);
+    let before = w.sched.classes().find(|class| class.rule == "one").unwrap();
+    for number in 0..20 {
+        let other = limited(&format!("other{number}"), &format!("x{number}"), 1);
+        w.sched.set_rules(set(vec![other, one.clone()]), w.now);
+        assert!(started(&mut w, 500).abs_diff(1) <= 1);
+    }
+    let after = w.sched.classes().find(|class| class.rule == "one").unwrap();
+    assert_eq!(after.id, before.id);
+    assert_eq!(after.usage.requests, before.usage.requests + 20);
+}
+
+#[test]
+fn changes_of_a_rate_hand_out_no_free_requests() {
+    let mut w = backlog(vec![limited("one", "a", 2)]);
+    // A controller that sets a small rate ten times a second: upstream gives three each time.
+    let mut got = 0;
+    for tick in 0..100 {
+        w.sched.set_rules(set(vec![limited("one", "a", 2 + tick % 2)]), w.now);
+        got += started(&mut w, 100);
+    }
+    assert!(got.abs_diff(25) <= 1, "{got} in ten seconds at 2 and 3 a second");
+}
+
+#[test]
+fn a_rule_that_stops_frees_what_waits_for_the_next_decision() {
+    let mut w = backlog(vec![limited("one", "a", 1)]);
+    w.sched.set_rules(set(vec![]), w.now);
+    // All slots at once, not at the next arrival nor when a token falls due.
+    let now = w.now;
+    let held: u32 = std::iter::from_fn(|| w.sched.poll_dispatch(now)).map(|next| next.slots).sum();
+    assert!(held >= 9, "{held} of 10 slots");
+}
+
+#[test]
+fn a_new_weight_holds_from_the_next_decision_on() {
+    let weights = |a, b| set(vec![rule("a", a), rule("b", b)]);
+    let mut w = World::new(target(10, UNIT_NS), weights(1, 1));
+    w.client("a", Kind::Read, 1, 40);
+    w.client("b", Kind::Read, 1, 40);
+    w.run(ms(10_000));
+    w.sched.set_rules(weights(4, 1), w.now);
+    let got = w.served(ms(10_100 + 1_000));
+    // The round that runs was halved, the ten after it are 4 : 1.
+    assert!(got[0].abs_diff(5 + 80) <= 2 && got[0] + got[1] == 110, "{got:?}");
+}
