@@ -1,7 +1,8 @@
-//! What a class costs while nothing of it waits, in bytes of the process.
+//! What a class costs while nothing of it waits, in bytes of the process: at rest, or with its
+//! job still there.
 //!
 //! ```text
-//!   cargo run --release -p sluice-sched --example memory -- CLASSES
+//!   cargo run --release -p sluice-sched --example memory -- CLASSES [stay]
 //! ```
 //!
 //! Each class has one subject, a weight, a limit, a promise and a finish tag: it was served once.
@@ -16,6 +17,7 @@ use sluice_sched::{Arrival, Costs, Dispatcher, Target};
 
 fn main() {
     let classes: u64 = std::env::args().nth(1).map_or(100_000, |n| n.parse().expect("a number"));
+    let stay = std::env::args().nth(2).is_some_and(|word| word == "stay");
     let mut set = RuleSet::default();
     let rate = Rate::ops_per_sec(1_000).expect("above zero");
     set.rules.push(Rule {
@@ -44,11 +46,13 @@ fn main() {
         sched.enqueue(Arrival { subject, kind, amount, lane, token: i }, now);
         let next = sched.poll_dispatch(now).expect("nothing holds it back");
         sched.complete(next.id, amount, now);
-        sched.release_subject(subject);
+        if !stay {
+            sched.release_subject(subject);
+        }
     }
     let kept = sched.classes().count() as u64;
     let used = resident() - before;
-    println!("{classes} classes came and went, {kept} are kept: {} bytes each", used / kept.max(1));
+    println!("{classes} classes came, {kept} are kept: {} bytes each", used / kept.max(1));
 }
 
 /// Bytes of memory that the process has in use.

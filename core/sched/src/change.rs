@@ -160,7 +160,7 @@ impl Dispatcher {
     }
 
     /// Holds the finish tags of a class whose weight changed to what its weight allows.
-    fn bound_lag(&mut self, class: u32) {
+    pub(crate) fn bound_lag(&mut self, class: u32) {
         let own = &mut self.classes[class];
         for (standing, state) in own.standings.iter_mut().zip(&self.lanes) {
             standing.finish = standing.finish.min(state.v.lag_bound(0, own.weight));

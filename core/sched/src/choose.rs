@@ -17,7 +17,7 @@ use model::Time;
 
 use crate::class::{Class, NO_SIZE, RESERVED, Request, Stage};
 use crate::dispatcher::{Dispatched, Dispatcher};
-use crate::ids::{ClassId, RequestId, SubjectId};
+use crate::ids::{RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
 use crate::promise::CATCH_UP_NS;
 use crate::slab::NONE;
@@ -183,7 +183,7 @@ impl Dispatcher {
             id,
             token: request.token,
             subject: SubjectId { index: subject, generation: self.subjects.generation(subject) },
-            class: ClassId { index: of, generation: self.classes.generation(of) },
+            class: self.classes[of].id,
             kind: request.kind,
             lane: LANES[usize::from(request.lane)],
             slots: request.slots,

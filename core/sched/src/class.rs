@@ -11,10 +11,13 @@
 //! its queues. Requests live in one slab and are linked both ways, so any of them can
 //! leave in O(1).
 
+use std::sync::Arc;
+
 use model::{Amount, Kind, Rate, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::delay::Delay;
+use crate::ids::ClassId;
 use crate::meter::Pacer;
 use crate::report::Usage;
 use crate::slab::{NONE, Slab};
@@ -55,9 +58,8 @@ pub(crate) struct Class {
     pub(crate) min_share_ppm: u32,
     /// Bits of the parents of other rules that its requests count for.
     pub(crate) watched: u64,
-    /// Its number among the idle; 0 while it is in use.
-    pub(crate) idle: u64,
-    pub(crate) key: ClassKey,
+    pub(crate) id: ClassId,
+    pub(crate) key: Arc<ClassKey>,
 }
 
 /// A class in one lane.
@@ -140,7 +142,7 @@ pub(crate) const RESERVED: u8 = 2;
 pub(crate) const OWN_ROUTE: u8 = 4;
 
 impl Class {
-    pub(crate) fn new(key: ClassKey) -> Class {
+    pub(crate) fn new(key: Arc<ClassKey>, id: ClassId) -> Class {
         Class {
             standings: [Standing::EMPTY; 2],
             weight: Weight::ONE,
@@ -156,7 +158,7 @@ impl Class {
             delay: Delay::default(),
             min_share_ppm: 0,
             watched: 0,
-            idle: 0,
+            id,
             key,
         }
     }

@@ -7,17 +7,20 @@
 //!
 //! Rules are matched once for each subject and kind; `enqueue` then costs an array index.
 //! Classes, meters and subjects that nobody refers to stay for a while, so that who comes
-//! back finds its tags and its debt, up to [`IDLE_MAX`] of each.
+//! back finds its tags and its debt, up to [`IDLE_MAX`] of them ([`IDLE_SUBJECTS_MAX`] of
+//! subjects, which have nothing but sums to be found again).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use model::{Identity, JobId, KeyField, Kind, Limit, LimitMode, Nid, PathSet, Rule, RuleSet};
+use model::{
+    Identity, JobId, KeyField, Kind, Limit, LimitMode, Nid, PathSet, Rule, RuleSet, Weight,
+};
 
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
-use crate::ids::SubjectId;
+use crate::ids::{ClassId, SubjectId};
 use crate::meter::{Link, Meter, MeterKey, Route, ceilings};
 use crate::report::Usage;
 use crate::slab::NONE;
@@ -43,8 +46,8 @@ pub enum KeyValue {
 /// What a class is recognised by when rules change or a key comes back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClassKey {
-    pub(crate) rule: String,
-    pub(crate) values: Vec<KeyValue>,
+    pub(crate) rule: Arc<str>,
+    pub(crate) values: Box<[KeyValue]>,
 }
 
 /// An identity at work in certain directories.
@@ -58,8 +61,9 @@ pub(crate) struct Subject {
     /// Requests of its that have not completed.
     pub(crate) outstanding: u32,
     pub(crate) usage: Usage,
-    pub(crate) ways: [Way; Kind::COUNT],
-    pub(crate) who: Identity,
+    /// None while it is idle.
+    pub(crate) ways: Option<Box<[Way; Kind::COUNT]>>,
+    pub(crate) who: Arc<Identity>,
     pub(crate) paths: PathSet,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
@@ -77,13 +81,16 @@ pub(crate) struct Way {
 /// How to find what exists by what it is for.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    subjects: BTreeMap<Identity, Vec<(PathSet, u32)>>,
-    classes: BTreeMap<ClassKey, u32>,
+    subjects: BTreeMap<Arc<Identity>, Vec<(PathSet, u32)>>,
+    /// How many there ever were.
+    classes_made: u64,
+    pub(crate) classes: BTreeMap<Arc<ClassKey>, u32>,
+    pub(crate) rested: BTreeMap<Arc<ClassKey>, u32>,
     meters: BTreeMap<MeterKey, u32>,
     /// By class and meter.
     links: BTreeMap<(u32, u32), u32>,
-    /// Classes with a key of their own, by rule.
-    keyed: BTreeMap<String, u32>,
+    /// Classes with a key of their own, at work and at rest, by rule.
+    keyed: BTreeMap<Arc<str>, u32>,
     pub(crate) idle_subjects: Idle,
     pub(crate) idle_classes: Idle,
     pub(crate) idle_meters: Idle,
@@ -96,14 +103,14 @@ pub(crate) struct Idle {
     last: u64,
 }
 
-/// How many idle classes, meters and subjects are kept, each: enough for the jobs of a
-/// day, and some tens of megabytes at most.
+/// How many idle classes and meters are kept, each: enough for the jobs of a day, and some
+/// tens of megabytes at most.
 pub(crate) const IDLE_MAX: usize = 65_536;
+/// How many idle subjects are kept: those that somebody may still look for.
+const IDLE_SUBJECTS_MAX: usize = 1_024;
 /// How many idle meters are looked at for one that owes nothing; each call adds at most
 /// a few, so this many keep up with them.
 const DEBTORS_MAX: usize = 16;
-/// The class of what no rule matches.
-const DEFAULT_RULE: &str = "default";
 
 impl Dispatcher {
     /// The subject for an identity in these directories; each call must be matched by one
@@ -132,8 +139,10 @@ impl Dispatcher {
 
     /// Class and meters of a subject's requests of one kind.
     pub(crate) fn way(&mut self, subject: u32, kind: Kind) -> Way {
-        let way = self.subjects[subject].ways[kind as usize];
-        if way.class != NONE { way } else { self.find_way(subject, kind) }
+        match &self.subjects[subject].ways {
+            Some(ways) if ways[kind as usize].class != NONE => ways[kind as usize],
+            _ => self.find_way(subject, kind),
+        }
     }
 
     /// Counts a request of a subject out.
@@ -144,7 +153,7 @@ impl Dispatcher {
 
     /// Forgets the ways of a subject, for its rules changed or it is idle.
     pub(crate) fn drop_ways(&mut self, index: u32) {
-        let ways = std::mem::replace(&mut self.subjects[index].ways, [Way::UNKNOWN; Kind::COUNT]);
+        let Some(ways) = self.subjects[index].ways.take() else { return };
         for way in ways.into_iter().filter(|way| way.class != NONE) {
             if way.route != NONE {
                 self.drop_route(way.route);
@@ -167,18 +176,6 @@ impl Dispatcher {
         }
     }
 
-    /// Lets a class that nobody uses go to rest.
-    pub(crate) fn rest_class(&mut self, index: u32) {
-        let class = &mut self.classes[index];
-        if class.in_use() || class.idle != 0 {
-            return;
-        }
-        class.idle = self.names.idle_classes.enter(index);
-        if let Some(oldest) = self.names.idle_classes.surplus() {
-            self.drop_class(oldest);
-        }
-    }
-
     fn rest_subject(&mut self, index: u32) {
         let subject = &self.subjects[index];
         if subject.refs > 0 || subject.outstanding > 0 || subject.idle != 0 {
@@ -186,22 +183,23 @@ impl Dispatcher {
         }
         self.drop_ways(index);
         self.subjects[index].idle = self.names.idle_subjects.enter(index);
-        if let Some(oldest) = self.names.idle_subjects.surplus() {
+        if let Some(oldest) = self.names.idle_subjects.surplus(IDLE_SUBJECTS_MAX) {
             self.drop_subject(oldest);
         }
     }
 
     fn new_subject(&mut self, who: &Identity, paths: PathSet) -> u32 {
+        let who = Arc::new(who.clone());
         let index = self.subjects.insert(Subject {
             who: who.clone(),
             paths,
             refs: 0,
             outstanding: 0,
-            ways: [Way::UNKNOWN; Kind::COUNT],
+            ways: None,
             usage: Usage::default(),
             idle: 0,
         });
-        self.names.subjects.entry(who.clone()).or_default().push((paths, index));
+        self.names.subjects.entry(who).or_default().push((paths, index));
         index
     }
 
@@ -228,7 +226,7 @@ impl Dispatcher {
                 let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));
                 let limit = &Limit { rate: effective.unwrap_or(limit.rate), ..limit };
                 let key = self.classes[class].key.clone();
-                let key = MeterKey::of_rule(&key.rule, limit.kinds, limit.rate, nth, key.values);
+                let key = MeterKey::of_rule(&key, limit.kinds, limit.rate, nth);
                 meters.push(self.meter_for(limit, key));
             }
         }
@@ -241,22 +239,23 @@ impl Dispatcher {
         let route = self.route_for(subject, class, &meters);
         let own = &mut self.classes[class];
         own.refs += 1;
-        self.names.idle_classes.leave(&mut own.idle);
         let way = Way { class, route };
-        self.subjects[subject].ways[kind as usize] = way;
+        let ways = &mut self.subjects[subject].ways;
+        ways.get_or_insert_with(|| Box::new([Way::UNKNOWN; Kind::COUNT]))[kind as usize] = way;
         way
     }
 
     fn class_for(&mut self, rule: Option<&Rule>, who: &Identity, kind: Kind) -> u32 {
         let Some(rule) = rule else {
-            let key = ClassKey { rule: DEFAULT_RULE.into(), values: Vec::new() };
+            let key = ClassKey { rule: RuleSet::DEFAULT.into(), values: Box::default() };
             return self.class_named(key);
         };
-        let values = key_of(&rule.per, who, kind);
-        let key = ClassKey { rule: rule.name.clone(), values };
-        let known = self.names.classes.contains_key(&key);
+        let named = self.names.keyed.get_key_value(&*rule.name);
+        let name = named.map_or_else(|| rule.name.as_str().into(), |(name, _)| Arc::clone(name));
+        let key = ClassKey { rule: name, values: key_of(&rule.per, who, kind).into() };
+        let known = self.names.classes.contains_key(&key) || self.names.rested.contains_key(&key);
         if !known && !rule.per.is_empty() && !self.has_room(rule) {
-            return self.class_named(ClassKey { values: Vec::new(), ..key });
+            return self.class_named(ClassKey { values: Box::default(), ..key });
         }
         self.class_named(key)
     }
@@ -264,13 +263,13 @@ impl Dispatcher {
     /// Whether a rule may make one more class, if need be in place of an idle one.
     fn has_room(&mut self, rule: &Rule) -> bool {
         let Some(most) = rule.max_classes else { return true };
-        if self.names.keyed.get(&rule.name).copied().unwrap_or(0) < most {
+        if self.names.keyed.get(&*rule.name).copied().unwrap_or(0) < most {
             return true;
         }
-        let of_rule = |class: &Class| class.key.rule == rule.name && !class.key.values.is_empty();
-        let oldest = self.names.idle_classes.iter().find(|i| of_rule(&self.classes[*i]));
+        let of_rule = |key: &ClassKey| *key.rule == *rule.name && !key.values.is_empty();
+        let oldest = self.names.idle_classes.iter().find(|i| of_rule(&self.rested[*i].key));
         if let Some(oldest) = oldest {
-            self.drop_class(oldest);
+            self.drop_rested(oldest);
         }
         oldest.is_some()
     }
@@ -279,10 +278,21 @@ impl Dispatcher {
         if let Some(index) = self.names.classes.get(&key) {
             return *index;
         }
+        if let Some(index) = self.wake_class(&key) {
+            return index;
+        }
         if !key.values.is_empty() {
             *self.names.keyed.entry(key.rule.clone()).or_default() += 1;
         }
-        let index = self.classes.insert(Class::new(key.clone()));
+        self.names.classes_made += 1;
+        let id = ClassId(self.names.classes_made);
+        self.add_class(Class::new(Arc::new(key), id))
+    }
+
+    /// Puts a class to work.
+    pub(crate) fn add_class(&mut self, class: Class) -> u32 {
+        let key = class.key.clone();
+        let index = self.classes.insert(class);
         self.names.classes.insert(key, index);
         for lane in &mut self.lanes {
             lane.grow_classes(self.classes.span());
@@ -295,7 +305,11 @@ impl Dispatcher {
     pub(crate) fn configure_class(&mut self, index: u32) {
         let class = &mut self.classes[index];
         class.watched = self.dependents.watched(&class.key.rule);
-        let Some(rule) = self.rules.rules.iter().find(|rule| rule.name == class.key.rule) else {
+        let Some(rule) = self.rules.rules.iter().find(|rule| *rule.name == *class.key.rule) else {
+            // What no rule takes, or a rule that is gone.
+            (class.weight, class.slots_cap, class.min_share_ppm) = (Weight::ONE, u32::MAX, 0);
+            class.write_mode = None;
+            class.set_reserve(None, self.now);
             return;
         };
         let overflow = !rule.per.is_empty() && class.key.values.is_empty();
@@ -307,23 +321,6 @@ impl Dispatcher {
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
         let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
         class.set_reserve(promised.filter(|_| !overflow), self.promises.at(self.now));
-    }
-
-    fn drop_class(&mut self, index: u32) {
-        let class = &mut self.classes[index];
-        self.names.idle_classes.leave(&mut class.idle);
-        let key =
-            std::mem::replace(&mut class.key, ClassKey { rule: String::new(), values: vec![] });
-        self.names.classes.remove(&key);
-        if !key.values.is_empty()
-            && let Some(count) = self.names.keyed.get_mut(&key.rule)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.names.keyed.remove(&key.rule);
-            }
-        }
-        self.classes.remove(index);
     }
 
     fn meter_for(&mut self, limit: &Limit, key: MeterKey) -> u32 {
@@ -351,7 +348,8 @@ impl Dispatcher {
             return NONE;
         }
         let links: Vec<u32> = meters.iter().map(|meter| self.link_for(class, *meter)).collect();
-        let ways = self.subjects[subject].ways.iter().filter(|way| way.route != NONE);
+        let ways = self.subjects[subject].ways.iter().flat_map(|ways| ways.iter());
+        let ways = ways.filter(|way| way.route != NONE);
         let same = ways.map(|way| way.route).find(|route| self.routes[*route].links() == links);
         let index = same.unwrap_or_else(|| self.new_route(&links));
         self.routes[index].refs += 1;
@@ -394,14 +392,17 @@ impl Dispatcher {
         }
     }
 
-    /// Drops surplus idle meters, but none that still owes: its key would come back with a
-    /// full burst.
+    /// Drops idle meters that are as good as new; none that still owes, for its key would come
+    /// back with a full burst. Of too many, more are looked at.
     fn forget_meters(&mut self) {
-        for _ in 0..DEBTORS_MAX {
-            let Some(oldest) = self.names.idle_meters.surplus() else { return };
+        for look in 0..DEBTORS_MAX {
+            let Some(oldest) = self.names.idle_meters.iter().next() else { return };
             if !self.meters[oldest].remembers(self.now) {
                 self.drop_meter(oldest);
                 continue;
+            }
+            if look > 0 && self.names.idle_meters.surplus(IDLE_MAX).is_none() {
+                return;
             }
             let meter = &mut self.meters[oldest];
             self.names.idle_meters.leave(&mut meter.idle);
@@ -431,29 +432,43 @@ fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
     per.iter().map(value).collect()
 }
 
+impl Names {
+    /// Counts a class out that is forgotten.
+    pub(crate) fn uncount(&mut self, key: &ClassKey) {
+        if !key.values.is_empty()
+            && let Some(count) = self.keyed.get_mut(&key.rule)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.keyed.remove(&key.rule);
+            }
+        }
+    }
+}
+
 impl Way {
     const UNKNOWN: Way = Way { class: NONE, route: NONE };
 }
 
 impl Idle {
     /// Takes an item in as the last to be dropped; its number is never 0.
-    fn enter(&mut self, index: u32) -> u64 {
+    pub(crate) fn enter(&mut self, index: u32) -> u64 {
         self.last += 1;
         self.order.insert(self.last, index);
         self.last
     }
 
     /// Takes an item out if it is in.
-    fn leave(&mut self, number: &mut u64) {
+    pub(crate) fn leave(&mut self, number: &mut u64) {
         if *number != 0 {
             self.order.remove(number);
             *number = 0;
         }
     }
 
-    /// The longest idle item if there are too many.
-    fn surplus(&self) -> Option<u32> {
-        if self.order.len() <= IDLE_MAX {
+    /// The longest idle item if there are more than `most`.
+    pub(crate) fn surplus(&self, most: usize) -> Option<u32> {
+        if self.order.len() <= most {
             return None;
         }
         self.order.first_key_value().map(|(_, index)| *index)

@@ -246,7 +246,7 @@ impl Dispatcher {
         if found.is_none_or(|rule| rule.limit_mode != LimitMode::Realtime) {
             return;
         }
-        let promised = |class: &Class| class.key.rule == rule && class.reserved;
+        let promised = |class: &Class| *class.key.rule == *rule && class.reserved;
         let classes = self.classes.iter().filter(|(_, class)| promised(class));
         let classes: Vec<u32> = classes.map(|(index, _)| index).collect();
         for index in classes {

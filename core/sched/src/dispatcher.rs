@@ -25,6 +25,7 @@ use crate::meter::{Link, Meter, Route};
 use crate::promise::PromiseClock;
 use crate::recalibrate::Observed;
 use crate::report::Usage;
+use crate::rest::Rested;
 use crate::slab::{NONE, Slab};
 
 /// What a dispatcher schedules for: one `[[target]]`.
@@ -109,6 +110,7 @@ pub struct Dispatcher {
     pub(crate) alone: Option<u32>,
     pub(crate) requests: Slab<Request>,
     pub(crate) classes: Slab<Class>,
+    pub(crate) rested: Slab<Rested>,
     pub(crate) meters: Slab<Meter>,
     pub(crate) links: Slab<Link>,
     pub(crate) routes: Slab<Route>,
@@ -136,6 +138,7 @@ impl Dispatcher {
             promises: PromiseClock::new(),
             requests: Slab::default(),
             classes: Slab::default(),
+            rested: Slab::default(),
             meters: Slab::default(),
             links: Slab::default(),
             routes: Slab::default(),

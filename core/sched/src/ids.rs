@@ -1,4 +1,5 @@
-//! Ids handed out: an index, and a generation that tells it from later ones at the same place.
+//! Ids handed out: an index, and a generation that tells it from later ones at the same place;
+//! a class, which moves when it rests, has a number of its own.
 
 /// A request, from `enqueue` to `complete` or `cancel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,11 +15,15 @@ pub struct SubjectId {
     pub(crate) generation: u32,
 }
 
-/// A class.
+/// A class, at work and at rest; never that of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
+pub struct ClassId(pub(crate) u64);
+
+impl ClassId {
+    /// The id as a plain number, for tables and traces.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
 }
 
 macro_rules! bits {
@@ -36,4 +41,4 @@ macro_rules! bits {
         }
     )*};
 }
-bits!(RequestId SubjectId ClassId);
+bits!(RequestId SubjectId);

@@ -54,7 +54,7 @@ impl Dispatcher {
             slots += if usize::from(request.lane) == DEVICE { request.slots } else { 0 };
         }
         assert_eq!((class.running, class.held), (count, slots), "running in {index}");
-        assert_eq!(class.in_use(), class.idle == 0, "class {index} idle and used");
+        assert!(class.in_use(), "class {index} is at work and nobody uses it");
         assert_eq!(class.reserved, class.reserve.is_some(), "promise of {index}");
     }
 
@@ -157,7 +157,7 @@ impl Dispatcher {
         let mut classes = vec![0u32; self.classes.span()];
         let mut routes = vec![0u32; self.routes.span()];
         for (_, subject) in self.subjects.iter() {
-            for way in subject.ways.iter().filter(|way| way.class != NONE) {
+            for way in subject.ways.iter().flat_map(|w| w.iter()).filter(|way| way.class != NONE) {
                 classes[way.class as usize] += 1;
                 if way.route != NONE {
                     routes[way.route as usize] += 1;
@@ -184,10 +184,8 @@ impl Dispatcher {
             assert_eq!(meter.refs, meters[index as usize], "references on meter {index}");
             assert_eq!(meter.refs == 0, meter.idle != 0, "meter {index} idle and used");
         }
-        assert_eq!(self.names.idle_classes.iter().count(), self.idle_classes());
-    }
-
-    fn idle_classes(&self) -> usize {
-        self.classes.iter().filter(|(_, class)| class.idle != 0).count()
+        assert_eq!(self.names.idle_classes.iter().count(), self.rested.iter().count());
+        let at_rest = self.names.rested.values().all(|index| self.rested.lives(*index));
+        assert!(at_rest && self.names.rested.len() == self.rested.iter().count());
     }
 }

@@ -35,6 +35,7 @@ mod meter;
 mod promise;
 mod recalibrate;
 mod report;
+mod rest;
 mod slab;
 mod slots;
 mod tags;

@@ -17,7 +17,7 @@
 
 use model::{KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Time, Weight};
 
-use crate::classify::KeyValue;
+use crate::classify::{ClassKey, KeyValue};
 use crate::heap::Heap;
 use crate::promise;
 use crate::slab::NONE;
@@ -266,15 +266,10 @@ impl Meter {
 
 impl MeterKey {
     /// The key of a rule's limit: of its kinds and unit the `nth`.
-    pub(crate) fn of_rule(
-        name: &str,
-        kinds: KindSet,
-        rate: Rate,
-        nth: usize,
-        key: Vec<KeyValue>,
-    ) -> MeterKey {
-        let owner = Owner::Rule { name: name.into(), kinds: kinds.iter().collect(), nth };
-        MeterKey { owner, in_bytes: rate.is_bytes(), key }
+    pub(crate) fn of_rule(class: &ClassKey, kinds: KindSet, rate: Rate, nth: usize) -> MeterKey {
+        let name = class.rule.to_string();
+        let owner = Owner::Rule { name, kinds: kinds.iter().collect(), nth };
+        MeterKey { owner, in_bytes: rate.is_bytes(), key: class.values.to_vec() }
     }
 
     /// The key of a `[[meter]]`.

@@ -5,12 +5,13 @@
 
 use std::ops::AddAssign;
 
-use model::{Amount, Bytes, Direction, Identity, Nanos, Ops, PathSet, Weight};
+use model::{Amount, Bytes, Direction, Identity, Nanos, Ops, PathSet, Rule, Weight};
 
 use crate::class::{Request, Stage};
 use crate::classify::KeyValue;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
+use crate::rest::Rested;
 
 /// Sums since the subject or class was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,7 +134,7 @@ impl Dispatcher {
             let (queued, running, slots, throttled) = now[index as usize];
             SubjectReport {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
-                who: subject.who.clone(),
+                who: Identity::clone(&subject.who),
                 paths: subject.paths,
                 usage: subject.usage,
                 queued,
@@ -144,18 +145,35 @@ impl Dispatcher {
         })
     }
 
-    /// Every class in use, and those lately idle; O(classes).
+    /// Every class at work and at rest; O(classes).
     pub fn classes(&self) -> impl Iterator<Item = ClassReport> {
-        self.classes.iter().map(|(index, class)| ClassReport {
-            id: ClassId { index, generation: self.classes.generation(index) },
-            rule: class.key.rule.clone(),
-            key: class.key.values.clone(),
+        let at_rest = self.rested.iter().map(|(_, rested)| self.report_rested(rested));
+        let at_work = self.classes.iter().map(|(_, class)| ClassReport {
+            id: class.id,
+            rule: class.key.rule.to_string(),
+            key: class.key.values.to_vec(),
             weight: class.weight,
             usage: class.usage,
             queued: class.queued,
             running: class.running,
             slots: class.held,
             throttled: class.standings.iter().any(|standing| standing.waiting != 0),
-        })
+        });
+        at_work.chain(at_rest)
+    }
+
+    fn report_rested(&self, rested: &Rested) -> ClassReport {
+        let rule = self.rules.rules.iter().find(|rule| *rule.name == *rested.key.rule);
+        ClassReport {
+            id: rested.id,
+            rule: rested.key.rule.to_string(),
+            key: rested.key.values.to_vec(),
+            weight: rule.map_or(Weight::ONE, Rule::share),
+            usage: rested.usage,
+            queued: 0,
+            running: 0,
+            slots: 0,
+            throttled: false,
+        }
     }
 }

@@ -271,7 +271,7 @@ fn waiting_requests_move_to_their_new_class_in_order_of_arrival() {
     desk.complete(next.id, ms(3));
     let names: Vec<(String, u32)> =
         desk.sched.classes().map(|c| (c.rule, c.queued + c.running)).collect();
-    assert_eq!(names, [("default".into(), 0), ("b".into(), 1), ("a".into(), 1)]);
+    assert_eq!(names, [("b".into(), 1), ("a".into(), 1), ("default".into(), 0)]);
 }
 
 #[test]
@@ -411,5 +411,5 @@ fn nothing_grows_with_the_jobs_that_came_and_went() {
         sched.release_subject(subject);
     }
     sched.check_invariants();
-    assert_eq!((sched.classes().count(), sched.subjects().count()), (65_536, 65_536));
+    assert_eq!((sched.classes().count(), sched.subjects().count()), (65_536, 1_024));
 }

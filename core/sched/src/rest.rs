@@ -1,0 +1,83 @@
+//! Classes at rest: of which nothing waits and runs, and that nobody refers to.
+//!
+//! ```text
+//!   class ── last subject leaves ─► Rested: finish tags, R, sums ── its key comes back ─► class
+//!                                     └─ more than IDLE_MAX: the one at rest for longest is dropped
+//! ```
+//!
+//! A class at work has queues, a place in heaps and counters; at rest it is the few numbers that
+//! make it no better and no worse off when it comes back.
+
+use std::sync::Arc;
+
+use crate::class::Class;
+use crate::classify::{ClassKey, IDLE_MAX};
+use crate::dispatcher::Dispatcher;
+use crate::ids::ClassId;
+use crate::meter::Pacer;
+use crate::report::Usage;
+use crate::tags::VirtualTime;
+
+/// What is kept of a class at rest.
+#[derive(Debug)]
+pub(crate) struct Rested {
+    pub(crate) key: Arc<ClassKey>,
+    pub(crate) id: ClassId,
+    finish: [VirtualTime; 2],
+    reserve: Option<Pacer>,
+    pub(crate) usage: Usage,
+    /// Its number among those at rest.
+    idle: u64,
+}
+
+impl Dispatcher {
+    /// Lets a class that nobody uses go to rest.
+    pub(crate) fn rest_class(&mut self, index: u32) {
+        if self.classes[index].in_use() {
+            return;
+        }
+        let class = &self.classes[index];
+        let rested = Rested {
+            key: class.key.clone(),
+            id: class.id,
+            finish: class.standings.map(|standing| standing.finish),
+            reserve: class.reserve,
+            usage: class.usage,
+            idle: 0,
+        };
+        self.names.classes.remove(&rested.key);
+        self.classes.remove(index);
+        let key = rested.key.clone();
+        let index = self.rested.insert(rested);
+        self.rested[index].idle = self.names.idle_classes.enter(index);
+        self.names.rested.insert(key, index);
+        if let Some(oldest) = self.names.idle_classes.surplus(IDLE_MAX) {
+            self.drop_rested(oldest);
+        }
+    }
+
+    /// The class of a key that is at rest, at work again.
+    pub(crate) fn wake_class(&mut self, key: &ClassKey) -> Option<u32> {
+        let index = self.names.rested.remove(key)?;
+        self.names.idle_classes.leave(&mut self.rested[index].idle);
+        self.rested.remove(index);
+        let Rested { key, id, finish, reserve, usage, .. } = &self.rested[index];
+        let mut class = Class::new(key.clone(), *id);
+        for (standing, finish) in class.standings.iter_mut().zip(finish) {
+            standing.finish = *finish;
+        }
+        (class.reserve, class.usage) = (*reserve, *usage);
+        let index = self.add_class(class);
+        self.bound_lag(index);
+        Some(index)
+    }
+
+    /// Forgets a class at rest.
+    pub(crate) fn drop_rested(&mut self, index: u32) {
+        self.names.idle_classes.leave(&mut self.rested[index].idle);
+        self.rested.remove(index);
+        let key = self.rested[index].key.clone();
+        self.names.rested.remove(&key);
+        self.names.uncount(&key);
+    }
+}
