@@ -1,12 +1,14 @@
 //! Any text as a rule file, the way SIGHUP and `sluice rule` bring it.
 //!
 //! What is accepted prints as a text that gives the same set, and no request has to
-//! pay more meters than the dispatcher keeps room for; what is refused is shown at a
-//! place that the text has.
+//! pay more meters than the dispatcher keeps room for; each of its rules can be edited or
+//! is refused to be. What is refused is shown at a place that the text has.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sluice_model::{Identity, JobId, Kind, Nid, PathSet, RuleFileError, RuleSet};
+use sluice_model::{
+    Identity, JobId, KeyEdit, Kind, Nid, PathSet, RuleEdit, RuleFileError, RulePlace, RuleSet,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -19,6 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(shadowed.by < shadowed.rule && shadowed.rule < set.rules.len());
     }
     check_meters(&set);
+    check_edits(text, &set);
 });
 
 fn check_place(text: &str, error: &RuleFileError) {
@@ -27,6 +30,23 @@ fn check_place(text: &str, error: &RuleFileError) {
     assert!(line.starts_with(&excerpt.text));
     assert!(excerpt.column <= excerpt.text.chars().count() + 1);
     assert!(excerpt.width >= 1 && error.to_string().ends_with('^'));
+}
+
+/// An edit compares what comes out with what went in, and so checks itself.
+fn check_edits(text: &str, set: &RuleSet) {
+    for rule in set.rules.iter().take(4) {
+        let name = &rule.name;
+        let keys = [("weight", Some("7".into())), ("limit", None)];
+        let keys = keys.map(|(key, value)| KeyEdit { key, value }).to_vec();
+        for edit in [
+            RuleEdit::Stop { name: name.clone() },
+            RuleEdit::Rank { name: name.clone(), place: RulePlace::First },
+            RuleEdit::Change { name: name.clone(), keys: keys.clone() },
+            RuleEdit::Start { name: format!("{name}2"), keys, place: RulePlace::Last },
+        ] {
+            let _ = edit.apply(text);
+        }
+    }
 }
 
 fn check_meters(set: &RuleSet) {

@@ -14,8 +14,9 @@ mod units;
 pub use ids::{Identity, JobId, Nid};
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
 pub use rule::{
-    Dependence, Excerpt, KeyField, Limit, LimitMode, Match, MatchError, MeterRule, Parent,
-    ParseWordError, PathSet, Rule, RuleFileError, RuleProblem, RuleSet, Shadowed, WriteMode,
+    Dependence, Excerpt, KeyEdit, KeyField, Limit, LimitMode, Match, MatchError, MeterRule, Parent,
+    ParseWordError, PathSet, Rule, RuleEdit, RuleEditError, RuleFileError, RulePlace, RuleProblem,
+    RuleSet, Shadowed, WriteMode,
 };
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

@@ -66,12 +66,20 @@ impl fmt::Display for Rule {
 /// The value of a rule's `parent`.
 impl fmt::Display for Parent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Dependence::Follow { part_ppm } => format!("follow = \"{}\"", percent(part_ppm)),
-            Dependence::Complement { total } => format!("complement = \"{total}\""),
-            Dependence::Gate { idle } => format!("gate = \"{idle}\""),
-        };
-        write!(f, "{{ rule = {}, {kind}, min = \"{}\" }}", text(&self.rule), self.min)
+        let (kind, value) = (self.kind.name(), self.kind);
+        let rule = text(&self.rule);
+        write!(f, "{{ rule = {rule}, {kind} = \"{value}\", min = \"{}\" }}", self.min)
+    }
+}
+
+/// The value of the key that names the kind of dependence.
+impl fmt::Display for Dependence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dependence::Follow { part_ppm } => f.write_str(&percent(*part_ppm)),
+            Dependence::Complement { total } => total.fmt(f),
+            Dependence::Gate { idle } => idle.fmt(f),
+        }
     }
 }
 
@@ -193,7 +201,7 @@ fn list(words: &[&str]) -> String {
 }
 
 /// A text as TOML writes it.
-fn text(value: &str) -> String {
+pub(super) fn text(value: &str) -> String {
     let mut written = String::with_capacity(value.len() + 2);
     written.push('"');
     for c in value.chars() {

@@ -239,6 +239,11 @@ fn check_meters(
     Err(Fault::new(problem, at))
 }
 
+/// The keys of a `[[rule]]`, in their usual order.
+pub(super) fn rule_keys() -> &'static [&'static str] {
+    RULE.keys
+}
+
 fn syntax(source: &str, error: &toml::de::Error) -> Fault {
     let at = error.span().unwrap_or(source.len()..source.len());
     Fault::new(RuleProblem::Syntax(error.message().into()), at)

@@ -85,6 +85,15 @@ impl Match {
         self.any_of.is_empty() || self.any_of.iter().any(|c| c.accepts(who, kind, paths))
     }
 
+    /// Why a request does not satisfy the condition: for each of its alternatives what of it
+    /// does not hold. Empty if the request does satisfy it.
+    pub fn unmet(&self, who: &Identity, kind: Kind, paths: PathSet) -> Vec<String> {
+        if self.accepts(who, kind, paths) {
+            return Vec::new();
+        }
+        self.any_of.iter().map(|c| c.without_held(who, kind, paths).to_string()).collect()
+    }
+
     /// Whether this is the condition `*`.
     pub fn is_any(&self) -> bool {
         self.any_of.is_empty()
@@ -146,6 +155,13 @@ impl Conjunction {
 
     fn accepts(&self, who: &Identity, kind: Kind, paths: PathSet) -> bool {
         self.kinds.contains(kind) && self.all_of.iter().all(|p| p.accepts(who, paths))
+    }
+
+    /// What is left when all that holds for a request is taken out.
+    fn without_held(&self, who: &Identity, kind: Kind, paths: PathSet) -> Conjunction {
+        let kinds = if self.kinds.contains(kind) { KindSet::ALL } else { self.kinds };
+        let unmet = self.all_of.iter().filter(|predicate| !predicate.accepts(who, paths));
+        Conjunction { kinds, all_of: unmet.cloned().collect() }
     }
 
     fn covers(&self, other: &Conjunction) -> bool {
@@ -431,6 +447,20 @@ mod tests {
             text.parse::<Match>().unwrap().accepts(&free, Kind::Open, PathSet::default())
         };
         assert!(takes("jobid={''}") && takes("jobid={*}") && !takes("jobid={dd.*}"));
+    }
+
+    #[test]
+    fn what_does_not_hold_is_named_for_each_alternative() {
+        let unmet = |text: &str| {
+            text.parse::<Match>().unwrap().unmet(&ann(), Kind::Read, PathSet::default())
+        };
+        assert_eq!(unmet("jobid={cp.*}&uid={500}"), ["jobid={cp.*}"]);
+        assert_eq!(
+            unmet("uid={1}&opcode={write}&jobid={dd.*},path={/a}"),
+            ["uid={1}&opcode={write}", "path={/a}"]
+        );
+        assert_eq!(unmet("uid={1},gid={100}"), [""; 0]);
+        assert_eq!(unmet("*"), [""; 0]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! is never changed afterwards: a new text makes a new set.
 
 mod analysis;
+mod edit;
 mod error;
 mod export;
 mod file;
@@ -17,6 +18,7 @@ mod language;
 mod limit;
 mod matcher;
 mod nid;
+mod outline;
 mod parent;
 mod path;
 mod promise;
@@ -27,6 +29,7 @@ mod words;
 
 use crate::{Amount, Identity, Kind, KindSet, Nanos, Rate, Weight};
 pub use analysis::Shadowed;
+pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePlace};
 pub use error::{Excerpt, RuleFileError, RuleProblem};
 pub use matcher::{Match, MatchError};
 use path::PathPattern;
@@ -215,6 +218,17 @@ impl Rule {
             min_share_ppm: None,
             write_mode: None,
             max_classes: None,
+        }
+    }
+}
+
+impl Dependence {
+    /// Its key in `parent`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Dependence::Follow { .. } => "follow",
+            Dependence::Complement { .. } => "complement",
+            Dependence::Gate { .. } => "gate",
         }
     }
 }

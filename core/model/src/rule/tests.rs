@@ -1,6 +1,7 @@
 //! Tests of whole rule files: what is read, what is refused and where, what is written.
 
 mod docs;
+mod edit;
 mod export;
 mod file;
 mod props;

@@ -4,7 +4,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::{Identity, JobId, Kind, Match, Nid, RuleSet};
+use crate::{Identity, JobId, KeyEdit, Kind, Match, Nid, RuleEdit, RulePlace, RuleSet, Weight};
 
 /// One predicate, in any of the spellings.
 fn predicate() -> impl Strategy<Value = String> {
@@ -104,6 +104,47 @@ fn file() -> impl Strategy<Value = String> {
     })
 }
 
+/// An edit of the rule at a place, and the rules after it.
+fn edit(set: &RuleSet, at: usize, what: usize) -> (RuleEdit, Vec<crate::Rule>) {
+    let mut rules = set.rules.clone();
+    let name = rules[at].name.clone();
+    let to_place = |place| RuleEdit::Rank { name: name.clone(), place };
+    let edit = match what {
+        0 => {
+            rules.remove(at);
+            RuleEdit::Stop { name }
+        }
+        1 => {
+            let rule = rules.remove(at);
+            rules.insert(0, rule);
+            to_place(RulePlace::First)
+        }
+        2 => {
+            let rule = rules.remove(at);
+            rules.push(rule);
+            to_place(RulePlace::Last)
+        }
+        3 => {
+            let next = rules[rules.len() / 2].name.clone();
+            let rule = rules.remove(at);
+            let to = rules.iter().position(|rule| rule.name == next).unwrap_or(at);
+            rules.insert(to, rule);
+            to_place(RulePlace::Before(next))
+        }
+        4 => {
+            (rules[at].weight, rules[at].slots) = (Weight::new(777).unwrap(), Some(5));
+            let set = |key, value: &str| KeyEdit { key, value: Some(value.into()) };
+            RuleEdit::Change { name, keys: vec![set("slots", "5"), set("weight", "777")] }
+        }
+        _ => {
+            (rules[at].limits, rules[at].slots) = (vec![], None);
+            let none = |key| KeyEdit { key, value: None };
+            RuleEdit::Change { name, keys: vec![none("slots"), none("limit")] }
+        }
+    };
+    (edit, rules)
+}
+
 /// What the language means, said as plainly as it can be.
 fn glob_by_hand(glob: &[u8], text: &[u8]) -> bool {
     match glob.split_first() {
@@ -136,6 +177,25 @@ proptest! {
         let set = RuleSet::parse(&text).map_err(refused)?;
         let again = RuleSet::parse(&set.to_toml()).unwrap();
         prop_assert_eq!(&again, &set);
+    }
+
+    #[test]
+    fn edits_do_to_the_text_what_they_do_to_the_rules(
+        mut text in file(),
+        edits in vec((0..4usize, 0..6usize), 1..6),
+    ) {
+        let mut set = RuleSet::parse(&text).map_err(refused)?;
+        for (at, what) in edits {
+            if at >= set.rules.len() {
+                continue;
+            }
+            let (edit, rules) = edit(&set, at, what);
+            text = edit.apply(&text).unwrap();
+            let meters = set.meters;
+            set = RuleSet::parse(&text).unwrap();
+            prop_assert_eq!(&set.rules, &rules);
+            prop_assert_eq!(&set.meters, &meters);
+        }
     }
 
     #[test]

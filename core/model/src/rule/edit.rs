@@ -1,0 +1,373 @@
+//! Changing one rule in the text of a rule file: text in, text out.
+//!
+//! ```text
+//!   text ─► read, it must be right ─► outline ─► lines or values exchanged ─► read again ─► text
+//!                                                                  └ wrong: refused, with its line
+//! ```
+//!
+//! What an edit does not touch stays as it was written, to the byte: comments, order, spelling.
+//! The new text is compared with the old one as rule sets; a text that is written in a way in
+//! which the edit would do something else is refused and not guessed at.
+//!
+//! The words are those of Lustre's TBF: start, change, stop, rank. There a change of several
+//! values may stop half-way; here an edit is done as a whole or not at all.
+
+use std::ops::Range;
+
+use super::outline::{Outline, Piece, line_end, line_start};
+use super::{RuleFileError, RuleSet, export, file};
+
+/// A change of one rule of a rule file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleEdit {
+    /// A new rule.
+    Start {
+        /// Its name.
+        name: String,
+        /// Its keys; those without a value are left out.
+        keys: Vec<KeyEdit>,
+        /// Where it comes to stand; a rule named `default` is always the last.
+        place: RulePlace,
+    },
+    /// Other values of a rule that is there.
+    Change {
+        /// Its name.
+        name: String,
+        /// What is set and what is taken away; other keys stay.
+        keys: Vec<KeyEdit>,
+    },
+    /// Takes a rule away.
+    Stop {
+        /// Its name.
+        name: String,
+    },
+    /// Another place for a rule.
+    Rank {
+        /// Its name.
+        name: String,
+        /// The place.
+        place: RulePlace,
+    },
+}
+
+/// A place among the rules: the first that matches takes a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RulePlace {
+    /// Before all others.
+    #[default]
+    First,
+    /// Behind all others but `default`.
+    Last,
+    /// Right before the rule of this name.
+    Before(String),
+}
+
+/// A key of a rule and its value as TOML writes it; `None` takes the key away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyEdit {
+    /// One of the keys of docs/RULES.md.
+    pub key: &'static str,
+    /// The value.
+    pub value: Option<String>,
+}
+
+/// Why a rule file is not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleEditError {
+    /// A rule that is not there.
+    #[error("there is no rule {name:?}; there {}", listed(.names))]
+    NoRule {
+        /// What was asked for.
+        name: String,
+        /// The rules that are there.
+        names: Vec<String>,
+    },
+    /// A new rule with the name of an old one.
+    #[error("there is a rule {name:?} already, in line {line}; change it, or stop it first")]
+    Exists {
+        /// The name.
+        name: String,
+        /// The line of its head.
+        line: usize,
+    },
+    /// A rule that others depend on.
+    #[error("{name:?} is the parent of {}; stop or change what depends on it first", .by.join(", "))]
+    Needed {
+        /// The rule.
+        name: String,
+        /// Those that depend on it.
+        by: Vec<String>,
+    },
+    /// The default rule elsewhere than at the end.
+    #[error("\"default\" is what no other rule takes: it is always the last")]
+    DefaultPlace,
+    /// The default rule, where none of that name is.
+    #[error("\"default\" has no rule: what no rule takes has the weight 1 and no limit; start one")]
+    NoDefault,
+    /// A change of nothing.
+    #[error("nothing is to be changed: name a key and its new value")]
+    Nothing,
+    /// The text was wrong already.
+    #[error("{0}")]
+    Before(Box<RuleFileError>),
+    /// The text would be wrong.
+    #[error("refused, nothing is changed; it would be wrong at {0}")]
+    After(Box<RuleFileError>),
+    /// The text is right, but not written so that parts of it can be exchanged.
+    #[error("this text cannot be changed by a command: {0}; change it by hand")]
+    Unfit(String),
+}
+
+impl RuleEdit {
+    /// The text of a rule file with this change in it.
+    ///
+    /// # Errors
+    /// If the change cannot be or what comes out would be wrong, with its line.
+    pub fn apply(&self, text: &str) -> Result<String, RuleEditError> {
+        let mut text = text.to_owned();
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push_str(newline(&text));
+        }
+        let old = RuleSet::parse(&text).map_err(|e| RuleEditError::Before(Box::new(e)))?;
+        let sheet = Sheet { outline: outline(&text)?, text };
+        let new_text = match self {
+            RuleEdit::Start { name, keys, place } => sheet.start(name, keys, place)?,
+            RuleEdit::Change { name, keys } => sheet.change(name, keys)?,
+            RuleEdit::Stop { name } => sheet.stop(name, &old)?,
+            RuleEdit::Rank { name, place } => sheet.rank(name, place)?,
+        };
+        let new = RuleSet::parse(&new_text).map_err(|e| RuleEditError::After(Box::new(e)))?;
+        if self.others(&old) != self.others(&new) || !self.is_done(&old, &new) {
+            return Err(RuleEditError::Unfit("other rules would change too".into()));
+        }
+        Ok(new_text)
+    }
+
+    /// The rule that is changed.
+    pub fn name(&self) -> &str {
+        match self {
+            RuleEdit::Start { name, .. }
+            | RuleEdit::Change { name, .. }
+            | RuleEdit::Stop { name }
+            | RuleEdit::Rank { name, .. } => name,
+        }
+    }
+
+    /// A rule set without the rule that is changed.
+    fn others(&self, set: &RuleSet) -> (Vec<super::Rule>, Vec<super::MeterRule>) {
+        let others = set.rules.iter().filter(|rule| rule.name != self.name());
+        (others.cloned().collect(), set.meters.clone())
+    }
+
+    /// Whether the rule itself is there or gone, where it was or as it was.
+    fn is_done(&self, old: &RuleSet, new: &RuleSet) -> bool {
+        let place = |set: &RuleSet| set.rules.iter().position(|rule| rule.name == self.name());
+        let rule = |set: &RuleSet| place(set).map(|at| set.rules[at].clone());
+        match self {
+            RuleEdit::Start { .. } => rule(new).is_some(),
+            RuleEdit::Change { .. } => place(old) == place(new),
+            RuleEdit::Stop { .. } => rule(new).is_none(),
+            RuleEdit::Rank { .. } => rule(old) == rule(new),
+        }
+    }
+}
+
+/// A text and where its rules stand.
+struct Sheet {
+    text: String,
+    outline: Outline,
+}
+
+impl Sheet {
+    fn start(
+        &self,
+        name: &str,
+        keys: &[KeyEdit],
+        place: &RulePlace,
+    ) -> Result<String, RuleEditError> {
+        if let Some(at) = self.outline.place(name) {
+            let key = self.outline.rules[at].key("name");
+            let start = key.map_or(self.outline.rules[at].lines.start, |key| key.at.start);
+            let line = self.text[..start].matches('\n').count() + 1;
+            return Err(RuleEditError::Exists { name: name.into(), line });
+        }
+        let nl = newline(&self.text);
+        let mut section = format!("[[rule]]{nl}name = {}{nl}", export::text(name));
+        for KeyEdit { key, value } in in_file_order(keys) {
+            if let Some(value) = value {
+                section += &format!("{key} = {value}{nl}");
+            }
+        }
+        let at = match (name, place) {
+            (RuleSet::DEFAULT, RulePlace::Before(_)) => return Err(RuleEditError::DefaultPlace),
+            (RuleSet::DEFAULT, _) => self.outline.rules.len(),
+            _ => self.index(place)?,
+        };
+        Ok(self.insert(at, &section))
+    }
+
+    fn change(&self, name: &str, keys: &[KeyEdit]) -> Result<String, RuleEditError> {
+        let piece = &self.outline.rules[self.known(name)?];
+        if keys.is_empty() {
+            return Err(RuleEditError::Nothing);
+        }
+        let mut swaps: Vec<(Range<usize>, String)> = Vec::new();
+        for KeyEdit { key, value } in in_file_order(keys) {
+            swaps.extend(self.swap(piece, key, value.as_deref())?);
+        }
+        swaps.sort_by_key(|(at, _)| at.start);
+        let mut text = self.text.clone();
+        // From the end, so that places before stay true; of those at one place the last first.
+        for (at, new) in swaps.into_iter().rev() {
+            text.replace_range(at, &new);
+        }
+        Ok(text)
+    }
+
+    fn stop(&self, name: &str, rules: &RuleSet) -> Result<String, RuleEditError> {
+        let piece = &self.outline.rules[self.known(name)?];
+        let on_it = |rule: &&super::Rule| rule.parent.as_ref().is_some_and(|p| p.rule == name);
+        let by: Vec<String> = rules.rules.iter().filter(on_it).map(|r| r.name.clone()).collect();
+        if !by.is_empty() {
+            return Err(RuleEditError::Needed { name: name.into(), by });
+        }
+        Ok(self.without(piece))
+    }
+
+    fn rank(&self, name: &str, place: &RulePlace) -> Result<String, RuleEditError> {
+        let piece = &self.outline.rules[self.known(name)?];
+        match place {
+            RulePlace::Before(next) if next == name => return Ok(self.text.clone()),
+            RulePlace::Before(next) => {
+                self.known(next)?;
+            }
+            RulePlace::First | RulePlace::Last => {}
+        }
+        if name == RuleSet::DEFAULT {
+            let stays = *place == RulePlace::Last;
+            return if stays { Ok(self.text.clone()) } else { Err(RuleEditError::DefaultPlace) };
+        }
+        let text = self.without(piece);
+        let rest = Sheet { outline: outline(&text)?, text };
+        Ok(rest.insert(rest.index(place)?, &self.text[piece.lines.clone()]))
+    }
+
+    /// The place of a rule that must be there.
+    fn known(&self, name: &str) -> Result<usize, RuleEditError> {
+        if let Some(at) = self.outline.place(name) {
+            return Ok(at);
+        }
+        if name == RuleSet::DEFAULT {
+            return Err(RuleEditError::NoDefault);
+        }
+        let names = self.outline.rules.iter().map(|rule| rule.name.clone()).collect();
+        Err(RuleEditError::NoRule { name: name.into(), names })
+    }
+
+    /// How many rules come before a place.
+    fn index(&self, place: &RulePlace) -> Result<usize, RuleEditError> {
+        match place {
+            RulePlace::First => Ok(0),
+            RulePlace::Before(next) => self.known(next),
+            RulePlace::Last => {
+                let end = self.outline.rules.len();
+                Ok(self.outline.place(RuleSet::DEFAULT).unwrap_or(end))
+            }
+        }
+    }
+
+    /// The text with a section more.
+    fn insert(&self, index: usize, section: &str) -> String {
+        let (text, nl) = (&self.text, newline(&self.text));
+        if let Some(next) = self.outline.rules.get(index) {
+            let at = next.lines.start;
+            return format!("{}{section}{nl}{}", &text[..at], &text[at..]);
+        }
+        let at = self.outline.rules.last().map_or(text.len(), |last| last.lines.end);
+        let between = if at == 0 { "" } else { nl };
+        format!("{}{between}{section}{}", &text[..at], &text[at..])
+    }
+
+    /// The text without a section, and without one of the gaps around it.
+    fn without(&self, piece: &Piece) -> String {
+        let nl = newline(&self.text);
+        let (before, after) = (&self.text[..piece.lines.start], &self.text[piece.lines.end..]);
+        let gap = before.is_empty() || before.ends_with(&format!("{nl}{nl}"));
+        let after = if gap { after.trim_start_matches(['\r', '\n']) } else { after };
+        match (before.trim_end(), after.trim_start()) {
+            ("", _) => after.into(),
+            (before, "") => format!("{before}{nl}"),
+            _ => format!("{before}{after}"),
+        }
+    }
+
+    /// What is to be exchanged so that a key has another value.
+    fn swap(
+        &self,
+        piece: &Piece,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<Option<(Range<usize>, String)>, RuleEditError> {
+        let known = piece.key(key);
+        if known.is_some_and(|known| !known.plain) {
+            let name = &piece.name;
+            let why = format!("rule {name:?} does not give its {key} as {key} = …");
+            return Err(RuleEditError::Unfit(why));
+        }
+        Ok(match (known, value) {
+            (Some(known), Some(value)) => Some((known.value.clone(), value.into())),
+            (Some(known), None) => {
+                let lines =
+                    line_start(&self.text, known.at.start)..line_end(&self.text, known.at.end);
+                Some((lines, String::new()))
+            }
+            (None, Some(value)) => {
+                let at = line_end(&self.text, self.end_before(piece, key));
+                Some((at..at, format!("{key} = {value}{}", newline(&self.text))))
+            }
+            (None, None) => None,
+        })
+    }
+
+    /// The end of the last key that usually stands before this one.
+    fn end_before(&self, piece: &Piece, key: &str) -> usize {
+        let rank = rank(key);
+        let before =
+            piece.keys.iter().filter(|other| other.plain && self::rank(&other.name) < rank);
+        let last = before.max_by_key(|other| self::rank(&other.name)).or(piece.key("name"));
+        last.map_or(piece.lines.start, |key| key.at.end)
+    }
+}
+
+fn outline(text: &str) -> Result<Outline, RuleEditError> {
+    Outline::of(text).map_err(|why| RuleEditError::Unfit(why.into()))
+}
+
+/// The keys in the order in which a rule file usually has them.
+fn in_file_order(keys: &[KeyEdit]) -> Vec<&KeyEdit> {
+    let mut keys: Vec<&KeyEdit> = keys.iter().collect();
+    keys.sort_by_key(|edit| rank(edit.key));
+    keys
+}
+
+fn rank(key: &str) -> usize {
+    let keys = file::rule_keys();
+    keys.iter().position(|known| *known == key).unwrap_or(keys.len())
+}
+
+/// How the text ends its lines.
+fn newline(text: &str) -> &'static str {
+    if text.contains("\r\n") { "\r\n" } else { "\n" }
+}
+
+fn listed(names: &[String]) -> String {
+    match names {
+        [] => "are no rules".into(),
+        [one] => format!("is {one} alone"),
+        _ if names.len() <= NAMED_MAX => format!("are {}", names.join(", ")),
+        _ => format!("are {} and {} more", names[..NAMED_MAX].join(", "), names.len() - NAMED_MAX),
+    }
+}
+
+/// How many rules an error names.
+const NAMED_MAX: usize = 32;
