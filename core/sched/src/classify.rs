@@ -419,8 +419,8 @@ fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
     ceilings(rule).enumerate().map(move |(i, limit)| (limit, before(i, &limit)))
 }
 
-/// The values of these fields for a request.
-fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
+/// The values of these fields for a request: the key of its class or meter.
+pub fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
     let value = |field: &KeyField| match field {
         KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
         KeyField::Uid => KeyValue::Uid(who.uid),

@@ -40,7 +40,7 @@ mod slab;
 mod slots;
 mod tags;
 
-pub use classify::KeyValue;
+pub use classify::{KeyValue, key_of};
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
 pub use ids::{ClassId, RequestId, SubjectId};
