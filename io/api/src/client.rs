@@ -87,6 +87,13 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// Whether what was to be replaced had been replaced already: read it again.
+    pub fn is_stale(&self) -> bool {
+        matches!(self, ClientError::Refused { status: 409, .. })
+    }
+}
+
 impl Client {
     /// The time limit of a call unless [`Client::with_time_limit`] says otherwise.
     pub const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -134,12 +141,24 @@ impl Client {
     /// Puts the TOML text of a rule file in force and returns the rules as they are
     /// then; a refusal names the line and leaves the old rules in force.
     pub fn set_rules(&self, text: &str) -> Result<Rules, ClientError> {
-        self.call(Method::PUT, path::RULES, text.to_owned())
+        self.replace_rules(text, None, false)
+    }
+
+    /// The same, but only in place of the rules of this version, if one is given
+    /// ([`ClientError::is_stale`]), and with `save` written to the proxy's rule file too.
+    pub fn replace_rules(
+        &self,
+        text: &str,
+        over: Option<&str>,
+        save: bool,
+    ) -> Result<Rules, ClientError> {
+        let path = if save { format!("{}?save=true", path::RULES) } else { path::RULES.into() };
+        self.call(Method::PUT, &path, text.to_owned(), over)
     }
 
     /// GETs `path` and reads its JSON; the path is one of [`crate::path`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.call(Method::GET, path, String::new())
+        self.call(Method::GET, path, String::new(), None)
     }
 
     fn call<T: DeserializeOwned>(
@@ -147,9 +166,20 @@ impl Client {
         method: Method,
         path: &str,
         body: String,
+        over: Option<&str>,
     ) -> Result<T, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "sluice")
+            .header("connection", "close");
+        if let Some(version) = over {
+            request = request.header("if-match", format!("\"{version}\""));
+        }
+        let request = request.body(Full::new(Bytes::from(body)));
+        let request = request.map_err(|error| broken(&self.socket, &error))?;
         let (status, body) = self.runtime.block_on(async {
-            let exchange = exchange(&self.socket, method, path, body);
+            let exchange = exchange(&self.socket, request);
             match tokio::time::timeout(self.time_limit, exchange).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(ClientError::TimedOut {
@@ -174,26 +204,14 @@ const ANSWER_BYTES_MAX: usize = 128 << 20;
 
 async fn exchange(
     socket: &Path,
-    method: Method,
-    path: &str,
-    body: String,
+    request: Request<Full<Bytes>>,
 ) -> Result<(StatusCode, Bytes), ClientError> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|source| ClientError::Connect { socket: socket.into(), source })?;
-    let broken = |error: &dyn std::error::Error| ClientError::Exchange {
-        socket: socket.into(),
-        reason: error.to_string(),
-    };
+    let broken = |error: &dyn std::error::Error| broken(socket, error);
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(|error| broken(&error))?;
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", "sluice")
-        .header("connection", "close")
-        .body(Full::new(Bytes::from(body)))
-        .map_err(|error| broken(&error))?;
     let answer = async {
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let status = response.status();
@@ -207,6 +225,10 @@ async fn exchange(
         outcome = &mut answer => outcome,
         _ = connection => answer.await,
     }
+}
+
+fn broken(socket: &Path, error: &dyn std::error::Error) -> ClientError {
+    ClientError::Exchange { socket: socket.into(), reason: error.to_string() }
 }
 
 /// A refusal in its own words where it has any.
@@ -288,6 +310,19 @@ mod tests {
         assert!(matches!(&error, ClientError::Refused { status: 400, .. }));
         assert_eq!(error.to_string(), "rules:1:1");
         server.join().unwrap();
+    }
+
+    #[test]
+    fn what_replaces_a_version_names_it_and_hears_when_it_is_stale() {
+        let (client, server) = answer_once(
+            "stale",
+            b"HTTP/1.1 409 Conflict\r\ncontent-length: 18\r\n\r\n{\"message\":\"late\"}",
+        );
+        let error = client.replace_rules("x", Some("0a"), true).unwrap_err();
+        assert!(error.is_stale());
+        let head = server.join().unwrap();
+        assert!(head.starts_with("PUT /v1/rules?save=true HTTP/1.1\r\n"), "{head}");
+        assert!(head.contains("\r\nif-match: \"0a\"\r\n"), "{head}");
     }
 
     #[test]

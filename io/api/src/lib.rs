@@ -21,7 +21,7 @@ pub use messages::{
     Attach, ClassReport, Classes, Connection, Connections, ErrorReport, ExportReport, Status,
     SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
-pub use rules::{LimitReport, MeterReport, RuleReport, Rules};
+pub use rules::{LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules};
 
 /// The paths of the control API, shared by server and client.
 pub mod path {
@@ -31,7 +31,8 @@ pub mod path {
     pub const CLASSES: &str = "/v1/classes";
     /// [`Subjects`](crate::Subjects).
     pub const SUBJECTS: &str = "/v1/subjects";
-    /// [`Rules`](crate::Rules) by GET; a new rule file's TOML text by PUT.
+    /// [`Rules`](crate::Rules) by GET; a new rule file's TOML text by PUT, with `If-Match`
+    /// only over the version that it names, with `?save=true` into the proxy's rule file too.
     pub const RULES: &str = "/v1/rules";
     /// [`Connections`](crate::Connections).
     pub const CONNECTIONS: &str = "/v1/connections";

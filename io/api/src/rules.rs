@@ -1,18 +1,39 @@
 //! The rules in force, as the control API shows them.
+//!
+//! ```text
+//!   GET ─► text + version ─► edited ─► PUT, If-Match: version ─► in force
+//!            ▲                              │ 409: somebody else was faster
+//!            └──────────────────────────────┘
+//! ```
 
-use model::{KeyField, Limit, MeterRule, Rule, RuleSet};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use model::{KeyField, Limit, MeterRule, Parent, Rule, RuleSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The rules and meters in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rules {
-    /// The whole as the TOML text that a rule file would hold.
+    /// Tells this text from others. Give it back as `If-Match` to change the rules only if
+    /// they are still these.
+    pub version: String,
+    /// The text that they were read from, with its comments.
     pub text: String,
+    /// The proxy's own rule file; absent: it has none.
+    pub file: Option<String>,
+    /// Whether the rule file held this text when the proxy last read or wrote it.
+    pub saved: bool,
     /// Rules in their order: the first that matches takes the request.
     pub rules: Vec<RuleReport>,
     /// Meters in their order: each one that matches is paid.
     pub meters: Vec<MeterReport>,
+    /// What is under way that no rule takes, on each target.
+    pub unmatched: Vec<RuleLoad>,
+    /// The part of the reserved rates that could not be kept in the last second, in parts per
+    /// million, by target: above 0 where more is reserved than the target gives.
+    pub promises_cut_ppm: BTreeMap<String, u64>,
 }
 
 /// One rule: a condition and what it grants.
@@ -31,6 +52,8 @@ pub struct RuleReport {
     pub reserve: Option<String>,
     /// Ceilings of each class.
     pub limits: Vec<LimitReport>,
+    /// The rule that its one limit depends on, and how.
+    pub parent: Option<ParentReport>,
     /// The most device slots of each class.
     pub slots: Option<u32>,
     /// How its writes reach the backend; absent: as the target says.
@@ -39,6 +62,36 @@ pub struct RuleReport {
     pub max_classes: Option<u32>,
     /// Names the earlier rule that leaves nothing for this one; absent: it can match.
     pub shadowed_by: Option<String>,
+    /// What there is of it on each target; empty for the rules of a file.
+    pub targets: Vec<RuleLoad>,
+}
+
+/// What a rule's limit depends on: between `min` and the limit itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ParentReport {
+    /// The rule.
+    pub rule: String,
+    /// `follow`, `complement` or `gate`.
+    pub kind: String,
+    /// The part, rate or time that stands behind it.
+    pub value: String,
+    /// The least that the limit becomes.
+    pub min: String,
+}
+
+/// What there is of one rule on one target now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RuleLoad {
+    /// The target.
+    pub target: String,
+    /// What a limit with a parent is now; absent: the rule has no parent.
+    pub effective_limit: Option<String>,
+    /// Its classes, those lately idle included.
+    pub classes: u64,
+    /// Requests of theirs that wait.
+    pub queued: u64,
+    /// Requests of theirs at the backend.
+    pub running: u64,
 }
 
 /// One meter: a ceiling beside the classes' own.
@@ -67,14 +120,23 @@ pub struct LimitReport {
     pub burst: Option<u64>,
 }
 
-impl From<&RuleSet> for Rules {
-    fn from(set: &RuleSet) -> Rules {
+impl Rules {
+    /// The rules of a text; nothing is known of a proxy that has them in force.
+    pub fn of(text: &str, set: &RuleSet) -> Rules {
         let mut rules: Vec<_> = set.rules.iter().map(RuleReport::from).collect();
         for shadowed in set.shadowed() {
             rules[shadowed.rule].shadowed_by = Some(set.rules[shadowed.by].name.clone());
         }
         let meters = set.meters.iter().map(MeterReport::from).collect();
-        Rules { text: set.to_toml(), rules, meters }
+        let version = Rules::version_of(text);
+        Rules { version, text: text.into(), rules, meters, ..Rules::default() }
+    }
+
+    /// The version of a text: the same text has the same one, whoever holds it and whenever.
+    pub fn version_of(text: &str) -> String {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
     }
 }
 
@@ -87,10 +149,23 @@ impl From<&Rule> for RuleReport {
             weight: rule.share().get(),
             reserve: rule.promised().map(|rate| rate.to_string()),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
+            parent: rule.parent.as_ref().map(ParentReport::from),
             slots: rule.slots,
             write_mode: rule.write_mode.map(|mode| mode.to_string()),
             max_classes: rule.max_classes,
             shadowed_by: None,
+            targets: Vec::new(),
+        }
+    }
+}
+
+impl From<&Parent> for ParentReport {
+    fn from(parent: &Parent) -> ParentReport {
+        ParentReport {
+            rule: parent.rule.clone(),
+            kind: parent.kind.name().into(),
+            value: parent.kind.to_string(),
+            min: parent.min.to_string(),
         }
     }
 }
@@ -126,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_rule_set_is_shown_whole() {
-        let set = RuleSet::parse(
-            r#"
+        let text = r#"
+            # as it was written
             [[rule]]
             name = "jobs"
             match = "jobid={dd.*}"
@@ -141,16 +216,16 @@ mod tests {
             [[rule]]
             name = "late"
             match = "jobid={dd.*}"
+            limit = "50ops/s"
+            parent = { rule = "jobs", gate = "500ms", min = "5ops/s" }
             [[meter]]
             name = "opens"
             kinds = ["open"]
             rate = "100ops/s"
             burst = "5ops"
-            "#,
-        )
-        .unwrap();
-        let rules = Rules::from(&set);
-        assert_eq!(RuleSet::parse(&rules.text).unwrap(), set);
+            "#;
+        let rules = Rules::of(text, &RuleSet::parse(text).unwrap());
+        assert_eq!(rules.text, text);
         let limit = |kinds: &[&str], rate: &str, burst| LimitReport {
             kinds: kinds.iter().map(|kind| kind.to_string()).collect(),
             rate: rate.into(),
@@ -166,12 +241,16 @@ mod tests {
             slots: Some(8),
             write_mode: Some("paced".into()),
             max_classes: Some(3),
-            shadowed_by: None,
+            ..RuleReport::default()
         };
+        let all: Vec<_> = model::Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let [rule, kind, value, min] = ["jobs", "gate", "500ms", "5ops/s"].map(String::from);
         let late = RuleReport {
             name: "late".into(),
             condition: "jobid={dd.*}".into(),
             weight: 1,
+            limits: vec![limit(&all, "50ops/s", None)],
+            parent: Some(ParentReport { rule, kind, value, min }),
             shadowed_by: Some("jobs".into()),
             ..RuleReport::default()
         };
@@ -183,5 +262,13 @@ mod tests {
             limit: limit(&["open"], "100ops/s", Some(5)),
         };
         assert_eq!(rules.meters, [opens]);
+    }
+
+    #[test]
+    fn the_version_is_that_of_the_text_and_nothing_else() {
+        let version = Rules::version_of;
+        assert_eq!(version("a"), version("a"));
+        assert_ne!(version("a"), version("a "));
+        assert_ne!(version(""), version("\n"));
     }
 }

@@ -33,6 +33,8 @@ mod operations;
 mod outbox;
 mod pipes;
 mod record;
+mod rule_file;
+mod rules;
 mod server;
 mod setup;
 mod sys;
@@ -45,5 +47,7 @@ pub use costs_file::{CostsFile, CostsFileError};
 pub use record::{
     Access, TraceError, TraceOutcome, TraceReader, TraceRecord, TraceRequest, TraceSubject,
 };
+pub use rule_file::RuleFile;
+pub use rules::RulesRefused;
 pub use server::{Server, StartError};
 pub use writes::{Alignment, Backing};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use api::Address;
-use model::{Nanos, RuleSet, Time};
+use model::{Nanos, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
@@ -26,6 +26,7 @@ use crate::locks::Locks;
 use crate::mounts::Mounts;
 use crate::outbox::Outbox;
 use crate::record::Recorder;
+use crate::rules::InForce;
 use crate::setup;
 use crate::tally::Tally;
 use crate::worker::Worker;
@@ -49,7 +50,9 @@ pub struct Server {
     bounds: RwLock<Bounds>,
     exports: RwLock<FxHashMap<String, Arc<Export>>>,
     targets: RwLock<Vec<Arc<Target>>>,
-    rules: RwLock<Arc<RuleSet>>,
+    pub(crate) rules: RwLock<InForce>,
+    /// Held while rules or settings take the place of others.
+    pub(crate) changing: Mutex<()>,
     listeners: Mutex<Vec<Listener>>,
     addresses: Vec<Address>,
     connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
@@ -133,7 +136,7 @@ impl Server {
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
         let key = setup::load_key(&config)?;
-        let (exports, targets) = setup::open_exports(&config, &rules, (clock, &key), &[])?;
+        let (exports, targets) = setup::open_exports(&config, &rules.set, (clock, &key), &[])?;
         let mounts = Mounts::new().map_err(system("cannot get random numbers"))?;
         let recorder = match &config.record {
             None => None,
@@ -158,6 +161,7 @@ impl Server {
             exports: RwLock::new(exports),
             targets: RwLock::new(targets),
             rules: RwLock::new(rules),
+            changing: Mutex::default(),
             listeners: Mutex::new(listeners),
             connections: RwLock::default(),
             gone: Mutex::default(),
@@ -190,10 +194,11 @@ impl Server {
     /// # Errors
     /// If anything in it is wrong; then nothing has changed.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
+        let _alone = self.changing.lock().expect("not poisoned");
         let rules = setup::load_rules(&config)?;
         let old = self.targets.read().expect("not poisoned").clone();
         let (exports, targets) =
-            setup::open_exports(&config, &rules, (self.clock, &self.key), &old)?;
+            setup::open_exports(&config, &rules.set, (self.clock, &self.key), &old)?;
         for target in &targets {
             setup::apply(&config, target)?;
         }
@@ -201,26 +206,8 @@ impl Server {
         *self.settings.write().expect("not poisoned") = Arc::new(config);
         *self.exports.write().expect("not poisoned") = exports;
         *self.targets.write().expect("not poisoned") = targets;
-        self.set_rules(rules);
+        self.put_in_force(rules);
         Ok(())
-    }
-
-    /// Puts other rules in force at once, for what is queued too.
-    pub fn set_rules(&self, rules: Arc<RuleSet>) {
-        *self.rules.write().expect("not poisoned") = rules.clone();
-        for target in self.targets.read().expect("not poisoned").iter() {
-            target.set_rules(rules.clone());
-        }
-        // A fid is bound to the directories of the rules that it was opened under.
-        let plain = self.connections().into_iter();
-        let plain = plain.map(|c| c.session.lock().expect("not poisoned").fids.clone());
-        let mounted = self.mounts.all().into_iter().map(|session| session.fids.clone());
-        for fids in plain.chain(mounted) {
-            for fid in fids.lock().expect("not poisoned").values() {
-                fid.set_subject(fid.user.subject_of(&fid.node, fid.subject()));
-            }
-        }
-        self.poke();
     }
 
     /// Stops taking connections and requests, answers what is in flight, and ends the
@@ -286,10 +273,6 @@ impl Server {
 
     pub(crate) fn bounds(&self) -> Bounds {
         *self.bounds.read().expect("not poisoned")
-    }
-
-    pub(crate) fn rules(&self) -> Arc<RuleSet> {
-        self.rules.read().expect("not poisoned").clone()
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Arc<Export>> {

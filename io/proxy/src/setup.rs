@@ -18,6 +18,7 @@ use crate::costs_file::CostsFile;
 use crate::export::{Export, Node};
 use crate::gate::{Clock, Target};
 use crate::handles::{Handles, Key};
+use crate::rules::InForce;
 use crate::server::StartError;
 use crate::writes::{Backing, Writes};
 
@@ -43,13 +44,14 @@ pub(crate) fn load_key(config: &Config) -> Result<Key, StartError> {
 type Exports = FxHashMap<String, Arc<Export>>;
 
 /// The rules of the configuration's rule file; none without one.
-pub(crate) fn load_rules(config: &Config) -> Result<Arc<RuleSet>, StartError> {
-    let Some(path) = &config.rules else { return Ok(Arc::default()) };
+pub(crate) fn load_rules(config: &Config) -> Result<InForce, StartError> {
+    let Some(path) = &config.rules else { return Ok(InForce::default()) };
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(StartError::system(format!("cannot read the rules {name}")))?;
-    let rules = RuleSet::parse(&text).map_err(|error| StartError::Rules(error.in_file(&name)))?;
-    Ok(Arc::new(rules))
+    let set = RuleSet::parse(&text).map_err(|error| StartError::Rules(error.in_file(&name)))?;
+    let text: Arc<str> = text.into();
+    Ok(InForce { set: Arc::new(set), text: text.clone(), in_file: Some(text) })
 }
 
 /// Opens the exports and makes the targets that schedule them. Targets of `old` with

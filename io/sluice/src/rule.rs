@@ -1,192 +1,313 @@
-//! `sluice rule`: the rules in force, others in their place, and a look at a rule file before.
+//! `sluice rule`: the rules of a running proxy or of a file, shown, tried and changed.
+//!
+//! ```text
+//!   list, export, check ◄─────────────── text ◄─┐         ┌─ --api: GET, PUT If-Match
+//!   start, change, stop, rank ─► RuleEdit ─► text ├─ Source ┤
+//!   import ────────────────────────────────► text ┘         └─ --file: locked, then renamed over
+//! ```
+//!
+//! The edit itself is one and the same for both ([`model::RuleEdit`]): text in, text out.
+
+mod check;
+mod keys;
+mod list;
+mod request;
+mod source;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use api::{Address, Client, LimitReport, Rules};
+use anyhow::{Context, ensure};
+use api::Rules;
 use clap::Subcommand;
-use model::RuleSet;
+use model::{RuleEdit, RulePlace, RuleSet};
 use serde_json::json;
 
-use crate::top::table;
+use keys::Keys;
+use source::Source;
 
-/// Shows the rules in force, puts others in force, or checks a rule file.
+/// Shows, tries and changes rules: of a running proxy, at once, or in a rule file.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
 }
 
+const AFTER_HELP: &str = "\
+Rules stand in an order, and the first whose --match fits takes a request. Without --file the
+rules are those of the proxy that listens at --api; a change is in force at once, also for what
+is queued, and lasts until the proxy ends or reads its rule file again, or for good with --save.
+With --file they are those of a file, whose comments and order stay. \"-\" is standard input,
+and standard output for what is changed there.
+
+Examples:
+  sluice rule start backup --match 'uid={34}' --limit 200MB/s
+  sluice rule change backup --limit 50MB/s --weight 2
+  sluice rule rank backup --before jobs
+  sluice rule stop backup
+  sluice rule export > rules.toml; $EDITOR rules.toml; sluice rule import rules.toml --save
+  sluice rule check rules.toml --request 'jobid=dd.500 opcode=write bytes=4MiB'
+
+docs/RULES.md has the language of conditions and every key.";
+
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists the rules and meters that a running proxy has in force, in their order.
+    /// Lists rules and meters in their order, with what is under way.
+    ///
+    /// Of a running proxy also what limits with a parent are NOW, how many classes each rule
+    /// has and how many of their requests wait. Columns in which nothing stands are left out.
     List {
-        /// The proxy's control socket.
-        #[arg(long, value_name = "unix:///PATH", default_value = crate::top::DEFAULT_API)]
-        api: Address,
+        #[command(flatten)]
+        source: Source,
         /// Print them as JSON.
-        #[arg(long, conflicts_with = "toml")]
-        json: bool,
-        /// Print them as the rule file they could have come from.
         #[arg(long)]
-        toml: bool,
+        json: bool,
     },
-    /// Reads a rule file and reports what is wrong with it, and rules that can never match.
+    /// Starts a rule: before all others, or where you say.
     ///
-    /// Exit status 1 if the proxy would refuse the file.
-    Check {
-        /// The rule file.
-        file: PathBuf,
-        /// Print the outcome as JSON.
-        #[arg(long)]
-        json: bool,
+    /// A rule of the name `default` is what no other takes and comes last.
+    #[command(after_help = START_HELP)]
+    Start {
+        /// The new rule: letters, digits, _ - and . only.
+        name: String,
+        #[command(flatten)]
+        position: Position,
+        #[command(flatten)]
+        writing: Writing,
+        // The last, as its heading is that of all that follows.
+        #[command(flatten)]
+        keys: Keys,
     },
-    /// Puts a rule file in force in a running proxy at once, for what is queued too.
+    /// Changes keys of a rule, all of them or, with an error, none.
     ///
-    /// A file with an error leaves the old rules in force; exit status 1. When it starts or
-    /// gets SIGHUP, the proxy reads the file of its own `--rules` again.
-    Load {
-        /// The rule file.
-        file: PathBuf,
-        /// The proxy's control socket.
-        #[arg(long, value_name = "unix:///PATH", default_value = crate::top::DEFAULT_API)]
-        api: Address,
-        /// Print the rules that are in force then as JSON.
+    /// Keys that are not named stay. `none` takes a key away, so that its default holds. What
+    /// a class or meter owes or has saved stays: no change refills a meter.
+    #[command(after_help = CHANGE_HELP)]
+    Change {
+        /// The rule.
+        name: String,
+        #[command(flatten)]
+        writing: Writing,
+        #[command(flatten)]
+        keys: Keys,
+    },
+    /// Stops a rule: its requests fall to the next that matches.
+    ///
+    /// A rule that is not there is an error, which names those that are. So is one that is the
+    /// parent of others.
+    #[command(after_help = "Example:\n  sluice rule stop backup --save")]
+    Stop {
+        /// The rule.
+        name: String,
+        #[command(flatten)]
+        writing: Writing,
+    },
+    /// Moves a rule to another place in the order.
+    #[command(after_help = "Examples:\n  sluice rule rank backup --before jobs\n  \
+                            sluice rule rank backup --last --file rules.toml")]
+    Rank {
+        /// The rule.
+        name: String,
+        #[command(flatten)]
+        position: Position,
+        #[command(flatten)]
+        writing: Writing,
+    },
+    /// Replaces all rules and meters by those of a file.
+    ///
+    /// A file with an error leaves the old rules; exit status 1.
+    #[command(
+        after_help = "Examples:\n  sluice rule import rules.toml\n  sluice rule export | sed \
+                            s/500MB/600MB/ | sluice rule import -"
+    )]
+    Import {
+        /// The rule file; - for standard input.
+        from: PathBuf,
+        #[command(flatten)]
+        writing: Writing,
+    },
+    /// Prints the rules as the rule file that `import` takes, comments included.
+    #[command(after_help = "Example:\n  sluice rule export > rules.toml")]
+    Export {
+        #[command(flatten)]
+        source: Source,
+        /// Print text and version as JSON.
         #[arg(long)]
         json: bool,
     },
+    /// Says what is wrong with a rule file, which rules never match, and what a request gets.
+    ///
+    /// Exit status 1 if a proxy would refuse the file. Without FILE it looks at the rules that
+    /// a running proxy has in force.
+    #[command(after_help = check::AFTER_HELP)]
+    Check(check::Check),
+}
+
+const START_HELP: &str = "\
+Examples:
+  sluice rule start backup --match 'uid={34}' --limit 200MB/s
+  sluice rule start ckpt --match 'jobid={ckpt.*}&opcode={write}' --weight 8 --save
+  sluice rule start jobs --match '*' --per jobid --last
+  sluice rule start storm --match '*' --per jobid --limit metadata=1kops/s,create=50ops/s
+  sluice rule start ana --match 'jobid={ana.*}' --limit 2GB/s \\
+                        --parent ckpt,complement=2GB/s,min=50MB/s
+  sluice rule start backup --match 'uid={34}' --before jobs --file /etc/sluice/rules.toml";
+
+const CHANGE_HELP: &str = "\
+Examples:
+  sluice rule change backup --limit 50MB/s
+  sluice rule change backup --limit none --weight 2 --slots 4
+  sluice rule change jobs --per jobid,uid --file rules.toml";
+
+/// Where among the rules.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+struct Position {
+    /// Right before this rule.
+    #[arg(long, value_name = "RULE")]
+    before: Option<String>,
+    /// Before all others.
+    #[arg(long)]
+    first: bool,
+    /// Behind all others but `default`.
+    #[arg(long)]
+    last: bool,
+}
+
+/// Whose rules are changed, and how that is told.
+#[derive(Debug, clap::Args)]
+struct Writing {
+    #[command(flatten)]
+    source: Source,
+    /// Also write the rule file of the proxy (its --rules), so that the change outlives it.
+    #[arg(long, conflicts_with = "file")]
+    save: bool,
+    /// Print the rules as they are then as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs `sluice rule`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
-        Action::List { api, json, toml } => {
-            let rules = Client::new(&api)?.rules()?;
-            match (json, toml) {
-                (true, _) => serde_json::to_string_pretty(&rules)? + "\n",
-                (_, true) => rules.text,
-                _ => list(&rules),
-            }
+        Action::List { source, json } => {
+            let rules = source.read()?;
+            if json { pretty(&rules)? } else { list::list(&rules) }
         }
-        Action::Check { file, json } => check(&file, json)?,
-        Action::Load { file, api, json } => {
-            // What is wrong with the file is told with its line before the proxy is asked.
-            check(&file, false)?;
-            let rules = Client::new(&api)?.set_rules(&read(&file)?)?;
-            if json { serde_json::to_string_pretty(&rules)? + "\n" } else { list(&rules) }
+        Action::Export { source, json } => {
+            let rules = source.read()?;
+            let whole = json!({ "version": rules.version, "text": rules.text });
+            if json { pretty(&whole)? } else { rules.text }
         }
+        Action::Check(check) => check.run()?,
+        Action::Start { name, keys, position, writing } => {
+            let edit = start(name, &keys, position.place())?;
+            writing.change(&edit)?
+        }
+        Action::Change { name, keys, writing } => {
+            writing.change(&RuleEdit::Change { name, keys: keys.edits() })?
+        }
+        Action::Stop { name, writing } => writing.change(&RuleEdit::Stop { name })?,
+        Action::Rank { name, position, writing } => {
+            let place = position.place();
+            let place = place.context("say where to: --before RULE, --first or --last")?;
+            writing.change(&RuleEdit::Rank { name, place })?
+        }
+        Action::Import { from, writing } => writing.import(&from)?,
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }
 
-/// The rules as tables for people.
-fn list(rules: &Rules) -> String {
-    if rules.rules.is_empty() && rules.meters.is_empty() {
-        return "no rules: every request is in the class \"default\"\n".into();
-    }
-    let mut text = String::new();
-    if !rules.rules.is_empty() {
-        let head = ["RULE", "MATCH", "PER", "WEIGHT", "RESERVE", "LIMIT", "SLOTS", "WRITES"];
-        let rows = rules.rules.iter().map(|rule| {
-            let limits: Vec<_> = rule.limits.iter().map(limit).collect();
-            vec![
-                rule.name.clone(),
-                rule.condition.clone(),
-                rule.per.join(" "),
-                rule.weight.to_string(),
-                rule.reserve.clone().unwrap_or_default(),
-                limits.join(", "),
-                rule.slots.map(|slots| slots.to_string()).unwrap_or_default(),
-                rule.write_mode.clone().unwrap_or_default(),
-            ]
-        });
-        text += &table::aligned(&head, &[3, 6], rows);
-        for rule in &rules.rules {
-            if let Some(by) = &rule.shadowed_by {
-                let _ = writeln!(text, "{}", never_matches(&rule.name, by));
-            }
+/// A new rule; only `default` may do without a condition, as it cannot have one.
+fn start(name: String, keys: &Keys, place: Option<RulePlace>) -> anyhow::Result<RuleEdit> {
+    ensure!(
+        keys.has_condition() || name == RuleSet::DEFAULT,
+        "say which requests it takes: --match 'jobid={{dd.*}}', or --match '*' for all that reach it"
+    );
+    Ok(RuleEdit::Start { name, keys: keys.edits(), place: place.unwrap_or_default() })
+}
+
+impl Position {
+    fn place(self) -> Option<RulePlace> {
+        match self {
+            Position { before: Some(rule), .. } => Some(RulePlace::Before(rule)),
+            Position { first: true, .. } => Some(RulePlace::First),
+            Position { last: true, .. } => Some(RulePlace::Last),
+            _ => None,
         }
     }
-    if !rules.meters.is_empty() {
-        let head = ["METER", "MATCH", "PER", "RATE"];
-        let rows = rules.meters.iter().map(|meter| {
-            let per = meter.per.join(" ");
-            vec![meter.name.clone(), meter.condition.clone(), per, limit(&meter.limit)]
-        });
-        if !text.is_empty() {
-            text.push('\n');
+}
+
+impl Writing {
+    /// Makes a change and tells of it.
+    fn change(&self, edit: &RuleEdit) -> anyhow::Result<String> {
+        let rules = self.source.change(self.save, |text| edit.apply(text))?;
+        self.told(&rules, || done(edit, &rules))
+    }
+
+    /// Replaces all rules and shows them.
+    fn import(&self, from: &Path) -> anyhow::Result<String> {
+        // What is wrong with the file is told with its own lines, before anybody is asked.
+        let new = source::read_text(from)?;
+        source::parse(&from.display().to_string(), &new)?;
+        let rules = self.source.replace(self.save, &new)?;
+        self.told(&rules, || list::list(&Rules { saved: true, ..rules.clone() }))
+    }
+
+    /// What is printed after a change.
+    fn told(&self, rules: &Rules, what: impl Fn() -> String) -> anyhow::Result<String> {
+        if self.source.is_standard() {
+            // The text itself is what was asked for.
+            return Ok(rules.text.clone());
         }
-        text += &table::aligned(&head, &[], rows);
+        if self.json {
+            return pretty(rules);
+        }
+        let mut text = what();
+        let lasts = match (&rules.file, rules.saved) {
+            _ if self.source.is_file() => return Ok(text),
+            (Some(file), true) => format!("in force and in {file}"),
+            (Some(file), false) => format!(
+                "in force until the proxy ends or reads {file} again (SIGHUP); --save writes it there"
+            ),
+            (None, _) => "in force until the proxy ends: it has no rule file (--rules)".into(),
+        };
+        let _ = writeln!(text, "{lasts}");
+        Ok(text)
+    }
+}
+
+/// A change in words, with the rules that can never match.
+fn done(edit: &RuleEdit, rules: &Rules) -> String {
+    let name = edit.name();
+    let mut text = match edit {
+        RuleEdit::Start { .. } => format!("rule {name:?} is started, {}\n", place(name, rules)),
+        RuleEdit::Rank { .. } => format!("rule {name:?} is {} now\n", place(name, rules)),
+        RuleEdit::Change { .. } => format!("rule {name:?} is changed\n"),
+        RuleEdit::Stop { .. } => format!("rule {name:?} is stopped\n"),
+    };
+    for (rule, by) in list::shadowed(rules) {
+        let _ = writeln!(text, "{}", list::never_matches(rule, by));
     }
     text
 }
 
-/// A ceiling in one cell: `100MB/s read write`.
-fn limit(limit: &LimitReport) -> String {
-    let all = model::Kind::ALL.len();
-    match limit.kinds.len() {
-        kinds if kinds == all => limit.rate.clone(),
-        kinds if kinds > 3 => format!("{} of {kinds} kinds", limit.rate),
-        _ => format!("{} {}", limit.rate, limit.kinds.join(" ")),
+/// Where a rule stands: `the first, before "jobs"`.
+fn place(name: &str, rules: &Rules) -> String {
+    let at = rules.rules.iter().position(|rule| rule.name == name).unwrap_or_default();
+    match (at, rules.rules.get(at + 1)) {
+        (0, None) => "the only one".into(),
+        (0, Some(next)) => format!("the first, before {:?}", next.name),
+        (_, Some(next)) => format!("before {:?}", next.name),
+        (_, None) => "the last".into(),
     }
 }
 
-fn never_matches(rule: &str, by: &str) -> String {
-    format!("rule {rule:?} never takes a request: {by:?} takes all that it could")
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
-}
-
-/// Reads the file; an error of it becomes the error of the command.
-fn check(file: &Path, as_json: bool) -> anyhow::Result<String> {
-    let text = read(file)?;
-    let name = file.display();
-    match RuleSet::parse(&text) {
-        Ok(set) => {
-            let rules = Rules::from(&set);
-            Ok(if as_json { accepted_json(&rules) } else { accepted(&name.to_string(), &rules) })
-        }
-        Err(error) => {
-            if as_json {
-                let answer = json!({
-                    "ok": false,
-                    "line": error.excerpt.line,
-                    "column": error.excerpt.column,
-                    "message": error.problem.to_string(),
-                });
-                writeln!(std::io::stdout(), "{answer:#}")?;
-            }
-            anyhow::bail!("{}", error.in_file(name))
-        }
-    }
-}
-
-fn accepted(name: &str, rules: &Rules) -> String {
-    let mut text = String::new();
-    let shadowed = rules.rules.iter().filter_map(|r| Some((&r.name, r.shadowed_by.as_ref()?)));
-    for (rule, by) in shadowed {
-        let _ = writeln!(text, "{name}: {}", never_matches(rule, by));
-    }
-    let count =
-        |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
-    let (rules, meters) = (count(rules.rules.len(), "rule"), count(rules.meters.len(), "meter"));
-    let _ = writeln!(text, "{name}: {rules}, {meters}, no error");
-    text
-}
-
-fn accepted_json(rules: &Rules) -> String {
-    let shadowed = rules
-        .rules
-        .iter()
-        .filter_map(|rule| Some(json!({ "rule": rule.name, "by": rule.shadowed_by.as_ref()? })));
-    let shadowed: Vec<_> = shadowed.collect();
-    let answer = json!({ "ok": true, "shadowed": shadowed, "rules": rules });
-    format!("{answer:#}\n")
+fn pretty(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
 #[cfg(test)]
@@ -194,53 +315,21 @@ mod tests {
     use super::*;
 
     fn rules(text: &str) -> Rules {
-        Rules::from(&RuleSet::parse(text).unwrap())
+        Rules::of(text, &RuleSet::parse(text).unwrap())
     }
 
     #[test]
-    fn rules_and_meters_are_listed_in_their_order() {
-        let rules = rules(
-            "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={dd.*}\"\nper = [\"jobid\"]\nweight = 4\n\
-             limit = \"100MB/s\"\n\
-             [[rule]]\nname = \"rest\"\nslots = 8\n\
-             [[rule]]\nname = \"late\"\nmatch = \"uid={500}\"\n\
-             [[meter]]\nname = \"opens\"\nkinds = [\"open\"]\nrate = \"100ops/s\"\n",
-        );
+    fn a_change_is_told_with_its_place_and_what_it_hides() {
+        let all = rules("[[rule]]\nname = \"all\"\n[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n");
+        let start = start("all".into(), &Keys::default(), None);
+        assert!(start.unwrap_err().to_string().contains("--match '*'"));
+        let edit = RuleEdit::Rank { name: "all".into(), place: RulePlace::First };
         assert_eq!(
-            list(&rules),
-            "RULE  MATCH         PER    WEIGHT  RESERVE  LIMIT               SLOTS  WRITES\n\
-             jobs  jobid={dd.*}  jobid       4           100MB/s read write\n\
-             rest  *                         1                                   8\n\
-             late  uid={500}                 1\n\
-             rule \"late\" never takes a request: \"rest\" takes all that it could\n\
-             \n\
-             METER  MATCH  PER  RATE\n\
-             opens  *           100ops/s open\n"
+            done(&edit, &all),
+            "rule \"all\" is the first, before \"a\" now\n\
+             rule \"a\" never takes a request: \"all\" takes all that it could\n"
         );
-    }
-
-    #[test]
-    fn no_rules_are_said_in_words() {
-        assert_eq!(list(&rules("")), "no rules: every request is in the class \"default\"\n");
-    }
-
-    #[test]
-    fn a_good_file_is_summed_up_with_what_it_shadows() {
-        let rules = rules("[[rule]]\nname = \"a\"\n[[rule]]\nname = \"b\"\n");
-        assert_eq!(
-            accepted("r.toml", &rules),
-            "r.toml: rule \"b\" never takes a request: \"a\" takes all that it could\n\
-             r.toml: 2 rules, 0 meters, no error\n"
-        );
-    }
-
-    #[test]
-    fn a_bad_file_is_an_error_with_its_line() {
-        let file = std::env::temp_dir().join(format!("sluice-check-{}", std::process::id()));
-        std::fs::write(&file, "[[rule]]\nname = \"a\"\nweight = 0\n").unwrap();
-        let error = check(&file, false).unwrap_err().to_string();
-        std::fs::remove_file(&file).unwrap();
-        assert!(error.starts_with(&format!("{}:3:10: ", file.display())), "{error}");
-        assert!(error.ends_with("\n  3 | weight = 0\n    |          ^"), "{error}");
+        assert_eq!(place("a", &all), "the last");
+        assert_eq!(place("b", &rules("[[rule]]\nname = \"b\"\n")), "the only one");
     }
 }

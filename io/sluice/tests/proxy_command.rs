@@ -175,8 +175,8 @@ fn sighup_reads_the_rules_again() {
         (&rules["rules"][0]["name"], &rules["rules"][0]["weight"]),
         (&"new".into(), &7.into())
     );
-    let toml = stdout(&proxy.ask(&["rule", "list", "--toml"]));
-    assert_eq!(toml, "[[rule]]\nname = \"new\"\nweight = 7\n");
+    let text = stdout(&proxy.ask(&["rule", "export"]));
+    assert_eq!(text, "[[rule]]\nname = \"new\"\nweight = 7\n");
 }
 
 #[test]
@@ -197,17 +197,17 @@ fn sighup_with_a_bad_file_names_the_line_and_leaves_the_old_in_force() {
 }
 
 #[test]
-fn rules_are_loaded_at_once_and_a_bad_file_leaves_the_old_in_force() {
-    let proxy = proxy("load", "[[rule]]\nname = \"old\"\n");
+fn rules_are_imported_at_once_and_a_bad_file_leaves_the_old_in_force() {
+    let proxy = proxy("import", "[[rule]]\nname = \"old\"\n");
     let file = proxy.dir.join("other.toml");
     let path = file.to_str().unwrap();
     fs::write(&file, "[[rule]]\nname = \"new\"\nweight = 0\n").unwrap();
-    let refused = proxy.ask(&["rule", "load", path]);
+    let refused = proxy.ask(&["rule", "import", path]);
     let why = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && why.contains("other.toml:3:10: "), "{why}");
     assert!(stdout(&proxy.ask(&["rule", "list"])).contains("\nold "));
     fs::write(&file, "[[rule]]\nname = \"new\"\n").unwrap();
-    assert!(stdout(&proxy.ask(&["rule", "load", path])).contains("\nnew "));
+    assert!(stdout(&proxy.ask(&["rule", "import", path])).contains("\nnew "));
     assert!(stdout(&proxy.ask(&["rule", "list"])).contains("\nnew "));
 }
 

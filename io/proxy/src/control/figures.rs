@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{
-    Attach, ClassReport, Classes, Connections, ExportReport, Status, SubjectReport, Subjects,
-    TargetReport, Threads, Totals, Usage,
+    Attach, ClassReport, Classes, Connections, ExportReport, RuleLoad, Rules, Status,
+    SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
-use model::{RuleFileError, RuleSet};
+use model::RuleSet;
 
 use super::Control;
 use crate::config::{Config, CostMode};
 use crate::connection::Connection;
 use crate::fids::User;
 use crate::gate::Target;
+use crate::rules::RulesRefused;
 use crate::server::Server;
 use crate::tally::Tally;
 
@@ -80,13 +81,48 @@ impl Control for Server {
         Connections { t_ns, connections }
     }
 
-    fn rules(&self) -> Arc<RuleSet> {
-        Server::rules(self)
+    fn rules(&self) -> Rules {
+        let in_force = self.rules_in_force();
+        let mut rules = Rules::of(&in_force.text, &in_force.set);
+        rules.file = self.settings().rules.as_ref().map(|path| path.display().to_string());
+        rules.saved = in_force.is_saved();
+        for target in self.targets() {
+            add_loads(&mut rules, &target);
+        }
+        rules
     }
 
-    fn set_rules(&self, text: &str) -> Result<(), RuleFileError> {
-        Server::set_rules(self, Arc::new(RuleSet::parse(text)?));
-        Ok(())
+    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused> {
+        Server::set_rules(self, text, over, save)
+    }
+}
+
+/// Adds what there is of each rule on a target; nothing where nothing is scheduled.
+fn add_loads(rules: &mut Rules, target: &Target) {
+    let figures = target.with_dispatcher(|d, _| {
+        let limits = d.dependent_limits().map(|(rule, limit)| (rule.to_owned(), limit));
+        let limits = limits.collect::<BTreeMap<_, _>>();
+        (d.classes().collect::<Vec<_>>(), limits, d.promises_cut_ppm())
+    });
+    let Some((classes, limits, cut_ppm)) = figures else { return };
+    rules.promises_cut_ppm.insert(target.name.clone(), cut_ppm);
+    let mut loads: BTreeMap<String, RuleLoad> = BTreeMap::new();
+    for class in classes {
+        let load = loads.entry(class.rule).or_default();
+        load.classes += 1;
+        load.queued += u64::from(class.queued);
+        load.running += u64::from(class.running);
+    }
+    let mut load_of = |rule: &str| RuleLoad {
+        target: target.name.clone(),
+        effective_limit: limits.get(rule).map(|limit| limit.to_string()),
+        ..loads.remove(rule).unwrap_or_default()
+    };
+    for rule in &mut rules.rules {
+        rule.targets.push(load_of(&rule.name));
+    }
+    if rules.rules.iter().all(|rule| rule.name != RuleSet::DEFAULT) {
+        rules.unmatched.push(load_of(RuleSet::DEFAULT));
     }
 }
 

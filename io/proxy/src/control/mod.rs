@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing on the way of a request passes here: a handler takes the same short locks as
-//! a worker and no others. Each connection carries one exchange and ends within
+//! a worker and no others; only a change of rules that is to be saved waits for a disk. Each connection carries one exchange and ends within
 //! [`EXCHANGE_TIME_MAX`], so a viewer that hangs costs one place and for a bounded time.
 //! Who may ask is decided by the socket's mode: the proxy's own user and root.
 
@@ -25,12 +25,12 @@ use api::Address;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use model::{RuleFileError, RuleSet};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::{debug, warn};
 
 use crate::config::ApiSocket;
+use crate::rules::RulesRefused;
 
 pub use routes::openapi;
 pub use socket::{Listening, SocketError};
@@ -47,10 +47,11 @@ pub trait Control: Send + Sync + 'static {
     /// The connections of now.
     fn connections(&self) -> api::Connections;
     /// The rules in force.
-    fn rules(&self) -> Arc<RuleSet>;
-    /// Puts the TOML text of a rule file in force, at once and for queued requests too;
-    /// a text with an error leaves the old rules in force.
-    fn set_rules(&self, text: &str) -> Result<(), RuleFileError>;
+    fn rules(&self) -> api::Rules;
+    /// Puts the TOML text of a rule file in force, at once and for queued requests too, if
+    /// `over` is still the version in force; with `save` it is in the rule file then. What
+    /// is refused leaves the old rules in force.
+    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused>;
 }
 
 /// The most connections at a time; one more waits in the socket's backlog.

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use api::{Classes, Connections, ErrorReport, Rules, Status, Subjects, path};
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
 use utoipa::OpenApi;
 
 use super::Control;
+use crate::rules::RulesRefused;
 
 type Shared = State<Arc<dyn Control>>;
 type Refusal = (StatusCode, Json<ErrorReport>);
+/// Rules, and their version as the header ETag.
+type Tagged = ([(HeaderName, String); 1], Json<Rules>);
 
 /// The longest rule file that is taken, in bytes: some ten thousand rules.
 const RULES_BYTES_MAX: usize = 4 << 20;
@@ -72,30 +76,86 @@ async fn connections(State(control): Shared) -> Json<Connections> {
     Json(control.connections())
 }
 
-/// The rules in force.
+/// The rules in force. The header ETag has their version.
 #[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
-async fn rules(State(control): Shared) -> Json<Rules> {
-    Json(Rules::from(&*control.rules()))
+async fn rules(State(control): Shared) -> Tagged {
+    tagged(control.rules())
 }
 
 /// Puts a rule file in force: its TOML text is the body.
 ///
 /// It applies at once, to queued requests too, and until the proxy ends or SIGHUP reads
-/// the configured file again. A text with an error changes nothing.
+/// the configured file again; with `save=true` it is written to that file before. With
+/// `If-Match` it applies only in place of the rules of that version: read, change, put, and
+/// begin again on 409. Without, it takes the place of whatever is in force. What is refused
+/// changes nothing.
 #[utoipa::path(
     put,
     path = "/v1/rules",
+    params(
+        ("If-Match" = Option<String>, Header, description = "the version that is replaced"),
+        ("save" = Option<bool>, Query, description = "also write the proxy's rule file"),
+    ),
     request_body(content = String, content_type = "application/toml"),
     responses(
         (status = 200, description = "the rules as they are now", body = Rules),
         (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
+        (status = 409, description = "that version is not in force any more", body = ErrorReport),
+        (
+            status = 422,
+            description = "there is no rule file to save to, or it was edited since it was read",
+            body = ErrorReport,
+        ),
+        (status = 500, description = "the rule file cannot be written", body = ErrorReport),
     )
 )]
-async fn set_rules(State(control): Shared, text: String) -> Result<Json<Rules>, Refusal> {
-    match control.set_rules(&text) {
-        Ok(()) => Ok(Json(Rules::from(&*control.rules()))),
-        Err(error) => Err(refusal(StatusCode::BAD_REQUEST, error.in_file("rules"))),
+async fn set_rules(
+    State(control): Shared,
+    Query(Saving { save }): Query<Saving>,
+    headers: HeaderMap,
+    text: String,
+) -> Result<Tagged, Refusal> {
+    let over = version_to_match(&headers)?;
+    match control.set_rules(&text, over, save) {
+        Ok(()) => Ok(tagged(control.rules())),
+        Err(why) => {
+            let status = match why {
+                RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
+                RulesRefused::Stale { .. } => StatusCode::CONFLICT,
+                RulesRefused::NoFile | RulesRefused::Edited { .. } => {
+                    StatusCode::UNPROCESSABLE_ENTITY
+                }
+                RulesRefused::Save { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            Err(refusal(status, why.to_string()))
+        }
     }
+}
+
+/// What stands behind the `?` of a PUT.
+#[derive(serde::Deserialize)]
+struct Saving {
+    #[serde(default)]
+    save: bool,
+}
+
+fn tagged(rules: Rules) -> Tagged {
+    ([(ETAG, format!("\"{}\"", rules.version))], Json(rules))
+}
+
+/// The one version that `If-Match` names; `None` without the header or for `*`.
+fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let version = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let version = version.filter(|version| !version.contains('"'));
+    version.map(Some).ok_or_else(|| {
+        let message = format!("If-Match must be one version in quotes or *, not {text:?}");
+        refusal(StatusCode::BAD_REQUEST, message)
+    })
 }
 
 async fn nothing_here(uri: axum::http::Uri) -> Refusal {

@@ -5,12 +5,14 @@ use std::os::unix::net::UnixStream as Stream;
 use std::sync::Mutex;
 
 use api::{Client, ClientError};
+use model::RuleSet;
 
 use super::*;
 
-/// A proxy with one class that takes any rule file.
+/// A proxy with one class that takes any rule file, and has none to save it in.
+#[derive(Default)]
 struct Figures {
-    rules: Mutex<Arc<RuleSet>>,
+    text: Mutex<String>,
 }
 
 impl Control for Figures {
@@ -27,18 +29,27 @@ impl Control for Figures {
     fn connections(&self) -> api::Connections {
         api::Connections { t_ns: 6, connections: vec![] }
     }
-    fn rules(&self) -> Arc<RuleSet> {
-        self.rules.lock().unwrap().clone()
+    fn rules(&self) -> api::Rules {
+        let text = self.text.lock().unwrap();
+        api::Rules::of(&text, &RuleSet::parse(&text).unwrap())
     }
-    fn set_rules(&self, text: &str) -> Result<(), RuleFileError> {
-        *self.rules.lock().unwrap() = Arc::new(RuleSet::parse(text)?);
+    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused> {
+        RuleSet::parse(text).map_err(RulesRefused::Wrong)?;
+        let mut now = self.text.lock().unwrap();
+        if let Some(over) = over.filter(|over| *over != api::Rules::version_of(&now)) {
+            return Err(RulesRefused::Stale { over: over.into() });
+        }
+        if save {
+            return Err(RulesRefused::NoFile);
+        }
+        *now = text.into();
         Ok(())
     }
 }
 
 fn serve(name: &str) -> (ControlServer, Client) {
     let path = std::env::temp_dir().join(format!("sluice-{}-api-{name}", std::process::id()));
-    let control = Arc::new(Figures { rules: Mutex::default() });
+    let control = Arc::new(Figures::default());
     let server = ControlServer::start(&path, control).unwrap();
     let client = Client::new(&Address::Unix(path)).unwrap();
     (server, client)
@@ -78,6 +89,53 @@ fn a_rule_file_with_an_error_is_refused_with_its_line_and_changes_nothing() {
     assert!(lines[0].starts_with("rules:3:9: \"50 MB\" is not"), "{lines:?}");
     assert_eq!(lines[1..], ["  3 | limit = \"50 MB\"", "    |         ^^^^^^^"]);
     assert_eq!(client.rules().unwrap().rules[0].name, "old");
+}
+
+#[test]
+fn rules_take_the_place_of_the_version_that_they_were_made_from_and_of_no_other() {
+    let (_server, client) = serve("version");
+    let first = client.rules().unwrap().version;
+    let second = client.replace_rules("[[rule]]\nname = \"a\"\n", Some(&first), false).unwrap();
+    assert_ne!(second.version, first);
+    let late = client.replace_rules("", Some(&first), false).unwrap_err();
+    assert!(late.is_stale());
+    assert!(late.to_string().contains("were changed meanwhile"), "{late}");
+    assert_eq!(client.rules().unwrap(), second);
+    assert_eq!(client.replace_rules("", Some(&second.version), false).unwrap().rules, []);
+}
+
+#[test]
+fn the_version_is_the_etag_and_what_is_none_is_refused() {
+    let (server, client) = serve("etag");
+    let ask = |head: &str| {
+        let mut stream = Stream::connect(server.path()).unwrap();
+        write!(stream, "{head}host: x\r\ncontent-length: 0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let version = client.rules().unwrap().version;
+    let answer = ask("GET /v1/rules HTTP/1.1\r\n");
+    assert!(answer.contains(&format!("\r\netag: \"{version}\"\r\n")), "{answer}");
+    for (header, status) in [
+        (format!("if-match: \"{version}\"\r\n"), "200"),
+        ("if-match: *\r\n".into(), "200"),
+        ("if-match: \"0\"\r\n".into(), "409"),
+        ("if-match: 0\r\n".into(), "400"),
+        ("if-match: \"0\", \"1\"\r\n".into(), "400"),
+    ] {
+        let answer = ask(&format!("PUT /v1/rules HTTP/1.1\r\n{header}"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{header} {answer}");
+    }
+}
+
+#[test]
+fn saving_without_a_file_is_refused_and_changes_nothing() {
+    let (_server, client) = serve("save");
+    let error = client.replace_rules("[[rule]]\nname = \"a\"\n", None, true).unwrap_err();
+    assert!(matches!(&error, ClientError::Refused { status: 422, .. }), "{error}");
+    assert!(error.to_string().contains("without --rules FILE"), "{error}");
+    assert_eq!(client.rules().unwrap().rules, []);
 }
 
 #[test]

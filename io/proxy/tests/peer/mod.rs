@@ -25,7 +25,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use api::Address;
-use model::RuleSet;
 use ninep::Attributes;
 use ninep::dialect::PLAIN_FILE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};
@@ -151,8 +150,7 @@ impl Served {
     }
 
     pub fn set_rules(&self, text: &str) {
-        let rules = RuleSet::parse(text).unwrap();
-        self.server.as_ref().unwrap().set_rules(Arc::new(rules));
+        self.server.as_ref().unwrap().set_rules(text, None, false).unwrap();
     }
 
     /// The exported directory.

@@ -1,0 +1,138 @@
+//! The rules in force, the text they came from, and how others take their place.
+//!
+//! ```text
+//!   start, SIGHUP ─► rule file ─┐
+//!   PUT /v1/rules ─► text ──────┴► InForce ─► each target's dispatcher: queued requests, too
+//!                     │ is it over the version that was read? (else refused: stale)
+//!                     └ save ─► rule file, if nobody edited it since it was read
+//! ```
+//!
+//! One change at a time: what a change was made from is still in force when it takes its place.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::Rules;
+use model::{RuleFileError, RuleSet};
+
+use crate::rule_file::RuleFile;
+use crate::server::Server;
+
+/// Rules and the text that they were read from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InForce {
+    pub(crate) set: Arc<RuleSet>,
+    pub(crate) text: Arc<str>,
+    /// What the rule file held when it was last read or written; `None` without one.
+    pub(crate) in_file: Option<Arc<str>>,
+}
+
+/// Why other rules are not put in force. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesRefused {
+    /// The text is wrong.
+    #[error("{}", .0.in_file("rules"))]
+    Wrong(RuleFileError),
+    /// The rules that were to be replaced are not in force any more.
+    #[error(
+        "the rules were changed meanwhile, {over} is not their version any more: read them again"
+    )]
+    Stale {
+        /// The version that was to be replaced.
+        over: String,
+    },
+    /// There is no file to save to.
+    #[error("there is nowhere to save the rules: this proxy was started without --rules FILE")]
+    NoFile,
+    /// The file is not what was read from it.
+    #[error(
+        "{} was edited since the proxy read it: let it read the file (SIGHUP), or do without saving",
+        .file.display()
+    )]
+    Edited {
+        /// The rule file.
+        file: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("cannot save the rules in {}: {source}", .file.display())]
+    Save {
+        /// The rule file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl InForce {
+    /// Whether the rule file holds these rules, as far as is known.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.in_file.as_ref() == Some(&self.text)
+    }
+}
+
+impl Server {
+    /// Puts the text of a rule file in force at once, for what is queued too; if `over` is
+    /// given, only in place of the rules of that version; with `save` it is written to the
+    /// rule file before.
+    ///
+    /// # Errors
+    /// If the text is wrong, the version is not in force, or it cannot be saved.
+    pub fn set_rules(
+        &self,
+        text: &str,
+        over: Option<&str>,
+        save: bool,
+    ) -> Result<(), RulesRefused> {
+        let set = Arc::new(RuleSet::parse(text).map_err(RulesRefused::Wrong)?);
+        let text: Arc<str> = text.into();
+        let _alone = self.changing.lock().expect("not poisoned");
+        let before = self.rules_in_force();
+        if let Some(over) = over
+            && over != Rules::version_of(&before.text)
+        {
+            return Err(RulesRefused::Stale { over: over.into() });
+        }
+        let mut in_file = before.in_file;
+        if save {
+            let settings = self.settings();
+            let path = settings.rules.as_deref().ok_or(RulesRefused::NoFile)?;
+            save_in(path, &text, in_file.as_deref())?;
+            in_file = Some(text.clone());
+        }
+        self.put_in_force(InForce { set, text, in_file });
+        Ok(())
+    }
+
+    /// Puts other rules in force. Whoever calls holds `changing`.
+    pub(crate) fn put_in_force(&self, rules: InForce) {
+        let set = rules.set.clone();
+        *self.rules.write().expect("not poisoned") = rules;
+        for target in self.targets() {
+            target.set_rules(set.clone());
+        }
+        // A fid is bound to the directories of the rules that it was opened under.
+        let plain = self.connections().into_iter();
+        let plain = plain.map(|c| c.session.lock().expect("not poisoned").fids.clone());
+        let mounted = self.mounts.all().into_iter().map(|session| session.fids.clone());
+        for fids in plain.chain(mounted) {
+            for fid in fids.lock().expect("not poisoned").values() {
+                fid.set_subject(fid.user.subject_of(&fid.node, fid.subject()));
+            }
+        }
+        self.poke();
+    }
+
+    pub(crate) fn rules_in_force(&self) -> InForce {
+        self.rules.read().expect("not poisoned").clone()
+    }
+}
+
+/// Writes the rule file if it holds what it held when it was read.
+fn save_in(path: &Path, text: &str, known: Option<&str>) -> Result<(), RulesRefused> {
+    let failed = |source| RulesRefused::Save { file: path.into(), source };
+    let file = RuleFile::lock(path).map_err(failed)?;
+    if Some(file.text()) != known {
+        return Err(RulesRefused::Edited { file: path.into() });
+    }
+    file.replace(text).map_err(failed)
+}

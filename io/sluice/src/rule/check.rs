@@ -1,0 +1,152 @@
+//! `sluice rule check`: is a file right, which rules never match, and what a request would get.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use api::{Address, Client, Rules};
+use model::RuleSet;
+use serde_json::{Value, json};
+
+use super::list::{never_matches, shadowed};
+use super::request::{Asked, Grant};
+use super::source::read_text;
+
+/// What is looked at.
+#[derive(Debug, clap::Args)]
+pub(super) struct Check {
+    /// The rule file; - for standard input. Without it: the rules in force.
+    file: Option<PathBuf>,
+    /// The control socket of the proxy whose rules in force are looked at.
+    #[arg(
+        long,
+        value_name = "unix:///PATH",
+        default_value = crate::top::DEFAULT_API,
+        conflicts_with = "file"
+    )]
+    api: Address,
+    /// Say what this request gets: FIELD=VALUE of jobid, uid, gid, projid, nid, opcode, path,
+    /// bytes, ops, with spaces between them.
+    #[arg(long, value_name = "REQUEST")]
+    request: Option<Asked>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) const AFTER_HELP: &str = "\
+A request that is told of no uid, gid or projid has none that is known, without a nid it comes
+from this machine, and without opcode it is a read; 1MiB where a read or write names no bytes.
+
+Examples:
+  sluice rule check rules.toml
+  sluice rule check rules.toml --request 'jobid=dd.500 uid=1000 opcode=write bytes=4MiB'
+  sluice rule check --request 'jobid=dd.500 nid=10.0.0.1@tcp opcode=create path=/scratch/a'";
+
+impl Check {
+    /// What is to be printed.
+    ///
+    /// # Errors
+    /// What is wrong with the rules, with its line.
+    pub(super) fn run(&self) -> anyhow::Result<String> {
+        let (name, rules) = match &self.file {
+            Some(file) => (file.display().to_string(), self.rules_of(file)?),
+            None => ("the rules in force".into(), Client::new(&self.api)?.rules()?),
+        };
+        let set = RuleSet::parse(&rules.text)
+            .map_err(|error| anyhow::anyhow!("the proxy is of another version: {error}"))?;
+        let grant = self.request.as_ref().map(|asked| Grant::of(asked, &set, &rules));
+        if self.json {
+            return Ok(accepted_json(&rules, grant.as_ref()));
+        }
+        let mut text = accepted(&name, &rules);
+        if let Some(grant) = grant {
+            let _ = write!(text, "\n{grant}");
+        }
+        Ok(text)
+    }
+
+    fn rules_of(&self, file: &Path) -> anyhow::Result<Rules> {
+        let text = read_text(file)?;
+        match RuleSet::parse(&text) {
+            Ok(set) => Ok(Rules::of(&text, &set)),
+            Err(error) => {
+                if self.json {
+                    let answer = json!({
+                        "ok": false,
+                        "line": error.excerpt.line,
+                        "column": error.excerpt.column,
+                        "message": error.problem.to_string(),
+                    });
+                    writeln!(std::io::stdout(), "{answer:#}")?;
+                }
+                anyhow::bail!("{}", error.in_file(file.display()))
+            }
+        }
+    }
+}
+
+fn accepted(name: &str, rules: &Rules) -> String {
+    let mut text = String::new();
+    for (rule, by) in shadowed(rules) {
+        let _ = writeln!(text, "{name}: {}", never_matches(rule, by));
+    }
+    let count =
+        |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+    let (rules, meters) = (count(rules.rules.len(), "rule"), count(rules.meters.len(), "meter"));
+    let _ = writeln!(text, "{name}: {rules}, {meters}, no error");
+    text
+}
+
+fn accepted_json(rules: &Rules, grant: Option<&Grant>) -> String {
+    let shadowed = shadowed(rules).map(|(rule, by)| json!({ "rule": rule, "by": by }));
+    let shadowed: Vec<Value> = shadowed.collect();
+    let mut answer = json!({ "ok": true, "shadowed": shadowed, "rules": rules });
+    if let Some(grant) = grant {
+        answer["request"] = json!(grant);
+    }
+    format!("{answer:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(file: &Path, request: &str) -> anyhow::Result<String> {
+        let api = crate::top::DEFAULT_API.parse()?;
+        let request = (!request.is_empty()).then(|| request.parse()).transpose();
+        let request = request.map_err(anyhow::Error::msg)?;
+        Check { file: Some(file.into()), api, request, json: false }.run()
+    }
+
+    fn file(name: &str, text: &str) -> PathBuf {
+        let file = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_good_file_is_summed_up_with_what_it_shadows() {
+        let file = file("good", "[[rule]]\nname = \"a\"\n[[rule]]\nname = \"b\"\n");
+        let name = file.display();
+        assert_eq!(
+            check(&file, "").unwrap(),
+            format!(
+                "{name}: rule \"b\" never takes a request: \"a\" takes all that it could\n\
+                 {name}: 2 rules, 0 meters, no error\n"
+            )
+        );
+        let asked = check(&file, "uid=7").unwrap();
+        assert!(asked.contains("no error\n\njobid='' uid=7 "), "{asked}");
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn a_bad_file_is_an_error_with_its_line() {
+        let file = file("bad", "[[rule]]\nname = \"a\"\nweight = 0\n");
+        let error = check(&file, "").unwrap_err().to_string();
+        std::fs::remove_file(&file).unwrap();
+        assert!(error.starts_with(&format!("{}:3:10: ", file.display())), "{error}");
+        assert!(error.ends_with("\n  3 | weight = 0\n    |          ^"), "{error}");
+    }
+}

@@ -1,0 +1,218 @@
+//! What the flags of `start` and `change` say, as a rule file writes it.
+//!
+//! ```text
+//!   --limit 100MB/s                       limit = "100MB/s"
+//!   --limit 100MB/s,5kops/s               limit = ["100MB/s", "5kops/s"]
+//!   --limit read=100MB/s,burst=1s         limit = { read = "100MB/s", burst = "1s" }
+//!   --parent ckpt,gate=500ms,min=10MB/s   parent = { rule = "ckpt", gate = "500ms", min = "10MB/s" }
+//!   --limit '[ "1MB/s", … ]'              as it is: what begins with [ or { is TOML
+//! ```
+//!
+//! Nothing is judged here: what the values mean, and what is wrong with them, is said by the
+//! parser of rule files, with the line that the flag would have made.
+
+use model::KeyEdit;
+
+/// The keys of a rule. `none` takes a key away.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Keys of the rule (docs/RULES.md)")]
+pub(super) struct Keys {
+    /// Which requests it takes: 'jobid={dd.* cp.*}&uid={500}', or '*' for all.
+    #[arg(long = "match", value_name = "CONDITION")]
+    condition: Option<String>,
+    /// One class for each distinct key: jobid, uid, gid, projid, nid, opcode, with commas.
+    #[arg(long, value_name = "FIELDS")]
+    per: Option<String>,
+    /// The part of the service beside other classes, 1 to 1000000.
+    #[arg(long, value_name = "N")]
+    weight: Option<String>,
+    /// A rate promised to each class, such as 50MB/s or 500ops/s.
+    #[arg(long, value_name = "RATE")]
+    reserve: Option<String>,
+    /// Ceilings of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
+    #[arg(long, value_name = "RATES")]
+    limit: Option<String>,
+    /// Another rule on which the limit depends: RULE,gate=500ms,min=10MB/s, or with follow=50%
+    /// or complement=2GB/s in place of gate.
+    #[arg(long, value_name = "PARENT")]
+    parent: Option<String>,
+    /// The most device slots that each class holds at once.
+    #[arg(long, value_name = "N")]
+    slots: Option<String>,
+    /// How its writes reach the backend: direct, dontcache, paced or cached.
+    #[arg(long, value_name = "MODE")]
+    write_mode: Option<String>,
+    /// The most classes that --per makes; needed with --reserve.
+    #[arg(long, value_name = "N")]
+    max_classes: Option<String>,
+}
+
+impl Keys {
+    /// What is to be set and what is to be taken away.
+    pub(super) fn edits(&self) -> Vec<KeyEdit> {
+        let Keys { condition, per, weight, reserve, limit, parent, slots, write_mode, .. } = self;
+        let all: [(&'static str, &Option<String>, Write); 9] = [
+            ("match", condition, text),
+            ("per", per, list),
+            ("weight", weight, number),
+            ("reserve", reserve, text),
+            ("limit", limit, limits),
+            ("parent", parent, parent_table),
+            ("slots", slots, number),
+            ("write_mode", write_mode, text),
+            ("max_classes", &self.max_classes, number),
+        ];
+        let given = all.into_iter().filter_map(|(key, flag, write)| {
+            let flag = flag.as_deref()?.trim();
+            Some(KeyEdit { key, value: (flag != "none").then(|| write(flag)) })
+        });
+        given.collect()
+    }
+
+    pub(super) fn has_condition(&self) -> bool {
+        self.condition.is_some()
+    }
+}
+
+/// Writes a flag's value as TOML.
+type Write = fn(&str) -> String;
+
+/// A text as TOML writes it, which takes all that JSON does.
+fn text(value: &str) -> String {
+    serde_json::Value::from(value).to_string()
+}
+
+/// A whole number; what is none stays a text, for the parser to say so.
+fn number(value: &str) -> String {
+    if value.parse::<i128>().is_ok() { value.into() } else { text(value) }
+}
+
+fn list(value: &str) -> String {
+    if is_toml(value) {
+        return value.into();
+    }
+    let items: Vec<_> = items(value).map(text).collect();
+    format!("[{}]", items.join(", "))
+}
+
+fn limits(value: &str) -> String {
+    if is_toml(value) {
+        return value.into();
+    }
+    if value.contains('=') {
+        return table(value, "all");
+    }
+    if value.contains(',') { list(value) } else { text(value) }
+}
+
+fn parent_table(value: &str) -> String {
+    if is_toml(value) { value.into() } else { table(value, "rule") }
+}
+
+/// `a=1,b=2` as a table; `unnamed` is the key of an item without one.
+fn table(value: &str, unnamed: &str) -> String {
+    let pairs = items(value).map(|item| {
+        let (key, value) = item.split_once('=').unwrap_or((unnamed, item));
+        let (key, value) = (key.trim(), text(value.trim()));
+        let bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        let is_bare = !key.is_empty() && key.bytes().all(bare);
+        let key = if is_bare { key.to_owned() } else { text(key) };
+        format!("{key} = {value}")
+    });
+    format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+}
+
+fn items(value: &str) -> impl Iterator<Item = &str> {
+    value.split(',').map(str::trim)
+}
+
+fn is_toml(value: &str) -> bool {
+    value.starts_with(['[', '{'])
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use model::{RuleEdit, RulePlace};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        keys: Keys,
+    }
+
+    fn edits(flags: &[&str]) -> Vec<KeyEdit> {
+        Cli::try_parse_from(["start"].iter().chain(flags)).unwrap().keys.edits()
+    }
+
+    fn started(flags: &[&str]) -> String {
+        let (name, keys) = ("x".into(), edits(flags));
+        let edit = RuleEdit::Start { name, keys, place: RulePlace::Last };
+        edit.apply("[[rule]]\nname = \"ckpt\"\nmatch = \"uid={1}\"\n").unwrap()
+    }
+
+    #[test]
+    fn flags_become_the_lines_of_a_rule_file() {
+        let text = started(&[
+            "--max-classes",
+            "8",
+            "--match",
+            "jobid={'a \"b'}&uid={5 6}",
+            "--per",
+            "jobid, uid",
+            "--weight",
+            "4",
+            "--reserve",
+            "5MB/s",
+            "--limit",
+            "100MB/s",
+            "--slots",
+            "2",
+            "--write-mode",
+            "paced",
+            "--parent",
+            "ckpt,gate=500ms,min=10MB/s",
+        ]);
+        let expected = "\n[[rule]]\nname = \"x\"\nmatch = \"jobid={'a \\\"b'}&uid={5 6}\"\n\
+                        per = [\"jobid\", \"uid\"]\nweight = 4\nreserve = \"5MB/s\"\n\
+                        limit = \"100MB/s\"\n\
+                        parent = { rule = \"ckpt\", gate = \"500ms\", min = \"10MB/s\" }\n\
+                        slots = 2\nwrite_mode = \"paced\"\nmax_classes = 8\n";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_limit_may_be_one_several_by_kind_or_toml() {
+        for (flag, value) in [
+            ("100MB/s", "\"100MB/s\""),
+            ("100MB/s, 5kops/s", "[\"100MB/s\", \"5kops/s\"]"),
+            ("read=1MB/s,burst=1s", "{ read = \"1MB/s\", burst = \"1s\" }"),
+            ("1MB/s,create=5ops/s", "{ all = \"1MB/s\", create = \"5ops/s\" }"),
+            ("[\"1MB/s\"]", "[\"1MB/s\"]"),
+        ] {
+            let text = started(&["--limit", flag]);
+            assert!(text.ends_with(&format!("\nlimit = {value}\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn none_takes_a_key_away_and_what_is_not_named_stays() {
+        let none = KeyEdit { key: "limit", value: None };
+        assert_eq!(edits(&["--limit", "none"]), [none]);
+        assert_eq!(edits(&[]), []);
+    }
+
+    #[test]
+    fn what_is_no_number_is_shown_by_the_parser_in_its_line() {
+        let keys = edits(&["--weight", "many"]);
+        let edit = RuleEdit::Start { name: "x".into(), keys, place: RulePlace::First };
+        let error = edit.apply("").unwrap_err().to_string();
+        assert!(
+            error.contains("3:10: weight must be a whole number such as 4, not a text"),
+            "{error}"
+        );
+        assert!(error.ends_with("  3 | weight = \"many\"\n    |          ^^^^^^"), "{error}");
+    }
+}

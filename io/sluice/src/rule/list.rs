@@ -1,0 +1,219 @@
+//! Rules and meters as tables for people.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use api::{LimitReport, ParentReport, RuleLoad, RuleReport, Rules};
+use model::RuleSet;
+
+use crate::top::table;
+
+/// The tables, and below them what they do not show.
+pub(super) fn list(rules: &Rules) -> String {
+    let mut text = String::new();
+    if rules.rules.is_empty() && rules.meters.is_empty() {
+        text += "no rules: every request is in the class \"default\"\n";
+    }
+    if !rules.rules.is_empty() {
+        text += &rule_table(rules);
+    }
+    if !rules.meters.is_empty() {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        text += gap;
+        text += &meter_table(rules);
+    }
+    for (rule, by) in shadowed(rules) {
+        let _ = writeln!(text, "{}", never_matches(rule, by));
+    }
+    for (target, cut) in rules.promises_cut_ppm.iter().filter(|(_, cut)| **cut > 0) {
+        let percent = cut.div_ceil(10_000);
+        let _ = writeln!(
+            text,
+            "target {target}: more is reserved than it gives; each promise is cut by {percent} %"
+        );
+    }
+    if is_of_proxy(rules) && !rules.saved && !rules.text.is_empty() {
+        let _ = match &rules.file {
+            Some(file) => {
+                writeln!(text, "not as in {file}: they end when the proxy ends or reads it")
+            }
+            None => writeln!(text, "in no rule file: they end with the proxy"),
+        };
+    }
+    text
+}
+
+/// The rules that never take a request, each with the rule that takes all of its own.
+pub(super) fn shadowed(rules: &Rules) -> impl Iterator<Item = (&str, &str)> {
+    rules.rules.iter().filter_map(|rule| Some((&*rule.name, rule.shadowed_by.as_deref()?)))
+}
+
+pub(super) fn never_matches(rule: &str, by: &str) -> String {
+    format!("rule {rule:?} never takes a request: {by:?} takes all that it could")
+}
+
+/// A ceiling in one cell: `100MB/s read write`.
+fn limit(limit: &LimitReport) -> String {
+    let all = model::Kind::ALL.len();
+    match limit.kinds.len() {
+        kinds if kinds == all => limit.rate.clone(),
+        kinds if kinds > 3 => format!("{} of {kinds} kinds", limit.rate),
+        _ => format!("{} {}", limit.rate, limit.kinds.join(" ")),
+    }
+}
+
+/// What a limit with a parent is now: one for all targets, or one for each.
+pub(super) fn effective(loads: &[RuleLoad]) -> String {
+    let limits = || loads.iter().filter_map(|load| load.effective_limit.as_deref());
+    match limits().collect::<BTreeSet<_>>().len() {
+        0 | 1 => limits().next().unwrap_or_default().into(),
+        _ => {
+            let of_target = |load: &RuleLoad| {
+                load.effective_limit.as_ref().map(|limit| format!("{limit} on {}", load.target))
+            };
+            loads.iter().filter_map(of_target).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// A column: its head, whether its cells are numbers, and what it shows of a rule.
+type Column = (&'static str, bool, fn(&RuleReport) -> String);
+
+const COLUMNS: &[Column] = &[
+    ("RULE", false, |rule| rule.name.clone()),
+    ("MATCH", false, |rule| rule.condition.clone()),
+    ("PER", false, |rule| rule.per.join(" ")),
+    ("WEIGHT", true, |rule| rule.weight.to_string()),
+    ("RESERVE", false, |rule| rule.reserve.clone().unwrap_or_default()),
+    ("LIMIT", false, |rule| rule.limits.iter().map(limit).collect::<Vec<_>>().join(", ")),
+    ("NOW", false, |rule| effective(&rule.targets)),
+    ("PARENT", false, |rule| rule.parent.as_ref().map(parent).unwrap_or_default()),
+    ("SLOTS", true, |rule| number(rule.slots)),
+    ("WRITES", false, |rule| rule.write_mode.clone().unwrap_or_default()),
+    ("MAX", true, |rule| number(rule.max_classes)),
+    ("CLASSES", true, |rule| sum(rule, |load| load.classes)),
+    ("QUEUED", true, |rule| sum(rule, |load| load.queued)),
+    ("RUNNING", true, |rule| sum(rule, |load| load.running)),
+];
+
+fn rule_table(rules: &Rules) -> String {
+    let mut rows: Vec<RuleReport> = rules.rules.clone();
+    if !rules.unmatched.is_empty() {
+        rows.push(RuleReport {
+            name: RuleSet::DEFAULT.into(),
+            condition: "what is left".into(),
+            weight: 1,
+            targets: rules.unmatched.clone(),
+            ..RuleReport::default()
+        });
+    }
+    let shown =
+        COLUMNS.iter().filter(|(_, _, cell)| rows.iter().any(|rule| !cell(rule).is_empty()));
+    let shown: Vec<_> = shown.collect();
+    let head: Vec<_> = shown.iter().map(|(head, ..)| *head).collect();
+    let right: Vec<_> = (0..shown.len()).filter(|column| shown[*column].1).collect();
+    let cells = rows.iter().map(|rule| shown.iter().map(|(_, _, cell)| cell(rule)).collect());
+    table::aligned(&head, &right, cells)
+}
+
+fn meter_table(rules: &Rules) -> String {
+    let rows = rules.meters.iter().map(|meter| {
+        let per = meter.per.join(" ");
+        vec![meter.name.clone(), meter.condition.clone(), per, limit(&meter.limit)]
+    });
+    table::aligned(&["METER", "MATCH", "PER", "RATE"], &[], rows)
+}
+
+/// As `--parent` takes it.
+fn parent(parent: &ParentReport) -> String {
+    let ParentReport { rule, kind, value, min } = parent;
+    format!("{rule},{kind}={value},min={min}")
+}
+
+fn number(value: Option<u32>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// Over all targets; nothing where nothing is known.
+fn sum(rule: &RuleReport, part: fn(&RuleLoad) -> u64) -> String {
+    match rule.targets.as_slice() {
+        [] => String::new(),
+        loads => loads.iter().map(part).sum::<u64>().to_string(),
+    }
+}
+
+/// Whether they are those of a proxy that schedules, and not of a file.
+fn is_of_proxy(rules: &Rules) -> bool {
+    !rules.promises_cut_ppm.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Rules {
+        Rules::of(text, &RuleSet::parse(text).unwrap())
+    }
+
+    #[test]
+    fn rules_and_meters_are_listed_in_their_order_without_empty_columns() {
+        let rules = rules(
+            "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={dd.*}\"\nper = [\"jobid\"]\nweight = 4\n\
+             limit = \"100MB/s\"\n\
+             [[rule]]\nname = \"rest\"\nslots = 8\n\
+             [[rule]]\nname = \"late\"\nmatch = \"uid={500}\"\n\
+             [[meter]]\nname = \"opens\"\nkinds = [\"open\"]\nrate = \"100ops/s\"\n",
+        );
+        assert_eq!(
+            list(&rules),
+            "RULE  MATCH         PER    WEIGHT  LIMIT               SLOTS\n\
+             jobs  jobid={dd.*}  jobid       4  100MB/s read write\n\
+             rest  *                         1                          8\n\
+             late  uid={500}                 1\n\
+             \n\
+             METER  MATCH  PER  RATE\n\
+             opens  *           100ops/s open\n\
+             rule \"late\" never takes a request: \"rest\" takes all that it could\n"
+        );
+    }
+
+    #[test]
+    fn a_running_proxy_shows_what_is_under_way_and_what_limits_are_now() {
+        let mut rules = rules(
+            "[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n\
+             [[rule]]\nname = \"b\"\nmatch = \"uid={2}\"\nlimit = \"9ops/s\"\n\
+             parent = { rule = \"a\", gate = \"1s\", min = \"2ops/s\" }\n",
+        );
+        let load = |target: &str, queued, limit: Option<&str>| RuleLoad {
+            target: target.into(),
+            effective_limit: limit.map(String::from),
+            classes: 1,
+            queued,
+            running: 1,
+        };
+        rules.rules[0].targets = vec![load("x", 3, None), load("y", 4, None)];
+        rules.rules[1].targets = vec![load("x", 0, Some("9ops/s")), load("y", 0, Some("2ops/s"))];
+        rules.unmatched = vec![load("x", 5, None)];
+        rules.promises_cut_ppm = [("x".into(), 0), ("y".into(), 120_001)].into();
+        rules.file = Some("/r.toml".into());
+        assert_eq!(
+            list(&rules),
+            "RULE     MATCH         WEIGHT  LIMIT   NOW                       \
+             PARENT                CLASSES  QUEUED  RUNNING\n\
+             a        uid={1}            1                                    \
+             \x20                           2       7        2\n\
+             b        uid={2}            1  9ops/s  9ops/s on x, 2ops/s on y  \
+             a,gate=1s,min=2ops/s        2       0        2\n\
+             default  what is left       1                                    \
+             \x20                           1       5        1\n\
+             target y: more is reserved than it gives; each promise is cut by 13 %\n\
+             not as in /r.toml: they end when the proxy ends or reads it\n"
+        );
+        assert_eq!(effective(&rules.rules[1].targets[..1]), "9ops/s");
+    }
+
+    #[test]
+    fn no_rules_are_said_in_words() {
+        assert_eq!(list(&rules("")), "no rules: every request is in the class \"default\"\n");
+    }
+}

@@ -1,0 +1,421 @@
+//! A request that somebody asks about, and what rules grant it.
+//!
+//! ```text
+//!   'jobid=dd.500 uid=1000 opcode=write bytes=4MiB' ─► Asked ─► Grant
+//!                                                                 rule, and why none before it
+//!                                                                 class, weight, reserve, …
+//!                                                                 what it pays to which meter
+//! ```
+//!
+//! It is asked of the same rule set, by the same calls, as a proxy asks.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use api::Rules;
+use model::{Amount, Bytes, Identity, JobId, KeyField, Kind, Limit, Nid, Ops, Rate, Rule, RuleSet};
+use serde::Serialize;
+
+use super::list::effective;
+use crate::top::table;
+
+/// A request that has not been made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    who: Identity,
+    kind: Kind,
+    /// Counted from the export's root; none: of no rule's directories.
+    path: Option<String>,
+    amount: Amount,
+}
+
+/// What a request gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Grant {
+    /// The request, with what was left open filled in.
+    request: String,
+    /// The rules that do not take it, in order.
+    passed_over: Vec<PassedOver>,
+    /// The rule that does; `default` if none.
+    rule: String,
+    /// The key of its class; empty for a rule without `per`.
+    class: String,
+    weight: u32,
+    reserve: Option<String>,
+    slots: Option<u32>,
+    write_mode: Option<String>,
+    max_classes: Option<u32>,
+    /// What its one limit depends on.
+    parent: Option<String>,
+    /// What a limit with a parent is now, where that is known.
+    limit_now: Option<String>,
+    /// False for what gives something back: it pays and goes on.
+    waits: bool,
+    pays: Vec<Payment>,
+}
+
+/// A rule that does not take a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct PassedOver {
+    rule: String,
+    /// What of its condition does not hold, for each alternative.
+    unmet: Vec<String>,
+}
+
+/// What a request pays to one meter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Payment {
+    /// `rule` for a rule's limit, `meter` for a `[[meter]]`.
+    of: &'static str,
+    name: String,
+    /// Which of its meters; empty if there is one for all.
+    key: String,
+    rate: String,
+    burst: Option<String>,
+    /// In the rate's unit.
+    units: String,
+}
+
+/// The fields that a request may be told by.
+const FIELDS: &str = "jobid, uid, gid, projid, nid, opcode, path, bytes, ops";
+/// A number that stands for a user or group that is not known, as the kernel has it.
+const UNKNOWN: u32 = u32::MAX;
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Asked, String> {
+        let who = Identity {
+            job: JobId::default(),
+            uid: UNKNOWN,
+            gid: UNKNOWN,
+            projid: None,
+            nid: Nid::local(),
+        };
+        let amount = Amount::new(0, 1);
+        let mut asked = Asked { who, kind: Kind::Read, path: None, amount };
+        let (mut bytes, mut seen) = (None, Vec::new());
+        for (field, value) in fields(text)? {
+            if seen.contains(&field) {
+                return Err(format!("{field} is there twice"));
+            }
+            seen.push(field);
+            let wrong = |want: &str| format!("{field}={value}: {want}");
+            match field {
+                "jobid" => {
+                    let job = JobId::new(&value);
+                    asked.who.job = job.ok_or_else(|| {
+                        wrong("a job's name has at most 128 bytes and no control characters")
+                    })?;
+                }
+                "uid" => asked.who.uid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
+                "gid" => asked.who.gid = id(&value).map_err(wrong)?.unwrap_or(UNKNOWN),
+                "projid" => asked.who.projid = id(&value).map_err(wrong)?,
+                "nid" => asked.who.nid = nid(&value).map_err(wrong)?,
+                "opcode" => {
+                    asked.kind =
+                        value.parse().map_err(|e: model::ParseKindError| wrong(&e.to_string()))?;
+                }
+                "path" if value.starts_with('/') => asked.path = Some(value),
+                "path" => {
+                    return Err(wrong("a path is counted from the export and begins with /"));
+                }
+                "bytes" => {
+                    let amount: Result<Bytes, _> = value.parse();
+                    bytes = Some(amount.map_err(|error| wrong(&error.to_string()))?);
+                }
+                "ops" => {
+                    let count = value.strip_suffix("ops").unwrap_or(&value).parse::<u64>();
+                    let count = count.map_err(|_| wrong("a number of operations such as 1"))?;
+                    asked.amount.ops = Ops::new(count);
+                }
+                _ => return Err(format!("a request has no {field:?}; it has {FIELDS}")),
+            }
+        }
+        let moves_bytes = matches!(asked.kind, Kind::Read | Kind::Write);
+        asked.amount.bytes = match bytes {
+            Some(some) if !moves_bytes && some != Bytes::ZERO => {
+                return Err(format!("bytes={some}: only read and write move bytes"));
+            }
+            Some(some) => some,
+            None if moves_bytes => Bytes::mib(1),
+            None => Bytes::ZERO,
+        };
+        Ok(asked)
+    }
+}
+
+impl Grant {
+    /// What these rules grant a request; `rules` has what is known of a proxy beside the set.
+    pub(super) fn of(asked: &Asked, set: &RuleSet, rules: &Rules) -> Grant {
+        let Asked { who, kind, path, amount } = asked;
+        let path = path.as_deref().unwrap_or_default();
+        let paths =
+            if path.is_empty() { Default::default() } else { set.path_set(path.as_bytes()) };
+        let taken = set.rule_for(who, *kind, paths);
+        let before = &set.rules[..taken.unwrap_or(set.rules.len())];
+        let passed_over = before.iter().map(|rule| PassedOver {
+            rule: rule.name.clone(),
+            unmet: rule.matcher.unmet(who, *kind, paths),
+        });
+        let rule = taken.map(|at| &set.rules[at]);
+        let key = |per: &[KeyField]| key(per, who, *kind);
+        let class = rule.map_or(String::new(), |rule| key(&rule.per));
+        let limits = rule.into_iter().flat_map(|rule| &rule.limits);
+        let own = limits.filter(|limit| limit.kinds.contains(*kind)).map(|limit| {
+            let name = rule.map_or(String::new(), |rule| rule.name.clone());
+            Payment::of("rule", name, class.clone(), limit, (*kind, *amount))
+        });
+        let meters = set.meters_for(who, *kind, paths).map(|at| &set.meters[at]);
+        let others = meters.map(|meter| {
+            let (name, key) = (meter.name.clone(), key(&meter.per));
+            Payment::of("meter", name, key, &meter.limit, (*kind, *amount))
+        });
+        let now = taken.map(|at| effective(&rules.rules[at].targets));
+        Grant {
+            request: asked.to_string(),
+            passed_over: passed_over.collect(),
+            rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
+            weight: rule.map_or(1, |rule| rule.weight.get()),
+            reserve: text_of(rule, |rule| rule.reserve),
+            slots: rule.and_then(|rule| rule.slots),
+            write_mode: text_of(rule, |rule| rule.write_mode),
+            max_classes: rule.and_then(|rule| rule.max_classes),
+            parent: text_of(rule, |rule| rule.parent.clone()),
+            limit_now: now.filter(|now| !now.is_empty()),
+            waits: !kind.never_delayed(),
+            pays: own.chain(others).collect(),
+            class,
+        }
+    }
+}
+
+impl Payment {
+    fn of(
+        of: &'static str,
+        name: String,
+        key: String,
+        limit: &Limit,
+        (kind, amount): (Kind, Amount),
+    ) -> Payment {
+        let units = |units: u64| match limit.rate {
+            Rate::Bytes(_) => Bytes::new(units).to_string(),
+            Rate::Ops(_) => Ops::new(units).to_string(),
+        };
+        let pays = units(limit.units_of(kind, amount));
+        let (rate, burst) = (limit.rate.to_string(), limit.burst.map(units));
+        Payment { of, name, key, rate, burst, units: pays }
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = |id: Option<u32>| match id {
+            Some(UNKNOWN) | None => "-1".to_owned(),
+            Some(id) => id.to_string(),
+        };
+        let Identity { job, uid, gid, projid, nid } = &self.who;
+        let job = job.as_str();
+        let job = if job.is_empty() || job.contains(' ') { format!("'{job}'") } else { job.into() };
+        write!(f, "jobid={job} uid={} gid={}", id(Some(*uid)), id(Some(*gid)))?;
+        write!(f, " projid={} nid={nid} opcode={}", id(*projid), self.kind)?;
+        if let Some(path) = &self.path {
+            write!(f, " path={path}")?;
+        }
+        write!(f, " bytes={} ops={}", self.amount.bytes, self.amount.ops.get())
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.request)?;
+        for PassedOver { rule, unmet } in &self.passed_over {
+            writeln!(f, "  not {rule}: it is not {}", unmet.join(" and not "))?;
+        }
+        match self.rule.as_str() {
+            RuleSet::DEFAULT => writeln!(f, "  what no rule takes is in default")?,
+            rule => writeln!(f, "  rule {rule} takes it")?,
+        }
+        let class = match self.class.as_str() {
+            "" => format!("{}, the only one", self.rule),
+            key => format!("{} of {key}", self.rule),
+        };
+        let mut line = |name: &str, value: Option<&dyn fmt::Display>| match value {
+            Some(value) => writeln!(f, "{name:<11} {value}"),
+            None => Ok(()),
+        };
+        line("class", Some(&class))?;
+        line("weight", Some(&self.weight))?;
+        line("reserve", self.reserve.as_ref().map(|v| v as _))?;
+        line("slots", self.slots.as_ref().map(|v| v as _))?;
+        line("write_mode", self.write_mode.as_ref().map(|v| v as _))?;
+        line("max_classes", self.max_classes.as_ref().map(|v| v as _))?;
+        line("parent", self.parent.as_ref().map(|v| v as _))?;
+        line("limit now", self.limit_now.as_ref().map(|v| v as _))?;
+        if self.pays.is_empty() {
+            return writeln!(f, "pays no meter");
+        }
+        let rows = self.pays.iter().map(|payment| {
+            let Payment { of, name, key, rate, burst, units } = payment;
+            let whom = if *of == "rule" { "limit of rule" } else { "meter" };
+            let burst = burst.clone().unwrap_or_default();
+            vec![units.clone(), format!("{whom} {name}"), key.clone(), rate.clone(), burst]
+        });
+        f.write_str(&table::aligned(&["PAYS", "TO", "OF", "RATE", "BURST"], &[0], rows))?;
+        if !self.waits {
+            writeln!(f, "it pays and never waits: it gives something back")?;
+        }
+        Ok(())
+    }
+}
+
+/// `FIELD=VALUE` by `FIELD=VALUE`; a value with spaces stands in quotes.
+fn fields(text: &str) -> Result<Vec<(&str, String)>, String> {
+    let mut fields = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let word = rest.split_whitespace().next().unwrap_or_default();
+        let Some((field, value)) =
+            rest.split_once('=').filter(|(field, _)| word.len() > field.len())
+        else {
+            return Err(format!("{word:?} is no FIELD=VALUE; the fields are {FIELDS}"));
+        };
+        let quote = value.chars().next().filter(|first| matches!(first, '\'' | '"'));
+        let (value, behind) = match quote {
+            Some(quote) => value[1..]
+                .split_once(quote)
+                .ok_or_else(|| format!("{field}={value}: the closing {quote} is missing"))?,
+            None => value.split_at(value.find(char::is_whitespace).unwrap_or(value.len())),
+        };
+        fields.push((field, value.to_owned()));
+        rest = behind.trim_start();
+    }
+    Ok(fields)
+}
+
+/// A user, group or project; `None` for −1, which is none that is known.
+fn id(text: &str) -> Result<Option<u32>, &'static str> {
+    match text {
+        "-1" => Ok(None),
+        _ => text.parse().map(Some).map_err(|_| "a number such as 1000, or -1 for not known"),
+    }
+}
+
+fn nid(text: &str) -> Result<Nid, &'static str> {
+    const WANT: &str = "a node's name such as 10.0.0.1@tcp, 2001:db8::7@tcp or 0@lo";
+    if text == "0@lo" {
+        return Ok(Nid::local());
+    }
+    let address: Option<IpAddr> = text.strip_suffix("@tcp").and_then(|ip| ip.parse().ok());
+    address.map(Nid::tcp).ok_or(WANT)
+}
+
+fn key(per: &[KeyField], who: &Identity, kind: Kind) -> String {
+    let values = sched::key_of(per, who, kind);
+    values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn text_of<T: ToString>(rule: Option<&Rule>, part: impl Fn(&Rule) -> Option<T>) -> Option<String> {
+    rule.and_then(part).map(|part| part.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = "\
+        [[rule]]\nname = \"ckpt\"\nmatch = \"jobid={ckpt.*}&opcode={write},uid={0}\"\n\
+        [[rule]]\nname = \"old\"\nmatch = \"path={/old}\"\n\
+        [[rule]]\nname = \"jobs\"\nper = [\"jobid\", \"uid\"]\nweight = 4\nreserve = \"5MB/s\"\n\
+        max_classes = 8\nslots = 2\n\
+        limit = { write = \"50MB/s\", all = \"500ops/s\", create = \"9ops/s\", burst = \"1s\" }\n\
+        [[meter]]\nname = \"node\"\nper = [\"nid\"]\nrate = \"1GB/s\"\n\
+        [[meter]]\nname = \"other\"\nmatch = \"uid={7}\"\nrate = \"1GB/s\"\n";
+
+    fn grant(request: &str) -> Grant {
+        let set = RuleSet::parse(RULES).unwrap();
+        Grant::of(&request.parse().unwrap(), &set, &Rules::of(RULES, &set))
+    }
+
+    #[test]
+    fn a_request_is_told_its_rule_its_class_and_all_that_it_pays() {
+        let request = "jobid=dd.500 uid=1000 nid=10.0.0.1@tcp opcode=write path=/a/b bytes=4MiB";
+        assert_eq!(
+            grant(request).to_string(),
+            "jobid=dd.500 uid=1000 gid=-1 projid=-1 nid=10.0.0.1@tcp opcode=write path=/a/b \
+             bytes=4MiB ops=1\n\
+             \x20 not ckpt: it is not jobid={ckpt.*} and not uid={0}\n\
+             \x20 not old: it is not path={/old}\n\
+             \x20 rule jobs takes it\n\
+             class       jobs of jobid=dd.500 uid=1000\n\
+             weight      4\n\
+             reserve     5MB/s\n\
+             slots       2\n\
+             max_classes 8\n\
+             PAYS  TO                  OF                     RATE      BURST\n\
+             4MiB  limit of rule jobs  jobid=dd.500 uid=1000  50MB/s    50MB\n\
+             1ops  limit of rule jobs  jobid=dd.500 uid=1000  500ops/s  500ops\n\
+             4MiB  meter node          nid=10.0.0.1@tcp       1GB/s\n"
+        );
+    }
+
+    #[test]
+    fn the_example_in_docs_is_what_is_printed() {
+        const DOCS: &str = include_str!("../../../../docs/RULES.md");
+        let text = "[[rule]]\nname = \"checkpoint\"\nmatch = \"jobid={ckpt.*}\"\nweight = 8\n\
+                    [[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\nweight = 2\nlimit = \"500MB/s\"\n\
+                    [[meter]]\nname = \"each-user\"\nper = [\"uid\"]\nrate = \"1GB/s\"\n";
+        let set = RuleSet::parse(text).unwrap();
+        let asked =
+            DOCS.split("rules.toml --request '").nth(1).unwrap().split('\'').next().unwrap();
+        let grant = Grant::of(&asked.parse().unwrap(), &set, &Rules::of(text, &set));
+        assert!(DOCS.contains(&grant.to_string()), "{grant}");
+    }
+
+    #[test]
+    fn what_no_rule_takes_is_in_default_and_what_gives_back_never_waits() {
+        let set = RuleSet::parse("[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n").unwrap();
+        let grant = Grant::of(&"opcode=clunk".parse().unwrap(), &set, &Rules::default());
+        assert_eq!((grant.rule.as_str(), grant.weight, grant.waits), ("default", 1, false));
+        assert!(grant.to_string().ends_with("weight      1\npays no meter\n"), "{grant}");
+        let clunk = self::grant("opcode=clunk");
+        assert!(clunk.to_string().ends_with("it pays and never waits: it gives something back\n"));
+    }
+
+    #[test]
+    fn a_value_with_spaces_stands_in_quotes() {
+        let asked: Asked = " path='/My Data'  jobid=\"a b\" ops=5".parse().unwrap();
+        assert_eq!((asked.path.as_deref(), asked.who.job.as_str()), (Some("/My Data"), "a b"));
+        assert_eq!((asked.amount.ops.get(), asked.amount.bytes), (5, Bytes::mib(1)));
+        let asked: Asked = "opcode=walk projid=5".parse().unwrap();
+        assert_eq!((asked.who.projid, asked.amount.bytes), (Some(5), Bytes::ZERO));
+    }
+
+    #[test]
+    fn a_wrong_field_is_named_with_the_right_ones() {
+        for (request, expected) in [
+            (
+                "user=5",
+                "a request has no \"user\"; it has jobid, uid, gid, projid, nid, opcode, path, bytes, ops",
+            ),
+            ("uid", "\"uid\" is no FIELD=VALUE; the fields are jobid,"),
+            ("uid gid=5", "\"uid\" is no FIELD=VALUE"),
+            ("uid=ann", "uid=ann: a number such as 1000"),
+            ("uid=1 uid=2", "uid is there twice"),
+            ("nid=10.0.0.1", "nid=10.0.0.1: a node's name such as 10.0.0.1@tcp"),
+            (
+                "opcode=ost_read",
+                "opcode=ost_read: \"ost_read\" is not a kind of request; there are read,",
+            ),
+            ("path=a", "path=a: a path is counted from the export and begins with /"),
+            ("bytes=4MiB opcode=walk", "bytes=4MiB: only read and write move bytes"),
+            ("bytes=much", "bytes=much: "),
+            ("ops=-1", "ops=-1: a number of operations"),
+            ("jobid='a", "jobid='a: the closing ' is missing"),
+        ] {
+            let error = request.parse::<Asked>().unwrap_err();
+            assert!(error.starts_with(expected), "{request}: {error}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Whose rules: those of a running proxy, or those of a file.
+//!
+//! ```text
+//!   proxy: GET text, version ─► edit ─► PUT If-Match ─┬─► in force
+//!             ▲                                       │
+//!             └────── 409: somebody was faster ◄──────┘
+//!   file:  lock ─► text ─► edit ─► FILE.new ─► rename over FILE
+//!   -:     standard input ─► edit ─► standard output
+//! ```
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use api::{Address, Client, Rules};
+use model::{RuleEditError, RuleSet};
+use proxy::RuleFile;
+
+/// Where the rules are.
+#[derive(Debug, clap::Args)]
+pub(super) struct Source {
+    /// The control socket of the proxy whose rules they are.
+    #[arg(
+        long,
+        value_name = "unix:///PATH",
+        default_value = crate::top::DEFAULT_API,
+        conflicts_with = "file"
+    )]
+    api: Address,
+    /// The rules of this file instead; - for standard input and output.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// How often a change is begun anew because others were faster. Each time one of them got
+/// its change through, so only a flood of changes comes to so many.
+const TRIES_MAX: usize = 100;
+
+impl Source {
+    /// The rules as they are.
+    pub(super) fn read(&self) -> anyhow::Result<Rules> {
+        match &self.file {
+            Some(file) => parse(&file.display().to_string(), &read_text(file)?),
+            None => Ok(Client::new(&self.api)?.rules()?),
+        }
+    }
+
+    /// Changes their text; the rules as they are then.
+    pub(super) fn change(
+        &self,
+        save: bool,
+        edit: impl Fn(&str) -> Result<String, RuleEditError>,
+    ) -> anyhow::Result<Rules> {
+        let Some(file) = &self.file else { return self.change_in_force(save, edit) };
+        let name = file.display().to_string();
+        if self.is_standard() {
+            return parse(&name, &in_file(&name, edit(&read_text(file)?))?);
+        }
+        let locked = RuleFile::lock(file).with_context(|| format!("cannot change {name}"))?;
+        let text = in_file(&name, edit(locked.text()))?;
+        let rules = parse(&name, &text)?;
+        locked.replace(&text).with_context(|| format!("cannot write {name}"))?;
+        Ok(rules)
+    }
+
+    /// Puts a text that is right in the place of theirs, whatever that is.
+    pub(super) fn replace(&self, save: bool, text: &str) -> anyhow::Result<Rules> {
+        match &self.file {
+            Some(_) if self.is_standard() => parse("-", text),
+            Some(file) => {
+                let name = file.display().to_string();
+                let locked =
+                    RuleFile::lock(file).with_context(|| format!("cannot change {name}"))?;
+                locked.replace(text).with_context(|| format!("cannot write {name}"))?;
+                parse(&name, text)
+            }
+            None => Ok(Client::new(&self.api)?.replace_rules(text, None, save)?),
+        }
+    }
+
+    /// Whether they are those of a file, where a change stays.
+    pub(super) fn is_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Whether they come from standard input.
+    pub(super) fn is_standard(&self) -> bool {
+        self.file.as_deref() == Some(Path::new("-"))
+    }
+
+    fn change_in_force(
+        &self,
+        save: bool,
+        edit: impl Fn(&str) -> Result<String, RuleEditError>,
+    ) -> anyhow::Result<Rules> {
+        let client = Client::new(&self.api)?;
+        for _ in 0..TRIES_MAX {
+            let now = client.rules()?;
+            let text = edit(&now.text)?;
+            match client.replace_rules(&text, Some(&now.version), save) {
+                Err(error) if error.is_stale() => continue,
+                outcome => return Ok(outcome?),
+            }
+        }
+        bail!("nothing is changed: others changed the rules each of {TRIES_MAX} times; try again")
+    }
+}
+
+/// The text of a file or of standard input.
+pub(super) fn read_text(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// The rules of a text; an error names the file and shows the line.
+pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<Rules> {
+    let set = RuleSet::parse(text).map_err(|error| anyhow!(error.in_file(name)))?;
+    Ok(Rules::of(text, &set))
+}
+
+/// An edit's error; what was wrong before is a matter of the file.
+fn in_file(name: &str, outcome: Result<String, RuleEditError>) -> anyhow::Result<String> {
+    outcome.map_err(|error| match error {
+        RuleEditError::Before(error) => anyhow!(error.in_file(name)),
+        error => anyhow!("{name}: {error}"),
+    })
+}
