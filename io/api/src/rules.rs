@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use model::{KeyField, Limit, MeterRule, Parent, Rule, RuleSet};
+use model::{KeyField, Limit, LimitMode, MeterRule, Parent, Rule, RuleSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -52,10 +52,18 @@ pub struct RuleReport {
     pub reserve: Option<String>,
     /// Ceilings of each class.
     pub limits: Vec<LimitReport>,
+    /// What the one limit means: `realtime`, a promise too; `spare`, a promise and no
+    /// ceiling; absent: a ceiling.
+    pub limit_mode: Option<String>,
     /// The rule that its one limit depends on, and how.
     pub parent: Option<ParentReport>,
     /// The most device slots of each class.
     pub slots: Option<u32>,
+    /// Device slots that are left free for what it is promised.
+    pub keep_slots: Option<u32>,
+    /// The least part, in parts per million, that service had elsewhere leaves a class of its
+    /// share here.
+    pub min_share_ppm: Option<u32>,
     /// How its writes reach the backend; absent: as the target says.
     pub write_mode: Option<String>,
     /// The most classes it makes.
@@ -149,8 +157,11 @@ impl From<&Rule> for RuleReport {
             weight: rule.share().get(),
             reserve: rule.promised().map(|rate| rate.to_string()),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
+            limit_mode: (rule.limit_mode != LimitMode::Hard).then(|| rule.limit_mode.key().into()),
             parent: rule.parent.as_ref().map(ParentReport::from),
             slots: rule.slots,
+            keep_slots: rule.keep_slots,
+            min_share_ppm: rule.min_share_ppm,
             write_mode: rule.write_mode.map(|mode| mode.to_string()),
             max_classes: rule.max_classes,
             shadowed_by: None,

@@ -32,6 +32,14 @@ pub(super) struct Keys {
     /// Ceilings of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
+    /// Promise the limit too; --realtime=none to end that.
+    #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    realtime: Option<String>,
+    /// Promise the limit, and divide what is spare by it; --spare=none to end that.
+    #[arg(long, value_name = "true|none", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    spare: Option<String>,
     /// Another rule on which the limit depends: RULE,gate=500ms,min=10MB/s, or with follow=50%
     /// or complement=2GB/s in place of gate.
     #[arg(long, value_name = "PARENT")]
@@ -39,6 +47,12 @@ pub(super) struct Keys {
     /// The most device slots that each class holds at once.
     #[arg(long, value_name = "N")]
     slots: Option<String>,
+    /// Device slots that are left free for what the rule is promised.
+    #[arg(long, value_name = "N")]
+    keep_slots: Option<String>,
+    /// The least of its share that a class keeps here whatever it had of other proxies: 50%.
+    #[arg(long, value_name = "PART")]
+    min_share: Option<String>,
     /// How its writes reach the backend: direct, dontcache, paced or cached.
     #[arg(long, value_name = "MODE")]
     write_mode: Option<String>,
@@ -50,16 +64,19 @@ pub(super) struct Keys {
 impl Keys {
     /// What is to be set and what is to be taken away.
     pub(super) fn edits(&self) -> Vec<KeyEdit> {
-        let Keys { condition, per, weight, reserve, limit, parent, slots, write_mode, .. } = self;
-        let all: [(&'static str, &Option<String>, Write); 9] = [
-            ("match", condition, text),
-            ("per", per, list),
-            ("weight", weight, number),
-            ("reserve", reserve, text),
-            ("limit", limit, limits),
-            ("parent", parent, parent_table),
-            ("slots", slots, number),
-            ("write_mode", write_mode, text),
+        let all: [(&'static str, &Option<String>, Write); 13] = [
+            ("match", &self.condition, text),
+            ("per", &self.per, list),
+            ("weight", &self.weight, number),
+            ("reserve", &self.reserve, text),
+            ("limit", &self.limit, limits),
+            ("realtime", &self.realtime, truth),
+            ("spare", &self.spare, truth),
+            ("parent", &self.parent, parent_table),
+            ("slots", &self.slots, number),
+            ("keep_slots", &self.keep_slots, number),
+            ("min_share", &self.min_share, text),
+            ("write_mode", &self.write_mode, text),
             ("max_classes", &self.max_classes, number),
         ];
         let given = all.into_iter().filter_map(|(key, flag, write)| {
@@ -85,6 +102,11 @@ fn text(value: &str) -> String {
 /// A whole number; what is none stays a text, for the parser to say so.
 fn number(value: &str) -> String {
     if value.parse::<i128>().is_ok() { value.into() } else { text(value) }
+}
+
+/// True or false; what is neither stays a text, for the parser to say so.
+fn truth(value: &str) -> String {
+    if value.parse::<bool>().is_ok() { value.into() } else { text(value) }
 }
 
 fn list(value: &str) -> String {
@@ -195,6 +217,24 @@ mod tests {
             let text = started(&["--limit", flag]);
             assert!(text.ends_with(&format!("\nlimit = {value}\n")), "{text}");
         }
+    }
+
+    #[test]
+    fn a_limit_may_be_promised_until_that_is_ended() {
+        let text = started(&[
+            "--limit",
+            "9ops/s",
+            "--realtime",
+            "--keep-slots",
+            "2",
+            "--min-share",
+            "50%",
+        ]);
+        let expected = "limit = \"9ops/s\"\nrealtime = true\nkeep_slots = 2\nmin_share = \"50%\"\n";
+        assert!(text.ends_with(expected), "{text}");
+        assert!(started(&["--limit", "9ops/s", "--spare"]).ends_with("\nspare = true\n"));
+        let (none, spare) = (edits(&["--spare=none"]), KeyEdit { key: "spare", value: None });
+        assert_eq!(none, [spare]);
     }
 
     #[test]

@@ -86,9 +86,12 @@ const COLUMNS: &[Column] = &[
     ("WEIGHT", true, |rule| rule.weight.to_string()),
     ("RESERVE", false, |rule| rule.reserve.clone().unwrap_or_default()),
     ("LIMIT", false, |rule| rule.limits.iter().map(limit).collect::<Vec<_>>().join(", ")),
+    ("MODE", false, |rule| rule.limit_mode.clone().unwrap_or_default()),
     ("NOW", false, |rule| effective(&rule.targets)),
     ("PARENT", false, |rule| rule.parent.as_ref().map(parent).unwrap_or_default()),
     ("SLOTS", true, |rule| number(rule.slots)),
+    ("KEEPS", true, |rule| number(rule.keep_slots)),
+    ("MIN SHARE", true, |rule| rule.min_share_ppm.map(percent).unwrap_or_default()),
     ("WRITES", false, |rule| rule.write_mode.clone().unwrap_or_default()),
     ("MAX", true, |rule| number(rule.max_classes)),
     ("CLASSES", true, |rule| sum(rule, |load| load.classes)),
@@ -132,6 +135,14 @@ fn parent(parent: &ParentReport) -> String {
 
 fn number(value: Option<u32>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+/// Parts per million as a percentage.
+fn percent(ppm: u32) -> String {
+    let (whole, rest) = (ppm / 10_000, format!("{:04}", ppm % 10_000));
+    let rest = rest.trim_end_matches('0');
+    let point = if rest.is_empty() { "" } else { "." };
+    format!("{whole}{point}{rest}%")
 }
 
 /// Over all targets; nothing where nothing is known.

@@ -42,6 +42,7 @@ pub(super) struct Grant {
     /// The key of its class; empty for a rule without `per`.
     class: String,
     weight: u32,
+    /// The promised rate: a reservation, or a limit that is a promise.
     reserve: Option<String>,
     slots: Option<u32>,
     write_mode: Option<String>,
@@ -162,7 +163,7 @@ impl Grant {
         let rule = taken.map(|at| &set.rules[at]);
         let key = |per: &[KeyField]| key(per, who, *kind);
         let class = rule.map_or(String::new(), |rule| key(&rule.per));
-        let limits = rule.into_iter().flat_map(|rule| &rule.limits);
+        let limits = rule.into_iter().flat_map(Rule::ceilings);
         let own = limits.filter(|limit| limit.kinds.contains(*kind)).map(|limit| {
             let name = rule.map_or(String::new(), |rule| rule.name.clone());
             Payment::of("rule", name, class.clone(), limit, (*kind, *amount))
@@ -177,8 +178,8 @@ impl Grant {
             request: asked.to_string(),
             passed_over: passed_over.collect(),
             rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
-            weight: rule.map_or(1, |rule| rule.weight.get()),
-            reserve: text_of(rule, |rule| rule.reserve),
+            weight: rule.map_or(1, |rule| rule.share().get()),
+            reserve: text_of(rule, Rule::promised),
             slots: rule.and_then(|rule| rule.slots),
             write_mode: text_of(rule, |rule| rule.write_mode),
             max_classes: rule.and_then(|rule| rule.max_classes),
