@@ -44,6 +44,8 @@ const CORE_TAKES: &[&str] = &["thiserror", "tracing"];
 const ONE_TAKES: &[(&str, &str)] = &[
     ("core/model", "serde"),
     ("core/model", "toml"), // rule text, which the simulator parses too
+    ("core/sim", "serde"),  // scenarios and reports
+    ("core/sim", "toml"),
 ];
 
 /// The one core file that may calculate with floats.

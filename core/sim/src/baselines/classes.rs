@@ -1,0 +1,103 @@
+//! Which class a request belongs to, for the schedulers that are not ours.
+//!
+//! ```text
+//!   subject + kind ─► first rule that matches ─► (rule, values of `per`) ─► class, its grant
+//! ```
+//!
+//! A class keeps its number for ever. When rules change it has its new grant from its next
+//! request on, which is when Lustre looks too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Identity, KeyField, Kind, PathSet, Rate, RuleSet};
+use sched::KeyValue;
+
+/// What a class is granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) weight: u64,
+    pub(crate) reserve: Option<Rate>,
+    /// The first ceiling that counts what a scheduler can.
+    pub(crate) limit: Option<Rate>,
+}
+
+/// Subjects and classes.
+#[derive(Debug)]
+pub(crate) struct Classes {
+    rules: Arc<RuleSet>,
+    /// Bumped with each change of rules.
+    pub(crate) generation: u32,
+    subjects: Vec<(Identity, PathSet, [u32; Kind::COUNT])>,
+    known: BTreeMap<(Identity, PathSet), u32>,
+    classes: BTreeMap<(String, Vec<KeyValue>), u32>,
+    pub(crate) grants: Vec<Grant>,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+impl Classes {
+    pub(crate) fn new(rules: Arc<RuleSet>) -> Classes {
+        Classes {
+            rules,
+            generation: 0,
+            subjects: Vec::new(),
+            known: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            grants: Vec::new(),
+        }
+    }
+
+    pub(crate) fn subject(&mut self, who: &Identity, paths: PathSet) -> u64 {
+        let number = self.subjects.len() as u32;
+        let known = *self.known.entry((who.clone(), paths)).or_insert(number);
+        if known == number {
+            self.subjects.push((who.clone(), paths, [UNKNOWN; Kind::COUNT]));
+        }
+        known.into()
+    }
+
+    /// The class of a subject's requests of one kind.
+    pub(crate) fn class(&mut self, subject: u64, kind: Kind) -> usize {
+        let (who, paths, ways) = &mut self.subjects[subject as usize];
+        let way = &mut ways[kind as usize];
+        if *way == UNKNOWN {
+            let rule = self.rules.rule_for(who, kind, *paths).map(|i| &self.rules.rules[i]);
+            let name = rule.map_or(RuleSet::DEFAULT, |rule| rule.name.as_str());
+            let per = rule.map_or(&[][..], |rule| &rule.per[..]);
+            let values = per.iter().map(|field| value_of(*field, who, kind)).collect();
+            let grant = Grant {
+                weight: rule.map_or(1, |rule| rule.weight.get().into()),
+                reserve: rule.and_then(|rule| rule.reserve),
+                limit: rule.and_then(|rule| rule.limits.first()).map(|limit| limit.rate),
+            };
+            let number = self.grants.len() as u32;
+            *way = *self.classes.entry((name.into(), values)).or_insert(number);
+            match self.grants.get_mut(*way as usize) {
+                Some(known) => *known = grant,
+                None => self.grants.push(grant),
+            }
+        }
+        *way as usize
+    }
+
+    pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>) {
+        self.rules = rules;
+        self.generation += 1;
+        for (_, _, ways) in &mut self.subjects {
+            *ways = [UNKNOWN; Kind::COUNT];
+        }
+    }
+}
+
+/// The value of a key's field.
+pub(crate) fn value_of(field: KeyField, who: &Identity, kind: Kind) -> KeyValue {
+    match field {
+        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
+        KeyField::Uid => KeyValue::Uid(who.uid),
+        KeyField::Gid => KeyValue::Gid(who.gid),
+        KeyField::Projid => KeyValue::Projid(who.projid),
+        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
+        KeyField::Opcode => KeyValue::Opcode(kind),
+    }
+}

@@ -1,0 +1,234 @@
+//! Lustre's token bucket filter to the letter, with its quirks.
+//!
+//! ```text
+//!   arrival ─► class: FIFO, tokens, check_time, deadline, residue
+//!                └─ was empty: deadline := check_time + nsecs, into the heap
+//!   a free thread ─► heap root by (deadline, check_time)
+//!                     ├─ has a token: its oldest request; a plain rule's deadline := now + nsecs
+//!                     └─ has none: throttle everybody until its check_time + nsecs
+//! ```
+//!
+//! lustre/ptlrpc/nrs_tbf.c as of August 2026; shared/reference/tbf.md section 4. The quirks are
+//! kept: only the root is looked at, a plain rule throws the fraction of a token away, depth
+//! caps what comes in batches, a compensated rule (`realtime`) has neither and no bound on what
+//! it may catch up, and a class sees another rate when its next request arrives.
+//!
+//! A rule with both `limit` and `reserve` in operations is a compensated one here. Deadlines
+//! round 10^9 / rate up: rounded down, a clock that jumps to the deadline never gets a token.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use model::{Amount, Identity, Lane, Nanos, PathSet, Rate, RuleSet, Time};
+use sched::Target;
+
+use super::classes::{Classes, Grant};
+use crate::scheduler::{Chosen, Incoming, Scheduler};
+
+/// The token bucket filter.
+#[derive(Debug)]
+pub(crate) struct LustreTbf {
+    /// Service threads: D.
+    threads: u32,
+    classes: Classes,
+    buckets: Vec<Bucket>,
+    heap: BTreeSet<(Time, Time, u64, u32)>,
+    sequence: u64,
+    /// Nothing goes before.
+    throttled: Option<Time>,
+    queued: usize,
+    outstanding: u32,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    fifo: VecDeque<(u32, Lane)>,
+    rate: u64,
+    nsecs: Nanos,
+    realtime: bool,
+    tokens: u64,
+    check_time: Time,
+    deadline: Time,
+    residue: u64,
+    generation: u32,
+    /// Its place in the heap.
+    key: Option<(Time, Time, u64, u32)>,
+}
+
+/// The rate of the rule `default`.
+const RATE: u64 = 10_000;
+/// The depth of every bucket.
+const DEPTH: u64 = 3;
+const SECOND: u64 = 1_000_000_000;
+
+impl LustreTbf {
+    pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> LustreTbf {
+        LustreTbf {
+            threads: target.slots_max,
+            classes: Classes::new(rules),
+            buckets: Vec::new(),
+            heap: BTreeSet::new(),
+            sequence: 0,
+            throttled: None,
+            queued: 0,
+            outstanding: 0,
+        }
+    }
+
+    /// The bucket of a class, with the rate that its rule has now.
+    fn load(&mut self, class: usize, now: Time) {
+        let (grant, generation) = (&self.classes.grants[class], self.classes.generation);
+        let (rate, realtime) = terms(grant);
+        let fresh = Bucket {
+            fifo: VecDeque::new(),
+            rate,
+            nsecs: Nanos::new(SECOND.div_ceil(rate)),
+            realtime,
+            tokens: DEPTH,
+            check_time: now,
+            deadline: now,
+            residue: 0,
+            generation,
+            key: None,
+        };
+        match self.buckets.get_mut(class) {
+            None => {
+                // Classes are numbered as they come, so this is the next one.
+                self.buckets.push(fresh);
+            }
+            Some(own) if own.generation != generation => {
+                own.generation = generation;
+                if (own.rate, own.realtime) != (rate, realtime) {
+                    // A change hands each class a full bucket: a quirk.
+                    let (fifo, deadline, key) =
+                        (std::mem::take(&mut own.fifo), own.deadline, own.key);
+                    *own = Bucket { fifo, deadline, key, ..fresh };
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn sift(&mut self, class: usize) {
+        let own = &mut self.buckets[class];
+        if let Some(key) = own.key.take() {
+            self.heap.remove(&key);
+        }
+        self.sequence += 1;
+        let key = (own.deadline, own.check_time, self.sequence, class as u32);
+        own.key = Some(key);
+        self.heap.insert(key);
+    }
+
+    /// What the root may do now: its class, or until when everybody waits.
+    fn root(&mut self, now: Time) -> Result<usize, Option<Time>> {
+        loop {
+            let Some((.., class)) = self.heap.first().copied() else { return Err(None) };
+            let class = class as usize;
+            let own = &mut self.buckets[class];
+            let passed = now.since(own.check_time).get();
+            let fresh = (u128::from(passed) * u128::from(own.rate) / u128::from(SECOND)) as u64;
+            let mut tokens = fresh + own.tokens;
+            let mut residue = own.residue;
+            if own.realtime {
+                // Rounded down, or a whole number of tokens would leave almost one more.
+                let each = SECOND / own.rate;
+                residue += passed % each;
+                if residue > each {
+                    tokens += 1;
+                    residue -= each;
+                }
+            } else {
+                tokens = tokens.min(DEPTH);
+            }
+            if tokens > 0 {
+                (own.tokens, own.check_time, own.residue) = (tokens - 1, now, residue);
+                return Ok(class);
+            }
+            let due = own.check_time + own.nsecs;
+            if own.realtime && own.deadline != due {
+                own.deadline = due;
+                self.sift(class);
+                if self.heap.first().is_some_and(|(.., root)| *root as usize != class) {
+                    continue;
+                }
+            }
+            return Err(Some(due));
+        }
+    }
+}
+
+/// Requests per second and whether they are compensated.
+fn terms(grant: &Grant) -> (u64, bool) {
+    match grant.limit {
+        Some(Rate::Ops(rate)) => (rate.get(), grant.reserve.is_some_and(|r| !r.is_bytes())),
+        _ => (RATE, false),
+    }
+}
+
+impl Scheduler for LustreTbf {
+    fn subject(&mut self, who: &Identity, paths: PathSet) -> u64 {
+        self.classes.subject(who, paths)
+    }
+
+    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
+        let class = self.classes.class(incoming.subject, incoming.kind);
+        self.load(class, now);
+        let own = &mut self.buckets[class];
+        let was_empty = own.fifo.is_empty();
+        own.fifo.push_back((incoming.token, incoming.lane));
+        self.queued += 1;
+        if was_empty {
+            own.deadline = own.check_time + own.nsecs;
+            let deadline = own.deadline;
+            self.sift(class);
+            self.throttled = self.throttled.map(|until| until.min(deadline));
+        }
+        0
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Chosen> {
+        if self.outstanding >= self.threads || self.throttled.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.throttled = None;
+        let class = match self.root(now) {
+            Ok(class) => class,
+            Err(until) => {
+                self.throttled = until;
+                return None;
+            }
+        };
+        let own = &mut self.buckets[class];
+        let (token, lane) =
+            own.fifo.pop_front().expect("only classes with requests are in the heap");
+        if own.fifo.is_empty() {
+            let key = own.key.take().expect("it was the root");
+            self.heap.remove(&key);
+        } else {
+            if !own.realtime {
+                own.deadline = now + own.nsecs;
+            }
+            self.sift(class);
+        }
+        self.queued -= 1;
+        self.outstanding += 1;
+        Some(Chosen { id: 0, token, lane, slots: 1, reserved: false })
+    }
+
+    fn complete(&mut self, _id: u64, _served: Amount, _now: Time) {
+        self.outstanding -= 1;
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        if self.outstanding < self.threads { self.throttled } else { None }
+    }
+
+    fn set_rules(&mut self, rules: Arc<RuleSet>, _now: Time) {
+        self.classes.set_rules(rules);
+    }
+
+    fn queued(&self) -> usize {
+        self.queued
+    }
+}

@@ -1,0 +1,171 @@
+//! What a request belongs to, found from the rules alone.
+//!
+//! ```text
+//!   identity + kind ─► class (rule, key) ─► plain? reserved?
+//!                  └─► gauges: each limit of the rule, each meter, by key
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Kind, KindSet, PathSet, Rate, Rule, RuleSet};
+use sched::KeyValue;
+
+use crate::baselines::value_of;
+use crate::world::Owner;
+
+/// Where the requests of an identity and kind belong.
+#[derive(Clone, Debug)]
+pub(crate) struct Belongs {
+    pub(crate) class: u32,
+    pub(crate) weight: u64,
+    /// No limit, meter, reservation or cap on slots has a say.
+    pub(crate) plain: bool,
+    /// Nothing but weights tells classes apart.
+    pub(crate) only_weights: bool,
+    /// The promised rate, where nothing but slots holds its class back.
+    pub(crate) reserve: Option<Rate>,
+    pub(crate) gauges: Arc<[u32]>,
+}
+
+/// A ceiling for a key.
+#[derive(Clone, Debug)]
+pub(crate) struct Gauge {
+    /// Its rule's or meter's name.
+    pub(crate) name: String,
+    pub(crate) rate: Rate,
+    pub(crate) burst: Option<u64>,
+    pub(crate) kinds: KindSet,
+}
+
+type Key = (bool, usize, usize, Vec<KeyValue>);
+
+/// Classes and ceilings of the rules in force.
+#[derive(Debug)]
+pub(crate) struct Known {
+    rules: Arc<RuleSet>,
+    /// Some slots are kept free by a rule.
+    pub(crate) keeps_slots: bool,
+    /// Whether all classes are alike but for their weights.
+    only_weights: bool,
+    ways: Vec<[Option<u32>; Kind::COUNT]>,
+    belongs: Vec<Belongs>,
+    classes: BTreeMap<(usize, Vec<KeyValue>), u32>,
+    gauge_keys: BTreeMap<Key, u32>,
+    pub(crate) gauges: Vec<Gauge>,
+}
+
+impl Known {
+    pub(crate) fn new(rules: Arc<RuleSet>) -> Known {
+        let bare = |rule: &Rule| rule.limits.is_empty() && rule.slots.is_none();
+        let equal =
+            |rule: &Rule| bare(rule) && rule.reserve.is_none() && rule.max_classes.is_none();
+        Known {
+            keeps_slots: false,
+            only_weights: rules.meters.is_empty() && rules.rules.iter().all(equal),
+            rules,
+            ways: Vec::new(),
+            belongs: Vec::new(),
+            classes: BTreeMap::new(),
+            gauge_keys: BTreeMap::new(),
+            gauges: Vec::new(),
+        }
+    }
+
+    pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>) {
+        *self = Known::new(rules);
+    }
+
+    /// Where requests belong; `owner` must be given once for each identity and kind.
+    pub(crate) fn belongs(&mut self, identity: u32, kind: Kind, owner: Option<&Owner>) -> Belongs {
+        let identity = identity as usize;
+        if identity >= self.ways.len() {
+            self.ways.resize(identity + 1, [None; Kind::COUNT]);
+        }
+        let index = match self.ways[identity][kind as usize] {
+            Some(index) => index,
+            None => {
+                let Some(owner) = owner else { return Belongs::nowhere() };
+                let fresh = self.find(owner, kind);
+                self.belongs.push(fresh);
+                let index = (self.belongs.len() - 1) as u32;
+                self.ways[identity][kind as usize] = Some(index);
+                index
+            }
+        };
+        self.belongs[index as usize].clone()
+    }
+
+    fn find(&mut self, owner: &Owner, kind: Kind) -> Belongs {
+        let rules = self.rules.clone();
+        let who = &owner.who;
+        let paths = owner.path.as_ref();
+        let paths = paths.map_or(PathSet::default(), |path| rules.path_set(path.as_bytes()));
+        let number = rules.rule_for(who, kind, paths);
+        let rule = number.map(|number| &rules.rules[number]);
+        let number = number.unwrap_or(usize::MAX);
+        let per = rule.map_or(&[][..], |rule| &rule.per[..]);
+        let key: Vec<KeyValue> = per.iter().map(|field| value_of(*field, who, kind)).collect();
+        let next = self.classes.len() as u32;
+        let class = *self.classes.entry((number, key.clone())).or_insert(next);
+        let mut gauges = Vec::new();
+        // Beyond `max_classes` keys share a class, which from here cannot be seen.
+        for (place, limit) in rule.map_or(&[][..], |rule| &rule.limits[..]).iter().enumerate() {
+            let shared = rule.is_some_and(|rule| rule.max_classes.is_some());
+            if limit.kinds.contains(kind) && !shared {
+                let name = rule.map_or(String::new(), |rule| rule.name.clone());
+                let (rate, burst, kinds) = (limit.rate, limit.burst, limit.kinds);
+                let gauge = Gauge { name, rate, burst, kinds };
+                gauges.push(self.gauge((false, number, place, key.clone()), gauge));
+            }
+        }
+        for meter in rules.meters_for(who, kind, paths) {
+            let of = &rules.meters[meter];
+            let key = of.per.iter().map(|field| value_of(*field, who, kind)).collect();
+            let (rate, burst, kinds) = (of.limit.rate, of.limit.burst, of.limit.kinds);
+            let gauge = Gauge { name: of.name.clone(), rate, burst, kinds };
+            gauges.push(self.gauge((true, meter, 0, key), gauge));
+        }
+        // A queue is held up by whatever stands in it: all kinds of its direction.
+        let mut beside = Kind::ALL.iter().filter(|other| other.direction() == kind.direction());
+        let metered = beside.any(|other| {
+            rule.is_some_and(|rule| rule.limits.iter().any(|limit| limit.kinds.contains(*other)))
+                || rules.meters_for(who, *other, paths).next().is_some()
+        });
+        let capped = rule.is_some_and(|rule| rule.slots.is_some());
+        // A class whose other kinds are limited still is promised its rate, of what it asks for.
+        let bare = rule.is_none_or(|rule| rule.limits.is_empty() && rule.slots.is_none());
+        let reserve = rule.filter(|rule| bare && rule.max_classes.is_none());
+        Belongs {
+            class,
+            weight: rule.map_or(1, |rule| rule.weight.get().into()),
+            plain: !metered && !capped,
+            only_weights: self.only_weights,
+            reserve: reserve.and_then(|rule| rule.reserve).filter(|_| rules.meters.is_empty()),
+            gauges: gauges.into(),
+        }
+    }
+
+    fn gauge(&mut self, key: Key, gauge: Gauge) -> u32 {
+        let next = self.gauges.len() as u32;
+        let index = *self.gauge_keys.entry(key).or_insert(next);
+        if index == next {
+            self.gauges.push(gauge);
+        }
+        index
+    }
+}
+
+impl Belongs {
+    /// Of a request that arrived under older rules: nothing is claimed of it.
+    fn nowhere() -> Belongs {
+        Belongs {
+            class: u32::MAX,
+            weight: 1,
+            plain: false,
+            only_weights: false,
+            reserve: None,
+            gauges: Arc::new([]),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What must hold at every step, looked at from outside the scheduler.
+//!
+//! ```text
+//!   arrived ─► counts of who waits ─┐
+//!   dispatched ─► slots, order ─────┼─► a violation: what, when, and the command that repeats it
+//!   quiet ─► nobody waits in vain ──┤
+//!   windows of 10 s ─► limits, reservations, shares between equals
+//! ```
+//!
+//! None of it knows how the dispatcher chooses; the classes are found anew from the rules.
+//! What is promised is docs/algorithms/dispatcher.md; the other schedulers are held to their
+//! slots only. `Dispatcher::check_invariants` costs O(everything) and is called at powers of
+//! two and now and then.
+
+mod classes;
+mod fairness;
+mod windows;
+
+use std::sync::Arc;
+
+use model::{Lane, RuleSet, Time};
+use sched::slots_held;
+
+use crate::scenario::Scenario;
+use crate::scheduler::{Chosen, Policy, Scheduler};
+use crate::targets::TargetSpec;
+use crate::world::{Owner, Request};
+
+use classes::{Belongs, Known};
+use fairness::Fairness;
+use windows::Windows;
+
+/// What the checks know of a world.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    policy: Policy,
+    known: Known,
+    proxies: Vec<Watch>,
+}
+
+/// What the checks know of a proxy.
+#[derive(Debug)]
+struct Watch {
+    spec: Arc<TargetSpec>,
+    /// What its scheduler believes.
+    target: sched::Target,
+    /// Device slots held.
+    held: u32,
+    /// Requests in line for the device that nothing but slots can hold back.
+    plain: u32,
+    /// Requests in line for the device that hold more than one slot.
+    large: u32,
+    /// The last number that each class dispatched, by lane and direction.
+    order: Vec<[u64; ORDERS]>,
+    windows: Windows,
+    fairness: Fairness,
+    quiets: u64,
+}
+
+/// Device and cached lane, and returned from the cached one; three directions each.
+const ORDERS: usize = 9;
+/// How many polls there are between two looks at everything.
+const LOOK_EVERY: u64 = 1 << 16;
+
+impl Checks {
+    pub(crate) fn new(scenario: &Scenario, proxies: usize, policy: Policy) -> Checks {
+        let specs = scenario.targets.iter().flat_map(|spec| {
+            let spec = Arc::new(spec.clone());
+            (0..spec.count).map(move |_| spec.clone())
+        });
+        let mut watches: Vec<Watch> = specs.map(Watch::new).collect();
+        if scenario.delay {
+            // What was served elsewhere moves tags here: shares are of all proxies together.
+            watches.iter_mut().for_each(|watch| watch.fairness.forget());
+        }
+        assert_eq!(watches.len(), proxies, "a watch for each proxy");
+        Checks { policy, known: Known::new(scenario.rules.clone()), proxies: watches }
+    }
+
+    /// A request stands in line.
+    pub(crate) fn arrived(&mut self, r: &Request, identity: u32, owner: &Owner, now: Time) {
+        if self.policy != Policy::Ours {
+            return;
+        }
+        let belongs = self.known.belongs(identity, r.kind, Some(owner));
+        let watch = &mut self.proxies[r.proxy as usize];
+        watch.line_up(r, &belongs, true);
+        let cost = watch.cost(r);
+        if r.kind.never_delayed() {
+            // It is charged to its class and waits for nobody.
+            watch.fairness.forget();
+        }
+        watch.fairness.arrived(&belongs, cost);
+        watch.windows.waits(&belongs, r, true, now);
+    }
+
+    /// A try in the cached lane needs the device after all.
+    pub(crate) fn missed(&mut self, r: &Request, identity: u32, now: Time) {
+        if self.policy != Policy::Ours {
+            return;
+        }
+        let belongs = self.known.belongs(identity, r.kind, None);
+        let watch = &mut self.proxies[r.proxy as usize];
+        watch.line_up(r, &belongs, true);
+        watch.windows.waits(&belongs, r, true, now);
+    }
+
+    /// A request's turn has come; what is wrong with that.
+    pub(crate) fn dispatched(
+        &mut self,
+        r: &Request,
+        identity: u32,
+        chosen: Chosen,
+        now: Time,
+    ) -> Option<String> {
+        let watch = &mut self.proxies[r.proxy as usize];
+        let wrong_slots = watch.take_slots(r, chosen, self.policy);
+        if self.policy != Policy::Ours {
+            return wrong_slots;
+        }
+        let belongs = self.known.belongs(identity, r.kind, None);
+        watch.line_up(r, &belongs, false);
+        watch.windows.waits(&belongs, r, false, now);
+        let cost = watch.cost(r);
+        wrong_slots
+            .or_else(|| watch.in_order(r, &belongs))
+            .or_else(|| watch.windows.dispatched(&self.known, &belongs, r, now))
+            .or_else(|| watch.fairness.dispatched(&belongs, cost, &watch.target))
+    }
+
+    /// A request has left the target.
+    pub(crate) fn completed(&mut self, r: &Request) {
+        if r.lane == Lane::Device {
+            let watch = &mut self.proxies[r.proxy as usize];
+            // Others than ours serve in the device's lane what tried the cached one.
+            watch.held = watch.held.saturating_sub(r.slots);
+        }
+    }
+
+    /// A scheduler says that nothing may go; what is wrong with that.
+    pub(crate) fn quiet(
+        &mut self,
+        proxy: u32,
+        sched: &dyn Scheduler,
+        clock: Time,
+        now: Time,
+    ) -> Option<String> {
+        if self.policy != Policy::Ours {
+            return None;
+        }
+        let watch = &mut self.proxies[proxy as usize];
+        watch.quiets += 1;
+        if watch.quiets.is_power_of_two() || watch.quiets.is_multiple_of(LOOK_EVERY) {
+            sched.check();
+        }
+        if sched.next_deadline().is_some_and(|deadline| deadline <= clock) {
+            // It has done enough for one call, and asks for another.
+            return None;
+        }
+        let cut = sched.promises_cut_ppm() > 0;
+        watch.idle(&self.known).or_else(|| watch.windows.look(&self.known, cut, now))
+    }
+
+    /// A fault has befallen a proxy: what was counted so far says nothing.
+    pub(crate) fn disturbed(&mut self, proxy: u32, crashed: bool) {
+        let watch = &mut self.proxies[proxy as usize];
+        if crashed {
+            *watch = Watch::new(watch.spec.clone());
+        }
+        watch.windows.forget();
+        watch.fairness.forget();
+    }
+
+    /// Other rules are in force everywhere. Who waits keeps waiting, perhaps in another class.
+    pub(crate) fn rules_changed(&mut self, rules: Arc<RuleSet>) {
+        self.known.set_rules(rules);
+        for watch in &mut self.proxies {
+            watch.order.clear();
+            watch.windows.forget();
+            watch.fairness.forget();
+            // Who waits was counted by the old rules: from here on only the new ones count.
+            watch.plain = 0;
+            watch.large = u32::MAX / 2;
+        }
+    }
+}
+
+impl Watch {
+    fn new(spec: Arc<TargetSpec>) -> Watch {
+        Watch {
+            target: spec.scheduled(),
+            fairness: Fairness::new(spec.hit_percent > 0),
+            spec,
+            held: 0,
+            plain: 0,
+            large: 0,
+            order: Vec::new(),
+            windows: Windows::default(),
+            quiets: 0,
+        }
+    }
+
+    fn cost(&self, r: &Request) -> u64 {
+        self.target.costs.charge(r.lane, r.kind, r.amount).get()
+    }
+
+    /// Counts a request in or out of the line for the device.
+    fn line_up(&mut self, r: &Request, belongs: &Belongs, joins: bool) {
+        if r.lane != Lane::Device || r.kind.never_delayed() {
+            return;
+        }
+        let unit = self.target.costs.device.read.at(model::Bytes::ZERO);
+        let time = match self.target.costs.mode {
+            sched::CostMode::Calibrated => self.cost(r),
+            sched::CostMode::Bytes => {
+                let costs =
+                    sched::Costs { mode: sched::CostMode::Calibrated, ..self.target.costs.clone() };
+                costs.charge(r.lane, r.kind, r.amount).get()
+            }
+        };
+        let slots = slots_held(model::Nanos::new(time), unit, self.target.slots_max);
+        let counts = [(&mut self.plain, belongs.plain), (&mut self.large, slots > 1)];
+        for (count, counted) in counts {
+            if counted {
+                *count = if joins { *count + 1 } else { count.saturating_sub(1) };
+            }
+        }
+    }
+
+    fn take_slots(&mut self, r: &Request, chosen: Chosen, policy: Policy) -> Option<String> {
+        if r.lane != Lane::Device {
+            return None;
+        }
+        let (before, max) = (self.held, self.target.slots_max);
+        self.held += chosen.slots;
+        let bounded = !matches!(policy, Policy::Fifo);
+        (bounded && before > 0 && chosen.slots > 0 && self.held > max)
+            .then(|| format!("{} slots are held of {max}, and not by one request", self.held))
+    }
+
+    /// First in, first out within a class and direction.
+    fn in_order(&mut self, r: &Request, belongs: &Belongs) -> Option<String> {
+        if r.kind.never_delayed() || belongs.class == u32::MAX {
+            return None;
+        }
+        let class = belongs.class as usize;
+        if class >= self.order.len() {
+            self.order.resize(class + 1, [0; ORDERS]);
+        }
+        let lane = if r.returned { 2 } else { r.lane as usize };
+        let last = &mut self.order[class][lane * 3 + r.kind.direction() as usize];
+        if r.returned {
+            // Those that missed come back in the order of their tries' ends.
+            return None;
+        }
+        let before = std::mem::replace(last, r.number);
+        (before > r.number)
+            .then(|| format!("request {} of class {class} went after {before}", r.number))
+    }
+
+    /// Slots stand empty though somebody waits whom nothing else holds back.
+    fn idle(&self, known: &Known) -> Option<String> {
+        if self.plain == 0 || known.keeps_slots {
+            return None;
+        }
+        let free = self.target.slots_max.saturating_sub(self.held);
+        let in_vain = match self.held {
+            0 => true,
+            // Where a large request is in line, slots may be collected for it.
+            _ => free > 0 && self.large == 0,
+        };
+        in_vain.then(|| {
+            format!("{free} slots stand empty while {} requests could use one", self.plain)
+        })
+    }
+}

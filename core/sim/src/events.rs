@@ -1,0 +1,123 @@
+//! What is to happen, by time and then by the order in which it was put in.
+//!
+//! ```text
+//!   push(time, event) ─► heap by (time, sequence) ─► pop(until): the next one, or none yet
+//! ```
+//!
+//! An event is a few plain numbers: indices into the world's tables. Those that name a request
+//! carry its stamp, and are void when the request has another one by then.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use model::Time;
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A request reaches its proxy.
+    Arrive { request: u32, stamp: u32 },
+    /// The target has served a request.
+    Served { request: u32, stamp: u32 },
+    /// The target may have served some of those that share it.
+    Tick { proxy: u32, epoch: u32 },
+    /// A target has written back a piece.
+    Flushed { proxy: u32, life: u32 },
+    /// An answer reaches its client.
+    Reply { request: u32, stamp: u32 },
+    /// A client gives up waiting for an answer and asks again.
+    Resend { request: u32, stamp: u32 },
+    /// A scheduler said that something may go now.
+    Poll { proxy: u32 },
+    /// One of a client's loops has thought.
+    Loop { client: u32 },
+    /// A client's next request of an open loop is due.
+    Timer { client: u32 },
+    /// A client's pause is over.
+    Next { client: u32 },
+    /// A copy of a job begins.
+    Begin { copy: u32 },
+    /// A copy of a job ends.
+    End { copy: u32 },
+    /// A fault begins.
+    Fault { fault: u32 },
+    /// A fault is over.
+    Mended { fault: u32 },
+    /// Other rules come into force.
+    Change { change: u32 },
+    /// A second is over.
+    Second,
+}
+
+/// All that is still to happen.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    heap: BinaryHeap<Entry>,
+    sequence: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    time: Time,
+    sequence: u64,
+    event: Event,
+}
+
+impl Events {
+    pub(crate) fn push(&mut self, time: Time, event: Event) {
+        self.sequence += 1;
+        self.heap.push(Entry { time, sequence: self.sequence, event });
+    }
+
+    /// The next event, unless it is later than `until`.
+    pub(crate) fn pop(&mut self, until: Time) -> Option<(Time, Event)> {
+        if self.heap.peek()?.time > until {
+            return None;
+        }
+        self.heap.pop().map(|entry| (entry.time, entry.event))
+    }
+
+    /// When the next event is.
+    pub(crate) fn next_time(&self) -> Option<Time> {
+        self.heap.peek().map(|entry| entry.time)
+    }
+}
+
+impl Ord for Entry {
+    /// The heap gives its greatest: the earliest event.
+    fn cmp(&self, other: &Entry) -> Ordering {
+        (other.time, other.sequence).cmp(&(self.time, self.sequence))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_by_time_and_those_of_one_time_as_they_were_put_in() {
+        let mut events = Events::default();
+        let at = Time::from_nanos;
+        for (time, client) in [(5, 0), (3, 1), (5, 2), (3, 3), (9, 4)] {
+            events.push(at(time), Event::Loop { client });
+        }
+        let order: Vec<_> = std::iter::from_fn(|| events.pop(at(5))).collect();
+        let expected = [(3, 1), (3, 3), (5, 0), (5, 2)];
+        assert_eq!(order, expected.map(|(time, client)| (at(time), Event::Loop { client })));
+        assert_eq!(events.next_time(), Some(at(9)));
+    }
+}

@@ -1,0 +1,123 @@
+//! What goes wrong, and when.
+//!
+//! ```text
+//!   at ──────── span ────────►        crash: the proxy is gone, with what it knew
+//!   │                        │        slow: requests that begin take longer
+//!   begins              mended        lose, delay, double: so many of a hundred messages
+//!                                     clock: jumps once, at its beginning
+//! ```
+//!
+//! A lost message is asked for again after [`RESEND`]; a proxy answers what it has already
+//! served from its memory of answers, as the sessions of the protocol do, unless it crashed.
+
+use model::{Nanos, Time};
+
+use crate::prng::Prng;
+
+/// One fault of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) what: Trouble,
+    pub(crate) at: Time,
+    pub(crate) span: Nanos,
+    /// The proxy that it befalls; all if none.
+    pub(crate) proxy: Option<u32>,
+}
+
+/// What a fault does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The proxy dies, and is back after the span.
+    Crash,
+    /// Requests take so many thousandths of their time.
+    Slow { thousandths: u64 },
+    /// The proxy's clock jumps.
+    Clock { ahead: bool, by: Nanos },
+    /// So many of a million messages do not arrive.
+    Lose { ppm: u64 },
+    /// So many of a million messages arrive so much later.
+    Delay { ppm: u64, by: Nanos },
+    /// So many of a million messages arrive twice.
+    Double { ppm: u64 },
+}
+
+/// After so long without an answer a client asks again.
+pub(crate) const RESEND: Nanos = Nanos::from_millis(500);
+
+/// Faults of scenarios.
+pub(crate) struct Faults;
+
+impl Faults {
+    /// A handful of faults for so many proxies in so long, over by the last tenth.
+    pub(crate) fn random(seed: u64, proxies: u32, duration: Nanos) -> Vec<Fault> {
+        let mut prng = Prng::of(seed, 0xfa17);
+        let count = prng.below(6);
+        (0..count).map(|_| one(&mut prng, proxies, duration.get())).collect()
+    }
+}
+
+fn one(prng: &mut Prng, proxies: u32, duration: u64) -> Fault {
+    let at = prng.below(duration * 8 / 10);
+    let span = prng.below(duration * 9 / 10 - at).min(duration / 4).max(1);
+    let proxy = Some(prng.below(proxies.into()) as u32);
+    let ppm = prng.between(1_000, 50_000);
+    let (what, proxy) = match prng.below(6) {
+        0 => (Trouble::Crash, proxy),
+        1 => (Trouble::Slow { thousandths: prng.between(1_500, 8_000) }, proxy),
+        2 => {
+            let by = Nanos::from_millis(prng.between(1, 3_000));
+            (Trouble::Clock { ahead: prng.below(2) == 0, by }, proxy)
+        }
+        3 => (Trouble::Lose { ppm }, None),
+        4 => (Trouble::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
+        _ => (Trouble::Double { ppm }, None),
+    };
+    Fault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
+}
+
+/// What becomes of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Arrives,
+    Lost,
+    Late(Nanos),
+    Twice,
+}
+
+/// The faults that messages suffer now.
+#[derive(Debug)]
+pub(crate) struct Weather {
+    prng: Prng,
+    /// Those of the scenario that are on, by their place in it.
+    on: Vec<(u32, Trouble)>,
+}
+
+impl Weather {
+    pub(crate) fn new(seed: u64) -> Weather {
+        Weather { prng: Prng::of(seed, 0x7e47), on: Vec::new() }
+    }
+
+    pub(crate) fn begin(&mut self, fault: u32, what: Trouble) {
+        self.on.push((fault, what));
+    }
+
+    pub(crate) fn mend(&mut self, fault: u32) {
+        self.on.retain(|(other, _)| *other != fault);
+    }
+
+    /// What becomes of the next message.
+    pub(crate) fn fate(&mut self) -> Fate {
+        if self.on.is_empty() {
+            return Fate::Arrives;
+        }
+        for (_, what) in &self.on {
+            match *what {
+                Trouble::Lose { ppm } if self.prng.chance_ppm(ppm) => return Fate::Lost,
+                Trouble::Delay { ppm, by } if self.prng.chance_ppm(ppm) => return Fate::Late(by),
+                Trouble::Double { ppm } if self.prng.chance_ppm(ppm) => return Fate::Twice,
+                _ => {}
+            }
+        }
+        Fate::Arrives
+    }
+}

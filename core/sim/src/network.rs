@@ -1,0 +1,66 @@
+//! A wire: messages go one after another at its rate, and each arrives a latency later.
+//!
+//! ```text
+//!   node ── its wire ──►  ── the proxy's wire ──► proxy       a write carries its payload there,
+//!        ◄──────────────  ◄──────────────────────             a read's answer carries it back
+//! ```
+//!
+//! Both directions of a wire are apart from each other. Where a message stands in line is
+//! decided when it is sent.
+
+use model::{Bytes, Nanos, Rate, Time};
+
+/// What a wire is like; the default has no latency and no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WireSpec {
+    pub(crate) latency: Nanos,
+    /// Bytes per second.
+    pub(crate) bandwidth: Option<Rate>,
+}
+
+/// A wire and when each of its directions is free.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wire {
+    spec: WireSpec,
+    free: [Time; 2],
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToProxy,
+    ToClient,
+}
+
+impl Wire {
+    pub(crate) fn new(spec: WireSpec) -> Wire {
+        Wire { spec, free: [Time::ZERO; 2] }
+    }
+
+    /// When a message that is sent at `now` is at the other end.
+    pub(crate) fn pass(&mut self, way: Way, payload: Bytes, now: Time) -> Time {
+        let Some(rate) = self.spec.bandwidth else { return now + self.spec.latency };
+        let free = &mut self.free[way as usize];
+        *free = (*free).max(now) + rate.time_for(payload.get());
+        *free + self.spec.latency
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_one_direction_go_one_after_another() {
+        let rate = Rate::bytes_per_sec(1_000_000_000);
+        let mut wire = Wire::new(WireSpec { latency: Nanos::new(50), bandwidth: rate });
+        let mut pass = |way, bytes, now| wire.pass(way, Bytes::new(bytes), Time::from_nanos(now));
+        let got = [
+            pass(Way::ToProxy, 1000, 0),
+            pass(Way::ToProxy, 1000, 10),
+            pass(Way::ToClient, 1000, 10),
+            pass(Way::ToProxy, 0, 5000),
+        ];
+        assert_eq!(got.map(Time::as_nanos), [1050, 2050, 1060, 5050]);
+    }
+}

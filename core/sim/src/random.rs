@@ -1,0 +1,212 @@
+//! Scenarios by chance: rules, jobs, faults and changes that nobody thought of.
+//!
+//! ```text
+//!   seed ─► targets ─► rules as text ─► jobs ─► faults, changes ─► a scenario without claims
+//! ```
+//!
+//! The checks are what it has to pass. Rules are written as text and read again, so that they
+//! are rules that somebody could have.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use model::{Amount, Bytes, Identity, Kind, Nanos, Nid, RuleSet, Time};
+use sched::{CostMode, Curve, LaneCosts};
+
+use crate::faults::Faults;
+use crate::network::WireSpec;
+use crate::prng::Prng;
+use crate::scenario::{Scenario, job_id};
+use crate::scheduler::Policy;
+use crate::targets::{Discipline, TargetSpec};
+use crate::workloads::{Ask, JobSpec, Pace, Route, Spacing, Step, Work};
+
+/// What every scenario by chance is called.
+pub(crate) const NAME: &str = "random";
+
+/// A scenario by chance: the same one for the same seed.
+pub fn random_scenario(seed: u64) -> Scenario {
+    let mut prng = Prng::of(seed, 0x5ce0);
+    let duration = Nanos::from_millis(prng.between(15_000, 40_000));
+    let targets: Vec<TargetSpec> = (0..prng.between(1, 2)).map(|n| target(&mut prng, n)).collect();
+    let jobs_count = prng.between(1, 6);
+    let rules = rules(&mut prng, jobs_count);
+    let jobs = (0..jobs_count).map(|number| job(&mut prng, number, &targets)).collect();
+    let proxies = targets.iter().map(|target| target.count).sum();
+    let changes = (0..prng.below(3))
+        .map(|_| {
+            let at = Time::from_nanos(prng.below(duration.get()));
+            (at, self::rules(&mut prng, jobs_count))
+        })
+        .collect();
+    Scenario {
+        name: NAME.into(),
+        from: "chance".into(),
+        about: "Rules, jobs and faults by chance.".into(),
+        seed,
+        duration,
+        warmup: Nanos::from_secs(5),
+        policies: vec![Policy::Ours],
+        targets,
+        rules,
+        delay: prng.below(3) == 0,
+        jobs,
+        faults: match prng.below(2) {
+            0 => Vec::new(),
+            _ => Faults::random(seed, proxies, duration),
+        },
+        changes,
+        expects: Vec::new(),
+    }
+}
+
+fn target(prng: &mut Prng, number: u64) -> TargetSpec {
+    let parallelism = 1u32 << prng.below(6);
+    // So that a proxy serves from 50 to 3000 a second, and a seed does not take minutes.
+    let smallest = u64::from(parallelism) * prng.between(300_000, 20_000_000);
+    let most = smallest * prng.between(2, 64);
+    let points = [(Bytes::kib(4), Nanos::new(smallest)), (Bytes::mib(1), Nanos::new(most))];
+    let curve = Curve::new(&points).expect("times that rise");
+    let ops = [Nanos::new(prng.between(smallest / 2 + 1, smallest * 2)); Kind::COUNT];
+    let memory = [(Bytes::kib(4), Nanos::new(prng.between(300_000, 3_000_000)))];
+    let memory = Curve::new(&memory).expect("one point");
+    let slots = (u64::from(parallelism) * prng.between(1, 3)) as u32;
+    TargetSpec {
+        name: format!("t{number}"),
+        count: prng.between(1, 3) as u32,
+        slots,
+        threads: prng.between(1, 16) as u32,
+        parallelism,
+        discipline: if prng.below(2) == 0 { Discipline::Parallel } else { Discipline::Shared },
+        device: LaneCosts { read: curve.clone(), write: curve, ops },
+        cached: LaneCosts { read: memory.clone(), write: memory, ops },
+        mode: if prng.below(5) == 0 { CostMode::Bytes } else { CostMode::Calibrated },
+        jitter_percent: prng.below(3) * 30,
+        seek: Nanos::new(prng.below(2) * smallest / 4),
+        hit_percent: if prng.below(3) == 0 { prng.below(100) } else { 0 },
+        dirty: (prng.below(5) == 0).then(|| Bytes::mib(prng.between(1, 64))),
+        wire: wire(prng),
+    }
+}
+
+fn wire(prng: &mut Prng) -> WireSpec {
+    if prng.below(2) == 0 {
+        return WireSpec::default();
+    }
+    let latency = Nanos::new(prng.below(2_000_000));
+    let bandwidth = model::Rate::bytes_per_sec(prng.between(1 << 24, 1 << 33));
+    WireSpec { latency, bandwidth: bandwidth.filter(|_| prng.below(2) == 0) }
+}
+
+fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
+    let mut text = String::new();
+    // A third of all scenarios have weights only: those whose shares can be checked.
+    let only_weights = prng.below(3) == 0;
+    for job in 0..jobs {
+        if prng.below(5) == 0 {
+            continue;
+        }
+        let weight = prng.between(1, 16);
+        line(&mut text, format!("[[rule]]\nname = \"r{job}\"\nmatch = \"jobid={{j{job}*}}\""));
+        line(&mut text, format!("weight = {weight}"));
+        if only_weights {
+            continue;
+        }
+        if prng.below(3) == 0 {
+            line(&mut text, format!("limit = \"{}\"", rate(prng)));
+        }
+        if prng.below(4) == 0 {
+            line(&mut text, format!("reserve = \"{}\"", rate(prng)));
+        }
+        if prng.below(8) == 0 {
+            line(&mut text, format!("slots = {}", prng.between(1, 8)));
+        }
+    }
+    if !only_weights && prng.below(2) == 0 {
+        let per = ["", "per = [\"jobid\"]\n", "per = [\"nid\"]\n"][prng.below(3) as usize];
+        line(&mut text, format!("[[meter]]\nname = \"m\"\n{per}rate = \"{}\"", rate(prng)));
+    }
+    Arc::new(RuleSet::parse(&text).expect("rules that are written here are right"))
+}
+
+fn line(text: &mut String, line: String) {
+    writeln!(text, "{line}").expect("a String takes every text");
+}
+
+fn rate(prng: &mut Prng) -> String {
+    match prng.below(2) {
+        0 => format!("{}ops/s", prng.between(2, 400)),
+        _ => format!("{}kB/s", prng.between(50, 50_000)),
+    }
+}
+
+fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
+    let name = format!("j{number}");
+    let copies = if prng.below(4) == 0 { prng.between(2, 20) as u32 } else { 1 };
+    let first: std::net::IpAddr = [10, 0, number as u8, 1].into();
+    let first_address = (prng.below(2) == 0).then_some(first);
+    let target = prng.below(targets.len() as u64) as usize;
+    JobSpec {
+        who: Identity {
+            job: job_id(&name).expect("a short name"),
+            uid: 1000 + number as u32,
+            gid: 1000,
+            projid: None,
+            nid: Nid::local(),
+        },
+        name,
+        path: None,
+        first_address,
+        nodes: prng.between(1, 6) as u32,
+        copies,
+        every: Nanos::from_millis(prng.below(2_000)),
+        start: Time::from_nanos(prng.below(5_000_000_000)),
+        lifetime: (copies > 1).then(|| Nanos::from_millis(prng.between(1_000, 8_000))),
+        target,
+        route: match prng.below(5) {
+            0 => Route::One(prng.below(targets[target].count.into()) as u32),
+            1 => Route::Node,
+            2 => Route::Hash,
+            3 => Route::Stripe(Bytes::kib(64)),
+            _ => Route::Round,
+        },
+        steps: (0..prng.between(1, 3)).map(|_| step(prng)).collect(),
+        repeat: None,
+        wire: wire(prng),
+    }
+}
+
+fn step(prng: &mut Prng) -> Step {
+    if prng.below(6) == 0 {
+        return Step::Pause(Nanos::from_millis(prng.between(1, 3_000)));
+    }
+    let requests: Vec<Ask> = (0..prng.between(1, 4)).map(|_| ask(prng)).collect();
+    let pace = match prng.below(3) {
+        0 => Pace::Open {
+            gap: Nanos::new(prng.between(2_000_000, 200_000_000)),
+            spacing: if prng.below(2) == 0 { Spacing::Even } else { Spacing::Poisson },
+            group: prng.between(1, 8) as u32,
+        },
+        _ => Pace::Closed {
+            depth: prng.between(1, 32) as u32,
+            think: Nanos::from_millis(prng.below(2) * prng.below(50)),
+        },
+    };
+    let work = Work::endless(requests, pace);
+    match prng.below(2) {
+        0 => Step::Work(Work { count: Some(prng.between(1, 500)), ..work }),
+        _ => Step::Work(Work { span: Some(Nanos::from_millis(prng.between(100, 20_000))), ..work }),
+    }
+}
+
+fn ask(prng: &mut Prng) -> Ask {
+    let bytes = 1 << prng.between(9, 21);
+    match prng.below(6) {
+        0 | 1 => Ask { kind: Kind::Write, amount: Amount::new(bytes, 1) },
+        2 => {
+            let kinds = [Kind::Create, Kind::Getattr, Kind::Unlink, Kind::Clunk, Kind::Open];
+            Ask { kind: kinds[prng.below(5) as usize], amount: Amount::new(0, 1) }
+        }
+        _ => Ask { kind: Kind::Read, amount: Amount::new(bytes, 1) },
+    }
+}

@@ -1,0 +1,270 @@
+//! `[[expect]]`: what a scenario claims, and whether it came true.
+//!
+//! ```text
+//!   what = "rate small"             a job's figure
+//!   what = "rate a / b"             the quotient of two jobs' figures
+//!   what = "rate a", against = "fifo"   the quotient of two schedulers' figures
+//!        value and within, or least, or most ─► Verdict: what was found, and whether it suits
+//! ```
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use super::{JobReport, Report};
+use crate::scenario::Wrong;
+use crate::scheduler::Policy;
+use crate::workloads::JobSpec;
+
+/// An `[[expect]]` as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawExpect {
+    what: Spanned<String>,
+    policy: Option<Spanned<String>>,
+    against: Option<Spanned<String>>,
+    value: Option<Spanned<f64>>,
+    within: Option<Spanned<String>>,
+    least: Option<f64>,
+    most: Option<f64>,
+    source: String,
+}
+
+/// A claim of a scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Expect {
+    text: String,
+    figure: Figure,
+    job: Option<String>,
+    over: Option<String>,
+    policy: Policy,
+    against: Option<Policy>,
+    /// The least and the most that suit.
+    bounds: (f64, f64),
+    wanted: String,
+    source: String,
+}
+
+/// Whether one claim of a scenario came true.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// What was claimed, in the scenario's words.
+    pub what: String,
+    /// Under which scheduler, and against which.
+    pub policy: String,
+    /// What would suit.
+    pub wanted: String,
+    /// What was found; none if that scheduler was not run.
+    pub found: Option<f64>,
+    /// Whether it suits.
+    pub holds: bool,
+    /// Where the claim comes from.
+    pub source: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Figure {
+    Rate,
+    Bytes,
+    Requests,
+    Share,
+    Mean,
+    Median,
+    P99,
+    Max,
+    Finish,
+    Cut,
+    Violations,
+}
+
+const FIGURES: [(&str, Figure); 11] = [
+    ("rate", Figure::Rate),
+    ("bytes", Figure::Bytes),
+    ("requests", Figure::Requests),
+    ("share", Figure::Share),
+    ("latency_mean", Figure::Mean),
+    ("latency_median", Figure::Median),
+    ("latency_p99", Figure::P99),
+    ("latency_max", Figure::Max),
+    ("finish", Figure::Finish),
+    ("cut", Figure::Cut),
+    ("violations", Figure::Violations),
+];
+
+impl Figure {
+    /// Of a job that is given, in requests/s, bytes/s, percent, milliseconds or seconds.
+    fn of(self, job: &JobReport) -> Option<f64> {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        Some(match self {
+            Figure::Rate => job.requests_per_sec,
+            Figure::Bytes => job.bytes_per_sec,
+            Figure::Requests => job.requests as f64,
+            Figure::Share => job.share * 100.0,
+            Figure::Mean => ms(job.latency_ns.mean),
+            Figure::Median => ms(job.latency_ns.median),
+            Figure::P99 => ms(job.latency_ns.p99),
+            Figure::Max => ms(job.latency_ns.max),
+            Figure::Finish => job.finished_ns? as f64 / 1e9,
+            Figure::Cut | Figure::Violations => return None,
+        })
+    }
+
+    fn needs_job(self) -> bool {
+        !matches!(self, Figure::Cut | Figure::Violations)
+    }
+}
+
+impl RawExpect {
+    pub(crate) fn build(self, jobs: &[JobSpec], policies: &[Policy]) -> Result<Expect, Wrong> {
+        let (figure, job, over) = figure_and_jobs(&self.what, jobs)?;
+        let policy_of = |name: &Option<Spanned<String>>| match name {
+            None => Ok(None),
+            Some(name) => match name.get_ref().parse() {
+                Err(error) => Err(Wrong::new(name.span(), format!("{error}"))),
+                Ok(policy) if policies.contains(&policy) => Ok(Some(policy)),
+                Ok(policy) => {
+                    let problem = format!("{policy} is not among the scenario's policies");
+                    Err(Wrong::new(name.span(), problem))
+                }
+            },
+        };
+        let policy = policy_of(&self.policy)?.unwrap_or(policies[0]);
+        let bounds = bounds(&self)?;
+        let wanted = match (self.value.as_ref(), self.within.as_ref()) {
+            (Some(value), Some(within)) => {
+                format!("{} within {}", value.get_ref(), within.get_ref())
+            }
+            _ => match (self.least, self.most) {
+                (Some(least), Some(most)) => format!("{least} to {most}"),
+                (Some(least), None) => format!("at least {least}"),
+                _ => format!("at most {}", bounds.1),
+            },
+        };
+        Ok(Expect {
+            text: self.what.get_ref().clone(),
+            figure,
+            job,
+            over,
+            policy,
+            against: policy_of(&self.against)?,
+            bounds,
+            wanted,
+            source: self.source,
+        })
+    }
+}
+
+type Jobs = (Figure, Option<String>, Option<String>);
+
+fn figure_and_jobs(what: &Spanned<String>, jobs: &[JobSpec]) -> Result<Jobs, Wrong> {
+    let fault = |problem: String| Wrong::new(what.span(), problem);
+    let (name, rest) = what.get_ref().split_once(' ').unwrap_or((what.get_ref(), ""));
+    let figure = FIGURES.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure);
+    let Some(figure) = figure else {
+        let known = FIGURES.map(|(name, _)| name).join(", ");
+        return Err(fault(format!("{name:?} is not a figure; there are {known}")));
+    };
+    if !figure.needs_job() {
+        return match rest.is_empty() {
+            true => Ok((figure, None, None)),
+            false => Err(fault(format!("{name} is of the whole run: leave {rest:?} out"))),
+        };
+    }
+    let (job, over) = match rest.split_once(" / ") {
+        Some((job, over)) => (job.trim(), Some(over.trim())),
+        None => (rest.trim(), None),
+    };
+    for job in [Some(job), over].into_iter().flatten() {
+        if !jobs.iter().any(|known| known.name == job) {
+            let known: Vec<_> = jobs.iter().map(|known| known.name.as_str()).collect();
+            return Err(fault(format!("there is no job {job:?}; there are {}", known.join(", "))));
+        }
+    }
+    Ok((figure, Some(job.into()), over.map(Into::into)))
+}
+
+fn bounds(raw: &RawExpect) -> Result<(f64, f64), Wrong> {
+    let fault = |problem: &str| Err(Wrong::new(raw.what.span(), problem.into()));
+    match (&raw.value, &raw.within) {
+        (Some(value), Some(within)) => {
+            let text = within.get_ref();
+            let percent = text.strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
+            let Some(percent) = percent.filter(|percent| *percent >= 0.0) else {
+                let problem = format!("{text:?} is not a tolerance such as \"3%\"");
+                return Err(Wrong::new(within.span(), problem));
+            };
+            if raw.least.is_some() || raw.most.is_some() {
+                return fault("give either value and within, or least and most");
+            }
+            let slack = value.get_ref().abs() * percent / 100.0;
+            Ok((value.get_ref() - slack, value.get_ref() + slack))
+        }
+        (None, None) if raw.least.is_some() || raw.most.is_some() => {
+            Ok((raw.least.unwrap_or(f64::NEG_INFINITY), raw.most.unwrap_or(f64::INFINITY)))
+        }
+        (Some(_), None) => fault("value needs within, a tolerance such as \"3%\""),
+        (None, Some(_)) => fault("within needs value"),
+        (None, None) => fault("needs value and within, or least, or most"),
+    }
+}
+
+impl Expect {
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn found(&self, reports: &[Report]) -> Option<f64> {
+        let under = |policy: Policy| {
+            let report = reports.iter().find(|report| report.policy == policy.name())?;
+            let value = match self.figure {
+                Figure::Cut => report.promises_cut_ppm as f64 / 1e4,
+                Figure::Violations => report.violations.len() as f64,
+                figure => figure.of(report.job(self.job.as_ref()?)?)?,
+            };
+            match &self.over {
+                None => Some(value),
+                Some(over) => Some(value / self.figure.of(report.job(over)?)?),
+            }
+        };
+        let value = under(self.policy)?;
+        match self.against {
+            None => Some(value),
+            Some(policy) => Some(value / under(policy)?),
+        }
+    }
+}
+
+/// Whether what a scenario expects came true, one verdict for each of its claims.
+///
+/// `reports` are the scenario's runs, one for each of its policies.
+pub fn judge(scenario: &crate::Scenario, reports: &[Report]) -> Vec<Verdict> {
+    let verdict = |expect: &Expect| {
+        let found = expect.found(reports).filter(|found| found.is_finite());
+        let (least, most) = expect.bounds;
+        Verdict {
+            what: expect.text.clone(),
+            policy: match expect.against {
+                None => expect.policy.to_string(),
+                Some(against) => format!("{} / {against}", expect.policy),
+            },
+            wanted: expect.wanted.clone(),
+            found,
+            holds: found.is_some_and(|found| found >= least && found <= most),
+            source: expect.source.clone(),
+        }
+    };
+    scenario.expects.iter().map(verdict).collect()
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.holds { "ok" } else { "NOT" };
+        write!(f, "{mark} {} ({}): ", self.what, self.policy)?;
+        match self.found {
+            Some(found) => write!(f, "{found:.4}")?,
+            None => f.write_str("nothing")?,
+        }
+        write!(f, ", wanted {}", self.wanted)
+    }
+}

@@ -1,0 +1,306 @@
+//! What came of a run: sums while it goes, and the figures at its end.
+//!
+//! ```text
+//!   answers, service ─► Tally: integers, one histogram a job ─► Report: rates, shares, latencies
+//!                                                                   │ expectations
+//!                                                                   └─► Verdict
+//! ```
+//!
+//! The one place with floating point. Everything is of the measured span, from the end of the
+//! warm-up to the end of the load, but for `classes`, which schedulers sum from the start.
+
+mod expect;
+mod histogram;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use model::{Amount, Kind, Lane, Nanos, Time};
+use serde::Serialize;
+
+use crate::scenario::Scenario;
+use crate::targets::TargetSpec;
+use crate::world::World;
+
+pub(crate) use expect::{Expect, RawExpect};
+pub use expect::{Verdict, judge};
+use histogram::Histogram;
+
+/// One scenario under one scheduler and seed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The scheduler's name.
+    pub policy: String,
+    /// What chance was drawn from.
+    pub seed: u64,
+    /// The measured span in nanoseconds.
+    pub measured_ns: u64,
+    /// Every `[[job]]`, in the scenario's order.
+    pub jobs: Vec<JobReport>,
+    /// What each rule's classes had since the start, where the scheduler keeps it.
+    pub classes: Vec<RuleReport>,
+    /// The most that reservations were cut in a measured second, in parts per million.
+    pub promises_cut_ppm: u64,
+    /// Arrivals, dispatches and completions.
+    pub request_events: u64,
+    /// What a check found broken; there should be none.
+    pub violations: Vec<Violation>,
+}
+
+/// One `[[job]]`, all its copies and nodes together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct JobReport {
+    /// Its name.
+    pub job: String,
+    /// Requests answered.
+    pub requests: u64,
+    /// Payload of them.
+    pub bytes: u64,
+    /// Backend operations of them.
+    pub ops: u64,
+    /// Requests a second.
+    pub requests_per_sec: f64,
+    /// Payload a second.
+    pub bytes_per_sec: f64,
+    /// Its part of the service that all jobs had, from 0 to 1.
+    pub share: f64,
+    /// From a client's asking to its answer.
+    pub latency_ns: Latency,
+    /// From arrival at the proxy to dispatch, on average.
+    pub queued_ns_mean: u64,
+    /// When the last of its nodes had gone through its steps; none if one has not.
+    pub finished_ns: Option<u64>,
+    /// Requests of open loops that found too many outstanding.
+    pub turned_away: u64,
+    /// Messages sent again.
+    pub resent: u64,
+    /// Requests and bytes of each second from the start.
+    pub series: Vec<(u64, u64)>,
+}
+
+/// Latencies in nanoseconds; median and p99 are exact to one part in 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// On average.
+    pub mean: u64,
+    /// Half were faster.
+    pub median: u64,
+    /// One of a hundred was slower.
+    pub p99: u64,
+    /// The slowest.
+    pub max: u64,
+}
+
+/// All classes of one rule, over all proxies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RuleReport {
+    /// The rule's name.
+    pub rule: String,
+    /// Requests completed.
+    pub requests: u64,
+    /// Payload read and written.
+    pub bytes: u64,
+    /// Backend operations.
+    pub ops: u64,
+    /// Time from arrival to dispatch, of all of them.
+    pub queue_ns: u64,
+    /// Cost charged.
+    pub cost_ns: u64,
+}
+
+/// Something that must always hold and did not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// When.
+    pub at: Time,
+    /// What is wrong.
+    pub what: String,
+    /// Whose run.
+    pub scenario: String,
+    /// Under which scheduler.
+    pub policy: String,
+    /// From which seed.
+    pub seed: u64,
+}
+
+impl Violation {
+    /// The one command that shows it again.
+    pub fn command(&self) -> String {
+        let Violation { scenario, policy, seed, .. } = self;
+        match scenario.strip_prefix(crate::random::NAME) {
+            Some(_) => format!("SLUICE_SEED={seed} cargo test -p sluice-sim --test random"),
+            None => format!("sluice sim scenarios/{scenario}.toml --policy {policy} --seed {seed}"),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = Nanos::new(self.at.as_nanos());
+        write!(f, "{} at {at}: {}; again by: {}", self.policy, self.what, self.command())
+    }
+}
+
+impl Report {
+    /// A job's figures.
+    pub fn job(&self, name: &str) -> Option<&JobReport> {
+        self.jobs.iter().find(|job| job.job == name)
+    }
+
+    pub(crate) fn of(world: &World) -> Report {
+        let (from, to) = world.measured;
+        let measured = world.now.min(to).since(from);
+        let all: u128 = world.tally.jobs.iter().map(|job| job.cost).sum();
+        let jobs = world.scenario.jobs.iter().zip(&world.tally.jobs);
+        Report {
+            scenario: world.scenario.name.clone(),
+            policy: world.policy.name().into(),
+            seed: world.seed,
+            measured_ns: measured.get(),
+            jobs: jobs.map(|(spec, job)| job.report(&spec.name, measured, all)).collect(),
+            classes: by_rule(world),
+            promises_cut_ppm: world.tally.cut_ppm,
+            request_events: world.request_events,
+            violations: world.violations.clone(),
+        }
+    }
+}
+
+fn by_rule(world: &World) -> Vec<RuleReport> {
+    let mut rules: BTreeMap<String, RuleReport> = BTreeMap::new();
+    for (rule, usage) in world.usage() {
+        let sum = rules.entry(rule.clone()).or_insert(RuleReport { rule, ..Default::default() });
+        sum.requests += usage.requests;
+        sum.bytes += (usage.read + usage.written).get();
+        sum.ops += usage.ops.get();
+        sum.queue_ns += usage.queue_time.get();
+        sum.cost_ns += usage.cost.get();
+    }
+    rules.into_values().collect()
+}
+
+// ---- sums while it runs ----
+
+/// What is counted while the world runs.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    jobs: Vec<Sums>,
+    cut_ppm: u64,
+    /// What each target's scheduler believes.
+    targets: Vec<sched::Target>,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    requests: u64,
+    bytes: u64,
+    ops: u64,
+    cost: u128,
+    queued_ns: u128,
+    latency: Histogram,
+    /// Nodes that have not gone through their steps.
+    left: u64,
+    finished: Time,
+    turned_away: u64,
+    resent: u64,
+    /// Of this second.
+    second: (u64, u64),
+    series: Vec<(u64, u64)>,
+}
+
+impl Tally {
+    pub(crate) fn new(scenario: &Scenario) -> Tally {
+        let sums = |spec: &crate::workloads::JobSpec| Sums {
+            left: u64::from(spec.nodes) * u64::from(spec.copies),
+            ..Sums::default()
+        };
+        Tally {
+            jobs: scenario.jobs.iter().map(sums).collect(),
+            cut_ppm: 0,
+            targets: scenario.targets.iter().map(TargetSpec::scheduled).collect(),
+        }
+    }
+
+    /// What a request costs its target, as its scheduler believes.
+    pub(crate) fn cost(&self, target: usize, lane: Lane, kind: Kind, amount: Amount) -> Nanos {
+        self.targets[target].costs.charge(lane, kind, amount)
+    }
+
+    pub(crate) fn served(&mut self, job: u32, cost: Nanos) {
+        self.jobs[job as usize].cost += u128::from(cost.get());
+    }
+
+    pub(crate) fn answered(
+        &mut self,
+        job: u32,
+        amount: Amount,
+        latency: Nanos,
+        queued: Nanos,
+        measured: bool,
+    ) {
+        let sums = &mut self.jobs[job as usize];
+        sums.second.0 += 1;
+        sums.second.1 += amount.bytes.get();
+        if !measured {
+            return;
+        }
+        sums.requests += 1;
+        sums.bytes += amount.bytes.get();
+        sums.ops += amount.ops.get();
+        sums.queued_ns += u128::from(queued.get());
+        sums.latency.add(latency.get());
+    }
+
+    pub(crate) fn finished(&mut self, job: u32, now: Time) {
+        let sums = &mut self.jobs[job as usize];
+        sums.left = sums.left.saturating_sub(1);
+        sums.finished = sums.finished.max(now);
+    }
+
+    pub(crate) fn turned_away(&mut self, job: u32) {
+        self.jobs[job as usize].turned_away += 1;
+    }
+
+    pub(crate) fn resent(&mut self, job: u32) {
+        self.jobs[job as usize].resent += 1;
+    }
+
+    pub(crate) fn second(&mut self, cut_ppm: u64, measured: bool) {
+        if measured {
+            self.cut_ppm = self.cut_ppm.max(cut_ppm);
+        }
+        for sums in &mut self.jobs {
+            sums.series.push(std::mem::take(&mut sums.second));
+        }
+    }
+}
+
+impl Sums {
+    fn report(&self, name: &str, measured: Nanos, all_cost: u128) -> JobReport {
+        let seconds = measured.get().max(1) as f64 / 1e9;
+        let each = |sum: u128| (sum / u128::from(self.requests.max(1))) as u64;
+        let latency = &self.latency;
+        JobReport {
+            job: name.into(),
+            requests: self.requests,
+            bytes: self.bytes,
+            ops: self.ops,
+            requests_per_sec: self.requests as f64 / seconds,
+            bytes_per_sec: self.bytes as f64 / seconds,
+            share: self.cost as f64 / all_cost.max(1) as f64,
+            latency_ns: Latency {
+                mean: each(latency.sum()),
+                median: latency.at_ppm(500_000),
+                p99: latency.at_ppm(990_000),
+                max: latency.max(),
+            },
+            queued_ns_mean: each(self.queued_ns),
+            finished_ns: (self.left == 0).then_some(self.finished.as_nanos()),
+            turned_away: self.turned_away,
+            resent: self.resent,
+            series: self.series.clone(),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The tables of a scenario file as they are written.
+//!
+//! Each is what serde reads; texts that name something else in the file keep their place, so
+//! that build.rs can say where a wrong name stands. Defaults are given here, each with its
+//! reason where it has one.
+
+use model::{Bytes, Nanos, Rate};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Scenario, Wrong, build};
+use crate::report::RawExpect;
+
+/// Reads and builds.
+pub(super) fn read(text: &str, name: &str) -> Result<Scenario, Wrong> {
+    let raw: RawScenario = toml::from_str(text).map_err(|error| {
+        let at = error.span().unwrap_or(0..0);
+        Wrong::new(at, error.message().trim_end().to_string())
+    })?;
+    build::build(raw, text, name)
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawScenario {
+    pub(super) from: String,
+    pub(super) about: String,
+    #[serde(default = "one")]
+    pub(super) seed: u64,
+    pub(super) duration: Spanned<Nanos>,
+    #[serde(default)]
+    pub(super) warmup: Nanos,
+    /// Ours alone if none is named.
+    #[serde(default)]
+    pub(super) policies: Vec<Spanned<String>>,
+    /// A rule file's text; without it everything is in one class.
+    pub(super) rules: Option<Spanned<String>>,
+    /// Whether each proxy is told what the others served (total-service sharing).
+    #[serde(default)]
+    pub(super) delay: bool,
+    pub(super) target: Vec<Spanned<RawTarget>>,
+    pub(super) job: Vec<Spanned<RawJob>>,
+    #[serde(default)]
+    pub(super) fault: Vec<Spanned<RawFault>>,
+    #[serde(default)]
+    pub(super) change: Vec<RawChange>,
+    #[serde(default)]
+    pub(super) expect: Vec<RawExpect>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTarget {
+    pub(super) name: Spanned<String>,
+    #[serde(default = "one")]
+    pub(super) count: u64,
+    pub(super) slots: Spanned<u64>,
+    /// As many as there are slots, so that the cached lane is not the narrower one.
+    pub(super) threads: Option<Spanned<u64>>,
+    pub(super) parallelism: Spanned<u64>,
+    #[serde(default)]
+    pub(super) discipline: RawDiscipline,
+    pub(super) read: Spanned<Vec<(Bytes, Nanos)>>,
+    /// As `read`.
+    pub(super) write: Option<Spanned<Vec<(Bytes, Nanos)>>>,
+    /// The time of every kind that moves no bytes; that of the smallest read.
+    pub(super) operation: Option<Spanned<Nanos>>,
+    /// Times of kinds that differ from `operation`.
+    #[serde(default)]
+    pub(super) operations: std::collections::BTreeMap<Spanned<String>, Nanos>,
+    #[serde(default)]
+    pub(super) cost: RawCost,
+    #[serde(default)]
+    pub(super) jitter_percent: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) seek: Nanos,
+    #[serde(default)]
+    pub(super) hit_percent: Option<Spanned<u64>>,
+    /// How long memory takes for a read or write; what an uncalibrated proxy believes.
+    pub(super) cached: Option<Spanned<Vec<(Bytes, Nanos)>>>,
+    pub(super) dirty: Option<Bytes>,
+    #[serde(default)]
+    pub(super) latency: Nanos,
+    pub(super) bandwidth: Option<Spanned<Rate>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawDiscipline {
+    #[default]
+    Parallel,
+    Shared,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawCost {
+    #[default]
+    Time,
+    Bytes,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawJob {
+    pub(super) name: Spanned<String>,
+    /// What rules call it; its name if none.
+    pub(super) jobid: Option<Spanned<String>>,
+    #[serde(default = "user")]
+    pub(super) uid: u32,
+    #[serde(default = "user")]
+    pub(super) gid: u32,
+    pub(super) projid: Option<u32>,
+    /// The first node's address; without it all nodes are one identity.
+    pub(super) nid: Option<Spanned<String>>,
+    pub(super) path: Option<Spanned<String>>,
+    pub(super) nodes: Option<Spanned<u64>>,
+    pub(super) copies: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) every: Nanos,
+    #[serde(default)]
+    pub(super) start: Nanos,
+    pub(super) lifetime: Option<Nanos>,
+    /// The first if none.
+    pub(super) target: Option<Spanned<String>>,
+    pub(super) route: Option<Spanned<RawRoute>>,
+    pub(super) steps: Spanned<Vec<Spanned<RawStep>>>,
+    pub(super) repeat: Option<Spanned<u64>>,
+    #[serde(default)]
+    pub(super) latency: Nanos,
+    pub(super) bandwidth: Option<Spanned<Rate>>,
+}
+
+/// `route = "round"`, `{ one = 3 }`, `{ stripe = "1MiB" }`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawRoute {
+    One(u64),
+    Node,
+    Round,
+    Hash,
+    Stripe(Bytes),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStep {
+    #[serde(rename = "do")]
+    pub(super) requests: Option<Spanned<String>>,
+    pub(super) pause: Option<Nanos>,
+    pub(super) depth: Option<Spanned<u64>>,
+    pub(super) think: Option<Nanos>,
+    pub(super) rate: Option<Rate>,
+    pub(super) spacing: Option<RawSpacing>,
+    pub(super) group: Option<Spanned<u64>>,
+    pub(super) requests_max: Option<u64>,
+    pub(super) total: Option<Bytes>,
+    pub(super) span: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawSpacing {
+    Even,
+    Poisson,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawFault {
+    pub(super) what: Spanned<RawTrouble>,
+    pub(super) at: Nanos,
+    #[serde(default)]
+    pub(super) span: Nanos,
+    pub(super) target: Option<Spanned<String>>,
+    /// Which of the target's proxies; all if none.
+    pub(super) number: Option<Spanned<u64>>,
+    pub(super) percent: Option<Spanned<u64>>,
+    pub(super) by: Option<Nanos>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawTrouble {
+    Crash,
+    Slow,
+    Ahead,
+    Behind,
+    Lose,
+    Delay,
+    Double,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawChange {
+    pub(super) at: Nanos,
+    pub(super) rules: Spanned<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn user() -> u32 {
+    1000
+}

@@ -1,0 +1,205 @@
+//! What the world asks of a scheduler, and the one that production runs.
+//!
+//! ```text
+//!   world ─ enqueue ─► ┌ Dispatcher, the very struct of the proxy      (ours)
+//!         ─ poll ────► ├ Fifo: no scheduler at all                     (fifo)
+//!         ─ complete ► ├ SfqD: by count of requests, or by slots       (sfqd, sfqd-slots)
+//!         ─ deadline ► ├ LustreTbf                                     (tbf)
+//!                      └ DmClock                                       (dmclock)
+//! ```
+//!
+//! Nothing of the dispatcher is copied here: its calls are passed on.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use model::{Amount, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time};
+use sched::{Arrival, Dispatcher, RequestId, SubjectId, Target, Usage};
+
+use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
+
+/// Which scheduler a world runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Policy {
+    /// The dispatcher of the proxy.
+    Ours,
+    /// None: everything goes to the device as it comes.
+    Fifo,
+    /// Start-time fair queueing with D requests outstanding.
+    Sfqd,
+    /// The same with slots by size, and no backfill.
+    SfqdSlots,
+    /// Lustre's token bucket filter.
+    Tbf,
+    /// dmClock as Ceph has it.
+    Dmclock,
+}
+
+impl Policy {
+    /// Every one, in order.
+    pub const ALL: [Policy; 6] =
+        [Policy::Ours, Policy::Fifo, Policy::Sfqd, Policy::SfqdSlots, Policy::Tbf, Policy::Dmclock];
+
+    /// Its name in scenarios and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Ours => "ours",
+            Policy::Fifo => "fifo",
+            Policy::Sfqd => "sfqd",
+            Policy::SfqdSlots => "sfqd-slots",
+            Policy::Tbf => "tbf",
+            Policy::Dmclock => "dmclock",
+        }
+    }
+
+    pub(crate) fn scheduler(self, target: Target, rules: Arc<RuleSet>) -> Box<dyn Scheduler> {
+        match self {
+            Policy::Ours => Box::new(Dispatcher::new(target, rules)),
+            Policy::Fifo => Box::new(Fifo::default()),
+            Policy::Sfqd => Box::new(SfqD::by_count(target, rules)),
+            Policy::SfqdSlots => Box::new(SfqD::by_slots(target, rules)),
+            Policy::Tbf => Box::new(LustreTbf::new(target, rules)),
+            Policy::Dmclock => Box::new(DmClock::new(target, rules)),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no scheduler.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not a scheduler; there are {}", Policy::ALL.map(Policy::name).join(", "))]
+pub struct ParsePolicyError {
+    name: String,
+}
+
+impl FromStr for Policy {
+    type Err = ParsePolicyError;
+    fn from_str(name: &str) -> Result<Policy, ParsePolicyError> {
+        let found = Policy::ALL.into_iter().find(|policy| policy.name() == name);
+        found.ok_or_else(|| ParsePolicyError { name: name.into() })
+    }
+}
+
+/// A request on its way into a scheduler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    pub(crate) subject: u64,
+    pub(crate) kind: Kind,
+    pub(crate) amount: Amount,
+    pub(crate) lane: Lane,
+    pub(crate) token: u32,
+}
+
+/// A request whose turn has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chosen {
+    pub(crate) id: u64,
+    pub(crate) token: u32,
+    pub(crate) lane: Lane,
+    pub(crate) slots: u32,
+    /// Whether a reservation brought it here.
+    pub(crate) reserved: bool,
+}
+
+/// Service that a subject had at other proxies since its last request at this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    pub(crate) cost: Nanos,
+    /// Requests in all, and those of them that a reservation brought: δ and ρ of dmClock.
+    pub(crate) requests: u64,
+    pub(crate) reserved: u64,
+}
+
+/// Who goes next at one proxy. `now` never needs to be later than the last one.
+pub(crate) trait Scheduler: fmt::Debug + Send {
+    /// A name for an identity, to be given back by `release`.
+    fn subject(&mut self, who: &Identity, paths: PathSet) -> u64;
+    fn release(&mut self, _subject: u64) {}
+    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64;
+    fn poll(&mut self, now: Time) -> Option<Chosen>;
+    fn complete(&mut self, id: u64, served: Amount, now: Time);
+    /// Says that a request of the cached lane needs the device; true if it is in line for that
+    /// now, false if it simply goes on.
+    fn miss(&mut self, _id: u64, _now: Time) -> bool {
+        false
+    }
+    fn next_deadline(&self) -> Option<Time>;
+    fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
+    fn served_elsewhere(&mut self, _subject: u64, _kind: Kind, _what: Elsewhere, _now: Time) {}
+    fn queued(&self) -> usize;
+    fn promises_cut_ppm(&self) -> u64 {
+        0
+    }
+    /// Sums by rule, where it keeps them.
+    fn usage(&self) -> Vec<(String, Usage)> {
+        Vec::new()
+    }
+    /// Panics if it contradicts itself.
+    fn check(&self) {}
+}
+
+impl Scheduler for Dispatcher {
+    fn subject(&mut self, who: &Identity, paths: PathSet) -> u64 {
+        Dispatcher::subject(self, who, paths).to_bits()
+    }
+
+    fn release(&mut self, subject: u64) {
+        self.release_subject(SubjectId::from_bits(subject));
+    }
+
+    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
+        let Incoming { subject, kind, amount, lane, token } = incoming;
+        let subject = SubjectId::from_bits(subject);
+        let arrival = Arrival { subject, kind, amount, lane, token: token.into() };
+        Dispatcher::enqueue(self, arrival, now).to_bits()
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Chosen> {
+        self.poll_dispatch(now).map(|next| Chosen {
+            id: next.id.to_bits(),
+            token: next.token as u32,
+            lane: next.lane,
+            slots: next.slots,
+            reserved: false,
+        })
+    }
+
+    fn complete(&mut self, id: u64, served: Amount, now: Time) {
+        Dispatcher::complete(self, RequestId::from_bits(id), served, now);
+    }
+
+    fn miss(&mut self, id: u64, now: Time) -> bool {
+        Dispatcher::miss(self, RequestId::from_bits(id), now);
+        true
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        Dispatcher::next_deadline(self)
+    }
+
+    fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
+        Dispatcher::set_rules(self, rules, now);
+    }
+
+    fn queued(&self) -> usize {
+        Dispatcher::queued(self)
+    }
+
+    fn promises_cut_ppm(&self) -> u64 {
+        Dispatcher::promises_cut_ppm(self)
+    }
+
+    fn usage(&self) -> Vec<(String, Usage)> {
+        self.classes().map(|class| (class.rule, class.usage)).collect()
+    }
+
+    fn check(&self) {
+        self.check_invariants();
+    }
+}

@@ -1,0 +1,261 @@
+//! The world's clients: nodes of jobs that go through their steps.
+//!
+//! ```text
+//!   begin ─► step ─► its loops: ask ─► answer ─► think ─► ask …    busy: loops that go on
+//!              ▲                            └─ nothing left: busy - 1
+//!              └── next step, or the client is done ◄── busy = 0
+//! ```
+//!
+//! A closed loop of depth n is n loops. An open loop is one for its timer, and one for each
+//! request that has no answer; beyond [`WINDOW`] requests are turned away and counted.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use model::{Identity, JobId, Nanos, Nid, Time};
+
+use super::proxies::NONE;
+use super::{JobCopy, Owner, Told, World};
+use crate::events::Event;
+use crate::network::{Wire, WireSpec};
+use crate::prng::Prng;
+use crate::scheduler::Elsewhere;
+use crate::workloads::{Client, JobSpec, Pace, Route, Step, Turn, Work};
+
+/// The most requests that an open loop has outstanding.
+const WINDOW: u32 = 1024;
+
+impl World {
+    pub(super) fn make_clients(&mut self) {
+        let scenario = self.scenario.clone();
+        for (job, spec) in scenario.jobs.iter().enumerate() {
+            for copy in 0..spec.copies {
+                self.make_copy(job as u32, spec, copy);
+            }
+        }
+        if scenario.jobs.iter().any(|job| job.wire != WireSpec::default()) {
+            let wire_of = |client: &Client| Wire::new(scenario.jobs[client.job as usize].wire);
+            self.wires = self.clients.iter().map(wire_of).collect();
+        }
+        if scenario.delay {
+            self.elsewhere = vec![Told::default(); self.copies.len() * self.proxies.len()];
+        }
+        self.events.push(Time::from_nanos(1_000_000_000), Event::Second);
+    }
+
+    fn make_copy(&mut self, job: u32, spec: &JobSpec, number: u32) {
+        let copy = self.copies.len() as u32;
+        let clients = (self.clients.len() as u32, self.clients.len() as u32 + spec.nodes);
+        let identities = self.identities.len() as u32;
+        let mut who = spec.who.clone();
+        if spec.copies > 1 {
+            let name = format!("{}.{number}", who.job);
+            who.job = JobId::new(&name).expect("checked when the scenario was read");
+        }
+        for node in 0..spec.nodes {
+            if node == 0 || spec.first_address.is_some() {
+                let path = spec.path.clone();
+                self.identities.push(Owner { who: at_node(&who, spec, node), path });
+            }
+            self.clients.push(Client {
+                job,
+                copy,
+                identity: self.identities.len() as u32 - 1,
+                node,
+                active: false,
+                step: 0,
+                next: 0,
+                left: 0,
+                until: Time::MAX,
+                busy: 0,
+                rounds: 0,
+                asked: 0,
+                rest: None,
+                prng: Prng::of(self.seed, 0xc11e_0000_0000 + self.clients.len() as u64),
+            });
+        }
+        let identities = (identities, self.identities.len() as u32);
+        let served = Elsewhere::default();
+        self.copies.push(JobCopy { clients, identities, running: 0, served });
+        let begins = spec.start + Nanos::new(spec.every.get() * u64::from(number));
+        self.events.push(begins, Event::Begin { copy });
+        if let Some(lifetime) = spec.lifetime {
+            self.events.push(begins + lifetime, Event::End { copy });
+        }
+    }
+
+    pub(super) fn begin_copy(&mut self, copy: u32) {
+        let (first, end) = self.copies[copy as usize].clients;
+        if self.now >= self.measured.1 {
+            return;
+        }
+        self.copies[copy as usize].running = end - first;
+        for client in first..end {
+            self.clients[client as usize].active = true;
+            self.begin_step(client);
+        }
+    }
+
+    pub(super) fn end_copy(&mut self, copy: u32) {
+        let (first, end) = self.copies[copy as usize].clients;
+        for client in first..end {
+            self.clients[client as usize].active = false;
+        }
+    }
+
+    fn begin_step(&mut self, client: u32) {
+        let now = self.now;
+        let own = &mut self.clients[client as usize];
+        let steps = self.scenario.jobs[own.job as usize].steps.clone();
+        let step = &steps[own.step as usize];
+        own.begin(step, now);
+        own.busy = 1;
+        match step {
+            Step::Pause(span) => self.events.push(now + *span, Event::Next { client }),
+            Step::Trace(_) => {
+                let think = own.think(step);
+                self.events.push(now + think, Event::Loop { client });
+            }
+            Step::Work(Work { pace: Pace::Closed { depth, .. }, .. }) => {
+                own.busy = *depth;
+                (0..*depth).for_each(|_| self.go_on(client));
+            }
+            Step::Work(Work { pace: Pace::Open { gap, .. }, .. }) => {
+                // Nodes of one job do not ask all at once.
+                let nodes = self.scenario.jobs[own.job as usize].nodes;
+                let late = u128::from(gap.get()) * u128::from(own.node) / u128::from(nodes);
+                self.events.push(now + Nanos::new(late as u64), Event::Timer { client });
+            }
+        }
+    }
+
+    /// One of a client's loops asks for the next.
+    pub(super) fn go_on(&mut self, client: u32) {
+        match self.turn(client) {
+            Turn::Ask(ask, lane) => {
+                let proxy = self.proxy_for(client);
+                self.issue(client, proxy, ask, lane);
+            }
+            Turn::Over => self.loop_ends(client),
+        }
+    }
+
+    fn turn(&mut self, client: u32) -> Turn {
+        let own = &mut self.clients[client as usize];
+        let spec = &self.scenario.jobs[own.job as usize];
+        match spec.route {
+            Route::Stripe(piece) => own.piece(&spec.steps[own.step as usize], piece, self.now),
+            _ => own.turn(&spec.steps[own.step as usize], self.now),
+        }
+    }
+
+    fn proxy_for(&self, client: u32) -> u32 {
+        let own = &self.clients[client as usize];
+        let spec = &self.scenario.jobs[own.job as usize];
+        let count = u64::from(self.scenario.targets[spec.target].count);
+        let number = match spec.route {
+            Route::One(number) => number.into(),
+            Route::Node => u64::from(own.node),
+            Route::Round | Route::Stripe(_) => u64::from(own.node) + own.asked,
+            Route::Hash => Prng::of(u64::from(client), own.asked).next(),
+        };
+        self.first_proxy[spec.target] + (number % count) as u32
+    }
+
+    /// The timer of an open loop.
+    pub(super) fn timer(&mut self, client: u32) {
+        let own = &mut self.clients[client as usize];
+        let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
+        let Step::Work(Work { pace: Pace::Open { gap, spacing, group }, .. }) = *step else {
+            return;
+        };
+        let next = self.now + own.gap(gap, spacing);
+        for _ in 0..group {
+            if self.clients[client as usize].busy > WINDOW {
+                self.tally.turned_away(self.clients[client as usize].job);
+                continue;
+            }
+            match self.turn(client) {
+                Turn::Over => return self.loop_ends(client),
+                Turn::Ask(ask, lane) => {
+                    self.clients[client as usize].busy += 1;
+                    let proxy = self.proxy_for(client);
+                    self.issue(client, proxy, ask, lane);
+                }
+            }
+        }
+        self.events.push(next, Event::Timer { client });
+    }
+
+    /// An answer has come: the loop goes on, or ends where the pace is open.
+    pub(super) fn reply_reached(&mut self, client: u32) {
+        let own = &self.clients[client as usize];
+        let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
+        if let Step::Work(Work { pace: Pace::Open { .. }, .. }) = step {
+            return self.loop_ends(client);
+        }
+        let think = own.think(step);
+        match think {
+            Nanos::ZERO => self.go_on(client),
+            _ => self.events.push(self.now + think, Event::Loop { client }),
+        }
+    }
+
+    fn loop_ends(&mut self, client: u32) {
+        let own = &mut self.clients[client as usize];
+        own.busy -= 1;
+        if own.busy == 0 {
+            self.next_step(client);
+        }
+    }
+
+    pub(super) fn next_step(&mut self, client: u32) {
+        let own = &mut self.clients[client as usize];
+        let spec = &self.scenario.jobs[own.job as usize];
+        own.step += 1;
+        if own.step as usize == spec.steps.len() {
+            own.step = 0;
+            own.rounds += 1;
+        }
+        let done = spec.repeat.is_some_and(|rounds| own.rounds >= rounds);
+        if done || !own.active {
+            return self.client_done(client);
+        }
+        self.begin_step(client);
+    }
+
+    fn client_done(&mut self, client: u32) {
+        let own = &mut self.clients[client as usize];
+        own.active = false;
+        let copy = own.copy;
+        self.tally.finished(own.job, self.now);
+        self.copies[copy as usize].running -= 1;
+        if self.copies[copy as usize].running == 0 {
+            self.forget_copy(copy);
+        }
+    }
+
+    /// Nobody will ask for a copy's identities any more.
+    fn forget_copy(&mut self, copy: u32) {
+        let (first, end) = self.copies[copy as usize].identities;
+        for proxy in &mut self.proxies {
+            for identity in first as usize..end as usize {
+                let Some(subject) = proxy.subjects.get_mut(identity) else { break };
+                let subject = std::mem::replace(subject, NONE);
+                if subject != NONE {
+                    proxy.sched.release(subject);
+                }
+            }
+        }
+    }
+}
+
+/// The identity of one of a job's nodes.
+fn at_node(who: &Identity, spec: &JobSpec, node: u32) -> Identity {
+    let nid = spec.first_address.map(|first| match first {
+        IpAddr::V4(first) => Ipv4Addr::from(u32::from(first).wrapping_add(node)).into(),
+        IpAddr::V6(first) => {
+            IpAddr::from(Ipv6Addr::from(u128::from(first).wrapping_add(node.into())))
+        }
+    });
+    Identity { nid: nid.map_or_else(|| who.nid.clone(), Nid::tcp), ..who.clone() }
+}

@@ -1,0 +1,136 @@
+//! Messages between clients and proxies: sent, lost, late, twice, and sent again.
+//!
+//! ```text
+//!   issue ─► send ─► arrive ─► (queued, running) ─► reply ─► answer ─► the client goes on
+//!              ▲       │ the proxy is down              │ lost
+//!              └───────┴──────── resend ◄───────────────┘
+//! ```
+//!
+//! A request that arrives again while it waits or runs is dropped, and one that was served is
+//! answered from the proxy's memory: exactly once, as the protocol's sessions have it.
+
+use model::{Kind, Lane, Time};
+
+use super::{Request, State, World};
+use crate::events::Event;
+use crate::faults::{Fate, RESEND};
+use crate::network::Way;
+use crate::workloads::Ask;
+
+impl World {
+    /// A client asks for something.
+    pub(super) fn issue(&mut self, client: u32, proxy: u32, ask: Ask, lane: Option<Lane>) {
+        let spec = &self.proxies[proxy as usize].spec;
+        let tries_cache = ask.kind == Kind::Read && spec.hit_percent > 0;
+        let usual = if tries_cache { Lane::Cached } else { Lane::Device };
+        let fresh = Request {
+            client,
+            proxy,
+            stamp: 0,
+            slots: 0,
+            id: 0,
+            number: 0,
+            issued: self.now,
+            arrived: self.now,
+            started: self.now,
+            amount: ask.amount,
+            kind: ask.kind,
+            lane: lane.unwrap_or(usual),
+            state: State::Sent,
+            returned: false,
+            recorded: lane.is_some(),
+            occupies: false,
+            reserved: false,
+        };
+        let request = match self.free.pop() {
+            Some(index) => {
+                let stamp = self.requests[index as usize].stamp;
+                self.requests[index as usize] = Request { stamp, ..fresh };
+                index
+            }
+            None => {
+                self.requests.push(fresh);
+                (self.requests.len() - 1) as u32
+            }
+        };
+        self.outstanding += 1;
+        self.send(request);
+    }
+
+    fn send(&mut self, request: u32) {
+        let fate = self.weather.fate();
+        let at = self.travel(request, Way::ToProxy);
+        if at == self.now && fate == Fate::Arrives {
+            return self.arrive(request);
+        }
+        let stamp = self.requests[request as usize].stamp;
+        self.deliver(fate, at, request, Event::Arrive { request, stamp });
+    }
+
+    pub(super) fn reply(&mut self, request: u32) {
+        let fate = self.weather.fate();
+        let at = self.travel(request, Way::ToClient);
+        if at == self.now && fate == Fate::Arrives {
+            return self.answer(request);
+        }
+        let stamp = self.requests[request as usize].stamp;
+        self.deliver(fate, at, request, Event::Reply { request, stamp });
+    }
+
+    fn deliver(&mut self, fate: Fate, at: Time, request: u32, event: Event) {
+        match fate {
+            Fate::Arrives => self.events.push(at, event),
+            Fate::Late(by) => self.events.push(at + by, event),
+            Fate::Twice => {
+                self.events.push(at, event);
+                self.events.push(at, event);
+            }
+            Fate::Lost => self.resend_later(request),
+        }
+    }
+
+    pub(super) fn resend_later(&mut self, request: u32) {
+        let stamp = self.requests[request as usize].stamp;
+        self.events.push(self.now + RESEND, Event::Resend { request, stamp });
+    }
+
+    pub(super) fn resend(&mut self, request: u32) {
+        let job = self.clients[self.requests[request as usize].client as usize].job;
+        self.tally.resent(job);
+        self.send(request);
+    }
+
+    pub(super) fn arrive(&mut self, request: u32) {
+        let r = &self.requests[request as usize];
+        if !self.proxies[r.proxy as usize].up {
+            return self.resend_later(request);
+        }
+        match r.state {
+            State::Sent => self.enqueue(request),
+            State::Answered => self.reply(request),
+            State::Queued | State::Running | State::Free => {}
+        }
+    }
+
+    /// The client has its answer.
+    pub(super) fn answer(&mut self, request: u32) {
+        let r = self.requests[request as usize];
+        if matches!(r.state, State::Queued | State::Running) {
+            // An old answer after a crash, and the request is on its way again: the client
+            // takes the second one, which costs nothing but time.
+            return;
+        }
+        let own = &mut self.requests[request as usize];
+        own.stamp = own.stamp.wrapping_add(1);
+        own.state = State::Free;
+        self.free.push(request);
+        self.outstanding -= 1;
+        let latency = self.now.since(r.issued);
+        let queued = r.started.since(r.arrived);
+        let job = self.clients[r.client as usize].job;
+        // The instant of the start belongs to the warm-up: what ends then was served in it.
+        let measured = self.now > self.measured.0 && self.now <= self.measured.1;
+        self.tally.answered(job, r.amount, latency, queued, measured);
+        self.reply_reached(r.client);
+    }
+}

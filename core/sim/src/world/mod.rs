@@ -1,0 +1,327 @@
+//! The world: clients, wires, proxies and targets under invented time.
+//!
+//! ```text
+//!   clients ─ask─► wire ─► proxy: scheduler ─its turn─► target ─served─► proxy ─► wire ─► clients
+//!      ▲ think                       ▲ deadline                                            │
+//!      └─────────────────────────────┴──── events by (time, order) ◄───────────────────────┘
+//! ```
+//!
+//! One event is taken at a time. When the last of an instant is done, every proxy that was
+//! touched is polled until its scheduler has nothing: it answers the requests of an instant
+//! after it has read all of them, as the proxy drains its connections first.
+//!
+//! The same scenario, scheduler and seed give the same world, bit for bit.
+
+mod clients;
+mod messages;
+mod proxies;
+mod troubles;
+
+use std::sync::Arc;
+
+use model::{Amount, Identity, Kind, Lane, Time};
+
+use crate::checks::Checks;
+use crate::events::{Event, Events};
+use crate::faults::Weather;
+use crate::network::Wire;
+use crate::report::{Report, Tally, Violation};
+use crate::scenario::Scenario;
+use crate::scheduler::{Elsewhere, Policy};
+use crate::targets::FLUSH;
+use crate::workloads::Client;
+
+use proxies::Proxy;
+
+/// A scenario that runs under one scheduler.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) scenario: Arc<Scenario>,
+    pub(crate) policy: Policy,
+    pub(crate) seed: u64,
+    pub(crate) now: Time,
+    /// When measuring begins and the load ends.
+    pub(crate) measured: (Time, Time),
+    events: Events,
+    proxies: Vec<Proxy>,
+    /// The first proxy of each target.
+    first_proxy: Vec<u32>,
+    rules: Arc<model::RuleSet>,
+    clients: Vec<Client>,
+    /// Each client's wire; empty where no job has one.
+    wires: Vec<Wire>,
+    copies: Vec<JobCopy>,
+    identities: Vec<Owner>,
+    requests: Vec<Request>,
+    free: Vec<u32>,
+    outstanding: u32,
+    /// Proxies that something happened to in this instant.
+    touched: Vec<u32>,
+    weather: Weather,
+    /// By copy and proxy; empty where schedulers are not told of service elsewhere.
+    elsewhere: Vec<Told>,
+    pub(crate) tally: Tally,
+    checks: Option<Checks>,
+    pub(crate) violations: Vec<Violation>,
+    /// Arrivals, dispatches and completions.
+    pub(crate) request_events: u64,
+    sent: u64,
+}
+
+/// A job of its own: one of the copies of a `[[job]]`.
+#[derive(Clone, Copy, Debug)]
+struct JobCopy {
+    clients: (u32, u32),
+    identities: (u32, u32),
+    /// Clients that have not gone through all their steps.
+    running: u32,
+    served: Elsewhere,
+}
+
+/// Whose requests they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) who: Identity,
+    /// Where its files lie, for rules that name paths.
+    pub(crate) path: Option<String>,
+}
+
+/// What a proxy served of a copy, and how much of the rest it was told of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    own: Elsewhere,
+    told: Elsewhere,
+}
+
+/// A request from its client's first message to the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) client: u32,
+    pub(crate) proxy: u32,
+    /// Events with another one are void.
+    stamp: u32,
+    pub(crate) slots: u32,
+    /// The scheduler's name for it.
+    id: u64,
+    /// Its number among those that arrived.
+    pub(crate) number: u64,
+    issued: Time,
+    arrived: Time,
+    started: Time,
+    pub(crate) amount: Amount,
+    pub(crate) kind: Kind,
+    pub(crate) lane: Lane,
+    state: State,
+    /// A try in the cached lane that missed.
+    pub(crate) returned: bool,
+    /// It has an answer whatever the cache holds: a recorded one.
+    recorded: bool,
+    occupies: bool,
+    reserved: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// On its way, or lost.
+    Sent,
+    Queued,
+    Running,
+    /// Served; its answer is on its way, or lost.
+    Answered,
+    Free,
+}
+
+impl World {
+    /// A world before its first event, with every check on.
+    pub fn new(scenario: &Scenario, policy: Policy, seed: u64) -> World {
+        let scenario = Arc::new(scenario.clone());
+        let mut world = World {
+            policy,
+            seed,
+            now: Time::ZERO,
+            measured: (Time::ZERO + scenario.warmup, Time::ZERO + scenario.duration),
+            events: Events::default(),
+            proxies: Vec::new(),
+            first_proxy: Vec::new(),
+            rules: scenario.rules.clone(),
+            clients: Vec::new(),
+            wires: Vec::new(),
+            copies: Vec::new(),
+            identities: Vec::new(),
+            requests: Vec::new(),
+            free: Vec::new(),
+            outstanding: 0,
+            touched: Vec::new(),
+            weather: Weather::new(seed),
+            elsewhere: Vec::new(),
+            tally: Tally::new(&scenario),
+            checks: None,
+            violations: Vec::new(),
+            request_events: 0,
+            sent: 0,
+            scenario,
+        };
+        world.make_proxies();
+        world.make_clients();
+        world.plan_troubles();
+        world.checks = Some(Checks::new(&world.scenario, world.proxies.len(), policy));
+        world
+    }
+
+    /// The same world without the checks, which cost about half of the time.
+    pub fn without_checks(mut self) -> World {
+        self.checks = None;
+        self
+    }
+
+    /// Lets everything happen up to a time.
+    pub fn run_until(&mut self, until: Time) {
+        while let Some((time, event)) = self.events.pop(until) {
+            self.now = time;
+            self.happen(event);
+            self.end_instant();
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Runs to the end of the scenario, measures, and then lets all queues run empty.
+    pub fn run(mut self) -> Report {
+        self.run_until(self.measured.1);
+        let mut report = self.report();
+        self.drain();
+        report.violations = std::mem::take(&mut self.violations);
+        report
+    }
+
+    /// When the scenario ends.
+    pub fn end(&self) -> Time {
+        self.measured.1
+    }
+
+    /// How far it has got.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Arrivals, dispatches and completions so far.
+    pub fn request_events(&self) -> u64 {
+        self.request_events
+    }
+
+    /// What was measured so far.
+    pub fn report(&self) -> Report {
+        Report::of(self)
+    }
+
+    /// What the schedulers served by rule, over all proxies, where they keep it.
+    pub(crate) fn usage(&self) -> Vec<(String, sched::Usage)> {
+        self.proxies.iter().flat_map(|proxy| proxy.sched.usage()).collect()
+    }
+
+    /// Ends the load and lets what is outstanding be served.
+    fn drain(&mut self) {
+        for client in &mut self.clients {
+            client.active = false;
+        }
+        let limit = self.now + DRAIN;
+        while self.outstanding > 0 {
+            let Some((time, event)) = self.events.pop(limit) else { break };
+            self.now = time;
+            self.happen(event);
+            self.end_instant();
+        }
+        let waiting: usize = self.proxies.iter().map(|proxy| proxy.sched.queued()).sum();
+        if self.outstanding > 0 || waiting > 0 {
+            let what = format!(
+                "{} requests had no answer, {waiting} of them queued, {DRAIN} after the load ended",
+                self.outstanding
+            );
+            self.violate(what);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { request, stamp } if self.is(request, stamp) => self.arrive(request),
+            Event::Served { request, stamp } if self.is(request, stamp) => self.served(request),
+            Event::Reply { request, stamp } if self.is(request, stamp) => self.answer(request),
+            Event::Resend { request, stamp } if self.is(request, stamp) => self.resend(request),
+            Event::Arrive { .. } | Event::Served { .. } => {}
+            Event::Reply { .. } | Event::Resend { .. } => {}
+            Event::Tick { proxy, epoch } => self.tick(proxy, epoch),
+            Event::Flushed { proxy, life } => {
+                let device = &mut self.proxies[proxy as usize].device;
+                device.flushed(life, self.now, &mut self.events);
+            }
+            Event::Poll { proxy } => {
+                self.proxies[proxy as usize].armed = Time::MAX;
+                self.touch(proxy);
+            }
+            Event::Loop { client } => self.go_on(client),
+            Event::Timer { client } => self.timer(client),
+            Event::Next { client } => self.next_step(client),
+            Event::Begin { copy } => self.begin_copy(copy),
+            Event::End { copy } => self.end_copy(copy),
+            Event::Fault { fault } => self.trouble(fault),
+            Event::Mended { fault } => self.mend(fault),
+            Event::Change { change } => self.change_rules(change),
+            Event::Second => self.second(),
+        }
+    }
+
+    /// Polls who was touched, when nothing more happens at this time.
+    fn end_instant(&mut self) {
+        if self.touched.is_empty() || self.events.next_time() == Some(self.now) {
+            return;
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        for proxy in touched.drain(..) {
+            self.proxies[proxy as usize].touched = false;
+            self.attend(proxy);
+        }
+        if self.touched.is_empty() {
+            self.touched = touched;
+        }
+    }
+
+    fn touch(&mut self, proxy: u32) {
+        let own = &mut self.proxies[proxy as usize];
+        if !own.touched {
+            own.touched = true;
+            self.touched.push(proxy);
+        }
+    }
+
+    fn is(&self, request: u32, stamp: u32) -> bool {
+        debug_assert_ne!(request, FLUSH);
+        self.requests[request as usize].stamp == stamp
+    }
+
+    /// Every second: a point of the series, and what is looked at now and then.
+    fn second(&mut self) {
+        let cut = self.proxies.iter().map(|proxy| proxy.sched.promises_cut_ppm()).max();
+        self.tally.second(cut.unwrap_or(0), self.now > self.measured.0);
+        if self.now < self.measured.1 {
+            self.events.push(self.now + SECOND, Event::Second);
+        }
+    }
+
+    pub(crate) fn violate(&mut self, what: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation {
+                at: self.now,
+                what,
+                scenario: self.scenario.name.clone(),
+                policy: self.policy.name().into(),
+                seed: self.seed,
+            });
+        }
+    }
+}
+
+/// So long after the load every queue must be empty: the slowest limit that a scenario has
+/// lets everything go that may wait.
+const DRAIN: model::Nanos = model::Nanos::from_secs(10_000_000);
+const SECOND: model::Nanos = model::Nanos::from_secs(1);
+/// The first few tell what is wrong; a broken rule breaks at every step.
+const VIOLATIONS_MAX: usize = 20;

@@ -1,0 +1,304 @@
+//! The world's proxies: a scheduler, the target behind it, and the clock that it believes.
+//!
+//! ```text
+//!   arrive ─► scheduler ─ poll until nothing ─► device ─► served ─► complete ─► answer
+//!                 ▲                                │ a try that missed the page cache
+//!                 └────────────── miss ◄───────────┘
+//! ```
+//!
+//! A proxy is armed for the earliest deadline that its scheduler named; an earlier one arms it
+//! anew, and it is polled once in vain at the later.
+
+use std::sync::Arc;
+
+use model::{Lane, Nanos, PathSet, Time};
+
+use super::{Owner, State, Told, World};
+use crate::events::Event;
+use crate::network::{Way, Wire};
+use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
+use crate::targets::{Device, FLUSH, TargetSpec};
+
+/// One proxy.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    pub(super) sched: Box<dyn Scheduler>,
+    pub(super) device: Device,
+    pub(super) spec: Arc<TargetSpec>,
+    /// Its target's place in the scenario.
+    target: usize,
+    /// What the scheduler calls each identity; `NONE` until it is needed.
+    pub(super) subjects: Vec<u64>,
+    pub(super) wire: Wire,
+    pub(super) up: bool,
+    /// How far its clock is ahead, in nanoseconds.
+    pub(super) ahead: i64,
+    /// When it is to be polled next.
+    pub(super) armed: Time,
+    pub(super) touched: bool,
+    /// How often it was polled for nothing though its scheduler had said: now.
+    vain: u32,
+}
+
+pub(super) const NONE: u64 = u64::MAX;
+
+impl Proxy {
+    pub(super) fn clock(&self, now: Time) -> Time {
+        Time::from_nanos(now.as_nanos().saturating_add_signed(self.ahead))
+    }
+
+    /// When its clock will show a time.
+    fn when(&self, shows: Time) -> Time {
+        Time::from_nanos(shows.as_nanos().saturating_add_signed(-self.ahead))
+    }
+}
+
+impl World {
+    pub(super) fn make_proxies(&mut self) {
+        let scenario = self.scenario.clone();
+        for (target, spec) in scenario.targets.iter().enumerate() {
+            self.first_proxy.push(self.proxies.len() as u32);
+            let spec = Arc::new(spec.clone());
+            for _ in 0..spec.count {
+                let number = self.proxies.len() as u32;
+                self.proxies.push(Proxy {
+                    sched: self.policy.scheduler(spec.scheduled(), self.rules.clone()),
+                    device: Device::new(spec.clone(), number, self.seed),
+                    wire: Wire::new(spec.wire),
+                    spec: spec.clone(),
+                    target,
+                    subjects: Vec::new(),
+                    up: true,
+                    ahead: 0,
+                    armed: Time::MAX,
+                    touched: false,
+                    vain: 0,
+                });
+            }
+        }
+    }
+
+    /// What a request is known by at a proxy.
+    fn subject(&mut self, proxy: u32, identity: u32) -> u64 {
+        let own = &mut self.proxies[proxy as usize];
+        if own.subjects.is_empty() {
+            own.subjects = vec![NONE; self.identities.len()];
+        }
+        let known = own.subjects[identity as usize];
+        if known != NONE {
+            return known;
+        }
+        let Owner { who, path } = &self.identities[identity as usize];
+        let paths =
+            path.as_ref().map_or(PathSet::default(), |path| self.rules.path_set(path.as_bytes()));
+        let subject = own.sched.subject(who, paths);
+        own.subjects[identity as usize] = subject;
+        subject
+    }
+
+    /// Hands a request to its proxy's scheduler.
+    pub(super) fn enqueue(&mut self, request: u32) {
+        let r = self.requests[request as usize];
+        let client = &self.clients[r.client as usize];
+        let (identity, copy) = (client.identity, client.copy);
+        let subject = self.subject(r.proxy, identity);
+        let what = self.tell(copy, r.proxy);
+        let now = self.proxies[r.proxy as usize].clock(self.now);
+        let sched = &mut self.proxies[r.proxy as usize].sched;
+        if what != Elsewhere::default() {
+            sched.served_elsewhere(subject, r.kind, what, now);
+        }
+        let incoming =
+            Incoming { subject, kind: r.kind, amount: r.amount, lane: r.lane, token: request };
+        let id = sched.enqueue(incoming, now);
+        self.sent += 1;
+        let own = &mut self.requests[request as usize];
+        (own.id, own.state, own.arrived, own.number) = (id, State::Queued, self.now, self.sent);
+        self.request_events += 1;
+        if let Some(checks) = &mut self.checks {
+            let owner = &self.identities[identity as usize];
+            checks.arrived(&self.requests[request as usize], identity, owner, self.now);
+        }
+        self.touch(r.proxy);
+    }
+
+    /// Polls a proxy until it has nothing, and arms it for what it says.
+    pub(super) fn attend(&mut self, proxy: u32) {
+        let index = proxy as usize;
+        if !self.proxies[index].up {
+            return;
+        }
+        let now = self.proxies[index].clock(self.now);
+        let mut dispatched = false;
+        while let Some(chosen) = self.proxies[index].sched.poll(now) {
+            dispatched = true;
+            self.start(proxy, chosen, now);
+        }
+        if let Some(checks) = &mut self.checks {
+            let own = &self.proxies[index];
+            let found = checks.quiet(proxy, &*own.sched, now, self.now);
+            if let Some(what) = found {
+                self.violate(what);
+            }
+        }
+        self.arm(index, dispatched);
+    }
+
+    fn arm(&mut self, index: usize, dispatched: bool) {
+        let own = &mut self.proxies[index];
+        let Some(deadline) = own.sched.next_deadline() else { return };
+        let mut at = own.when(deadline);
+        if at > self.now {
+            own.vain = 0;
+        } else {
+            own.vain = if dispatched { 0 } else { own.vain + 1 };
+            // It may say "now" in vain once or twice; for ever would stop the world.
+            at = if own.vain < VAIN_MAX { self.now } else { self.now + VAIN_PAUSE };
+        }
+        if at < own.armed {
+            own.armed = at;
+            self.events.push(at, Event::Poll { proxy: index as u32 });
+        }
+    }
+
+    /// Has the target serve whose turn it is.
+    fn start(&mut self, proxy: u32, chosen: Chosen, clock: Time) {
+        let request = chosen.token;
+        self.request_events += 1;
+        let r = &mut self.requests[request as usize];
+        (r.state, r.started, r.slots) = (State::Running, self.now, chosen.slots);
+        r.reserved |= chosen.reserved;
+        let (r, client) = (*r, r.client);
+        let identity = self.clients[client as usize].identity;
+        if let Some(checks) = &mut self.checks {
+            let found = checks.dispatched(&r, identity, chosen, self.now);
+            if let Some(what) = found {
+                self.violate(what);
+            }
+        }
+        debug_assert_eq!(chosen.lane, r.lane);
+        let own = &mut self.proxies[proxy as usize];
+        let ticket = (request, r.stamp);
+        if r.lane == Lane::Cached {
+            if r.recorded || own.device.hits() {
+                let (kind, amount) = (r.kind, r.amount);
+                return own.device.serve_cached(ticket, kind, amount, self.now, &mut self.events);
+            }
+            let r = &mut self.requests[request as usize];
+            r.lane = Lane::Device;
+            if own.sched.miss(chosen.id, clock) {
+                (r.state, r.returned) = (State::Queued, true);
+                if let Some(checks) = &mut self.checks {
+                    checks.missed(r, identity, self.now);
+                }
+                return;
+            }
+        }
+        let occupies =
+            own.device.serve(ticket, r.kind, r.amount, client, self.now, &mut self.events);
+        self.requests[request as usize].occupies = occupies;
+    }
+
+    /// The target may have served some of those that share it.
+    pub(super) fn tick(&mut self, proxy: u32, epoch: u32) {
+        if !self.proxies[proxy as usize].device.is_current(epoch) {
+            return;
+        }
+        while let Some((request, stamp)) = self.proxies[proxy as usize].device.next_served(self.now)
+        {
+            if request == FLUSH {
+                let device = &mut self.proxies[proxy as usize].device;
+                device.flushed(stamp, self.now, &mut self.events);
+            } else if self.is(request, stamp) {
+                self.served(request);
+            }
+        }
+        self.proxies[proxy as usize].device.arm(self.now, &mut self.events);
+    }
+
+    /// The target is done with a request.
+    pub(super) fn served(&mut self, request: u32) {
+        let r = self.requests[request as usize];
+        self.request_events += 1;
+        if r.state != State::Running {
+            return self.violate(format!("request {} was served twice", r.number));
+        }
+        let own = &mut self.proxies[r.proxy as usize];
+        if r.occupies {
+            own.device.ended(self.now, &mut self.events);
+        }
+        let clock = own.clock(self.now);
+        own.sched.complete(r.id, r.amount, clock);
+        self.requests[request as usize].state = State::Answered;
+        if let Some(checks) = &mut self.checks {
+            checks.completed(&r);
+        }
+        self.count_service(&r);
+        self.touch(r.proxy);
+        self.reply(request);
+    }
+
+    fn count_service(&mut self, r: &super::Request) {
+        let target = self.proxies[r.proxy as usize].target;
+        let cost = self.tally.cost(target, r.lane, r.kind, r.amount);
+        let client = &self.clients[r.client as usize];
+        if self.now > self.measured.0 && self.now <= self.measured.1 {
+            self.tally.served(client.job, cost);
+        }
+        if self.elsewhere.is_empty() {
+            return;
+        }
+        let what = Elsewhere { cost, requests: 1, reserved: r.reserved.into() };
+        let copy = client.copy as usize;
+        add(&mut self.copies[copy].served, what);
+        let proxies = self.proxies.len();
+        add(&mut self.elsewhere[copy * proxies + r.proxy as usize].own, what);
+    }
+
+    /// What a copy had at other proxies since this one was told last.
+    fn tell(&mut self, copy: u32, proxy: u32) -> Elsewhere {
+        if self.elsewhere.is_empty() {
+            return Elsewhere::default();
+        }
+        let all = self.copies[copy as usize].served;
+        let Told { own, told } =
+            &mut self.elsewhere[copy as usize * self.proxies.len() + proxy as usize];
+        let rest = Elsewhere {
+            cost: all.cost - own.cost - told.cost,
+            requests: all.requests - own.requests - told.requests,
+            reserved: all.reserved - own.reserved - told.reserved,
+        };
+        add(told, rest);
+        rest
+    }
+
+    /// When a message that leaves for, or comes from, a proxy is at the other end.
+    pub(super) fn travel(&mut self, request: u32, way: Way) -> Time {
+        let r = &self.requests[request as usize];
+        let carries = match way {
+            Way::ToProxy => model::Kind::Write,
+            Way::ToClient => model::Kind::Read,
+        };
+        let bytes = if r.kind == carries { r.amount.bytes } else { model::Bytes::ZERO };
+        let (client, proxy) = (r.client as usize, r.proxy as usize);
+        let first_is_client = way == Way::ToProxy;
+        let mut at = self.now;
+        for is_client in [first_is_client, !first_is_client] {
+            at = match is_client {
+                true => self.wires.get_mut(client).map_or(at, |wire| wire.pass(way, bytes, at)),
+                false => self.proxies[proxy].wire.pass(way, bytes, at),
+            };
+        }
+        at
+    }
+}
+
+fn add(sum: &mut Elsewhere, what: Elsewhere) {
+    sum.cost += what.cost;
+    sum.requests += what.requests;
+    sum.reserved += what.reserved;
+}
+
+/// So often a scheduler may say "now" and then have nothing.
+const VAIN_MAX: u32 = 3;
+const VAIN_PAUSE: Nanos = Nanos::from_micros(1);

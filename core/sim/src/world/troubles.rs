@@ -1,0 +1,121 @@
+//! Faults befall the world, and its rules change.
+//!
+//! ```text
+//!   crash ─► queue and running requests are gone ─► clients ask again until it is back
+//!   clock ─► what the proxy tells its scheduler jumps, the events do not
+//!   change ─► other rules at every proxy, in one instant
+//! ```
+
+use super::proxies::NONE;
+use super::{State, World};
+use crate::events::Event;
+use crate::faults::{Fault, Trouble};
+
+impl World {
+    pub(super) fn plan_troubles(&mut self) {
+        for (number, fault) in self.scenario.faults.iter().enumerate() {
+            let number = number as u32;
+            self.events.push(fault.at, Event::Fault { fault: number });
+            self.events.push(fault.at + fault.span, Event::Mended { fault: number });
+        }
+        for (number, (at, _)) in self.scenario.changes.iter().enumerate() {
+            self.events.push(*at, Event::Change { change: number as u32 });
+        }
+    }
+
+    fn befallen(&self, fault: Fault) -> std::ops::Range<usize> {
+        match fault.proxy {
+            Some(proxy) => proxy as usize..proxy as usize + 1,
+            None => 0..self.proxies.len(),
+        }
+    }
+
+    pub(super) fn trouble(&mut self, number: u32) {
+        let fault = self.scenario.faults[number as usize];
+        for proxy in self.befallen(fault) {
+            match fault.what {
+                Trouble::Crash => self.crash(proxy),
+                Trouble::Slow { thousandths } => {
+                    self.proxies[proxy].device.set_slowness(thousandths);
+                }
+                Trouble::Clock { ahead, by } => {
+                    let by = i64::try_from(by.get()).unwrap_or(i64::MAX);
+                    let own = &mut self.proxies[proxy];
+                    own.ahead = own.ahead.saturating_add(if ahead { by } else { -by });
+                    // What it is armed for may be due now.
+                    self.touch(proxy as u32);
+                }
+                Trouble::Lose { .. } | Trouble::Delay { .. } | Trouble::Double { .. } => {}
+            }
+            if let Some(checks) = &mut self.checks {
+                checks.disturbed(proxy as u32, fault.what == Trouble::Crash);
+            }
+        }
+        self.weather.begin(number, fault.what);
+    }
+
+    pub(super) fn mend(&mut self, number: u32) {
+        let fault = self.scenario.faults[number as usize];
+        self.weather.mend(number);
+        for proxy in self.befallen(fault) {
+            match fault.what {
+                Trouble::Crash => self.proxies[proxy].up = true,
+                Trouble::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
+                _ => continue,
+            }
+            if let Some(checks) = &mut self.checks {
+                checks.disturbed(proxy as u32, false);
+            }
+        }
+    }
+
+    /// A proxy dies with all it knew; it begins anew when it is back.
+    fn crash(&mut self, proxy: usize) {
+        let own = &mut self.proxies[proxy];
+        own.up = false;
+        own.sched = self.policy.scheduler(own.spec.scheduled(), self.rules.clone());
+        own.subjects.clear();
+        own.device.crash();
+        own.armed = model::Time::MAX;
+        for request in 0..self.requests.len() as u32 {
+            let r = &mut self.requests[request as usize];
+            if r.proxy as usize != proxy {
+                continue;
+            }
+            match r.state {
+                State::Queued | State::Running => {
+                    // Whatever is still under way of it is void.
+                    r.stamp = r.stamp.wrapping_add(1);
+                    (r.state, r.slots, r.returned) = (State::Sent, 0, false);
+                    self.resend_later(request);
+                }
+                // The memory of answers is gone: if the answer is lost, it is served again.
+                State::Answered => r.state = State::Sent,
+                State::Sent | State::Free => {}
+            }
+        }
+    }
+
+    pub(super) fn change_rules(&mut self, number: u32) {
+        let (_, rules) = &self.scenario.changes[number as usize];
+        let repath = rules.has_paths() || self.rules.has_paths();
+        self.rules = rules.clone();
+        for proxy in 0..self.proxies.len() {
+            let own = &mut self.proxies[proxy];
+            let now = own.clock(self.now);
+            own.sched.set_rules(self.rules.clone(), now);
+            if repath {
+                for subject in &mut own.subjects {
+                    let subject = std::mem::replace(subject, NONE);
+                    if subject != NONE {
+                        own.sched.release(subject);
+                    }
+                }
+            }
+            self.touch(proxy as u32);
+        }
+        if let Some(checks) = &mut self.checks {
+            checks.rules_changed(self.rules.clone());
+        }
+    }
+}

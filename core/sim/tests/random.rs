@@ -1,0 +1,58 @@
+//! Scenarios by chance pass every check.
+//!
+//! `SLUICE_SEEDS=1000 cargo test -p sluice-sim --test random` tries more of them, and
+//! `SLUICE_SEED=7` a certain one.
+
+use sluice_sim::{Policy, World, random_scenario};
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
+}
+
+#[test]
+fn scenarios_by_chance_break_no_promise() {
+    let seeds = match number("SLUICE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SLUICE_SEEDS").unwrap_or(50),
+    };
+    let mut wrong = Vec::new();
+    for seed in seeds {
+        let scenario = random_scenario(seed);
+        let report = World::new(&scenario, Policy::Ours, seed).run();
+        wrong.extend(report.violations.first().map(ToString::to_string));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_scheduler_ends_what_it_began() {
+    for seed in 0..6 {
+        let scenario = random_scenario(seed);
+        for policy in Policy::ALL {
+            let report = World::new(&scenario, policy, seed).run();
+            assert!(report.request_events > 0, "{policy}, seed {seed}: nothing happened");
+            let wrong: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
+            assert!(wrong.is_empty(), "seed {seed}: {}", wrong.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_run_repeats_bit_for_bit_and_however_it_is_cut() {
+    for seed in [1, 2, 3] {
+        let scenario = random_scenario(seed);
+        let whole = World::new(&scenario, Policy::Ours, seed).run();
+        let again = World::new(&scenario, Policy::Ours, seed).run();
+        assert_eq!(whole, again);
+        let mut world = World::new(&scenario, Policy::Ours, seed);
+        let end = world.end().as_nanos();
+        for part in 1..=97 {
+            world.run_until(model::Time::from_nanos(end / 97 * part));
+        }
+        let cut = world.run();
+        assert_eq!(whole, cut);
+        let other = World::new(&scenario, Policy::Ours, seed + 100).run();
+        assert_ne!(whole.request_events, other.request_events, "another seed, another world");
+    }
+}

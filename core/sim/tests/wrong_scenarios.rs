@@ -1,0 +1,111 @@
+//! What is wrong with a scenario file is told by its place, with what would be right.
+
+use sluice_sim::Scenario;
+
+const RIGHT: &str = r#"from = "a test"
+about = "One job at one disk."
+duration = "10s"
+warmup = "1s"
+policies = ["ours", "fifo"]
+rules = '''
+[[rule]]
+name = "a"
+match = "jobid={a}"
+'''
+
+[[target]]
+name = "disk"
+slots = 4
+parallelism = 4
+read = [["4KiB", "1ms"]]
+
+[[job]]
+name = "a"
+target = "disk"
+steps = [{ do = "create, write 4KiB", depth = 2 }]
+
+[[fault]]
+what = "slow"
+at = "2s"
+span = "1s"
+percent = 50
+
+[[expect]]
+what = "rate a"
+value = 2000
+within = "1%"
+source = "a test"
+"#;
+
+/// The message when `from` is written as `to` in a scenario that is right.
+fn message(from: &str, to: &str) -> String {
+    assert_eq!(RIGHT.matches(from).count(), 1, "{from:?} must be there once");
+    let text = RIGHT.replace(from, to);
+    match Scenario::parse(&text, "t.toml") {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("{to:?} was taken"),
+    }
+}
+
+#[test]
+fn the_scenario_that_the_others_are_made_from_is_right() {
+    let scenario = Scenario::parse(RIGHT, "t.toml").unwrap();
+    assert_eq!((scenario.name.as_str(), scenario.clients(), scenario.proxies()), ("t", 1, 1));
+}
+
+#[test]
+fn each_fault_is_told_by_its_place() {
+    let table = [
+        ("duration = \"10s\"", "duration = \"10\"", "t.toml:3:12: \"10\" is not a span of time"),
+        ("duration = \"10s\"", "duration = 10", "t.toml:3:12: invalid type: integer `10`"),
+        ("duration = \"10s\"", "duration = \"1s\"", "t.toml:3:12: duration 1s leaves nothing"),
+        ("warmup", "warm_up", "t.toml:4:1: unknown field `warm_up`"),
+        ("\"fifo\"", "\"lifo\"", "t.toml:5:21: \"lifo\" is not a scheduler; there are ours, fifo"),
+        ("{a}", "{b", "t.toml:9:"),
+        ("slots = 4", "slots = 0", "t.toml:14:9: 0 is not a number from 1 to"),
+        ("[\"4KiB\", \"1ms\"]", "[\"4KiB\", \"0s\"]", "t.toml:16:8: the cost curve's first time"),
+        ("[\"4KiB\", \"1ms\"]", "[\"4\", \"1ms\"]", "\"4\" is not an amount of data"),
+        ("target = \"disk\"", "target = \"tape\"", "t.toml:20:10: there is no target \"tape\""),
+        ("do = \"create, ", "do = \"make, ", "t.toml:21:18: \"make\" is not a kind of request"),
+        ("write 4KiB", "write", "t.toml:21:26: write needs a size"),
+        ("depth = 2", "rate = \"9 MB\"", "\"9 MB\" is not a rate above zero"),
+        ("depth = 2", "spacing = \"even\"", "t.toml:21:10: spacing and group need a rate"),
+        ("depth = 2", "depth = 2, pause = \"1s\"", "a step needs either do, or a pause"),
+        ("what = \"slow\"", "what = \"melt\"", "t.toml:24:8: unknown variant `melt`"),
+        ("percent = 50", "", "t.toml:24:8: this fault needs percent"),
+        ("span = \"1s\"", "", "this fault needs a span"),
+        ("rate a", "speed a", "t.toml:30:8: \"speed\" is not a figure; there are rate,"),
+        ("rate a", "rate b", "t.toml:30:8: there is no job \"b\"; there are a"),
+        ("rate a", "cut a", "t.toml:30:8: cut is of the whole run"),
+        ("within = \"1%\"", "within = \"1\"", "t.toml:32:10: \"1\" is not a tolerance"),
+        ("within = \"1%\"", "least = 1", "value needs within"),
+        ("value = 2000\n", "", "within needs value"),
+        ("source = \"a test\"", "", "missing field `source`"),
+        ("[[job]]", "[[jobs]]", "unknown field `jobs`"),
+        ("from = \"a test\"", "from = ", "t.toml:1:"),
+    ];
+    for (from, to, wanted) in table {
+        let got = message(from, to);
+        assert!(got.contains(wanted), "{from:?} as {to:?}: {got}");
+    }
+}
+
+#[test]
+fn a_fault_of_the_rules_is_told_by_its_line_in_the_scenario() {
+    let got = message("match = \"jobid={a}\"", "weight = 0");
+    assert!(got.starts_with("t.toml:9:10: \"0\" is not a weight"), "{got}");
+    assert!(got.ends_with("  9 | weight = 0\n    |          ^"), "{got}");
+}
+
+#[test]
+fn only_the_last_step_may_be_endless() {
+    let got = message("depth = 2 }]", "depth = 2 }, { pause = \"1s\" }]");
+    assert!(got.contains("only the last step may be without"), "{got}");
+}
+
+#[test]
+fn a_name_twice_is_told_where_it_stands_the_second_time() {
+    let got =
+        message("[[fault]]", "[[job]]\nname = \"a\"\nsteps = [{ pause = \"1s\" }]\n\n[[fault]]");
+    assert!(got.starts_with("t.toml:24:1: there is a job \"a\" already"), "{got}");
+}
