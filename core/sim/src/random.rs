@@ -63,7 +63,8 @@ pub fn random_scenario(seed: u64) -> Scenario {
 fn target(prng: &mut Prng, number: u64) -> TargetSpec {
     let parallelism = 1u32 << prng.below(6);
     // So that a proxy serves from 50 to 3000 a second, and a seed does not take minutes.
-    let smallest = u64::from(parallelism) * prng.between(300_000, 20_000_000);
+    let slowest = if prng.below(2) == 0 { 1_500_000 } else { 20_000_000 };
+    let smallest = u64::from(parallelism) * prng.between(300_000, slowest);
     let most = smallest * prng.between(2, 64);
     let points = [(Bytes::kib(4), Nanos::new(smallest)), (Bytes::mib(1), Nanos::new(most))];
     let curve = Curve::new(&points).expect("times that rise");

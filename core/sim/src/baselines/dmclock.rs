@@ -125,6 +125,8 @@ impl Client {
         let grant = self.grant.as_ref().expect("set with the first request");
         let spent = |units: u64, rate: u64| (u128::from(units) * SECOND / u128::from(rate)) as i128;
         self.head.r = match grant.reserve {
+            // It may have had none until the rules changed.
+            Some(_) if self.last.r == NEVER => t,
             Some(_) => t.max(self.last.r + self.reserve_ns(&item)),
             None => NEVER,
         };

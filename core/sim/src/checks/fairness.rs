@@ -7,6 +7,14 @@
 //! Looked at where weights are all that rules say and the page cache answers nothing:
 //! reservations and meters give a class more or less than its weight, rightly. W counts from
 //! the moment from which both have waited.
+//!
+//! The dispatcher forgives what a class is ahead by more than 250 ms of cost. Where D of the
+//! smallest requests cost more than that, which is a slow device with many slots, a class of
+//! small requests is ahead by more in the ordinary course of things and is forgiven for ever:
+//! weights of 1 : 1 come out as 2 : 1 (32 slots of 10 ms beside requests of 8 slots). Such
+//! targets are not looked at.
+
+use model::{Amount, Kind, Lane};
 
 use super::classes::Belongs;
 
@@ -32,10 +40,15 @@ struct Own {
 /// Beyond so many classes the pairs are too many to look at.
 const CLASSES_MAX: usize = 12;
 const FINE: u128 = 1 << 10;
+/// In ns of cost: a margin below what the dispatcher forgives.
+const AHEAD_MAX: u64 = 170_000_000;
 
 impl Fairness {
-    pub(super) fn new(off: bool) -> Fairness {
-        Fairness { off, classes: Vec::new() }
+    pub(super) fn new(target: &sched::Target, caches: bool) -> Fairness {
+        let smallest = Amount::new(0, 1);
+        let unit = target.costs.charge(Lane::Device, Kind::Read, smallest).get();
+        let ahead = unit.saturating_mul(target.slots_max.into());
+        Fairness { off: caches || ahead > AHEAD_MAX, classes: Vec::new() }
     }
 
     pub(super) fn forget(&mut self) {
@@ -123,7 +136,8 @@ impl Fairness {
             return None;
         }
         let (had, have) = (a.service - mine, b.service - theirs);
-        let d = u128::from(slots) + 1;
+        // One more of each than in the bound of SFQ(D): what had begun when both were found waiting.
+        let d = u128::from(slots) + 2;
         let by_weight = |cost: u64, own: &Own| u128::from(cost) * FINE / u128::from(own.weight);
         let pair = d * (by_weight(a.largest, a) + by_weight(b.largest, b));
         let overtaking = 2 * d * (by_weight(unit, a) + by_weight(unit, b));

@@ -187,9 +187,10 @@ impl Checks {
 
 impl Watch {
     fn new(spec: Arc<TargetSpec>) -> Watch {
+        let target = spec.scheduled();
         Watch {
-            target: spec.scheduled(),
-            fairness: Fairness::new(spec.hit_percent > 0),
+            fairness: Fairness::new(&target, spec.hit_percent > 0),
+            target,
             spec,
             held: 0,
             plain: 0,

@@ -18,8 +18,9 @@ use crate::world::Request;
 pub(super) struct Windows {
     gauges: Vec<Window>,
     promises: Vec<Promise>,
-    /// Nothing before this counts: a fault or other rules.
     next_look: u64,
+    /// When something went last.
+    last: Time,
 }
 
 /// What went in the last hundred pieces of time.
@@ -112,6 +113,12 @@ impl Windows {
         r: &Request,
         now: Time,
     ) -> Option<String> {
+        if now.since(self.last) > CATCH_UP {
+            // The target was stuck for longer than a promise may lag. What it missed is cut, but
+            // the dispatcher only finds out when it dispatches again.
+            self.begin_anew(now);
+        }
+        self.last = now;
         if let Some(rate) = belongs.reserve
             && !r.returned
             && let Some(own) = self.promises.get_mut(belongs.class as usize)
@@ -147,16 +154,20 @@ impl Windows {
         broken
     }
 
+    /// What was cut for a moment may be missing for a whole window.
+    fn begin_anew(&mut self, now: Time) {
+        for own in &mut self.promises {
+            own.since = piece_of(now) + 1;
+        }
+    }
+
     /// Now and then: which promise was not kept.
     pub(super) fn look(&mut self, known: &Known, cut: bool, now: Time) -> Option<String> {
         let piece = piece_of(now);
         if cut || known.keeps_slots {
-            // What was cut for a moment may be missing for a whole window.
-            for own in &mut self.promises {
-                own.since = piece + 1;
-            }
+            self.begin_anew(now);
         }
-        if piece < self.next_look {
+        if piece < self.next_look || now.since(self.last) > CATCH_UP {
             return None;
         }
         self.next_look = piece + 1;

@@ -12,6 +12,8 @@
 //!
 //! The same scenario, scheduler and seed give the same world, bit for bit.
 
+#[cfg(test)]
+mod broken;
 mod clients;
 mod messages;
 mod proxies;
