@@ -153,13 +153,12 @@ impl Report {
         let (from, to) = world.measured;
         let measured = world.now.min(to).since(from);
         let all: u128 = world.tally.jobs.iter().map(|job| job.cost).sum();
-        let jobs = world.scenario.jobs.iter().zip(&world.tally.jobs);
         Report {
             scenario: world.scenario.name.clone(),
             policy: world.policy.name().into(),
             seed: world.seed,
             measured_ns: measured.get(),
-            jobs: jobs.map(|(spec, job)| job.report(&spec.name, measured, all)).collect(),
+            jobs: world.tally.jobs.iter().map(|job| job.report(measured, all)).collect(),
             classes: by_rule(world),
             promises_cut_ppm: world.tally.cut_ppm,
             request_events: world.request_events,
@@ -187,6 +186,8 @@ fn by_rule(world: &World) -> Vec<RuleReport> {
 #[derive(Debug)]
 pub(crate) struct Tally {
     jobs: Vec<Sums>,
+    /// Where each of the scenario's jobs is counted: recorded clients of one job share a place.
+    places: Vec<usize>,
     cut_ppm: u64,
     /// What each target's scheduler believes.
     targets: Vec<sched::Target>,
@@ -194,6 +195,7 @@ pub(crate) struct Tally {
 
 #[derive(Debug, Default)]
 struct Sums {
+    name: String,
     requests: u64,
     bytes: u64,
     ops: u64,
@@ -212,15 +214,26 @@ struct Sums {
 
 impl Tally {
     pub(crate) fn new(scenario: &Scenario) -> Tally {
-        let sums = |spec: &crate::workloads::JobSpec| Sums {
-            left: u64::from(spec.nodes) * u64::from(spec.copies),
-            ..Sums::default()
-        };
+        let (mut jobs, mut places) = (Vec::<Sums>::new(), Vec::new());
+        for spec in &scenario.jobs {
+            let known = jobs.iter().position(|sums| sums.name == spec.name);
+            let place = known.unwrap_or(jobs.len());
+            if known.is_none() {
+                jobs.push(Sums { name: spec.name.clone(), ..Sums::default() });
+            }
+            jobs[place].left += u64::from(spec.nodes) * u64::from(spec.copies);
+            places.push(place);
+        }
         Tally {
-            jobs: scenario.jobs.iter().map(sums).collect(),
+            jobs,
+            places,
             cut_ppm: 0,
             targets: scenario.targets.iter().map(TargetSpec::scheduled).collect(),
         }
+    }
+
+    fn at(&mut self, job: u32) -> &mut Sums {
+        &mut self.jobs[self.places[job as usize]]
     }
 
     /// What a request costs its target, as its scheduler believes.
@@ -229,7 +242,7 @@ impl Tally {
     }
 
     pub(crate) fn served(&mut self, job: u32, cost: Nanos) {
-        self.jobs[job as usize].cost += u128::from(cost.get());
+        self.at(job).cost += u128::from(cost.get());
     }
 
     pub(crate) fn answered(
@@ -240,7 +253,7 @@ impl Tally {
         queued: Nanos,
         measured: bool,
     ) {
-        let sums = &mut self.jobs[job as usize];
+        let sums = self.at(job);
         sums.second.0 += 1;
         sums.second.1 += amount.bytes.get();
         if !measured {
@@ -254,17 +267,17 @@ impl Tally {
     }
 
     pub(crate) fn finished(&mut self, job: u32, now: Time) {
-        let sums = &mut self.jobs[job as usize];
+        let sums = self.at(job);
         sums.left = sums.left.saturating_sub(1);
         sums.finished = sums.finished.max(now);
     }
 
     pub(crate) fn turned_away(&mut self, job: u32) {
-        self.jobs[job as usize].turned_away += 1;
+        self.at(job).turned_away += 1;
     }
 
     pub(crate) fn resent(&mut self, job: u32) {
-        self.jobs[job as usize].resent += 1;
+        self.at(job).resent += 1;
     }
 
     pub(crate) fn second(&mut self, cut_ppm: u64, measured: bool) {
@@ -278,12 +291,12 @@ impl Tally {
 }
 
 impl Sums {
-    fn report(&self, name: &str, measured: Nanos, all_cost: u128) -> JobReport {
+    fn report(&self, measured: Nanos, all_cost: u128) -> JobReport {
         let seconds = measured.get().max(1) as f64 / 1e9;
         let each = |sum: u128| (sum / u128::from(self.requests.max(1))) as u64;
         let latency = &self.latency;
         JobReport {
-            job: name.into(),
+            job: self.name.clone(),
             requests: self.requests,
             bytes: self.bytes,
             ops: self.ops,
