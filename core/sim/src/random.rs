@@ -109,16 +109,11 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
         }
         let weight = prng.between(1, 16);
         line(&mut text, format!("[[rule]]\nname = \"r{job}\"\nmatch = \"jobid={{j{job}*}}\""));
-        line(&mut text, format!("weight = {weight}"));
         if only_weights {
+            line(&mut text, format!("weight = {weight}"));
             continue;
         }
-        if prng.below(3) == 0 {
-            line(&mut text, format!("limit = \"{}\"", rate(prng)));
-        }
-        if prng.below(4) == 0 {
-            line(&mut text, format!("reserve = \"{}\"", rate(prng)));
-        }
+        promise(prng, &mut text, weight);
         if prng.below(8) == 0 {
             line(&mut text, format!("slots = {}", prng.between(1, 8)));
         }
@@ -128,6 +123,29 @@ fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
         line(&mut text, format!("[[meter]]\nname = \"m\"\n{per}rate = \"{}\"", rate(prng)));
     }
     Arc::new(RuleSet::parse(&text).expect("rules that are written here are right"))
+}
+
+/// Weight, limit and reservation of a rule, in one of the ways that they go together.
+fn promise(prng: &mut Prng, text: &mut String, weight: u64) {
+    let mode = prng.below(9);
+    if mode != 8 {
+        line(text, format!("weight = {weight}"));
+    }
+    if matches!(mode, 0 | 1 | 7 | 8) {
+        line(text, format!("limit = \"{}\"", rate(prng)));
+    }
+    match mode {
+        1..=3 => line(text, format!("reserve = \"{}\"", rate(prng))),
+        7 => line(text, "realtime = true".into()),
+        8 => line(text, "spare = true".into()),
+        _ => {}
+    }
+    if matches!(mode, 1..=3 | 7 | 8) && prng.below(6) == 0 {
+        line(text, "keep_slots = 1".into());
+    }
+    if prng.below(8) == 0 {
+        line(text, format!("min_share = \"{}%\"", prng.between(1, 99)));
+    }
 }
 
 fn line(text: &mut String, line: String) {
@@ -171,14 +189,14 @@ fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
             3 => Route::Stripe(Bytes::kib(64)),
             _ => Route::Round,
         },
-        steps: (0..prng.between(1, 3)).map(|_| step(prng)).collect(),
+        steps: (0..prng.between(1, 3)).map(|number| step(prng, number == 0)).collect(),
         repeat: None,
         wire: wire(prng),
     }
 }
 
-fn step(prng: &mut Prng) -> Step {
-    if prng.below(6) == 0 {
+fn step(prng: &mut Prng, works: bool) -> Step {
+    if !works && prng.below(6) == 0 {
         return Step::Pause(Nanos::from_millis(prng.between(1, 3_000)));
     }
     let requests: Vec<Ask> = (0..prng.between(1, 4)).map(|_| ask(prng)).collect();

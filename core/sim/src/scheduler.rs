@@ -187,6 +187,10 @@ impl Scheduler for Dispatcher {
         Dispatcher::set_rules(self, rules, now);
     }
 
+    fn served_elsewhere(&mut self, subject: u64, kind: Kind, what: Elsewhere, now: Time) {
+        Dispatcher::served_elsewhere(self, SubjectId::from_bits(subject), kind, what.cost, now);
+    }
+
     fn queued(&self) -> usize {
         Dispatcher::queued(self)
     }

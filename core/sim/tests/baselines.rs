@@ -50,7 +50,7 @@ fn a_plain_token_bucket_loses_fractions_of_tokens_and_a_compensated_one_does_not
         let names = ["a", "b", "c"];
         let grants = |realtime: bool| -> Vec<String> {
             let grant = |rate: &u64| match realtime {
-                true => format!("limit = \"{rate}ops/s\"\nreserve = \"{rate}ops/s\""),
+                true => format!("limit = \"{rate}ops/s\"\nrealtime = true"),
                 false => format!("limit = \"{rate}ops/s\""),
             };
             rates_wanted.iter().map(grant).collect()
@@ -82,11 +82,11 @@ fn the_depth_of_a_token_bucket_caps_what_comes_in_batches() {
 #[test]
 fn compensated_rules_beyond_capacity_starve_each_other() {
     let mut jobs = vec![
-        ("j0", 16, "limit = \"120ops/s\"\nreserve = \"120ops/s\""),
-        ("j1", 16, "limit = \"50ops/s\"\nreserve = \"50ops/s\""),
+        ("j0", 16, "limit = \"120ops/s\"\nrealtime = true"),
+        ("j1", 16, "limit = \"50ops/s\"\nrealtime = true"),
     ];
     let names: Vec<String> = (2..16).map(|n| format!("j{n}")).collect();
-    let all = "limit = \"100ops/s\"\nreserve = \"100ops/s\"";
+    let all = "limit = \"100ops/s\"\nrealtime = true";
     jobs.extend(names.iter().map(|name| (name.as_str(), 16, all)));
     let report = run_with(Policy::Tbf, 1, "2ms", &jobs, "jitter_percent = 30");
     let got = rates(&report);

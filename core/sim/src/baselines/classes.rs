@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Identity, KeyField, Kind, PathSet, Rate, RuleSet};
+use model::{Identity, KeyField, Kind, LimitMode, PathSet, Rate, RuleSet};
 use sched::KeyValue;
 
 /// What a class is granted.
@@ -18,8 +18,9 @@ use sched::KeyValue;
 pub(crate) struct Grant {
     pub(crate) weight: u64,
     pub(crate) reserve: Option<Rate>,
-    /// The first ceiling that counts what a scheduler can.
     pub(crate) limit: Option<Rate>,
+    /// What its limit lets through in time is made up for later.
+    pub(crate) realtime: bool,
 }
 
 /// Subjects and classes.
@@ -67,9 +68,10 @@ impl Classes {
             let per = rule.map_or(&[][..], |rule| &rule.per[..]);
             let values = per.iter().map(|field| value_of(*field, who, kind)).collect();
             let grant = Grant {
-                weight: rule.map_or(1, |rule| rule.weight.get().into()),
-                reserve: rule.and_then(|rule| rule.reserve),
+                weight: rule.map_or(1, |rule| rule.share().get().into()),
+                reserve: rule.and_then(|rule| rule.promised()),
                 limit: rule.and_then(|rule| rule.limits.first()).map(|limit| limit.rate),
+                realtime: rule.is_some_and(|rule| rule.limit_mode == LimitMode::Realtime),
             };
             let number = self.grants.len() as u32;
             *way = *self.classes.entry((name.into(), values)).or_insert(number);

@@ -71,7 +71,8 @@ struct Tags {
 }
 
 const SECOND: u128 = 1_000_000_000;
-const NEVER: i128 = i128::MAX;
+/// Far enough from the end of numbers for a few tags to be added to it.
+const NEVER: i128 = i128::MAX / 4;
 
 impl DmClock {
     pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> DmClock {
@@ -126,7 +127,7 @@ impl Client {
         let spent = |units: u64, rate: u64| (u128::from(units) * SECOND / u128::from(rate)) as i128;
         self.head.r = match grant.reserve {
             // It may have had none until the rules changed.
-            Some(_) if self.last.r == NEVER => t,
+            Some(_) if self.last.r > NEVER / 2 => t,
             Some(_) => t.max(self.last.r + self.reserve_ns(&item)),
             None => NEVER,
         };

@@ -13,7 +13,7 @@
 //! caps what comes in batches, a compensated rule (`realtime`) has neither and no bound on what
 //! it may catch up, and a class sees another rate when its next request arrives.
 //!
-//! A rule with both `limit` and `reserve` in operations is a compensated one here. Deadlines
+//! It counts requests, so only limits in operations are known to it. Deadlines
 //! round 10^9 / rate up: rounded down, a clock that jumps to the deadline never gets a token.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -161,7 +161,7 @@ impl LustreTbf {
 /// Requests per second and whether they are compensated.
 fn terms(grant: &Grant) -> (u64, bool) {
     match grant.limit {
-        Some(Rate::Ops(rate)) => (rate.get(), grant.reserve.is_some_and(|r| !r.is_bytes())),
+        Some(Rate::Ops(rate)) => (rate.get(), grant.realtime),
         _ => (RATE, false),
     }
 }

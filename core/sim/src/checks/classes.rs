@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Kind, KindSet, PathSet, Rate, Rule, RuleSet};
+use model::{Kind, KindSet, LimitMode, PathSet, Rate, Rule, RuleSet};
 use sched::KeyValue;
 
+use super::windows::CATCH_UP;
 use crate::baselines::value_of;
 use crate::world::Owner;
 
@@ -57,11 +58,11 @@ pub(crate) struct Known {
 
 impl Known {
     pub(crate) fn new(rules: Arc<RuleSet>) -> Known {
-        let bare = |rule: &Rule| rule.limits.is_empty() && rule.slots.is_none();
+        let bare = |rule: &Rule| rule.ceilings().is_empty() && rule.slots.is_none();
         let equal =
-            |rule: &Rule| bare(rule) && rule.reserve.is_none() && rule.max_classes.is_none();
+            |rule: &Rule| bare(rule) && rule.promised().is_none() && rule.max_classes.is_none();
         Known {
-            keeps_slots: false,
+            keeps_slots: rules.rules.iter().any(|rule| rule.keep_slots.is_some()),
             only_weights: rules.meters.is_empty() && rules.rules.iter().all(equal),
             rules,
             ways: Vec::new(),
@@ -110,11 +111,14 @@ impl Known {
         let class = *self.classes.entry((number, key.clone())).or_insert(next);
         let mut gauges = Vec::new();
         // Beyond `max_classes` keys share a class, which from here cannot be seen.
-        for (place, limit) in rule.map_or(&[][..], |rule| &rule.limits[..]).iter().enumerate() {
+        for (place, limit) in rule.map_or(&[][..], |rule| rule.ceilings()).iter().enumerate() {
             let shared = rule.is_some_and(|rule| rule.max_classes.is_some());
             if limit.kinds.contains(kind) && !shared {
                 let name = rule.map_or(String::new(), |rule| rule.name.clone());
-                let (rate, burst, kinds) = (limit.rate, limit.burst, limit.kinds);
+                let (rate, kinds) = (limit.rate, limit.kinds);
+                let caught_up = rate.amount_in(CATCH_UP, 0).0;
+                let realtime = rule.is_some_and(|rule| rule.limit_mode == LimitMode::Realtime);
+                let burst = limit.burst.or(realtime.then_some(caught_up));
                 let gauge = Gauge { name, rate, burst, kinds };
                 gauges.push(self.gauge((false, number, place, key.clone()), gauge));
             }
@@ -129,19 +133,20 @@ impl Known {
         // A queue is held up by whatever stands in it: all kinds of its direction.
         let mut beside = Kind::ALL.iter().filter(|other| other.direction() == kind.direction());
         let metered = beside.any(|other| {
-            rule.is_some_and(|rule| rule.limits.iter().any(|limit| limit.kinds.contains(*other)))
-                || rules.meters_for(who, *other, paths).next().is_some()
+            rule.is_some_and(|rule| {
+                rule.ceilings().iter().any(|limit| limit.kinds.contains(*other))
+            }) || rules.meters_for(who, *other, paths).next().is_some()
         });
         let capped = rule.is_some_and(|rule| rule.slots.is_some());
         // A class whose other kinds are limited still is promised its rate, of what it asks for.
-        let bare = rule.is_none_or(|rule| rule.limits.is_empty() && rule.slots.is_none());
+        let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
         let reserve = rule.filter(|rule| bare && rule.max_classes.is_none());
         Belongs {
             class,
-            weight: rule.map_or(1, |rule| rule.weight.get().into()),
+            weight: rule.map_or(1, |rule| rule.share().get().into()),
             plain: !metered && !capped,
             only_weights: self.only_weights,
-            reserve: reserve.and_then(|rule| rule.reserve).filter(|_| rules.meters.is_empty()),
+            reserve: reserve.and_then(|rule| rule.promised()).filter(|_| rules.meters.is_empty()),
             gauges: gauges.into(),
         }
     }

@@ -47,7 +47,7 @@ struct Promise {
 const PIECES: usize = 100;
 const PIECE: u64 = 100_000_000;
 /// How far behind a reservation may be and still be caught up with.
-const CATCH_UP: Nanos = Nanos::from_millis(500);
+pub(super) const CATCH_UP: Nanos = Nanos::from_millis(500);
 /// Without a burst of its own, a ceiling has this much of its rate.
 const BURST: Nanos = Nanos::from_millis(100);
 
