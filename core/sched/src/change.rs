@@ -64,6 +64,7 @@ impl Dispatcher {
 
     /// Puts what waits back in line with the costs and sizes of now.
     pub(crate) fn weigh_anew(&mut self) {
+        self.set_units();
         let waiting = self.take_all();
         for index in &waiting {
             let Request { lane, kind, amount, .. } = self.requests[*index];
@@ -74,6 +75,12 @@ impl Dispatcher {
         for index in waiting {
             self.queue_up(index);
         }
+    }
+
+    /// Tells the device lane what its smallest request costs.
+    pub(crate) fn set_units(&mut self) {
+        let unit = self.target.costs.unit_cost();
+        self.lanes[DEVICE].set_unit(unit);
     }
 
     /// How many device slots shares leave free for what the rules promise.
@@ -163,7 +170,7 @@ impl Dispatcher {
     pub(crate) fn bound_lag(&mut self, class: u32) {
         let own = &mut self.classes[class];
         for (standing, state) in own.standings.iter_mut().zip(&self.lanes) {
-            standing.finish = standing.finish.min(state.v.lag_bound(0, own.weight));
+            standing.finish = standing.finish.min(state.lag_bound(0, own.weight));
         }
     }
 

@@ -129,7 +129,7 @@ impl Dispatcher {
             state.promised_held += slots;
         }
         request.slots = slots;
-        let bound = state.v.lag_bound(request.cost, own.weight);
+        let bound = state.lag_bound(request.cost, own.weight);
         standing.finish = standing.start.after(request.cost, own.weight).min(bound);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
@@ -231,7 +231,7 @@ impl Dispatcher {
         let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
         let standing = &mut own.standings[lane];
         if new >= old {
-            let bound = state.v.lag_bound(new, own.weight);
+            let bound = state.lag_bound(new, own.weight);
             let finish = standing.finish.max(state.v).after(new - old, own.weight);
             standing.finish = finish.min(bound).max(standing.finish);
             standing.start =
@@ -269,6 +269,10 @@ impl Dispatcher {
     /// Where a class stands among a lane's reserved ones: by R, and by arrival.
     pub(crate) fn reserve_key(&self, class: u32, lane: usize) -> Option<u128> {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
+        if own.standings[lane].size == NO_SIZE {
+            // Its first head is beyond its cap on slots: nothing of it may go.
+            return None;
+        }
         let queue = self.reserved_queue(class, lane)?;
         let head = &self.requests[own.standings[lane].queues[queue].head];
         let fits = lane != DEVICE || own.cap_allows(state.slots(head.size));

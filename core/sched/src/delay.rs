@@ -82,7 +82,7 @@ impl Dispatcher {
         let cost = self.requests[standing.queues[queue].head].cost;
         let due = own.delay.due(cost, own.min_share_ppm);
         if due > 0 {
-            let bound = state.v.lag_bound(cost, own.weight).max(standing.finish);
+            let bound = state.lag_bound(cost, own.weight).max(standing.finish);
             standing.finish = standing.finish.after(due, own.weight).min(bound);
             standing.start = standing.start.max(standing.finish);
         }

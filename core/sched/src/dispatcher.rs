@@ -148,6 +148,7 @@ impl Dispatcher {
             calls: 0,
         };
         new.keep_slots();
+        new.set_units();
         new
     }
 

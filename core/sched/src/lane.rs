@@ -11,11 +11,12 @@
 //! The two lanes contend for different things (memory and processor; the device), so
 //! each has its own tags. Meters and reservations belong to classes and span both.
 
-use model::{Lane, Time};
+use model::{Lane, Time, Weight};
 
 use crate::class::Queue;
 use crate::heap::{Heap, Places};
 use crate::slots::{SIZES_MAX, slots_of};
+use crate::tags::{LAG_MAX_NS, VirtualTime};
 
 #[derive(Debug)]
 pub(crate) struct LaneState {
@@ -26,8 +27,10 @@ pub(crate) struct LaneState {
     pub(crate) promised_held: u32,
     /// Slots that shares leave free for promises; below `slots_max`.
     pub(crate) kept: u32,
+    /// The greatest lag of a class beyond a few requests of its own, in ns of cost.
+    lag_max: u64,
     /// Virtual time.
-    pub(crate) v: crate::tags::VirtualTime,
+    pub(crate) v: VirtualTime,
     pub(crate) ready: Ready,
     /// Classes with a promise and a head that counts towards it, by R.
     pub(crate) reserved: Heap,
@@ -62,7 +65,8 @@ impl LaneState {
             held: 0,
             promised_held: 0,
             kept: 0,
-            v: crate::tags::VirtualTime::ZERO,
+            lag_max: LAG_MAX_NS,
+            v: VirtualTime::ZERO,
             ready: Ready::default(),
             reserved: Heap::default(),
             reserved_places: Places::default(),
@@ -86,6 +90,19 @@ impl LaneState {
         }
         let kept = self.kept.min(self.slots_max.saturating_sub(1));
         self.free().min((self.slots_max - kept).saturating_sub(by_share))
+    }
+
+    /// Takes what the smallest request costs: on a slow device with many slots the requests in
+    /// flight alone can be more than the usual bound, and none of them is beyond a class's share.
+    pub(crate) fn set_unit(&mut self, unit_cost: u64) {
+        let in_flight = unit_cost.saturating_mul(u64::from(self.slots_max));
+        self.lag_max = LAG_MAX_NS.max(in_flight.saturating_mul(2));
+    }
+
+    /// The latest finish tag that a class of that weight may have after a request of that cost: the
+    /// lag between equals is about one request of each, so four of its own are always within it.
+    pub(crate) fn lag_bound(&self, cost: u64, weight: Weight) -> VirtualTime {
+        self.v.after(self.lag_max.max(cost.saturating_mul(4)), weight)
     }
 
     /// How many slots a head of that size holds here.

@@ -18,9 +18,8 @@ use model::{Time, Weight};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VirtualTime(u128);
 
-/// How far a class's finish tag may run ahead of v, times its weight: what a class
-/// has had beyond its share is held against it for this much cost at most. Four of
-/// its own requests if that is more, for the lag between equals is about one request.
+/// How far a class's finish tag may run ahead of v, times its weight: what a class has had beyond
+/// its share is held against it for this much cost at most ([`crate::lane::LaneState::lag_bound`]).
 pub(crate) const LAG_MAX_NS: u64 = 250_000_000;
 
 const FRACTION_BITS: u32 = 16;
@@ -40,11 +39,6 @@ impl VirtualTime {
     /// The point `cost` earlier, not before zero.
     pub(crate) fn before(self, cost: u64, weight: Weight) -> VirtualTime {
         VirtualTime(self.0.saturating_sub(u128::from(span(cost, weight))))
-    }
-
-    /// The latest finish tag that a class may have at this v after a request of that cost.
-    pub(crate) fn lag_bound(self, cost: u64, weight: Weight) -> VirtualTime {
-        self.after(LAG_MAX_NS.max(cost.saturating_mul(4)), weight)
     }
 
     /// A heap key: this tag, then the arrival number.

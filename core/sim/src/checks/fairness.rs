@@ -40,15 +40,10 @@ struct Own {
 /// Beyond so many classes the pairs are too many to look at.
 const CLASSES_MAX: usize = 12;
 const FINE: u128 = 1 << 10;
-/// In ns of cost: a margin below what the dispatcher forgives.
-const AHEAD_MAX: u64 = 170_000_000;
 
 impl Fairness {
     pub(super) fn new(target: &sched::Target, caches: bool) -> Fairness {
-        let smallest = Amount::new(0, 1);
-        let unit = target.costs.charge(Lane::Device, Kind::Read, smallest).get();
-        let ahead = unit.saturating_mul(target.slots_max.into());
-        Fairness { off: caches || ahead > AHEAD_MAX, classes: Vec::new() }
+        Fairness { off: caches, classes: Vec::new() }
     }
 
     pub(super) fn forget(&mut self) {

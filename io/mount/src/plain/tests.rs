@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, RequestHeader, decode_reply,
+    AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, decode_reply,
     encode_request, handle_fid,
 };
 use ninep::{Attributes, Fid, QTDIR, Qid, Qids, Reply, Request, Tag, getattr};
