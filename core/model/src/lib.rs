@@ -6,12 +6,14 @@
 //! configuration parses and prints the same text.
 
 mod ids;
+mod linger;
 mod request;
 mod rule;
 mod time;
 mod units;
 
 pub use ids::{Identity, JobId, Nid};
+pub use linger::Linger;
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
 pub use rule::{
     Dependence, Excerpt, KeyEdit, KeyField, Limit, LimitMode, Match, MatchError, MeterRule, Parent,

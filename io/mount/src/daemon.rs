@@ -12,12 +12,13 @@ use std::sync::OnceLock;
 
 use api::Address;
 use fuse::{Capabilities, MountFlags, Options, Session, Transport};
+use model::Linger;
 
 use crate::filesystem::{Export, Inner};
 use crate::jobs::Jobs;
 use crate::link::{self, Begin, Begun, GreetError, Homes};
 use crate::nodes::Nodes;
-use crate::options::{Settings, Source};
+use crate::options::{Settings, Source, nanos};
 
 /// A mounted export. Dropping it takes it away, in use or not.
 #[derive(Debug)]
@@ -92,7 +93,8 @@ impl Mount {
         homes.watch();
         let options = options(settings, threads, payload);
         let serving = homes.clone();
-        let serve = move |number, port| link::run(&serving, number, port);
+        let linger = Linger::new(nanos(settings.linger));
+        let serve = move |number, port| link::run(&serving, number, port, linger);
         match mount(&settings.at, export, &options, serve) {
             Ok(session) => {
                 if settings.uring && session.connection().transport != Transport::Ring {

@@ -49,6 +49,9 @@ pub struct Settings {
     /// Requests come over io_uring, one queue and thread for each processor, where the kernel
     /// can. Default: false.
     pub uring: bool,
+    /// How long a thread looks for the next request before it sleeps, while they come one after
+    /// the other. Default: 100 us.
+    pub linger: Duration,
     /// nosuid, nodev and so on, without read-only. Default: nosuid and nodev.
     pub flags: MountFlags,
 }
@@ -103,6 +106,7 @@ impl Settings {
             jobs: JobSources::default(),
             threads: None,
             uring: false,
+            linger: LINGER_DEFAULT,
             flags: FLAGS_DEFAULT,
         };
         for word in options.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -146,6 +150,9 @@ impl Settings {
         if self.uring {
             words.push("uring".into());
         }
+        if self.linger != LINGER_DEFAULT {
+            words.push(format!("linger={}", nanos(self.linger)));
+        }
         words.join(",")
     }
 
@@ -162,6 +169,7 @@ impl Settings {
                 Ok(())
             }
             Some(("attr", time)) => span(time).map(|time| self.attr = time),
+            Some(("linger", time)) => span(time).map(|time| self.linger = time),
             Some(("keep", size)) => {
                 self.keep = size.parse().map_err(|fault| format!("cannot be: {fault}"))?;
                 Ok(())
@@ -190,6 +198,7 @@ impl Settings {
             "hard" => self.soft = None,
             "uring" => self.uring = true,
             "soft" | "attr" => return Err(format!("needs a time, as {word}=30s")),
+            "linger" => return Err("needs a time, as linger=100us".into()),
             "keep" => return Err("needs a size, as keep=256MiB".into()),
             "job" => return Err("needs a source, as job=cgroup+env:SLURM_JOB_ID".into()),
             "threads" => return Err("needs a number, as threads=4".into()),
@@ -276,7 +285,8 @@ fn span(text: &str) -> Result<Duration, String> {
     text.parse::<Nanos>().map(Nanos::to_duration).map_err(|fault| format!("cannot be: {fault}"))
 }
 
-fn nanos(time: Duration) -> Nanos {
+/// As a span of the core.
+pub(crate) fn nanos(time: Duration) -> Nanos {
     Nanos::new(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
@@ -285,7 +295,7 @@ fn unknown() -> String {
     format!(
         "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, \
          keep=SIZE, job=SOURCE, \
-         threads=N, uring, {flags}, and what only fstab and mount(8) use"
+         threads=N, uring, linger=TIME, {flags}, and what only fstab and mount(8) use"
     )
 }
 
@@ -329,6 +339,8 @@ const FLAG_WORDS: [(&str, MountFlags, bool); 20] = [
 ];
 
 const KEEP_DEFAULT: Bytes = Bytes::mib(256);
+/// About what a wake-up on another processor costs on a virtual machine.
+const LINGER_DEFAULT: Duration = Duration::from_micros(100);
 const ATTR_DEFAULT: Duration = Duration::from_secs(1);
 /// A file server's files are not to give rights on this node.
 const FLAGS_DEFAULT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);

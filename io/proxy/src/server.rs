@@ -344,6 +344,11 @@ impl Server {
         crew::start_thread(number as usize, move || Worker::new(server).run())
     }
 
+    /// How long the leader looks for requests before it sleeps.
+    pub(crate) fn linger(&self) -> Nanos {
+        self.settings.read().expect("not poisoned").linger
+    }
+
     /// How long the leader may wait for events; from here on it can be poked.
     pub(crate) fn before_poll(&self) -> Option<Timespec> {
         let now = self.clock.now();

@@ -9,10 +9,10 @@ use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Kind, Lane, Nanos, Time};
+use model::{Amount, Kind, Lane, Linger, Nanos, Time};
 use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
 use ninep::{Qid, Reply};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 use crate::connection::{Connection, ReplyTo, Sent};
 use crate::crew::{Call, Role};
@@ -57,12 +57,14 @@ pub(crate) struct Worker {
     arrivals: Arrivals,
     events: Vec<epoll::Event>,
     leads: bool,
+    linger: Linger,
     /// What ended and what is chosen: kept for its memory only.
     space: (Vec<Finished>, Vec<Running>),
 }
 
 impl Worker {
     pub(crate) fn new(server: Arc<Server>) -> Worker {
+        let linger = Linger::new(server.linger());
         Worker {
             server,
             outbox: Arc::default(),
@@ -70,6 +72,7 @@ impl Worker {
             arrivals: Arrivals::default(),
             events: Vec::with_capacity(EVENTS),
             leads: false,
+            linger,
             space: Default::default(),
         }
     }
@@ -113,8 +116,9 @@ impl Worker {
     fn take_in(&mut self) {
         let timeout = self.server.before_poll();
         self.events.clear();
-        let into = rustix::buffer::spare_capacity(&mut self.events);
-        let polled = epoll::wait(&self.server.poll, into, timeout.as_ref());
+        let began = self.server.clock.now();
+        let polled = self.look(began, timeout);
+        self.linger.came_after(self.server.clock.now().since(began));
         self.server.after_poll(&self.outbox);
         if self.server.lock_retry_is_due() {
             let call = self.begin_call();
@@ -150,6 +154,25 @@ impl Worker {
         while let Some(connection) = self.server.next_resumed() {
             self.read(&connection);
         }
+    }
+
+    /// Waits for events: awake for a while if they come soon, then asleep.
+    fn look(&mut self, began: Time, timeout: Option<Timespec>) -> rustix::io::Result<usize> {
+        let poll = &self.server.poll;
+        let span = self.linger.span();
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let sleeps = timeout.is_none_or(|timeout| {
+            timeout.tv_sec > 0 || u64::try_from(timeout.tv_nsec).is_ok_and(|ns| ns > span.get())
+        });
+        while sleeps && self.server.clock.now().since(began) < span {
+            let into = rustix::buffer::spare_capacity(&mut self.events);
+            match epoll::wait(poll, into, Some(&at_once))? {
+                0 => std::thread::yield_now(),
+                count => return Ok(count),
+            }
+        }
+        let into = rustix::buffer::spare_capacity(&mut self.events);
+        epoll::wait(poll, into, timeout.as_ref())
     }
 
     /// Reads a connection once and hands its requests to the dispatchers.

@@ -14,6 +14,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, Port};
+use model::Linger;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
@@ -21,11 +22,12 @@ use super::channel::{Channel, Phase};
 use super::signals::{Pace, SIGNALS_EVERY, is_being_killed};
 use super::socket::{Broken, Inbox};
 use super::{HERE, Homes, Link};
+use crate::options::nanos;
 
 /// Serves until the mount is gone, and then what is still under way for a moment.
-pub(crate) fn run(homes: &Homes, on: usize, mut port: Port) {
+pub(crate) fn run(homes: &Homes, on: usize, mut port: Port, linger: Linger) {
     HERE.set(Some(on));
-    let ended = Turn::new(homes, on, &port).and_then(|mut turn| {
+    let ended = Turn::new(homes, on, &port, linger).and_then(|mut turn| {
         let end = turn.run(&mut port);
         turn.finish();
         end
@@ -46,6 +48,7 @@ struct Turn<'h> {
     serving: bool,
     /// When those were looked at who wait in full channels.
     looked: Pace,
+    linger: Linger,
 }
 
 /// This thread's connection of one link.
@@ -62,7 +65,7 @@ struct Line<'h> {
 enum Never {}
 
 impl<'h> Turn<'h> {
-    fn new(homes: &'h Homes, on: usize, port: &Port) -> Result<Turn<'h>, Errno> {
+    fn new(homes: &'h Homes, on: usize, port: &Port, linger: Linger) -> Result<Turn<'h>, Errno> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let bell = &homes.shared.bells[on];
         epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;
@@ -71,7 +74,8 @@ impl<'h> Turn<'h> {
             Line { link, on, inbox, socket: None, blocked: false }
         };
         let lines = homes.links.iter().map(line).collect();
-        let mut turn = Turn { homes, on, set, lines, serving: false, looked: Pace::default() };
+        let looked = Pace::default();
+        let mut turn = Turn { homes, on, set, lines, serving: false, looked, linger };
         turn.serve(port, true)?;
         turn.lines.iter_mut().try_for_each(|line| line.adopt(&turn.set))?;
         Ok(turn)
@@ -134,11 +138,13 @@ impl<'h> Turn<'h> {
     }
 
     fn wait(&mut self, pause: Option<Duration>) -> Result<Ready, Errno> {
-        let pause = pause.map(|pause| Timespec::try_from(pause).expect("it is short"));
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; 8];
         let mut ready = Ready::default();
-        let count = match epoll::wait(&self.set, &mut events, pause.as_ref()) {
+        let began = Instant::now();
+        let came = self.look(&mut events, began, pause);
+        self.linger.came_after(nanos(began.elapsed()));
+        let count = match came {
             Ok(count) => count,
             // A ring's entry may have come by what interrupted it.
             Err(Errno::INTR) => {
@@ -155,6 +161,25 @@ impl<'h> Turn<'h> {
             }
         }
         Ok(ready)
+    }
+
+    /// Waits for events: awake for a while if they come soon, then asleep.
+    fn look(
+        &self,
+        events: &mut [Event],
+        began: Instant,
+        pause: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        let span = Duration::from_nanos(self.linger.span().get());
+        let span = pause.map_or(span, |pause| span.min(pause));
+        while !span.is_zero() && began.elapsed() < span {
+            match epoll::wait(&self.set, &mut *events, Some(&AT_ONCE))? {
+                0 => std::thread::yield_now(),
+                count => return Ok(count),
+            }
+        }
+        let pause = pause.map(|pause| Timespec::try_from(pause).expect("it is short"));
+        epoll::wait(&self.set, events, pause.as_ref())
     }
 
     /// Whether requests are taken. While too much waits they stay with the kernel.
@@ -313,6 +338,7 @@ impl Ready {
     }
 }
 
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const FUSE: u64 = 0;
 const BELL: u64 = 1;
 /// What comes for the first line; the others follow.

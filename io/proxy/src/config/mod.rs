@@ -101,6 +101,10 @@ settings! {
         /// After this long in a backend call a thread is taken to hang, and another takes
         /// over the connections. Shorter wakes threads in vain, longer delays the others.
         pub takeover: Nanos = Nanos::from_micros(200), "span of time";
+        /// How long the thread that reads the sockets looks for the next request before it
+        /// sleeps, while they come one after the other: about what it costs to be woken. It
+        /// yields its processor meanwhile. Zero for never.
+        pub linger: Nanos = Nanos::from_micros(100), "span of time";
         /// How long the groups of a user are remembered before they are asked for again.
         pub group_cache_time: Nanos = Nanos::from_secs(300), "span of time";
         /// The key that signs the handles which mounts keep in place of open files: 32 random

@@ -1,0 +1,75 @@
+//! How long a thread looks for work before it sleeps.
+//!
+//! ```text
+//!   work ──gap──► work ──gap──► work        mean gap short: look for `most`, yielding, then sleep
+//!                                           mean gap long:  sleep at once
+//! ```
+//!
+//! Waking a thread on another processor costs 50 µs and more on a virtual machine, whose idle
+//! processors are given back to the host; a request that goes through a mount and a proxy needs
+//! four such wake-ups. Who looks for a while instead finds the next request of a process that asks
+//! one after the other. Where work comes seldom, looking is in vain and is not done.
+
+use crate::Nanos;
+
+/// What a thread knows of how soon work comes.
+#[derive(Clone, Copy, Debug)]
+pub struct Linger {
+    most: u64,
+    mean: u64,
+}
+
+impl Linger {
+    /// Looks for at most so long; zero for never.
+    pub fn new(most: Nanos) -> Linger {
+        let most = most.get().min(MOST_NS);
+        Linger { most, mean: most * LONG }
+    }
+
+    /// How long to look now.
+    pub fn span(&self) -> Nanos {
+        Nanos::new(if self.mean < self.most * WORTH { self.most } else { 0 })
+    }
+
+    /// Work came after so long a wait.
+    pub fn came_after(&mut self, gap: Nanos) {
+        let gap = gap.get().min(self.most * LONG);
+        self.mean = self.mean - self.mean / SMOOTH + gap / SMOOTH;
+    }
+}
+
+/// Looking for longer than this would cost more than any wake-up.
+const MOST_NS: u64 = 10_000_000;
+/// Gaps count as at most so many spans, so that one pause does not outweigh a hundred gaps.
+const LONG: u64 = 16;
+/// Looking is worth it while gaps are at most so many spans: wake-ups are part of them.
+const WORTH: u64 = 4;
+/// The weight of the past.
+const SMOOTH: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Nanos = Nanos::from_micros(100);
+
+    #[test]
+    fn who_has_work_soon_looks_for_it_and_who_has_not_sleeps() {
+        let mut linger = Linger::new(MOST);
+        assert_eq!(linger.span(), Nanos::ZERO, "nothing is known yet");
+        (0..20).for_each(|_| linger.came_after(Nanos::from_micros(150)));
+        assert_eq!(linger.span(), MOST);
+        // One pause changes nothing; a slow trickle does.
+        linger.came_after(Nanos::from_secs(10));
+        assert_eq!(linger.span(), MOST);
+        (0..5).for_each(|_| linger.came_after(Nanos::from_millis(5)));
+        assert_eq!(linger.span(), Nanos::ZERO);
+    }
+
+    #[test]
+    fn zero_is_never() {
+        let mut linger = Linger::new(Nanos::ZERO);
+        (0..100).for_each(|_| linger.came_after(Nanos::ZERO));
+        assert_eq!(linger.span(), Nanos::ZERO);
+    }
+}
