@@ -376,6 +376,7 @@ mod tests {
             keep: Bytes::mib(256),
             jobs: "cgroup+env:SLURM_JOB_ID".parse().unwrap(),
             threads: None,
+            linger: LINGER_DEFAULT,
             uring: false,
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         };
@@ -402,9 +403,9 @@ mod tests {
             "soft=30s",
             "attr=0s",
             "keep=64MiB",
-            "job=cgroup:/pbs/{}+env:PBS_JOBID",
             "threads=4",
             "uring",
+            "linger=50us",
         ];
         for word in words {
             assert_eq!(with(word).unwrap().options(), word);
@@ -453,6 +454,7 @@ mod tests {
             ("keep", "the option \"keep\" needs a size, as keep=256MiB"),
             ("keep=x", "the option \"keep=x\" cannot be: \"x\" is not an amount of data"),
             ("job=slurm", "the option \"job=slurm\" cannot be: \"slurm\" is not where "),
+            ("linger", "the option \"linger\" needs a time, as linger=100us"),
             ("threads=0", "the option \"threads=0\" needs a number from 1 to 64, as threads=4"),
             ("threads=x", "the option \"threads=x\" needs a number from 1 to 64, as threads=4"),
             ("ro=1", "the option \"ro=1\" takes no value: give ro"),

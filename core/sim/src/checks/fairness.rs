@@ -7,14 +7,6 @@
 //! Looked at where weights are all that rules say and the page cache answers nothing:
 //! reservations and meters give a class more or less than its weight, rightly. W counts from
 //! the moment from which both have waited.
-//!
-//! The dispatcher forgives what a class is ahead by more than 250 ms of cost. Where D of the
-//! smallest requests cost more than that, which is a slow device with many slots, a class of
-//! small requests is ahead by more in the ordinary course of things and is forgiven for ever:
-//! weights of 1 : 1 come out as 2 : 1 (32 slots of 10 ms beside requests of 8 slots). Such
-//! targets are not looked at.
-
-use model::{Amount, Kind, Lane};
 
 use super::classes::Belongs;
 
@@ -42,7 +34,7 @@ const CLASSES_MAX: usize = 12;
 const FINE: u128 = 1 << 10;
 
 impl Fairness {
-    pub(super) fn new(target: &sched::Target, caches: bool) -> Fairness {
+    pub(super) fn new(caches: bool) -> Fairness {
         Fairness { off: caches, classes: Vec::new() }
     }
 

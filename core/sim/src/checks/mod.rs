@@ -189,7 +189,7 @@ impl Watch {
     fn new(spec: Arc<TargetSpec>) -> Watch {
         let target = spec.scheduled();
         Watch {
-            fairness: Fairness::new(&target, spec.hit_percent > 0),
+            fairness: Fairness::new(spec.hit_percent > 0),
             target,
             spec,
             held: 0,
