@@ -41,7 +41,7 @@ impl Linger {
 /// Looking for longer than this would cost more than any wake-up.
 const MOST_NS: u64 = 10_000_000;
 /// Gaps count as at most so many spans, so that one pause does not outweigh a hundred gaps.
-const LONG: u64 = 16;
+const LONG: u64 = 8;
 /// Looking is worth it while gaps are at most so many spans: wake-ups are part of them.
 const WORTH: u64 = 4;
 /// The weight of the past.

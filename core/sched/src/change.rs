@@ -178,11 +178,7 @@ impl Dispatcher {
     /// rules, has moved to another class.
     fn rest_classes(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
-        for class in classes {
-            if self.classes.lives(class) {
-                self.rest_class(class);
-            }
-        }
+        classes.into_iter().for_each(|class| self.rest_class(class));
     }
 
     fn put_back(&mut self, waiting: Vec<u32>) {

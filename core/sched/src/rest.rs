@@ -31,9 +31,9 @@ pub(crate) struct Rested {
 }
 
 impl Dispatcher {
-    /// Lets a class that nobody uses go to rest.
+    /// Lets a class that nobody uses go to rest, if it did not with the last of its subjects.
     pub(crate) fn rest_class(&mut self, index: u32) {
-        if self.classes[index].in_use() {
+        if !self.classes.lives(index) || self.classes[index].in_use() {
             return;
         }
         let class = &self.classes[index];

@@ -328,6 +328,29 @@ fn a_class_whose_job_is_gone_makes_room_for_the_next() {
 }
 
 #[test]
+fn a_class_rests_once_whoever_leaves_it_last() {
+    let mut desk = Desk::new(rules(vec![rule("a", 1), rule("b", 1)], vec![]));
+    let (a, b) = (desk.subject("a"), desk.subject("b"));
+    let ends = [a, b].map(|subject| desk.put(subject, Kind::Read, Lane::Device, ms(0)));
+    desk.drain(ms(0));
+    let waits = desk.put(a, Kind::Read, Lane::Device, ms(0));
+    // Their jobs are gone while something of theirs runs or waits.
+    desk.sched.release_subject(a);
+    desk.sched.release_subject(b);
+    let _ = desk.sched.cancel(waits, ms(1));
+    for id in ends {
+        desk.complete(id, ms(1));
+    }
+    let id = |desk: &Desk, rule: &str| desk.sched.classes().find(|c| c.rule == rule).unwrap().id;
+    let before = ["a", "b"].map(|rule| id(&desk, rule));
+    let (a, c) = (desk.subject("a"), desk.subject("c"));
+    desk.put(c, Kind::Read, Lane::Device, ms(2));
+    desk.put(a, Kind::Read, Lane::Device, ms(2));
+    assert_eq!(["a", "b"].map(|rule| id(&desk, rule)), before);
+    assert_eq!(desk.sched.classes().count(), 3);
+}
+
+#[test]
 fn who_comes_back_finds_its_debt() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let a = desk.subject("a");

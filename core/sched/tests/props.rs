@@ -31,6 +31,7 @@ enum Call {
     Slots { slots_max: u32 },
     Pass { micros: u64 },
     Leave { job: usize },
+    Gone { job: usize, kind: usize },
     Elsewhere { job: usize, kind: usize, micros: u64 },
     Learn { latency: Option<u64> },
 }
@@ -47,6 +48,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (1..9u32).prop_map(|slots_max| Call::Slots { slots_max }),
         4 => (0..40_000u64).prop_map(|micros| Call::Pass { micros }),
         1 => (0..4usize).prop_map(|job| Call::Leave { job }),
+        2 => (0..4usize, 0..4usize).prop_map(|(job, kind)| Call::Gone { job, kind }),
         1 => (0..4usize, 0..4usize, 0..9_000u64)
             .prop_map(|(job, kind, micros)| Call::Elsewhere { job, kind, micros }),
         1 => prop::option::of(100..9_000u64).prop_map(|latency| Call::Learn { latency }),
@@ -188,6 +190,15 @@ impl Book {
                 self.sched.set_target(target, self.now);
             }
             Call::Pass { micros } => self.now = self.now + Nanos::from_micros(micros),
+            Call::Gone { job, kind } => {
+                // One of its own asks for one thing and leaves before that is done.
+                let subject =
+                    self.sched.subject(&who(&format!("{}9", JOBS[job])), PathSet::default());
+                let kept = std::mem::replace(&mut self.subjects[job], subject);
+                self.enqueue(job, KINDS[kind], 1, false);
+                self.sched.release_subject(subject);
+                self.subjects[job] = kept;
+            }
             Call::Leave { job } => {
                 self.sched.release_subject(self.subjects[job]);
                 self.subjects[job] = self.sched.subject(&who(JOBS[job]), PathSet::default());
