@@ -234,7 +234,7 @@ impl Demo {
             self.turn()?;
         }
         // On a busy machine a job may not have told anything of a short phase yet.
-        while self.now() < to + LATE_MAX_S && !self.all_have_told(phase, from) {
+        while self.now() < to + LATE_MAX_S && !self.all_have_told() {
             self.turn()?;
             self.phases.last_mut().expect("it was pushed").1.to = self.now();
         }
@@ -242,8 +242,9 @@ impl Demo {
         Ok(())
     }
 
-    fn all_have_told(&self, phase: Phase, from: f64) -> bool {
-        let span = Span { from, to: self.now() };
+    /// Whether the phase that runs has figures of each of its jobs.
+    fn all_have_told(&self) -> bool {
+        let (phase, span) = *self.phases.last().expect("a phase runs");
         phase.jobs().iter().all(|job| self.record.figures(*job, span).is_some())
     }
 
