@@ -307,10 +307,7 @@ impl MeterKey {
 pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
     let promised = rule.limit_mode == LimitMode::Realtime;
     rule.ceilings().iter().map(move |limit| {
-        let made_up = || {
-            let units = u128::from(limit.rate.per_sec()) * u128::from(promise::CATCH_UP_NS);
-            u64::try_from(units / 1_000_000_000).unwrap_or(u64::MAX).max(1)
-        };
+        let made_up = || limit.rate.amount_in(Nanos::new(promise::CATCH_UP_NS), 0).0.max(1);
         Limit { burst: limit.burst.or_else(|| promised.then(made_up)), ..*limit }
     })
 }

@@ -13,10 +13,6 @@ fn world(all: Vec<Rule>) -> World {
     World::new(target(10, UNIT_NS), rules(all, vec![]))
 }
 
-fn limited(job: &str, rate: u64) -> Rule {
-    Rule { limits: vec![limit(ops(rate))], ..rule(job, 1) }
-}
-
 fn child(job: &str, rate: u64, on: &str, kind: Dependence, min: u64) -> Rule {
     let parent = Some(Parent { rule: on.into(), kind, min: ops(min) });
     Rule { parent, ..limited(job, rate) }

@@ -23,10 +23,6 @@ fn world_of(per_sec: u64, all: Vec<Rule>) -> World {
     World::new(target(10, 1_000_000_000 / per_sec), rules(all, vec![]))
 }
 
-fn limited(job: &str, rate: u64) -> Rule {
-    Rule { limits: vec![limit(ops(rate))], ..rule(job, 1) }
-}
-
 fn realtime(job: &str, rate: u64) -> Rule {
     Rule { limit_mode: LimitMode::Realtime, ..limited(job, rate) }
 }

@@ -111,6 +111,11 @@ pub(crate) fn limit(rate: Rate) -> Limit {
     Limit { kinds: KindSet::ALL, rate, burst: None }
 }
 
+/// A rule for one job with a ceiling.
+pub(crate) fn limited(job: &str, rate: u64) -> Rule {
+    Rule { limits: vec![limit(ops(rate))], ..rule(job, 1) }
+}
+
 /// A meter that all of these jobs share.
 pub(crate) fn shared(name: &str, jobs: &str, rate: Rate) -> MeterRule {
     let matcher = format!("jobid={{{jobs}}}").parse().expect("a valid value");

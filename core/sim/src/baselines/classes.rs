@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Identity, KeyField, Kind, LimitMode, PathSet, Rate, RuleSet};
+use model::{Identity, Kind, LimitMode, PathSet, Rate, RuleSet};
 use sched::KeyValue;
 
 /// What a class is granted.
@@ -66,7 +66,7 @@ impl Classes {
             let rule = self.rules.rule_for(who, kind, *paths).map(|i| &self.rules.rules[i]);
             let name = rule.map_or(RuleSet::DEFAULT, |rule| rule.name.as_str());
             let per = rule.map_or(&[][..], |rule| &rule.per[..]);
-            let values = per.iter().map(|field| value_of(*field, who, kind)).collect();
+            let values = sched::key_of(per, who, kind);
             let grant = Grant {
                 weight: rule.map_or(1, |rule| rule.share().get().into()),
                 reserve: rule.and_then(|rule| rule.promised()),
@@ -89,17 +89,5 @@ impl Classes {
         for (_, _, ways) in &mut self.subjects {
             *ways = [UNKNOWN; Kind::COUNT];
         }
-    }
-}
-
-/// The value of a key's field.
-pub(crate) fn value_of(field: KeyField, who: &Identity, kind: Kind) -> KeyValue {
-    match field {
-        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
-        KeyField::Uid => KeyValue::Uid(who.uid),
-        KeyField::Gid => KeyValue::Gid(who.gid),
-        KeyField::Projid => KeyValue::Projid(who.projid),
-        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
-        KeyField::Opcode => KeyValue::Opcode(kind),
     }
 }

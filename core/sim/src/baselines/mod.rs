@@ -18,7 +18,6 @@ mod fifo;
 mod sfqd;
 mod tbf;
 
-pub(crate) use classes::value_of;
 pub(crate) use dmclock::DmClock;
 pub(crate) use fifo::Fifo;
 pub(crate) use sfqd::SfqD;

@@ -12,7 +12,6 @@ use model::{Kind, KindSet, LimitMode, PathSet, Rate, Rule, RuleSet};
 use sched::KeyValue;
 
 use super::windows::CATCH_UP;
-use crate::baselines::value_of;
 use crate::world::Owner;
 
 /// Where the requests of an identity and kind belong.
@@ -106,7 +105,7 @@ impl Known {
         let rule = number.map(|number| &rules.rules[number]);
         let number = number.unwrap_or(usize::MAX);
         let per = rule.map_or(&[][..], |rule| &rule.per[..]);
-        let key: Vec<KeyValue> = per.iter().map(|field| value_of(*field, who, kind)).collect();
+        let key = sched::key_of(per, who, kind);
         let next = self.classes.len() as u32;
         let class = *self.classes.entry((number, key.clone())).or_insert(next);
         let mut gauges = Vec::new();
@@ -125,7 +124,7 @@ impl Known {
         }
         for meter in rules.meters_for(who, kind, paths) {
             let of = &rules.meters[meter];
-            let key = of.per.iter().map(|field| value_of(*field, who, kind)).collect();
+            let key = sched::key_of(&of.per, who, kind);
             let (rate, burst, kinds) = (of.limit.rate, of.limit.burst, of.limit.kinds);
             let gauge = Gauge { name: of.name.clone(), rate, burst, kinds };
             gauges.push(self.gauge((true, meter, 0, key), gauge));

@@ -166,7 +166,8 @@ impl Frame {
 
     /// Whether it moves no payload.
     pub(crate) fn is_metadata(&self) -> bool {
-        !matches!(self.0[TYPE], ninep::TREAD | ninep::TWRITE | WRITE | APPEND)
+        let moves = |kind| matches!(kind, ninep::TREAD | ninep::TWRITE | WRITE | APPEND);
+        !ninep::frame_kind(&self.0).is_some_and(moves)
     }
 }
 
@@ -188,7 +189,6 @@ pub(crate) fn errno_of(ecode: u32) -> Errno {
 
 // Where the fields stand: size[4] type[1] tag[2] identity[4] slot[2] sequence[4] elsewhere[4].
 const SIZE: usize = 0;
-const TYPE: usize = 4;
 const TAG: usize = 5;
 const IDENTITY: usize = 7;
 const SLOT: usize = 11;
