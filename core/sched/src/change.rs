@@ -143,12 +143,10 @@ impl Dispatcher {
         }
         let meters: Vec<u32> = self.meters.indices().collect();
         for index in meters {
-            let meter = &mut self.meters[index];
-            if let Some(limit) = meter.key.limit_in(&self.rules) {
-                let rule = meter.key.rule();
-                let effective = rule.and_then(|rule| self.dependents.effective(rule));
-                let rate = effective.unwrap_or(limit.rate);
-                meter.set_limit(&Limit { rate, ..limit }, self.now);
+            let key = &self.meters[index].key;
+            if let Some(limit) = key.limit_in(&self.rules) {
+                let rate = self.rate_now(key, limit.rate);
+                self.meters[index].set_limit(&Limit { rate, ..limit }, self.now);
             }
         }
     }
@@ -170,7 +168,7 @@ impl Dispatcher {
     pub(crate) fn bound_lag(&mut self, class: u32) {
         let own = &mut self.classes[class];
         for (standing, state) in own.standings.iter_mut().zip(&self.lanes) {
-            standing.finish = standing.finish.min(state.lag_bound(0, own.weight));
+            standing.finish = standing.finish.min(state.lag_bound(0, own.phi));
         }
     }
 

@@ -21,7 +21,7 @@ use crate::ids::{RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
 use crate::promise::CATCH_UP_NS;
 use crate::slab::NONE;
-use crate::tags::time_key;
+use crate::tags::{time_key, time_of_key};
 
 /// What a lane does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Dispatcher {
         let lead = self.target.costs.unit_cost().saturating_mul(self.lanes[lane].slots_max.into());
         let own = &self.classes[class];
         let head_start = self.classes[head].standings[lane].start;
-        own.standings[lane].start <= head_start.after(lead, own.weight)
+        own.standings[lane].start <= head_start.after(lead, own.phi)
     }
 
     /// Dispatches what [`Dispatcher::choose`] chose; it must still be true. `None` if a meter
@@ -129,8 +129,8 @@ impl Dispatcher {
             state.promised_held += slots;
         }
         request.slots = slots;
-        let bound = state.lag_bound(request.cost, own.weight);
-        standing.finish = standing.start.after(request.cost, own.weight).min(bound);
+        let bound = state.lag_bound(request.cost, own.phi);
+        standing.finish = standing.start.after(request.cost, own.phi).min(bound);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
         if lane == DEVICE {
@@ -231,14 +231,14 @@ impl Dispatcher {
         let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
         let standing = &mut own.standings[lane];
         if new >= old {
-            let bound = state.lag_bound(new, own.weight);
-            let finish = standing.finish.max(state.v).after(new - old, own.weight);
+            let bound = state.lag_bound(new, own.phi);
+            let finish = standing.finish.max(state.v).after(new - old, own.phi);
             standing.finish = finish.min(bound).max(standing.finish);
             standing.start =
-                standing.start.after(new - old, own.weight).min(bound).max(standing.start);
+                standing.start.after(new - old, own.phi).min(bound).max(standing.start);
         } else {
-            standing.finish = standing.finish.before(old - new, own.weight);
-            standing.start = standing.start.before(old - new, own.weight).max(state.v);
+            standing.finish = standing.finish.before(old - new, own.phi);
+            standing.start = standing.start.before(old - new, own.phi).max(state.v);
         }
         if standing.size != NO_SIZE {
             self.refresh(class, lane);
@@ -311,6 +311,20 @@ impl Dispatcher {
             pacer.charge_late(units, CATCH_UP_NS, self.promises.at(self.now));
             self.refresh_reserve(class, 1 - lane);
         }
+    }
+
+    /// How far the most overdue head lags that waits for its promise, in ns. Not only the next
+    /// one counts: it may have come late with credit, and others stand behind it for long.
+    pub(crate) fn promise_lag(&self, now: Time) -> u64 {
+        let now = self.promises.at(now);
+        let lanes = self.lanes.iter().enumerate();
+        let lags = lanes.flat_map(|(lane, state)| {
+            state.reserved.iter().map(move |(key, class)| {
+                let since = self.classes[class].standings[lane].promised;
+                now.since(time_of_key(key).max(since)).get()
+            })
+        });
+        lags.max().unwrap_or(0)
     }
 
     /// Moves R from a charge of `old` units to one of `new`.

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Rate, Time, Weight, WriteMode};
+use model::{Amount, Kind, Nanos, Part, Rate, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::delay::Delay;
@@ -21,7 +21,7 @@ use crate::ids::ClassId;
 use crate::meter::Pacer;
 use crate::report::Usage;
 use crate::slab::{NONE, Slab};
-use crate::tags::VirtualTime;
+use crate::tags::{Phi, VirtualTime};
 
 /// Queues of a standing: read, write, metadata, returned.
 pub(crate) const QUEUES: usize = 4;
@@ -36,7 +36,8 @@ pub(crate) const NO_SIZE: u8 = u8::MAX;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Class {
-    pub(crate) weight: Weight,
+    /// By what it is served beside others.
+    pub(crate) phi: Phi,
     /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
     pub(crate) slots_cap: u32,
     /// Device slots it holds.
@@ -59,6 +60,10 @@ pub(crate) struct Class {
     /// Bits of the parents of other rules that its requests count for.
     pub(crate) watched: u64,
     pub(crate) id: ClassId,
+    /// As its rule says.
+    pub(crate) weight: Weight,
+    /// What it had cost when its uses were taken last.
+    pub(crate) taken: Nanos,
     pub(crate) key: Arc<ClassKey>,
 }
 
@@ -145,7 +150,7 @@ impl Class {
     pub(crate) fn new(key: Arc<ClassKey>, id: ClassId) -> Class {
         Class {
             standings: [Standing::EMPTY; 2],
-            weight: Weight::ONE,
+            phi: Phi::ONE,
             slots_cap: u32::MAX,
             held: 0,
             reserved: false,
@@ -159,20 +164,28 @@ impl Class {
             min_share_ppm: 0,
             watched: 0,
             id,
+            weight: Weight::ONE,
+            taken: Nanos::ZERO,
             key,
         }
     }
 
-    /// Takes a promised rate; one of the same unit keeps what is owed.
-    pub(crate) fn set_reserve(&mut self, rate: Option<Rate>, now: Time) {
+    /// Takes its rule's weight and the part of it, where there are so many members.
+    pub(crate) fn set_weight(&mut self, weight: Weight, part: Part, members: u32) {
+        self.weight = weight;
+        self.phi = Phi::of(weight, part, members);
+    }
+
+    /// Takes a promised rate and the part of it; one of the same unit keeps what is owed.
+    pub(crate) fn set_reserve(&mut self, rate: Option<Rate>, part: Part, now: Time) {
         let same_unit = |a: Rate, b: Rate| a.is_bytes() == b.is_bytes();
         match (&mut self.reserve, rate) {
             (Some(pacer), Some(rate)) if same_unit(pacer.rate(), rate) => {
-                if pacer.rate() != rate {
-                    pacer.set_rate(rate, now);
+                if (pacer.rate(), pacer.part()) != (rate, part) {
+                    pacer.set_pace(rate, part, now);
                 }
             }
-            (reserve, rate) => *reserve = rate.map(Pacer::new),
+            (reserve, rate) => *reserve = rate.map(|rate| Pacer::new(rate, part)),
         }
         self.reserved = self.reserve.is_some();
     }

@@ -11,37 +11,19 @@
 //! subjects, which have nothing but sums to be found again).
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use model::{
-    Identity, JobId, KeyField, Kind, Limit, LimitMode, Nid, PathSet, Rule, RuleSet, Weight,
+    Identity, KeyValue, Kind, Limit, LimitMode, Ops, PathSet, Rule, RuleSet, Weight, key_of,
 };
 
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
-use crate::meter::{Link, Meter, MeterKey, Route, ceilings};
-use crate::report::Usage;
+use crate::meter::{Link, Meter, MeterKey, Route, ceilings, top_of};
+use crate::report::{Usage, metadata};
 use crate::slab::NONE;
 use crate::tags::VirtualTime;
-
-/// One value of a class's key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KeyValue {
-    /// The batch job.
-    Jobid(JobId),
-    /// The user.
-    Uid(u32),
-    /// The group.
-    Gid(u32),
-    /// The project; none is a value of its own.
-    Projid(Option<u32>),
-    /// The node.
-    Nid(Nid),
-    /// The kind of request.
-    Opcode(Kind),
-}
 
 /// What a class is recognised by when rules change or a key comes back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +43,8 @@ pub(crate) struct Subject {
     /// Requests of its that have not completed.
     pub(crate) outstanding: u32,
     pub(crate) usage: Usage,
+    /// Operations by kind, in the order of [`Kind::ALL`].
+    pub(crate) ops: [Ops; Kind::COUNT],
     /// None while it is idle.
     pub(crate) ways: Option<Box<[Way; Kind::COUNT]>>,
     pub(crate) who: Arc<Identity>,
@@ -86,7 +70,7 @@ pub(crate) struct Names {
     classes_made: u64,
     pub(crate) classes: BTreeMap<Arc<ClassKey>, u32>,
     pub(crate) rested: BTreeMap<Arc<ClassKey>, u32>,
-    meters: BTreeMap<MeterKey, u32>,
+    pub(crate) meters: BTreeMap<MeterKey, u32>,
     /// By class and meter.
     links: BTreeMap<(u32, u32), u32>,
     /// Classes with a key of their own, at work and at rest, by rule.
@@ -197,6 +181,7 @@ impl Dispatcher {
             outstanding: 0,
             ways: None,
             usage: Usage::default(),
+            ops: [Ops::default(); Kind::COUNT],
             idle: 0,
         });
         self.names.subjects.entry(who).or_default().push((paths, index));
@@ -205,6 +190,8 @@ impl Dispatcher {
 
     fn drop_subject(&mut self, index: u32) {
         let subject = &mut self.subjects[index];
+        self.forgotten.0 += subject.usage;
+        self.forgotten.1 += metadata(&subject.ops);
         self.names.idle_subjects.leave(&mut subject.idle);
         if let Some(of) = self.names.subjects.get_mut(&subject.who) {
             of.retain(|(_, i)| *i != index);
@@ -234,6 +221,10 @@ impl Dispatcher {
             let key =
                 MeterKey::of_meter(&meter.name, meter.limit.rate, key_of(&meter.per, &who, kind));
             meters.push(self.meter_for(&meter.limit, key));
+        }
+        for decay in rules.decays_for(&who, kind, paths).map(|i| &rules.decays[i]) {
+            let key = MeterKey::of_decay(decay, key_of(&decay.per, &who, kind));
+            meters.push(self.meter_for(&top_of(decay), key));
         }
         debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
         let route = self.route_for(subject, class, &meters);
@@ -303,31 +294,37 @@ impl Dispatcher {
 
     /// Gives a class what the rule of its name grants now.
     pub(crate) fn configure_class(&mut self, index: u32) {
+        let part = self.grants.part_of_class(&self.classes[index].key);
+        let members = self.grants.members();
         let class = &mut self.classes[index];
         class.watched = self.dependents.watched(&class.key.rule);
         let Some(rule) = self.rules.rules.iter().find(|rule| *rule.name == *class.key.rule) else {
             // What no rule takes, or a rule that is gone.
-            (class.weight, class.slots_cap, class.min_share_ppm) = (Weight::ONE, u32::MAX, 0);
+            class.set_weight(Weight::ONE, part, members);
+            (class.slots_cap, class.min_share_ppm) = (u32::MAX, 0);
             class.write_mode = None;
-            class.set_reserve(None, self.now);
+            class.set_reserve(None, part, self.now);
             return;
         };
         let overflow = !rule.per.is_empty() && class.key.values.is_empty();
-        class.weight = rule.share();
+        class.set_weight(rule.share(), part, members);
         class.min_share_ppm = rule.min_share_ppm.unwrap_or(0);
         class.slots_cap = rule.slots.unwrap_or(u32::MAX);
         class.write_mode = rule.write_mode;
         let effective = self.dependents.effective(&rule.name);
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
         let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
-        class.set_reserve(promised.filter(|_| !overflow), self.promises.at(self.now));
+        let promised = promised.filter(|_| !overflow);
+        class.set_reserve(promised, part, self.promises.at(self.now));
     }
 
     fn meter_for(&mut self, limit: &Limit, key: MeterKey) -> u32 {
         if let Some(index) = self.names.meters.get(&key) {
             return *index;
         }
-        let index = self.meters.insert(Meter::new(limit, key.clone()));
+        let grant = self.grants.of_meter(&key);
+        let limit = &Limit { rate: grant.rate.unwrap_or(limit.rate), ..*limit };
+        let index = self.meters.insert(Meter::new(limit, grant.part, key.clone()));
         self.names.meters.insert(key, index);
         for lane in &mut self.lanes {
             lane.deadline_places.grow(self.meters.span());
@@ -412,24 +409,11 @@ impl Dispatcher {
 }
 
 /// The limits of a rule, each with its number among those of the same kinds and unit.
-fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
+pub(crate) fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
     let alike = |a: &Limit, b: &Limit| a.kinds == b.kinds && a.rate.is_bytes() == b.rate.is_bytes();
     let before =
         move |i, limit: &Limit| rule.ceilings()[..i].iter().filter(|l| alike(l, limit)).count();
     ceilings(rule).enumerate().map(move |(i, limit)| (limit, before(i, &limit)))
-}
-
-/// The values of these fields for a request: the key of its class or meter.
-pub fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
-    let value = |field: &KeyField| match field {
-        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
-        KeyField::Uid => KeyValue::Uid(who.uid),
-        KeyField::Gid => KeyValue::Gid(who.gid),
-        KeyField::Projid => KeyValue::Projid(who.projid),
-        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
-        KeyField::Opcode => KeyValue::Opcode(kind),
-    };
-    per.iter().map(value).collect()
 }
 
 impl Names {
@@ -477,19 +461,5 @@ impl Idle {
     /// The items, longest idle first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.order.values().copied()
-    }
-}
-
-impl fmt::Display for KeyValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeyValue::Jobid(job) => write!(f, "jobid={job}"),
-            KeyValue::Uid(uid) => write!(f, "uid={uid}"),
-            KeyValue::Gid(gid) => write!(f, "gid={gid}"),
-            KeyValue::Projid(Some(projid)) => write!(f, "projid={projid}"),
-            KeyValue::Projid(None) => f.write_str("projid=none"),
-            KeyValue::Nid(nid) => write!(f, "nid={nid}"),
-            KeyValue::Opcode(kind) => write!(f, "opcode={kind}"),
-        }
     }
 }

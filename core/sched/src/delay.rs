@@ -28,6 +28,11 @@ pub(crate) struct Delay {
 }
 
 impl Delay {
+    /// It had service of this cost elsewhere.
+    pub(crate) fn tell(&mut self, cost: Nanos) {
+        self.told = self.told.saturating_add(cost.get());
+    }
+
     /// A request is dispatched: what is left counts for the next ones, up to the bound of any lag.
     pub(crate) fn begin_anew(&mut self) {
         let told = self.told.saturating_sub(self.applied).min(LAG_MAX_NS);
@@ -63,7 +68,7 @@ impl Dispatcher {
         self.subjects[index].usage.elsewhere += cost;
         let own = &mut self.classes[class];
         own.usage.elsewhere += cost;
-        own.delay.told = own.delay.told.saturating_add(cost.get());
+        own.delay.tell(cost);
         if self.classes[class].standings[DEVICE].size != NO_SIZE {
             self.apply_delay(class);
             self.refresh(class, DEVICE);
@@ -82,8 +87,8 @@ impl Dispatcher {
         let cost = self.requests[standing.queues[queue].head].cost;
         let due = own.delay.due(cost, own.min_share_ppm);
         if due > 0 {
-            let bound = state.lag_bound(cost, own.weight).max(standing.finish);
-            standing.finish = standing.finish.after(due, own.weight).min(bound);
+            let bound = state.lag_bound(cost, own.phi).max(standing.finish);
+            standing.finish = standing.finish.after(due, own.phi).min(bound);
             standing.start = standing.start.max(standing.finish);
         }
     }

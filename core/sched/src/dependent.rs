@@ -16,7 +16,7 @@
 //! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were
 //! not published.
 
-use model::{Dependence, LimitMode, Parent, Rate, RuleSet, Time};
+use model::{Dependence, LimitMode, Parent, Part, Rate, RuleSet, Time};
 
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
@@ -250,7 +250,8 @@ impl Dispatcher {
         let classes = self.classes.iter().filter(|(_, class)| promised(class));
         let classes: Vec<u32> = classes.map(|(index, _)| index).collect();
         for index in classes {
-            self.classes[index].set_reserve(Some(rate), self.promises.at(self.now));
+            let part = self.classes[index].reserve.map_or(Part::WHOLE, |pacer| pacer.part());
+            self.classes[index].set_reserve(Some(rate), part, self.promises.at(self.now));
             for lane in 0..LANES.len() {
                 self.refresh_reserve(index, lane);
             }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Lane, Nanos, Rate, RuleSet, Time, WriteMode};
+use model::{Amount, Kind, Lane, Nanos, Ops, Rate, RuleSet, Time, WriteMode};
 
 use crate::choose::Choice;
 use crate::class::{Class, OWN_ROUTE, PAID, RESERVED, RETURNED, Request, Stage};
@@ -19,6 +19,7 @@ use crate::classify::{Names, Subject};
 use crate::cost::Costs;
 use crate::dependent::Dependents;
 use crate::depth::DepthControl;
+use crate::grant::GrantTable;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
 use crate::meter::{Link, Meter, Route};
@@ -104,6 +105,7 @@ pub struct Dispatcher {
     pub(crate) lanes: [LaneState; 2],
     pub(crate) promises: PromiseClock,
     pub(crate) dependents: Dependents,
+    pub(crate) grants: GrantTable,
     pub(crate) depth: Option<DepthControl>,
     pub(crate) observed: Observed,
     /// The request that began when nothing else held device slots, while that is so.
@@ -115,6 +117,8 @@ pub struct Dispatcher {
     pub(crate) links: Slab<Link>,
     pub(crate) routes: Slab<Route>,
     pub(crate) subjects: Slab<Subject>,
+    /// What the subjects were served that are forgotten, and the metadata operations of it.
+    pub(crate) forgotten: (Usage, Ops),
     pub(crate) names: Names,
     #[cfg(debug_assertions)]
     calls: u64,
@@ -136,6 +140,7 @@ impl Dispatcher {
             queued: 0,
             turn: 0,
             promises: PromiseClock::new(),
+            grants: GrantTable::default(),
             requests: Slab::default(),
             classes: Slab::default(),
             rested: Slab::default(),
@@ -143,6 +148,7 @@ impl Dispatcher {
             links: Slab::default(),
             routes: Slab::default(),
             subjects: Slab::default(),
+            forgotten: Default::default(),
             names: Names::default(),
             #[cfg(debug_assertions)]
             calls: 0,
@@ -201,7 +207,11 @@ impl Dispatcher {
         self.pump();
         for _ in 0..SENT_BACK_MAX {
             let (lane, choice) = self.next_choice()?;
-            let Some(dispatched) = self.start(lane, choice) else { continue };
+            let Some(dispatched) = self.start(lane, choice) else {
+                // A head that went back in line no longer holds up others at its meters.
+                self.pump();
+                continue;
+            };
             if choice != Choice::Urgent {
                 self.turn = 1 - lane;
             }
@@ -231,7 +241,9 @@ impl Dispatcher {
         own.running -= 1;
         own.usage += usage;
         self.count_dependents(class, false);
-        self.subjects[subject].usage += usage;
+        let payer = &mut self.subjects[subject];
+        payer.usage += usage;
+        payer.ops[kind as usize] += served.ops;
         self.requests.remove(index);
         if flags & OWN_ROUTE != 0 {
             self.drop_route(route);
@@ -340,9 +352,11 @@ impl Dispatcher {
     }
 
     /// The part of the promised rates that could not be kept in the last second, in parts per
-    /// million: above 0 where more is promised than the target gives.
-    pub fn promises_cut_ppm(&self) -> u64 {
-        self.promises.cut_ppm()
+    /// million: above 0 where more is promised than the target gives, and where requests wait
+    /// for a promise and the target gives nothing. O(classes).
+    pub fn promises_cut_ppm(&self, now: Time) -> u64 {
+        let now = self.now.max(now);
+        self.promises.cut_ppm(self.promise_lag(now), now)
     }
 
     /// What the limits are now that depend on other rules, by rule.

@@ -108,7 +108,7 @@ impl Dispatcher {
             let (old, new) = (rate.units_of(old), rate.units_of(new));
             match new >= old {
                 true => meter.charge(new - old, self.now),
-                false => meter.pacer.refund(old - new),
+                false => meter.refund(old - new),
             }
             self.sync_meter(index);
         }
@@ -194,7 +194,7 @@ impl Dispatcher {
         let link = &mut self.links[self.routes[request.route].links[at]];
         let index = link.meter;
         let meter = &mut self.meters[index];
-        let start = link.take_turn(meter.v, request.cost, own.weight);
+        let start = link.take_turn(meter.v, request.cost, own.phi);
         let places = &mut self.lanes[lane].waiting_places;
         meter.waiting[lane].put(start.key(request.number), waiter(class, queue), places);
         self.sync_meter(index);
@@ -214,7 +214,7 @@ impl Dispatcher {
         let start = VirtualTime::of_key(meter.waiting[lane].key_of(item, places));
         meter.waiting[lane].remove(item, places);
         match unserved {
-            true => link.give_back(start, request.cost, own.weight),
+            true => link.give_back(start, request.cost, own.phi),
             false => meter.v = meter.v.max(start),
         }
         self.sync_meter(index);

@@ -116,8 +116,13 @@ impl Heap {
         }
     }
 
-    /// Puts an item where another stood, and from there to its place.
+    /// Puts an item where another stood, and from there to its place. One that stays as it is,
+    /// as most do that are looked at again for a cap on slots, costs no look at its children.
     fn replace(&mut self, place: usize, key: u128, item: u32, places: &mut Places) {
+        let Entry { high, low, item: before } = self.entries[place];
+        if (high, low) == ((key >> 64) as u64, key as u64) && before == item {
+            return;
+        }
         if key < self.entries[place].key() {
             self.sift_up(place, key, item, places);
         } else {

@@ -11,12 +11,12 @@
 //! The two lanes contend for different things (memory and processor; the device), so
 //! each has its own tags. Meters and reservations belong to classes and span both.
 
-use model::{Lane, Time, Weight};
+use model::{Lane, Time};
 
 use crate::class::Queue;
 use crate::heap::{Heap, Places};
 use crate::slots::{SIZES_MAX, slots_of};
-use crate::tags::{LAG_MAX_NS, VirtualTime};
+use crate::tags::{LAG_MAX_NS, Phi, VirtualTime};
 
 #[derive(Debug)]
 pub(crate) struct LaneState {
@@ -101,7 +101,7 @@ impl LaneState {
 
     /// The latest finish tag that a class of that weight may have after a request of that cost: the
     /// lag between equals is about one request of each, so four of its own are always within it.
-    pub(crate) fn lag_bound(&self, cost: u64, weight: Weight) -> VirtualTime {
+    pub(crate) fn lag_bound(&self, cost: u64, weight: Phi) -> VirtualTime {
         self.v.after(self.lag_max.max(cost.saturating_mul(4)), weight)
     }
 

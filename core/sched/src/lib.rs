@@ -27,6 +27,7 @@ mod dependent;
 mod depth;
 mod dispatcher;
 mod gate;
+mod grant;
 mod heap;
 mod ids;
 mod invariants;
@@ -40,7 +41,6 @@ mod slab;
 mod slots;
 mod tags;
 
-pub use classify::{KeyValue, key_of};
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
 pub use ids::{ClassId, RequestId, SubjectId};

@@ -15,13 +15,17 @@
 //! the meter's own: its virtual time counts the cost of what *it* let through, so that
 //! weights hold among those who share a meter whatever happens beside it.
 
-use model::{KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Time, Weight};
+use std::cmp::Ordering;
 
-use crate::classify::{ClassKey, KeyValue};
+use model::{
+    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Part, Rate, Rule, RuleSet, Scope, Time,
+};
+
+use crate::classify::ClassKey;
 use crate::heap::Heap;
 use crate::promise;
 use crate::slab::NONE;
-use crate::tags::VirtualTime;
+use crate::tags::{Phi, VirtualTime};
 
 /// How long a meter's idleness may be made up for where its limit names no burst:
 /// the longest usual gap between two chances to dispatch on a busy device; what is missed
@@ -41,6 +45,10 @@ const TRY_AFTER_NS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     rate: Rate,
+    /// The part of the rate that it lets through.
+    part: Part,
+    /// The thousandths of a unit that it lets through in a second, if that is not all of the rate.
+    milli: u64,
     due_ns: u64,
     /// Part of a nanosecond that `due_ns` lacks, in units of 1 ns / rate; below the rate.
     carry: u64,
@@ -58,6 +66,8 @@ pub(crate) struct Meter {
     pub(crate) waiting: [Heap; 2],
     /// Ready heads that it let go in their turn, by lane.
     held: [u32; 2],
+    /// Units charged since its uses were taken last.
+    pub(crate) moved: u64,
     /// When the next waiter may try.
     next_try: Time,
     /// Links to it.
@@ -82,6 +92,8 @@ pub(crate) enum Owner {
     Rule { name: String, kinds: Vec<model::Kind>, nth: usize },
     /// A `[[meter]]`.
     Meter { name: String },
+    /// A `[[decay]]`.
+    Decay { name: String },
 }
 
 /// A class's standing with a meter.
@@ -106,8 +118,12 @@ pub(crate) struct Route {
 
 impl Pacer {
     /// A pacer with nothing owed.
-    pub(crate) fn new(rate: Rate) -> Pacer {
-        Pacer { rate, due_ns: 0, carry: 0 }
+    pub(crate) fn new(rate: Rate, part: Part) -> Pacer {
+        Pacer { rate, part, milli: milli(rate, part), due_ns: 0, carry: 0 }
+    }
+
+    pub(crate) fn part(&self) -> Part {
+        self.part
     }
 
     pub(crate) fn rate(&self) -> Rate {
@@ -130,8 +146,9 @@ impl Pacer {
         }
         self.due_ns = self.due_ns.saturating_add(whole);
         self.carry += rest;
-        if self.carry >= self.rate.per_sec() {
-            self.carry -= self.rate.per_sec();
+        let (speed, _) = self.pace();
+        if self.carry >= speed {
+            self.carry -= speed;
             self.due_ns = self.due_ns.saturating_add(1);
         }
     }
@@ -147,7 +164,7 @@ impl Pacer {
     pub(crate) fn refund(&mut self, units: u64) {
         let (mut whole, rest) = self.time_of(units);
         if self.carry < rest {
-            self.carry += self.rate.per_sec();
+            self.carry += self.pace().0;
             whole += 1;
         }
         self.carry -= rest;
@@ -156,16 +173,28 @@ impl Pacer {
 
     /// Changes the rate: what is owed stays owed and what is saved stays saved, in units.
     pub(crate) fn set_rate(&mut self, rate: Rate, now: Time) {
-        let (old, new) = (u128::from(self.rate.per_sec()), u128::from(rate.per_sec()));
+        self.set_pace(rate, self.part, now);
+    }
+
+    /// Changes the rate and the part of it, likewise.
+    pub(crate) fn set_pace(&mut self, rate: Rate, part: Part, now: Time) {
+        let (old, old_units) = self.pace();
+        (self.rate, self.part, self.milli) = (rate, part, milli(rate, part));
+        let (new, new_units) = self.pace();
+        let (old, new) = (u128::from(old), u128::from(new));
+        let fine = |amount: u128| match old_units.cmp(&new_units) {
+            Ordering::Less => amount.saturating_mul((new_units / old_units).into()),
+            Ordering::Equal => amount,
+            Ordering::Greater => amount.div_ceil((old_units / new_units).into()),
+        };
         let now_ns = now.as_nanos();
-        self.rate = rate;
         if self.due_ns >= now_ns {
-            let owed = u128::from(self.due_ns - now_ns) * old + u128::from(self.carry);
+            let owed = fine(u128::from(self.due_ns - now_ns) * old + u128::from(self.carry));
             let wait = u64::try_from(owed / new).unwrap_or(u64::MAX);
             self.due_ns = now_ns.saturating_add(wait);
             self.carry = (owed % new) as u64;
         } else {
-            let saved = u128::from(now_ns - self.due_ns) * old - u128::from(self.carry);
+            let saved = fine(u128::from(now_ns - self.due_ns) * old - u128::from(self.carry));
             let span = u64::try_from(saved / new).unwrap_or(u64::MAX);
             (self.due_ns, self.carry) = (now_ns.saturating_sub(span), 0);
         }
@@ -173,24 +202,40 @@ impl Pacer {
 
     /// Whole nanoseconds and the rest that `units` take.
     fn time_of(&self, units: u64) -> (u64, u64) {
-        let per_sec = self.rate.per_sec();
-        if let Some(scaled) = units.checked_mul(1_000_000_000) {
-            return (scaled / per_sec, scaled % per_sec);
+        let (speed, per) = self.pace();
+        if let Some(scaled) = units.checked_mul(per) {
+            return (scaled / speed, scaled % speed);
         }
-        let scaled = u128::from(units) * 1_000_000_000;
-        let whole = u64::try_from(scaled / u128::from(per_sec)).unwrap_or(u64::MAX);
-        (whole, (scaled % u128::from(per_sec)) as u64)
+        let scaled = u128::from(units) * u128::from(per);
+        let whole = u64::try_from(scaled / u128::from(speed)).unwrap_or(u64::MAX);
+        (whole, (scaled % u128::from(speed)) as u64)
+    }
+
+    /// So much passes in so many nanoseconds: units, or thousandths of them.
+    fn pace(&self) -> (u64, u64) {
+        match self.part.is_whole() {
+            true => (self.rate.per_sec(), 1_000_000_000),
+            false => (self.milli, 1_000_000_000_000),
+        }
     }
 }
 
+/// A part of a rate in thousandths of a unit a second, rounded down but never to nothing.
+fn milli(rate: Rate, part: Part) -> u64 {
+    let fine = u128::from(rate.per_sec()) * 1000 * u128::from(part.billionths());
+    let milli = fine / u128::from(Part::WHOLE.billionths());
+    u64::try_from(milli).unwrap_or(u64::MAX).max(1)
+}
+
 impl Meter {
-    pub(crate) fn new(limit: &Limit, key: MeterKey) -> Meter {
+    pub(crate) fn new(limit: &Limit, part: Part, key: MeterKey) -> Meter {
         Meter {
-            pacer: Pacer::new(limit.rate),
+            pacer: Pacer::new(limit.rate, part),
             burst: limit.burst,
             v: VirtualTime::default(),
             waiting: [Heap::default(), Heap::default()],
             held: [0; 2],
+            moved: 0,
             next_try: Time::ZERO,
             refs: 0,
             idle: 0,
@@ -235,7 +280,14 @@ impl Meter {
 
     /// Charges `units`, at once and whatever is owed.
     pub(crate) fn charge(&mut self, units: u64, now: Time) {
+        self.moved = self.moved.saturating_add(units);
         self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
+    }
+
+    /// Takes back a charge of `units`.
+    pub(crate) fn refund(&mut self, units: u64) {
+        self.moved = self.moved.saturating_sub(units);
+        self.pacer.refund(units);
     }
 
     /// Counts a ready head in (1) or out (-1).
@@ -259,8 +311,10 @@ impl Meter {
         self.burst.map_or(CATCH_UP_NS, |burst| self.span_of(burst))
     }
 
+    /// A part of the rate saves the same part of the burst in the same time.
     fn span_of(&self, units: u64) -> u64 {
-        self.pacer.time_of(units).0
+        let span = u128::from(units) * 1_000_000_000 / u128::from(self.pacer.rate.per_sec());
+        u64::try_from(span).unwrap_or(u64::MAX)
     }
 }
 
@@ -277,11 +331,26 @@ impl MeterKey {
         MeterKey { owner: Owner::Meter { name: name.into() }, in_bytes: rate.is_bytes(), key }
     }
 
+    /// The key of what a `[[decay]]` holds back.
+    pub(crate) fn of_decay(decay: &DecayRule, key: Vec<KeyValue>) -> MeterKey {
+        let owner = Owner::Decay { name: decay.name.clone() };
+        MeterKey { owner, in_bytes: decay.resource.is_bytes(), key }
+    }
+
+    /// The scope that it is of.
+    pub(crate) fn scope(&self) -> Scope {
+        match &self.owner {
+            Owner::Rule { name, .. } => Scope::rule(name, &self.key),
+            Owner::Meter { name } => Scope::meter(name, &self.key),
+            Owner::Decay { name } => Scope::decay(name, &self.key),
+        }
+    }
+
     /// The rule whose limit it is.
     pub(crate) fn rule(&self) -> Option<&str> {
         match &self.owner {
             Owner::Rule { name, .. } => Some(name),
-            Owner::Meter { .. } => None,
+            Owner::Meter { .. } | Owner::Decay { .. } => None,
         }
     }
 
@@ -298,6 +367,10 @@ impl MeterKey {
                 let meter = rules.meters.iter().find(|meter| meter.name == *name)?;
                 Some(meter.limit).filter(same_unit)
             }
+            Owner::Decay { name } => {
+                let decay = rules.decays.iter().find(|decay| decay.name == *name)?;
+                Some(top_of(decay)).filter(same_unit)
+            }
         }
     }
 }
@@ -312,17 +385,23 @@ pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
     })
 }
 
+/// What a decay holds nobody below.
+pub(crate) fn top_of(decay: &DecayRule) -> Limit {
+    let free = decay.entitled.with_per_sec(u64::MAX).expect("it is above zero");
+    Limit { kinds: decay.resource.kinds(), rate: decay.max.unwrap_or(free), burst: None }
+}
+
 impl Link {
     /// Takes the next turn at a meter whose virtual time is `v`: the start tag of a request
     /// of that cost.
-    pub(crate) fn take_turn(&mut self, v: VirtualTime, cost: u64, weight: Weight) -> VirtualTime {
+    pub(crate) fn take_turn(&mut self, v: VirtualTime, cost: u64, weight: Phi) -> VirtualTime {
         let start = self.finish.max(v);
         self.finish = start.after(cost, weight);
         start
     }
 
     /// Gives a turn back, if no later one was taken.
-    pub(crate) fn give_back(&mut self, start: VirtualTime, cost: u64, weight: Weight) {
+    pub(crate) fn give_back(&mut self, start: VirtualTime, cost: u64, weight: Phi) {
         if self.finish == start.after(cost, weight) {
             self.finish = start;
         }
@@ -353,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_divides_no_second_loses_nothing_to_rounding() {
-        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap());
+        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap(), Part::WHOLE);
         let mut now = at(0);
         let mut times = Vec::new();
         for _ in 0..7 {
@@ -363,7 +442,7 @@ mod tests {
         }
         // Charged at the rounded-up time with no burst, the lost part of a nanosecond stays lost.
         assert_eq!(times[..4], [0, 333_333_334, 666_666_668, 1_000_000_002]);
-        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap());
+        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap(), Part::WHOLE);
         let mut now = at(1_000_000_000);
         for _ in 0..4 + 300 {
             pacer.charge(1, Some(333_333_334), now);
@@ -374,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_refund_undoes_a_charge_exactly() {
-        let mut pacer = Pacer::new(Rate::bytes_per_sec(7_000_000).unwrap());
+        let mut pacer = Pacer::new(Rate::bytes_per_sec(7_000_000).unwrap(), Part::WHOLE);
         pacer.charge(4096, Some(0), at(1_000));
         let before = (pacer.due_ns, pacer.carry);
         pacer.charge(65_537, Some(0), at(1_000));
@@ -385,7 +464,7 @@ mod tests {
     #[test]
     fn a_new_rate_keeps_the_debt_in_units_and_refills_nothing() {
         let now = at(10_000_000_000);
-        let mut pacer = Pacer::new(Rate::ops_per_sec(1).unwrap());
+        let mut pacer = Pacer::new(Rate::ops_per_sec(1).unwrap(), Part::WHOLE);
         pacer.charge(1, Some(0), now);
         assert_eq!(pacer.due(), at(11_000_000_000));
         pacer.set_rate(Rate::ops_per_sec(1_000).unwrap(), now);
@@ -397,11 +476,51 @@ mod tests {
 
     #[test]
     fn idleness_is_made_up_for_by_the_burst_and_no_more() {
-        let mut pacer = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap());
+        let mut pacer = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap(), Part::WHOLE);
         pacer.charge(1_000, None, at(60_000_000_000));
         assert_eq!(pacer.due(), at(60_000_000_000 - 100_000_000 + 1_000_000));
-        let mut large = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap());
+        let mut large = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap(), Part::WHOLE);
         large.charge(1_000_000, None, at(60_000_000_000));
         assert_eq!(large.due(), at(60_000_000_000));
+    }
+
+    #[test]
+    fn a_part_lets_through_exactly_its_part_of_the_rate() {
+        // A third of 10 a second is 3.333, not 3.
+        let mut pacer = Pacer::new(Rate::ops_per_sec(10).unwrap(), Part::ratio(1, 3));
+        for _ in 0..10_000 {
+            let now = pacer.due();
+            pacer.charge(1, Some(1_000_000_000), now);
+        }
+        assert_eq!(pacer.due().as_nanos() / 1_000_000_000, 3_000);
+        let mut none = Pacer::new(Rate::bytes_per_sec(100).unwrap(), Part::ZERO);
+        none.charge(1, Some(0), at(0));
+        assert_eq!(none.due(), at(1_000_000_000_000));
+    }
+
+    #[test]
+    fn another_part_keeps_the_debt_in_units_and_refills_nothing() {
+        let (now, rate) = (at(10_000_000_000), Rate::ops_per_sec(200).unwrap());
+        let mut pacer = Pacer::new(rate, Part::WHOLE);
+        pacer.charge(200, Some(0), now);
+        pacer.set_pace(rate, Part::ratio(1, 200), now);
+        assert_eq!(pacer.due(), at(210_000_000_000));
+        pacer.set_pace(rate, Part::ratio(1, 2), at(10_000_000_000));
+        assert_eq!(pacer.due(), at(12_000_000_000));
+        // Ten saved at 100/s are ten saved at 1/s.
+        pacer.set_pace(rate, Part::ratio(1, 200), at(12_100_000_000));
+        assert_eq!(pacer.due(), at(2_100_000_000));
+        pacer.set_pace(rate, Part::WHOLE, at(12_100_000_000));
+        assert_eq!(pacer.due(), at(12_050_000_000));
+    }
+
+    #[test]
+    fn a_part_of_the_rate_has_the_same_part_of_the_burst() {
+        let rate = Rate::bytes_per_sec(1_000).unwrap();
+        let limit = Limit { kinds: KindSet::ALL, rate, burst: Some(500) };
+        let key = MeterKey::of_meter("m", rate, vec![]);
+        let mut meter = Meter::new(&limit, Part::ratio(1, 10), key);
+        meter.charge(0, at(100_000_000_000));
+        assert_eq!(meter.pacer.due(), at(99_500_000_000), "half a second: 50 of 100 a second");
     }
 }

@@ -12,6 +12,9 @@
 //! each the same number of requests (both in shared/reference/tbf.md section 5). With one clock
 //! that slows down, each gets the same part of what it was promised, without anybody having
 //! to know what the device can do.
+//!
+//! What is cut is told from the time that was lost at dispatches and from what is overdue
+//! now: a device that is stuck dispatches nothing.
 
 use model::Time;
 
@@ -63,16 +66,29 @@ impl PromiseClock {
         let (since, lost) = self.window;
         let span = now.since(since).get();
         if span >= WINDOW_NS {
-            let missed = u128::from(self.lost_ns - lost) * u128::from(WHOLE) / u128::from(span);
-            self.cut_ppm = WHOLE.min(missed as u64);
+            self.cut_ppm = part(self.lost_ns - lost, span);
             self.window = (now, self.lost_ns);
         }
     }
 
-    /// The part of the promises that could not be kept in the last second, in parts per million.
-    pub(crate) fn cut_ppm(&self) -> u64 {
-        self.cut_ppm
+    /// The part of the promises that could not be kept in the last second, in parts per million,
+    /// where the most overdue head lags by `lag_ns`. Its lag beyond the bound is lost when it is
+    /// dispatched; of a device that dispatches nothing it must be told before.
+    pub(crate) fn cut_ppm(&self, lag_ns: u64, now: Time) -> u64 {
+        let (since, before) = self.window;
+        let (lost, span) = (self.lost_ns - before, now.since(since).get());
+        let (told, running) = match span >= WINDOW_NS {
+            true => (part(lost, span), 0),
+            false => (self.cut_ppm, lost),
+        };
+        let overdue = lag_ns.saturating_sub(CATCH_UP_NS);
+        told.max(part(running.saturating_add(overdue), WINDOW_NS))
     }
+}
+
+/// What `lost` is of `span`, in parts per million and at most all of it.
+fn part(lost: u64, span: u64) -> u64 {
+    WHOLE.min((u128::from(lost) * u128::from(WHOLE) / u128::from(span)) as u64)
 }
 
 #[cfg(test)]
@@ -97,10 +113,30 @@ mod tests {
         let mut clock = PromiseClock::new();
         clock.dispatch(ms(0), ms(900));
         clock.advance(ms(900));
-        assert_eq!(clock.cut_ppm(), 0, "the second is not over");
+        assert_eq!(clock.cut_ppm(0, ms(900)), 400_000, "at least, of a second that is not over");
         clock.advance(ms(1000));
-        assert_eq!(clock.cut_ppm(), 400_000);
+        assert_eq!(clock.cut_ppm(0, ms(1000)), 400_000);
+        assert_eq!(clock.cut_ppm(0, ms(1999)), 400_000);
         clock.advance(ms(2000));
-        assert_eq!(clock.cut_ppm(), 0);
+        assert_eq!(clock.cut_ppm(0, ms(2000)), 0);
+    }
+
+    #[test]
+    fn what_is_overdue_beyond_the_bound_counts_before_it_is_dispatched() {
+        let mut clock = PromiseClock::new();
+        clock.advance(ms(1000));
+        let lag = |ms: u64| ms * 1_000_000;
+        assert_eq!(clock.cut_ppm(lag(500), ms(1500)), 0);
+        assert_eq!(clock.cut_ppm(lag(750), ms(1750)), 250_000);
+        // Nobody called for ten seconds, or arrivals ended a second each: the same is told.
+        assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
+        clock.advance(ms(10_900));
+        assert_eq!(clock.cut_ppm(lag(10_000), ms(11_000)), 1_000_000);
+        // It goes at last: nothing is overdue, but until now it was.
+        clock.dispatch(ms(1000), ms(11_000));
+        assert_eq!(clock.cut_ppm(0, ms(11_100)), 1_000_000);
+        clock.advance(ms(11_900));
+        clock.advance(ms(12_900));
+        assert_eq!(clock.cut_ppm(0, ms(12_900)), 0);
     }
 }

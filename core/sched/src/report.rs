@@ -3,14 +3,16 @@
 //! Sums are kept as requests complete; what is queued and running per subject is
 //! counted when somebody asks, so that dispatch need not touch the subject.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 
-use model::{Amount, Bytes, Direction, Identity, Nanos, Ops, PathSet, Rule, Weight};
+use model::{
+    Amount, Bytes, Direction, Identity, KeyValue, Kind, Nanos, Ops, PathSet, Rule, Weight,
+};
 
 use crate::class::{Request, Stage};
-use crate::classify::KeyValue;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
+use crate::lane::DEVICE;
 use crate::rest::Rested;
 
 /// Sums since the subject or class was first seen.
@@ -45,6 +47,8 @@ pub struct SubjectReport {
     pub paths: PathSet,
     /// Its sums.
     pub usage: Usage,
+    /// Its backend operations by kind, in the order of [`Kind::ALL`].
+    pub ops: [Ops; Kind::COUNT],
     /// Requests waiting now.
     pub queued: u32,
     /// Requests running now.
@@ -111,6 +115,38 @@ impl AddAssign for Usage {
 }
 
 impl Dispatcher {
+    /// What the subjects were served that are forgotten, and how many operations of it neither
+    /// read nor wrote a file. With [`Dispatcher::sums`] of all it is what everybody was served.
+    pub fn forgotten(&self) -> (Usage, Ops) {
+        self.forgotten
+    }
+
+    /// How many places [`Dispatcher::sums`] goes over: all subjects are at places below it.
+    pub fn places(&self) -> usize {
+        self.subjects.span()
+    }
+
+    /// The sums of the subjects at some places, and how many of their operations neither read nor
+    /// wrote a file: for who looks at a few at a time, so that nobody waits for a look at tens of
+    /// thousands. O(places).
+    pub fn sums(
+        &self,
+        places: Range<usize>,
+    ) -> impl Iterator<Item = (SubjectId, &Identity, &Usage, Ops)> {
+        let end = places.end.min(self.subjects.span());
+        let places = (places.start.min(end)..end).map(|place| place as u32);
+        places.filter(|place| self.subjects.lives(*place)).map(|index| {
+            let subject = &self.subjects[index];
+            let id = SubjectId { index, generation: self.subjects.generation(index) };
+            (id, &*subject.who, &subject.usage, metadata(&subject.ops))
+        })
+    }
+
+    /// Device slots held now.
+    pub fn slots_held(&self) -> u32 {
+        self.lanes[DEVICE].held
+    }
+
     /// Every subject that is referenced, and those lately gone; O(subjects + requests).
     pub fn subjects(&self) -> impl Iterator<Item = SubjectReport> {
         let mut now = vec![(0u32, 0u32, 0u32, false); self.subjects.span()];
@@ -137,6 +173,7 @@ impl Dispatcher {
                 who: Identity::clone(&subject.who),
                 paths: subject.paths,
                 usage: subject.usage,
+                ops: subject.ops,
                 queued,
                 running,
                 slots,
@@ -176,4 +213,11 @@ impl Dispatcher {
             throttled: false,
         }
     }
+}
+
+/// How many of a subject's operations, by kind, neither read nor wrote a file.
+pub(crate) fn metadata(ops: &[Ops; Kind::COUNT]) -> Ops {
+    let kinds = Kind::ALL.iter().zip(ops);
+    let of_metadata = kinds.filter(|(kind, _)| kind.direction() == Direction::Metadata);
+    of_metadata.fold(Ops::default(), |sum, (_, ops)| sum + *ops)
 }

@@ -24,7 +24,7 @@ pub(crate) struct Rested {
     pub(crate) key: Arc<ClassKey>,
     pub(crate) id: ClassId,
     finish: [VirtualTime; 2],
-    reserve: Option<Pacer>,
+    pub(crate) reserve: Option<Pacer>,
     pub(crate) usage: Usage,
     /// Its number among those at rest.
     idle: u64,
@@ -63,6 +63,7 @@ impl Dispatcher {
         self.rested.remove(index);
         let Rested { key, id, finish, reserve, usage, .. } = &self.rested[index];
         let mut class = Class::new(key.clone(), *id);
+        class.taken = usage.cost;
         for (standing, finish) in class.standings.iter_mut().zip(finish) {
             standing.finish = *finish;
         }

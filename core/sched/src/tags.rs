@@ -12,17 +12,41 @@
 //! 64 cost-seconds a second, all of it to a single class of weight 1. 48 bits hold
 //! nine years of a million requests a second.
 
-use model::{Time, Weight};
+use model::{Part, Time, Weight};
 
 /// A point in virtual time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VirtualTime(u128);
+
+/// A class's weight here: its rule's, by the part of it that this proxy is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Phi(u64);
+
+impl Phi {
+    /// Weight 1, undivided.
+    pub(crate) const ONE: Phi = Phi(1 << PHI_BITS);
+
+    /// The weight of a class that is granted a part of it, where there are so many members: with
+    /// equal parts it is the weight itself.
+    pub(crate) fn of(weight: Weight, part: Part, members: u32) -> Phi {
+        let fine = u128::from(weight.get()) << PHI_BITS;
+        if part.is_whole() && members == 1 {
+            return Phi(fine as u64);
+        }
+        let granted = fine * u128::from(part.billionths()) * u128::from(members);
+        let granted = granted / u128::from(Part::WHOLE.billionths());
+        Phi((granted as u64).max(PHI_MIN))
+    }
+}
 
 /// How far a class's finish tag may run ahead of v, times its weight: what a class has had beyond
 /// its share is held against it for this much cost at most ([`crate::lane::LaneState::lag_bound`]).
 pub(crate) const LAG_MAX_NS: u64 = 250_000_000;
 
 const FRACTION_BITS: u32 = 16;
+const PHI_BITS: u32 = 10;
+/// A 16th of weight 1: less would use up virtual time in months.
+const PHI_MIN: u64 = 1 << (PHI_BITS - 4);
 const NUMBER_BITS: u32 = 48;
 /// Beyond this the shift by the fraction would overflow; it is 39 hours of cost.
 const COST_MAX_NS: u64 = 1 << 47;
@@ -32,13 +56,13 @@ impl VirtualTime {
     pub(crate) const ZERO: VirtualTime = VirtualTime(0);
 
     /// The point `cost` (ns, or a meter's units) further on for a class of that weight.
-    pub(crate) fn after(self, cost: u64, weight: Weight) -> VirtualTime {
-        VirtualTime(self.0 + u128::from(span(cost, weight)))
+    pub(crate) fn after(self, cost: u64, weight: Phi) -> VirtualTime {
+        VirtualTime(self.0 + span(cost, weight))
     }
 
     /// The point `cost` earlier, not before zero.
-    pub(crate) fn before(self, cost: u64, weight: Weight) -> VirtualTime {
-        VirtualTime(self.0.saturating_sub(u128::from(span(cost, weight))))
+    pub(crate) fn before(self, cost: u64, weight: Phi) -> VirtualTime {
+        VirtualTime(self.0.saturating_sub(span(cost, weight)))
     }
 
     /// A heap key: this tag, then the arrival number.
@@ -63,30 +87,54 @@ pub(crate) fn time_of_key(key: u128) -> Time {
 }
 
 /// Rounded up: a cost is never free, however great the weight.
-fn span(cost: u64, weight: Weight) -> u64 {
+fn span(cost: u64, weight: Phi) -> u128 {
     let scaled = cost.min(COST_MAX_NS) << FRACTION_BITS;
-    if weight == Weight::ONE { scaled } else { scaled.div_ceil(u64::from(weight.get())) }
+    if weight == Phi::ONE {
+        return scaled.into();
+    }
+    match scaled.checked_mul(1 << PHI_BITS) {
+        Some(fine) => fine.div_ceil(weight.0).into(),
+        None => (u128::from(scaled) << PHI_BITS).div_ceil(weight.0.into()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn whole(weight: Weight) -> Phi {
+        Phi::of(weight, Part::WHOLE, 1)
+    }
+
+    #[test]
+    fn an_equal_part_leaves_a_weight_as_it_is() {
+        let three = Weight::new(3).unwrap();
+        assert_eq!(Phi::of(three, Part::equal(4), 4), whole(three));
+        assert_eq!(Phi::of(three, Part::ratio(1, 2), 4), whole(Weight::new(6).unwrap()));
+        assert_eq!(Phi::of(three, Part::ZERO, 4), Phi(PHI_MIN));
+    }
+
     #[test]
     fn a_year_at_weight_one_keeps_keys_in_order() {
         let year = 365 * 24 * 3_600 * 1_000_000_000u128;
         let late = VirtualTime((64 * year) << FRACTION_BITS);
         assert!(late.0 < 1 << 80);
-        assert!(late.key(5) < late.after(1, Weight::MAX).key(0));
+        assert!(late.key(5) < late.after(1, whole(Weight::MAX)).key(0));
         assert_eq!(VirtualTime::of_key(late.key(7)), late);
     }
 
     #[test]
     fn cost_counts_inversely_to_weight_and_rounds_up() {
-        let three = Weight::new(3).unwrap();
+        let three = whole(Weight::new(3).unwrap());
         assert_eq!(VirtualTime::default().after(3, three).0, 1 << 16);
         assert_eq!(VirtualTime::default().after(1, three).0, 21_846);
-        assert_eq!(VirtualTime::default().after(1, Weight::MAX).0, 1);
+        assert_eq!(VirtualTime::default().after(1, whole(Weight::MAX)).0, 1);
         assert_eq!(VirtualTime::default().after(9, three).before(9, three).0, 0);
+        let long = 1 << 46;
+        assert_eq!(
+            VirtualTime::default().after(3 * long, three),
+            VirtualTime::default().after(COST_MAX_NS, three)
+        );
+        assert_eq!(VirtualTime::default().after(long, Phi(PHI_MIN)).0, 1 << (46 + 16 + 4));
     }
 }

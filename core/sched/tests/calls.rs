@@ -5,10 +5,11 @@ mod server;
 use std::sync::Arc;
 
 use model::{
-    Amount, KeyField, Kind, KindSet, Lane, Limit, Match, Nanos, PathSet, Rule, RuleSet, Time,
+    Amount, KeyField, KeyValue, Kind, KindSet, Lane, Limit, Match, Nanos, PathSet, Rule, RuleSet,
+    Time,
 };
 use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
-use sluice_sched::{Arrival, Dispatched, Dispatcher, KeyValue, RequestId, SubjectId};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -435,4 +436,36 @@ fn nothing_grows_with_the_jobs_that_came_and_went() {
     }
     sched.check_invariants();
     assert_eq!((sched.classes().count(), sched.subjects().count()), (65_536, 1_024));
+}
+
+#[test]
+fn what_all_were_served_outlives_who_was_served() {
+    let mut desk = Desk::new(rules(vec![], vec![]));
+    for i in 0..1_100 {
+        let who = desk.subject(&format!("j{i}"));
+        for kind in [Kind::Mkdir, Kind::Read] {
+            desk.put(who, kind, Lane::Device, ms(0));
+            let next = desk.poll(ms(0)).expect("slots are free");
+            desk.sched.complete(next.id, Amount::new(0, 2), ms(1));
+        }
+        desk.sched.release_subject(who);
+    }
+    let sched = &desk.sched;
+    let (gone, gone_metadata) = sched.forgotten();
+    assert_eq!((gone.requests, gone_metadata.get()), (2 * 76, 2 * 76));
+    let known = sched.sums(0..sched.places());
+    let (known, metadata) = known.fold((0, 0), |(requests, metadata), (_, _, usage, of)| {
+        (requests + usage.requests, metadata + of.get())
+    });
+    assert_eq!((known, metadata), (2 * 1_024, 2 * 1_024));
+}
+
+#[test]
+fn sums_come_a_few_at_a_time_and_each_once() {
+    let mut desk = Desk::new(rules(vec![], vec![]));
+    let subjects: Vec<_> = (0..10).map(|i| desk.subject(&format!("j{i}"))).collect();
+    let sched = &desk.sched;
+    let ids: Vec<_> =
+        [0..3, 3..9, 9..100].into_iter().flat_map(|p| sched.sums(p)).map(|sums| sums.0).collect();
+    assert_eq!(ids, subjects);
 }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Amount, Dependence, Kind, KindSet, Lane, Limit, LimitMode, Nanos, Parent, PathSet, Rate, Rule,
-    RuleSet, Time,
+    Amount, Dependence, Grant, Grants, Kind, KindSet, Lane, Limit, LimitMode, Nanos, Parent, Part,
+    PathSet, Rate, Rule, RuleSet, Scope, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -34,6 +34,8 @@ enum Call {
     Gone { job: usize, kind: usize },
     Elsewhere { job: usize, kind: usize, micros: u64 },
     Learn { latency: Option<u64> },
+    Grant { job: usize, percent: u64, unlisted: u64, members: u32 },
+    Uses,
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -52,6 +54,10 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (0..4usize, 0..4usize, 0..9_000u64)
             .prop_map(|(job, kind, micros)| Call::Elsewhere { job, kind, micros }),
         1 => prop::option::of(100..9_000u64).prop_map(|latency| Call::Learn { latency }),
+        2 => (0..5usize, 0..110u64, prop::sample::select(&[0u64, 1, 50, 100]), 1..5u32).prop_map(
+            |(job, percent, unlisted, members)| Call::Grant { job, percent, unlisted, members }
+        ),
+        1 => Just(Call::Uses),
     ]
 }
 
@@ -189,6 +195,23 @@ impl Book {
                 let target = Target { latency, recalibrate: true, ..target(8, 1_000_000) };
                 self.sched.set_target(target, self.now);
             }
+            Call::Grant { job, percent, unlisted, members } => {
+                // The last is the meter of rule sets 1 to 4.
+                let scope = match JOBS.get(job) {
+                    Some(job) => Scope::rule(job, &[]),
+                    None => Scope::meter("m", &[]),
+                };
+                // Now and then it is listed no longer.
+                let part = (percent <= 100).then(|| Grant::part(Part::ratio(percent, 100)));
+                let listed = vec![(scope, part.unwrap_or_default())];
+                let unlisted = Part::ratio(unlisted, 100);
+                self.sched.set_grants(&Grants { members, unlisted, listed }, self.now);
+            }
+            Call::Uses => {
+                for (_, what) in self.sched.take_uses(self.now) {
+                    assert!(what.waiting || what.used != Some(Part::ZERO), "nothing was used");
+                }
+            }
             Call::Pass { micros } => self.now = self.now + Nanos::from_micros(micros),
             Call::Gone { job, kind } => {
                 // One of its own asks for one thing and leaves before that is done.
@@ -253,6 +276,11 @@ impl Book {
 
     /// Ends the load: everything that waits must come out.
     fn finish(&mut self) {
+        // A class that is granted nothing would come out in years.
+        let all = JOBS.iter().map(|job| (Scope::rule(job, &[]), Grant::default()));
+        let listed = all.chain([(Scope::meter("m", &[]), Grant::default())]).collect();
+        let whole = Grants { members: 1, unlisted: Part::WHOLE, listed };
+        self.sched.set_grants(&whole, self.now);
         loop {
             while self.poll() {}
             if let Some(done) = self.running.pop() {

@@ -1,0 +1,248 @@
+//! What a controller grants this proxy: a part of each limit, reservation and weight, and the rates
+//! to which decays hold single keys.
+//!
+//! ```text
+//!   Grants ─► table ─┬─► class: φ · part · members, reservation · part
+//!                    ├─► its meters, and [[meter]]s: rate · part      what is owed and saved stays,
+//!                    └─► class at rest: reservation · part            in units
+//!   Use    ◄── what meters let through, as a part of the whole limit; who waits
+//! ```
+//!
+//! Without a controller every part is the whole and there is one member: each rule is granted as
+//! it stands, and what is looked up here is one test of an empty table.
+
+use std::collections::BTreeMap;
+
+use model::{Grant, Grants, Nanos, Part, Rate, RuleSet, Scope, SectionKind, Time, Use};
+
+use crate::class::NO_SIZE;
+use crate::classify::{ClassKey, limits_of};
+use crate::dispatcher::Dispatcher;
+use crate::lane::{DEVICE, LANES};
+use crate::meter::MeterKey;
+
+/// What is granted here.
+#[derive(Debug)]
+pub(crate) struct GrantTable {
+    members: u32,
+    unlisted: Part,
+    listed: BTreeMap<Scope, Grant>,
+    /// When uses were taken last.
+    taken: Time,
+}
+
+/// What a meter is granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeterGrant {
+    pub(crate) part: Part,
+    pub(crate) rate: Option<Rate>,
+}
+
+impl Default for GrantTable {
+    fn default() -> GrantTable {
+        GrantTable { members: 1, unlisted: Part::WHOLE, listed: BTreeMap::new(), taken: Time::ZERO }
+    }
+}
+
+impl GrantTable {
+    pub(crate) fn members(&self) -> u32 {
+        self.members
+    }
+
+    pub(crate) fn part_of_class(&self, key: &ClassKey) -> Part {
+        match self.listed.is_empty() {
+            true => self.unlisted,
+            false => self.of(&Scope::rule(&key.rule, &key.values)).part,
+        }
+    }
+
+    pub(crate) fn of_meter(&self, key: &MeterKey) -> MeterGrant {
+        match self.listed.is_empty() {
+            true => MeterGrant { part: self.unlisted, rate: None },
+            false => self.of(&key.scope()),
+        }
+    }
+
+    fn of(&self, scope: &Scope) -> MeterGrant {
+        let Grant { part, rate } = self.listed.get(scope).copied().unwrap_or_default();
+        MeterGrant { part: part.unwrap_or(self.unlisted), rate }
+    }
+}
+
+impl Dispatcher {
+    /// Puts in force what a controller grants this proxy: at once, for what waits and for keys that
+    /// rest too. What meters are owed and what they have saved stays. O(what changed), or
+    /// O(everything) if the number of members or the part of what is not listed did. Poll
+    /// afterwards.
+    pub fn set_grants(&mut self, grants: &Grants, now: Time) {
+        self.advance(now);
+        for (scope, grant) in &grants.listed {
+            match grant.is_empty() {
+                true => self.grants.listed.remove(scope),
+                false => self.grants.listed.insert(scope.clone(), *grant),
+            };
+        }
+        let base = (grants.members.max(1), grants.unlisted);
+        if (self.grants.members, self.grants.unlisted) == base {
+            grants.listed.iter().for_each(|(scope, _)| self.apply_grant(scope));
+        } else {
+            (self.grants.members, self.grants.unlisted) = base;
+            self.apply_grants();
+        }
+        self.settle();
+    }
+
+    /// What was used of each rule's classes, meter and decay since the last call, for those that
+    /// were used. O(classes + meters). Poll afterwards.
+    pub fn take_uses(&mut self, now: Time) -> Vec<(Scope, Use)> {
+        self.advance(now);
+        let span = self.now.since(self.grants.taken);
+        self.grants.taken = self.now;
+        let mut uses: BTreeMap<Scope, Use> = BTreeMap::new();
+        let meters: Vec<u32> = self.meters.indices().collect();
+        for index in meters {
+            let meter = &mut self.meters[index];
+            let (moved, waiting) = (std::mem::take(&mut meter.moved), !meter.nobody_in_line());
+            let rate = meter.pacer.rate();
+            if (moved == 0 && !waiting) || rate.per_sec() == u64::MAX {
+                continue;
+            }
+            let what = uses.entry(meter.key.scope()).or_insert(NOTHING);
+            what.used = what.used.max(Some(part_used(moved, rate, span)));
+            what.waiting |= waiting;
+        }
+        let classes: Vec<u32> = self.classes.indices().collect();
+        for index in classes {
+            let class = &mut self.classes[index];
+            let cost = std::mem::replace(&mut class.taken, class.usage.cost);
+            if cost == class.usage.cost && class.queued == 0 && class.running == 0 {
+                continue;
+            }
+            // Nothing of it was metered: its weight alone is what counts.
+            let scope = Scope::rule(&class.key.rule, &class.key.values);
+            uses.entry(scope).or_insert(Use { used: None, waiting: class.queued > 0 });
+        }
+        self.settle();
+        uses.into_iter().collect()
+    }
+
+    /// Says that a class had metadata service of this cost at other proxies: for a controller that
+    /// knows classes and no subjects. Poll afterwards.
+    pub fn class_served_elsewhere(&mut self, class: &Scope, cost: Nanos, now: Time) {
+        self.advance(now);
+        let key = class_key(class);
+        let Some(index) = self.names.classes.get(&key).copied() else { return };
+        let own = &mut self.classes[index];
+        own.usage.elsewhere += cost;
+        own.delay.tell(cost);
+        if own.standings[DEVICE].size != NO_SIZE {
+            self.apply_delay(index);
+            self.refresh(index, DEVICE);
+        }
+        self.settle();
+    }
+
+    fn apply_grants(&mut self) {
+        let classes: Vec<u32> = self.classes.indices().collect();
+        classes.into_iter().for_each(|index| self.grant_class(index));
+        let rested: Vec<u32> = self.rested.indices().collect();
+        rested.into_iter().for_each(|index| self.grant_rested(index));
+        let meters: Vec<u32> = self.meters.indices().collect();
+        meters.into_iter().for_each(|index| self.grant_meter(index));
+    }
+
+    fn apply_grant(&mut self, scope: &Scope) {
+        let key = class_key(scope);
+        let keys = match scope.section {
+            SectionKind::Rule => {
+                if let Some(index) = self.names.classes.get(&key).copied() {
+                    self.grant_class(index);
+                } else if let Some(index) = self.names.rested.get(&key).copied() {
+                    self.grant_rested(index);
+                }
+                limit_keys(&self.rules, &key)
+            }
+            SectionKind::Meter => {
+                let found = self.rules.meters.iter().find(|meter| meter.name == *scope.name);
+                let key = |rate| MeterKey::of_meter(&scope.name, rate, scope.key.to_vec());
+                found.map(|meter| key(meter.limit.rate)).into_iter().collect()
+            }
+            SectionKind::Decay => {
+                let found = self.rules.decays.iter().find(|decay| decay.name == *scope.name);
+                let key = |decay| MeterKey::of_decay(decay, scope.key.to_vec());
+                found.map(key).into_iter().collect()
+            }
+        };
+        for key in keys {
+            if let Some(index) = self.names.meters.get(&key).copied() {
+                self.grant_meter(index);
+            }
+        }
+    }
+
+    fn grant_class(&mut self, index: u32) {
+        let part = self.grants.part_of_class(&self.classes[index].key);
+        let class = &mut self.classes[index];
+        class.set_weight(class.weight, part, self.grants.members);
+        let rate = class.reserve.as_ref().map(|pacer| pacer.rate());
+        class.set_reserve(rate, part, self.promises.at(self.now));
+        self.bound_lag(index);
+        for lane in 0..LANES.len() {
+            self.refresh_reserve(index, lane);
+        }
+    }
+
+    fn grant_rested(&mut self, index: u32) {
+        let part = self.grants.part_of_class(&self.rested[index].key);
+        let now = self.promises.at(self.now);
+        if let Some(pacer) = &mut self.rested[index].reserve {
+            pacer.set_pace(pacer.rate(), part, now);
+        }
+    }
+
+    /// The rate of a meter for which a rate is written in the rules: what its parent leaves goes
+    /// before what is granted, and that before what is written.
+    pub(crate) fn rate_now(&self, key: &MeterKey, written: Rate) -> Rate {
+        let effective = key.rule().and_then(|rule| self.dependents.effective(rule));
+        effective.or(self.grants.of_meter(key).rate).unwrap_or(written)
+    }
+
+    fn grant_meter(&mut self, index: u32) {
+        let key = &self.meters[index].key;
+        let part = self.grants.of_meter(key).part;
+        let written = key.limit_in(&self.rules).map(|limit| limit.rate);
+        let rate = self.rate_now(key, written.unwrap_or(self.meters[index].pacer.rate()));
+        let pacer = &mut self.meters[index].pacer;
+        if (pacer.rate(), pacer.part()) != (rate, part) {
+            pacer.set_pace(rate, part, self.now);
+            self.sync_meter(index);
+        }
+    }
+}
+
+/// The keys of a rule's limits.
+fn limit_keys(rules: &RuleSet, class: &ClassKey) -> Vec<MeterKey> {
+    let rule = rules.rules.iter().find(|rule| *rule.name == *class.rule);
+    let limits = rule.into_iter().flat_map(limits_of);
+    limits.map(|(limit, nth)| MeterKey::of_rule(class, limit.kinds, limit.rate, nth)).collect()
+}
+
+fn class_key(scope: &Scope) -> ClassKey {
+    ClassKey { rule: scope.name.clone(), values: scope.key.iter().cloned().collect() }
+}
+
+/// What was moved in a span as a part of what the rate lets through in it.
+fn part_used(moved: u64, rate: Rate, span: Nanos) -> Part {
+    let (whole, _) = rate.amount_in(span, 0);
+    match moved {
+        0 => Part::ZERO,
+        _ => Part::ratio(moved, whole.max(1)).max(LEAST),
+    }
+}
+
+const NOTHING: Use = Use { used: None, waiting: false };
+/// Whoever moved anything used something.
+const LEAST: Part = match Part::from_billionths(1) {
+    Some(part) => part,
+    None => Part::WHOLE,
+};

@@ -1,0 +1,264 @@
+//! What a controller grants: parts of limits, reservations and weights, rates of decays, and what
+//! is said of their use.
+//!
+//! Unless it says otherwise, the server gives 100 unit requests a second over D = 10 slots.
+
+mod server;
+
+use model::{
+    Grant, Grants, KeyField, KeyValue, Kind, Nanos, Part, PathSet, Rate, Rule, RuleSet, Scope, Use,
+};
+use server::*;
+use sluice_sched::Dispatcher;
+
+const UNIT_NS: u64 = 10_000_000;
+
+fn world(all: Vec<Rule>) -> World {
+    let mut w = World::new(target(10, UNIT_NS), rules(all, vec![]));
+    w.run(ms(10_000));
+    w
+}
+
+fn percent(part: u64) -> Part {
+    Part::ratio(part, 100)
+}
+
+/// Parts of single rules; the others are at an equal part of `members`.
+fn granted(members: u32, listed: &[(&str, Part)]) -> Grants {
+    let listed = listed.iter().map(|(name, part)| (Scope::rule(name, &[]), Grant::part(*part)));
+    Grants { members, unlisted: Part::equal(members), listed: listed.collect() }
+}
+
+fn assert_near(got: &[u64], want: &[u64], slack: u64) {
+    let near = got.iter().zip(want).all(|(got, want)| got.abs_diff(*want) <= slack);
+    assert!(near && got.len() == want.len(), "{got:?}, not {want:?}");
+}
+
+fn used(world: &mut World) -> Vec<(Scope, Use)> {
+    world.sched.take_uses(world.now)
+}
+
+#[test]
+fn a_limit_is_scaled_by_its_part_and_by_that_of_what_is_not_listed() {
+    let mut w = world(vec![limited("a", 40), limited("b", 40)]);
+    w.client("a", Kind::Read, 1, 20);
+    w.client("b", Kind::Read, 1, 20);
+    assert_near(&w.served(ms(20_000)), &[400, 400], 6);
+    w.sched.set_grants(&granted(2, &[("a", percent(99)), ("b", percent(1))]), w.now);
+    assert_near(&w.served(ms(30_000)), &[396, 4], 5);
+    w.sched.set_grants(&granted(2, &[("a", percent(50))]), w.now);
+    assert_near(&w.served(ms(40_000)), &[200, 4], 5);
+    let gone =
+        Grants { listed: vec![(Scope::rule("b", &[]), Grant::default())], ..granted(4, &[]) };
+    w.sched.set_grants(&gone, w.now);
+    assert_near(&w.served(ms(50_000)), &[200, 100], 5);
+}
+
+#[test]
+fn parts_that_go_up_and_down_refill_nothing() {
+    let mut w = world(vec![limited("a", 50)]);
+    w.client("a", Kind::Read, 1, 20);
+    w.run(ms(20_000));
+    let before = w.clients[0].done;
+    for step in 0..100 {
+        let part = if step % 2 == 0 { 2 } else { 98 };
+        w.sched.set_grants(&granted(2, &[("a", percent(part))]), w.now);
+        w.run(ms(20_000 + 100 * (step + 1)));
+    }
+    // Half of 50 a second for ten seconds, whatever the order.
+    assert_near(&[w.clients[0].done - before], &[250], 6);
+}
+
+#[test]
+fn a_third_of_a_small_limit_is_exact() {
+    let mut w = world(vec![limited("a", 10)]);
+    w.client("a", Kind::Read, 1, 20);
+    w.sched.set_grants(&granted(3, &[]), w.now);
+    assert_near(&w.served(ms(310_000)), &[1_000], 2);
+}
+
+#[test]
+fn a_promise_is_scaled_by_its_part_also_for_a_class_at_rest() {
+    let promised = Rule { reserve: Some(ops(60)), ..rule("a", 1) };
+    let mut w = world(vec![promised, rule("b", 1), rule("c", 2)]);
+    for job in ["a", "b", "c"] {
+        w.client(job, Kind::Read, 1, 20);
+    }
+    w.run(ms(20_000));
+    assert_near(&w.served(ms(30_000)), &[600, 133, 267], 12);
+    // The weight of what is promised falls with it.
+    let all = [("a", percent(75)), ("b", percent(50)), ("c", percent(50))];
+    w.sched.set_grants(&granted(2, &all), w.now);
+    assert_near(&w.served(ms(40_000)), &[450, 183, 367], 12);
+    // All go, and a comes back with another part.
+    for client in &mut w.clients {
+        client.depth = 0;
+    }
+    w.run(ms(45_000));
+    let subject = w.clients[0].subject;
+    w.sched.release_subject(subject);
+    w.sched.set_grants(&granted(2, &[("a", percent(25))]), w.now);
+    w.clients[0].subject = w.sched.subject(&who("a"), PathSet::default());
+    for client in &mut w.clients {
+        client.depth = 20;
+    }
+    w.run(ms(46_000));
+    let served = w.served(ms(56_000));
+    assert!(served[0].abs_diff(150) < 15, "{served:?}");
+}
+
+#[test]
+fn a_weight_is_multiplied_by_its_part_and_by_the_members() {
+    let mut w = world(vec![rule("a", 1), rule("b", 1)]);
+    w.client("a", Kind::Read, 1, 20);
+    w.client("b", Kind::Read, 1, 20);
+    w.sched.set_grants(&granted(4, &[]), w.now);
+    w.run(ms(15_000));
+    assert_near(&w.served(ms(25_000)), &[500, 500], 6);
+    // a works at all four proxies, b only here: b has 4 times the weight of a.
+    w.sched.set_grants(&granted(4, &[("b", Part::WHOLE)]), w.now);
+    w.run(ms(30_000));
+    assert_near(&w.served(ms(40_000)), &[200, 800], 8);
+    let weights: Vec<u32> = w.sched.classes().map(|class| class.weight.get()).collect();
+    assert_eq!(weights, [1, 1], "reports show what the rule says");
+}
+
+#[test]
+fn a_key_that_comes_later_has_the_part_that_is_listed_for_it() {
+    let per_job = Rule {
+        per: vec![KeyField::Jobid],
+        limits: vec![limit(ops(40))],
+        ..Rule::new("jobs", "jobid={io.*}".parse().unwrap())
+    };
+    let mut w = world(vec![per_job]);
+    let key = |job: &str| Scope::rule("jobs", &[KeyValue::Jobid(who(job).job)]);
+    let listed = vec![(key("io.1"), Grant::part(percent(75)))];
+    w.sched.set_grants(&Grants { members: 2, unlisted: percent(50), listed }, w.now);
+    w.client("io.1", Kind::Read, 1, 20);
+    w.client("io.2", Kind::Read, 1, 20);
+    assert_near(&w.served(ms(30_000)), &[600, 400], 8);
+}
+
+#[test]
+fn a_meter_of_many_classes_is_divided_too() {
+    let all = rules(vec![rule("a", 1), rule("b", 1)], vec![shared("m", "a b", ops(60))]);
+    let mut w = World::new(target(10, UNIT_NS), all);
+    w.client("a", Kind::Read, 1, 20);
+    w.client("b", Kind::Read, 1, 20);
+    let listed = vec![(Scope::meter("m", &[]), Grant::part(percent(10)))];
+    w.sched.set_grants(&Grants { members: 1, unlisted: Part::WHOLE, listed }, w.now);
+    w.run(ms(5_000));
+    assert_near(&w.served(ms(25_000)), &[60, 60], 4);
+}
+
+#[test]
+fn uses_say_what_was_moved_of_the_whole_limit_and_who_waits() {
+    let mut w = world(vec![limited("a", 40), limited("b", 80), rule("c", 1), limited("d", 5)]);
+    w.client("a", Kind::Read, 1, 20);
+    w.client("b", Kind::Read, 1, 1);
+    w.client("c", Kind::Read, 1, 1);
+    used(&mut w);
+    w.run(ms(20_000));
+    let uses = used(&mut w);
+    let names: Vec<String> = uses.iter().map(|(scope, _)| scope.to_string()).collect();
+    assert_eq!(names, ["rule a", "rule b", "rule c"], "d did nothing");
+    let of = |at: usize| uses[at].1.used.map(|part| part.of(100));
+    assert!(of(0).unwrap().abs_diff(100) <= 2 && uses[0].1.waiting, "{uses:?}");
+    // One at a time of 100 ms each: ten of 80 a second.
+    assert!(of(1).unwrap().abs_diff(12) <= 1 && !uses[1].1.waiting, "{uses:?}");
+    assert_eq!(uses[2].1.used, None, "nothing of it is limited");
+    w.clients.iter_mut().for_each(|client| client.depth = 0);
+    w.run(ms(25_000));
+    used(&mut w);
+    w.run(ms(26_000));
+    assert_eq!(used(&mut w), []);
+}
+
+fn decayed(max: &str) -> World {
+    let text = format!(
+        "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n\n[[decay]]\nname = \"ops\"\nper = [\"jobid\"]\nexempt = \"jobid={{root}}\"\nresource = \"metadata\"\n\
+         entitled = \"10ops/s\"\n{max}floor = \"1ops/s\"\nmode = \"step\"\nperiod = \"1h\"\n"
+    );
+    World::new(target(10, UNIT_NS), RuleSet::parse(&text).expect("a valid file").into())
+}
+
+#[test]
+fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
+    let mut w = decayed("");
+    for job in ["a", "b", "root"] {
+        w.client(job, Kind::Getattr, 1, 20);
+    }
+    w.run(ms(10_000));
+    let free = w.served(ms(20_000));
+    assert!(free.iter().all(|done| *done > 300), "{free:?}");
+    let key = |job: &str| Scope::decay("ops", &[KeyValue::Jobid(who(job).job)]);
+    let held = |part, rate| Grants {
+        members: 2,
+        unlisted: percent(50),
+        listed: vec![(key("a"), Grant { part, rate: Rate::ops_per_sec(rate) })],
+    };
+    w.sched.set_grants(&held(Some(percent(25)), 40), w.now);
+    w.run(ms(21_000));
+    let served = w.served(ms(31_000));
+    assert!(served[0].abs_diff(100) <= 4, "a quarter of 40 a second: {served:?}");
+    assert!(served[1].abs_diff(450) <= 20 && served[2].abs_diff(450) <= 20, "{served:?}");
+    let uses = used(&mut w);
+    let about = uses.iter().find(|(scope, _)| *scope == key("a")).expect("it is limited");
+    assert!(about.1.waiting);
+    assert!(uses.iter().all(|(scope, _)| *scope != key("b")), "there is nothing to divide");
+    w.sched.set_grants(&held(None, 0), w.now);
+    w.run(ms(33_000));
+    let free = w.served(ms(43_000));
+    assert!(free.iter().all(|done| *done > 300), "{free:?}");
+}
+
+#[test]
+fn a_decay_with_a_top_holds_everybody_to_it() {
+    let mut w = decayed("max = \"20ops/s\"\n");
+    w.client("a", Kind::Getattr, 1, 20);
+    w.client("root", Kind::Getattr, 1, 20);
+    w.run(ms(10_000));
+    let served = w.served(ms(20_000));
+    assert!(served[0].abs_diff(200) <= 4 && served[1] > 700, "{served:?}");
+}
+
+#[test]
+fn service_elsewhere_may_be_told_of_a_class() {
+    let mut w = world(vec![rule("a", 1), rule("b", 1)]);
+    w.client("a", Kind::Getattr, 1, 20);
+    w.client("b", Kind::Getattr, 1, 20);
+    w.run(ms(20_000));
+    let mut before = w.clients[0].done;
+    let start = (w.clients[0].done, w.clients[1].done);
+    for step in 0..1_000 {
+        w.run(ms(20_010 + 10 * step));
+        // For each request here it had one elsewhere.
+        let more = w.clients[0].done - before;
+        before = w.clients[0].done;
+        let cost = Nanos::new(UNIT_NS * more);
+        w.sched.class_served_elsewhere(&Scope::rule("a", &[]), cost, w.now);
+        w.sched.class_served_elsewhere(&Scope::rule("unknown", &[]), cost, w.now);
+    }
+    let (a, b) = (w.clients[0].done - start.0, w.clients[1].done - start.1);
+    assert!((2 * a).abs_diff(b) * 20 <= b, "a : b is 1 : 2: {a} : {b}");
+}
+
+#[test]
+fn without_grants_everything_is_as_the_rules_say() {
+    let alone =
+        || World::new(target(10, UNIT_NS), rules(vec![limited("a", 33), rule("b", 3)], vec![]));
+    let run = |mut w: World, tell: &dyn Fn(&mut Dispatcher)| {
+        w.client("a", Kind::Read, 1, 20);
+        w.client("b", Kind::Read, 3, 20);
+        w.client("c", Kind::Read, 1, 20);
+        tell(&mut w.sched);
+        w.run(ms(20_000));
+        w.clients.iter().map(|client| client.starts.clone()).collect::<Vec<_>>()
+    };
+    let plain = run(alone(), &|_| {});
+    let whole = run(alone(), &|sched| {
+        let all = Grants { members: 1, unlisted: Part::WHOLE, listed: vec![] };
+        sched.set_grants(&all, model::Time::ZERO);
+    });
+    assert_eq!(plain, whole);
+}
