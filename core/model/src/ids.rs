@@ -46,6 +46,16 @@ impl JobId {
 }
 
 impl Nid {
+    /// The longest name in bytes.
+    pub const MAX_LEN: usize = 128;
+
+    /// A name that another process of ours made; `None` if it is empty, too long or holds
+    /// control characters.
+    pub fn new(name: &str) -> Option<Nid> {
+        let fits = (1..=Nid::MAX_LEN).contains(&name.len()) && !name.chars().any(char::is_control);
+        fits.then(|| Nid(name.into()))
+    }
+
     /// The name of a peer on this machine.
     pub fn local() -> Nid {
         Nid("0@lo".into())

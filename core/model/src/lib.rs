@@ -7,18 +7,22 @@
 
 mod ids;
 mod linger;
+mod part;
 mod request;
 mod rule;
+mod scope;
 mod time;
 mod units;
 
 pub use ids::{Identity, JobId, Nid};
 pub use linger::Linger;
+pub use part::{Grant, Grants, Part, Use};
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
 pub use rule::{
-    Dependence, Excerpt, KeyEdit, KeyField, Limit, LimitMode, Match, MatchError, MeterRule, Parent,
-    ParseWordError, PathSet, Rule, RuleEdit, RuleEditError, RuleFileError, RulePlace, RuleProblem,
-    RuleSet, Shadowed, WriteMode,
+    Boundary, DecayMode, DecayRule, Dependence, Excerpt, KeyEdit, KeyField, Limit, LimitMode,
+    Match, MatchError, MeterRule, Parent, ParseWordError, PathSet, Resource, Rule, RuleEdit,
+    RuleEditError, RuleFileError, RulePlace, RuleProblem, RuleSet, Shadowed, WriteMode,
 };
+pub use scope::{KeyValue, Scope, SectionKind, key_of};
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

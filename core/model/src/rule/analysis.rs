@@ -5,7 +5,7 @@
 //!   dispatcher keeps room for no more. How many match at once is bounded from above:
 //!   meters whose conditions exclude each other are never paid together.
 
-use super::{MeterRule, Rule, RuleSet};
+use super::{DecayRule, MeterRule, Rule, RuleSet};
 use crate::Kind;
 
 /// A rule that never takes a request.
@@ -23,6 +23,8 @@ pub(super) struct WorstCase {
     pub(super) count: usize,
     /// The last meter that is part of it.
     pub(super) meter: Option<usize>,
+    /// The last decay that is part of it.
+    pub(super) decay: Option<usize>,
     /// The rule whose limits are part of it, and how many of them are.
     pub(super) rule: Option<(usize, usize)>,
 }
@@ -46,7 +48,12 @@ pub(super) fn worst_case(set: &RuleSet) -> Option<WorstCase> {
         let (groups, meter) = groups(&set.meters, &exclusions, *kind);
         let rule = limits(&set.rules, *kind);
         let limits = rule.map_or(0, |(_, limits)| limits);
-        WorstCase { kind: *kind, count: groups + limits, meter, rule }
+        let held = |decay: &DecayRule| {
+            decay.resource.kinds().contains(*kind) && decay.matcher.kinds().contains(*kind)
+        };
+        let decays = set.decays.iter().filter(|decay| held(decay)).count();
+        let count = groups + limits + decays;
+        WorstCase { kind: *kind, count, meter, decay: set.decays.iter().rposition(held), rule }
     });
     let worst = cases.reduce(|worst, case| if case.count > worst.count { case } else { worst });
     worst.filter(|case| case.count > 0)

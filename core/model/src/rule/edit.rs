@@ -154,9 +154,12 @@ impl RuleEdit {
     }
 
     /// A rule set without the rule that is changed.
-    fn others(&self, set: &RuleSet) -> (Vec<super::Rule>, Vec<super::MeterRule>) {
+    fn others(
+        &self,
+        set: &RuleSet,
+    ) -> (Vec<super::Rule>, Vec<super::MeterRule>, Vec<super::DecayRule>) {
         let others = set.rules.iter().filter(|rule| rule.name != self.name());
-        (others.cloned().collect(), set.meters.clone())
+        (others.cloned().collect(), set.meters.clone(), set.decays.clone())
     }
 
     /// Whether the rule itself is there or gone, where it was or as it was.

@@ -91,7 +91,7 @@ pub enum RuleProblem {
     /// Two rules or two meters of one name.
     #[error("there is a {section} named {name:?} already, in line {line}")]
     DoubleName {
-        /// `[[rule]]` or `[[meter]]`.
+        /// `[[rule]]`, `[[meter]]` or `[[decay]]`.
         section: &'static str,
         /// The name.
         name: String,
@@ -239,6 +239,58 @@ pub enum RuleProblem {
         /// The limit.
         like: String,
     },
+    /// A decay for each node or kind.
+    #[error("a decay keeps accounts for each jobid, uid, gid or projid, not for each {field}")]
+    DecayPer {
+        /// The field.
+        field: &'static str,
+    },
+    /// A decay's floor above its top.
+    #[error("floor = {floor} is more than max = {max}")]
+    DecayFloor {
+        /// The floor.
+        floor: String,
+        /// The top.
+        max: String,
+    },
+    /// A decay of neither mode.
+    #[error("{0:?} is not how a limit falls; there are step, decay")]
+    DecayMode(String),
+    /// A key of the other mode.
+    #[error("{key} does not go with mode = {mode:?}")]
+    DecayOther {
+        /// The key.
+        key: String,
+        /// The mode.
+        mode: &'static str,
+    },
+    /// A span that is too short to be kept, or is no whole number of minutes.
+    #[error("{key} must be {least}")]
+    DecaySpan {
+        /// The key.
+        key: &'static str,
+        /// What it must be.
+        least: &'static str,
+    },
+    /// Thresholds that do not rise.
+    #[error("the thresholds of steps must rise: each is more than the one before")]
+    DecaySteps,
+    /// A part of a rate that is not there.
+    #[error("a step to a part needs max, of which it is a part; or write \"floor\"")]
+    DecayMax,
+    /// A rate in another unit than the resource.
+    #[error("{rate} must be in {unit} a second: the resource is {resource}")]
+    DecayUnit {
+        /// The rate, as written.
+        rate: String,
+        /// The resource.
+        resource: &'static str,
+        /// Its unit.
+        unit: &'static str,
+    },
+    /// A steepness out of its range.
+    #[error("{0:?} is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"")]
+    DecayKappa(String),
     /// A part that is none.
     #[error("{text:?} is not a part above zero such as 50% or 12.5%, up to {max_percent}%")]
     Part {
@@ -250,7 +302,7 @@ pub enum RuleProblem {
     /// More sections than are kept.
     #[error("one {section} too many; a rule file has at most {max}")]
     TooMany {
-        /// `[[rule]]` or `[[meter]]`.
+        /// `[[rule]]`, `[[meter]]` or `[[decay]]`.
         section: &'static str,
         /// How many there may be.
         max: usize,
@@ -268,7 +320,7 @@ pub enum RuleProblem {
         count: usize,
         /// The rule with the most limits that it pays, if any has one, and how many these are.
         rule: Option<(String, usize)>,
-        /// The last `[[meter]]` among them, if there is one.
+        /// The last `[[meter]]` or `[[decay]]` among them, if there is one.
         meter: Option<String>,
     },
 }

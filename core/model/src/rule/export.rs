@@ -21,6 +21,10 @@ impl fmt::Display for RuleSet {
             write!(f, "{between}{meter}")?;
             between = "\n";
         }
+        for decay in &self.decays {
+            write!(f, "{between}{decay}")?;
+            between = "\n";
+        }
         Ok(())
     }
 }
@@ -95,7 +99,7 @@ impl fmt::Display for MeterRule {
 }
 
 /// Parts per million as a percentage.
-fn percent(ppm: u32) -> String {
+pub(super) fn percent(ppm: u32) -> String {
     let (whole, rest) = (ppm / 10_000, format!("{:04}", ppm % 10_000));
     let rest = rest.trim_end_matches('0');
     let point = if rest.is_empty() { "" } else { "." };
@@ -176,7 +180,7 @@ fn entries(limit: &Limit) -> Vec<(&'static str, String)> {
     entries
 }
 
-fn write_head(
+pub(super) fn write_head(
     f: &mut fmt::Formatter<'_>,
     section: &str,
     name: &str,

@@ -13,12 +13,13 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
+use super::decay;
 use super::error::{Fault, RuleFileError, RuleProblem};
 use super::limit;
 use super::parent;
 use super::path::PathPattern;
 use super::section::{Entry, Section, place_in_text};
-use super::{KeyField, Match, MeterRule, Rule, RuleSet, analysis, promise};
+use super::{DecayRule, KeyField, Match, MeterRule, Rule, RuleSet, analysis, promise};
 use crate::Weight;
 
 /// Reads a whole file.
@@ -29,14 +30,15 @@ pub(super) fn parse(source: &str) -> Result<RuleSet, RuleFileError> {
 fn read(source: &str) -> Result<RuleSet, Fault> {
     let document = DeTable::parse(source).map_err(|error| syntax(source, &error))?;
     let whole = 0..source.len();
-    let file = Section::new("the file", document.get_ref(), whole, &["rule", "meter"])?;
+    let file = Section::new("the file", document.get_ref(), whole, &["rule", "meter", "decay"])?;
     let mut reader = Reader { source, paths: Vec::new() };
     let (rules, rules_at) = reader.sections(&file, &RULE, Reader::rule)?;
     let (meters, meters_at) = reader.sections(&file, &METER, Reader::meter)?;
-    let set = RuleSet { rules, meters, paths: reader.paths };
+    let (decays, decays_at) = reader.sections(&file, &DECAY, Reader::decay)?;
+    let set = RuleSet { rules, meters, decays, paths: reader.paths };
     check_default(&set.rules, &rules_at)?;
     parent::check(&set.rules, &rules_at)?;
-    check_meters(&set, &rules_at, &meters_at)?;
+    check_meters(&set, &rules_at, &meters_at, &decays_at)?;
     Ok(set)
 }
 
@@ -46,7 +48,7 @@ struct Reader<'t> {
     paths: Vec<PathPattern>,
 }
 
-/// A kind of section: `[[rule]]` or `[[meter]]`.
+/// A kind of section: `[[rule]]`, `[[meter]]` or `[[decay]]`.
 struct Shape {
     key: &'static str,
     name: &'static str,
@@ -129,8 +131,16 @@ impl<'t> Reader<'t> {
         })
     }
 
+    fn decay(&mut self, section: &Section<'t>, name: String) -> Result<DecayRule, Fault> {
+        let exempt = section.get("exempt").map(|entry| self.condition(entry)).transpose()?;
+        decay::decay(section, name, (self.matcher(section)?, exempt, per(section)?))
+    }
+
     fn matcher(&mut self, section: &Section<'t>) -> Result<Match, Fault> {
-        let Some(entry) = section.get("match") else { return Ok(Match::any()) };
+        section.get("match").map_or_else(|| Ok(Match::any()), |entry| self.condition(entry))
+    }
+
+    fn condition(&mut self, entry: Entry<'t>) -> Result<Match, Fault> {
         let text = entry.text("a condition such as \"jobid={dd.*}\"")?;
         let place = |offset| place_in_text(self.source, &entry.at(), offset);
         let mut matcher: Match = text.parse().map_err(|error: super::MatchError| {
@@ -220,21 +230,26 @@ fn check_meters(
     set: &RuleSet,
     rules_at: &[Range<usize>],
     meters_at: &[Range<usize>],
+    decays_at: &[Range<usize>],
 ) -> Result<(), Fault> {
     let Some(worst) = analysis::worst_case(set) else { return Ok(()) };
     if worst.count <= RuleSet::METERS_MAX {
         return Ok(());
     }
-    let at = match (worst.meter, worst.rule) {
-        (Some(meter), _) => meters_at[meter].clone(),
-        (None, Some((rule, _))) => rules_at[rule].clone(),
-        (None, None) => unreachable!("a count above zero has a meter or a limit in it"),
+    let at = match (worst.decay, worst.meter, worst.rule) {
+        (Some(decay), ..) => decays_at[decay].clone(),
+        (None, Some(meter), _) => meters_at[meter].clone(),
+        (None, None, Some((rule, _))) => rules_at[rule].clone(),
+        (None, None, None) => unreachable!("a count above zero has something in it"),
     };
     let problem = RuleProblem::TooManyMeters {
         kind: worst.kind,
         count: worst.count,
         rule: worst.rule.map(|(rule, limits)| (set.rules[rule].name.clone(), limits)),
-        meter: worst.meter.map(|meter| set.meters[meter].name.clone()),
+        meter: match (worst.decay, worst.meter) {
+            (Some(decay), _) => Some(set.decays[decay].name.clone()),
+            (None, meter) => meter.map(|meter| set.meters[meter].name.clone()),
+        },
     };
     Err(Fault::new(problem, at))
 }
@@ -278,4 +293,12 @@ const METER: Shape = Shape {
     want: "a list of [[meter]] sections",
     keys: &["name", "match", "per", "kinds", "rate", "burst"],
     max: RuleSet::METER_RULES_MAX,
+};
+
+const DECAY: Shape = Shape {
+    key: "decay",
+    name: "[[decay]]",
+    want: "a list of [[decay]] sections",
+    keys: decay::KEYS,
+    max: RuleSet::DECAYS_MAX,
 };

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   identity, kind, path set ─► first [[rule]] that matches ─► class (weight, reserve, limit, slots)
-//!                            └► every [[meter]] that matches ─► one more meter to pay
+//!                            ├► every [[meter]] that matches ─► one more meter to pay
+//!                            └► every [[decay]] that matches ─► an account, and a meter by it
 //! ```
 //!
 //! A [`RuleSet`] is parsed from the TOML text that an administrator writes and
 //! is never changed afterwards: a new text makes a new set.
 
 mod analysis;
+mod decay;
 mod edit;
 mod error;
 mod export;
@@ -29,13 +31,14 @@ mod words;
 
 use crate::{Amount, Identity, Kind, KindSet, Nanos, Rate, Weight};
 pub use analysis::Shadowed;
+pub use decay::{DecayMode, DecayRule};
 pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePlace};
 pub use error::{Excerpt, RuleFileError, RuleProblem};
 pub use matcher::{Match, MatchError};
 use path::PathPattern;
 pub use path::PathSet;
 pub use promise::LimitMode;
-pub use words::{KeyField, ParseWordError, WriteMode};
+pub use words::{Boundary, KeyField, ParseWordError, Resource, WriteMode};
 
 /// A ceiling on some kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,13 +129,15 @@ pub struct MeterRule {
     pub limit: Limit,
 }
 
-/// All rules and meters of one file, in its order.
+/// All rules, meters and decays of one file, in its order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet {
     /// Classes: the first rule that matches takes the request.
     pub rules: Vec<Rule>,
     /// Meters: each one that matches is paid.
     pub meters: Vec<MeterRule>,
+    /// Decays: each one that matches is paid.
+    pub decays: Vec<DecayRule>,
     /// The directories that `path={…}` names, in the order of their bits in a [`PathSet`].
     paths: Vec<PathPattern>,
 }
@@ -146,7 +151,9 @@ impl RuleSet {
     pub const RULES_MAX: usize = 1024;
     /// The most `[[meter]]` sections; each pair of them is compared when the file is read.
     pub const METER_RULES_MAX: usize = 256;
-    /// The longest name of a rule or meter in bytes.
+    /// The most `[[decay]]` sections.
+    pub const DECAYS_MAX: usize = 64;
+    /// The longest name of a rule, meter or decay in bytes.
     pub const NAME_LEN_MAX: usize = 63;
     /// The name of what no rule takes; a rule of this name configures it.
     pub const DEFAULT: &'static str = "default";
@@ -193,6 +200,21 @@ impl RuleSet {
             meter.limit.kinds.contains(kind) && meter.matcher.accepts(who, kind, paths)
         };
         self.meters.iter().enumerate().filter(move |(_, m)| applies(m)).map(|(i, _)| i)
+    }
+
+    /// The decays (indices into `decays`) that count a request and hold it back.
+    pub fn decays_for(
+        &self,
+        who: &Identity,
+        kind: Kind,
+        paths: PathSet,
+    ) -> impl Iterator<Item = usize> {
+        let applies = move |decay: &DecayRule| {
+            let exempt = || decay.exempt.as_ref().is_some_and(|m| m.accepts(who, kind, paths));
+            let counts = decay.resource.kinds().contains(kind);
+            counts && !exempt() && decay.matcher.accepts(who, kind, paths)
+        };
+        self.decays.iter().enumerate().filter(move |(_, d)| applies(d)).map(|(i, _)| i)
     }
 
     /// Whether any rule asks for the path of a file.

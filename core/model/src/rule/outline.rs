@@ -56,7 +56,9 @@ impl Outline {
         let Ok(document) = DeTable::parse(source) else { return Err("the file is no TOML") };
         let mut rules = pieces(source, document.get_ref(), "rule")?;
         let mut meters = pieces(source, document.get_ref(), "meter")?;
-        let mut all: Vec<&mut Piece> = rules.iter_mut().chain(&mut meters).collect();
+        let mut decays = pieces(source, document.get_ref(), "decay")?;
+        let others = meters.iter_mut().chain(&mut decays);
+        let mut all: Vec<&mut Piece> = rules.iter_mut().chain(others).collect();
         all.sort_by_key(|piece| piece.content.start);
         let mut above = 0;
         for piece in &mut all {

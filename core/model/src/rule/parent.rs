@@ -121,11 +121,15 @@ pub(super) enum Part {
 
 /// A part such as `50%` or `12.5%`, in parts per million.
 pub(super) fn part_of(entry: Entry<'_>, most: Part) -> Result<u32, Fault> {
-    let text = entry.text(WANT_PART)?;
+    ppm_of_part(entry.text(WANT_PART)?, most).map_err(|problem| entry.fault(problem))
+}
+
+/// The same of a text that is no value.
+pub(super) fn ppm_of_part(text: &str, most: Part) -> Result<u32, RuleProblem> {
     let max_percent = most as u32;
     let in_range = |ppm: &u32| (1..=max_percent * 10_000).contains(ppm);
     let ppm = text.strip_suffix('%').and_then(ppm_of).filter(in_range);
-    ppm.ok_or_else(|| entry.fault(RuleProblem::Part { text: text.into(), max_percent }))
+    ppm.ok_or_else(|| RuleProblem::Part { text: text.into(), max_percent })
 }
 
 /// Ten thousandths of a decimal number with at most four digits behind the point.

@@ -34,6 +34,27 @@ pub enum WriteMode {
     Cached,
 }
 
+/// What a decay counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// Bytes read.
+    Read,
+    /// Bytes written.
+    Write,
+    /// Metadata operations.
+    Metadata,
+}
+
+/// Where a decay's period begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Boundary {
+    /// At whole multiples of its length since 1970, for everybody at once.
+    #[default]
+    Epoch,
+    /// Nowhere: it is the time up to now.
+    Rolling,
+}
+
 /// A word that is none of the few it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {what}; there are {words}")]
@@ -93,6 +114,19 @@ words! {
     Dontcache = "dontcache",
     Paced = "paced",
     Cached = "cached",
+}
+
+words! {
+    Resource, "something that a decay counts",
+    Read = "read",
+    Write = "write",
+    Metadata = "metadata",
+}
+
+words! {
+    Boundary, "a boundary",
+    Epoch = "epoch",
+    Rolling = "rolling",
 }
 
 #[cfg(test)]

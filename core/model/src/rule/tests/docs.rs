@@ -11,7 +11,7 @@ fn examples() -> impl Iterator<Item = &'static str> {
 
 #[test]
 fn every_example_is_accepted_and_none_of_its_rules_is_shadowed() {
-    assert_eq!(examples().count(), 12);
+    assert_eq!(examples().count(), 13);
     for example in examples() {
         let set = RuleSet::parse(example).unwrap_or_else(|e| panic!("{}", e.in_file("RULES.md")));
         assert_eq!(set.shadowed(), [], "{example}");
@@ -30,6 +30,7 @@ fn the_bounds_and_kinds_are_those_of_the_code() {
     for (what, bound) in [
         ("rules", RuleSet::RULES_MAX),
         ("meters in the file", RuleSet::METER_RULES_MAX),
+        ("decays in the file", RuleSet::DECAYS_MAX),
         ("meters that one request pays, its rule's limits included", RuleSet::METERS_MAX),
         ("directories named in all conditions together", RuleSet::PATHS_MAX),
     ] {

@@ -409,7 +409,7 @@ fn text_that_is_not_toml_is_marked_where_it_stops_being_so() {
     let error = RuleSet::parse("[[rules]]\nname = \"x\"\n").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "1:3: the file has no key \"rules\"; there are rule, meter\n  1 | [[rules]]\n    |   ^^^^^"
+        "1:3: the file has no key \"rules\"; there are rule, meter, decay\n  1 | [[rules]]\n    |   ^^^^^"
     );
 }
 

@@ -1,0 +1,319 @@
+//! Decay: whoever had more than his part over hours is held to less, until that is past.
+//!
+//! ```text
+//!   [[decay]]                                [[decay]]
+//!   name = "writers"                         name = "day"
+//!   mode = "decay"                           mode = "step"
+//!   half_life = "4h"                         period = "24h"
+//!   entitled = "70MB/s"                      entitled = "70MB/s"   → 6.05 TB a day
+//!   max = "700MB/s"                          floor = "10MB/s"
+//!   floor = "10MB/s"
+//!
+//!   limit ▲ max ────╮                        ▲ none ────┐
+//!         │          ╰───╮                   │          │ steps
+//!         │              ╰────── floor       │          └─────── floor
+//!         └────────┴──────────► use/entitled └──────────┴──────► use in this period
+//! ```
+//!
+//! Both are the decay policy of the Lustre Intelligent Management Engine: the step is what its code
+//! does, the decay what its name says. docs/algorithms/decay.md has the formulas.
+
+use std::fmt;
+
+use super::error::{Fault, RuleProblem};
+use super::export::{percent, text, write_head};
+use super::limit;
+use super::parent::{Part, part_of};
+use super::section::{Entry, Section, in_order};
+use super::words::{Boundary, Resource};
+use super::{KeyField, Match};
+use crate::{Direction, KindSet, Nanos, Rate};
+
+/// One `[[decay]]`: a ceiling that falls with what a key had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecayRule {
+    /// Unique among the decays.
+    pub name: String,
+    /// Whose requests count and are held back.
+    pub matcher: Match,
+    /// Whose are neither, looked at first.
+    pub exempt: Option<Match>,
+    /// One account for each distinct key of these fields; empty: one for all.
+    pub per: Vec<KeyField>,
+    /// What is counted.
+    pub resource: Resource,
+    /// The mean rate that each key is entitled to.
+    pub entitled: Rate,
+    /// The rate at which a key is held in any case, and from which the limit falls.
+    pub max: Option<Rate>,
+    /// The rate below which the limit never falls.
+    pub floor: Rate,
+    /// How the limit falls.
+    pub mode: DecayMode,
+    /// Whether keys are held back only while there is contention.
+    pub contention: bool,
+    /// A limit changes only by more than so many millionths of itself.
+    pub hysteresis_ppm: u32,
+    /// How often limits are computed.
+    pub every: Nanos,
+}
+
+/// How a decay's limit falls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecayMode {
+    /// By thresholds, until the period is over.
+    Step {
+        /// Its length, in whole minutes.
+        period: Nanos,
+        /// Where it begins.
+        boundary: Boundary,
+        /// From so many millionths of what the entitlement lets through in a period on, the limit
+        /// is so many millionths of `max`; `None` is the floor. In rising order.
+        steps: Vec<(u32, Option<u32>)>,
+    },
+    /// Continuously, with use that is half forgotten after a while.
+    HalfLife {
+        /// After which use counts half, at least a minute.
+        half_life: Nanos,
+        /// The limit halves for each 1000/κ thousandths beyond the entitlement: κ in thousandths.
+        kappa_milli: u32,
+    },
+}
+
+impl Resource {
+    /// The kinds of request that use it.
+    pub fn kinds(self) -> KindSet {
+        KindSet::of(match self {
+            Resource::Read => Direction::Read,
+            Resource::Write => Direction::Write,
+            Resource::Metadata => Direction::Metadata,
+        })
+    }
+
+    /// Whether it is counted in bytes.
+    pub const fn is_bytes(self) -> bool {
+        matches!(self, Resource::Read | Resource::Write)
+    }
+}
+
+/// Reads the keys of a `[[decay]]` that are its own.
+pub(super) fn decay(
+    section: &Section<'_>,
+    name: String,
+    (matcher, exempt, per): (Match, Option<Match>, Vec<KeyField>),
+) -> Result<DecayRule, Fault> {
+    if let Some(field) = per.iter().find(|field| matches!(field, KeyField::Nid | KeyField::Opcode))
+    {
+        let problem = RuleProblem::DecayPer { field: field.name() };
+        return Err(section.need("per")?.fault(problem));
+    }
+    let entry = section.need("resource")?;
+    let resource = entry.text("one of read, write, metadata")?.parse();
+    let resource: Resource = resource.map_err(|error| entry.fault(RuleProblem::Word(error)))?;
+    let entitled = rate(section.need("entitled")?, resource)?;
+    let max = section.get("max").map(|entry| rate(entry, resource)).transpose()?;
+    let floor_entry = section.need("floor")?;
+    let floor = rate(floor_entry, resource)?;
+    if let Some(max) = max.filter(|max| max.per_sec() < floor.per_sec()) {
+        let problem = RuleProblem::DecayFloor { floor: floor.to_string(), max: max.to_string() };
+        return Err(floor_entry.fault(problem));
+    }
+    let every = span(section, "every", EVERY_MIN)?.unwrap_or(EVERY);
+    let part = section.get("hysteresis").map(|entry| part_of(entry, Part::OfOne)).transpose()?;
+    let contention = section.get("contention").map(|entry| entry.truth()).transpose()?;
+    Ok(DecayRule {
+        name,
+        matcher,
+        exempt,
+        per,
+        resource,
+        entitled,
+        max,
+        floor,
+        mode: mode(section, max)?,
+        contention: contention.unwrap_or(false),
+        hysteresis_ppm: part.unwrap_or(HYSTERESIS_PPM),
+        every,
+    })
+}
+
+fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, Fault> {
+    let entry = section.need("mode")?;
+    let (mode, foreign): (_, &[&'static str]) = match entry.text("step or decay")? {
+        "step" => ("step", &["half_life", "kappa"]),
+        "decay" => ("decay", &["period", "boundary", "steps"]),
+        other => return Err(entry.fault(RuleProblem::DecayMode(other.into()))),
+    };
+    if let Some(clash) = foreign.iter().find_map(|key| section.get(key)) {
+        let problem = RuleProblem::DecayOther { key: clash.key.into(), mode };
+        return Err(clash.fault(problem));
+    }
+    if mode == "decay" {
+        section.need("max")?;
+        let half_life = span(section, "half_life", MINUTE)?;
+        let half_life = half_life.map_or_else(|| Err(missing(section, "half_life")), Ok)?;
+        let kappa_milli = section.get("kappa").map_or(Ok(KAPPA_MILLI), kappa)?;
+        return Ok(DecayMode::HalfLife { half_life, kappa_milli });
+    }
+    let period = span(section, "period", MINUTE)?;
+    let period = period.map_or_else(|| Err(missing(section, "period")), Ok)?;
+    if !period.get().is_multiple_of(MINUTE.get()) {
+        let problem = RuleProblem::DecaySpan { key: "period", least: "a whole number of minutes" };
+        return Err(section.need("period")?.fault(problem));
+    }
+    let boundary = section.get("boundary").map(|entry| {
+        let word = entry.text("epoch or rolling")?.parse();
+        word.map_err(|error| entry.fault(RuleProblem::Word(error)))
+    });
+    let steps =
+        section.get("steps").map_or(Ok(vec![(1_000_000, None)]), |entry| steps(entry, max))?;
+    Ok(DecayMode::Step { period, boundary: boundary.transpose()?.unwrap_or_default(), steps })
+}
+
+/// Reads `{ "75%" = "50%", "100%" = "floor" }`.
+fn steps(entry: Entry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<u32>)>, Fault> {
+    const WANT: &str = "a table such as { \"75%\" = \"50%\", \"100%\" = \"floor\" }";
+    let mut steps: Vec<(u32, Option<u32>)> = Vec::new();
+    for (at, to) in in_order(entry.table(WANT)?) {
+        let threshold = super::parent::ppm_of_part(to.key, Part::OfAny);
+        let threshold = threshold.map_err(|problem| Fault::new(problem, at.clone()))?;
+        if steps.last().is_some_and(|(before, _)| *before >= threshold) {
+            return Err(Fault::new(RuleProblem::DecaySteps, at));
+        }
+        let part = match to.text(WANT)? {
+            "floor" => None,
+            _ if max.is_none() => return Err(to.fault(RuleProblem::DecayMax)),
+            _ => Some(part_of(to, Part::OfOne)?),
+        };
+        steps.push((threshold, part));
+    }
+    match steps.is_empty() {
+        true => Err(entry.fault(RuleProblem::Empty { key: "steps" })),
+        false => Ok(steps),
+    }
+}
+
+/// A rate in the unit of the resource.
+fn rate(entry: Entry<'_>, resource: Resource) -> Result<Rate, Fault> {
+    let rate = limit::rate(entry)?;
+    let fits = rate.is_bytes() == resource.is_bytes();
+    let unit = if resource.is_bytes() { "bytes" } else { "operations" };
+    let problem =
+        || RuleProblem::DecayUnit { rate: rate.to_string(), resource: resource.name(), unit };
+    fits.then_some(rate).ok_or_else(|| entry.fault(problem()))
+}
+
+fn span(section: &Section<'_>, key: &'static str, least: Nanos) -> Result<Option<Nanos>, Fault> {
+    let Some(entry) = section.get(key) else { return Ok(None) };
+    let span: Result<Nanos, _> = entry.text("a text such as \"24h\" or \"10min\"")?.parse();
+    let span = span.map_err(|error| entry.fault(RuleProblem::Unit(error)))?;
+    let problem = RuleProblem::DecaySpan {
+        key,
+        least: if least == MINUTE { "a minute or more" } else { "a second or more" },
+    };
+    if span >= least { Ok(Some(span)) } else { Err(entry.fault(problem)) }
+}
+
+fn missing(section: &Section<'_>, key: &'static str) -> Fault {
+    Fault::new(RuleProblem::Missing { section: section.name, key }, section.at.clone())
+}
+
+/// A decimal number from 0.1 to 10 as a text, in thousandths.
+fn kappa(entry: Entry<'_>) -> Result<u32, Fault> {
+    let text = entry.text("a text such as \"2\" or \"2.5\"")?;
+    let milli = || -> Option<u32> {
+        let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(rest) || rest.len() > 3 {
+            return None;
+        }
+        let rest: u32 = format!("{rest:0<3}").parse().ok()?;
+        whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(rest)
+    };
+    let in_range = milli().filter(|milli| (100..=10_000).contains(milli));
+    in_range.ok_or_else(|| entry.fault(RuleProblem::DecayKappa(text.into())))
+}
+
+/// The `[[decay]]` section of a file.
+impl fmt::Display for DecayRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_head(f, "decay", &self.name, &self.matcher, &self.per)?;
+        if let Some(exempt) = &self.exempt {
+            writeln!(f, "exempt = {}", text(&exempt.to_string()))?;
+        }
+        writeln!(f, "resource = \"{}\"", self.resource)?;
+        writeln!(f, "entitled = \"{}\"", self.entitled)?;
+        if let Some(max) = self.max {
+            writeln!(f, "max = \"{max}\"")?;
+        }
+        writeln!(f, "floor = \"{}\"", self.floor)?;
+        match &self.mode {
+            DecayMode::HalfLife { half_life, kappa_milli } => {
+                writeln!(f, "mode = \"decay\"\nhalf_life = \"{half_life}\"")?;
+                if *kappa_milli != KAPPA_MILLI {
+                    writeln!(f, "kappa = \"{}\"", thousandths(*kappa_milli))?;
+                }
+            }
+            DecayMode::Step { period, boundary, steps } => {
+                writeln!(f, "mode = \"step\"\nperiod = \"{period}\"")?;
+                if *boundary != Boundary::default() {
+                    writeln!(f, "boundary = \"{boundary}\"")?;
+                }
+                if **steps != [(1_000_000, None)] {
+                    let to = |part: Option<u32>| part.map_or("floor".into(), percent);
+                    let pair = |(at, part): &(u32, Option<u32>)| {
+                        format!("\"{}\" = \"{}\"", percent(*at), to(*part))
+                    };
+                    let pairs: Vec<String> = steps.iter().map(pair).collect();
+                    writeln!(f, "steps = {{ {} }}", pairs.join(", "))?;
+                }
+            }
+        }
+        if self.contention {
+            writeln!(f, "contention = true")?;
+        }
+        if self.hysteresis_ppm != HYSTERESIS_PPM {
+            writeln!(f, "hysteresis = \"{}\"", percent(self.hysteresis_ppm))?;
+        }
+        if self.every != EVERY {
+            writeln!(f, "every = \"{}\"", self.every)?;
+        }
+        Ok(())
+    }
+}
+
+fn thousandths(number: u32) -> String {
+    let (whole, rest) = (number / 1000, format!("{:03}", number % 1000));
+    let rest = rest.trim_end_matches('0');
+    let point = if rest.is_empty() { "" } else { "." };
+    format!("{whole}{point}{rest}")
+}
+
+/// The keys of a `[[decay]]`, in their usual order.
+pub(super) const KEYS: &[&str] = &[
+    "name",
+    "match",
+    "per",
+    "exempt",
+    "resource",
+    "entitled",
+    "max",
+    "floor",
+    "mode",
+    "half_life",
+    "kappa",
+    "period",
+    "boundary",
+    "steps",
+    "contention",
+    "hysteresis",
+    "every",
+];
+
+const MINUTE: Nanos = Nanos::from_secs(60);
+const EVERY_MIN: Nanos = Nanos::from_secs(1);
+/// A change within 5 % is not worth an order.
+const HYSTERESIS_PPM: u32 = 50_000;
+const EVERY: Nanos = Nanos::from_secs(10);
+/// κ = 2: who always asks for more settles at about twice its entitlement.
+const KAPPA_MILLI: u32 = 2_000;

@@ -1,0 +1,195 @@
+//! `[[decay]]`: what is read, what is refused and where, what is written.
+
+use crate::{
+    Boundary, DecayMode, Identity, JobId, Kind, Nanos, Nid, PathSet, Rate, Resource, RuleSet,
+};
+
+/// Two decays in their canonical form.
+const CANONICAL: &str = r#"[[decay]]
+name = "writers"
+match = "path={/scratch}"
+per = ["uid"]
+exempt = "uid={0 34}"
+resource = "write"
+entitled = "70MB/s"
+max = "700MB/s"
+floor = "10MB/s"
+mode = "decay"
+half_life = "4h"
+kappa = "2.5"
+contention = true
+hysteresis = "10%"
+every = "5s"
+
+[[decay]]
+name = "day"
+per = ["projid", "jobid"]
+resource = "metadata"
+entitled = "100ops/s"
+max = "1kops/s"
+floor = "10ops/s"
+mode = "step"
+period = "24h"
+boundary = "rolling"
+steps = { "75%" = "50%", "100%" = "25%", "150%" = "floor" }
+"#;
+
+/// The error of a decay of these lines besides its name.
+fn refusal(lines: &str) -> String {
+    let text = format!("[[decay]]\nname = \"d\"\n{lines}\n");
+    RuleSet::parse(&text).unwrap_err().in_file("rules.toml")
+}
+
+const STEP: &str =
+    "resource = \"read\"\nentitled = \"1MB/s\"\nfloor = \"1kB/s\"\nmode = \"step\"\n";
+
+#[test]
+fn a_canonical_decay_is_written_as_it_was_read() {
+    let set = RuleSet::parse(CANONICAL).unwrap();
+    assert_eq!(set.to_toml(), CANONICAL);
+    let [writers, day] = &set.decays[..] else { panic!("two") };
+    assert_eq!((writers.resource, writers.hysteresis_ppm), (Resource::Write, 100_000));
+    let half_life = Nanos::from_secs(4 * 3_600);
+    assert_eq!(writers.mode, DecayMode::HalfLife { half_life, kappa_milli: 2_500 });
+    let steps = vec![(750_000, Some(500_000)), (1_000_000, Some(250_000)), (1_500_000, None)];
+    let period = Nanos::from_secs(86_400);
+    assert_eq!(day.mode, DecayMode::Step { period, boundary: Boundary::Rolling, steps });
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let text = format!("[[decay]]\nname = \"d\"\n{STEP}period = \"10min\"\n");
+    let set = RuleSet::parse(&text).unwrap();
+    let decay = &set.decays[0];
+    let steps = vec![(1_000_000, None)];
+    let period = Nanos::from_secs(600);
+    assert_eq!(decay.mode, DecayMode::Step { period, boundary: Boundary::Epoch, steps });
+    assert_eq!((decay.max, decay.contention, decay.every), (None, false, Nanos::from_secs(10)));
+    assert_eq!(decay.floor, Rate::bytes_per_sec(1_000).unwrap());
+    assert_eq!(RuleSet::parse(&set.to_toml()).unwrap(), set);
+}
+
+#[test]
+fn the_exempt_are_looked_at_first() {
+    let set = RuleSet::parse(CANONICAL).unwrap();
+    let who =
+        |uid| Identity { job: JobId::default(), uid, gid: 1, projid: None, nid: Nid::local() };
+    let paths = set.path_set(b"/scratch/a");
+    let decays = |uid, kind, paths| set.decays_for(&who(uid), kind, paths).collect::<Vec<_>>();
+    assert_eq!(decays(1, Kind::Write, paths), [0]);
+    assert_eq!(decays(34, Kind::Write, paths), []);
+    assert_eq!(decays(1, Kind::Write, PathSet::default()), []);
+    assert_eq!(decays(34, Kind::Create, paths), [1]);
+    assert_eq!(decays(1, Kind::Read, paths), []);
+}
+
+#[test]
+fn each_mistake_is_shown_at_its_place() {
+    for (lines, place, message) in [
+        (
+            "per = [\"nid\"]",
+            "3:7",
+            "a decay keeps accounts for each jobid, uid, gid or projid, not for each nid",
+        ),
+        (
+            "resource = \"ops\"",
+            "3:12",
+            "\"ops\" is not something that a decay counts; there are read, write, metadata",
+        ),
+        (
+            "resource = \"read\"\nentitled = \"5ops/s\"",
+            "4:12",
+            "5ops/s must be in bytes a second: the resource is read",
+        ),
+        (
+            "resource = \"read\"\nentitled = \"5MB/s\"\nmax = \"1MB/s\"\nfloor = \"2MB/s\"",
+            "6:9",
+            "floor = 2MB/s is more than max = 1MB/s",
+        ),
+    ] {
+        let refused = refusal(lines);
+        assert!(refused.starts_with(&format!("rules.toml:{place}: {message}\n")), "{refused}");
+    }
+    for (line, place, message) in [
+        (
+            "period = \"10min\"\nhalf_life = \"1h\"",
+            "8:13",
+            "half_life does not go with mode = \"step\"",
+        ),
+        ("period = \"30s\"", "7:10", "period must be a minute or more"),
+        ("period = \"90s\"", "7:10", "period must be a whole number of minutes"),
+        ("boundary = \"epoch\"", "1:1", "[[decay]] needs period"),
+        (
+            "period = \"1h\"\nboundary = \"day\"",
+            "8:12",
+            "\"day\" is not a boundary; there are epoch, rolling",
+        ),
+        (
+            "period = \"1h\"\nsteps = { \"50%\" = \"50%\" }",
+            "8:19",
+            "a step to a part needs max, of which it is a part; or write \"floor\"",
+        ),
+        (
+            "period = \"1h\"\nsteps = { \"50%\" = \"floor\", \"40%\" = \"floor\" }",
+            "8:28",
+            "the thresholds of steps must rise: each is more than the one before",
+        ),
+        (
+            "period = \"1h\"\nsteps = { half = \"floor\" }",
+            "8:11",
+            "\"half\" is not a part above zero such as 50% or 12.5%, up to 10000%",
+        ),
+        (
+            "period = \"1h\"\nsteps = {}",
+            "8:9",
+            "steps = [] names nothing; leave steps out for its default",
+        ),
+        ("period = \"1h\"\nevery = \"10ms\"", "8:9", "every must be a second or more"),
+    ] {
+        let refused = refusal(&format!("{STEP}{line}"));
+        assert!(refused.starts_with(&format!("rules.toml:{place}: {message}\n")), "{refused}");
+    }
+    let decay = STEP.replace("\"step\"", "\"decay\"") + "max = \"1MB/s\"\nhalf_life = \"1h\"\n";
+    for (line, place, message) in [
+        (
+            "kappa = \"20\"",
+            "9:9",
+            "\"20\" is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"",
+        ),
+        ("kappa = 2.5", "9:9", "kappa must be a text such as \"2\" or \"2.5\", not a fraction"),
+        ("steps = {}", "9:9", "steps does not go with mode = \"decay\""),
+    ] {
+        let refused = refusal(&format!("{decay}{line}"));
+        assert!(refused.starts_with(&format!("rules.toml:{place}: {message}\n")), "{refused}");
+    }
+    let other = refusal(&STEP.replace("\"step\"", "\"slow\""));
+    assert!(
+        other.contains(":6:8: \"slow\" is not how a limit falls; there are step, decay\n"),
+        "{other}"
+    );
+}
+
+#[test]
+fn decays_count_among_the_meters_that_one_request_pays() {
+    let one = |at| format!("[[decay]]\nname = \"d{at}\"\n{STEP}period = \"1h\"\n");
+    let eight: String = (0..8).map(one).collect();
+    assert!(RuleSet::parse(&eight).is_ok());
+    let nine = eight + &one(8);
+    let refused = RuleSet::parse(&nine).unwrap_err().to_string();
+    assert!(
+        refused.contains("one read could have to pay 9 meters, the last of them \"d8\""),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_rule_is_changed_beside_a_decay_and_leaves_it_alone() {
+    let text = format!("[[rule]]\nname = \"a\"\nweight = 2\n\n# why\n{CANONICAL}");
+    let edit = crate::RuleEdit::Change {
+        name: "a".into(),
+        keys: vec![crate::KeyEdit { key: "weight", value: Some("3".into()) }],
+    };
+    assert_eq!(edit.apply(&text).unwrap(), text.replace("weight = 2", "weight = 3"));
+    let stop = crate::RuleEdit::Stop { name: "a".into() };
+    assert!(stop.apply(&text).unwrap().ends_with(CANONICAL));
+}

@@ -1,0 +1,130 @@
+//! What is granted by name and key: the classes of a rule, a meter, a decay.
+//!
+//! ```text
+//!   [[rule]] name = "jobs", per = ["jobid"] ─┐
+//!   a request of job dd.500 ─────────────────┴─► scope: rule jobs of jobid=dd.500
+//! ```
+//!
+//! A scope is the same at every proxy that has the same rules, so it is what a controller
+//! divides and what reports and orders are about.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Identity, JobId, KeyField, Kind, Nid};
+
+/// One value of a class's or a meter's key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyValue {
+    /// The batch job.
+    Jobid(JobId),
+    /// The user.
+    Uid(u32),
+    /// The group.
+    Gid(u32),
+    /// The project; none is a value of its own.
+    Projid(Option<u32>),
+    /// The node.
+    Nid(Nid),
+    /// The kind of request.
+    Opcode(Kind),
+}
+
+/// The sections of a rule file that grant or hold back something by key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SectionKind {
+    /// `[[rule]]`: its classes, with all that they are granted.
+    Rule,
+    /// `[[meter]]`.
+    Meter,
+    /// `[[decay]]`.
+    Decay,
+}
+
+/// One section of a rule file and one key of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scope {
+    /// Which kind of section.
+    pub section: SectionKind,
+    /// Its name.
+    pub name: Arc<str>,
+    /// The values of the section's `per`, in its order.
+    pub key: Arc<[KeyValue]>,
+}
+
+/// The values of these fields for a request: the key of its class or meter.
+pub fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
+    let value = |field: &KeyField| match field {
+        KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
+        KeyField::Uid => KeyValue::Uid(who.uid),
+        KeyField::Gid => KeyValue::Gid(who.gid),
+        KeyField::Projid => KeyValue::Projid(who.projid),
+        KeyField::Nid => KeyValue::Nid(who.nid.clone()),
+        KeyField::Opcode => KeyValue::Opcode(kind),
+    };
+    per.iter().map(value).collect()
+}
+
+impl Scope {
+    /// A rule's class.
+    pub fn rule(name: &str, key: &[KeyValue]) -> Scope {
+        Scope { section: SectionKind::Rule, name: name.into(), key: key.into() }
+    }
+
+    /// A meter.
+    pub fn meter(name: &str, key: &[KeyValue]) -> Scope {
+        Scope { section: SectionKind::Meter, name: name.into(), key: key.into() }
+    }
+
+    /// What a decay holds back.
+    pub fn decay(name: &str, key: &[KeyValue]) -> Scope {
+        Scope { section: SectionKind::Decay, name: name.into(), key: key.into() }
+    }
+}
+
+impl SectionKind {
+    /// The word for it in tables and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SectionKind::Rule => "rule",
+            SectionKind::Meter => "meter",
+            SectionKind::Decay => "decay",
+        }
+    }
+}
+
+impl fmt::Display for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyValue::Jobid(job) => write!(f, "jobid={job}"),
+            KeyValue::Uid(uid) => write!(f, "uid={uid}"),
+            KeyValue::Gid(gid) => write!(f, "gid={gid}"),
+            KeyValue::Projid(Some(projid)) => write!(f, "projid={projid}"),
+            KeyValue::Projid(None) => f.write_str("projid=none"),
+            KeyValue::Nid(nid) => write!(f, "nid={nid}"),
+            KeyValue::Opcode(kind) => write!(f, "opcode={kind}"),
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.section.name(), self.name)?;
+        for (at, value) in self.key.iter().enumerate() {
+            write!(f, "{}{value}", if at == 0 { " of " } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_reads_as_a_person_would_say_it() {
+        let key = [KeyValue::Uid(5), KeyValue::Projid(None)];
+        assert_eq!(Scope::meter("users", &key).to_string(), "meter users of uid=5 projid=none");
+        assert_eq!(Scope::rule("all", &[]).to_string(), "rule all");
+    }
+}
