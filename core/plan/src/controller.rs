@@ -1,0 +1,299 @@
+//! The controller's public calls: reports in, orders out.
+//!
+//! ```text
+//!   report ─► member ─► acknowledged: what may be raised is raised at once
+//!                  └──► uses ─► each 100 ms: who is to have what ─► poll_order, until None
+//! ```
+//!
+//! One controller is for one target: the proxies that serve it are its members. After any call
+//! that takes `now`, drain [`Controller::poll_order`]; an order for a member that cannot be
+//! reached may be dropped, since the answer to its next report says all of it again.
+//!
+//! What is not known is assumed to be in use: whoever registers says first what it holds, and while
+//! one that is expected has not, nobody is given more.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use model::{Nanos, Rate, RuleSet, Scope, Time};
+
+use crate::members::{Entered, MemberReport, Members};
+use crate::messages::{Holdings, Order, Report};
+use crate::metadata::Metadata;
+use crate::parts::{Bounds, Parts};
+
+/// What a controller goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerSettings {
+    /// How often parts move at most.
+    pub tick: Nanos,
+    /// A member that has not heard the controller for so long is silent: at most half of `hold`, so
+    /// that others make room for what it falls back to before it does.
+    pub silent: Nanos,
+    /// How long members keep their orders without hearing anything.
+    pub hold: Nanos,
+    /// A member that is silent for so long is forgotten.
+    pub forget: Nanos,
+    /// A member that does nothing with a scope for so long is idle there.
+    pub idle: Nanos,
+    /// A scope that nobody uses for so long is listed no longer.
+    pub keep: Nanos,
+    /// How many scopes are listed at most; of those beyond it each member has an equal part.
+    pub scopes_max: usize,
+}
+
+/// Divides limits, reservations and weights over the proxies of one target.
+#[derive(Debug)]
+pub struct Controller {
+    settings: ControllerSettings,
+    term: u64,
+    now: Time,
+    rules: Arc<RuleSet>,
+    members: Members,
+    parts: Parts,
+    metadata: Metadata,
+    /// When parts may be divided next.
+    next_division: Time,
+    /// When it is looked for what nobody uses.
+    next_sweep: Time,
+}
+
+impl Default for ControllerSettings {
+    fn default() -> ControllerSettings {
+        ControllerSettings {
+            tick: Nanos::from_millis(100),
+            silent: Nanos::from_secs(5),
+            hold: Nanos::from_secs(10),
+            forget: Nanos::from_secs(300),
+            idle: Nanos::from_secs(1),
+            keep: Nanos::from_secs(60),
+            scopes_max: 65_536,
+        }
+    }
+}
+
+impl Controller {
+    /// A controller for the proxies of one target. `term` is greater than that of every controller
+    /// before it, and above 0; `known` are the members that the last one knew: until they have said
+    /// what they hold, or would have fallen back without it, nobody is given more.
+    pub fn new(
+        settings: ControllerSettings,
+        term: u64,
+        known: &[MemberReport],
+        rules: Arc<RuleSet>,
+        now: Time,
+    ) -> Controller {
+        let mut members = Members::default();
+        for member in known {
+            members.restore(member, term, now);
+        }
+        Controller {
+            settings,
+            term,
+            now,
+            rules,
+            members,
+            parts: Parts::default(),
+            metadata: Metadata::default(),
+            next_division: now,
+            next_sweep: now + SWEEP,
+        }
+    }
+
+    /// Takes a member's report in.
+    pub fn report(&mut self, report: &Report, now: Time) {
+        self.advance(now);
+        let (id, new) = match self.members.enter(report, self.term, self.now) {
+            Entered::Stale => return,
+            Entered::Known(id) => (id, false),
+            Entered::New(id) => (id, true),
+        };
+        if new {
+            self.parts.leave(id, false, self.now);
+            self.metadata.leave(id);
+        }
+        let member = self.members.get_mut(id);
+        member.due = true;
+        if report.term != member.term {
+            return;
+        }
+        if report.lapsed {
+            self.members.lapse(id, self.term, self.now);
+            self.parts.all_stale();
+            return;
+        }
+        member.echo(report.heard);
+        let heard = member.has_heard(self.settings.silent, self.now);
+        match &report.holdings {
+            _ if !member.is_to_tell() => self.listen(id, report.revision, heard),
+            Some(held) if heard && report.revision == 0 => self.adopt(id, held),
+            _ => {}
+        }
+        if self.members.get(id).is_present() {
+            self.take_uses(id, report);
+            self.metadata.take(id, &report.served, self.now);
+        }
+        self.divide();
+    }
+
+    /// Forgets a member at once, whatever it may be using: for the administrator who knows that it
+    /// is gone. False if there is none of that name.
+    pub fn forget(&mut self, name: &str, now: Time) -> bool {
+        self.advance(now);
+        let known = self.drop_member(name);
+        self.divide();
+        known
+    }
+
+    /// Puts other rules in force. Parts stay: they are parts of whatever the rules grant.
+    pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
+        self.advance(now);
+        self.rules = rules;
+        self.parts.set_rules(&self.rules);
+        self.divide();
+    }
+
+    /// Holds what a decay limits to a rate over all proxies; `None`: to what the rule file says.
+    pub fn set_rate(&mut self, scope: &Scope, rate: Option<Rate>, now: Time) {
+        self.advance(now);
+        let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
+        self.parts.set_rate((scope, rate), &mut self.members, bounds, self.now);
+        self.divide();
+    }
+
+    /// The next order to be sent; poll until there is none.
+    pub fn poll_order(&mut self, now: Time) -> Option<Order> {
+        self.advance(now);
+        self.divide();
+        let (id, _) = self.members.iter().find(|(_, member)| member.due)?;
+        let members = self.members.count();
+        let barred = self.bars_division().is_some();
+        let member = self.members.get_mut(id);
+        if member.is_to_tell() {
+            return Some(member.stay(members, self.now));
+        }
+        member.seal();
+        let number = member.number_order(self.now);
+        let grants = member.unacknowledged.keys();
+        let grants = grants.map(|scope| (scope.clone(), self.parts.grant_of(id, scope)));
+        Some(Order {
+            to: member.name.clone(),
+            epoch: member.epoch,
+            answers: member.sequence,
+            term: member.term,
+            number,
+            stay: barred,
+            base: member.acknowledged,
+            revision: member.revision,
+            members,
+            unlisted: member.unlisted.sent(),
+            fallback: member.fallback.sent(),
+            grants: grants.collect(),
+            elsewhere: self.metadata.told(id),
+        })
+    }
+
+    /// When to poll again though no report comes.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let ControllerSettings { silent, hold, forget, .. } = self.settings;
+        let barred = self.bars_division().unwrap_or(self.next_division);
+        let division = self.parts.is_stale().then_some(self.next_division);
+        let sweep = (self.parts.count() > 0).then_some(self.next_sweep);
+        let look = self.members.next_look((silent, hold, forget), self.now);
+        let division = division.map(|at| at.max(barred));
+        [division, sweep, look].into_iter().flatten().min()
+    }
+
+    /// The members, in the order in which they registered.
+    pub fn members(&self) -> impl Iterator<Item = MemberReport> {
+        self.members.reports()
+    }
+
+    /// How many scopes are listed: what is in use, and some that were.
+    pub fn scopes(&self) -> usize {
+        self.parts.count()
+    }
+
+    // ---- the steps that calls share ----
+
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        let ControllerSettings { silent, hold, forget, keep, .. } = self.settings;
+        if self.members.mark_silent(silent, hold, self.now) {
+            self.parts.all_stale();
+        }
+        for name in self.members.unheard(forget, self.now) {
+            self.drop_member(&name);
+        }
+        if self.now >= self.next_sweep {
+            self.next_sweep = self.now + SWEEP;
+            self.parts.drop_unused(&mut self.members, keep, self.now);
+            self.metadata.drop_unused(keep, self.now);
+        }
+    }
+
+    fn drop_member(&mut self, name: &str) -> bool {
+        let Some(id) = self.members.forget(name) else { return false };
+        self.parts.leave(id, true, self.now);
+        self.metadata.leave(id);
+        true
+    }
+
+    /// A member said what it holds.
+    fn adopt(&mut self, id: u32, held: &Holdings) {
+        self.members.get_mut(id).adopt(held.unlisted, held.fallback);
+        let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
+        self.parts.adopt(id, &held.listed, &mut self.members, bounds, self.now);
+        let listed = held.listed.iter().map(|(scope, _)| scope.clone());
+        self.members.get_mut(id).active.extend(listed);
+    }
+
+    /// A member said how far it is.
+    fn listen(&mut self, id: u32, revision: u64, heard: bool) {
+        if heard && self.members.get_mut(id).come_back() {
+            self.parts.all_stale();
+        }
+        if self.parts.acknowledge(id, &mut self.members, revision) {
+            let may_raise = !self.members.bars_raising();
+            self.parts.go_on(&mut self.members, may_raise);
+        }
+    }
+
+    fn take_uses(&mut self, id: u32, report: &Report) {
+        let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
+        let mut before = std::mem::take(&mut self.members.get_mut(id).active);
+        let mut active = BTreeSet::new();
+        for used in &report.uses {
+            self.parts.used(id, used, &self.members, bounds, self.now);
+            before.remove(&used.0);
+            active.insert(used.0.clone());
+        }
+        for scope in before {
+            if !self.parts.unused(id, &scope, self.settings.idle, self.now) {
+                active.insert(scope);
+            }
+        }
+        self.members.get_mut(id).active = active;
+    }
+
+    /// Until when nothing is divided: members report each second, and three of their reports are
+    /// enough.
+    fn bars_division(&self) -> Option<Time> {
+        let span = Nanos::new(self.settings.silent.get() / 2);
+        self.members.bars_division(span, self.now)
+    }
+
+    /// Divides what changed, at most once a tick.
+    fn divide(&mut self) {
+        let bars = self.bars_division().is_some();
+        if bars || !self.parts.is_stale() || self.now < self.next_division {
+            return;
+        }
+        self.next_division = self.now + self.settings.tick;
+        let may_raise = !self.members.bars_raising();
+        self.parts.divide(&mut self.members, may_raise);
+    }
+}
+
+/// How often it is looked for what nobody uses.
+const SWEEP: Nanos = Nanos::from_secs(1);

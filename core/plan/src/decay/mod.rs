@@ -1,0 +1,452 @@
+//! Decay: keys that had more than they are entitled to are held to less, until that is past.
+//!
+//! ```text
+//!   record ─► account of the key ─ each `every`, and at each boundary ─► ratio ρ to its entitlement
+//!                │ ledger of minutes ─► restore                               │
+//!                                            rate for (decay, key), or none ◄─┤ only if it changed
+//!                                            event: near, held, floor, released┘ enough
+//! ```
+//!
+//! `now` counts from 1970 here, since periods begin at whole multiples of their length. Exempt
+//! requests are neither counted nor held back; that is looked at first. A behaviour factor, from a
+//! quarter to twice, makes a key's entitlement another for a while.
+//!
+//! The formulas are those of docs/algorithms/decay.md; where they need a power of two it is taken
+//! in whole numbers (exp2.rs).
+
+mod account;
+mod event;
+mod exp2;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use model::{
+    Amount, Boundary, DecayMode, DecayRule, Identity, Kind, Nanos, PathSet, Rate, RuleSet, Scope,
+    Time, key_of,
+};
+
+use account::Account;
+pub use event::{DecayEvent, Stage};
+use exp2::{Fraction, log2_milli};
+
+/// One minute of what one key had: a row of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    /// The decay and the key.
+    pub scope: Scope,
+    /// The minute since 1970.
+    pub minute: u64,
+    /// Bytes or operations.
+    pub used: u64,
+}
+
+/// One key's standing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecayReport {
+    /// The decay and the key.
+    pub scope: Scope,
+    /// How far it has come.
+    pub stage: Stage,
+    /// What it had, in bytes or operations, as the decay counts it.
+    pub used: u64,
+    /// What it is entitled to, likewise.
+    pub entitled: u64,
+    /// What it is held to; `None`: to nothing but the decay's `max`.
+    pub limit: Option<Rate>,
+}
+
+/// The accounts of all decays of a rule set.
+#[derive(Debug)]
+pub struct Decays {
+    rules: Arc<RuleSet>,
+    now: Time,
+    contended: bool,
+    keys: BTreeMap<Scope, Key>,
+    /// When each decay is looked at next, by its place among the rules.
+    looks: Vec<Time>,
+    /// What changed and was not asked for yet.
+    rates: BTreeMap<Scope, Option<Rate>>,
+    events: VecDeque<DecayEvent>,
+    ledger: VecDeque<Ledger>,
+}
+
+#[derive(Debug)]
+struct Key {
+    account: Account,
+    stage: Stage,
+    limit: Option<Rate>,
+    behaviour: Option<Behaviour>,
+}
+
+/// A factor on an entitlement that decays to 1.
+#[derive(Clone, Debug)]
+struct Behaviour {
+    pattern: Arc<str>,
+    factor_ppm: u32,
+    since: Time,
+}
+
+impl Decays {
+    /// No accounts yet.
+    pub fn new(rules: Arc<RuleSet>, now: Time) -> Decays {
+        Decays {
+            looks: rules.decays.iter().map(|decay| next_look(decay, now)).collect(),
+            rules,
+            now,
+            contended: true,
+            keys: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            events: VecDeque::new(),
+            ledger: VecDeque::new(),
+        }
+    }
+
+    /// Somebody was served: counts for each decay that it matches. `paths` are bits of the rules in
+    /// force. Of too many keys the new ones are not counted.
+    pub fn record(
+        &mut self,
+        who: &Identity,
+        paths: PathSet,
+        kind: Kind,
+        served: Amount,
+        now: Time,
+    ) {
+        self.advance(now);
+        let rules = self.rules.clone();
+        for decay in rules.decays_for(who, kind, paths).map(|at| &rules.decays[at]) {
+            let amount = decay.entitled.units_of(served);
+            let scope = Scope::decay(&decay.name, &key_of(&decay.per, who, kind));
+            if amount == 0 || (self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&scope)) {
+                continue;
+            }
+            let key = self.keys.entry(scope.clone()).or_insert_with(|| Key::new(decay));
+            if let Some((minute, used)) = key.account.record(amount, &decay.mode, self.now) {
+                self.ledger.push_back(Ledger { scope, minute, used });
+            }
+        }
+        bound(&mut self.ledger);
+    }
+
+    /// Makes accounts again from rows of the ledger, each key's in the order of minutes. Rows of
+    /// decays that are no more, or older than what is known, are left out.
+    pub fn restore(&mut self, rows: impl IntoIterator<Item = Ledger>, now: Time) {
+        self.advance(now);
+        let rules = self.rules.clone();
+        for Ledger { scope, minute, used } in rows {
+            let Some(decay) = rules.decays.iter().find(|decay| *decay.name == *scope.name) else {
+                continue;
+            };
+            let key = self.keys.entry(scope).or_insert_with(|| Key::new(decay));
+            key.account.restore(minute, used, &decay.mode);
+        }
+        self.look_at_all();
+    }
+
+    /// Puts other rules in force. A decay that counts otherwise than before begins anew: restore
+    /// it from the ledger.
+    pub fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time) {
+        self.advance(now);
+        let old = std::mem::replace(&mut self.rules, rules);
+        let by_name = |set: &RuleSet, name: &str| {
+            set.decays.iter().find(|decay| decay.name == name).map(|decay| {
+                let mode = match &decay.mode {
+                    DecayMode::Step { period, boundary, .. } => (*period, Some(*boundary)),
+                    DecayMode::HalfLife { half_life, .. } => (*half_life, None),
+                };
+                (mode, decay.resource, decay.per.clone())
+            })
+        };
+        let stays = |scope: &Scope| {
+            let now_is = by_name(&self.rules, &scope.name);
+            now_is.is_some() && now_is == by_name(&old, &scope.name)
+        };
+        let gone: Vec<Scope> = self.keys.keys().filter(|scope| !stays(scope)).cloned().collect();
+        for scope in gone {
+            if self.keys.remove(&scope).is_some_and(|key| key.limit.is_some()) {
+                self.rates.insert(scope, None);
+            }
+        }
+        self.looks = self.rules.decays.iter().map(|decay| next_look(decay, self.now)).collect();
+        self.look_at_all();
+    }
+
+    /// Whether requests wait for one another: decays with `contention` hold nobody back otherwise.
+    pub fn set_contention(&mut self, contended: bool, now: Time) {
+        self.advance(now);
+        if self.contended != contended {
+            self.contended = contended;
+            self.look_at_all();
+        }
+    }
+
+    /// A key's requests show a pattern for which it is entitled to more or less: the factor, from
+    /// 0.25 to 2 in millionths, goes back to 1 by half an hour after hour. False if the key has no
+    /// account.
+    pub fn set_behaviour(
+        &mut self,
+        scope: &Scope,
+        factor_ppm: u32,
+        pattern: &str,
+        now: Time,
+    ) -> bool {
+        self.advance(now);
+        let since = self.now;
+        let Some(key) = self.keys.get_mut(scope) else { return false };
+        let factor_ppm = factor_ppm.clamp(FACTOR_MIN_PPM, FACTOR_MAX_PPM);
+        key.behaviour = Some(Behaviour { pattern: pattern.into(), factor_ppm, since });
+        true
+    }
+
+    /// The next key whose rate is another now; `None` as rate: it is held back no longer.
+    pub fn poll_rate(&mut self, now: Time) -> Option<(Scope, Option<Rate>)> {
+        self.advance(now);
+        self.rates.pop_first()
+    }
+
+    /// The next change of stage. Of too many that nobody asks for the oldest are lost.
+    pub fn poll_event(&mut self, now: Time) -> Option<DecayEvent> {
+        self.advance(now);
+        self.events.pop_front()
+    }
+
+    /// The next row for the ledger. Of too many that nobody asks for the oldest are lost.
+    pub fn poll_ledger(&mut self, now: Time) -> Option<Ledger> {
+        self.advance(now);
+        self.ledger.pop_front()
+    }
+
+    /// When to poll again though nothing is recorded.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.looks.iter().copied().min()
+    }
+
+    /// Every key that has an account.
+    pub fn reports(&self) -> impl Iterator<Item = DecayReport> {
+        self.keys.iter().filter_map(|(scope, key)| {
+            let decay = self.rules.decays.iter().find(|decay| *decay.name == *scope.name)?;
+            Some(DecayReport {
+                scope: scope.clone(),
+                stage: key.stage,
+                used: key.account.used(&decay.mode, self.now),
+                entitled: entitled(decay, key.factor_ppm(self.now)),
+                limit: key.limit,
+            })
+        })
+    }
+
+    // ---- the steps that calls share ----
+
+    fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        let rules = self.rules.clone();
+        for (at, decay) in rules.decays.iter().enumerate() {
+            if self.now >= self.looks[at] {
+                self.looks[at] = next_look(decay, self.now);
+                self.look(decay);
+            }
+        }
+    }
+
+    fn look_at_all(&mut self) {
+        let rules = self.rules.clone();
+        rules.decays.iter().for_each(|decay| self.look(decay));
+    }
+
+    /// Computes the limit of each key of a decay.
+    fn look(&mut self, decay: &DecayRule) {
+        let first = Scope::decay(&decay.name, &[]);
+        let of_decay = |scope: &Scope| (scope.section, &scope.name) == (first.section, &first.name);
+        let mut empty = Vec::new();
+        let held_back = self.contended || !decay.contention;
+        for (scope, key) in self.keys.range_mut(first.clone()..).take_while(|(s, _)| of_decay(s)) {
+            if let Some((minute, used)) = key.account.close(&decay.mode, self.now) {
+                self.ledger.push_back(Ledger { scope: scope.clone(), minute, used });
+            }
+            let before = (key.stage, key.limit);
+            key.look(decay, held_back, self.now);
+            if before.1 != key.limit {
+                self.rates.insert(scope.clone(), key.limit);
+            }
+            if before.0 != key.stage {
+                self.events.push_back(key.event(scope, decay, before.0, self.now));
+            }
+            if key.is_idle(decay, self.now) {
+                empty.push(scope.clone());
+            }
+        }
+        for scope in empty {
+            self.keys.remove(&scope);
+        }
+        bound(&mut self.events);
+        bound(&mut self.ledger);
+    }
+}
+
+impl Key {
+    fn new(decay: &DecayRule) -> Key {
+        Key { account: Account::new(&decay.mode), stage: Stage::Free, limit: None, behaviour: None }
+    }
+
+    fn look(&mut self, decay: &DecayRule, held_back: bool, now: Time) {
+        if self.factor_ppm(now) == WHOLE_PPM {
+            self.behaviour = None;
+        }
+        let ratio_ppm = self.ratio_ppm(decay, now);
+        let limit = limit_of(decay, ratio_ppm).filter(|_| held_back);
+        if differs(decay, self.limit, limit) {
+            self.limit = limit;
+        }
+        self.stage = match self.limit {
+            Some(limit) if limit == decay.floor => Stage::Floor,
+            Some(_) => Stage::Held,
+            // Who is near stays so until he is clearly away.
+            None if ratio_ppm >= NEAR_PPM => Stage::Near,
+            None if ratio_ppm >= AWAY_PPM && self.stage >= Stage::Near => Stage::Near,
+            None => Stage::Free,
+        };
+    }
+
+    /// What it had, by what it is entitled to.
+    fn ratio_ppm(&self, decay: &DecayRule, now: Time) -> u64 {
+        let used = u128::from(self.account.used(&decay.mode, now)) * u128::from(WHOLE_PPM);
+        let entitled = u128::from(entitled(decay, self.factor_ppm(now)).max(1));
+        u64::try_from(used / entitled).unwrap_or(u64::MAX)
+    }
+
+    fn factor_ppm(&self, now: Time) -> u32 {
+        let Some(Behaviour { factor_ppm, since, .. }) = self.behaviour.as_ref() else {
+            return WHOLE_PPM;
+        };
+        let left = Fraction::half_to(now.since(*since).get(), BEHAVIOUR_NS);
+        let off = left.of(u64::from(factor_ppm.abs_diff(WHOLE_PPM))) as u32;
+        if *factor_ppm > WHOLE_PPM { WHOLE_PPM + off } else { WHOLE_PPM - off }
+    }
+
+    fn is_idle(&self, decay: &DecayRule, now: Time) -> bool {
+        let free = self.stage == Stage::Free && self.behaviour.is_none();
+        free && self.account.is_empty(&decay.mode, now)
+    }
+
+    fn event(&self, scope: &Scope, decay: &DecayRule, before: Stage, now: Time) -> DecayEvent {
+        let factor = |limit: Rate, max: Rate| {
+            let ppm =
+                u128::from(limit.per_sec()) * u128::from(WHOLE_PPM) / u128::from(max.per_sec());
+            ppm.min(u128::from(WHOLE_PPM)) as u32
+        };
+        let behaviour = self.behaviour.as_ref();
+        DecayEvent {
+            scope: scope.clone(),
+            at: now,
+            before,
+            stage: self.stage,
+            used: self.account.used(&decay.mode, now),
+            entitled: entitled(decay, self.factor_ppm(now)),
+            limit: self.limit,
+            factor_ppm: self.limit.zip(decay.max).map(|(limit, max)| factor(limit, max)),
+            release: self.limit.and_then(|_| release(decay, self.ratio_ppm(decay, now), now)),
+            behaviour: behaviour.map(|known| (known.pattern.clone(), self.factor_ppm(now))),
+        }
+    }
+}
+
+/// What a key is entitled to, in units: E = x·P, or x·h/ln 2.
+fn entitled(decay: &DecayRule, factor_ppm: u32) -> u64 {
+    let (span, scale) = match decay.mode {
+        DecayMode::Step { period, .. } => (period, 1_000_000_000),
+        DecayMode::HalfLife { half_life, .. } => (half_life, BY_LN_2),
+    };
+    let nanos = u128::from(span.get()) * scale / 1_000_000_000;
+    let units = u128::from(decay.entitled.per_sec()).saturating_mul(nanos) / 1_000_000_000;
+    let units = units.saturating_mul(factor_ppm.into()) / u128::from(WHOLE_PPM);
+    u64::try_from(units).unwrap_or(u64::MAX)
+}
+
+/// What a key is held to at a ratio.
+fn limit_of(decay: &DecayRule, ratio_ppm: u64) -> Option<Rate> {
+    let floor = decay.floor;
+    let at_least = |per_sec: u64| floor.with_per_sec(per_sec.max(floor.per_sec()));
+    match &decay.mode {
+        DecayMode::HalfLife { kappa_milli, .. } => {
+            let beyond = ratio_ppm.checked_sub(WHOLE_PPM.into()).filter(|beyond| *beyond > 0)?;
+            let exponent = beyond.saturating_mul((*kappa_milli).into());
+            let max = decay.max.unwrap_or(floor).per_sec();
+            let limit = Fraction::half_to(exponent, 1_000 * u64::from(WHOLE_PPM)).of(max);
+            at_least(limit).filter(|limit| limit.per_sec() < max || max == floor.per_sec())
+        }
+        DecayMode::Step { steps, .. } => {
+            let reached = steps.iter().rfind(|(threshold, _)| ratio_ppm >= (*threshold).into());
+            match (reached?.1, decay.max) {
+                (Some(WHOLE_PPM), _) => None,
+                (Some(part), Some(max)) => {
+                    let part = u128::from(max.per_sec()) * u128::from(part) / u128::from(WHOLE_PPM);
+                    at_least(part as u64)
+                }
+                _ => Some(floor),
+            }
+        }
+    }
+}
+
+/// Whether a limit is so far from the one in force that it takes its place.
+fn differs(decay: &DecayRule, before: Option<Rate>, now: Option<Rate>) -> bool {
+    let top = decay.max.map(Rate::per_sec);
+    let (before, now) = match (before, now) {
+        (None, None) => return false,
+        (Some(_), None) => return true,
+        // From the top on it is a change like others.
+        (None, Some(now)) if top.is_none() => return now.per_sec() > 0,
+        (before, Some(now)) => (before.map(Rate::per_sec).or(top).unwrap_or(0), now.per_sec()),
+    };
+    let change = u128::from(before.abs_diff(now)) * u128::from(WHOLE_PPM);
+    let enough = change > u128::from(before) * u128::from(decay.hysteresis_ppm);
+    enough || (before != now && now == decay.floor.per_sec())
+}
+
+/// When a key is free again if it uses nothing until then.
+fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
+    match &decay.mode {
+        DecayMode::Step { period, boundary: Boundary::Epoch, .. } => {
+            Some(next_multiple(now, *period))
+        }
+        DecayMode::Step { period, boundary: Boundary::Rolling, .. } => Some(now + *period),
+        DecayMode::HalfLife { half_life, .. } => {
+            let halves = u128::from(log2_milli(ratio_ppm, WHOLE_PPM.into()));
+            let span = u128::from(half_life.get()) * halves / 1000;
+            Some(now + Nanos::new(u64::try_from(span).unwrap_or(u64::MAX)))
+        }
+    }
+}
+
+/// When a decay's limits are computed next: at multiples of `every`, and at a period's end.
+fn next_look(decay: &DecayRule, now: Time) -> Time {
+    let next = next_multiple(now, decay.every);
+    match &decay.mode {
+        DecayMode::Step { period, boundary: Boundary::Epoch, .. } => {
+            next.min(next_multiple(now, *period))
+        }
+        _ => next,
+    }
+}
+
+fn next_multiple(now: Time, of: Nanos) -> Time {
+    Time::from_nanos((now.as_nanos() / of.get() + 1).saturating_mul(of.get()))
+}
+
+fn bound<T>(queue: &mut VecDeque<T>) {
+    let surplus = queue.len().saturating_sub(QUEUE_MAX);
+    queue.drain(..surplus);
+}
+
+/// How many keys have accounts at most.
+const KEYS_MAX: usize = 262_144;
+/// How many events, and rows for the ledger, wait to be asked for: a minute of every key.
+const QUEUE_MAX: usize = KEYS_MAX;
+const WHOLE_PPM: u32 = 1_000_000;
+const NEAR_PPM: u64 = 800_000;
+const AWAY_PPM: u64 = 750_000;
+const FACTOR_MIN_PPM: u32 = 250_000;
+const FACTOR_MAX_PPM: u32 = 2_000_000;
+const BEHAVIOUR_NS: u64 = 3_600_000_000_000;
+/// 1/ln 2, in billionths.
+const BY_LN_2: u128 = 1_442_695_041;

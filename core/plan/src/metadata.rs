@@ -1,0 +1,251 @@
+//! Total service: what each class had of all members, so that each can be told what it had
+//! elsewhere.
+//!
+//! ```text
+//!   member a: 40, 41, 45 … ─┐                        ┌─► a: what b and c served
+//!   member b:  7,  9, 12 … ─┴─► in all, by class ────┴─► b: what a and c served
+//!             counted up        each increase once       counted up, applied once
+//! ```
+//!
+//! Both ways carry sums and not increments: one that is lost is part of the next, and one that
+//! comes twice is no more than the first. A sum begins anew with a greater lap; whoever knows an
+//! older lap starts from zero with it. Clients that are mounts tell each proxy themselves what they
+//! had of the others (docs/protocol.md section 10); this is for those that cannot.
+
+use std::collections::BTreeMap;
+
+use model::{Nanos, Scope, Time};
+
+use crate::messages::{Served, Told};
+
+/// The controller's sums.
+#[derive(Debug, Default)]
+pub(crate) struct Metadata {
+    classes: BTreeMap<Scope, Class>,
+    laps: u64,
+}
+
+#[derive(Debug, Default)]
+struct Class {
+    /// What all members served of it.
+    total: u64,
+    accounts: BTreeMap<u32, Account>,
+    /// When a member spoke of it last.
+    mentioned: Time,
+}
+
+/// One member's account with one class.
+#[derive(Debug)]
+struct Account {
+    /// What is known of its own sum.
+    own: Served,
+    /// The lap in which it is told what the others served.
+    lap: u64,
+    /// The others' service when that lap began, and its own since.
+    began: u64,
+    served: u64,
+}
+
+impl Metadata {
+    /// A member says what it served in all.
+    pub(crate) fn take(&mut self, id: u32, served: &[(Scope, Served)], now: Time) {
+        for (scope, sum) in served {
+            let room = self.classes.len() < CLASSES_MAX;
+            if !room && !self.classes.contains_key(scope) {
+                continue;
+            }
+            let class = self.classes.entry(scope.clone()).or_default();
+            class.mentioned = now;
+            let account = class.accounts.entry(id).or_insert_with(|| {
+                self.laps += 1;
+                Account { own: Served::default(), lap: self.laps, began: class.total, served: 0 }
+            });
+            let more = account.own.advance(*sum).get();
+            account.served = account.served.saturating_add(more);
+            class.total = class.total.saturating_add(more);
+        }
+    }
+
+    /// What a member is to be told, of each class that it spoke of.
+    pub(crate) fn told(&self, id: u32) -> Vec<(Scope, Told)> {
+        let of = |(scope, class): (&Scope, &Class)| {
+            let account = class.accounts.get(&id)?;
+            let others = class.total - account.began - account.served;
+            let elsewhere = Served { lap: account.lap, cost: Nanos::new(others) };
+            Some((scope.clone(), Told { elsewhere, own: account.own }))
+        };
+        self.classes.iter().filter_map(of).collect()
+    }
+
+    /// A member is gone, or its process is another; what it served stays served.
+    pub(crate) fn leave(&mut self, id: u32) {
+        for class in self.classes.values_mut() {
+            class.accounts.remove(&id);
+        }
+    }
+
+    /// Forgets classes of which no member spoke for so long.
+    pub(crate) fn drop_unused(&mut self, keep: Nanos, now: Time) {
+        self.classes.retain(|_, class| now.since(class.mentioned) < keep);
+    }
+}
+
+/// A member's sums: what it served, and what it was told of the others.
+#[derive(Debug, Default)]
+pub(crate) struct OwnService {
+    classes: BTreeMap<Scope, OwnClass>,
+    laps: u64,
+    /// What is to be applied here.
+    due: BTreeMap<Scope, Nanos>,
+}
+
+#[derive(Debug)]
+struct OwnClass {
+    served: Served,
+    /// What the controller knows of it.
+    known: Served,
+    told: Served,
+    used: Time,
+}
+
+impl OwnService {
+    /// It served a class; what finds no room is not told.
+    pub(crate) fn serve(&mut self, scope: &Scope, cost: Nanos, now: Time) {
+        if !self.classes.contains_key(scope) {
+            if self.classes.len() >= CLASSES_MAX {
+                return;
+            }
+            self.laps += 1;
+            let served = Served { lap: self.laps, cost: Nanos::ZERO };
+            let none = Served::default();
+            self.classes
+                .insert(scope.clone(), OwnClass { served, known: none, told: none, used: now });
+        }
+        if let Some(class) = self.classes.get_mut(scope) {
+            class.served.cost += cost;
+            class.used = now;
+        }
+    }
+
+    /// What a report says. Forgets what is known to the controller and was not used for long.
+    pub(crate) fn report(&mut self, now: Time) -> Vec<(Scope, Served)> {
+        let keeps = |class: &OwnClass| class.known != class.served || now.since(class.used) < KEEP;
+        self.classes.retain(|_, class| keeps(class));
+        self.classes.iter().map(|(scope, class)| (scope.clone(), class.served)).collect()
+    }
+
+    /// What an order says.
+    pub(crate) fn hear(&mut self, told: &[(Scope, Told)]) {
+        for (scope, Told { elsewhere, own }) in told {
+            let Some(class) = self.classes.get_mut(scope) else { continue };
+            class.known = class.known.max(*own);
+            let more = class.told.advance(*elsewhere);
+            if more > Nanos::ZERO {
+                *self.due.entry(scope.clone()).or_default() += more;
+            }
+        }
+    }
+
+    /// What a class had elsewhere and the dispatcher was not told yet.
+    pub(crate) fn poll(&mut self) -> Option<(Scope, Nanos)> {
+        self.due.pop_first()
+    }
+
+    /// Another controller counts from zero.
+    pub(crate) fn begin_anew(&mut self) {
+        self.classes.clear();
+    }
+}
+
+impl Served {
+    /// Takes a later sum in and says by how much it is more; an older one is nothing new.
+    fn advance(&mut self, sum: Served) -> Nanos {
+        if sum <= *self {
+            return Nanos::ZERO;
+        }
+        let before = if sum.lap == self.lap { self.cost } else { Nanos::ZERO };
+        *self = sum;
+        sum.cost - before
+    }
+}
+
+/// How many classes are accounted for at once.
+const CLASSES_MAX: usize = 65_536;
+/// A class that was not served for so long is not spoken of. Less than the controller keeps it.
+const KEEP: Nanos = Nanos::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class() -> Scope {
+        Scope::rule("jobs", &[])
+    }
+
+    fn sums(own: &mut OwnService) -> Vec<(Scope, Served)> {
+        own.report(Time::ZERO)
+    }
+
+    fn due(own: &mut OwnService) -> u64 {
+        std::iter::from_fn(|| own.poll()).map(|(_, cost)| cost.get()).sum()
+    }
+
+    #[test]
+    fn each_service_is_counted_once_whatever_is_lost_or_comes_twice() {
+        let (mut all, mut a, mut b) =
+            (Metadata::default(), OwnService::default(), OwnService::default());
+        a.serve(&class(), Nanos::new(10), Time::ZERO);
+        b.serve(&class(), Nanos::new(1), Time::ZERO);
+        all.take(1, &sums(&mut a), Time::ZERO);
+        all.take(2, &sums(&mut b), Time::ZERO);
+        a.serve(&class(), Nanos::new(20), Time::ZERO);
+        let lost = sums(&mut a);
+        a.serve(&class(), Nanos::new(30), Time::ZERO);
+        for report in [sums(&mut a), lost, sums(&mut a)] {
+            all.take(1, &report, Time::ZERO);
+        }
+        let old = all.told(2);
+        b.hear(&old);
+        a.serve(&class(), Nanos::new(40), Time::ZERO);
+        all.take(1, &sums(&mut a), Time::ZERO);
+        for told in [all.told(2), old, all.told(2)] {
+            b.hear(&told);
+        }
+        // The 10 were before b spoke of the class: it had no request to be held back then.
+        assert_eq!((due(&mut b), due(&mut b)), (20 + 30 + 40, 0));
+        a.hear(&all.told(1));
+        assert_eq!(due(&mut a), 1);
+    }
+
+    #[test]
+    fn a_member_that_begins_anew_counts_from_zero_and_is_told_nothing_old() {
+        let (mut all, mut a, mut b) =
+            (Metadata::default(), OwnService::default(), OwnService::default());
+        a.serve(&class(), Nanos::new(5), Time::ZERO);
+        b.serve(&class(), Nanos::new(5), Time::ZERO);
+        all.take(1, &sums(&mut a), Time::ZERO);
+        all.take(2, &sums(&mut b), Time::ZERO);
+        all.leave(1);
+        let mut a = OwnService::default();
+        a.serve(&class(), Nanos::new(7), Time::ZERO);
+        all.take(1, &sums(&mut a), Time::ZERO);
+        a.hear(&all.told(1));
+        b.hear(&all.told(2));
+        assert_eq!((due(&mut a), due(&mut b)), (0, 7));
+    }
+
+    #[test]
+    fn a_class_that_rests_is_spoken_of_until_the_controller_knows_it() {
+        let (mut all, mut a) = (Metadata::default(), OwnService::default());
+        let late = Time::ZERO + KEEP;
+        a.serve(&class(), Nanos::new(5), Time::ZERO);
+        let report = a.report(late);
+        assert_eq!(report.len(), 1);
+        all.take(1, &report, late);
+        a.hear(&all.told(1));
+        assert_eq!(a.report(late), []);
+        a.serve(&class(), Nanos::new(3), late);
+        all.take(1, &a.report(late), late);
+        assert_eq!(all.classes[&class()].total, 8, "a new lap is not taken for an old sum");
+    }
+}

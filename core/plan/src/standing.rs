@@ -1,0 +1,544 @@
+//! The member's half: what it was ordered, how far it is, and what it does when it hears nothing.
+//!
+//! ```text
+//!   order ─► newer than what is in force? ─► grants for the dispatcher, acknowledged by the next report
+//!   nothing heard for hold ─────► lower what is above the fallback
+//!   … for twice as long ────────► raise what is below it
+//!   heard again ────────────────► keep that, tell it, and be registered anew
+//! ```
+//!
+//! An order is heard at the time at which the report that it answers was sent, so one that was
+//! long on its way keeps nothing alive. Raising comes a hold after lowering: by then every other
+//! member has heard of this one's silence, or has lowered its own part. A clock that jumps lowers
+//! at once and raises nobody: for raising, the time between two looks counts for a quarter of the
+//! hold at most.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use model::{Grant, Grants, Nanos, Part, Rate, Scope, Time, Use};
+
+use crate::messages::{Holdings, Order, Report, Term};
+use crate::metadata::OwnService;
+
+/// What a member does when it has heard nothing for `hold`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Silence {
+    /// Everything is at the fallback that the controller named, 1/N.
+    #[default]
+    Equal,
+    /// Its last orders stay in force.
+    Keep,
+    /// Nothing is divided: each limit is this member's alone, and no decay holds back.
+    Lift,
+}
+
+/// What a member goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandingSettings {
+    /// How long orders hold without hearing anything; as the controller has it.
+    pub hold: Nanos,
+    /// What then.
+    pub silence: Silence,
+    /// How often it reports though it has nothing to say; well below the controller's `silent`.
+    pub rest: Nanos,
+    /// Its part of everything when it never heard of a controller within `hold` of its start. Until
+    /// then it gives nothing that is limited: others may be giving all of it.
+    pub alone: Part,
+}
+
+/// A member's standing with its controller.
+#[derive(Debug)]
+pub struct Standing {
+    name: Arc<str>,
+    epoch: u64,
+    settings: StandingSettings,
+    now: Time,
+    term: Term,
+    /// The last order that was heard in this term.
+    order: u64,
+    revision: u64,
+    /// What was ordered.
+    members: u32,
+    unlisted: Part,
+    fallback: Option<Part>,
+    listed: BTreeMap<Scope, Grant>,
+    /// Reports that may be answered, with when they were sent by either clock.
+    sent: VecDeque<(u64, Time, Nanos)>,
+    sequence: u64,
+    /// When it reported last.
+    reported: Time,
+    /// When it had something to say last.
+    busy: Time,
+    /// Whether its orders are not in force any more, since it heard nothing for long.
+    lapsed: bool,
+    /// Whether there is something to acknowledge.
+    news: bool,
+    /// When the report was sent that was answered last.
+    heard: Time,
+    /// The clock that does not jump, and what it showed then: by it something is raised.
+    steady: Nanos,
+    heard_steady: Nanos,
+    mode: Mode,
+    /// What the dispatcher does not know yet.
+    due: BTreeSet<Scope>,
+    due_all: bool,
+    service: OwnService,
+}
+
+/// By what it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Its orders. Before the first one it is granted nothing.
+    Ordered,
+    /// Its orders, but nothing above the fallback.
+    Lowered,
+    /// The fallback.
+    Fallen,
+    /// Nobody.
+    Lifted,
+}
+
+impl Default for StandingSettings {
+    fn default() -> StandingSettings {
+        StandingSettings {
+            hold: Nanos::from_secs(10),
+            silence: Silence::Equal,
+            rest: Nanos::from_secs(1),
+            alone: Part::WHOLE,
+        }
+    }
+}
+
+impl Standing {
+    /// A member that was never ordered anything. `epoch` is greater than in every life before.
+    pub fn new(name: &str, epoch: u64, settings: StandingSettings, now: Time) -> Standing {
+        Standing {
+            name: name.into(),
+            epoch,
+            settings,
+            now,
+            term: Term::default(),
+            order: 0,
+            revision: 0,
+            members: 1,
+            unlisted: Part::ZERO,
+            fallback: None,
+            listed: BTreeMap::new(),
+            sent: VecDeque::new(),
+            sequence: 0,
+            reported: Time::ZERO,
+            busy: Time::ZERO,
+            lapsed: false,
+            news: true,
+            heard: now,
+            steady: Nanos::ZERO,
+            heard_steady: Nanos::ZERO,
+            mode: Mode::Ordered,
+            due: BTreeSet::new(),
+            due_all: true,
+            service: OwnService::default(),
+        }
+    }
+
+    /// The report to be sent now, with what the dispatcher says was used since the last one;
+    /// `None` if there is nothing to say yet. To be asked each tick of the controller's (100 ms),
+    /// and, without uses, at once when [`Standing::hear`] says so.
+    pub fn report(&mut self, uses: Vec<(Scope, Use)>, now: Time) -> Option<Report> {
+        self.advance(now);
+        let served = self.service.report(self.now);
+        if !uses.is_empty() || !served.is_empty() {
+            self.busy = self.now;
+        }
+        // A little longer than that, so that it is seen to be idle.
+        let lately = self.now.since(self.busy) <= self.settings.rest + self.settings.rest;
+        let rests = (self.busy == Time::ZERO || !lately) && !self.news;
+        // What is not answered soon may be lost.
+        let answered = self.sent.is_empty();
+        let rest = if answered { self.settings.rest.get() } else { self.settings.rest.get() / 4 };
+        if rests && self.now.since(self.reported).get() < rest {
+            return None;
+        }
+        self.news = false;
+        self.reported = self.now;
+        self.sequence += 1;
+        self.sent.push_back((self.sequence, self.now, self.steady));
+        if self.sent.len() > SENT_MAX {
+            self.sent.pop_front();
+        }
+        Some(Report {
+            from: self.name.clone(),
+            epoch: self.epoch,
+            sequence: self.sequence,
+            term: self.term,
+            heard: self.order,
+            revision: self.revision,
+            lapsed: self.lapsed,
+            holdings: (self.revision == 0 && !self.lapsed).then(|| self.holdings()),
+            uses,
+            served,
+        })
+    }
+
+    /// Takes an order in. True if it asks for a report at once. Poll for grants afterwards.
+    pub fn hear(&mut self, order: &Order, now: Time) -> bool {
+        self.advance(now);
+        if *order.to != *self.name || order.epoch != self.epoch || order.term < self.term {
+            return false;
+        }
+        let joins = order.term > self.term;
+        if joins {
+            // What it holds it keeps, and says so in its next report.
+            self.settle();
+            (self.term, self.order, self.revision) = (order.term, 0, 0);
+            self.service.begin_anew();
+        } else if !self.lapsed && order.base <= self.revision && order.revision > self.revision {
+            self.obey(order);
+            self.news = true;
+        }
+        // Until it is ordered anything, each order is answered at once.
+        self.news |= self.revision == 0 && order.number > self.order;
+        self.order = self.order.max(order.number);
+        self.service.hear(&order.elsewhere);
+        self.answered(order);
+        self.look();
+        self.news
+    }
+
+    /// What changed for the dispatcher since the last time; `None` if nothing did.
+    pub fn poll_grants(&mut self, now: Time) -> Option<Grants> {
+        self.advance(now);
+        if self.due_all {
+            self.due.extend(self.listed.keys().cloned());
+        }
+        if !std::mem::take(&mut self.due_all) && self.due.is_empty() {
+            return None;
+        }
+        let changed = std::mem::take(&mut self.due);
+        let listed = changed.into_iter().map(|scope| {
+            let grant = self.listed.get(&scope).map(|grant| self.effective(*grant));
+            (scope, grant.unwrap_or_default())
+        });
+        let listed = listed.collect();
+        let unlisted = self.effective_part(self.unlisted);
+        Some(Grants { members: self.members, unlisted, listed })
+    }
+
+    /// It served metadata of this cost to a class, for a client that is no mount.
+    pub fn serve(&mut self, class: &Scope, cost: Nanos, now: Time) {
+        self.advance(now);
+        self.service.serve(class, cost, self.now);
+    }
+
+    /// What a class had of other members and the dispatcher was not told yet.
+    pub fn poll_elsewhere(&mut self) -> Option<(Scope, Nanos)> {
+        self.service.poll()
+    }
+
+    /// When to poll again though nothing is heard.
+    pub fn next_deadline(&self) -> Time {
+        let report = self.reported + self.settings.rest;
+        let lower = self.heard + self.settings.hold;
+        let fall = self.now + self.step();
+        report.min(if lower > self.now { lower } else { fall })
+    }
+
+    /// Whether it goes by what the controller orders.
+    pub fn is_ordered(&self) -> bool {
+        self.mode == Mode::Ordered && self.revision > 0
+    }
+
+    /// The part of a scope that it gives now.
+    pub fn part_of(&self, scope: &Scope) -> Part {
+        let own = self.listed.get(scope).and_then(|grant| grant.part);
+        self.effective_part(own.unwrap_or(self.unlisted))
+    }
+
+    // ---- the steps that calls share ----
+
+    fn advance(&mut self, now: Time) {
+        let passed = now.since(self.now).min(self.step());
+        self.now = self.now.max(now);
+        self.steady += passed;
+        self.look();
+    }
+
+    /// How much time between two looks counts for raising.
+    fn step(&self) -> Nanos {
+        Nanos::new(self.settings.hold.get() / 4)
+    }
+
+    /// Finds out by what it goes now.
+    fn look(&mut self) {
+        let StandingSettings { hold, silence, .. } = self.settings;
+        let silent = self.now.since(self.heard) >= hold;
+        // Who was never ordered anything has nothing to lower, and nobody makes room for it.
+        let patience = if self.fallback.is_none() { hold } else { hold + hold };
+        let mode = match silence {
+            // Others may not have made room yet for what was ordered once.
+            _ if !silent && self.lapsed => self.mode,
+            _ if !silent => Mode::Ordered,
+            Silence::Keep if self.fallback.is_some() => Mode::Ordered,
+            Silence::Lift => Mode::Lifted,
+            _ if self.steady - self.heard_steady >= patience => Mode::Fallen,
+            _ => Mode::Lowered,
+        };
+        if self.mode != mode {
+            if self.mode == Mode::Ordered {
+                // The controller may forget its sums before it is heard again.
+                self.service.begin_anew();
+            }
+            self.news |= mode == Mode::Ordered;
+            self.mode = mode;
+            // While it is being registered, what it told is the most that it has, until it raises.
+            let leaves = mode == Mode::Lowered && self.revision > 0;
+            self.lapsed |= leaves || (mode == Mode::Fallen && self.fallback.is_some());
+            self.due_all = true;
+        }
+    }
+
+    fn obey(&mut self, order: &Order) {
+        self.revision = order.revision;
+        let base = (order.members.max(1), order.unlisted, Some(order.fallback));
+        if (self.members, self.unlisted, self.fallback) != base {
+            (self.members, self.unlisted, self.fallback) = base;
+            self.due_all = true;
+        }
+        for (scope, grant) in &order.grants {
+            match grant.is_empty() {
+                true => self.listed.remove(scope),
+                false => self.listed.insert(scope.clone(), *grant),
+            };
+            self.due.insert(scope.clone());
+        }
+    }
+
+    /// What is in force becomes what it holds.
+    fn settle(&mut self) {
+        if !std::mem::take(&mut self.lapsed) {
+            return;
+        }
+        for (scope, grant) in &mut self.listed {
+            grant.part = match self.mode {
+                Mode::Fallen => None,
+                _ => grant.part.map(|part| part.min(self.fallback.unwrap_or(part))),
+            };
+            self.due.insert(scope.clone());
+        }
+        self.listed.retain(|_, grant| !grant.is_empty());
+        self.unlisted = self.effective_part(self.unlisted);
+        self.mode = Mode::Ordered;
+        self.due_all = true;
+    }
+
+    fn answered(&mut self, order: &Order) {
+        let answered = self.sent.iter().find(|(of, ..)| *of == order.answers).copied();
+        let Some((_, sent, steady)) = answered else { return };
+        self.heard_steady = self.heard_steady.max(steady);
+        if !order.stay {
+            self.sent.retain(|(of, ..)| *of > order.answers);
+            self.heard = self.heard.max(sent);
+        }
+    }
+
+    fn holdings(&self) -> Holdings {
+        let part = |(scope, grant): (&Scope, &Grant)| grant.part.map(|part| (scope.clone(), part));
+        Holdings {
+            unlisted: self.unlisted,
+            fallback: self.fallback(),
+            listed: self.listed.iter().filter_map(part).collect(),
+        }
+    }
+
+    fn fallback(&self) -> Part {
+        self.fallback.unwrap_or(self.settings.alone)
+    }
+
+    fn effective(&self, grant: Grant) -> Grant {
+        let rate: Option<Rate> = grant.rate.filter(|_| self.mode != Mode::Lifted);
+        let part = self.effective_part(grant.part.unwrap_or(self.unlisted));
+        Grant { part: Some(part), rate }
+    }
+
+    fn effective_part(&self, ordered: Part) -> Part {
+        match self.mode {
+            Mode::Ordered => ordered,
+            Mode::Lowered => ordered.min(self.fallback()),
+            Mode::Fallen => self.fallback(),
+            Mode::Lifted => Part::WHOLE,
+        }
+    }
+}
+
+/// How many reports may be on their way; an answer to an older one keeps nothing alive.
+const SENT_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(count: u64) -> Time {
+        Time::ZERO + Nanos::from_secs(count)
+    }
+
+    fn scope() -> Scope {
+        Scope::rule("jobs", &[])
+    }
+
+    fn order(standing: &Standing, base: u64, revision: u64, parts: (u64, u64)) -> Order {
+        let part = |percent| Part::ratio(percent, 100);
+        Order {
+            to: standing.name.clone(),
+            epoch: 1,
+            term: Term { controller: 1, joined: 1 },
+            number: revision + 1,
+            answers: standing.sequence,
+            stay: false,
+            base,
+            revision,
+            members: 2,
+            unlisted: part(parts.0),
+            fallback: part(50),
+            grants: vec![(scope(), Grant::part(part(parts.1)))],
+            elsewhere: vec![],
+        }
+    }
+
+    /// A member that is granted 50 % of everything and a part of one scope.
+    fn ordered(percent: u64, settings: StandingSettings) -> Standing {
+        let mut standing = Standing::new("a", 1, settings, Time::ZERO);
+        standing.report(vec![], Time::ZERO);
+        standing.hear(&order(&standing, 0, 0, (0, 0)), Time::ZERO);
+        standing.report(vec![], Time::ZERO);
+        assert!(standing.hear(&order(&standing, 0, 1, (50, percent)), Time::ZERO));
+        standing
+    }
+
+    #[test]
+    fn a_new_member_gives_nothing_until_it_is_ordered_and_all_when_there_is_no_controller() {
+        let mut standing = Standing::new("a", 1, StandingSettings::default(), Time::ZERO);
+        assert_eq!(standing.poll_grants(Time::ZERO).unwrap().unlisted, Part::ZERO);
+        for second in 1..10 {
+            assert_eq!(standing.poll_grants(secs(second)), None);
+        }
+        let grants = (10..13).find_map(|second| standing.poll_grants(secs(second)));
+        assert_eq!(grants.unwrap().unlisted, Part::WHOLE);
+    }
+
+    #[test]
+    fn an_older_order_and_one_of_another_life_change_nothing() {
+        let mut standing = ordered(30, StandingSettings::default());
+        standing.poll_grants(Time::ZERO);
+        assert!(standing.hear(&order(&standing, 1, 3, (50, 20)), Time::ZERO));
+        standing.report(vec![], Time::ZERO);
+        let gap = Order { base: 4, ..order(&standing, 4, 5, (50, 90)) };
+        let other = Order { epoch: 2, ..order(&standing, 1, 9, (50, 90)) };
+        for late in [order(&standing, 1, 2, (50, 70)), gap, other] {
+            assert!(!standing.hear(&late, Time::ZERO));
+        }
+        let listed = vec![(scope(), Grant::part(Part::ratio(20, 100)))];
+        let unlisted = Part::ratio(50, 100);
+        assert_eq!(standing.poll_grants(Time::ZERO), Some(Grants { members: 2, unlisted, listed }));
+        assert_eq!(standing.poll_grants(Time::ZERO), None);
+    }
+
+    #[test]
+    fn a_member_that_hears_nothing_lowers_after_the_hold_and_raises_after_two() {
+        for (percent, lowered) in [(99, 50), (1, 1)] {
+            let mut standing = ordered(percent, StandingSettings::default());
+            let part = |standing: &mut Standing, second| {
+                standing.poll_grants(secs(second));
+                standing.part_of(&scope())
+            };
+            assert_eq!(part(&mut standing, 9), Part::ratio(percent, 100));
+            assert_eq!(part(&mut standing, 10), Part::ratio(lowered, 100));
+            let fell = (11..60).find(|at| part(&mut standing, *at) == Part::ratio(50, 100));
+            assert!((11..30).contains(&fell.unwrap()), "{fell:?}");
+            (40..60)
+                .for_each(|second| assert!(part(&mut standing, second) == Part::ratio(50, 100)));
+            let again = standing.report(vec![], secs(60)).unwrap();
+            assert!(again.lapsed);
+            let late = order(&standing, 0, 9, (90, 90));
+            standing.hear(&late, secs(60));
+            assert_eq!(part(&mut standing, 60), Part::ratio(50, 100), "others may not know");
+            let term = Term { controller: 1, joined: 2 };
+            standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
+            assert_eq!(part(&mut standing, 60), Part::ratio(50, 100), "it keeps what it has");
+            let told = standing.report(vec![], secs(60)).unwrap().holdings.unwrap();
+            assert_eq!((told.unlisted, told.listed), (Part::ratio(50, 100), vec![]));
+            standing.hear(&Order { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
+            assert_eq!(part(&mut standing, 60), Part::ratio(percent, 100));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_ahead_raises_nothing() {
+        let mut standing = ordered(1, StandingSettings::default());
+        standing.poll_grants(secs(100_000));
+        assert_eq!(standing.part_of(&scope()), Part::ratio(1, 100));
+        let mut high = ordered(99, StandingSettings::default());
+        high.poll_grants(secs(100_000));
+        assert_eq!(high.part_of(&scope()), Part::ratio(50, 100));
+    }
+
+    #[test]
+    fn an_order_that_was_long_on_its_way_keeps_nothing_alive() {
+        let mut standing = ordered(99, StandingSettings::default());
+        standing.report(vec![], secs(2));
+        let late = order(&standing, 1, 1, (50, 99));
+        standing.hear(&late, secs(9));
+        standing.poll_grants(secs(11));
+        assert_eq!(standing.part_of(&scope()), Part::ratio(99, 100), "2 s + 10 s");
+        standing.poll_grants(secs(12));
+        assert_eq!(standing.part_of(&scope()), Part::ratio(50, 100));
+        standing.hear(&late, secs(13));
+        assert_eq!(standing.part_of(&scope()), Part::ratio(50, 100));
+    }
+
+    #[test]
+    fn a_controller_that_does_not_know_yet_what_there_is_keeps_nothing_alive() {
+        let mut standing = ordered(99, StandingSettings::default());
+        let term = Term { controller: 2, joined: 1 };
+        let part = |standing: &mut Standing, second| {
+            standing.report(vec![], secs(second));
+            let stay = Order { term, stay: true, ..order(standing, 0, 0, (0, 0)) };
+            standing.hear(&stay, secs(second));
+            standing.part_of(&scope())
+        };
+        assert_eq!(part(&mut standing, 9), Part::ratio(99, 100));
+        assert_eq!(part(&mut standing, 10), Part::ratio(50, 100));
+        let mut low = ordered(1, StandingSettings::default());
+        for second in 1..60 {
+            assert_eq!(part(&mut low, second), Part::ratio(1, 100), "but nobody is raised");
+        }
+    }
+
+    #[test]
+    fn silence_may_keep_the_orders_or_lift_them() {
+        let with = |silence| StandingSettings { silence, ..StandingSettings::default() };
+        for (silence, part) in [(Silence::Keep, 99), (Silence::Lift, 100)] {
+            let mut standing = ordered(99, with(silence));
+            for second in 1..60 {
+                standing.poll_grants(secs(second));
+            }
+            assert_eq!(standing.part_of(&scope()), Part::ratio(part, 100));
+        }
+    }
+
+    #[test]
+    fn who_has_nothing_to_say_reports_once_a_second_and_sooner_while_it_has_no_answer() {
+        let tick = |at: u64| Time::ZERO + Nanos::from_millis(100 * at);
+        for (answers, expected) in [(true, vec![1, 11, 21]), (false, vec![1, 4, 7, 10, 13, 16])] {
+            let mut standing = ordered(50, StandingSettings::default());
+            let mut reports = Vec::new();
+            for at in 1..if answers { 25 } else { 18 } {
+                if standing.report(vec![], tick(at)).is_some() {
+                    reports.push(at);
+                    let order = order(&standing, 1, 1, (50, 50));
+                    assert!(!answers || !standing.hear(&order, tick(at)));
+                }
+            }
+            assert_eq!(reports, expected, "the first acknowledges");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A controller and its members under invented time, with a network that may fail.
+//!
+//! ```text
+//!   members ── demand ─► Standing ─ report ─┐ lost, late, twice, in another order
+//!      ▲                    │               ▼
+//!      └── gives its part ◄─┘ order ◄── Controller
+//! ```
+//!
+//! Each step is 10 ms. A member gives of each scope the least of what is asked for and its part; it
+//! waits where more is asked for.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Nanos, Part, RuleSet, Scope, Time, Use};
+use sluice_plan::{
+    Controller, ControllerSettings, MemberReport, Order, Report, Standing, StandingSettings,
+};
+
+pub(crate) const STEP: Nanos = Nanos::from_millis(10);
+
+/// A random number generator that needs no crate.
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound.max(1)
+    }
+
+    pub(crate) fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What the network does, in percent of messages and in steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weather {
+    pub(crate) lost: u64,
+    pub(crate) twice: u64,
+    pub(crate) late_max: u64,
+}
+
+enum Message {
+    Report(Report),
+    Order(Box<Order>),
+}
+
+/// One member.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) epoch: u64,
+    pub(crate) standing: Standing,
+    /// Whether its process runs.
+    pub(crate) up: bool,
+    /// Reports of its are lost, and orders for it.
+    pub(crate) deaf: bool,
+    pub(crate) mute: bool,
+    /// How far its clock is ahead, in steps.
+    pub(crate) ahead: i64,
+    /// What is asked for of each scope, as a part of the whole.
+    pub(crate) demand: BTreeMap<Scope, Part>,
+    /// The most of it that was asked for since its last report.
+    asked: BTreeMap<Scope, bool>,
+}
+
+pub(crate) struct Fleet {
+    pub(crate) controller: Option<Controller>,
+    pub(crate) term: u64,
+    pub(crate) known: Vec<MemberReport>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) chance: Chance,
+    pub(crate) weather: Weather,
+    pub(crate) rules: Arc<RuleSet>,
+    pub(crate) standing: StandingSettings,
+    /// Steps since the beginning.
+    pub(crate) at: u64,
+    wires: BTreeMap<(u64, u64), (usize, Message)>,
+    sent: u64,
+}
+
+pub(crate) fn scope(name: &str) -> Scope {
+    Scope::rule(name, &[])
+}
+
+/// One class with a limit of 200 operations a second.
+pub(crate) fn rules() -> Arc<RuleSet> {
+    let text = "[[rule]]\nname = \"jobs\"\nlimit = \"200ops/s\"\n\n[[rule]]\nname = \"more\"\n";
+    Arc::new(RuleSet::parse(text).expect("a valid file"))
+}
+
+impl Fleet {
+    pub(crate) fn new(members: usize, seed: u64) -> Fleet {
+        // A member without a controller gives nothing: what it would give is its configuration's.
+        let standing = StandingSettings { alone: Part::ZERO, ..StandingSettings::default() };
+        let mut fleet = Fleet {
+            controller: None,
+            term: 0,
+            known: Vec::new(),
+            nodes: Vec::new(),
+            chance: Chance(seed | 1),
+            weather: Weather::default(),
+            rules: rules(),
+            standing,
+            at: 1_000,
+            wires: BTreeMap::new(),
+            sent: 0,
+        };
+        fleet.begin_controller();
+        (0..members).for_each(|_| fleet.add());
+        fleet
+    }
+
+    /// One more member.
+    pub(crate) fn add(&mut self) {
+        let name = format!("proxy{}", self.nodes.len());
+        let standing = Standing::new(&name, 1, self.standing, self.now());
+        self.nodes.push(Node {
+            name,
+            epoch: 1,
+            standing,
+            up: true,
+            deaf: false,
+            mute: false,
+            ahead: 0,
+            demand: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        });
+    }
+
+    pub(crate) fn restart(&mut self, node: usize) {
+        let now = self.clock(node);
+        let node = &mut self.nodes[node];
+        node.epoch += 1;
+        node.standing = Standing::new(&node.name, node.epoch, self.standing, now);
+        node.asked.clear();
+        node.up = true;
+    }
+
+    pub(crate) fn begin_controller(&mut self) {
+        self.term += 1;
+        let settings = ControllerSettings::default();
+        let new = Controller::new(settings, self.term, &self.known, self.rules.clone(), self.now());
+        self.controller = Some(new);
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::ZERO + Nanos::new(STEP.get() * self.at)
+    }
+
+    fn clock(&self, node: usize) -> Time {
+        let at = self.at.saturating_add_signed(self.nodes[node].ahead);
+        Time::ZERO + Nanos::new(STEP.get() * at)
+    }
+
+    /// Asks a member for so many percent of the whole; 0 for nothing.
+    pub(crate) fn ask(&mut self, node: usize, name: &str, percent: u64) {
+        let demand = &mut self.nodes[node].demand;
+        match percent {
+            0 => demand.remove(&scope(name)),
+            _ => demand.insert(scope(name), Part::ratio(percent, 100)),
+        };
+    }
+
+    /// Lets so many steps pass, with a check after each.
+    pub(crate) fn run(&mut self, steps: u64, mut check: impl FnMut(&Fleet)) {
+        for _ in 0..steps {
+            self.at += 1;
+            self.deliver();
+            self.members_act();
+            self.controller_acts();
+            check(self);
+        }
+    }
+
+    pub(crate) fn secs(&mut self, count: u64) {
+        self.run(count * 100, |_| {});
+    }
+
+    fn members_act(&mut self) {
+        for node in 0..self.nodes.len() {
+            let now = self.clock(node);
+            let own = &mut self.nodes[node];
+            if !own.up {
+                continue;
+            }
+            own.standing.poll_grants(now);
+            for (scope, demand) in &own.demand {
+                *own.asked.entry(scope.clone()).or_default() |=
+                    own.standing.part_of(scope) < *demand;
+            }
+            if self.at.is_multiple_of(10) {
+                self.report(node, true);
+            }
+        }
+    }
+
+    fn report(&mut self, node: usize, with_uses: bool) {
+        let now = self.clock(node);
+        let own = &mut self.nodes[node];
+        let asked = if with_uses { std::mem::take(&mut own.asked) } else { BTreeMap::new() };
+        let used = |(scope, waiting): (Scope, bool)| {
+            let demand = own.demand.get(&scope).copied().unwrap_or(Part::ZERO);
+            let used = Some(demand.min(own.standing.part_of(&scope)));
+            (scope, Use { used, waiting })
+        };
+        let uses = asked.into_iter().map(used).collect();
+        if let Some(report) = own.standing.report(uses, now) {
+            self.send(node, Message::Report(report));
+        }
+    }
+
+    fn controller_acts(&mut self) {
+        let now = self.now();
+        let Some(controller) = &mut self.controller else { return };
+        let orders: Vec<Order> = std::iter::from_fn(|| controller.poll_order(now)).collect();
+        self.known = controller.members().collect();
+        for order in orders {
+            let node = self.nodes.iter().position(|node| *node.name == *order.to);
+            self.send(node.expect("an order is for a member"), Message::Order(Box::new(order)));
+        }
+    }
+
+    fn send(&mut self, node: usize, message: Message) {
+        let Weather { lost, twice, late_max } = self.weather;
+        let cut = match &message {
+            Message::Report(_) => self.nodes[node].mute,
+            Message::Order(_) => self.nodes[node].deaf,
+        };
+        if cut || self.chance.percent(lost) {
+            return;
+        }
+        if self.chance.percent(twice) {
+            let again = match &message {
+                Message::Report(report) => Message::Report(report.clone()),
+                Message::Order(order) => Message::Order(order.clone()),
+            };
+            self.put(node, again, late_max);
+        }
+        self.put(node, message, late_max);
+    }
+
+    fn put(&mut self, node: usize, message: Message, late_max: u64) {
+        let late = if self.chance.percent(20) { self.chance.below(late_max + 1) } else { 0 };
+        self.sent += 1;
+        self.wires.insert((self.at + 1 + late, self.sent), (node, message));
+    }
+
+    fn deliver(&mut self) {
+        let later = self.wires.split_off(&(self.at + 1, 0));
+        for (_, (node, message)) in std::mem::replace(&mut self.wires, later) {
+            match message {
+                Message::Report(report) => {
+                    let now = self.now();
+                    if let Some(controller) = &mut self.controller {
+                        controller.report(&report, now);
+                    }
+                }
+                Message::Order(order) => {
+                    let now = self.clock(node);
+                    let own = &mut self.nodes[node];
+                    if own.up && own.standing.hear(&order, now) {
+                        self.report(node, false);
+                    }
+                }
+            }
+        }
+    }
+
+    // ---- what is looked at ----
+
+    pub(crate) fn part(&self, node: usize, name: &str) -> Part {
+        self.nodes[node].standing.part_of(&scope(name))
+    }
+
+    /// The rate of each member of a limit of 200 a second.
+    pub(crate) fn rates(&self, name: &str) -> Vec<u64> {
+        (0..self.nodes.len()).map(|node| self.part(node, name).of(200)).collect()
+    }
+
+    /// What all members that run may give together, in billionths.
+    pub(crate) fn sum(&self, name: &str) -> u64 {
+        let up = self.nodes.iter().filter(|node| node.up);
+        up.map(|node| u64::from(node.standing.part_of(&scope(name)).billionths())).sum()
+    }
+
+    /// Panics if members may give more than the whole of anything.
+    pub(crate) fn check(&self) {
+        for name in ["jobs", "more", "never used"] {
+            let sum = self.sum(name);
+            let parts: Vec<String> =
+                (0..self.nodes.len()).map(|node| self.part(node, name).to_string()).collect();
+            assert!(sum <= 1_000_000_000, "{name} at {}: {parts:?} is more than all", self.at);
+        }
+    }
+}
