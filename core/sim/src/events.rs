@@ -45,8 +45,16 @@ pub(crate) enum Event {
     Mended { fault: u32 },
     /// Other rules come into force.
     Change { change: u32 },
+    /// A proxy says what it did.
+    Account { proxy: u32 },
+    /// A letter between a proxy and a controller arrives.
+    Letter { letter: u32 },
+    /// A controller has something to do.
+    Decide { target: u32 },
     /// A second is over.
     Second,
+    /// It is looked at who waits, and for what.
+    Look,
 }
 
 /// All that is still to happen.

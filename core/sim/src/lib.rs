@@ -58,6 +58,7 @@
 //! assert!(reports[0].violations.is_empty());
 //! ```
 
+mod backlog;
 mod baselines;
 mod checks;
 mod events;
@@ -72,9 +73,12 @@ mod targets;
 mod workloads;
 mod world;
 
+pub use backlog::Backlog;
 pub use random::random_scenario;
-pub use report::{JobReport, Latency, Report, RuleReport, Verdict, Violation, judge};
-pub use scenario::{Replayed, Scenario, ScenarioError};
+pub use report::{
+    DELAYED, JobReport, JobRule, Latency, Report, RuleReport, Verdict, Violation, judge,
+};
+pub use scenario::{RecordedTarget, Replayed, Scenario, ScenarioError};
 pub use scheduler::{ParsePolicyError, Policy};
 pub use workloads::Record;
 pub use world::World;

@@ -57,6 +57,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         },
         changes,
         expects: Vec::new(),
+        controller: prng.below(4) == 0,
     }
 }
 
@@ -82,6 +83,10 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
         device: LaneCosts { read: curve.clone(), write: curve, ops },
         cached: LaneCosts { read: memory.clone(), write: memory, ops },
         mode: if prng.below(5) == 0 { CostMode::Bytes } else { CostMode::Calibrated },
+        believed_write: None,
+        recalibrate: false,
+        held_latency: None,
+        believed: None,
         jitter_percent: prng.below(3) * 30,
         seek: Nanos::new(prng.below(2) * smallest / 4),
         hit_percent: if prng.below(3) == 0 { prng.below(100) } else { 0 },

@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time};
+use model::{Amount, Grants, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Scope, Time, Use};
 use sched::{Arrival, Dispatcher, RequestId, SubjectId, Target, Usage};
 
 use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
@@ -116,6 +116,15 @@ pub(crate) struct Elsewhere {
     pub(crate) reserved: u64,
 }
 
+/// Requests of a subject that wait for their turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) who: Identity,
+    pub(crate) requests: u32,
+    /// Some of them stand behind one that waits for a limit or a meter.
+    pub(crate) for_meter: bool,
+}
+
 /// Who goes next at one proxy. `now` never needs to be later than the last one.
 pub(crate) trait Scheduler: fmt::Debug + Send {
     /// A name for an identity, to be given back by `release`.
@@ -132,9 +141,19 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     fn next_deadline(&self) -> Option<Time>;
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
     fn served_elsewhere(&mut self, _subject: u64, _kind: Kind, _what: Elsewhere, _now: Time) {}
+    /// Takes what a controller grants.
+    fn set_grants(&mut self, _grants: &Grants, _now: Time) {}
+    /// What was used of each scope since the last call.
+    fn take_uses(&mut self, _now: Time) -> Vec<(Scope, Use)> {
+        Vec::new()
+    }
     fn queued(&self) -> usize;
-    fn promises_cut_ppm(&self) -> u64 {
+    fn promises_cut_ppm(&self, _now: Time) -> u64 {
         0
+    }
+    /// Whose requests wait now, where it knows what for.
+    fn waiting(&self) -> Vec<Waiting> {
+        Vec::new()
     }
     /// Sums by rule, where it keeps them.
     fn usage(&self) -> Vec<(String, Usage)> {
@@ -191,12 +210,31 @@ impl Scheduler for Dispatcher {
         Dispatcher::served_elsewhere(self, SubjectId::from_bits(subject), kind, what.cost, now);
     }
 
+    fn set_grants(&mut self, grants: &Grants, now: Time) {
+        Dispatcher::set_grants(self, grants, now);
+    }
+
+    fn take_uses(&mut self, now: Time) -> Vec<(Scope, Use)> {
+        Dispatcher::take_uses(self, now)
+    }
+
     fn queued(&self) -> usize {
         Dispatcher::queued(self)
     }
 
-    fn promises_cut_ppm(&self) -> u64 {
-        Dispatcher::promises_cut_ppm(self)
+    fn promises_cut_ppm(&self, now: Time) -> u64 {
+        Dispatcher::promises_cut_ppm(self, now)
+    }
+
+    fn waiting(&self) -> Vec<Waiting> {
+        self.subjects()
+            .filter(|subject| subject.queued > 0)
+            .map(|subject| Waiting {
+                who: subject.who,
+                requests: subject.queued,
+                for_meter: subject.throttled,
+            })
+            .collect()
     }
 
     fn usage(&self) -> Vec<(String, Usage)> {

@@ -42,6 +42,14 @@ pub(crate) struct TargetSpec {
     pub(crate) device: LaneCosts,
     pub(crate) cached: LaneCosts,
     pub(crate) mode: CostMode,
+    /// What the scheduler believes of writes, where that is not the truth.
+    pub(crate) believed_write: Option<Curve>,
+    /// Whether it learns costs from requests that run alone.
+    pub(crate) recalibrate: bool,
+    /// The mean time of a smallest request that it holds by D.
+    pub(crate) held_latency: Option<Nanos>,
+    /// What its scheduler believes; none if it believes what is.
+    pub(crate) believed: Option<Costs>,
     /// Times are this much shorter to this much longer.
     pub(crate) jitter_percent: u64,
     /// What a read or write takes besides if the last one was another client's.
@@ -73,17 +81,26 @@ impl TargetSpec {
         };
         let device = LaneCosts {
             read: part(&self.device.read),
-            write: part(&self.device.write),
+            write: part(self.believed_write.as_ref().unwrap_or(&self.device.write)),
             ops: self.device.ops.map(|time| Nanos::new((time.get() / p).max(1))),
         };
         sched::Target {
             name: self.name.clone(),
             slots_max: self.slots,
             threads: self.threads,
-            costs: Costs { cached: self.cached.clone(), device, mode: self.mode },
-            latency: None,
-            recalibrate: false,
+            costs: self.believed.clone().unwrap_or(Costs {
+                cached: self.cached.clone(),
+                device,
+                mode: self.mode,
+            }),
+            latency: self.held_latency,
+            recalibrate: self.recalibrate,
         }
+    }
+
+    /// Whether the scheduler goes by what it was told, and nothing that it finds out.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.recalibrate && self.held_latency.is_none()
     }
 }
 
@@ -365,6 +382,10 @@ mod tests {
             device: costs,
             cached: Costs::default().cached,
             mode: CostMode::Calibrated,
+            believed_write: None,
+            recalibrate: false,
+            held_latency: None,
+            believed: None,
             jitter_percent: 0,
             seek: Nanos::ZERO,
             hit_percent: 0,

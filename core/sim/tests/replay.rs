@@ -69,3 +69,19 @@ fn clients_of_one_job_are_one_job_of_the_report_and_rules_bind_it() {
     assert!(slow.requests.abs_diff(100) <= 2, "ten a second for ten seconds: {}", slow.requests);
     assert_eq!((slow.finished_ns, quick.finished_ns), (None, Some(200_000_000)));
 }
+
+#[test]
+fn a_report_says_which_rule_took_a_jobs_requests_and_what_they_waited_for() {
+    let slow = (0..2).map(|_| client("slow", 200, 0, Lane::Device));
+    // Eight at four slots.
+    let quick = (0..8).map(|_| client("quick", 2000, 0, Lane::Device));
+    let report = replay(slow.chain(quick).collect());
+    let (slow, quick) = (report.job("slow").unwrap(), report.job("quick").unwrap());
+    let rule = &slow.rules[0];
+    assert_eq!((slow.rules.len(), rule.rule.as_str()), (1, "slow"));
+    assert_eq!(rule.requests, slow.requests);
+    assert!(rule.delayed >= slow.requests - 2, "all but the burst wait: {rule:?}");
+    assert!(slow.held_ppm > Some(950_000), "for the limit: {:?}", slow.held_ppm);
+    assert_eq!((quick.rules[0].rule.as_str(), quick.held_ppm), ("default", Some(0)));
+    assert!(quick.rules[0].queue_ns > 0, "for slots");
+}

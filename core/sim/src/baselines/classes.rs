@@ -10,11 +10,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Identity, Kind, LimitMode, PathSet, Rate, RuleSet};
-use sched::KeyValue;
+use model::{Identity, KeyValue, Kind, LimitMode, PathSet, Rate, RuleSet};
 
 /// What a class is granted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) weight: u64,
     pub(crate) reserve: Option<Rate>,
@@ -66,7 +65,7 @@ impl Classes {
             let rule = self.rules.rule_for(who, kind, *paths).map(|i| &self.rules.rules[i]);
             let name = rule.map_or(RuleSet::DEFAULT, |rule| rule.name.as_str());
             let per = rule.map_or(&[][..], |rule| &rule.per[..]);
-            let values = sched::key_of(per, who, kind);
+            let values = model::key_of(per, who, kind);
             let grant = Grant {
                 weight: rule.map_or(1, |rule| rule.share().get().into()),
                 reserve: rule.and_then(|rule| rule.promised()),

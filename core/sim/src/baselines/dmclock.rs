@@ -3,15 +3,17 @@
 //! ```text
 //!   head of a class:  R = max(t, R' + (ρ + c)/r)   t: its arrival
 //!                     P = max(t, P' + (δ + c)/w)   L = max(t, L' + (δ + c)/l)
-//!   poll:  1. smallest R, if R ≤ now ─► reservation
-//!          2. smallest P + prop_delta among L ≤ now ─► share; R and R' back by (ρ + c)/r
-//!          3. wait for the smallest L
+//!   poll:  1. smallest R, if R ≤ now ─► reservation                           heap by R
+//!          2. L ≤ now ─► may have a share                                     heap by L, others
+//!             smallest P + prop_delta of these ─► share; R and R' back by (ρ + c)/r    heap by P
+//!          3. wait for the smallest R or L
 //! ```
 //!
 //! ceph/dmclock at d9204e2; A. Gulati et al., OSDI 2010; shared/reference/sfqd.md section 9. A
 //! request costs one. Only the head of a class has tags, made when it becomes the head; who was
 //! idle gets a prop_delta that puts its P beside the lowest of the others. The current request's
-//! cost is in its own R and L. At most D requests are outstanding.
+//! cost is in its own R and L. At most D requests are outstanding. Who wakes up looks at all
+//! who wait for L, in O(n), as Ceph's does at everybody.
 //!
 //! A weight stands for so many requests a second: weights of more than the device gives make P
 //! follow the clock, and sharing is lost. That is the published behaviour, not a fault of ours.
@@ -23,6 +25,7 @@ use model::{Amount, Identity, Kind, Lane, PathSet, Rate, RuleSet, Time};
 use sched::Target;
 
 use super::classes::{Classes, Grant};
+use super::heap::Heap;
 use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
 
 /// dmClock.
@@ -31,8 +34,12 @@ pub(crate) struct DmClock {
     slots_max: u32,
     classes: Classes,
     clients: Vec<Client>,
-    /// Those with requests.
-    active: Vec<usize>,
+    /// Those with requests, by R.
+    reservation: Heap<i64>,
+    /// Of them, those whose L is still to come, by L.
+    limit: Heap<i64>,
+    /// And the others, by P + prop_delta.
+    proportion: Heap<i64>,
     queued: usize,
     outstanding: u32,
     wait: Option<Time>,
@@ -45,7 +52,7 @@ struct Client {
     /// The tags of the last request that had any, and of the head.
     last: Tags,
     head: Tags,
-    prop_delta: i128,
+    prop_delta: i64,
     idle: bool,
     /// Served elsewhere since its last request here.
     delta: u64,
@@ -57,7 +64,7 @@ struct Item {
     token: u32,
     lane: Lane,
     units: u64,
-    arrived: i128,
+    arrived: i64,
     rho: u64,
     delta: u64,
 }
@@ -65,14 +72,14 @@ struct Item {
 /// In nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tags {
-    r: i128,
-    p: i128,
-    l: i128,
+    r: i64,
+    p: i64,
+    l: i64,
 }
 
-const SECOND: u128 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 /// Far enough from the end of numbers for a few tags to be added to it.
-const NEVER: i128 = i128::MAX / 4;
+const NEVER: i64 = i64::MAX / 4;
 
 impl DmClock {
     pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> DmClock {
@@ -80,7 +87,9 @@ impl DmClock {
             slots_max: target.slots_max,
             classes: Classes::new(rules),
             clients: Vec::new(),
-            active: Vec::new(),
+            reservation: Heap::default(),
+            limit: Heap::default(),
+            proportion: Heap::default(),
             queued: 0,
             outstanding: 0,
             wait: None,
@@ -88,16 +97,31 @@ impl DmClock {
     }
 
     /// A request takes its class out of idleness: its P joins the lowest of the others.
-    fn wake(&mut self, class: usize, now: i128) {
-        let others = self.active.iter().map(|other| &self.clients[*other]);
-        let lowest = others.map(|other| other.head.p + other.prop_delta).min();
+    fn wake(&mut self, class: usize, now: i64) {
+        let limited = self.limit.classes().map(|other| self.clients[other].proportional());
+        let ready = self.proportion.first().map(|(lowest, _)| lowest);
+        let lowest = limited.chain(ready).min();
         let own = &mut self.clients[class];
         own.prop_delta = lowest.map_or(0, |lowest| lowest - now);
         own.idle = false;
-        self.active.push(class);
+        own.tag_head();
+        self.stand(class, now);
     }
 
-    fn take(&mut self, class: usize, reserved: bool) -> Chosen {
+    /// Puts a class with a new head where its tags say.
+    fn stand(&mut self, class: usize, now: i64) {
+        let own = &self.clients[class];
+        self.reservation.put(own.head.r, class);
+        if own.head.l <= now {
+            self.limit.remove(class);
+            self.proportion.put(own.proportional(), class);
+        } else {
+            self.proportion.remove(class);
+            self.limit.put(own.head.l, class);
+        }
+    }
+
+    fn take(&mut self, class: usize, reserved: bool, now: i64) -> Chosen {
         let own = &mut self.clients[class];
         let item = own.fifo.pop_front().expect("an active class has a request");
         own.last = own.head;
@@ -105,12 +129,14 @@ impl DmClock {
             // What a share paid for is not taken out of the reservation.
             own.last.r -= own.reserve_ns(&item);
         }
-        match own.fifo.is_empty() {
-            true => {
-                own.idle = true;
-                self.active.retain(|other| *other != class);
-            }
-            false => own.tag_head(),
+        if own.fifo.is_empty() {
+            own.idle = true;
+            self.reservation.remove(class);
+            self.limit.remove(class);
+            self.proportion.remove(class);
+        } else {
+            own.tag_head();
+            self.stand(class, now);
         }
         self.queued -= 1;
         self.outstanding += 1;
@@ -123,8 +149,7 @@ impl Client {
     fn tag_head(&mut self) {
         let Some(item) = self.fifo.front().copied() else { return };
         let t = item.arrived;
-        let grant = self.grant.as_ref().expect("set with the first request");
-        let spent = |units: u64, rate: u64| (u128::from(units) * SECOND / u128::from(rate)) as i128;
+        let grant = self.grant.expect("set with the first request");
         self.head.r = match grant.reserve {
             // It may have had none until the rules changed.
             Some(_) if self.last.r > NEVER / 2 => t,
@@ -141,10 +166,37 @@ impl Client {
         };
     }
 
-    fn reserve_ns(&self, item: &Item) -> i128 {
-        let reserve = self.grant.as_ref().and_then(|grant| grant.reserve);
-        reserve.map_or(0, |rate| rate.time_for(units(rate, item, item.rho)).get().into())
+    /// P as it is compared with that of others.
+    fn proportional(&self) -> i64 {
+        self.head.p + self.prop_delta
     }
+
+    fn reserve_ns(&self, item: &Item) -> i64 {
+        let reserve = self.grant.and_then(|grant| grant.reserve);
+        reserve.map_or(0, |rate| {
+            let units = units(rate, item, item.rho);
+            let scaled = units.checked_mul(SECOND);
+            // Rounded up, in 64 bits where that is enough.
+            scaled.map_or_else(
+                || whole(rate.time_for(units).get()),
+                |scaled| whole(scaled.div_ceil(rate.per_sec())),
+            )
+        })
+    }
+}
+
+/// The time of so many at a rate.
+fn spent(units: u64, rate: u64) -> i64 {
+    match units.checked_mul(SECOND) {
+        Some(scaled) => whole(scaled / rate),
+        None => {
+            (u128::from(units) * u128::from(SECOND) / u128::from(rate)).min(NEVER as u128) as i64
+        }
+    }
+}
+
+fn whole(ns: u64) -> i64 {
+    i64::try_from(ns).map_or(NEVER, |ns| ns.min(NEVER))
 }
 
 /// What a request and those elsewhere cost by a rate: each is one, or its bytes.
@@ -162,19 +214,18 @@ impl Scheduler for DmClock {
 
     fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
         let class = self.classes.class(incoming.subject, incoming.kind);
-        let now = i128::from(now.as_nanos());
+        let now = whole(now.as_nanos());
         while self.clients.len() <= class {
             self.clients.push(Client { idle: true, ..Client::default() });
         }
         let own = &mut self.clients[class];
-        own.grant = Some(self.classes.grants[class].clone());
+        own.grant = Some(self.classes.grants[class]);
         let (rho, delta) = (std::mem::take(&mut own.rho), std::mem::take(&mut own.delta));
         let units = incoming.amount.bytes.get().max(1);
         let Incoming { token, lane, .. } = incoming;
         own.fifo.push_back(Item { token, lane, units, arrived: now, rho, delta });
         self.queued += 1;
         if own.idle {
-            own.tag_head();
             self.wake(class, now);
         }
         0
@@ -185,24 +236,24 @@ impl Scheduler for DmClock {
         if self.outstanding >= self.slots_max {
             return None;
         }
-        let now = i128::from(now.as_nanos());
-        let least = |key: &dyn Fn(&Client) -> Option<i128>| {
-            let keyed = self.active.iter().filter_map(|class| {
-                let own = &self.clients[*class];
-                key(own).map(|key| (key, *class))
-            });
-            keyed.min()
-        };
-        let due = least(&|own: &Client| (own.head.r <= now).then_some(own.head.r));
-        if let Some((_, class)) = due {
-            return Some(self.take(class, true));
+        let now = whole(now.as_nanos());
+        let reserved = self.reservation.first();
+        if let Some((due, class)) = reserved
+            && due <= now
+        {
+            return Some(self.take(class, true, now));
         }
-        let ready = |own: &Client| (own.head.l <= now).then_some(own.head.p + own.prop_delta);
-        if let Some((_, class)) = least(&ready) {
-            return Some(self.take(class, false));
+        while let Some((until, class)) = self.limit.first()
+            && until <= now
+        {
+            self.limit.remove(class);
+            self.proportion.put(self.clients[class].proportional(), class);
         }
-        let next = least(&|own: &Client| Some(own.head.l.min(own.head.r)));
-        self.wait = next.map(|(at, _)| Time::from_nanos(u64::try_from(at).unwrap_or(u64::MAX)));
+        if let Some((_, class)) = self.proportion.first() {
+            return Some(self.take(class, false, now));
+        }
+        let next = [reserved, self.limit.first()].into_iter().flatten().map(|(at, _)| at).min();
+        self.wait = next.map(|at| Time::from_nanos(at as u64));
         None
     }
 

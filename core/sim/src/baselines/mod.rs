@@ -15,6 +15,7 @@
 mod classes;
 mod dmclock;
 mod fifo;
+mod heap;
 mod sfqd;
 mod tbf;
 

@@ -16,13 +16,14 @@
 //! It counts requests, so only limits in operations are known to it. Deadlines
 //! round 10^9 / rate up: rounded down, a clock that jumps to the deadline never gets a token.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, Nanos, PathSet, Rate, RuleSet, Time};
 use sched::Target;
 
 use super::classes::{Classes, Grant};
+use super::heap::Heap;
 use crate::scheduler::{Chosen, Incoming, Scheduler};
 
 /// The token bucket filter.
@@ -32,7 +33,8 @@ pub(crate) struct LustreTbf {
     threads: u32,
     classes: Classes,
     buckets: Vec<Bucket>,
-    heap: BTreeSet<(Time, Time, u64, u32)>,
+    /// Classes with requests by deadline, check_time and order of entry.
+    heap: Heap<(Time, Time, u64)>,
     sequence: u64,
     /// Nothing goes before.
     throttled: Option<Time>,
@@ -51,8 +53,6 @@ struct Bucket {
     deadline: Time,
     residue: u64,
     generation: u32,
-    /// Its place in the heap.
-    key: Option<(Time, Time, u64, u32)>,
 }
 
 /// The rate of the rule `default`.
@@ -67,7 +67,7 @@ impl LustreTbf {
             threads: target.slots_max,
             classes: Classes::new(rules),
             buckets: Vec::new(),
-            heap: BTreeSet::new(),
+            heap: Heap::default(),
             sequence: 0,
             throttled: None,
             queued: 0,
@@ -78,31 +78,15 @@ impl LustreTbf {
     /// The bucket of a class, with the rate that its rule has now.
     fn load(&mut self, class: usize, now: Time) {
         let (grant, generation) = (&self.classes.grants[class], self.classes.generation);
-        let (rate, realtime) = terms(grant);
-        let fresh = Bucket {
-            fifo: VecDeque::new(),
-            rate,
-            nsecs: Nanos::new(SECOND.div_ceil(rate)),
-            realtime,
-            tokens: DEPTH,
-            check_time: now,
-            deadline: now,
-            residue: 0,
-            generation,
-            key: None,
-        };
         match self.buckets.get_mut(class) {
-            None => {
-                // Classes are numbered as they come, so this is the next one.
-                self.buckets.push(fresh);
-            }
+            // Classes are numbered as they come, so this is the next one.
+            None => self.buckets.push(Bucket::new(terms(grant), generation, now)),
             Some(own) if own.generation != generation => {
                 own.generation = generation;
-                if (own.rate, own.realtime) != (rate, realtime) {
+                if (own.rate, own.realtime) != terms(grant) {
                     // A change hands each class a full bucket: a quirk.
-                    let (fifo, deadline, key) =
-                        (std::mem::take(&mut own.fifo), own.deadline, own.key);
-                    *own = Bucket { fifo, deadline, key, ..fresh };
+                    let (fifo, deadline) = (std::mem::take(&mut own.fifo), own.deadline);
+                    *own = Bucket { fifo, deadline, ..Bucket::new(terms(grant), generation, now) };
                 }
             }
             Some(_) => {}
@@ -110,25 +94,18 @@ impl LustreTbf {
     }
 
     fn sift(&mut self, class: usize) {
-        let own = &mut self.buckets[class];
-        if let Some(key) = own.key.take() {
-            self.heap.remove(&key);
-        }
+        let own = &self.buckets[class];
         self.sequence += 1;
-        let key = (own.deadline, own.check_time, self.sequence, class as u32);
-        own.key = Some(key);
-        self.heap.insert(key);
+        self.heap.put((own.deadline, own.check_time, self.sequence), class);
     }
 
     /// What the root may do now: its class, or until when everybody waits.
     fn root(&mut self, now: Time) -> Result<usize, Option<Time>> {
         loop {
-            let Some((.., class)) = self.heap.first().copied() else { return Err(None) };
-            let class = class as usize;
+            let Some((_, class)) = self.heap.first() else { return Err(None) };
             let own = &mut self.buckets[class];
             let passed = now.since(own.check_time).get();
-            let fresh = (u128::from(passed) * u128::from(own.rate) / u128::from(SECOND)) as u64;
-            let mut tokens = fresh + own.tokens;
+            let mut tokens = fresh(passed, own.rate) + own.tokens;
             let mut residue = own.residue;
             if own.realtime {
                 // Rounded down, or a whole number of tokens would leave almost one more.
@@ -149,12 +126,36 @@ impl LustreTbf {
             if own.realtime && own.deadline != due {
                 own.deadline = due;
                 self.sift(class);
-                if self.heap.first().is_some_and(|(.., root)| *root as usize != class) {
+                if self.heap.first().is_some_and(|(_, root)| root != class) {
                     continue;
                 }
             }
             return Err(Some(due));
         }
+    }
+}
+
+impl Bucket {
+    fn new((rate, realtime): (u64, bool), generation: u32, now: Time) -> Bucket {
+        Bucket {
+            fifo: VecDeque::new(),
+            rate,
+            nsecs: Nanos::new(SECOND.div_ceil(rate)),
+            realtime,
+            tokens: DEPTH,
+            check_time: now,
+            deadline: now,
+            residue: 0,
+            generation,
+        }
+    }
+}
+
+/// The tokens that came in so many nanoseconds.
+fn fresh(passed: u64, rate: u64) -> u64 {
+    match passed.checked_mul(rate) {
+        Some(product) => product / SECOND,
+        None => (u128::from(passed) * u128::from(rate) / u128::from(SECOND)) as u64,
     }
 }
 
@@ -203,8 +204,7 @@ impl Scheduler for LustreTbf {
         let (token, lane) =
             own.fifo.pop_front().expect("only classes with requests are in the heap");
         if own.fifo.is_empty() {
-            let key = own.key.take().expect("it was the root");
-            self.heap.remove(&key);
+            self.heap.remove(class);
         } else {
             if !own.realtime {
                 own.deadline = now + own.nsecs;

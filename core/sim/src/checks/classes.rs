@@ -8,8 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Kind, KindSet, LimitMode, PathSet, Rate, Rule, RuleSet};
-use sched::KeyValue;
+use model::{KeyValue, Kind, KindSet, LimitMode, PathSet, Rate, Rule, RuleSet};
 
 use super::windows::CATCH_UP;
 use crate::world::Owner;
@@ -105,7 +104,7 @@ impl Known {
         let rule = number.map(|number| &rules.rules[number]);
         let number = number.unwrap_or(usize::MAX);
         let per = rule.map_or(&[][..], |rule| &rule.per[..]);
-        let key = sched::key_of(per, who, kind);
+        let key = model::key_of(per, who, kind);
         let next = self.classes.len() as u32;
         let class = *self.classes.entry((number, key.clone())).or_insert(next);
         let mut gauges = Vec::new();
@@ -124,7 +123,7 @@ impl Known {
         }
         for meter in rules.meters_for(who, kind, paths) {
             let of = &rules.meters[meter];
-            let key = sched::key_of(&of.per, who, kind);
+            let key = model::key_of(&of.per, who, kind);
             let (rate, burst, kinds) = (of.limit.rate, of.limit.burst, of.limit.kinds);
             let gauge = Gauge { name: of.name.clone(), rate, burst, kinds };
             gauges.push(self.gauge((true, meter, 0, key), gauge));

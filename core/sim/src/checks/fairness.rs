@@ -4,8 +4,9 @@
 //!   | W_f / φ_f − W_g / φ_g |  ≤  (D + 1)(c_f / φ_f + c_g / φ_g) + what overtaking adds
 //! ```
 //!
-//! Looked at where weights are all that rules say and the page cache answers nothing:
-//! reservations and meters give a class more or less than its weight, rightly. W counts from
+//! Looked at where weights are all that rules say, the page cache answers nothing and costs are
+//! as they were told: reservations and meters give a class more or less than its weight,
+//! rightly, and learnt costs weigh otherwise. W counts from
 //! the moment from which both have waited.
 
 use super::classes::Belongs;
@@ -34,8 +35,8 @@ const CLASSES_MAX: usize = 12;
 const FINE: u128 = 1 << 10;
 
 impl Fairness {
-    pub(super) fn new(caches: bool) -> Fairness {
-        Fairness { off: caches, classes: Vec::new() }
+    pub(super) fn new(off: bool) -> Fairness {
+        Fairness { off, classes: Vec::new() }
     }
 
     pub(super) fn forget(&mut self) {

@@ -36,6 +36,10 @@ pub(crate) struct Checks {
     policy: Policy,
     known: Known,
     proxies: Vec<Watch>,
+    /// Limits over all proxies of a target, where a controller divides them; by target.
+    whole: Vec<Windows>,
+    /// Each proxy's target.
+    targets: Vec<usize>,
 }
 
 /// What the checks know of a proxy.
@@ -69,12 +73,20 @@ impl Checks {
             (0..spec.count).map(move |_| spec.clone())
         });
         let mut watches: Vec<Watch> = specs.map(Watch::new).collect();
-        if scenario.delay {
-            // What was served elsewhere moves tags here: shares are of all proxies together.
+        if scenario.delay || scenario.controller {
+            // What is served elsewhere counts here: shares are of all proxies together.
             watches.iter_mut().for_each(|watch| watch.fairness.forget());
         }
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
-        Checks { policy, known: Known::new(scenario.rules.clone()), proxies: watches }
+        let divided = scenario.targets.iter().filter(|_| scenario.controller);
+        let of_target = |(at, spec): (usize, &TargetSpec)| vec![at; spec.count as usize];
+        Checks {
+            policy,
+            known: Known::new(scenario.rules.clone()),
+            proxies: watches,
+            whole: divided.map(|spec| Windows::over(spec.count.into())).collect(),
+            targets: scenario.targets.iter().enumerate().flat_map(of_target).collect(),
+        }
     }
 
     /// A request stands in line.
@@ -122,7 +134,10 @@ impl Checks {
         watch.line_up(r, &belongs, false);
         watch.windows.waits(&belongs, r, false, now);
         let cost = watch.cost(r);
+        let whole = self.whole.get_mut(self.targets[r.proxy as usize]);
+        let whole = whole.and_then(|whole| whole.dispatched(&self.known, &belongs, r, now));
         wrong_slots
+            .or(whole)
             .or_else(|| watch.in_order(r, &belongs))
             .or_else(|| watch.windows.dispatched(&self.known, &belongs, r, now))
             .or_else(|| watch.fairness.dispatched(&belongs, cost, &watch.target))
@@ -157,12 +172,14 @@ impl Checks {
             // It has done enough for one call, and asks for another.
             return None;
         }
-        let cut = sched.promises_cut_ppm() > 0;
+        // Where there is a controller, a promise here is a part of it that changes.
+        let cut = sched.promises_cut_ppm(clock) > 0 || !self.whole.is_empty();
         watch.idle(&self.known).or_else(|| watch.windows.look(&self.known, cut, now))
     }
 
     /// A fault has befallen a proxy: what was counted so far says nothing.
     pub(crate) fn disturbed(&mut self, proxy: u32, crashed: bool) {
+        self.whole.iter_mut().for_each(Windows::forget);
         let watch = &mut self.proxies[proxy as usize];
         if crashed {
             *watch = Watch::new(watch.spec.clone());
@@ -174,6 +191,7 @@ impl Checks {
     /// Other rules are in force everywhere. Who waits keeps waiting, perhaps in another class.
     pub(crate) fn rules_changed(&mut self, rules: Arc<RuleSet>) {
         self.known.set_rules(rules);
+        self.whole.iter_mut().for_each(Windows::forget);
         for watch in &mut self.proxies {
             watch.order.clear();
             watch.windows.forget();
@@ -189,7 +207,7 @@ impl Watch {
     fn new(spec: Arc<TargetSpec>) -> Watch {
         let target = spec.scheduled();
         Watch {
-            fairness: Fairness::new(spec.hit_percent > 0),
+            fairness: Fairness::new(spec.hit_percent > 0 || !spec.is_settled()),
             target,
             spec,
             held: 0,
@@ -261,7 +279,7 @@ impl Watch {
 
     /// Slots stand empty though somebody waits whom nothing else holds back.
     fn idle(&self, known: &Known) -> Option<String> {
-        if self.plain == 0 || known.keeps_slots {
+        if self.plain == 0 || known.keeps_slots || !self.spec.is_settled() {
             return None;
         }
         let free = self.target.slots_max.saturating_sub(self.held);

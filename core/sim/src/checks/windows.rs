@@ -21,6 +21,8 @@ pub(super) struct Windows {
     next_look: u64,
     /// When something went last.
     last: Time,
+    /// Proxies that divide the limits, beyond the first: each may be ahead by a request.
+    others: u64,
 }
 
 /// What went in the last hundred pieces of time.
@@ -83,9 +85,14 @@ fn piece_of(now: Time) -> u64 {
 }
 
 impl Windows {
+    /// The windows of so many proxies that divide the limits.
+    pub(super) fn over(proxies: u64) -> Windows {
+        Windows { others: proxies.saturating_sub(1), ..Windows::default() }
+    }
+
     /// A fault or other rules: begin anew.
     pub(super) fn forget(&mut self) {
-        *self = Windows::default();
+        *self = Windows::over(self.others + 1);
     }
 
     /// Who is in line with a reservation.
@@ -130,6 +137,7 @@ impl Windows {
         }
         // A meter may be ahead by the requests that wait for another meter of theirs.
         let ahead = if belongs.gauges.len() > 1 { AHEAD } else { 1 };
+        let ahead = ahead * (self.others + 1);
         let mut broken = None;
         for index in belongs.gauges.iter() {
             let gauge = &known.gauges[*index as usize];

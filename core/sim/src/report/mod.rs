@@ -15,7 +15,7 @@ mod histogram;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use model::{Amount, Kind, Lane, Nanos, Time};
+use model::{Amount, Kind, Lane, Nanos, RuleSet, Time};
 use serde::Serialize;
 
 use crate::scenario::Scenario;
@@ -78,6 +78,27 @@ pub struct JobReport {
     pub resent: u64,
     /// Requests and bytes of each second from the start.
     pub series: Vec<(u64, u64)>,
+    /// Which rules took its requests; of replays only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<JobRule>,
+    /// Of the time that its requests waited, the part in which a limit or a meter held them
+    /// or one before them, in parts per million, by looks at random times; of replays only,
+    /// and none if nothing was seen to wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_ppm: Option<u64>,
+}
+
+/// What one rule took of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JobRule {
+    /// The rule's name; `default` where none matched.
+    pub rule: String,
+    /// Requests answered.
+    pub requests: u64,
+    /// Those that waited for their turn for a millisecond or more.
+    pub delayed: u64,
+    /// Time from arrival at the proxy to dispatch, of all of them.
+    pub queue_ns: u64,
 }
 
 /// Latencies in nanoseconds; median and p99 are exact to one part in 64.
@@ -130,7 +151,7 @@ impl Violation {
     pub fn command(&self) -> String {
         let Violation { scenario, policy, seed, .. } = self;
         match scenario.strip_prefix(crate::random::NAME) {
-            Some(_) => format!("SLUICE_SEED={seed} cargo test -p sluice-sim --test random"),
+            Some(_) => format!("sluice sim --seeds 1 --seed {seed} --policy {policy}"),
             None => format!("sluice sim scenarios/{scenario}.toml --policy {policy} --seed {seed}"),
         }
     }
@@ -158,7 +179,15 @@ impl Report {
             policy: world.policy.name().into(),
             seed: world.seed,
             measured_ns: measured.get(),
-            jobs: world.tally.jobs.iter().map(|job| job.report(measured, all)).collect(),
+            jobs: world
+                .tally
+                .jobs
+                .iter()
+                .map(|job| JobReport {
+                    rules: job.by_rule(&world.rules),
+                    ..job.report(measured, all)
+                })
+                .collect(),
             classes: by_rule(world),
             promises_cut_ppm: world.tally.cut_ppm,
             request_events: world.request_events,
@@ -210,6 +239,10 @@ struct Sums {
     /// Of this second.
     second: (u64, u64),
     series: Vec<(u64, u64)>,
+    /// By the rule's place; none where none matched.
+    rules: BTreeMap<Option<usize>, JobRule>,
+    /// Requests that were seen to wait, and those of them that a meter held.
+    seen: (u64, u64),
 }
 
 impl Tally {
@@ -266,6 +299,22 @@ impl Tally {
         sums.latency.add(latency.get());
     }
 
+    /// Which rule took a request that was measured, and how long it waited.
+    pub(crate) fn taken(&mut self, job: u32, rule: Option<usize>, queued: Nanos) {
+        let sum = self.at(job).rules.entry(rule).or_default();
+        sum.requests += 1;
+        sum.delayed += u64::from(queued >= DELAYED);
+        sum.queue_ns += queued.get();
+    }
+
+    /// So many requests of a job were seen to wait.
+    pub(crate) fn looked(&mut self, job: &str, requests: u32, for_meter: bool) {
+        if let Some(sums) = self.jobs.iter_mut().find(|sums| sums.name == job) {
+            sums.seen.0 += u64::from(requests);
+            sums.seen.1 += u64::from(requests) * u64::from(for_meter);
+        }
+    }
+
     pub(crate) fn finished(&mut self, job: u32, now: Time) {
         let sums = self.at(job);
         sums.left = sums.left.saturating_sub(1);
@@ -290,7 +339,19 @@ impl Tally {
     }
 }
 
+/// A request that waited less for its turn was not kept from anything.
+pub const DELAYED: Nanos = Nanos::from_millis(1);
+
 impl Sums {
+    fn by_rule(&self, rules: &RuleSet) -> Vec<JobRule> {
+        let named = |(rule, sum): (&Option<usize>, &JobRule)| {
+            let rule = rule.and_then(|index| rules.rules.get(index));
+            let name = rule.map_or(RuleSet::DEFAULT, |rule| rule.name.as_str());
+            JobRule { rule: name.into(), ..sum.clone() }
+        };
+        self.rules.iter().map(named).collect()
+    }
+
     fn report(&self, measured: Nanos, all_cost: u128) -> JobReport {
         let seconds = measured.get().max(1) as f64 / 1e9;
         let each = |sum: u128| (sum / u128::from(self.requests.max(1))) as u64;
@@ -314,6 +375,8 @@ impl Sums {
             turned_away: self.turned_away,
             resent: self.resent,
             series: self.series.clone(),
+            rules: Vec::new(),
+            held_ppm: (self.seen.0 > 0).then(|| self.seen.1 * 1_000_000 / self.seen.0),
         }
     }
 }

@@ -16,12 +16,13 @@ mod steps;
 use std::sync::Arc;
 
 use model::{Identity, JobId, Nanos, RuleSet, Time};
+use sched::Costs;
 
 use crate::faults::Fault;
 use crate::network::WireSpec;
 use crate::report::Expect;
 use crate::scheduler::Policy;
-use crate::targets::TargetSpec;
+use crate::targets::{Discipline, TargetSpec};
 use crate::workloads::{JobSpec, Record, Route, Step};
 
 pub use error::ScenarioError;
@@ -48,6 +49,8 @@ pub struct Scenario {
     pub(crate) rules: Arc<RuleSet>,
     /// Whether proxies are told of service elsewhere.
     pub(crate) delay: bool,
+    /// Whether a controller divides what the rules grant over the proxies of each target.
+    pub(crate) controller: bool,
     pub(crate) jobs: Vec<JobSpec>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) changes: Vec<(Time, Arc<RuleSet>)>,
@@ -63,7 +66,84 @@ pub struct Replayed {
     pub records: Vec<Record>,
 }
 
+/// What a recording says of the target behind the proxy.
+#[derive(Clone, Debug)]
+pub struct RecordedTarget {
+    /// Its name.
+    pub name: String,
+    /// D: what the scheduler may have outstanding.
+    pub slots: u32,
+    /// Slots of the cached lane.
+    pub threads: u32,
+    /// How many requests it serves at once; more wait in it.
+    pub parallelism: u32,
+    /// How long a request occupies one of those, in the device's lane and the cached one.
+    pub times: Costs,
+    /// What the scheduler believes that requests cost; the recorded times if none.
+    pub believed: Option<Costs>,
+}
+
+impl Replayed {
+    /// What reports call the job of a recorded client: its user's where it has none.
+    pub fn job_of(who: &Identity) -> String {
+        match who.job.as_str() {
+            "" => format!("uid.{}", who.uid),
+            job => job.to_string(),
+        }
+    }
+}
+
 impl Scenario {
+    /// A recording under a set of rules: its clients at its target, for at most so long.
+    ///
+    /// Clients of one job are one job of the report.
+    pub fn of_recording(
+        name: &str,
+        target: RecordedTarget,
+        clients: Vec<Replayed>,
+        rules: Arc<RuleSet>,
+        duration: Nanos,
+    ) -> Scenario {
+        let target = TargetSpec {
+            name: target.name,
+            count: 1,
+            slots: target.slots,
+            threads: target.threads,
+            parallelism: target.parallelism,
+            discipline: Discipline::Parallel,
+            device: target.times.device,
+            cached: target.times.cached,
+            mode: target.times.mode,
+            believed_write: None,
+            recalibrate: false,
+            held_latency: None,
+            believed: target.believed,
+            jitter_percent: 0,
+            seek: Nanos::ZERO,
+            hit_percent: 0,
+            dirty: None,
+            wire: WireSpec::default(),
+        };
+        let scenario = Scenario {
+            name: name.into(),
+            from: "a recording".into(),
+            about: "What a proxy recorded, under other rules.".into(),
+            seed: 1,
+            duration,
+            warmup: Nanos::ZERO,
+            policies: vec![Policy::Ours],
+            targets: vec![target],
+            rules,
+            delay: false,
+            controller: false,
+            jobs: Vec::new(),
+            faults: Vec::new(),
+            changes: Vec::new(),
+            expects: Vec::new(),
+        };
+        scenario.with_replay(clients)
+    }
+
     /// Reads a scenario file; `name` is what messages and reports call it.
     ///
     /// # Errors
@@ -79,12 +159,8 @@ impl Scenario {
     pub fn with_replay(&self, clients: Vec<Replayed>) -> Scenario {
         let mut jobs: Vec<JobSpec> = Vec::new();
         for client in clients {
-            let name = match client.who.job.as_str() {
-                "" => format!("uid.{}", client.who.uid),
-                job => job.to_string(),
-            };
             jobs.push(JobSpec {
-                name,
+                name: Replayed::job_of(&client.who),
                 who: client.who,
                 path: None,
                 first_address: None,
@@ -101,6 +177,12 @@ impl Scenario {
             });
         }
         Scenario { jobs, expects: Vec::new(), ..self.clone() }
+    }
+
+    /// Whether its clients are recorded ones.
+    pub(crate) fn is_replay(&self) -> bool {
+        let recorded = |step: &Step| matches!(step, Step::Trace(_));
+        self.jobs.iter().any(|job| job.steps.iter().any(recorded))
     }
 
     /// What it claims, in its own words.

@@ -38,6 +38,9 @@ pub(super) struct RawScenario {
     /// Whether each proxy is told what the others served (total-service sharing).
     #[serde(default)]
     pub(super) delay: bool,
+    /// Whether a controller divides what the rules grant over the proxies of a target.
+    #[serde(default)]
+    pub(super) controller: bool,
     pub(super) target: Vec<Spanned<RawTarget>>,
     pub(super) job: Vec<Spanned<RawJob>>,
     #[serde(default)]
@@ -70,6 +73,12 @@ pub(super) struct RawTarget {
     pub(super) operations: std::collections::BTreeMap<Spanned<String>, Nanos>,
     #[serde(default)]
     pub(super) cost: RawCost,
+    /// What the scheduler believes of writes; the truth if it is not given.
+    pub(super) believed_write: Option<Spanned<Vec<(Bytes, Nanos)>>>,
+    #[serde(default)]
+    pub(super) recalibrate: bool,
+    /// `latency` is the wire's.
+    pub(super) held_latency: Option<Nanos>,
     #[serde(default)]
     pub(super) jitter_percent: Option<Spanned<u64>>,
     #[serde(default)]

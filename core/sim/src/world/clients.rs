@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Identity, JobId, Nanos, Nid, Time};
 
 use super::proxies::NONE;
-use super::{JobCopy, Owner, Told, World};
+use super::{JobCopy, Owner, SECOND, Told, World};
 use crate::events::Event;
 use crate::network::{Wire, WireSpec};
 use crate::prng::Prng;
@@ -76,6 +76,7 @@ impl World {
         let identities = (identities, self.identities.len() as u32);
         let served = Elsewhere::default();
         self.copies.push(JobCopy { clients, identities, running: 0, served });
+        self.copies_left += 1;
         let begins = spec.start + Nanos::new(spec.every.get() * u64::from(number));
         self.events.push(begins, Event::Begin { copy });
         if let Some(lifetime) = spec.lifetime {
@@ -230,8 +231,20 @@ impl World {
         self.tally.finished(own.job, self.now);
         self.copies[copy as usize].running -= 1;
         if self.copies[copy as usize].running == 0 {
+            self.copies_left -= 1;
             self.forget_copy(copy);
+            if self.copies_left == 0 && self.scenario.is_replay() {
+                self.end_replay();
+            }
         }
+    }
+
+    /// Nothing more is recorded: the measured span ends with this second, which is kept whole
+    /// for the series.
+    fn end_replay(&mut self) {
+        let second = SECOND.get();
+        let over = Time::from_nanos((self.now.as_nanos() / second + 1) * second);
+        self.measured.1 = self.measured.1.min(over);
     }
 
     /// Nobody will ask for a copy's identities any more.

@@ -9,13 +9,13 @@
 //! A request that arrives again while it waits or runs is dropped, and one that was served is
 //! answered from the proxy's memory: exactly once, as the protocol's sessions have it.
 
-use model::{Kind, Lane, Time};
+use model::{Kind, Lane, PathSet, Time};
 
 use super::{Request, State, World};
 use crate::events::Event;
 use crate::faults::{Fate, RESEND};
 use crate::network::Way;
-use crate::workloads::Ask;
+use crate::workloads::{Ask, Client};
 
 impl World {
     /// A client asks for something.
@@ -127,10 +127,16 @@ impl World {
         self.outstanding -= 1;
         let latency = self.now.since(r.issued);
         let queued = r.started.since(r.arrived);
-        let job = self.clients[r.client as usize].job;
+        let Client { job, identity, .. } = self.clients[r.client as usize];
         // The instant of the start belongs to the warm-up: what ends then was served in it.
         let measured = self.now > self.measured.0 && self.now <= self.measured.1;
         self.tally.answered(job, r.amount, latency, queued, measured);
+        if r.recorded && measured {
+            let who = &self.identities[identity as usize].who;
+            // A recording says nothing of paths.
+            let rule = self.rules.rule_for(who, r.kind, PathSet::default());
+            self.tally.taken(job, rule, queued);
+        }
         self.reply_reached(r.client);
     }
 }

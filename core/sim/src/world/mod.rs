@@ -15,6 +15,7 @@
 #[cfg(test)]
 mod broken;
 mod clients;
+mod control;
 mod messages;
 mod proxies;
 mod troubles;
@@ -27,12 +28,14 @@ use crate::checks::Checks;
 use crate::events::{Event, Events};
 use crate::faults::Weather;
 use crate::network::Wire;
+use crate::prng::Prng;
 use crate::report::{Report, Tally, Violation};
-use crate::scenario::Scenario;
+use crate::scenario::{Replayed, Scenario};
 use crate::scheduler::{Elsewhere, Policy};
 use crate::targets::FLUSH;
 use crate::workloads::Client;
 
+use control::{Control, Letters, Member};
 use proxies::Proxy;
 
 /// A scenario that runs under one scheduler.
@@ -48,11 +51,13 @@ pub struct World {
     proxies: Vec<Proxy>,
     /// The first proxy of each target.
     first_proxy: Vec<u32>,
-    rules: Arc<model::RuleSet>,
+    pub(crate) rules: Arc<model::RuleSet>,
     clients: Vec<Client>,
     /// Each client's wire; empty where no job has one.
     wires: Vec<Wire>,
     copies: Vec<JobCopy>,
+    /// Copies that have begun or will, and are not through with their steps.
+    copies_left: u32,
     identities: Vec<Owner>,
     requests: Vec<Request>,
     free: Vec<u32>,
@@ -60,8 +65,14 @@ pub struct World {
     /// Proxies that something happened to in this instant.
     touched: Vec<u32>,
     weather: Weather,
+    /// When the next look at who waits is.
+    looks: Prng,
     /// By copy and proxy; empty where schedulers are not told of service elsewhere.
     elsewhere: Vec<Told>,
+    /// By target, and by proxy; empty where there is no controller.
+    controls: Vec<Control>,
+    members: Vec<Member>,
+    letters: Letters,
     pub(crate) tally: Tally,
     checks: Option<Checks>,
     pub(crate) violations: Vec<Violation>,
@@ -149,13 +160,18 @@ impl World {
             clients: Vec::new(),
             wires: Vec::new(),
             copies: Vec::new(),
+            copies_left: 0,
             identities: Vec::new(),
             requests: Vec::new(),
             free: Vec::new(),
             outstanding: 0,
             touched: Vec::new(),
             weather: Weather::new(seed),
+            looks: Prng::of(seed, 0x100c),
             elsewhere: Vec::new(),
+            controls: Vec::new(),
+            members: Vec::new(),
+            letters: Letters::default(),
             tally: Tally::new(&scenario),
             checks: None,
             violations: Vec::new(),
@@ -164,8 +180,12 @@ impl World {
             scenario,
         };
         world.make_proxies();
+        world.make_controls();
         world.make_clients();
         world.plan_troubles();
+        if world.scenario.is_replay() {
+            world.events.push(Time::ZERO, Event::Look);
+        }
         world.checks = Some(Checks::new(&world.scenario, world.proxies.len(), policy));
         world
     }
@@ -267,7 +287,11 @@ impl World {
             Event::Fault { fault } => self.trouble(fault),
             Event::Mended { fault } => self.mend(fault),
             Event::Change { change } => self.change_rules(change),
+            Event::Account { proxy } => self.account(proxy),
+            Event::Letter { letter } => self.read_letter(letter),
+            Event::Decide { target } => self.decide(target),
             Event::Second => self.second(),
+            Event::Look => self.look(),
         }
     }
 
@@ -301,10 +325,29 @@ impl World {
 
     /// Every second: a point of the series, and what is looked at now and then.
     fn second(&mut self) {
-        let cut = self.proxies.iter().map(|proxy| proxy.sched.promises_cut_ppm()).max();
+        let cut = |proxy: &Proxy| proxy.sched.promises_cut_ppm(proxy.clock(self.now));
+        let cut = self.proxies.iter().map(cut).max();
         self.tally.second(cut.unwrap_or(0), self.now > self.measured.0);
         if self.now < self.measured.1 {
             self.events.push(self.now + SECOND, Event::Second);
+        }
+    }
+
+    /// Now and then: who waits, and whether for a limit or a meter. Over a replay that sums
+    /// up to the parts of the time that requests waited.
+    fn look(&mut self) {
+        if self.outstanding > 0 {
+            for proxy in &self.proxies {
+                for waiting in proxy.sched.waiting() {
+                    let job = Replayed::job_of(&waiting.who);
+                    self.tally.looked(&job, waiting.requests, waiting.for_meter);
+                }
+            }
+        }
+        if self.now < self.measured.1 {
+            // By chance, since meters have a beat of their own.
+            let next = self.looks.between(LOOKS.0.get(), LOOKS.1.get());
+            self.events.push(self.now + model::Nanos::new(next), Event::Look);
         }
     }
 
@@ -324,6 +367,9 @@ impl World {
 /// So long after the load every queue must be empty: the slowest limit that a scenario has
 /// lets everything go that may wait.
 const DRAIN: model::Nanos = model::Nanos::from_secs(10_000_000);
+/// From one look to the next.
+const LOOKS: (model::Nanos, model::Nanos) =
+    (model::Nanos::from_millis(1), model::Nanos::from_millis(19));
 const SECOND: model::Nanos = model::Nanos::from_secs(1);
 /// The first few tell what is wrong; a broken rule breaks at every step.
 const VIOLATIONS_MAX: usize = 20;

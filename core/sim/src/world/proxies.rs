@@ -26,7 +26,7 @@ pub(super) struct Proxy {
     pub(super) device: Device,
     pub(super) spec: Arc<TargetSpec>,
     /// Its target's place in the scenario.
-    target: usize,
+    pub(super) target: usize,
     /// What the scheduler calls each identity; `NONE` until it is needed.
     pub(super) subjects: Vec<u64>,
     pub(super) wire: Wire,

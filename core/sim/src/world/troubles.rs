@@ -59,7 +59,10 @@ impl World {
         self.weather.mend(number);
         for proxy in self.befallen(fault) {
             match fault.what {
-                Trouble::Crash => self.proxies[proxy].up = true,
+                Trouble::Crash => {
+                    self.proxies[proxy].up = true;
+                    self.join_anew(proxy as u32);
+                }
                 Trouble::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
                 _ => continue,
             }
@@ -100,6 +103,7 @@ impl World {
         let (_, rules) = &self.scenario.changes[number as usize];
         let repath = rules.has_paths() || self.rules.has_paths();
         self.rules = rules.clone();
+        self.change_rules_of_controllers();
         for proxy in 0..self.proxies.len() {
             let own = &mut self.proxies[proxy];
             let now = own.clock(self.now);

@@ -1,0 +1,192 @@
+//! A scheduler with every class backlogged: what one request costs in it, and nothing else.
+//!
+//! ```text
+//!   classes ─ enqueue ─► any scheduler ─ poll until nothing ─► D outstanding, in order
+//!      ▲                                                            │ the oldest, after STEP
+//!      └──────────── the next of the same class ◄── complete ◄──────┘
+//! ```
+//!
+//! All schedulers are driven through the same calls with the same rules and the same load:
+//! classes by job with weights from 1 to 4, each with a reservation of a quarter of its even
+//! part and a limit of one and a half of it, which is what those of weight 4 come up to; one
+//! class in eight asks for 64 KiB and the others for 4 KiB.
+//!
+//! What a scheduler does not know it leaves out. `tbf` keeps limits only, `dmclock`
+//! reservations, weights and limits, each request costing one. Ours has, besides these, costs
+//! and slots by size, a cap on slots, two lanes, sums for reports, and, where it is asked for, a
+//! meter that everybody pays.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use model::{
+    Amount, Identity, JobId, Kind, Lane, Nanos, Nid, PathSet, Rate, RuleSet, Time, Weight,
+};
+use sched::{Costs, Target};
+
+use crate::scheduler::{Incoming, Policy, Scheduler};
+
+/// Many classes that always have requests waiting, and a device that serves one in ten
+/// microseconds.
+#[derive(Debug)]
+pub struct Backlog {
+    sched: Box<dyn Scheduler>,
+    classes: Vec<Load>,
+    /// Ids and classes, the oldest first.
+    running: VecDeque<(u64, u32)>,
+    now: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    subject: u64,
+    amount: Amount,
+    served: u64,
+}
+
+/// So often the device serves a request.
+const STEP: Nanos = Nanos::from_micros(10);
+/// What it serves in a second.
+const CAPACITY: u64 = 100_000;
+/// D.
+const SLOTS: u32 = 32;
+/// Requests of each class that wait or run.
+const EACH: usize = 4;
+const WEIGHTS: u32 = 4;
+
+impl Backlog {
+    /// So many classes under a scheduler; `meter` is the rate of one that everybody pays.
+    ///
+    /// # Panics
+    /// If there are more classes than the device serves requests in a second.
+    pub fn new(policy: Policy, classes: u32, meter: Option<Rate>) -> Backlog {
+        let target = Target {
+            name: "backlog".into(),
+            slots_max: SLOTS,
+            threads: SLOTS,
+            costs: Costs::default(),
+            latency: None,
+            recalibrate: false,
+        };
+        let mut sched = policy.scheduler(target, rules(classes, meter));
+        let loads = (0..classes).map(|class| Load {
+            subject: sched.subject(&identity(class), PathSet::default()),
+            amount: Amount::new(if class % 8 == 7 { 65_536 } else { 4_096 }, 1),
+            served: 0,
+        });
+        let classes: Vec<Load> = loads.collect();
+        let now = Time::ZERO + Nanos::from_secs(10);
+        let mut backlog = Backlog { sched, classes, running: VecDeque::new(), now };
+        for _ in 0..EACH {
+            (0..backlog.classes.len()).for_each(|class| backlog.enqueue(class as u32));
+        }
+        backlog.dispatch();
+        backlog
+    }
+
+    /// One request through all three calls; its class stays backlogged.
+    pub fn serve(&mut self) {
+        while self.running.is_empty() {
+            // Limits let nobody go: time passes until they do.
+            let deadline = self.sched.next_deadline().expect("there is a backlog");
+            self.now = self.now.max(deadline);
+            self.dispatch();
+        }
+        let (id, class) = self.running.pop_front().expect("something runs");
+        self.now = self.now + STEP;
+        let load = &mut self.classes[class as usize];
+        load.served += 1;
+        self.sched.complete(id, load.amount, self.now);
+        self.enqueue(class);
+        self.dispatch();
+    }
+
+    /// What each class has had.
+    pub fn served(&self) -> impl Iterator<Item = u64> {
+        self.classes.iter().map(|load| load.served)
+    }
+
+    fn enqueue(&mut self, class: u32) {
+        let Load { subject, amount, .. } = self.classes[class as usize];
+        let incoming =
+            Incoming { subject, kind: Kind::Read, amount, lane: Lane::Device, token: class };
+        self.sched.enqueue(incoming, self.now);
+    }
+
+    fn dispatch(&mut self) {
+        while let Some(chosen) = self.sched.poll(self.now) {
+            self.running.push_back((chosen.id, chosen.token));
+        }
+    }
+}
+
+fn weight(class: u32) -> Weight {
+    Weight::new(1 + class % WEIGHTS).expect("from 1 to 4")
+}
+
+fn identity(class: u32) -> Identity {
+    let job = format!("w{}.{class}", weight(class).get());
+    let job = JobId::new(&job).expect("a short name");
+    Identity { job, uid: class, gid: 100, projid: None, nid: Nid::local() }
+}
+
+fn rules(classes: u32, meter: Option<Rate>) -> Arc<RuleSet> {
+    let even = CAPACITY / u64::from(classes);
+    assert!(even >= 4, "{classes} classes of {CAPACITY} requests a second have nothing each");
+    let mut text = String::new();
+    for weight in 1..=WEIGHTS {
+        let (reserve, limit) = (even / 4, even * 3 / 2);
+        let _ = write!(
+            text,
+            "[[rule]]\nname = \"w{weight}\"\nmatch = \"jobid={{w{weight}.*}}\"\nper = [\"jobid\"]\n\
+             max_classes = {classes}\nweight = {weight}\nreserve = \"{reserve}ops/s\"\n\
+             limit = \"{limit}ops/s\"\nslots = 16\n\n"
+        );
+    }
+    if let Some(rate) = meter {
+        let _ = write!(text, "[[meter]]\nname = \"all\"\nrate = \"{rate}\"\n");
+    }
+    Arc::new(RuleSet::parse(&text).expect("rules that are right"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASSES: u32 = 100;
+
+    /// Requests of the classes of each weight, those of 4 KiB, after a second.
+    fn by_weight(policy: Policy, meter: Option<Rate>) -> (u64, Vec<u64>) {
+        let mut backlog = Backlog::new(policy, CLASSES, meter);
+        let began = backlog.now;
+        (0..CAPACITY).for_each(|_| backlog.serve());
+        let mut sums = vec![0; WEIGHTS as usize];
+        for (class, served) in backlog.served().enumerate().filter(|(class, _)| class % 8 != 7) {
+            sums[class % WEIGHTS as usize] += served;
+        }
+        backlog.sched.check();
+        (backlog.now.since(began).get() / 1_000_000, sums)
+    }
+
+    #[test]
+    fn ours_and_dmclock_keep_the_weights_of_a_backlog_and_lustre_gives_each_the_same() {
+        for (policy, wanted) in
+            [(Policy::Ours, [1, 2, 3]), (Policy::Dmclock, [1, 2, 3]), (Policy::Tbf, [1, 1, 1])]
+        {
+            let (_, sums) = by_weight(policy, Rate::ops_per_sec(2 * CAPACITY));
+            for (sum, wanted) in sums.iter().zip(wanted) {
+                let part = sum * 10 / sums[0];
+                assert!(part.abs_diff(wanted * 10) <= 2, "{policy}: {sums:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_meter_that_everybody_pays_is_kept_by_ours_only() {
+        let half = Rate::ops_per_sec(CAPACITY / 2);
+        // A tenth of a second may come at once.
+        assert!((1_800..=2_000).contains(&by_weight(Policy::Ours, half).0));
+        assert_eq!(by_weight(Policy::Tbf, half).0, 1_000);
+    }
+}

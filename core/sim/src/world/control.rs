@@ -1,0 +1,209 @@
+//! Controllers among the actors: one for each target, and a standing at each of its proxies.
+//!
+//! ```text
+//!   proxy: scheduler ─ uses, each 100 ms ─► Standing ─ letter ─► Controller
+//!             ▲                                │  ▲                  │
+//!             └──────────── grants ◄───────────┘  └──── letter ◄─────┘
+//! ```
+//!
+//! Letters are messages like others: they are lost, late and doubled where the scenario says so. A
+//! proxy that crashes is another life of its member when it is back. The controller and the
+//! standings are `core/plan`, the very structs that production is to run.
+
+use std::collections::BTreeMap;
+
+use plan::{Controller, ControllerSettings, Order, Report, Standing, StandingSettings};
+
+use model::{Nanos, Part, Time};
+
+use super::World;
+use crate::events::Event;
+use crate::faults::Fate;
+use crate::scheduler::Policy;
+
+/// The controller of one target.
+#[derive(Debug)]
+pub(super) struct Control {
+    controller: Controller,
+    /// When it is to be asked next.
+    armed: Time,
+}
+
+/// A proxy's half of it.
+#[derive(Debug)]
+pub(super) struct Member {
+    standing: Standing,
+    epoch: u64,
+}
+
+/// Something under way between a proxy and its target's controller.
+#[derive(Clone, Debug)]
+pub(super) enum Letter {
+    Report(Box<Report>),
+    Order(Box<Order>),
+}
+
+/// Letters under way, by number.
+#[derive(Debug, Default)]
+pub(super) struct Letters {
+    under_way: BTreeMap<u32, (u32, Letter)>,
+    last: u32,
+}
+
+impl Letters {
+    fn seal(&mut self, letter: (u32, Letter)) -> u32 {
+        self.last = self.last.wrapping_add(1);
+        self.under_way.insert(self.last, letter);
+        self.last
+    }
+
+    fn open(&mut self, number: u32) -> Option<(u32, Letter)> {
+        self.under_way.remove(&number)
+    }
+}
+
+impl World {
+    /// Sets the controllers up, if the scenario has them and the scheduler knows parts.
+    pub(super) fn make_controls(&mut self) {
+        if !self.scenario.controller || self.policy != Policy::Ours {
+            return;
+        }
+        for _ in 0..self.scenario.targets.len() {
+            let settings = ControllerSettings::default();
+            let controller = Controller::new(settings, 1, &[], self.rules.clone(), self.now);
+            self.controls.push(Control { controller, armed: Time::MAX });
+        }
+        for proxy in 0..self.proxies.len() as u32 {
+            let standing = self.new_standing(proxy, 1);
+            self.members.push(Member { standing, epoch: 1 });
+            self.apply_grants(proxy);
+            self.events.push(self.now, Event::Account { proxy });
+        }
+    }
+
+    /// Each 100 ms: a proxy says what it did.
+    pub(super) fn account(&mut self, proxy: u32) {
+        self.events.push(self.now + TICK, Event::Account { proxy });
+        let own = &mut self.proxies[proxy as usize];
+        if !own.up {
+            return;
+        }
+        let clock = own.clock(self.now);
+        let uses = own.sched.take_uses(clock);
+        let report = self.members[proxy as usize].standing.report(uses, clock);
+        if let Some(report) = report {
+            self.post(proxy, Letter::Report(Box::new(report)));
+        }
+        self.apply_grants(proxy);
+    }
+
+    /// A letter arrives.
+    pub(super) fn read_letter(&mut self, number: u32) {
+        let Some((proxy, letter)) = self.letters.open(number) else { return };
+        match letter {
+            Letter::Report(report) => {
+                let target = self.proxies[proxy as usize].target;
+                self.controls[target].controller.report(&report, self.now);
+                self.send_orders(target);
+            }
+            Letter::Order(order) if self.proxies[proxy as usize].up => self.hear(proxy, &order),
+            Letter::Order(_) => {}
+        }
+    }
+
+    /// A controller has something to do though no report came.
+    pub(super) fn decide(&mut self, target: u32) {
+        self.controls[target as usize].armed = Time::MAX;
+        self.send_orders(target as usize);
+    }
+
+    /// A proxy is back after a crash, with an empty memory.
+    pub(super) fn join_anew(&mut self, proxy: u32) {
+        let Some(member) = self.members.get_mut(proxy as usize) else { return };
+        member.epoch += 1;
+        let epoch = member.epoch;
+        self.members[proxy as usize].standing = self.new_standing(proxy, epoch);
+        self.apply_grants(proxy);
+    }
+
+    pub(super) fn change_rules_of_controllers(&mut self) {
+        for control in &mut self.controls {
+            control.controller.set_rules(self.rules.clone(), self.now);
+        }
+    }
+
+    fn new_standing(&self, proxy: u32, epoch: u64) -> Standing {
+        let clock = self.proxies[proxy as usize].clock(self.now);
+        let settings = StandingSettings { alone: Part::ZERO, ..StandingSettings::default() };
+        Standing::new(&format!("proxy{proxy}"), epoch, settings, clock)
+    }
+
+    fn hear(&mut self, proxy: u32, order: &Order) {
+        let clock = self.proxies[proxy as usize].clock(self.now);
+        let standing = &mut self.members[proxy as usize].standing;
+        if standing.hear(order, clock)
+            && let Some(report) = standing.report(Vec::new(), clock)
+        {
+            self.post(proxy, Letter::Report(Box::new(report)));
+        }
+        self.apply_grants(proxy);
+        for (scope, _) in &order.grants {
+            let target = self.proxies[proxy as usize].target;
+            let of_target = |(at, _): &(usize, &Member)| {
+                self.proxies[*at].target == target && self.proxies[*at].up
+            };
+            let members = self.members.iter().enumerate().filter(of_target);
+            let sum: u64 = members
+                .map(|(_, member)| u64::from(member.standing.part_of(scope).billionths()))
+                .sum();
+            if sum > u64::from(Part::WHOLE.billionths()) {
+                return self.violate(format!("the parts of {scope} add up to {sum} billionths"));
+            }
+        }
+    }
+
+    fn apply_grants(&mut self, proxy: u32) {
+        let own = &mut self.proxies[proxy as usize];
+        let clock = own.clock(self.now);
+        if let Some(grants) = self.members[proxy as usize].standing.poll_grants(clock) {
+            own.sched.set_grants(&grants, clock);
+            self.touch(proxy);
+        }
+    }
+
+    fn send_orders(&mut self, target: usize) {
+        let first = self.first_proxy[target];
+        let count = self.scenario.targets[target].count;
+        while let Some(order) = self.controls[target].controller.poll_order(self.now) {
+            let named = |proxy: &u32| *order.to == *format!("proxy{proxy}");
+            if let Some(proxy) = (first..first + count).find(named) {
+                self.post(proxy, Letter::Order(Box::new(order)));
+            }
+        }
+        let control = &mut self.controls[target];
+        let next = control.controller.next_deadline().map(|at| at.max(self.now + LATENCY));
+        if let Some(at) = next.filter(|at| *at < control.armed) {
+            control.armed = at;
+            self.events.push(at, Event::Decide { target: target as u32 });
+        }
+    }
+
+    fn post(&mut self, proxy: u32, letter: Letter) {
+        let at = self.now + LATENCY;
+        let (at, copies) = match self.weather.fate() {
+            Fate::Lost => return,
+            Fate::Arrives => (at, 1),
+            Fate::Late(by) => (at + by, 1),
+            Fate::Twice => (at, 2),
+        };
+        for _ in 0..copies {
+            let number = self.letters.seal((proxy, letter.clone()));
+            self.events.push(at, Event::Letter { letter: number });
+        }
+    }
+}
+
+/// How often a proxy says what it did.
+const TICK: Nanos = Nanos::from_millis(100);
+/// How long a letter takes.
+const LATENCY: Nanos = Nanos::from_millis(1);

@@ -1,0 +1,237 @@
+//! A recording beside its replays: a table of what each job had, and one of what held it back.
+//!
+//! ```text
+//!   JOB  RULES     REQ/S … MEDIAN  P99  QUEUED  DELAYED      JOB  RULES   RULE  HOLDS BACK BY
+//!   a    recorded                                            a    A.toml  slow  limit 10ops/s
+//!   a    A.toml
+//! ```
+
+use std::collections::BTreeMap;
+
+use ::sim::{RecordedTarget, Report};
+use serde::Serialize;
+
+use super::figure::JobSeries;
+use super::had::Had;
+use super::recording::{Asked, Recording};
+use super::replay::RuleFile;
+use crate::chart::short;
+use crate::top::table::aligned;
+use crate::trace::lines::span;
+
+/// What came of a replay.
+#[derive(Debug, Serialize)]
+pub(super) struct Comparison {
+    trace: String,
+    /// How it was replayed.
+    how: &'static str,
+    /// What the reader should know.
+    notes: Vec<String>,
+    pub(super) targets: Vec<TargetComparison>,
+}
+
+/// What came of it at one target.
+#[derive(Debug, Serialize)]
+pub(super) struct TargetComparison {
+    pub(super) target: String,
+    requests: u64,
+    /// Closed loops.
+    loops: u64,
+    span_ns: u64,
+    slots: u32,
+    parallelism: u32,
+    /// The recorded one first, then one for each rule file.
+    runs: Vec<RunOf>,
+}
+
+/// The jobs as they were recorded, or under one rule file.
+#[derive(Debug, Serialize)]
+pub(super) struct RunOf {
+    rules: String,
+    jobs: BTreeMap<String, Had>,
+    violations: Vec<String>,
+}
+
+/// Said in every report: who waits longer asks later, and that changes what others have.
+const HOW: &str = "a closed-loop replay: each request follows the answer that it followed, as \
+                   long after it as then";
+
+const HAD_COLUMNS: [&str; 12] = [
+    "JOB",
+    "RULES",
+    "REQUESTS",
+    "REQ/S",
+    "OPS/S",
+    "B/S",
+    "MEDIAN",
+    "P99",
+    "QUEUED",
+    "DELAYED",
+    "BY LIMITS",
+    "TOOK",
+];
+const TAKEN_COLUMNS: [&str; 7] =
+    ["JOB", "RULES", "RULE", "REQUESTS", "DELAYED", "WAITED", "CAN BE HELD BACK BY"];
+
+impl Comparison {
+    pub(super) fn new(
+        trace: String,
+        notes: Vec<String>,
+        targets: Vec<TargetComparison>,
+    ) -> Comparison {
+        Comparison { trace, how: HOW, notes, targets }
+    }
+
+    /// Whether no check failed.
+    pub(super) fn holds(&self) -> bool {
+        let mut runs = self.targets.iter().flat_map(|target| &target.runs);
+        runs.all(|run| run.violations.is_empty())
+    }
+
+    /// Everything for people.
+    pub(super) fn tables(&self) -> String {
+        let mut text = format!("{}: {}\n", self.trace, self.how);
+        for note in &self.notes {
+            text += &format!("note: {note}\n");
+        }
+        for target in &self.targets {
+            text += &target.tables();
+        }
+        text
+    }
+
+    /// A line for each check that failed and each job that was not done.
+    pub(super) fn failures(&self) -> String {
+        let mut text = String::new();
+        for target in &self.targets {
+            for RunOf { rules, jobs, violations } in &target.runs {
+                let name = &target.target;
+                for what in violations {
+                    text += &format!("FAILED {name}, {rules}: {what}\n");
+                }
+                for (job, _) in jobs.iter().filter(|(_, had)| had.unfinished) {
+                    text += &format!(
+                        "{name}, {rules}: {job} was not done when the replay ended; its figures \
+                         are of what it had by then\n"
+                    );
+                }
+            }
+        }
+        text
+    }
+}
+
+impl TargetComparison {
+    pub(super) fn recorded(
+        name: &str,
+        recording: &Recording,
+        target: &RecordedTarget,
+        loops: usize,
+    ) -> TargetComparison {
+        let mut jobs: BTreeMap<String, Vec<&Asked>> = BTreeMap::new();
+        for subject in recording.subjects() {
+            jobs.entry(subject.job()).or_default().extend(&subject.requests);
+        }
+        let jobs = jobs.into_iter().map(|(job, asked)| (job, Had::recorded(&asked)));
+        let recorded =
+            RunOf { rules: "recorded".into(), jobs: jobs.collect(), violations: Vec::new() };
+        TargetComparison {
+            target: name.into(),
+            requests: recording.requests().count() as u64,
+            loops: loops as u64,
+            span_ns: recording.end().as_nanos(),
+            slots: target.slots,
+            parallelism: target.parallelism,
+            runs: vec![recorded],
+        }
+    }
+
+    pub(super) fn add(&mut self, run: RunOf) {
+        self.runs.push(run);
+    }
+
+    /// For the figure: what each job had of each second, run by run.
+    pub(super) fn panels(&self) -> Vec<(String, Vec<JobSeries>)> {
+        let series = |(job, had): (&String, &Had)| (job.clone(), had.series.clone());
+        let panel = |run: &RunOf| (run.rules.clone(), run.jobs.iter().map(series).collect());
+        self.runs.iter().map(panel).collect()
+    }
+
+    fn tables(&self) -> String {
+        let TargetComparison { target, requests, loops, slots, parallelism, .. } = self;
+        let took = span(self.span_ns as f64);
+        let mut text = format!(
+            "\ntarget {target}: {requests} requests of {loops} closed loops, {took}; the device as \
+             recorded (medians by kind, size and lane), {parallelism} at once; {slots} slots\n\n"
+        );
+        text += &aligned(&HAD_COLUMNS, &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11], self.had_rows());
+        let taken = self.taken_rows();
+        if !taken.is_empty() {
+            text.push('\n');
+            text += &aligned(&TAKEN_COLUMNS, &[3, 4, 5], taken);
+        }
+        text
+    }
+
+    /// The jobs by name, each as recorded and then under each rule file.
+    fn by_job(&self) -> impl Iterator<Item = (&str, &str, &Had)> {
+        let recorded = self.runs.first().into_iter().flat_map(|run| run.jobs.keys());
+        recorded.flat_map(move |job| {
+            self.runs.iter().filter_map(move |run| {
+                let had = run.jobs.get(job)?;
+                Some((job.as_str(), run.rules.as_str(), had))
+            })
+        })
+    }
+
+    fn had_rows(&self) -> Vec<Vec<String>> {
+        let row = |(job, rules, had): (&str, &str, &Had)| {
+            let ns = |ns: u64| span(ns as f64);
+            let more = if had.unfinished { "+" } else { "" };
+            vec![
+                job.into(),
+                rules.into(),
+                had.requests.to_string(),
+                short(had.requests_per_sec),
+                short(had.ops_per_sec),
+                short(had.bytes_per_sec),
+                ns(had.latency_ns_median),
+                ns(had.latency_ns_p99),
+                ns(had.queued_ns_mean),
+                had.delayed.to_string(),
+                had.held_percent.map_or("-".into(), |percent| format!("{percent:.0}%")),
+                format!("{}{more}", ns(had.span_ns)),
+            ]
+        };
+        self.by_job().map(row).collect()
+    }
+
+    fn taken_rows(&self) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        for (job, rules, had) in self.by_job() {
+            rows.extend(had.rules.iter().map(|taken| {
+                vec![
+                    job.into(),
+                    rules.into(),
+                    taken.rule.clone(),
+                    taken.requests.to_string(),
+                    taken.delayed.to_string(),
+                    span(taken.queued_ns as f64),
+                    taken.by.clone(),
+                ]
+            }));
+        }
+        rows
+    }
+}
+
+impl RunOf {
+    pub(super) fn replayed(rules: &RuleFile, recording: &Recording, report: &Report) -> RunOf {
+        let had = report.jobs.iter().map(|job| {
+            let had = Had::replayed(job, rules, recording, report);
+            (job.job.clone(), had)
+        });
+        let violations = report.violations.iter().map(|violation| violation.what.clone());
+        RunOf { rules: rules.name.clone(), jobs: had.collect(), violations: violations.collect() }
+    }
+}

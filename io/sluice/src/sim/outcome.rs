@@ -1,0 +1,177 @@
+//! What came of a scenario: its tables, what failed, and how to see that again.
+//!
+//! ```text
+//!   reports, one a scheduler ─► jobs: a row for each scheduler and job
+//!   verdicts ─────────────────► expected, got, verdict, source
+//!                     └─ failed ─► one line each with the command that repeats it
+//! ```
+
+use std::fmt;
+
+use ::sim::{Report, Scenario, Verdict, judge};
+use serde::Serialize;
+
+use crate::chart::short;
+use crate::top::table::aligned;
+use crate::trace::lines::span;
+
+/// A scenario that was run under all its schedulers.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    pub(super) scenario: String,
+    from: String,
+    about: String,
+    seed: u64,
+    duration_ns: u64,
+    warmup_ns: u64,
+    /// Everything was as expected and no check failed.
+    holds: bool,
+    verdicts: Vec<Verdict>,
+    pub(super) reports: Vec<Report>,
+    /// What repeats it, but for seed and scheduler.
+    command: String,
+}
+
+/// All scenarios together.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    scenarios: usize,
+    runs: usize,
+    expectations: usize,
+    /// Of the expectations.
+    failed: usize,
+    violations: usize,
+}
+
+impl Outcome {
+    pub(super) fn of(scenario: &Scenario, command: &str, reports: Vec<Report>) -> Outcome {
+        let ran = |policy: &str| reports.iter().any(|report| report.policy == policy);
+        // What is said of schedulers that --policy left out is not to be judged.
+        let mut verdicts = judge(scenario, &reports);
+        verdicts.retain(|verdict| verdict.policy.split(" / ").all(ran));
+        let kept = reports.iter().all(|report| report.violations.is_empty());
+        Outcome {
+            scenario: scenario.name.clone(),
+            from: scenario.from.clone(),
+            about: scenario.about.split_whitespace().collect::<Vec<_>>().join(" "),
+            seed: reports.first().map_or(scenario.seed, |report| report.seed),
+            duration_ns: scenario.duration.get(),
+            warmup_ns: scenario.warmup.get(),
+            holds: kept && verdicts.iter().all(|verdict| verdict.holds),
+            verdicts,
+            reports,
+            command: command.into(),
+        }
+    }
+
+    /// What it is, what each job had, and what was expected.
+    pub(super) fn tables(&self) -> String {
+        let Outcome { scenario, from, about, seed, .. } = self;
+        let (duration, warmup) = (span(self.duration_ns as f64), span(self.warmup_ns as f64));
+        let mut text = format!("{scenario}: {from}\n{about}\n");
+        text += &format!("{duration}, the first {warmup} not measured; seed {seed}\n\n");
+        text += &aligned(&JOB_COLUMNS, &[2, 3, 4, 5, 6, 7, 8, 9], self.job_rows());
+        if !self.verdicts.is_empty() {
+            text.push('\n');
+            text += &aligned(&VERDICT_COLUMNS, &[3], self.verdicts.iter().map(verdict_row));
+        }
+        text
+    }
+
+    fn job_rows(&self) -> impl Iterator<Item = Vec<String>> {
+        self.reports.iter().flat_map(|report| {
+            report.jobs.iter().map(|job| {
+                let latency = job.latency_ns;
+                let ns = |ns: u64| span(ns as f64);
+                vec![
+                    report.policy.clone(),
+                    job.job.clone(),
+                    short(job.requests_per_sec),
+                    short(job.bytes_per_sec),
+                    format!("{:.1}%", job.share * 100.0),
+                    ns(job.queued_ns_mean),
+                    ns(latency.median),
+                    ns(latency.p99),
+                    ns(latency.max),
+                    job.finished_ns.map_or("-".into(), ns),
+                ]
+            })
+        })
+    }
+
+    /// A line or two for each thing that is not as it should be; empty if all is.
+    pub(super) fn failures(&self) -> String {
+        let (scenario, command, seed) = (&self.scenario, &self.command, self.seed);
+        let mut text = String::new();
+        for verdict in self.verdicts.iter().filter(|verdict| !verdict.holds) {
+            let Verdict { what, policy, wanted, .. } = verdict;
+            let found = found(verdict);
+            text += &format!("FAILED {scenario}: {what} ({policy}) is {found}, not {wanted}\n");
+            text += &format!("  again: {command} --seed {seed}\n");
+        }
+        for violation in self.reports.iter().flat_map(|report| &report.violations) {
+            let (policy, at) = (&violation.policy, span(violation.at.as_nanos() as f64));
+            text += &format!("FAILED {scenario}: {policy} at {at}: {}\n", violation.what);
+            text += &format!("  again: {command} --seed {seed} --policy {policy}\n");
+        }
+        text
+    }
+}
+
+const JOB_COLUMNS: [&str; 10] =
+    ["SCHEDULER", "JOB", "REQ/S", "B/S", "SHARE", "QUEUED", "MEDIAN", "P99", "MAX", "FINISHED"];
+
+const VERDICT_COLUMNS: [&str; 6] = ["EXPECTED", "SCHEDULER", "WANTED", "GOT", "VERDICT", "SOURCE"];
+
+fn verdict_row(verdict: &Verdict) -> Vec<String> {
+    vec![
+        verdict.what.clone(),
+        verdict.policy.clone(),
+        verdict.wanted.clone(),
+        found(verdict),
+        if verdict.holds { "ok" } else { "FAILED" }.into(),
+        verdict.source.clone(),
+    ]
+}
+
+/// To four significant digits or so, however large it is.
+fn found(verdict: &Verdict) -> String {
+    match verdict.found {
+        None => "nothing".into(),
+        Some(found) if found.abs() >= 1000.0 => format!("{found:.0}"),
+        Some(found) if found.abs() >= 10.0 => format!("{found:.2}"),
+        Some(found) => format!("{found:.4}"),
+    }
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, outcome: &Outcome) {
+        self.scenarios += 1;
+        self.runs += outcome.reports.len();
+        self.expectations += outcome.verdicts.len();
+        self.failed += outcome.verdicts.iter().filter(|verdict| !verdict.holds).count();
+        self.violations += outcome.reports.iter().map(|r| r.violations.len()).sum::<usize>();
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.failed == 0 && self.violations == 0
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Totals { scenarios, runs, expectations, failed, violations } = self;
+        let plural = |count: usize, word: &str| match count {
+            1 => format!("1 {word}"),
+            _ => format!("{count} {word}s"),
+        };
+        write!(
+            f,
+            "{}, {}, {}: {failed} not met, {} failed",
+            plural(*scenarios, "scenario"),
+            plural(*runs, "run"),
+            plural(*expectations, "expectation"),
+            plural(*violations, "check"),
+        )
+    }
+}

@@ -1,0 +1,372 @@
+//! What a proxy recorded, made ready to be asked for again.
+//!
+//! ```text
+//!   trace ─► requests by target and subject, by arrival
+//!              ├─► chains: each request behind the answer that came last before it ─► Replayed
+//!              └─► times: medians by lane, kind and size; how many ran at once ─► RecordedTarget
+//! ```
+//!
+//! A chain is a closed loop: it has one request outstanding, and asks for the next so long
+//! after an answer as the recorded client did. A subject has as many chains as it had requests
+//! outstanding at most, so that it is as deep in the replay as it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use ::proxy::{TraceOutcome, TraceReader, TraceSubject};
+use ::sim::{Record, RecordedTarget, Replayed};
+use anyhow::{Context, bail};
+use model::{Amount, Bytes, Identity, Kind, KindSet, Lane, Nanos, Time};
+use sched::{CostMode, Costs, Curve, LaneCosts};
+
+/// What was recorded of one target.
+#[derive(Default)]
+pub(super) struct Recording {
+    /// By the number of the subject.
+    subjects: BTreeMap<u32, Subject>,
+}
+
+/// A client of a target.
+pub(super) struct Subject {
+    pub(super) who: Arc<TraceSubject>,
+    /// By arrival.
+    pub(super) requests: Vec<Asked>,
+}
+
+/// A recorded request, as much of it as is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) kind: Kind,
+    lane: Lane,
+    done: bool,
+    pub(super) amount: Amount,
+    /// Since the first request of the trace.
+    pub(super) arrived: Time,
+    pub(super) queued: Nanos,
+    service: Nanos,
+}
+
+/// A trace, and what of it cannot be replayed.
+#[derive(Default)]
+pub(super) struct Recordings {
+    pub(super) targets: BTreeMap<String, Recording>,
+    /// Requests that were given up before their turn, or were of nobody.
+    pub(super) left_out: u64,
+    /// Requests that the proxy could not record.
+    pub(super) lost: u64,
+    /// It lacks its end.
+    pub(super) cut: bool,
+    /// It holds more than are replayed.
+    pub(super) shortened: bool,
+}
+
+/// Each takes about 100 bytes of memory.
+const REQUESTS_MAX: u64 = 20_000_000;
+
+impl Recordings {
+    /// Reads a trace.
+    ///
+    /// # Errors
+    /// If it cannot be read to its end, or holds nothing to replay.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Recordings> {
+        let name = || path.display().to_string();
+        let mut reader = TraceReader::open(path).with_context(name)?;
+        let mut all = Recordings::default();
+        let mut count = 0;
+        for record in reader.by_ref() {
+            let record = record.with_context(name)?;
+            let (who, request) = (record.who, record.request);
+            if who.target.is_empty() || request.outcome == TraceOutcome::Cancelled {
+                all.left_out += 1;
+                continue;
+            }
+            if count == REQUESTS_MAX {
+                all.shortened = true;
+                break;
+            }
+            count += 1;
+            let target = all.targets.entry(who.target.clone()).or_default();
+            let fresh = || Subject { who, requests: Vec::new() };
+            let subject = target.subjects.entry(request.subject).or_insert_with(fresh);
+            subject.requests.push(Asked {
+                kind: request.kind,
+                lane: request.lane,
+                done: request.outcome == TraceOutcome::Done,
+                amount: request.served,
+                arrived: request.arrived,
+                queued: request.queued,
+                service: request.service,
+            });
+        }
+        if count == 0 {
+            bail!("{} holds no request that could be replayed", path.display());
+        }
+        (all.lost, all.cut) = (reader.lost(), reader.cut());
+        all.begin_at_zero();
+        Ok(all)
+    }
+
+    /// Orders by arrival, which a trace does only nearly, and counts times from the first.
+    fn begin_at_zero(&mut self) {
+        let subjects = self.targets.values_mut().flat_map(|target| target.subjects.values_mut());
+        let mut subjects: Vec<&mut Subject> = subjects.collect();
+        let first = subjects.iter().flat_map(|s| &s.requests).map(|asked| asked.arrived).min();
+        let first = first.unwrap_or(Time::ZERO);
+        for subject in &mut subjects {
+            for asked in &mut subject.requests {
+                asked.arrived = Time::ZERO + asked.arrived.since(first);
+            }
+            subject.requests.sort_by_key(|asked| asked.arrived);
+        }
+    }
+}
+
+impl Subject {
+    /// What reports call its job.
+    pub(super) fn job(&self) -> String {
+        Replayed::job_of(&self.who.who)
+    }
+
+    /// Who it is, with each kind of request that it asked for.
+    pub(super) fn asked(&self) -> impl Iterator<Item = (&Identity, Kind)> {
+        let kinds: KindSet = self.requests.iter().map(|asked| asked.kind).collect();
+        kinds.iter().map(move |kind| (&self.who.who, kind))
+    }
+}
+
+impl Asked {
+    fn started(&self) -> Time {
+        self.arrived + self.queued
+    }
+
+    /// When it was answered.
+    pub(super) fn answered(&self) -> Time {
+        self.started() + self.service
+    }
+
+    /// What its client waited for.
+    pub(super) fn latency(&self) -> Nanos {
+        self.queued + self.service
+    }
+}
+
+impl Recording {
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &Subject> {
+        self.subjects.values()
+    }
+
+    pub(super) fn requests(&self) -> impl Iterator<Item = &Asked> {
+        self.subjects.values().flat_map(|subject| &subject.requests)
+    }
+
+    /// When the last of it was answered.
+    pub(super) fn end(&self) -> Time {
+        self.requests().map(Asked::answered).max().unwrap_or(Time::ZERO)
+    }
+
+    /// Its clients as closed loops.
+    pub(super) fn clients(&self) -> Vec<Replayed> {
+        let of = |subject: &Subject| {
+            let who = subject.who.who.clone();
+            let chains = chains(&subject.requests).into_iter();
+            chains.map(move |records| Replayed { who: who.clone(), records }).collect::<Vec<_>>()
+        };
+        self.subjects.values().flat_map(of).collect()
+    }
+
+    /// The device as it was; what the scheduler is to believe, where a file of costs says it,
+    /// and its slots.
+    pub(super) fn target(&self, name: &str, believed: Option<(Costs, u32)>) -> RecordedTarget {
+        let times = Costs {
+            cached: self.times(Lane::Cached, &Costs::default().cached),
+            device: self.times(Lane::Device, &Costs::default().device),
+            mode: CostMode::Calibrated,
+        };
+        let smallest = times.device.read.at(Bytes::ZERO);
+        let slots_of =
+            |asked: &Asked| sched::slots_held(time(&times.device, asked), smallest, SLOTS_MAX);
+        let slots = believed.as_ref().map(|(_, slots)| *slots);
+        RecordedTarget {
+            name: name.into(),
+            slots: slots.unwrap_or_else(|| self.at_once(Lane::Device, slots_of)),
+            threads: self.at_once(Lane::Cached, |_| 1),
+            parallelism: self.at_once(Lane::Device, |_| 1),
+            times,
+            believed: believed.map(|(costs, _)| costs),
+        }
+    }
+
+    /// The most that was being served at a time in a lane.
+    fn at_once(&self, lane: Lane, weight: impl Fn(&Asked) -> u32) -> u32 {
+        let mut changes = Vec::new();
+        for asked in self.requests().filter(|asked| asked.lane == lane) {
+            let weight = i64::from(weight(asked));
+            changes.push((asked.started(), weight));
+            changes.push((asked.answered(), -weight));
+        }
+        // What ends at a time makes room for what begins then.
+        changes.sort_unstable();
+        let (mut now, mut most) = (0, 1);
+        for (_, change) in changes {
+            now += change;
+            most = most.max(now);
+        }
+        u32::try_from(most).unwrap_or(SLOTS_MAX).min(SLOTS_MAX)
+    }
+
+    fn times(&self, lane: Lane, otherwise: &LaneCosts) -> LaneCosts {
+        let own = || self.requests().filter(move |asked| asked.lane == lane && asked.done);
+        let moved = |kind: Kind| {
+            let of = own().filter(|asked| asked.kind == kind);
+            curve(of.map(|asked| (asked.amount.bytes, asked.service)))
+        };
+        // Nobody asks for what was not recorded, but slots are counted in the smallest read.
+        let (read, write) = (moved(Kind::Read), moved(Kind::Write));
+        let either = read.clone().or(write.clone());
+        let mut by_kind: BTreeMap<Kind, Vec<u64>> = BTreeMap::new();
+        for asked in own() {
+            let each = asked.service.get() / asked.amount.ops.get().max(1);
+            by_kind.entry(asked.kind).or_default().push(each);
+        }
+        let mut ops = otherwise.ops;
+        for (kind, mut times) in by_kind {
+            ops[kind as usize] = Nanos::new(median(&mut times).max(1));
+        }
+        LaneCosts {
+            read: read.or(either.clone()).unwrap_or_else(|| otherwise.read.clone()),
+            write: write.or(either).unwrap_or_else(|| otherwise.write.clone()),
+            ops,
+        }
+    }
+}
+
+/// As in the configuration of a proxy.
+const SLOTS_MAX: u32 = 65_536;
+
+fn time(costs: &LaneCosts, asked: &Asked) -> Nanos {
+    match asked.kind {
+        Kind::Read => costs.read.at(asked.amount.bytes),
+        Kind::Write => costs.write.at(asked.amount.bytes),
+        kind => costs.ops[kind as usize],
+    }
+}
+
+/// A curve through the medians of sizes that are alike: between two powers of two.
+fn curve(samples: impl Iterator<Item = (Bytes, Nanos)>) -> Option<Curve> {
+    let mut alike: BTreeMap<u32, (Vec<u64>, Vec<u64>)> = BTreeMap::new();
+    for (bytes, time) in samples {
+        let (sizes, times) = alike.entry(bytes.get().max(1).ilog2()).or_default();
+        sizes.push(bytes.get().max(1));
+        times.push(time.get());
+    }
+    // A larger request that was served faster is chance: times must not fall.
+    let mut least = 1;
+    let point = |(sizes, times): &mut (Vec<u64>, Vec<u64>)| {
+        least = median(times).max(least);
+        (Bytes::new(median(sizes)), Nanos::new(least))
+    };
+    let points: Vec<_> = alike.values_mut().map(point).collect();
+    Curve::new(&points).ok()
+}
+
+fn median(values: &mut [u64]) -> u64 {
+    let middle = values.len() / 2;
+    *values.select_nth_unstable(middle).1
+}
+
+/// Requests in the order of their arrival, as chains in which each follows the answer that
+/// came last before it and that nothing else follows.
+fn chains(requests: &[Asked]) -> Vec<Vec<Record>> {
+    let mut chains: Vec<Vec<Record>> = Vec::new();
+    // Chains whose last request is answered, or will be, by when that is.
+    let mut ends: BTreeSet<(Time, usize)> = BTreeSet::new();
+    for asked in requests {
+        let free = ends.range(..=(asked.arrived, usize::MAX)).next_back().copied();
+        let (since, chain) = match free {
+            Some(end) => {
+                ends.remove(&end);
+                end
+            }
+            None => {
+                chains.push(Vec::new());
+                (Time::ZERO, chains.len() - 1)
+            }
+        };
+        let Asked { kind, lane, amount, .. } = *asked;
+        let think = asked.arrived.since(since);
+        chains[chain].push(Record { think, kind, amount, lane });
+        ends.insert((asked.answered(), chain));
+    }
+    chains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(arrived_ms: u64, queued_ms: u64, service_ms: u64, bytes: u64) -> Asked {
+        Asked {
+            kind: Kind::Read,
+            lane: Lane::Device,
+            done: true,
+            amount: Amount::new(bytes, 1),
+            arrived: Time::ZERO + Nanos::from_millis(arrived_ms),
+            queued: Nanos::from_millis(queued_ms),
+            service: Nanos::from_millis(service_ms),
+        }
+    }
+
+    fn thinks(requests: &[Asked]) -> Vec<Vec<u64>> {
+        let ms = |record: &Record| record.think.get() / 1_000_000;
+        chains(requests).iter().map(|chain| chain.iter().map(ms).collect()).collect()
+    }
+
+    #[test]
+    fn each_request_follows_the_answer_that_came_last_before_it() {
+        // Answers at 10, 25, 30 and 60; what came at 30 follows the answer of 30.
+        let requests =
+            [asked(0, 2, 8, 1), asked(5, 0, 20, 1), asked(12, 8, 10, 1), asked(30, 0, 30, 1)];
+        assert_eq!(thinks(&requests), [vec![0, 2, 0], vec![5]]);
+    }
+
+    #[test]
+    fn a_subject_is_as_deep_as_it_was() {
+        let three = [asked(0, 0, 9, 1), asked(1, 0, 9, 1), asked(2, 0, 9, 1), asked(20, 0, 9, 1)];
+        assert_eq!(thinks(&three), [vec![0], vec![1], vec![2, 9]]);
+    }
+
+    #[test]
+    fn times_are_medians_of_sizes_that_are_alike_and_do_not_fall() {
+        let of = |samples: &[(u64, u64)]| {
+            let samples = samples.iter().map(|(size, time)| (Bytes::new(*size), Nanos::new(*time)));
+            let curve = curve(samples)?;
+            Some(curve.points().map(|(size, time)| (size.get(), time.get())).collect::<Vec<_>>())
+        };
+        let samples = [(4096, 50), (4096, 10), (5000, 20), (65_536, 15), (1 << 20, 900)];
+        assert_eq!(of(&samples), Some(vec![(4096, 20), (65_536, 20), (1 << 20, 900)]));
+        assert_eq!(of(&[(0, 0)]), Some(vec![(1, 1)]), "nothing takes no time");
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn what_ends_makes_room_for_what_begins() {
+        let who = TraceSubject {
+            who: model::Identity {
+                job: model::JobId::new("a").unwrap(),
+                uid: 1,
+                gid: 1,
+                projid: None,
+                nid: model::Nid::local(),
+            },
+            export: "x".into(),
+            target: "t".into(),
+        };
+        let requests = vec![asked(0, 0, 10, 4096), asked(5, 5, 10, 4096), asked(10, 1, 2, 4096)];
+        let subject = Subject { who: Arc::new(who), requests };
+        let recording = Recording { subjects: BTreeMap::from([(1, subject)]) };
+        let target = recording.target("t", None);
+        assert_eq!((target.parallelism, target.slots, target.threads), (2, 2, 1));
+        assert_eq!(recording.clients().len(), 2);
+    }
+}

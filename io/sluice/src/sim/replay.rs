@@ -1,0 +1,164 @@
+//! A recording under rules: what each job had, and what it would have had.
+//!
+//! ```text
+//!   Recordings ─┬─ as recorded ─────────────────────────► Had ─┐
+//!               ├─ Scenario of A.toml ─► run ─► report ─► Had ─┼─► job by job: rates, latencies,
+//!               └─ Scenario of B.toml ─► run ─► report ─► Had ─┘   what waited, under which rule
+//! ```
+//!
+//! The proxy's targets have schedulers of their own: each is replayed by itself.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::proxy::CostsFile;
+use ::sim::{Policy, RecordedTarget, Replayed, Report, Scenario};
+use anyhow::{Context, anyhow};
+use model::{Nanos, RuleSet, Time};
+
+use super::Args;
+use super::compare::{Comparison, RunOf, TargetComparison};
+use super::figure;
+use super::recording::{Recording, Recordings};
+use super::runs::{self, Progress, Run};
+
+/// A recording, and the rules that it is to be replayed under.
+pub(super) struct Replay {
+    trace: PathBuf,
+    recordings: Recordings,
+    rules: Vec<RuleFile>,
+    costs: Option<CostsFile>,
+}
+
+/// A rule file that was read.
+pub(super) struct RuleFile {
+    pub(super) name: String,
+    pub(super) set: Arc<RuleSet>,
+}
+
+/// A replay may take so many times as long as what was recorded, and a minute.
+const SLOWER_MAX: u64 = 10;
+
+impl Replay {
+    /// Reads everything that a replay needs.
+    ///
+    /// # Errors
+    /// The first file that is wrong, with its line where it has lines.
+    pub(super) fn read(
+        trace: &Path,
+        rules: &[PathBuf],
+        costs: Option<&Path>,
+    ) -> anyhow::Result<Replay> {
+        // Such an error tells its cause itself.
+        let load = |file| CostsFile::load(file).map_err(|error| anyhow!("{error}"));
+        let costs = costs.map(load).transpose()?;
+        let rules = rules.iter().map(|file| RuleFile::read(file)).collect::<Result<_, _>>()?;
+        let recordings = Recordings::read(trace)?;
+        Ok(Replay { trace: trace.into(), recordings, rules, costs })
+    }
+
+    /// Replays and shows what came of it; whether every check held.
+    pub(super) fn run(&self, args: &Args) -> anyhow::Result<bool> {
+        let (mut all, mut targets) = (Vec::new(), Vec::new());
+        for (name, recording) in &self.recordings.targets {
+            let believed = self.costs.as_ref().map(|file| (file.costs.clone(), file.slots_max));
+            let target = recording.target(name, believed);
+            let clients = recording.clients();
+            targets.push(TargetComparison::recorded(name, recording, &target, clients.len()));
+            let plan = |rules| plan(name, recording, &target, clients.clone(), rules);
+            all.extend(self.rules.iter().map(plan));
+        }
+        let mut reports: Vec<Report> = Vec::new();
+        let requests: usize = self.recordings.targets.values().map(|r| r.requests().count()).sum();
+        let requests = Progress::OfRequests((requests * self.rules.len()) as u64);
+        runs::run_all(&all, args.progress(requests), |report| {
+            reports.push(report);
+            Ok(())
+        })?;
+        // Run by run in the order of `all`: every rule file at a target, then the next target.
+        let recordings = self.recordings.targets.values();
+        for ((target, recording), reports) in
+            targets.iter_mut().zip(recordings).zip(reports.chunks(self.rules.len()))
+        {
+            for (rules, report) in self.rules.iter().zip(reports) {
+                target.add(RunOf::replayed(rules, recording, report));
+            }
+        }
+        let trace = self.trace.display().to_string();
+        let comparison = Comparison::new(trace, self.notes(), targets);
+        self.show(&comparison, args)?;
+        Ok(comparison.holds())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Recordings { left_out, lost, cut, shortened, .. } = &self.recordings;
+        let mut notes = Vec::new();
+        if *left_out > 0 {
+            notes.push(format!("{left_out} requests were given up or of nobody: not replayed"));
+        }
+        if *lost > 0 {
+            notes.push(format!("{lost} requests were not recorded"));
+        }
+        if *cut {
+            notes.push("the trace lacks its end: the proxy was killed, or still writes".into());
+        }
+        if *shortened {
+            notes.push("the trace is longer than what is replayed of it".into());
+        }
+        for RuleFile { name, set } in &self.rules {
+            if set.has_paths() {
+                notes.push(format!("{name}: a trace has no paths, so path={{…}} matches nothing"));
+            }
+        }
+        notes
+    }
+
+    fn show(&self, comparison: &Comparison, args: &Args) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        if args.json {
+            let line = serde_json::to_string(comparison).context("cannot write JSON")?;
+            writeln!(out, "{line}")?;
+        } else {
+            let tables = if args.quiet { String::new() } else { comparison.tables() };
+            write!(out, "{tables}{}", comparison.failures())?;
+        }
+        let Some(dir) = &args.out else { return Ok(()) };
+        let stem = self.trace.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let stem = stem.unwrap_or_else(|| "trace".into());
+        for (number, target) in comparison.targets.iter().enumerate() {
+            // A target's name may be no name of a file.
+            let more = if number == 0 { String::new() } else { format!("-{}", number + 1) };
+            let path = dir.join(format!("{stem}{more}.svg"));
+            let title = format!("{stem}, target {}", target.target);
+            figure::draw(&path, &title, "as recorded, and replayed", &target.panels(), true)?;
+            if !args.json && !args.quiet {
+                writeln!(out, "figure: {}", path.display())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RuleFile {
+    fn read(file: &Path) -> anyhow::Result<RuleFile> {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
+        let set = RuleSet::parse(&text).map_err(|error| anyhow!(error.in_file(&name)))?;
+        Ok(RuleFile { name, set: Arc::new(set) })
+    }
+}
+
+fn plan(
+    name: &str,
+    recording: &Recording,
+    target: &RecordedTarget,
+    clients: Vec<Replayed>,
+    rules: &RuleFile,
+) -> Run {
+    let recorded = recording.end().since(Time::ZERO).get();
+    let duration = Nanos::new(recorded.saturating_mul(SLOWER_MAX)) + Nanos::from_secs(60);
+    let set = rules.set.clone();
+    let scenario = Scenario::of_recording(name, target.clone(), clients, set, duration);
+    Run { scenario: Arc::new(scenario), policy: Policy::Ours, seed: 1 }
+}

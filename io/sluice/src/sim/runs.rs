@@ -1,0 +1,186 @@
+//! Runs worlds on every processor and hands their reports on in order.
+//!
+//! ```text
+//!   runs ─► the next for each thread ─► World ─► (number, report) ─► in order ─► done
+//!                    └─ simulated time, events ─► the line of progress
+//! ```
+//!
+//! A run that panics is a finding like any other: it becomes a report with a violation, so
+//! that its seed is told and the others go on.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use ::sim::{Policy, Report, Scenario, Violation, World};
+use model::Time;
+
+/// A scenario under one scheduler and seed.
+pub(super) struct Run {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) policy: Policy,
+    pub(super) seed: u64,
+}
+
+/// What the line of progress counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Hidden,
+    /// Simulated seconds, of all runs together.
+    OfTime,
+    /// So many in all runs together; how long a replay will last is not known before.
+    OfRequests(u64),
+}
+
+/// What all threads have done so far.
+#[derive(Default)]
+struct Work {
+    next: AtomicUsize,
+    simulated_ns: AtomicU64,
+    events: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// Runs everything; `done` has the reports in the order of the runs.
+///
+/// # Errors
+/// What `done` says; the rest is not run then.
+pub(super) fn run_all(
+    runs: &[Run],
+    progress: Progress,
+    mut done: impl FnMut(Report) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
+    let work = Work::default();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (sender, work) = (sender.clone(), &work);
+            scope.spawn(move || {
+                while let Some((number, run)) = work.take(runs) {
+                    if sender.send((number, guarded(run, work))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let line = Line::new(runs, progress);
+        let mut early: BTreeMap<usize, Report> = BTreeMap::new();
+        let mut next = 0;
+        loop {
+            match receiver.recv_timeout(REDRAW) {
+                Ok((number, report)) => early.insert(number, report),
+                Err(RecvTimeoutError::Timeout) => {
+                    line.draw(&work, next);
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            while let Some(report) = early.remove(&next) {
+                next += 1;
+                line.clear();
+                if let Err(error) = done(report) {
+                    work.stop.store(true, Relaxed);
+                    return Err(error);
+                }
+            }
+            line.draw(&work, next);
+        }
+        line.clear();
+        Ok(())
+    })
+}
+
+impl Work {
+    fn take<'a>(&self, runs: &'a [Run]) -> Option<(usize, &'a Run)> {
+        if self.stop.load(Relaxed) {
+            return None;
+        }
+        let number = self.next.fetch_add(1, Relaxed);
+        runs.get(number).map(|run| (number, run))
+    }
+}
+
+fn guarded(run: &Run, work: &Work) -> Report {
+    catch_unwind(AssertUnwindSafe(|| one(run, work))).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+        let (scenario, policy) = (run.scenario.name.clone(), run.policy.name().to_string());
+        let what = format!("the run panicked: {words}");
+        let seed = run.seed;
+        let violation =
+            Violation { at: Time::ZERO, what, scenario: scenario.clone(), policy, seed };
+        let policy = violation.policy.clone();
+        Report { scenario, policy, seed, violations: vec![violation], ..Report::default() }
+    })
+}
+
+fn one(run: &Run, work: &Work) -> Report {
+    let mut world = World::new(&run.scenario, run.policy, run.seed);
+    let part = world.end().as_nanos() / PARTS + 1;
+    let (mut at, mut events) = (0, 0);
+    // A replay may end sooner than it might.
+    while at < world.end().as_nanos() {
+        if work.stop.load(Relaxed) {
+            return world.report();
+        }
+        let until = (at + part).min(world.end().as_nanos());
+        world.run_until(Time::from_nanos(until));
+        work.simulated_ns.fetch_add(until - at, Relaxed);
+        work.events.fetch_add(world.request_events() - events, Relaxed);
+        (at, events) = (until, world.request_events());
+    }
+    world.run()
+}
+
+/// A run is cut into so many parts, so that progress is seen.
+const PARTS: u64 = 200;
+const REDRAW: Duration = Duration::from_millis(200);
+/// It arrives, has its turn and is served.
+const EVENTS_OF_REQUEST: u64 = 3;
+
+/// The line of progress on stderr.
+struct Line {
+    progress: Progress,
+    begun: Instant,
+    runs: usize,
+    total_ns: u64,
+}
+
+impl Line {
+    fn new(runs: &[Run], progress: Progress) -> Line {
+        let total_ns = runs.iter().map(|run| run.scenario.duration.get()).sum();
+        Line { progress, begun: Instant::now(), runs: runs.len(), total_ns }
+    }
+
+    fn draw(&self, work: &Work, done: usize) {
+        let events = work.events.load(Relaxed);
+        let far = match self.progress {
+            Progress::Hidden => return,
+            Progress::OfTime => {
+                let second = |ns: u64| ns / 1_000_000_000;
+                let simulated = second(work.simulated_ns.load(Relaxed));
+                format!("{simulated} of {} s simulated", second(self.total_ns))
+            }
+            Progress::OfRequests(all) => {
+                format!("{} of {all} requests replayed", events / EVENTS_OF_REQUEST)
+            }
+        };
+        let spent = self.begun.elapsed().as_secs_f64().max(1e-3);
+        let speed = crate::chart::short(events as f64 / spent);
+        // A terminal that has gone away is no reason to stop.
+        let _ =
+            write!(io::stderr(), "\r\x1b[K{far}, {done} of {} runs, {speed} events/s", self.runs);
+    }
+
+    fn clear(&self) {
+        if self.progress != Progress::Hidden {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `sluice sim` on scenarios that hold, fail and are wrong, and on what a proxy recorded.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{Proxy, SLUICE, Setup, USER};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A job at a disk that serves 1000 of its requests a second.
+const SCENARIO: &str = r#"from = "a test"
+about = "One job at one disk."
+duration = "10s"
+policies = ["ours", "fifo"]
+
+[[target]]
+name = "disk"
+slots = 1
+parallelism = 1
+read = [["4KiB", "1ms"]]
+
+[[job]]
+name = "a"
+steps = [{ do = "read 4KiB", depth = 2 }]
+
+[[expect]]
+what = "rate a"
+value = 1000
+within = "1%"
+source = "a millisecond each"
+"#;
+
+/// A directory of this test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Folder(dir)
+    }
+
+    fn put(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.0.join(name);
+        fs::write(&file, text).unwrap();
+        file
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn sim(args: &[&str], files: &[&Path]) -> Output {
+    Command::new(SLUICE).arg("sim").args(args).args(files).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn a_scenario_that_comes_true_ends_with_0_and_says_so_in_a_table() {
+    let folder = Folder::new("sim-true");
+    let file = folder.put("one.toml", SCENARIO);
+    let output = sim(&[], &[&file]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    assert!(text.starts_with("one: a test\nOne job at one disk.\n"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("rate a")).unwrap();
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(words[2..6], ["ours", "1000", "within", "1%"], "{row}");
+    assert!(row.contains("  ok  ") && row.ends_with("a millisecond each"), "{row}");
+    assert!(text.ends_with("1 scenario, 2 runs, 1 expectation: 0 not met, 0 checks failed\n"));
+}
+
+#[test]
+fn one_that_does_not_ends_with_1_and_tells_the_command_that_repeats_it() {
+    let folder = Folder::new("sim-false");
+    let file = folder.put("one.toml", &SCENARIO.replace("value = 1000", "value = 1100"));
+    let output = sim(&["--quiet", "--seed", "7"], &[&file]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(text.starts_with("FAILED one: rate a (ours) is "), "{text}");
+    let again = text.lines().nth(1).unwrap().trim().strip_prefix("again: sluice ").unwrap();
+    let words: Vec<&str> = again.split(' ').collect();
+    let repeated = Command::new(SLUICE).args(words).arg("--quiet").output().unwrap();
+    assert_eq!((repeated.status.code(), stdout(&repeated)), (Some(1), text));
+}
+
+#[test]
+fn every_wrong_file_is_told_by_line_and_nothing_is_run() {
+    let folder = Folder::new("sim-wrong");
+    folder.put("a.toml", SCENARIO);
+    let slots = folder.put("b.toml", &SCENARIO.replace("slots = 1", "slots = 0"));
+    let what = folder.put("c.toml", &SCENARIO.replace("rate a", "speed a"));
+    let output = sim(&[], &[&folder.0]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()));
+    let text = stderr(&output);
+    let told = |file: &Path, rest: &str| text.contains(&format!("{}{rest}", file.display()));
+    assert!(told(&slots, ":8:9: 0 is not a number from 1 to"), "{text}");
+    assert!(told(&what, ":17:8: \"speed\" is not a figure; there are rate,"), "{text}");
+
+    let none = sim(&[], &[&folder.0.join("none.toml")]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(stderr(&none).contains("none.toml: No such file"), "{}", stderr(&none));
+}
+
+#[test]
+fn json_has_what_was_found_and_a_figure_is_drawn() {
+    let folder = Folder::new("sim-json");
+    let file = folder.put("one.toml", SCENARIO);
+    let figures = folder.0.join("figures");
+    let output = sim(&["--json", "--out", figures.to_str().unwrap()], &[&file]);
+    assert_eq!(output.status.code(), Some(0));
+    let object: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&object["holds"], &object["seed"]), (&true.into(), &1.into()));
+    assert_eq!(object["reports"][1]["policy"], "fifo");
+    assert_eq!(object["verdicts"][0]["what"], "rate a");
+    let svg = fs::read_to_string(figures.join("one.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("ours: requests/s"), "{svg}");
+}
+
+#[test]
+fn scenarios_by_chance_are_run_from_a_seed_on() {
+    let output = sim(&["--seeds", "3", "--seed", "5", "--policy", "ours"], &[]);
+    let text = stdout(&output);
+    assert_eq!(text, "3 scenarios, 3 runs, 0 expectations: 0 not met, 0 checks failed\n");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+// ---- replay ----
+
+/// A recording of two jobs, each of which asks for 20 things one after the other.
+fn recorded(name: &str) -> Proxy {
+    let mut proxy = Setup::new(name).top("record = \"t.slt\"").start();
+    for job in ["slow", "quick"] {
+        let mut client = proxy.client_of(&format!("x?job={job}"), USER);
+        for _ in 0..20 {
+            client.stat(0).unwrap();
+        }
+    }
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.wait().code(), Some(0));
+    proxy
+}
+
+#[test]
+fn a_replay_shows_what_each_job_would_have_had_and_which_rule_held_it_back() {
+    let proxy = recorded("sim-replay");
+    let trace = proxy.dir.join("t.slt");
+    let rules = |name: &str, text: &str| {
+        let file = proxy.dir.join(name);
+        fs::write(&file, text).unwrap();
+        file
+    };
+    let free = rules("free.toml", "");
+    let slow = "[[rule]]\nname = \"held\"\nmatch = \"jobid={slow}\"\nlimit = \"2ops/s\"\n";
+    let slow = rules("slow.toml", slow);
+    let args = |more: &[&str]| {
+        let mut command = Command::new(SLUICE);
+        command.arg("sim").arg("--trace").arg(&trace);
+        command.arg("--rules").arg(&free).arg("--rules").arg(&slow).args(more);
+        command.output().unwrap()
+    };
+    let output = args(&["--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let object: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(object["how"].as_str().unwrap().starts_with("a closed-loop replay"));
+    let runs = object["targets"][0]["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    let had = |run: usize, job: &str, what: &str| runs[run]["jobs"][job][what].clone();
+    let asked = had(0, "slow", "requests");
+    assert!(asked.as_u64().unwrap() >= 20);
+    for run in [1, 2] {
+        assert_eq!(had(run, "slow", "requests"), asked);
+        assert_eq!(had(run, "quick", "requests"), asked);
+        assert_eq!(had(run, "quick", "delayed"), 0);
+    }
+    assert_eq!(had(1, "slow", "delayed"), 0);
+    // Two a second, but for the burst: the last of 20 and an attach comes after nine seconds.
+    assert!(had(2, "slow", "span_ns").as_u64().unwrap() > 8_000_000_000);
+    assert!(had(2, "slow", "delayed").as_u64().unwrap() >= 18);
+    assert!(had(2, "slow", "held_percent").as_f64().unwrap() > 90.0);
+    let held = had(2, "slow", "rules");
+    assert_eq!((&held[0]["rule"], &held[0]["requests"]), (&"held".into(), &asked));
+    assert_eq!(held[0]["by"], "limit 2ops/s, share (weight 1)");
+
+    let text = stdout(&args(&[]));
+    let row = |job: &str, rules: &str| {
+        let is = |line: &&str| line.starts_with(job) && line.contains(rules);
+        text.lines().find(is).unwrap_or_else(|| panic!("{text}"))
+    };
+    assert!(row("slow", "recorded") != row("slow", "slow.toml"));
+    assert!(text.contains(": a closed-loop replay: "), "{text}");
+}
+
+#[test]
+fn wrong_rules_and_no_trace_end_with_2() {
+    let folder = Folder::new("sim-replay-wrong");
+    let rules = folder.put("bad.toml", "[[rule]]\nname = \"a\"\nweight = 0\n");
+    let empty = folder.put("empty.toml", "");
+    let replay = |trace: &Path, rules: &Path| {
+        let mut command = Command::new(SLUICE);
+        let output = command.arg("sim").arg("--trace").arg(trace).arg("--rules").arg(rules);
+        let output = output.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        stderr(&output)
+    };
+    let told = replay(&empty, &rules);
+    assert!(told.contains(&format!("{}:3:10: ", rules.display())), "{told}");
+    let told = replay(&rules, &empty);
+    assert!(told.contains("bad.toml: no trace of sluice proxy --record"), "{told}");
+    let costs = folder.put("costs.toml", "slots = 3\n");
+    let mut command = Command::new(SLUICE);
+    let command = command.arg("sim").arg("--trace").arg(&empty).arg("--rules").arg(&empty);
+    let told = stderr(&command.arg("--target").arg(&costs).output().unwrap());
+    assert_eq!(told.matches("unknown field `slots`").count(), 1, "{told}");
+    let without = sim(&["--trace", "t.slt"], &[]);
+    assert_eq!(without.status.code(), Some(2), "--rules is wanted");
+}
