@@ -1,0 +1,372 @@
+//! Which of several controllers decides.
+//!
+//! ```text
+//!   standing ── PREFIX/leader is gone: put it, on a lease of 3 s ──► leading (term T)
+//!      ▲  └─ somebody else was first ─► watch the key                   │ renews each second
+//!      └── lease over, not renewed for 3 s by our own clock, resigned ──┘
+//!
+//!   append of term T: etcd compares the key's creation with T ─► over? refused
+//! ```
+//!
+//! A leader that dies is followed within the lease and etcd's half second: under 5 s. A
+//! leader that only sleeps (stopped, swapped out) steps down by its own clock: it counts
+//! three seconds from when it *sent* its last renewal, etcd from when it came, so it stops
+//! before anybody else may begin. What it sends to etcd even so carries its term and is
+//! refused ([`Fence`]). What it sends to proxies should carry its term too.
+//!
+//! Only with etcd: a single controller leads because its data directory is locked.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use tokio::sync::Notify;
+
+use crate::etcd::{Etcd, EtcdError, Members, runtime, wait_for};
+use crate::store::watch_once;
+
+/// One controller that stands for election; it resigns when dropped.
+pub struct Election {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Whether this controller decides now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Office {
+    /// It does, until its term is over.
+    Leading(Fence),
+    /// It does not.
+    Standing {
+        /// Who does, as far as is known.
+        leader: Option<String>,
+    },
+}
+
+/// One term of one leader: what is appended with it counts only while the term lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    key: String,
+    term: i64,
+}
+
+/// The key of the leader, below the prefix.
+pub(crate) const LEADER: &str = "leader";
+
+impl Election {
+    /// Stands for election under `name` (what others are told: an address of this
+    /// controller) until the value is dropped.
+    pub fn stand(etcd: &Etcd, name: &str) -> Result<Election, EtcdError> {
+        let members = Members::new(etcd)?;
+        let key = members.etcd().key(LEADER);
+        let shared = Arc::new(Shared::default());
+        let mut candidate =
+            Candidate { members, key, name: name.to_string(), lease: None, shared: shared.clone() };
+        let runtime = runtime()?;
+        let thread = std::thread::Builder::new()
+            .name("election".into())
+            .spawn(move || wait_for(&runtime, candidate.run()))
+            .map_err(|source| EtcdError::Runtime { source })?;
+        Ok(Election { shared, thread: Some(thread) })
+    }
+
+    /// Whether this controller decides now. Ask before each decision.
+    pub fn office(&self) -> Office {
+        self.shared.lock().office(Instant::now())
+    }
+
+    /// The office once it is not `seen` any more; `seen` after `patience`.
+    pub fn changed(&self, seen: &Office, patience: Duration) -> Office {
+        let deadline = Instant::now() + patience;
+        let mut state = self.shared.lock();
+        loop {
+            let now = Instant::now();
+            let office = state.office(now);
+            if office != *seen || now >= deadline {
+                return office;
+            }
+            let wake = state.until.filter(|until| *until > now).unwrap_or(deadline).min(deadline);
+            let waited = self.shared.changed.wait_timeout(state, wake - now);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Leaves the office, if this one holds it, to whoever stands; at once where etcd can
+    /// be reached, else when the lease ends.
+    pub fn resign(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Election {
+    fn drop(&mut self) {
+        self.shared.stop.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the election's thread panicked");
+        }
+    }
+}
+
+impl Fence {
+    /// Grows with each leader: whoever was told something of a later term ignores what an
+    /// earlier one says.
+    pub fn term(&self) -> u64 {
+        self.term.unsigned_abs()
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn create_revision(&self) -> i64 {
+        self.term
+    }
+}
+
+/// What the thread tells whoever asks.
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    fence: Option<Fence>,
+    /// When the fence is worth nothing any more by our own clock.
+    until: Option<Instant>,
+    /// The other one that leads.
+    leader: Option<String>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        *self.lock() = state;
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn office(&self, now: Instant) -> Office {
+        match (&self.fence, self.until) {
+            (Some(fence), Some(until)) if now < until => Office::Leading(fence.clone()),
+            _ => Office::Standing { leader: self.leader.clone() },
+        }
+    }
+}
+
+/// The thread's side.
+struct Candidate {
+    members: Members,
+    key: String,
+    name: String,
+    /// The lease that may hold the key.
+    lease: Option<Lease>,
+    shared: Arc<Shared>,
+}
+
+/// A lease as this side knows it: over at `until` at the latest.
+#[derive(Clone, Copy)]
+struct Lease {
+    id: i64,
+    until: Instant,
+}
+
+/// What became of an attempt to lead.
+enum Vote {
+    Won(Fence),
+    /// Somebody else leads; etcd's revision when it said so.
+    Lost {
+        leader: String,
+        moment: i64,
+    },
+}
+
+impl Candidate {
+    async fn run(&mut self) {
+        let shared = self.shared.clone();
+        tokio::select! {
+            () = self.stand() => {}
+            () = shared.stop.notified() => {}
+        }
+        shared.set(State::default());
+        self.give_back().await;
+    }
+
+    /// Term after term.
+    async fn stand(&mut self) {
+        loop {
+            match self.campaign().await {
+                Ok(fence) => {
+                    tracing::info!(name = self.name, term = fence.term(), "leads");
+                    self.lead(fence).await;
+                    tracing::warn!(name = self.name, "does not lead any more");
+                    self.shared.set(State::default());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot stand for election; trying on");
+                    tokio::time::sleep(RENEW).await;
+                }
+            }
+            self.give_back().await;
+        }
+    }
+
+    /// Returns when this one is the leader.
+    async fn campaign(&mut self) -> Result<Fence, EtcdError> {
+        loop {
+            let moment = match self.look().await? {
+                Some((leader, moment)) => {
+                    self.shared.set(State { leader: Some(leader), ..State::default() });
+                    moment
+                }
+                None => match self.vote().await? {
+                    Vote::Won(fence) => return Ok(fence),
+                    Vote::Lost { leader, moment } => {
+                        self.give_back().await;
+                        self.shared.set(State { leader: Some(leader), ..State::default() });
+                        moment
+                    }
+                },
+            };
+            watch_once(&mut self.members, &self.key, moment, WATCH).await;
+        }
+    }
+
+    /// Who leads, and etcd's revision when it said so.
+    async fn look(&mut self) -> Result<Option<(String, i64)>, EtcdError> {
+        let key = &self.key;
+        let asked = self
+            .members
+            .ask("read who leads", TERM, async |mut client, _| client.get(key.clone(), None).await);
+        let answer = asked.await?;
+        let moment = answer.header().map_or(0, |header| header.revision());
+        let leader = answer.kvs().first();
+        Ok(leader.map(|kv| (String::from_utf8_lossy(kv.value()).into_owned(), moment)))
+    }
+
+    /// Takes a lease and puts the key on it, if there is none.
+    async fn vote(&mut self) -> Result<Vote, EtcdError> {
+        let lease = self.grant().await?;
+        let txn = Txn::new()
+            .when([Compare::version(self.key.clone(), CompareOp::Equal, 0)])
+            .and_then([TxnOp::put(
+                self.key.clone(),
+                self.name.clone(),
+                Some(PutOptions::new().with_lease(lease.id)),
+            )])
+            .or_else([TxnOp::get(self.key.clone(), None)]);
+        let asked = self
+            .members
+            .ask("stand for election", TERM, async |mut client, _| client.txn(txn.clone()).await);
+        let answer = asked.await?;
+        let moment = answer.header().map_or(0, |header| header.revision());
+        let won = |term| Vote::Won(Fence { key: self.key.clone(), term });
+        if answer.succeeded() {
+            return Ok(won(moment));
+        }
+        for found in answer.op_responses() {
+            if let TxnOpResponse::Get(found) = found
+                && let Some(kv) = found.kvs().first()
+            {
+                if kv.lease() == lease.id {
+                    return Ok(won(kv.create_revision())); // an earlier try whose answer was lost
+                }
+                let leader = String::from_utf8_lossy(kv.value()).into_owned();
+                return Ok(Vote::Lost { leader, moment });
+            }
+        }
+        Ok(Vote::Lost { leader: "unknown".into(), moment })
+    }
+
+    async fn grant(&mut self) -> Result<Lease, EtcdError> {
+        let asked = self.members.ask("grant a lease", TERM, async |mut client, _| {
+            let sent = Instant::now();
+            let ttl_s = i64::try_from(TERM.as_secs()).expect("3 s");
+            let granted = client.lease_grant(ttl_s, None).await?;
+            Ok(Lease { id: granted.id(), until: sent + TERM })
+        });
+        let lease = asked.await?;
+        self.lease = Some(lease);
+        Ok(lease)
+    }
+
+    /// Returns when the term is over.
+    async fn lead(&mut self, fence: Fence) {
+        while let Some(lease) = self.lease {
+            let now = Instant::now();
+            if now >= lease.until {
+                return;
+            }
+            let until = Some(lease.until);
+            self.shared.set(State { fence: Some(fence.clone()), until, leader: None });
+            tokio::time::sleep(RENEW.min(lease.until - now)).await;
+            self.renew(lease).await;
+        }
+    }
+
+    /// Renews the lease; forgets it where etcd has.
+    async fn renew(&mut self, lease: Lease) {
+        let left = lease.until.saturating_duration_since(Instant::now());
+        let asked = self.members.ask("renew the leader's lease", left, async |mut client, _| {
+            let sent = Instant::now();
+            let (_keeper, mut answers) = client.lease_keep_alive(lease.id).await?;
+            let answer = answers.message().await?;
+            Ok((sent, answer.map(|answer| answer.ttl())))
+        });
+        match asked.await {
+            Ok((sent, Some(ttl_s))) if ttl_s > 0 => {
+                self.lease = Some(Lease { until: sent + TERM, ..lease });
+            }
+            Ok((_, Some(_))) => self.lease = None,
+            // no answer to read: as good as none, until the clock decides
+            Ok((_, None)) => self.members.leave(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot renew the lease");
+                self.lease = None;
+            }
+        }
+    }
+
+    /// Ends the lease, and with it the key; where that fails etcd ends it in its time.
+    async fn give_back(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        let asked = self
+            .members
+            .ask("end the lease", RENEW, async |mut client, _| client.lease_revoke(lease.id).await);
+        if let Err(error) = asked.await {
+            tracing::debug!(%error, "the lease ends by itself");
+        }
+    }
+}
+
+/// How long a leader is the leader without a renewal. etcd looks for ended leases twice a
+/// second and a follower takes over at once, which leaves a second of the five that are
+/// promised; shorter, and an election among etcd's members would end every term.
+const TERM: Duration = Duration::from_secs(3);
+/// Between two renewals.
+const RENEW: Duration = Duration::from_secs(1);
+/// How long one watch of the leader's key is trusted before it is read again.
+const WATCH: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_that_slept_through_its_lease_does_not_lead_by_its_own_clock() {
+        let now = Instant::now();
+        let fence = Fence { key: "/x/leader".into(), term: 7 };
+        let state = State { fence: Some(fence.clone()), until: Some(now + TERM), leader: None };
+        assert_eq!(state.office(now), Office::Leading(fence));
+        assert_eq!(state.office(now + TERM), Office::Standing { leader: None });
+    }
+}

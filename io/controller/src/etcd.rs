@@ -1,0 +1,283 @@
+//! The members of an etcd, asked one after another until one answers.
+//!
+//! ```text
+//!   ask ─► member 1 ─ refused, no answer in 2 s, no leader ─► member 2 ─► … ─► member 1 … until patience ends
+//!             └─ answered, or refused for good (no permission, no space) ─► the caller
+//! ```
+//!
+//! One connection to one member at a time. A balancing connection to all would send
+//! each call to any of them, and half of the calls would meet a dead member for as
+//! long as it is dead.
+//!
+//! A call may be executed by a member whose answer is lost, and then again by the
+//! next: callers make their calls such that twice does what once does.
+
+use std::future::Future;
+use std::time::Duration;
+
+use etcd_client::{Client, ConnectOptions, Error};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Where etcd is, and which of its keys are ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Etcd {
+    /// Client addresses of its members, as `http://192.0.2.7:2379`; at least one.
+    pub endpoints: Vec<String>,
+    /// What all our keys begin with, as `/sluice/lustre1`; no two file systems share one.
+    pub prefix: String,
+    /// Name and password, where etcd asks for them.
+    pub user: Option<(String, String)>,
+}
+
+/// Why etcd did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EtcdError {
+    /// The configuration names no place.
+    #[error("{value:?} is not {want}")]
+    Config {
+        /// What stands there.
+        value: String,
+        /// What should.
+        want: &'static str,
+    },
+    /// No member answered in time.
+    #[error(
+        "{place}: no member answered within {} ms, asked to {what}; the last said: {last}; most of its members must run and reach each other",
+        waited.as_millis()
+    )]
+    Silent {
+        /// The endpoints.
+        place: String,
+        /// What was asked.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+        /// What the last try met with.
+        last: String,
+    },
+    /// A member refused, and the others would.
+    #[error("{place}: refused to {what}: {source}")]
+    Refused {
+        /// The endpoint.
+        place: String,
+        /// What was asked.
+        what: &'static str,
+        /// What etcd said.
+        #[source]
+        source: Box<Error>,
+    },
+    /// This process has no means for a connection.
+    #[error("cannot start the runtime of a connection to etcd: {source}")]
+    Runtime {
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Etcd {
+    /// The configuration, if there is an endpoint and a prefix in it.
+    pub(crate) fn checked(&self) -> Result<Etcd, EtcdError> {
+        let wrong = |value: &str, want| Err(EtcdError::Config { value: value.to_string(), want });
+        if self.endpoints.is_empty() {
+            return wrong("", "a list of etcd endpoints such as http://192.0.2.7:2379");
+        }
+        for endpoint in &self.endpoints {
+            let address = endpoint.strip_prefix("http://");
+            if address.is_none_or(|address| address.is_empty() || address.contains(['/', ' '])) {
+                return wrong(endpoint, "an etcd endpoint such as http://192.0.2.7:2379");
+            }
+        }
+        let prefix = self.prefix.trim_end_matches('/');
+        if prefix.is_empty() || prefix.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return wrong(&self.prefix, "a prefix of keys such as /sluice/lustre1");
+        }
+        Ok(Etcd { prefix: prefix.to_string(), ..self.clone() })
+    }
+
+    /// The key `name` of ours.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
+    }
+
+    /// What messages call it.
+    pub(crate) fn place(&self) -> String {
+        format!("etcd at {}, {}", self.endpoints.join(", "), self.prefix)
+    }
+}
+
+/// A connection to whichever member answers.
+pub(crate) struct Members {
+    etcd: Etcd,
+    /// The member that answered last, or is to be tried next.
+    at: usize,
+    client: Option<Client>,
+}
+
+impl Members {
+    /// Connects nowhere yet.
+    pub(crate) fn new(etcd: &Etcd) -> Result<Members, EtcdError> {
+        Ok(Members { etcd: etcd.checked()?, at: 0, client: None })
+    }
+
+    /// The configuration.
+    pub(crate) fn etcd(&self) -> &Etcd {
+        &self.etcd
+    }
+
+    /// Makes the call at one member after another until one answers or `patience`
+    /// is over. `call` is told how many tries came before it.
+    pub(crate) async fn ask<T>(
+        &mut self,
+        what: &'static str,
+        patience: Duration,
+        mut call: impl AsyncFnMut(Client, u32) -> Result<T, Error>,
+    ) -> Result<T, EtcdError> {
+        let deadline = Instant::now() + patience;
+        let mut tries = 0;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // half of what is left, so that a member that swallows calls leaves time for another
+            let each = (left / 2).clamp(TRY_MIN, TRY);
+            let last = match timeout(each, self.try_once(&mut call, tries)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) if is_final(&error) => {
+                    let place = self.etcd.endpoints[self.at].clone();
+                    return Err(EtcdError::Refused { place, what, source: Box::new(error) });
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "nothing".to_string(),
+            };
+            tracing::debug!(endpoint = self.etcd.endpoints[self.at], what, %last, "next member");
+            self.leave();
+            tries += 1;
+            if Instant::now() >= deadline {
+                return Err(EtcdError::Silent {
+                    place: self.etcd.place(),
+                    what,
+                    waited: patience,
+                    last,
+                });
+            }
+            if self.at == 0 {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Gives the present member up: the next call goes to the next one.
+    pub(crate) fn leave(&mut self) {
+        self.client = None;
+        self.at = (self.at + 1) % self.etcd.endpoints.len();
+    }
+
+    /// The client that answered last.
+    pub(crate) fn client(&self) -> Option<Client> {
+        self.client.clone()
+    }
+
+    async fn try_once<T>(
+        &mut self,
+        call: &mut impl AsyncFnMut(Client, u32) -> Result<T, Error>,
+        tries: u32,
+    ) -> Result<T, Error> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => {
+                let endpoint = &self.etcd.endpoints[self.at];
+                let client = Client::connect([endpoint], Some(self.connect_options())).await?;
+                self.client.insert(client).clone()
+            }
+        };
+        call(client, tries).await
+    }
+
+    fn connect_options(&self) -> ConnectOptions {
+        let options = ConnectOptions::new()
+            .with_connect_timeout(TRY / 2)
+            .with_keep_alive(TRY / 2, TRY / 2)
+            .with_require_leader(true);
+        match &self.etcd.user {
+            Some((name, password)) => options.with_user(name, password),
+            None => options,
+        }
+    }
+}
+
+/// A runtime for one connection: its calls block the thread that makes them.
+pub(crate) fn runtime() -> Result<Runtime, EtcdError> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| EtcdError::Runtime { source })
+}
+
+/// Waits for `work` on `runtime`.
+pub(crate) fn wait_for<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
+    runtime.block_on(work)
+}
+
+/// How long one member may take: an election among the members takes about as long, and
+/// whoever cannot be reached at all costs as much.
+const TRY: Duration = Duration::from_secs(2);
+/// How long it may take at the least.
+const TRY_MIN: Duration = Duration::from_millis(100);
+/// Between two rounds of all members.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Whether every member would say the same again.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::GRpcStatus(status) => !TRANSIENT.contains(&(status.code() as i32)),
+        Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => true,
+        _ => false,
+    }
+}
+
+/// Codes of gRPC that mean "not now" or "not here": cancelled, unknown (a broken
+/// connection is reported so), deadline exceeded, aborted, internal (likewise), unavailable.
+const TRANSIENT: [i32; 6] = [1, 2, 4, 10, 13, 14];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn etcd(endpoint: &str, prefix: &str) -> Etcd {
+        Etcd { endpoints: vec![endpoint.into()], prefix: prefix.into(), user: None }
+    }
+
+    #[test]
+    fn a_configuration_that_leads_nowhere_is_refused_with_the_value_at_fault() {
+        for (wrong, told) in [
+            (etcd("127.0.0.1:2379", "/sluice"), "127.0.0.1:2379"),
+            (etcd("http://127.0.0.1:2379/x", "/sluice"), "127.0.0.1:2379/x"),
+            (etcd("http://127.0.0.1:2379", "/"), "\"/\""),
+            (etcd("http://127.0.0.1:2379", "/a b"), "/a b"),
+        ] {
+            let error = wrong.checked().unwrap_err().to_string();
+            assert!(error.contains(told) && error.contains("such as"), "{error}");
+        }
+        let none = Etcd { endpoints: Vec::new(), ..etcd("", "/sluice") };
+        assert!(none.checked().unwrap_err().to_string().contains("http://192.0.2.7:2379"));
+    }
+
+    #[test]
+    fn a_slash_at_the_end_of_the_prefix_makes_no_other_key() {
+        let key = etcd("http://127.0.0.1:2379", "/sluice/").checked().unwrap().key("head");
+        assert_eq!(key, "/sluice/head");
+    }
+
+    #[test]
+    fn an_etcd_that_is_not_there_is_named_with_what_was_asked() {
+        // port 1 of loopback: nobody listens there, the connection is refused at once
+        let mut members = Members::new(&etcd("http://127.0.0.1:1", "/sluice")).unwrap();
+        let asked = members.ask("read a key", Duration::from_millis(100), async |mut client, _| {
+            client.get("key", None).await
+        });
+        let error = wait_for(&runtime().unwrap(), asked).unwrap_err();
+        let told = error.to_string();
+        assert!(matches!(error, EtcdError::Silent { .. }), "{told}");
+        assert!(told.contains("127.0.0.1:1") && told.contains("read a key"), "{told}");
+    }
+}

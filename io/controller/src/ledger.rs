@@ -1,0 +1,347 @@
+//! What was used: sums of one minute by subject, that age into coarser ones.
+//!
+//! ```text
+//!   report ─► members: differences of counters, pending in memory        (each second, a million lines)
+//!   tick ───► sums by subject ─► one transaction: minute, proxies' states  (each minute)
+//!               └─ old minutes ─► chunks by subject ─► coarser ─► dropped
+//!   by, series ◄── file + what is not written yet
+//!   copy_since ──► commits since a cursor, and what proxies told since ─► apply, at a standing controller
+//! ```
+//!
+//! Invariants: what a proxy told is counted once, whatever is lost, late or doubled;
+//! sums and the counters that they were made from are written together, so a ledger
+//! that dies goes on from its last minute and the next reports bring the rest. A proxy
+//! therefore keeps a line for some minutes after its last change, and drops it
+//! ([`Report::gone`]) only then. Memory is bounded ([`Bounds`]); what is above counts
+//! for [`OTHER`].
+//!
+//! A point of time belongs to a period if its first minute does: points that have grown
+//! coarse are not split.
+
+mod ages;
+mod chunks;
+mod codec;
+mod copies;
+mod counters;
+mod file;
+mod lines;
+mod members;
+mod state;
+mod subjects;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use model::{Nanos, Time};
+
+pub use ages::{Age, Ages, AgesError, Minute};
+pub use codec::CodecError;
+pub use copies::{Copied, Cursor};
+pub use counters::Counters;
+pub use members::{Bounds, Received, Report, ReportLine};
+pub use subjects::{OTHER, Payer, SubjectKind};
+
+use crate::sqlite::SqliteError;
+use codec::Reader;
+use file::{LedgerFile, Written};
+use members::Members;
+use subjects::{NAME_BYTES_MAX, Subjects};
+
+/// The usage of everybody, in memory and in one file.
+pub struct Ledger {
+    file: LedgerFile,
+    bounds: Bounds,
+    members: Members,
+    subjects: Subjects,
+    /// The minute of the last tick.
+    clock: Option<Minute>,
+    /// The term under which minutes are written.
+    term: u64,
+    /// Tells this run of the process from others, for cursors.
+    boot: u64,
+    /// Counts the copies that were given out, from 1.
+    generation: u32,
+    /// The run of the leader's process, and the copy of it, that this one took last.
+    copied: (u64, u32),
+}
+
+/// Sums of one point of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Where it begins.
+    pub at: Time,
+    /// How long it is.
+    pub span: Nanos,
+    /// What was used in it.
+    pub sums: Counters,
+}
+
+/// What a ledger holds in memory now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Proxies.
+    pub proxies: usize,
+    /// Lines of all proxies.
+    pub lines: usize,
+    /// Subjects.
+    pub subjects: usize,
+}
+
+/// Why a call of a ledger failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The file failed; what was to be written is still in memory.
+    #[error(transparent)]
+    Sqlite(#[from] SqliteError),
+    /// The file holds what this program did not write.
+    #[error("{}: {source}; move the file away or restore a copy of it", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What makes no sense.
+        #[source]
+        source: CodecError,
+    },
+    /// A proxy's name that cannot be kept.
+    #[error("{name:?} is no name of a proxy: 1 to {} bytes are", NAME_BYTES_MAX)]
+    BadProxy {
+        /// The name, cut short.
+        name: String,
+    },
+    /// More proxies report than the ledger may keep.
+    #[error("proxy {name} is one too many: {proxies_max} have reported within the last hour")]
+    TooManyProxies {
+        /// Who was refused.
+        name: String,
+        /// The bound.
+        proxies_max: usize,
+    },
+    /// A copy that does not go on from what is here: take the whole file.
+    #[error("a copy cannot be taken: {problem}; take the leader's whole file and go on from that")]
+    Copy {
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Ledger {
+    /// Opens the ledger in `path`, making it if it is not there: a new one counts from
+    /// `now`, and what proxies had counted before that is not its.
+    pub fn open(path: &Path, ages: Ages, bounds: Bounds, now: Time) -> Result<Ledger, LedgerError> {
+        let mut file = LedgerFile::open(path, ages, now.as_nanos())?;
+        let open = file.open_rows()?;
+        let mut ledger = Ledger {
+            term: file.at().term,
+            file,
+            bounds,
+            members: Members::new(bounds),
+            subjects: Subjects::new(bounds.subjects_max),
+            clock: None,
+            boot: boot(),
+            generation: 1,
+            copied: (0, 0),
+        };
+        for row in &open {
+            ledger.subjects.add_named(row.kind, &row.name, &row.sums);
+        }
+        Ok(ledger)
+    }
+
+    /// Takes a report. Nothing is written: that waits for [`Ledger::tick`].
+    pub fn report(&mut self, report: &Report<'_>, now: Time) -> Result<Received, LedgerError> {
+        let (at, is_new) = self.member(report.proxy)?;
+        let adopt = is_new && report.epoch_ns < self.file.at().born_ns;
+        self.members.get_mut(at).seen = Minute::of(now);
+        let subjects = &mut self.subjects;
+        Ok(self.members.report(at, report, adopt, self.generation, subjects))
+    }
+
+    /// Writes the minute that is over, if one is: true if so. Call it each second; where it
+    /// fails, the next call tries again and nothing is lost meanwhile.
+    pub fn tick(&mut self, now: Time) -> Result<bool, LedgerError> {
+        let now = Minute::of(now);
+        let clock = *self.clock.get_or_insert(now);
+        if now == clock {
+            return Ok(false);
+        }
+        self.commit(clock.max(Minute::new(now.number().saturating_sub(1))))?;
+        self.clock = Some(now);
+        Ok(true)
+    }
+
+    /// Writes what there is of the open minute, before the process ends.
+    pub fn flush(&mut self, now: Time) -> Result<(), LedgerError> {
+        self.commit(Minute::of(now))
+    }
+
+    /// Begins to write under a term: of the controller that leads now.
+    pub fn lead(&mut self, term: u64) {
+        self.term = term;
+        self.copied = (0, 0);
+    }
+
+    /// Sums by subject of a kind over `[from, to)`, the open minute included.
+    pub fn by(
+        &mut self,
+        kind: SubjectKind,
+        from: Time,
+        to: Time,
+    ) -> Result<BTreeMap<String, Counters>, LedgerError> {
+        let mut found: BTreeMap<String, Counters> = BTreeMap::new();
+        self.each_point(kind, None, from, to, |name, _, _, sums| match found.get_mut(name) {
+            Some(all) => all.add(sums),
+            None => {
+                found.insert(name.to_string(), *sums);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The points of one subject over `[from, to)`, oldest first; none where nothing was
+    /// used.
+    pub fn series(
+        &mut self,
+        kind: SubjectKind,
+        name: &str,
+        from: Time,
+        to: Time,
+    ) -> Result<Vec<Point>, LedgerError> {
+        let mut found: BTreeMap<(Minute, u32), Counters> = BTreeMap::new();
+        self.each_point(kind, Some(name), from, to, |_, at, span, sums| {
+            found.entry((at, span)).or_default().add(sums);
+        })?;
+        let minutes = |count: u32| u64::from(count) * 60_000_000_000;
+        Ok(found
+            .into_iter()
+            .map(|((at, span), sums)| Point {
+                at: Time::from_nanos(minutes(at.number())),
+                span: Nanos::new(minutes(span)),
+                sums,
+            })
+            .collect())
+    }
+
+    /// What is in memory now.
+    pub fn held(&self) -> Held {
+        Held {
+            proxies: self.members.all().len(),
+            lines: self.members.lines(),
+            subjects: self.subjects.count(),
+        }
+    }
+
+    /// A proxy's place, and whether this ledger never heard of it.
+    fn member(&mut self, name: &str) -> Result<(usize, bool), LedgerError> {
+        if let Some(at) = self.members.find(name) {
+            return Ok((at, false));
+        }
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            let name = name.chars().take(40).collect();
+            return Err(LedgerError::BadProxy { name });
+        }
+        let too_many = || LedgerError::TooManyProxies {
+            name: name.to_string(),
+            proxies_max: self.bounds.proxies_max,
+        };
+        let Some(state) = self.file.member(name)? else {
+            let at = self.members.insert(name, &mut self.subjects);
+            return Ok((at.ok_or_else(too_many)?, true));
+        };
+        let mut reader = Reader::new(&state);
+        let taken =
+            state::take_member(&mut reader, &mut self.members, &mut self.subjects, self.generation);
+        match taken {
+            Ok(at) => Ok((at, false)),
+            Err(state::StateError::Codec(source)) => Err(self.file.damaged(source)),
+            Err(_) => Err(too_many()),
+        }
+    }
+
+    fn commit(&mut self, minute: Minute) -> Result<(), LedgerError> {
+        self.members.sum(self.generation, &mut self.subjects);
+        let at = self.file.at();
+        let next = Written {
+            commit: at.commit + 1,
+            term: self.term,
+            // a clock that went back: the last minute gets more until it is passed
+            minute: minute.max(at.minute),
+            ..at
+        };
+        let states = states(&self.members, &self.subjects);
+        self.file.commit(next, &mut self.subjects, &states)?;
+        self.subjects.clear_sums();
+        self.members.set_saved();
+        self.forget_old(next.minute);
+        Ok(())
+    }
+
+    /// Forgets everything that is not in the file.
+    fn forget_all(&mut self) {
+        self.members = Members::new(self.bounds);
+        self.subjects = Subjects::new(self.bounds.subjects_max);
+        // whoever copies from here begins anew as well
+        self.boot = boot();
+    }
+
+    /// Forgets what need not be in memory any more, after `minute` was written.
+    fn forget_old(&mut self, minute: Minute) {
+        let oldest = Minute::new(minute.number().saturating_sub(MEMBER_IN_MEMORY));
+        self.members.evict(oldest, &mut self.subjects);
+        self.subjects.sweep();
+    }
+
+    fn each_point(
+        &mut self,
+        kind: SubjectKind,
+        name: Option<&str>,
+        from: Time,
+        to: Time,
+        mut each: impl FnMut(&str, Minute, u32, &Counters),
+    ) -> Result<(), LedgerError> {
+        let (from, to) = (Minute::of(from), ceiling(to));
+        self.file.points(kind, name, (from, to), &mut each)?;
+        let open = self.clock.unwrap_or_default().max(self.file.at().minute);
+        if open < from || open >= to {
+            return Ok(());
+        }
+        self.members.pending(kind, &self.subjects, |of, sums| {
+            if !sums.is_zero() && name.is_none_or(|name| name == of) {
+                each(of, open, 1, sums);
+            }
+        });
+        for (_, slot) in self.subjects.touched() {
+            if slot.kind == kind && name.is_none_or(|name| *name == *slot.name) {
+                each(&slot.name, open, 1, &Counters::from_fields(slot.sums));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The states of proxies that the file does not have.
+fn states<'a>(members: &'a Members, subjects: &Subjects) -> Vec<(&'a str, Minute, Vec<u8>)> {
+    let unsaved = members.all().iter().filter(|member| member.is_unsaved);
+    let encoded = unsaved.map(|member| {
+        let mut state = Vec::new();
+        state::put_member(&mut state, member, subjects, None);
+        (member.name.as_str(), member.seen, state)
+    });
+    encoded.collect()
+}
+
+/// The first minute that does not begin before `time`.
+fn ceiling(time: Time) -> Minute {
+    let floor = Minute::of(time);
+    if time.as_nanos().is_multiple_of(60_000_000_000) { floor } else { floor.plus(1) }
+}
+
+/// A number that no other run of the process has.
+fn boot() -> u64 {
+    let mut bytes = [0; 8];
+    let random = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    random.expect("the kernel gives 8 random bytes at once since it has booted");
+    u64::from_le_bytes(bytes)
+}
+
+/// Minutes that a silent proxy stays in memory; the file has it for longer.
+const MEMBER_IN_MEMORY: u32 = 60;

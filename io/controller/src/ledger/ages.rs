@@ -1,0 +1,192 @@
+//! How long sums are kept, and how finely.
+//!
+//! ```text
+//!   now ◄── 2 days ──►◄──── 30 days ────►◄──────── 2 years ────────► dropped
+//!          points of 1 min    of 10 min          of 1 h
+//! ```
+//!
+//! A point is named by its first minute, counted from 1970. A coarser point holds whole
+//! finer ones, so growing old moves sums and never splits them.
+
+use std::fmt;
+
+use model::{Nanos, Time};
+
+/// One stretch of the past: points of `resolution` until they are `keep` old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age {
+    /// The span of a point: whole minutes, and a multiple of the age before.
+    pub resolution: Nanos,
+    /// How old a point gets here.
+    pub keep: Nanos,
+}
+
+/// The ages in order, the finest first: at least one, of one minute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ages(Vec<Age>);
+
+/// Ages that no ledger can keep.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is no age of a ledger: {want}", age.map_or("nothing".into(), |age| age.to_string()))]
+pub struct AgesError {
+    age: Option<Age>,
+    want: &'static str,
+}
+
+/// A minute since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Minute(u32);
+
+impl Ages {
+    /// Checks that each age is coarser than the one before, holds its points whole, and
+    /// keeps them longer.
+    pub fn new(ages: Vec<Age>) -> Result<Ages, AgesError> {
+        let wrong = |age: &Age, want| Err(AgesError { age: Some(*age), want });
+        let Some(first) = ages.first() else {
+            return Err(AgesError { age: None, want: "the first one has points of 1min" });
+        };
+        if first.resolution != MINUTE {
+            return wrong(first, "the first one has points of 1min");
+        }
+        for age in &ages {
+            if age.keep < age.resolution.times(POINTS.into()) {
+                return wrong(age, "points are kept for 60 times their span at least");
+            }
+            if age.keep.get() > CENTURY.get() || age.resolution.get() % MINUTE.get() != 0 {
+                return wrong(age, "points span whole minutes and are kept for 100 years at most");
+            }
+        }
+        for pair in ages.windows(2) {
+            let (finer, coarser) = (&pair[0], &pair[1]);
+            if coarser.resolution <= finer.resolution
+                || coarser.resolution.get() % finer.resolution.get() != 0
+            {
+                return wrong(coarser, "its span is a multiple of the one before");
+            }
+            if coarser.keep <= finer.keep {
+                return wrong(coarser, "it is kept longer than the one before");
+            }
+        }
+        Ok(Ages(ages))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Minutes of a point.
+    pub(crate) fn span(&self, age: usize) -> u32 {
+        (self.0[age].resolution.get() / MINUTE.get()) as u32
+    }
+
+    /// Minutes that the points of one chunk cover.
+    pub(crate) fn chunk_span(&self, age: usize) -> u32 {
+        self.span(age) * POINTS
+    }
+
+    /// The point of that age that a minute falls into.
+    pub(crate) fn point(&self, age: usize, minute: Minute) -> Minute {
+        Minute(minute.0 - minute.0 % self.span(age))
+    }
+
+    /// The chunk of that age that a minute falls into, by its first minute.
+    pub(crate) fn chunk(&self, age: usize, minute: Minute) -> Minute {
+        Minute(minute.0 - minute.0 % self.chunk_span(age))
+    }
+
+    /// The oldest minute that still belongs to the age.
+    pub(crate) fn oldest(&self, age: usize, now: Minute) -> Minute {
+        let minutes = (self.0[age].keep.get() / MINUTE.get()) as u32;
+        Minute(now.0.saturating_sub(minutes))
+    }
+}
+
+impl Default for Ages {
+    /// 1 minute for 2 days, 10 minutes for 30 days, 1 hour for 2 years.
+    fn default() -> Ages {
+        let age = |resolution_s, days: u64| Age {
+            resolution: Nanos::from_secs(resolution_s),
+            keep: Nanos::from_secs(days * 86_400),
+        };
+        Ages::new(vec![age(60, 2), age(600, 30), age(3_600, 730)]).expect("each is coarser")
+    }
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"points of {} for {}\"", self.resolution, self.keep)
+    }
+}
+
+impl Minute {
+    /// The minute that a point in time, counted from 1970, falls into.
+    pub fn of(time: Time) -> Minute {
+        let minutes = time.as_nanos() / MINUTE.get();
+        Minute(u32::try_from(minutes).expect("u64 nanoseconds hold 307 million minutes"))
+    }
+
+    /// Its number since 1970.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The minute of that number since 1970.
+    pub const fn new(number: u32) -> Minute {
+        Minute(number)
+    }
+
+    /// The one `minutes` later.
+    pub const fn plus(self, minutes: u32) -> Minute {
+        Minute(self.0.saturating_add(minutes))
+    }
+}
+
+/// Points of a chunk at most.
+pub(crate) const POINTS: u32 = 60;
+const MINUTE: Nanos = Nanos::from_secs(60);
+const CENTURY: Nanos = Nanos::from_secs(100 * 366 * 86_400);
+
+trait Times {
+    fn times(self, count: u64) -> Nanos;
+}
+
+impl Times for Nanos {
+    fn times(self, count: u64) -> Nanos {
+        Nanos::new(self.get().saturating_mul(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn age(resolution: &str, keep: &str) -> Age {
+        Age { resolution: resolution.parse().unwrap(), keep: keep.parse().unwrap() }
+    }
+
+    #[test]
+    fn ages_that_would_split_a_point_or_lose_one_are_refused_and_named() {
+        for (ages, told) in [
+            (vec![], "nothing"),
+            (vec![age("10min", "48h")], "10min"),
+            (vec![age("1min", "48h"), age("90s", "96h")], "90s"),
+            (vec![age("1min", "48h"), age("10min", "96h"), age("15min", "192h")], "15min"),
+            (vec![age("1min", "48h"), age("10min", "48h")], "10min"),
+            (vec![age("1min", "5min")], "60 times"),
+        ] {
+            let error = Ages::new(ages).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_point_lies_where_its_first_minute_does() {
+        let ages = Ages::default();
+        let minute = Minute::of(Time::from_nanos(3_600_000_000_000 * 25 + 59));
+        assert_eq!(minute.number(), 1_500);
+        assert_eq!(ages.point(1, Minute(1_509)), Minute(1_500));
+        assert_eq!(ages.chunk(0, Minute(1_509)), Minute(1_500));
+        assert_eq!(ages.chunk(1, Minute(1_509)), Minute(1_200));
+        assert_eq!(ages.oldest(0, Minute(10_000)), Minute(10_000 - 2_880));
+    }
+}

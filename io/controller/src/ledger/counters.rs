@@ -1,0 +1,119 @@
+//! What is counted for a subject.
+//!
+//! ```text
+//!   Counters: 5 amounts, and operations of each kind      all fields: a row of numbers
+//!   of a line: cumulative, as the proxy tells them        of a subject: sums of differences
+//! ```
+
+use model::Kind;
+
+/// Amounts and operations: cumulative in a report, sums everywhere else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Payload read.
+    pub read_bytes: u64,
+    /// Payload written.
+    pub written_bytes: u64,
+    /// What the requests cost their targets.
+    pub cost_ns: u64,
+    /// Requests that waited for a meter.
+    pub delayed: u64,
+    /// How long they waited.
+    pub delayed_ns: u64,
+    /// Operations by kind, in the order of [`Kind::ALL`]; [`Counters::ops_of`] reads one.
+    pub ops: [u64; Kind::COUNT],
+}
+
+/// Fields of [`Counters`].
+pub(crate) const FIELDS: usize = 5 + Kind::COUNT;
+
+// one bit for each field in the mask of a row
+const _: () = assert!(FIELDS < 32);
+
+impl Counters {
+    /// Operations of one kind.
+    pub fn ops_of(&self, kind: Kind) -> u64 {
+        self.ops[kind as usize]
+    }
+
+    /// Operations that are neither reads nor writes.
+    pub fn metadata_ops(&self) -> u64 {
+        let data = self.ops_of(Kind::Read).saturating_add(self.ops_of(Kind::Write));
+        self.ops.iter().fold(0u64, |sum, ops| sum.saturating_add(*ops)).saturating_sub(data)
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_zero(&self) -> bool {
+        *self == Counters::default()
+    }
+
+    /// Adds `other`, field by field.
+    pub fn add(&mut self, other: &Counters) {
+        let mut fields = self.fields();
+        for (field, more) in fields.iter_mut().zip(other.fields()) {
+            *field = field.saturating_add(more);
+        }
+        *self = Counters::from_fields(fields);
+    }
+
+    pub(crate) fn fields(&self) -> [u64; FIELDS] {
+        let mut fields = [0; FIELDS];
+        fields[..5].copy_from_slice(&[
+            self.read_bytes,
+            self.written_bytes,
+            self.cost_ns,
+            self.delayed,
+            self.delayed_ns,
+        ]);
+        fields[5..].copy_from_slice(&self.ops);
+        fields
+    }
+
+    pub(crate) fn from_fields(fields: [u64; FIELDS]) -> Counters {
+        let [read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops @ ..] = fields;
+        Counters { read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops }
+    }
+
+    /// A bit for each field that is not zero.
+    pub(crate) fn mask_of(fields: &[u64; FIELDS]) -> u32 {
+        fields.iter().enumerate().fold(0, |mask, (i, field)| mask | (u32::from(*field != 0) << i))
+    }
+
+    /// What one kind of operation has of these sums: its operations, and its payload.
+    pub(crate) fn part_of(&self, kind: Kind) -> Counters {
+        let mut part = Counters::default();
+        part.ops[kind as usize] = self.ops_of(kind);
+        match kind {
+            Kind::Read => part.read_bytes = self.read_bytes,
+            Kind::Write => part.written_bytes = self.written_bytes,
+            _ => {}
+        }
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::codec::{Reader, put_sums};
+
+    #[test]
+    fn metadata_operations_are_those_without_payload() {
+        let mut counters = Counters::default();
+        for (kind, ops) in [(Kind::Read, 3), (Kind::Write, 5), (Kind::Open, 7), (Kind::Clunk, 11)] {
+            counters.ops[kind as usize] = ops;
+        }
+        assert_eq!(counters.metadata_ops(), 18);
+        assert_eq!(counters.part_of(Kind::Open).metadata_ops(), 7);
+    }
+
+    #[test]
+    fn a_row_keeps_each_field_apart() {
+        let fields = std::array::from_fn(|i| if i % 3 == 0 { 0 } else { i as u64 * 1_000 });
+        let counters = Counters::from_fields(fields);
+        assert_eq!(counters.fields(), fields);
+        let mut out = Vec::new();
+        put_sums(&mut out, &counters);
+        assert_eq!(Reader::new(&out).sums(), Ok(counters));
+    }
+}

@@ -1,0 +1,159 @@
+//! One line of a proxy: the counters as last told, and what of them is not summed yet.
+//!
+//! ```text
+//!   told 100, then 130 ─► pending 30         told 130, then 20 ─► a restart: pending + 20
+//! ```
+//!
+//! A million lines may be told each second, so a line keeps only the fields that it
+//! ever had, and adding to the sums of its subjects waits until somebody asks for them.
+
+use super::counters::{Counters, FIELDS};
+use super::subjects::LineSubjects;
+
+/// What one proxy counts for one payer.
+pub(crate) struct Line {
+    pub(crate) id: u64,
+    pub(crate) subjects: LineSubjects,
+    /// The fields that were ever told other than 0.
+    mask: u32,
+    /// The fields as last told, then as many that are not summed yet.
+    values: Box<[u64]>,
+    /// Whether it stands in its member's list of lines with something pending.
+    pub(crate) is_pending: bool,
+    /// The generation of copies in which it was last told anything new.
+    pub(crate) changed: u32,
+    /// The generation in which it was first told.
+    pub(crate) defined: u32,
+}
+
+impl Line {
+    pub(crate) fn new(id: u64, subjects: LineSubjects, generation: u32) -> Line {
+        Line {
+            id,
+            subjects,
+            mask: 0,
+            values: Box::default(),
+            is_pending: false,
+            changed: generation,
+            defined: generation,
+        }
+    }
+
+    /// Takes what was told. Adds what is new to `news` and tells whether there is any.
+    pub(crate) fn tell(&mut self, told: &Counters, news: &mut [u64; FIELDS]) -> bool {
+        let fields = told.fields();
+        self.widen(Counters::mask_of(&fields));
+        let (last, pending) = self.values.split_at_mut(self.mask.count_ones() as usize);
+        let restarted = bits(self.mask).zip(&*last).any(|(bit, last)| fields[bit] < *last);
+        let mut any = false;
+        for ((bit, last), pending) in bits(self.mask).zip(last).zip(pending) {
+            let now = fields[bit];
+            let more = if restarted { now } else { now - *last };
+            *last = now;
+            *pending = pending.saturating_add(more);
+            news[bit] = news[bit].saturating_add(more);
+            any |= more != 0;
+        }
+        any
+    }
+
+    /// Takes what was told as summed already.
+    pub(crate) fn adopt(&mut self, told: &Counters) {
+        self.restore(told, &Counters::default());
+    }
+
+    /// Takes both halves as they were.
+    pub(crate) fn restore(&mut self, last: &Counters, pending: &Counters) {
+        let (last, pending) = (last.fields(), pending.fields());
+        self.widen(Counters::mask_of(&last) | Counters::mask_of(&pending));
+        let (own_last, own_pending) = self.values.split_at_mut(self.mask.count_ones() as usize);
+        for ((bit, own_last), own_pending) in bits(self.mask).zip(own_last).zip(own_pending) {
+            (*own_last, *own_pending) = (last[bit], pending[bit]);
+        }
+    }
+
+    /// What is not summed yet: the mask of fields, and their values.
+    pub(crate) fn pending(&self) -> (u32, &[u64]) {
+        (self.mask, &self.values[self.mask.count_ones() as usize..])
+    }
+
+    /// It is summed now.
+    pub(crate) fn clear_pending(&mut self) {
+        self.values[self.mask.count_ones() as usize..].fill(0);
+        self.is_pending = false;
+    }
+
+    /// Both halves: as last told, and not summed yet.
+    pub(crate) fn halves(&self) -> (Counters, Counters) {
+        let (last, pending) = self.values.split_at(self.mask.count_ones() as usize);
+        let wide = |values: &[u64]| {
+            let mut fields = [0; FIELDS];
+            bits(self.mask).zip(values).for_each(|(bit, value)| fields[bit] = *value);
+            Counters::from_fields(fields)
+        };
+        (wide(last), wide(pending))
+    }
+
+    /// Makes room for fields that were 0 until now.
+    fn widen(&mut self, mask: u32) {
+        if mask & !self.mask == 0 {
+            return;
+        }
+        let (last, pending) = self.halves();
+        self.mask |= mask;
+        let pick = |counters: Counters| {
+            let fields = counters.fields();
+            bits(self.mask).map(move |bit| fields[bit])
+        };
+        self.values = pick(last).chain(pick(pending)).collect();
+    }
+}
+
+/// Positions of the bits that are set, lowest first.
+fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = mask.trailing_zeros() as usize;
+        let found = mask != 0;
+        mask &= mask.wrapping_sub(1);
+        found.then_some(bit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(read_bytes: u64, delayed: u64) -> Counters {
+        Counters { read_bytes, delayed, ..Counters::default() }
+    }
+
+    fn pending_after(tales: &[Counters]) -> Counters {
+        let mut line = Line::new(1, [None; 6], 0);
+        tales.iter().for_each(|tale| {
+            line.tell(tale, &mut [0; FIELDS]);
+        });
+        line.halves().1
+    }
+
+    #[test]
+    fn what_is_pending_is_the_sum_of_differences() {
+        assert_eq!(pending_after(&[told(100, 0), told(130, 2), told(130, 7)]), told(130, 7));
+    }
+
+    #[test]
+    fn a_lower_value_is_a_restart_of_the_whole_line() {
+        assert_eq!(pending_after(&[told(100, 5), told(20, 5)]), told(120, 10));
+        assert_eq!(pending_after(&[told(100, 5), Counters::default(), told(1, 1)]), told(101, 6));
+    }
+
+    #[test]
+    fn a_field_that_appears_late_moves_none_of_the_others() {
+        let mut line = Line::new(1, [None; 6], 0);
+        let mut news = [0; FIELDS];
+        line.tell(&told(0, 9), &mut news);
+        line.clear_pending();
+        line.tell(&told(50, 10), &mut news);
+        assert_eq!(line.halves(), (told(50, 10), told(50, 1)));
+        assert_eq!(Counters::from_fields(news), told(50, 10));
+    }
+}

@@ -1,0 +1,161 @@
+//! A proxy's state in bytes: in the ledger's file, and in copies to standing controllers.
+//!
+//! ```text
+//!   proxy, whole?, epoch, sequence, seen, total, unplaced, refused?
+//!   names: kind, text …                                of lines that are new to the reader
+//!   lines: id, names by their places (0: known), as last told, not summed yet …
+//! ```
+//!
+//! What the file and a copy say together with the sums beside them is one moment: what
+//! was counted is either in the sums or pending here, never both.
+
+use std::collections::HashMap;
+
+use super::ages::Minute;
+use super::codec::{CodecError, Reader, put_number, put_sums, put_text};
+use super::counters::FIELDS;
+use super::lines::Line;
+use super::members::{Member, Members, take_all};
+use super::subjects::{LINE_KINDS, SlotId, Subjects};
+
+/// Why a proxy's state cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StateError {
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error("line {0} came without its payer and is not known here")]
+    Unknown(u64),
+    #[error("there is no room for proxy {0}: the bounds here are lower than those of the leader")]
+    NoRoom(String),
+}
+
+/// Writes what changed after the generation `since`; everything for `None`.
+pub(crate) fn put_member(
+    out: &mut Vec<u8>,
+    member: &Member,
+    subjects: &Subjects,
+    since: Option<u32>,
+) {
+    let since = since.filter(|since| member.dropped <= *since);
+    let is_new = |generation: u32| since.is_none_or(|since| generation > since);
+    put_text(out, &member.name);
+    put_number(out, u64::from(since.is_none()));
+    put_number(out, member.epoch_ns);
+    put_number(out, member.sequence);
+    put_number(out, u64::from(member.seen.number()));
+    put_sums(out, &member.total);
+    for unplaced in member.unplaced {
+        put_number(out, ((unplaced << 1) ^ (unplaced >> 63)) as u64);
+    }
+    put_number(out, u64::from(member.has_refused));
+    let mut places: HashMap<SlotId, u64> = HashMap::new();
+    let mut names = Vec::new();
+    for id in member
+        .lines
+        .iter()
+        .filter(|line| is_new(line.defined))
+        .flat_map(|line| line.subjects.iter().flatten())
+    {
+        let next = places.len() as u64;
+        places.entry(*id).or_insert_with(|| {
+            put_text(&mut names, &subjects.slot(*id).name);
+            next
+        });
+    }
+    put_number(out, places.len() as u64);
+    out.append(&mut names);
+    let lines = || member.lines.iter().filter(|line| is_new(line.changed));
+    put_number(out, lines().count() as u64);
+    for line in lines() {
+        put_number(out, line.id);
+        put_number(out, u64::from(is_new(line.defined)));
+        if is_new(line.defined) {
+            // 0 for none, else the place and 1
+            for id in line.subjects {
+                put_number(out, id.map_or(0, |id| places[&id] + 1));
+            }
+        }
+        let (last, pending) = line.halves();
+        put_sums(out, &last);
+        put_sums(out, &pending);
+    }
+}
+
+/// Takes what [`put_member`] wrote; returns the proxy's place.
+pub(crate) fn take_member(
+    reader: &mut Reader<'_>,
+    members: &mut Members,
+    subjects: &mut Subjects,
+    generation: u32,
+) -> Result<usize, StateError> {
+    let name = reader.text("a proxy's name")?;
+    let no_room = || StateError::NoRoom(name.to_string());
+    let at = match members.find(name) {
+        Some(at) => at,
+        None => members.insert(name, subjects).ok_or_else(no_room)?,
+    };
+    let is_whole = reader.number("whether a proxy is whole")? != 0;
+    if is_whole {
+        members.forget_lines(at, generation, subjects);
+    }
+    let member = members.get_mut(at);
+    member.epoch_ns = reader.number("an epoch")?;
+    member.sequence = reader.number("a sequence")?;
+    member.seen = Minute::new(reader.small("a minute")?);
+    member.total = reader.sums()?;
+    let mut unplaced = [0; FIELDS];
+    for field in &mut unplaced {
+        let number = reader.number("what no line has")?;
+        *field = ((number >> 1) as i64) ^ -((number & 1) as i64);
+    }
+    member.unplaced = unplaced;
+    member.has_refused = reader.number("whether lines were refused")? != 0;
+    member.changed = generation;
+    member.is_unsaved = true;
+    let mut names = Vec::new();
+    for _ in 0..reader.count("a count of names")? {
+        names.push(reader.text("a name")?);
+    }
+    for _ in 0..reader.count("a count of lines")? {
+        let line = take_line(reader, members, at, &names, subjects, generation)?;
+        if !members.restore_line(at, line, subjects) {
+            return Err(no_room());
+        }
+    }
+    Ok(at)
+}
+
+fn take_line(
+    reader: &mut Reader<'_>,
+    members: &Members,
+    at: usize,
+    names: &[&str],
+    subjects: &mut Subjects,
+    generation: u32,
+) -> Result<Line, StateError> {
+    let id = reader.number("a line's number")?;
+    let mut line = if reader.number("whether a line is new")? != 0 {
+        let mut of_line = [const { None }; LINE_KINDS.len()];
+        for name in &mut of_line {
+            let place = reader.number("a name's place")?;
+            *name = match place.checked_sub(1) {
+                None => None,
+                Some(place) => {
+                    let found = usize::try_from(place).ok().and_then(|place| names.get(place));
+                    Some(found.ok_or(reader.wrong("a name's place"))?.to_string())
+                }
+            };
+        }
+        Line::new(id, take_all(subjects, &of_line), generation)
+    } else {
+        let known = members.all()[at].line(id).ok_or(StateError::Unknown(id))?;
+        known.subjects.iter().flatten().for_each(|id| subjects.take_again(*id));
+        let mut line = Line::new(id, known.subjects, known.defined);
+        line.changed = generation;
+        line
+    };
+    let last = reader.sums()?;
+    let pending = reader.sums()?;
+    line.restore(&last, &pending);
+    Ok(line)
+}

@@ -1,0 +1,37 @@
+//! One controller for many proxies: what it remembers, which one may decide, and the process.
+//!
+//! ```text
+//!                        ┌──────────── data directory, locked ─────────────┐
+//!   rules, policies, ──► │ store: records with revisions (SQLite) ─ or ─┐  │      ┌ etcd, 3 members ┐
+//!   tokens, members      │                                              └──┼────► │ records, leader │
+//!   reports of proxies ─►│ ledger: sums by subject and minute (SQLite)     │      └───────▲─────────┘
+//!                        └────────────────┬────────────────────────────────┘              │
+//!                                         └─ copies ─► standing controllers ── election ──┘
+//! ```
+//!
+//! - [`store`]: what people decided. An append names the revision that it was decided
+//!   upon and fails if another came first, so two deciders never overwrite each other.
+//! - [`election`]: one of several controllers leads while its lease in etcd lives; what
+//!   it appends afterwards is refused. Without etcd, [`DataDirectory`] sees to it that
+//!   a directory has one controller.
+//! - [`ledger`]: what was used, as sums of one minute that age into coarser ones.
+//! - [`Standing`], [`Controller`]: the process around them and around `plan`, with its API.
+//!
+//! Stores, election and ledger block and belong in threads of their own: never call them from a
+//! thread that runs tasks of tokio.
+
+mod directory;
+mod etcd;
+mod process;
+mod sqlite;
+#[cfg(test)]
+mod test_folder;
+
+pub mod election;
+pub mod ledger;
+pub mod store;
+
+pub use directory::{DataDirectory, DirectoryError};
+pub use etcd::{Etcd, EtcdError};
+pub use process::{Controller, Settings, Standing, StartError, StorePlace, openapi};
+pub use sqlite::SqliteError;

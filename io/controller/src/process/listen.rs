@@ -1,0 +1,179 @@
+//! Where the API listens, and the thread that serves it.
+//!
+//! ```text
+//!   bind: all places, before any thread ─► serve: accept ─► one task a connection, kept alive
+//!                                                             └ CONNECTIONS_MAX, HEAD_TIME_MAX
+//! ```
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use api::{Endpoint, Listening};
+use axum::Router;
+use hyper::rt::{Read, Write};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::StartError;
+
+/// Places that are bound and not served yet.
+pub(super) struct Bound {
+    tcp: Vec<TcpListener>,
+    unix: Vec<Arc<Listening>>,
+}
+
+/// The thread that serves them; ends when dropped.
+pub(super) struct Serving {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Listens at each place; the places with their real ports.
+pub(super) fn bind(places: &[Endpoint]) -> Result<(Bound, Vec<String>), StartError> {
+    let (mut tcp, mut unix, mut names) = (Vec::new(), Vec::new(), Vec::new());
+    for endpoint in places {
+        match endpoint {
+            Endpoint::Unix(path) => {
+                make_parent(path);
+                unix.push(Arc::new(Listening::at(path, 0o600)?));
+                names.push(endpoint.to_string());
+            }
+            Endpoint::Http { host, port } => {
+                let failed = |source| StartError::Listen { endpoint: endpoint.clone(), source };
+                let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
+                let address = listener.local_addr().map_err(failed)?;
+                // A name may have meant something else than this machine.
+                if !address.ip().is_loopback() {
+                    return Err(StartError::Open { endpoint: endpoint.clone() });
+                }
+                listener.set_nonblocking(true).map_err(failed)?;
+                names.push(format!("http://{address}"));
+                tcp.push(listener);
+            }
+        }
+    }
+    Ok((Bound { tcp, unix }, names))
+}
+
+fn make_parent(path: &Path) {
+    if let Some(dir) = path.parent() {
+        // If it cannot be made, making the socket in it says so.
+        let _ = std::fs::create_dir_all(dir);
+    }
+}
+
+impl Bound {
+    /// The same places once more: of two that serve, either takes a connection.
+    pub(super) fn again(&self) -> Result<Bound, StartError> {
+        let tcp = self.tcp.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
+        Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix: self.unix.clone() })
+    }
+
+    /// Begins to answer.
+    pub(super) fn serve(self, router: Router) -> Result<Serving, StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(StartError::Thread)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = move || {
+            runtime.block_on(async {
+                let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+                for listener in self.tcp {
+                    tokio::spawn(accept_tcp(listener, router.clone(), places.clone()));
+                }
+                for listening in self.unix {
+                    tokio::spawn(accept_unix(listening, router.clone(), places.clone()));
+                }
+                // An error says that the other end is gone, which means the same.
+                let _ = stopped.await;
+            });
+            runtime.shutdown_timeout(STOP_TIME_MAX);
+        };
+        let thread = std::thread::Builder::new().name("control".into()).spawn(run);
+        let thread = thread.map_err(StartError::Thread)?;
+        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control thread panicked");
+        }
+    }
+}
+
+async fn accept_tcp(listener: TcpListener, router: Router, places: Arc<Semaphore>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "cannot accept over TCP"),
+    };
+    loop {
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Small answers must not wait for one another's acknowledgement.
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(exchanges(TokioIo::new(stream), router.clone(), place));
+            }
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+async fn accept_unix(listening: Arc<Listening>, router: Router, places: Arc<Semaphore>) {
+    let listener = listening.listener().try_clone().and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    });
+    let listener = match listener {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "cannot accept at a Unix socket"),
+    };
+    loop {
+        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(exchanges(TokioIo::new(stream), router.clone(), place));
+            }
+            Err(error) => pause(&error).await,
+        }
+    }
+}
+
+/// Out of descriptors, most likely: they come back, and trying again at once would only burn
+/// the processor.
+async fn pause(error: &std::io::Error) {
+    tracing::warn!(%error, "cannot accept a control connection");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// One connection's exchanges, one after the other. A head that does not come in time ends it;
+/// how long an answer takes is the routes' bound.
+async fn exchanges<S>(stream: S, router: Router, _place: OwnedSemaphorePermit)
+where
+    S: Read + Write + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME_MAX)
+        .serve_connection(stream, TowerToHyperService::new(router));
+    if let Err(error) = connection.await {
+        tracing::debug!("a control connection broke: {error}");
+    }
+}
+
+/// The most connections at a time: two of each of a thousand proxies, and people.
+const CONNECTIONS_MAX: usize = 4_096;
+/// How long a connection may rest, and a head may take.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long exchanges under way may still take at the end.
+const STOP_TIME_MAX: Duration = Duration::from_millis(500);

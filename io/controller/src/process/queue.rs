@@ -1,0 +1,124 @@
+//! A queue between two threads that says how many wait in it.
+//!
+//! ```text
+//!   Queue ─ send, try_send ─► std's bounded channel ─► Inbox ─ recv … ─► its thread
+//!      └──── waiting + 1                                 └─ waiting − 1
+//! ```
+//!
+//! The standard channel does not tell its length, and how full a queue is says first which
+//! thread does not keep up. Who waits to be let in is counted with those who are in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{
+    Receiver, RecvError, RecvTimeoutError, SendError, SyncSender, TrySendError, sync_channel,
+};
+use std::time::Duration;
+
+/// The end that is written to.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    sender: SyncSender<T>,
+    waiting: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// The end that is read from.
+#[derive(Debug)]
+pub(crate) struct Inbox<T> {
+    receiver: Receiver<T>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A queue that holds `most` at a time.
+pub(crate) fn queue<T>(most: usize) -> (Queue<T>, Inbox<T>) {
+    let (sender, receiver) = sync_channel(most);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Queue { sender, waiting: waiting.clone(), most }, Inbox { receiver, waiting })
+}
+
+impl<T> Queue<T> {
+    /// Puts one in, or gives it back where there is no room.
+    pub(crate) fn try_send(&self, one: T) -> Result<(), TrySendError<T>> {
+        // Counted first: it may be out again before this returns.
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.sender.try_send(one);
+        if outcome.is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Puts one in as soon as there is room.
+    pub(crate) fn send(&self, one: T) -> Result<(), SendError<T>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.sender.send(one);
+        if outcome.is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// How many wait now, and how many can.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.waiting.load(Ordering::Relaxed), self.most)
+    }
+}
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Queue<T> {
+        Queue { sender: self.sender.clone(), waiting: self.waiting.clone(), most: self.most }
+    }
+}
+
+impl<T> Inbox<T> {
+    /// The next one, whenever it comes.
+    pub(crate) fn recv(&self) -> Result<T, RecvError> {
+        self.taken(self.receiver.recv())
+    }
+
+    /// The next one, if it comes soon enough.
+    pub(crate) fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
+        self.taken(self.receiver.recv_timeout(patience))
+    }
+
+    /// Those that are there, without waiting.
+    pub(crate) fn try_iter(&self) -> impl Iterator<Item = T> {
+        self.receiver.try_iter().inspect(|_| self.count_out())
+    }
+
+    fn taken<E>(&self, outcome: Result<T, E>) -> Result<T, E> {
+        if outcome.is_ok() {
+            self.count_out();
+        }
+        outcome
+    }
+
+    fn count_out(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_in_and_out_and_what_is_refused_is_not() {
+        let (queue, inbox) = queue(3);
+        for one in 0..3 {
+            queue.try_send(one).unwrap();
+        }
+        assert_eq!(queue.try_send(3), Err(TrySendError::Full(3)));
+        assert_eq!(queue.clone().waiting(), (3, 3));
+        assert_eq!(inbox.recv(), Ok(0));
+        assert_eq!(inbox.recv_timeout(Duration::ZERO), Ok(1));
+        assert_eq!(queue.waiting(), (1, 3));
+        assert_eq!(inbox.try_iter().collect::<Vec<_>>(), [2]);
+        assert_eq!(inbox.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout));
+        assert_eq!(queue.waiting(), (0, 3));
+        drop(inbox);
+        assert!(queue.send(4).is_err() && queue.try_send(4).is_err());
+        assert_eq!(queue.waiting(), (0, 3));
+    }
+}

@@ -1,0 +1,294 @@
+//! What was decided, made from the store's records, and the thread that appends to them.
+//!
+//! ```text
+//!   PUT rules ─────► text parses? over the version in force? ─► append ─► plan, API
+//!   plan: members ─► append ─► plan: orders that rely on them may go
+//! ```
+//!
+//! A store blocks (a disk, or etcd's members), so it has this thread; nothing else waits for it
+//! but who asked. Members are on record before they are ordered anything: a controller that
+//! begins anew knows then who may be using what.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use api::Rules;
+use model::{Part, RuleFileError, RuleSet};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::plan;
+use super::queue::{Inbox, Queue};
+use crate::store::{History, Revision, Store, StoreError};
+
+/// What this thread is asked.
+pub(crate) enum Ask {
+    SetRules {
+        text: String,
+        /// The version that is to be replaced.
+        over: Option<String>,
+        answer: oneshot::Sender<Result<(), RulesRefused>>,
+    },
+    Members(Vec<MemberRecord>),
+    Stop,
+}
+
+/// The rules of all proxies.
+#[derive(Debug, Default)]
+pub(crate) struct InForce {
+    pub(crate) text: Arc<str>,
+    pub(crate) version: String,
+    pub(crate) set: Arc<RuleSet>,
+    /// Whether anybody ever decided them: proxies keep their own until then.
+    pub(crate) given: bool,
+}
+
+/// Why other rules are not put in force. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RulesRefused {
+    #[error("{}", .0.in_file("rules"))]
+    Wrong(RuleFileError),
+    #[error(
+        "the rules were changed meanwhile, {over} is not their version any more: read them again"
+    )]
+    Stale { over: String },
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+/// One member of a target as it is on record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MemberRecord {
+    pub(crate) target: String,
+    pub(crate) name: String,
+    pub(crate) epoch: u64,
+    /// What it may fall back to, in billionths; none: it is forgotten.
+    pub(crate) fallback: Option<u32>,
+}
+
+/// What is on record of members: life and fallback, by target and name.
+pub(crate) type Known = BTreeMap<(Arc<str>, Arc<str>), (u64, Part)>;
+
+/// One record.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Decision {
+    Term(u64),
+    Rules(String),
+    Members(Vec<MemberRecord>),
+}
+
+/// All records together, and a snapshot's text.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct State {
+    term: u64,
+    rules: Option<String>,
+    members: Vec<MemberRecord>,
+}
+
+/// The records of one store.
+pub(crate) struct Records {
+    store: Box<dyn Store>,
+    at: Revision,
+    /// Records since the last snapshot.
+    tail: usize,
+    state: State,
+}
+
+impl Records {
+    /// Reads all that the store has.
+    pub(crate) fn open(mut store: Box<dyn Store>) -> Result<Records, StoreError> {
+        let history = store.load(Revision::ZERO)?;
+        let mut records = Records { store, at: Revision::ZERO, tail: 0, state: State::default() };
+        records.take(history)?;
+        Ok(records)
+    }
+
+    /// Begins a term: the given one, or the one after all that are on record.
+    pub(crate) fn begin(&mut self, term: Option<u64>) -> Result<u64, StoreError> {
+        let term = term.unwrap_or(self.state.term + 1);
+        self.decide(Decision::Term(term))?;
+        Ok(term)
+    }
+
+    pub(crate) fn rules(&self) -> Result<InForce, RuleFileError> {
+        in_force(self.state.rules.as_deref())
+    }
+
+    pub(crate) fn members(&self) -> Known {
+        let known = |member: &MemberRecord| {
+            let part = Part::from_billionths(member.fallback?).unwrap_or(Part::WHOLE);
+            let place = (member.target.as_str().into(), member.name.as_str().into());
+            Some((place, (member.epoch, part)))
+        };
+        self.state.members.iter().filter_map(known).collect()
+    }
+
+    fn decide(&mut self, decision: Decision) -> Result<(), StoreError> {
+        let body = serde_json::to_vec(&decision).expect("a decision is plain data");
+        match self.store.append(self.at, &body) {
+            Ok(revision) => {
+                self.at = revision;
+                self.state.apply(decision);
+                self.tail += 1;
+            }
+            Err(error) => {
+                // What is there now decides, whether it was kept or somebody else was first.
+                let history = self.store.load(self.at)?;
+                self.take(history)?;
+                return Err(error);
+            }
+        }
+        if self.tail >= TAIL_MAX {
+            let state = serde_json::to_vec(&self.state).expect("a state is plain data");
+            match self.store.snapshot(self.at, &state) {
+                Ok(()) => self.tail = 0,
+                Err(error) => tracing::warn!(%error, "cannot fold records into a snapshot"),
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, history: History) -> Result<(), StoreError> {
+        let newest = history.newest();
+        let damaged = |revision: Revision, error: serde_json::Error| StoreError::Damaged {
+            place: "the store".into(),
+            problem: format!("revision {revision}: {error}"),
+        };
+        if let Some(snapshot) = history.snapshot {
+            self.state = serde_json::from_slice(&snapshot.state)
+                .map_err(|error| damaged(snapshot.revision, error))?;
+        }
+        self.tail += history.records.len();
+        for record in history.records {
+            let decision = serde_json::from_slice(&record.body)
+                .map_err(|error| damaged(record.revision, error))?;
+            self.state.apply(decision);
+        }
+        self.at = newest.unwrap_or(self.at);
+        Ok(())
+    }
+}
+
+impl State {
+    fn apply(&mut self, decision: Decision) {
+        match decision {
+            Decision::Term(term) => self.term = term,
+            Decision::Rules(text) => self.rules = Some(text),
+            Decision::Members(changed) => {
+                for new in changed {
+                    self.members.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
+                    if new.fallback.is_some() {
+                        self.members.push(new);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The thread: until it is told to stop.
+pub(crate) fn run(
+    mut records: Records,
+    asked: &Inbox<Ask>,
+    plan: &Queue<plan::Ask>,
+    shared: &RwLock<Arc<InForce>>,
+) {
+    while let Ok(ask) = asked.recv() {
+        match ask {
+            Ask::Stop => return,
+            Ask::Members(changed) => match records.decide(Decision::Members(changed.clone())) {
+                // It fails only where the plan's thread has ended.
+                Ok(()) => drop(plan.send(plan::Ask::Stored(changed))),
+                Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
+            },
+            Ask::SetRules { text, over, answer } => {
+                let outcome = set_rules(&mut records, text, over, shared);
+                if let Ok(rules) = &outcome {
+                    let _ = plan.send(plan::Ask::Rules(rules.clone()));
+                }
+                // Who asked may have gone.
+                let _ = answer.send(outcome.map(|_| ()));
+            }
+        }
+    }
+}
+
+fn set_rules(
+    records: &mut Records,
+    text: String,
+    over: Option<String>,
+    shared: &RwLock<Arc<InForce>>,
+) -> Result<Arc<InForce>, RulesRefused> {
+    let rules = Arc::new(in_force(Some(&text)).map_err(RulesRefused::Wrong)?);
+    let before = shared.read().unwrap_or_else(PoisonError::into_inner).version.clone();
+    if let Some(over) = over.filter(|over| *over != before) {
+        return Err(RulesRefused::Stale { over });
+    }
+    records.decide(Decision::Rules(text)).map_err(RulesRefused::Store)?;
+    *shared.write().unwrap_or_else(PoisonError::into_inner) = rules.clone();
+    Ok(rules)
+}
+
+fn in_force(text: Option<&str>) -> Result<InForce, RuleFileError> {
+    let given = text.is_some();
+    let text = text.unwrap_or_default();
+    let set = Arc::new(RuleSet::parse(text)?);
+    Ok(InForce { version: Rules::version_of(text), text: text.into(), set, given })
+}
+
+/// After so many records they are folded into a snapshot.
+const TAIL_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::SqliteStore;
+    use crate::test_folder::TestFolder;
+
+    fn open(folder: &TestFolder) -> Records {
+        let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();
+        Records::open(Box::new(store)).unwrap()
+    }
+
+    fn member(name: &str, epoch: u64, fallback: Option<u32>) -> MemberRecord {
+        MemberRecord { target: "t".into(), name: name.into(), epoch, fallback }
+    }
+
+    #[test]
+    fn a_controller_that_begins_anew_finds_rules_members_and_a_greater_term() {
+        let folder = TestFolder::new();
+        let mut records = open(&folder);
+        assert!(!records.rules().unwrap().given);
+        let first = records.begin(None).unwrap();
+        let text = "[[rule]]\nname = \"a\"\nlimit = \"1MB/s\"\n";
+        records.decide(Decision::Rules(text.into())).unwrap();
+        let half = Some(500_000_000);
+        let members = vec![member("a", 1, half), member("b", 2, half)];
+        records.decide(Decision::Members(members)).unwrap();
+        records
+            .decide(Decision::Members(vec![member("b", 2, None), member("a", 3, half)]))
+            .unwrap();
+        drop(records);
+        let mut again = open(&folder);
+        assert_eq!(again.begin(None).unwrap(), first + 1);
+        let rules = again.rules().unwrap();
+        assert_eq!((&*rules.text, rules.given), (text, true));
+        let expected = (("t".into(), "a".into()), (3, Part::ratio(1, 2)));
+        assert_eq!(again.members().into_iter().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn records_that_were_folded_into_a_snapshot_are_still_known() {
+        let folder = TestFolder::new();
+        let mut records = open(&folder);
+        for epoch in 0..TAIL_MAX as u64 + 5 {
+            records.decide(Decision::Members(vec![member("a", epoch, Some(7))])).unwrap();
+        }
+        assert_eq!(records.tail, 5);
+        drop(records);
+        let again = open(&folder);
+        let (epoch, part) = again.members()[&("t".into(), "a".into())];
+        assert_eq!((epoch, part.billionths()), (TAIL_MAX as u64 + 4, 7));
+    }
+}

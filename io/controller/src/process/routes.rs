@@ -1,0 +1,451 @@
+//! What each path of a controller's API answers.
+//!
+//! ```text
+//!   body, bounded ─► checked: 4xx names the value ─► plan | store | ledger ─► answer
+//!                                                      └ its queue is full: 503, come again
+//! ```
+
+mod ledger;
+mod metrics;
+
+use std::sync::mpsc::TrySendError;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use api::{
+    ControllerStatus, ErrorReport, Proxies, ProxyOrder, ProxyReport, ProxyStanding, Rules,
+    UsageRow, UsageTable, is_name, path,
+};
+use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use model::{Nanos, Time};
+use tokio::sync::oneshot;
+use utoipa::OpenApi;
+
+use super::queue::Queue;
+use super::records::{InForce, RulesRefused};
+use super::usage::{self, Counted};
+use super::{Shared, plan, records};
+use crate::ledger::SubjectKind;
+use crate::store::{RECORD_BYTES_MAX, StoreError};
+
+type Asked = State<Arc<Shared>>;
+type Refusal = (StatusCode, Json<ErrorReport>);
+/// Rules, and their version as the header ETag.
+type Tagged = ([(HeaderName, String); 1], Json<Rules>);
+
+/// The paths and their handlers.
+pub(super) fn router(shared: Arc<Shared>) -> Router {
+    let rules = get(rules).put(set_rules).layer(DefaultBodyLimit::max(RECORD_BYTES_MAX));
+    Router::new()
+        .route(path::STATUS, get(status))
+        .route(path::RULES, rules)
+        .route(path::PROXIES, get(proxies))
+        .route(path::PROXY, delete(forget))
+        .route(path::REPORT, post(report).layer(DefaultBodyLimit::max(REPORT_BYTES_MAX)))
+        .route(path::USAGE, get(used))
+        .route(path::LEDGER_CHANGES, get(ledger::changes))
+        .route(path::LEDGER_FILE, get(ledger::file))
+        .route(path::METRICS, get(metrics::page))
+        .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
+        .fallback(nothing_here)
+        .method_not_allowed_fallback(not_so)
+        .layer(axum::middleware::from_fn(in_time))
+        .with_state(shared)
+}
+
+/// The OpenAPI description of a controller's API as JSON.
+pub fn openapi() -> String {
+    Description::openapi().to_pretty_json().expect("a description is plain data")
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Sluice controller API",
+        description = "One controller for all proxies: curl http://127.0.0.1:5650/v1/status.",
+    ),
+    paths(
+        status,
+        rules,
+        set_rules,
+        proxies,
+        forget,
+        report,
+        used,
+        ledger::changes,
+        ledger::file,
+        metrics::page
+    )
+)]
+struct Description;
+
+/// What the controller is and how it fares.
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ControllerStatus)))]
+async fn status(State(shared): Asked) -> Result<Json<ControllerStatus>, Refusal> {
+    let view = look(&shared).await?;
+    let mut names: Vec<_> = view.members.iter().map(|(_, member)| &member.name).collect();
+    names.sort();
+    names.dedup();
+    Ok(Json(ControllerStatus {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        t_ns: view.now.as_nanos(),
+        term: shared.term,
+        leads: true,
+        leader: None,
+        copied_ns_ago: None,
+        store: shared.place.clone(),
+        listeners: shared.listeners.clone(),
+        rules: in_force(&shared).version.clone(),
+        proxies: names.len() as u64,
+        scopes: view.scopes as u64,
+    }))
+}
+
+/// The rules of all proxies. The header ETag has their version.
+#[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
+async fn rules(State(shared): Asked) -> Tagged {
+    tagged(&in_force(&shared))
+}
+
+/// Puts a rule file in force at every proxy: its TOML text is the body.
+///
+/// It is on record when this answers, and goes to each proxy at once. With `If-Match` it applies
+/// only in place of the rules of that version: read, change, put, and begin again on 409. What
+/// is refused changes nothing. `save` is taken and says nothing: all rules stay.
+#[utoipa::path(
+    put,
+    path = "/v1/rules",
+    params(
+        ("If-Match" = Option<String>, Header, description = "the version that is replaced"),
+        ("save" = Option<bool>, Query, description = "as with a proxy; rules always stay here"),
+    ),
+    request_body(content = String, content_type = "application/toml"),
+    responses(
+        (status = 200, description = "the rules as they are now", body = Rules),
+        (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
+        (status = 409, description = "that version is not in force any more", body = ErrorReport),
+        (status = 413, description = "more text than a record takes", body = ErrorReport),
+        (status = 500, description = "they cannot be kept", body = ErrorReport),
+        (status = 503, description = "too much to do: come again", body = ErrorReport),
+    )
+)]
+async fn set_rules(
+    State(shared): Asked,
+    saving: Result<Query<Saving>, QueryRejection>,
+    headers: HeaderMap,
+    text: Result<String, StringRejection>,
+) -> Result<Tagged, Refusal> {
+    saving.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let over = version_to_match(&headers)?.map(str::to_owned);
+    let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let (answer, outcome) = oneshot::channel();
+    hand_over(&shared.store, records::Ask::SetRules { text, over, answer })?;
+    match outcome.await.map_err(|_| ending())? {
+        Ok(()) => Ok(tagged(&in_force(&shared))),
+        Err(why) => {
+            let status = match &why {
+                RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
+                RulesRefused::Stale { .. } => StatusCode::CONFLICT,
+                RulesRefused::Store(StoreError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+                RulesRefused::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            Err(refusal(status, why.to_string()))
+        }
+    }
+}
+
+/// What stands behind the `?` of a PUT.
+#[derive(serde::Deserialize)]
+struct Saving {
+    #[serde(default, rename = "save")]
+    _save: bool,
+}
+
+/// The proxies that are known, once for each of their targets.
+#[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
+async fn proxies(State(shared): Asked) -> Result<Json<Proxies>, Refusal> {
+    Ok(Json(listed(look(&shared).await?)))
+}
+
+/// Forgets a proxy at once, whatever it may be using: for who knows that it is gone for good.
+/// Its parts go to the others. One that is not gone comes back with its next report.
+#[utoipa::path(
+    delete,
+    path = "/v1/proxies/{name}",
+    params(("name" = String, Path, description = "the proxy")),
+    responses(
+        (status = 200, description = "the proxies that are left", body = Proxies),
+        (status = 404, description = "there is none of that name", body = ErrorReport),
+    )
+)]
+async fn forget(State(shared): Asked, Path(name): Path<String>) -> Result<Json<Proxies>, Refusal> {
+    let (answer, outcome) = oneshot::channel();
+    hand_over(&shared.plan, plan::Ask::Forget(name.clone(), answer))?;
+    if !outcome.await.map_err(|_| ending())? {
+        let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
+        return Err(refusal(StatusCode::NOT_FOUND, message));
+    }
+    Ok(Json(listed(look(&shared).await?)))
+}
+
+/// A proxy says what it did and hears what it is to do.
+///
+/// The answer comes at once where it changes anything, else with the proxy's next report or
+/// after a second.
+#[utoipa::path(
+    post,
+    path = "/v1/proxies/{name}/report",
+    params(("name" = String, Path, description = "the proxy")),
+    request_body = ProxyReport,
+    responses(
+        (status = 200, body = ProxyOrder),
+        (status = 400, description = "a name or value that cannot be", body = ErrorReport),
+        (status = 413, description = "too long", body = ErrorReport),
+        (status = 422, description = "not such a message", body = ErrorReport),
+        (status = 503, description = "too much to do: come again", body = ErrorReport),
+    )
+)]
+async fn report(
+    State(shared): Asked,
+    Path(name): Path<String>,
+    body: Result<Json<ProxyReport>, JsonRejection>,
+) -> Result<Json<ProxyOrder>, Refusal> {
+    if !is_name(&name) {
+        let message = format!(
+            "{:?} is no name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
+             with a letter or digit",
+            cut(&name)
+        );
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let Json(body) = body.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
+    if body.targets.len() > TARGETS_MAX {
+        return Err(wrong(format!("{} targets: {TARGETS_MAX} at most", body.targets.len())));
+    }
+    let name: Arc<str> = name.into();
+    let mut reports = Vec::new();
+    for (target, form) in &body.targets {
+        if target.is_empty() || target.len() > TARGET_BYTES_MAX {
+            return Err(wrong(format!("{:?} is no target: 1 to 255 bytes", cut(target))));
+        }
+        let report = form.to_report(&name, body.epoch);
+        let report = report.map_err(|why| wrong(format!("target {target}: {why}")))?;
+        reports.push((target.as_str().into(), report));
+    }
+    if let Some(usage) = body.usage {
+        let counted = Counted::new(&name, body.epoch, usage);
+        let counted = counted.map_err(|why| wrong(format!("usage: {why}")))?;
+        // Where the ledger is busy, the proxy tells it again.
+        if shared.usage.try_send(usage::Ask::Report(Box::new(counted))).is_err() {
+            shared.counts.dropped.add(1);
+        }
+    }
+    let (answer, order) = oneshot::channel();
+    let (epoch, rules) = (body.epoch, body.rules);
+    let said = plan::Said { name: name.clone(), epoch, rules, reports, answer };
+    hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
+    let mut order = order.await.map_err(|_| {
+        let message =
+            format!("proxy {name} is not taken: there are too many, or the controller ends");
+        refusal(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    order.usage_taken = shared.taken.of(&name, epoch);
+    Ok(Json(order))
+}
+
+/// What was used in a span of time, by job, user, group, project, proxy or kind of operation.
+///
+/// `from` and `to` are seconds since 1970, `now`, or a time ago as `-1h`. Time is counted in
+/// minutes, older time in coarser steps.
+#[utoipa::path(
+    get,
+    path = "/v1/usage",
+    params(
+        ("by" = Option<String>, Query, description = "job (the default), user, group, project, proxy or kind"),
+        ("from" = Option<String>, Query, description = "-1h by default"),
+        ("to" = Option<String>, Query, description = "now by default"),
+    ),
+    responses(
+        (status = 200, body = UsageTable),
+        (status = 400, description = "a value that cannot be", body = ErrorReport),
+        (status = 500, description = "the ledger cannot be read", body = ErrorReport),
+    )
+)]
+async fn used(
+    State(shared): Asked,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Result<Json<UsageTable>, Refusal> {
+    let Query(span) = span.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let now = usage::wall_clock();
+    let by = span.by.as_deref().unwrap_or("job");
+    let kind = BY.iter().find(|kind| kind.name() == by).ok_or_else(|| {
+        let known: Vec<_> = BY.iter().map(|kind| kind.name()).collect();
+        let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
+        refusal(StatusCode::BAD_REQUEST, message)
+    })?;
+    let from = time_of("from", span.from.as_deref().unwrap_or("-1h"), now)?;
+    let to = time_of("to", span.to.as_deref().unwrap_or("now"), now)?;
+    if from > to {
+        let seconds = |time: Time| time.as_nanos() / 1_000_000_000;
+        let message = format!("from {} is after to {}", seconds(from), seconds(to));
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let (answer, table) = oneshot::channel();
+    hand_over(&shared.usage, usage::Ask::Table { by: *kind, from, to, answer })?;
+    let table = table.await.map_err(|_| ending())?;
+    let table = table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))?;
+    let mut rows: Vec<_> = table.iter().filter(|(_, counters)| !counters.is_zero()).collect();
+    rows.sort_by_key(|(name, counters)| (std::cmp::Reverse(counters.cost_ns), *name));
+    let left_out = rows.len().saturating_sub(ROWS_MAX) as u64;
+    let row = |(name, counters): (&String, &crate::ledger::Counters)| UsageRow {
+        name: name.clone(),
+        counters: usage::form(counters),
+    };
+    Ok(Json(UsageTable {
+        by: by.into(),
+        from_s: from.as_nanos() / 1_000_000_000,
+        to_s: to.as_nanos() / 1_000_000_000,
+        rows: rows.into_iter().take(ROWS_MAX).map(row).collect(),
+        left_out,
+    }))
+}
+
+/// What stands behind the `?` of a look at usage.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Span {
+    by: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+}
+
+// ---- what the handlers share ----
+
+async fn look(shared: &Shared) -> Result<plan::View, Refusal> {
+    let (answer, view) = oneshot::channel();
+    hand_over(&shared.plan, plan::Ask::Look(answer))?;
+    view.await.map_err(|_| ending())
+}
+
+fn listed(view: plan::View) -> Proxies {
+    let standing = |(target, member): (Arc<str>, ::plan::MemberReport)| ProxyStanding {
+        name: member.name.to_string(),
+        target: target.to_string(),
+        epoch: member.epoch,
+        heard_ns_ago: view.now.since(member.heard).get(),
+        silent: member.silent,
+        fallback: member.fallback.billionths(),
+        sent: member.revisions.0,
+        acknowledged: member.revisions.1,
+    };
+    let mut proxies: Vec<_> = view.members.into_iter().map(standing).collect();
+    proxies.sort_by(|a, b| (&a.name, &a.target).cmp(&(&b.name, &b.target)));
+    Proxies { t_ns: view.now.as_nanos(), proxies }
+}
+
+fn in_force(shared: &Shared) -> Arc<InForce> {
+    shared.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn tagged(in_force: &InForce) -> Tagged {
+    let rules = Rules { saved: true, ..Rules::of(&in_force.text, &in_force.set) };
+    ([(ETAG, rules.tag())], Json(rules))
+}
+
+/// The one version that `If-Match` names; `None` without the header or for `*`.
+fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
+    let named = Rules::version_named(value.to_str().unwrap_or_default());
+    named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
+}
+
+/// A point of time as people write it.
+fn time_of(key: &str, text: &str, now: Time) -> Result<Time, Refusal> {
+    let ago = text.strip_prefix('-').and_then(|span| span.parse::<Nanos>().ok());
+    let at = text.parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000_000_000));
+    match (text, ago, at) {
+        ("now", ..) => Ok(now),
+        (_, Some(ago), _) => Ok(now.before(ago)),
+        (_, _, Some(nanos)) => Ok(Time::from_nanos(nanos)),
+        _ => {
+            let message = format!(
+                "{key}: {:?} is not a point of time such as 1767225600, now or -1h",
+                cut(text)
+            );
+            Err(refusal(StatusCode::BAD_REQUEST, message))
+        }
+    }
+}
+
+/// Hands something to a thread, unless that has too much to do.
+fn hand_over<T>(to: &Queue<T>, ask: T) -> Result<(), Refusal> {
+    to.try_send(ask).map_err(|why| match why {
+        TrySendError::Full(_) => {
+            let message = "the controller has too much to do: come again in a second";
+            refusal(StatusCode::SERVICE_UNAVAILABLE, message.into())
+        }
+        TrySendError::Disconnected(_) => ending(),
+    })
+}
+
+fn ending() -> Refusal {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "the controller ends".into())
+}
+
+/// Ends what takes too long: a body that does not come, most likely.
+async fn in_time(request: Request, next: Next) -> Result<Response, Refusal> {
+    match tokio::time::timeout(EXCHANGE_TIME_MAX, next.run(request)).await {
+        Ok(response) => Ok(response),
+        Err(_) => {
+            let message = format!("no whole request within {} s", EXCHANGE_TIME_MAX.as_secs());
+            Err(refusal(StatusCode::REQUEST_TIMEOUT, message))
+        }
+    }
+}
+
+async fn nothing_here(uri: axum::http::Uri) -> Refusal {
+    let message = format!("there is nothing at {}; see {}", cut(uri.path()), path::OPENAPI);
+    refusal(StatusCode::NOT_FOUND, message)
+}
+
+async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> Refusal {
+    let message = format!("{method} is not for {}; see {}", cut(uri.path()), path::OPENAPI);
+    refusal(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+fn refusal(status: StatusCode, message: String) -> Refusal {
+    (status, Json(ErrorReport { message, controller: None }))
+}
+
+/// So much of a wrong value as a message repeats.
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(80).map_or(text, |(at, _)| &text[..at])
+}
+
+/// By what usage can be told apart. Classes and exports are not: a proxy counts by payer.
+const BY: [SubjectKind; 6] = [
+    SubjectKind::Job,
+    SubjectKind::User,
+    SubjectKind::Group,
+    SubjectKind::Project,
+    SubjectKind::Proxy,
+    SubjectKind::Kind,
+];
+/// The longest report: 65,536 scopes and as many lines.
+const REPORT_BYTES_MAX: usize = 32 << 20;
+/// Targets of one proxy.
+const TARGETS_MAX: usize = 64;
+const TARGET_BYTES_MAX: usize = 255;
+/// Rows of one table.
+const ROWS_MAX: usize = 10_000;
+/// The longest that one exchange may take.
+const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);

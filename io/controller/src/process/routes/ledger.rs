@@ -1,0 +1,98 @@
+//! What a leader passes on of its ledger to the controllers that stand by.
+//!
+//! ```text
+//!   GET /v1/ledger/changes?cursor ─► what came since ─► 200, bytes for Ledger::apply
+//!                                 └► too far behind  ─► 410: take the whole
+//!   GET /v1/ledger/file ─► a copy as a file, its name removed at once ─► 200, piece by piece
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use tokio::sync::oneshot;
+use tokio_util::io::ReaderStream;
+
+use super::{Asked, Refusal, ending, hand_over, refusal};
+use crate::ledger::{Copied, Cursor};
+use crate::process::usage;
+
+/// What stands behind the `?`: [`Cursor`], field by field.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Since {
+    born_ns: u64,
+    commit: u64,
+    term: u64,
+    boot: u64,
+    generation: u32,
+}
+
+/// What the ledger took since a controller that stands by asked last: bytes for controllers of
+/// this version.
+#[utoipa::path(
+    get,
+    path = "/v1/ledger/changes",
+    params(
+        ("born_ns" = u64, Query, description = "when the ledger began that was copied"),
+        ("commit" = u64, Query, description = "the last commit that was copied"),
+        ("term" = u64, Query, description = "the term that wrote it"),
+        ("boot" = u64, Query, description = "which run of a leader gave the last copy"),
+        ("generation" = u32, Query, description = "which of its copies that was"),
+    ),
+    responses(
+        (status = 200, description = "what changed", content_type = "application/octet-stream"),
+        (status = 400, description = "no cursor", body = api::ErrorReport),
+        (status = 410, description = "too far behind: take the whole", body = api::ErrorReport),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn changes(
+    State(shared): Asked,
+    since: Result<Query<Since>, QueryRejection>,
+) -> Result<Vec<u8>, Refusal> {
+    let Query(since) = since.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let Since { born_ns, commit, term, boot, generation } = since;
+    let since = Cursor { born_ns, commit, term, boot, generation };
+    let (answer, copied) = oneshot::channel();
+    hand_over(&shared.usage, usage::Ask::Changes { since, answer })?;
+    match copied.await.map_err(|_| ending())? {
+        Ok(Copied::Changes(changes)) => Ok(changes),
+        Ok(Copied::TakeWhole) => {
+            let message = format!("commit {commit} of term {term} is not to be gone on from here");
+            Err(refusal(StatusCode::GONE, message))
+        }
+        Err(why) => Err(refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())),
+    }
+}
+
+/// The whole ledger, an SQLite file.
+#[utoipa::path(
+    get,
+    path = "/v1/ledger/file",
+    responses(
+        (status = 200, description = "the file", content_type = "application/octet-stream"),
+        (status = 500, description = "there is no copy to be had", body = api::ErrorReport),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn file(State(shared): Asked) -> Result<Body, Refusal> {
+    let number = COPIES.fetch_add(1, Ordering::Relaxed);
+    let path = shared.data.join(format!("copy-{}-{number}.db", std::process::id()));
+    let failed = |why: String| refusal(StatusCode::INTERNAL_SERVER_ERROR, why);
+    let (answer, saved) = oneshot::channel();
+    hand_over(&shared.usage, usage::Ask::Whole { path: path.clone(), answer })?;
+    saved.await.map_err(|_| ending())?.map_err(|why| failed(why.to_string()))?;
+    let opened = tokio::fs::File::open(&path).await;
+    // Whoever reads it has it open; it goes with the last of them.
+    let removed = std::fs::remove_file(&path);
+    let file = opened.map_err(|why| failed(format!("{}: {why}", path.display())))?;
+    removed.map_err(|why| failed(format!("{}: {why}", path.display())))?;
+    Ok(Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES)))
+}
+
+/// Tells copies that are made at the same time apart.
+static COPIES: AtomicU64 = AtomicU64::new(0);
+const PIECE_BYTES: usize = 256 << 10;

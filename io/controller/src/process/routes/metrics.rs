@@ -1,0 +1,128 @@
+//! The controller's page of metrics, made when somebody asks for it.
+//!
+//! ```text
+//!   GET /metrics ─► Counts, queues, the ledger's file ─┬─► Page (names: io/api/src/metrics.rs)
+//!                   plan: a look at all members ───────┘
+//! ```
+//!
+//! Of proxies only numbers are told, by target: there may be thousands, and `GET /v1/proxies`
+//! names them. Where the plan has too much to do for a look, its figures are missing and the
+//! rest, which says so, is there.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use api::metrics as names;
+use api::{Page, tell_process};
+use axum::extract::State;
+use axum::http::HeaderName;
+use axum::http::header::CONTENT_TYPE;
+
+use super::super::plan::View;
+use super::super::standing::ledger_path;
+use super::super::{Counts, Shared};
+use super::{Asked, in_force, look};
+
+/// Members of one target.
+#[derive(Default)]
+struct Standing {
+    known: u64,
+    silent: u64,
+    behind: u64,
+}
+
+/// The metrics of docs/METRICS.md, as Prometheus text.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses((status = 200, body = String, content_type = "text/plain")),
+)]
+pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 1], String) {
+    let began = Instant::now();
+    let view = look(&shared).await.ok();
+    let mut page = Page::new();
+    page.family(&names::INFO).line(&["controller", env!("CARGO_PKG_VERSION")], 1);
+    page.single(&names::UPTIME, shared.began.elapsed().as_nanos() as u64);
+    tell_process(&mut page);
+    page.single(&names::SCRAPE, shared.counts.scrape_ns.get());
+    page.single(&names::CONTROLLER_TERM, shared.term);
+    tell_rules(&mut page, &shared);
+    if let Some(view) = &view {
+        tell_members(&mut page, view);
+    }
+    tell_reports(&mut page, &shared.counts);
+    tell_ledger(&mut page, &shared.counts, &ledger_path(&shared.data));
+    tell_queues(&mut page, &shared);
+    shared.counts.scrape_ns.set(began.elapsed().as_nanos() as u64);
+    ([(CONTENT_TYPE, Page::CONTENT_TYPE)], page.finish())
+}
+
+fn tell_rules(page: &mut Page, shared: &Shared) {
+    let rules = in_force(shared);
+    // Nobody decided any yet: proxies keep their own.
+    let version = if rules.given { rules.version.as_str() } else { "none" };
+    page.family(&names::CONTROLLER_RULES).line(&[version], 1);
+}
+
+fn tell_members(page: &mut Page, view: &View) {
+    let mut targets: BTreeMap<&Arc<str>, Standing> = BTreeMap::new();
+    for (target, member) in &view.members {
+        let standing = targets.entry(target).or_default();
+        let (sent, acknowledged) = member.revisions;
+        standing.known += 1;
+        standing.silent += u64::from(member.silent);
+        standing.behind += u64::from(acknowledged < sent);
+    }
+    let mut tell = |metric, of: fn(&Standing) -> u64| {
+        let mut family = page.family(metric);
+        targets.iter().for_each(|(target, standing)| family.line(&[target], of(standing)));
+    };
+    tell(&names::CONTROLLER_PROXIES, |standing| standing.known);
+    tell(&names::CONTROLLER_SILENT, |standing| standing.silent);
+    tell(&names::CONTROLLER_BEHIND, |standing| standing.behind);
+    page.single(&names::CONTROLLER_SCOPES, view.scopes as u64);
+}
+
+fn tell_reports(page: &mut Page, counts: &Counts) {
+    let mut reports = page.family(&names::CONTROLLER_REPORTS);
+    reports.line(&["taken"], counts.reports.get());
+    reports.line(&["refused"], counts.refused.get());
+    page.single(&names::CONTROLLER_ORDERS, counts.orders.get());
+    let mut usage = page.family(&names::CONTROLLER_USAGE);
+    usage.line(&["counted"], counts.counted.get());
+    usage.line(&["known"], counts.stale.get());
+    usage.line(&["failed"], counts.failed.get());
+    usage.line(&["no room"], counts.dropped.get());
+}
+
+fn tell_ledger(page: &mut Page, counts: &Counts, file: &Path) {
+    let mut commits = page.family(&names::CONTROLLER_COMMITS);
+    commits.line(&["ok"], counts.written.get());
+    commits.line(&["error"], counts.unwritten.get());
+    page.single(&names::CONTROLLER_LEDGER_PROXIES, counts.ledger_proxies.get());
+    page.single(&names::CONTROLLER_LEDGER_LINES, counts.ledger_lines.get());
+    page.single(&names::CONTROLLER_LEDGER_SUBJECTS, counts.ledger_subjects.get());
+    page.single(&names::CONTROLLER_LEDGER_BYTES, bytes_of(file));
+}
+
+fn tell_queues(page: &mut Page, shared: &Shared) {
+    let queues = [
+        ("plan", shared.plan.waiting()),
+        ("store", shared.store.waiting()),
+        ("usage", shared.usage.waiting()),
+    ];
+    let mut waiting = page.family(&names::CONTROLLER_QUEUED);
+    queues.iter().for_each(|(queue, (now, _))| waiting.line(&[queue], *now as u64));
+    let mut most = page.family(&names::CONTROLLER_QUEUE_MAX);
+    queues.iter().for_each(|(queue, (_, max))| most.line(&[queue], *max as u64));
+}
+
+/// The size of an SQLite file and of the log that it is written through.
+fn bytes_of(file: &Path) -> u64 {
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    let sizes = [file, Path::new(&log)].map(|path| std::fs::metadata(path).map(|meta| meta.len()));
+    sizes.into_iter().flatten().sum()
+}

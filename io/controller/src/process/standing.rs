@@ -1,0 +1,287 @@
+//! A controller that waits for its turn: it copies the leader's ledger and says who leads.
+//!
+//! ```text
+//!   directory, ledger ─► listen ─► election ─┬─ leading ──────────────────────────► Controller
+//!                                            └─ standing: each second ┐
+//!        leader ◄─ GET /v1/ledger/changes?cursor ─────────────────────┤ apply
+//!               ◄─ GET /v1/ledger/file, if that is too far behind ────┘ in place of ours
+//!   anybody else's call ─► 421, with the leader's place
+//! ```
+//!
+//! What the leader counted in its last second and had not passed on is in the next report of
+//! each proxy: those are cumulative. Without etcd there is nobody else, and it leads at once.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use api::{Client, ControllerStatus, Endpoints, ErrorReport, path};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+
+use super::listen::{self, Bound};
+use super::{Controller, Settings, StartError, StorePlace, usage};
+use crate::directory::DataDirectory;
+use crate::election::{Election, Fence, Office};
+use crate::ledger::{Ages, Bounds, Ledger, LedgerError};
+use crate::store::{EtcdStore, SqliteStore, Store};
+
+/// A controller that does not lead yet.
+pub struct Standing {
+    settings: Settings,
+    directory: DataDirectory,
+    bound: Bound,
+    listeners: Vec<String>,
+    election: Option<Election>,
+    /// `None` while the file is to be replaced.
+    ledger: Option<Ledger>,
+}
+
+/// What a leader begins with.
+pub(super) struct Inherited {
+    pub(super) settings: Settings,
+    pub(super) directory: DataDirectory,
+    pub(super) bound: Bound,
+    pub(super) listeners: Vec<String>,
+    pub(super) election: Option<(Election, Fence)>,
+    pub(super) ledger: Ledger,
+    pub(super) store: Box<dyn Store>,
+    /// What its store is called.
+    pub(super) place: String,
+}
+
+impl Standing {
+    /// Locks the directory, reads the ledger, listens and stands for election.
+    ///
+    /// # Errors
+    /// If the directory is another controller's or damaged, or it cannot listen.
+    pub fn begin(settings: &Settings) -> Result<Standing, StartError> {
+        if settings.listen.is_empty() {
+            return Err(StartError::Nowhere);
+        }
+        if let Some(endpoint) = settings.listen.iter().find(|endpoint| !endpoint.is_local()) {
+            return Err(StartError::Open { endpoint: endpoint.clone() });
+        }
+        let directory = DataDirectory::open(&settings.data)?;
+        let ledger = open_ledger(&ledger_path(&settings.data))?;
+        let (bound, listeners) = listen::bind(&settings.listen)?;
+        let election = match &settings.store {
+            StorePlace::Data => None,
+            StorePlace::Etcd(etcd) => {
+                let name = settings.advertise.as_ref().map(ToString::to_string);
+                Some(Election::stand(etcd, &name.unwrap_or_else(|| listeners.join(",")))?)
+            }
+        };
+        let (settings, ledger) = (settings.clone(), Some(ledger));
+        Ok(Standing { settings, directory, bound, listeners, election, ledger })
+    }
+
+    /// Where it listens, with the ports that the system chose.
+    pub fn listeners(&self) -> &[String] {
+        &self.listeners
+    }
+
+    /// Waits until it leads, and begins to decide; `None` if it is to end before. Without etcd it
+    /// leads at once.
+    ///
+    /// # Errors
+    /// If what is on record cannot be read.
+    pub fn lead(
+        mut self,
+        ends: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Controller>, StartError> {
+        let fence = match self.election.take() {
+            None => None,
+            Some(election) => match self.wait(election, ends)? {
+                None => return Ok(None),
+                fence => fence,
+            },
+        };
+        let Standing { settings, directory, bound, listeners, election, ledger } = self;
+        let (store, place): (Box<dyn Store>, String) = match &settings.store {
+            StorePlace::Etcd(etcd) => {
+                let place = format!("etcd at {}, {}", etcd.endpoints.join(", "), etcd.prefix);
+                (Box::new(EtcdStore::open(etcd, fence.clone())?), place)
+            }
+            StorePlace::Data => {
+                let path = settings.data.join("decided.db");
+                (Box::new(SqliteStore::open(&path)?), format!("SQLite in {}", path.display()))
+            }
+        };
+        let ledger = match ledger {
+            Some(ledger) => ledger,
+            None => open_ledger(&ledger_path(&settings.data))?,
+        };
+        let election = election.zip(fence);
+        let inherited =
+            Inherited { settings, directory, bound, listeners, election, ledger, store, place };
+        Controller::begin(inherited).map(Some)
+    }
+
+    /// Copies and answers until the election is won, or it is to end.
+    fn wait(
+        &mut self,
+        election: Election,
+        ends: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Fence>, StartError> {
+        let told = Arc::new(Told {
+            began: Instant::now(),
+            listeners: self.listeners.clone(),
+            now: RwLock::default(),
+        });
+        let serving = self.bound.again()?.serve(router(told.clone()))?;
+        let mut seen = Office::Standing { leader: None };
+        let (mut now, mut troubled, mut due) = (Now::default(), false, Instant::now());
+        let fence = loop {
+            if ends() {
+                return Ok(None);
+            }
+            let office = election.changed(&seen, LOOK);
+            let leader = match &office {
+                Office::Leading(fence) => break fence.clone(),
+                Office::Standing { leader } => leader.clone(),
+            };
+            if office != seen {
+                tracing::info!(leader = leader.as_deref().unwrap_or("nobody yet"), "stands by");
+            } else if Instant::now() < due {
+                continue;
+            }
+            let asked = Instant::now();
+            due = asked + COPY_EVERY;
+            match leader.as_deref().and_then(|name| name.parse().ok()).map(|at| self.copy(&at)) {
+                Some(Ok(())) => (now.copied, troubled) = (Some(asked), false),
+                Some(Err(why)) if !std::mem::replace(&mut troubled, true) => {
+                    tracing::warn!(why, "cannot copy what was used from the leader; trying on");
+                }
+                _ => {}
+            }
+            now.leader = leader;
+            told.set(now.clone());
+            seen = office;
+        };
+        drop(serving);
+        self.election = Some(election);
+        Ok(Some(fence))
+    }
+
+    /// Brings the ledger up to the leader's.
+    fn copy(&mut self, leader: &Endpoints) -> Result<(), String> {
+        let said = |error: &dyn std::error::Error| error.to_string();
+        let client = Client::at(leader).map_err(|error| said(&error))?;
+        let client = client.with_time_limit(COPY_TIME_MAX);
+        let path = ledger_path(&self.settings.data);
+        let mut ledger = match self.ledger.take() {
+            Some(ledger) => ledger,
+            None => open_ledger(&path).map_err(|error| said(&error))?,
+        };
+        for _ in 0..2 {
+            let at = ledger.cursor();
+            let query = format!(
+                "born_ns={}&commit={}&term={}&boot={}&generation={}",
+                at.born_ns, at.commit, at.term, at.boot, at.generation
+            );
+            let outcome = match client.ledger_changes(&query) {
+                Ok(changes) => ledger.apply(&changes).map_err(|error| error.to_string()),
+                Err(api::ClientError::Refused { status: 410, message }) => Err(message),
+                Err(error) => {
+                    self.ledger = Some(ledger);
+                    return Err(said(&error));
+                }
+            };
+            let Err(why) = outcome else {
+                self.ledger = Some(ledger);
+                return Ok(());
+            };
+            tracing::info!(why, "takes the leader's whole ledger");
+            // Closed before its file is replaced.
+            drop(ledger);
+            let new = self.take_whole(&client)?;
+            fs::rename(new, &path).map_err(|error| said(&error))?;
+            ledger = open_ledger(&path).map_err(|error| said(&error))?;
+        }
+        self.ledger = Some(ledger);
+        Err("the leader's whole ledger was not enough; its disk may be slow".into())
+    }
+
+    /// The leader's whole ledger in a file beside ours.
+    fn take_whole(&self, client: &Client) -> Result<PathBuf, String> {
+        let path = self.settings.data.join("used.new");
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let mut file = File::create(&path).map_err(failed)?;
+        client.ledger_file(&mut file).map_err(|error| error.to_string())?;
+        file.sync_all().map_err(failed)?;
+        Ok(path)
+    }
+}
+
+/// The ledger's file in a data directory.
+pub(super) fn ledger_path(data: &Path) -> PathBuf {
+    data.join("used.db")
+}
+
+fn open_ledger(path: &Path) -> Result<Ledger, LedgerError> {
+    Ledger::open(path, Ages::default(), Bounds::default(), usage::wall_clock())
+}
+
+// ---- what it answers meanwhile ----
+
+struct Told {
+    began: Instant,
+    listeners: Vec<String>,
+    now: RwLock<Now>,
+}
+
+#[derive(Clone, Default)]
+struct Now {
+    leader: Option<String>,
+    /// When the last copy was asked for that came.
+    copied: Option<Instant>,
+}
+
+impl Told {
+    fn now(&self) -> Now {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, now: Now) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+}
+
+fn router(told: Arc<Told>) -> Router {
+    Router::new().route(path::STATUS, get(status)).fallback(not_me).with_state(told)
+}
+
+async fn status(State(told): State<Arc<Told>>) -> Json<ControllerStatus> {
+    let Now { leader, copied } = told.now();
+    let nanos = |since: Instant| u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Json(ControllerStatus {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        t_ns: nanos(told.began),
+        leads: false,
+        leader,
+        copied_ns_ago: copied.map(nanos),
+        listeners: told.listeners.clone(),
+        ..ControllerStatus::default()
+    })
+}
+
+async fn not_me(State(told): State<Arc<Told>>) -> (StatusCode, Json<ErrorReport>) {
+    let controller = told.now().leader;
+    let message = match &controller {
+        Some(leader) => format!("this controller stands by; {leader} leads"),
+        None => "this controller stands by, and nobody leads: come again in some seconds".into(),
+    };
+    (StatusCode::MISDIRECTED_REQUEST, Json(ErrorReport { message, controller }))
+}
+
+/// How often it is looked whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often the leader's ledger is copied.
+const COPY_EVERY: Duration = Duration::from_secs(1);
+/// How long one call of it may take; the whole file may be some hundred megabytes.
+const COPY_TIME_MAX: Duration = Duration::from_secs(30);

@@ -1,0 +1,148 @@
+//! SQLite files of a controller: opened alike, known by their kind and format.
+//!
+//! ```text
+//!   no file ──► made, tables, kind and format written ─┐
+//!   a file ───► kind and format are ours? ─yes─────────┴─► write-ahead log, synced at each commit
+//!                    └─no─► refused, named
+//! ```
+//!
+//! `synchronous = FULL`: what a commit acknowledged survives the loss of power.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// What a file is for; SQLite keeps the two numbers in the file's header.
+pub(crate) struct FileKind {
+    /// Tells files of this program and kind from any other.
+    pub(crate) application_id: i32,
+    /// The format of its tables.
+    pub(crate) format: i32,
+    /// What it is called in messages.
+    pub(crate) name: &'static str,
+    /// Makes the tables.
+    pub(crate) schema: &'static str,
+}
+
+/// Why a file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum SqliteError {
+    /// SQLite failed at it.
+    #[error("{}: {source}; a {what} on a file system that can be written and has space is needed", path.display())]
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+        /// What SQLite said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// The file is another program's, or of another kind or format.
+    #[error(
+        "{} is not a {what} of format {format} (it says kind {found_id:#x}, format {found_format}); name another file, or move this one away",
+        path.display()
+    )]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        what: &'static str,
+        /// The format that is read here.
+        format: i32,
+        /// The kind that the file names.
+        found_id: i32,
+        /// The format that the file names.
+        found_format: i32,
+    },
+}
+
+impl FileKind {
+    /// Opens the file at `path`, making it if it is not there.
+    pub(crate) fn open(&self, path: &Path) -> Result<Connection, SqliteError> {
+        let failed = |source| self.failed(path, source);
+        let mut connection = Connection::open(path).map_err(failed)?;
+        connection.busy_timeout(BUSY).map_err(failed)?;
+        let number = |connection: &Connection, name: &str| {
+            connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0)).map_err(failed)
+        };
+        let (id, format) =
+            (number(&connection, "application_id")?, number(&connection, "user_version")?);
+        let tables: i64 = connection
+            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+            .map_err(failed)?;
+        let empty = id == 0 && format == 0 && tables == 0;
+        if !empty && (id != self.application_id || format != self.format) {
+            return Err(SqliteError::NotOurs {
+                path: path.into(),
+                what: self.name,
+                format: self.format,
+                found_id: id,
+                found_format: format,
+            });
+        }
+        connection
+            .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+            .map_err(failed)?;
+        if empty {
+            self.make(&mut connection).map_err(failed)?;
+        }
+        Ok(connection)
+    }
+
+    /// An error of SQLite at the file `path`.
+    pub(crate) fn failed(&self, path: &Path, source: rusqlite::Error) -> SqliteError {
+        SqliteError::Failed { path: path.into(), what: self.name, source }
+    }
+
+    /// In one transaction, so that a file is never half made.
+    fn make(&self, connection: &mut Connection) -> rusqlite::Result<()> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(self.schema)?;
+        transaction.pragma_update(None, "application_id", self.application_id)?;
+        transaction.pragma_update(None, "user_version", self.format)?;
+        transaction.commit()
+    }
+}
+
+/// How long a reader from outside (a backup, a curious administrator) may hold the file.
+const BUSY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_folder::TestFolder;
+
+    const KIND: FileKind = FileKind {
+        application_id: 0x51_75_00_7f,
+        format: 3,
+        name: "list of things",
+        schema: "CREATE TABLE thing (id INTEGER PRIMARY KEY)",
+    };
+
+    #[test]
+    fn a_file_of_another_program_or_format_is_refused_and_named() {
+        let folder = TestFolder::new();
+        let path = folder.path().join("x.db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE alien (a)").unwrap();
+        let error = KIND.open(&path).unwrap_err().to_string();
+        assert!(error.contains("x.db is not a list of things of format 3"), "{error}");
+
+        let path = folder.path().join("y.db");
+        drop(KIND.open(&path).unwrap());
+        drop(KIND.open(&path).unwrap());
+        let newer = FileKind { format: 4, ..KIND };
+        assert!(matches!(newer.open(&path), Err(SqliteError::NotOurs { found_format: 3, .. })));
+    }
+
+    #[test]
+    fn a_file_that_is_no_database_is_named() {
+        let folder = TestFolder::new();
+        let path = folder.path().join("z.db");
+        std::fs::write(&path, "not a database, but long enough to be looked at".repeat(50))
+            .unwrap();
+        let error = KIND.open(&path).unwrap_err().to_string();
+        assert!(error.contains("z.db"), "{error}");
+    }
+}
