@@ -2,37 +2,52 @@
 //!
 //! ```text
 //!   get::<T>(path) ─► connect ─► one HTTP/1.1 exchange ─► JSON ─► T      all within the time limit
+//!                       └ or the connection of the last call, if it is kept
 //! ```
 //!
 //! Each call opens a connection of its own: over a Unix socket that costs less than
 //! the exchange, and a viewer that polls once a second then survives a restart of the
-//! proxy without any state to repair. hyper speaks HTTP; its runtime runs only inside
-//! the call, on the caller's thread.
+//! proxy without any state to repair. Who calls ten times a second keeps the connection
+//! ([`Client::keeping`]); one that broke meanwhile is made anew once. hyper speaks HTTP; its
+//! runtime runs only inside the call, on the caller's thread.
+//!
+//! Of several controllers one leads: one that cannot be reached, or says that it stands by, is
+//! passed over for the next, with which later calls begin.
 
+mod exchange;
+
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 
-use crate::{Address, Classes, Connections, ErrorReport, Rules, Status, Subjects, path};
+use crate::{
+    Address, Classes, Connections, ControllerStatus, Endpoint, Endpoints, ErrorReport, Proxies,
+    ProxyOrder, ProxyReport, Rules, Status, Subjects, UsageTable, path,
+};
+use exchange::Connected;
 
-/// Asks one proxy over its control socket; each call ends within the time limit.
+/// Asks one proxy or controller; each call ends within the time limit.
 pub struct Client {
-    socket: PathBuf,
+    places: Endpoints,
+    /// Which of them is asked first.
+    first: AtomicUsize,
     time_limit: Duration,
     runtime: tokio::runtime::Runtime,
+    keeps: bool,
+    kept: Mutex<Option<(Endpoint, Connected)>>,
 }
 
 /// Why a call gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Control sockets are Unix sockets.
+    /// A proxy's control socket is a Unix socket.
     #[error("{address} is no control socket: give unix:///path as in sluice proxy --api")]
     NotUnix {
         /// What was given.
@@ -42,19 +57,19 @@ pub enum ClientError {
     #[error("cannot set up a client")]
     Setup(#[source] io::Error),
     /// Nobody answers there, or we may not ask.
-    #[error("cannot connect to {}{}", .socket.display(), hint(.source))]
+    #[error("cannot connect to {}{}", .at.name(), hint(.at, .source))]
     Connect {
-        /// The socket.
-        socket: PathBuf,
+        /// The place.
+        at: Endpoint,
         /// Why.
         #[source]
         source: io::Error,
     },
     /// No whole answer came in time.
-    #[error("{} gave no answer within {} s", .socket.display(), .limit.as_secs_f32())]
+    #[error("{} gave no answer within {} s", .at.name(), .limit.as_secs_f32())]
     TimedOut {
-        /// The socket.
-        socket: PathBuf,
+        /// The place.
+        at: Endpoint,
         /// The time limit.
         limit: Duration,
     },
@@ -66,19 +81,27 @@ pub enum ClientError {
         /// The reason, for people.
         message: String,
     },
+    /// The rules are not the proxy's: its controller gives them.
+    #[error("{message}")]
+    Governed {
+        /// Where the controller answers.
+        controller: String,
+        /// The reason, for people.
+        message: String,
+    },
     /// The exchange broke off or was no HTTP.
-    #[error("the exchange with {} failed: {reason}", .socket.display())]
+    #[error("the exchange with {} failed: {reason}", .at.name())]
     Exchange {
-        /// The socket.
-        socket: PathBuf,
+        /// The place.
+        at: Endpoint,
         /// What broke.
         reason: String,
     },
     /// The answer is not what this version expects.
-    #[error("{} answered {path} with something else", .socket.display())]
+    #[error("{} answered {path} with something else", .at.name())]
     Decode {
-        /// The socket.
-        socket: PathBuf,
+        /// The place.
+        at: Endpoint,
         /// What was asked for.
         path: String,
         /// Where the JSON departs.
@@ -92,6 +115,11 @@ impl ClientError {
     pub fn is_stale(&self) -> bool {
         matches!(self, ClientError::Refused { status: 409, .. })
     }
+
+    /// Whether who was asked is a controller that stands by.
+    pub fn stands_by(&self) -> bool {
+        matches!(self, ClientError::Refused { status: 421, .. })
+    }
 }
 
 impl Client {
@@ -100,18 +128,34 @@ impl Client {
 
     /// A client of the proxy whose control socket is at `address`; connects at each call.
     pub fn new(address: &Address) -> Result<Client, ClientError> {
-        let Address::Unix(socket) = address else {
-            return Err(ClientError::NotUnix { address: address.clone() });
-        };
+        match address {
+            Address::Unix(socket) => Client::at(&Endpoint::Unix(socket.clone())),
+            Address::Tcp(_) => Err(ClientError::NotUnix { address: address.clone() }),
+        }
+    }
+
+    /// A client of whoever answers there, of several the controller that leads; connects at
+    /// each call.
+    pub fn at(places: impl Into<Endpoints>) -> Result<Client, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ClientError::Setup)?;
-        Ok(Client { socket: socket.clone(), time_limit: Client::TIME_LIMIT, runtime })
+        let (places, first) = (places.into(), AtomicUsize::new(0));
+        let (time_limit, kept) = (Client::TIME_LIMIT, Mutex::default());
+        Ok(Client { places, first, time_limit, runtime, keeps: false, kept })
     }
 
     /// The same client with another time limit.
     pub fn with_time_limit(self, time_limit: Duration) -> Client {
         Client { time_limit, ..self }
     }
+
+    /// The same client, which keeps its connection from one call to the next. A call may reach
+    /// the other side twice then: for calls that change nothing by that.
+    pub fn keeping(self) -> Client {
+        Client { keeps: true, ..self }
+    }
+
+    // ---- a proxy's ----
 
     /// What the proxy is and how it fares.
     pub fn status(&self) -> Result<Status, ClientError> {
@@ -132,6 +176,8 @@ impl Client {
     pub fn connections(&self) -> Result<Connections, ClientError> {
         self.get(path::CONNECTIONS)
     }
+
+    // ---- a proxy's and a controller's ----
 
     /// The rules in force.
     pub fn rules(&self) -> Result<Rules, ClientError> {
@@ -156,6 +202,64 @@ impl Client {
         self.call(Method::PUT, &path, text.to_owned(), over)
     }
 
+    // ---- a controller's ----
+
+    /// What the controller is and how it fares.
+    pub fn controller_status(&self) -> Result<ControllerStatus, ClientError> {
+        self.get(path::STATUS)
+    }
+
+    /// The proxies that it knows.
+    pub fn proxies(&self) -> Result<Proxies, ClientError> {
+        self.get(path::PROXIES)
+    }
+
+    /// Forgets a proxy at once, whatever it may be using.
+    pub fn forget_proxy(&self, name: &str) -> Result<Proxies, ClientError> {
+        self.call(Method::DELETE, &path::proxy(name), String::new(), None)
+    }
+
+    /// Says what a proxy did, and what it is ordered.
+    pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ProxyOrder, ClientError> {
+        let body = serde_json::to_string(report).expect("a report is plain data");
+        self.call(Method::POST, &path::report(name), body, None)
+    }
+
+    /// What was used; `query` as in `by=job&from=-1h&to=now`.
+    pub fn usage(&self, query: &str) -> Result<UsageTable, ClientError> {
+        self.get(&format!("{}?{query}", path::USAGE))
+    }
+
+    /// What the ledger took since the cursor that `query` names, for a controller that stands
+    /// by; 410 if that is too far behind: take the whole.
+    pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
+        let path = format!("{}?{query}", path::LEDGER_CHANGES);
+        let call = Call { method: Method::GET, path: &path, body: Bytes::new(), over: None };
+        Ok(self.ask(&call)?.1.into())
+    }
+
+    /// The whole ledger, into a file.
+    pub fn ledger_file(&self, into: &mut File) -> Result<(), ClientError> {
+        let at = &self.places.all()[self.first.load(Ordering::Relaxed) % self.places.all().len()];
+        let path = path::LEDGER_FILE;
+        let call = Call { method: Method::GET, path, body: Bytes::new(), over: None };
+        let request = call.request(at, false)?;
+        let taken = async { Connected::to(at).await?.ask_into(at, request, into).await };
+        match self.in_time(at, taken)? {
+            Ok(()) => Ok(()),
+            Err((status, body)) => Err(refusal(status, &body)),
+        }
+    }
+
+    // ---- everybody's ----
+
+    /// The metrics, as Prometheus text.
+    pub fn metrics(&self) -> Result<String, ClientError> {
+        let (method, path, body) = (Method::GET, path::METRICS, Bytes::new());
+        let (_, body) = self.ask(&Call { method, path, body, over: None })?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+
     /// GETs `path` and reads its JSON; the path is one of [`crate::path`].
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, String::new(), None)
@@ -168,85 +272,152 @@ impl Client {
         body: String,
         over: Option<&str>,
     ) -> Result<T, ClientError> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "sluice")
-            .header("connection", "close");
-        if let Some(version) = over {
-            request = request.header("if-match", format!("\"{version}\""));
-        }
-        let request = request.body(Full::new(Bytes::from(body)));
-        let request = request.map_err(|error| broken(&self.socket, &error))?;
-        let (status, body) = self.runtime.block_on(async {
-            let exchange = exchange(&self.socket, request);
-            match tokio::time::timeout(self.time_limit, exchange).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(ClientError::TimedOut {
-                    socket: self.socket.clone(),
-                    limit: self.time_limit,
-                }),
-            }
-        })?;
-        if !status.is_success() {
-            return Err(refusal(status, &body));
-        }
+        let (at, body) = self.ask(&Call { method, path, body: body.into(), over })?;
         serde_json::from_slice(&body).map_err(|source| ClientError::Decode {
-            socket: self.socket.clone(),
+            at: at.clone(),
             path: path.into(),
             source,
         })
     }
-}
 
-/// The most bytes of an answer that are taken: a hundred thousand subjects fit.
-const ANSWER_BYTES_MAX: usize = 128 << 20;
+    /// POSTs plain text to a server of another kind; what it answers beside its status is not
+    /// looked at.
+    pub fn post_text(&self, path: &str, text: &str) -> Result<(), ClientError> {
+        let body = text.to_owned().into();
+        self.ask(&Call { method: Method::POST, path, body, over: None }).map(drop)
+    }
 
-async fn exchange(
-    socket: &Path,
-    request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), ClientError> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|source| ClientError::Connect { socket: socket.into(), source })?;
-    let broken = |error: &dyn std::error::Error| broken(socket, error);
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(|error| broken(&error))?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        Ok((status, body.map_err(|error| broken(&*error))?.to_bytes()))
-    };
-    // The connection must be driven for the answer to come; when it ends first, the
-    // answer still waits in the channel between them, or reports what broke.
-    tokio::pin!(answer);
-    tokio::select! {
-        outcome = &mut answer => outcome,
-        _ = connection => answer.await,
+    /// Asks one place after the other, beginning with that which answered last. A call that may
+    /// have been taken is not made again; the next one begins with the next place.
+    fn ask(&self, call: &Call<'_>) -> Result<(&Endpoint, Bytes), ClientError> {
+        let places = self.places.all();
+        let first = self.first.load(Ordering::Relaxed);
+        let mut failed: Option<ClientError> = None;
+        for step in 0..places.len() {
+            let turn = (first + step) % places.len();
+            self.first.store(turn, Ordering::Relaxed);
+            let error = match self.ask_at(&places[turn], call) {
+                Ok(body) => return Ok((&places[turn], body)),
+                Err(error) => error,
+            };
+            let passed_over = matches!(error, ClientError::Connect { .. }) || error.stands_by();
+            let was_heard = matches!(error, ClientError::Refused { .. }) && !error.stands_by();
+            if !passed_over {
+                let next = if was_heard { turn } else { turn + 1 };
+                self.first.store(next % places.len(), Ordering::Relaxed);
+                return Err(error);
+            }
+            // Who stands by knows more of it than who is not there.
+            if failed.as_ref().is_none_or(|before| !before.stands_by()) {
+                failed = Some(error);
+            }
+        }
+        Err(failed.expect("there is a place"))
+    }
+
+    fn ask_at(&self, at: &Endpoint, call: &Call<'_>) -> Result<Bytes, ClientError> {
+        let request = call.request(at, self.keeps)?;
+        let (status, body) = self.in_time(at, self.exchange(at, request))?;
+        match status.is_success() {
+            true => Ok(body),
+            false => Err(refusal(status, &body)),
+        }
+    }
+
+    fn in_time<T>(
+        &self,
+        at: &Endpoint,
+        work: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        let limit = self.time_limit;
+        let timed = self.runtime.block_on(async { tokio::time::timeout(limit, work).await });
+        timed.unwrap_or_else(|_| Err(ClientError::TimedOut { at: at.clone(), limit }))
+    }
+
+    async fn exchange(
+        &self,
+        at: &Endpoint,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let again = match kept {
+            Some((of, mut kept)) if of == *at => {
+                kept.ask(at, request.clone()).await.ok().map(|answer| (kept, answer))
+            }
+            _ => None,
+        };
+        let (connected, answer) = match again {
+            Some(done) => done,
+            None => {
+                let mut connected = Connected::to(at).await?;
+                let answer = connected.ask(at, request).await?;
+                (connected, answer)
+            }
+        };
+        if self.keeps && connected.is_open() {
+            let kept = Some((at.clone(), connected));
+            *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        }
+        Ok(answer)
     }
 }
 
-fn broken(socket: &Path, error: &dyn std::error::Error) -> ClientError {
-    ClientError::Exchange { socket: socket.into(), reason: error.to_string() }
+/// What is asked, wherever.
+struct Call<'a> {
+    method: Method,
+    path: &'a str,
+    body: Bytes,
+    over: Option<&'a str>,
+}
+
+impl Call<'_> {
+    fn request(&self, at: &Endpoint, keeps: bool) -> Result<Request<Full<Bytes>>, ClientError> {
+        let host = match at {
+            Endpoint::Http { .. } => at.name(),
+            Endpoint::Unix(_) => "sluice".into(),
+        };
+        let mut request =
+            Request::builder().method(&self.method).uri(self.path).header("host", host);
+        if !keeps {
+            request = request.header("connection", "close");
+        }
+        if self.method == Method::POST {
+            request = request.header("content-type", "application/json");
+        }
+        if let Some(version) = self.over {
+            request = request.header("if-match", format!("\"{version}\""));
+        }
+        let request = request.body(Full::new(self.body.clone()));
+        request.map_err(|error| exchange::broken(at, &error))
+    }
 }
 
 /// A refusal in its own words where it has any.
 fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
-    let message = match serde_json::from_slice::<ErrorReport>(body) {
-        Ok(report) => report.message,
-        Err(_) => format!("the proxy refused: {status}"),
-    };
-    ClientError::Refused { status: status.as_u16(), message }
+    match serde_json::from_slice::<ErrorReport>(body) {
+        Ok(ErrorReport { message, controller: Some(controller) })
+            if status != StatusCode::MISDIRECTED_REQUEST =>
+        {
+            ClientError::Governed { controller, message }
+        }
+        Ok(report) => ClientError::Refused { status: status.as_u16(), message: report.message },
+        Err(_) => {
+            let message = format!("the other side refused: {status}");
+            ClientError::Refused { status: status.as_u16(), message }
+        }
+    }
 }
 
 /// What to do about the two failures that everybody meets.
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+fn hint(at: &Endpoint, error: &io::Error) -> &'static str {
+    match (error.kind(), at) {
+        (io::ErrorKind::ConnectionRefused, Endpoint::Http { .. }) => ", nothing listens there",
+        (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused, Endpoint::Unix(_)) => {
             ", no proxy runs with this --api"
         }
-        io::ErrorKind::PermissionDenied => ", only the proxy's own user and root may ask",
+        (io::ErrorKind::PermissionDenied, Endpoint::Unix(_)) => {
+            ", only the proxy's own user and root may ask"
+        }
         _ => "",
     }
 }
@@ -351,5 +522,48 @@ mod tests {
         let address: Address = "unix:///nonexistent/api".parse().unwrap();
         let error = Client::new(&address).unwrap().status().unwrap_err().to_string();
         assert_eq!(error, "cannot connect to /nonexistent/api, no proxy runs with this --api");
+    }
+
+    #[test]
+    fn a_kept_connection_serves_many_calls_and_one_that_broke_is_made_anew() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at: Endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let server = std::thread::spawn(move || {
+            // Two calls on the first connection, which then breaks, and one on the second.
+            for calls in [2, 1] {
+                let (mut stream, _) = listener.accept().unwrap();
+                for _ in 0..calls {
+                    let mut head = Vec::new();
+                    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+                        let mut byte = [0];
+                        stream.read_exact(&mut byte).unwrap();
+                        head.push(byte[0]);
+                    }
+                    let answer =
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 23\r\n\r\n{\"t_ns\":1,\"proxies\":[]}";
+                    stream.write_all(answer).unwrap();
+                }
+            }
+        });
+        let client = Client::at(&at).unwrap().keeping();
+        for _ in 0..3 {
+            assert_eq!(client.proxies().unwrap(), Proxies { t_ns: 1, proxies: vec![] });
+        }
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_refusal_that_names_a_controller_is_no_reason_to_try_again() {
+        let (client, server) = answer_once(
+            "governed",
+            b"HTTP/1.1 409 Conflict\r\ncontent-length: 42\r\n\r\n{\"message\":\"no\",\"controller\":\"http://c:1\"}",
+        );
+        let error = client.set_rules("x").unwrap_err();
+        assert!(!error.is_stale());
+        let expected = "http://c:1";
+        assert!(
+            matches!(&error, ClientError::Governed { controller, .. } if controller == expected)
+        );
+        server.join().unwrap();
     }
 }

@@ -1,8 +1,12 @@
-//! What the proxy tells and takes over its control socket, and a small client for it.
+//! What proxy and controller tell and take over their control API, a small client for it, and
+//! metrics.
 //!
 //! ```text
 //!   sluice top, sluice rule ─► Client ──HTTP/JSON, Unix socket──► io/proxy's control server
 //!                                ◄── Status, Classes, Subjects, Rules, Connections ──┘
+//!   sluice rule, io/proxy   ─► Client ──HTTP/JSON, TCP or Unix──► io/controller
+//!                                ◄── Rules, ProxyOrder, Proxies, UsageTable ──┘
+//!   Prometheus ─► MetricsServer ─► Page, of the names in `metrics`     proxies and mounts
 //! ```
 //!
 //! Every message is a plain struct that serialises to the JSON of the same field
@@ -12,20 +16,39 @@
 
 mod address;
 mod client;
+mod endpoint;
+mod link;
 mod messages;
+pub mod metrics;
+mod page;
+mod process;
 mod rules;
+mod scrape;
+mod socket;
 
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
-pub use messages::{
-    Attach, ClassReport, Classes, Connection, Connections, ErrorReport, ExportReport, Status,
-    SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
+pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
+pub use link::{
+    ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
+    ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm, ServedForm, ServedOf,
+    TargetOrderForm, TargetReportForm, TermForm, ToldOf, UsageLine, UsageReport, UsageRow,
+    UsageTable, UseOf, WrongMessage,
 };
+pub use messages::{
+    Attach, ClassReport, Classes, Connection, Connections, CostPoint, ErrorReport, ExportReport,
+    Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
+};
+pub use page::{Family, Page};
+pub use process::tell_process;
 pub use rules::{LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules};
+pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
+pub use socket::{Listening, SocketError};
 
-/// The paths of the control API, shared by server and client.
+/// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are
+/// every server's; CLASSES, SUBJECTS and CONNECTIONS a proxy's; the others a controller's.
 pub mod path {
-    /// [`Status`](crate::Status).
+    /// [`Status`](crate::Status), of a controller [`ControllerStatus`](crate::ControllerStatus).
     pub const STATUS: &str = "/v1/status";
     /// [`Classes`](crate::Classes).
     pub const CLASSES: &str = "/v1/classes";
@@ -36,6 +59,40 @@ pub mod path {
     pub const RULES: &str = "/v1/rules";
     /// [`Connections`](crate::Connections).
     pub const CONNECTIONS: &str = "/v1/connections";
+    /// [`Proxies`](crate::Proxies).
+    pub const PROXIES: &str = "/v1/proxies";
+    /// One of them: DELETE forgets it.
+    pub const PROXY: &str = "/v1/proxies/{name}";
+    /// POST a [`ProxyReport`](crate::ProxyReport), get a [`ProxyOrder`](crate::ProxyOrder).
+    pub const REPORT: &str = "/v1/proxies/{name}/report";
+    /// [`UsageTable`](crate::UsageTable).
+    pub const USAGE: &str = "/v1/usage";
+
+    /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) sees to.
+    pub fn proxy(name: &str) -> String {
+        PROXY.replace("{name}", name)
+    }
+
+    /// [`REPORT`] of a proxy.
+    pub fn report(name: &str) -> String {
+        REPORT.replace("{name}", name)
+    }
+
+    /// What its ledger took since a controller that stands by asked last.
+    pub const LEDGER_CHANGES: &str = "/v1/ledger/changes";
+    /// Its whole ledger, a file.
+    pub const LEDGER_FILE: &str = "/v1/ledger/file";
+
+    /// The metrics of [`crate::metrics`], as Prometheus text.
+    pub const METRICS: &str = "/metrics";
     /// The OpenAPI description of all of these.
     pub const OPENAPI: &str = "/openapi.json";
+}
+
+/// Whether a proxy may have this name: 1 to 63 letters, digits, `_`, `-` and `.`, the first a
+/// letter or digit. Names stand in paths, tables and metrics.
+pub fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    first && name.len() <= 63 && name.bytes().all(plain)
 }

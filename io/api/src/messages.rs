@@ -91,6 +91,22 @@ pub struct TargetReport {
     pub write_mode: String,
     /// Where its costs come from: `built in`, `bytes` or the calibration file's path.
     pub costs: String,
+    /// What reads of some sizes cost the device as is known now: with `recalibrate`, what has
+    /// been learnt. Empty while nothing is scheduled.
+    #[serde(default)]
+    pub read_costs: Vec<CostPoint>,
+    /// What writes cost it.
+    #[serde(default)]
+    pub write_costs: Vec<CostPoint>,
+}
+
+/// What a request of a size costs the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CostPoint {
+    /// The size.
+    pub bytes: u64,
+    /// The device's time.
+    pub cost_ns: u64,
 }
 
 /// What somebody was served since the proxy started, and what they have under way now.
@@ -235,6 +251,9 @@ pub struct Attach {
 pub struct ErrorReport {
     /// One or more lines for people, with the place in the file where there is one.
     pub message: String,
+    /// Where the controller answers that is to be asked instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<String>,
 }
 
 impl Usage {

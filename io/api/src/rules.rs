@@ -140,6 +140,26 @@ impl Rules {
         Rules { version, text: text.into(), rules, meters, ..Rules::default() }
     }
 
+    /// The version as the header ETag has it.
+    pub fn tag(&self) -> String {
+        format!("\"{}\"", self.version)
+    }
+
+    /// The one version that the value of a header If-Match names; `None` for `*`.
+    ///
+    /// # Errors
+    /// What it must be, if it is something else.
+    pub fn version_named(value: &str) -> Result<Option<&str>, String> {
+        let text = value.trim();
+        if text == "*" {
+            return Ok(None);
+        }
+        let version = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        let version = version.filter(|version| !version.contains('"'));
+        let wrong = || format!("If-Match must be one version in quotes or *, not {text:?}");
+        version.map(Some).ok_or_else(wrong)
+    }
+
     /// The version of a text: the same text has the same one, whoever holds it and whenever.
     pub fn version_of(text: &str) -> String {
         let mut hasher = DefaultHasher::new();

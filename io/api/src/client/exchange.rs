@@ -1,0 +1,132 @@
+//! One connection, and exchanges over it, one after the other.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::Write as _;
+use std::pin::Pin;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::rt::{Read, Write};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, UnixStream};
+
+use super::ClientError;
+use crate::Endpoint;
+
+/// A connection on which nothing is under way.
+pub(super) struct Connected {
+    sender: SendRequest<Full<Bytes>>,
+    /// What moves the bytes; it must be polled for an answer to come.
+    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    over: bool,
+}
+
+/// The most bytes of an answer that are taken: a hundred thousand subjects fit.
+const ANSWER_BYTES_MAX: usize = 128 << 20;
+
+impl Connected {
+    pub(super) async fn to(at: &Endpoint) -> Result<Connected, ClientError> {
+        let failed = |source| ClientError::Connect { at: at.clone(), source };
+        match at {
+            Endpoint::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(failed)?;
+                Connected::over(at, TokioIo::new(stream)).await
+            }
+            Endpoint::Http { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                Connected::over(at, TokioIo::new(stream)).await
+            }
+        }
+    }
+
+    async fn over<S>(at: &Endpoint, stream: S) -> Result<Connected, ClientError>
+    where
+        S: Read + Write + Unpin + Send + 'static,
+    {
+        let (sender, connection) =
+            http1::handshake(stream).await.map_err(|error| broken(at, &error))?;
+        // How it ended shows in the answer, or in that none comes.
+        let driver = Box::pin(async move { drop(connection.await) });
+        Ok(Connected { sender, driver, over: false })
+    }
+
+    /// Whether a further exchange may be tried.
+    pub(super) fn is_open(&self) -> bool {
+        !self.over
+    }
+
+    pub(super) async fn ask(
+        &mut self,
+        at: &Endpoint,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let sender = &mut self.sender;
+        let answer = async {
+            sender.ready().await.map_err(|error| broken(at, &error))?;
+            let response =
+                sender.send_request(request).await.map_err(|error| broken(at, &error))?;
+            let status = response.status();
+            Ok((status, whole(at, response.into_body()).await?))
+        };
+        Connected::drive(&mut self.driver, &mut self.over, answer).await
+    }
+
+    /// The same for an answer that goes into a file piece by piece; one that is a refusal is
+    /// given back.
+    pub(super) async fn ask_into(
+        &mut self,
+        at: &Endpoint,
+        request: Request<Full<Bytes>>,
+        file: &mut File,
+    ) -> Result<Result<(), (StatusCode, Bytes)>, ClientError> {
+        let sender = &mut self.sender;
+        let answer = async {
+            sender.ready().await.map_err(|error| broken(at, &error))?;
+            let response =
+                sender.send_request(request).await.map_err(|error| broken(at, &error))?;
+            let (status, mut body) = (response.status(), response.into_body());
+            if !status.is_success() {
+                return Ok(Err((status, whole(at, body).await?)));
+            }
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| broken(at, &error))?;
+                if let Ok(data) = frame.into_data() {
+                    file.write_all(&data).map_err(|error| broken(at, &error))?;
+                }
+            }
+            Ok(Ok(()))
+        };
+        Connected::drive(&mut self.driver, &mut self.over, answer).await
+    }
+
+    /// Runs an exchange and what moves its bytes.
+    async fn drive<T>(
+        driver: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
+        over: &mut bool,
+        answer: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        // When the connection ends first, the answer still waits in the channel between them,
+        // or reports what broke.
+        tokio::pin!(answer);
+        tokio::select! {
+            outcome = &mut answer => outcome,
+            () = driver => {
+                *over = true;
+                answer.await
+            }
+        }
+    }
+}
+
+async fn whole(at: &Endpoint, body: Incoming) -> Result<Bytes, ClientError> {
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    Ok(body.map_err(|error| broken(at, &*error))?.to_bytes())
+}
+
+pub(super) fn broken(at: &Endpoint, error: &dyn std::error::Error) -> ClientError {
+    ClientError::Exchange { at: at.clone(), reason: error.to_string() }
+}

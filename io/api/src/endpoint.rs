@@ -1,0 +1,229 @@
+//! Where a control API answers, as people write it: `http://192.0.2.1:5650`,
+//! `unix:///run/sluice/proxy.sock`; of several controllers all of them, with commas.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::Address;
+
+/// A place that speaks the control API.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Endpoint {
+    /// `http://HOST:PORT`: a name, an IPv4 address or an IPv6 address in brackets.
+    Http {
+        /// As it was written, without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// `unix:///path`, absolute.
+    Unix(PathBuf),
+}
+
+/// The places of all controllers of one file system, at least one: one of them leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints(Vec<Endpoint>);
+
+/// Text that is no such place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a place such as http://127.0.0.1:5650 or unix:///run/sluice/controller.sock"
+)]
+pub struct ParseEndpointError {
+    text: String,
+}
+
+impl Endpoint {
+    /// What messages call it: `HOST:PORT` or the path.
+    pub fn name(&self) -> String {
+        match self {
+            Endpoint::Http { host, port } if host.contains(':') => format!("[{host}]:{port}"),
+            Endpoint::Http { host, port } => format!("{host}:{port}"),
+            Endpoint::Unix(path) => path.display().to_string(),
+        }
+    }
+
+    /// Whether only this machine can reach it, by the look of it: a name other than
+    /// `localhost` may mean anything.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Endpoint::Http { host, .. } if host == "localhost" => true,
+            Endpoint::Http { host, .. } => {
+                host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+            }
+            Endpoint::Unix(_) => true,
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Endpoint, ParseEndpointError> {
+        let wrong = || ParseEndpointError { text: text.into() };
+        let Some(place) = text.strip_prefix("http://") else {
+            return match text.parse() {
+                Ok(Address::Unix(path)) => Ok(Endpoint::Unix(path)),
+                _ => Err(wrong()),
+            };
+        };
+        let place = place.strip_suffix('/').unwrap_or(place);
+        let (host, port) = place.rsplit_once(':').ok_or_else(wrong)?;
+        let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = port.parse().ok().filter(|_| digits).ok_or_else(wrong)?;
+        let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let host = match inner {
+            Some(inner) => inner.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?.to_string(),
+            None => host.to_string(),
+        };
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let known = inner.is_some() || host.bytes().all(is_name);
+        match !host.is_empty() && host.len() <= HOST_BYTES_MAX && known {
+            true => Ok(Endpoint::Http { host, port }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+impl Endpoints {
+    /// Each place, in the order in which they were written.
+    pub fn all(&self) -> &[Endpoint] {
+        &self.0
+    }
+}
+
+impl From<&Endpoint> for Endpoints {
+    fn from(one: &Endpoint) -> Endpoints {
+        Endpoints(vec![one.clone()])
+    }
+}
+
+impl From<&Endpoints> for Endpoints {
+    fn from(all: &Endpoints) -> Endpoints {
+        all.clone()
+    }
+}
+
+/// Places with commas between them.
+impl FromStr for Endpoints {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Endpoints, ParseEndpointError> {
+        let places = text.split(',').take(PLACES_MAX + 1).map(|place| place.trim().parse());
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        match places.len() <= PLACES_MAX {
+            true => Ok(Endpoints(places)),
+            false => Err(ParseEndpointError { text: text.into() }),
+        }
+    }
+}
+
+impl fmt::Display for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, place) in self.0.iter().enumerate() {
+            write!(f, "{}{place}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if matches!(self, Endpoint::Unix(_)) { "unix" } else { "http" };
+        write!(f, "{scheme}://{}", self.name())
+    }
+}
+
+impl Serialize for Endpoint {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Endpoints {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Endpoints, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Serialize for Endpoints {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Endpoint {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Endpoint, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The longest name of a machine; RFC 1035 has 253.
+const HOST_BYTES_MAX: usize = 253;
+/// Controllers of one file system; more than seven of an etcd's members are no use either.
+const PLACES_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_parse_and_print_both_ways() {
+        for text in ["http://127.0.0.1:5650", "http://[::1]:80", "http://io-1.site:1", "unix:///s"]
+        {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        let slash = "http://localhost:5650/".parse::<Endpoint>().unwrap();
+        assert_eq!(slash.to_string(), "http://localhost:5650");
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_named() {
+        for text in [
+            "",
+            "127.0.0.1:80",
+            "http://a",
+            "http://:80",
+            "http://a:x",
+            "http://a:+8",
+            "http://a:70000",
+            "http://a b:80",
+            "http://a/b:80",
+            "http://[a]:80",
+            "https://a:80",
+            "tcp://127.0.0.1:80",
+            "unix://s",
+        ] {
+            let error = text.parse::<Endpoint>().unwrap_err();
+            assert_eq!(error, ParseEndpointError { text: text.into() });
+        }
+    }
+
+    #[test]
+    fn places_of_several_controllers_parse_and_print_both_ways() {
+        let text = "http://a:1,unix:///s,http://[::1]:2";
+        let places = text.parse::<Endpoints>().unwrap();
+        assert_eq!((places.to_string().as_str(), places.all().len()), (text, 3));
+        assert_eq!(places, "http://a:1, unix:///s,http://[::1]:2".parse().unwrap());
+        for text in ["", "http://a:1,", ",http://a:1", "http://a:1,b"] {
+            assert!(text.parse::<Endpoints>().is_err(), "{text}");
+        }
+        let many = vec!["http://a:1"; PLACES_MAX + 1].join(",");
+        assert!(many.parse::<Endpoints>().is_err());
+    }
+
+    #[test]
+    fn only_loopback_and_sockets_are_local() {
+        let local = |text: &str| text.parse::<Endpoint>().unwrap().is_local();
+        for text in ["http://127.0.0.2:1", "http://[::1]:1", "http://localhost:1", "unix:///s"] {
+            assert!(local(text), "{text}");
+        }
+        for text in ["http://192.0.2.1:1", "http://0.0.0.0:1", "http://[::]:1", "http://io:1"] {
+            assert!(!local(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! From plan's types to the wire and back.
+//!
+//! What comes from the wire is not trusted: numbers beyond their bounds and names that cannot
+//! be are refused with the value at fault; how many there may be is the body's bound.
+
+use std::sync::Arc;
+
+use model::{Grant, JobId, KeyValue, Kind, Nanos, Nid, Part, Rate, Scope, SectionKind, Use};
+use plan::{Holdings, Order, Report, Served, Term, Told};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    HoldingsForm, ServedForm, ServedOf, TargetOrderForm, TargetReportForm, TermForm, ToldOf, UseOf,
+};
+
+/// A value that a message may not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{value} is not {want}")]
+pub struct WrongMessage {
+    value: String,
+    want: &'static str,
+}
+
+/// A section of the rules, and a key of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScopeForm {
+    /// `rule`, `meter` or `decay`.
+    pub section: String,
+    /// Its name.
+    pub name: String,
+    /// The values of its `per`, in order.
+    pub key: Vec<KeyForm>,
+}
+
+/// One value of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyForm {
+    /// The batch job.
+    Jobid(String),
+    /// The user.
+    Uid(u32),
+    /// The group.
+    Gid(u32),
+    /// The project, or none.
+    Projid(Option<u32>),
+    /// The node.
+    Nid(String),
+    /// The kind of request.
+    Opcode(String),
+}
+
+/// A part of one scope, in billionths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HeldForm {
+    /// The scope.
+    pub scope: ScopeForm,
+    /// The part.
+    pub part: u32,
+}
+
+/// What a scope is granted; neither part nor rate: it is listed no longer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantOf {
+    /// The scope.
+    pub scope: ScopeForm,
+    /// The part, in billionths.
+    pub part: Option<u32>,
+    /// The rate over all proxies to which a decay holds it.
+    pub rate: Option<RateForm>,
+}
+
+/// A rate in whole units per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RateForm {
+    /// Bytes per second.
+    Bytes(u64),
+    /// Operations per second.
+    Ops(u64),
+}
+
+impl WrongMessage {
+    /// `value` is not `want`.
+    pub fn new(value: impl ToString, want: &'static str) -> WrongMessage {
+        let mut value = value.to_string();
+        if let Some((at, _)) = value.char_indices().nth(VALUE_CHARS_MAX) {
+            value.truncate(at);
+        }
+        WrongMessage { value: format!("{value:?}"), want }
+    }
+}
+
+impl TargetReportForm {
+    /// The report as the proxy of this name and life made it.
+    pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<Report, WrongMessage> {
+        let uses = self.uses.iter().map(|of| {
+            let used = of.used.map(part).transpose()?;
+            Ok((of.scope.to_scope()?, Use { used, waiting: of.waiting }))
+        });
+        let served = self.served.iter().map(|of| Ok((of.scope.to_scope()?, of.served.into())));
+        Ok(Report {
+            from: from.clone(),
+            epoch,
+            sequence: self.sequence,
+            term: self.term.into(),
+            heard: self.heard,
+            revision: self.revision,
+            lapsed: self.lapsed,
+            holdings: self.holdings.as_ref().map(HoldingsForm::to_holdings).transpose()?,
+            uses: uses.collect::<Result<Vec<_>, WrongMessage>>()?,
+            served: served.collect::<Result<Vec<_>, WrongMessage>>()?,
+        })
+    }
+}
+
+impl From<&Report> for TargetReportForm {
+    fn from(report: &Report) -> TargetReportForm {
+        let use_of = |(scope, what): &(Scope, Use)| UseOf {
+            scope: scope.into(),
+            used: what.used.map(Part::billionths),
+            waiting: what.waiting,
+        };
+        let served_of = |(scope, served): &(Scope, Served)| ServedOf {
+            scope: scope.into(),
+            served: (*served).into(),
+        };
+        TargetReportForm {
+            sequence: report.sequence,
+            term: report.term.into(),
+            heard: report.heard,
+            revision: report.revision,
+            lapsed: report.lapsed,
+            holdings: report.holdings.as_ref().map(HoldingsForm::from),
+            uses: report.uses.iter().map(use_of).collect(),
+            served: report.served.iter().map(served_of).collect(),
+        }
+    }
+}
+
+impl TargetOrderForm {
+    /// The order as the controller made it for the proxy of this name and life.
+    pub fn to_order(&self, to: &Arc<str>, epoch: u64) -> Result<Order, WrongMessage> {
+        let grants = self.grants.iter().map(|of| {
+            let rate = of.rate.map(Rate::try_from).transpose()?;
+            Ok((of.scope.to_scope()?, Grant { part: of.part.map(part).transpose()?, rate }))
+        });
+        let told = self.elsewhere.iter().map(|of| {
+            let told = Told { elsewhere: of.elsewhere.into(), own: of.own.into() };
+            Ok((of.scope.to_scope()?, told))
+        });
+        Ok(Order {
+            to: to.clone(),
+            epoch,
+            term: self.term.into(),
+            number: self.number,
+            answers: self.answers,
+            stay: self.stay,
+            base: self.base,
+            revision: self.revision,
+            members: self.members,
+            unlisted: part(self.unlisted)?,
+            fallback: part(self.fallback)?,
+            grants: grants.collect::<Result<Vec<_>, WrongMessage>>()?,
+            elsewhere: told.collect::<Result<Vec<_>, WrongMessage>>()?,
+        })
+    }
+}
+
+impl From<&Order> for TargetOrderForm {
+    fn from(order: &Order) -> TargetOrderForm {
+        let grant_of = |(scope, grant): &(Scope, Grant)| GrantOf {
+            scope: scope.into(),
+            part: grant.part.map(Part::billionths),
+            rate: grant.rate.map(RateForm::from),
+        };
+        let told_of = |(scope, told): &(Scope, Told)| ToldOf {
+            scope: scope.into(),
+            elsewhere: told.elsewhere.into(),
+            own: told.own.into(),
+        };
+        TargetOrderForm {
+            term: order.term.into(),
+            number: order.number,
+            answers: order.answers,
+            stay: order.stay,
+            base: order.base,
+            revision: order.revision,
+            members: order.members,
+            unlisted: order.unlisted.billionths(),
+            fallback: order.fallback.billionths(),
+            grants: order.grants.iter().map(grant_of).collect(),
+            elsewhere: order.elsewhere.iter().map(told_of).collect(),
+        }
+    }
+}
+
+impl HoldingsForm {
+    fn to_holdings(&self) -> Result<Holdings, WrongMessage> {
+        let listed = self.listed.iter().map(|of| Ok((of.scope.to_scope()?, part(of.part)?)));
+        Ok(Holdings {
+            unlisted: part(self.unlisted)?,
+            fallback: part(self.fallback)?,
+            listed: listed.collect::<Result<Vec<_>, WrongMessage>>()?,
+        })
+    }
+}
+
+impl From<&Holdings> for HoldingsForm {
+    fn from(held: &Holdings) -> HoldingsForm {
+        let form = |(scope, part): &(Scope, Part)| HeldForm {
+            scope: scope.into(),
+            part: part.billionths(),
+        };
+        HoldingsForm {
+            unlisted: held.unlisted.billionths(),
+            fallback: held.fallback.billionths(),
+            listed: held.listed.iter().map(form).collect(),
+        }
+    }
+}
+
+impl ScopeForm {
+    fn to_scope(&self) -> Result<Scope, WrongMessage> {
+        let section = [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay]
+            .into_iter()
+            .find(|section| section.name() == self.section)
+            .ok_or_else(|| WrongMessage::new(&self.section, "one of rule, meter, decay"))?;
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Err(WrongMessage::new(&self.name, "a section's name: 1 to 255 bytes"));
+        }
+        if self.key.len() > KEY_MAX {
+            return Err(WrongMessage::new(self.key.len(), "a key's length: at most 6 values"));
+        }
+        let key = self.key.iter().map(KeyForm::to_value).collect::<Result<Vec<_>, _>>()?;
+        Ok(Scope { section, name: self.name.as_str().into(), key: key.into() })
+    }
+}
+
+impl From<&Scope> for ScopeForm {
+    fn from(scope: &Scope) -> ScopeForm {
+        ScopeForm {
+            section: scope.section.name().into(),
+            name: scope.name.to_string(),
+            key: scope.key.iter().map(KeyForm::from).collect(),
+        }
+    }
+}
+
+impl KeyForm {
+    fn to_value(&self) -> Result<KeyValue, WrongMessage> {
+        const JOB: &str = "a job: at most 128 bytes and no control characters";
+        const NID: &str = "a node's network name: 1 to 128 bytes and no control characters";
+        Ok(match self {
+            KeyForm::Jobid(job) => {
+                KeyValue::Jobid(JobId::new(job).ok_or_else(|| WrongMessage::new(job, JOB))?)
+            }
+            KeyForm::Uid(uid) => KeyValue::Uid(*uid),
+            KeyForm::Gid(gid) => KeyValue::Gid(*gid),
+            KeyForm::Projid(projid) => KeyValue::Projid(*projid),
+            KeyForm::Nid(nid) => {
+                KeyValue::Nid(Nid::new(nid).ok_or_else(|| WrongMessage::new(nid, NID))?)
+            }
+            KeyForm::Opcode(kind) => {
+                let parsed = kind.parse::<Kind>();
+                KeyValue::Opcode(parsed.map_err(|_| WrongMessage::new(kind, "a kind of request"))?)
+            }
+        })
+    }
+}
+
+impl From<&KeyValue> for KeyForm {
+    fn from(value: &KeyValue) -> KeyForm {
+        match value {
+            KeyValue::Jobid(job) => KeyForm::Jobid(job.to_string()),
+            KeyValue::Uid(uid) => KeyForm::Uid(*uid),
+            KeyValue::Gid(gid) => KeyForm::Gid(*gid),
+            KeyValue::Projid(projid) => KeyForm::Projid(*projid),
+            KeyValue::Nid(nid) => KeyForm::Nid(nid.to_string()),
+            KeyValue::Opcode(kind) => KeyForm::Opcode(kind.to_string()),
+        }
+    }
+}
+
+impl TryFrom<RateForm> for Rate {
+    type Error = WrongMessage;
+
+    fn try_from(form: RateForm) -> Result<Rate, WrongMessage> {
+        let (rate, count) = match form {
+            RateForm::Bytes(count) => (Rate::bytes_per_sec(count), count),
+            RateForm::Ops(count) => (Rate::ops_per_sec(count), count),
+        };
+        rate.ok_or_else(|| WrongMessage::new(count, "a rate: 1 per second at least"))
+    }
+}
+
+impl From<Rate> for RateForm {
+    fn from(rate: Rate) -> RateForm {
+        match rate.is_bytes() {
+            true => RateForm::Bytes(rate.per_sec()),
+            false => RateForm::Ops(rate.per_sec()),
+        }
+    }
+}
+
+impl From<TermForm> for Term {
+    fn from(form: TermForm) -> Term {
+        Term { controller: form.controller, joined: form.joined }
+    }
+}
+
+impl From<Term> for TermForm {
+    fn from(term: Term) -> TermForm {
+        TermForm { controller: term.controller, joined: term.joined }
+    }
+}
+
+impl From<ServedForm> for Served {
+    fn from(form: ServedForm) -> Served {
+        Served { lap: form.lap, cost: Nanos::new(form.cost_ns) }
+    }
+}
+
+impl From<Served> for ServedForm {
+    fn from(served: Served) -> ServedForm {
+        ServedForm { lap: served.lap, cost_ns: served.cost.get() }
+    }
+}
+
+fn part(billionths: u32) -> Result<Part, WrongMessage> {
+    let part = Part::from_billionths(billionths);
+    part.ok_or_else(|| WrongMessage::new(billionths, "a part: 1000000000 billionths at most"))
+}
+
+/// How much of a wrong value a message repeats.
+const VALUE_CHARS_MAX: usize = 60;
+/// The longest name of a rule or meter that is taken.
+const NAME_BYTES_MAX: usize = 255;
+/// A key has each field once at most.
+const KEY_MAX: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope() -> Scope {
+        let key = [
+            KeyValue::Jobid(JobId::new("dd.500").unwrap()),
+            KeyValue::Uid(5),
+            KeyValue::Gid(6),
+            KeyValue::Projid(None),
+            KeyValue::Nid(Nid::local()),
+            KeyValue::Opcode(Kind::Write),
+        ];
+        Scope::rule("jobs", &key)
+    }
+
+    fn through_json<T: Serialize + serde::de::DeserializeOwned>(form: &T) -> T {
+        serde_json::from_str(&serde_json::to_string(form).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_report_comes_out_as_it_went_in() {
+        let third = Part::ratio(1, 3);
+        let report = Report {
+            from: "a".into(),
+            epoch: u64::MAX,
+            sequence: 7,
+            term: Term { controller: 2, joined: 3 },
+            heard: 4,
+            revision: 5,
+            lapsed: true,
+            holdings: Some(Holdings {
+                unlisted: Part::WHOLE,
+                fallback: Part::ZERO,
+                listed: vec![(scope(), third)],
+            }),
+            uses: vec![
+                (scope(), Use { used: Some(third), waiting: true }),
+                (Scope::meter("m", &[]), Use { used: None, waiting: false }),
+            ],
+            served: vec![(scope(), Served { lap: 1, cost: Nanos::new(u64::MAX) })],
+        };
+        let form = through_json(&TargetReportForm::from(&report));
+        assert_eq!(form.to_report(&"a".into(), u64::MAX).unwrap(), report);
+    }
+
+    #[test]
+    fn an_order_comes_out_as_it_went_in() {
+        let sum = |lap| Served { lap, cost: Nanos::new(9) };
+        let rate = Rate::bytes_per_sec(6_666_667);
+        let order = Order {
+            to: "a".into(),
+            epoch: 1,
+            term: Term { controller: 2, joined: 3 },
+            number: 4,
+            answers: 5,
+            stay: true,
+            base: 6,
+            revision: 7,
+            members: 8,
+            unlisted: Part::equal(3),
+            fallback: Part::equal(7),
+            grants: vec![
+                (scope(), Grant { part: Some(Part::equal(3)), rate }),
+                (Scope::decay("d", &[]), Grant { part: None, rate: Rate::ops_per_sec(3) }),
+                (Scope::meter("m", &[]), Grant::default()),
+            ],
+            elsewhere: vec![(scope(), Told { elsewhere: sum(1), own: sum(2) })],
+        };
+        let form = through_json(&TargetOrderForm::from(&order));
+        assert_eq!(form.to_order(&"a".into(), 1).unwrap(), order);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        type Change = fn(&mut UseOf);
+        let form = |change: Change| {
+            let mut of =
+                UseOf { scope: (&scope()).into(), used: Some(1_000_000_000), waiting: false };
+            change(&mut of);
+            let report = TargetReportForm { uses: vec![of], ..TargetReportForm::default() };
+            report.to_report(&"a".into(), 1).map_err(|error| error.to_string())
+        };
+        assert!(form(|_| {}).is_ok());
+        let cases: [(Change, &str); 5] = [
+            (|of| of.used = Some(1_000_000_001), "\"1000000001\" is not a part"),
+            (|of| of.scope.section = "ruel".into(), "\"ruel\" is not one of rule, meter, decay"),
+            (|of| of.scope.name.clear(), "\"\" is not a section's name"),
+            (|of| of.scope.key[0] = KeyForm::Jobid("a\nb".into()), "\"a\\nb\" is not a job"),
+            (|of| of.scope.key = vec![KeyForm::Uid(1); 7], "\"7\" is not a key's length"),
+        ];
+        for (change, expected) in cases {
+            let error = form(change).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}
