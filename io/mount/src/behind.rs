@@ -178,9 +178,14 @@ impl AllBehind {
         self.changes.load(Ordering::SeqCst)
     }
 
+    /// How much is not executed yet.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
     /// Whether somebody may have to be looked at with [`AllBehind::let_go`] before long.
     pub(crate) fn any(&self) -> bool {
-        self.bytes.load(Ordering::SeqCst) != 0
+        self.bytes() != 0
     }
 
     /// Those whose processes are killed, as `killed` says of a thread, once in a while: what

@@ -10,13 +10,14 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use api::Address;
+use api::{Address, MetricsAddress, MetricsError, MetricsServer};
 use fuse::{Capabilities, MountFlags, Options, Session, Transport};
 use model::Linger;
 
 use crate::filesystem::{Export, Inner};
 use crate::jobs::Jobs;
 use crate::link::{self, Begin, Begun, GreetError, Homes};
+use crate::metrics::Metrics;
 use crate::nodes::Nodes;
 use crate::options::{Settings, Source, nanos};
 
@@ -24,6 +25,7 @@ use crate::options::{Settings, Source, nanos};
 #[derive(Debug)]
 pub struct Mount {
     session: Session,
+    metrics: Option<MetricsServer>,
 }
 
 /// Why an export could not be mounted, or not be taken away.
@@ -48,6 +50,9 @@ pub enum MountError {
     /// A random name for the session cannot be had.
     #[error("cannot read /dev/urandom: {0}")]
     Random(#[source] io::Error),
+    /// Its metrics cannot be shown where they should be.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// The kernel refused it.
     #[error(transparent)]
     Kernel(#[from] fuse::MountError),
@@ -91,6 +96,13 @@ impl Mount {
         });
         export.write_again_what_is_lost();
         homes.watch();
+        let metrics = match show_metrics(settings, &export) {
+            Ok(metrics) => metrics,
+            Err(error) => {
+                homes.end();
+                return Err(error.into());
+            }
+        };
         let options = options(settings, threads, payload);
         let serving = homes.clone();
         let linger = Linger::new(nanos(settings.linger));
@@ -100,7 +112,7 @@ impl Mount {
                 if settings.uring && session.connection().transport != Transport::Ring {
                     tracing::warn!("the kernel offers no io_uring: {URING_SWITCH} is to be Y");
                 }
-                Ok(Mount { session })
+                Ok(Mount { session, metrics })
             }
             Err(error) => {
                 homes.end();
@@ -112,6 +124,11 @@ impl Mount {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.session.path()
+    }
+
+    /// Where its metrics are shown, with the port that the system chose.
+    pub fn metrics(&self) -> Option<&MetricsAddress> {
+        self.metrics.as_ref().map(MetricsServer::address)
     }
 
     /// Waits until it is gone, which others bring about: umount(8), [`Mount::is_over`].
@@ -131,6 +148,15 @@ impl Mount {
     pub fn unmount(&mut self) -> Result<(), MountError> {
         self.session.unmount().map_err(MountError::Unmount)
     }
+}
+
+fn show_metrics(
+    settings: &Settings,
+    export: &Export,
+) -> Result<Option<MetricsServer>, MetricsError> {
+    let Some(at) = &settings.metrics else { return Ok(None) };
+    let metrics = Metrics::of(export.downgrade(), settings);
+    MetricsServer::start(at, move || metrics.page()).map(Some)
 }
 
 fn mount(

@@ -112,6 +112,11 @@ impl Files {
         }
     }
 
+    /// How many programs have open.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.table).iter().filter(|(_, file)| file.is_some()).count()
+    }
+
     /// All that are open at one link's proxy.
     pub(crate) fn all_at(&self, home: usize) -> Vec<Arc<OpenFile>> {
         let table = lock(&self.table);

@@ -12,7 +12,7 @@
 
 use std::ffi::CStr;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use fuse::{
@@ -58,10 +58,15 @@ impl Export {
         Export(Arc::new(inner))
     }
 
+    /// The export, for who must not keep it alive.
+    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.0)
+    }
+
     /// From now on what the proxy's machine loses is written once more.
     pub(crate) fn write_again_what_is_lost(&self) {
         // The links live as long as this, and must not keep it alive.
-        let export = Arc::downgrade(&self.0);
+        let export = self.downgrade();
         self.homes.on_lost(move |lost| {
             if let Some(export) = export.upgrade() {
                 behind::write_again(&Export(export), lost);

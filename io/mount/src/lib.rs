@@ -21,6 +21,7 @@ mod filesystem;
 mod jobs;
 mod link;
 mod locks;
+mod metrics;
 mod nodes;
 mod operations;
 mod options;

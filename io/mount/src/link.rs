@@ -41,6 +41,7 @@ use ninep::dialect::{Event, Events, Handles, OwnRequest, ReplyHeader, decode_rep
 use rustix::event::{EventfdFlags, eventfd};
 
 pub(crate) use call::{Answer, Ask, Call, Frame, Waiter, errno_of};
+pub(crate) use channel::Tally;
 pub(crate) use greet::GreetError;
 pub(crate) use homes::{Begin, Begun, Homes};
 pub(crate) use identities::Payer;
@@ -244,6 +245,18 @@ impl Link {
                 done(Err(Errno::INTR));
             }
         }
+    }
+
+    /// The proxy that it leads to while that is there.
+    pub(crate) fn name(&self) -> String {
+        self.sources[0].to_string()
+    }
+
+    /// What all its channels did until now.
+    pub(crate) fn tally(&self) -> Tally {
+        let mut sum = Tally::default();
+        (0..self.seats.len()).for_each(|on| sum += self.seat(on).tally());
+        sum
     }
 
     /// A thread's channel.

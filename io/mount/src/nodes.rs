@@ -105,6 +105,11 @@ impl Nodes {
         table.by_id.get(&inode.0).map(|counted| counted.node.clone()).ok_or(Errno::STALE)
     }
 
+    /// How many the kernel knows, the root among them.
+    pub(crate) fn count(&self) -> usize {
+        lock(&self.table).by_id.len()
+    }
+
     /// The kernel takes look-ups back.
     pub(crate) fn forget(&self, inode: InodeId, lookups: u64) {
         let mut table = lock(&self.table);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::Address;
+use api::{Address, MetricsAddress};
 use fuse::MountFlags;
 use model::{Bytes, Nanos};
 
@@ -52,6 +52,8 @@ pub struct Settings {
     /// How long a thread looks for the next request before it sleeps, while they come one after
     /// the other. Default: 100 us.
     pub linger: Duration,
+    /// Where metrics are shown (docs/METRICS.md). Default: nowhere.
+    pub metrics: Option<MetricsAddress>,
     /// nosuid, nodev and so on, without read-only. Default: nosuid and nodev.
     pub flags: MountFlags,
 }
@@ -107,6 +109,7 @@ impl Settings {
             threads: None,
             uring: false,
             linger: LINGER_DEFAULT,
+            metrics: None,
             flags: FLAGS_DEFAULT,
         };
         for word in options.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -153,6 +156,9 @@ impl Settings {
         if self.linger != LINGER_DEFAULT {
             words.push(format!("linger={}", nanos(self.linger)));
         }
+        if let Some(address) = &self.metrics {
+            words.push(format!("metrics={address}"));
+        }
         words.join(",")
     }
 
@@ -178,6 +184,11 @@ impl Settings {
                 self.jobs = text.parse().map_err(|fault| format!("cannot be: {fault}"))?;
                 Ok(())
             }
+            Some(("metrics", text)) => {
+                let address = text.parse().map_err(|fault| format!("cannot be: {fault}"))?;
+                self.metrics = Some(address);
+                Ok(())
+            }
             Some(("threads", number)) => {
                 let number = number.parse().ok().filter(|n| (1..=THREADS_MAX).contains(n));
                 let fault = || format!("needs a number from 1 to {THREADS_MAX}, as threads=4");
@@ -201,6 +212,7 @@ impl Settings {
             "linger" => return Err("needs a time, as linger=100us".into()),
             "keep" => return Err("needs a size, as keep=256MiB".into()),
             "job" => return Err("needs a source, as job=cgroup+env:SLURM_JOB_ID".into()),
+            "metrics" => return Err("needs a place, as metrics=http://127.0.0.1:9401".into()),
             "threads" => return Err("needs a number, as threads=4".into()),
             _ => match FLAG_WORDS.iter().find(|(name, _, _)| *name == word) {
                 Some((_, flag, on)) => self.flags.set(*flag, *on),
@@ -295,7 +307,8 @@ fn unknown() -> String {
     format!(
         "is unknown: there are ro, rw, allow_other, hard, soft=TIME, attr=TIME, \
          keep=SIZE, job=SOURCE, \
-         threads=N, uring, linger=TIME, {flags}, and what only fstab and mount(8) use"
+         threads=N, uring, linger=TIME, metrics=ADDRESS, {flags}, and what only fstab and \
+         mount(8) use"
     )
 }
 
@@ -378,6 +391,7 @@ mod tests {
             threads: None,
             linger: LINGER_DEFAULT,
             uring: false,
+            metrics: None,
             flags: MountFlags::NOSUID | MountFlags::NODEV,
         };
         assert_eq!(with(""), Ok(expected));
@@ -406,6 +420,7 @@ mod tests {
             "threads=4",
             "uring",
             "linger=50us",
+            "metrics=unix:///run/sluice/m.sock",
         ];
         for word in words {
             assert_eq!(with(word).unwrap().options(), word);
@@ -455,6 +470,8 @@ mod tests {
             ("keep=x", "the option \"keep=x\" cannot be: \"x\" is not an amount of data"),
             ("job=slurm", "the option \"job=slurm\" cannot be: \"slurm\" is not where "),
             ("linger", "the option \"linger\" needs a time, as linger=100us"),
+            ("metrics", "the option \"metrics\" needs a place, as metrics=http://127.0.0.1:9401"),
+            ("metrics=:1", "the option \"metrics=:1\" cannot be: \":1\" is not a place for "),
             ("threads=0", "the option \"threads=0\" needs a number from 1 to 64, as threads=4"),
             ("threads=x", "the option \"threads=x\" needs a number from 1 to 64, as threads=4"),
             ("ro=1", "the option \"ro=1\" takes no value: give ro"),

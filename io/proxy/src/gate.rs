@@ -18,6 +18,7 @@ use crate::connection::ReplyTo;
 use crate::fids::{Fid, User};
 use crate::mounts::Once;
 use crate::record::Access;
+use crate::times::Times;
 use crate::writes::Writes;
 
 /// From this size on a read goes through a pipe, which costs less than the copy, and one that
@@ -127,6 +128,10 @@ pub(crate) struct Finished {
     /// `None` for calls that do not wait.
     call: Option<usize>,
     served: Amount,
+    kind: Kind,
+    lane: Lane,
+    queued: Nanos,
+    started: Time,
     called: Time,
 }
 
@@ -148,6 +153,7 @@ struct Gate {
     /// Reads that hold their slots and that the kernel is fetching: who has nothing better to
     /// do waits for the first of them.
     fetching: VecDeque<Running>,
+    times: Times,
 }
 
 enum Order {
@@ -214,7 +220,9 @@ impl Running {
     /// How it ended.
     pub(crate) fn finished(&self, served: Amount) -> Finished {
         let call = (!self.quick).then(|| self.asked.call());
-        Finished { token: self.token, id: self.id, call, served, called: self.called }
+        let Running { asked: Asked { kind, lane, .. }, queued, started, called, .. } = *self;
+        let (token, id) = (self.token, self.id);
+        Finished { token, id, call, served, kind, lane, queued, started, called }
     }
 }
 
@@ -252,7 +260,8 @@ impl Target {
         } else {
             Order::Arrival(VecDeque::new())
         };
-        let gate = Mutex::new(Gate { order, waiting: Slab::new(), fetching: VecDeque::new() });
+        let (waiting, fetching, times) = (Slab::new(), VecDeque::new(), Times::new());
+        let gate = Mutex::new(Gate { order, waiting, fetching, times });
         let usual = std::array::from_fn(|_| AtomicU32::new(0));
         Target { index, name, nowait, writes, clock, gate, rules: RwLock::new(rules), usual }
     }
@@ -360,8 +369,10 @@ impl Target {
             self.note(call, now.since(finished.called));
         }
         gate.waiting.remove(finished.token);
+        let Finished { kind, lane, served, queued, started, .. } = finished;
+        gate.times.count(kind, lane, served, queued, now.since(started));
         if let (Order::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
-            dispatcher.complete(id, finished.served, now);
+            dispatcher.complete(id, served, now);
         }
     }
 
@@ -395,6 +406,11 @@ impl Target {
     /// Whether something could be executed right now.
     pub(crate) fn has_work(&self) -> bool {
         self.outlook().work
+    }
+
+    /// How long requests waited and took until now, by kind and lane.
+    pub(crate) fn times(&self) -> Times {
+        self.gate().times.clone()
     }
 
     /// What waits, and when it may go.

@@ -26,8 +26,10 @@ mod gate;
 mod handles;
 mod input;
 mod intake;
+mod link;
 mod listen;
 mod locks;
+mod metrics;
 mod mounts;
 mod operations;
 mod outbox;
@@ -39,11 +41,13 @@ mod server;
 mod setup;
 mod sys;
 mod tally;
+mod times;
 mod worker;
 mod writes;
 
 pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
 pub use costs_file::{CostsFile, CostsFileError};
+pub use link::{Link, LinkError};
 pub use record::{
     Access, TraceError, TraceOutcome, TraceReader, TraceRecord, TraceRequest, TraceSubject,
 };

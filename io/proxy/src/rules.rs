@@ -1,7 +1,8 @@
 //! The rules in force, the text they came from, and how others take their place.
 //!
 //! ```text
-//!   start, SIGHUP ─► rule file ─┐
+//!   controller ────► text ──────┐ from then on the only one
+//!   start, SIGHUP ─► rule file ─┤
 //!   PUT /v1/rules ─► text ──────┴► InForce ─► each target's dispatcher: queued requests, too
 //!                     │ is it over the version that was read? (else refused: stale)
 //!                     └ save ─► rule file, if nobody edited it since it was read
@@ -25,6 +26,8 @@ pub(crate) struct InForce {
     pub(crate) text: Arc<str>,
     /// What the rule file held when it was last read or written; `None` without one.
     pub(crate) in_file: Option<Arc<str>>,
+    /// The controller that gave them, if one did.
+    pub(crate) controller: Option<Arc<str>>,
 }
 
 /// Why other rules are not put in force. Nothing has changed then.
@@ -40,6 +43,15 @@ pub enum RulesRefused {
     Stale {
         /// The version that was to be replaced.
         over: String,
+    },
+    /// The rules are a controller's.
+    #[error(
+        "the rules are those of the controller at {controller}: change them there, with sluice rule \
+         --controller {controller}"
+    )]
+    Governed {
+        /// Where it answers.
+        controller: String,
     },
     /// There is no file to save to.
     #[error("there is nowhere to save the rules: this proxy was started without --rules FILE")]
@@ -87,6 +99,9 @@ impl Server {
         let text: Arc<str> = text.into();
         let _alone = self.changing.lock().expect("not poisoned");
         let before = self.rules_in_force();
+        if let Some(controller) = before.controller {
+            return Err(RulesRefused::Governed { controller: controller.to_string() });
+        }
         if let Some(over) = over
             && over != Rules::version_of(&before.text)
         {
@@ -99,7 +114,17 @@ impl Server {
             save_in(path, &text, in_file.as_deref())?;
             in_file = Some(text.clone());
         }
-        self.put_in_force(InForce { set, text, in_file });
+        self.put_in_force(InForce { set, text, in_file, controller: None });
+        Ok(())
+    }
+
+    /// Puts the rules of a controller in force; from then on nobody else's count.
+    pub(crate) fn take_rules(&self, text: &str, controller: &str) -> Result<(), RuleFileError> {
+        let set = Arc::new(RuleSet::parse(text)?);
+        let _alone = self.changing.lock().expect("not poisoned");
+        let in_file = self.rules_in_force().in_file;
+        let controller = Some(controller.into());
+        self.put_in_force(InForce { set, text: text.into(), in_file, controller });
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use crate::handles::Key;
 use crate::intake::{Arrivals, Leaving};
 use crate::listen::Listener;
 use crate::locks::Locks;
+use crate::metrics::Metrics;
 use crate::mounts::Mounts;
 use crate::outbox::Outbox;
 use crate::record::Recorder;
@@ -68,6 +69,8 @@ pub struct Server {
     housekeeping: AtomicU64,
     lock_retry: AtomicU64,
     recorder: Option<Recorder>,
+    /// Held while a page is made.
+    pub(crate) metrics: Mutex<Metrics>,
     thread_number: AtomicU64,
     /// More than one thread may serve what the page cache can answer.
     pub(crate) parallel: bool,
@@ -173,6 +176,7 @@ impl Server {
             housekeeping: AtomicU64::new(0),
             lock_retry: AtomicU64::new(0),
             recorder,
+            metrics: Mutex::default(),
             thread_number: AtomicU64::new(0),
             parallel,
         });
@@ -189,13 +193,18 @@ impl Server {
     }
 
     /// Puts a new configuration and its rule file in force: rules, exports, targets and
-    /// bounds. Listeners, threads, the API socket and the record stay as they are.
+    /// bounds. Listeners, threads, the API socket, metrics, the controller and the record stay as
+    /// they are, and so do rules that the controller gave.
     ///
     /// # Errors
     /// If anything in it is wrong; then nothing has changed.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let _alone = self.changing.lock().expect("not poisoned");
-        let rules = setup::load_rules(&config)?;
+        let mut rules = setup::load_rules(&config)?;
+        let before = self.rules_in_force();
+        if before.controller.is_some() {
+            rules = InForce { in_file: rules.in_file, ..before };
+        }
         let old = self.targets.read().expect("not poisoned").clone();
         let (exports, targets) =
             setup::open_exports(&config, &rules.set, (self.clock, &self.key), &old)?;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use model::RuleSet;
+use model::{Grants, Part, RuleSet};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
@@ -51,7 +51,7 @@ pub(crate) fn load_rules(config: &Config) -> Result<InForce, StartError> {
         .map_err(StartError::system(format!("cannot read the rules {name}")))?;
     let set = RuleSet::parse(&text).map_err(|error| StartError::Rules(error.in_file(&name)))?;
     let text: Arc<str> = text.into();
-    Ok(InForce { set: Arc::new(set), text: text.clone(), in_file: Some(text) })
+    Ok(InForce { set: Arc::new(set), text: text.clone(), in_file: Some(text), controller: None })
 }
 
 /// Opens the exports and makes the targets that schedule them. Targets of `old` with
@@ -113,7 +113,14 @@ fn make_target(
     let writes = Writes::start(backing, figures.write_mode, known.dirty_budget)
         .map_err(what("cannot start its write-back thread"))?;
     let nowait = !backing.memory_fs && accepts_nowait(dir);
-    Ok(Target::new(index, figures.target, rules.clone(), nowait, writes, clock, config.schedule))
+    let target =
+        Target::new(index, figures.target, rules.clone(), nowait, writes, clock, config.schedule);
+    if config.controller.is_some() {
+        // Others may be giving all of each limit: nothing of it before the controller was heard.
+        let nothing = Grants { members: 1, unlisted: Part::ZERO, listed: Vec::new() };
+        target.with_dispatcher(|dispatcher, now| dispatcher.set_grants(&nothing, now));
+    }
+    Ok(target)
 }
 
 /// Puts what a new configuration says about a target in force.

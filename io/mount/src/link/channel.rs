@@ -14,6 +14,7 @@
 //! Invariant: `under_way[tag]` is something exactly while `calls` has the tag.
 
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -54,6 +55,20 @@ pub(crate) struct Channel {
     pinged: Option<Instant>,
     /// Counts the waiting calls whose processes were looked at.
     looked_at: usize,
+    tally: Tally,
+}
+
+/// What a channel did since the mount began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Calls that were answered, and
+    pub(crate) ok: u64,
+    /// those that were answered with an error.
+    pub(crate) errors: u64,
+    /// Connections that were made.
+    pub(crate) connected: u64,
+    /// 1 while it has none and should.
+    pub(crate) lost: u64,
 }
 
 /// Whether a channel has a connection.
@@ -133,6 +148,7 @@ impl Channel {
             pinged: None,
             looked_at: 0,
             locks_from: None,
+            tally: Tally::default(),
         }
     }
 
@@ -223,6 +239,10 @@ impl Channel {
                     self.end(tag, call.ask.once);
                 }
                 let answer = answer_of(reply);
+                match &answer {
+                    Ok(_) => self.tally.ok += 1,
+                    Err(_) => self.tally.errors += 1,
+                }
                 let Call { payer, ask, done, .. } = call;
                 let written = written(payer, ask, &answer);
                 Ok(News::Done { done, answer, written })
@@ -373,6 +393,12 @@ impl Channel {
     pub(crate) fn up(&mut self, socket: Arc<OwnedFd>, now: Instant) {
         self.phase = Phase::Up(socket);
         self.heard = now;
+        self.tally.connected += 1;
+    }
+
+    /// What it did until now.
+    pub(crate) fn tally(&self) -> Tally {
+        Tally { lost: matches!(self.phase, Phase::Lost(_)).into(), ..self.tally }
     }
 
     /// Sends a ping if one is due.
@@ -533,6 +559,15 @@ fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Sen
     };
     let place = start..start + (place.end - place.start);
     Some((number, Sent { node, payer, frame: ask.frame, place }))
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.ok += other.ok;
+        self.errors += other.errors;
+        self.connected += other.connected;
+        self.lost += other.lost;
+    }
 }
 
 impl Control {

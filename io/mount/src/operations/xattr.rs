@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   attributes said "plain", and may still be believed ─► ENODATA, an empty list: not asked
+//!     ask for a label where nothing is labelled         ─► EOPNOTSUPP: ls asks once, not for each
 //!   otherwise ─► one message for the value and its length
 //! ```
 
 use std::ffi::CStr;
+use std::sync::LazyLock;
 
 use fuse::{Errno, Reply, Request, SetXattr, Xattr};
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
@@ -18,7 +20,8 @@ use crate::nodes::Node;
 pub(crate) fn get(export: &Export, request: &Request, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if node.is_plain() {
-        return reply.error(Errno::NODATA);
+        let nobody_labels = name == LABEL && !*SELINUX;
+        return reply.error(if nobody_labels { Errno::OPNOTSUPP } else { Errno::NODATA });
     }
     ask(export, request, &node, name.to_bytes(), reply);
 }
@@ -72,6 +75,14 @@ fn tell(answer: Answer<'_>, reply: Reply<Xattr>) {
         Err(error) => reply.error(error),
     }
 }
+
+const LABEL: &CStr = c"security.selinux";
+
+/// Whether this machine's kernel labels files. Where it does not, `ls -l` still asks for each
+/// file's label, and for that of no further file of a file system that knows none.
+static SELINUX: LazyLock<bool> = LazyLock::new(|| {
+    std::fs::read_to_string("/proc/filesystems").is_ok_and(|known| known.contains("selinuxfs"))
+});
 
 /// The largest value or list of names in Linux, in bytes.
 const XATTR_MAX: u32 = 64 << 10;

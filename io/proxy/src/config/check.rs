@@ -67,6 +67,7 @@ impl Config {
     /// Looks at every key that its type does not bind.
     pub(super) fn check(&self) -> Result<(), Fault> {
         self.check_squash()?;
+        self.check_node()?;
         self.check_counts()?;
         self.check_sizes()?;
         self.check_exports()?;
@@ -81,6 +82,19 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    fn check_node(&self) -> Result<(), Fault> {
+        match &self.node {
+            Some(node) if !api::is_name(node) => {
+                let message = format!(
+                    "{node:?} is not 1 to 63 letters, digits, '_', '-' and '.', beginning with a \
+                     letter or digit"
+                );
+                Err(Fault::new("node", message))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_counts(&self) -> Result<(), Fault> {

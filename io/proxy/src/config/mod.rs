@@ -18,7 +18,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use api::Address;
+use api::{Address, Endpoints, MetricsAddress};
 use model::{Bytes, Excerpt, Nanos, WriteMode};
 
 use crate::writes::DIRTY_BUDGET;
@@ -44,9 +44,20 @@ settings! {
         /// `unix:///run/sluice/proxy.sock` if that can be made and no other proxy has it,
         /// else none, with a warning. Only the proxy's own user and root may connect.
         pub api: ApiSocket = ApiSocket::Auto, "`auto`, `off` or `unix:///path`";
+        /// Where metrics are shown as Prometheus text (docs/METRICS.md), besides the control
+        /// API's socket. Whoever can connect reads the names of jobs: on 127.0.0.1 every user
+        /// of this machine, on other addresses whoever reaches them.
+        pub metrics: Option<MetricsAddress> = None, "`http://IP:PORT` or `unix:///path`";
         /// The rule file (docs/RULES.md). Without one every request falls into one
         /// class named `default`.
         pub rules: Option<PathBuf> = None, "path";
+        /// Where the controller of all proxies answers. It gives the rules, of which each proxy
+        /// then holds a part; a rule file counts until it has given any. Without one the
+        /// proxy decides alone.
+        pub controller: Option<Endpoints> = None, "`http://HOST:PORT` or `unix:///path`; of several all, with commas";
+        /// The proxy's name there: no two proxies may have the same. Without it, this
+        /// machine's name, up to the first dot.
+        pub node: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";
         /// Where a compact trace of every request is written, for `sluice trace`.
         pub record: Option<PathBuf> = None, "path";
         /// Whether requests are scheduled at all. `false` serves them as they come, to

@@ -25,6 +25,8 @@ fn every_kind_of_value_is_read() {
         listen = ["tcp://0.0.0.0:564", "unix:///run/s.sock"]
         api = "off"
         rules = "r.toml"
+        controller = "http://[::1]:5650"
+        node = "oss-1.site"
         squash = "all"
         groups = "client"
         trusted = ["10.0.0.0/8"]
@@ -52,6 +54,8 @@ fn every_kind_of_value_is_read() {
         listen: vec!["tcp://0.0.0.0:564".parse().unwrap(), "unix:///run/s.sock".parse().unwrap()],
         api: ApiSocket::Off,
         rules: Some("r.toml".into()),
+        controller: Some("http://[::1]:5650".parse().unwrap()),
+        node: Some("oss-1.site".into()),
         squash: Squash::All,
         groups: Groups::Client,
         trusted: vec!["10.0.0.0/8".parse().unwrap()],
@@ -136,6 +140,11 @@ fn bounds_that_the_type_does_not_know_are_marked_too() {
         ("threads = 300", "f.toml:1:11: 300 is not between 0 and 256"),
         ("tags_max = 65536", "f.toml:1:12: 65536 is not between 1 and 65535"),
         ("squash_uid = 0", "f.toml:1:14: nobody can be squashed to 0"),
+        (
+            "node = \"-a\"",
+            "f.toml:1:8: \"-a\" is not 1 to 63 letters, digits, '_', '-' and '.', beginning with \
+             a letter or digit",
+        ),
         (
             "bytes_in_flight_max = \"1MiB\"",
             "f.toml:1:23: 1MiB is less than one message of msize_max = 4MiB",

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{
-    Attach, ClassReport, Classes, Connections, ExportReport, RuleLoad, Rules, Status,
+    Attach, ClassReport, Classes, Connections, CostPoint, ExportReport, RuleLoad, Rules, Status,
     SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
 use model::RuleSet;
@@ -81,6 +81,10 @@ impl Control for Server {
         Connections { t_ns, connections }
     }
 
+    fn metrics(&self) -> String {
+        self.metrics_page()
+    }
+
     fn rules(&self) -> Rules {
         let in_force = self.rules_in_force();
         let mut rules = Rules::of(&in_force.text, &in_force.set);
@@ -99,10 +103,10 @@ impl Control for Server {
 
 /// Adds what there is of each rule on a target; nothing where nothing is scheduled.
 fn add_loads(rules: &mut Rules, target: &Target) {
-    let figures = target.with_dispatcher(|d, _| {
+    let figures = target.with_dispatcher(|d, now| {
         let limits = d.dependent_limits().map(|(rule, limit)| (rule.to_owned(), limit));
         let limits = limits.collect::<BTreeMap<_, _>>();
-        (d.classes().collect::<Vec<_>>(), limits, d.promises_cut_ppm())
+        (d.classes().collect::<Vec<_>>(), limits, d.promises_cut_ppm(now))
     });
     let Some((classes, limits, cut_ppm)) = figures else { return };
     rules.promises_cut_ppm.insert(target.name.clone(), cut_ppm);
@@ -133,16 +137,33 @@ fn target(target: &Target, settings: &Config) -> TargetReport {
         Some(known) => known.costs.as_ref().map(|path| path.display().to_string()),
         None => None,
     };
-    let figures = target.with_dispatcher(|d, _| (d.slots_max(), d.queued(), d.promises_cut_ppm()));
-    let (slots_max, queued, promises_cut_ppm) = figures.unwrap_or_default();
-    TargetReport {
+    let report = TargetReport {
         name: target.name.clone(),
+        write_mode: target.writes.default_text(),
+        costs: costs.unwrap_or_else(|| "built in".into()),
+        ..TargetReport::default()
+    };
+    let figures = target.with_dispatcher(|d, now| {
+        let device = d.target().costs.device.clone();
+        (d.slots_max(), d.queued(), d.promises_cut_ppm(now), device)
+    });
+    let Some((slots_max, queued, promises_cut_ppm, device)) = figures else { return report };
+    TargetReport {
         slots_max,
         queued: queued as u64,
         promises_cut_ppm,
-        write_mode: target.writes.default_text(),
-        costs: costs.unwrap_or_else(|| "built in".into()),
+        read_costs: cost_points(&device.read),
+        write_costs: cost_points(&device.write),
+        ..report
     }
+}
+
+fn cost_points(curve: &sched::Curve) -> Vec<CostPoint> {
+    let point = |(size, time): (model::Bytes, model::Nanos)| CostPoint {
+        bytes: size.get(),
+        cost_ns: time.get(),
+    };
+    curve.points().map(point).collect()
 }
 
 fn class(target: &str, report: &sched::ClassReport) -> ClassReport {

@@ -3,7 +3,8 @@
 //! ```text
 //!   sluice top ─┐                    one thread of its own
 //!   sluice rule ├─► Unix socket ─► accept ─► router ─► Control (the proxy's own figures)
-//!   curl        ┘    mode 0600     ≤ 64        └──────► /openapi.json, made from the code
+//!   curl        ┘    mode 0600     ≤ 64        ├──────► /metrics (docs/METRICS.md)
+//!                                              └──────► /openapi.json, made from the code
 //! ```
 //!
 //! Nothing on the way of a request passes here: a handler takes the same short locks as
@@ -13,7 +14,6 @@
 
 mod figures;
 mod routes;
-mod socket;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ use tracing::{debug, warn};
 use crate::config::ApiSocket;
 use crate::rules::RulesRefused;
 
+pub use api::{Listening, SocketError};
 pub use routes::openapi;
-pub use socket::{Listening, SocketError};
 
 /// What the control API asks of the proxy. Calls come from the control thread and must
 /// not wait for the backend.
@@ -46,6 +46,8 @@ pub trait Control: Send + Sync + 'static {
     fn subjects(&self) -> api::Subjects;
     /// The connections of now.
     fn connections(&self) -> api::Connections;
+    /// The metrics, as a page of Prometheus text.
+    fn metrics(&self) -> String;
     /// The rules in force.
     fn rules(&self) -> api::Rules;
     /// Puts the TOML text of a rule file in force, at once and for queued requests too, if

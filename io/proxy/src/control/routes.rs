@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use api::{Classes, Connections, ErrorReport, Rules, Status, Subjects, path};
+use api::{Classes, Connections, ErrorReport, Page, Rules, Status, Subjects, path};
 use axum::extract::{DefaultBodyLimit, Query, State};
-use axum::http::header::{ETAG, IF_MATCH};
+use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -29,6 +29,7 @@ pub(super) fn router(control: Arc<dyn Control>) -> Router {
         .route(path::SUBJECTS, get(subjects))
         .route(path::CONNECTIONS, get(connections))
         .route(path::RULES, get(rules).put(set_rules))
+        .route(path::METRICS, get(metrics))
         .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
         .fallback(nothing_here)
         .layer(DefaultBodyLimit::max(RULES_BYTES_MAX))
@@ -48,7 +49,7 @@ pub fn openapi() -> String {
                        http://sluice/v1/status. Counters only grow while the proxy lives; \
                        two samples and the difference of their t_ns give rates.",
     ),
-    paths(status, classes, subjects, connections, rules, set_rules)
+    paths(status, classes, subjects, connections, rules, set_rules, metrics)
 )]
 struct Description;
 
@@ -76,6 +77,16 @@ async fn connections(State(control): Shared) -> Json<Connections> {
     Json(control.connections())
 }
 
+/// The metrics of docs/METRICS.md, as Prometheus text.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    responses((status = 200, body = String, content_type = "text/plain")),
+)]
+async fn metrics(State(control): Shared) -> ([(HeaderName, &'static str); 1], String) {
+    ([(CONTENT_TYPE, Page::CONTENT_TYPE)], control.metrics())
+}
+
 /// The rules in force. The header ETag has their version.
 #[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
 async fn rules(State(control): Shared) -> Tagged {
@@ -100,7 +111,12 @@ async fn rules(State(control): Shared) -> Tagged {
     responses(
         (status = 200, description = "the rules as they are now", body = Rules),
         (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
-        (status = 409, description = "that version is not in force any more", body = ErrorReport),
+        (
+            status = 409,
+            description = "that version is not in force any more, or the rules are a \
+                           controller's, which is named",
+            body = ErrorReport,
+        ),
         (
             status = 422,
             description = "there is no rule file to save to, or it was edited since it was read",
@@ -119,15 +135,20 @@ async fn set_rules(
     match control.set_rules(&text, over, save) {
         Ok(()) => Ok(tagged(control.rules())),
         Err(why) => {
-            let status = match why {
+            let status = match &why {
                 RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
-                RulesRefused::Stale { .. } => StatusCode::CONFLICT,
+                RulesRefused::Stale { .. } | RulesRefused::Governed { .. } => StatusCode::CONFLICT,
                 RulesRefused::NoFile | RulesRefused::Edited { .. } => {
                     StatusCode::UNPROCESSABLE_ENTITY
                 }
                 RulesRefused::Save { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             };
-            Err(refusal(status, why.to_string()))
+            let (_, Json(report)) = refusal(status, why.to_string());
+            let controller = match why {
+                RulesRefused::Governed { controller } => Some(controller),
+                _ => None,
+            };
+            Err((status, Json(ErrorReport { controller, ..report })))
         }
     }
 }
@@ -140,22 +161,14 @@ struct Saving {
 }
 
 fn tagged(rules: Rules) -> Tagged {
-    ([(ETAG, format!("\"{}\"", rules.version))], Json(rules))
+    ([(ETAG, rules.tag())], Json(rules))
 }
 
 /// The one version that `If-Match` names; `None` without the header or for `*`.
 fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
-    let text = value.to_str().unwrap_or_default().trim();
-    if text == "*" {
-        return Ok(None);
-    }
-    let version = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let version = version.filter(|version| !version.contains('"'));
-    version.map(Some).ok_or_else(|| {
-        let message = format!("If-Match must be one version in quotes or *, not {text:?}");
-        refusal(StatusCode::BAD_REQUEST, message)
-    })
+    let named = Rules::version_named(value.to_str().unwrap_or_default());
+    named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 
 async fn nothing_here(uri: axum::http::Uri) -> Refusal {
@@ -164,5 +177,5 @@ async fn nothing_here(uri: axum::http::Uri) -> Refusal {
 }
 
 fn refusal(status: StatusCode, message: String) -> Refusal {
-    (status, Json(ErrorReport { message }))
+    (status, Json(ErrorReport { message, controller: None }))
 }

@@ -29,6 +29,9 @@ impl Control for Figures {
     fn connections(&self) -> api::Connections {
         api::Connections { t_ns: 6, connections: vec![] }
     }
+    fn metrics(&self) -> String {
+        "x 1\n".into()
+    }
     fn rules(&self) -> api::Rules {
         let text = self.text.lock().unwrap();
         api::Rules::of(&text, &RuleSet::parse(&text).unwrap())
@@ -139,6 +142,17 @@ fn saving_without_a_file_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn metrics_are_text_that_prometheus_knows() {
+    let (server, _client) = serve("metrics");
+    let mut stream = Stream::connect(server.path()).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\nx 1\n"), "{answer}");
+}
+
+#[test]
 fn an_unknown_path_is_refused_and_points_to_the_description() {
     let (_server, client) = serve("unknown");
     let error = client.get::<api::Status>("/v2/status").unwrap_err().to_string();
@@ -150,8 +164,8 @@ fn the_description_names_every_path_and_message() {
     let (_server, client) = serve("openapi");
     let description: serde_json::Value = client.get(api::path::OPENAPI).unwrap();
     let paths: Vec<_> = description["paths"].as_object().unwrap().keys().cloned().collect();
-    use api::path::{CLASSES, CONNECTIONS, RULES, STATUS, SUBJECTS};
-    let mut known = [CLASSES, CONNECTIONS, RULES, STATUS, SUBJECTS].map(String::from);
+    use api::path::{CLASSES, CONNECTIONS, METRICS, RULES, STATUS, SUBJECTS};
+    let mut known = [CLASSES, CONNECTIONS, METRICS, RULES, STATUS, SUBJECTS].map(String::from);
     known.sort();
     assert_eq!(paths, known);
     assert!(description["paths"][RULES]["put"].is_object());

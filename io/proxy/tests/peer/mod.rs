@@ -30,6 +30,7 @@ use ninep::dialect::PLAIN_FILE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};
 use sluice_proxy::Server;
 use sluice_proxy::config::Config;
+use sluice_proxy::control::Control;
 
 pub use client::{Client, Door, Frame, Terms};
 pub use messages::{
@@ -74,6 +75,7 @@ pub struct Setup {
     top: String,
     tables: String,
     rules: String,
+    files: Vec<(String, String)>,
 }
 
 /// A running server; it ends and its directory is removed when this is dropped.
@@ -86,7 +88,8 @@ pub struct Served {
 impl Setup {
     pub fn new(name: &str) -> Setup {
         let tables = "[[export]]\nname = \"x\"\ndir = \"@/data\"\n".into();
-        Setup { name: name.into(), top: String::new(), tables, rules: String::new() }
+        let (top, rules, files) = (String::new(), String::new(), Vec::new());
+        Setup { name: name.into(), top, tables, rules, files }
     }
 
     /// Lines for the top of the configuration.
@@ -107,6 +110,12 @@ impl Setup {
         self
     }
 
+    /// A file in the server's directory.
+    pub fn file(mut self, name: &str, text: &str) -> Setup {
+        self.files.push((name.into(), text.into()));
+        self
+    }
+
     pub fn start(self) -> Served {
         // Tests of several files may use one name.
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -117,6 +126,7 @@ impl Setup {
         everybodys(&dir.join("data"));
         let here = dir.display().to_string();
         fs::write(dir.join("rules.toml"), self.rules).unwrap();
+        self.files.iter().for_each(|(name, text)| fs::write(dir.join(name), text).unwrap());
         let listen = "listen = [\"tcp://127.0.0.1:0\", \"unix://@/9p\"]\napi = \"off\"\n";
         let files = "rules = \"@/rules.toml\"\nhandle_key = \"@/key\"\n";
         // A test that ends leaves things queued, and nobody waits for them.
@@ -151,6 +161,11 @@ impl Served {
 
     pub fn set_rules(&self, text: &str) {
         self.server.as_ref().unwrap().set_rules(text, None, false).unwrap();
+    }
+
+    /// What a control API serves.
+    pub fn control(&self) -> Arc<dyn Control> {
+        self.server.clone().unwrap()
     }
 
     /// The exported directory.

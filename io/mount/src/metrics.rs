@@ -1,0 +1,64 @@
+//! The mount's page of metrics, made when somebody asks for it.
+//!
+//! ```text
+//!   GET /metrics ─► the export, if it is mounted still ─► its files, nodes, writes behind
+//!                                                    └──► links ─► channels: calls, connections
+//! ```
+//!
+//! Channels count what their own lock covers; everything else is looked up. Nothing is kept
+//! for metrics alone, and nobody who asks for them keeps the mount alive.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Instant;
+
+use api::Page;
+use api::metrics as names;
+
+use crate::filesystem::Inner;
+use crate::link::Tally;
+use crate::options::Settings;
+
+/// What is told of a mount.
+pub(crate) struct Metrics {
+    export: Weak<Inner>,
+    source: String,
+    at: String,
+    began: Instant,
+}
+
+impl Metrics {
+    /// Of what is about to be mounted.
+    pub(crate) fn of(export: Weak<Inner>, settings: &Settings) -> Metrics {
+        let at = settings.at.display().to_string();
+        Metrics { export, source: settings.source.clone(), at, began: Instant::now() }
+    }
+
+    /// The page of now.
+    pub(crate) fn page(&self) -> String {
+        let mut page = Page::new();
+        page.family(&names::INFO).line(&["mount", env!("CARGO_PKG_VERSION")], 1);
+        page.single(&names::UPTIME, self.began.elapsed().as_nanos() as u64);
+        api::tell_process(&mut page);
+        page.family(&names::MOUNT_INFO).line(&[&self.source, &self.at], 1);
+        let Some(export) = self.export.upgrade() else { return page.finish() };
+        let mut links: BTreeMap<String, Tally> = BTreeMap::new();
+        for link in &export.homes.links {
+            *links.entry(link.name()).or_default() += link.tally();
+        }
+        let mut sum = Tally::default();
+        links.values().for_each(|tally| sum += *tally);
+        let mut calls = page.family(&names::MOUNT_CALLS);
+        calls.line(&["ok"], sum.ok);
+        calls.line(&["error"], sum.errors);
+        let mut connected = page.family(&names::MOUNT_CONNECTED);
+        links.iter().for_each(|(source, tally)| connected.line(&[source], tally.connected));
+        let mut lost = page.family(&names::MOUNT_LOST);
+        links.iter().for_each(|(source, tally)| lost.line(&[source], tally.lost));
+        let shared = &export.homes.shared;
+        page.single(&names::MOUNT_FILES, shared.files.count() as u64);
+        page.single(&names::MOUNT_NODES, export.nodes.count() as u64);
+        page.single(&names::MOUNT_BEHIND, shared.behind.bytes());
+        page.finish()
+    }
+}

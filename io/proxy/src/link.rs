@@ -1,0 +1,336 @@
+//! The proxy's link to its controller: what it did goes there, what it may do comes back.
+//!
+//! ```text
+//!   dispatchers ─ uses, 10 a second ─► plan::Standing ─┐ report  ┌ poster ┐ HTTP
+//!        ▲                                  ▲          ├────────►│ poster ├──────► controller
+//!        └─ grants ─────────────────────────┘          │ events  └────────┘
+//!   rules in force ◄───────────── hear ◄───────────────┴──────────── order
+//! ```
+//!
+//! Nothing on a request's way waits for it. Two posters, since a call is held by the controller
+//! until there is news or the next report comes: one call waits there while the next is made.
+//! What cannot be sent is dropped; whatever was lost is said again by a later report, and a
+//! controller that is not heard for long is lived without as `plan::Standing` has it.
+
+mod usage;
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use api::{
+    Client, ClientError, Endpoints, ProxyOrder, ProxyReport, RulesText, TargetReportForm, is_name,
+};
+use plan::{Standing, StandingSettings};
+
+use crate::gate::Target;
+use crate::server::Server;
+use usage::Book;
+
+/// The thread that speaks with the controller; it ends when this is dropped.
+pub struct Link {
+    events: Sender<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a proxy cannot be a controller's.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Its name.
+    #[error(
+        "this machine's name {name:?} cannot be the proxy's: give --node NAME of letters, digits, \
+         '_', '-' and '.'"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Its client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Its threads.
+    #[error("cannot start a thread for the controller")]
+    Thread(#[source] io::Error),
+}
+
+/// What the thread waits for.
+enum Event {
+    Order(ProxyOrder),
+    Lost(ClientError),
+    Stop,
+}
+
+/// What the thread works with.
+struct Driver {
+    server: Arc<Server>,
+    controller: Endpoints,
+    name: Arc<str>,
+    epoch: u64,
+    members: Vec<Member>,
+    usage: Book,
+    posts: SyncSender<ProxyReport>,
+    /// Calls that were not answered yet, those that wait for a poster included.
+    under_way: usize,
+    /// The version of the rules that the controller gave.
+    rules: Option<String>,
+    /// The greatest number of a controller that was heard.
+    term: u64,
+    /// Whether the last call was answered, for the log.
+    heard: Option<bool>,
+}
+
+/// The standing with one target's controller.
+struct Member {
+    target: Arc<Target>,
+    standing: Standing,
+}
+
+impl Link {
+    /// Begins to speak with the controller of the configuration; `None` if it names none.
+    ///
+    /// # Errors
+    /// If the proxy has no name, or there are no threads to be had. A controller that does not
+    /// answer is no error.
+    pub fn start(server: &Arc<Server>) -> Result<Option<Link>, LinkError> {
+        let settings = server.settings();
+        let Some(controller) = settings.controller.clone() else { return Ok(None) };
+        let name = settings.node.clone().unwrap_or_else(machine);
+        if !is_name(&name) {
+            return Err(LinkError::Name { name });
+        }
+        let (posts, to_post) = sync_channel(1);
+        let (events, heard) = channel();
+        let to_post = Arc::new(Mutex::new(to_post));
+        for _ in 0..POSTERS {
+            let client = Client::at(&controller)?.keeping().with_time_limit(CALL_TIME_MAX);
+            let (to_post, events, name) = (to_post.clone(), events.clone(), name.clone());
+            spawn("link-post", move || post(&client, &name, &to_post, &events))?;
+        }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let driver = Driver {
+            server: server.clone(),
+            controller,
+            name: name.as_str().into(),
+            epoch: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+            members: Vec::new(),
+            usage: Book::default(),
+            posts,
+            under_way: 0,
+            rules: None,
+            term: 0,
+            heard: None,
+        };
+        let thread = spawn("link", move || driver.run(&heard))?;
+        Ok(Some(Link { events, thread: Some(thread) }))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Posters end by themselves, when their call is answered.
+        let _ = self.events.send(Event::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread for the controller panicked");
+        }
+    }
+}
+
+impl Driver {
+    fn run(mut self, events: &Receiver<Event>) {
+        let mut tick = Instant::now();
+        loop {
+            match events.recv_timeout(tick.saturating_duration_since(Instant::now())) {
+                Ok(Event::Order(order)) => {
+                    self.under_way -= 1;
+                    self.note(None);
+                    if self.hear(&order) {
+                        self.report(false);
+                    }
+                    self.apply_grants();
+                }
+                Ok(Event::Lost(error)) => {
+                    self.under_way -= 1;
+                    self.note(Some(&error));
+                }
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if Instant::now() >= tick {
+                tick = Instant::now() + TICK;
+                self.meet_targets();
+                self.report(true);
+                self.apply_grants();
+            }
+            self.wait_for_news();
+        }
+    }
+
+    /// Registers for targets that are new.
+    fn meet_targets(&mut self) {
+        for target in self.server.targets().into_iter().skip(self.members.len()) {
+            let settings = StandingSettings::default();
+            let now = self.server.clock.now();
+            let standing = Standing::new(&self.name, self.epoch, settings, now);
+            self.members.push(Member { target, standing });
+        }
+    }
+
+    /// Says what there is to say, with what was used if a tick has passed.
+    fn report(&mut self, with_uses: bool) {
+        let now = self.server.clock.now();
+        let mut report = self.bare_report();
+        for Member { target, standing } in &mut self.members {
+            let uses = match with_uses {
+                true => target.with_dispatcher(|d, now| d.take_uses(now)).unwrap_or_default(),
+                false => Vec::new(),
+            };
+            if let Some(said) = standing.report(uses, now) {
+                report.targets.insert(target.name.clone(), TargetReportForm::from(&said));
+            }
+        }
+        if with_uses {
+            report.usage = self.usage.next_report(&self.server, now);
+        }
+        if !report.targets.is_empty() || report.usage.is_some() {
+            self.post(report);
+        }
+    }
+
+    /// Leaves a call at the controller, if none is there: news come as its answer. While the
+    /// controller does not answer, reports are enough.
+    fn wait_for_news(&mut self) {
+        if self.under_way == 0 && self.heard == Some(true) {
+            let report = self.bare_report();
+            self.post(report);
+        }
+    }
+
+    fn bare_report(&self) -> ProxyReport {
+        let (epoch, rules) = (self.epoch, self.rules.clone());
+        ProxyReport { epoch, rules, ..ProxyReport::default() }
+    }
+
+    fn post(&mut self, report: ProxyReport) {
+        // Where both posters wait for answers, what this says the next one says.
+        if self.posts.try_send(report).is_ok() {
+            self.under_way += 1;
+        }
+    }
+
+    /// Takes an order in; true if something is to be reported at once.
+    fn hear(&mut self, order: &ProxyOrder) -> bool {
+        if order.term < self.term {
+            return false;
+        }
+        if order.term > self.term {
+            self.term = order.term;
+            self.usage.begin_anew();
+        }
+        let mut asks = false;
+        if let Some(rules) = &order.rules {
+            asks |= self.take_rules(rules);
+        }
+        if let Some(sequence) = order.usage_taken {
+            self.usage.note_taken(sequence);
+        }
+        let now = self.server.clock.now();
+        for Member { target, standing } in &mut self.members {
+            let Some(form) = order.targets.get(&target.name) else { continue };
+            match form.to_order(&self.name, self.epoch) {
+                Ok(order) => asks |= standing.hear(&order, now),
+                Err(error) => tracing::warn!(target = target.name, "no order: {error}"),
+            }
+        }
+        asks
+    }
+
+    fn take_rules(&mut self, rules: &RulesText) -> bool {
+        if self.rules.as_ref() == Some(&rules.version) {
+            return false;
+        }
+        match self.server.take_rules(&rules.text, &self.controller.to_string()) {
+            Ok(()) => {
+                tracing::info!(version = rules.version, "the controller's rules are in force")
+            }
+            Err(error) => {
+                let error = error.in_file("rules");
+                tracing::error!("the controller's rules are not for this proxy: {error}");
+            }
+        }
+        // Said either way: to be given them again would change nothing.
+        self.rules = Some(rules.version.clone());
+        true
+    }
+
+    fn apply_grants(&mut self) {
+        let now = self.server.clock.now();
+        let mut changed = false;
+        for Member { target, standing } in &mut self.members {
+            while let Some(grants) = standing.poll_grants(now) {
+                target.with_dispatcher(|d, now| d.set_grants(&grants, now));
+                changed = true;
+            }
+            while let Some((class, cost)) = standing.poll_elsewhere() {
+                target.with_dispatcher(|d, now| d.class_served_elsewhere(&class, cost, now));
+            }
+        }
+        if changed {
+            self.server.poke();
+        }
+    }
+
+    /// Logs when the controller comes and goes.
+    fn note(&mut self, error: Option<&ClientError>) {
+        let before = self.heard.replace(error.is_none());
+        match error {
+            None if before != Some(true) => {
+                tracing::info!(controller = %self.controller, name = &*self.name, "heard of the controller");
+            }
+            Some(error) if before != Some(false) => {
+                tracing::warn!(%error, "the controller does not answer; serving on");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A poster: one call after the other, until nobody hands it any.
+fn post(
+    client: &Client,
+    name: &str,
+    reports: &Mutex<Receiver<ProxyReport>>,
+    events: &Sender<Event>,
+) {
+    loop {
+        let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(report) = next else { return };
+        let event = match client.report(name, &report) {
+            Ok(order) => Event::Order(order),
+            Err(error) => Event::Lost(error),
+        };
+        if events.send(event).is_err() {
+            return;
+        }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LinkError> {
+    std::thread::Builder::new().name(name.into()).spawn(run).map_err(LinkError::Thread)
+}
+
+/// This machine's name, without its domain.
+fn machine() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// As often as parts move.
+const TICK: Duration = Duration::from_millis(100);
+/// One call may wait at the controller while the next is made.
+const POSTERS: usize = 2;
+/// The controller holds a call for a second at most.
+const CALL_TIME_MAX: Duration = Duration::from_secs(4);

@@ -1,0 +1,304 @@
+//! The proxy's page of metrics, made when somebody asks for it.
+//!
+//! ```text
+//!   GET /metrics ─► each target: subjects, 512 at a time ─► what is new ─► Lines of jobs, users
+//!                                gate's Times ─► histograms by kind and lane
+//!                   all together: tally, threads, connections ─────────► Page
+//! ```
+//!
+//! Nothing is kept up to date between scrapes. What is remembered is each subject's sums at
+//! the last one, by its place in the dispatcher: 80 bytes for each that there ever was at a
+//! time, and an account for each job and user of now. The gate is held for 512 subjects and
+//! given to requests in between, so tens of thousands of jobs hold nobody up.
+
+mod lines;
+mod space;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::Page;
+use api::metrics as names;
+use model::{JobId, Lane, Ops};
+use sched::{Dispatcher, SubjectId, Usage};
+
+use crate::gate::Target;
+use crate::server::Server;
+use lines::{FIGURES, Lines, Sums};
+use space::Space;
+
+/// What is remembered from scrape to scrape.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    /// By the targets' indices.
+    targets: Vec<Accounts>,
+    space: Arc<Space>,
+    /// How long the last page took.
+    took: Duration,
+}
+
+/// Who was served what by one target.
+#[derive(Debug)]
+struct Accounts {
+    /// By the subjects' places, with the id of who was there.
+    seen: Vec<(Option<SubjectId>, Sums)>,
+    jobs: Lines<JobId>,
+    users: Lines<u32>,
+    settled: Instant,
+}
+
+/// Jobs, and users, that have a line of their own.
+const LINES: usize = 50;
+/// Subjects that are looked at while the gate is held.
+const AT_ONCE: usize = 512;
+/// The label of all others.
+const OTHER: &str = "other";
+/// The label of what belongs to no job. An empty label would be none.
+const NO_JOB: &str = "none";
+
+/// The metrics of a job and of a user, in the order of [`Sums`].
+const JOB: [&names::Metric; FIGURES] = [
+    &names::JOB_READ_BYTES,
+    &names::JOB_WRITTEN_BYTES,
+    &names::JOB_OPERATIONS,
+    &names::JOB_METADATA,
+    &names::JOB_REQUESTS,
+    &names::JOB_QUEUE,
+    &names::JOB_SERVICE,
+    &names::JOB_COST,
+];
+const USER: [&names::Metric; FIGURES] = [
+    &names::USER_READ_BYTES,
+    &names::USER_WRITTEN_BYTES,
+    &names::USER_OPERATIONS,
+    &names::USER_METADATA,
+    &names::USER_REQUESTS,
+    &names::USER_QUEUE,
+    &names::USER_SERVICE,
+    &names::USER_COST,
+];
+
+impl Server {
+    /// The page of now.
+    pub(crate) fn metrics_page(&self) -> String {
+        // Two who ask at once get pages of their own, one after the other.
+        let mut metrics = self.metrics.lock().expect("not poisoned");
+        let began = Instant::now();
+        let mut page = Page::new();
+        self.tell_process(&mut page, metrics.took);
+        self.tell_proxy(&mut page);
+        let targets = self.targets();
+        while metrics.targets.len() < targets.len() {
+            metrics.targets.push(Accounts::new());
+        }
+        for target in &targets {
+            metrics.targets[target.index].update(target);
+        }
+        tell_times(&mut page, &targets);
+        tell_targets(&mut page, &targets, &metrics);
+        self.tell_space(&mut page, &targets, &metrics.space);
+        tell_jobs(&mut page, &targets, &metrics);
+        tell_users(&mut page, &targets, &metrics);
+        metrics.took = began.elapsed();
+        page.finish()
+    }
+
+    fn tell_process(&self, page: &mut Page, took: Duration) {
+        page.family(&names::INFO).line(&["proxy", env!("CARGO_PKG_VERSION")], 1);
+        page.single(&names::UPTIME, self.clock.now().as_nanos());
+        api::tell_process(page);
+        page.single(&names::SCRAPE, took.as_nanos() as u64);
+    }
+
+    fn tell_proxy(&self, page: &mut Page) {
+        let tally = self.tally();
+        page.single(&names::CONNECTIONS, self.connections().len() as u64);
+        page.single(&names::THREADS, self.crew.threads() as u64);
+        page.single(&names::THREADS_MAX, self.settings().threads_max.into());
+        page.single(&names::DRAINING, self.is_draining().into());
+        page.single(&names::REQUESTS, tally.requests);
+        page.single(&names::ERRORS, tally.errors);
+        page.single(&names::CANCELLED, tally.cancelled);
+        page.single(&names::READ_BYTES, tally.read_bytes);
+        page.single(&names::WRITTEN_BYTES, tally.written_bytes);
+        page.single(&names::OPERATIONS, tally.ops);
+    }
+
+    fn tell_space(&self, page: &mut Page, targets: &[Arc<Target>], space: &Arc<Space>) {
+        let exports = self.exports();
+        let dir_of = |target: &Arc<Target>| {
+            let export = exports.iter().find(|export| Arc::ptr_eq(&export.target, target))?;
+            Some((target.name.clone(), export.dir.clone()))
+        };
+        let mut known: Vec<_> =
+            space.look(targets.iter().filter_map(dir_of).collect()).into_iter().collect();
+        known.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut tell = |metric, of: fn(&space::Figures) -> u64| {
+            let mut family = page.family(metric);
+            known.iter().for_each(|(target, figures)| family.line(&[target], of(figures)));
+        };
+        tell(&names::TARGET_SIZE, |figures| figures.size_bytes);
+        tell(&names::TARGET_FREE, |figures| figures.free_bytes);
+        tell(&names::TARGET_FILES, |figures| figures.files_max);
+        tell(&names::TARGET_FILES_FREE, |figures| figures.files_free);
+        tell(&names::TARGET_SPACE_AGE, |figures| figures.asked.elapsed().as_nanos() as u64);
+    }
+}
+
+impl Accounts {
+    fn new() -> Accounts {
+        let (jobs, users) = (Lines::new(LINES), Lines::new(LINES));
+        Accounts { seen: Vec::new(), jobs, users, settled: Instant::now() }
+    }
+
+    /// Takes in what a target's subjects were served since the last time.
+    fn update(&mut self, target: &Target) {
+        // Before the subjects: who is forgotten meanwhile is in this at the next scrape, and
+        // nobody is counted twice.
+        let forgotten = target.with_dispatcher(|dispatcher, _| dispatcher.forgotten());
+        // Without scheduling nobody is told from others.
+        let Some((usage, metadata)) = forgotten else { return };
+        let mut served = sums(&usage, metadata);
+        let mut part = Vec::with_capacity(AT_ONCE);
+        let mut places = AT_ONCE;
+        let mut from = 0;
+        while from < places {
+            let look = |dispatcher: &mut Dispatcher, _| {
+                let subjects = dispatcher.sums(from..from + AT_ONCE);
+                part.extend(subjects.map(|(id, who, usage, metadata)| {
+                    (id, who.job.clone(), who.uid, sums(usage, metadata))
+                }));
+                dispatcher.places()
+            };
+            places = target.with_dispatcher(look).unwrap_or(0);
+            for (id, job, uid, sums) in part.drain(..) {
+                let fresh = self.fresh(id, &sums);
+                self.jobs.add(&job, &fresh);
+                self.users.add(&uid, &fresh);
+                lines::add(&mut served, &sums);
+            }
+            from += AT_ONCE;
+        }
+        let since = self.settled.elapsed();
+        self.settled += since;
+        self.jobs.settle(&served, since, |job| ![OTHER, NO_JOB].contains(&job.as_str()));
+        self.users.settle(&served, since, |_| true);
+    }
+
+    /// What a subject was served since it was last asked for.
+    fn fresh(&mut self, id: SubjectId, now: &Sums) -> Sums {
+        let place = id.to_bits() as u32 as usize;
+        if self.seen.len() <= place {
+            self.seen.resize(place + 1, Default::default());
+        }
+        let (was, before) = std::mem::replace(&mut self.seen[place], (Some(id), *now));
+        if was != Some(id) {
+            return *now;
+        }
+        std::array::from_fn(|at| now[at] - before[at])
+    }
+}
+
+fn tell_times(page: &mut Page, targets: &[Arc<Target>]) {
+    let times: Vec<_> = targets.iter().map(|target| (&target.name, target.times())).collect();
+    let cells = || {
+        times.iter().flat_map(|(target, times)| {
+            let labels = |kind: model::Kind, lane| [target.as_str(), kind.name(), lane_name(lane)];
+            times.cells().map(move |(kind, lane, cell)| (labels(kind, lane), cell))
+        })
+    };
+    let mut requests = page.family(&names::TARGET_REQUESTS);
+    cells().for_each(|(labels, cell)| requests.line(&labels, cell.requests));
+    let mut operations = page.family(&names::TARGET_OPERATIONS);
+    cells().for_each(|(labels, cell)| operations.line(&labels, cell.ops));
+    let mut bytes = page.family(&names::TARGET_BYTES);
+    let moving = cells().filter(|(_, cell)| cell.bytes > 0);
+    moving.for_each(|(labels, cell)| bytes.line(&labels, cell.bytes));
+    let mut queue = page.family(&names::TARGET_QUEUE);
+    cells().for_each(|(labels, cell)| {
+        let times = &cell.queue;
+        queue.histogram(&labels, &times.buckets(), times.beyond(), times.sum_ns());
+    });
+    let mut service = page.family(&names::TARGET_SERVICE);
+    cells().for_each(|(labels, cell)| {
+        let times = &cell.service;
+        service.histogram(&labels, &times.buckets(), times.beyond(), times.sum_ns());
+    });
+}
+
+/// What a target's dispatcher says at one moment: queued, slots held, slots there are, promises
+/// cut, jobs.
+type Now = [u64; 5];
+
+fn tell_targets(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
+    let figures_of = |target: &Arc<Target>| -> Option<Now> {
+        let jobs = metrics.targets[target.index].jobs.len() as u64;
+        target.with_dispatcher(|d, now| {
+            let (held, max) = (d.slots_held().into(), d.slots_max().into());
+            [d.queued() as u64, held, max, d.promises_cut_ppm(now), jobs]
+        })
+    };
+    let figures: Vec<_> = targets.iter().map(|target| (target, figures_of(target))).collect();
+    let metrics = [
+        &names::TARGET_QUEUED,
+        &names::TARGET_SLOTS,
+        &names::TARGET_SLOTS_MAX,
+        &names::TARGET_CUT,
+        &names::TARGET_JOBS,
+    ];
+    for (at, metric) in metrics.into_iter().enumerate() {
+        let mut family = page.family(metric);
+        for (target, figures) in &figures {
+            if let Some(figures) = figures {
+                family.line(&[&target.name], figures[at]);
+            }
+        }
+    }
+}
+
+fn tell_jobs(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
+    for (at, metric) in JOB.into_iter().enumerate() {
+        let mut family = page.family(metric);
+        for target in targets {
+            let jobs = &metrics.targets[target.index].jobs;
+            for (job, sums) in jobs.shown() {
+                let label = if job.as_str().is_empty() { NO_JOB } else { job.as_str() };
+                family.line(&[&target.name, label], sums[at]);
+            }
+            family.line(&[&target.name, OTHER], jobs.other()[at]);
+        }
+    }
+}
+
+fn tell_users(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
+    for (at, metric) in USER.into_iter().enumerate() {
+        let mut family = page.family(metric);
+        for target in targets {
+            let users = &metrics.targets[target.index].users;
+            for (uid, sums) in users.shown() {
+                family.line(&[&target.name, &uid.to_string()], sums[at]);
+            }
+            family.line(&[&target.name, OTHER], users.other()[at]);
+        }
+    }
+}
+
+fn sums(usage: &Usage, metadata: Ops) -> Sums {
+    [
+        usage.read.get(),
+        usage.written.get(),
+        usage.ops.get(),
+        metadata.get(),
+        usage.requests,
+        usage.queue_time.get(),
+        usage.service_time.get(),
+        usage.cost.get(),
+    ]
+}
+
+fn lane_name(lane: Lane) -> &'static str {
+    match lane {
+        Lane::Cached => "cached",
+        Lane::Device => "device",
+    }
+}

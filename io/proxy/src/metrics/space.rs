@@ -1,0 +1,113 @@
+//! How full the backends are, asked without waiting for them.
+//!
+//! ```text
+//!   scrape ─► older than 15 s and nobody asks? ─► a thread: statvfs of each target's directory
+//!      └────► what was answered last, and its age         one at a time, ends when it has asked
+//! ```
+//!
+//! A parallel file system may take half a minute for it, or not answer at all. Then the figures
+//! grow old, which their age says, and one thread hangs: never more.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+/// What was answered last, by target.
+#[derive(Debug, Default)]
+pub(super) struct Space {
+    figures: Mutex<FxHashMap<String, Figures>>,
+    is_asking: AtomicBool,
+}
+
+/// How full a target is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    pub(super) size_bytes: u64,
+    pub(super) free_bytes: u64,
+    pub(super) files_max: u64,
+    pub(super) files_free: u64,
+    pub(super) asked: Instant,
+}
+
+/// Younger figures are good enough.
+const FRESH: Duration = Duration::from_secs(15);
+
+impl Space {
+    /// What is known, by target; has it asked anew if that is old.
+    pub(super) fn look(
+        self: &Arc<Space>,
+        targets: Vec<(String, PathBuf)>,
+    ) -> FxHashMap<String, Figures> {
+        let mut known = self.figures.lock().expect("not poisoned").clone();
+        known.retain(|name, _| targets.iter().any(|(target, _)| target == name));
+        let is_fresh = |(name, _): &(String, PathBuf)| {
+            known.get(name).is_some_and(|figures| figures.asked.elapsed() < FRESH)
+        };
+        if !targets.iter().all(is_fresh) && !self.is_asking.swap(true, Ordering::AcqRel) {
+            let space = self.clone();
+            let ask = move || {
+                space.ask(&targets);
+                space.is_asking.store(false, Ordering::Release);
+            };
+            if let Err(error) = std::thread::Builder::new().name("space".into()).spawn(ask) {
+                tracing::warn!("cannot start the thread that asks for space: {error}");
+                self.is_asking.store(false, Ordering::Release);
+            }
+        }
+        known
+    }
+
+    fn ask(&self, targets: &[(String, PathBuf)]) {
+        for (name, dir) in targets {
+            let stat = match rustix::fs::statvfs(dir) {
+                Ok(stat) => stat,
+                Err(error) => {
+                    tracing::debug!("no figures of {}: {error}", dir.display());
+                    continue;
+                }
+            };
+            let figures = Figures {
+                size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+                free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+                files_max: stat.f_files,
+                files_free: stat.f_favail,
+                asked: Instant::now(),
+            };
+            self.figures.lock().expect("not poisoned").insert(name.clone(), figures);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_gets_what_was_answered_and_does_not_wait() {
+        let space = Arc::new(Space::default());
+        let targets = vec![("t".to_owned(), std::env::temp_dir())];
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let figures = loop {
+            if let Some(figures) = space.look(targets.clone()).get("t") {
+                break *figures;
+            }
+            assert!(Instant::now() < deadline, "nothing was ever answered");
+            std::thread::yield_now();
+        };
+        assert!(figures.size_bytes >= figures.free_bytes && figures.size_bytes > 0, "{figures:?}");
+        assert!(space.look(vec![]).is_empty());
+    }
+
+    #[test]
+    fn while_one_asks_nobody_else_does() {
+        let space = Arc::new(Space::default());
+        space.is_asking.store(true, Ordering::Release);
+        assert!(space.look(vec![("t".into(), std::env::temp_dir())]).is_empty());
+        // The thread that asks would be the one that ends this.
+        assert!(space.is_asking.load(Ordering::Acquire));
+        assert_eq!(Arc::strong_count(&space), 1);
+    }
+}
