@@ -287,7 +287,7 @@ fn round_scale(largest: f64) -> (f64, f64) {
 }
 
 /// Three significant figures, and k or M for thousands and millions.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         v if v >= 999_500.0 => (value / 1e6, "M"),
         v if v >= 9_995.0 => (value / 1e3, "k"),

@@ -15,15 +15,23 @@ pub(crate) struct Args {
 enum Document {
     /// docs/CONFIG.md, the keys of the configuration file.
     Config,
-    /// The OpenAPI description of the proxy's control API.
-    Openapi,
+    /// docs/METRICS.md, the names that Prometheus gets.
+    Metrics,
+    /// The OpenAPI description of the proxy's control API, or of the controller's.
+    Openapi {
+        /// The controller's.
+        #[arg(long)]
+        controller: bool,
+    },
 }
 
 /// Prints the document.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.document {
         Document::Config => proxy::config::markdown(),
-        Document::Openapi => proxy::control::openapi() + "\n",
+        Document::Metrics => api::metrics::markdown(),
+        Document::Openapi { controller: false } => proxy::control::openapi() + "\n",
+        Document::Openapi { controller: true } => controller::openapi() + "\n",
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())

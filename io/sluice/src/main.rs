@@ -1,16 +1,19 @@
 //! The one binary: each subcommand is a module, and this is the door to them.
 //!
-//! Errors go to stderr as `sluice: what: why`, with exit status 1; a reader that closes
-//! our stdout early (`| head`) is no error.
+//! Errors go to stderr as `sluice: what: why`, with exit status 1 (`sluice sim` has 2 for
+//! input that is wrong); a reader that closes our stdout early (`| head`) is no error.
 
 mod bench;
 mod calibrate;
 mod chart;
+mod controller;
 mod demo;
 mod docs;
+mod metrics;
 mod mount;
 mod proxy;
 mod rule;
+mod sim;
 mod top;
 mod trace;
 
@@ -33,12 +36,15 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Proxy(proxy::Args),
+    Controller(controller::Args),
     Mount(mount::Args),
     Umount(mount::UmountArgs),
     Top(top::Args),
+    Metrics(metrics::Args),
     Rule(Box<rule::Args>),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
+    Sim(sim::Args),
     Bench(bench::Args),
     Demo(demo::Args),
     #[command(hide = true)]
@@ -53,7 +59,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr();
     match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice: {error:#}");
@@ -62,19 +68,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<()> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Proxy(args) => proxy::run(args),
+        Command::Controller(args) => controller::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => mount::run_umount(args),
         Command::Top(args) => top::run(args),
+        Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Trace(args) => trace::run(args),
+        Command::Sim(args) => return sim::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Docs(args) => docs::run(args),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn log_to_stderr() {

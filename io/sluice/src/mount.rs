@@ -174,6 +174,9 @@ fn serve(
     settings: &Settings,
     say_ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    if let Some(at) = settings.metrics.as_ref().filter(|at| at.is_open_to_others()) {
+        warn!("whoever reaches {at} reads what is mounted where");
+    }
     // Before any thread starts: a signal must not find the default action.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
     raise_open_files();

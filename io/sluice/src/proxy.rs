@@ -8,19 +8,21 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use ::proxy::Server;
 use ::proxy::config::{ApiSocket, Config, Export, Squash};
-use ::proxy::control;
+use ::proxy::control::{self, Control as _};
+use ::proxy::{Link, Server};
 use anyhow::Context;
-use api::Address;
+use api::{Address, Endpoints, MetricsAddress, MetricsServer};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
 /// Serves directories over 9P2000.L and schedules every request by job.
 ///
-/// Prints a line `listening on ADDRESS` for each listener and then `ready`. SIGTERM
+/// Prints a line `listening on ADDRESS` for each listener, one `metrics at ADDRESS` if it shows
+/// metrics, and then `ready`. SIGTERM
 /// answers what is in flight and ends; SIGHUP reads configuration and rules again.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Example:\n  sluice proxy --export scratch=/mnt/scratch --listen \
@@ -41,12 +43,22 @@ pub(crate) struct Args {
     /// The rule file (docs/RULES.md).
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+    /// Where the controller of all proxies answers, http://HOST:PORT or unix:///path: it gives
+    /// the rules (docs/CONTROLLER.md).
+    #[arg(long, value_name = "URL")]
+    controller: Option<Endpoints>,
+    /// The proxy's name at the controller; without it this machine's.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
     /// The configuration file (docs/CONFIG.md).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the control API listens: unix:///path, auto or off.
     #[arg(long, value_name = "unix:///PATH")]
     api: Option<ApiSocket>,
+    /// Where metrics are shown as Prometheus text: http://IP:PORT or unix:///path.
+    #[arg(long, value_name = "http://IP:PORT")]
+    metrics: Option<MetricsAddress>,
     /// Write a compact trace of every request to this file (see `sluice trace`).
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -64,12 +76,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // Before any thread starts and before `ready`: a signal must not find the default action.
     let mut signals =
         Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
-    let api = config.api.clone();
+    let (api, metrics) = (config.api.clone(), config.metrics.clone());
     let server = Server::start(config)?;
+    let link = Link::start(&server)?;
     let control = control::start(&api, server.clone())?;
+    let metrics = metrics.map(|at| show_metrics(&at, server.clone())).transpose()?;
     let mut out = std::io::stdout();
     for address in server.addresses() {
         writeln!(out, "listening on {address}")?;
+    }
+    if let Some(metrics) = &metrics {
+        writeln!(out, "metrics at {}", metrics.address())?;
     }
     writeln!(out, "ready")?;
     out.flush()?;
@@ -88,8 +105,15 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     if !server.drain() {
         warn!("requests were left unanswered after drain_timeout");
     }
-    drop(control);
+    drop((control, metrics, link));
     Ok(())
+}
+
+fn show_metrics(at: &MetricsAddress, server: Arc<Server>) -> anyhow::Result<MetricsServer> {
+    if at.is_open_to_others() {
+        warn!("whoever reaches {at} reads the names of jobs and the numbers of users");
+    }
+    Ok(MetricsServer::start(at, move || server.metrics())?)
 }
 
 /// Reads everything again; an error leaves what is in force.
@@ -125,7 +149,10 @@ impl Args {
         config.squash = self.squash.unwrap_or(config.squash);
         config.schedule &= !self.no_schedule;
         config.api = self.api.clone().unwrap_or(config.api);
+        config.metrics = self.metrics.clone().or(config.metrics);
         config.rules = self.rules.clone().or(config.rules);
+        config.controller = self.controller.clone().or(config.controller);
+        config.node = self.node.clone().or(config.node);
         config.record = self.record.clone().or(config.record);
         Ok(config)
     }
@@ -163,7 +190,8 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let path = file.display().to_string();
         let flags = "--export a=/new --export b=/b --listen tcp://127.0.0.1:0 --listen unix:///s \
-                     --squash none --api off --record /t --no-schedule --readonly b --config";
+                     --squash none --api off --metrics http://127.0.0.1:0 --record /t --no-schedule \
+                     --readonly b --controller http://127.0.0.1:1 --node n --config";
         let flags: Vec<_> = flags.split(' ').filter(|flag| !flag.is_empty()).collect();
         let config = config(&[&flags[..], &[&path]].concat()).unwrap();
         std::fs::remove_file(&file).unwrap();
@@ -174,7 +202,10 @@ mod tests {
             squash: Squash::None,
             threads: 3,
             api: ApiSocket::Off,
+            metrics: Some("http://127.0.0.1:0".parse().unwrap()),
             rules: Some("/old".into()),
+            controller: Some("http://127.0.0.1:1".parse().unwrap()),
+            node: Some("n".into()),
             record: Some("/t".into()),
             schedule: false,
             export: vec![export("a", "/new"), export("b", "/b")],
@@ -197,6 +228,8 @@ mod tests {
             ["--listen", "localhost:1"],
             ["--squash", "some"],
             ["--api", "tcp://127.0.0.1:1"],
+            ["--controller", "127.0.0.1:1"],
+            ["--metrics", "127.0.0.1:9400"],
         ] {
             assert!(config(&flags).is_err(), "{flags:?}");
         }

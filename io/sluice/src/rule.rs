@@ -39,7 +39,8 @@ const AFTER_HELP: &str = "\
 Rules stand in an order, and the first whose --match fits takes a request. Without --file the
 rules are those of the proxy that listens at --api; a change is in force at once, also for what
 is queued, and lasts until the proxy ends or reads its rule file again, or for good with --save.
-With --file they are those of a file, whose comments and order stay. \"-\" is standard input,
+With --controller, or $SLUICE_CONTROLLER, they are those of a controller: for all its proxies, and
+on record there. With --file they are those of a file, whose comments and order stay. \"-\" is standard input,
 and standard output for what is changed there.
 
 Examples:
@@ -273,7 +274,8 @@ impl Writing {
             (Some(file), false) => format!(
                 "in force until the proxy ends or reads {file} again (SIGHUP); --save writes it there"
             ),
-            (None, _) => "in force until the proxy ends: it has no rule file (--rules)".into(),
+            (None, true) => "in force at every proxy, and on record at the controller".into(),
+            (None, false) => "in force until the proxy ends: it has no rule file (--rules)".into(),
         };
         let _ = writeln!(text, "{lasts}");
         Ok(text)

@@ -8,7 +8,7 @@
 //! One pass, a line at a time: a trace of any length goes through a pipe, and sums need
 //! memory only for the names that they are made by.
 
-mod lines;
+pub(crate) mod lines;
 mod sums;
 
 use std::io::{BufWriter, Write};

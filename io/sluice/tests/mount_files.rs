@@ -172,6 +172,29 @@ fn extended_attributes_come_and_go() {
 }
 
 #[test]
+fn labels_are_told_where_there_are_some_and_unknown_where_nothing_is_labelled() {
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    if known.contains("selinuxfs") {
+        return common::skip("this kernel labels files by itself");
+    }
+    let Some((proxy, mount)) = pair("label", "") else { return };
+    for name in ["without", "with"] {
+        fs::write(proxy.data().join(name), "").unwrap();
+    }
+    let label = "security.selinux";
+    match rustix::fs::setxattr(proxy.data().join("with"), label, b"word", XattrFlags::CREATE) {
+        Err(rustix::io::Errno::OPNOTSUPP) => return common::skip("no labels in this file system"),
+        set => set.unwrap(),
+    }
+    assert_eq!(fs::read_dir(mount.at()).unwrap().count(), 2);
+    let mut value = [0; 10];
+    let none = rustix::fs::getxattr(mount.join("without"), label, &mut value);
+    assert_eq!(none, Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(rustix::fs::getxattr(mount.join("with"), label, &mut value), Ok(4));
+    assert_eq!(&value[..4], b"word");
+}
+
+#[test]
 fn the_umask_counts_unless_the_directory_has_a_default_acl() {
     let Some((proxy, mount)) = pair("umask", "") else { return };
     fs::create_dir(mount.join("plain")).unwrap();

@@ -44,7 +44,7 @@ impl Process {
                 let lines: Vec<&str> = log.lines().rev().take(3).collect();
                 bail!("{} does not start: {}", self.name, lines.join(" | "));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(LOOK);
         }
         Ok(())
     }
@@ -109,5 +109,7 @@ impl Drop for Process {
     }
 }
 
+/// How often it is looked whether something has come about.
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(20);
 const STOP_MAX: Duration = Duration::from_secs(3);

@@ -223,7 +223,7 @@ fn words<'w>(program: &Path, arguments: impl Iterator<Item = &'w &'w str>) -> Ve
 }
 
 /// Looks through PATH, and where Debian puts servers, which is not in everyone's PATH.
-fn find_program(name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn find_program(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     let mut candidates = folders.map(|folder| folder.join(name));

@@ -313,7 +313,7 @@ fn nid(text: &str) -> Result<Nid, &'static str> {
 }
 
 fn key(per: &[KeyField], who: &Identity, kind: Kind) -> String {
-    let values = sched::key_of(per, who, kind);
+    let values = model::key_of(per, who, kind);
     values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }
 

@@ -1,4 +1,4 @@
-//! Whose rules: those of a running proxy, or those of a file.
+//! Whose rules: those of a running proxy or controller, or those of a file.
 //!
 //! ```text
 //!   proxy: GET text, version ─► edit ─► PUT If-Match ─┬─► in force
@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use api::{Address, Client, Rules};
+use api::{Address, Client, Endpoints, Rules};
 use model::{RuleEditError, RuleSet};
 use proxy::RuleFile;
 
@@ -20,13 +20,14 @@ use proxy::RuleFile;
 #[derive(Debug, clap::Args)]
 pub(super) struct Source {
     /// The control socket of the proxy whose rules they are.
-    #[arg(
-        long,
-        value_name = "unix:///PATH",
-        default_value = crate::top::DEFAULT_API,
-        conflicts_with = "file"
-    )]
-    api: Address,
+    ///
+    /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
+    #[arg(long, value_name = "unix:///PATH", conflicts_with_all = ["file", "controller"])]
+    api: Option<Address>,
+    /// The controller whose rules they are, http://HOST:PORT or unix:///path; of several all of
+    /// them, with commas.
+    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    controller: Option<Endpoints>,
     /// The rules of this file instead; - for standard input and output.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -35,13 +36,15 @@ pub(super) struct Source {
 /// How often a change is begun anew because others were faster. Each time one of them got
 /// its change through, so only a flood of changes comes to so many.
 const TRIES_MAX: usize = 100;
+/// Names the controller where no flag does.
+const VARIABLE: &str = "SLUICE_CONTROLLER";
 
 impl Source {
     /// The rules as they are.
     pub(super) fn read(&self) -> anyhow::Result<Rules> {
         match &self.file {
             Some(file) => parse(&file.display().to_string(), &read_text(file)?),
-            None => Ok(Client::new(&self.api)?.rules()?),
+            None => Ok(self.client()?.rules()?),
         }
     }
 
@@ -74,7 +77,23 @@ impl Source {
                 locked.replace(text).with_context(|| format!("cannot write {name}"))?;
                 parse(&name, text)
             }
-            None => Ok(Client::new(&self.api)?.replace_rules(text, None, save)?),
+            None => Ok(self.client()?.replace_rules(text, None, save)?),
+        }
+    }
+
+    fn client(&self) -> anyhow::Result<Client> {
+        if let Some(api) = &self.api {
+            return Ok(Client::new(api)?);
+        }
+        let named = match std::env::var(VARIABLE) {
+            _ if self.controller.is_some() => None,
+            Ok(text) => Some(text.parse::<Endpoints>().context(VARIABLE)?),
+            Err(std::env::VarError::NotPresent) => None,
+            Err(error) => bail!("{VARIABLE}: {error}"),
+        };
+        match self.controller.as_ref().or(named.as_ref()) {
+            Some(controller) => Ok(Client::at(controller)?),
+            None => Ok(Client::new(&crate::top::DEFAULT_API.parse()?)?),
         }
     }
 
@@ -93,7 +112,7 @@ impl Source {
         save: bool,
         edit: impl Fn(&str) -> Result<String, RuleEditError>,
     ) -> anyhow::Result<Rules> {
-        let client = Client::new(&self.api)?;
+        let client = self.client()?;
         for _ in 0..TRIES_MAX {
             let now = client.rules()?;
             let text = edit(&now.text)?;

@@ -13,6 +13,7 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, unused_imports)]
 
 mod client;
+mod controller;
 pub mod errno;
 mod place;
 
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use client::{Client, Entry, Frame, names};
+pub use controller::Controller;
 pub use place::{HangingOpens, Image, Tmpfs};
 
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
@@ -52,6 +54,8 @@ pub struct Proxy {
     pub dir: PathBuf,
     pub child: Child,
     pub tcp: SocketAddr,
+    /// Where it shows its metrics, if it does.
+    metrics: Option<SocketAddr>,
     stderr: Mutex<Receiver<String>>,
     keep: bool,
 }
@@ -126,10 +130,14 @@ impl Setup {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = lines(child.stdout.take().unwrap());
         let stderr = Mutex::new(lines(child.stderr.take().unwrap()));
-        let mut proxy = Proxy { dir, child, tcp: ([0, 0, 0, 0], 0).into(), stderr, keep: false };
+        let mut proxy =
+            Proxy { dir, child, tcp: ([0, 0, 0, 0], 0).into(), metrics: None, stderr, keep: false };
         while let Ok(line) = stdout.recv_timeout(PATIENCE) {
             if let Some(at) = line.strip_prefix("listening on tcp://") {
                 proxy.tcp = at.parse().unwrap();
+            }
+            if let Some(at) = line.strip_prefix("metrics at http://") {
+                proxy.metrics = Some(at.parse().unwrap());
             }
             if line == "ready" {
                 return proxy;
@@ -152,6 +160,11 @@ impl Proxy {
 
     pub fn socket(&self) -> PathBuf {
         self.dir.join("9p")
+    }
+
+    /// `HOST:PORT` of its metrics.
+    pub fn metrics(&self) -> String {
+        self.metrics.expect("it shows metrics").to_string()
     }
 
     /// A TCP connection, with nothing said yet.

@@ -78,6 +78,12 @@ impl Mounted {
         &self.at
     }
 
+    /// `HOST:PORT` of its metrics.
+    pub fn metrics(&self) -> String {
+        let at = self.mount.as_ref().unwrap().metrics().expect("it shows metrics").to_string();
+        at.strip_prefix("http://").unwrap().into()
+    }
+
     /// Unmounts it as umount(8) does.
     pub fn unmount(&mut self) {
         self.mount.take().unwrap().unmount().unwrap();

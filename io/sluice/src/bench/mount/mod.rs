@@ -208,8 +208,13 @@ fn fill(behind: &Path, cases: &[Case], amounts: Amounts, stop: &AtomicBool) -> a
     if stop.load(Ordering::Relaxed) {
         bail!("interrupted");
     }
-    let dir = File::open(behind).context("cannot open the directory to serve")?;
-    rustix::fs::syncfs(&dir).context("cannot flush what was made")
+    flush(behind)
+}
+
+/// Writes to the device what the file system below has in memory.
+fn flush(dir: &Path) -> anyhow::Result<()> {
+    let dir = File::open(dir).context("cannot open the directory of the bench")?;
+    rustix::fs::syncfs(&dir).context("cannot flush what was written")
 }
 
 fn has(cases: &[Case], load: Load) -> bool {
@@ -313,6 +318,8 @@ impl Bench<'_> {
                     let what = &case.figures[0].what;
                     progress(done, total, began, &format!("{what} · {who}"));
                     done += 1;
+                    // What the one before has written is not to be paid by this one.
+                    flush(&self.place.dir)?;
                     let found = self.measure(case, index);
                     if self.stop.load(Ordering::Relaxed) {
                         bail!("interrupted");

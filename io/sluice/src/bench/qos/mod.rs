@@ -1,7 +1,7 @@
 //! `sluice bench qos`: the commands that measure the promises.
 //!
-//!   weights  limits  victim  blocked  memory  cost  mounts
-//!      └───────┴───────┴──┬────┴───────┴──────┴──────┘
+//!   weights  limits  victim  blocked  memory  cost  mounts  scrape  controller
+//!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┘
 //!     bed (directory, proxies) + jobs that compete ─► table: what was promised, what was kept
 //!
 //! Each starts proxies of its own over a new directory of the current directory's file
@@ -10,12 +10,14 @@
 
 mod bed;
 mod blocked;
+mod controlled;
 mod cost;
 mod job;
 mod limits;
 mod memory;
 mod mounted;
 mod mounts;
+mod scrape;
 mod shares;
 mod table;
 mod victim;
@@ -32,7 +34,8 @@ use model::Nanos;
 use bed::Bed;
 use table::Table;
 
-/// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost, mounts
+/// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost,
+/// mounts, scrapes, a controller
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which of them [default: all]
@@ -75,6 +78,10 @@ pub(crate) enum Promise {
     Cost,
     /// Weights, a victim, a neighbour and a proxy that returns, through mounts
     Mounts,
+    /// A page of metrics while 36,603 jobs are at work
+    Scrape,
+    /// One limit over many proxies, and what their controller costs
+    Controller,
 }
 
 /// What a measurement is given.
@@ -108,6 +115,8 @@ fn measure(promise: Promise, args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Res
         Promise::Memory => memory::measure(&run, &mut table),
         Promise::Cost => cost::measure(&run, &mut table),
         Promise::Mounts => mounts::measure(&run, &mut table),
+        Promise::Scrape => scrape::measure(&run, &mut table),
+        Promise::Controller => controlled::measure(&run, &mut table, &args.out),
     }
     .with_context(|| format!("qos {}", promise.name()))?;
     drop(run);
@@ -124,6 +133,8 @@ impl Promise {
             Promise::Memory => "memory",
             Promise::Cost => "cost",
             Promise::Mounts => "mounts",
+            Promise::Scrape => "scrape",
+            Promise::Controller => "controller",
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Two mounts, each of a job of its own, with weights w : 1.
 //!
-//! The backend is narrow (`slots_max = 2`), so that few requests in flight are a backlog and
-//! the work is the device's: 64 of 16 KiB for each job, past the page cache.
+//! The proxy is the narrow place: two slots of the device, and a limit on the whole export that
+//! is less than the kernel and fio can ask for. Otherwise the heavy job's queue is empty now and
+//! then, and there is nothing to divide. 64 requests of 16 KiB for each job, past the page cache.
 
 use anyhow::Context as _;
 use model::Bytes;
@@ -70,7 +71,7 @@ fn measure_case(
         .map(|job| Mount::start(&run.bed, proxy, job, &format!("allow_other,job=fixed:{job}")));
     let [a, b] = mounts;
     let (a, b) = (a?, b?);
-    proxy.api.set_rules(&rules(1))?;
+    proxy.api.set_rules(&narrow(1))?;
     let load = |job: &str, kind: &str, file: &std::path::Path| {
         let len = LEN.get();
         let words = format!("--rw={kind} --bs=16k --size={len} {LOAD} {ENDLESS} {}", on(file));
@@ -80,7 +81,7 @@ fn measure_case(
         [load("a", "randwrite", &a.join("written"))?, load("b", "randread", &b.join("read"))?];
     for weight in WEIGHTS {
         table.progress(&format!("{}, {weight} : 1", case.name));
-        proxy.api.set_rules(&rules(weight))?;
+        proxy.api.set_rules(&narrow(weight))?;
         run.bed.wait(SETTLE + SETTLE)?;
         jobs.iter_mut().try_for_each(Fio::check)?;
         let seen = watch(run, proxy)?;
@@ -93,6 +94,11 @@ fn measure_case(
     Ok(())
 }
 
+/// The jobs' weights, and the limit that both pay.
+fn narrow(weight: u32) -> String {
+    rules(weight) + "[[meter]]\nname = \"export\"\nrate = \"40MB/s\"\n"
+}
+
 /// Each job has 64 requests in flight, as many as the kernel keeps of one mount in the
 /// background.
 const LOAD: &str = "--direct=1 --ioengine=libaio --iodepth=32 --numjobs=2";
@@ -100,3 +106,12 @@ const LOAD: &str = "--direct=1 --ioengine=libaio --iodepth=32 --numjobs=2";
 const FIRST: i32 = -10;
 /// So large that what was read once is hardly asked for again before it is dropped.
 const LEN: Bytes = Bytes::mib(1024);
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_rules_are_rules() {
+        let rules = model::RuleSet::parse(&super::narrow(8)).unwrap();
+        assert_eq!((rules.rules[0].weight.get(), rules.meters.len()), (8, 1));
+    }
+}

@@ -1,0 +1,179 @@
+//! What a thousand proxies with a thousand classes each cost one controller.
+//!
+//! Each proxy is a thread with the half of the plan that a real one runs and a connection of its
+//! own; what it serves is made up. Reports come once a second and say that every class was busy
+//! and counted on: more than any real second has.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use api::{Client, CountersForm, Endpoints, ProxyReport, TargetReportForm, UsageLine, UsageReport};
+use model::{JobId, KeyValue, Part, Scope, Time, Use};
+use plan::{Standing, StandingSettings};
+
+use super::super::Run;
+use super::super::table::{Row, Table, figures};
+use super::Controller;
+
+pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+    let bed = &run.bed;
+    let (proxies, classes) = if run.is_quick() { (100, 100) } else { (1_000, 1_000) };
+    let controller = Controller::start(bed, "scale")?;
+    let rules: String = (0..RULES - 1).map(other_rule).collect::<String>() + LAST_RULE;
+    let version = controller.client.set_rules(&rules)?.version;
+    let shared = Arc::new(Shared { stop: AtomicBool::new(false), answered: AtomicU64::new(0) });
+    let began = Instant::now();
+    let threads: Vec<_> = (0..proxies)
+        .map(|at| {
+            let (url, version, shared) = (controller.url.clone(), version.clone(), shared.clone());
+            // A second is spread among them.
+            let phase = Duration::from_secs(1) * at / proxies;
+            let name = format!("scale-{at}");
+            let work = move || proxy(&name, &url, &version, classes, began + phase, &shared);
+            std::thread::Builder::new().stack_size(1 << 20).spawn(work)
+        })
+        .collect::<Result<_, _>>()
+        .context("cannot start a thread")?;
+    table.progress("scale: all register");
+    let known = || controller.client.controller_status().map_or(0, |status| status.proxies);
+    while known() < u64::from(proxies) && began.elapsed() < Duration::from_secs(120) {
+        bed.wait(Duration::from_millis(500))?;
+    }
+    bed.wait(run.time(20, 5))?;
+    table.progress("scale: measured");
+    let (cpu, reports, at) = (controller.process.cpu()?, shared.answered(), Instant::now());
+    bed.wait(run.time(60, 10))?;
+    let seconds = at.elapsed().as_secs_f64();
+    let cpu = (controller.process.cpu()? - cpu).as_secs_f64();
+    let reports = (shared.answered() - reports) as f64;
+    let memory = controller.process.resident()? as f64 / 1e6;
+    shared.stop.store(true, Ordering::Relaxed);
+    let status = controller.client.controller_status()?;
+    for thread in threads {
+        thread.join().ok().context("a proxy panicked")??;
+    }
+    // Where the machine is too small for all of them beside the controller, each report still
+    // costs what it costs.
+    let wanted = f64::from(proxies);
+    let cores = cpu / reports.max(1.0) * wanted;
+    table.add(Row {
+        case: format!(
+            "scale: {proxies} proxies × {classes} classes, {RULES} rules, a report a second"
+        ),
+        target: "half a core".into(),
+        reached: format!("{cores:.2} cores"),
+        met: Some(cores <= 0.5 && reports >= 0.9 * wanted * seconds),
+        beside: format!(
+            "{:.0} reports/s came, {:.0} % of a core, {memory:.0} MB, {} scopes",
+            reports / seconds,
+            cpu / seconds * 100.0,
+            status.scopes
+        ),
+        figures: figures([
+            ("cores_at_full_rate", cores),
+            ("reports_per_sec", reports / seconds),
+            ("cpu_percent", cpu / seconds * 100.0),
+            ("memory_mb", memory),
+        ]),
+    });
+    Ok(())
+}
+
+struct Shared {
+    stop: AtomicBool,
+    answered: AtomicU64,
+}
+
+impl Shared {
+    fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+}
+
+/// One proxy: reports once a second until it is told to stop.
+fn proxy(
+    name: &str,
+    url: &str,
+    version: &str,
+    classes: u64,
+    begin: Instant,
+    shared: &Shared,
+) -> anyhow::Result<()> {
+    let client = Client::at(&url.parse::<Endpoints>()?)?.keeping();
+    let client = client.with_time_limit(Duration::from_secs(20));
+    let settings = StandingSettings::default();
+    let clock = Instant::now();
+    let now = || Time::from_nanos(clock.elapsed().as_nanos() as u64 + 1);
+    let mut standing = Standing::new(name, 1, settings, now());
+    let mut due = begin;
+    let mut usage = UsageReport::default();
+    while !shared.stop.load(Ordering::Relaxed) {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due = (due + Duration::from_secs(1)).max(Instant::now());
+        count(&mut usage, classes);
+        let mut report = ProxyReport {
+            epoch: 1,
+            rules: Some(version.into()),
+            usage: Some(usage.clone()),
+            ..ProxyReport::default()
+        };
+        if let Some(said) = standing.report(uses(classes), now()) {
+            report.targets.insert("fs".into(), TargetReportForm::from(&said));
+        }
+        let order = match client.report(name, &report) {
+            Ok(order) => order,
+            // Too much to do: it comes again.
+            Err(api::ClientError::Refused { status: 503, .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        shared.answered.fetch_add(1, Ordering::Relaxed);
+        if let Some(form) = order.targets.get("fs") {
+            standing.hear(&form.to_order(&name.into(), 1)?, now());
+        }
+        while standing.poll_grants(now()).is_some() {}
+    }
+    Ok(())
+}
+
+/// Every job was served some more.
+fn count(usage: &mut UsageReport, classes: u64) {
+    usage.sequence += 1;
+    if usage.lines.is_empty() {
+        let line = |id| UsageLine {
+            id,
+            job: format!("job.{id}"),
+            uid: 1_000 + (id % 100) as u32,
+            gid: 1_000,
+            project: None,
+            counters: CountersForm::default(),
+        };
+        usage.lines = (1..=classes).map(line).collect();
+    }
+    for line in &mut usage.lines {
+        add(&mut line.counters, 1);
+    }
+    add(&mut usage.total, classes);
+}
+
+fn add(counters: &mut CountersForm, times: u64) {
+    counters.read_bytes += times * (1 << 20);
+    counters.cost_ns += times * 1_000_000;
+    *counters.ops.entry("read".into()).or_default() += times;
+}
+
+/// Each class used half of its part.
+fn uses(classes: u64) -> Vec<(Scope, Use)> {
+    let job = |at: u64| JobId::new(&format!("job.{at}"));
+    let jobs = (1..=classes).filter_map(job).map(KeyValue::Jobid);
+    let used = Use { used: Some(Part::ratio(1, 2_000)), waiting: true };
+    jobs.map(|job| (Scope::rule("jobs", &[job]), used)).collect()
+}
+
+fn other_rule(at: u32) -> String {
+    format!("[[rule]]\nname = \"r{at}\"\nmatch = \"uid={}\"\nlimit = \"1GB/s\"\n", 100_000 + at)
+}
+
+const RULES: u32 = 10_000;
+const LAST_RULE: &str = "[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\nlimit = \"100MB/s\"\n";

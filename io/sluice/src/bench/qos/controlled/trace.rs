@@ -1,0 +1,103 @@
+//! A limit of 200 a second over two proxies: the trace of the global rate control of LIME, on
+//! real proxies and in the simulator, as one picture.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ::sim::{Policy, Scenario, World};
+use anyhow::Context as _;
+use model::Bytes;
+
+use super::super::Run;
+use super::super::bed::Proxy;
+use super::super::table::{Row, Table, figures};
+use super::reader::{Reader, Readers};
+use super::{Controller, proxies, rules};
+use crate::sim::figure::{JobSeries, draw};
+
+pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::Result<()> {
+    let real = of_proxies(run, table)?;
+    table.progress("trace: simulated");
+    let scenario = Scenario::parse(SCENARIO, "global-limit")?;
+    let report = World::new(&scenario, Policy::Ours, 1).run();
+    let simulated: Vec<JobSeries> =
+        report.jobs.iter().map(|job| (job.job.clone(), job.series.clone())).collect();
+    let spans = [("both", (20, 75), [100.0, 100.0]), ("one", (80, 135), [1.0, 199.0])];
+    for (what, jobs) in [("real", &real), ("simulated", &simulated)] {
+        for (case, (from, to), expected) in spans {
+            let mean = |at: usize| {
+                let requests = &jobs[at].1;
+                let span = requests.iter().skip(from).take(to - from);
+                span.map(|(requests, _)| *requests as f64).sum::<f64>() / (to - from) as f64
+            };
+            let had = [mean(0), mean(1)];
+            // The first has nothing to ask for any more in the second span.
+            let of = if case == "both" { 0 } else { 1 };
+            let near = |at: usize| (had[at] / expected[at] - 1.0).abs() <= 0.02;
+            table.add(Row {
+                case: format!("trace, {what}, {case} at work"),
+                target: format!("{:.0}/{:.0} within 2 %", expected[0], expected[1]),
+                reached: format!("{:.1}/{:.1}", had[0], had[1]),
+                met: Some(near(1) && (of == 1 || near(0))),
+                beside: if of == 1 {
+                    "the first is at rest and keeps 1".into()
+                } else {
+                    String::new()
+                },
+                figures: figures([("first", had[0]), ("second", had[1])]),
+            });
+        }
+    }
+    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    let panels = [("two real proxies".into(), real), ("simulated".into(), simulated)];
+    let subtitle = "200 operations a second over two proxies; the first stops at 75 s";
+    draw(&out.join("qos-controller.svg"), "One limit over two proxies", subtitle, &panels, false)
+}
+
+/// Requests of each second at each of two real proxies.
+fn of_proxies(run: &Run<'_>, table: &mut Table) -> anyhow::Result<Vec<JobSeries>> {
+    let bed = &run.bed;
+    bed.file("small", Bytes::kib(4))?;
+    let controller = Controller::start(bed, "trace")?;
+    let version = controller.client.set_rules(&rules("200ops/s"))?.version;
+    let proxies = proxies(bed, 2, &controller.url, &version)?;
+    let readers = Readers::new();
+    let began = Instant::now();
+    let mut at: [Vec<Reader>; 2] = [Vec::new(), Vec::new()];
+    let mut counts: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
+    for second in 0..=160u64 {
+        table.progress(&format!("trace: {second} of 160 s"));
+        match second {
+            15 => {
+                for (readers_at, proxy) in at.iter_mut().zip(&proxies) {
+                    let start = |_| Reader::start(&readers, &proxy.address, "small", 4096);
+                    *readers_at = (0..DEPTH).map(start).collect();
+                }
+            }
+            75 => end(&mut at[0])?,
+            135 => end(&mut at[1])?,
+            _ => {}
+        }
+        for (counts, proxy) in counts.iter_mut().zip(&proxies) {
+            counts.push(requests(proxy)?);
+        }
+        let due = began + Duration::from_secs(second + 1);
+        bed.wait(due.saturating_duration_since(Instant::now()))?;
+    }
+    let series = |counts: &Vec<u64>| counts.windows(2).map(|two| (two[1] - two[0], 0)).collect();
+    Ok(vec![("t1".into(), series(&counts[0])), ("t2".into(), series(&counts[1]))])
+}
+
+fn end(readers: &mut Vec<Reader>) -> anyhow::Result<()> {
+    readers.drain(..).try_for_each(Reader::end)
+}
+
+/// What the job was served so far.
+fn requests(proxy: &Proxy) -> anyhow::Result<u64> {
+    let classes = proxy.api.classes()?.classes;
+    Ok(classes.iter().filter(|class| class.rule == "job").map(|class| class.usage.ops).sum())
+}
+
+/// As many at a time as in the scenario.
+const DEPTH: usize = 16;
+const SCENARIO: &str = include_str!("../../../../../../scenarios/global-limit.toml");

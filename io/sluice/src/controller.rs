@@ -1,0 +1,103 @@
+//! `sluice controller`: one that decides for all proxies.
+//!
+//! ```text
+//!   --data DIR, locked ─► ledger ─► listen ─► (etcd: stand by) ─► records ─► `ready`
+//!                                                    SIGTERM: write what was used, end ◄─┘
+//! ```
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ::controller::{Etcd, Settings, Standing, StorePlace};
+use anyhow::Context;
+use api::Endpoint;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::{info, warn};
+
+/// Decides for many proxies: rules for all, one limit over all, usage of all.
+///
+/// Prints a line `listening on URL` for each place, and `ready` each time it begins to decide. SIGTERM writes what was
+/// used and ends; proxies serve on with what they hold.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  sluice controller --data /var/lib/sluice/controller\n  sluice \
+                        proxy --export scratch=/mnt/scratch --controller http://127.0.0.1:5650 \
+                        --node a\n  sluice rule start jobs --controller http://127.0.0.1:5650 \
+                        --match '*' --per jobid --limit 200MB/s\n\nWithout tokens, which come later, it \
+                        answers this machine only."
+)]
+pub(crate) struct Args {
+    /// Where it keeps what it knows; each controller has a directory of its own.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where it answers, http://IP:PORT of this machine's loopback or unix:///path; may be
+    /// repeated. Port 0 lets the system choose.
+    #[arg(long, value_name = "URL", default_value = DEFAULT_LISTEN)]
+    listen: Vec<Endpoint>,
+    /// Where the other controllers of one etcd reach this one; where it listens, if nothing is
+    /// said.
+    #[arg(long, value_name = "URL")]
+    advertise: Option<Endpoint>,
+    /// Where it keeps what people decide: `sqlite`, in its directory, or
+    /// `etcd:http://HOST:PORT,…`: of the controllers with one etcd one leads, and the others wait.
+    #[arg(long, value_name = "STORE", default_value = "sqlite", value_parser = store)]
+    store: StorePlace,
+}
+
+/// Runs the controller until SIGTERM or SIGINT.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let Args { data, listen, advertise, store } = args;
+    let mut settings = Settings { data, store, listen, advertise };
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    let mut ends = || signals.pending().next().is_some();
+    loop {
+        let standing = Standing::begin(&settings)?;
+        for place in standing.listeners() {
+            say(&format!("listening on {place}"))?;
+        }
+        // Where it stands again, the system is not to choose other ports.
+        let places = standing.listeners().iter().map(|place| place.parse());
+        settings.listen = places.collect::<Result<_, _>>()?;
+        let Some(controller) = standing.lead(&mut ends)? else { return Ok(()) };
+        say("ready")?;
+        while controller.leads_after(LOOK) {
+            if ends() {
+                info!("ending; the proxies serve on with what they hold");
+                return Ok(());
+            }
+        }
+        warn!("another controller may lead now; this one stands by again");
+    }
+}
+
+/// A line for whoever started it.
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// `sqlite` or `etcd:URL,URL`.
+fn store(text: &str) -> Result<StorePlace, String> {
+    if text == "sqlite" {
+        return Ok(StorePlace::Data);
+    }
+    let endpoints: Vec<_> = text.strip_prefix("etcd:").unwrap_or_default().split(',').collect();
+    match endpoints.iter().all(|endpoint| endpoint.parse::<Endpoint>().is_ok()) {
+        true => {
+            let endpoints = endpoints.into_iter().map(str::to_owned).collect();
+            Ok(StorePlace::Etcd(Etcd { endpoints, prefix: PREFIX.into(), user: None }))
+        }
+        false => Err("give sqlite or etcd:http://HOST:PORT,http://HOST:PORT".into()),
+    }
+}
+
+/// What its keys in etcd begin with.
+const PREFIX: &str = "/sluice";
+/// How often it is looked for signals.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Where a controller answers unless it was told otherwise.
+const DEFAULT_LISTEN: &str = "http://127.0.0.1:5650";

@@ -1,0 +1,127 @@
+//! A page as lines of collectd's exec plugin.
+//!
+//! ```text
+//!   sluice_target_bytes_total{target="fs",kind="read",lane="device"} 12
+//!     ─► PUTVAL "HOST/sluice-proxy/derive-target_bytes_total.fs.read.device" interval=10 N:12
+//! ```
+//!
+//! A counter is a `derive`, of which collectd takes whole numbers only: those in seconds are told
+//! in nanoseconds. An identifier has at most 127 bytes in each part and no slash; what does not
+//! fit is cut, with a number made of the whole, so that two never become one.
+
+use super::samples::{Kind, Sample};
+
+/// Whose values they are.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    pub(super) host: String,
+    /// Tells processes of one host apart.
+    pub(super) instance: String,
+    pub(super) interval_s: f64,
+}
+
+/// One line; `None` for a value that is no number to collectd.
+pub(super) fn line(sample: &Sample<'_>, origin: &Origin) -> Option<String> {
+    let stem = sample.name.strip_prefix(api::metrics::PREFIX).unwrap_or(sample.name);
+    // The number of a histogram's times is no time.
+    let is_time = stem.contains("_seconds") && !stem.ends_with("_count");
+    let (kind, stem, value) = match sample.kind {
+        Kind::Gauge => ("gauge", stem.to_owned(), sample.value.to_owned()),
+        Kind::Counter if is_time => {
+            ("derive", stem.replace("_seconds", "_nanoseconds"), nanoseconds(sample.value)?)
+        }
+        Kind::Counter => ("derive", stem.to_owned(), sample.value.to_owned()),
+    };
+    value.parse::<f64>().ok()?;
+    let labels = sample.labels.iter().map(|(_, value)| value.as_str());
+    let words: Vec<_> = std::iter::once(stem.as_str()).chain(labels).collect();
+    let Origin { host, instance, interval_s } = origin;
+    let kind = part(&format!("{kind}-{}", words.join(".")));
+    let (host, plugin) = (part(host), part(&format!("sluice-{instance}")));
+    Some(format!("PUTVAL \"{host}/{plugin}/{kind}\" interval={interval_s} N:{value}\n"))
+}
+
+/// Decimal seconds as whole nanoseconds, exactly.
+fn nanoseconds(seconds: &str) -> Option<String> {
+    let (whole, part) = seconds.split_once('.').unwrap_or((seconds, ""));
+    let whole: u64 = whole.parse().ok()?;
+    let part: u64 = format!("{part:0<9}").get(..9)?.parse().ok()?;
+    Some(whole.checked_mul(1_000_000_000)?.checked_add(part)?.to_string())
+}
+
+/// One part of an identifier.
+fn part(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    let name: String = text.chars().map(|c| if plain(c) { c } else { '_' }).collect();
+    if name == text && name.len() <= PART_BYTES_MAX {
+        return name;
+    }
+    let digest = format!("~{:016x}", fnv1a(text.as_bytes()));
+    let most = name.len().min(PART_BYTES_MAX - digest.len());
+    format!("{}{digest}", &name[..most])
+}
+
+/// The hash of Fowler, Noll and Vo, for it is the same in every version of this program.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// collectd's DATA_MAX_NAME_LEN is 128, with the byte that ends it.
+const PART_BYTES_MAX: usize = 127;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(name: &str, kind: Kind, label: &str, value: &str) -> Option<String> {
+        let labels = vec![("jobid", label.to_owned())];
+        let origin = Origin { host: "node1".into(), instance: "proxy".into(), interval_s: 10.0 };
+        line(&Sample { name, kind, labels, value }, &origin)
+    }
+
+    #[test]
+    fn counters_are_whole_derives_and_gauges_as_they_are() {
+        let line = put("sluice_job_requests_total", Kind::Counter, "a.1", "7").unwrap();
+        let expected =
+            "PUTVAL \"node1/sluice-proxy/derive-job_requests_total.a.1\" interval=10 N:7\n";
+        assert_eq!(line, expected);
+        let line = put("sluice_job_cost_seconds_total", Kind::Counter, "a.1", "1.5").unwrap();
+        assert!(
+            line.ends_with("/derive-job_cost_nanoseconds_total.a.1\" interval=10 N:1500000000\n")
+        );
+        let line = put("sluice_scrape_seconds", Kind::Gauge, "x", "0.25").unwrap();
+        assert!(line.ends_with("/gauge-scrape_seconds.x\" interval=10 N:0.25\n"), "{line}");
+        let line = put("sluice_target_queue_seconds_count", Kind::Counter, "t", "5").unwrap();
+        assert!(
+            line.ends_with("/derive-target_queue_seconds_count.t\" interval=10 N:5\n"),
+            "{line}"
+        );
+        assert_eq!(put("sluice_job_cost_seconds_total", Kind::Counter, "a", "x"), None);
+    }
+
+    #[test]
+    fn what_an_identifier_cannot_hold_stays_apart() {
+        let of = |label: &str| put("sluice_job_requests_total", Kind::Counter, label, "7").unwrap();
+        assert_ne!(of("a/b"), of("a b"));
+        let long = |end: &str| of(&("x".repeat(200) + end));
+        assert_ne!(long("1"), long("2"));
+        for line in [of("a/b\"\n"), long("1")] {
+            let id = line.split('"').nth(1).unwrap();
+            let parts: Vec<_> = id.split('/').collect();
+            assert_eq!(parts.len(), 3, "{line}");
+            assert!(parts.iter().all(|part| part.len() <= 127), "{line}");
+        }
+    }
+
+    #[test]
+    fn seconds_become_nanoseconds_exactly() {
+        for (seconds, ns) in
+            [("0", "0"), ("0.000000001", "1"), ("18446744073.709551615", "18446744073709551615")]
+        {
+            assert_eq!(nanoseconds(seconds).as_deref(), Some(ns));
+        }
+        assert_eq!(nanoseconds("18446744074"), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! A page as InfluxDB's line protocol.
+//!
+//! ```text
+//!   sluice_target_queued{target="fs"} 3  ─► sluice_target_queued,host=node1,target=fs value=3 1767…
+//! ```
+//!
+//! All values are floats, as a field's type is decided by its first value, and a gauge may be 0
+//! before it is 0.5. Labels are tags; InfluxDB knows no empty one, so those are left out.
+
+use super::samples::Sample;
+
+/// One line, of a host at a time in seconds since 1970.
+pub(super) fn line(sample: &Sample<'_>, host: &str, at_s: u64) -> String {
+    let mut line = escaped(sample.name, ", ");
+    let host = ("host", host);
+    let labels = sample.labels.iter().map(|(name, value)| (*name, value.as_str()));
+    for (name, value) in std::iter::once(host).chain(labels).filter(|(_, v)| !v.is_empty()) {
+        line += &format!(",{}={}", escaped(name, ",= "), escaped(value, ",= "));
+    }
+    line + &format!(" value={} {at_s}\n", sample.value)
+}
+
+/// The characters that would end what they stand in. A line cannot hold the end of a line, and a
+/// backslash at the end would escape what follows.
+fn escaped(text: &str, special: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' | '\\' => escaped.push('_'),
+            c if special.contains(c) => escaped.extend(['\\', c]),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::samples::Kind;
+
+    #[test]
+    fn labels_are_tags_and_may_hold_any_text() {
+        let labels = vec![("target", "a b,c=d\\".to_owned()), ("jobid", String::new())];
+        let name = "sluice_job_requests_total";
+        let sample = Sample { name, kind: Kind::Counter, labels, value: "7" };
+        let line = line(&sample, "node1", 1_767_225_600);
+        let expected =
+            "sluice_job_requests_total,host=node1,target=a\\ b\\,c\\=d_ value=7 1767225600\n";
+        assert_eq!(line, expected);
+    }
+}

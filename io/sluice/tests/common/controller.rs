@@ -1,0 +1,77 @@
+//! A controller as a process of its own.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use api::{Client, Endpoint};
+
+use super::SLUICE;
+
+/// A running controller, killed at the end; its directory stays until the test ends.
+pub struct Controller {
+    child: Child,
+    pub url: String,
+    /// Held open: what is told later has somewhere to go.
+    stdout: Option<Lines<BufReader<ChildStdout>>>,
+}
+
+impl Controller {
+    pub fn start(data: &Path, listen: &str) -> Controller {
+        Controller::with(data, listen, "sqlite", "ready")
+    }
+
+    /// One of several with an etcd; it may stand by.
+    pub fn stand(data: &Path, etcd: &[String]) -> Controller {
+        Controller::stand_at(data, "http://127.0.0.1:0", etcd)
+    }
+
+    pub fn stand_at(data: &Path, listen: &str, etcd: &[String]) -> Controller {
+        let store = format!("etcd:{}", etcd.join(","));
+        Controller::with(data, listen, &store, "listening on ")
+    }
+
+    fn with(data: &Path, listen: &str, store: &str, until: &str) -> Controller {
+        let mut child = Command::new(SLUICE)
+            .args(["controller", "--listen", listen, "--store", store, "--data"])
+            .arg(data)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut controller = Controller { child, url: String::new(), stdout: None };
+        let mut lines = stdout.lines();
+        for line in lines.by_ref().map(Result::unwrap) {
+            if let Some(url) = line.strip_prefix("listening on ") {
+                controller.url = url.into();
+            }
+            if line.starts_with(until) {
+                break;
+            }
+        }
+        assert!(!controller.url.is_empty(), "the controller did not get ready");
+        controller.stdout = Some(lines);
+        controller
+    }
+
+    pub fn client(&self) -> Client {
+        Client::at(&self.url.parse::<Endpoint>().unwrap()).unwrap()
+    }
+
+    /// `HOST:PORT`, as its metrics are asked for.
+    pub fn at(&self) -> &str {
+        self.url.strip_prefix("http://").expect("it listens over TCP")
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

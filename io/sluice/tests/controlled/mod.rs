@@ -1,0 +1,125 @@
+//! Controllers, proxies and their readers as processes, for the tests that need several.
+//!
+//! ```text
+//!   readers ─ 9P ─► proxy a, b, c ─ http ─► sluice controller (one, or three with etcd)
+//! ```
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use api::{Address, Client};
+use ninep::{Fid, Reply, Request};
+
+use crate::common::{Proxy, Setup, USER};
+
+pub(crate) const LIMIT: u64 = 20_000_000;
+
+pub(crate) fn limited(per_sec: u64) -> String {
+    format!(
+        "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={{dd.*}}\"\nper = [\"jobid\"]\nlimit = \"{per_sec}B/s\"\n"
+    )
+}
+
+/// A directory of the test's own.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn proxy(test: &str, node: &str, url: &str) -> Proxy {
+    let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
+                  [[target]]\nname = \"fs\"\n";
+    let top = format!("controller = \"{url}\"\nnode = \"{node}\"");
+    Setup::new(&format!("{test}-{node}")).top(&top).tables(tables).api().start()
+}
+
+pub(crate) fn api_of(proxy: &Proxy) -> Client {
+    Client::new(&Address::Unix(proxy.dir.join("api"))).unwrap()
+}
+
+/// A job's reader at one proxy: reads what the page cache has, as fast as it may.
+pub(crate) struct Reader {
+    bytes: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+pub(crate) const BLOCK: u32 = 64 << 10;
+
+impl Reader {
+    pub(crate) fn start(proxy: &Proxy) -> Reader {
+        fs::write(proxy.data().join("f"), vec![7; BLOCK as usize]).unwrap();
+        let mut client = proxy.client_of("x?job=dd.1", USER);
+        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, stopped) = (bytes.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            client.open_name(1, "f", 0).unwrap();
+            // Some at a time, so that one always waits for its turn.
+            let read = Request::Read { fid: Fid(1), offset: 0, count: BLOCK };
+            let mut tags: VecDeque<_> = (0..4).map(|_| client.send(&read)).collect();
+            while let Some(tag) = tags.pop_front() {
+                let frame = client.wait(tag);
+                let Ok(Reply::Read { data }) = frame.reply() else { panic!("{frame:?}") };
+                counted.fetch_add(data.len() as u64, Ordering::Relaxed);
+                if !stopped.load(Ordering::Relaxed) {
+                    tags.push_back(client.send(&read));
+                }
+            }
+        });
+        Reader { bytes, stop, thread: Some(thread) }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn sum(readers: &[Reader]) -> u64 {
+    readers.iter().map(Reader::bytes).sum()
+}
+
+/// What they read in a span, in thousandths of the limit.
+pub(crate) fn permille(readers: &[Reader], span: Duration) -> u64 {
+    let (began, before) = (Instant::now(), sum(readers));
+    std::thread::sleep(span);
+    let may = u128::from(LIMIT) * began.elapsed().as_nanos() / 1_000_000_000;
+    (u128::from(sum(readers) - before) * 1000 / may) as u64
+}
+
+/// Whether each proxy has acknowledged an equal part, or more.
+pub(crate) fn settled(client: &Client) -> bool {
+    let proxies = client.proxies().unwrap().proxies;
+    proxies.len() == 3 && proxies.iter().all(|p| p.acknowledged > 0 && p.acknowledged == p.sent)
+}

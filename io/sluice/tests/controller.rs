@@ -1,0 +1,219 @@
+//! One controller and three proxies, as processes: one limit over all of them.
+//!
+//! ```text
+//!   readers ─ 9P ─► proxy a ─┐
+//!   readers ─ 9P ─► proxy b ─┼─ http ─► sluice controller ◄─ PUT rules, GET usage
+//!   readers ─ 9P ─► proxy c ─┘          (killed, started again on its directory)
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use api::{Client, ClientError, Endpoint};
+
+use common::{Controller, SLUICE, until};
+use controlled::{BLOCK, Folder, LIMIT, Reader, api_of, limited, permille, proxy, settled, sum};
+
+#[test]
+fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
+    let data = Folder::new("one-limit");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    client.set_rules(&limited(LIMIT)).unwrap();
+    let proxies = ["a", "b", "c"].map(|node| proxy("one-limit", node, &controller.url));
+    let mut readers: Vec<_> = proxies.iter().map(Reader::start).collect();
+    until("the parts are settled", || settled(&client));
+    until("what was saved at first is used up", || {
+        permille(&readers, Duration::from_secs(1)).abs_diff(1000) < 20
+    });
+    let all = permille(&readers, Duration::from_secs(10));
+    assert!((980..=1020).contains(&all), "{all} thousandths of the limit");
+
+    // Two of them rest: the third has their parts soon, and no more than those.
+    let [_, b, c] = &mut readers[..] else { unreachable!("three") };
+    b.stop();
+    c.stop();
+    until("parts that rest have moved", || permille(&readers, Duration::from_secs(1)) > 950);
+    let alone = permille(&readers, Duration::from_secs(5));
+    assert!((950..=1020).contains(&alone), "{alone} thousandths of the limit");
+}
+
+#[test]
+fn other_rules_reach_every_proxy_and_take_the_place_of_its_file() {
+    let data = Folder::new("news");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    let first = client.set_rules(&limited(LIMIT)).unwrap();
+    let proxies = ["a", "b", "c"].map(|node| proxy("news", node, &controller.url));
+    let apis = proxies.each_ref().map(api_of);
+    let have = |version: &str| apis.iter().all(|api| api.rules().unwrap().version == version);
+    until("the rules have come", || have(&first.version));
+    for round in 1..=5 {
+        let rules = client.set_rules(&limited(LIMIT + round)).unwrap();
+        until("the change has come", || have(&rules.version));
+    }
+
+    // The rule file counts no more.
+    let now = apis[0].rules().unwrap().version;
+    proxies[0].signal(rustix::process::Signal::HUP);
+    proxies[0].told("read again");
+    assert_eq!(apis[0].rules().unwrap().version, now);
+
+    let error = apis[0].set_rules("").unwrap_err();
+    assert!(
+        matches!(&error, ClientError::Governed { controller: at, .. } if *at == controller.url)
+    );
+    assert!(error.to_string().contains(&controller.url), "{error}");
+    assert!(!error.is_stale(), "nobody is to try again");
+}
+
+#[test]
+fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_are_served() {
+    let data = Folder::new("killed");
+    let mut controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    let rules = client.set_rules(&limited(LIMIT)).unwrap();
+    let proxies = ["a", "b", "c"].map(|node| proxy("killed", node, &controller.url));
+    let mut readers: Vec<_> = proxies.iter().map(Reader::start).collect();
+    until("the parts are settled", || settled(&client));
+    until("usage was counted", || !client.usage("by=job").unwrap().rows.is_empty());
+    let term = client.controller_status().unwrap().term;
+    controller.kill();
+
+    for reader in &readers {
+        let before = reader.bytes();
+        until("it is served on", || reader.bytes() > before + u64::from(BLOCK) * 20);
+    }
+    let alone = permille(&readers, Duration::from_secs(2));
+    assert!(alone <= 1050, "{alone} thousandths of the limit without a controller");
+
+    let controller = Controller::start(&data.0, &controller.url);
+    let client = controller.client();
+    assert_eq!(client.rules().unwrap().text, rules.text);
+    assert!(client.controller_status().unwrap().term > term);
+    until("the proxies are back", || settled(&client));
+    let again = permille(&readers, Duration::from_secs(2));
+    assert!(again <= 1050, "{again} thousandths of the limit with another controller");
+    readers.iter_mut().for_each(Reader::stop);
+    let expected = sum(&readers);
+    let counted = || {
+        let table = client.usage("by=job&from=-1h").unwrap();
+        table.rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.counters.read_bytes)
+    };
+    until("every byte was counted", || counted() == expected);
+}
+
+#[test]
+fn wrong_calls_are_refused_and_name_what_is_wrong() {
+    let data = Folder::new("wrong");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let ask = |method: &str, path: &str, head: &str, body: &str| {
+        let address = controller.url.strip_prefix("http://").unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: \
+             {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let json = "content-type: application/json\r\n";
+    let report = |target: &str, more: &str| {
+        format!(
+            "{{\"epoch\":1,\"targets\":{{\"{target}\":{{\"sequence\":1,\"term\":{{\"controller\":0,\
+             \"joined\":0}},\"heard\":0,\"revision\":0,\"lapsed\":false,\"uses\":[{more}],\
+             \"served\":[]}}}}}}"
+        )
+    };
+    let too_much =
+        r#"{"scope":{"section":"rule","name":"a","key":[]},"used":1000000001,"waiting":false}"#;
+    let cases = [
+        ("GET", "/v2/status", "", String::new(), "404", "nothing at /v2/status"),
+        ("POST", "/v1/rules", "", String::new(), "405", "POST is not for /v1/rules"),
+        ("PUT", "/v1/rules", "", "[[rule]]\nname = 3\n".into(), "400", "rules:2:8"),
+        ("PUT", "/v1/rules", "if-match: \"0\"\r\n", String::new(), "409", "0 is not their version"),
+        ("PUT", "/v1/rules", "if-match: 0\r\n", String::new(), "400", "not \\\"0\\\""),
+        ("PUT", "/v1/rules", "", "#".repeat((1 << 20) + 1), "413", "limit"),
+        ("GET", "/v1/usage?by=shoe", "", String::new(), "400", "shoe"),
+        ("GET", "/v1/usage?from=then", "", String::new(), "400", "then"),
+        ("GET", "/v1/usage?from=now&to=-1h", "", String::new(), "400", "is after to"),
+        ("GET", "/v1/usage?until=now", "", String::new(), "400", "until"),
+        ("DELETE", "/v1/proxies/nobody", "", String::new(), "404", "nobody"),
+        ("POST", "/v1/proxies/-a/report", json, report("t", ""), "400", "-a"),
+        ("POST", "/v1/proxies/a/report", json, report("", ""), "400", "is no target"),
+        ("POST", "/v1/proxies/a/report", json, report("t", too_much), "400", "1000000001"),
+        ("POST", "/v1/proxies/a/report", json, "{".into(), "400", "EOF"),
+        ("POST", "/v1/proxies/a/report", json, "{\"epok\":1}".into(), "422", "epok"),
+        ("POST", "/v1/proxies/a/report", "", report("t", ""), "415", "Content-Type"),
+    ];
+    for (method, path, head, body, status, names) in cases {
+        let answer = ask(method, path, head, &body);
+        let said = answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(names);
+        assert!(said, "{method} {path} {head}: {status} {names:?} expected: {answer}");
+    }
+    let answer = ask("POST", "/v1/proxies/a/report", json, &report("t", ""));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let client = controller.client();
+    assert_eq!(client.proxies().unwrap().proxies[0].name, "a");
+    assert!(client.forget_proxy("a").unwrap().proxies.is_empty());
+}
+
+#[test]
+fn a_controller_listens_only_where_this_machine_alone_can_reach_it() {
+    let data = Folder::new("open");
+    for listen in ["http://0.0.0.0:0", "http://192.0.2.1:1", "http://[::]:0"] {
+        let output = Command::new(SLUICE)
+            .args(["controller", "--listen", listen, "--data"])
+            .arg(&data.0)
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(listen) && said.contains("other machines"), "{said}");
+    }
+    let _held = Controller::start(&data.0, &format!("unix://{}/c", data.0.display()));
+    let endpoint = Endpoint::Unix(data.0.join("c"));
+    assert!(Client::at(&endpoint).unwrap().controller_status().is_ok());
+    let second = Command::new(SLUICE)
+        .args(["controller", "--listen", "http://127.0.0.1:0", "--data"])
+        .arg(&data.0)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("is in use by the controller of process"), "{said}");
+}
+
+#[test]
+fn sluice_rule_changes_the_rules_of_a_controller() {
+    let data = Folder::new("rule");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let rule = |args: &[&str], variable: Option<&str>| {
+        let mut command = Command::new(SLUICE);
+        command.arg("rule").args(args).env_remove("SLUICE_CONTROLLER");
+        command.envs(variable.map(|value| ("SLUICE_CONTROLLER", value)));
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap()).ok_or(said)
+    };
+    let url = controller.url.as_str();
+    rule(&["start", "jobs", "--match", "*", "--limit", "20MB/s", "--controller", url], None)
+        .unwrap();
+    rule(&["change", "jobs", "--limit", "30MB/s"], Some(url)).unwrap();
+    let text = rule(&["export", "--controller", url], None).unwrap();
+    assert!(text.contains("30MB/s"), "{text}");
+    let error = rule(&["list"], Some("here")).unwrap_err();
+    assert!(error.contains("SLUICE_CONTROLLER") && error.contains("\"here\""), "{error}");
+    let error = rule(&["list", "--controller", url, "--api", "unix:///x"], None).unwrap_err();
+    assert!(error.contains("cannot be used with"), "{error}");
+}

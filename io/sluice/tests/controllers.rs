@@ -1,0 +1,148 @@
+//! Three controllers with one etcd: one decides, and whichever dies, nothing is lost.
+//!
+//! ```text
+//!   readers ─ 9P ─► proxies a, b ─► controllers 1, 2, 3 ─► etcd, three members
+//!                                     └ the leader is killed, again and again; it comes back
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+#[path = "../../controller/tests/cluster/mod.rs"]
+mod etcd;
+
+use std::time::{Duration, Instant};
+
+use api::{Client, Endpoints};
+
+use common::{Controller, SLUICE, until};
+use controlled::{Folder, LIMIT, Reader, api_of, limited, permille, proxy, sum};
+
+/// The controllers of a test; those that were killed stand again.
+struct Controllers {
+    folder: Folder,
+    all: Vec<Controller>,
+    etcd: Vec<String>,
+}
+
+impl Controllers {
+    fn start(name: &str, etcd: &[String]) -> Controllers {
+        let folder = Folder::new(name);
+        let stand = |at: usize| Controller::stand(&folder.0.join(at.to_string()), etcd);
+        let all = (0..3).map(stand).collect();
+        Controllers { folder, all, etcd: etcd.to_vec() }
+    }
+
+    fn urls(&self) -> String {
+        self.all.iter().map(|one| one.url.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    fn client(&self) -> Client {
+        Client::at(self.urls().parse::<Endpoints>().unwrap()).unwrap()
+    }
+
+    /// Which one says that it decides.
+    fn leader(&self) -> Option<usize> {
+        let leads = |one: &Controller| {
+            let status = one.client().controller_status();
+            status.is_ok_and(|status| status.leads)
+        };
+        self.all.iter().position(leads)
+    }
+
+    fn wait_for_leader(&self) -> usize {
+        until("one of them leads", || self.leader().is_some());
+        self.leader().expect("it was there a moment ago")
+    }
+
+    /// Starts one that was killed, where it was.
+    fn start_again(&mut self, at: usize) {
+        let data = self.folder.0.join(at.to_string());
+        self.all[at] = Controller::stand_at(&data, &self.all[at].url.clone(), &self.etcd);
+    }
+}
+
+fn counted(client: &Client) -> u64 {
+    let rows = client.usage("by=job&from=-1h").map(|table| table.rows).unwrap_or_default();
+    rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.counters.read_bytes)
+}
+
+#[test]
+fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
+    let Some(cluster) = etcd::Cluster::start() else { return };
+    let mut controllers = Controllers::start("deaths", &cluster.etcd("/sluice").endpoints);
+    let first = controllers.wait_for_leader();
+    let client = controllers.client();
+    let mut rules = client.set_rules(&limited(LIMIT)).unwrap();
+    let proxies = ["a", "b"].map(|node| proxy("deaths", node, &controllers.urls()));
+    let apis = proxies.each_ref().map(api_of);
+    let mut readers: Vec<_> = proxies.iter().map(Reader::start).collect();
+    let have = |version: &str| apis.iter().all(|api| api.rules().unwrap().version == version);
+    until("the rules have come", || have(&rules.version));
+    until("usage was counted", || counted(&client) > 0);
+
+    let mut leader = first;
+    let mut term = controllers.all[first].client().controller_status().unwrap().term;
+    for round in 1..=3 {
+        controllers.all[leader].kill();
+        let alone = permille(&readers, Duration::from_secs(1));
+        assert!(alone <= 1050, "{alone} thousandths of the limit while nobody decides");
+        let next = controllers.wait_for_leader();
+        assert_ne!(next, leader);
+        let status = controllers.all[next].client().controller_status().unwrap();
+        assert!(status.term > term, "{status:?}");
+        assert_eq!(client.rules().unwrap().text, rules.text, "no rule is lost");
+        rules = client.set_rules(&limited(LIMIT + round)).unwrap();
+        until("the next one's rules have come", || have(&rules.version));
+        let again = permille(&readers, Duration::from_secs(1));
+        assert!(again <= 1050, "{again} thousandths of the limit with another leader");
+        controllers.start_again(leader);
+        (leader, term) = (controllers.wait_for_leader(), status.term);
+    }
+    readers.iter_mut().for_each(Reader::stop);
+    let expected = sum(&readers);
+    until("every byte was counted, once", || counted(&client) == expected);
+    // With the proxies gone, only what the others have copied is left.
+    let known = Instant::now();
+    drop(proxies);
+    until("both that stand by have copied it", || {
+        let status = |one: &Controller| one.client().controller_status().ok();
+        let all: Vec<_> = controllers.all.iter().filter_map(status).collect();
+        let copied = all.iter().filter(|status| {
+            let ago = status.copied_ns_ago.map(u128::from);
+            !status.leads && ago.is_some_and(|ago| ago < known.elapsed().as_nanos())
+        });
+        copied.count() == 2 && all.iter().any(|status| status.leads)
+    });
+    let leader = controllers.wait_for_leader();
+    controllers.all[leader].kill();
+    controllers.wait_for_leader();
+    until("the next one has it", || counted(&client) == expected);
+}
+
+#[test]
+fn one_that_stands_by_says_who_leads_and_nothing_else() {
+    let Some(cluster) = etcd::Cluster::start() else { return };
+    let mut controllers = Controllers::start("standing", &cluster.etcd("/sluice").endpoints);
+    let leader = controllers.wait_for_leader();
+    let url = controllers.all[leader].url.clone();
+    let other = (leader + 1) % 3;
+    let client = controllers.all[other].client();
+    until("it knows who leads", || {
+        client.controller_status().unwrap().leader.as_deref() == Some(&url)
+    });
+    assert!(!client.controller_status().unwrap().leads);
+    let error = client.set_rules(&limited(LIMIT)).unwrap_err();
+    assert!(error.stands_by() && error.to_string().contains(&url), "{error}");
+    // With all places one finds it by itself.
+    controllers.client().set_rules(&limited(LIMIT)).unwrap();
+    let output = std::process::Command::new(SLUICE)
+        .args(["rule", "list", "--controller", &controllers.urls()])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("jobs"), "{output:?}");
+    controllers.all.iter_mut().for_each(Controller::kill);
+    let none = controllers.client().rules().unwrap_err();
+    assert!(matches!(none, api::ClientError::Connect { .. }), "{none}");
+}
