@@ -35,13 +35,14 @@ bench: ## the proxy and the mount beside their peers, and the promises in short:
 	@$(CARGO) build --release --package sluice-fuse --example mirror
 	@tests/mirror.sh $(MIRROR) fio
 
-soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then 50 deaths of a proxy, and mounts for an hour
+soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then 50 deaths of a proxy, mounts for an hour, and 1,000 scenarios by chance
 	@.ci/install-deps.sh build soak
 	@$(CARGO) build --release --package sluice
 	@tests/soak.sh $(SLUICE) $${SOAK:-1800}
 	@SLUICE_KILLS=50 $(CARGO) test --package sluice --test mount_kills -- --nocapture
 	@LONG=1 tests/mount.sh $(SLUICE) fsx
 	@LONG=1 tests/mount.sh $(SLUICE) stress
+	@$(SLUICE) sim --seeds 1000
 
 build: ## the release binary, target/release/sluice
 	@.ci/install-deps.sh build

@@ -1,9 +1,10 @@
 //! Documents that are made from the code: written, or checked to be up to date.
 //!
-//!   `sluice docs config` ─► docs/CONFIG.md
+//!   `sluice docs config`  ─► docs/CONFIG.md
+//!   `sluice docs metrics` ─► docs/METRICS.md
 //!
-//! The binary knows its own configuration keys, defaults and reasons; this chore
-//! only carries the text, so that the document can't drift from the code.
+//! The binary knows its own keys, names, defaults and reasons; this chore only carries the
+//! text, so that the documents can't drift from the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Each document with the command of `sluice` that prints it.
-const DOCUMENTS: &[(&str, &[&str])] = &[("docs/CONFIG.md", &["docs", "config"])];
+const DOCUMENTS: &[(&str, &[&str])] =
+    &[("docs/CONFIG.md", &["docs", "config"]), ("docs/METRICS.md", &["docs", "metrics"])];
 
 /// Writes every document anew; true unless a command failed.
 pub(crate) fn write(root: &Path) -> Result<bool> {

@@ -59,16 +59,16 @@ fn sources() -> Vec<Suite> {
         ),
         Suite::new(
             "clippy",
-            300,
+            400,
             "no warning of the compiler or of clippy, in any target",
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
-        Suite::new("build", 500, "the release binary", "cargo build --release --package sluice"),
+        Suite::new("build", 700, "the release binary", "cargo build --release --package sluice"),
         Suite::new(
             "docs",
             60,
-            "docs/CONFIG.md says what the code says",
+            "docs/CONFIG.md and docs/METRICS.md say what the code says",
             "cargo xtask docs --check",
         ),
     ]
@@ -80,9 +80,15 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
-            900,
+            1_200,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
+        ),
+        Suite::new(
+            "sim",
+            120,
+            "every scenario comes true: the scheduler under invented time beside what is published",
+            &format!("{sluice} sim --quiet scenarios/"),
         ),
         Suite::new(
             "fuzz",
