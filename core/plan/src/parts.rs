@@ -457,7 +457,7 @@ fn least_part(rules: &RuleSet, scope: &Scope) -> Part {
     let named = |name: &str| name == &*scope.name;
     let rates: Vec<Rate> = match scope.section {
         SectionKind::Rule => {
-            let rule = rules.rules.iter().find(|rule| named(&rule.name));
+            let rule = rules.rule(&scope.name);
             let limits =
                 rule.into_iter().flat_map(|rule| rule.limits.iter().map(|limit| limit.rate));
             limits.chain(rule.and_then(|rule| rule.reserve)).collect()

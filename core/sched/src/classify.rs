@@ -298,7 +298,7 @@ impl Dispatcher {
         let members = self.grants.members();
         let class = &mut self.classes[index];
         class.watched = self.dependents.watched(&class.key.rule);
-        let Some(rule) = self.rules.rules.iter().find(|rule| *rule.name == *class.key.rule) else {
+        let Some(rule) = self.rules.rule(&class.key.rule) else {
             // What no rule takes, or a rule that is gone.
             class.set_weight(Weight::ONE, part, members);
             (class.slots_cap, class.min_share_ppm) = (u32::MAX, 0);

@@ -191,7 +191,7 @@ impl Dependents {
 
     fn limit_of(&self, rule: &str, in_bytes: bool, rules: &RuleSet) -> Option<Rate> {
         let effective = self.effective(rule).filter(|rate| rate.is_bytes() == in_bytes);
-        let found = || rules.rules.iter().find(|known| known.name == rule);
+        let found = || rules.rule(rule);
         let own =
             || found()?.limits.iter().map(|limit| limit.rate).find(|r| r.is_bytes() == in_bytes);
         effective.or_else(own)
@@ -242,7 +242,7 @@ impl Dispatcher {
 
     /// Changes what the classes of a rule are promised, if its limit is a promise.
     fn promise_anew(&mut self, rule: &str, rate: Rate) {
-        let found = self.rules.rules.iter().find(|known| known.name == rule);
+        let found = self.rules.rule(rule);
         if found.is_none_or(|rule| rule.limit_mode != LimitMode::Realtime) {
             return;
         }
@@ -287,7 +287,7 @@ impl Dispatcher {
 
 /// How many rules a rule depends on, one after the other; the parser refuses circles.
 fn depth(rules: &RuleSet, rule: &str) -> usize {
-    let found = rules.rules.iter().find(|known| known.name == rule);
+    let found = rules.rule(rule);
     let parent = found.and_then(|rule| rule.parent.as_ref());
     parent.map_or(0, |parent| 1 + depth(rules, &parent.rule))
 }

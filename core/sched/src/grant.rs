@@ -222,7 +222,7 @@ impl Dispatcher {
 
 /// The keys of a rule's limits.
 fn limit_keys(rules: &RuleSet, class: &ClassKey) -> Vec<MeterKey> {
-    let rule = rules.rules.iter().find(|rule| *rule.name == *class.rule);
+    let rule = rules.rule(&class.rule);
     let limits = rule.into_iter().flat_map(limits_of);
     limits.map(|(limit, nth)| MeterKey::of_rule(class, limit.kinds, limit.rate, nth)).collect()
 }

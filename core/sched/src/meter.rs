@@ -359,7 +359,7 @@ impl MeterKey {
         let same_unit = |limit: &Limit| limit.rate.is_bytes() == self.in_bytes;
         match &self.owner {
             Owner::Rule { name, kinds, nth } => {
-                let rule = rules.rules.iter().find(|rule| rule.name == *name)?;
+                let rule = rules.rule(name)?;
                 let set: KindSet = kinds.iter().copied().collect();
                 ceilings(rule).filter(same_unit).filter(|l| l.kinds == set).nth(*nth)
             }

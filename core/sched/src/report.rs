@@ -200,7 +200,7 @@ impl Dispatcher {
     }
 
     fn report_rested(&self, rested: &Rested) -> ClassReport {
-        let rule = self.rules.rules.iter().find(|rule| *rule.name == *rested.key.rule);
+        let rule = self.rules.rule(&rested.key.rule);
         ClassReport {
             id: rested.id,
             rule: rested.key.rule.to_string(),

@@ -9,6 +9,7 @@
 //! Every check lives here, so that a [`RuleSet`] that was parsed needs no checking
 //! again. Limits are read in limit.rs, conditions in language.rs.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use toml::de::DeTable;
@@ -35,7 +36,7 @@ fn read(source: &str) -> Result<RuleSet, Fault> {
     let (rules, rules_at) = reader.sections(&file, &RULE, Reader::rule)?;
     let (meters, meters_at) = reader.sections(&file, &METER, Reader::meter)?;
     let (decays, decays_at) = reader.sections(&file, &DECAY, Reader::decay)?;
-    let set = RuleSet { rules, meters, decays, paths: reader.paths };
+    let set = RuleSet { rules, meters, decays, paths: reader.paths, ..RuleSet::default() };
     check_default(&set.rules, &rules_at)?;
     parent::check(&set.rules, &rules_at)?;
     check_meters(&set, &rules_at, &meters_at, &decays_at)?;
@@ -68,7 +69,8 @@ impl<'t> Reader<'t> {
         read: impl Fn(&mut Self, &Section<'t>, String) -> Result<T, Fault>,
     ) -> Result<Placed<T>, Fault> {
         let Some(all) = file.get(shape.key) else { return Ok((Vec::new(), Vec::new())) };
-        let (mut list, mut names, mut places) = (Vec::new(), Vec::<String>::new(), Vec::new());
+        let (mut list, mut places) = (Vec::new(), Vec::new());
+        let mut names = BTreeMap::new();
         for entry in all.list(shape.want)? {
             let section =
                 Section::new(shape.name, entry.table(shape.want)?, entry.at(), shape.keys)?;
@@ -78,11 +80,10 @@ impl<'t> Reader<'t> {
             }
             let name_entry = section.need("name")?;
             let name = name(name_entry)?;
-            if let Some(first) = names.iter().position(|known| *known == name) {
-                return Err(name_entry.fault(self.double(shape.name, name, &places[first])));
+            if let Some(first) = names.insert(name.clone(), name_entry.at()) {
+                return Err(name_entry.fault(self.double(shape.name, name, &first)));
             }
-            list.push(read(self, &section, name.clone())?);
-            names.push(name);
+            list.push(read(self, &section, name)?);
             places.push(name_entry.at());
         }
         Ok((list, places))

@@ -67,6 +67,14 @@ impl Glob {
         self.pieces.len() == 2 && self.pieces.iter().all(|piece| piece.is_empty())
     }
 
+    /// The one text that fits, where there is no star.
+    pub(super) fn whole(&self) -> Option<&str> {
+        match &*self.pieces {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+
     /// First piece, last piece and those between; `None` for a text without a star.
     fn ends(&self) -> Option<(&str, &str, &[Box<str>])> {
         match &*self.pieces {

@@ -63,7 +63,7 @@ pub(super) enum Predicate {
 }
 
 /// A user, group or project; `None`, written −1, is "not known".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Id(pub(super) Option<u32>);
 
 /// Directories, and their bits in the rule set.
@@ -258,7 +258,7 @@ impl Predicate {
 
 impl Id {
     /// An id as the kernel gives it, where −1 (all ones) is no id.
-    fn known(id: u32) -> Id {
+    pub(super) fn known(id: u32) -> Id {
         Id((id != u32::MAX).then_some(id))
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod export;
 mod file;
 mod glob;
+mod index;
 mod language;
 mod limit;
 mod matcher;
@@ -29,11 +30,14 @@ mod section;
 mod tests;
 mod words;
 
+use std::sync::OnceLock;
+
 use crate::{Amount, Identity, Kind, KindSet, Nanos, Rate, Weight};
 pub use analysis::Shadowed;
 pub use decay::{DecayMode, DecayRule};
 pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePlace};
 pub use error::{Excerpt, RuleFileError, RuleProblem};
+use index::RuleIndex;
 pub use matcher::{Match, MatchError};
 use path::PathPattern;
 pub use path::PathSet;
@@ -140,15 +144,22 @@ pub struct RuleSet {
     pub decays: Vec<DecayRule>,
     /// The directories that `path={…}` names, in the order of their bits in a [`PathSet`].
     paths: Vec<PathPattern>,
+    index: Index,
 }
+
+/// Made when it is first needed. It says nothing that the set does not say, and a set that was
+/// copied to be changed makes its own.
+#[derive(Debug, Default)]
+struct Index(OnceLock<RuleIndex>);
 
 impl RuleSet {
     /// The most meters that one request may have to pay, the rule's own included.
     pub const METERS_MAX: usize = 8;
     /// The most directories that the rules and meters may name: the bits of a [`PathSet`].
     pub const PATHS_MAX: usize = 64;
-    /// The most `[[rule]]` sections; the first match is looked for one by one.
-    pub const RULES_MAX: usize = 1024;
+    /// The most `[[rule]]` sections. Those with wildcards are asked one by one, for each new
+    /// identity and kind of request.
+    pub const RULES_MAX: usize = 16_384;
     /// The most `[[meter]]` sections; each pair of them is compared when the file is read.
     pub const METER_RULES_MAX: usize = 256;
     /// The most `[[decay]]` sections.
@@ -173,7 +184,7 @@ impl RuleSet {
 
     /// Rules that never take a request, since an earlier rule certainly takes all they could.
     pub fn shadowed(&self) -> Vec<Shadowed> {
-        analysis::shadowed(&self.rules)
+        analysis::shadowed(&self.rules, self.index())
     }
 
     /// In which of the directories that the rules name a file lies.
@@ -186,7 +197,13 @@ impl RuleSet {
 
     /// The first rule that takes a request; `None` when no rule matches.
     pub fn rule_for(&self, who: &Identity, kind: Kind, paths: PathSet) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.matcher.accepts(who, kind, paths))
+        let mut candidates = self.index().of(who);
+        candidates.find(|rule| self.rules[*rule].matcher.accepts(who, kind, paths))
+    }
+
+    /// The rule of that name. O(log n).
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.index().named(name).map(|rule| &self.rules[rule])
     }
 
     /// The meters (indices into `meters`) that a request pays besides its rule's own.
@@ -221,7 +238,26 @@ impl RuleSet {
     pub fn has_paths(&self) -> bool {
         !self.paths.is_empty()
     }
+
+    fn index(&self) -> &RuleIndex {
+        let index = self.index.0.get_or_init(|| RuleIndex::new(&self.rules));
+        debug_assert!(index.len() <= self.rules.len(), "rules went after a lookup");
+        index
+    }
 }
+
+impl Clone for Index {
+    fn clone(&self) -> Index {
+        Index::default()
+    }
+}
+
+impl PartialEq for Index {
+    fn eq(&self, _: &Index) -> bool {
+        true
+    }
+}
+impl Eq for Index {}
 
 impl Rule {
     /// A rule of weight 1 that grants nothing else.

@@ -4,7 +4,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::{Identity, JobId, KeyEdit, Kind, Match, Nid, RuleEdit, RulePlace, RuleSet, Weight};
+use crate::{
+    Identity, JobId, KeyEdit, Kind, Match, Nid, PathSet, Rule, RuleEdit, RulePlace, RuleSet,
+    Shadowed, Weight,
+};
 
 /// One predicate, in any of the spellings.
 fn predicate() -> impl Strategy<Value = String> {
@@ -177,6 +180,30 @@ proptest! {
         let set = RuleSet::parse(&text).map_err(refused)?;
         let again = RuleSet::parse(&set.to_toml()).unwrap();
         prop_assert_eq!(&again, &set);
+    }
+
+    /// A set finds its rules by what they name; asked one by one, they say the same.
+    #[test]
+    fn the_first_rule_that_matches_is_found(
+        conditions in vec(condition(), 1..16),
+        asked in vec((identity(), prop::sample::select(Kind::ALL)), 1..16),
+    ) {
+        let readable = conditions.iter().filter_map(|text| text.parse::<Match>().ok());
+        let rule = |(number, matcher): (usize, Match)| Rule::new(&format!("r{number}"), matcher);
+        let rules: Vec<Rule> = readable.enumerate().map(rule).collect();
+        let set = RuleSet { rules: rules.clone(), ..RuleSet::default() };
+        for (who, kind) in asked {
+            let first = rules.iter().position(|r| r.matcher.accepts(&who, kind, PathSet(0)));
+            prop_assert_eq!(set.rule_for(&who, kind, PathSet(0)), first);
+        }
+        let by = |rule: usize| {
+            rules[..rule].iter().position(|earlier| earlier.matcher.covers(&rules[rule].matcher))
+        };
+        let shadowed = (0..rules.len()).filter_map(|rule| Some(Shadowed { rule, by: by(rule)? }));
+        prop_assert_eq!(set.shadowed(), shadowed.collect::<Vec<_>>());
+        for rule in &rules {
+            prop_assert_eq!(set.rule(&rule.name), Some(rule));
+        }
     }
 
     #[test]

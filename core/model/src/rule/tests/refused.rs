@@ -473,9 +473,9 @@ fn meters_too_long_to_compare_count_as_paid_together() {
 
 #[test]
 fn sections_and_lists_have_bounds() {
-    let rules: String = (0..1025).map(|i| format!("[[rule]]\nname = \"r{i}\"\n")).collect();
+    let rules: String = (0..16_385).map(|i| format!("[[rule]]\nname = \"r{i}\"\n")).collect();
     let error = refusal(&rules);
-    assert!(error.contains(": one [[rule]] too many; a rule file has at most 1024\n"), "{error}");
+    assert!(error.contains(": one [[rule]] too many; a rule file has at most 16384\n"), "{error}");
     let meters: String = (0..257)
         .map(|i| {
             format!("[[meter]]\nname = \"m{i}\"\nmatch = \"uid={{{i}}}\"\nrate = \"1ops/s\"\n")

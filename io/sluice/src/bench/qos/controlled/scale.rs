@@ -172,7 +172,7 @@ fn uses(classes: u64) -> Vec<(Scope, Use)> {
 }
 
 fn other_rule(at: u32) -> String {
-    format!("[[rule]]\nname = \"r{at}\"\nmatch = \"uid={}\"\nlimit = \"1GB/s\"\n", 100_000 + at)
+    format!("[[rule]]\nname = \"r{at}\"\nmatch = \"uid={{{}}}\"\nlimit = \"1GB/s\"\n", 100_000 + at)
 }
 
 const RULES: u32 = 10_000;
