@@ -28,6 +28,7 @@ use crate::recalibrate::Observed;
 use crate::report::Usage;
 use crate::rest::Rested;
 use crate::slab::{NONE, Slab};
+use crate::untold::Untold;
 
 /// What a dispatcher schedules for: one `[[target]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +107,7 @@ pub struct Dispatcher {
     pub(crate) promises: PromiseClock,
     pub(crate) dependents: Dependents,
     pub(crate) grants: GrantTable,
+    pub(crate) untold: Untold,
     pub(crate) depth: Option<DepthControl>,
     pub(crate) observed: Observed,
     /// The request that began when nothing else held device slots, while that is so.
@@ -141,6 +143,7 @@ impl Dispatcher {
             turn: 0,
             promises: PromiseClock::new(),
             grants: GrantTable::default(),
+            untold: Untold::default(),
             requests: Slab::default(),
             classes: Slab::default(),
             rested: Slab::default(),
@@ -466,7 +469,7 @@ impl Dispatcher {
         self.lanes[lane].urgent.unlink(index, &mut self.requests);
     }
 
-    fn running(&self, id: RequestId) -> u32 {
+    pub(crate) fn running(&self, id: RequestId) -> u32 {
         assert!(self.requests.has(id.index, id.generation), "request {id:?} is gone");
         assert!(self.requests[id.index].stage == Stage::Running, "request {id:?} does not run");
         id.index

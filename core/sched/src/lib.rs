@@ -40,6 +40,7 @@ mod rest;
 mod slab;
 mod slots;
 mod tags;
+mod untold;
 
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};

@@ -6,10 +6,11 @@
 mod server;
 
 use model::{
-    Grant, Grants, KeyField, KeyValue, Kind, Nanos, Part, PathSet, Rate, Rule, RuleSet, Scope, Use,
+    Amount, Grant, Grants, KeyField, KeyValue, Kind, Lane, Nanos, Part, PathSet, Rate, Rule,
+    RuleSet, Scope, Use,
 };
 use server::*;
-use sluice_sched::Dispatcher;
+use sluice_sched::{Arrival, Dispatcher};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -241,6 +242,24 @@ fn service_elsewhere_may_be_told_of_a_class() {
     }
     let (a, b) = (w.clients[0].done - start.0, w.clients[1].done - start.1);
     assert!((2 * a).abs_diff(b) * 20 <= b, "a : b is 1 : 2: {a} : {b}");
+}
+
+#[test]
+fn what_plain_clients_were_served_is_told_once_by_class() {
+    let mut sched = Dispatcher::new(target(10, UNIT_NS), rules(vec![rule("a", 1)], vec![]));
+    let subject = sched.subject(&who("a"), PathSet::default());
+    let ask = |sched: &mut Dispatcher| {
+        let (kind, amount, lane) = (Kind::Getattr, Amount::new(0, 1), Lane::Device);
+        sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1));
+        let running = sched.poll_dispatch(ms(1)).expect("a slot is free");
+        sched.count_untold(running.id);
+        sched.complete(running.id, amount, ms(1));
+    };
+    ask(&mut sched);
+    assert_eq!(sched.take_untold(), [], "nobody had asked for it");
+    (0..3).for_each(|_| ask(&mut sched));
+    assert_eq!(sched.take_untold(), [(Scope::rule("a", &[]), Nanos::new(3 * UNIT_NS))]);
+    assert_eq!(sched.take_untold(), []);
 }
 
 #[test]

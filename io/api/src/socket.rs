@@ -51,8 +51,8 @@ pub enum SocketError {
     },
 }
 
-/// Connections that wait to be accepted, at most; listen(2).
-const BACKLOG: i32 = 128;
+/// Connections that wait to be accepted, at most; listen(2). A thousand proxies may come back at once.
+const BACKLOG: i32 = 1024;
 
 impl Listening {
     /// Listens at `path`, taking the place of a socket that its process left behind.

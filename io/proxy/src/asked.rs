@@ -141,7 +141,7 @@ impl About {
                     kind,
                     amount,
                     lane,
-                    elsewhere: 0,
+                    elsewhere: None,
                     arrived: Time::ZERO,
                     access: None,
                 }
@@ -170,7 +170,7 @@ impl About {
             _ => None::<Access>,
         };
         let (subject, amount) = (fid.subject(), self.amount);
-        Asked { subject, kind, amount, lane, elsewhere: 0, arrived: Time::ZERO, access }
+        Asked { subject, kind, amount, lane, elsewhere: None, arrived: Time::ZERO, access }
     }
 }
 

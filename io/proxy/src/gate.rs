@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 
-use model::{Amount, Bytes, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time, WriteMode};
+use model::{
+    Amount, Bytes, Direction, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time, WriteMode,
+};
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
 
@@ -85,8 +87,9 @@ pub(crate) struct Asked {
     pub(crate) kind: Kind,
     pub(crate) amount: Amount,
     pub(crate) lane: Lane,
-    /// Operations of its kind that its subject had of other proxies since the last request.
-    pub(crate) elsewhere: u32,
+    /// Operations of its kind that its subject had of other proxies since the last request;
+    /// `None` where its client cannot say.
+    pub(crate) elsewhere: Option<u32>,
     /// When it was handed over.
     pub(crate) arrived: Time,
     /// How it follows the last access through its fid; told to a trace only.
@@ -133,6 +136,8 @@ pub(crate) struct Finished {
     queued: Nanos,
     started: Time,
     called: Time,
+    /// Its client tells no other server of it.
+    untold: bool,
 }
 
 /// The dispatcher's choice, or the first that came.
@@ -220,9 +225,10 @@ impl Running {
     /// How it ended.
     pub(crate) fn finished(&self, served: Amount) -> Finished {
         let call = (!self.quick).then(|| self.asked.call());
-        let Running { asked: Asked { kind, lane, .. }, queued, started, called, .. } = *self;
-        let (token, id) = (self.token, self.id);
-        Finished { token, id, call, served, kind, lane, queued, started, called }
+        let Running { asked, queued, started, called, token, id, .. } = *self;
+        let Asked { kind, lane, elsewhere, .. } = asked;
+        let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
+        Finished { token, id, call, served, kind, lane, queued, started, called, untold }
     }
 }
 
@@ -318,7 +324,7 @@ impl Target {
             let id = match &mut gate.order {
                 Order::Scheduled(dispatcher) => {
                     let Asked { subject, kind, amount, lane, elsewhere, .. } = asked;
-                    if elsewhere > 0 {
+                    if let Some(elsewhere) = elsewhere.filter(|count| *count > 0) {
                         let ops = Amount::new(0, elsewhere.into());
                         let cost = dispatcher.target().costs.charge(Lane::Device, kind, ops);
                         dispatcher.served_elsewhere(subject, kind, cost, now);
@@ -372,6 +378,9 @@ impl Target {
         let Finished { kind, lane, served, queued, started, .. } = finished;
         gate.times.count(kind, lane, served, queued, now.since(started));
         if let (Order::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
+            if finished.untold {
+                dispatcher.count_untold(id);
+            }
             dispatcher.complete(id, served, now);
         }
     }

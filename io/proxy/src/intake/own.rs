@@ -107,7 +107,7 @@ impl Server {
             }
         };
         let mut asked = about.ask(&file, self.recorder().is_some());
-        asked.elsewhere = header.elsewhere;
+        asked.elsewhere = Some(header.elsewhere);
         self.admit(session, tag, None, bytes.len() + expected)?;
         let operation = Operation { to, file, frame: Frame::EMPTY, once };
         let operation = Operation { frame: incoming.into_frame(), ..operation };

@@ -119,7 +119,7 @@ impl Bed {
             let table =
                 format!("\n[[export]]\nname = \"y\"\ndir = {second:?}\ntarget = \"second\"\n");
             text.push_str(&table);
-            text.push_str("\n[[target]]\nname = \"second\"\n");
+            text.push_str(&format!("\n[[target]]\nname = \"second\"\n{}\n", setup.target));
         }
         text.push_str(&format!("\n[[target]]\nname = \"disk\"\n{}\n", setup.target));
         text

@@ -4,11 +4,13 @@
 //!   readers ─► proxies n0 … n7 ─► controller        news   how soon other rules are in force
 //!      └ each moves at random                       moves  the sum of all beside the limit
 //!                                                   trace  100/100, 1/199: real beside simulated
+//!                                                   metadata  four servers, two jobs
 //!                                                   deaths the leader of three is killed
 //!                                                   scale  1,000 proxies × 1,000 classes
 //! ```
 
 mod deaths;
+mod metadata;
 mod moves;
 mod news;
 mod reader;
@@ -35,6 +37,9 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
     }
     if run.wants("trace") {
         trace::measure(run, table, out)?;
+    }
+    if run.wants("metadata") {
+        metadata::measure(run, table)?;
     }
     if run.wants("scale") {
         scale::measure(run, table)?;
@@ -81,10 +86,16 @@ fn proxies(bed: &Bed, count: usize, urls: &str, version: &str) -> anyhow::Result
         bed.proxy(&format!("n{at}"), &Setup { top: &top, ..Setup::default() })
     };
     let proxies = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    wait_for_rules(bed, &proxies, version)?;
+    Ok(proxies)
+}
+
+/// Waits until each proxy has been given the rules of that version.
+fn wait_for_rules(bed: &Bed, proxies: &[Proxy], version: &str) -> anyhow::Result<()> {
     let have = |proxy: &Proxy| proxy.api.rules().is_ok_and(|rules| rules.version == version);
     for _ in 0..500 {
         if proxies.iter().all(have) {
-            return Ok(proxies);
+            return Ok(());
         }
         bed.wait(super::super::process::LOOK)?;
     }

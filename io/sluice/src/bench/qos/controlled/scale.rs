@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::{Client, CountersForm, Endpoints, ProxyReport, TargetReportForm, UsageLine, UsageReport};
+use api::{
+    Client, ClientError, CountersForm, Endpoints, ProxyReport, TargetReportForm, UsageLine,
+    UsageReport,
+};
 use model::{JobId, KeyValue, Part, Scope, Time, Use};
 use plan::{Standing, StandingSettings};
 
@@ -125,7 +128,12 @@ fn proxy(
         let order = match client.report(name, &report) {
             Ok(order) => order,
             // Too much to do: it comes again.
-            Err(api::ClientError::Refused { status: 503, .. }) => continue,
+            Err(
+                ClientError::Refused { status: 503, .. }
+                | ClientError::Connect { .. }
+                | ClientError::TimedOut { .. }
+                | ClientError::Exchange { .. },
+            ) => continue,
             Err(error) => return Err(error.into()),
         };
         shared.answered.fetch_add(1, Ordering::Relaxed);
