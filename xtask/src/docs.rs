@@ -2,6 +2,7 @@
 //!
 //!   `sluice docs config`  ─► docs/CONFIG.md
 //!   `sluice docs metrics` ─► docs/METRICS.md
+//!   `sluice docs access`  ─► docs/ACCESS.md
 //!
 //! The binary knows its own keys, names, defaults and reasons; this chore only carries the
 //! text, so that the documents can't drift from the code.
@@ -13,8 +14,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Each document with the command of `sluice` that prints it.
-const DOCUMENTS: &[(&str, &[&str])] =
-    &[("docs/CONFIG.md", &["docs", "config"]), ("docs/METRICS.md", &["docs", "metrics"])];
+const DOCUMENTS: &[(&str, &[&str])] = &[
+    ("docs/CONFIG.md", &["docs", "config"]),
+    ("docs/METRICS.md", &["docs", "metrics"]),
+    ("docs/ACCESS.md", &["docs", "access"]),
+];
 
 /// Writes every document anew; true unless a command failed.
 pub(crate) fn write(root: &Path) -> Result<bool> {

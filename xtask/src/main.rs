@@ -5,7 +5,7 @@
 //!                   └─► the other chores are suites of it, and commands of their own
 //!
 //! Every chore prints what it found and ends with status 0 or 1. None of them
-//! changes a file but `docs`, which writes docs/CONFIG.md and docs/METRICS.md.
+//! changes a file but `docs`, which writes docs/CONFIG.md, docs/METRICS.md and docs/ACCESS.md.
 
 mod ci;
 mod docs;
@@ -23,8 +23,8 @@ const USAGE: &str = "usage: cargo xtask CHORE
   ci [SUITE…]      run every suite of CI, or only those named; `ci --list` names them
   layers           crates depend on lower layers only; core/ names nothing of the world
   tidy             long files and functions, dead files, leftovers, words the glossary bans
-  docs [--check]   write docs/CONFIG.md and METRICS.md from the code, or only say whether they
-                   are up to date";
+  docs [--check]   write docs/CONFIG.md, METRICS.md and ACCESS.md from the code, or only say
+                   whether they are up to date";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -19,17 +19,19 @@ mod exchange;
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Address, Classes, Connections, ControllerStatus, Endpoint, Endpoints, ErrorReport, Proxies,
-    ProxyOrder, ProxyReport, Rules, Status, Subjects, UsageTable, path,
+    Address, AuditLines, Classes, Connections, ControllerStatus, Credentials, CredentialsError,
+    Endpoint, Endpoints, ErrorReport, MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules,
+    Status, Subjects, Tokens, UsageTable, path,
 };
 use exchange::Connected;
 
@@ -40,6 +42,9 @@ pub struct Client {
     first: AtomicUsize,
     time_limit: Duration,
     runtime: tokio::runtime::Runtime,
+    /// `Bearer slc_…`.
+    token: Option<HeaderValue>,
+    tls: Option<Arc<rustls::ClientConfig>>,
     keeps: bool,
     kept: Mutex<Option<(Endpoint, Connected)>>,
 }
@@ -56,6 +61,9 @@ pub enum ClientError {
     /// The client itself could not be set up.
     #[error("cannot set up a client")]
     Setup(#[source] io::Error),
+    /// What it was to show, or whom to trust.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
     /// Nobody answers there, or we may not ask.
     #[error("cannot connect to {}{}", .at.name(), hint(.at, .source))]
     Connect {
@@ -141,7 +149,27 @@ impl Client {
         let runtime = runtime.map_err(ClientError::Setup)?;
         let (places, first) = (places.into(), AtomicUsize::new(0));
         let (time_limit, kept) = (Client::TIME_LIMIT, Mutex::default());
-        Ok(Client { places, first, time_limit, runtime, keeps: false, kept })
+        let (token, tls) = (None, None);
+        Ok(Client { places, first, time_limit, runtime, token, tls, keeps: false, kept })
+    }
+
+    /// The same client with what it shows, and whom it trusts.
+    ///
+    /// # Errors
+    /// If a file is of no use, or a token would be sent to another machine in the clear.
+    pub fn with(self, credentials: &Credentials) -> Result<Client, ClientError> {
+        let clear = |at: &&Endpoint| matches!(at, Endpoint::Http { .. }) && !at.is_local();
+        let token = credentials.token()?;
+        if let (Some(_), Some(at)) = (&token, self.places.all().iter().find(clear)) {
+            return Err(CredentialsError::Clear { at: at.name() }.into());
+        }
+        let token = token.map(|token| {
+            let value = HeaderValue::try_from(format!("Bearer {token}"));
+            let mut value = value.expect("a token is letters, digits, _ and -");
+            value.set_sensitive(true);
+            value
+        });
+        Ok(Client { token, tls: credentials.tls()?, ..self })
     }
 
     /// The same client with another time limit.
@@ -230,6 +258,27 @@ impl Client {
         self.get(&format!("{}?{query}", path::USAGE))
     }
 
+    /// The tokens on record.
+    pub fn tokens(&self) -> Result<Tokens, ClientError> {
+        self.get(path::TOKENS)
+    }
+
+    /// Makes a token.
+    pub fn make_token(&self, new: &NewToken) -> Result<MadeToken, ClientError> {
+        let body = serde_json::to_string(new).expect("a token's record is plain data");
+        self.call(Method::POST, path::TOKENS, body, None)
+    }
+
+    /// Revokes a token at once; those that are left.
+    pub fn revoke_token(&self, name: &str) -> Result<Tokens, ClientError> {
+        self.call(Method::DELETE, &path::token(name), String::new(), None)
+    }
+
+    /// What was changed by whom; `query` as in `since=-1h&limit=100`.
+    pub fn audit(&self, query: &str) -> Result<AuditLines, ClientError> {
+        self.get(&format!("{}?{query}", path::AUDIT))
+    }
+
     /// What the ledger took since the cursor that `query` names, for a controller that stands
     /// by; 410 if that is too far behind: take the whole.
     pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
@@ -243,8 +292,9 @@ impl Client {
         let at = &self.places.all()[self.first.load(Ordering::Relaxed) % self.places.all().len()];
         let path = path::LEDGER_FILE;
         let call = Call { method: Method::GET, path, body: Bytes::new(), over: None };
-        let request = call.request(at, false)?;
-        let taken = async { Connected::to(at).await?.ask_into(at, request, into).await };
+        let request = call.request(at, false, self.token.as_ref())?;
+        let tls = self.tls.as_ref();
+        let taken = async { Connected::to(at, tls).await?.ask_into(at, request, into).await };
         match self.in_time(at, taken)? {
             Ok(()) => Ok(()),
             Err((status, body)) => Err(refusal(status, &body)),
@@ -316,7 +366,7 @@ impl Client {
     }
 
     fn ask_at(&self, at: &Endpoint, call: &Call<'_>) -> Result<Bytes, ClientError> {
-        let request = call.request(at, self.keeps)?;
+        let request = call.request(at, self.keeps, self.token.as_ref())?;
         let (status, body) = self.in_time(at, self.exchange(at, request))?;
         match status.is_success() {
             true => Ok(body),
@@ -349,7 +399,7 @@ impl Client {
         let (connected, answer) = match again {
             Some(done) => done,
             None => {
-                let mut connected = Connected::to(at).await?;
+                let mut connected = Connected::to(at, self.tls.as_ref()).await?;
                 let answer = connected.ask(at, request).await?;
                 (connected, answer)
             }
@@ -371,9 +421,14 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn request(&self, at: &Endpoint, keeps: bool) -> Result<Request<Full<Bytes>>, ClientError> {
+    fn request(
+        &self,
+        at: &Endpoint,
+        keeps: bool,
+        token: Option<&HeaderValue>,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
         let host = match at {
-            Endpoint::Http { .. } => at.name(),
+            Endpoint::Http { .. } | Endpoint::Https { .. } => at.name(),
             Endpoint::Unix(_) => "sluice".into(),
         };
         let mut request =
@@ -383,6 +438,9 @@ impl Call<'_> {
         }
         if self.method == Method::POST {
             request = request.header("content-type", "application/json");
+        }
+        if let Some(token) = token {
+            request = request.header("authorization", token);
         }
         if let Some(version) = self.over {
             request = request.header("if-match", format!("\"{version}\""));
@@ -411,7 +469,9 @@ fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
 /// What to do about the two failures that everybody meets.
 fn hint(at: &Endpoint, error: &io::Error) -> &'static str {
     match (error.kind(), at) {
-        (io::ErrorKind::ConnectionRefused, Endpoint::Http { .. }) => ", nothing listens there",
+        (io::ErrorKind::ConnectionRefused, Endpoint::Http { .. } | Endpoint::Https { .. }) => {
+            ", nothing listens there"
+        }
         (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused, Endpoint::Unix(_)) => {
             ", no proxy runs with this --api"
         }

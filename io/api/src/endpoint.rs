@@ -1,5 +1,6 @@
-//! Where a control API answers, as people write it: `http://192.0.2.1:5650`,
-//! `unix:///run/sluice/proxy.sock`; of several controllers all of them, with commas.
+//! Where a control API answers, as people write it: `http://127.0.0.1:5650`,
+//! `https://io-1.site:5650`, `unix:///run/sluice/proxy.sock`; of several controllers all of them,
+//! with commas.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,6 +21,13 @@ pub enum Endpoint {
         /// The port.
         port: u16,
     },
+    /// `https://HOST:PORT`, the same over TLS.
+    Https {
+        /// As it was written, without brackets: what its certificate must name.
+        host: String,
+        /// The port.
+        port: u16,
+    },
     /// `unix:///path`, absolute.
     Unix(PathBuf),
 }
@@ -31,7 +39,8 @@ pub struct Endpoints(Vec<Endpoint>);
 /// Text that is no such place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a place such as http://127.0.0.1:5650 or unix:///run/sluice/controller.sock"
+    "{text:?} is not a place such as http://127.0.0.1:5650, https://io-1.site:5650 or \
+     unix:///run/sluice/controller.sock"
 )]
 pub struct ParseEndpointError {
     text: String,
@@ -41,21 +50,41 @@ impl Endpoint {
     /// What messages call it: `HOST:PORT` or the path.
     pub fn name(&self) -> String {
         match self {
-            Endpoint::Http { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Endpoint::Http { host, port } => format!("{host}:{port}"),
             Endpoint::Unix(path) => path.display().to_string(),
+            Endpoint::Http { host, port } | Endpoint::Https { host, port } => {
+                match host.contains(':') {
+                    true => format!("[{host}]:{port}"),
+                    false => format!("{host}:{port}"),
+                }
+            }
         }
     }
 
     /// Whether only this machine can reach it, by the look of it: a name other than
     /// `localhost` may mean anything.
     pub fn is_local(&self) -> bool {
-        match self {
-            Endpoint::Http { host, .. } if host == "localhost" => true,
-            Endpoint::Http { host, .. } => {
+        match self.host_and_port() {
+            Some(("localhost", _)) | None => true,
+            Some((host, _)) => {
                 host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
             }
-            Endpoint::Unix(_) => true,
+        }
+    }
+
+    /// Machine and port, unless it is a Unix socket.
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match self {
+            Endpoint::Http { host, port } | Endpoint::Https { host, port } => Some((host, *port)),
+            Endpoint::Unix(_) => None,
+        }
+    }
+
+    /// What stands before `://`.
+    pub fn scheme(&self) -> &'static str {
+        match self {
+            Endpoint::Http { .. } => "http",
+            Endpoint::Https { .. } => "https",
+            Endpoint::Unix(_) => "unix",
         }
     }
 }
@@ -65,7 +94,8 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Endpoint, ParseEndpointError> {
         let wrong = || ParseEndpointError { text: text.into() };
-        let Some(place) = text.strip_prefix("http://") else {
+        let plain = text.strip_prefix("http://");
+        let Some(place) = plain.or_else(|| text.strip_prefix("https://")) else {
             return match text.parse() {
                 Ok(Address::Unix(path)) => Ok(Endpoint::Unix(path)),
                 _ => Err(wrong()),
@@ -83,7 +113,8 @@ impl FromStr for Endpoint {
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         let known = inner.is_some() || host.bytes().all(is_name);
         match !host.is_empty() && host.len() <= HOST_BYTES_MAX && known {
-            true => Ok(Endpoint::Http { host, port }),
+            true if plain.is_some() => Ok(Endpoint::Http { host, port }),
+            true => Ok(Endpoint::Https { host, port }),
             false => Err(wrong()),
         }
     }
@@ -133,8 +164,7 @@ impl fmt::Display for Endpoints {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if matches!(self, Endpoint::Unix(_)) { "unix" } else { "http" };
-        write!(f, "{scheme}://{}", self.name())
+        write!(f, "{}://{}", self.scheme(), self.name())
     }
 }
 
@@ -173,8 +203,14 @@ mod tests {
 
     #[test]
     fn endpoints_parse_and_print_both_ways() {
-        for text in ["http://127.0.0.1:5650", "http://[::1]:80", "http://io-1.site:1", "unix:///s"]
-        {
+        for text in [
+            "http://127.0.0.1:5650",
+            "http://[::1]:80",
+            "http://io-1.site:1",
+            "https://io-1.site:1",
+            "https://[::1]:80",
+            "unix:///s",
+        ] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
         let slash = "http://localhost:5650/".parse::<Endpoint>().unwrap();
@@ -194,7 +230,8 @@ mod tests {
             "http://a b:80",
             "http://a/b:80",
             "http://[a]:80",
-            "https://a:80",
+            "https://a",
+            "tls://a:80",
             "tcp://127.0.0.1:80",
             "unix://s",
         ] {
@@ -222,7 +259,13 @@ mod tests {
         for text in ["http://127.0.0.2:1", "http://[::1]:1", "http://localhost:1", "unix:///s"] {
             assert!(local(text), "{text}");
         }
-        for text in ["http://192.0.2.1:1", "http://0.0.0.0:1", "http://[::]:1", "http://io:1"] {
+        for text in [
+            "http://192.0.2.1:1",
+            "http://0.0.0.0:1",
+            "http://[::]:1",
+            "http://io:1",
+            "https://io:1",
+        ] {
             assert!(!local(text), "{text}");
         }
     }

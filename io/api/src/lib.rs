@@ -4,7 +4,7 @@
 //! ```text
 //!   sluice top, sluice rule ─► Client ──HTTP/JSON, Unix socket──► io/proxy's control server
 //!                                ◄── Status, Classes, Subjects, Rules, Connections ──┘
-//!   sluice rule, io/proxy   ─► Client ──HTTP/JSON, TCP or Unix──► io/controller
+//!   sluice rule, io/proxy   ─► Client ──HTTP/JSON, TLS or Unix──► io/controller
 //!                                ◄── Rules, ProxyOrder, Proxies, UsageTable ──┘
 //!   Prometheus ─► MetricsServer ─► Page, of the names in `metrics`     proxies and mounts
 //! ```
@@ -14,8 +14,10 @@
 //! description cannot part. Counters only ever grow while a proxy lives: who wants
 //! rates takes two samples and divides by the difference of their `t_ns`.
 
+mod access;
 mod address;
 mod client;
+pub mod credentials;
 mod endpoint;
 mod link;
 mod messages;
@@ -26,8 +28,12 @@ mod rules;
 mod scrape;
 mod socket;
 
+pub use access::{
+    AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
+};
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
+pub use credentials::{Credentials, CredentialsError};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use link::{
     ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
@@ -76,6 +82,19 @@ pub mod path {
     /// [`REPORT`] of a proxy.
     pub fn report(name: &str) -> String {
         REPORT.replace("{name}", name)
+    }
+
+    /// [`Tokens`](crate::Tokens) by GET; POST a [`NewToken`](crate::NewToken), get a
+    /// [`MadeToken`](crate::MadeToken).
+    pub const TOKENS: &str = "/v1/tokens";
+    /// One of them: DELETE revokes it.
+    pub const TOKEN: &str = "/v1/tokens/{name}";
+    /// [`AuditLines`](crate::AuditLines).
+    pub const AUDIT: &str = "/v1/audit";
+
+    /// [`TOKEN`] of a name.
+    pub fn token(name: &str) -> String {
+        TOKEN.replace("{name}", name)
     }
 
     /// What its ledger took since a controller that stands by asked last.

@@ -15,23 +15,34 @@
 //!   it appends afterwards is refused. Without etcd, [`DataDirectory`] sees to it that
 //!   a directory has one controller.
 //! - [`ledger`]: what was used, as sums of one minute that age into coarser ones.
+//! - [`Offline`]: tokens of a controller that does not run. Who may do what of one that runs is
+//!   in `process/rights.rs`.
 //! - [`Standing`], [`Controller`]: the process around them and around `plan`, with its API.
 //!
 //! Stores, election and ledger block and belong in threads of their own: never call them from a
 //! thread that runs tasks of tokio.
 
+mod audit;
 mod directory;
 mod etcd;
 mod process;
 mod sqlite;
 #[cfg(test)]
 mod test_folder;
+mod tls;
+mod token;
 
 pub mod election;
 pub mod ledger;
 pub mod store;
 
+pub use audit::AuditError;
 pub use directory::{DataDirectory, DirectoryError};
 pub use etcd::{Etcd, EtcdError};
-pub use process::{Controller, Settings, Standing, StartError, StorePlace, openapi};
+pub use process::{
+    Controller, Offline, OfflineError, Settings, Standing, StartError, StorePlace, TokenFailed,
+    markdown, openapi,
+};
 pub use sqlite::SqliteError;
+pub use tls::TlsFiles;
+pub use token::TokenRefused;

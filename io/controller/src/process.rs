@@ -15,11 +15,15 @@
 //! the caller is told to come again; where the plan's to the store is, it asks again. The store
 //! waits for the plan, which always comes round.
 
+mod access;
 mod counts;
+mod doors;
 mod listen;
+mod offline;
 mod plan;
 mod queue;
 mod records;
+mod rights;
 mod routes;
 mod standing;
 mod usage;
@@ -30,19 +34,25 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Endpoint, SocketError};
+use api::{Credentials, CredentialsError, Endpoint, SocketError};
 use model::RuleFileError;
 
+use crate::audit::{Audit, AuditError};
 use crate::directory::{DataDirectory, DirectoryError};
 use crate::election::{Election, Office};
 use crate::etcd::{Etcd, EtcdError};
 use crate::ledger::LedgerError;
 use crate::store::StoreError;
+use crate::tls::TlsFiles;
+use access::Access;
 use counts::Counts;
 use listen::Serving;
 use queue::{Queue, queue};
 use records::{InForce, Records};
 
+pub use offline::{Offline, OfflineError};
+pub use records::TokenFailed;
+pub use rights::markdown;
 pub use routes::openapi;
 pub use standing::Standing;
 
@@ -53,9 +63,13 @@ pub struct Settings {
     pub data: PathBuf,
     /// Where it keeps what people decide; everything else is in `data` in any case.
     pub store: StorePlace,
-    /// Where its API listens: `http://IP:PORT` of this machine's loopback, `unix:///path`. Port
-    /// 0 lets the system choose.
+    /// Where its API listens: `http://IP:PORT` of this machine's loopback, `unix:///path`, and
+    /// `https://IP:PORT` where there are tokens. Port 0 lets the system choose.
     pub listen: Vec<Endpoint>,
+    /// What it shows at `https://` places.
+    pub tls: Option<TlsFiles>,
+    /// What it shows the leader while it stands by.
+    pub credentials: Credentials,
     /// Where the other controllers reach this one while it leads; `None`: where it listens.
     pub advertise: Option<Endpoint>,
 }
@@ -110,14 +124,35 @@ pub enum StartError {
         source: io::Error,
     },
     /// A place that others could reach.
-    #[error(
-        "{endpoint} can be reached by other machines, and whoever reaches a controller may change \
-         all rules: give http://127.0.0.1:PORT, http://[::1]:PORT or unix:///path"
-    )]
+    #[error("{endpoint} can be reached by other machines, and {lacks}\n{commands}")]
     Open {
         /// The place.
         endpoint: Endpoint,
+        /// What is missing.
+        lacks: &'static str,
+        /// What makes it.
+        commands: String,
     },
+    /// A place over TLS without a certificate.
+    #[error("{endpoint} needs a certificate: --tls-cert FILE --tls-key FILE\n{commands}")]
+    NoCertificate {
+        /// The place.
+        endpoint: Endpoint,
+        /// What makes one.
+        commands: String,
+    },
+    /// A place where nobody could look for it.
+    #[error("{endpoint} is no place that others could ask: say --advertise https://NAME:PORT")]
+    Nameless {
+        /// The place.
+        endpoint: Endpoint,
+    },
+    /// Its certificate, or what it shows the leader.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// Its audit log.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// No place.
     #[error("nowhere to listen: give --listen http://127.0.0.1:PORT or unix:///path")]
     Nowhere,
@@ -133,6 +168,7 @@ pub(crate) struct Shared {
     usage: Queue<usage::Ask>,
     taken: Arc<usage::Taken>,
     rules: Arc<RwLock<Arc<InForce>>>,
+    access: Arc<Access>,
     began: Instant,
     term: u64,
     place: String,
@@ -147,6 +183,9 @@ impl Controller {
         let mut records = Records::open(with.store)?;
         let term = records.begin(with.election.as_ref().map(|(_, fence)| fence.term()))?;
         let rules = Arc::new(records.rules().map_err(StartError::Rules)?);
+        let open = with.settings.listen.iter().any(|endpoint| !endpoint.is_local());
+        let access = Access::new(records.tokens(), Audit::open(&with.settings.data)?, open);
+        let access = Arc::new(access);
         let mut ledger = with.ledger;
         ledger.lead(term);
 
@@ -159,6 +198,7 @@ impl Controller {
             usage,
             taken: Arc::default(),
             rules: Arc::new(RwLock::new(rules.clone())),
+            access: access.clone(),
             began: Instant::now(),
             term,
             place: with.place,
@@ -183,8 +223,9 @@ impl Controller {
             _directory: with.directory,
         };
         controller.spawn("plan", move || desk.run(&plan_asked))?;
-        controller
-            .spawn("store", move || records::run(records, &store_asked, &to_plan, &in_force))?;
+        controller.spawn("store", move || {
+            records::run(records, &store_asked, &to_plan, &in_force, &access);
+        })?;
         controller.spawn("usage", move || usage::run(ledger, &usage_asked, &taken, &counts))?;
         controller.serving = Some(with.bound.serve(routes::router(shared))?);
         Ok(controller)

@@ -21,7 +21,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    Client, ClientError, Endpoints, ProxyOrder, ProxyReport, RulesText, TargetReportForm, is_name,
+    Client, ClientError, Credentials, Endpoints, ProxyOrder, ProxyReport, RulesText,
+    TargetReportForm, is_name,
 };
 use plan::{Standing, StandingSettings};
 
@@ -81,6 +82,14 @@ struct Driver {
     heard: Option<bool>,
 }
 
+/// Calls the controller.
+struct Poster {
+    client: Client,
+    controller: Endpoints,
+    credentials: Credentials,
+    name: String,
+}
+
 /// The standing with one target's controller.
 struct Member {
     target: Arc<Target>,
@@ -104,9 +113,14 @@ impl Link {
         let (events, heard) = channel();
         let to_post = Arc::new(Mutex::new(to_post));
         for _ in 0..POSTERS {
-            let client = Client::at(&controller)?.keeping().with_time_limit(CALL_TIME_MAX);
-            let (to_post, events, name) = (to_post.clone(), events.clone(), name.clone());
-            spawn("link-post", move || post(&client, &name, &to_post, &events))?;
+            let poster = Poster {
+                client: client(&controller, &settings.credentials())?,
+                controller: controller.clone(),
+                credentials: settings.credentials(),
+                name: name.clone(),
+            };
+            let (to_post, events) = (to_post.clone(), events.clone());
+            spawn("link-post", move || poster.run(&to_post, &events))?;
         }
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let driver = Driver {
@@ -298,24 +312,40 @@ impl Driver {
     }
 }
 
-/// A poster: one call after the other, until nobody hands it any.
-fn post(
-    client: &Client,
-    name: &str,
-    reports: &Mutex<Receiver<ProxyReport>>,
-    events: &Sender<Event>,
-) {
-    loop {
-        let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(report) = next else { return };
-        let event = match client.report(name, &report) {
-            Ok(order) => Event::Order(order),
-            Err(error) => Event::Lost(error),
-        };
-        if events.send(event).is_err() {
-            return;
+impl Poster {
+    /// One call after the other, until nobody hands it any.
+    fn run(mut self, reports: &Mutex<Receiver<ProxyReport>>, events: &Sender<Event>) {
+        loop {
+            let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(report) = next else { return };
+            let event = match self.client.report(&self.name, &report) {
+                Ok(order) => Event::Order(order),
+                Err(error) => {
+                    self.read_credentials_again();
+                    Event::Lost(error)
+                }
+            };
+            if events.send(event).is_err() {
+                return;
+            }
         }
     }
+
+    /// A token or certificate that took the place of one that was revoked or has expired.
+    fn read_credentials_again(&mut self) {
+        if self.credentials == Credentials::default() {
+            return;
+        }
+        match client(&self.controller, &self.credentials) {
+            Ok(client) => self.client = client,
+            Err(error) => tracing::debug!(%error, "goes on with the credentials it has"),
+        }
+    }
+}
+
+fn client(controller: &Endpoints, credentials: &Credentials) -> Result<Client, ClientError> {
+    let client = Client::at(controller)?.with(credentials)?;
+    Ok(client.keeping().with_time_limit(CALL_TIME_MAX))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LinkError> {

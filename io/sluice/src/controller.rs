@@ -9,12 +9,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::controller::{Etcd, Settings, Standing, StorePlace};
+use ::controller::{Etcd, Settings, Standing, StorePlace, TlsFiles};
 use anyhow::Context;
 use api::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
+
+use crate::credentials::CredentialArgs;
 
 /// Decides for many proxies: rules for all, one limit over all, usage of all.
 ///
@@ -25,15 +27,15 @@ use tracing::{info, warn};
     after_help = "Example:\n  sluice controller --data /var/lib/sluice/controller\n  sluice \
                         proxy --export scratch=/mnt/scratch --controller http://127.0.0.1:5650 \
                         --node a\n  sluice rule start jobs --controller http://127.0.0.1:5650 \
-                        --match '*' --per jobid --limit 200MB/s\n\nWithout tokens, which come later, it \
-                        answers this machine only."
+                        --match '*' --per jobid --limit 200MB/s\n\nWithout tokens it answers this machine \
+                        only, and everybody there; docs/ACCESS.md says how it answers others."
 )]
 pub(crate) struct Args {
     /// Where it keeps what it knows; each controller has a directory of its own.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where it answers, http://IP:PORT of this machine's loopback or unix:///path; may be
-    /// repeated. Port 0 lets the system choose.
+    /// Where it answers, http://IP:PORT of this machine's loopback, unix:///path, or, with
+    /// tokens and a certificate, https://IP:PORT; may be repeated. Port 0 lets the system choose.
     #[arg(long, value_name = "URL", default_value = DEFAULT_LISTEN)]
     listen: Vec<Endpoint>,
     /// Where the other controllers of one etcd reach this one; where it listens, if nothing is
@@ -44,12 +46,27 @@ pub(crate) struct Args {
     /// `etcd:http://HOST:PORT,…`: of the controllers with one etcd one leads, and the others wait.
     #[arg(long, value_name = "STORE", default_value = "sqlite", value_parser = store)]
     store: StorePlace,
+    /// Its certificate, for https:// places (`sluice cert`).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, which nobody else may read.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Proxies whose certificate this authority signed need no token.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// What it shows the leader while it stands by.
+    #[command(flatten)]
+    credentials: CredentialArgs,
 }
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let Args { data, listen, advertise, store } = args;
-    let mut settings = Settings { data, store, listen, advertise };
+    let Args { data, listen, advertise, store, tls_cert, tls_key, tls_client_ca, .. } = args;
+    let tls = tls_cert.zip(tls_key);
+    let tls = tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: tls_client_ca });
+    let credentials = args.credentials.files();
+    let mut settings = Settings { data, store, listen, tls, credentials, advertise };
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let mut ends = || signals.pending().next().is_some();
     loop {
@@ -80,7 +97,7 @@ fn say(line: &str) -> std::io::Result<()> {
 }
 
 /// `sqlite` or `etcd:URL,URL`.
-fn store(text: &str) -> Result<StorePlace, String> {
+pub(crate) fn store(text: &str) -> Result<StorePlace, String> {
     if text == "sqlite" {
         return Ok(StorePlace::Data);
     }
@@ -100,4 +117,4 @@ const PREFIX: &str = "/sluice";
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Where a controller answers unless it was told otherwise.
-const DEFAULT_LISTEN: &str = "http://127.0.0.1:5650";
+pub(crate) const DEFAULT_LISTEN: &str = "http://127.0.0.1:5650";

@@ -17,6 +17,8 @@ enum Document {
     Config,
     /// docs/METRICS.md, the names that Prometheus gets.
     Metrics,
+    /// docs/ACCESS.md, who may do what at a controller.
+    Access,
     /// The OpenAPI description of the proxy's control API, or of the controller's.
     Openapi {
         /// The controller's.
@@ -30,6 +32,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.document {
         Document::Config => proxy::config::markdown(),
         Document::Metrics => api::metrics::markdown(),
+        Document::Access => controller::markdown(),
         Document::Openapi { controller: false } => proxy::control::openapi() + "\n",
         Document::Openapi { controller: true } => controller::openapi() + "\n",
     };

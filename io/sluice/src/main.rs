@@ -3,10 +3,13 @@
 //! Errors go to stderr as `sluice: what: why`, with exit status 1 (`sluice sim` has 2 for
 //! input that is wrong); a reader that closes our stdout early (`| head`) is no error.
 
+mod audit;
 mod bench;
 mod calibrate;
+mod cert;
 mod chart;
 mod controller;
+mod credentials;
 mod demo;
 mod docs;
 mod metrics;
@@ -14,6 +17,7 @@ mod mount;
 mod proxy;
 mod rule;
 mod sim;
+mod token;
 mod top;
 mod trace;
 
@@ -42,6 +46,9 @@ enum Command {
     Top(top::Args),
     Metrics(metrics::Args),
     Rule(Box<rule::Args>),
+    Token(Box<token::Args>),
+    Cert(cert::Args),
+    Audit(audit::Args),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
     Sim(sim::Args),
@@ -77,6 +84,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
+        Command::Token(args) => token::run(*args),
+        Command::Cert(args) => cert::run(args),
+        Command::Audit(args) => audit::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Sim(args) => return sim::run(args),

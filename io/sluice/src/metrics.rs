@@ -24,6 +24,7 @@ use model::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
+use crate::credentials::CredentialArgs;
 use collectd::Origin;
 use samples::{Sample, samples};
 
@@ -33,6 +34,8 @@ use samples::{Sample, samples};
 pub(crate) struct Args {
     #[command(subcommand)]
     way: Way,
+    #[command(flatten)]
+    credentials: CredentialArgs,
 }
 
 const AFTER_HELP: &str = "\
@@ -40,6 +43,7 @@ Names are those of docs/METRICS.md; of histograms number and sum are told, no bu
 
 Examples:
   sluice metrics show unix:///run/sluice/proxy.sock
+  sluice metrics --token-file prom.token show http://127.0.0.1:5650
   sluice metrics influx http://127.0.0.1:9400 --to http://127.0.0.1:8086 --database sluice
 
 In collectd's configuration:
@@ -52,12 +56,12 @@ In collectd's configuration:
 enum Way {
     /// Prints the page of now.
     Show {
-        #[arg(value_name = "http://HOST:PORT|unix:///PATH", help = FROM)]
+        #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
     },
     /// Prints PUTVAL lines at each interval: for collectd's exec plugin.
     Collectd {
-        #[arg(value_name = "http://HOST:PORT|unix:///PATH", help = FROM)]
+        #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
         #[command(flatten)]
         pace: Pace,
@@ -67,7 +71,7 @@ enum Way {
     },
     /// Writes to InfluxDB 1 at each interval.
     Influx {
-        #[arg(value_name = "http://HOST:PORT|unix:///PATH", help = FROM)]
+        #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
         /// Where InfluxDB answers.
         #[arg(long, value_name = "http://HOST:PORT")]
@@ -98,13 +102,14 @@ struct Pace {
 
 /// Shows or hands over.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let asked = |from: &Endpoint| Client::at(from)?.with(&args.credentials.credentials_for(from));
     match args.way {
         Way::Show { from } => {
-            let page = Client::at(&from)?.metrics()?;
+            let page = asked(&from)?.metrics()?;
             Ok(io::stdout().write_all(page.as_bytes())?)
         }
         Way::Collectd { from, pace, instance } => {
-            let (client, host, every) = (Client::at(&from)?, pace.host()?, pace.every()?);
+            let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
             let interval_s = every.as_secs_f64();
             at_each(every, pace.once, || {
                 if !is_read() {
@@ -123,7 +128,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 is_database(&database),
                 "{database:?} is no database: letters, digits, _ and -"
             );
-            let (client, host, every) = (Client::at(&from)?, pace.host()?, pace.every()?);
+            let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
             let (server, path) = (Client::at(&to)?, format!("/write?precision=s&db={database}"));
             at_each(every, pace.once, || {
                 let page = client.metrics()?;
@@ -235,9 +240,10 @@ mod tests {
     fn what_is_no_database_is_refused_before_anything_is_asked() {
         let from: Endpoint = "unix:///nonexistent".parse().unwrap();
         let pace = Pace { every: None, host: None, once: true };
-        let database = "a&b".to_owned();
+        let (database, credentials) = ("a&b".to_owned(), CredentialArgs::default());
         let to = "http://127.0.0.1:1".parse().unwrap();
-        let error = run(Args { way: Way::Influx { from, to, database, pace } }).unwrap_err();
+        let error =
+            run(Args { way: Way::Influx { from, to, database, pace }, credentials }).unwrap_err();
         assert_eq!(error.to_string(), "\"a&b\" is no database: letters, digits, _ and -");
     }
 }

@@ -19,6 +19,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
+use crate::credentials::CredentialArgs;
+
 /// Serves directories over 9P2000.L and schedules every request by job.
 ///
 /// Prints a line `listening on ADDRESS` for each listener, one `metrics at ADDRESS` if it shows
@@ -43,10 +45,13 @@ pub(crate) struct Args {
     /// The rule file (docs/RULES.md).
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Where the controller of all proxies answers, http://HOST:PORT or unix:///path: it gives
-    /// the rules (docs/CONTROLLER.md).
+    /// Where the controller of all proxies answers, https://HOST:PORT, http://127.0.0.1:PORT or
+    /// unix:///path: it gives the rules (docs/CONTROLLER.md).
     #[arg(long, value_name = "URL")]
     controller: Option<Endpoints>,
+    /// What the controller is shown (docs/ACCESS.md).
+    #[command(flatten)]
+    credentials: CredentialArgs,
     /// The proxy's name at the controller; without it this machine's.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -152,6 +157,11 @@ impl Args {
         config.metrics = self.metrics.clone().or(config.metrics);
         config.rules = self.rules.clone().or(config.rules);
         config.controller = self.controller.clone().or(config.controller);
+        let shown = self.credentials.files();
+        config.controller_ca = shown.ca.or(config.controller_ca);
+        config.controller_token_file = shown.token_file.or(config.controller_token_file);
+        config.controller_cert = shown.cert.or(config.controller_cert);
+        config.controller_key = shown.key.or(config.controller_key);
         config.node = self.node.clone().or(config.node);
         config.record = self.record.clone().or(config.record);
         Ok(config)

@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -11,10 +12,13 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::rt::{Read, Write};
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
 
 use super::ClientError;
-use crate::Endpoint;
+use crate::{CredentialsError, Endpoint};
 
 /// A connection on which nothing is under way.
 pub(super) struct Connected {
@@ -28,7 +32,10 @@ pub(super) struct Connected {
 const ANSWER_BYTES_MAX: usize = 128 << 20;
 
 impl Connected {
-    pub(super) async fn to(at: &Endpoint) -> Result<Connected, ClientError> {
+    pub(super) async fn to(
+        at: &Endpoint,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> Result<Connected, ClientError> {
         let failed = |source| ClientError::Connect { at: at.clone(), source };
         match at {
             Endpoint::Unix(path) => {
@@ -38,6 +45,16 @@ impl Connected {
             Endpoint::Http { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
                 stream.set_nodelay(true).map_err(failed)?;
+                Connected::over(at, TokioIo::new(stream)).await
+            }
+            Endpoint::Https { host, port } => {
+                let none = || CredentialsError::NoAuthority { at: at.name() };
+                let connector = TlsConnector::from(tls.ok_or_else(none)?.clone());
+                let name = ServerName::try_from(host.clone());
+                let name = name.map_err(|error| failed(io::Error::other(error)))?;
+                let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                let stream = connector.connect(name, stream).await.map_err(failed)?;
                 Connected::over(at, TokioIo::new(stream)).await
             }
         }
@@ -128,5 +145,11 @@ async fn whole(at: &Endpoint, body: Incoming) -> Result<Bytes, ClientError> {
 }
 
 pub(super) fn broken(at: &Endpoint, error: &dyn std::error::Error) -> ClientError {
-    ClientError::Exchange { at: at.clone(), reason: error.to_string() }
+    let mut reason = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        reason = format!("{reason}: {error}");
+        cause = error.source();
+    }
+    ClientError::Exchange { at: at.clone(), reason }
 }

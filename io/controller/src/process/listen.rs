@@ -1,11 +1,12 @@
 //! Where the API listens, and the thread that serves it.
 //!
 //! ```text
-//!   bind: all places, before any thread ─► serve: accept ─► one task a connection, kept alive
-//!                                                             └ CONNECTIONS_MAX, HEAD_TIME_MAX
+//!   bind: all places, before any thread ─► serve: accept ─► (TLS) ─► one task a connection, kept
+//!                                           CONNECTIONS_MAX, HEAD_TIME_MAX ┘   └► Peer, with each call
 //! ```
 
-use std::net::TcpListener;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,19 +14,32 @@ use std::time::Duration;
 
 use api::{Endpoint, Listening};
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::net::UnixListener;
+use rustls::ServerConfig;
+use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_rustls::TlsAcceptor;
 
 use super::StartError;
+use super::access::Peer;
+use crate::tls::ClientCertificate;
 
 /// Places that are bound and not served yet.
 pub(super) struct Bound {
-    tcp: Vec<TcpListener>,
+    tcp: Vec<Tcp>,
     unix: Vec<Arc<Listening>>,
+}
+
+/// A port, with TLS or without.
+struct Tcp {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
 }
 
 /// The thread that serves them; ends when dropped.
@@ -34,8 +48,11 @@ pub(super) struct Serving {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Listens at each place; the places with their real ports.
-pub(super) fn bind(places: &[Endpoint]) -> Result<(Bound, Vec<String>), StartError> {
+/// Listens at each place, at `https://` ones with `tls`; the places with their real ports.
+pub(super) fn bind(
+    places: &[Endpoint],
+    tls: Option<&Arc<ServerConfig>>,
+) -> Result<(Bound, Vec<String>), StartError> {
     let (mut tcp, mut unix, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for endpoint in places {
         match endpoint {
@@ -44,17 +61,20 @@ pub(super) fn bind(places: &[Endpoint]) -> Result<(Bound, Vec<String>), StartErr
                 unix.push(Arc::new(Listening::at(path, 0o600)?));
                 names.push(endpoint.to_string());
             }
-            Endpoint::Http { host, port } => {
+            Endpoint::Http { host, port } | Endpoint::Https { host, port } => {
                 let failed = |source| StartError::Listen { endpoint: endpoint.clone(), source };
                 let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
                 // A name may have meant something else than this machine.
-                if !address.ip().is_loopback() {
-                    return Err(StartError::Open { endpoint: endpoint.clone() });
+                if endpoint.is_local() && !address.ip().is_loopback() {
+                    let source = io::Error::other(format!("it is {address}, not this machine"));
+                    return Err(failed(source));
                 }
                 listener.set_nonblocking(true).map_err(failed)?;
-                names.push(format!("http://{address}"));
-                tcp.push(listener);
+                names.push(format!("{}://{address}", endpoint.scheme()));
+                let tls = tls.filter(|_| matches!(endpoint, Endpoint::Https { .. }));
+                let tls = tls.map(|config| TlsAcceptor::from(config.clone()));
+                tcp.push(Tcp { listener, tls });
             }
         }
     }
@@ -71,7 +91,10 @@ fn make_parent(path: &Path) {
 impl Bound {
     /// The same places once more: of two that serve, either takes a connection.
     pub(super) fn again(&self) -> Result<Bound, StartError> {
-        let tcp = self.tcp.iter().map(TcpListener::try_clone).collect::<Result<_, _>>();
+        let again = |Tcp { listener, tls }: &Tcp| {
+            Ok(Tcp { listener: listener.try_clone()?, tls: tls.clone() })
+        };
+        let tcp = self.tcp.iter().map(again).collect::<io::Result<_>>();
         Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix: self.unix.clone() })
     }
 
@@ -83,8 +106,8 @@ impl Bound {
         let run = move || {
             runtime.block_on(async {
                 let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-                for listener in self.tcp {
-                    tokio::spawn(accept_tcp(listener, router.clone(), places.clone()));
+                for tcp in self.tcp {
+                    tokio::spawn(accept_tcp(tcp, router.clone(), places.clone()));
                 }
                 for listening in self.unix {
                     tokio::spawn(accept_unix(listening, router.clone(), places.clone()));
@@ -111,18 +134,25 @@ impl Drop for Serving {
     }
 }
 
-async fn accept_tcp(listener: TcpListener, router: Router, places: Arc<Semaphore>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
+async fn accept_tcp(tcp: Tcp, router: Router, places: Arc<Semaphore>) {
+    let listener = match tokio::net::TcpListener::from_std(tcp.listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot accept over TCP"),
     };
     loop {
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 // Small answers must not wait for one another's acknowledgement.
                 let _ = stream.set_nodelay(true);
-                tokio::spawn(exchanges(TokioIo::new(stream), router.clone(), place));
+                let router = router.clone();
+                match tcp.tls.clone() {
+                    Some(tls) => drop(tokio::spawn(secured(stream, from, tls, router, place))),
+                    None => {
+                        let peer = Peer { from: from.to_string(), certificate: None };
+                        tokio::spawn(exchanges(TokioIo::new(stream), peer, router, place));
+                    }
+                }
             }
             Err(error) => pause(&error).await,
         }
@@ -142,7 +172,10 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, places: Arc<Sema
         let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(exchanges(TokioIo::new(stream), router.clone(), place));
+                let uid = stream.peer_cred().map(|peer| peer.uid().to_string());
+                let from = format!("uid {}, Unix socket", uid.as_deref().unwrap_or("?"));
+                let peer = Peer { from, certificate: None };
+                tokio::spawn(exchanges(TokioIo::new(stream), peer, router.clone(), place));
             }
             Err(error) => pause(&error).await,
         }
@@ -156,16 +189,40 @@ async fn pause(error: &std::io::Error) {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
+/// TLS, which must be agreed in time, and then the exchanges.
+async fn secured(
+    stream: TcpStream,
+    from: SocketAddr,
+    tls: TlsAcceptor,
+    router: Router,
+    place: OwnedSemaphorePermit,
+) {
+    let stream = match tokio::time::timeout(HANDSHAKE_TIME_MAX, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%from, %error, "TLS was not agreed"),
+        Err(_) => return tracing::debug!(%from, "TLS took too long"),
+    };
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let certificate = shown.and_then(ClientCertificate::of);
+    let peer = Peer { from: from.to_string(), certificate };
+    exchanges(TokioIo::new(stream), peer, router, place).await;
+}
+
 /// One connection's exchanges, one after the other. A head that does not come in time ends it;
 /// how long an answer takes is the routes' bound.
-async fn exchanges<S>(stream: S, router: Router, _place: OwnedSemaphorePermit)
+async fn exchanges<S>(stream: S, peer: Peer, router: Router, _place: OwnedSemaphorePermit)
 where
     S: Read + Write + Unpin + Send + 'static,
 {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer.clone());
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME_MAX)
-        .serve_connection(stream, TowerToHyperService::new(router));
+        .serve_connection(stream, service);
     if let Err(error) = connection.await {
         tracing::debug!("a control connection broke: {error}");
     }
@@ -175,5 +232,7 @@ where
 const CONNECTIONS_MAX: usize = 4_096;
 /// How long a connection may rest, and a head may take.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long it may take to agree on TLS.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long exchanges under way may still take at the end.
 const STOP_TIME_MAX: Duration = Duration::from_millis(500);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   PUT rules ─────► text parses? over the version in force? ─► append ─► plan, API
+//!   tokens ────────► nobody left out? ───────────────► append ─► API
 //!   plan: members ─► append ─► plan: orders that rely on them may go
 //! ```
 //!
@@ -12,14 +13,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use api::Rules;
+use api::{MadeToken, NewToken, Rules};
 use model::{Part, RuleFileError, RuleSet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use super::access::{Access, Caller, now_s};
 use super::plan;
 use super::queue::{Inbox, Queue};
 use crate::store::{History, Revision, Store, StoreError};
+use crate::token::{TokenRecord, TokenRefused, TokenSet};
 
 /// What this thread is asked.
 pub(crate) enum Ask {
@@ -27,7 +30,18 @@ pub(crate) enum Ask {
         text: String,
         /// The version that is to be replaced.
         over: Option<String>,
+        by: Caller,
         answer: oneshot::Sender<Result<(), RulesRefused>>,
+    },
+    MakeToken {
+        new: NewToken,
+        by: Caller,
+        answer: oneshot::Sender<Result<MadeToken, TokenFailed>>,
+    },
+    RevokeToken {
+        name: String,
+        by: Caller,
+        answer: oneshot::Sender<Result<api::Tokens, TokenFailed>>,
     },
     Members(Vec<MemberRecord>),
     Stop,
@@ -56,6 +70,17 @@ pub(crate) enum RulesRefused {
     Store(StoreError),
 }
 
+/// Why a token is not made or revoked. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFailed {
+    /// It cannot be.
+    #[error(transparent)]
+    Refused(#[from] TokenRefused),
+    /// It cannot be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// One member of a target as it is on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemberRecord {
@@ -76,6 +101,9 @@ enum Decision {
     Term(u64),
     Rules(String),
     Members(Vec<MemberRecord>),
+    Token(TokenRecord),
+    /// By name.
+    Revoked(String),
 }
 
 /// All records together, and a snapshot's text.
@@ -84,6 +112,8 @@ struct State {
     term: u64,
     rules: Option<String>,
     members: Vec<MemberRecord>,
+    #[serde(default)]
+    tokens: Vec<TokenRecord>,
 }
 
 /// The records of one store.
@@ -113,6 +143,44 @@ impl Records {
 
     pub(crate) fn rules(&self) -> Result<InForce, RuleFileError> {
         in_force(self.state.rules.as_deref())
+    }
+
+    pub(crate) fn tokens(&self) -> TokenSet {
+        TokenSet::of(&self.state.tokens)
+    }
+
+    /// Makes a token.
+    pub(crate) fn make_token(
+        &mut self,
+        new: &NewToken,
+        by: &Caller,
+        access: &Access,
+    ) -> Result<MadeToken, TokenFailed> {
+        self.tokens().check_new(new, now_s())?;
+        let (token, record) = TokenRecord::make(new, now_s());
+        let made = MadeToken { token, record: record.report() };
+        let line = by.changed(format!("token {}", record.name), None, Some(record.words()));
+        self.decide(Decision::Token(record))?;
+        access.set_tokens(self.tokens());
+        access.audit.write(&line);
+        Ok(made)
+    }
+
+    /// Revokes a token; those that are left.
+    pub(crate) fn revoke_token(
+        &mut self,
+        name: String,
+        by: &Caller,
+        access: &Access,
+    ) -> Result<api::Tokens, TokenFailed> {
+        let tokens = self.tokens();
+        tokens.check_revoked(&name, access.open)?;
+        let before = tokens.named(&name).map(TokenRecord::words);
+        let line = by.changed(format!("token {name}"), before, None);
+        self.decide(Decision::Revoked(name))?;
+        access.set_tokens(self.tokens());
+        access.audit.write(&line);
+        Ok(self.tokens().report())
     }
 
     pub(crate) fn members(&self) -> Known {
@@ -175,6 +243,8 @@ impl State {
         match decision {
             Decision::Term(term) => self.term = term,
             Decision::Rules(text) => self.rules = Some(text),
+            Decision::Token(token) => self.tokens.push(token),
+            Decision::Revoked(name) => self.tokens.retain(|token| token.name != name),
             Decision::Members(changed) => {
                 for new in changed {
                     self.members.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
@@ -193,6 +263,7 @@ pub(crate) fn run(
     asked: &Inbox<Ask>,
     plan: &Queue<plan::Ask>,
     shared: &RwLock<Arc<InForce>>,
+    access: &Access,
 ) {
     while let Ok(ask) = asked.recv() {
         match ask {
@@ -202,9 +273,18 @@ pub(crate) fn run(
                 Ok(()) => drop(plan.send(plan::Ask::Stored(changed))),
                 Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
             },
-            Ask::SetRules { text, over, answer } => {
+            Ask::MakeToken { new, by, answer } => {
+                let _ = answer.send(records.make_token(&new, &by, access));
+            }
+            Ask::RevokeToken { name, by, answer } => {
+                let _ = answer.send(records.revoke_token(name, &by, access));
+            }
+            Ask::SetRules { text, over, by, answer } => {
+                let before = records.state.rules.clone();
                 let outcome = set_rules(&mut records, text, over, shared);
                 if let Ok(rules) = &outcome {
+                    let after = Some(rules.text.to_string());
+                    access.audit.write(&by.changed("rules".into(), before, after));
                     let _ = plan.send(plan::Ask::Rules(rules.clone()));
                 }
                 // Who asked may have gone.
@@ -276,6 +356,28 @@ mod tests {
         assert_eq!((&*rules.text, rules.given), (text, true));
         let expected = (("t".into(), "a".into()), (3, Part::ratio(1, 2)));
         assert_eq!(again.members().into_iter().collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn tokens_are_there_again_and_those_that_were_revoked_are_not() {
+        let folder = TestFolder::new();
+        let mut records = open(&folder);
+        for name in ["a", "b", "c"] {
+            let role = api::Role::Read;
+            let new = NewToken { name: name.into(), role, user: None, expires_s: None };
+            records.decide(Decision::Token(TokenRecord::make(&new, 1).1)).unwrap();
+        }
+        records.decide(Decision::Revoked("b".into())).unwrap();
+        drop(records);
+        let tokens = open(&folder).tokens();
+        let names: Vec<_> = tokens.report().tokens.into_iter().map(|token| token.name).collect();
+        assert_eq!(names, ["a", "c"]);
+    }
+
+    #[test]
+    fn a_snapshot_from_before_there_were_tokens_is_read() {
+        let state: State = serde_json::from_str(r#"{"term":3,"rules":null,"members":[]}"#).unwrap();
+        assert!(state.tokens.is_empty());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!                                                      └ its queue is full: 503, come again
 //! ```
 
+mod access;
 mod ledger;
 mod metrics;
 
@@ -17,7 +18,7 @@ use api::{
     UsageRow, UsageTable, is_name, path,
 };
 use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
 use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::Next;
@@ -28,8 +29,10 @@ use model::{Nanos, Time};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
+use super::access::Caller;
 use super::queue::Queue;
 use super::records::{InForce, RulesRefused};
+use super::rights::{self, Routes};
 use super::usage::{self, Counted};
 use super::{Shared, plan, records};
 use crate::ledger::SubjectKind;
@@ -43,7 +46,7 @@ type Tagged = ([(HeaderName, String); 1], Json<Rules>);
 /// The paths and their handlers.
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     let rules = get(rules).put(set_rules).layer(DefaultBodyLimit::max(RECORD_BYTES_MAX));
-    Router::new()
+    Routes::new()
         .route(path::STATUS, get(status))
         .route(path::RULES, rules)
         .route(path::PROXIES, get(proxies))
@@ -53,9 +56,14 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::LEDGER_CHANGES, get(ledger::changes))
         .route(path::LEDGER_FILE, get(ledger::file))
         .route(path::METRICS, get(metrics::page))
+        .route(path::TOKENS, get(access::tokens).post(access::make_token))
+        .route(path::TOKEN, delete(access::revoke_token))
+        .route(path::AUDIT, get(access::audit))
         .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
+        .into_router()
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_so)
+        .layer(axum::middleware::from_fn_with_state(shared.clone(), rights::check))
         .layer(axum::middleware::from_fn(in_time))
         .with_state(shared)
 }
@@ -81,7 +89,11 @@ pub fn openapi() -> String {
         used,
         ledger::changes,
         ledger::file,
-        metrics::page
+        metrics::page,
+        access::tokens,
+        access::make_token,
+        access::revoke_token,
+        access::audit
     )
 )]
 struct Description;
@@ -139,6 +151,7 @@ async fn rules(State(shared): Asked) -> Tagged {
 )]
 async fn set_rules(
     State(shared): Asked,
+    Extension(by): Extension<Caller>,
     saving: Result<Query<Saving>, QueryRejection>,
     headers: HeaderMap,
     text: Result<String, StringRejection>,
@@ -147,7 +160,7 @@ async fn set_rules(
     let over = version_to_match(&headers)?.map(str::to_owned);
     let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
     let (answer, outcome) = oneshot::channel();
-    hand_over(&shared.store, records::Ask::SetRules { text, over, answer })?;
+    hand_over(&shared.store, records::Ask::SetRules { text, over, by, answer })?;
     match outcome.await.map_err(|_| ending())? {
         Ok(()) => Ok(tagged(&in_force(&shared))),
         Err(why) => {
@@ -186,13 +199,22 @@ async fn proxies(State(shared): Asked) -> Result<Json<Proxies>, Refusal> {
         (status = 404, description = "there is none of that name", body = ErrorReport),
     )
 )]
-async fn forget(State(shared): Asked, Path(name): Path<String>) -> Result<Json<Proxies>, Refusal> {
+async fn forget(
+    State(shared): Asked,
+    Extension(by): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Proxies>, Refusal> {
     let (answer, outcome) = oneshot::channel();
     hand_over(&shared.plan, plan::Ask::Forget(name.clone(), answer))?;
     if !outcome.await.map_err(|_| ending())? {
         let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
         return Err(refusal(StatusCode::NOT_FOUND, message));
     }
+    let (line, of) =
+        (by.changed(format!("proxy {name}"), Some("known".into()), None), shared.clone());
+    tokio::task::spawn_blocking(move || of.access.audit.write(&line))
+        .await
+        .map_err(|_| ending())?;
     Ok(Json(listed(look(&shared).await?)))
 }
 
@@ -208,6 +230,7 @@ async fn forget(State(shared): Asked, Path(name): Path<String>) -> Result<Json<P
     responses(
         (status = 200, body = ProxyOrder),
         (status = 400, description = "a name or value that cannot be", body = ErrorReport),
+        (status = 403, description = "another proxy's certificate", body = ErrorReport),
         (status = 413, description = "too long", body = ErrorReport),
         (status = 422, description = "not such a message", body = ErrorReport),
         (status = 503, description = "too much to do: come again", body = ErrorReport),
@@ -215,6 +238,7 @@ async fn forget(State(shared): Asked, Path(name): Path<String>) -> Result<Json<P
 )]
 async fn report(
     State(shared): Asked,
+    Extension(by): Extension<Caller>,
     Path(name): Path<String>,
     body: Result<Json<ProxyReport>, JsonRejection>,
 ) -> Result<Json<ProxyOrder>, Refusal> {
@@ -225,6 +249,10 @@ async fn report(
             cut(&name)
         );
         return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    if !by.may_be(&name) {
+        let message = format!("a certificate of {} is none of proxy {name}", by.name);
+        return Err(refusal(StatusCode::FORBIDDEN, message));
     }
     let Json(body) = body.map_err(|why| refusal(why.status(), why.body_text()))?;
     let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
@@ -265,7 +293,7 @@ async fn report(
 /// What was used in a span of time, by job, user, group, project, proxy or kind of operation.
 ///
 /// `from` and `to` are seconds since 1970, `now`, or a time ago as `-1h`. Time is counted in
-/// minutes, older time in coarser steps.
+/// minutes, older time in coarser steps. Who has role user sees `by=user`, and there itself.
 #[utoipa::path(
     get,
     path = "/v1/usage",
@@ -273,15 +301,18 @@ async fn report(
         ("by" = Option<String>, Query, description = "job (the default), user, group, project, proxy or kind"),
         ("from" = Option<String>, Query, description = "-1h by default"),
         ("to" = Option<String>, Query, description = "now by default"),
+        ("user" = Option<u32>, Query, description = "with by=user, only this one"),
     ),
     responses(
         (status = 200, body = UsageTable),
         (status = 400, description = "a value that cannot be", body = ErrorReport),
+        (status = 403, description = "what others used", body = ErrorReport),
         (status = 500, description = "the ledger cannot be read", body = ErrorReport),
     )
 )]
 async fn used(
     State(shared): Asked,
+    Extension(caller): Extension<Caller>,
     span: Result<Query<Span>, QueryRejection>,
 ) -> Result<Json<UsageTable>, Refusal> {
     let Query(span) = span.map_err(|why| refusal(why.status(), why.body_text()))?;
@@ -292,6 +323,7 @@ async fn used(
         let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
         refusal(StatusCode::BAD_REQUEST, message)
     })?;
+    let user = user_asked_for(&span, *kind, &caller)?;
     let from = time_of("from", span.from.as_deref().unwrap_or("-1h"), now)?;
     let to = time_of("to", span.to.as_deref().unwrap_or("now"), now)?;
     if from > to {
@@ -303,7 +335,9 @@ async fn used(
     hand_over(&shared.usage, usage::Ask::Table { by: *kind, from, to, answer })?;
     let table = table.await.map_err(|_| ending())?;
     let table = table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))?;
-    let mut rows: Vec<_> = table.iter().filter(|(_, counters)| !counters.is_zero()).collect();
+    let asked = |name: &str| user.as_deref().is_none_or(|user| name == user);
+    let rows = table.iter().filter(|(name, counters)| !counters.is_zero() && asked(name));
+    let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(name, counters)| (std::cmp::Reverse(counters.cost_ns), *name));
     let left_out = rows.len().saturating_sub(ROWS_MAX) as u64;
     let row = |(name, counters): (&String, &crate::ledger::Counters)| UsageRow {
@@ -326,6 +360,30 @@ struct Span {
     by: Option<String>,
     from: Option<String>,
     to: Option<String>,
+    user: Option<u32>,
+}
+
+/// The one user whose usage is asked for and may be seen; `None` is everybody.
+fn user_asked_for(
+    span: &Span,
+    by: SubjectKind,
+    caller: &Caller,
+) -> Result<Option<String>, Refusal> {
+    if span.user.is_some() && by != SubjectKind::User {
+        let message = format!("user: only with by=user, not by={}", by.name());
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let own = caller.user.filter(|_| by == SubjectKind::User);
+    let user = span.user.or(own);
+    if !caller.may_see(user) {
+        let message = format!(
+            "{} has role user and sees what user {} used: ask with by=user",
+            caller.name,
+            caller.user.map_or("?".into(), |user| user.to_string())
+        );
+        return Err(refusal(StatusCode::FORBIDDEN, message));
+    }
+    Ok(user.map(|user| user.to_string()))
 }
 
 // ---- what the handlers share ----

@@ -23,11 +23,12 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::listen::{self, Bound};
-use super::{Controller, Settings, StartError, StorePlace, usage};
+use super::offline::{decided_path, open_store};
+use super::{Controller, Settings, StartError, StorePlace, doors, usage};
 use crate::directory::DataDirectory;
 use crate::election::{Election, Fence, Office};
 use crate::ledger::{Ages, Bounds, Ledger, LedgerError};
-use crate::store::{EtcdStore, SqliteStore, Store};
+use crate::store::Store;
 
 /// A controller that does not lead yet.
 pub struct Standing {
@@ -62,12 +63,13 @@ impl Standing {
         if settings.listen.is_empty() {
             return Err(StartError::Nowhere);
         }
-        if let Some(endpoint) = settings.listen.iter().find(|endpoint| !endpoint.is_local()) {
-            return Err(StartError::Open { endpoint: endpoint.clone() });
-        }
         let directory = DataDirectory::open(&settings.data)?;
+        let tls = doors::check(settings)?;
+        // What the leader is to be shown is looked at now, not when it is needed.
+        settings.credentials.token()?;
+        settings.credentials.tls()?;
         let ledger = open_ledger(&ledger_path(&settings.data))?;
-        let (bound, listeners) = listen::bind(&settings.listen)?;
+        let (bound, listeners) = listen::bind(&settings.listen, tls.as_ref())?;
         let election = match &settings.store {
             StorePlace::Data => None,
             StorePlace::Etcd(etcd) => {
@@ -101,15 +103,12 @@ impl Standing {
             },
         };
         let Standing { settings, directory, bound, listeners, election, ledger } = self;
-        let (store, place): (Box<dyn Store>, String) = match &settings.store {
+        let store = open_store(&settings.data, &settings.store, fence.clone())?;
+        let place = match &settings.store {
             StorePlace::Etcd(etcd) => {
-                let place = format!("etcd at {}, {}", etcd.endpoints.join(", "), etcd.prefix);
-                (Box::new(EtcdStore::open(etcd, fence.clone())?), place)
+                format!("etcd at {}, {}", etcd.endpoints.join(", "), etcd.prefix)
             }
-            StorePlace::Data => {
-                let path = settings.data.join("decided.db");
-                (Box::new(SqliteStore::open(&path)?), format!("SQLite in {}", path.display()))
-            }
+            StorePlace::Data => format!("SQLite in {}", decided_path(&settings.data).display()),
         };
         let ledger = match ledger {
             Some(ledger) => ledger,
@@ -170,8 +169,8 @@ impl Standing {
     /// Brings the ledger up to the leader's.
     fn copy(&mut self, leader: &Endpoints) -> Result<(), String> {
         let said = |error: &dyn std::error::Error| error.to_string();
-        let client = Client::at(leader).map_err(|error| said(&error))?;
-        let client = client.with_time_limit(COPY_TIME_MAX);
+        let client = Client::at(leader).and_then(|client| client.with(&self.settings.credentials));
+        let client = client.map_err(|error| said(&error))?.with_time_limit(COPY_TIME_MAX);
         let path = ledger_path(&self.settings.data);
         let mut ledger = match self.ledger.take() {
             Some(ledger) => ledger,

@@ -18,7 +18,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use api::{Address, Endpoints, MetricsAddress};
+use api::{Address, Credentials, Endpoints, MetricsAddress};
 use model::{Bytes, Excerpt, Nanos, WriteMode};
 
 use crate::writes::DIRTY_BUDGET;
@@ -54,7 +54,15 @@ settings! {
         /// Where the controller of all proxies answers. It gives the rules, of which each proxy
         /// then holds a part; a rule file counts until it has given any. Without one the
         /// proxy decides alone.
-        pub controller: Option<Endpoints> = None, "`http://HOST:PORT` or `unix:///path`; of several all, with commas";
+        pub controller: Option<Endpoints> = None, "`https://HOST:PORT`, `http://127.0.0.1:PORT` or `unix:///path`; of several all, with commas";
+        /// Whose certificates are believed at `https://` places of it (docs/ACCESS.md).
+        pub controller_ca: Option<PathBuf> = None, "path, PEM";
+        /// The token that is shown to it, of role `proxy`. Nobody else may read the file.
+        pub controller_token_file: Option<PathBuf> = None, "path";
+        /// The certificate that is shown to it in place of a token: its common name is `node`.
+        pub controller_cert: Option<PathBuf> = None, "path, PEM";
+        /// The certificate's key. Nobody else may read the file.
+        pub controller_key: Option<PathBuf> = None, "path, PEM";
         /// The proxy's name there: no two proxies may have the same. Without it, this
         /// machine's name, up to the first dot.
         pub node: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";
@@ -238,6 +246,17 @@ impl Config {
         u32::try_from(self.msize_max.get()).unwrap_or(u32::MAX)
     }
 
+    /// What is shown to the controller.
+    pub fn credentials(&self) -> Credentials {
+        Credentials {
+            ca: self.controller_ca.clone(),
+            token_file: self.controller_token_file.clone(),
+            token: None,
+            cert: self.controller_cert.clone(),
+            key: self.controller_key.clone(),
+        }
+    }
+
     /// Whether a client at `address` may connect.
     pub fn allows(&self, address: std::net::IpAddr) -> bool {
         self.allow.iter().any(|network| network.contains(address))
@@ -249,8 +268,16 @@ impl Config {
     }
 
     fn count_paths_from(&mut self, base: &Path) {
-        let optional =
-            [&mut self.rules, &mut self.record, &mut self.handle_key].into_iter().flatten();
+        let optional = [
+            &mut self.rules,
+            &mut self.record,
+            &mut self.handle_key,
+            &mut self.controller_ca,
+            &mut self.controller_token_file,
+            &mut self.controller_cert,
+            &mut self.controller_key,
+        ];
+        let optional = optional.into_iter().flatten();
         let exports = self.export.iter_mut().map(|export| &mut export.dir);
         let costs = self.target.iter_mut().filter_map(|target| target.costs.as_mut());
         for path in optional.chain(exports).chain(costs) {

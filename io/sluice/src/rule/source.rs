@@ -16,6 +16,8 @@ use api::{Address, Client, Endpoints, Rules};
 use model::{RuleEditError, RuleSet};
 use proxy::RuleFile;
 
+use crate::credentials::{CredentialArgs, named_controller};
+
 /// Where the rules are.
 #[derive(Debug, clap::Args)]
 pub(super) struct Source {
@@ -24,10 +26,12 @@ pub(super) struct Source {
     /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
     #[arg(long, value_name = "unix:///PATH", conflicts_with_all = ["file", "controller"])]
     api: Option<Address>,
-    /// The controller whose rules they are, http://HOST:PORT or unix:///path; of several all of
-    /// them, with commas.
+    /// The controller whose rules they are, https://HOST:PORT, http://127.0.0.1:PORT or
+    /// unix:///path; of several all of them, with commas.
     #[arg(long, value_name = "URL", conflicts_with = "file")]
     controller: Option<Endpoints>,
+    #[command(flatten)]
+    credentials: CredentialArgs,
     /// The rules of this file instead; - for standard input and output.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -36,8 +40,6 @@ pub(super) struct Source {
 /// How often a change is begun anew because others were faster. Each time one of them got
 /// its change through, so only a flood of changes comes to so many.
 const TRIES_MAX: usize = 100;
-/// Names the controller where no flag does.
-const VARIABLE: &str = "SLUICE_CONTROLLER";
 
 impl Source {
     /// The rules as they are.
@@ -85,14 +87,12 @@ impl Source {
         if let Some(api) = &self.api {
             return Ok(Client::new(api)?);
         }
-        let named = match std::env::var(VARIABLE) {
-            _ if self.controller.is_some() => None,
-            Ok(text) => Some(text.parse::<Endpoints>().context(VARIABLE)?),
-            Err(std::env::VarError::NotPresent) => None,
-            Err(error) => bail!("{VARIABLE}: {error}"),
+        let named = match &self.controller {
+            Some(_) => None,
+            None => named_controller()?,
         };
         match self.controller.as_ref().or(named.as_ref()) {
-            Some(controller) => Ok(Client::at(controller)?),
+            Some(controller) => Ok(Client::at(controller)?.with(&self.credentials.credentials())?),
             None => Ok(Client::new(&crate::top::DEFAULT_API.parse()?)?),
         }
     }

@@ -18,7 +18,7 @@ pub struct Controller {
 
 impl Controller {
     pub fn start(data: &Path, listen: &str) -> Controller {
-        Controller::with(data, listen, "sqlite", "ready")
+        Controller::with(data, listen, &[], "ready")
     }
 
     /// One of several with an etcd; it may stand by.
@@ -28,12 +28,15 @@ impl Controller {
 
     pub fn stand_at(data: &Path, listen: &str, etcd: &[String]) -> Controller {
         let store = format!("etcd:{}", etcd.join(","));
-        Controller::with(data, listen, &store, "listening on ")
+        Controller::with(data, listen, &["--store", &store], "listening on ")
     }
 
-    fn with(data: &Path, listen: &str, store: &str, until: &str) -> Controller {
+    /// One with other flags as well, until it says a line that begins with `until`.
+    pub fn with(data: &Path, listen: &str, flags: &[&str], until: &str) -> Controller {
         let mut child = Command::new(SLUICE)
-            .args(["controller", "--listen", listen, "--store", store, "--data"])
+            .args(["controller", "--listen", listen])
+            .args(flags)
+            .arg("--data")
             .arg(data)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,311 @@
+//! What a caller shows a controller, and whom it trusts to be one.
+//!
+//! ```text
+//!   --ca FILE ────────► authorities ─┐
+//!   --cert, --key ────► certificate ─┴► rustls, TLS 1.3 ─► https:// places
+//!   --token-file FILE ► slc_… ───────► Authorization: Bearer, never in the clear to others
+//! ```
+//!
+//! Files are read when a client is made. A file that holds a secret and that others may read is
+//! refused: whoever could read it has it already.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore};
+
+/// What a caller shows, and whom it trusts; nothing by default, which is enough for a controller
+/// of this machine that has no tokens.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// The authorities of controllers' certificates, PEM.
+    pub ca: Option<PathBuf>,
+    /// The file with the token.
+    pub token_file: Option<PathBuf>,
+    /// The token itself; counts before the file.
+    pub token: Option<String>,
+    /// The caller's certificate, PEM.
+    pub cert: Option<PathBuf>,
+    /// Its key, PEM.
+    pub key: Option<PathBuf>,
+}
+
+/// Why credentials cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// A file that cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A secret that is none.
+    #[error(
+        "{} has mode {mode:04o}, so others may read it: make a new one and chmod 600 it",
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file that holds something else.
+    #[error("{} holds no {what}", path.display())]
+    Nothing {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// Text that cannot be a token.
+    #[error("{place} is no token: one begins with slc_ and goes on with letters, digits, _ and -")]
+    Token {
+        /// The file or variable.
+        place: String,
+    },
+    /// A certificate without its key, or the other way round.
+    #[error("a certificate and its key go together: give both, or neither")]
+    Half,
+    /// An `https://` place without an authority.
+    #[error(
+        "whom to believe that it is {at}? Give the file of the authority that signed its \
+         certificate: --ca FILE or SLUICE_CA"
+    )]
+    NoAuthority {
+        /// The place.
+        at: String,
+    },
+    /// A token on its way to another machine that everybody between could read.
+    #[error("a token would be sent to {at} in the clear: give https://{at}")]
+    Clear {
+        /// The place.
+        at: String,
+    },
+    /// Certificate and key do not fit, or are of no use.
+    #[error("{} and its key are of no use", path.display())]
+    Tls {
+        /// The certificate's file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+    /// Certificates that cannot be checked with.
+    #[error("what {} holds is of no use as an authority", path.display())]
+    Authority {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+}
+
+impl Credentials {
+    /// The token, if there is one.
+    ///
+    /// # Errors
+    /// If its file cannot be read, may be read by others or holds something else.
+    pub fn token(&self) -> Result<Option<String>, CredentialsError> {
+        let (text, place) = match (&self.token, &self.token_file) {
+            (Some(token), _) => (token.clone(), "SLUICE_TOKEN".to_owned()),
+            (None, Some(path)) => {
+                let bytes = read_secret(path)?;
+                (String::from_utf8_lossy(&bytes).into_owned(), path.display().to_string())
+            }
+            (None, None) => return Ok(None),
+        };
+        let token = text.trim();
+        match is_token(token) {
+            true => Ok(Some(token.to_owned())),
+            false => Err(CredentialsError::Token { place }),
+        }
+    }
+
+    /// How TLS is spoken, if an authority is named.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is of no use.
+    pub fn tls(&self) -> Result<Option<Arc<ClientConfig>>, CredentialsError> {
+        let pair = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => return Err(CredentialsError::Half),
+        };
+        let Some(ca) = &self.ca else { return Ok(None) };
+        let roots = read_authorities(ca)?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .expect("the provider speaks TLS 1.3")
+            .with_root_certificates(roots);
+        let config = match pair {
+            None => config.with_no_client_auth(),
+            Some((cert, key)) => {
+                let chain = read_certificates(cert)?;
+                let wrong = |source| CredentialsError::Tls { path: cert.clone(), source };
+                config.with_client_auth_cert(chain, read_key(key)?).map_err(wrong)?
+            }
+        };
+        Ok(Some(Arc::new(config)))
+    }
+}
+
+/// Says whether there is a token, not which.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("ca", &self.ca)
+            .field("token_file", &self.token_file)
+            .field("token", &self.token.as_ref().map(|_| "…"))
+            .field("cert", &self.cert)
+            .field("key", &self.key)
+            .finish()
+    }
+}
+
+/// What begins every token, so that a search for leaked ones finds them.
+pub const TOKEN_PREFIX: &str = "slc_";
+
+/// Whether this has the form of a token.
+fn is_token(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+    let rest = text.strip_prefix(TOKEN_PREFIX).unwrap_or_default();
+    !rest.is_empty() && rest.len() <= TOKEN_BYTES_MAX && rest.bytes().all(plain)
+}
+
+/// The algorithms of TLS.
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The certificates of a PEM file, in its order.
+///
+/// # Errors
+/// If it cannot be read or holds none.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let text = read_bounded(path, false)?;
+    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(CredentialsError::Nothing { path: path.into(), what: "certificate as PEM" }),
+    }
+}
+
+/// The authorities of a PEM file.
+///
+/// # Errors
+/// If it cannot be read, or one of them is of no use.
+pub fn read_authorities(path: &Path) -> Result<RootCertStore, CredentialsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(path)? {
+        let wrong = |source| CredentialsError::Authority { path: path.into(), source };
+        roots.add(certificate).map_err(wrong)?;
+    }
+    Ok(roots)
+}
+
+/// The private key of a PEM file that nobody else may read.
+///
+/// # Errors
+/// If it cannot be read, others may read it, or it holds none.
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    let nothing = |_| CredentialsError::Nothing { path: path.into(), what: "private key as PEM" };
+    PrivateKeyDer::from_pem_slice(&read_secret(path)?).map_err(nothing)
+}
+
+/// What a file holds that nobody else may read.
+///
+/// # Errors
+/// If it cannot be read, or others may read it.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, CredentialsError> {
+    read_bounded(path, true)
+}
+
+fn read_bounded(path: &Path, secret: bool) -> Result<Vec<u8>, CredentialsError> {
+    let failed = |source| CredentialsError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+    if secret && mode & 0o077 != 0 {
+        return Err(CredentialsError::Exposed { path: path.into(), mode });
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(failed(io::Error::other(format!("more than {FILE_BYTES_MAX} bytes"))));
+    }
+    Ok(bytes)
+}
+
+/// What stands behind the prefix, at most: 32 bytes take 43.
+const TOKEN_BYTES_MAX: usize = 128;
+/// The largest file of certificates, keys or tokens: a hundred authorities.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn file(name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_token_comes_from_its_variable_before_its_file_and_without_blanks() {
+        let path = file("token", "slc_abc-_9\n", 0o600);
+        let mut credentials = Credentials { token_file: Some(path), ..Credentials::default() };
+        assert_eq!(credentials.token().unwrap().as_deref(), Some("slc_abc-_9"));
+        credentials.token = Some("slc_x".into());
+        assert_eq!(credentials.token().unwrap().as_deref(), Some("slc_x"));
+        assert!(!format!("{credentials:?}").contains("slc_x"));
+        assert_eq!(Credentials::default().token().unwrap(), None);
+    }
+
+    #[test]
+    fn a_secret_that_others_may_read_is_refused_with_its_mode() {
+        for mode in [0o640, 0o604, 0o660] {
+            let path = file(&format!("exposed-{mode:o}"), "slc_a", mode);
+            let credentials = Credentials { token_file: Some(path), ..Credentials::default() };
+            let error = credentials.token().unwrap_err().to_string();
+            assert!(error.contains(&format!("mode {mode:04o}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_is_not_sent_and_not_shown() {
+        for text in ["", "abc", "slc_", "slc_a b", "slc_a\r\nx: y", &format!("slc_{:0200}", 1)] {
+            let token = Some(text.to_owned());
+            let credentials = Credentials { token, ..Credentials::default() };
+            let error = credentials.token().unwrap_err().to_string();
+            assert!(error.starts_with("SLUICE_TOKEN is no token"), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_that_hold_something_else_are_named() {
+        let path = file("no-pem", "hello", 0o600);
+        assert!(read_certificates(&path).unwrap_err().to_string().contains("no certificate"));
+        assert!(read_key(&path).unwrap_err().to_string().contains("no private key"));
+        let missing = read_authorities(Path::new("/nonexistent/ca")).unwrap_err().to_string();
+        assert_eq!(missing, "cannot read /nonexistent/ca");
+        let half = Credentials { cert: Some(path), ..Credentials::default() };
+        assert!(matches!(half.tls(), Err(CredentialsError::Half)));
+    }
+}

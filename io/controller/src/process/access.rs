@@ -1,0 +1,223 @@
+//! Who asks: from what they show to a caller with a role.
+//!
+//! ```text
+//!   Authorization: Bearer slc_… ─► token on record, not expired ─► its name, role and user
+//!   client certificate ──────────► its authority is the controller's ─► the node, role proxy
+//!   neither ─────────────────────► no token on record, and this machine only ─► anybody, admin
+//!                                  └ else 401
+//! ```
+//!
+//! A call is judged by what is on record when it comes, so a token that is revoked is of no use
+//! from then on, on connections that are open too.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use api::{AuditLine, Role};
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+
+use super::usage::wall_clock;
+use crate::audit::Audit;
+use crate::tls::ClientCertificate;
+use crate::token::TokenSet;
+
+/// What decides who comes in. The store's thread changes the tokens.
+#[derive(Debug)]
+pub(crate) struct Access {
+    tokens: RwLock<Arc<TokenSet>>,
+    pub(crate) audit: Audit,
+    /// Whether others than this machine reach the controller.
+    pub(crate) open: bool,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// An address, or a user at a Unix socket.
+    pub(crate) from: String,
+    pub(crate) certificate: Option<ClientCertificate>,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// Of the token, or the node of the certificate.
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    /// Whose usage it sees, with role `user`.
+    pub(crate) user: Option<u32>,
+    /// The one proxy that it may speak for, if it is told by a certificate.
+    pub(crate) node: Option<String>,
+    pub(crate) from: String,
+}
+
+impl Access {
+    pub(crate) fn new(tokens: TokenSet, audit: Audit, open: bool) -> Access {
+        Access { tokens: RwLock::new(Arc::new(tokens)), audit, open }
+    }
+
+    /// The tokens of now.
+    pub(crate) fn tokens(&self) -> Arc<TokenSet> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those that hold from now on.
+    pub(crate) fn set_tokens(&self, tokens: TokenSet) {
+        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tokens);
+    }
+
+    /// Who asks; else why nobody is known, for people.
+    pub(crate) fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Caller, String> {
+        let (tokens, now_s) = (self.tokens(), now_s());
+        let from = peer.from.clone();
+        if let Some(value) = headers.get(AUTHORIZATION) {
+            let shown = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+            let shown = shown.ok_or("give the header Authorization as: Bearer slc_…")?;
+            let Some(record) = tokens.find(shown.trim()) else {
+                return Err("this token is not known here: it was revoked, or is another \
+                            controller's"
+                    .into());
+            };
+            let name = record.name.clone();
+            if record.has_expired(now_s) {
+                return Err(format!("token {name} has expired: have another one made"));
+            }
+            return Ok(Caller { name, role: record.role, user: record.user, node: None, from });
+        }
+        if let Some(ClientCertificate { node, ends_s }) = &peer.certificate {
+            if now_s > *ends_s {
+                return Err(format!("the certificate of proxy {node} has expired"));
+            }
+            let (name, node) = (node.clone(), Some(node.clone()));
+            return Ok(Caller { name, role: Role::Proxy, user: None, node, from });
+        }
+        if tokens.is_empty() && !self.open {
+            let (name, role) = ("anybody".to_owned(), Role::Admin);
+            return Ok(Caller { name, role, user: None, node: None, from });
+        }
+        Err("this controller answers nobody without a token: give --token-file FILE, \
+             SLUICE_TOKEN_FILE or SLUICE_TOKEN (the header Authorization: Bearer slc_…)"
+            .into())
+    }
+}
+
+impl Caller {
+    /// Whether it may see what this user used; `None` is what all did.
+    pub(crate) fn may_see(&self, user: Option<u32>) -> bool {
+        match self.role {
+            Role::Read | Role::Operate | Role::Admin => true,
+            Role::User => user.is_some() && self.user == user,
+            Role::Proxy => false,
+        }
+    }
+
+    /// Whether it may speak for this proxy.
+    pub(crate) fn may_be(&self, proxy: &str) -> bool {
+        self.node.as_deref().is_none_or(|node| node == proxy)
+    }
+
+    /// A change of it, for the audit log.
+    pub(crate) fn changed(
+        &self,
+        what: String,
+        before: Option<String>,
+        after: Option<String>,
+    ) -> AuditLine {
+        AuditLine {
+            at_s: now_s(),
+            who: self.name.clone(),
+            role: self.role,
+            from: self.from.clone(),
+            what,
+            before,
+            after,
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    wall_clock().as_nanos() / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use api::NewToken;
+
+    use super::*;
+    use crate::test_folder::TestFolder;
+    use crate::token::TokenRecord;
+
+    fn access(folder: &TestFolder, records: &[TokenRecord], open: bool) -> Access {
+        Access::new(TokenSet::of(records), Audit::open(folder.path()).unwrap(), open)
+    }
+
+    fn peer(certificate: Option<ClientCertificate>) -> Peer {
+        Peer { from: "127.0.0.1:1".into(), certificate }
+    }
+
+    fn shows(value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(AUTHORIZATION, value.parse().unwrap())])
+    }
+
+    #[test]
+    fn without_tokens_everybody_of_this_machine_is_admin_and_nobody_else_is_anything() {
+        let folder = TestFolder::new();
+        let caller = access(&folder, &[], false).identify(&peer(None), &HeaderMap::new()).unwrap();
+        assert_eq!((caller.name.as_str(), caller.role), ("anybody", Role::Admin));
+        let open = access(&folder, &[], true);
+        let error = open.identify(&peer(None), &HeaderMap::new()).unwrap_err();
+        assert!(error.contains("--token-file"), "{error}");
+    }
+
+    #[test]
+    fn a_token_counts_until_it_ends_and_a_wrong_one_is_worse_than_none() {
+        let folder = TestFolder::new();
+        let new = |name: &str, expires_s| NewToken {
+            name: name.into(),
+            role: Role::Read,
+            user: None,
+            expires_s,
+        };
+        let (text, lasts) = TokenRecord::make(&new("a", None), 1);
+        let (late, ended) = TokenRecord::make(&new("b", Some(2)), 1);
+        let some = access(&folder, &[lasts, ended], false);
+        let ask = |value: &str| some.identify(&peer(None), &shows(value));
+        assert_eq!(ask(&format!("Bearer {text}")).unwrap().name, "a");
+        assert!(ask(&format!("Bearer {late}")).unwrap_err().contains("token b has expired"));
+        assert!(ask("Bearer slc_x").unwrap_err().contains("not known here"));
+        assert!(ask("Basic eDp5").unwrap_err().contains("Bearer"));
+        assert!(some.identify(&peer(None), &HeaderMap::new()).is_err());
+        let none = access(&folder, &[], false);
+        assert!(none.identify(&peer(None), &shows("Bearer slc_x")).is_err());
+    }
+
+    #[test]
+    fn a_certificate_speaks_for_its_node_and_only_while_it_lasts() {
+        let folder = TestFolder::new();
+        let access = access(&folder, &[], true);
+        let of = |ends_s| peer(Some(ClientCertificate { node: "a".into(), ends_s }));
+        let caller = access.identify(&of(u64::MAX), &HeaderMap::new()).unwrap();
+        assert_eq!((caller.name.as_str(), caller.role), ("a", Role::Proxy));
+        assert!(caller.may_be("a") && !caller.may_be("b"));
+        let error = access.identify(&of(1), &HeaderMap::new()).unwrap_err();
+        assert!(error.contains("proxy a has expired"), "{error}");
+    }
+
+    #[test]
+    fn a_user_sees_itself_and_readers_see_all() {
+        let of = |role, user| Caller {
+            name: "x".into(),
+            role,
+            user,
+            node: None,
+            from: "127.0.0.1:1".into(),
+        };
+        let user = of(Role::User, Some(7));
+        assert!(user.may_see(Some(7)) && !user.may_see(Some(8)) && !user.may_see(None));
+        for role in [Role::Read, Role::Operate, Role::Admin] {
+            assert!(of(role, None).may_see(Some(8)) && of(role, None).may_see(None));
+        }
+        assert!(!of(Role::Proxy, None).may_see(Some(7)) && !of(Role::Proxy, None).may_see(None));
+    }
+}

@@ -1,0 +1,115 @@
+//! Whether a controller may listen where it is told to.
+//!
+//! ```text
+//!   unix:///path, http://127.0.0.1:PORT ─► always: without tokens whoever is there is admin
+//!   https://anywhere ────────────────────► with a certificate, and beyond loopback with a token
+//!                                          on record
+//!   http://elsewhere ────────────────────► never
+//! ```
+
+use std::path::Path;
+use std::sync::Arc;
+
+use api::Endpoint;
+use rustls::ServerConfig;
+
+use super::offline::open_store;
+use super::records::Records;
+use super::{Settings, StartError, StorePlace};
+
+/// Looks at the places; how TLS is spoken where a certificate is named.
+///
+/// # Errors
+/// A place that others reach without TLS or without tokens, with the commands that make both.
+pub(super) fn check(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, StartError> {
+    let tls = settings.tls.as_ref().map(|files| files.config()).transpose()?;
+    let beyond = settings.listen.iter().find(|endpoint| !endpoint.is_local());
+    let plain = |endpoint: &&Endpoint| matches!(endpoint, Endpoint::Http { .. });
+    let open = settings.listen.iter().filter(|endpoint| !endpoint.is_local()).find(plain);
+    if let Some(endpoint) = open {
+        let lacks = "it would be read and changed on its way: answer there over TLS, and let \
+                     everybody show a token. Once:";
+        return Err(refused(endpoint, lacks, settings, true));
+    }
+    if tls.is_none()
+        && let Some(endpoint) = settings.listen.iter().find(|at| at.scheme() == "https")
+    {
+        let commands = commands(endpoint, settings, beyond.is_some());
+        return Err(StartError::NoCertificate { endpoint: endpoint.clone(), commands });
+    }
+    if let Some(endpoint) = beyond {
+        let store = open_store(&settings.data, &settings.store, None)?;
+        if Records::open(store)?.tokens().is_empty() {
+            let lacks =
+                "nobody needs a token yet: whoever reaches it could change all rules. Once:";
+            return Err(refused(endpoint, lacks, settings, false));
+        }
+        let nameless = |at: &&Endpoint| {
+            at.host_and_port().is_some_and(|(host, _)| ["0.0.0.0", "::"].contains(&host))
+        };
+        let etcd = matches!(settings.store, StorePlace::Etcd(_));
+        if let Some(endpoint) = settings.listen.iter().find(nameless)
+            && etcd
+            && settings.advertise.is_none()
+        {
+            return Err(StartError::Nameless { endpoint: endpoint.clone() });
+        }
+    }
+    Ok(tls)
+}
+
+fn refused(
+    endpoint: &Endpoint,
+    lacks: &'static str,
+    settings: &Settings,
+    certificate: bool,
+) -> StartError {
+    let commands = match certificate {
+        true => commands(endpoint, settings, true),
+        false => format!("  {}", token(settings)),
+    };
+    StartError::Open { endpoint: endpoint.clone(), lacks, commands }
+}
+
+/// What makes a certificate, and a token if there is to be one, and then starts.
+fn commands(endpoint: &Endpoint, settings: &Settings, with_token: bool) -> String {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_str().ok().filter(|name| api::is_name(name));
+    let name = name.unwrap_or("controller");
+    let dir = settings.data.join("tls");
+    let (dir, data) = (shown(&dir), shown(&settings.data));
+    let mut lines = vec![
+        format!("sluice cert authority {dir}"),
+        format!("sluice cert issue {dir} {name} --host {name} --host localhost --host 127.0.0.1"),
+    ];
+    if with_token {
+        lines.push(token(settings));
+    }
+    let at = endpoint.name();
+    lines.push(format!(
+        "sluice controller --data {data}{} --listen https://{at} --tls-cert {dir}/{name}.pem \
+         --tls-key {dir}/{name}.key",
+        store(settings)
+    ));
+    lines.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+fn token(settings: &Settings) -> String {
+    let data = shown(&settings.data);
+    format!("sluice token create admin --role admin --data {data}{}", store(settings))
+}
+
+/// The flag that names the store, if it is not the usual one.
+fn store(settings: &Settings) -> String {
+    match &settings.store {
+        StorePlace::Data => String::new(),
+        StorePlace::Etcd(etcd) => format!(" --store etcd:{}", etcd.endpoints.join(",")),
+    }
+}
+
+/// A path as a shell takes it.
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,:@".contains(&byte);
+    if text.bytes().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}

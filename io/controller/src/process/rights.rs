@@ -1,0 +1,194 @@
+//! What each role may do: one table, asked before every call.
+//!
+//! ```text
+//!   call ─► who? 401 ─► row of method and path: its role? 403 ─► handler, with its Caller
+//! ```
+//!
+//! A path without a row is an error when the controller starts ([`Routes::route`]); a method
+//! without a row is refused, whatever handler it has. docs/ACCESS.md has the table.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use api::{ErrorReport, Role, path};
+use axum::extract::{Extension, MatchedPath, Request, State};
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
+use axum::{Json, Router};
+
+use super::Shared;
+use super::access::{Caller, Peer};
+
+/// Who may do one thing.
+#[derive(Debug)]
+pub(crate) struct Right {
+    method: &'static str,
+    path: &'static str,
+    /// The least role of people that may.
+    least: Role,
+    /// Whether proxies may, too.
+    proxies: bool,
+    what: &'static str,
+}
+
+/// Every call that a controller answers.
+pub(crate) const RIGHTS: &[Right] = &[
+    row("GET", path::STATUS, Role::User, true, "what the controller is and how it fares"),
+    row("GET", path::OPENAPI, Role::User, true, "the description of all calls"),
+    row("GET", path::USAGE, Role::User, false, "what was used; role `user`: by that user"),
+    row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
+    row("PUT", path::RULES, Role::Operate, false, "other rules for all proxies"),
+    row("GET", path::PROXIES, Role::Read, false, "the proxies"),
+    row("DELETE", path::PROXY, Role::Operate, false, "forgets a proxy that is gone for good"),
+    row("POST", path::REPORT, Role::Admin, true, "what a proxy did, and what it is to do"),
+    row("GET", path::LEDGER_CHANGES, Role::Read, true, "for controllers that stand by"),
+    row("GET", path::LEDGER_FILE, Role::Read, true, "for controllers that stand by"),
+    row("GET", path::METRICS, Role::Read, false, "for Prometheus"),
+    row("GET", path::TOKENS, Role::Admin, false, "the tokens' names and roles"),
+    row("POST", path::TOKENS, Role::Admin, false, "makes a token"),
+    row("DELETE", path::TOKEN, Role::Admin, false, "revokes a token"),
+    row("GET", path::AUDIT, Role::Admin, false, "what was changed by whom"),
+];
+
+const fn row(
+    method: &'static str,
+    path: &'static str,
+    least: Role,
+    proxies: bool,
+    what: &'static str,
+) -> Right {
+    Right { method, path, least, proxies, what }
+}
+
+/// Routes of which each has a row.
+pub(super) struct Routes(Router<Arc<Shared>>);
+
+impl Routes {
+    pub(super) fn new() -> Routes {
+        Routes(Router::new())
+    }
+
+    /// As of axum's router.
+    pub(super) fn route(self, path: &'static str, to: MethodRouter<Arc<Shared>>) -> Routes {
+        assert!(RIGHTS.iter().any(|row| row.path == path), "no row of RIGHTS is of {path}");
+        Routes(self.0.route(path, to))
+    }
+
+    pub(super) fn into_router(self) -> Router<Arc<Shared>> {
+        self.0
+    }
+}
+
+/// Lets a call through if its caller may make it.
+pub(super) async fn check(
+    State(shared): State<Arc<Shared>>,
+    Extension(peer): Extension<Peer>,
+    matched: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = match shared.access.identify(&peer, request.headers()) {
+        Ok(caller) => caller,
+        Err(why) => {
+            let answer = refusal(StatusCode::UNAUTHORIZED, why);
+            return ([(WWW_AUTHENTICATE, "Bearer")], answer).into_response();
+        }
+    };
+    if let Some(matched) = matched {
+        // What answers GET answers HEAD.
+        let method = match request.method() {
+            &Method::HEAD => "GET",
+            method => method.as_str(),
+        };
+        let mut rows = RIGHTS.iter().filter(|row| row.path == matched.as_str());
+        match rows.find(|row| row.method == method) {
+            Some(row) if row.allows(caller.role) => {}
+            Some(row) => {
+                let message = row.refuse(request.uri().path(), &caller);
+                return refusal(StatusCode::FORBIDDEN, message).into_response();
+            }
+            None => {
+                let message =
+                    format!("{method} is not for {}; see {}", matched.as_str(), path::OPENAPI);
+                return refusal(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
+            }
+        }
+    }
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+impl Right {
+    fn allows(&self, role: Role) -> bool {
+        role.includes(self.least) || self.proxies && role == Role::Proxy
+    }
+
+    fn refuse(&self, path: &str, caller: &Caller) -> String {
+        let or = if self.proxies { " or proxy" } else { "" };
+        let path: String = path.chars().take(80).collect();
+        format!(
+            "{} {path} needs role {}{or}, and {} has role {}",
+            self.method, self.least, caller.name, caller.role
+        )
+    }
+}
+
+fn refusal(status: StatusCode, message: String) -> (StatusCode, Json<ErrorReport>) {
+    (status, Json(ErrorReport { message, controller: None }))
+}
+
+/// docs/ACCESS.md.
+pub fn markdown() -> String {
+    let mut table = String::from("| call | user | read | operate | admin | proxy | |\n");
+    table += "|---|---|---|---|---|---|---|\n";
+    for row in RIGHTS {
+        let _ = write!(table, "| `{} {}` |", row.method, row.path);
+        for role in Role::ALL {
+            table += if row.allows(role) { " yes |" } else { " |" };
+        }
+        let _ = writeln!(table, " {} |", row.what);
+    }
+    include_str!("rights.md").replace("[rights]\n", &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_described_call_has_a_row_and_each_row_a_description() {
+        let description: serde_json::Value =
+            serde_json::from_str(&crate::openapi()).expect("it is JSON");
+        let mut described = BTreeSet::new();
+        for (path, methods) in description["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys() {
+                described.insert(format!("{} {path}", method.to_uppercase()));
+            }
+        }
+        // The description does not describe itself.
+        described.insert(format!("GET {}", path::OPENAPI));
+        let rows: BTreeSet<_> =
+            RIGHTS.iter().map(|row| format!("{} {}", row.method, row.path)).collect();
+        assert_eq!(rows, described);
+        assert_eq!(rows.len(), RIGHTS.len(), "no row is there twice");
+    }
+
+    #[test]
+    fn what_changes_anything_is_for_those_who_operate_and_for_no_proxy() {
+        for row in RIGHTS.iter().filter(|row| row.method != "GET" && row.path != path::REPORT) {
+            assert!(row.least >= Role::Operate && !row.proxies, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_row() {
+        let text = markdown();
+        assert!(text.contains("| `PUT /v1/rules` | | | yes | yes | | other rules"), "{text}");
+        assert!(!text.contains("[rights]"));
+    }
+}

@@ -1,0 +1,141 @@
+//! Tokens, and what was changed by whom.
+//!
+//! ```text
+//!   POST, DELETE /v1/tokens ─► store's thread: on record ─► in force at once ─► audit.log
+//!   GET /v1/audit ─► audit.log, on a thread that may block
+//! ```
+
+use api::{AuditLines, MadeToken, NewToken, Tokens};
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::StatusCode;
+use tokio::sync::oneshot;
+
+use super::{Asked, Refusal, ending, hand_over, refusal, time_of};
+use crate::process::access::Caller;
+use crate::process::records::{self, TokenFailed};
+use crate::process::usage::wall_clock;
+use crate::token::TokenRefused;
+
+/// The tokens on record: names and roles, never the tokens themselves.
+#[utoipa::path(get, path = "/v1/tokens", responses((status = 200, body = Tokens)))]
+pub(super) async fn tokens(State(shared): Asked) -> Json<Tokens> {
+    Json(shared.access.tokens().report())
+}
+
+/// Makes a token. It is told this once; what is kept is its hash.
+///
+/// With the first one everybody needs one, so that must be of role admin.
+#[utoipa::path(
+    post,
+    path = "/v1/tokens",
+    request_body = NewToken,
+    responses(
+        (status = 200, body = MadeToken),
+        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 409, description = "there is one of that name", body = api::ErrorReport),
+        (status = 422, description = "not such a message", body = api::ErrorReport),
+        (status = 500, description = "it cannot be kept", body = api::ErrorReport),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn make_token(
+    State(shared): Asked,
+    Extension(by): Extension<Caller>,
+    new: Result<Json<NewToken>, JsonRejection>,
+) -> Result<Json<MadeToken>, Refusal> {
+    let Json(new) = new.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let (answer, outcome) = oneshot::channel();
+    hand_over(&shared.store, records::Ask::MakeToken { new, by, answer })?;
+    outcome.await.map_err(|_| ending())?.map(Json).map_err(refused)
+}
+
+/// Revokes a token: it is of no use from now on.
+#[utoipa::path(
+    delete,
+    path = "/v1/tokens/{name}",
+    params(("name" = String, Path, description = "the token")),
+    responses(
+        (status = 200, description = "the tokens that are left", body = Tokens),
+        (status = 404, description = "there is none of that name", body = api::ErrorReport),
+        (status = 409, description = "nobody could make another", body = api::ErrorReport),
+        (status = 500, description = "that cannot be kept", body = api::ErrorReport),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn revoke_token(
+    State(shared): Asked,
+    Extension(by): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Tokens>, Refusal> {
+    let (answer, outcome) = oneshot::channel();
+    hand_over(&shared.store, records::Ask::RevokeToken { name, by, answer })?;
+    outcome.await.map_err(|_| ending())?.map(Json).map_err(refused)
+}
+
+/// What was changed by whom, oldest first: what this controller accepted while it led.
+///
+/// `since` is seconds since 1970, `now`, or a time ago as `-1h`. Of more lines than `limit` the
+/// newest are told.
+#[utoipa::path(
+    get,
+    path = "/v1/audit",
+    params(
+        ("since" = Option<String>, Query, description = "everything by default"),
+        ("limit" = Option<u64>, Query, description = "1000 by default and at most"),
+    ),
+    responses(
+        (status = 200, body = AuditLines),
+        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 500, description = "the log cannot be read", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn audit(
+    State(shared): Asked,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Result<Json<AuditLines>, Refusal> {
+    let Query(Span { since, limit }) =
+        span.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let since = time_of("since", since.as_deref().unwrap_or("0"), wall_clock())?;
+    let limit = limit.unwrap_or(LINES_MAX);
+    if !(1..=LINES_MAX).contains(&limit) {
+        let message = format!("limit: {limit} is not between 1 and {LINES_MAX}");
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let since_s = since.as_nanos().div_ceil(1_000_000_000);
+    let read = move || shared.access.audit.read(since_s, limit);
+    let lines = tokio::task::spawn_blocking(read).await.map_err(|_| ending())?;
+    let failed = |why| {
+        let message = format!("the audit log cannot be read: {why}");
+        refusal(StatusCode::INTERNAL_SERVER_ERROR, message)
+    };
+    lines.map(Json).map_err(failed)
+}
+
+/// What stands behind the `?`.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Span {
+    since: Option<String>,
+    limit: Option<usize>,
+}
+
+fn refused(why: TokenFailed) -> Refusal {
+    let status = match &why {
+        TokenFailed::Refused(TokenRefused::Unknown { .. }) => StatusCode::NOT_FOUND,
+        TokenFailed::Refused(
+            TokenRefused::Taken { .. }
+            | TokenRefused::First
+            | TokenRefused::Last { .. }
+            | TokenRefused::Open { .. }
+            | TokenRefused::TooMany,
+        ) => StatusCode::CONFLICT,
+        TokenFailed::Refused(_) => StatusCode::BAD_REQUEST,
+        TokenFailed::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    refusal(status, why.to_string())
+}
+
+/// Lines of one answer.
+const LINES_MAX: usize = 1_000;

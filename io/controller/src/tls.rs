@@ -1,0 +1,80 @@
+//! How a controller speaks TLS, and what a client's certificate says.
+//!
+//! ```text
+//!   --tls-cert, --tls-key ─► what the controller shows ─┐
+//!   --tls-client-ca ───────► who may show one ──────────┴► rustls, TLS 1.3 only
+//!   client's certificate ──► common name = node, and when it ends
+//! ```
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::credentials::{provider, read_authorities, read_certificates, read_key};
+use api::{CredentialsError, is_name};
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use x509_parser::parse_x509_certificate;
+
+/// The files that a controller needs for `https://` places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Its certificate, and those between it and the authority, PEM.
+    pub cert: PathBuf,
+    /// Its key, PEM, that nobody else may read.
+    pub key: PathBuf,
+    /// The authority of proxies' certificates, PEM; `None`: proxies show tokens.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Who a client is by its certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientCertificate {
+    /// The proxy.
+    pub(crate) node: String,
+    /// When it ends, in seconds since 1970: a connection may live for longer.
+    pub(crate) ends_s: u64,
+}
+
+impl TlsFiles {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// If one cannot be read or is of no use, or others may read the key.
+    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, CredentialsError> {
+        let chain = read_certificates(&self.cert)?;
+        let key = read_key(&self.key)?;
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .expect("the provider speaks TLS 1.3");
+        let config = match &self.client_ca {
+            None => config.with_no_client_auth(),
+            Some(path) => {
+                let roots = Arc::new(read_authorities(path)?);
+                // Who shows none needs a token; who shows a wrong one is refused.
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    .allow_unauthenticated()
+                    .build()
+                    .expect("there is an authority, and no list of revoked certificates");
+                config.with_client_cert_verifier(verifier)
+            }
+        };
+        let wrong = |source| CredentialsError::Tls { path: self.cert.clone(), source };
+        Ok(Arc::new(config.with_single_cert(chain, key).map_err(wrong)?))
+    }
+}
+
+impl ClientCertificate {
+    /// What a certificate says that rustls has checked; `None` if its common name cannot be a
+    /// proxy's.
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<ClientCertificate> {
+        let (_, parsed) = parse_x509_certificate(certificate).ok()?;
+        let mut names = parsed.subject().iter_common_name();
+        let node = names.next()?.as_str().ok().filter(|name| is_name(name))?.to_owned();
+        let ends = parsed.validity().not_after.timestamp();
+        // With two names it could be either's.
+        let only = names.next().is_none();
+        only.then_some(ClientCertificate { node, ends_s: u64::try_from(ends).unwrap_or(0) })
+    }
+}

@@ -1,0 +1,94 @@
+//! `sluice audit`: what was changed by whom.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::Duration;
+
+use api::{AuditLine, AuditLines};
+
+use crate::credentials::ControllerArgs;
+use crate::token::{now_s, pretty, span};
+
+/// Shows what was changed by whom, oldest first.
+///
+/// Each change that the controller accepted: when, who, from where, what, and which lines were
+/// taken away and added.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  sluice audit --since 1h\n\ndocs/ACCESS.md says what is kept.")]
+pub(crate) struct Args {
+    /// Only what is not older, as 1h or 7d.
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    since: Option<Duration>,
+    /// The newest of them, so many at most.
+    #[arg(long, value_name = "COUNT", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// Print them as JSON, with the whole text before and after.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `sluice audit`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let since = args.since.map_or(0, |since| now_s().saturating_sub(since.as_secs()));
+    let lines = args.controller.client()?.audit(&format!("since={since}&limit={}", args.limit))?;
+    let text = if args.json { pretty(&lines)? } else { told(&lines, now_s()) };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+fn told(AuditLines { lines, left_out }: &AuditLines, now_s: u64) -> String {
+    let mut text = String::new();
+    if *left_out > 0 {
+        let _ = writeln!(text, "({left_out} older ones are left out)");
+    }
+    for AuditLine { at_s, who, role, from, what, before, after } in lines {
+        let ago = now_s.saturating_sub(*at_s);
+        let _ = writeln!(text, "{at_s} ({ago} s ago) {who} ({role}, {from}): {what}");
+        let (before, after) = (before.as_deref().unwrap_or(""), after.as_deref().unwrap_or(""));
+        for (sign, line) in changed_lines(before, after) {
+            let _ = writeln!(text, "  {sign} {line}");
+        }
+    }
+    text
+}
+
+/// The lines between what is the same at the beginning and at the end.
+fn changed_lines<'a>(before: &'a str, after: &'a str) -> Vec<(char, &'a str)> {
+    let (old, new): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
+    let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
+    let (old, new) = (&old[same..], &new[same..]);
+    let tail = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+    let gone = old[..old.len() - tail].iter().map(|line| ('-', *line));
+    gone.chain(new[..new.len() - tail].iter().map(|line| ('+', *line))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::Role;
+
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_with_the_lines_that_went_and_came() {
+        let line = AuditLine {
+            at_s: 90,
+            who: "ann".into(),
+            role: Role::Operate,
+            from: "192.0.2.1:4711".into(),
+            what: "rules".into(),
+            before: Some("a\nb\nc\n".into()),
+            after: Some("a\nB\nB2\nc\n".into()),
+        };
+        let lines = AuditLines { lines: vec![line], left_out: 3 };
+        assert_eq!(
+            told(&lines, 100),
+            "(3 older ones are left out)\n\
+             90 (10 s ago) ann (operate, 192.0.2.1:4711): rules\n  - b\n  + B\n  + B2\n"
+        );
+        assert_eq!(changed_lines("a\na\n", "a\n"), [('-', "a")]);
+        assert_eq!(changed_lines("", "x"), [('+', "x")]);
+        assert_eq!(changed_lines("x\n", "x\n"), []);
+    }
+}

@@ -1,0 +1,241 @@
+//! `sluice token`: who may come in at a controller.
+//!
+//! ```text
+//!   --data DIR, no controller runs ─► its records ─┐
+//!   --controller URL, one runs ─────► /v1/tokens ──┴► the token, once; names and roles
+//! ```
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use ::controller::{DirectoryError, Offline, OfflineError, StorePlace};
+use anyhow::{Context, anyhow, bail};
+use api::{NewToken, Role, TokenReport, Tokens};
+use clap::Subcommand;
+use model::Nanos;
+use nix::unistd::User;
+
+use crate::credentials::ControllerArgs;
+
+/// Makes, lists and revokes tokens: who may do what at a controller.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+const AFTER_HELP: &str = "\
+The first token is made with --data while no controller runs there, or at one that still answers
+everybody of its machine. From then on everybody needs one. docs/ACCESS.md says what roles may do.
+
+Examples:
+  sluice token create root --role admin --data /var/lib/sluice/controller
+  sluice token create ann --role operate --expires 90d
+  sluice token create bob --role user --user bob
+  sluice token revoke ann";
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Makes a token and prints it, alone on its line: it is told this once.
+    Create {
+        /// What it is called: letters, digits, _ - and . only.
+        name: String,
+        /// What it may do: user, read, operate, admin or proxy.
+        #[arg(long)]
+        role: Role,
+        /// Whose usage it sees, name or number: with --role user.
+        #[arg(long, value_name = "USER", value_parser = user)]
+        user: Option<u32>,
+        /// How long it holds, as 12h or 90d; until it is revoked, if nothing is said.
+        #[arg(long, value_name = "SPAN", value_parser = span)]
+        expires: Option<Duration>,
+        #[command(flatten)]
+        place: Place,
+        /// Print token and record as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the tokens: names and roles.
+    List {
+        #[command(flatten)]
+        place: Place,
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revokes a token: it is of no use from now on.
+    Revoke {
+        /// The token's name.
+        name: String,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Where the tokens are.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The data directory of a controller that does not run now.
+    #[arg(long, value_name = "DIR", conflicts_with = "controller")]
+    data: Option<PathBuf>,
+    /// With --data, where it keeps what people decide: as of `sluice controller`.
+    #[arg(long, value_name = "STORE", requires = "data", default_value = "sqlite",
+          value_parser = crate::controller::store)]
+    store: StorePlace,
+    #[command(flatten)]
+    controller: ControllerArgs,
+}
+
+/// Runs `sluice token`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let text = match args.action {
+        Action::Create { name, role, user, expires, place, json } => {
+            let expires_s = expires.map(|expires| now_s() + expires.as_secs());
+            let new = NewToken { name, role, user, expires_s };
+            let made = match place.offline()? {
+                Some(mut offline) => offline.make_token(&new)?,
+                None => place.controller.client()?.make_token(&new)?,
+            };
+            if json { pretty(&made)? } else { made.token + "\n" }
+        }
+        Action::List { place, json } => {
+            let tokens = match place.offline()? {
+                Some(offline) => offline.tokens(),
+                None => place.controller.client()?.tokens()?,
+            };
+            if json { pretty(&tokens)? } else { table(&tokens, now_s()) }
+        }
+        Action::Revoke { name, place } => {
+            match place.offline()? {
+                Some(mut offline) => offline.revoke_token(&name)?,
+                None => place.controller.client()?.revoke_token(&name)?,
+            };
+            format!("token {name} is revoked\n")
+        }
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+impl Place {
+    fn offline(&self) -> anyhow::Result<Option<Offline>> {
+        let Some(data) = &self.data else { return Ok(None) };
+        match Offline::open(data, &self.store) {
+            Err(OfflineError::Directory(DirectoryError::InUse { path, holder })) => bail!(
+                "the controller of process {holder} runs on {}: ask it, with --controller URL \
+                 instead of --data",
+                path.display()
+            ),
+            outcome => Ok(Some(outcome?)),
+        }
+    }
+}
+
+fn table(tokens: &Tokens, now_s: u64) -> String {
+    let width = tokens.tokens.iter().map(|token| token.name.len()).max().unwrap_or(0).max(4);
+    let mut text = format!("{:width$}  {:7}  {:>7}  ENDS\n", "NAME", "ROLE", "USER");
+    for TokenReport { name, role, user, expires_s, .. } in &tokens.tokens {
+        let user = user.map_or(String::new(), |user| user.to_string());
+        let ends = match expires_s {
+            None => "when it is revoked".into(),
+            Some(at) if *at <= now_s => "has expired".into(),
+            Some(at) => format!("in {}", left(at - now_s)),
+        };
+        text += &format!("{name:width$}  {role:7}  {user:>7}  {ends}\n");
+    }
+    text
+}
+
+/// A span of time, short: `3 d`, `5 h`, `2 min`.
+fn left(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// A user's number, or the number of a name of this machine.
+fn user(text: &str) -> Result<u32, String> {
+    if let Ok(uid) = text.parse() {
+        return Ok(uid);
+    }
+    match User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        _ => Err(format!("{text:?} is neither a number nor a user of this machine")),
+    }
+}
+
+/// A span of time, days included: `90d`, `12h`.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    let span = match days {
+        Some(days) => days.checked_mul(86_400).map(Duration::from_secs),
+        None => text.parse::<Nanos>().ok().map(|span| Duration::from_nanos(span.get())),
+    };
+    let known = span.filter(|span| (Duration::from_secs(1)..=SPAN_MAX).contains(span));
+    known
+        .ok_or_else(|| format!("{text:?} is no span of time from 1s to 36500d, such as 12h or 90d"))
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+pub(crate) fn pretty(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value).context("cannot write JSON");
+    text.map(|text| text + "\n").map_err(|error| anyhow!(error))
+}
+
+/// A hundred years.
+const SPAN_MAX: Duration = Duration::from_secs(36_500 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_may_be_days_and_what_is_none_is_named() {
+        assert_eq!(span("90d"), Ok(Duration::from_secs(90 * 86_400)));
+        assert_eq!(span("12h"), Ok(Duration::from_secs(12 * 3_600)));
+        for text in ["", "d", "-1d", "0d", "1ms", "36501d", "99999999999999999999d", "soon"] {
+            let error = span(text).unwrap_err();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_each_is_for_and_when_it_ends() {
+        let token = |name: &str, role, user, expires_s| TokenReport {
+            name: name.into(),
+            role,
+            user,
+            made_s: 1,
+            expires_s,
+        };
+        let tokens = Tokens {
+            tokens: vec![
+                token("a-long-one", Role::Operate, None, None),
+                token("b", Role::User, Some(1000), Some(5)),
+                token("c", Role::Read, None, Some(100_000)),
+            ],
+        };
+        assert_eq!(
+            table(&tokens, 10),
+            "NAME        ROLE        USER  ENDS\n\
+             a-long-one  operate           when it is revoked\n\
+             b           user        1000  has expired\n\
+             c           read              in 27 h\n"
+        );
+    }
+
+    #[test]
+    fn users_are_numbers_or_names_of_this_machine() {
+        assert_eq!(user("7"), Ok(7));
+        assert_eq!(user("root"), Ok(0));
+        assert!(user("no such user").unwrap_err().contains("\"no such user\""));
+    }
+}
