@@ -1,0 +1,385 @@
+//! Who may do what at a controller, with real processes: tokens, roles, and what is written down.
+//!
+//! ```text
+//!   sluice token ─► DATA, or a running controller      every call × every role ─► 401, 403, or not
+//!   sluice controller --listen https://0.0.0.0 ─► refused, with the commands that make it right
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+mod entrusted;
+#[path = "../../controller/tests/cluster/mod.rs"]
+mod etcd;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::SystemTime;
+
+use api::{
+    AuditLines, ClientError, CountersForm, Credentials, NewToken, ProxyReport, Role, UsageLine,
+    UsageReport,
+};
+
+use common::{Controller, until};
+use controlled::{Folder, LIMIT, limited};
+use entrusted::{
+    ask, client, first_token, secret, showing, sluice, sluice_with, status, text, token,
+};
+
+/// The rows of docs/ACCESS.md: call, and whether user, read, operate, admin and proxy may.
+fn rows() -> Vec<(String, [bool; 5])> {
+    let document = sluice(&["docs", "access"]).unwrap();
+    let table = document.lines().filter_map(|line| line.strip_prefix("| `"));
+    let calls = table.filter_map(|line| line.split_once("` |"));
+    let known = ["GET /", "PUT /", "POST /", "DELETE /"];
+    let calls = calls.filter(|(call, _)| known.iter().any(|known| call.starts_with(known)));
+    let rows: Vec<_> = calls
+        .map(|(call, cells)| {
+            let cells: Vec<_> = cells.split('|').map(|cell| cell.trim() == "yes").collect();
+            (call.replace("{name}", "nobody"), cells[..5].try_into().unwrap())
+        })
+        .collect();
+    assert!(rows.len() >= 15, "{rows:?}");
+    rows
+}
+
+#[test]
+fn each_role_may_do_what_the_table_says_and_what_is_refused_changes_nothing() {
+    let data = Folder::new("roles");
+    let root = first_token(&data.0);
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let admin = client(&controller.url, &showing(&root));
+    let tokens = Role::ALL.map(|role| token(&admin, role.name(), role));
+    admin.set_rules(&limited(LIMIT)).unwrap();
+    let state = || {
+        let mut proxies = admin.proxies().unwrap();
+        proxies.t_ns = 0;
+        (admin.rules().unwrap(), admin.tokens().unwrap(), proxies)
+    };
+    let before = state();
+    let rows = rows();
+    // First all that must fail, then all that may do something.
+    for wanted in [false, true] {
+        for (call, may) in &rows {
+            for (at, role) in Role::ALL.into_iter().enumerate().filter(|(at, _)| may[*at] == wanted)
+            {
+                let head = format!("authorization: Bearer {}\r\n", tokens[at]);
+                let answer = ask(&controller.url, call, &head, "");
+                let refused = [401, 403].contains(&status(&answer));
+                // A role that may see less than was asked for is told so in the same way.
+                let part = role == Role::User && call == "GET /v1/usage";
+                assert_eq!(refused, !wanted || part, "{call} by {role}: {answer}");
+                if !wanted {
+                    assert_eq!(status(&answer), 403, "{call} by {role}: {answer}");
+                    let said = format!("and {role} has role {role}");
+                    assert!(answer.contains("needs role ") && answer.contains(&said), "{answer}");
+                }
+            }
+        }
+        if !wanted {
+            assert_eq!(state(), before);
+        }
+    }
+    for (call, _) in &rows {
+        for head in ["", "authorization: Bearer slc_wrong\r\n", "authorization: Basic eDp5\r\n"] {
+            let answer = ask(&controller.url, call, head, "");
+            assert_eq!(status(&answer), 401, "{call} {head}: {answer}");
+            assert!(answer.to_lowercase().contains("\r\nwww-authenticate: bearer\r\n"), "{answer}");
+        }
+    }
+    let head = format!("authorization: Bearer {}\r\n", tokens[0]);
+    for (call, expected) in
+        [("GET /v2/none", 404), ("PATCH /v1/rules", 405), ("POST /v1/rules", 405)]
+    {
+        assert_eq!(status(&ask(&controller.url, call, &head, "")), expected, "{call}");
+        assert_eq!(status(&ask(&controller.url, call, "", "")), 401, "{call}");
+    }
+    assert_eq!(status(&ask(&controller.url, "HEAD /v1/tokens", &head, "")), 403);
+}
+
+#[test]
+fn without_tokens_loopback_is_everybody_s_and_with_the_first_nobody_s_without() {
+    let data = Folder::new("first");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let url = controller.url.as_str();
+    let anybody = controller.client();
+    anybody.set_rules(&limited(LIMIT)).unwrap();
+    let make = |name: &str, role: &str| {
+        sluice(&["token", "create", name, "--role", role, "--controller", url])
+    };
+    let error = make("ann", "operate").unwrap_err();
+    assert!(error.contains("the first token must be of role admin"), "{error}");
+    let root = make("root", "admin").unwrap();
+    let error = anybody.rules().unwrap_err();
+    assert!(matches!(error, ClientError::Refused { status: 401, .. }), "{error}");
+    let error = make("ann", "operate").unwrap_err();
+    assert!(error.contains("without a token") && error.contains("--token-file"), "{error}");
+
+    // With it everything goes on; revoking the last one opens this machine's door again.
+    let file = secret(data.0.join("root.token"), &root);
+    let with = |args: &[&str]| {
+        let flags = ["--controller", url, "--token-file", text(&file)];
+        sluice(&[args, &flags[..]].concat())
+    };
+    with(&["token", "create", "ann", "--role", "operate", "--expires", "1d"]).unwrap();
+    let list = with(&["token", "list"]).unwrap();
+    assert!(list.contains("ann") && list.contains("operate") && list.contains("in 2"), "{list}");
+    assert!(!list.contains("slc_"), "{list}");
+    let error = with(&["token", "revoke", "root"]).unwrap_err();
+    assert!(error.contains("the last of role admin"), "{error}");
+    with(&["token", "revoke", "ann"]).unwrap();
+    with(&["token", "revoke", "root"]).unwrap();
+    assert_eq!(anybody.rules().unwrap().text, limited(LIMIT));
+}
+
+#[test]
+fn a_token_that_was_revoked_or_expired_is_of_no_use_at_once() {
+    let data = Folder::new("ends");
+    let root = first_token(&data.0);
+    let mut controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let admin = client(&controller.url, &showing(&root));
+    // The connection is kept: what counts is the call.
+    let reader = client(&controller.url, &showing(&token(&admin, "ann", Role::Read))).keeping();
+    reader.rules().unwrap();
+    admin.revoke_token("ann").unwrap();
+    let error = reader.rules().unwrap_err().to_string();
+    assert!(error.contains("it was revoked"), "{error}");
+
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let (role, expires_s) = (Role::Read, Some(now + 2));
+    let short = NewToken { name: "bob".into(), role, user: None, expires_s };
+    let reader = client(&controller.url, &showing(&admin.make_token(&short).unwrap().token));
+    until("it expires", || {
+        reader.rules().is_err_and(|error| error.to_string().contains("token bob has expired"))
+    });
+    let late = NewToken { name: "eve".into(), ..short };
+    let error = admin.make_token(&late).unwrap_err().to_string();
+    assert!(error.contains("of no use"), "{error}");
+
+    // Another process finds the same on record.
+    controller.kill();
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let names: Vec<_> = client(&controller.url, &showing(&root)).tokens().unwrap().tokens;
+    let names: Vec<_> = names.iter().map(|token| token.name.as_str()).collect();
+    assert_eq!(names, ["bob", "root"]);
+}
+
+#[test]
+fn a_user_sees_its_own_usage_and_nobody_else_s() {
+    let data = Folder::new("own");
+    let root = first_token(&data.0);
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let admin = client(&controller.url, &showing(&root));
+    let proxy = client(&controller.url, &showing(&token(&admin, "proxies", Role::Proxy)));
+    let line = |id: u64, uid: u32| UsageLine {
+        id,
+        job: format!("dd.{id}"),
+        uid,
+        gid: 100,
+        project: None,
+        counters: CountersForm { read_bytes: 1_000 * id, cost_ns: id, ..CountersForm::default() },
+    };
+    let lines = vec![line(1, 1001), line(2, 1002)];
+    let total = CountersForm { read_bytes: 3_000, cost_ns: 3, ..CountersForm::default() };
+    let usage = Some(UsageReport { sequence: 1, total, lines, ..UsageReport::default() });
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let epoch = since.as_nanos() as u64;
+    proxy.report("a", &ProxyReport { epoch, usage, ..ProxyReport::default() }).unwrap();
+    until("it is counted", || admin.usage("by=user").unwrap().rows.len() == 2);
+
+    let user = client(&controller.url, &showing(&token(&admin, "ann", Role::User)));
+    for query in ["by=user", "by=user&user=1001"] {
+        let rows = user.usage(query).unwrap().rows;
+        let found: Vec<_> = rows.iter().map(|row| (&*row.name, row.counters.read_bytes)).collect();
+        assert_eq!(found, [("1001", 1_000)]);
+    }
+    for query in ["by=user&user=1002", "by=job", "by=group", "by=proxy", ""] {
+        let error = user.usage(query).unwrap_err();
+        assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{query}: {error}");
+        assert!(error.to_string().contains("sees what user 1001 used"), "{query}: {error}");
+    }
+    assert_eq!(admin.usage("by=user&user=1002").unwrap().rows[0].counters.read_bytes, 2_000);
+    let error = admin.usage("by=job&user=1002").unwrap_err().to_string();
+    assert!(error.contains("only with by=user"), "{error}");
+}
+
+#[test]
+fn beyond_this_machine_it_refuses_to_start_and_the_commands_that_it_names_make_it_start() {
+    let data = Folder::new("commands");
+    let dir = text(&data.0);
+    let refused = |listen: &str| {
+        let error = sluice(&["controller", "--data", dir, "--listen", listen]).unwrap_err();
+        assert!(error.contains(listen), "{error}");
+        error
+    };
+    assert!(refused("https://127.0.0.1:0").contains("needs a certificate"));
+    let error = refused("http://0.0.0.0:0");
+    assert!(error.contains("other machines"), "{error}");
+    let lines: Vec<_> = error.lines().filter_map(|line| line.strip_prefix("  sluice ")).collect();
+    let (start, make) = lines.split_last().unwrap();
+    let mut token = String::new();
+    for line in make {
+        token = sluice(&line.split(' ').collect::<Vec<_>>()).unwrap();
+    }
+    let flags: Vec<_> = start.split(' ').skip(1).collect();
+    let at = flags.iter().position(|flag| *flag == "--listen").unwrap();
+    assert_eq!(flags[at + 1], "https://0.0.0.0:0");
+    let rest = [&flags[..at], &flags[at + 2..]].concat();
+    let rest: Vec<_> = rest.into_iter().filter(|flag| !["--data", dir].contains(flag)).collect();
+    let controller = Controller::with(&data.0, flags[at + 1], &rest, "ready");
+    let url = controller.url.replace("0.0.0.0", "127.0.0.1");
+    let ca = Some(data.0.join("tls/ca.pem"));
+    let root = client(&url, &Credentials { ca: ca.clone(), ..showing(token.trim()) });
+    root.set_rules(&limited(LIMIT)).unwrap();
+    let error = root.revoke_token("admin").unwrap_err().to_string();
+    assert!(error.contains("the last"), "{error}");
+    let nobody = client(&url, &Credentials { ca, ..Credentials::default() });
+    assert!(matches!(nobody.rules(), Err(ClientError::Refused { status: 401, .. })));
+
+    // A certificate alone is not enough.
+    let other = Folder::new("no-token");
+    let (cert, key) = (rest[1], rest[3]);
+    let flags = ["--listen", "https://0.0.0.0:0", "--tls-cert", cert, "--tls-key", key];
+    let error = sluice(&[&["controller", "--data", text(&other.0)], &flags[..]].concat());
+    let error = error.unwrap_err();
+    let command = error.lines().find_map(|line| line.strip_prefix("  sluice ")).unwrap();
+    sluice(&command.split(' ').collect::<Vec<_>>()).unwrap();
+    let _started = Controller::with(&other.0, flags[1], &flags[2..], "ready");
+}
+
+#[test]
+fn each_accepted_change_is_written_down_and_no_refused_one() {
+    let data = Folder::new("audit");
+    let root = first_token(&data.0);
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let admin = client(&controller.url, &showing(&root));
+    let ann = token(&admin, "ann", Role::Operate);
+    let operator = client(&controller.url, &showing(&ann));
+    operator.set_rules(&limited(LIMIT)).unwrap();
+    operator.set_rules("[[rule]]\nname = 3\n").unwrap_err();
+    operator.set_rules(&limited(LIMIT + 1)).unwrap();
+    operator.revoke_token("root").unwrap_err();
+    let report = ProxyReport { epoch: 1, ..ProxyReport::default() };
+    admin.report("a", &report).unwrap();
+    admin.revoke_token("ann").unwrap();
+
+    let lines = admin.audit("since=-1h&limit=100").unwrap().lines;
+    let told: Vec<_> = lines.iter().map(|line| (&*line.who, &*line.what)).collect();
+    let expected = [
+        ("offline", "token root"),
+        ("root", "token ann"),
+        ("ann", "rules"),
+        ("ann", "rules"),
+        ("root", "token ann"),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(lines[2].before, None);
+    assert_eq!(lines[2].after, Some(limited(LIMIT)));
+    assert_eq!(lines[3].before, Some(limited(LIMIT)));
+    assert_eq!(lines[3].after, Some(limited(LIMIT + 1)));
+    assert_eq!(
+        (lines[1].after.as_deref(), lines[4].after.as_deref()),
+        (Some("role operate"), None)
+    );
+    assert!(lines[0].from.contains("without a controller") && lines[1].from.contains("127.0.0.1:"));
+    let file = data.0.join("audit.log");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let kept =
+        fs::read_to_string(&file).unwrap() + &fs::read_to_string(data.0.join("lock")).unwrap();
+    assert!(!kept.contains("slc_"), "{kept}");
+    let kept = fs::read(data.0.join("decided.db")).unwrap();
+    let has = |needle: &str| kept.windows(needle.len()).any(|window| window == needle.as_bytes());
+    assert!(!has(&root[4..]) && !has(&ann[4..]), "a token's text is on record");
+
+    assert_eq!(admin.audit("limit=1").unwrap().left_out, 4);
+    for query in ["limit=0", "limit=1001", "since=then", "until=now"] {
+        assert!(matches!(admin.audit(query), Err(ClientError::Refused { status: 400, .. })));
+    }
+    let variables = [("SLUICE_TOKEN", &*root), ("SLUICE_CONTROLLER", &*controller.url)];
+    let told = sluice_with(&["audit", "--since", "1h"], &variables).unwrap();
+    let added = format!("  + limit = \"{}B/s\"", LIMIT + 1);
+    assert!(told.contains("ann (operate, 127.0.0.1:") && told.contains(&added), "{told}");
+    let json = sluice_with(&["audit", "--json"], &variables).unwrap();
+    assert_eq!(serde_json::from_str::<AuditLines>(&json).unwrap().lines, lines);
+}
+
+#[test]
+fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
+    let data = Folder::new("commands-told");
+    let root = first_token(&data.0);
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let admin = client(&controller.url, &showing(&root));
+    let ann = secret(data.0.join("ann"), &token(&admin, "ann", Role::Read));
+    let url = controller.url.as_str();
+    let rule = |args: &[&str], file: &str| {
+        sluice_with(
+            &[&["rule"], args, &["--controller", url]].concat(),
+            &[("SLUICE_TOKEN_FILE", file)],
+        )
+    };
+    rule(&["list"], text(&ann)).unwrap();
+    let start = ["start", "jobs", "--match", "*", "--limit", "20MB/s"];
+    let error = rule(&start, text(&ann)).unwrap_err();
+    let says = "PUT /v1/rules needs role operate, and ann has role read";
+    assert!(error.contains(says), "{error}");
+    let bob = secret(data.0.join("bob"), &token(&admin, "bob", Role::Operate));
+    rule(&start, text(&bob)).unwrap();
+    fs::set_permissions(&bob, fs::Permissions::from_mode(0o644)).unwrap();
+    let error = rule(&["list"], text(&bob)).unwrap_err();
+    assert!(error.contains("mode 0644") && error.contains(text(&bob)), "{error}");
+    let remote = ["rule", "list", "--controller", "http://192.0.2.1:1", "--token-file", text(&ann)];
+    let error = sluice(&remote).unwrap_err();
+    assert!(error.contains("in the clear: give https://192.0.2.1:1"), "{error}");
+
+    let running = ["token", "list", "--data", text(&data.0)];
+    let error = sluice(&running).unwrap_err();
+    assert!(error.contains("ask it, with --controller URL"), "{error}");
+    let made = sluice_with(
+        &["token", "create", "eve", "--role", "user", "--user", "root", "--json"],
+        &[("SLUICE_TOKEN", &root), ("SLUICE_CONTROLLER", url)],
+    );
+    let made: api::MadeToken = serde_json::from_str(&made.unwrap()).unwrap();
+    assert_eq!((made.record.user, &made.token[..4]), (Some(0), "slc_"));
+    let page = sluice_with(&["metrics", "show", url], &[("SLUICE_TOKEN", &root)]).unwrap();
+    assert!(page.contains("sluice_"), "{page}");
+}
+
+#[test]
+fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_own() {
+    let Some(cluster) = etcd::Cluster::start() else { return };
+    let data = Folder::new("shared-tokens");
+    let store = format!("etcd:{}", cluster.etcd("/sluice").endpoints.join(","));
+    let dirs = ["1", "2"].map(|name| data.0.join(name));
+    let offline = |args: &[&str]| {
+        let place = ["--data", text(&dirs[0]), "--store", &store];
+        sluice(&[&["token"], args, &place].concat())
+    };
+    let root = offline(&["create", "root", "--role", "admin"]).unwrap();
+    let copies = offline(&["create", "copies", "--role", "proxy"]).unwrap();
+    let file = secret(data.0.join("copies"), &copies);
+    let flags = ["--store", &store, "--token-file", text(&file)];
+    let start = |dir| Controller::with(dir, "http://127.0.0.1:0", &flags, "listening on ");
+    let mut controllers = dirs.each_ref().map(|dir| start(dir));
+    let clients = controllers.each_ref().map(|one| client(&one.url, &showing(root.trim())));
+    let leader = |not: Option<usize>| {
+        let leads = |at: usize| clients[at].controller_status().is_ok_and(|status| status.leads);
+        until("one leads", || (0..2).any(|at| Some(at) != not && leads(at)));
+        (0..2).find(|at| Some(*at) != not && leads(*at)).unwrap()
+    };
+    let first = leader(None);
+    let ann = token(&clients[first], "ann", Role::Read);
+    let other = 1 - first;
+    until("what was used is copied", || {
+        clients[other].controller_status().unwrap().copied_ns_ago.is_some()
+    });
+    let place = ["--data", text(&data.0), "--store", &store];
+    let error = sluice(&[&["token", "list"], &place[..]].concat()).unwrap_err();
+    assert!(error.contains(&controllers[first].url) && error.contains("leads"), "{error}");
+    controllers[first].kill();
+    let second = leader(Some(first));
+    let reader = client(&controllers[second].url, &showing(&ann));
+    reader.rules().unwrap();
+    assert!(matches!(reader.tokens(), Err(ClientError::Refused { status: 403, .. })));
+}

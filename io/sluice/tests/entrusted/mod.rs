@@ -1,0 +1,88 @@
+//! Commands, tokens and certificates for the tests of who may do what.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use api::{Client, Credentials, Endpoint, NewToken, Role};
+
+use crate::common::SLUICE;
+
+/// Runs a command; what it printed, or what it said was wrong.
+pub(crate) fn sluice(args: &[&str]) -> Result<String, String> {
+    sluice_with(args, &[])
+}
+
+/// The same with variables.
+pub(crate) fn sluice_with(args: &[&str], variables: &[(&str, &str)]) -> Result<String, String> {
+    let mut command = Command::new(SLUICE);
+    for name in ["CONTROLLER", "CA", "TOKEN_FILE", "TOKEN"] {
+        command.env_remove(format!("SLUICE_{name}"));
+    }
+    let output = command.args(args).envs(variables.iter().copied()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    match output.status.success() {
+        true => Ok(text(output.stdout)),
+        false => Err(text(output.stderr)),
+    }
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The first token of a directory whose controller does not run.
+pub(crate) fn first_token(data: &Path) -> String {
+    let args = ["token", "create", "root", "--role", "admin", "--data", text(data)];
+    let token = sluice(&args).unwrap();
+    assert_eq!(token.lines().count(), 1, "{token}");
+    token.trim().to_owned()
+}
+
+/// A file that only its owner may read.
+pub(crate) fn secret(path: PathBuf, text: &str) -> PathBuf {
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+pub(crate) fn showing(token: &str) -> Credentials {
+    Credentials { token: Some(token.into()), ..Credentials::default() }
+}
+
+pub(crate) fn client(url: &str, credentials: &Credentials) -> Client {
+    Client::at(&url.parse::<Endpoint>().unwrap()).unwrap().with(credentials).unwrap()
+}
+
+/// Has an administrator make a token.
+pub(crate) fn token(by: &Client, name: &str, role: Role) -> String {
+    let user = (role == Role::User).then_some(1001);
+    let new = NewToken { name: name.into(), role, user, expires_s: None };
+    by.make_token(&new).unwrap().token
+}
+
+/// One exchange over TCP without TLS: the answer's head and body.
+pub(crate) fn ask(url: &str, call: &str, head: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{call} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: \
+         {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The status of an answer.
+pub(crate) fn status(answer: &str) -> u16 {
+    let line = answer.strip_prefix("HTTP/1.1 ").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    line[..3].parse().unwrap()
+}
