@@ -31,6 +31,9 @@ pub(super) fn check(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, St
                      everybody show a token. Once:";
         return Err(refused(endpoint, lacks, settings, true));
     }
+    if let Some(endpoint) = nameless(settings) {
+        return Err(StartError::Nameless { endpoint: endpoint.clone() });
+    }
     if tls.is_none()
         && let Some(endpoint) = settings.listen.iter().find(|at| at.scheme() == "https")
     {
@@ -44,18 +47,17 @@ pub(super) fn check(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, St
                 "nobody needs a token yet: whoever reaches it could change all rules. Once:";
             return Err(refused(endpoint, lacks, settings, false));
         }
-        let nameless = |at: &&Endpoint| {
-            at.host_and_port().is_some_and(|(host, _)| ["0.0.0.0", "::"].contains(&host))
-        };
-        let etcd = matches!(settings.store, StorePlace::Etcd(_));
-        if let Some(endpoint) = settings.listen.iter().find(nameless)
-            && etcd
-            && settings.advertise.is_none()
-        {
-            return Err(StartError::Nameless { endpoint: endpoint.clone() });
-        }
     }
     Ok(tls)
+}
+
+/// The place that the others would be told and could not ask.
+fn nameless(settings: &Settings) -> Option<&Endpoint> {
+    let several = matches!(settings.store, StorePlace::Etcd(_)) && settings.advertise.is_none();
+    let any = |at: &&Endpoint| {
+        at.host_and_port().is_some_and(|(host, _)| ["0.0.0.0", "::"].contains(&host))
+    };
+    settings.listen.iter().find(any).filter(|_| several)
 }
 
 fn refused(
@@ -112,4 +114,63 @@ fn shown(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,:@".contains(&byte);
     if text.bytes().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::Credentials;
+
+    use super::*;
+    use crate::etcd::Etcd;
+    use crate::test_folder::TestFolder;
+
+    fn settings(folder: &TestFolder, listen: &str) -> Settings {
+        Settings {
+            data: folder.path().join("it's"),
+            store: StorePlace::Data,
+            listen: vec![listen.parse().unwrap()],
+            tls: None,
+            credentials: Credentials::default(),
+            advertise: None,
+        }
+    }
+
+    #[test]
+    fn this_machine_s_places_need_nothing() {
+        let folder = TestFolder::new();
+        for listen in ["http://127.0.0.1:0", "http://[::1]:0", "http://localhost:0", "unix:///s"] {
+            assert!(check(&settings(&folder, listen)).unwrap().is_none(), "{listen}");
+        }
+    }
+
+    #[test]
+    fn other_places_are_refused_with_commands_that_a_shell_takes() {
+        let folder = TestFolder::new();
+        for listen in ["http://192.0.2.1:5650", "http://0.0.0.0:5650", "http://io-1.site:5650"] {
+            let error = check(&settings(&folder, listen)).unwrap_err();
+            assert!(matches!(error, StartError::Open { .. }), "{error}");
+            let said = error.to_string();
+            let data = format!("--data '{}/it'\\''s'", folder.path().display());
+            assert!(said.contains(&data) && said.contains("sluice cert issue"), "{said}");
+            assert!(said.contains(&listen.replace("http", "https")), "{said}");
+        }
+        let error = check(&settings(&folder, "https://127.0.0.1:0")).unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, StartError::NoCertificate { .. }), "{said}");
+        assert!(!said.contains("sluice token"), "on loopback nobody needs one: {said}");
+    }
+
+    #[test]
+    fn of_several_each_must_have_a_place_that_the_others_can_ask() {
+        let folder = TestFolder::new();
+        let endpoints = vec!["http://127.0.0.1:1".to_owned()];
+        let etcd = Etcd { endpoints, prefix: "/sluice".into(), user: None };
+        let mut several = settings(&folder, "https://0.0.0.0:5650");
+        several.store = StorePlace::Etcd(etcd);
+        let error = check(&several).unwrap_err();
+        assert!(matches!(error, StartError::Nameless { .. }), "{error}");
+        several.advertise = Some("https://c1.site:5650".parse().unwrap());
+        let said = check(&several).unwrap_err().to_string();
+        assert!(said.contains("--store etcd:http://127.0.0.1:1"), "{said}");
+    }
 }
