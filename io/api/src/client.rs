@@ -28,8 +28,8 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Address, Classes, Connections, ControllerStatus, Endpoint, Endpoints, ErrorReport, Proxies,
-    ProxyOrder, ProxyReport, Rules, Status, Subjects, UsageTable, path,
+    Address, Classes, Connections, ControllerStatus, Decays, Endpoint, Endpoints, ErrorReport,
+    Events, Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, UsageTable, path,
 };
 use exchange::Connected;
 
@@ -228,6 +228,17 @@ impl Client {
     /// What was used; `query` as in `by=job&from=-1h&to=now`.
     pub fn usage(&self, query: &str) -> Result<UsageTable, ClientError> {
         self.get(&format!("{}?{query}", path::USAGE))
+    }
+
+    /// The decays in force, with their accounts.
+    pub fn decays(&self) -> Result<Decays, ClientError> {
+        self.get(path::DECAYS)
+    }
+
+    /// What happened; `query` as in `since=17&limit=100`. With `wait` the time limit is to be
+    /// longer than that.
+    pub fn events(&self, query: &str) -> Result<Events, ClientError> {
+        self.get(&format!("{}?{query}", path::EVENTS))
     }
 
     /// What the ledger took since the cursor that `query` names, for a controller that stands

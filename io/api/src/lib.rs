@@ -17,6 +17,7 @@
 mod address;
 mod client;
 mod endpoint;
+mod events;
 mod link;
 mod messages;
 pub mod metrics;
@@ -29,6 +30,7 @@ mod socket;
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
+pub use events::{DecayAccount, DecayChange, DecayPolicy, Decays, Event, EventKind, Events};
 pub use link::{
     ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
     ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm, ServedForm, ServedOf,
@@ -67,6 +69,10 @@ pub mod path {
     pub const REPORT: &str = "/v1/proxies/{name}/report";
     /// [`UsageTable`](crate::UsageTable).
     pub const USAGE: &str = "/v1/usage";
+    /// [`Decays`](crate::Decays).
+    pub const DECAYS: &str = "/v1/decays";
+    /// [`Events`](crate::Events), or each as it comes for who accepts `text/event-stream`.
+    pub const EVENTS: &str = "/v1/events";
 
     /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) sees to.
     pub fn proxy(name: &str) -> String {

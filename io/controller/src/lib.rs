@@ -33,5 +33,7 @@ pub mod store;
 
 pub use directory::{DataDirectory, DirectoryError};
 pub use etcd::{Etcd, EtcdError};
-pub use process::{Controller, Settings, Standing, StartError, StorePlace, openapi};
+pub use process::{
+    Controller, ParseWebhookError, Settings, Standing, StartError, StorePlace, Webhook, openapi,
+};
 pub use sqlite::SqliteError;

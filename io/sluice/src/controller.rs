@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::controller::{Etcd, Settings, Standing, StorePlace};
+use ::controller::{Etcd, Settings, Standing, StorePlace, Webhook};
 use anyhow::Context;
 use api::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -44,12 +44,19 @@ pub(crate) struct Args {
     /// `etcd:http://HOST:PORT,…`: of the controllers with one etcd one leads, and the others wait.
     #[arg(long, value_name = "STORE", default_value = "sqlite", value_parser = store)]
     store: StorePlace,
+    /// A command that is run for each event (`sluice events` shows them), with the event as JSON
+    /// on its standard input; killed after 10 s. Words, or a line for the shell.
+    #[arg(long, value_name = "COMMAND")]
+    on_event: Option<String>,
+    /// Where each event is posted as JSON; five times more if that fails, within half a minute.
+    #[arg(long, value_name = "http://HOST:PORT/PATH")]
+    webhook: Option<Webhook>,
 }
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let Args { data, listen, advertise, store } = args;
-    let mut settings = Settings { data, store, listen, advertise };
+    let Args { data, listen, advertise, store, on_event, webhook } = args;
+    let mut settings = Settings { data, store, listen, advertise, on_event, webhook };
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let mut ends = || signals.pending().next().is_some();
     loop {

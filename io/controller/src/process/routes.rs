@@ -5,6 +5,7 @@
 //!                                                      └ its queue is full: 503, come again
 //! ```
 
+mod events;
 mod ledger;
 mod metrics;
 
@@ -56,7 +57,10 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_so)
+        .route(path::DECAYS, get(events::decays))
         .layer(axum::middleware::from_fn(in_time))
+        // Waits for as long as it is asked to.
+        .route(path::EVENTS, get(events::events))
         .with_state(shared)
 }
 
@@ -79,6 +83,8 @@ pub fn openapi() -> String {
         forget,
         report,
         used,
+        events::decays,
+        events::events,
         ledger::changes,
         ledger::file,
         metrics::page
@@ -242,7 +248,8 @@ async fn report(
         reports.push((target.as_str().into(), report));
     }
     if let Some(usage) = body.usage {
-        let counted = Counted::new(&name, body.epoch, usage);
+        let about = (body.rules.clone(), body.contended);
+        let counted = Counted::new(&name, body.epoch, usage, about);
         let counted = counted.map_err(|why| wrong(format!("usage: {why}")))?;
         // Where the ledger is busy, the proxy tells it again.
         if shared.usage.try_send(usage::Ask::Report(Box::new(counted))).is_err() {
