@@ -230,9 +230,16 @@ impl Client {
         self.get(&format!("{}?{query}", path::USAGE))
     }
 
-    /// The decays in force, with their accounts.
-    pub fn decays(&self) -> Result<Decays, ClientError> {
-        self.get(path::DECAYS)
+    /// The decays in force, with their accounts; of one subject, if it is named.
+    pub fn decays(&self, subject: Option<&str>) -> Result<Decays, ClientError> {
+        let Some(subject) = subject else { return self.get(path::DECAYS) };
+        let escaped = subject.bytes().map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        });
+        self.get(&format!("{}?subject={}", path::DECAYS, escaped.collect::<String>()))
     }
 
     /// What happened; `query` as in `since=17&limit=100`. With `wait` the time limit is to be

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::link::{KeyForm, RateForm};
+use crate::rules::DecayRuleReport;
 
 /// What an event is about.
 #[derive(
@@ -97,29 +98,9 @@ pub struct Decays {
 /// One `[[decay]]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecayPolicy {
-    /// Its name.
-    pub name: String,
-    /// Whose requests count and are held back, `*` for anybody's.
-    #[serde(rename = "match")]
-    pub condition: String,
-    /// Whose do not; absent: nobody's.
-    pub exempt: Option<String>,
-    /// The fields of which each distinct key has an account.
-    pub per: Vec<String>,
-    /// `read`, `write` or `metadata`.
-    pub resource: String,
-    /// `decay` or `step`.
-    pub mode: String,
-    /// The half-life or the period.
-    pub span_ns: u64,
-    /// The mean rate to which each key is entitled, as `70MB/s`.
-    pub entitled: String,
-    /// The rate at which each is held in any case.
-    pub max: Option<String>,
-    /// The rate below which none is held.
-    pub floor: String,
-    /// Whether it holds back only under contention.
-    pub contention: bool,
+    /// As it is written.
+    #[serde(flatten)]
+    pub rule: DecayRuleReport,
     /// The keys that used anything, those with the most of their entitlement first.
     pub accounts: Vec<DecayAccount>,
     /// Further accounts that are not listed.

@@ -43,7 +43,9 @@ pub use messages::{
 };
 pub use page::{Family, Page};
 pub use process::tell_process;
-pub use rules::{LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules};
+pub use rules::{
+    DecayRuleReport, LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules,
+};
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{Listening, SocketError};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ::controller::{Etcd, Settings, Standing, StorePlace, Webhook};
 use anyhow::Context;
-use api::Endpoint;
+use api::{Client, Endpoint, Endpoints};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
@@ -101,6 +101,21 @@ fn store(text: &str) -> Result<StorePlace, String> {
     }
 }
 
+/// A client of the controller that is named, or of $SLUICE_CONTROLLER, or of this machine's.
+pub(crate) fn client(named: Option<&Endpoints>) -> anyhow::Result<Client> {
+    let places = match named {
+        Some(places) => places.clone(),
+        None => match std::env::var(VARIABLE) {
+            Ok(text) => text.parse().context(VARIABLE)?,
+            Err(std::env::VarError::NotPresent) => DEFAULT_LISTEN.parse()?,
+            Err(error) => anyhow::bail!("{VARIABLE}: {error}"),
+        },
+    };
+    Ok(Client::at(places)?)
+}
+
+/// Names the controller where no flag does.
+const VARIABLE: &str = "SLUICE_CONTROLLER";
 /// What its keys in etcd begin with.
 const PREFIX: &str = "/sluice";
 /// How often it is looked for signals.

@@ -7,8 +7,10 @@ mod bench;
 mod calibrate;
 mod chart;
 mod controller;
+mod decay;
 mod demo;
 mod docs;
+mod events;
 mod metrics;
 mod mount;
 mod proxy;
@@ -42,6 +44,8 @@ enum Command {
     Top(top::Args),
     Metrics(metrics::Args),
     Rule(Box<rule::Args>),
+    Decay(decay::Args),
+    Events(events::Args),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
     Sim(sim::Args),
@@ -77,6 +81,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(args),
         Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
+        Command::Decay(args) => decay::run(args),
+        Command::Events(args) => events::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Sim(args) => return sim::run(args),

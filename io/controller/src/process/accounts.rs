@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use api::{DecayAccount, DecayChange, DecayPolicy, Event, EventKind, KeyForm, ScopeForm};
 use model::{
-    Amount, Boundary, DecayMode, DecayRule, Identity, JobId, KeyField, KeyValue, Kind, Match,
-    Nanos, Nid, PathSet, Rate, Resource, RuleSet, Scope, SectionKind, Time, key_of,
+    Amount, Boundary, DecayMode, DecayRule, Identity, JobId, KeyField, KeyValue, Kind, Nanos, Nid,
+    PathSet, Rate, Resource, RuleSet, Scope, SectionKind, Time, key_of,
 };
 use plan::{DecayEvent, DecayReport, Decays, Stage};
 use serde::{Deserialize, Serialize};
@@ -470,10 +470,6 @@ fn policy(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayPolicy {
         u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
     };
     reports.sort_by(|a, b| part(b).cmp(&part(a)).then_with(|| a.scope.cmp(&b.scope)));
-    let (mode, span) = match &decay.mode {
-        DecayMode::Step { period, .. } => ("step", period),
-        DecayMode::HalfLife { half_life, .. } => ("decay", half_life),
-    };
     let account = |report: &DecayReport| DecayAccount {
         subject: subject_of(&report.scope),
         key: report.scope.key.iter().map(KeyForm::from).collect(),
@@ -483,22 +479,8 @@ fn policy(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayPolicy {
         limit: report.limit.map(Into::into),
         until_ns: report.release.map(Time::as_nanos),
     };
-    let condition = |matcher: &Match| match matcher.is_any() {
-        true => "*".to_owned(),
-        false => matcher.to_string(),
-    };
     DecayPolicy {
-        name: decay.name.clone(),
-        condition: condition(&decay.matcher),
-        exempt: decay.exempt.as_ref().map(condition),
-        per: decay.per.iter().map(|field| field.name().to_owned()).collect(),
-        resource: decay.resource.name().into(),
-        mode: mode.into(),
-        span_ns: span.get(),
-        entitled: decay.entitled.to_string(),
-        max: decay.max.map(|max| max.to_string()),
-        floor: decay.floor.to_string(),
-        contention: decay.contention,
+        rule: decay.into(),
         accounts: reports.iter().take(ACCOUNTS_MAX).map(account).collect(),
         left_out: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,
     }

@@ -18,7 +18,12 @@ pub struct Controller {
 
 impl Controller {
     pub fn start(data: &Path, listen: &str) -> Controller {
-        Controller::with(data, listen, "sqlite", "ready")
+        Controller::with(data, listen, "sqlite", "ready", &[])
+    }
+
+    /// With more words on its command line.
+    pub fn start_with(data: &Path, listen: &str, words: &[&str]) -> Controller {
+        Controller::with(data, listen, "sqlite", "ready", words)
     }
 
     /// One of several with an etcd; it may stand by.
@@ -28,13 +33,14 @@ impl Controller {
 
     pub fn stand_at(data: &Path, listen: &str, etcd: &[String]) -> Controller {
         let store = format!("etcd:{}", etcd.join(","));
-        Controller::with(data, listen, &store, "listening on ")
+        Controller::with(data, listen, &store, "listening on ", &[])
     }
 
-    fn with(data: &Path, listen: &str, store: &str, until: &str) -> Controller {
+    fn with(data: &Path, listen: &str, store: &str, until: &str, words: &[&str]) -> Controller {
         let mut child = Command::new(SLUICE)
             .args(["controller", "--listen", listen, "--store", store, "--data"])
             .arg(data)
+            .args(words)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
