@@ -12,17 +12,20 @@
 //! and what was not written yet comes with the proxies' next reports. What cannot be made from
 //! that, which stages were told and the rates within the hysteresis, is on record.
 
+mod rows;
+mod shown;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
-use api::{DecayAccount, DecayChange, DecayPolicy, Event, EventKind, KeyForm, ScopeForm};
+use api::{EventKind, ScopeForm};
 use model::{
-    Amount, Boundary, DecayMode, DecayRule, Identity, JobId, KeyField, KeyValue, Kind, Nanos, Nid,
-    PathSet, Rate, Resource, RuleSet, Scope, SectionKind, Time, key_of,
+    Amount, Boundary, DecayMode, DecayRule, Identity, JobId, KeyField, Kind, Nanos, Nid, PathSet,
+    Rate, Resource, Scope, SectionKind, Time, key_of,
 };
-use plan::{DecayEvent, DecayReport, Decays, Stage};
+use plan::{DecayReport, Decays, Stage};
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
@@ -31,6 +34,8 @@ use super::queue::Queue;
 use super::records::{self, InForce};
 use super::usage::Counted;
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, Received, SubjectKind};
+use rows::{first_minute, rows, rule_of};
+use shown::{level, policy, stage_of, subject_of, told};
 
 /// Every key's account, and whom to tell of it.
 pub(crate) struct Accounts {
@@ -332,85 +337,6 @@ impl Kept {
     }
 }
 
-// ---- the ledger's rows ----
-
-/// Minutes of the ledger, oldest first, of decays from their first minutes on.
-fn rows(
-    ledger: &mut Ledger,
-    set: &RuleSet,
-    from: &[Option<Minute>],
-    (at, to): (Minute, Minute),
-) -> Result<Vec<plan::Ledger>, LedgerError> {
-    let mut known: BTreeMap<String, Option<(Scope, usize)>> = BTreeMap::new();
-    let mut sums: BTreeMap<(Minute, Scope), u64> = BTreeMap::new();
-    let time = |minute: Minute| Time::from_nanos(u64::from(minute.number()) * MINUTE_NS);
-    ledger.points(SubjectKind::Decay, time(at), time(to), |name, minute, counters| {
-        if !known.contains_key(name) {
-            known.insert(name.to_owned(), parse(set, name));
-        }
-        let Some((scope, nth)) = known.get(name).and_then(Option::as_ref) else { return };
-        if from[*nth].is_some_and(|from| minute >= from) {
-            let used = used(set.decays[*nth].resource, counters);
-            let sum = sums.entry((minute, scope.clone())).or_default();
-            *sum = sum.saturating_add(used);
-        }
-    })?;
-    let row = |((minute, scope), used): ((Minute, Scope), u64)| plan::Ledger {
-        scope,
-        minute: minute.number().into(),
-        used,
-    };
-    Ok(sums.into_iter().map(row).collect())
-}
-
-/// The key that is called so in the ledger, if it is one of the rules'.
-fn parse(set: &RuleSet, name: &str) -> Option<(Scope, usize)> {
-    let scope = serde_json::from_str::<ScopeForm>(name).ok()?.to_scope().ok()?;
-    let at = rule_of(set, &scope)?;
-    Some((scope, at))
-}
-
-/// The place of the decay that has such a key.
-fn rule_of(set: &RuleSet, scope: &Scope) -> Option<usize> {
-    let at = set.decays.iter().position(|decay| *decay.name == *scope.name)?;
-    let per = &set.decays[at].per;
-    let fits = |(field, value): (&KeyField, &KeyValue)| {
-        matches!(
-            (field, value),
-            (KeyField::Jobid, KeyValue::Jobid(_))
-                | (KeyField::Uid, KeyValue::Uid(_))
-                | (KeyField::Gid, KeyValue::Gid(_))
-                | (KeyField::Projid, KeyValue::Projid(_))
-        )
-    };
-    let all = per.len() == scope.key.len() && per.iter().zip(&scope.key[..]).all(fits);
-    (scope.section == SectionKind::Decay && all).then_some(at)
-}
-
-fn used(resource: Resource, counters: &Counters) -> u64 {
-    match resource {
-        Resource::Read => counters.read_bytes,
-        Resource::Write => counters.written_bytes,
-        Resource::Metadata => counters.metadata_ops(),
-    }
-}
-
-/// From when on use may count still.
-fn first_minute(decay: &DecayRule, now: Time) -> Minute {
-    let from = match &decay.mode {
-        DecayMode::Step { period, boundary: Boundary::Epoch, .. } => {
-            Time::from_nanos(now.as_nanos() / period.get() * period.get())
-        }
-        DecayMode::Step { period, boundary: Boundary::Rolling, .. } => {
-            now.before(*period).before(Nanos::new(period.get() / 60 + MINUTE_NS))
-        }
-        DecayMode::HalfLife { half_life, .. } => {
-            now.before(Nanos::new(half_life.get().saturating_mul(HALF_LIVES)))
-        }
-    };
-    Minute::of(from)
-}
-
 /// By what accounts are the same.
 fn counting(decay: &DecayRule) -> (Nanos, Option<Boundary>, Resource, &[KeyField]) {
     let (span, boundary) = match &decay.mode {
@@ -436,85 +362,11 @@ fn payer(counted: &Counted, nth: usize, rules: &InForce) -> Option<(Identity, Pa
     Some((who, if same { *paths } else { PathSet::default() }))
 }
 
-// ---- what people read ----
-
-fn told(event: &DecayEvent) -> Option<Event> {
-    let kind = match event.stage {
-        _ if event.is_release() => EventKind::Released,
-        Stage::Near => EventKind::Warned,
-        Stage::Held => EventKind::Throttled,
-        Stage::Floor => EventKind::Floor,
-        Stage::Free => return None,
-    };
-    let change = DecayChange {
-        policy: event.scope.name.to_string(),
-        key: event.scope.key.iter().map(KeyForm::from).collect(),
-        used: event.used,
-        entitled: event.entitled,
-        limit: event.limit.map(Into::into),
-        factor_ppm: event.factor_ppm,
-        until_ns: event.release.map(Time::as_nanos),
-    };
-    Some(Event {
-        sequence: 0,
-        at_ns: event.at.as_nanos(),
-        kind,
-        subject: subject_of(&event.scope),
-        decay: Some(change),
-        text: event.to_string(),
-    })
-}
-
-fn policy(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayPolicy {
-    let part = |report: &DecayReport| {
-        u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
-    };
-    reports.sort_by(|a, b| part(b).cmp(&part(a)).then_with(|| a.scope.cmp(&b.scope)));
-    let account = |report: &DecayReport| DecayAccount {
-        subject: subject_of(&report.scope),
-        key: report.scope.key.iter().map(KeyForm::from).collect(),
-        level: level(report.stage).into(),
-        used: report.used,
-        entitled: report.entitled,
-        limit: report.limit.map(Into::into),
-        until_ns: report.release.map(Time::as_nanos),
-    };
-    DecayPolicy {
-        rule: decay.into(),
-        accounts: reports.iter().take(ACCOUNTS_MAX).map(account).collect(),
-        left_out: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,
-    }
-}
-
-/// A key as people write it: `uid=1000`.
-fn subject_of(scope: &Scope) -> String {
-    match scope.key.is_empty() {
-        true => "all".into(),
-        false => scope.key.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-    }
-}
-
-fn level(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Free => "free",
-        Stage::Near => "near",
-        Stage::Held => "held",
-        Stage::Floor => "floor",
-    }
-}
-
-fn stage_of(level: &str) -> Option<Stage> {
-    [Stage::Near, Stage::Held, Stage::Floor].into_iter().find(|stage| self::level(*stage) == level)
-}
-
-const MINUTE_NS: u64 = 60_000_000_000;
 /// How long after the beginning nobody is released: proxies tell each second what they counted,
 /// and a report that was lost again after five.
 const SETTLE: Nanos = Nanos::from_secs(8);
 /// How long requests are taken to wait for one another after somebody said so.
 const CONTENDED: Nanos = Nanos::from_secs(15);
-/// Use that is so many half-lives ago counts for nothing: less than a billionth.
-const HALF_LIVES: u64 = 32;
 /// So much of the ledger is taken into memory at once.
 const WINDOW_MINUTES: u32 = 360;
 /// How often it is looked at least.
@@ -523,8 +375,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const KEEP: Duration = Duration::from_secs(60);
 /// Keys on record, of about 150 bytes.
 const KEPT_MAX: usize = 1_024;
-/// Accounts of one policy that are shown.
-const ACCOUNTS_MAX: usize = 1_000;
 /// Names of keys that are remembered.
 const NAMES_MAX: usize = 65_536;
 /// Events that are looked at for what was told.
