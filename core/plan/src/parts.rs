@@ -196,6 +196,10 @@ impl Parts {
             let mut share = Share::new(Held::new(*part), true, now);
             share.want = Want::UpTo(*part);
             listed.shares.insert(id, share);
+            // It may hold a rate that is none any more.
+            if scope.section == SectionKind::Decay {
+                members.get_mut(id).change_scope(scope);
+            }
         }
         for (scope, listed) in &self.listed {
             if listed.rate.is_some() {

@@ -342,7 +342,11 @@ impl Standing {
     }
 
     fn holdings(&self) -> Holdings {
-        let part = |(scope, grant): (&Scope, &Grant)| grant.part.map(|part| (scope.clone(), part));
+        // A rate alone is held too: who does not know it any more is to take it back.
+        let part = |(scope, grant): (&Scope, &Grant)| {
+            let part = grant.part.or(grant.rate.map(|_| self.unlisted));
+            part.map(|part| (scope.clone(), part))
+        };
         Holdings {
             unlisted: self.unlisted,
             fallback: self.fallback(),

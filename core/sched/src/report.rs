@@ -147,6 +147,18 @@ impl Dispatcher {
         self.lanes[DEVICE].held
     }
 
+    /// Whether requests wait for one another: those of some class for a slot and not for a meter,
+    /// while another class is at work. O(classes).
+    pub fn is_contended(&self) -> bool {
+        let (mut at_work, mut waits) = (0, false);
+        for (_, class) in self.classes.iter() {
+            at_work += u32::from(class.queued > 0 || class.running > 0);
+            let metered = class.standings.iter().any(|standing| standing.waiting != 0);
+            waits |= class.queued > 0 && !metered;
+        }
+        waits && at_work > 1
+    }
+
     /// Every subject that is referenced, and those lately gone; O(subjects + requests).
     pub fn subjects(&self) -> impl Iterator<Item = SubjectReport> {
         let mut now = vec![(0u32, 0u32, 0u32, false); self.subjects.span()];

@@ -30,8 +30,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Address, AuditLines, Classes, Connections, ControllerStatus, Credentials, CredentialsError,
-    Endpoint, Endpoints, ErrorReport, MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules,
-    Status, Subjects, Tokens, UsageTable, path,
+    Decays, Endpoint, Endpoints, ErrorReport, Events, MadeToken, NewToken, Proxies, ProxyOrder,
+    ProxyReport, Rules, Status, Subjects, Tokens, UsageTable, path,
 };
 use exchange::Connected;
 
@@ -277,6 +277,24 @@ impl Client {
     /// What was changed by whom; `query` as in `since=-1h&limit=100`.
     pub fn audit(&self, query: &str) -> Result<AuditLines, ClientError> {
         self.get(&format!("{}?{query}", path::AUDIT))
+    }
+
+    /// The decays in force, with their accounts; of one subject, if it is named.
+    pub fn decays(&self, subject: Option<&str>) -> Result<Decays, ClientError> {
+        let Some(subject) = subject else { return self.get(path::DECAYS) };
+        let escaped = subject.bytes().map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        });
+        self.get(&format!("{}?subject={}", path::DECAYS, escaped.collect::<String>()))
+    }
+
+    /// What happened; `query` as in `since=17&limit=100`. With `wait` the time limit is to be
+    /// longer than that.
+    pub fn events(&self, query: &str) -> Result<Events, ClientError> {
+        self.get(&format!("{}?{query}", path::EVENTS))
     }
 
     /// What the ledger took since the cursor that `query` names, for a controller that stands

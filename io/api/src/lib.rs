@@ -19,6 +19,7 @@ mod address;
 mod client;
 pub mod credentials;
 mod endpoint;
+mod events;
 mod link;
 mod messages;
 pub mod metrics;
@@ -35,6 +36,7 @@ pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use credentials::{Credentials, CredentialsError};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
+pub use events::{DecayAccount, DecayChange, DecayPolicy, Decays, Event, EventKind, Events};
 pub use link::{
     ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
     ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm, ServedForm, ServedOf,
@@ -47,7 +49,9 @@ pub use messages::{
 };
 pub use page::{Family, Page};
 pub use process::tell_process;
-pub use rules::{LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules};
+pub use rules::{
+    DecayRuleReport, LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules,
+};
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{Listening, SocketError};
 
@@ -73,6 +77,10 @@ pub mod path {
     pub const REPORT: &str = "/v1/proxies/{name}/report";
     /// [`UsageTable`](crate::UsageTable).
     pub const USAGE: &str = "/v1/usage";
+    /// [`Decays`](crate::Decays).
+    pub const DECAYS: &str = "/v1/decays";
+    /// [`Events`](crate::Events), or each as it comes for who accepts `text/event-stream`.
+    pub const EVENTS: &str = "/v1/events";
 
     /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) sees to.
     pub fn proxy(name: &str) -> String {

@@ -31,6 +31,9 @@ pub struct ProxyReport {
     pub targets: BTreeMap<String, TargetReportForm>,
     /// What was used, about once a second.
     pub usage: Option<UsageReport>,
+    /// Whether requests of several classes wait for one another somewhere.
+    #[serde(default)]
+    pub contended: bool,
 }
 
 /// One target's report: `plan::Report` without name and life.
@@ -137,6 +140,12 @@ pub struct UsageLine {
     pub gid: u32,
     /// The project quota id, where there is one.
     pub project: Option<u32>,
+    /// The node's network name; empty if it is not told.
+    #[serde(default)]
+    pub nid: String,
+    /// Which directories of the rules in force it works in: `model::PathSet`.
+    #[serde(default)]
+    pub paths: u64,
     /// What was counted.
     pub counters: CountersForm,
 }

@@ -240,8 +240,17 @@ metrics! {
         CONTROLLER_LEDGER_SUBJECTS = "sluice_controller_ledger_subjects", Gauge, Count, [];
         /// The ledger's file with its write-ahead log.
         CONTROLLER_LEDGER_BYTES = "sluice_controller_ledger_bytes", Gauge, Bytes, [];
+        /// Keys of decays that used anything: `held` back now, and `all`.
+        CONTROLLER_DECAYS = "sluice_controller_decay_accounts", Gauge, Count, ["which"];
+        /// Events: `told`, of these `unkept` where they could not be written to disk; `lost` where
+        /// there was no room.
+        CONTROLLER_EVENTS = "sluice_controller_events_total", Counter, Count, ["outcome"];
+        /// Events for others, `by` the `command` or the `webhook`: `done`, `failed`, `dropped`
+        /// where there was no room, and attempts made `again`.
+        CONTROLLER_DELIVERIES =
+            "sluice_controller_event_deliveries_total", Counter, Count, ["by", "outcome"];
         /// What waits now for each of its threads: `plan` decides, `store` keeps decisions,
-        /// `usage` keeps the ledger.
+        /// `usage` keeps the ledger and the accounts of decays, `events` writes events.
         CONTROLLER_QUEUED = "sluice_controller_queued", Gauge, Count, ["queue"];
         /// The most that may wait there; what is above is refused and comes again.
         CONTROLLER_QUEUE_MAX = "sluice_controller_queue_max", Gauge, Count, ["queue"];

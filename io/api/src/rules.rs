@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use model::{KeyField, Limit, LimitMode, MeterRule, Parent, Rule, RuleSet};
+use model::{DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Parent, Rule, RuleSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -29,6 +29,9 @@ pub struct Rules {
     pub rules: Vec<RuleReport>,
     /// Meters in their order: each one that matches is paid.
     pub meters: Vec<MeterReport>,
+    /// Decays in their order: each one that matches counts and holds back.
+    #[serde(default)]
+    pub decays: Vec<DecayRuleReport>,
     /// What is under way that no rule takes, on each target.
     pub unmatched: Vec<RuleLoad>,
     /// The part of the reserved rates that could not be kept in the last second, in parts per
@@ -116,6 +119,34 @@ pub struct MeterReport {
     pub limit: LimitReport,
 }
 
+/// One decay: a ceiling that falls with what a key had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DecayRuleReport {
+    /// Unique among the decays.
+    pub name: String,
+    /// Whose requests count and are held back, `*` for anybody's.
+    #[serde(rename = "match")]
+    pub condition: String,
+    /// Whose do not; absent: nobody's.
+    pub exempt: Option<String>,
+    /// The fields of which each distinct key has an account.
+    pub per: Vec<String>,
+    /// `read`, `write` or `metadata`.
+    pub resource: String,
+    /// `decay` or `step`.
+    pub mode: String,
+    /// The half-life or the period.
+    pub span_ns: u64,
+    /// The mean rate to which each key is entitled, as `70MB/s`.
+    pub entitled: String,
+    /// The rate at which each is held in any case.
+    pub max: Option<String>,
+    /// The rate below which none is held.
+    pub floor: String,
+    /// Whether it holds back only while requests wait for one another.
+    pub contention: bool,
+}
+
 /// A ceiling on some kinds of request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LimitReport {
@@ -136,8 +167,9 @@ impl Rules {
             rules[shadowed.rule].shadowed_by = Some(set.rules[shadowed.by].name.clone());
         }
         let meters = set.meters.iter().map(MeterReport::from).collect();
+        let decays = set.decays.iter().map(DecayRuleReport::from).collect();
         let version = Rules::version_of(text);
-        Rules { version, text: text.into(), rules, meters, ..Rules::default() }
+        Rules { version, text: text.into(), rules, meters, decays, ..Rules::default() }
     }
 
     /// The version as the header ETag has it.
@@ -208,6 +240,28 @@ impl From<&MeterRule> for MeterReport {
             condition: meter.matcher.to_string(),
             per: words(&meter.per),
             limit: LimitReport::from(&meter.limit),
+        }
+    }
+}
+
+impl From<&DecayRule> for DecayRuleReport {
+    fn from(decay: &DecayRule) -> DecayRuleReport {
+        let (mode, span) = match &decay.mode {
+            DecayMode::Step { period, .. } => ("step", period),
+            DecayMode::HalfLife { half_life, .. } => ("decay", half_life),
+        };
+        DecayRuleReport {
+            name: decay.name.clone(),
+            condition: decay.matcher.to_string(),
+            exempt: decay.exempt.as_ref().map(ToString::to_string),
+            per: words(&decay.per),
+            resource: decay.resource.to_string(),
+            mode: mode.into(),
+            span_ns: span.get(),
+            entitled: decay.entitled.to_string(),
+            max: decay.max.map(|max| max.to_string()),
+            floor: decay.floor.to_string(),
+            contention: decay.contention,
         }
     }
 }

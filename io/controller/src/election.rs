@@ -20,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::sync::Notify;
 
 use crate::etcd::{Etcd, EtcdError, Members, runtime, wait_for};
@@ -318,17 +318,17 @@ impl Candidate {
         let left = lease.until.saturating_duration_since(Instant::now());
         let asked = self.members.ask("renew the leader's lease", left, async |mut client, _| {
             let sent = Instant::now();
-            let (_keeper, mut answers) = client.lease_keep_alive(lease.id).await?;
-            let answer = answers.message().await?;
-            Ok((sent, answer.map(|answer| answer.ttl())))
+            // The client sends one renewal and reads its answer before it returns; a further
+            // answer would come to a further renewal only.
+            match client.lease_keep_alive(lease.id).await {
+                Ok(_) => Ok(Some(sent)),
+                Err(Error::LeaseKeepAliveError(_)) => Ok(None),
+                Err(error) => Err(error),
+            }
         });
         match asked.await {
-            Ok((sent, Some(ttl_s))) if ttl_s > 0 => {
-                self.lease = Some(Lease { until: sent + TERM, ..lease });
-            }
-            Ok((_, Some(_))) => self.lease = None,
-            // no answer to read: as good as none, until the clock decides
-            Ok((_, None)) => self.members.leave(),
+            Ok(Some(sent)) => self.lease = Some(Lease { until: sent + TERM, ..lease }),
+            Ok(None) => self.lease = None,
             Err(error) => {
                 tracing::warn!(%error, "cannot renew the lease");
                 self.lease = None;

@@ -156,6 +156,11 @@ impl Ledger {
         Ok(self.members.report(at, report, adopt, self.generation, subjects))
     }
 
+    /// Counts for a subject that no line names, in the same minute as the reports beside it.
+    pub fn credit(&mut self, kind: SubjectKind, name: &str, sums: &Counters) {
+        self.subjects.add_named(kind, name, sums);
+    }
+
     /// Writes the minute that is over, if one is: true if so. Call it each second; where it
     /// fails, the next call tries again and nothing is lost meanwhile.
     pub fn tick(&mut self, now: Time) -> Result<bool, LedgerError> {
@@ -219,6 +224,18 @@ impl Ledger {
                 sums,
             })
             .collect())
+    }
+
+    /// Every point of a kind's subjects over `[from, to)`, in no order: the subject's name, when
+    /// the point begins, and its sums. The same one may come in several pieces.
+    pub fn points(
+        &mut self,
+        kind: SubjectKind,
+        from: Time,
+        to: Time,
+        mut each: impl FnMut(&str, Minute, &Counters),
+    ) -> Result<(), LedgerError> {
+        self.each_point(kind, None, from, to, |name, at, _, sums| each(name, at, sums))
     }
 
     /// What is in memory now.

@@ -40,8 +40,8 @@ pub use audit::AuditError;
 pub use directory::{DataDirectory, DirectoryError};
 pub use etcd::{Etcd, EtcdError};
 pub use process::{
-    Controller, Offline, OfflineError, Settings, Standing, StartError, StorePlace, TokenFailed,
-    markdown, openapi,
+    Controller, Offline, OfflineError, ParseWebhookError, Settings, Standing, StartError,
+    StorePlace, TokenFailed, Webhook, markdown, openapi,
 };
 pub use sqlite::SqliteError;
 pub use tls::TlsFiles;

@@ -5,10 +5,10 @@
 //!              ┌ control (tokio) ┐ reports, looks  ┌ plan ┐ members  ┌ store ┐
 //!   TCP, Unix ►│ routes          ├────────────────►│ Desk ├─────────►│ disk  │
 //!              │                 │◄─── orders ─────┤      │◄─────────┤ etcd  │
-//!              │                 │  usage          └──────┘ rules    └───▲───┘
-//!              │                 ├──────► usage: Ledger                  │
+//!              │                 │  usage          └─▲────┘ rules    └───▲───┘
+//!              │                 ├──────► usage: Ledger, Accounts        │
 //!              │                 ├──────────── PUT rules ────────────────┘
-//!              └─────────────────┘
+//!              └─────────────────┘        all of them ─► events ─► disk, command, webhook
 //! ```
 //!
 //! Every queue is bounded. The API and the plan never wait: where a queue of the API's is full,
@@ -16,8 +16,10 @@
 //! waits for the plan, which always comes round.
 
 mod access;
+mod accounts;
 mod counts;
 mod doors;
+mod events;
 mod listen;
 mod offline;
 mod plan;
@@ -34,7 +36,7 @@ use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Credentials, CredentialsError, Endpoint, SocketError};
+use api::{Credentials, CredentialsError, Endpoint, EventKind, SocketError};
 use model::RuleFileError;
 
 use crate::audit::{Audit, AuditError};
@@ -42,14 +44,18 @@ use crate::directory::{DataDirectory, DirectoryError};
 use crate::election::{Election, Office};
 use crate::etcd::{Etcd, EtcdError};
 use crate::ledger::LedgerError;
+use crate::sqlite::SqliteError;
 use crate::store::StoreError;
 use crate::tls::TlsFiles;
 use access::Access;
+use accounts::Accounts;
 use counts::Counts;
+use events::{Deliveries, Recent, Teller};
 use listen::Serving;
 use queue::{Queue, queue};
 use records::{InForce, Records};
 
+pub use events::{ParseWebhookError, Webhook};
 pub use offline::{Offline, OfflineError};
 pub use records::TokenFailed;
 pub use rights::markdown;
@@ -72,6 +78,11 @@ pub struct Settings {
     pub credentials: Credentials,
     /// Where the other controllers reach this one while it leads; `None`: where it listens.
     pub advertise: Option<Endpoint>,
+    /// A command that is run for each event, with the event as JSON on its standard input: words,
+    /// or a line for the shell.
+    pub on_event: Option<String>,
+    /// Where each event is posted as JSON.
+    pub webhook: Option<Webhook>,
 }
 
 /// Where a controller keeps what people decide.
@@ -111,6 +122,9 @@ pub enum StartError {
     /// What was used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// What happened.
+    #[error(transparent)]
+    Events(#[from] SqliteError),
     /// Its Unix socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -166,6 +180,8 @@ pub(crate) struct Shared {
     plan: Queue<plan::Ask>,
     store: Queue<records::Ask>,
     usage: Queue<usage::Ask>,
+    events: Queue<events::Ask>,
+    recent: Arc<Recent>,
     taken: Arc<usage::Taken>,
     rules: Arc<RwLock<Arc<InForce>>>,
     access: Arc<Access>,
@@ -192,10 +208,19 @@ impl Controller {
         let (plan, plan_asked) = queue(PLAN_QUEUE);
         let (store, store_asked) = queue(STORE_QUEUE);
         let (usage, usage_asked) = queue(USAGE_QUEUE);
+        let (events, events_asked) = queue(EVENTS_QUEUE);
+        let recent = Arc::new(Recent::of(&with.events)?);
+        let counts = Arc::new(Counts::default());
+        let teller = Teller::new(events.clone(), counts.clone());
+        let (command, webhook) = (with.settings.on_event, with.settings.webhook);
+        let deliveries = Deliveries::start(command.as_deref(), webhook.as_ref(), &counts);
+        let deliveries = deliveries.map_err(StartError::Thread)?;
         let shared = Arc::new(Shared {
             plan,
             store,
             usage,
+            events,
+            recent: recent.clone(),
             taken: Arc::default(),
             rules: Arc::new(RwLock::new(rules.clone())),
             access: access.clone(),
@@ -204,16 +229,29 @@ impl Controller {
             place: with.place,
             listeners: with.listeners,
             data: with.settings.data,
-            counts: Arc::default(),
+            counts,
         });
+        let standings = records.standings();
+        let known = accounts::known(&standings, &with.events);
+        let links = accounts::Links {
+            plan: shared.plan.clone(),
+            store: shared.store.clone(),
+            teller: teller.clone(),
+            counts: shared.counts.clone(),
+        };
+        let now = usage::wall_clock();
+        let accounts = Accounts::begin(&mut ledger, rules.clone(), (standings, known), links, now)?;
         let desk = plan::Desk::new(
             term,
             rules,
             records.members(),
             shared.store.clone(),
+            teller.clone(),
             shared.counts.clone(),
         );
-        let (to_plan, in_force) = (shared.plan.clone(), shared.rules.clone());
+        let (plan, usage) = (shared.plan.clone(), shared.usage.clone());
+        let (to, in_force) =
+            (records::Links { plan, usage, teller: teller.clone() }, shared.rules.clone());
         let (taken, counts) = (shared.taken.clone(), shared.counts.clone());
         let mut controller = Controller {
             election: with.election.map(|(election, _)| election),
@@ -224,9 +262,17 @@ impl Controller {
         };
         controller.spawn("plan", move || desk.run(&plan_asked))?;
         controller.spawn("store", move || {
-            records::run(records, &store_asked, &to_plan, &in_force, &access);
+            records::run(records, &store_asked, &to, &in_force, &access);
         })?;
-        controller.spawn("usage", move || usage::run(ledger, &usage_asked, &taken, &counts))?;
+        controller
+            .spawn("usage", move || usage::run(ledger, accounts, &usage_asked, &taken, &counts))?;
+        let (file, counts) = (with.events, shared.counts.clone());
+        controller.spawn("events", move || {
+            events::run(file, &events_asked, &recent, &deliveries, &counts);
+        })?;
+        let place = controller.shared.listeners.join(",");
+        let text = format!("the controller at {place} decides now, term {term}");
+        teller.tell(events::event(EventKind::Leader, place, text));
         controller.serving = Some(with.bound.serve(routes::router(shared))?);
         Ok(controller)
     }
@@ -258,6 +304,7 @@ impl Drop for Controller {
         let _ = self.shared.store.send(records::Ask::Stop);
         let _ = self.shared.plan.send(plan::Ask::Stop);
         let _ = self.shared.usage.send(usage::Ask::Stop);
+        let _ = self.shared.events.send(events::Ask::Stop);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the controller panicked");
@@ -271,5 +318,7 @@ impl Drop for Controller {
 const PLAN_QUEUE: usize = 1_024;
 /// Changes that wait for the disk.
 const STORE_QUEUE: usize = 64;
+/// Events that wait for the disk: of each of some thousand proxies and users.
+const EVENTS_QUEUE: usize = 4_096;
 /// Usage reports that wait while a minute is written.
 const USAGE_QUEUE: usize = 1_024;

@@ -159,6 +159,16 @@ fn a_leader_stays_the_leader_while_members_of_etcd_die_in_turn() {
     }
 }
 
+#[test]
+fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
+    let Some(cluster) = Cluster::start() else { return };
+    let election = Election::stand(&cluster.etcd(PREFIX), "alone").unwrap();
+    let fence = leading(&election);
+    let office = Office::Leading(fence);
+    // A lease is 3 s: without renewals it would end three times.
+    assert_eq!(election.changed(&office, Duration::from_secs(10)), office);
+}
+
 fn leading(election: &Election) -> Fence {
     let deadline = Instant::now() + PATIENCE;
     let mut office = election.office();

@@ -210,10 +210,17 @@ impl Driver {
         }
         if with_uses {
             report.usage = self.usage.next_report(&self.server, now);
+            report.contended = report.usage.is_some() && self.is_contended();
         }
         if !report.targets.is_empty() || report.usage.is_some() {
             self.post(report);
         }
+    }
+
+    /// Whether requests of several classes wait for one another at any target.
+    fn is_contended(&self) -> bool {
+        let waits = |member: &Member| member.target.with_dispatcher(|d, _| d.is_contended());
+        self.members.iter().any(|member| waits(member).unwrap_or(false))
     }
 
     /// Leaves a call at the controller, if none is there: news come as its answer. While the

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::controller::{Etcd, Settings, Standing, StorePlace, TlsFiles};
+use ::controller::{Etcd, Settings, Standing, StorePlace, TlsFiles, Webhook};
 use anyhow::Context;
 use api::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -58,15 +58,23 @@ pub(crate) struct Args {
     /// What it shows the leader while it stands by.
     #[command(flatten)]
     credentials: CredentialArgs,
+    /// A command that is run for each event (`sluice events` shows them), with the event as JSON
+    /// on its standard input; killed after 10 s. Words, or a line for the shell.
+    #[arg(long, value_name = "COMMAND")]
+    on_event: Option<String>,
+    /// Where each event is posted as JSON; five times more if that fails, within half a minute.
+    #[arg(long, value_name = "http://HOST:PORT/PATH")]
+    webhook: Option<Webhook>,
 }
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let Args { data, listen, advertise, store, tls_cert, tls_key, tls_client_ca, .. } = args;
-    let tls = tls_cert.zip(tls_key);
-    let tls = tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: tls_client_ca });
+    let Args { data, listen, advertise, store, on_event, webhook, .. } = args;
+    let tls = args.tls_cert.zip(args.tls_key);
+    let tls = tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: args.tls_client_ca });
     let credentials = args.credentials.files();
-    let mut settings = Settings { data, store, listen, tls, credentials, advertise };
+    let mut settings =
+        Settings { data, store, listen, tls, credentials, advertise, on_event, webhook };
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let mut ends = || signals.pending().next().is_some();
     loop {

@@ -10,8 +10,10 @@ mod cert;
 mod chart;
 mod controller;
 mod credentials;
+mod decay;
 mod demo;
 mod docs;
+mod events;
 mod metrics;
 mod mount;
 mod proxy;
@@ -49,6 +51,8 @@ enum Command {
     Token(Box<token::Args>),
     Cert(cert::Args),
     Audit(audit::Args),
+    Decay(decay::Args),
+    Events(events::Args),
     Calibrate(calibrate::Args),
     Trace(trace::Args),
     Sim(sim::Args),
@@ -87,6 +91,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Token(args) => token::run(*args),
         Command::Cert(args) => cert::run(args),
         Command::Audit(args) => audit::run(args),
+        Command::Decay(args) => decay::run(args),
+        Command::Events(args) => events::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Sim(args) => return sim::run(args),

@@ -180,6 +180,7 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
         gid: 100,
         project: None,
         counters: CountersForm { read_bytes: 1_000 * id, cost_ns: id, ..CountersForm::default() },
+        ..UsageLine::default()
     };
     let lines = vec![line(1, 1001), line(2, 1002)];
     let total = CountersForm { read_bytes: 3_000, cost_ns: 3, ..CountersForm::default() };

@@ -54,6 +54,8 @@ pub struct DecayReport {
     pub entitled: u64,
     /// What it is held to; `None`: to nothing but the decay's `max`.
     pub limit: Option<Rate>,
+    /// When it is free again if it uses nothing until then; `None` if it is not held back.
+    pub release: Option<Time>,
 }
 
 /// The accounts of all decays of a rule set.
@@ -65,6 +67,8 @@ pub struct Decays {
     keys: BTreeMap<Scope, Key>,
     /// When each decay is looked at next, by its place among the rules.
     looks: Vec<Time>,
+    /// Until then nobody is held to more than before.
+    settles: Time,
     /// What changed and was not asked for yet.
     rates: BTreeMap<Scope, Option<Rate>>,
     events: VecDeque<DecayEvent>,
@@ -92,6 +96,7 @@ impl Decays {
     pub fn new(rules: Arc<RuleSet>, now: Time) -> Decays {
         Decays {
             looks: rules.decays.iter().map(|decay| next_look(decay, now)).collect(),
+            settles: Time::ZERO,
             rules,
             now,
             contended: true,
@@ -115,17 +120,44 @@ impl Decays {
         self.advance(now);
         let rules = self.rules.clone();
         for decay in rules.decays_for(who, kind, paths).map(|at| &rules.decays[at]) {
-            let amount = decay.entitled.units_of(served);
             let scope = Scope::decay(&decay.name, &key_of(&decay.per, who, kind));
-            if amount == 0 || (self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&scope)) {
-                continue;
-            }
-            let key = self.keys.entry(scope.clone()).or_insert_with(|| Key::new(decay));
-            if let Some((minute, used)) = key.account.record(amount, &decay.mode, self.now) {
-                self.ledger.push_back(Ledger { scope, minute, used });
-            }
+            self.add(decay, scope, decay.entitled.units_of(served));
         }
         bound(&mut self.ledger);
+    }
+
+    /// A key was served so many bytes or operations, for who knows already which decays count them.
+    pub fn credit(&mut self, scope: &Scope, amount: u64, now: Time) {
+        self.advance(now);
+        let rules = self.rules.clone();
+        if let Some(decay) = rules.decays.iter().find(|decay| *decay.name == *scope.name) {
+            self.add(decay, scope.clone(), amount);
+        }
+        bound(&mut self.ledger);
+    }
+
+    /// Keys stand where another one of these left them: their stages were told, and they are held
+    /// to these rates. Until `until` nobody is held to more and no stage falls, since use that was
+    /// counted there may not be known here yet. Call it before [`Decays::restore`].
+    pub fn resume(
+        &mut self,
+        known: impl IntoIterator<Item = (Scope, Stage, Option<Rate>)>,
+        until: Time,
+        now: Time,
+    ) {
+        self.advance(now);
+        let rules = self.rules.clone();
+        for (scope, stage, limit) in known.into_iter().take(KEYS_MAX) {
+            let Some(decay) = rules.decays.iter().find(|decay| *decay.name == *scope.name) else {
+                continue;
+            };
+            let limit = limit.filter(|limit| limit.is_bytes() == decay.resource.is_bytes());
+            let key = self.keys.entry(scope.clone()).or_insert_with(|| Key::new(decay));
+            (key.stage, key.limit) = (stage, limit);
+            self.rates.insert(scope, limit);
+        }
+        self.settles = until;
+        self.looks.iter_mut().for_each(|look| *look = (*look).min(until));
     }
 
     /// Makes accounts again from rows of the ledger, each key's in the order of minutes. Rows of
@@ -231,11 +263,22 @@ impl Decays {
                 used: key.account.used(&decay.mode, self.now),
                 entitled: entitled(decay, key.factor_ppm(self.now)),
                 limit: key.limit,
+                release: key.release(decay, self.now),
             })
         })
     }
 
     // ---- the steps that calls share ----
+
+    fn add(&mut self, decay: &DecayRule, scope: Scope, amount: u64) {
+        if amount == 0 || (self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&scope)) {
+            return;
+        }
+        let key = self.keys.entry(scope.clone()).or_insert_with(|| Key::new(decay));
+        if let Some((minute, used)) = key.account.record(amount, &decay.mode, self.now) {
+            self.ledger.push_back(Ledger { scope, minute, used });
+        }
+    }
 
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
@@ -265,6 +308,9 @@ impl Decays {
             }
             let before = (key.stage, key.limit);
             key.look(decay, held_back, self.now);
+            if self.now < self.settles {
+                key.stay(before);
+            }
             if before.1 != key.limit {
                 self.rates.insert(scope.clone(), key.limit);
             }
@@ -307,6 +353,15 @@ impl Key {
         };
     }
 
+    /// Takes back what makes it freer than it was.
+    fn stay(&mut self, (stage, limit): (Stage, Option<Rate>)) {
+        let lower = |limit: Rate| self.limit.is_some_and(|now| now.per_sec() <= limit.per_sec());
+        if limit.is_some_and(|limit| !lower(limit)) {
+            (self.stage, self.limit) = (stage, limit);
+        }
+        self.stage = self.stage.max(stage);
+    }
+
     /// What it had, by what it is entitled to.
     fn ratio_ppm(&self, decay: &DecayRule, now: Time) -> u64 {
         let used = u128::from(self.account.used(&decay.mode, now)) * u128::from(WHOLE_PPM);
@@ -328,6 +383,10 @@ impl Key {
         free && self.account.is_empty(&decay.mode, now)
     }
 
+    fn release(&self, decay: &DecayRule, now: Time) -> Option<Time> {
+        self.limit.and_then(|_| release(decay, self.ratio_ppm(decay, now), now))
+    }
+
     fn event(&self, scope: &Scope, decay: &DecayRule, before: Stage, now: Time) -> DecayEvent {
         let factor = |limit: Rate, max: Rate| {
             let ppm =
@@ -344,7 +403,7 @@ impl Key {
             entitled: entitled(decay, self.factor_ppm(now)),
             limit: self.limit,
             factor_ppm: self.limit.zip(decay.max).map(|(limit, max)| factor(limit, max)),
-            release: self.limit.and_then(|_| release(decay, self.ratio_ppm(decay, now), now)),
+            release: self.release(decay, now),
             behaviour: behaviour.map(|known| (known.pattern.clone(), self.factor_ppm(now))),
         }
     }

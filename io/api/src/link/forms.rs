@@ -224,7 +224,8 @@ impl From<&Holdings> for HoldingsForm {
 }
 
 impl ScopeForm {
-    fn to_scope(&self) -> Result<Scope, WrongMessage> {
+    /// The scope; an error names what it cannot be.
+    pub fn to_scope(&self) -> Result<Scope, WrongMessage> {
         let section = [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay]
             .into_iter()
             .find(|section| section.name() == self.section)

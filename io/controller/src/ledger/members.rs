@@ -61,6 +61,8 @@ pub struct Received {
     pub unknown: Vec<u64>,
     /// Lines above the bounds: they count for `(other)`.
     pub refused: usize,
+    /// By how much lines grew: their places in the report, in order.
+    pub grown: Vec<(usize, Counters)>,
 }
 
 /// How much a ledger keeps in memory: about 400 bytes a line, with what a commit needs of
@@ -151,7 +153,7 @@ impl Members {
         let member = &mut self.members[at];
         member.sequence = report.sequence;
         let mut news = [0; FIELDS];
-        for told in report.lines {
+        for (nth, told) in report.lines.iter().enumerate() {
             let (place, adopt) = match member.by_id.get(&told.id) {
                 Some(place) => (*place, adopt),
                 None => {
@@ -172,7 +174,10 @@ impl Members {
                     (member.insert(Line::new(told.id, of_line, generation)), adopt || counted)
                 }
             };
-            member.tell(place, &told.counters, adopt, generation, &mut news);
+            if let Some(grown) = member.tell(place, &told.counters, adopt, generation) {
+                add_fields(&mut news, &grown);
+                received.grown.push((nth, Counters::from_fields(grown)));
+            }
         }
         member.tell_total(report.total, adopt, &news);
         member.changed = generation;
@@ -235,7 +240,7 @@ impl Members {
                 SubjectKind::Kind => {
                     Kind::ALL.iter().for_each(|kind| each(kind.name(), &of_member.part_of(*kind)))
                 }
-                SubjectKind::Project => {}
+                SubjectKind::Project | SubjectKind::Decay => {}
                 _ => each(OTHER, &other),
             }
         }
@@ -404,26 +409,29 @@ impl Member {
         place
     }
 
+    /// By how much the line grew; `None` if it did not.
     fn tell(
         &mut self,
         place: u32,
         told: &Counters,
         adopt: bool,
         generation: u32,
-        news: &mut [u64; FIELDS],
-    ) {
+    ) -> Option<[u64; FIELDS]> {
         let line = &mut self.lines[place as usize];
         if adopt {
             line.adopt(told);
-            return;
+            return None;
         }
-        if line.tell(told, news) {
-            line.changed = generation;
-            if !line.is_pending {
-                line.is_pending = true;
-                self.pending.push(place);
-            }
+        let mut grown = [0; FIELDS];
+        if !line.tell(told, &mut grown) {
+            return None;
         }
+        line.changed = generation;
+        if !line.is_pending {
+            line.is_pending = true;
+            self.pending.push(place);
+        }
+        Some(grown)
     }
 
     /// Puts a line that came with something pending on the list.
@@ -456,6 +464,10 @@ impl Member {
     fn unplaced(&self) -> Counters {
         Counters::from_fields(self.unplaced.map(|field| field.max(0).unsigned_abs()))
     }
+}
+
+fn add_fields(sums: &mut [u64; FIELDS], more: &[u64; FIELDS]) {
+    sums.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(*more));
 }
 
 /// The slots of a line's names.

@@ -52,6 +52,8 @@ subject_kinds! {
     Proxy = "proxy";
     /// A kind of operation: its operations, and the payload of reads and writes.
     Kind = "kind";
+    /// A decay's key: what it counted.
+    Decay = "decay";
 }
 
 /// Whom one line of a report counts for.

@@ -37,8 +37,33 @@ pub(crate) struct Counts {
     pub(crate) ledger_proxies: Count,
     pub(crate) ledger_lines: Count,
     pub(crate) ledger_subjects: Count,
+    /// Events that were told,
+    pub(crate) events: Count,
+    /// that found no room, and
+    pub(crate) events_lost: Count,
+    /// that are not on disk.
+    pub(crate) events_unkept: Count,
+    /// Events for the command.
+    pub(crate) commands: Delivered,
+    /// Events for the webhook.
+    pub(crate) posts: Delivered,
+    /// Keys that decays hold back now, and
+    pub(crate) held: Count,
+    /// all that have an account.
+    pub(crate) accounts: Count,
     /// How long the last page of metrics took.
     pub(crate) scrape_ns: Count,
+}
+
+/// What became of events that are passed on.
+#[derive(Debug, Default)]
+pub(crate) struct Delivered {
+    pub(crate) done: Count,
+    pub(crate) failed: Count,
+    /// Attempts that were made again.
+    pub(crate) again: Count,
+    /// Events that found no room.
+    pub(crate) dropped: Count,
 }
 
 /// A number that one thread writes.

@@ -132,6 +132,8 @@ mod tests {
             tls: None,
             credentials: Credentials::default(),
             advertise: None,
+            on_event: None,
+            webhook: None,
         }
     }
 

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
-use api::{ProxyOrder, RulesText, TargetOrderForm};
-use model::Time;
+use api::{EventKind, ProxyOrder, RulesText, TargetOrderForm};
+use model::{Rate, Scope, Time};
 use plan::{Controller, ControllerSettings, MemberReport, Order, Report};
 use tokio::sync::oneshot;
 
 use super::counts::Counts;
+use super::events::{Teller, event};
 use super::queue::{Inbox, Queue};
 use super::records::{self, InForce, Known, MemberRecord};
 
@@ -34,6 +35,8 @@ pub(crate) enum Ask {
     /// The answer says whether there was one.
     Forget(String, oneshot::Sender<bool>),
     Rules(Arc<InForce>),
+    /// What decays hold keys to; `None`: to nothing any more.
+    Rates(BTreeMap<Scope, Option<Rate>>),
     Stored(Vec<MemberRecord>),
     Stop,
 }
@@ -62,6 +65,8 @@ pub(crate) struct Desk {
     term: u64,
     rules: Arc<InForce>,
     targets: BTreeMap<Arc<str>, Controller>,
+    /// What decays hold keys to.
+    rates: BTreeMap<Scope, Rate>,
     known: Known,
     waiting: BTreeMap<Arc<str>, Waiting>,
     /// Those of them that are to be answered now.
@@ -73,6 +78,9 @@ pub(crate) struct Desk {
     /// When the store was asked for what it has not answered.
     storing: Option<Instant>,
     stored: Instant,
+    teller: Teller,
+    /// Proxies that are silent, as it was told.
+    silent: BTreeSet<Arc<str>>,
 }
 
 /// A call that is to be answered.
@@ -92,6 +100,7 @@ impl Desk {
         rules: Arc<InForce>,
         known: Known,
         store: Queue<records::Ask>,
+        teller: Teller,
         counts: Arc<Counts>,
     ) -> Desk {
         let began = Instant::now();
@@ -118,6 +127,7 @@ impl Desk {
             term,
             rules,
             targets,
+            rates: BTreeMap::new(),
             known,
             waiting: BTreeMap::new(),
             ready: BTreeSet::new(),
@@ -126,6 +136,8 @@ impl Desk {
             counts,
             storing: None,
             stored: began,
+            teller,
+            silent: BTreeSet::new(),
         }
     }
 
@@ -176,6 +188,7 @@ impl Desk {
                 self.rules = rules;
                 self.ready.extend(self.waiting.keys().cloned());
             }
+            Ask::Rates(rates) => self.set_rates(rates),
             Ask::Stored(members) => self.note_stored(members),
             Ask::Stop => {}
         }
@@ -200,7 +213,8 @@ impl Desk {
                 }
                 let settings = ControllerSettings::default();
                 let rules = self.rules.set.clone();
-                let new = Controller::new(settings, self.term, &[], rules, now);
+                let mut new = Controller::new(settings, self.term, &[], rules, now);
+                self.rates.iter().for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
                 self.targets.insert(target.clone(), new);
             }
             targets.insert(target.clone(), (report.term, report.revision));
@@ -215,6 +229,19 @@ impl Desk {
         let until = Instant::now() + HOLD;
         let orders = BTreeMap::new();
         self.waiting.insert(name, Waiting { answer, epoch, rules, said: targets, orders, until });
+    }
+
+    fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
+        let now = self.now();
+        for (scope, rate) in rates {
+            for controller in self.targets.values_mut() {
+                controller.set_rate(&scope, rate, now);
+            }
+            match rate {
+                Some(rate) => self.rates.insert(scope, rate),
+                None => self.rates.remove(&scope),
+            };
+        }
     }
 
     fn forget(&mut self, name: &str) -> bool {
@@ -275,6 +302,24 @@ impl Desk {
         self.ready.extend(due.map(|(name, _)| name.clone()));
         if self.stored + RESTORE <= now {
             self.keep_members();
+        }
+        self.tell_silent();
+    }
+
+    /// Tells which proxies are not heard any more, and which are again.
+    fn tell_silent(&mut self) {
+        let mut silent: BTreeMap<Arc<str>, bool> = BTreeMap::new();
+        for member in self.targets.values().flat_map(Controller::members) {
+            *silent.entry(member.name).or_insert(true) &= member.silent;
+        }
+        for (name, silent) in silent {
+            if silent && self.silent.insert(name.clone()) {
+                let text = format!("proxy {name} is not heard any more");
+                self.teller.tell(event(EventKind::Lost, &*name, text));
+            } else if !silent && self.silent.remove(&name) {
+                let text = format!("proxy {name} is heard again");
+                self.teller.tell(event(EventKind::Returned, &*name, text));
+            }
         }
     }
 
@@ -409,7 +454,8 @@ mod tests {
                 set: Arc::new(RuleSet::parse(text).unwrap()),
                 given: true,
             };
-            let desk = Desk::new(1, Arc::new(rules), known, to_store, Arc::default());
+            let teller = Teller::new(queue(4).0, Arc::default());
+            let desk = Desk::new(1, Arc::new(rules), known, to_store, teller, Arc::default());
             Room { desk, store }
         }
 

@@ -13,14 +13,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use api::{MadeToken, NewToken, Rules};
+use api::{EventKind, MadeToken, NewToken, Rules};
 use model::{Part, RuleFileError, RuleSet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::access::{Access, Caller, now_s};
-use super::plan;
+use super::accounts::Standings;
+use super::events::{Teller, event};
 use super::queue::{Inbox, Queue};
+use super::{plan, usage};
 use crate::store::{History, Revision, Store, StoreError};
 use crate::token::{TokenRecord, TokenRefused, TokenSet};
 
@@ -44,6 +46,8 @@ pub(crate) enum Ask {
         answer: oneshot::Sender<Result<api::Tokens, TokenFailed>>,
     },
     Members(Vec<MemberRecord>),
+    /// Who is held back by decays.
+    Standings(Standings),
     Stop,
 }
 
@@ -55,6 +59,23 @@ pub(crate) struct InForce {
     pub(crate) set: Arc<RuleSet>,
     /// Whether anybody ever decided them: proxies keep their own until then.
     pub(crate) given: bool,
+}
+
+impl InForce {
+    /// What they are, in a sentence.
+    fn told(&self) -> String {
+        let some = |count: usize, what: &str| match count {
+            1 => format!("1 {what}"),
+            _ => format!("{count} {what}s"),
+        };
+        format!(
+            "the rules of version {} are in force: {}, {}, {}",
+            self.version,
+            some(self.set.rules.len(), "rule"),
+            some(self.set.meters.len(), "meter"),
+            some(self.set.decays.len(), "decay")
+        )
+    }
 }
 
 /// Why other rules are not put in force. Nothing has changed then.
@@ -104,6 +125,7 @@ enum Decision {
     Token(TokenRecord),
     /// By name.
     Revoked(String),
+    Decays(Standings),
 }
 
 /// All records together, and a snapshot's text.
@@ -114,14 +136,17 @@ struct State {
     members: Vec<MemberRecord>,
     #[serde(default)]
     tokens: Vec<TokenRecord>,
+    #[serde(default)]
+    decays: Standings,
 }
 
 /// The records of one store.
 pub(crate) struct Records {
     store: Box<dyn Store>,
     at: Revision,
-    /// Records since the last snapshot.
+    /// Records since the last snapshot, and their bytes.
     tail: usize,
+    tail_bytes: usize,
     state: State,
 }
 
@@ -129,7 +154,8 @@ impl Records {
     /// Reads all that the store has.
     pub(crate) fn open(mut store: Box<dyn Store>) -> Result<Records, StoreError> {
         let history = store.load(Revision::ZERO)?;
-        let mut records = Records { store, at: Revision::ZERO, tail: 0, state: State::default() };
+        let state = State::default();
+        let mut records = Records { store, at: Revision::ZERO, tail: 0, tail_bytes: 0, state };
         records.take(history)?;
         Ok(records)
     }
@@ -192,6 +218,10 @@ impl Records {
         self.state.members.iter().filter_map(known).collect()
     }
 
+    pub(crate) fn standings(&self) -> Standings {
+        self.state.decays.clone()
+    }
+
     fn decide(&mut self, decision: Decision) -> Result<(), StoreError> {
         let body = serde_json::to_vec(&decision).expect("a decision is plain data");
         match self.store.append(self.at, &body) {
@@ -199,6 +229,7 @@ impl Records {
                 self.at = revision;
                 self.state.apply(decision);
                 self.tail += 1;
+                self.tail_bytes += body.len();
             }
             Err(error) => {
                 // What is there now decides, whether it was kept or somebody else was first.
@@ -207,10 +238,10 @@ impl Records {
                 return Err(error);
             }
         }
-        if self.tail >= TAIL_MAX {
+        if self.tail >= TAIL_MAX || self.tail_bytes >= TAIL_BYTES_MAX {
             let state = serde_json::to_vec(&self.state).expect("a state is plain data");
             match self.store.snapshot(self.at, &state) {
-                Ok(()) => self.tail = 0,
+                Ok(()) => (self.tail, self.tail_bytes) = (0, 0),
                 Err(error) => tracing::warn!(%error, "cannot fold records into a snapshot"),
             }
         }
@@ -228,6 +259,7 @@ impl Records {
                 .map_err(|error| damaged(snapshot.revision, error))?;
         }
         self.tail += history.records.len();
+        self.tail_bytes += history.records.iter().map(|record| record.body.len()).sum::<usize>();
         for record in history.records {
             let decision = serde_json::from_slice(&record.body)
                 .map_err(|error| damaged(record.revision, error))?;
@@ -245,6 +277,7 @@ impl State {
             Decision::Rules(text) => self.rules = Some(text),
             Decision::Token(token) => self.tokens.push(token),
             Decision::Revoked(name) => self.tokens.retain(|token| token.name != name),
+            Decision::Decays(standings) => self.decays = standings,
             Decision::Members(changed) => {
                 for new in changed {
                     self.members.retain(|old| (&old.target, &old.name) != (&new.target, &new.name));
@@ -257,11 +290,18 @@ impl State {
     }
 }
 
+/// Whom the thread tells of what it wrote.
+pub(crate) struct Links {
+    pub(crate) plan: Queue<plan::Ask>,
+    pub(crate) usage: Queue<usage::Ask>,
+    pub(crate) teller: Teller,
+}
+
 /// The thread: until it is told to stop.
 pub(crate) fn run(
     mut records: Records,
     asked: &Inbox<Ask>,
-    plan: &Queue<plan::Ask>,
+    to: &Links,
     shared: &RwLock<Arc<InForce>>,
     access: &Access,
 ) {
@@ -270,7 +310,7 @@ pub(crate) fn run(
             Ask::Stop => return,
             Ask::Members(changed) => match records.decide(Decision::Members(changed.clone())) {
                 // It fails only where the plan's thread has ended.
-                Ok(()) => drop(plan.send(plan::Ask::Stored(changed))),
+                Ok(()) => drop(to.plan.send(plan::Ask::Stored(changed))),
                 Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
             },
             Ask::MakeToken { new, by, answer } => {
@@ -279,13 +319,20 @@ pub(crate) fn run(
             Ask::RevokeToken { name, by, answer } => {
                 let _ = answer.send(records.revoke_token(name, &by, access));
             }
+            Ask::Standings(standings) => {
+                if let Err(error) = records.decide(Decision::Decays(standings)) {
+                    tracing::error!(%error, "cannot keep who is held back by decays");
+                }
+            }
             Ask::SetRules { text, over, by, answer } => {
                 let before = records.state.rules.clone();
                 let outcome = set_rules(&mut records, text, over, shared);
                 if let Ok(rules) = &outcome {
                     let after = Some(rules.text.to_string());
                     access.audit.write(&by.changed("rules".into(), before, after));
-                    let _ = plan.send(plan::Ask::Rules(rules.clone()));
+                    let _ = to.plan.send(plan::Ask::Rules(rules.clone()));
+                    let _ = to.usage.send(usage::Ask::Rules(rules.clone()));
+                    to.teller.tell(event(EventKind::Rules, rules.version.as_str(), rules.told()));
                 }
                 // Who asked may have gone.
                 let _ = answer.send(outcome.map(|_| ()));
@@ -319,6 +366,8 @@ fn in_force(text: Option<&str>) -> Result<InForce, RuleFileError> {
 
 /// After so many records they are folded into a snapshot.
 const TAIL_MAX: usize = 1_000;
+/// Or after so many bytes.
+const TAIL_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -39,6 +39,8 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::STATUS, Role::User, true, "what the controller is and how it fares"),
     row("GET", path::OPENAPI, Role::User, true, "the description of all calls"),
     row("GET", path::USAGE, Role::User, false, "what was used; role `user`: by that user"),
+    row("GET", path::DECAYS, Role::User, false, "the accounts of decays; role `user`: its own"),
+    row("GET", path::EVENTS, Role::Read, true, "what happened: decays, proxies, leaders, rules"),
     row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
     row("PUT", path::RULES, Role::Operate, false, "other rules for all proxies"),
     row("GET", path::PROXIES, Role::Read, false, "the proxies"),

@@ -6,6 +6,7 @@
 //! ```
 
 mod access;
+mod events;
 mod ledger;
 mod metrics;
 
@@ -59,6 +60,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::TOKENS, get(access::tokens).post(access::make_token))
         .route(path::TOKEN, delete(access::revoke_token))
         .route(path::AUDIT, get(access::audit))
+        .route(path::DECAYS, get(events::decays))
+        .route(path::EVENTS, get(events::events))
         .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
         .into_router()
         .fallback(nothing_here)
@@ -87,6 +90,8 @@ pub fn openapi() -> String {
         forget,
         report,
         used,
+        events::decays,
+        events::events,
         ledger::changes,
         ledger::file,
         metrics::page,
@@ -270,7 +275,8 @@ async fn report(
         reports.push((target.as_str().into(), report));
     }
     if let Some(usage) = body.usage {
-        let counted = Counted::new(&name, body.epoch, usage);
+        let about = (body.rules.clone(), body.contended);
+        let counted = Counted::new(&name, body.epoch, usage, about);
         let counted = counted.map_err(|why| wrong(format!("usage: {why}")))?;
         // Where the ledger is busy, the proxy tells it again.
         if shared.usage.try_send(usage::Ask::Report(Box::new(counted))).is_err() {
@@ -461,6 +467,10 @@ fn ending() -> Refusal {
 
 /// Ends what takes too long: a body that does not come, most likely.
 async fn in_time(request: Request, next: Next) -> Result<Response, Refusal> {
+    if request.uri().path() == path::EVENTS {
+        // It waits for as long as it is asked to, and takes no body.
+        return Ok(next.run(request).await);
+    }
     match tokio::time::timeout(EXCHANGE_TIME_MAX, next.run(request)).await {
         Ok(response) => Ok(response),
         Err(_) => {

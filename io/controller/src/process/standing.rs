@@ -22,6 +22,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 
+use super::events::EventFile;
 use super::listen::{self, Bound};
 use super::offline::{decided_path, open_store};
 use super::{Controller, Settings, StartError, StorePlace, doors, usage};
@@ -39,6 +40,7 @@ pub struct Standing {
     election: Option<Election>,
     /// `None` while the file is to be replaced.
     ledger: Option<Ledger>,
+    events: EventFile,
 }
 
 /// What a leader begins with.
@@ -49,6 +51,7 @@ pub(super) struct Inherited {
     pub(super) listeners: Vec<String>,
     pub(super) election: Option<(Election, Fence)>,
     pub(super) ledger: Ledger,
+    pub(super) events: EventFile,
     pub(super) store: Box<dyn Store>,
     /// What its store is called.
     pub(super) place: String,
@@ -78,7 +81,8 @@ impl Standing {
             }
         };
         let (settings, ledger) = (settings.clone(), Some(ledger));
-        Ok(Standing { settings, directory, bound, listeners, election, ledger })
+        let events = EventFile::open(&settings.data.join("events.db"), 0)?;
+        Ok(Standing { settings, directory, bound, listeners, election, ledger, events })
     }
 
     /// Where it listens, with the ports that the system chose.
@@ -102,7 +106,11 @@ impl Standing {
                 fence => fence,
             },
         };
-        let Standing { settings, directory, bound, listeners, election, ledger } = self;
+        let Standing { settings, directory, bound, listeners, election, ledger, mut events } = self;
+        if settings.store != StorePlace::Data {
+            // What the last one told in its last second was not copied.
+            events.leave_out(EVENTS_LEFT_OUT);
+        }
         let store = open_store(&settings.data, &settings.store, fence.clone())?;
         let place = match &settings.store {
             StorePlace::Etcd(etcd) => {
@@ -115,8 +123,17 @@ impl Standing {
             None => open_ledger(&ledger_path(&settings.data))?,
         };
         let election = election.zip(fence);
-        let inherited =
-            Inherited { settings, directory, bound, listeners, election, ledger, store, place };
+        let inherited = Inherited {
+            settings,
+            directory,
+            bound,
+            listeners,
+            election,
+            ledger,
+            events,
+            store,
+            place,
+        };
         Controller::begin(inherited).map(Some)
     }
 
@@ -171,6 +188,7 @@ impl Standing {
         let said = |error: &dyn std::error::Error| error.to_string();
         let client = Client::at(leader).and_then(|client| client.with(&self.settings.credentials));
         let client = client.map_err(|error| said(&error))?.with_time_limit(COPY_TIME_MAX);
+        self.copy_events(&client).map_err(|error| error.to_string())?;
         let path = ledger_path(&self.settings.data);
         let mut ledger = match self.ledger.take() {
             Some(ledger) => ledger,
@@ -203,6 +221,19 @@ impl Standing {
         }
         self.ledger = Some(ledger);
         Err("the leader's whole ledger was not enough; its disk may be slow".into())
+    }
+
+    /// Takes the leader's events that are not here.
+    fn copy_events(&mut self, client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+        for _ in 0..EVENT_PAGES {
+            let since = self.events.newest();
+            let page = client.events(&format!("since={since}&limit={EVENT_PAGE}"))?.events;
+            self.events.keep(&page)?;
+            if page.len() < EVENT_PAGE {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The leader's whole ledger in a file beside ours.
@@ -278,6 +309,11 @@ async fn not_me(State(told): State<Arc<Told>>) -> (StatusCode, Json<ErrorReport>
     (StatusCode::MISDIRECTED_REQUEST, Json(ErrorReport { message, controller }))
 }
 
+/// Numbers of events that a leader gives none of after another one.
+const EVENTS_LEFT_OUT: u64 = 1_000;
+/// Events that are asked for at once, and how often in one copy.
+const EVENT_PAGE: usize = 1_000;
+const EVENT_PAGES: usize = 10;
 /// How often it is looked whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often the leader's ledger is copied.

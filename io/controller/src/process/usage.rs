@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   usage of a report ─► bounded queue ─► Ledger ─► taken: life and number, told with an order
+//!                                           └─ what grew ─► Accounts ─► rates, events
 //!   GET /v1/usage     ─►               ─► sums by subject
 //!   GET /v1/ledger/…  ─►               ─► what a controller that stands by has not copied
 //! ```
@@ -17,13 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{CountersForm, UsageReport, WrongMessage};
-use model::{Kind, Time};
+use model::{Kind, PathSet, Time};
 use tokio::sync::oneshot;
 
+use super::accounts::Accounts;
 use super::counts::Counts;
 use super::queue::Inbox;
+use super::records::InForce;
 use crate::ledger::{
-    Copied, Counters, Cursor, Ledger, LedgerError, Payer, Report, ReportLine, SubjectKind,
+    Copied, Counters, Cursor, Ledger, LedgerError, Minute, Payer, Report, ReportLine, SubjectKind,
 };
 
 /// What this thread is asked.
@@ -34,6 +37,13 @@ pub(crate) enum Ask {
         from: Time,
         to: Time,
         answer: oneshot::Sender<Result<BTreeMap<String, Counters>, LedgerError>>,
+    },
+    /// Other rules are in force.
+    Rules(Arc<InForce>),
+    /// The decays with their accounts, of one subject if it is named.
+    Decays {
+        subject: Option<String>,
+        answer: oneshot::Sender<api::Decays>,
     },
     /// What came since a standing controller's cursor.
     Changes {
@@ -54,8 +64,13 @@ pub(crate) struct Counted {
     epoch: u64,
     sequence: u64,
     total: Counters,
-    lines: Vec<ReportLine>,
+    pub(crate) lines: Vec<ReportLine>,
+    /// Of each line: the node, and the directories of the proxy's rules that it works in.
+    pub(crate) places: Vec<(String, PathSet)>,
     gone: Vec<u64>,
+    /// The version of the rules that the proxy has.
+    pub(crate) rules: Option<String>,
+    pub(crate) contended: bool,
 }
 
 /// The last usage report of each proxy that was counted: life and number.
@@ -79,8 +94,12 @@ impl Counted {
     pub(crate) fn new(
         proxy: &Arc<str>,
         epoch: u64,
-        usage: UsageReport,
+        mut usage: UsageReport,
+        (rules, contended): (Option<String>, bool),
     ) -> Result<Counted, WrongMessage> {
+        let place =
+            |line: &mut api::UsageLine| (std::mem::take(&mut line.nid), PathSet(line.paths));
+        let places = usage.lines.iter_mut().map(place).collect();
         let line = |line: api::UsageLine| {
             let payer = Payer {
                 job: line.job,
@@ -98,33 +117,53 @@ impl Counted {
             sequence: usage.sequence,
             total: counters(&usage.total)?,
             lines: usage.lines.into_iter().map(line).collect::<Result<Vec<_>, WrongMessage>>()?,
+            places,
             gone: usage.gone,
+            rules,
+            contended,
         })
     }
 }
 
 /// The thread: until it is told to stop.
-pub(crate) fn run(mut ledger: Ledger, asked: &Inbox<Ask>, taken: &Taken, counts: &Counts) {
+pub(crate) fn run(
+    mut ledger: Ledger,
+    mut accounts: Accounts,
+    asked: &Inbox<Ask>,
+    taken: &Taken,
+    counts: &Counts,
+) {
     let mut next = Instant::now() + TICK;
+    let mut minute = Minute::of(wall_clock());
     loop {
-        match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(Ask::Report(counted)) => count(&mut ledger, &counted, taken, counts),
+        let tick = next.saturating_duration_since(Instant::now());
+        let asked = asked.recv_timeout(tick.min(accounts.due_in(wall_clock())));
+        let now = wall_clock();
+        // A period may end with a minute: that goes before the disk.
+        accounts.pass_on(now);
+        // What comes in a minute is written with it, so that accounts made again are the same.
+        if Instant::now() >= next || Minute::of(now) != minute {
+            (next, minute) = (Instant::now() + TICK, Minute::of(now));
+            write(&mut ledger, now, counts);
+            accounts.keep(now);
+        }
+        match asked {
+            Ok(Ask::Report(counted)) => {
+                count(&mut ledger, &mut accounts, &counted, taken, counts);
+                accounts.pass_on(now);
+            }
+            Ok(Ask::Rules(rules)) => {
+                accounts.set_rules(rules, &mut ledger, now);
+                accounts.pass_on(now);
+            }
+            Ok(Ask::Decays { subject, answer }) => {
+                drop(answer.send(accounts.view(subject.as_deref(), now)));
+            }
             Ok(Ask::Table { by, from, to, answer }) => drop(answer.send(ledger.by(by, from, to))),
             Ok(Ask::Changes { since, answer }) => drop(answer.send(ledger.copy_since(&since))),
             Ok(Ask::Whole { path, answer }) => drop(answer.send(ledger.save_to(&path))),
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-        }
-        if Instant::now() >= next {
-            next = Instant::now() + TICK;
-            match ledger.tick(wall_clock()) {
-                Ok(written) => counts.written.add(written.into()),
-                Err(error) => {
-                    tracing::error!(%error, "cannot write what was used; it is tried again");
-                    counts.unwritten.add(1);
-                }
-            }
-            counts.set_held(ledger.held());
         }
     }
     if let Err(error) = ledger.flush(wall_clock()) {
@@ -132,7 +171,24 @@ pub(crate) fn run(mut ledger: Ledger, asked: &Inbox<Ask>, taken: &Taken, counts:
     }
 }
 
-fn count(ledger: &mut Ledger, counted: &Counted, taken: &Taken, counts: &Counts) {
+fn write(ledger: &mut Ledger, now: Time, counts: &Counts) {
+    match ledger.tick(now) {
+        Ok(written) => counts.written.add(written.into()),
+        Err(error) => {
+            tracing::error!(%error, "cannot write what was used; it is tried again");
+            counts.unwritten.add(1);
+        }
+    }
+    counts.set_held(ledger.held());
+}
+
+fn count(
+    ledger: &mut Ledger,
+    accounts: &mut Accounts,
+    counted: &Counted,
+    taken: &Taken,
+    counts: &Counts,
+) {
     let report = Report {
         proxy: &counted.proxy,
         epoch_ns: counted.epoch,
@@ -141,9 +197,11 @@ fn count(ledger: &mut Ledger, counted: &Counted, taken: &Taken, counts: &Counts)
         lines: &counted.lines,
         gone: &counted.gone,
     };
-    match ledger.report(&report, wall_clock()) {
+    let now = wall_clock();
+    match ledger.report(&report, now) {
         Ok(received) if received.stale => counts.stale.add(1),
-        Ok(_) => {
+        Ok(received) => {
+            accounts.count(ledger, counted, &received, now);
             counts.counted.add(1);
             let last = (counted.epoch, counted.sequence);
             taken.lock().insert(counted.proxy.clone(), last);

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{CountersForm, UsageLine, UsageReport};
-use model::{Identity, Kind, Nanos, Time};
+use model::{Identity, Kind, Nanos, PathSet, Time};
 use sched::SubjectReport;
 
 use crate::server::Server;
@@ -37,6 +37,8 @@ pub(super) struct Book {
 struct Line {
     id: u64,
     who: Identity,
+    /// Of the rules in force.
+    paths: PathSet,
     sums: Sums,
     /// What the controller has.
     known: Sums,
@@ -99,14 +101,15 @@ impl Book {
         let sums = Sums::of(subject);
         let key = (target, subject.id.to_bits());
         if let Some(line) = self.lines.get_mut(&key) {
-            line.seen = now;
+            (line.seen, line.paths) = (now, subject.paths);
             if line.sums != sums {
                 (line.sums, line.changed) = (sums, now);
             }
         } else if sums != Sums::default() && self.lines.len() < LINES_MAX {
             self.last_id += 1;
             let (id, who, known) = (self.last_id, subject.who.clone(), Sums::default());
-            self.lines.insert(key, Line { id, who, sums, known, changed: now, seen: now });
+            let paths = subject.paths;
+            self.lines.insert(key, Line { id, who, paths, sums, known, changed: now, seen: now });
         }
     }
 
@@ -160,6 +163,8 @@ impl Line {
             uid: self.who.uid,
             gid: self.who.gid,
             project: self.who.projid,
+            nid: self.who.nid.to_string(),
+            paths: self.paths.0,
             counters: self.sums.form(),
         }
     }
@@ -206,7 +211,7 @@ const REPORT_LINES_MAX: usize = 20_000;
 
 #[cfg(test)]
 mod tests {
-    use model::{Amount, JobId, Nid, PathSet};
+    use model::{Amount, JobId, Nid};
     use sched::{Arrival, Dispatcher, Target};
 
     use super::*;

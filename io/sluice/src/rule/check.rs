@@ -93,8 +93,12 @@ fn accepted(name: &str, rules: &Rules) -> String {
     }
     let count =
         |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+    let decays = match rules.decays.len() {
+        0 => String::new(),
+        some => format!(", {}", count(some, "decay")),
+    };
     let (rules, meters) = (count(rules.rules.len(), "rule"), count(rules.meters.len(), "meter"));
-    let _ = writeln!(text, "{name}: {rules}, {meters}, no error");
+    let _ = writeln!(text, "{name}: {rules}, {meters}{decays}, no error");
     text
 }
 

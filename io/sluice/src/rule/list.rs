@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use api::{LimitReport, ParentReport, RuleLoad, RuleReport, Rules};
-use model::RuleSet;
+use api::{DecayRuleReport, LimitReport, ParentReport, RuleLoad, RuleReport, Rules};
+use model::{Nanos, RuleSet};
 
 use crate::top::table;
 
 /// The tables, and below them what they do not show.
 pub(super) fn list(rules: &Rules) -> String {
     let mut text = String::new();
-    if rules.rules.is_empty() && rules.meters.is_empty() {
+    if rules.rules.is_empty() && rules.meters.is_empty() && rules.decays.is_empty() {
         text += "no rules: every request is in the class \"default\"\n";
     }
     if !rules.rules.is_empty() {
@@ -21,6 +21,11 @@ pub(super) fn list(rules: &Rules) -> String {
         let gap = if text.is_empty() { "" } else { "\n" };
         text += gap;
         text += &meter_table(rules);
+    }
+    if !rules.decays.is_empty() {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        text += gap;
+        text += &decay_table(rules);
     }
     for (rule, by) in shadowed(rules) {
         let _ = writeln!(text, "{}", never_matches(rule, by));
@@ -125,6 +130,29 @@ fn meter_table(rules: &Rules) -> String {
         vec![meter.name.clone(), meter.condition.clone(), per, limit(&meter.limit)]
     });
     table::aligned(&["METER", "MATCH", "PER", "RATE"], &[], rows)
+}
+
+fn decay_table(rules: &Rules) -> String {
+    let rows = rules.decays.iter().map(|decay| {
+        let DecayRuleReport { name, condition, per, resource, entitled, floor, .. } = decay;
+        let span = Nanos::new(decay.span_ns);
+        let exempt = decay.exempt.as_ref().map(|exempt| format!(" but {exempt}"));
+        vec![
+            name.clone(),
+            format!("{condition}{}", exempt.unwrap_or_default()),
+            per.join(" "),
+            resource.clone(),
+            entitled.clone(),
+            decay.max.clone().unwrap_or_default(),
+            floor.clone(),
+            match decay.mode.as_str() {
+                "step" => format!("each {span}"),
+                _ => format!("half after {span}"),
+            },
+        ]
+    });
+    let head = ["DECAY", "MATCH", "PER", "OF", "ENTITLED", "MAX", "FLOOR", "FORGETS"];
+    table::aligned(&head, &[], rows)
 }
 
 /// As `--parent` takes it.

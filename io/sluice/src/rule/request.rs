@@ -67,7 +67,7 @@ struct PassedOver {
 /// What a request pays to one meter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Payment {
-    /// `rule` for a rule's limit, `meter` for a `[[meter]]`.
+    /// `rule` for a rule's limit, `meter` for a `[[meter]]`, `decay` for the `max` of a `[[decay]]`.
     of: &'static str,
     name: String,
     /// Which of its meters; empty if there is one for all.
@@ -173,6 +173,12 @@ impl Grant {
             let (name, key) = (meter.name.clone(), key(&meter.per));
             Payment::of("meter", name, key, &meter.limit, (*kind, *amount))
         });
+        let decays = set.decays_for(who, *kind, paths).map(|at| &set.decays[at]);
+        let held = decays.filter_map(|decay| {
+            let (name, key) = (decay.name.clone(), key(&decay.per));
+            let limit = Limit { kinds: decay.resource.kinds(), rate: decay.max?, burst: None };
+            Some(Payment::of("decay", name, key, &limit, (*kind, *amount)))
+        });
         let now = taken.map(|at| effective(&rules.rules[at].targets));
         Grant {
             request: asked.to_string(),
@@ -186,7 +192,7 @@ impl Grant {
             parent: text_of(rule, |rule| rule.parent.clone()),
             limit_now: now.filter(|now| !now.is_empty()),
             waits: !kind.never_delayed(),
-            pays: own.chain(others).collect(),
+            pays: own.chain(others).chain(held).collect(),
             class,
         }
     }

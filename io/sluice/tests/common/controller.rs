@@ -21,6 +21,11 @@ impl Controller {
         Controller::with(data, listen, &[], "ready")
     }
 
+    /// With more words on its command line.
+    pub fn start_with(data: &Path, listen: &str, words: &[&str]) -> Controller {
+        Controller::with(data, listen, words, "ready")
+    }
+
     /// One of several with an etcd; it may stand by.
     pub fn stand(data: &Path, etcd: &[String]) -> Controller {
         Controller::stand_at(data, "http://127.0.0.1:0", etcd)

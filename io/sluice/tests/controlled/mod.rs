@@ -67,8 +67,13 @@ pub(crate) const BLOCK: u32 = 64 << 10;
 
 impl Reader {
     pub(crate) fn start(proxy: &Proxy) -> Reader {
+        Reader::of(proxy, USER)
+    }
+
+    /// Of another user.
+    pub(crate) fn of(proxy: &Proxy, uid: u32) -> Reader {
         fs::write(proxy.data().join("f"), vec![7; BLOCK as usize]).unwrap();
-        let mut client = proxy.client_of("x?job=dd.1", USER);
+        let mut client = proxy.client_of("x?job=dd.1", uid);
         let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, stopped) = (bytes.clone(), stop.clone());
         let thread = std::thread::spawn(move || {

@@ -54,6 +54,7 @@ pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 
     }
     tell_reports(&mut page, &shared.counts);
     tell_ledger(&mut page, &shared.counts, &ledger_path(&shared.data));
+    tell_events(&mut page, &shared.counts);
     tell_queues(&mut page, &shared);
     shared.counts.scrape_ns.set(began.elapsed().as_nanos() as u64);
     ([(CONTENT_TYPE, Page::CONTENT_TYPE)], page.finish())
@@ -107,11 +108,29 @@ fn tell_ledger(page: &mut Page, counts: &Counts, file: &Path) {
     page.single(&names::CONTROLLER_LEDGER_BYTES, bytes_of(file));
 }
 
+fn tell_events(page: &mut Page, counts: &Counts) {
+    let mut accounts = page.family(&names::CONTROLLER_DECAYS);
+    accounts.line(&["held"], counts.held.get());
+    accounts.line(&["all"], counts.accounts.get());
+    let mut events = page.family(&names::CONTROLLER_EVENTS);
+    events.line(&["told"], counts.events.get());
+    events.line(&["unkept"], counts.events_unkept.get());
+    events.line(&["lost"], counts.events_lost.get());
+    let mut deliveries = page.family(&names::CONTROLLER_DELIVERIES);
+    for (by, told) in [("command", &counts.commands), ("webhook", &counts.posts)] {
+        deliveries.line(&[by, "done"], told.done.get());
+        deliveries.line(&[by, "failed"], told.failed.get());
+        deliveries.line(&[by, "dropped"], told.dropped.get());
+        deliveries.line(&[by, "again"], told.again.get());
+    }
+}
+
 fn tell_queues(page: &mut Page, shared: &Shared) {
     let queues = [
         ("plan", shared.plan.waiting()),
         ("store", shared.store.waiting()),
         ("usage", shared.usage.waiting()),
+        ("events", shared.events.waiting()),
     ];
     let mut waiting = page.family(&names::CONTROLLER_QUEUED);
     queues.iter().for_each(|(queue, (now, _))| waiting.line(&[queue], *now as u64));

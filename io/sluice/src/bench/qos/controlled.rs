@@ -51,15 +51,15 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
 }
 
 /// A controller of the bed.
-struct Controller {
-    client: Client,
+pub(super) struct Controller {
+    pub(super) client: Client,
     process: Process,
-    url: String,
+    pub(super) url: String,
 }
 
 impl Controller {
     /// Starts one that decides alone.
-    fn start(bed: &Bed, name: &str) -> anyhow::Result<Controller> {
+    pub(super) fn start(bed: &Bed, name: &str) -> anyhow::Result<Controller> {
         Controller::with(bed, name, "sqlite")
     }
 
@@ -80,7 +80,12 @@ impl Controller {
 
 /// Starts proxies n0, n1, … of the controllers at `urls`, and waits until each has been given
 /// the rules of that version.
-fn proxies(bed: &Bed, count: usize, urls: &str, version: &str) -> anyhow::Result<Vec<Proxy>> {
+pub(super) fn proxies(
+    bed: &Bed,
+    count: usize,
+    urls: &str,
+    version: &str,
+) -> anyhow::Result<Vec<Proxy>> {
     let start = |at: usize| {
         let top = format!("controller = \"{urls}\"\nnode = \"n{at}\"");
         bed.proxy(&format!("n{at}"), &Setup { top: &top, ..Setup::default() })

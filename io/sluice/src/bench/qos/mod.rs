@@ -1,7 +1,7 @@
 //! `sluice bench qos`: the commands that measure the promises.
 //!
-//!   weights  limits  victim  blocked  memory  cost  mounts  scrape  controller
-//!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┘
+//!   weights  limits  victim  blocked  memory  cost  mounts  scrape  controller  decay
+//!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┴────────┘
 //!     bed (directory, proxies) + jobs that compete ─► table: what was promised, what was kept
 //!
 //! Each starts proxies of its own over a new directory of the current directory's file
@@ -12,6 +12,7 @@ mod bed;
 mod blocked;
 mod controlled;
 mod cost;
+mod decayed;
 mod job;
 mod limits;
 mod memory;
@@ -35,7 +36,7 @@ use bed::Bed;
 use table::Table;
 
 /// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost,
-/// mounts, scrapes, a controller
+/// mounts, scrapes, a controller, decay
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Which of them [default: all]
@@ -82,6 +83,8 @@ pub(crate) enum Promise {
     Scrape,
     /// One limit over many proxies, and what their controller costs
     Controller,
+    /// Who had more than his part is held to less, by the formula
+    Decay,
 }
 
 /// What a measurement is given.
@@ -117,6 +120,7 @@ fn measure(promise: Promise, args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Res
         Promise::Mounts => mounts::measure(&run, &mut table),
         Promise::Scrape => scrape::measure(&run, &mut table),
         Promise::Controller => controlled::measure(&run, &mut table, &args.out),
+        Promise::Decay => decayed::measure(&run, &mut table, &args.out),
     }
     .with_context(|| format!("qos {}", promise.name()))?;
     drop(run);
@@ -135,6 +139,7 @@ impl Promise {
             Promise::Mounts => "mounts",
             Promise::Scrape => "scrape",
             Promise::Controller => "controller",
+            Promise::Decay => "decay",
         }
     }
 }

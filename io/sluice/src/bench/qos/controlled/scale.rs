@@ -155,6 +155,8 @@ fn count(usage: &mut UsageReport, classes: u64) {
             uid: 1_000 + (id % 100) as u32,
             gid: 1_000,
             project: None,
+            nid: String::new(),
+            paths: 0,
             counters: CountersForm::default(),
         };
         usage.lines = (1..=classes).map(line).collect();

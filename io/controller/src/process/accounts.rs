@@ -1,0 +1,381 @@
+//! The accounts of decays: what proxies counted goes in, rates and events come out.
+//!
+//! ```text
+//!   lines that grew ─► which decays count it? ─┬─► ledger: a subject for each key
+//!                                              └─► plan::Decays ─┬─► rates ─► plan ─► grants
+//!   begin: ledger's minutes, standing on record ─► restore ──────┘   events ─► Teller
+//!                                         └◄── each minute, if it changed
+//! ```
+//!
+//! A key's use is in the ledger, in the same minute and the same transaction as the counters that
+//! it was made from. So whoever goes on with a ledger, its own or a copy, has the same accounts,
+//! and what was not written yet comes with the proxies' next reports. What cannot be made from
+//! that, which stages were told and the rates within the hysteresis, is on record.
+
+mod rows;
+mod shown;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::TrySendError;
+use std::time::{Duration, Instant};
+
+use api::{EventKind, ScopeForm};
+use model::{
+    Amount, Boundary, DecayMode, DecayRule, Identity, JobId, KeyField, Kind, Nanos, Nid, PathSet,
+    Rate, Resource, Scope, SectionKind, Time, key_of,
+};
+use plan::{DecayReport, Decays, Stage};
+use serde::{Deserialize, Serialize};
+
+use super::counts::Counts;
+use super::events::{EventFile, Since, Teller};
+use super::queue::Queue;
+use super::records::{self, InForce};
+use super::usage::Counted;
+use crate::ledger::{Counters, Ledger, LedgerError, Minute, Received, SubjectKind};
+use rows::{first_minute, rows, rule_of};
+use shown::{level, policy, stage_of, subject_of, told};
+
+/// Every key's account, and whom to tell of it.
+pub(crate) struct Accounts {
+    rules: Arc<InForce>,
+    decays: Decays,
+    /// What a decay's key is called in the ledger.
+    names: BTreeMap<Scope, Arc<str>>,
+    /// Rates that the plan was not told yet.
+    rates: BTreeMap<Scope, Option<Rate>>,
+    /// Until when requests are taken to wait for one another.
+    contended: Time,
+    /// What is on record.
+    kept: Vec<Kept>,
+    kept_at: Option<Instant>,
+    to: Links,
+}
+
+/// Whom the accounts tell.
+pub(crate) struct Links {
+    pub(crate) plan: Queue<super::plan::Ask>,
+    pub(crate) store: Queue<records::Ask>,
+    pub(crate) teller: Teller,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// The standing of all keys that are not free, as it is on record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Standings {
+    /// When that was, since 1970.
+    pub(crate) at_ns: u64,
+    pub(crate) keys: Vec<Kept>,
+}
+
+/// One key's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    scope: ScopeForm,
+    stage: String,
+    limit: Option<api::RateForm>,
+}
+
+/// How a key stands: what [`Decays::resume`] takes.
+pub(crate) type Known = BTreeMap<Scope, (Stage, Option<Rate>)>;
+
+/// What was on record, and what was told since.
+pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
+    let mut known = Known::new();
+    for key in &standings.keys {
+        let limit = key.limit.and_then(|form| Rate::try_from(form).ok());
+        if let (Ok(scope), Some(stage)) = (key.scope.to_scope(), stage_of(&key.stage)) {
+            known.insert(scope, (stage, limit));
+        }
+    }
+    let since = Since::Time(Time::from_nanos(standings.at_ns));
+    let told = events.page(since, EVENTS_MAX).unwrap_or_else(|error| {
+        tracing::error!(%error, "which events of decays were told is not known");
+        Vec::new()
+    });
+    for event in told {
+        let Some(change) = event.decay else { continue };
+        let form = ScopeForm {
+            section: SectionKind::Decay.name().into(),
+            name: change.policy,
+            key: change.key,
+        };
+        let limit = change.limit.and_then(|form| Rate::try_from(form).ok());
+        let stage = match event.kind {
+            EventKind::Warned => Stage::Near,
+            EventKind::Throttled => Stage::Held,
+            EventKind::Floor => Stage::Floor,
+            _ => Stage::Free,
+        };
+        if let Ok(scope) = form.to_scope() {
+            known.insert(scope, (stage, limit));
+        }
+    }
+    known.retain(|_, (stage, _)| *stage != Stage::Free);
+    known
+}
+
+impl Accounts {
+    /// Makes the accounts again from the ledger.
+    pub(crate) fn begin(
+        ledger: &mut Ledger,
+        rules: Arc<InForce>,
+        (standings, known): (Standings, Known),
+        to: Links,
+        now: Time,
+    ) -> Result<Accounts, LedgerError> {
+        // What is not written yet is of this minute.
+        ledger.tick(now)?;
+        let mut decays = Decays::new(rules.set.clone(), now);
+        let fits = |scope: &Scope| rule_of(&rules.set, scope).is_some();
+        let known = known.into_iter().filter(|(scope, _)| fits(scope));
+        let known = known.map(|(scope, (stage, limit))| (scope, stage, limit));
+        decays.resume(known, now + SETTLE, now);
+        let mut accounts = Accounts {
+            rules,
+            decays,
+            names: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            contended: now + CONTENDED,
+            kept: standings.keys,
+            kept_at: None,
+            to,
+        };
+        accounts.restore(ledger, |_| true, now)?;
+        accounts.pass_on(now);
+        Ok(accounts)
+    }
+
+    /// Counts what a report said that its lines grew by.
+    pub(crate) fn count(
+        &mut self,
+        ledger: &mut Ledger,
+        counted: &Counted,
+        received: &Received,
+        now: Time,
+    ) {
+        if counted.contended {
+            self.contended = now + CONTENDED;
+        }
+        if self.rules.set.decays.is_empty() {
+            return;
+        }
+        let rules = self.rules.clone();
+        let mut grown: BTreeMap<Scope, (u64, Counters)> = BTreeMap::new();
+        for (nth, more) in &received.grown {
+            let Some((who, paths)) = payer(counted, *nth, &rules) else { continue };
+            for kind in Kind::ALL {
+                let part = more.part_of(*kind);
+                let amount = Amount::new(part.read_bytes + part.written_bytes, part.ops_of(*kind));
+                for at in rules.set.decays_for(&who, *kind, paths) {
+                    let decay = &rules.set.decays[at];
+                    let units = decay.entitled.units_of(amount);
+                    if units > 0 {
+                        let scope = Scope::decay(&decay.name, &key_of(&decay.per, &who, *kind));
+                        let (sum, sums) = grown.entry(scope).or_default();
+                        *sum = sum.saturating_add(units);
+                        sums.add(&part);
+                    }
+                }
+            }
+        }
+        for (scope, (units, sums)) in grown {
+            let name = self.name_of(&scope);
+            ledger.credit(SubjectKind::Decay, &name, &sums);
+            self.decays.credit(&scope, units, now);
+        }
+    }
+
+    /// Puts other rules in force.
+    pub(crate) fn set_rules(&mut self, rules: Arc<InForce>, ledger: &mut Ledger, now: Time) {
+        let old = std::mem::replace(&mut self.rules, rules);
+        self.decays.set_rules(self.rules.set.clone(), now);
+        self.names.clear();
+        let is_new = |decay: &DecayRule| {
+            let before = old.set.decays.iter().find(|before| before.name == decay.name);
+            before.is_none_or(|before| counting(before) != counting(decay))
+        };
+        if let Err(error) = self.restore(ledger, is_new, now) {
+            tracing::error!(%error, "decays that are new begin with empty accounts");
+        }
+    }
+
+    /// Does what is due, and tells what changed.
+    pub(crate) fn pass_on(&mut self, now: Time) {
+        self.decays.set_contention(now < self.contended, now);
+        while let Some((scope, rate)) = self.decays.poll_rate(now) {
+            self.rates.insert(scope, rate);
+        }
+        while let Some(event) = self.decays.poll_event(now) {
+            if let Some(event) = told(&event) {
+                self.to.teller.tell(event);
+            }
+        }
+        // They are in the ledger as they come.
+        while self.decays.poll_ledger(now).is_some() {}
+        if !self.rates.is_empty() {
+            let rates = std::mem::take(&mut self.rates);
+            let ask = super::plan::Ask::Rates(rates);
+            if let Err(TrySendError::Full(super::plan::Ask::Rates(rates))) =
+                self.to.plan.try_send(ask)
+            {
+                self.rates = rates;
+            }
+        }
+    }
+
+    /// How long until something is due; a second at most.
+    pub(crate) fn due_in(&self, now: Time) -> Duration {
+        let due = self.decays.next_deadline().map(|due| due.since(now).to_duration());
+        due.unwrap_or(LOOK).min(LOOK)
+    }
+
+    /// Has the store keep who is not free, at most once a minute. Call it each second.
+    pub(crate) fn keep(&mut self, now: Time) {
+        let reports: Vec<_> = self.decays.reports().collect();
+        self.to.counts.accounts.set(reports.len() as u64);
+        let held = reports.iter().filter(|report| report.stage >= Stage::Held).count();
+        self.to.counts.held.set(held as u64);
+        if self.kept_at.is_some_and(|at| at.elapsed() < KEEP) {
+            return;
+        }
+        let mut standing: Vec<_> =
+            reports.into_iter().filter(|report| report.stage != Stage::Free).collect();
+        standing.sort_by_key(|report| std::cmp::Reverse(report.stage));
+        standing.truncate(KEPT_MAX);
+        let keys: Vec<_> = standing.iter().map(Kept::of).collect();
+        if keys == self.kept {
+            return;
+        }
+        let standings = Standings { at_ns: now.as_nanos(), keys: keys.clone() };
+        // Where there is no room, it is tried again.
+        if self.to.store.try_send(records::Ask::Standings(standings)).is_ok() {
+            (self.kept, self.kept_at) = (keys, Some(Instant::now()));
+        }
+    }
+
+    /// The decays with their accounts; of one subject, if it is named.
+    pub(crate) fn view(&self, subject: Option<&str>, now: Time) -> api::Decays {
+        let mut by_decay: BTreeMap<Arc<str>, Vec<DecayReport>> = BTreeMap::new();
+        for report in self.decays.reports() {
+            let named = |wanted: &str| {
+                subject_of(&report.scope) == wanted
+                    || report.scope.key.iter().any(|value| value.to_string() == wanted)
+            };
+            if subject.is_none_or(named) {
+                by_decay.entry(report.scope.name.clone()).or_default().push(report);
+            }
+        }
+        let decays =
+            self.rules.set.decays.iter().map(|decay| {
+                policy(decay, by_decay.remove(decay.name.as_str()).unwrap_or_default())
+            });
+        api::Decays {
+            at_ns: now.as_nanos(),
+            contended: now < self.contended,
+            decays: decays.collect(),
+        }
+    }
+
+    /// Makes accounts of decays again from the ledger.
+    fn restore(
+        &mut self,
+        ledger: &mut Ledger,
+        wanted: impl Fn(&DecayRule) -> bool,
+        now: Time,
+    ) -> Result<(), LedgerError> {
+        let set = self.rules.set.clone();
+        let from = |decay: &DecayRule| wanted(decay).then(|| first_minute(decay, now));
+        let from: Vec<Option<Minute>> = set.decays.iter().map(from).collect();
+        let Some(mut at) = from.iter().flatten().min().copied() else { return Ok(()) };
+        let current = Minute::of(now);
+        let (mut open, mut failed) = (Vec::new(), None);
+        let windows = std::iter::from_fn(|| {
+            if at > current || failed.is_some() {
+                return None;
+            }
+            let to = at.plus(WINDOW_MINUTES).min(current.plus(1));
+            let rows = rows(ledger, &set, &from, (at, to));
+            at = to;
+            let (rows, of_now) = rows
+                .map_err(|error| failed = Some(error))
+                .ok()?
+                .into_iter()
+                .partition(|row: &plan::Ledger| row.minute < u64::from(current.number()));
+            open = of_now;
+            Some::<Vec<_>>(rows)
+        });
+        self.decays.restore(windows.flatten(), now);
+        for row in open {
+            self.decays.credit(&row.scope, row.used, now);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn name_of(&mut self, scope: &Scope) -> Arc<str> {
+        if let Some(name) = self.names.get(scope) {
+            return name.clone();
+        }
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        let name = serde_json::to_string(&ScopeForm::from(scope)).expect("a scope is plain data");
+        let name: Arc<str> = name.into();
+        self.names.insert(scope.clone(), name.clone());
+        name
+    }
+}
+
+impl Kept {
+    fn of(report: &DecayReport) -> Kept {
+        Kept {
+            scope: ScopeForm::from(&report.scope),
+            stage: level(report.stage).into(),
+            limit: report.limit.map(Into::into),
+        }
+    }
+}
+
+/// By what accounts are the same.
+fn counting(decay: &DecayRule) -> (Nanos, Option<Boundary>, Resource, &[KeyField]) {
+    let (span, boundary) = match &decay.mode {
+        DecayMode::Step { period, boundary, .. } => (*period, Some(*boundary)),
+        DecayMode::HalfLife { half_life, .. } => (*half_life, None),
+    };
+    (span, boundary, decay.resource, &decay.per)
+}
+
+/// Who a line of a report is, and the directories of the rules in force that he works in.
+fn payer(counted: &Counted, nth: usize, rules: &InForce) -> Option<(Identity, PathSet)> {
+    let payer = counted.lines.get(nth)?.payer.as_ref()?;
+    let (nid, paths) = counted.places.get(nth)?;
+    let who = Identity {
+        job: JobId::new(&payer.job)?,
+        uid: payer.uid,
+        gid: payer.gid,
+        projid: payer.project,
+        nid: Nid::new(nid).unwrap_or_else(Nid::local),
+    };
+    // The bits are those of the rules that the proxy has.
+    let same = counted.rules.as_deref() == Some(rules.version.as_str());
+    Some((who, if same { *paths } else { PathSet::default() }))
+}
+
+/// How long after the beginning nobody is released: proxies tell each second what they counted,
+/// and a report that was lost again after five.
+const SETTLE: Nanos = Nanos::from_secs(8);
+/// How long requests are taken to wait for one another after somebody said so.
+const CONTENDED: Nanos = Nanos::from_secs(15);
+/// So much of the ledger is taken into memory at once.
+const WINDOW_MINUTES: u32 = 360;
+/// How often it is looked at least.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often the standing of keys is put on record at most.
+const KEEP: Duration = Duration::from_secs(60);
+/// Keys on record, of about 150 bytes.
+const KEPT_MAX: usize = 1_024;
+/// Names of keys that are remembered.
+const NAMES_MAX: usize = 65_536;
+/// Events that are looked at for what was told.
+const EVENTS_MAX: usize = 100_000;

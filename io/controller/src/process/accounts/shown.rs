@@ -1,0 +1,82 @@
+//! Accounts and events of decays as the API shows them.
+//!
+//! ```text
+//!   DecayEvent ─► Event: kind, subject, numbers, sentence
+//!   DecayReport ─► DecayAccount, those with the most of their entitlement first
+//! ```
+
+use api::{DecayAccount, DecayChange, DecayPolicy, Event, EventKind, KeyForm};
+use model::{DecayRule, Scope, Time};
+use plan::{DecayEvent, DecayReport, Stage};
+
+pub(super) fn told(event: &DecayEvent) -> Option<Event> {
+    let kind = match event.stage {
+        _ if event.is_release() => EventKind::Released,
+        Stage::Near => EventKind::Warned,
+        Stage::Held => EventKind::Throttled,
+        Stage::Floor => EventKind::Floor,
+        Stage::Free => return None,
+    };
+    let change = DecayChange {
+        policy: event.scope.name.to_string(),
+        key: event.scope.key.iter().map(KeyForm::from).collect(),
+        used: event.used,
+        entitled: event.entitled,
+        limit: event.limit.map(Into::into),
+        factor_ppm: event.factor_ppm,
+        until_ns: event.release.map(Time::as_nanos),
+    };
+    Some(Event {
+        sequence: 0,
+        at_ns: event.at.as_nanos(),
+        kind,
+        subject: subject_of(&event.scope),
+        decay: Some(change),
+        text: event.to_string(),
+    })
+}
+
+pub(super) fn policy(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayPolicy {
+    let part = |report: &DecayReport| {
+        u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
+    };
+    reports.sort_by(|a, b| part(b).cmp(&part(a)).then_with(|| a.scope.cmp(&b.scope)));
+    let account = |report: &DecayReport| DecayAccount {
+        subject: subject_of(&report.scope),
+        key: report.scope.key.iter().map(KeyForm::from).collect(),
+        level: level(report.stage).into(),
+        used: report.used,
+        entitled: report.entitled,
+        limit: report.limit.map(Into::into),
+        until_ns: report.release.map(Time::as_nanos),
+    };
+    DecayPolicy {
+        rule: decay.into(),
+        accounts: reports.iter().take(ACCOUNTS_MAX).map(account).collect(),
+        left_out: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,
+    }
+}
+
+/// A key as people write it: `uid=1000`.
+pub(super) fn subject_of(scope: &Scope) -> String {
+    match scope.key.is_empty() {
+        true => "all".into(),
+        false => scope.key.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+    }
+}
+
+pub(super) fn level(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Free => "free",
+        Stage::Near => "near",
+        Stage::Held => "held",
+        Stage::Floor => "floor",
+    }
+}
+
+pub(super) fn stage_of(level: &str) -> Option<Stage> {
+    [Stage::Near, Stage::Held, Stage::Floor].into_iter().find(|stage| self::level(*stage) == level)
+}
+
+/// Accounts of one policy that are shown.
+const ACCOUNTS_MAX: usize = 1_000;

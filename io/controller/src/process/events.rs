@@ -1,0 +1,224 @@
+//! What changed, told in the order in which it is known: kept on disk, shown, and passed on.
+//!
+//! ```text
+//!   plan: lost, returned ─┐         ┌ events ─────────────────────────────────┐
+//!   usage: decays ────────┼─ Teller ► number ─► file ─► Recent ─► GET /v1/events │
+//!   store: rules ─────────┘  bounded└──────────────────────┬──────────────────┘
+//!                                                          └─► command, webhook
+//! ```
+//!
+//! An event is shown when it is on disk, so a number that somebody has seen is never another
+//! event's. Who tells never waits: where the queue is full, the event is lost and counted.
+
+mod deliver;
+mod file;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::{Event, EventKind};
+use model::Time;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+pub(crate) use deliver::Deliveries;
+pub use deliver::{ParseWebhookError, Webhook};
+pub(crate) use file::EventFile;
+
+use super::counts::Counts;
+use super::queue::{Inbox, Queue};
+use super::usage::wall_clock;
+use crate::sqlite::SqliteError;
+
+/// What the thread is asked.
+pub(crate) enum Ask {
+    Tell(Box<Event>),
+    /// Events that are not recent any more.
+    Page {
+        since: Since,
+        most: usize,
+        answer: oneshot::Sender<Result<Vec<Event>, SqliteError>>,
+    },
+    Stop,
+}
+
+/// From where on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// After the event of this number.
+    Sequence(u64),
+    /// From this time on.
+    Time(Time),
+    /// The newest ones, as many as are wanted.
+    Newest,
+}
+
+/// For whoever has something to tell.
+#[derive(Clone)]
+pub(crate) struct Teller {
+    queue: Queue<Ask>,
+    counts: Arc<Counts>,
+}
+
+/// The newest events, for those who look.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    ring: Mutex<VecDeque<Event>>,
+    newest: watch::Sender<u64>,
+    /// One for each who is told events as they come.
+    pub(crate) watchers: Arc<Semaphore>,
+}
+
+/// An event of now, without its number.
+pub(crate) fn event(kind: EventKind, subject: impl Into<String>, text: String) -> Event {
+    let at_ns = wall_clock().as_nanos();
+    Event { sequence: 0, at_ns, kind, subject: subject.into(), decay: None, text }
+}
+
+impl Teller {
+    pub(crate) fn new(queue: Queue<Ask>, counts: Arc<Counts>) -> Teller {
+        Teller { queue, counts }
+    }
+
+    /// Tells an event, if there is room.
+    pub(crate) fn tell(&self, event: Event) {
+        if self.queue.try_send(Ask::Tell(Box::new(event))).is_err() {
+            self.counts.events_lost.add(1);
+        }
+    }
+}
+
+impl Recent {
+    /// The newest ones of a file.
+    pub(crate) fn of(file: &EventFile) -> Result<Recent, SqliteError> {
+        let ring: VecDeque<_> = file.page(Since::Newest, RECENT)?.into();
+        let (newest, _) = watch::channel(file.newest());
+        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
+        Ok(Recent { ring: Mutex::new(ring), newest, watchers })
+    }
+
+    /// Events from there on, oldest first; `None` if only the file knows all of them.
+    pub(crate) fn page(&self, since: Since, most: usize) -> Option<Vec<Event>> {
+        let ring = self.ring();
+        let first = ring.front().map(|event| (event.sequence, event.at_ns));
+        let from = match since {
+            Since::Sequence(sequence) => {
+                if first.is_some_and(|(first, _)| first > sequence.saturating_add(1)) {
+                    return None;
+                }
+                ring.partition_point(|event| event.sequence <= sequence)
+            }
+            Since::Time(time) => {
+                if first.is_some_and(|(_, at_ns)| at_ns >= time.as_nanos()) {
+                    return None;
+                }
+                ring.partition_point(|event| event.at_ns < time.as_nanos())
+            }
+            Since::Newest if most > ring.len() => {
+                return (ring.len() < RECENT).then(|| ring.iter().cloned().collect());
+            }
+            Since::Newest => ring.len() - most,
+        };
+        Some(ring.iter().skip(from).take(most).cloned().collect())
+    }
+
+    /// The number of the newest one, and to hear of newer ones.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
+    fn add(&self, events: &[Event]) {
+        let Some(last) = events.last() else { return };
+        let mut ring = self.ring();
+        ring.extend(events.iter().cloned());
+        let surplus = ring.len().saturating_sub(RECENT);
+        ring.drain(..surplus);
+        drop(ring);
+        self.newest.send_replace(last.sequence);
+    }
+
+    fn ring(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread: until it is told to stop.
+pub(crate) fn run(
+    mut file: EventFile,
+    asked: &Inbox<Ask>,
+    recent: &Recent,
+    deliveries: &Deliveries,
+    counts: &Counts,
+) {
+    while let Ok(first) = asked.recv() {
+        let mut told = Vec::new();
+        for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
+            match ask {
+                Ask::Tell(event) => told.push(*event),
+                // Who asked may have gone.
+                Ask::Page { since, most, answer } => drop(answer.send(file.page(since, most))),
+                Ask::Stop => {
+                    publish(&mut file, told, recent, deliveries, counts);
+                    return;
+                }
+            }
+        }
+        publish(&mut file, told, recent, deliveries, counts);
+    }
+}
+
+fn publish(
+    file: &mut EventFile,
+    mut told: Vec<Event>,
+    recent: &Recent,
+    deliveries: &Deliveries,
+    counts: &Counts,
+) {
+    if told.is_empty() {
+        return;
+    }
+    if let Err(error) = file.append(&mut told) {
+        tracing::error!(%error, "events are not kept; they are shown and passed on");
+        counts.events_unkept.add(told.len() as u64);
+    }
+    counts.events.add(told.len() as u64);
+    recent.add(&told);
+    told.iter().for_each(|event| deliveries.deliver(event));
+}
+
+/// Events in memory.
+const RECENT: usize = 1_024;
+/// How many are written at once.
+const BATCH: usize = 256;
+/// How many may be told events as they come.
+const WATCHERS_MAX: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_folder::TestFolder;
+
+    fn told(count: usize) -> Vec<Event> {
+        (0..count).map(|nth| event(EventKind::Lost, format!("p{nth}"), String::new())).collect()
+    }
+
+    #[test]
+    fn what_is_recent_is_a_page_of_the_file_and_says_when_it_does_not_reach_back() {
+        let folder = TestFolder::new();
+        let mut file = EventFile::open(&folder.path().join("e.db"), 0).unwrap();
+        let recent = Recent::of(&file).unwrap();
+        assert_eq!(recent.page(Since::Sequence(0), 10), Some(vec![]));
+        assert_eq!(recent.page(Since::Newest, 10), Some(vec![]));
+        let mut events = told(RECENT + 10);
+        file.append(&mut events).unwrap();
+        recent.add(&events);
+        assert_eq!(*recent.watch().borrow(), RECENT as u64 + 10);
+        assert_eq!(recent.page(Since::Sequence(9), 10), None, "event 10 is in the file only");
+        for since in [Since::Sequence(10), Since::Sequence(500), Since::Newest] {
+            let page = recent.page(since, 7).unwrap();
+            assert_eq!(page, file.page(since, 7).unwrap(), "{since:?}");
+        }
+        assert_eq!(file.page(Since::Sequence(8), 2).unwrap(), events[8..10]);
+        let again = Recent::of(&file).unwrap();
+        assert_eq!(again.page(Since::Newest, 3), recent.page(Since::Newest, 3));
+    }
+}

@@ -1,0 +1,187 @@
+//! The file of events: the last thirty days, and no more than fits.
+//!
+//! ```text
+//!   append ─► numbers after the newest ─► one transaction ─┬─► rows
+//!   keep ───► a leader's, with its numbers ────────────────┘    └ the oldest go
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use api::Event;
+use model::Nanos;
+use rusqlite::{Connection, TransactionBehavior, params};
+
+use super::Since;
+use crate::sqlite::{FileKind, SqliteError};
+
+/// Events on disk.
+pub(crate) struct EventFile {
+    path: PathBuf,
+    connection: Connection,
+    /// The greatest number that was given.
+    newest: u64,
+}
+
+impl EventFile {
+    /// Opens the file, making it if it is not there. Of what another controller told last, so
+    /// many may not be here: their numbers are left out.
+    pub(crate) fn open(path: &Path, left_out: u64) -> Result<EventFile, SqliteError> {
+        let connection = KIND.open(path)?;
+        let newest: i64 = connection
+            .query_row("SELECT coalesce(max(sequence), 0) FROM event", [], |row| row.get(0))
+            .map_err(|source| KIND.failed(path, source))?;
+        let newest = newest.cast_unsigned();
+        let mut file = EventFile { path: path.into(), connection, newest };
+        file.leave_out(left_out);
+        Ok(file)
+    }
+
+    /// Gives no number of the next so many.
+    pub(crate) fn leave_out(&mut self, count: u64) {
+        if self.newest > 0 {
+            self.newest += count;
+        }
+    }
+
+    /// Numbers events and writes them. They are numbered in any case.
+    pub(crate) fn append(&mut self, events: &mut [Event]) -> Result<(), SqliteError> {
+        for event in events.iter_mut() {
+            self.newest += 1;
+            event.sequence = self.newest;
+        }
+        self.write(events)
+    }
+
+    /// Writes another controller's events; those that are here already stay.
+    pub(crate) fn keep(&mut self, events: &[Event]) -> Result<(), SqliteError> {
+        let newest = events.iter().map(|event| event.sequence).max();
+        self.newest = self.newest.max(newest.unwrap_or(0));
+        self.write(events)
+    }
+
+    /// The greatest number that was given.
+    pub(crate) fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// Events from there on, oldest first.
+    pub(crate) fn page(&self, since: Since, most: usize) -> Result<Vec<Event>, SqliteError> {
+        let (select, from) = match since {
+            Since::Sequence(sequence) => ("sequence > ?1 ORDER BY sequence", signed(sequence)),
+            Since::Time(time) => ("at_ns >= ?1 ORDER BY sequence", signed(time.as_nanos())),
+            Since::Newest => ("sequence > ?1 ORDER BY sequence DESC", 0),
+        };
+        let select = format!("SELECT sequence, body FROM event WHERE {select} LIMIT ?2");
+        let run = || -> rusqlite::Result<Vec<Event>> {
+            let mut rows = self.connection.prepare_cached(&select)?;
+            let rows = rows.query_map(params![from, signed(most as u64)], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
+            })?;
+            // An event of a later version that cannot be read is passed over.
+            let read = |(sequence, body): (i64, String)| {
+                let event = serde_json::from_str::<Event>(&body).ok()?;
+                Some(Event { sequence: sequence.cast_unsigned(), ..event })
+            };
+            rows.filter_map(|row| row.map(read).transpose()).collect()
+        };
+        let mut events = run().map_err(|source| KIND.failed(&self.path, source))?;
+        if since == Since::Newest {
+            events.reverse();
+        }
+        Ok(events)
+    }
+
+    fn write(&mut self, events: &[Event]) -> Result<(), SqliteError> {
+        let Some(last) = events.last() else { return Ok(()) };
+        let oldest = last.at_ns.saturating_sub(KEPT.get());
+        let run = |connection: &mut Connection| -> rusqlite::Result<()> {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for event in events {
+                let body = serde_json::to_string(event).expect("an event is plain data");
+                transaction
+                    .prepare_cached(
+                        "INSERT OR IGNORE INTO event (sequence, at_ns, body) VALUES (?1, ?2, ?3)",
+                    )?
+                    .execute(params![signed(event.sequence), signed(event.at_ns), body])?;
+            }
+            let first = last.sequence.saturating_sub(EVENTS_MAX);
+            transaction
+                .prepare_cached("DELETE FROM event WHERE sequence <= ?1 OR at_ns < ?2")?
+                .execute(params![signed(first), signed(oldest)])?;
+            transaction.commit()
+        };
+        run(&mut self.connection).map_err(|source| KIND.failed(&self.path, source))
+    }
+}
+
+/// SQLite counts in signed numbers: the same bits.
+fn signed(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+/// How long events are kept.
+const KEPT: Nanos = Nanos::from_secs(30 * 86_400);
+/// How many numbers back: about 60 MB.
+const EVENTS_MAX: u64 = 100_000;
+
+const KIND: FileKind = FileKind {
+    application_id: 0x534c_5545, // "SLUE"
+    format: 1,
+    name: "file of a controller's events",
+    schema: "
+        CREATE TABLE event (
+            sequence INTEGER PRIMARY KEY,
+            at_ns INTEGER NOT NULL,
+            body TEXT NOT NULL
+        ) STRICT;
+        CREATE INDEX event_by_time ON event (at_ns);",
+};
+
+#[cfg(test)]
+mod tests {
+    use api::EventKind;
+    use model::Time;
+
+    use super::*;
+    use crate::test_folder::TestFolder;
+
+    fn event(at_ns: u64) -> Event {
+        Event { at_ns, kind: EventKind::Rules, ..Event::default() }
+    }
+
+    #[test]
+    fn numbers_go_on_and_leave_out_what_another_may_have_told() {
+        let folder = TestFolder::new();
+        let path = folder.path().join("e.db");
+        let mut file = EventFile::open(&path, 1_000).unwrap();
+        file.append(&mut [event(1), event(2)]).unwrap();
+        assert_eq!(file.newest(), 2, "a file that is new leaves nothing out");
+        drop(file);
+        let mut file = EventFile::open(&path, 1_000).unwrap();
+        let mut next = [event(3)];
+        file.append(&mut next).unwrap();
+        assert_eq!(next[0].sequence, 1_003);
+        file.keep(&[Event { sequence: 2, ..event(9) }, Event { sequence: 2_000, ..event(4) }])
+            .unwrap();
+        let page = file.page(Since::Sequence(0), 10).unwrap();
+        let kept: Vec<_> = page.iter().map(|event| (event.sequence, event.at_ns)).collect();
+        assert_eq!(kept, [(1, 1), (2, 2), (1_003, 3), (2_000, 4)]);
+        assert_eq!(file.page(Since::Time(Time::from_nanos(3)), 10).unwrap(), page[2..]);
+    }
+
+    #[test]
+    fn what_is_too_old_or_too_much_goes() {
+        let folder = TestFolder::new();
+        let mut file = EventFile::open(&folder.path().join("e.db"), 0).unwrap();
+        file.append(&mut [event(5)]).unwrap();
+        file.append(&mut [event(KEPT.get()), event(KEPT.get() + 6)]).unwrap();
+        assert_eq!(file.page(Since::Sequence(0), 10).unwrap().len(), 2, "the first is too old");
+        file.keep(&[Event { sequence: EVENTS_MAX + 2, ..event(KEPT.get() + 7) }]).unwrap();
+        let page = file.page(Since::Sequence(0), 10).unwrap();
+        assert_eq!(
+            page.iter().map(|event| event.sequence).collect::<Vec<_>>(),
+            [3, EVENTS_MAX + 2]
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! Events as they come or by the page, and the accounts of decays.
+//!
+//! ```text
+//!   GET /v1/events ─► recent? ─no─► file ─► a page ─ empty ─► wait ─┐
+//!                        ▲──────────────────── there is one ◄───────┘
+//!     Accept: text/event-stream ─► task ─ 64 KiB ─► body: each as it comes, for as long as it is read
+//!   GET /v1/decays ─► usage's thread ─► policies, accounts
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Decays, ErrorReport, Event, Events};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, State};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use model::{Nanos, Time};
+use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
+use tokio_util::io::ReaderStream;
+
+use super::{Asked, Refusal, cut, ending, hand_over, refusal, time_of};
+use crate::process::access::Caller;
+use crate::process::events::{Ask, Since};
+use crate::process::{Shared, usage};
+
+/// What stands behind the `?` of a look at events.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    since: Option<String>,
+    limit: Option<usize>,
+    wait: Option<String>,
+}
+
+/// What stands behind the `?` of a look at decays.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Whose {
+    subject: Option<String>,
+}
+
+/// What happened: warnings of decays, proxies that are lost and come back, leaders, rules.
+///
+/// `since` is the number of the last event that is known (`next` of the last answer), or a time
+/// ago as `-1h`; without it the newest are given. With `wait` an answer without events comes only
+/// after that time. With the header `Accept: text/event-stream` each event is sent as it comes;
+/// `Last-Event-ID` goes on after that one.
+#[utoipa::path(
+    get,
+    path = "/v1/events",
+    params(
+        ("since" = Option<String>, Query, description = "a number, or a time ago as -1h"),
+        ("limit" = Option<usize>, Query, description = "so many at most: 1 to 1000, 100 by default"),
+        ("wait" = Option<String>, Query, description = "up to 60s; 0s by default"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "as since, for an event stream"),
+    ),
+    responses(
+        (status = 200, body = Events),
+        (status = 400, description = "a value that cannot be", body = ErrorReport),
+        (status = 500, description = "the file of events cannot be read", body = ErrorReport),
+        (status = 503, description = "too much to do: come again", body = ErrorReport),
+    )
+)]
+pub(super) async fn events(
+    State(shared): Asked,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let Query(wanted) = wanted.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let most = wanted.limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&most) {
+        return Err(wrong(format!("limit: {most} is not from 1 to {PAGE_MAX}")));
+    }
+    let since = wanted.since.as_deref().map(since_of).transpose()?;
+    let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accepts.contains("text/event-stream") {
+        return stream(&shared, since, &headers);
+    }
+    let wait = wanted.wait.as_deref().map_or(Ok(Duration::ZERO), wait_of)?;
+    let page = page(&shared, since.unwrap_or(Since::Newest), most, wait).await?;
+    Ok(Json(page).into_response())
+}
+
+/// The decays in force, each with its accounts: what was used, of what, and what that comes to.
+/// A caller of role user sees the accounts of that user.
+#[utoipa::path(
+    get,
+    path = "/v1/decays",
+    params(("subject" = Option<String>, Query, description = "one of them only, as uid=1000")),
+    responses(
+        (status = 200, body = Decays),
+        (status = 403, description = "another's account", body = ErrorReport),
+        (status = 503, description = "too much to do: come again", body = ErrorReport),
+    )
+)]
+pub(super) async fn decays(
+    State(shared): Asked,
+    Extension(caller): Extension<Caller>,
+    whose: Result<Query<Whose>, QueryRejection>,
+) -> Result<Json<Decays>, Refusal> {
+    let Query(Whose { subject }) = whose.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let own = caller.user.map(|user| format!("uid={user}"));
+    if let (Some(own), Some(subject)) = (&own, &subject)
+        && own != subject
+    {
+        let message = format!("{} has role user and sees {own}, not {}", caller.name, cut(subject));
+        return Err(refusal(StatusCode::FORBIDDEN, message));
+    }
+    let subject = own.or(subject);
+    let (answer, decays) = oneshot::channel();
+    hand_over(&shared.usage, usage::Ask::Decays { subject, answer })?;
+    Ok(Json(decays.await.map_err(|_| ending())?))
+}
+
+/// A page that is not empty, unless there is none in time.
+async fn page(
+    shared: &Shared,
+    since: Since,
+    most: usize,
+    wait: Duration,
+) -> Result<Events, Refusal> {
+    let until = tokio::time::Instant::now() + wait;
+    let mut newest = shared.recent.watch();
+    loop {
+        let seen = *newest.borrow_and_update();
+        let events = read(shared, since, most).await?;
+        let known = match since {
+            Since::Sequence(sequence) => sequence,
+            _ => seen,
+        };
+        let next = events.last().map_or(known, |event| event.sequence);
+        if !events.is_empty() {
+            return Ok(Events { events, next });
+        }
+        match tokio::time::timeout_at(until, newest.changed()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(ending()),
+            Err(_) => return Ok(Events { events, next }),
+        }
+    }
+}
+
+async fn read(shared: &Shared, since: Since, most: usize) -> Result<Vec<Event>, Refusal> {
+    if let Some(events) = shared.recent.page(since, most) {
+        return Ok(events);
+    }
+    let (answer, page) = oneshot::channel();
+    hand_over(&shared.events, Ask::Page { since, most, answer })?;
+    let page = page.await.map_err(|_| ending())?;
+    page.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
+}
+
+// ---- as they come ----
+
+fn stream(
+    shared: &Arc<Shared>,
+    since: Option<Since>,
+    headers: &HeaderMap,
+) -> Result<Response, Refusal> {
+    let last = headers.get("last-event-id").map(|value| {
+        let text = value.to_str().unwrap_or_default();
+        let number = text.parse().map(Since::Sequence);
+        number
+            .map_err(|_| wrong(format!("Last-Event-ID: {:?} is no number of an event", cut(text))))
+    });
+    // Without a word of from where: what comes from now on.
+    let now = Since::Sequence(*shared.recent.watch().borrow());
+    let since = last.transpose()?.or(since).unwrap_or(now);
+    let Ok(place) = shared.recent.watchers.clone().try_acquire_owned() else {
+        let message = "too many are told events as they come: ask with wait=30s instead";
+        return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, message.into()));
+    };
+    let (body, out) = tokio::io::duplex(STREAM_BYTES);
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        // It ends with an error when whoever reads has gone.
+        let _ = write_all(&shared, since, out).await;
+        drop(place);
+    });
+    let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
+    Ok((head, Body::from_stream(ReaderStream::new(body))).into_response())
+}
+
+async fn write_all(
+    shared: &Shared,
+    mut since: Since,
+    mut out: DuplexStream,
+) -> Result<(), std::io::Error> {
+    loop {
+        let Ok(page) = page(shared, since, PAGE, ALIVE).await else { return Ok(()) };
+        since = Since::Sequence(page.next);
+        if page.events.is_empty() {
+            // A comment, so that both sides see whether the other is there.
+            out.write_all(b":\n\n").await?;
+        }
+        for event in &page.events {
+            let data = serde_json::to_string(event).expect("an event is plain data");
+            let (id, kind) = (event.sequence, event.kind.name());
+            out.write_all(format!("id: {id}\nevent: {kind}\ndata: {data}\n\n").as_bytes()).await?;
+        }
+    }
+}
+
+// ---- values ----
+
+/// A number, or a point of time.
+fn since_of(text: &str) -> Result<Since, Refusal> {
+    match text.parse() {
+        Ok(sequence) => Ok(Since::Sequence(sequence)),
+        Err(_) => {
+            let now = usage::wall_clock();
+            time_of("since", text, now).map(|time: Time| Since::Time(time)).map_err(|_| {
+                let text = cut(text);
+                wrong(format!("since: {text:?} is no number of an event and no time ago as -1h"))
+            })
+        }
+    }
+}
+
+fn wait_of(text: &str) -> Result<Duration, Refusal> {
+    let span = text.parse::<Nanos>().ok().filter(|span| *span <= WAIT_MAX);
+    span.map(Nanos::to_duration)
+        .ok_or_else(|| wrong(format!("wait: {:?} is not from 0s to 60s", cut(text))))
+}
+
+fn wrong(message: String) -> Refusal {
+    refusal(StatusCode::BAD_REQUEST, message)
+}
+
+/// Events of one answer unless another number is asked for.
+const PAGE: usize = 100;
+const PAGE_MAX: usize = 1_000;
+const WAIT_MAX: Nanos = Nanos::from_secs(60);
+/// After so long without an event a stream shows that it is alive.
+const ALIVE: Duration = Duration::from_secs(15);
+/// How far a stream may be ahead of who reads it.
+const STREAM_BYTES: usize = 64 << 10;

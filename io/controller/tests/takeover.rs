@@ -1,0 +1,247 @@
+//! The leader dies: the next one goes on with the accounts of decays, and holds on whom it held.
+//!
+//! ```text
+//!   a proxy of the test ─ report ─► controller 1, killed      its ledger and events are copied,
+//!          └──────────── report ─► controller 2               its standings are in etcd
+//! ```
+//!
+//! The controllers are this test's own program, started again.
+
+#![allow(clippy::unwrap_used, reason = "what fails here is the test")]
+
+mod cluster;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use api::{
+    Client, CountersForm, Endpoints, Event, EventKind, ProxyReport, TargetReportForm, UsageLine,
+    UsageReport,
+};
+use cluster::{Cluster, PATIENCE, TestFolder};
+use controller::store::{EtcdStore, Revision, Store};
+use controller::{Etcd, Settings, Standing, StorePlace};
+use model::{KeyValue, Rate, Scope, Time};
+use plan::StandingSettings;
+
+const DIRECTORY: &str = "TAKEOVER_TEST_DIRECTORY";
+const ETCD: &str = "TAKEOVER_TEST_ETCD";
+const MB: u64 = 1_000_000;
+/// 60 MB an hour, then a megabyte a second.
+const RULES: &str = "[[decay]]\nname = \"writers\"\nper = [\"uid\"]\nresource = \"write\"\n\
+                     entitled = \"16667B/s\"\nfloor = \"1MB/s\"\nmode = \"step\"\n\
+                     period = \"60min\"\nevery = \"1s\"\n";
+
+/// Runs as a process of its own until it is killed.
+#[test]
+#[ignore = "is started by the other test of this file"]
+fn controller() {
+    let Some(data) = std::env::var_os(DIRECTORY) else { return };
+    let endpoints = std::env::var(ETCD).unwrap().split(',').map(str::to_owned).collect();
+    let etcd = Etcd { endpoints, prefix: "/sluice".into(), user: None };
+    let mut settings = Settings {
+        data: data.into(),
+        store: StorePlace::Etcd(etcd),
+        listen: vec!["http://127.0.0.1:0".parse().unwrap()],
+        advertise: None,
+        tls: None,
+        credentials: api::Credentials::default(),
+        on_event: None,
+        webhook: None,
+    };
+    loop {
+        let standing = Standing::begin(&settings).unwrap();
+        println!("\nlistening on {}", standing.listeners()[0]);
+        settings.listen = vec![standing.listeners()[0].parse().unwrap()];
+        let controller = standing.lead(&mut || false).unwrap().unwrap();
+        while controller.leads_after(Duration::from_secs(1)) {}
+    }
+}
+
+/// A controller, killed when dropped.
+struct Process {
+    child: Child,
+    _printed: BufReader<ChildStdout>,
+    url: String,
+}
+
+impl Process {
+    fn start(data: &Path, etcd: &Etcd) -> Process {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["controller", "--exact", "--ignored", "--nocapture"]);
+        command.env(DIRECTORY, data).env(ETCD, etcd.endpoints.join(","));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut printed = BufReader::new(child.stdout.take().unwrap());
+        let url = loop {
+            let mut line = String::new();
+            assert!(printed.read_line(&mut line).unwrap() > 0, "the controller ended");
+            if let Some(url) = line.trim().strip_prefix("listening on ") {
+                break url.to_owned();
+            }
+        };
+        Process { child, _printed: printed, url }
+    }
+
+    fn client(&self) -> Client {
+        client(&self.url)
+    }
+
+    fn leads(&self) -> bool {
+        self.client().controller_status().is_ok_and(|status| status.leads)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A proxy that says what its user 7 wrote, and hears what he is held to.
+struct Proxy {
+    standing: plan::Standing,
+    began: Instant,
+    epoch: u64,
+    sequence: u64,
+    held: BTreeMap<Scope, Rate>,
+}
+
+impl Proxy {
+    fn new() -> Proxy {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let epoch = u64::try_from(since.as_nanos()).unwrap();
+        let standing = plan::Standing::new("p", epoch, StandingSettings::default(), Time::ZERO);
+        Proxy { standing, began: Instant::now(), epoch, sequence: 0, held: BTreeMap::new() }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap())
+    }
+
+    /// Reports; what cannot be told just now is told again by whoever waits for its effect.
+    fn report(&mut self, client: &Client, wrote: u64) {
+        let counters = CountersForm {
+            written_bytes: wrote,
+            ops: BTreeMap::from([("write".into(), wrote / MB)]),
+            ..CountersForm::default()
+        };
+        self.sequence += 1;
+        let line = UsageLine {
+            id: 1,
+            job: "dd.1".into(),
+            uid: 7,
+            gid: 7,
+            project: None,
+            nid: String::new(),
+            paths: 0,
+            counters: counters.clone(),
+        };
+        let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
+        let usage = Some(UsageReport { sequence, total: counters, lines, gone });
+        let report = self.standing.report(Vec::new(), self.now());
+        let targets = report.iter().map(|report| ("t".into(), TargetReportForm::from(report)));
+        let (epoch, targets) = (self.epoch, targets.collect());
+        let said = ProxyReport { epoch, targets, usage, ..ProxyReport::default() };
+        let Ok(order) = client.report("p", &said) else { return };
+        if let Some(form) = order.targets.get("t") {
+            let order = form.to_order(&"p".into(), self.epoch).unwrap();
+            self.standing.hear(&order, self.now());
+        }
+        for (scope, grant) in
+            self.standing.poll_grants(self.now()).into_iter().flat_map(|g| g.listed)
+        {
+            match grant.rate {
+                Some(rate) => self.held.insert(scope, rate),
+                None => self.held.remove(&scope),
+            };
+        }
+    }
+}
+
+fn client(urls: &str) -> Client {
+    Client::at(urls.parse::<Endpoints>().unwrap()).unwrap()
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the user's account has, and its level.
+fn account(client: &Client) -> Option<(u64, String)> {
+    let decays = client.decays(Some("uid=7")).ok()?;
+    let account = decays.decays.first()?.accounts.first()?;
+    Some((account.used, account.level.clone()))
+}
+
+/// What was told, but for who leads.
+fn events(client: &Client) -> Vec<Event> {
+    let events = client.events("since=0&limit=1000").unwrap().events;
+    events.into_iter().filter(|event| event.kind != EventKind::Leader).collect()
+}
+
+#[test]
+fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
+    let Some(cluster) = Cluster::start() else { return };
+    let etcd = cluster.etcd("/sluice");
+    let folder = TestFolder::new();
+    let first = Process::start(&folder.path().join("1"), &etcd);
+    until("the first leads", || first.leads());
+    first.client().set_rules(RULES).unwrap();
+    let second = Process::start(&folder.path().join("2"), &etcd);
+    let both = client(&format!("{},{}", first.url, second.url));
+    // Not in the last seconds of an hour.
+    let left = || {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        3_600 - since.as_secs() % 3_600
+    };
+    until("there is time", || left() > 50);
+
+    let mut proxy = Proxy::new();
+    proxy.report(&both, 50 * MB);
+    until("he is warned", || account(&both) == Some((50 * MB, "near".into())));
+    proxy.report(&both, 70 * MB);
+    until("he is held back", || account(&both) == Some((70 * MB, "floor".into())));
+    let scope = Scope::decay("writers", &[KeyValue::Uid(7)]);
+    let floor = Rate::bytes_per_sec(MB).unwrap();
+    until("the proxy is told", || {
+        proxy.report(&both, 70 * MB);
+        proxy.held.get(&scope) == Some(&floor)
+    });
+    let told = events(&both);
+    let kinds: Vec<_> = told.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::Rules, EventKind::Warned, EventKind::Floor]);
+    // A busy machine may have made the second one lead meanwhile.
+    let (first, second) = if first.leads() { (first, second) } else { (second, first) };
+    let known = Instant::now();
+    until("the second has copied it", || {
+        let ago = second.client().controller_status().ok().and_then(|s| s.copied_ns_ago);
+        ago.is_some_and(|ago| u128::from(ago) < known.elapsed().as_nanos())
+    });
+    let mut store = EtcdStore::open(&etcd, None).unwrap();
+    until("his standing is on record", || {
+        let records = store.load(Revision::ZERO).unwrap().records;
+        let last = records.iter().rfind(|record| record.body.starts_with(b"{\"decays\""));
+        last.is_some_and(|record| String::from_utf8_lossy(&record.body).contains("{\"uid\":7}"))
+    });
+
+    drop(first);
+    until("the second leads", || second.leads());
+    let used = account(&second.client());
+    assert_eq!(used, Some((70 * MB, "floor".into())), "before the proxy has told anything");
+    until("the proxy is found", || {
+        proxy.report(&both, 80 * MB);
+        proxy.standing.is_ordered() && account(&both) == Some((80 * MB, "floor".into()))
+    });
+    assert_eq!(proxy.held.get(&scope), Some(&floor), "he was never let go");
+    let last = both.events("limit=1").unwrap().events;
+    assert!(last[0].sequence > told[2].sequence + 1_000, "{last:?}");
+    assert_eq!(events(&both), told, "what the first told is there, and nobody is told twice");
+}

@@ -1,0 +1,159 @@
+//! `sluice decay`: who has how much of what a decay entitles him to.
+//!
+//! ```text
+//!   GET /v1/decays ─► policies ─► accounts ─► a table, the nearest to their limit first
+//! ```
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use api::{DecayAccount, DecayPolicy, Decays, RateForm};
+use clap::ValueEnum;
+use model::{Nanos, Rate};
+
+use crate::credentials::ControllerArgs;
+use crate::top::table;
+
+/// Shows the accounts of decays: what was used, of what, and what that comes to.
+///
+/// LEVEL is `free`, `near` (four fifths used), `held` or `floor`; FREE IN when a key that uses
+/// nothing from now on is held back no longer.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  sluice decay\n  sluice decay --subject uid=1000 --json")]
+pub(crate) struct Args {
+    /// What is shown; `list` is all there is.
+    #[arg(value_enum, default_value = "list")]
+    action: Action,
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// Only this one, as uid=1000 or jobid=dd.500.
+    #[arg(long, value_name = "SUBJECT")]
+    subject: Option<String>,
+    /// Print them as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Action {
+    /// Lists the accounts.
+    List,
+}
+
+/// Runs `sluice decay`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let Action::List = args.action;
+    let client = args.controller.client()?;
+    let decays = client.decays(args.subject.as_deref())?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&decays)? + "\n",
+        false => list(&decays, args.subject.as_deref()),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn list(decays: &Decays, subject: Option<&str>) -> String {
+    if decays.decays.is_empty() {
+        return "no decays: the rules in force have no [[decay]]\n".into();
+    }
+    let rows: Vec<_> = decays.decays.iter().flat_map(|policy| rows(policy, decays.at_ns)).collect();
+    if rows.is_empty() {
+        return match subject {
+            Some(subject) => format!("{subject} has used nothing that a decay counts\n"),
+            None => "nobody has used anything that a decay counts\n".into(),
+        };
+    }
+    let head = ["DECAY", "SUBJECT", "USED", "OF", "PART", "LEVEL", "LIMIT", "FREE IN"];
+    let mut text = table::aligned(&head, &[2, 3, 4], rows);
+    for policy in decays.decays.iter().filter(|policy| policy.left_out > 0) {
+        let _ = writeln!(text, "{} more of {}", policy.left_out, policy.rule.name);
+    }
+    if !decays.contended && decays.decays.iter().any(|policy| policy.rule.contention) {
+        let _ =
+            writeln!(text, "no requests wait for one another: decays with contention hold nobody");
+    }
+    text
+}
+
+fn rows(policy: &DecayPolicy, at_ns: u64) -> impl Iterator<Item = Vec<String>> {
+    let in_bytes = policy.rule.resource != "metadata";
+    policy.accounts.iter().map(move |account| {
+        let DecayAccount { subject, level, used, entitled, limit, until_ns, .. } = account;
+        let free = until_ns.map(|until| until.saturating_sub(at_ns).div_ceil(1_000_000_000));
+        vec![
+            policy.rule.name.clone(),
+            subject.clone(),
+            amount(*used, in_bytes),
+            amount(*entitled, in_bytes),
+            format!("{}%", u128::from(*used) * 100 / u128::from((*entitled).max(1))),
+            level.clone(),
+            limit.map(rate).unwrap_or_default(),
+            free.map(|seconds| Nanos::from_secs(seconds).to_string()).unwrap_or_default(),
+        ]
+    })
+}
+
+/// A rate in the unit that people use for it.
+pub(crate) fn rate(form: RateForm) -> String {
+    Rate::try_from(form).map_or_else(|error| error.to_string(), |rate| rate.to_string())
+}
+
+/// Three digits and a unit.
+fn amount(count: u64, in_bytes: bool) -> String {
+    let (units, last) = if in_bytes {
+        (["B", "kB", "MB", "GB", "TB"], "PB")
+    } else {
+        (["ops", "kops", "Mops", "Gops", "Tops"], "Pops")
+    };
+    let mut tenths = u128::from(count) * 10;
+    for unit in units {
+        if tenths < 10_000 {
+            let point = if tenths < 1_000 && unit != units[0] { Some(tenths % 10) } else { None };
+            return match point {
+                Some(tenth) => format!("{}.{tenth}{unit}", tenths / 10),
+                None => format!("{}{unit}", tenths / 10),
+            };
+        }
+        tenths /= 1_000;
+    }
+    format!("{}{last}", tenths / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use api::DecayRuleReport;
+
+    use super::*;
+
+    #[test]
+    fn amounts_have_three_digits() {
+        let cases = [(0, "0B"), (999, "999B"), (1_000, "1.0kB"), (51_234_000_000, "51.2GB")];
+        for (count, text) in cases {
+            assert_eq!(amount(count, true), text);
+        }
+        assert_eq!(amount(123_456, false), "123kops");
+    }
+
+    #[test]
+    fn an_account_is_a_line_and_says_when_it_is_free() {
+        let account = DecayAccount {
+            subject: "uid=1000".into(),
+            level: "floor".into(),
+            used: 50_400_000_000,
+            entitled: 42_000_000_000,
+            limit: Some(RateForm::Bytes(10_000_000)),
+            until_ns: Some(95_000_000_001),
+            ..DecayAccount::default()
+        };
+        let rule = DecayRuleReport { name: "writers".into(), ..DecayRuleReport::default() };
+        let policy = DecayPolicy { rule, accounts: vec![account], left_out: 3 };
+        let decays = Decays { at_ns: 5_000_000_001, contended: true, decays: vec![policy] };
+        assert_eq!(
+            list(&decays, None),
+            "DECAY    SUBJECT     USED      OF  PART  LEVEL  LIMIT   FREE IN\n\
+             writers  uid=1000  50.4GB  42.0GB  120%  floor  10MB/s  90s\n\
+             3 more of writers\n"
+        );
+    }
+}
