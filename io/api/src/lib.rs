@@ -30,7 +30,7 @@ mod socket;
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
-pub use events::{DecayAccount, DecayChange, DecayPolicy, Decays, Event, EventKind, Events};
+pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
 pub use link::{
     ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
     ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm, ServedForm, ServedOf,
