@@ -28,8 +28,9 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Address, Classes, Connections, ControllerStatus, Endpoint, Endpoints, ErrorReport, Proxies,
-    ProxyOrder, ProxyReport, Rules, Status, Subjects, UsageTable, path,
+    Address, Classes, Connections, ControllerStatus, DelayTable, Endpoint, Endpoints, ErrorReport,
+    Live, Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, UsageTable, Why, WhyQuery,
+    path,
 };
 use exchange::Connected;
 
@@ -202,7 +203,22 @@ impl Client {
         self.call(Method::PUT, &path, text.to_owned(), over)
     }
 
+    /// What holds those who are asked about.
+    pub fn why(&self, query: &WhyQuery) -> Result<Why, ClientError> {
+        self.get(&format!("{}?{}", path::WHY, query.text()))
+    }
+
     // ---- a controller's ----
+
+    /// Who was delayed; `query` as in `by=job&since=1h`.
+    pub fn why_top(&self, query: &str) -> Result<DelayTable, ClientError> {
+        self.get(&format!("{}?{query}", path::WHY_TOP))
+    }
+
+    /// What all proxies have under way.
+    pub fn live(&self) -> Result<Live, ClientError> {
+        self.get(path::LIVE)
+    }
 
     /// What the controller is and how it fares.
     pub fn controller_status(&self) -> Result<ControllerStatus, ClientError> {

@@ -25,6 +25,7 @@ mod process;
 mod rules;
 mod scrape;
 mod socket;
+pub mod why;
 
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
@@ -44,6 +45,10 @@ pub use process::tell_process;
 pub use rules::{LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules};
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{Listening, SocketError};
+pub use why::{
+    Answer, DelayRow, DelayTable, Hold, HoldKind, LimitNow, Live, LiveSample, ProxyAnswer,
+    ProxyQuestion, Question, Why, WhyQuery, WhySubject,
+};
 
 /// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are
 /// every server's; CLASSES, SUBJECTS and CONNECTIONS a proxy's; the others a controller's.
@@ -65,6 +70,12 @@ pub mod path {
     pub const PROXY: &str = "/v1/proxies/{name}";
     /// POST a [`ProxyReport`](crate::ProxyReport), get a [`ProxyOrder`](crate::ProxyOrder).
     pub const REPORT: &str = "/v1/proxies/{name}/report";
+    /// [`Why`](crate::Why), a proxy's and a controller's.
+    pub const WHY: &str = "/v1/why";
+    /// [`DelayTable`](crate::DelayTable).
+    pub const WHY_TOP: &str = "/v1/why/top";
+    /// [`Live`](crate::Live).
+    pub const LIVE: &str = "/v1/live";
     /// [`UsageTable`](crate::UsageTable).
     pub const USAGE: &str = "/v1/usage";
 

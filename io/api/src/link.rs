@@ -17,10 +17,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::why::{ProxyAnswer, ProxyQuestion};
+
 pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
 
 /// What a proxy says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyReport {
     /// Which of its lives: each start has a greater one, nanoseconds since 1970.
@@ -31,6 +33,9 @@ pub struct ProxyReport {
     pub targets: BTreeMap<String, TargetReportForm>,
     /// What was used, about once a second.
     pub usage: Option<UsageReport>,
+    /// Answers to what was asked, 8 at most.
+    #[serde(default)]
+    pub answers: Vec<ProxyAnswer>,
 }
 
 /// One target's report: `plan::Report` without name and life.
@@ -150,6 +155,15 @@ pub struct CountersForm {
     pub written_bytes: u64,
     /// What the requests cost their targets.
     pub cost_ns: u64,
+    /// Requests that a limit or a cap on slots delayed.
+    #[serde(default)]
+    pub delayed: u64,
+    /// How long these waited, summed up.
+    #[serde(default)]
+    pub delayed_ns: u64,
+    /// Their payload.
+    #[serde(default)]
+    pub delayed_bytes: u64,
     /// Operations by kind; those that are not named are none.
     pub ops: BTreeMap<String, u64>,
 }
@@ -165,6 +179,9 @@ pub struct ProxyOrder {
     pub rules: Option<RulesText>,
     /// The last usage report of this life that was counted.
     pub usage_taken: Option<u64>,
+    /// What somebody asks, 8 at most.
+    #[serde(default)]
+    pub questions: Vec<ProxyQuestion>,
 }
 
 /// One target's order: `plan::Order` without name and life.

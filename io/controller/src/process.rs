@@ -15,6 +15,7 @@
 //! the caller is told to come again; where the plan's to the store is, it asks again. The store
 //! waits for the plan, which always comes round.
 
+mod asking;
 mod counts;
 mod listen;
 mod plan;

@@ -11,11 +11,13 @@ mod demo;
 mod docs;
 mod metrics;
 mod mount;
+mod place;
 mod proxy;
 mod rule;
 mod sim;
 mod top;
 mod trace;
+mod why;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -40,6 +42,7 @@ enum Command {
     Mount(mount::Args),
     Umount(mount::UmountArgs),
     Top(top::Args),
+    Why(why::Args),
     Metrics(metrics::Args),
     Rule(Box<rule::Args>),
     Calibrate(calibrate::Args),
@@ -75,6 +78,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => mount::run_umount(args),
         Command::Top(args) => top::run(args),
+        Command::Why(args) => why::run(args),
         Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
         Command::Calibrate(args) => calibrate::run(args),
