@@ -430,6 +430,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_that_is_held_is_told_to_another_controller() {
+        let mut standing = ordered(30, StandingSettings::default());
+        let (decay, rate) = (Scope::decay("d", &[]), Rate::ops_per_sec(3));
+        let grants = vec![(decay.clone(), Grant { part: None, rate })];
+        standing.hear(&Order { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
+        let term = Term { controller: 2, joined: 1 };
+        standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
+        let held = standing.report(vec![], Time::ZERO).and_then(|report| report.holdings);
+        let listed = held.expect("it tells what it holds").listed;
+        assert!(listed.contains(&(decay, Part::ratio(50, 100))), "{listed:?}");
+    }
+
+    #[test]
     fn an_older_order_and_one_of_another_life_change_nothing() {
         let mut standing = ordered(30, StandingSettings::default());
         standing.poll_grants(Time::ZERO);

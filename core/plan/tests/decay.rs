@@ -273,6 +273,34 @@ fn accounts_made_again_from_the_ledger_decide_the_same() {
 }
 
 #[test]
+fn who_goes_on_with_accounts_lets_nobody_go_before_all_is_known_and_tells_nothing_twice() {
+    let floor = Rate::bytes_per_sec(10 * MB);
+    let resumed = || {
+        let mut decays = Decays::new(step(), secs(100));
+        decays.resume([(scope(1), Stage::Floor, floor)], secs(108), secs(100));
+        // A minute before the other one died it had not written that he had used up all.
+        let row = Ledger { scope: scope(1), minute: 20_500 * 1_440, used: 41_000 * MB };
+        decays.restore([row], secs(100));
+        assert_eq!(decays.poll_rate(secs(100)), Some((scope(1), floor)));
+        decays
+    };
+    let mut known = resumed();
+    known.charge(&scope(1), 2_000 * MB, secs(103));
+    let mut unknown = resumed();
+    for second in 100..108 {
+        for decays in [&mut known, &mut unknown] {
+            assert_eq!(decays.poll_rate(secs(second)), None);
+            assert_eq!(decays.poll_event(secs(second)), None);
+        }
+    }
+    assert_eq!((known.poll_rate(secs(110)), known.poll_event(secs(110))), (None, None));
+    assert_eq!(unknown.poll_rate(secs(110)), Some((scope(1), None)));
+    assert!(unknown.poll_event(secs(110)).is_some_and(|event| event.is_release()));
+    let release = known.reports().next().expect("he is known").release;
+    assert_eq!(release, Some(secs(600)));
+}
+
+#[test]
 fn another_rule_file_keeps_accounts_that_count_the_same() {
     let mut decays = Decays::new(step(), secs(0));
     let mut users = [Writer::new(1, 700 * MB)];

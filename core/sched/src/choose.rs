@@ -113,6 +113,7 @@ impl Dispatcher {
     /// Takes the head of a queue out, holds its slots, and moves its class on.
     fn start_head(&mut self, class: u32, lane: usize, queue: usize) -> Dispatched {
         let index = self.classes[class].standings[lane].queues[queue].head;
+        self.count_head(class, lane, queue);
         if self.requests[index].route != NONE {
             self.unready(class, lane, queue);
             self.charge_meters(index);
@@ -129,10 +130,12 @@ impl Dispatcher {
             state.promised_held += slots;
         }
         request.slots = slots;
+        state.note_served(class, self.now);
         let bound = state.lag_bound(request.cost, own.phi);
         standing.finish = standing.start.after(request.cost, own.phi).min(bound);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
+        standing.put_off = false;
         if lane == DEVICE {
             own.held += slots;
             own.delay.begin_anew();
@@ -142,7 +145,7 @@ impl Dispatcher {
         standing.ready &= !(1 << queue);
         let fifo = &mut standing.queues[queue];
         (fifo.passed, fifo.tried) = (0, 0);
-        fifo.unlink(index, requests);
+        fifo.unlink(index, requests, self.now);
         if !fifo.is_empty() {
             self.admit(class, lane, queue);
         }
@@ -156,7 +159,7 @@ impl Dispatcher {
     fn start_urgent(&mut self, lane: usize) -> Dispatched {
         let state = &mut self.lanes[lane];
         let index = state.urgent.head;
-        state.urgent.unlink(index, &mut self.requests);
+        state.urgent.unlink(index, &mut self.requests, self.now);
         let Request { class, cost, .. } = self.requests[index];
         self.classes[class].queued -= 1;
         self.alone = self.alone.filter(|_| lane != DEVICE);
@@ -198,11 +201,15 @@ impl Dispatcher {
             self.apply_delay(class);
         }
         let Dispatcher { classes, lanes, requests, .. } = self;
-        let (own, state) = (&mut classes[class], &mut lanes[lane]);
+        let (own, state) = (&classes[class], &lanes[lane]);
         let fits = |own: &Class, size| lane != DEVICE || own.cap_allows(state.slots(size));
         let head = own.standings[lane].first(requests);
         let head = head.map(|queue| &requests[own.standings[lane].queues[queue].head]);
         let head = head.filter(|head| fits(own, head.size)).map(|head| (head.size, head.number));
+        if own.slots_cap != u32::MAX && (own.standings[lane].size == NO_SIZE) != head.is_none() {
+            self.count_capped(class, lane);
+        }
+        let (own, state) = (&mut self.classes[class], &mut self.lanes[lane]);
         let standing = &mut own.standings[lane];
         match head {
             None if standing.size == NO_SIZE => {}

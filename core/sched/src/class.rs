@@ -17,6 +17,7 @@ use model::{Amount, Kind, Nanos, Part, Rate, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::delay::Delay;
+use crate::held::Held;
 use crate::ids::ClassId;
 use crate::meter::Pacer;
 use crate::report::Usage;
@@ -27,6 +28,8 @@ use crate::tags::{Phi, VirtualTime};
 pub(crate) const QUEUES: usize = 4;
 /// Index of the queue of requests that missed the cache.
 pub(crate) const RETURNED: usize = 3;
+/// No cause held a queue.
+pub(crate) const NO_CAUSE: u8 = u8::MAX;
 /// A standing that stands in no ready heap.
 pub(crate) const NO_SIZE: u8 = u8::MAX;
 
@@ -55,6 +58,8 @@ pub(crate) struct Class {
     pub(crate) usage: Usage,
     /// What it had elsewhere.
     pub(crate) delay: Delay,
+    /// What held it, if anything ever did.
+    pub(crate) causes: Option<Box<Held>>,
     /// The least part of its share here, in parts per million; 0 for none.
     pub(crate) min_share_ppm: u32,
     /// Bits of the parents of other rules that its requests count for.
@@ -81,6 +86,8 @@ pub(crate) struct Standing {
     pub(crate) waiting: u8,
     /// The size whose ready heap it stands in, or [`NO_SIZE`].
     pub(crate) size: u8,
+    /// Its tags were moved for service elsewhere since its last dispatch.
+    pub(crate) put_off: bool,
     /// Slots dispatched past its head since that became the blocked head.
     pub(crate) overtaken: u32,
     /// Since when it has had a head that counts towards its reservation, by the reservations'
@@ -99,6 +106,15 @@ pub(crate) struct Queue {
     pub(crate) tried: u8,
     /// Which meter of the head's route it waits at, while it waits.
     pub(crate) at: u8,
+    /// The place of the meter or cap that held it last, among its class's causes.
+    pub(crate) by: u8,
+    /// Requests in it.
+    pub(crate) len: u32,
+    /// When the time of its requests was added up last.
+    pub(crate) mark: Time,
+    /// Their time since `began`, summed up, that no cause was told of.
+    pub(crate) area: u64,
+    pub(crate) began: Time,
 }
 
 /// One request, from its arrival to its completion. What is read to dispatch it stands in
@@ -145,6 +161,8 @@ pub(crate) const PAID: u8 = 1;
 pub(crate) const RESERVED: u8 = 2;
 /// It keeps a reference of its own on its route.
 pub(crate) const OWN_ROUTE: u8 = 4;
+/// A meter or a cap held it, or the one before it, while it waited.
+pub(crate) const DELAYED: u8 = 8;
 
 impl Class {
     pub(crate) fn new(key: Arc<ClassKey>, id: ClassId) -> Class {
@@ -161,6 +179,7 @@ impl Class {
             usage: Usage::default(),
             refs: 0,
             delay: Delay::default(),
+            causes: None,
             min_share_ppm: 0,
             watched: 0,
             id,
@@ -209,6 +228,7 @@ impl Standing {
         ready: 0,
         waiting: 0,
         size: NO_SIZE,
+        put_off: false,
         overtaken: 0,
         promised: Time::ZERO,
     };
@@ -243,10 +263,23 @@ impl Standing {
 }
 
 impl Queue {
-    const EMPTY: Queue = Queue { head: NONE, tail: NONE, passed: 0, tried: 0, at: 0 };
+    const EMPTY: Queue = Queue {
+        head: NONE,
+        tail: NONE,
+        passed: 0,
+        tried: 0,
+        at: 0,
+        by: NO_CAUSE,
+        len: 0,
+        mark: Time::ZERO,
+        area: 0,
+        began: Time::ZERO,
+    };
 
     /// Adds a request at the end.
-    pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<Request>) {
+    pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<Request>, now: Time) {
+        self.pass(now);
+        self.len += 1;
         requests[id].prev = self.tail;
         requests[id].next = NONE;
         match self.tail {
@@ -257,7 +290,9 @@ impl Queue {
     }
 
     /// Takes a request out, wherever it stands.
-    pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<Request>) {
+    pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<Request>, now: Time) {
+        self.pass(now);
+        self.len -= 1;
         let Request { prev, next, .. } = requests[id];
         match prev {
             NONE => self.head = next,

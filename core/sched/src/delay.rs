@@ -90,6 +90,7 @@ impl Dispatcher {
             let bound = state.lag_bound(cost, own.phi).max(standing.finish);
             standing.finish = standing.finish.after(due, own.phi).min(bound);
             standing.start = standing.start.max(standing.finish);
+            standing.put_off = true;
         }
     }
 }

@@ -234,6 +234,7 @@ impl Dispatcher {
         let index = self.running(id);
         let Request { class, subject, lane, kind, flags, route, amount, .. } = self.requests[index];
         self.free_slots(index);
+        self.lanes[usize::from(lane)].note_served(class, self.now);
         if served != amount {
             self.correct(index, served);
         }
@@ -434,12 +435,12 @@ impl Dispatcher {
         let own = &mut self.classes[class];
         own.queued += 1;
         if stage == Stage::Urgent {
-            self.lanes[lane].urgent.push(index, &mut self.requests);
+            self.lanes[lane].urgent.push(index, &mut self.requests, self.now);
             return;
         }
         let fifo = &mut own.standings[lane].queues[queue];
         let was_empty = fifo.is_empty();
-        fifo.push(index, &mut self.requests);
+        fifo.push(index, &mut self.requests, self.now);
         if was_empty {
             self.admit(class, lane, queue);
             self.refresh(class, lane);
@@ -454,7 +455,7 @@ impl Dispatcher {
             self.withdraw(class, lane, queue);
         }
         let fifo = &mut self.classes[class].standings[lane].queues[queue];
-        fifo.unlink(index, &mut self.requests);
+        fifo.unlink(index, &mut self.requests, self.now);
         if !is_head {
             return;
         }
@@ -466,7 +467,7 @@ impl Dispatcher {
 
     fn unqueue_urgent(&mut self, index: u32) {
         let lane = usize::from(self.requests[index].lane);
-        self.lanes[lane].urgent.unlink(index, &mut self.requests);
+        self.lanes[lane].urgent.unlink(index, &mut self.requests, self.now);
     }
 
     pub(crate) fn running(&self, id: RequestId) -> u32 {

@@ -72,6 +72,7 @@ impl Dispatcher {
         if standing.waiting >> queue & 1 == 1 {
             self.leave(class, lane, queue, true);
         } else {
+            self.count_ready(class, lane, queue);
             self.unready(class, lane, queue);
         }
         let fifo = &mut self.classes[class].standings[lane].queues[queue];
@@ -186,6 +187,7 @@ impl Dispatcher {
     }
 
     fn wait(&mut self, class: u32, lane: usize, queue: usize, at: usize) {
+        self.count_ready(class, lane, queue);
         let own = &mut self.classes[class];
         let standing = &mut own.standings[lane];
         standing.waiting |= 1 << queue;
@@ -202,6 +204,7 @@ impl Dispatcher {
 
     /// Takes a waiting head out of its meter's heap; `unserved` gives its turn back.
     fn leave(&mut self, class: u32, lane: usize, queue: usize, unserved: bool) {
+        self.count_metered(class, lane, queue);
         let own = &mut self.classes[class];
         own.standings[lane].waiting &= !(1 << queue);
         let fifo = &own.standings[lane].queues[queue];

@@ -96,6 +96,10 @@ impl Heap {
         self.entries[places.0[item as usize] as usize].key()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

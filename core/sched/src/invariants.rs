@@ -83,15 +83,15 @@ impl Dispatcher {
         assert!(!(ready && waits));
         let places = &self.lanes[lane].waiting_places;
         assert_eq!(places.holds(waiter(index, queue)), waits);
-        let (mut prev, mut at) = (NONE, fifo.head);
+        let (mut prev, mut at, mut count) = (NONE, fifo.head, 0);
         while at != NONE {
             let request = &self.requests[at];
             assert_eq!((request.prev, request.class), (prev, index));
             assert_eq!((usize::from(request.lane), usize::from(request.queue)), (lane, queue));
             assert!(request.stage == Stage::Queued);
-            (prev, at) = (at, request.next);
+            (prev, at, count) = (at, request.next, count + 1);
         }
-        assert_eq!(fifo.tail, prev);
+        assert_eq!((fifo.tail, fifo.len), (prev, count));
     }
 
     fn check_heaps(&self) {

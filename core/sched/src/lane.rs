@@ -15,6 +15,7 @@ use model::{Lane, Time};
 
 use crate::class::Queue;
 use crate::heap::{Heap, Places};
+use crate::slab::NONE;
 use crate::slots::{SIZES_MAX, slots_of};
 use crate::tags::{LAG_MAX_NS, Phi, VirtualTime};
 
@@ -31,6 +32,8 @@ pub(crate) struct LaneState {
     lag_max: u64,
     /// Virtual time.
     pub(crate) v: VirtualTime,
+    /// The class that was served last, and when; then the last other one.
+    served: [(u32, Time); 2],
     pub(crate) ready: Ready,
     /// Classes with a promise and a head that counts towards it, by R.
     pub(crate) reserved: Heap,
@@ -67,6 +70,7 @@ impl LaneState {
             kept: 0,
             lag_max: LAG_MAX_NS,
             v: VirtualTime::ZERO,
+            served: [(NONE, Time::ZERO); 2],
             ready: Ready::default(),
             reserved: Heap::default(),
             reserved_places: Places::default(),
@@ -103,6 +107,20 @@ impl LaneState {
     /// lag between equals is about one request of each, so four of its own are always within it.
     pub(crate) fn lag_bound(&self, cost: u64, weight: Phi) -> VirtualTime {
         self.v.after(self.lag_max.max(cost.saturating_mul(4)), weight)
+    }
+
+    /// A request of a class begins or ends.
+    pub(crate) fn note_served(&mut self, class: u32, now: Time) {
+        if self.served[0].0 != class {
+            self.served[1] = self.served[0];
+        }
+        self.served[0] = (class, now);
+    }
+
+    /// When a request of any other class began or ended last.
+    pub(crate) fn others_served(&self, class: u32) -> Option<Time> {
+        let other = self.served.iter().find(|(of, _)| *of != class);
+        other.filter(|(of, _)| *of != NONE).map(|(_, at)| *at)
     }
 
     /// How many slots a head of that size holds here.

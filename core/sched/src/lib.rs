@@ -29,6 +29,7 @@ mod dispatcher;
 mod gate;
 mod grant;
 mod heap;
+mod held;
 mod ids;
 mod invariants;
 mod lane;
@@ -44,6 +45,7 @@ mod untold;
 
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
+pub use held::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
 pub use ids::{ClassId, RequestId, SubjectId};
 pub use report::{ClassReport, SubjectReport, Usage};
 pub use slots::slots_held;

@@ -33,6 +33,8 @@ use crate::tags::{Phi, VirtualTime};
 /// that is more: over 10 s at most 1 % and a request.
 pub(crate) const CATCH_UP_NS: u64 = 100_000_000;
 
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// So many waiters may try at once, when a meter has saved its burst, and one more each 10 µs:
 /// what a call does stays bounded, and what tries cost in all is a few percent of a processor.
 const TRIES_MAX: u64 = 64;
@@ -68,6 +70,8 @@ pub(crate) struct Meter {
     held: [u32; 2],
     /// Units charged since its uses were taken last.
     pub(crate) moved: u64,
+    /// Units a second of the last second that is over, those of the one that runs, and its begin.
+    passed: (u64, u64, Time),
     /// When the next waiter may try.
     next_try: Time,
     /// Links to it.
@@ -220,6 +224,12 @@ impl Pacer {
     }
 }
 
+/// Units in a span, which is above zero, as a rate.
+fn per_sec(units: u64, span_ns: u64) -> u64 {
+    let rate = u128::from(units) * u128::from(SECOND_NS) / u128::from(span_ns);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
 /// A part of a rate in thousandths of a unit a second, rounded down but never to nothing.
 fn milli(rate: Rate, part: Part) -> u64 {
     let fine = u128::from(rate.per_sec()) * 1000 * u128::from(part.billionths());
@@ -236,6 +246,7 @@ impl Meter {
             waiting: [Heap::default(), Heap::default()],
             held: [0; 2],
             moved: 0,
+            passed: (0, 0, Time::ZERO),
             next_try: Time::ZERO,
             refs: 0,
             idle: 0,
@@ -281,13 +292,40 @@ impl Meter {
     /// Charges `units`, at once and whatever is owed.
     pub(crate) fn charge(&mut self, units: u64, now: Time) {
         self.moved = self.moved.saturating_add(units);
+        self.count_passed(units, now);
         self.pacer.charge(units, self.burst.map(|burst| self.span_of(burst)), now);
     }
 
     /// Takes back a charge of `units`.
     pub(crate) fn refund(&mut self, units: u64) {
         self.moved = self.moved.saturating_sub(units);
+        self.passed.1 = self.passed.1.saturating_sub(units);
         self.pacer.refund(units);
+    }
+
+    fn count_passed(&mut self, units: u64, now: Time) {
+        let (_, units_now, since) = &mut self.passed;
+        let span = now.since(*since).get();
+        if span >= SECOND_NS {
+            self.passed = (per_sec(*units_now, span), 0, now);
+        }
+        self.passed.1 = self.passed.1.saturating_add(units);
+    }
+
+    /// Units a second that it let through over the last second or two.
+    pub(crate) fn used_per_sec(&self, now: Time) -> u64 {
+        let (before, units, since) = self.passed;
+        let span = now.since(since).get();
+        if span >= SECOND_NS {
+            return per_sec(units, span);
+        }
+        let rest = u128::from(before) * u128::from(SECOND_NS - span) / u128::from(SECOND_NS);
+        units.saturating_add(u64::try_from(rest).unwrap_or(u64::MAX))
+    }
+
+    /// Heads that wait here, in both lanes.
+    pub(crate) fn waiting_heads(&self) -> usize {
+        self.waiting.iter().map(Heap::len).sum()
     }
 
     /// Counts a ready head in (1) or out (-1).

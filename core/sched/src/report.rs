@@ -9,7 +9,7 @@ use model::{
     Amount, Bytes, Direction, Identity, KeyValue, Kind, Nanos, Ops, PathSet, Rule, Weight,
 };
 
-use crate::class::{Request, Stage};
+use crate::class::{DELAYED, Request, Stage};
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
 use crate::lane::DEVICE;
@@ -34,6 +34,12 @@ pub struct Usage {
     pub requests: u64,
     /// Cost of what it was served elsewhere, as far as this was told.
     pub elsewhere: Nanos,
+    /// Completed requests that a meter or a cap on slots had delayed.
+    pub delayed: u64,
+    /// The time that those waited.
+    pub delayed_time: Nanos,
+    /// Their payload.
+    pub delayed_bytes: Bytes,
 }
 
 /// One subject's figures.
@@ -87,16 +93,22 @@ impl Usage {
     /// What one completed request adds.
     pub(crate) fn of(request: &Request, served: Amount, service: Nanos) -> Usage {
         let direction = request.kind.direction();
+        let delayed = request.has(DELAYED);
+        let if_delayed = |amount: u64| if delayed { amount } else { 0 };
+        let queue_time = request.started.since(request.arrived);
         let bytes_if = |is| if direction == is { served.bytes } else { Bytes::ZERO };
         Usage {
             read: bytes_if(Direction::Read),
             written: bytes_if(Direction::Write),
             ops: served.ops,
-            queue_time: request.started.since(request.arrived),
+            queue_time,
             service_time: service,
             cost: Nanos::new(request.cost),
             requests: 1,
             elsewhere: Nanos::ZERO,
+            delayed: delayed.into(),
+            delayed_time: Nanos::new(if_delayed(queue_time.get())),
+            delayed_bytes: Bytes::new(if_delayed(served.bytes.get())),
         }
     }
 }
@@ -111,6 +123,9 @@ impl AddAssign for Usage {
         self.cost += other.cost;
         self.requests += other.requests;
         self.elsewhere += other.elsewhere;
+        self.delayed += other.delayed;
+        self.delayed_time += other.delayed_time;
+        self.delayed_bytes += other.delayed_bytes;
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::class::Class;
 use crate::classify::{ClassKey, IDLE_MAX};
 use crate::dispatcher::Dispatcher;
+use crate::held::Held;
 use crate::ids::ClassId;
 use crate::meter::Pacer;
 use crate::report::Usage;
@@ -26,6 +27,7 @@ pub(crate) struct Rested {
     finish: [VirtualTime; 2],
     pub(crate) reserve: Option<Pacer>,
     pub(crate) usage: Usage,
+    pub(crate) causes: Option<Box<Held>>,
     /// Its number among those at rest.
     idle: u64,
 }
@@ -36,13 +38,14 @@ impl Dispatcher {
         if !self.classes.lives(index) || self.classes[index].in_use() {
             return;
         }
-        let class = &self.classes[index];
+        let class = &mut self.classes[index];
         let rested = Rested {
             key: class.key.clone(),
             id: class.id,
             finish: class.standings.map(|standing| standing.finish),
             reserve: class.reserve,
             usage: class.usage,
+            causes: class.causes.take(),
             idle: 0,
         };
         self.names.classes.remove(&rested.key);
@@ -61,13 +64,14 @@ impl Dispatcher {
         let index = self.names.rested.remove(key)?;
         self.names.idle_classes.leave(&mut self.rested[index].idle);
         self.rested.remove(index);
+        let causes = self.rested[index].causes.take();
         let Rested { key, id, finish, reserve, usage, .. } = &self.rested[index];
         let mut class = Class::new(key.clone(), *id);
         class.taken = usage.cost;
         for (standing, finish) in class.standings.iter_mut().zip(finish) {
             standing.finish = *finish;
         }
-        (class.reserve, class.usage) = (*reserve, *usage);
+        (class.reserve, class.usage, class.causes) = (*reserve, *usage, causes);
         let index = self.add_class(class);
         self.bound_lag(index);
         Some(index)

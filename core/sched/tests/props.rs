@@ -138,6 +138,10 @@ struct Book {
     running: Vec<Dispatched>,
     amounts: BTreeMap<u64, Amount>,
     count: u64,
+    /// Since when each waits that may be delayed.
+    since: BTreeMap<u64, Time>,
+    /// How long those waited that do so no more, and how often one did.
+    waited: (Nanos, u64),
 }
 
 impl Book {
@@ -153,6 +157,8 @@ impl Book {
             running: vec![],
             amounts: BTreeMap::new(),
             count: 0,
+            since: BTreeMap::new(),
+            waited: (Nanos::ZERO, 0),
         }
     }
 
@@ -178,6 +184,7 @@ impl Book {
                 if !cached.is_empty() {
                     let missed = self.running.remove(cached[which % cached.len()]);
                     self.sched.miss(missed.id, self.now);
+                    self.begin_to_wait(missed.token, missed.kind);
                     self.waiting.insert(missed.token, missed.id);
                 }
             }
@@ -229,6 +236,36 @@ impl Book {
         }
         self.sched.check_invariants();
         assert_eq!(self.sched.queued(), self.waiting.len());
+        self.check_held();
+    }
+
+    fn begin_to_wait(&mut self, token: u64, kind: Kind) {
+        if !kind.never_delayed() {
+            self.since.insert(token, self.now);
+        }
+    }
+
+    fn end_to_wait(&mut self, token: u64) {
+        if let Some(since) = self.since.remove(&token) {
+            self.waited.0 += self.now.since(since);
+            self.waited.1 += 1;
+        }
+    }
+
+    /// All causes together are the time that requests waited, but for 100 µs a request.
+    fn check_held(&self) {
+        let waits = self.since.values().map(|since| self.now.since(*since).get());
+        let waited = self.waited.0.get() + waits.sum::<u64>();
+        let least = waited.saturating_sub(100_000 * (self.waited.1 + self.since.len() as u64));
+        let held = self.sched.held(self.now, |_, _, _| true);
+        let causes = held.iter().flat_map(|class| &class.causes);
+        let told: u64 = causes.clone().map(|cause| cause.wait.get()).sum();
+        assert!((least..=waited).contains(&told), "{told} ns told of {waited} ns waited");
+        for cause in causes {
+            assert!(
+                cause.span <= cause.wait && cause.since <= cause.last && cause.last <= self.now
+            );
+        }
     }
 
     fn enqueue(&mut self, job: usize, kind: Kind, units: u64, cached: bool) {
@@ -238,6 +275,7 @@ impl Book {
         let lane = if cached { Lane::Cached } else { Lane::Device };
         let arrival = Arrival { subject: self.subjects[job], kind, amount, lane, token };
         let id = self.sched.enqueue(arrival, self.now);
+        self.begin_to_wait(token, kind);
         self.waiting.insert(token, id);
         self.amounts.insert(token, amount);
     }
@@ -253,6 +291,7 @@ impl Book {
             Some(next.id),
             "dispatched twice or never queued"
         );
+        self.end_to_wait(next.token);
         self.running.push(next);
         true
     }
@@ -270,6 +309,7 @@ impl Book {
         let (token, id) =
             self.waiting.iter().nth(which % count).map(|(t, i)| (*t, *i)).expect("in range");
         self.waiting.remove(&token);
+        self.end_to_wait(token);
         assert_eq!(self.sched.cancel(id, self.now), Some(token));
         assert_eq!(self.sched.cancel(id, self.now), None);
     }
@@ -294,6 +334,7 @@ impl Book {
         }
         assert!(self.waiting.is_empty(), "{} requests never came out", self.waiting.len());
         self.sched.check_invariants();
+        self.check_held();
         for (index, job) in self.subjects.iter().enumerate() {
             let report = self.sched.subjects().find(|s| s.id == *job).expect("it is referenced");
             assert_eq!((report.queued, report.running, report.slots), (0, 0, 0), "job {index}");

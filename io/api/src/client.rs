@@ -30,8 +30,9 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Address, AuditLines, Classes, Connections, ControllerStatus, Credentials, CredentialsError,
-    Decays, Endpoint, Endpoints, ErrorReport, Events, MadeToken, NewToken, Proxies, ProxyOrder,
-    ProxyReport, Rules, Status, Subjects, Tokens, UsageTable, path,
+    Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, Live, MadeToken, NewToken,
+    Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, Tokens, UsageTable, Why, WhyQuery,
+    path,
 };
 use exchange::Connected;
 
@@ -230,7 +231,22 @@ impl Client {
         self.call(Method::PUT, &path, text.to_owned(), over)
     }
 
+    /// What holds those who are asked about.
+    pub fn why(&self, query: &WhyQuery) -> Result<Why, ClientError> {
+        self.get(&format!("{}?{}", path::WHY, query.text()))
+    }
+
     // ---- a controller's ----
+
+    /// Who was delayed; `query` as in `by=job&since=1h`.
+    pub fn why_top(&self, query: &str) -> Result<DelayTable, ClientError> {
+        self.get(&format!("{}?{query}", path::WHY_TOP))
+    }
+
+    /// What all proxies have under way.
+    pub fn live(&self) -> Result<Live, ClientError> {
+        self.get(path::LIVE)
+    }
 
     /// What the controller is and how it fares.
     pub fn controller_status(&self) -> Result<ControllerStatus, ClientError> {

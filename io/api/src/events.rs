@@ -59,7 +59,7 @@ pub struct Event {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DecayChange {
     /// The name of the `[[decay]]`.
-    pub policy: String,
+    pub name: String,
     /// The key's values, in the order of `per`.
     pub key: Vec<KeyForm>,
     /// What it had, in bytes or operations, as the decay counts it.
@@ -92,12 +92,12 @@ pub struct Decays {
     /// nobody back otherwise.
     pub contended: bool,
     /// The decays in the order of the rules.
-    pub decays: Vec<DecayPolicy>,
+    pub decays: Vec<DecayAccounts>,
 }
 
 /// One `[[decay]]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DecayPolicy {
+pub struct DecayAccounts {
     /// As it is written.
     #[serde(flatten)]
     pub rule: DecayRuleReport,

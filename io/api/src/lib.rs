@@ -28,6 +28,7 @@ mod process;
 mod rules;
 mod scrape;
 mod socket;
+pub mod why;
 
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
@@ -36,7 +37,7 @@ pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use credentials::{Credentials, CredentialsError};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
-pub use events::{DecayAccount, DecayChange, DecayPolicy, Decays, Event, EventKind, Events};
+pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
 pub use link::{
     ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
     ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm, ServedForm, ServedOf,
@@ -54,6 +55,10 @@ pub use rules::{
 };
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{Listening, SocketError};
+pub use why::{
+    Answer, DelayRow, DelayTable, Hold, HoldKind, LimitNow, Live, LiveSample, ProxyAnswer,
+    ProxyQuestion, Question, Why, WhyQuery, WhySubject,
+};
 
 /// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are
 /// every server's; CLASSES, SUBJECTS and CONNECTIONS a proxy's; the others a controller's.
@@ -75,6 +80,12 @@ pub mod path {
     pub const PROXY: &str = "/v1/proxies/{name}";
     /// POST a [`ProxyReport`](crate::ProxyReport), get a [`ProxyOrder`](crate::ProxyOrder).
     pub const REPORT: &str = "/v1/proxies/{name}/report";
+    /// [`Why`](crate::Why), a proxy's and a controller's.
+    pub const WHY: &str = "/v1/why";
+    /// [`DelayTable`](crate::DelayTable).
+    pub const WHY_TOP: &str = "/v1/why/top";
+    /// [`Live`](crate::Live).
+    pub const LIVE: &str = "/v1/live";
     /// [`UsageTable`](crate::UsageTable).
     pub const USAGE: &str = "/v1/usage";
     /// [`Decays`](crate::Decays).

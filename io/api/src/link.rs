@@ -17,10 +17,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::why::{ProxyAnswer, ProxyQuestion};
+
 pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
 
 /// What a proxy says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProxyReport {
     /// Which of its lives: each start has a greater one, nanoseconds since 1970.
@@ -34,6 +36,9 @@ pub struct ProxyReport {
     /// Whether requests of several classes wait for one another somewhere.
     #[serde(default)]
     pub contended: bool,
+    /// Answers to what was asked, 8 at most.
+    #[serde(default)]
+    pub answers: Vec<ProxyAnswer>,
 }
 
 /// One target's report: `plan::Report` without name and life.
@@ -159,6 +164,15 @@ pub struct CountersForm {
     pub written_bytes: u64,
     /// What the requests cost their targets.
     pub cost_ns: u64,
+    /// Requests that a limit or a cap on slots delayed.
+    #[serde(default)]
+    pub delayed: u64,
+    /// How long these waited, summed up.
+    #[serde(default)]
+    pub delayed_ns: u64,
+    /// Their payload.
+    #[serde(default)]
+    pub delayed_bytes: u64,
     /// Operations by kind; those that are not named are none.
     pub ops: BTreeMap<String, u64>,
 }
@@ -174,6 +188,9 @@ pub struct ProxyOrder {
     pub rules: Option<RulesText>,
     /// The last usage report of this life that was counted.
     pub usage_taken: Option<u64>,
+    /// What somebody asks, 8 at most.
+    #[serde(default)]
+    pub questions: Vec<ProxyQuestion>,
 }
 
 /// One target's order: `plan::Order` without name and life.

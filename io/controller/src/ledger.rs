@@ -157,7 +157,7 @@ impl Ledger {
     }
 
     /// Counts for a subject that no line names, in the same minute as the reports beside it.
-    pub fn credit(&mut self, kind: SubjectKind, name: &str, sums: &Counters) {
+    pub fn charge(&mut self, kind: SubjectKind, name: &str, sums: &Counters) {
         self.subjects.add_named(kind, name, sums);
     }
 

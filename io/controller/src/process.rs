@@ -17,6 +17,7 @@
 
 mod access;
 mod accounts;
+mod asking;
 mod counts;
 mod doors;
 mod events;

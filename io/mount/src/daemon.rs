@@ -19,6 +19,7 @@ use crate::jobs::Jobs;
 use crate::link::{self, Begin, Begun, GreetError, Homes};
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
+use crate::operations::told::Told;
 use crate::options::{Settings, Source, nanos};
 
 /// A mounted export. Dropping it takes it away, in use or not.
@@ -93,6 +94,7 @@ impl Mount {
             believed: settings.attr,
             payload,
             notifier: OnceLock::new(),
+            told: Told::default(),
         });
         export.write_again_what_is_lost();
         homes.watch();

@@ -27,7 +27,8 @@ use crate::files::{Files, OpenFile};
 use crate::jobs::Jobs;
 use crate::link::{Answer, Ask, Call, Homes, Payer, Shared, Waiter, here};
 use crate::nodes::{Node, Nodes};
-use crate::operations::{attributes, behind, data, directory, locks, names, xattr};
+use crate::operations::told::{Told, is_told};
+use crate::operations::{attributes, behind, data, directory, locks, names, or_error, told, xattr};
 use crate::translate;
 
 /// The export of a proxy as a file system. Clones are the same one.
@@ -43,6 +44,8 @@ pub(crate) struct Inner {
     /// Payload of one message in bytes.
     pub(crate) payload: u32,
     pub(crate) notifier: OnceLock<Notifier>,
+    /// The mount's own files that are open.
+    pub(crate) told: Told,
 }
 
 impl Deref for Export {
@@ -107,7 +110,19 @@ impl Export {
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
     ) {
-        let (export, home, on) = (self.clone(), self.homes.of(node), here());
+        self.as_caller_at(self.homes.of(node), request, ask, reply, then);
+    }
+
+    /// As [`Export::as_caller_with`], of one of the proxies.
+    pub(crate) fn as_caller_at<T: 'static>(
+        &self,
+        home: usize,
+        request: &Request,
+        ask: Ask,
+        reply: Reply<T>,
+        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
+    ) {
+        let (export, on) = (self.clone(), here());
         let Request { uid, gid, thread, .. } = *request;
         self.jobs.find(thread, move |caller| {
             match export.homes.links[home].payer(uid, gid, &caller.groups, &caller.job) {
@@ -223,10 +238,16 @@ impl FileSystem for Export {
     }
 
     fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+        if told::is_name(request.inode, name) {
+            return told::lookup(request, name, reply);
+        }
         names::lookup(self, request, name, reply);
     }
 
     fn getattr(&self, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+        if is_told(request.inode) {
+            return told::getattr(request, reply);
+        }
         attributes::get(self, request, handle, reply);
     }
 
@@ -239,23 +260,28 @@ impl FileSystem for Export {
     }
 
     fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+        or_error!(told::may_change(request.inode, name), reply);
         names::make(self, request, name, new, reply);
     }
 
     fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+        or_error!(told::may_change(request.inode, name), reply);
         let new = NewFile { mode: new.mode & 0o7777 | names::DIRECTORY, ..new };
         names::make(self, request, name, new, reply);
     }
 
     fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        or_error!(told::may_change(request.inode, name), reply);
         names::remove(self, request, name, 0, reply);
     }
 
     fn rmdir(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+        or_error!(told::may_change(request.inode, name), reply);
         names::remove(self, request, name, ninep::REMOVE_DIR, reply);
     }
 
     fn symlink(&self, request: &Request, name: &CStr, target: &CStr, reply: Reply<Entry>) {
+        or_error!(told::may_change(request.inode, name), reply);
         names::symlink(self, request, name, target, reply);
     }
 
@@ -268,6 +294,8 @@ impl FileSystem for Export {
         flags: u32,
         reply: Reply<()>,
     ) {
+        or_error!(told::may_change(request.inode, from), reply);
+        or_error!(told::may_change(directory, to), reply);
         match flags {
             0 => names::rename(self, request, from, directory, to, reply),
             _ => reply.error(Errno::INVAL),
@@ -275,10 +303,14 @@ impl FileSystem for Export {
     }
 
     fn link(&self, request: &Request, inode: InodeId, name: &CStr, reply: Reply<Entry>) {
+        or_error!(told::may_change(request.inode, name), reply);
         names::link(self, request, inode, name, reply);
     }
 
     fn open(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+        if is_told(request.inode) {
+            return told::open(self, request, open, reply);
+        }
         data::open(self, request, open, reply);
     }
 
@@ -290,10 +322,14 @@ impl FileSystem for Export {
         new: NewFile,
         reply: Reply<Created>,
     ) {
+        or_error!(told::may_change(request.inode, name), reply);
         data::create(self, request, name, open, new, reply);
     }
 
     fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+        if is_told(request.inode) {
+            return told::read(self, read, reply);
+        }
         data::read(self, request, read, reply);
     }
 
@@ -302,6 +338,9 @@ impl FileSystem for Export {
     }
 
     fn flush(&self, request: &Request, handle: Handle, owner: LockOwner, reply: Reply<()>) {
+        if is_told(request.inode) {
+            return reply.ok(&());
+        }
         locks::flush(self, request, handle, owner, reply);
     }
 
@@ -309,19 +348,31 @@ impl FileSystem for Export {
         data::fsync(self, request, handle, data_only, reply);
     }
 
-    fn release(&self, _request: &Request, release: Release, reply: Reply<()>) {
+    fn release(&self, request: &Request, release: Release, reply: Reply<()>) {
+        if is_told(request.inode) {
+            return told::release(self, request.inode, release.handle, reply);
+        }
         data::release(self, release, reply);
     }
 
     fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+        if is_told(request.inode) {
+            return told::open(self, request, open, reply);
+        }
         data::open(self, request, open, reply);
     }
 
     fn readdir(&self, request: &Request, read: Read, reply: Reply<Entries>) {
+        if is_told(request.inode) {
+            return told::list(read, reply);
+        }
         directory::list(self, request, read, reply);
     }
 
     fn readdirplus(&self, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+        if is_told(request.inode) {
+            return told::list_plus(read, reply);
+        }
         directory::list_plus(self, request, read, reply);
     }
 
@@ -329,7 +380,10 @@ impl FileSystem for Export {
         data::fsync(self, request, handle, data_only, reply);
     }
 
-    fn releasedir(&self, _request: &Request, release: Release, reply: Reply<()>) {
+    fn releasedir(&self, request: &Request, release: Release, reply: Reply<()>) {
+        if is_told(request.inode) {
+            return told::release(self, request.inode, release.handle, reply);
+        }
         data::release(self, release, reply);
     }
 
@@ -342,10 +396,16 @@ impl FileSystem for Export {
     }
 
     fn getxattr(&self, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+        if is_told(request.inode) {
+            return reply.error(Errno::NODATA);
+        }
         xattr::get(self, request, name, reply);
     }
 
     fn listxattr(&self, request: &Request, reply: Reply<Xattr>) {
+        if is_told(request.inode) {
+            return reply.value(b"");
+        }
         xattr::list(self, request, reply);
     }
 

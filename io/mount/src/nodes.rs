@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::behind::Behind;
 use crate::link::lock;
+use crate::operations::told::is_told;
 
 /// A file, directory or other inode that the kernel knows.
 #[derive(Debug)]
@@ -99,8 +100,12 @@ impl Nodes {
     /// The node that the kernel names.
     ///
     /// # Errors
-    /// `ESTALE` if there is none, which the kernel does not ask for.
+    /// `ESTALE` if there is none, which the kernel does not ask for; `EROFS` for one of the mount's
+    /// own, of which nothing else is done with this.
     pub(crate) fn get(&self, inode: InodeId) -> Result<Arc<Node>, Errno> {
+        if is_told(inode) {
+            return Err(Errno::ROFS);
+        }
         let table = lock(&self.table);
         table.by_id.get(&inode.0).map(|counted| counted.node.clone()).ok_or(Errno::STALE)
     }

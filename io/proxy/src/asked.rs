@@ -124,6 +124,7 @@ impl About {
             | OwnRequest::Identity { .. }
             | OwnRequest::Retire { .. }
             | OwnRequest::Ping
+            | OwnRequest::Tell { .. }
             | OwnRequest::Wait => return None,
             OwnRequest::Commit { fid } => about(fid, Kind::Fsync),
         })

@@ -41,6 +41,7 @@ mod server;
 mod setup;
 mod sys;
 mod tally;
+mod tell;
 mod times;
 mod worker;
 mod writes;

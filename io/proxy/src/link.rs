@@ -15,13 +15,15 @@
 mod usage;
 
 use std::io;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    Client, ClientError, Credentials, Endpoints, ProxyOrder, ProxyReport, RulesText,
+    Client, ClientError, Credentials, Endpoints, ProxyAnswer, ProxyOrder, ProxyReport, RulesText,
     TargetReportForm, is_name,
 };
 use plan::{Standing, StandingSettings};
@@ -72,6 +74,8 @@ struct Driver {
     members: Vec<Member>,
     usage: Book,
     posts: SyncSender<ProxyReport>,
+    /// To what somebody asked the controller, for the next report.
+    answers: Vec<ProxyAnswer>,
     /// Calls that were not answered yet, those that wait for a poster included.
     under_way: usize,
     /// The version of the rules that the controller gave.
@@ -131,6 +135,7 @@ impl Link {
             members: Vec::new(),
             usage: Book::default(),
             posts,
+            answers: Vec::new(),
             under_way: 0,
             rules: None,
             term: 0,
@@ -212,7 +217,7 @@ impl Driver {
             report.usage = self.usage.next_report(&self.server, now);
             report.contended = report.usage.is_some() && self.is_contended();
         }
-        if !report.targets.is_empty() || report.usage.is_some() {
+        if !report.targets.is_empty() || report.usage.is_some() || !self.answers.is_empty() {
             self.post(report);
         }
     }
@@ -237,10 +242,14 @@ impl Driver {
         ProxyReport { epoch, rules, ..ProxyReport::default() }
     }
 
-    fn post(&mut self, report: ProxyReport) {
+    fn post(&mut self, mut report: ProxyReport) {
+        report.answers = std::mem::take(&mut self.answers);
         // Where both posters wait for answers, what this says the next one says.
-        if self.posts.try_send(report).is_ok() {
-            self.under_way += 1;
+        match self.posts.try_send(report) {
+            Ok(()) => self.under_way += 1,
+            Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => {
+                self.answers = report.answers;
+            }
         }
     }
 
@@ -260,6 +269,10 @@ impl Driver {
         if let Some(sequence) = order.usage_taken {
             self.usage.note_taken(sequence);
         }
+        let questions = order.questions.iter().take(QUESTIONS_MAX);
+        self.answers.extend(questions.map(|question| self.server.answer_controller(question)));
+        self.answers.truncate(QUESTIONS_MAX);
+        asks |= !self.answers.is_empty();
         let now = self.server.clock.now();
         for Member { target, standing } in &mut self.members {
             let Some(form) = order.targets.get(&target.name) else { continue };
@@ -371,5 +384,7 @@ fn machine() -> String {
 const TICK: Duration = Duration::from_millis(100);
 /// One call may wait at the controller while the next is made.
 const POSTERS: usize = 2;
+/// Questions that are answered at once, and answers that wait to be told.
+const QUESTIONS_MAX: usize = 8;
 /// The controller holds a call for a second at most.
 const CALL_TIME_MAX: Duration = Duration::from_secs(4);

@@ -198,8 +198,12 @@ impl Worker {
         }
     }
 
-    /// Somebody says who he is: Tattach, or Tsession or Tidentity of the dialect.
+    /// Somebody says who he is: Tattach, or Tsession or Tidentity of the dialect. A Ttell, which
+    /// waits in no queue either, is answered.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
+        if self.server.tell(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
+            return;
+        }
         let started = self.server.clock.now();
         let call = self.begin_call();
         let result = self.greet(to, frame);

@@ -5,11 +5,13 @@
 //!                                                    SIGTERM: write what was used, end ◄─┘
 //! ```
 
+mod config;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::controller::{Etcd, Settings, Standing, StorePlace, TlsFiles, Webhook};
+use ::controller::{Etcd, Standing, StorePlace, Webhook};
 use anyhow::Context;
 use api::Endpoint;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -31,29 +33,35 @@ use crate::credentials::CredentialArgs;
                         only, and everybody there; docs/ACCESS.md says how it answers others."
 )]
 pub(crate) struct Args {
-    /// Where it keeps what it knows; each controller has a directory of its own.
+    /// A TOML file with keys of the names below, `on_event` for --on-event; flags are written over
+    /// what it says.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where it keeps what it knows; each controller has a directory of its own. It must be given
+    /// here or in the file.
     #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    data: Option<PathBuf>,
     /// Where it answers, http://IP:PORT of this machine's loopback, unix:///path, or, with
     /// tokens and a certificate, https://IP:PORT; may be repeated. Port 0 lets the system choose.
-    #[arg(long, value_name = "URL", default_value = DEFAULT_LISTEN)]
+    /// http://127.0.0.1:5650, if nothing is said.
+    #[arg(long, value_name = "URL")]
     listen: Vec<Endpoint>,
     /// Where the other controllers of one etcd reach this one; where it listens, if nothing is
     /// said.
     #[arg(long, value_name = "URL")]
     advertise: Option<Endpoint>,
-    /// Where it keeps what people decide: `sqlite`, in its directory, or
+    /// Where it keeps what people decide: `sqlite`, in its directory, if nothing is said, or
     /// `etcd:http://HOST:PORT,…`: of the controllers with one etcd one leads, and the others wait.
-    #[arg(long, value_name = "STORE", default_value = "sqlite", value_parser = store)]
-    store: StorePlace,
+    #[arg(long, value_name = "STORE", value_parser = store)]
+    store: Option<StorePlace>,
     /// Its certificate, for https:// places (`sluice cert`).
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// The certificate's key, which nobody else may read.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
     /// Proxies whose certificate this authority signed need no token.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
     /// What it shows the leader while it stands by.
     #[command(flatten)]
@@ -69,12 +77,7 @@ pub(crate) struct Args {
 
 /// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let Args { data, listen, advertise, store, on_event, webhook, .. } = args;
-    let tls = args.tls_cert.zip(args.tls_key);
-    let tls = tls.map(|(cert, key)| TlsFiles { cert, key, client_ca: args.tls_client_ca });
-    let credentials = args.credentials.files();
-    let mut settings =
-        Settings { data, store, listen, tls, credentials, advertise, on_event, webhook };
+    let mut settings = config::settings(args)?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let mut ends = || signals.pending().next().is_some();
     loop {

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use api::{DecayAccount, DecayPolicy, Decays, RateForm};
+use api::{DecayAccount, DecayAccounts, Decays, RateForm};
 use clap::ValueEnum;
 use model::{Nanos, Rate};
 
@@ -57,7 +57,7 @@ fn list(decays: &Decays, subject: Option<&str>) -> String {
     if decays.decays.is_empty() {
         return "no decays: the rules in force have no [[decay]]\n".into();
     }
-    let rows: Vec<_> = decays.decays.iter().flat_map(|policy| rows(policy, decays.at_ns)).collect();
+    let rows: Vec<_> = decays.decays.iter().flat_map(|decay| rows(decay, decays.at_ns)).collect();
     if rows.is_empty() {
         return match subject {
             Some(subject) => format!("{subject} has used nothing that a decay counts\n"),
@@ -66,23 +66,23 @@ fn list(decays: &Decays, subject: Option<&str>) -> String {
     }
     let head = ["DECAY", "SUBJECT", "USED", "OF", "PART", "LEVEL", "LIMIT", "FREE IN"];
     let mut text = table::aligned(&head, &[2, 3, 4], rows);
-    for policy in decays.decays.iter().filter(|policy| policy.left_out > 0) {
-        let _ = writeln!(text, "{} more of {}", policy.left_out, policy.rule.name);
+    for decay in decays.decays.iter().filter(|decay| decay.left_out > 0) {
+        let _ = writeln!(text, "{} more of {}", decay.left_out, decay.rule.name);
     }
-    if !decays.contended && decays.decays.iter().any(|policy| policy.rule.contention) {
+    if !decays.contended && decays.decays.iter().any(|decay| decay.rule.contention) {
         let _ =
             writeln!(text, "no requests wait for one another: decays with contention hold nobody");
     }
     text
 }
 
-fn rows(policy: &DecayPolicy, at_ns: u64) -> impl Iterator<Item = Vec<String>> {
-    let in_bytes = policy.rule.resource != "metadata";
-    policy.accounts.iter().map(move |account| {
+fn rows(decay: &DecayAccounts, at_ns: u64) -> impl Iterator<Item = Vec<String>> {
+    let in_bytes = decay.rule.resource != "metadata";
+    decay.accounts.iter().map(move |account| {
         let DecayAccount { subject, level, used, entitled, limit, until_ns, .. } = account;
         let free = until_ns.map(|until| until.saturating_sub(at_ns).div_ceil(1_000_000_000));
         vec![
-            policy.rule.name.clone(),
+            decay.rule.name.clone(),
             subject.clone(),
             amount(*used, in_bytes),
             amount(*entitled, in_bytes),
@@ -147,8 +147,8 @@ mod tests {
             ..DecayAccount::default()
         };
         let rule = DecayRuleReport { name: "writers".into(), ..DecayRuleReport::default() };
-        let policy = DecayPolicy { rule, accounts: vec![account], left_out: 3 };
-        let decays = Decays { at_ns: 5_000_000_001, contended: true, decays: vec![policy] };
+        let decay = DecayAccounts { rule, accounts: vec![account], left_out: 3 };
+        let decays = Decays { at_ns: 5_000_000_001, contended: true, decays: vec![decay] };
         assert_eq!(
             list(&decays, None),
             "DECAY    SUBJECT     USED      OF  PART  LEVEL  LIMIT   FREE IN\n\

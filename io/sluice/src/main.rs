@@ -16,12 +16,14 @@ mod docs;
 mod events;
 mod metrics;
 mod mount;
+mod place;
 mod proxy;
 mod rule;
 mod sim;
 mod token;
 mod top;
 mod trace;
+mod why;
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -46,6 +48,7 @@ enum Command {
     Mount(mount::Args),
     Umount(mount::UmountArgs),
     Top(top::Args),
+    Why(why::Args),
     Metrics(metrics::Args),
     Rule(Box<rule::Args>),
     Token(Box<token::Args>),
@@ -86,6 +89,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => mount::run_umount(args),
         Command::Top(args) => top::run(args),
+        Command::Why(args) => why::run(args),
         Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
         Command::Token(args) => token::run(*args),

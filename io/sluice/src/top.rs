@@ -1,8 +1,8 @@
 //! `sluice top`: who gets what from a proxy right now.
 //!
 //! ```text
-//!   proxy's control socket ─► sample ─┐
-//!                             sample ─┴► rates ─► rows ─► screen (view) | table (--once) | JSON
+//!   proxy, controller, recording ─► sample ─┐
+//!                         (source)  sample ─┴► rates ─► rows ─► screen (view) | table (--once) | JSON
 //! ```
 //!
 //! The proxy keeps counters only; the rates are made here, from two samples and the
@@ -10,25 +10,31 @@
 
 mod rates;
 mod screen;
+mod source;
 pub(crate) mod table;
 mod view;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use api::{Address, Client, Status};
+use api::Status;
 use model::Nanos;
 use nix::unistd::{Uid, User};
 use serde::Serialize;
 
+use crate::place::Place;
 use rates::{By, Row, Sample, Sort};
+use source::{Frame, Player, Recorder, Source};
 
 /// Where a proxy's control socket is unless it was told otherwise.
 pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
 
 /// Shows what each job, user, class or client gets: a live table, in place.
+///
+/// Of one proxy, or over all proxies of a controller.
 ///
 /// MB/s read and written, backend operations per second, the mean time a request waited
 /// for its turn (QUEUE) and until its answer (LATENCY, the queue included), requests
@@ -39,9 +45,8 @@ pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
                         choose the column to sort by, r turns the order round; up, down, page \
                         up, page down move; q quits.")]
 pub(crate) struct Args {
-    /// The proxy's control socket.
-    #[arg(long, value_name = "unix:///PATH", default_value = DEFAULT_API)]
-    api: Address,
+    #[command(flatten)]
+    place: Place,
     /// What the rows stand for.
     #[arg(long, value_enum, default_value = "job")]
     by: By,
@@ -57,6 +62,15 @@ pub(crate) struct Args {
     /// Print JSON instead: one object for each interval, one to a line.
     #[arg(long)]
     json: bool,
+    /// Keep what is shown in this file, which must not be there yet.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Show a recording instead of what is now; with --once one table over all of it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "controller", "record"])]
+    play: Option<PathBuf>,
+    /// How many times as fast as it was, 0.1 to 100.
+    #[arg(long, value_name = "N", requires = "play", default_value = "1", value_parser = speed)]
+    speed: f64,
 }
 
 /// What one interval showed.
@@ -69,18 +83,13 @@ pub(crate) struct Report {
     /// Device slots held now, by target.
     slots: BTreeMap<String, u64>,
     /// What the rows do not say, and why.
-    note: Option<&'static str>,
+    note: Option<String>,
     status: Status,
 }
 
-/// What there is to say where nothing is scheduled.
-const NOT_SCHEDULING: &str = "not scheduling (--no-schedule): connections stand for the user and \
-                              job that attached first; nothing is known of queue, latency, slots \
-                              and classes";
-
 /// Runs `sluice top`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let mut watch = Watch::new(&args.api)?;
+    let mut watch = Watch::new(&args)?;
     if args.json || args.once {
         return print(&args, &mut watch);
     }
@@ -95,58 +104,79 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 fn print(args: &Args, watch: &mut Watch) -> anyhow::Result<()> {
     let interval = args.interval.to_duration();
     let mut due = Instant::now();
-    watch.sample()?;
-    loop {
-        due = (due + interval).max(Instant::now());
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let status = watch.sample()?;
-        let report = watch.report(status, args.by, args.sort, false);
-        let mut text = if args.json {
-            serde_json::to_string(&report).context("cannot write JSON")?
-        } else {
-            view::plain(&report)
-        };
-        if args.json {
-            text.push('\n');
+    watch.sample()?.context("there is no frame in the recording")?;
+    if args.once && args.play.is_some() {
+        let first = watch.now.clone();
+        let mut last = None;
+        while let Some(status) = watch.sample()? {
+            last = Some(status);
         }
-        let mut out = std::io::stdout();
-        out.write_all(text.as_bytes())?;
-        out.flush()?;
+        watch.earlier = first;
+        let status = last.context("there is one frame only in the recording: no rates")?;
+        return write_report(args, &watch.report(status, args.by, args.sort, false));
+    }
+    loop {
+        due = (due + watch.pause(interval)).max(Instant::now());
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let Some(status) = watch.sample()? else { return Ok(()) };
+        write_report(args, &watch.report(status, args.by, args.sort, false))?;
         if args.once {
             return Ok(());
         }
     }
 }
 
-/// A proxy under watch: its last two samples and the names of its users.
+fn write_report(args: &Args, report: &Report) -> anyhow::Result<()> {
+    let text = match args.json {
+        true => serde_json::to_string(report).context("cannot write JSON")? + "\n",
+        false => view::plain(report),
+    };
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// What is under watch: the last two samples and the names of users.
 pub(crate) struct Watch {
-    client: Client,
+    source: Source,
+    recorder: Option<Recorder>,
     earlier: Sample,
     now: Sample,
+    note: Option<String>,
     users: BTreeMap<u32, String>,
 }
 
 impl Watch {
-    /// How long one call may take: a viewer that hangs for longer looks dead.
-    const TIME_LIMIT: Duration = Duration::from_secs(2);
+    /// How long one call may take: a viewer that hangs for longer looks dead. A controller waits
+    /// for its proxies for two seconds.
+    const TIME_LIMIT: Duration = Duration::from_secs(3);
 
-    fn new(address: &Address) -> anyhow::Result<Watch> {
-        let client = Client::new(address)?.with_time_limit(Watch::TIME_LIMIT);
+    fn new(args: &Args) -> anyhow::Result<Watch> {
+        let source = match &args.play {
+            Some(path) => Source::Recording(Player::open(path, args.speed)?),
+            None => Source::Live(args.place.answerer()?.with_time_limit(Watch::TIME_LIMIT)),
+        };
+        let recorder = args.record.as_deref().map(Recorder::new).transpose()?;
         let (earlier, now) = (Sample::default(), Sample::default());
-        Ok(Watch { client, earlier, now, users: BTreeMap::new() })
+        Ok(Watch { source, recorder, earlier, now, note: None, users: BTreeMap::new() })
     }
 
-    /// Takes a sample: what was `now` is `earlier` then.
-    fn sample(&mut self) -> anyhow::Result<Status> {
-        let status = self.client.status()?;
-        let now = if status.scheduling {
-            let (subjects, classes) = (self.client.subjects()?, self.client.classes()?);
-            Sample { subjects, classes, of_connections: false }
-        } else {
-            Sample::of_connections(self.client.connections()?)
-        };
-        self.earlier = std::mem::replace(&mut self.now, now);
-        Ok(status)
+    /// Takes a sample: what was `now` is `earlier` then. `None` at the end of a recording.
+    fn sample(&mut self) -> anyhow::Result<Option<Status>> {
+        let Some(frame) = self.source.next()? else { return Ok(None) };
+        if let Some(recorder) = &mut self.recorder {
+            recorder.write(&frame)?;
+        }
+        let Frame { status, sample, note } = frame;
+        self.earlier = std::mem::replace(&mut self.now, sample);
+        self.note = note;
+        Ok(Some(status))
+    }
+
+    /// How long to wait for the next sample.
+    fn pause(&self, interval: Duration) -> Duration {
+        self.source.pause(self.now.subjects.t_ns, interval)
     }
 
     /// The rows between the last two samples, in order.
@@ -159,7 +189,7 @@ impl Watch {
         for class in &self.now.classes.classes {
             *slots.entry(class.target.clone()).or_default() += class.usage.slots;
         }
-        let note = (!status.scheduling).then_some(NOT_SCHEDULING);
+        let note = self.note.clone();
         Report { by, t_ns: self.now.subjects.t_ns, rows, slots, note, status }
     }
 }
@@ -170,6 +200,12 @@ fn user_name(uid: u32) -> String {
         Ok(Some(user)) => user.name,
         _ => uid.to_string(),
     }
+}
+
+/// A speed at which something is seen to move.
+fn speed(text: &str) -> Result<f64, String> {
+    let speed = text.parse::<f64>().map_err(|error| error.to_string())?;
+    (0.1..=100.0).contains(&speed).then_some(speed).ok_or_else(|| "give 0.1 to 100".into())
 }
 
 /// An interval that neither spins nor seems to hang.

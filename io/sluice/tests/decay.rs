@@ -132,8 +132,11 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
     let data = Folder::new("decay-period");
     let told = data.0.join("told");
     let (url, posted) = webhook();
+    // One by a flag, and one by the configuration.
     let command = format!("cat >> {}", told.display());
-    let words = ["--on-event", &command, "--webhook", &url];
+    let config = data.0.join("controller.toml");
+    std::fs::write(&config, format!("on_event = \"false\"\nwebhook = \"{url}\"\n")).unwrap();
+    let words = ["--on-event", &command, "--config", config.to_str().unwrap()];
     let controller = Controller::start_with(&data.0.join("c"), "http://127.0.0.1:0", &words);
     let client = controller.client();
     // 120 MB a minute at 10 MB/s: 80 % after 9.6 s, all after 12 s.
@@ -172,7 +175,7 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
     let wanted = [EventKind::Warned, EventKind::Floor, EventKind::Released];
     assert_eq!(kinds(&events), wanted, "{events:#?}");
     let floor = events[1].decay.as_ref().unwrap();
-    assert_eq!((floor.policy.as_str(), floor.limit), ("readers", Some(RateForm::Bytes(MB))));
+    assert_eq!((floor.name.as_str(), floor.limit), ("readers", Some(RateForm::Bytes(MB))));
     assert!(floor.used >= floor.entitled && floor.entitled == 120 * MB, "{floor:?}");
     assert_eq!(floor.until_ns.unwrap() % 60_000_000_000, 0);
     assert!(events[1].text.contains("held to the floor of 1MB/s"), "{}", events[1].text);

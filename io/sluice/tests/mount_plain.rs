@@ -137,6 +137,16 @@ fn what_is_written_is_read_on_both_sides() {
 }
 
 #[test]
+fn what_holds_a_job_the_server_cannot_tell() {
+    let Some(diod) = Diod::start("told") else { return };
+    let mount = diod.mount("");
+    for name in [".sluice/why", ".sluice/usage", ".sluice/limits"] {
+        let text = fs::read_to_string(mount.join(name)).unwrap();
+        assert!(text.starts_with("This server cannot tell: it speaks 9P2000.L alone"), "{text}");
+    }
+}
+
+#[test]
 fn names_are_made_renamed_linked_and_removed() {
     let Some(diod) = Diod::start("names") else { return };
     let (mount, data) = (diod.mount(""), diod.data());

@@ -40,7 +40,7 @@ fn read(source: &str) -> Result<RuleSet, Fault> {
     check_default(&set.rules, &rules_at)?;
     parent::check(&set.rules, &rules_at)?;
     check_meters(&set, &rules_at, &meters_at, &decays_at)?;
-    Ok(set)
+    Ok(set.indexed())
 }
 
 /// What all sections need while they are read.

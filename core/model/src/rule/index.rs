@@ -45,11 +45,6 @@ impl RuleIndex {
         index
     }
 
-    /// How many rules it was made of.
-    pub(super) fn len(&self) -> usize {
-        self.names.len()
-    }
-
     /// The rule of that name.
     pub(super) fn named(&self, name: &str) -> Option<usize> {
         self.names.get(name).map(|number| *number as usize)

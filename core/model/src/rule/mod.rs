@@ -30,8 +30,6 @@ mod section;
 mod tests;
 mod words;
 
-use std::sync::OnceLock;
-
 use crate::{Amount, Identity, Kind, KindSet, Nanos, Rate, Weight};
 pub use analysis::Shadowed;
 pub use decay::{DecayMode, DecayRule};
@@ -147,10 +145,10 @@ pub struct RuleSet {
     index: Index,
 }
 
-/// Made when it is first needed. It says nothing that the set does not say, and a set that was
-/// copied to be changed makes its own.
+/// Of a set that was read from a file; one that was made by hand, or copied to be changed, has
+/// none and is asked one by one.
 #[derive(Debug, Default)]
-struct Index(OnceLock<RuleIndex>);
+struct Index(Option<RuleIndex>);
 
 impl RuleSet {
     /// The most meters that one request may have to pay, the rule's own included.
@@ -184,7 +182,10 @@ impl RuleSet {
 
     /// Rules that never take a request, since an earlier rule certainly takes all they could.
     pub fn shadowed(&self) -> Vec<Shadowed> {
-        analysis::shadowed(&self.rules, self.index())
+        match &self.index.0 {
+            Some(index) => analysis::shadowed(&self.rules, index),
+            None => analysis::shadowed(&self.rules, &RuleIndex::new(&self.rules)),
+        }
     }
 
     /// In which of the directories that the rules name a file lies.
@@ -197,13 +198,19 @@ impl RuleSet {
 
     /// The first rule that takes a request; `None` when no rule matches.
     pub fn rule_for(&self, who: &Identity, kind: Kind, paths: PathSet) -> Option<usize> {
-        let mut candidates = self.index().of(who);
-        candidates.find(|rule| self.rules[*rule].matcher.accepts(who, kind, paths))
+        let accepts = |rule: &usize| self.rules[*rule].matcher.accepts(who, kind, paths);
+        match &self.index.0 {
+            Some(index) => index.of(who).find(accepts),
+            None => (0..self.rules.len()).find(accepts),
+        }
     }
 
-    /// The rule of that name. O(log n).
+    /// The rule of that name.
     pub fn rule(&self, name: &str) -> Option<&Rule> {
-        self.index().named(name).map(|rule| &self.rules[rule])
+        match &self.index.0 {
+            Some(index) => index.named(name).map(|rule| &self.rules[rule]),
+            None => self.rules.iter().find(|rule| rule.name == name),
+        }
     }
 
     /// The meters (indices into `meters`) that a request pays besides its rule's own.
@@ -239,10 +246,10 @@ impl RuleSet {
         !self.paths.is_empty()
     }
 
-    fn index(&self) -> &RuleIndex {
-        let index = self.index.0.get_or_init(|| RuleIndex::new(&self.rules));
-        debug_assert!(index.len() <= self.rules.len(), "rules went after a lookup");
-        index
+    /// The same, whose rules are found by what they name.
+    fn indexed(self) -> RuleSet {
+        let index = Index(Some(RuleIndex::new(&self.rules)));
+        RuleSet { index, ..self }
     }
 }
 

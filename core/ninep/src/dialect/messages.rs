@@ -124,6 +124,11 @@ messages! {
     236 Commit {
         fid: Fid = fid, "A file of the export, such as its root.";
     }
+    /// Asks for text about whoever the header's identity is.
+    238 Tell {
+        what: u8 = u8, "0: what holds it, 1: what it used, 2: what it has to pay.";
+        count: u32 = u32, "How many bytes at most.";
+    }
 }
 
 messages! {
@@ -205,5 +210,9 @@ messages! {
     /// News.
     235 Wait {
         data: &'a [u8] = data, "Whole events, for `Events`.";
+    }
+    /// Told: whole lines.
+    239 Tell {
+        data: &'a [u8] = data, "The text, UTF-8.";
     }
 }

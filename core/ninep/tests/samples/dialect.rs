@@ -5,8 +5,10 @@ use sluice_ninep::dialect::{Entry, Event, Groups, OwnReply, OwnRequest};
 use super::Values;
 
 /// The types of the dialect's requests, in the order of [`requests`].
-pub(crate) const REQUEST_TYPES: [u8; 19] =
-    [200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234, 236];
+pub(crate) const REQUEST_TYPES: [u8; 20] = [
+    200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234, 236,
+    238,
+];
 
 /// Gives one of each of the dialect's requests to `each`.
 pub(crate) fn requests(values: &Values, mut each: impl FnMut(OwnRequest<'_>)) {
@@ -36,6 +38,7 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(OwnRequest<'_>)) {
     each(OwnRequest::Ping);
     each(OwnRequest::Wait);
     each(OwnRequest::Commit { fid });
+    each(OwnRequest::Tell { what: values.word as u8, count: word });
 }
 
 /// Gives one of each of the dialect's replies to `each`, in the same order.
@@ -67,6 +70,7 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(OwnReply<'_>)) {
     Event::Window { identity: word, requests: !word, bytes: long }.encode(&mut events);
     each(OwnReply::Wait { data: &events });
     each(OwnReply::Commit);
+    each(OwnReply::Tell { data });
 }
 
 fn list(values: &Values, handle: &[u8]) -> Vec<u8> {

@@ -127,7 +127,7 @@ impl Decays {
     }
 
     /// A key was served so many bytes or operations, for who knows already which decays count them.
-    pub fn credit(&mut self, scope: &Scope, amount: u64, now: Time) {
+    pub fn charge(&mut self, scope: &Scope, amount: u64, now: Time) {
         self.advance(now);
         let rules = self.rules.clone();
         if let Some(decay) = rules.decays.iter().find(|decay| *decay.name == *scope.name) {

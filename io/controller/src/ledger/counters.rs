@@ -1,7 +1,7 @@
 //! What is counted for a subject.
 //!
 //! ```text
-//!   Counters: 5 amounts, and operations of each kind      all fields: a row of numbers
+//!   Counters: 6 amounts, and operations of each kind      all fields: a row of numbers
 //!   of a line: cumulative, as the proxy tells them        of a subject: sums of differences
 //! ```
 
@@ -22,10 +22,14 @@ pub struct Counters {
     pub delayed_ns: u64,
     /// Operations by kind, in the order of [`Kind::ALL`]; [`Counters::ops_of`] reads one.
     pub ops: [u64; Kind::COUNT],
+    /// Payload of the requests that waited for a meter; the last, as files are older than it.
+    pub delayed_bytes: u64,
 }
 
 /// Fields of [`Counters`].
-pub(crate) const FIELDS: usize = 5 + Kind::COUNT;
+pub(crate) const FIELDS: usize = LAST + 1;
+/// Where operations end.
+const LAST: usize = 5 + Kind::COUNT;
 
 // one bit for each field in the mask of a row
 const _: () = assert!(FIELDS < 32);
@@ -65,13 +69,15 @@ impl Counters {
             self.delayed,
             self.delayed_ns,
         ]);
-        fields[5..].copy_from_slice(&self.ops);
+        fields[5..LAST].copy_from_slice(&self.ops);
+        fields[LAST] = self.delayed_bytes;
         fields
     }
 
     pub(crate) fn from_fields(fields: [u64; FIELDS]) -> Counters {
-        let [read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops @ ..] = fields;
-        Counters { read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops }
+        let [read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops @ .., delayed_bytes] =
+            fields;
+        Counters { read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops, delayed_bytes }
     }
 
     /// A bit for each field that is not zero.

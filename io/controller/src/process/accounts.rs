@@ -35,7 +35,7 @@ use super::records::{self, InForce};
 use super::usage::Counted;
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, Received, SubjectKind};
 use rows::{first_minute, rows, rule_of};
-use shown::{level, policy, stage_of, subject_of, told};
+use shown::{accounts_of, level, stage_of, subject_of, told};
 
 /// Every key's account, and whom to tell of it.
 pub(crate) struct Accounts {
@@ -98,7 +98,7 @@ pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
         let Some(change) = event.decay else { continue };
         let form = ScopeForm {
             section: SectionKind::Decay.name().into(),
-            name: change.policy,
+            name: change.name,
             key: change.key,
         };
         let limit = change.limit.and_then(|form| Rate::try_from(form).ok());
@@ -182,8 +182,8 @@ impl Accounts {
         }
         for (scope, (units, sums)) in grown {
             let name = self.name_of(&scope);
-            ledger.credit(SubjectKind::Decay, &name, &sums);
-            self.decays.credit(&scope, units, now);
+            ledger.charge(SubjectKind::Decay, &name, &sums);
+            self.decays.charge(&scope, units, now);
         }
     }
 
@@ -267,10 +267,9 @@ impl Accounts {
                 by_decay.entry(report.scope.name.clone()).or_default().push(report);
             }
         }
-        let decays =
-            self.rules.set.decays.iter().map(|decay| {
-                policy(decay, by_decay.remove(decay.name.as_str()).unwrap_or_default())
-            });
+        let decays = self.rules.set.decays.iter().map(|decay| {
+            accounts_of(decay, by_decay.remove(decay.name.as_str()).unwrap_or_default())
+        });
         api::Decays {
             at_ns: now.as_nanos(),
             contended: now < self.contended,
@@ -308,7 +307,7 @@ impl Accounts {
         });
         self.decays.restore(windows.flatten(), now);
         for row in open {
-            self.decays.credit(&row.scope, row.used, now);
+            self.decays.charge(&row.scope, row.used, now);
         }
         failed.map_or(Ok(()), Err)
     }

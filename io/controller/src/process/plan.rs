@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
-use api::{EventKind, ProxyOrder, RulesText, TargetOrderForm};
+use api::{EventKind, ProxyAnswer, ProxyOrder, Question, RulesText, TargetOrderForm};
 use model::{Rate, Scope, Time};
 use plan::{Controller, ControllerSettings, MemberReport, Order, Report};
 use tokio::sync::oneshot;
 
+use super::asking::{Asking, Heard};
 use super::counts::Counts;
 use super::events::{Teller, event};
 use super::queue::{Inbox, Queue};
@@ -32,6 +33,8 @@ use super::records::{self, InForce, Known, MemberRecord};
 pub(crate) enum Ask {
     Report(Box<Said>),
     Look(oneshot::Sender<View>),
+    /// Of all proxies.
+    Question(Question, oneshot::Sender<Heard>),
     /// The answer says whether there was one.
     Forget(String, oneshot::Sender<bool>),
     Rules(Arc<InForce>),
@@ -48,6 +51,7 @@ pub(crate) struct Said {
     /// The version of the rules that it was given.
     pub(crate) rules: Option<String>,
     pub(crate) reports: Vec<(Arc<str>, Report)>,
+    pub(crate) answers: Vec<ProxyAnswer>,
     /// Dropped where the proxy is one too many.
     pub(crate) answer: oneshot::Sender<ProxyOrder>,
 }
@@ -75,6 +79,7 @@ pub(crate) struct Desk {
     withheld: BTreeMap<(Arc<str>, Arc<str>), Order>,
     store: Queue<records::Ask>,
     counts: Arc<Counts>,
+    asking: Asking,
     /// When the store was asked for what it has not answered.
     storing: Option<Instant>,
     stored: Instant,
@@ -134,6 +139,7 @@ impl Desk {
             withheld: BTreeMap::new(),
             store,
             counts,
+            asking: Asking::default(),
             storing: None,
             stored: began,
             teller,
@@ -179,6 +185,7 @@ impl Desk {
                 // Here and below: who asked may have gone.
                 let _ = answer.send(self.view());
             }
+            Ask::Question(what, answer) => self.ask(what, answer),
             Ask::Forget(name, answer) => {
                 let _ = answer.send(self.forget(&name));
             }
@@ -225,7 +232,12 @@ impl Desk {
         if self.rules.given && said.rules.as_ref() != Some(&self.rules.version) {
             self.ready.insert(said.name.clone());
         }
-        let Said { name, epoch, rules, answer, .. } = said;
+        let Said { name, epoch, rules, answer, answers, .. } = said;
+        self.asking.hear(&name, answers);
+        self.asking.end(Instant::now());
+        if self.asking.asks(&name) {
+            self.ready.insert(name.clone());
+        }
         let until = Instant::now() + HOLD;
         let orders = BTreeMap::new();
         self.waiting.insert(name, Waiting { answer, epoch, rules, said: targets, orders, until });
@@ -242,6 +254,15 @@ impl Desk {
                 None => self.rates.remove(&scope),
             };
         }
+    }
+
+    fn ask(&mut self, what: Question, answer: oneshot::Sender<Heard>) {
+        let members = self.targets.values().flat_map(Controller::members);
+        let members = members.map(|member| (member.name, member.silent));
+        self.asking.begin(what, members, answer, Instant::now());
+        let asked = self.waiting.keys().filter(|name| self.asking.asks(name));
+        self.ready.extend(asked.cloned());
+        self.asking.end(Instant::now());
     }
 
     fn forget(&mut self, name: &str) -> bool {
@@ -298,6 +319,7 @@ impl Desk {
 
     /// What is due by the clock.
     fn look_at_all(&mut self, now: Instant) {
+        self.asking.end(now);
         let due = self.waiting.iter().filter(|(_, waiting)| now >= waiting.until);
         self.ready.extend(due.map(|(name, _)| name.clone()));
         if self.stored + RESTORE <= now {
@@ -342,6 +364,7 @@ impl Desk {
             targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
             rules: given.then(rules),
             usage_taken: None,
+            questions: self.asking.questions(name),
         });
     }
 
@@ -466,7 +489,8 @@ mod tests {
             let report = TargetReportForm::from(&report).to_report(&name.into(), 1).unwrap();
             let (answer, order) = oneshot::channel();
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
-            let said = Said { name: name.into(), epoch: 1, rules, reports, answer };
+            let answers = vec![];
+            let said = Said { name: name.into(), epoch: 1, rules, reports, answers, answer };
             self.desk.take(Ask::Report(Box::new(said)));
             self.settle();
             order

@@ -9,7 +9,9 @@ mod access;
 mod events;
 mod ledger;
 mod metrics;
+mod why;
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -36,7 +38,7 @@ use super::records::{InForce, RulesRefused};
 use super::rights::{self, Routes};
 use super::usage::{self, Counted};
 use super::{Shared, plan, records};
-use crate::ledger::SubjectKind;
+use crate::ledger::{Counters, SubjectKind};
 use crate::store::{RECORD_BYTES_MAX, StoreError};
 
 type Asked = State<Arc<Shared>>;
@@ -54,6 +56,9 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::PROXY, delete(forget))
         .route(path::REPORT, post(report).layer(DefaultBodyLimit::max(REPORT_BYTES_MAX)))
         .route(path::USAGE, get(used))
+        .route(path::WHY, get(why::why))
+        .route(path::WHY_TOP, get(why::top))
+        .route(path::LIVE, get(why::live))
         .route(path::LEDGER_CHANGES, get(ledger::changes))
         .route(path::LEDGER_FILE, get(ledger::file))
         .route(path::METRICS, get(metrics::page))
@@ -92,6 +97,9 @@ pub fn openapi() -> String {
         used,
         events::decays,
         events::events,
+        why::why,
+        why::top,
+        why::live,
         ledger::changes,
         ledger::file,
         metrics::page,
@@ -261,6 +269,9 @@ async fn report(
     }
     let Json(body) = body.map_err(|why| refusal(why.status(), why.body_text()))?;
     let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
+    if body.answers.len() > ANSWERS_MAX {
+        return Err(wrong(format!("{} answers: {ANSWERS_MAX} at most", body.answers.len())));
+    }
     if body.targets.len() > TARGETS_MAX {
         return Err(wrong(format!("{} targets: {TARGETS_MAX} at most", body.targets.len())));
     }
@@ -284,8 +295,8 @@ async fn report(
         }
     }
     let (answer, order) = oneshot::channel();
-    let (epoch, rules) = (body.epoch, body.rules);
-    let said = plan::Said { name: name.clone(), epoch, rules, reports, answer };
+    let (epoch, rules, answers) = (body.epoch, body.rules, body.answers);
+    let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
     hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
     let mut order = order.await.map_err(|_| {
         let message =
@@ -324,12 +335,8 @@ async fn used(
     let Query(span) = span.map_err(|why| refusal(why.status(), why.body_text()))?;
     let now = usage::wall_clock();
     let by = span.by.as_deref().unwrap_or("job");
-    let kind = BY.iter().find(|kind| kind.name() == by).ok_or_else(|| {
-        let known: Vec<_> = BY.iter().map(|kind| kind.name()).collect();
-        let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
-        refusal(StatusCode::BAD_REQUEST, message)
-    })?;
-    let user = user_asked_for(&span, *kind, &caller)?;
+    let kind = kind_of(by)?;
+    let user = user_asked_for(&span, kind, &caller)?;
     let from = time_of("from", span.from.as_deref().unwrap_or("-1h"), now)?;
     let to = time_of("to", span.to.as_deref().unwrap_or("now"), now)?;
     if from > to {
@@ -337,16 +344,13 @@ async fn used(
         let message = format!("from {} is after to {}", seconds(from), seconds(to));
         return Err(refusal(StatusCode::BAD_REQUEST, message));
     }
-    let (answer, table) = oneshot::channel();
-    hand_over(&shared.usage, usage::Ask::Table { by: *kind, from, to, answer })?;
-    let table = table.await.map_err(|_| ending())?;
-    let table = table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))?;
+    let table = sums_by(&shared, kind, from, to).await?;
     let asked = |name: &str| user.as_deref().is_none_or(|user| name == user);
     let rows = table.iter().filter(|(name, counters)| !counters.is_zero() && asked(name));
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(name, counters)| (std::cmp::Reverse(counters.cost_ns), *name));
     let left_out = rows.len().saturating_sub(ROWS_MAX) as u64;
-    let row = |(name, counters): (&String, &crate::ledger::Counters)| UsageRow {
+    let row = |(name, counters): (&String, &Counters)| UsageRow {
         name: name.clone(),
         counters: usage::form(counters),
     };
@@ -393,6 +397,27 @@ fn user_asked_for(
 }
 
 // ---- what the handlers share ----
+
+fn kind_of(by: &str) -> Result<SubjectKind, Refusal> {
+    BY.iter().find(|kind| kind.name() == by).copied().ok_or_else(|| {
+        let known: Vec<_> = BY.iter().map(|kind| kind.name()).collect();
+        let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
+        refusal(StatusCode::BAD_REQUEST, message)
+    })
+}
+
+/// The ledger's sums by subject.
+async fn sums_by(
+    shared: &Shared,
+    by: SubjectKind,
+    from: Time,
+    to: Time,
+) -> Result<BTreeMap<String, Counters>, Refusal> {
+    let (answer, table) = oneshot::channel();
+    hand_over(&shared.usage, usage::Ask::Table { by, from, to, answer })?;
+    let table = table.await.map_err(|_| ending())?;
+    table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
+}
 
 async fn look(shared: &Shared) -> Result<plan::View, Refusal> {
     let (answer, view) = oneshot::channel();
@@ -510,6 +535,8 @@ const BY: [SubjectKind; 6] = [
 ];
 /// The longest report: 65,536 scopes and as many lines.
 const REPORT_BYTES_MAX: usize = 32 << 20;
+/// Answers of one report.
+const ANSWERS_MAX: usize = 8;
 /// Targets of one proxy.
 const TARGETS_MAX: usize = 64;
 const TARGET_BYTES_MAX: usize = 255;

@@ -226,6 +226,9 @@ pub(crate) fn form(counters: &Counters) -> CountersForm {
         read_bytes: counters.read_bytes,
         written_bytes: counters.written_bytes,
         cost_ns: counters.cost_ns,
+        delayed: counters.delayed,
+        delayed_ns: counters.delayed_ns,
+        delayed_bytes: counters.delayed_bytes,
         ops: ops.filter(|(_, count)| *count > 0).collect(),
     }
 }
@@ -235,6 +238,9 @@ fn counters(form: &CountersForm) -> Result<Counters, WrongMessage> {
         read_bytes: form.read_bytes,
         written_bytes: form.written_bytes,
         cost_ns: form.cost_ns,
+        delayed: form.delayed,
+        delayed_ns: form.delayed_ns,
+        delayed_bytes: form.delayed_bytes,
         ..Counters::default()
     };
     for (kind, count) in &form.ops {

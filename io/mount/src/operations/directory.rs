@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fuse::{DirEntry, Entries as Names, EntriesPlus, Errno, Read, Reply, Request};
 use ninep::dialect::{AnyReply, Entries, Entry, Handles, OwnReply, OwnRequest};
 
-use super::or_error;
+use super::{or_error, told};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Ask, lock};
@@ -35,9 +35,13 @@ pub(crate) struct Listing {
 }
 
 pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<Names>) {
-    with_entries(export, request, read, reply, |_, listing, reply| {
+    let directory = request.inode;
+    with_entries(export, request, read, reply, move |_, listing, reply| {
         reply.list(|out| {
             listing.give(|entry| {
+                if told::hides(directory, entry.name) {
+                    return true;
+                }
                 let (number, mode) = match &entry.file {
                     Some((_, told)) => (told.qid.path, told.mode),
                     None => (UNKNOWN, u32::from(entry.kind) << 12),
@@ -49,10 +53,14 @@ pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<
 }
 
 pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
-    with_entries(export, request, read, reply, |export, listing, reply| {
+    let directory = request.inode;
+    with_entries(export, request, read, reply, move |export, listing, reply| {
         let asked = listing.asked;
         reply.list(|out| {
             listing.give(|entry| {
+                if told::hides(directory, entry.name) {
+                    return true;
+                }
                 let name = DirEntry {
                     number: UNKNOWN,
                     offset: entry.offset,

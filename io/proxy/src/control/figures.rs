@@ -73,6 +73,10 @@ impl Control for Server {
         Subjects { t_ns, subjects }
     }
 
+    fn why(&self, query: &api::WhyQuery) -> api::Why {
+        self.why_of(query)
+    }
+
     fn connections(&self) -> Connections {
         let t_ns = self.clock.now().as_nanos();
         let mut connections: Vec<_> =

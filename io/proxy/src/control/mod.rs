@@ -14,6 +14,7 @@
 
 mod figures;
 mod routes;
+mod why;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ pub trait Control: Send + Sync + 'static {
     fn classes(&self) -> api::Classes;
     /// The payers and what each was served.
     fn subjects(&self) -> api::Subjects;
+    /// What holds those who are asked about.
+    fn why(&self, query: &api::WhyQuery) -> api::Why;
     /// The connections of now.
     fn connections(&self) -> api::Connections;
     /// The metrics, as a page of Prometheus text.

@@ -28,6 +28,7 @@ pub(super) fn router(control: Arc<dyn Control>) -> Router {
         .route(path::CLASSES, get(classes))
         .route(path::SUBJECTS, get(subjects))
         .route(path::CONNECTIONS, get(connections))
+        .route(path::WHY, get(super::why::why))
         .route(path::RULES, get(rules).put(set_rules))
         .route(path::METRICS, get(metrics))
         .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
@@ -49,7 +50,7 @@ pub fn openapi() -> String {
                        http://sluice/v1/status. Counters only grow while the proxy lives; \
                        two samples and the difference of their t_ns give rates.",
     ),
-    paths(status, classes, subjects, connections, rules, set_rules, metrics)
+    paths(status, classes, subjects, connections, super::why::why, rules, set_rules, metrics)
 )]
 struct Description;
 
@@ -176,6 +177,6 @@ async fn nothing_here(uri: axum::http::Uri) -> Refusal {
     refusal(StatusCode::NOT_FOUND, message)
 }
 
-fn refusal(status: StatusCode, message: String) -> Refusal {
+pub(super) fn refusal(status: StatusCode, message: String) -> Refusal {
     (status, Json(ErrorReport { message, controller: None }))
 }

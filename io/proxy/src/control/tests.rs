@@ -29,6 +29,9 @@ impl Control for Figures {
     fn connections(&self) -> api::Connections {
         api::Connections { t_ns: 6, connections: vec![] }
     }
+    fn why(&self, query: &api::WhyQuery) -> api::Why {
+        api::Why { asked: query.clone(), ..Default::default() }
+    }
     fn metrics(&self) -> String {
         "x 1\n".into()
     }
@@ -65,6 +68,10 @@ fn each_path_answers_with_its_message() {
     assert_eq!(client.classes().unwrap().classes[0].rule, "default");
     assert_eq!(client.subjects().unwrap(), api::Subjects::default());
     assert_eq!(client.connections().unwrap().t_ns, 6);
+    let query = api::WhyQuery { job: Some("a b".into()), user: Some(7), limit: None };
+    assert_eq!(client.why(&query).unwrap().asked, query);
+    let wrong = client.get::<api::Why>("/v1/why?user=x").unwrap_err();
+    assert!(matches!(wrong, ClientError::Refused { status: 400, .. }), "{wrong}");
     assert_eq!(client.rules().unwrap().rules, []);
     drop(server);
     assert!(matches!(client.status().unwrap_err(), ClientError::Connect { .. }));
@@ -164,8 +171,8 @@ fn the_description_names_every_path_and_message() {
     let (_server, client) = serve("openapi");
     let description: serde_json::Value = client.get(api::path::OPENAPI).unwrap();
     let paths: Vec<_> = description["paths"].as_object().unwrap().keys().cloned().collect();
-    use api::path::{CLASSES, CONNECTIONS, METRICS, RULES, STATUS, SUBJECTS};
-    let mut known = [CLASSES, CONNECTIONS, METRICS, RULES, STATUS, SUBJECTS].map(String::from);
+    use api::path::{CLASSES, CONNECTIONS, METRICS, RULES, STATUS, SUBJECTS, WHY};
+    let mut known = [CLASSES, CONNECTIONS, METRICS, RULES, STATUS, SUBJECTS, WHY].map(String::from);
     known.sort();
     assert_eq!(paths, known);
     assert!(description["paths"][RULES]["put"].is_object());

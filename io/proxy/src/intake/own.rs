@@ -57,6 +57,14 @@ impl Server {
                     arrivals.attaches.push((to, incoming.into_frame()));
                     Ok(())
                 }
+                AnyRequest::Own(OwnRequest::Tell { count, .. }) => {
+                    if !session.has_room(count as usize) {
+                        return self.answer(session, &to, Err(Errno::INVAL), outbox);
+                    }
+                    self.admit(session, tag, None, bytes.len() + count as usize)?;
+                    arrivals.attaches.push((to, incoming.into_frame()));
+                    Ok(())
+                }
                 AnyRequest::Own(OwnRequest::Retire { identity }) => {
                     binding.session.retire(identity);
                     self.answer(session, &to, Ok(OwnReply::Retire), outbox)

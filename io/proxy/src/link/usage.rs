@@ -52,6 +52,9 @@ struct Sums {
     read_bytes: u64,
     written_bytes: u64,
     cost_ns: u64,
+    delayed: u64,
+    delayed_ns: u64,
+    delayed_bytes: u64,
     ops: [u64; Kind::COUNT],
 }
 
@@ -176,6 +179,9 @@ impl Sums {
             read_bytes: subject.usage.read.get(),
             written_bytes: subject.usage.written.get(),
             cost_ns: subject.usage.cost.get(),
+            delayed: subject.usage.delayed,
+            delayed_ns: subject.usage.delayed_time.get(),
+            delayed_bytes: subject.usage.delayed_bytes.get(),
             ops: subject.ops.map(|ops| ops.get()),
         }
     }
@@ -184,6 +190,9 @@ impl Sums {
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.cost_ns += other.cost_ns;
+        self.delayed += other.delayed;
+        self.delayed_ns += other.delayed_ns;
+        self.delayed_bytes += other.delayed_bytes;
         self.ops.iter_mut().zip(other.ops).for_each(|(sum, more)| *sum += more);
     }
 
@@ -193,6 +202,9 @@ impl Sums {
             read_bytes: self.read_bytes,
             written_bytes: self.written_bytes,
             cost_ns: self.cost_ns,
+            delayed: self.delayed,
+            delayed_ns: self.delayed_ns,
+            delayed_bytes: self.delayed_bytes,
             ops: ops.filter(|(_, count)| *count > 0).collect(),
         }
     }

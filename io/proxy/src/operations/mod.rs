@@ -339,6 +339,7 @@ fn perform_own(cx: &Context<'_>, request: OwnRequest<'_>) -> Ending {
         | OwnRequest::Identity { .. }
         | OwnRequest::Retire { .. }
         | OwnRequest::Ping
+        | OwnRequest::Tell { .. }
         | OwnRequest::Wait => unreachable!("never handed to a dispatcher"),
     }
 }

@@ -14,4 +14,5 @@ mod list;
 mod names;
 mod once;
 mod sessions;
+mod tell;
 mod xattr;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::{Classes, Connection, Connections, SubjectReport, Subjects, Usage};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What the rows of the table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -41,7 +41,7 @@ pub(crate) enum Sort {
 }
 
 /// What the proxy's counters said at one time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) subjects: Subjects,
     pub(crate) classes: Classes,

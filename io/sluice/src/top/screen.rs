@@ -18,7 +18,7 @@ use super::{Report, Watch};
 pub(super) fn run(watch: Watch, by: By, sort: Sort, interval: Duration) -> anyhow::Result<()> {
     let mut screen = Screen::new(watch, by, sort);
     // The first answer before the screen is taken: a wrong --api is told in plain words.
-    screen.watch.sample()?;
+    screen.sample_first()?;
     end_on_signals()?;
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let outcome = screen.show(&mut terminal, interval);
@@ -70,15 +70,20 @@ impl Screen {
             }
             if Instant::now() >= due {
                 self.sample();
-                due = (due + interval).max(Instant::now());
+                due = (due + self.watch.pause(interval)).max(Instant::now());
             }
         }
+    }
+
+    fn sample_first(&mut self) -> anyhow::Result<()> {
+        self.watch.sample()?.context("there is no frame in the recording").map(drop)
     }
 
     /// Takes a sample; a proxy that does not answer may come back.
     fn sample(&mut self) {
         match self.watch.sample() {
-            Ok(status) => {
+            Ok(None) => self.view.trouble = Some("the end of the recording".into()),
+            Ok(Some(status)) => {
                 self.view.trouble = None;
                 let View { sort, reversed, .. } = self.view;
                 self.report = Some(self.watch.report(status, self.by, sort, reversed));

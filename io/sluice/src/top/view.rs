@@ -68,7 +68,7 @@ pub(super) fn plain(report: &Report) -> String {
         std::iter::once(row.name.clone()).chain(cells).collect()
     });
     let mut text = table::aligned(&head, &right, rows);
-    if let Some(note) = report.note {
+    if let Some(note) = &report.note {
         text += note;
         text.push('\n');
     }
@@ -134,7 +134,7 @@ fn summary(report: &Report) -> Vec<Line<'static>> {
         )
     });
     let second = targets.collect::<Vec<_>>().join("  |  ");
-    let note = report.note.map(|note| Line::styled(note, Style::new().fg(Color::Yellow)));
+    let note = report.note.clone().map(|note| Line::styled(note, Style::new().fg(Color::Yellow)));
     [first.into(), second.into()].into_iter().chain(note).collect()
 }
 
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn what_nobody_knows_is_a_dash_and_told_why() {
         let row = Row { name: "a".into(), ops_per_s: 7, running: 2, ..Row::default() };
-        let report = Report { rows: vec![row], note: Some("not scheduling"), ..report() };
+        let report = Report { rows: vec![row], note: Some("not scheduling".into()), ..report() };
         assert_eq!(
             plain(&report),
             "JOB  READ MB/s  WRITTEN MB/s  OPS/s  QUEUE  LATENCY  WAITING  RUNNING  SLOTS  THROTTLED\n\

@@ -67,20 +67,29 @@ pub(crate) const BLOCK: u32 = 64 << 10;
 
 impl Reader {
     pub(crate) fn start(proxy: &Proxy) -> Reader {
-        Reader::of(proxy, USER)
+        Reader::asking(proxy, ("dd.1", USER), 4)
     }
 
     /// Of another user.
     pub(crate) fn of(proxy: &Proxy, uid: u32) -> Reader {
+        Reader::asking(proxy, ("dd.1", uid), 4)
+    }
+
+    /// A job's reader that has so many requests under way.
+    pub(crate) fn of_job(proxy: &Proxy, job: &str, depth: usize) -> Reader {
+        Reader::asking(proxy, (job, USER), depth)
+    }
+
+    fn asking(proxy: &Proxy, (job, uid): (&str, u32), depth: usize) -> Reader {
         fs::write(proxy.data().join("f"), vec![7; BLOCK as usize]).unwrap();
-        let mut client = proxy.client_of("x?job=dd.1", uid);
+        let mut client = proxy.client_of(&format!("x?job={job}"), uid);
         let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, stopped) = (bytes.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             client.open_name(1, "f", 0).unwrap();
             // Some at a time, so that one always waits for its turn.
             let read = Request::Read { fid: Fid(1), offset: 0, count: BLOCK };
-            let mut tags: VecDeque<_> = (0..4).map(|_| client.send(&read)).collect();
+            let mut tags: VecDeque<_> = (0..depth).map(|_| client.send(&read)).collect();
             while let Some(tag) = tags.pop_front() {
                 let frame = client.wait(tag);
                 let Ok(Reply::Read { data }) = frame.reply() else { panic!("{frame:?}") };

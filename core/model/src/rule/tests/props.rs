@@ -191,7 +191,7 @@ proptest! {
         let readable = conditions.iter().filter_map(|text| text.parse::<Match>().ok());
         let rule = |(number, matcher): (usize, Match)| Rule::new(&format!("r{number}"), matcher);
         let rules: Vec<Rule> = readable.enumerate().map(rule).collect();
-        let set = RuleSet { rules: rules.clone(), ..RuleSet::default() };
+        let set = RuleSet { rules: rules.clone(), ..RuleSet::default() }.indexed();
         for (who, kind) in asked {
             let first = rules.iter().position(|r| r.matcher.accepts(&who, kind, PathSet(0)));
             prop_assert_eq!(set.rule_for(&who, kind, PathSet(0)), first);

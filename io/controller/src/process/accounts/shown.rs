@@ -5,7 +5,7 @@
 //!   DecayReport ─► DecayAccount, those with the most of their entitlement first
 //! ```
 
-use api::{DecayAccount, DecayChange, DecayPolicy, Event, EventKind, KeyForm};
+use api::{DecayAccount, DecayAccounts, DecayChange, Event, EventKind, KeyForm};
 use model::{DecayRule, Scope, Time};
 use plan::{DecayEvent, DecayReport, Stage};
 
@@ -18,7 +18,7 @@ pub(super) fn told(event: &DecayEvent) -> Option<Event> {
         Stage::Free => return None,
     };
     let change = DecayChange {
-        policy: event.scope.name.to_string(),
+        name: event.scope.name.to_string(),
         key: event.scope.key.iter().map(KeyForm::from).collect(),
         used: event.used,
         entitled: event.entitled,
@@ -36,7 +36,7 @@ pub(super) fn told(event: &DecayEvent) -> Option<Event> {
     })
 }
 
-pub(super) fn policy(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayPolicy {
+pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayAccounts {
     let part = |report: &DecayReport| {
         u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
     };
@@ -50,7 +50,7 @@ pub(super) fn policy(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayP
         limit: report.limit.map(Into::into),
         until_ns: report.release.map(Time::as_nanos),
     };
-    DecayPolicy {
+    DecayAccounts {
         rule: decay.into(),
         accounts: reports.iter().take(ACCOUNTS_MAX).map(account).collect(),
         left_out: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,

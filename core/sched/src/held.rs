@@ -1,0 +1,274 @@
+//! What holds whom: for each class the time that its requests waited, by cause.
+//!
+//! ```text
+//!   queue of a class:  length × time ─┬─ head waits at a meter ──────────► that meter
+//!     (an area: request-time)         ├─ head is ready, its class at its cap ► slots
+//!                                     ├─ … others were served meanwhile ───► share, or elsewhere
+//!                                     │                                        if put off for it
+//!                                     └─ … nobody else was ────────────────► busy
+//! ```
+//!
+//! A queue adds up its length times the time that passed; the sum goes to the cause under which
+//! its head stood when that cause ends. So the causes of a class sum up to the time that its
+//! requests waited, but for queues that were empty again before their requests had waited
+//! [`HELD_MIN_NS`] in all: a request that is not held costs a few additions in its queue, and
+//! nothing is kept of it. A class keeps its greatest causes, [`METERS_MAX`] meters at most; what
+//! does not fit goes to `other`.
+//!
+//! A *span* is the time during which at least one queue was held by a cause. Queues of one class
+//! that were held one within the other are counted from the end of the inner one: a span may be
+//! told too short, never too long.
+
+mod report;
+
+use model::{Nanos, Time};
+
+use crate::class::{Class, DELAYED, NO_CAUSE, NO_SIZE, QUEUES, Queue};
+use crate::dispatcher::Dispatcher;
+use crate::lane::DEVICE;
+use crate::meter::MeterKey;
+
+pub use report::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
+
+/// The causes of one class.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    causes: Vec<Cause>,
+}
+
+#[derive(Clone, Debug)]
+struct Cause {
+    by: By,
+    since: Time,
+    last: Time,
+    wait: u64,
+    span: u64,
+    /// The span since `since`.
+    held: u64,
+    requests: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum By {
+    /// The place and generation of a meter, and its key for when it is gone.
+    Meter(u32, u32, Box<MeterKey>),
+    Share,
+    Busy,
+    Slots,
+    Elsewhere,
+    Other,
+}
+
+impl Held {
+    /// The place of a cause without a key.
+    fn plain(&mut self, by: By, now: Time) -> usize {
+        let known = self.causes.iter().position(|cause| cause.by == by);
+        known.unwrap_or_else(|| self.add(by, now))
+    }
+
+    /// The place of a meter, and that of the cause that had to make room for it.
+    fn meter(&mut self, index: u32, generation: u32, key: &MeterKey, now: Time) -> (usize, bool) {
+        let of =
+            |cause: &Cause| matches!(cause.by, By::Meter(i, g, _) if (i, g) == (index, generation));
+        if let Some(at) = self.causes.iter().position(of) {
+            return (at, false);
+        }
+        let by = By::Meter(index, generation, Box::new(key.clone()));
+        let meters = self.causes.iter().enumerate();
+        let meters = meters.filter(|(_, cause)| matches!(cause.by, By::Meter(..)));
+        if meters.clone().count() < METERS_MAX {
+            return (self.add(by, now), false);
+        }
+        let oldest = meters.min_by_key(|(_, cause)| cause.last).map(|(at, _)| at);
+        let at = oldest.expect("there are as many as may be");
+        let gone = std::mem::replace(&mut self.causes[at], Cause::new(by, now));
+        let other = self.plain(By::Other, gone.since);
+        self.causes[other].take(&gone);
+        (at, true)
+    }
+
+    fn add(&mut self, by: By, now: Time) -> usize {
+        self.causes.push(Cause::new(by, now));
+        self.causes.len() - 1
+    }
+}
+
+impl Cause {
+    fn new(by: By, now: Time) -> Cause {
+        Cause { by, since: now, last: now, wait: 0, span: 0, held: 0, requests: 0, bytes: 0 }
+    }
+
+    /// Requests waited for `area` in all, from `began` to `now`.
+    fn count(&mut self, area: u64, began: Time, now: Time) {
+        let is_new = self.wait == 0;
+        if is_new || began.since(self.last) > PAUSE_MAX {
+            (self.since, self.held) = (began, 0);
+        }
+        self.wait = self.wait.saturating_add(area);
+        let from = if is_new { began } else { began.max(self.last) };
+        let held = now.since(from).get();
+        self.span += held;
+        self.held += held;
+        self.last = self.last.max(now);
+    }
+
+    /// Whether it is what holds its class now.
+    fn holds(&self, now: Time) -> bool {
+        let since = now.since(self.since).max(PAUSE_MAX).get();
+        now.since(self.last) <= PAUSE_MAX && self.held.saturating_mul(20) >= since
+    }
+
+    fn take(&mut self, other: &Cause) {
+        self.wait = self.wait.saturating_add(other.wait);
+        self.span += other.span;
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.last = self.last.max(other.last);
+    }
+}
+
+impl Queue {
+    /// Adds the time since the last call for everybody who waited in it.
+    #[inline]
+    pub(crate) fn pass(&mut self, now: Time) {
+        if self.area == 0 {
+            self.began = self.mark;
+        }
+        let waited = now.since(self.mark).get();
+        self.area = self.area.saturating_add(waited.saturating_mul(self.len.into()));
+        self.mark = now;
+    }
+
+    /// What waited since the last call: how long in all, and since when.
+    fn take_area(&mut self, now: Time) -> Option<(u64, Time)> {
+        self.pass(now);
+        let area = std::mem::take(&mut self.area);
+        (area > 0).then_some((area, self.began))
+    }
+}
+
+impl Dispatcher {
+    /// The head of a queue is about to leave the meter that it waits at.
+    pub(crate) fn count_metered(&mut self, class: u32, lane: usize, queue: usize) {
+        let now = self.now;
+        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        let Some((area, began)) = fifo.take_area(now) else { return };
+        let index = self.meter_waited_for(class, lane, queue);
+        let own = &mut self.classes[class];
+        let held = own.causes.get_or_insert_default();
+        let generation = self.meters.generation(index);
+        let (at, replaced) = held.meter(index, generation, &self.meters[index].key, now);
+        held.causes[at].count(area, began, now);
+        if replaced {
+            forget(own, at);
+        }
+        self.classes[class].standings[lane].queues[queue].by = at as u8;
+    }
+
+    /// A queue's head, which is ready, is about to be anything else, or was for long.
+    pub(crate) fn count_ready(&mut self, class: u32, lane: usize, queue: usize) {
+        let now = self.now;
+        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        let Some((area, began)) = fifo.take_area(now) else { return };
+        let by = self.ready_cause(class, lane, began);
+        let is_cap = by == By::Slots;
+        let own = &mut self.classes[class];
+        let held = own.causes.get_or_insert_default();
+        let at = held.plain(by, now);
+        held.causes[at].count(area, began, now);
+        if is_cap {
+            own.standings[lane].queues[queue].by = at as u8;
+        }
+    }
+
+    /// The cap on a class's slots is about to begin or to cease to hold its ready heads.
+    pub(crate) fn count_capped(&mut self, class: u32, lane: usize) {
+        for queue in 0..QUEUES {
+            if self.classes[class].standings[lane].ready >> queue & 1 == 1 {
+                self.count_ready(class, lane, queue);
+            }
+        }
+    }
+
+    /// The head of a queue goes: called while it still stands there.
+    #[inline]
+    pub(crate) fn count_head(&mut self, class: u32, lane: usize, queue: usize) {
+        let now = self.now;
+        let fifo = &mut self.classes[class].standings[lane].queues[queue];
+        fifo.pass(now);
+        let waited = now.since(self.requests[fifo.head].arrived).get();
+        let last = fifo.len == 1;
+        let area_min = if last { HELD_MIN_NS } else { AREA_MAX_NS };
+        if waited >= HELD_MIN_NS || fifo.area >= area_min {
+            self.count_held_head(class, lane, queue, waited);
+        } else if last {
+            fifo.area = 0;
+        }
+    }
+
+    #[inline(never)]
+    fn count_held_head(&mut self, class: u32, lane: usize, queue: usize, waited: u64) {
+        let fifo = self.classes[class].standings[lane].queues[queue];
+        let request = &self.requests[fifo.head];
+        let (arrived, bytes) = (request.arrived, request.amount.bytes.get());
+        let by_ready = self.ready_cause(class, lane, arrived);
+        if fifo.area >= AREA_MAX_NS || fifo.len == 1 {
+            self.count_ready(class, lane, queue);
+        }
+        if waited < HELD_MIN_NS {
+            return;
+        }
+        let now = self.now;
+        let held = self.classes[class].causes.get_or_insert_default();
+        let barred = held.causes.get(usize::from(fifo.by));
+        let at = match barred.is_some_and(|cause| cause.last >= arrived) {
+            true => {
+                self.requests[fifo.head].flags |= DELAYED;
+                usize::from(fifo.by)
+            }
+            false => held.plain(by_ready, now),
+        };
+        let cause = &mut held.causes[at];
+        cause.requests += 1;
+        cause.bytes += bytes;
+    }
+
+    /// The meter at which the head of a queue waits.
+    fn meter_waited_for(&self, class: u32, lane: usize, queue: usize) -> u32 {
+        let fifo = &self.classes[class].standings[lane].queues[queue];
+        let route = self.requests[fifo.head].route;
+        self.links[self.routes[route].links()[usize::from(fifo.at)]].meter
+    }
+
+    /// For what a ready head waits, or waited since `began`.
+    fn ready_cause(&self, class: u32, lane: usize, began: Time) -> By {
+        let (own, state) = (&self.classes[class], &self.lanes[lane]);
+        let standing = &own.standings[lane];
+        if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
+            return By::Slots;
+        }
+        let held_by_it = if lane == DEVICE { own.held } else { own.running };
+        let others = state.held > held_by_it || state.others_served(class) >= Some(began);
+        match (others, standing.put_off) {
+            (false, _) => By::Busy,
+            (true, true) => By::Elsewhere,
+            (true, false) => By::Share,
+        }
+    }
+}
+
+/// What stood at a place stands there no more.
+fn forget(class: &mut Class, at: usize) {
+    let queues = class.standings.iter_mut().flat_map(|standing| &mut standing.queues);
+    queues.filter(|queue| usize::from(queue.by) == at).for_each(|queue| queue.by = NO_CAUSE);
+}
+
+/// What waited for less than this was not held.
+pub(crate) const HELD_MIN_NS: u64 = 100_000;
+/// A queue that is never empty passes on what waited in it after so much request-time.
+const AREA_MAX_NS: u64 = 10_000_000;
+/// A cause that held nothing for longer begins anew.
+const PAUSE_MAX: Nanos = Nanos::from_secs(1);
+/// Meters that are kept apart for one class: as many as one request can pay.
+const METERS_MAX: usize = model::RuleSet::METERS_MAX;

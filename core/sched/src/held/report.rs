@@ -1,0 +1,276 @@
+//! What is told of causes: to people, with how each meter stands now.
+//!
+//! ```text
+//!   causes of a class ─ with what waits now added ─► HeldReport
+//!   subjects ─ their ways ─► classes and meters ───► SubjectStanding
+//! ```
+
+use model::{Bytes, Identity, KeyValue, Nanos, Part, Rate, Scope, Time};
+
+use super::{By, Cause, HELD_MIN_NS};
+use crate::class::QUEUES;
+use crate::classify::ClassKey;
+use crate::dispatcher::Dispatcher;
+use crate::ids::{ClassId, SubjectId};
+use crate::lane::LANES;
+use crate::meter::Meter;
+use crate::report::Usage;
+use crate::slab::NONE;
+
+/// What was held in a class, and by what, since the class was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldReport {
+    /// The class.
+    pub class: ClassId,
+    /// The rule that makes it.
+    pub rule: String,
+    /// The values of the rule's `per` fields.
+    pub key: Vec<KeyValue>,
+    /// Requests waiting now.
+    pub queued: u32,
+    /// Its causes, the one that cost most time first.
+    pub causes: Vec<HeldCause>,
+}
+
+/// One cause for which requests of a class waited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldCause {
+    /// The cause.
+    pub by: HeldBy,
+    /// Whether it is what holds requests now: it did within the last second, and for a twentieth
+    /// of the time since it began, or of a second if that is more.
+    pub now: bool,
+    /// Since when it has held heads, with pauses of less than a second.
+    pub since: Time,
+    /// For how long of that time it held some head.
+    pub held: Nanos,
+    /// When it held one last.
+    pub last: Time,
+    /// The time that requests waited for it, summed up over requests.
+    pub wait: Nanos,
+    /// The time during which it held some head.
+    pub span: Nanos,
+    /// Requests that it delayed last before they went.
+    pub requests: u64,
+    /// Their payload.
+    pub bytes: Bytes,
+    /// How the meter stands, where it is one that still exists.
+    pub meter: Option<MeterReport>,
+}
+
+/// What can hold a head.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeldBy {
+    /// A meter: the limit of a rule, a `[[meter]]`, or a decay; whether it counts bytes.
+    Meter {
+        /// Whose it is.
+        scope: Scope,
+        /// Whether it counts bytes; operations otherwise.
+        in_bytes: bool,
+    },
+    /// Others were served by their weights while slots were taken.
+    Share,
+    /// Nobody else was served: its own requests held what the target or the threads can do.
+    Busy,
+    /// The rule's cap on slots.
+    Slots,
+    /// Others came first, since it had service at other servers.
+    Elsewhere,
+    /// Causes that were not kept apart.
+    Other,
+}
+
+/// How a meter stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeterReport {
+    /// Whose it is.
+    pub scope: Scope,
+    /// Its rate now, over all proxies.
+    pub rate: Rate,
+    /// The part of it that is let through here.
+    pub part: Part,
+    /// Units a second that it let through here over the last second or two.
+    pub used_per_sec: u64,
+    /// When nothing is owed any more: it lets the next request go.
+    pub due: Time,
+    /// Heads that wait at it, of all classes.
+    pub waiting: usize,
+    /// The rule that its limit depends on, where it does.
+    pub depends_on: Option<String>,
+}
+
+/// One subject, the classes that it has requests in, and what it pays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubjectStanding {
+    /// Its id.
+    pub id: SubjectId,
+    /// Who it is.
+    pub who: Identity,
+    /// Its classes, of the kinds of request that it made.
+    pub classes: Vec<ClassId>,
+    /// The meters that these requests pay.
+    pub meters: Vec<MeterReport>,
+    /// Its sums.
+    pub usage: Usage,
+}
+
+impl Dispatcher {
+    /// What held the classes that are wanted, since each was made; those that nothing ever held
+    /// are not among them. O(classes).
+    pub fn held(
+        &self,
+        now: Time,
+        wanted: impl Fn(ClassId, &str, &[KeyValue]) -> bool,
+    ) -> Vec<HeldReport> {
+        let now = self.now.max(now);
+        let (at_work, at_rest) = (self.classes.iter(), self.rested.iter());
+        let mut reports: Vec<HeldReport> = Vec::new();
+        for (index, class) in at_work {
+            if wanted(class.id, &class.key.rule, &class.key.values) {
+                let causes = self.causes_of(index, now);
+                reports.extend(self.report_held(class.id, &class.key, class.queued, causes, now));
+            }
+        }
+        for (_, rested) in at_rest {
+            if wanted(rested.id, &rested.key.rule, &rested.key.values) {
+                let causes = rested.causes.as_deref().cloned().unwrap_or_default().causes;
+                reports.extend(self.report_held(rested.id, &rested.key, 0, causes, now));
+            }
+        }
+        reports
+    }
+
+    /// The subjects that are wanted, with their classes and meters. O(subjects).
+    pub fn standings(&self, now: Time, wanted: impl Fn(&Identity) -> bool) -> Vec<SubjectStanding> {
+        let now = self.now.max(now);
+        let of = self.subjects.iter().filter(|(_, subject)| wanted(&subject.who));
+        let standing = of.map(|(index, subject)| {
+            let (mut classes, mut meters) = (Vec::new(), Vec::new());
+            let ways = subject.ways.iter().flat_map(|ways| ways.iter());
+            for way in ways.filter(|way| way.class != NONE) {
+                classes.push(self.classes[way.class].id);
+                if way.route != NONE {
+                    let links = self.routes[way.route].links().iter();
+                    meters.extend(links.map(|link| self.links[*link].meter));
+                }
+            }
+            classes.sort_unstable();
+            classes.dedup();
+            meters.sort_unstable();
+            meters.dedup();
+            SubjectStanding {
+                id: SubjectId { index, generation: self.subjects.generation(index) },
+                who: Identity::clone(&subject.who),
+                classes,
+                meters: meters.iter().map(|at| self.report_meter(&self.meters[*at], now)).collect(),
+                usage: subject.usage,
+            }
+        });
+        standing.collect()
+    }
+
+    fn report_held(
+        &self,
+        class: ClassId,
+        key: &ClassKey,
+        queued: u32,
+        causes: Vec<Cause>,
+        now: Time,
+    ) -> Option<HeldReport> {
+        let causes = causes.into_iter().map(|cause| self.report_cause(cause, now));
+        let mut causes: Vec<_> = causes.collect();
+        causes.sort_by_key(|cause| std::cmp::Reverse(cause.wait));
+        let (rule, key) = (key.rule.to_string(), key.values.to_vec());
+        (!causes.is_empty()).then_some(HeldReport { class, rule, key, queued, causes })
+    }
+
+    fn report_meter(&self, meter: &Meter, now: Time) -> MeterReport {
+        let depends_on = meter.key.rule().filter(|rule| self.dependents.effective(rule).is_some());
+        let parent = |rule: &str| {
+            let rule = self.rules.rules.iter().find(|known| known.name == *rule)?;
+            rule.parent.as_ref().map(|parent| parent.rule.clone())
+        };
+        MeterReport {
+            scope: meter.key.scope(),
+            rate: meter.pacer.rate(),
+            part: meter.pacer.part(),
+            used_per_sec: meter.used_per_sec(now),
+            due: meter.pacer.due(),
+            waiting: meter.waiting_heads(),
+            depends_on: depends_on.and_then(parent),
+        }
+    }
+
+    /// The causes of a class at work, with what is waited for now.
+    fn causes_of(&self, class: u32, now: Time) -> Vec<Cause> {
+        let own = &self.classes[class];
+        let queued = own.queued > 0;
+        if own.causes.is_none() && !queued {
+            return Vec::new();
+        }
+        let mut held = own.causes.as_deref().cloned().unwrap_or_default();
+        for lane in 0..LANES.len() {
+            for queue in 0..QUEUES {
+                let mut fifo = own.standings[lane].queues[queue];
+                if fifo.is_empty() {
+                    continue;
+                }
+                fifo.pass(now);
+                let waited = now.since(self.requests[fifo.head].arrived).get();
+                if fifo.area == 0 || fifo.area.max(waited) < HELD_MIN_NS {
+                    continue;
+                }
+                let by = self.by_now(class, lane, queue, fifo.began);
+                let at = match &by {
+                    By::Meter(index, generation, key) => {
+                        held.meter(*index, *generation, key, now).0
+                    }
+                    _ => held.plain(by, now),
+                };
+                held.causes[at].count(fifo.area, fifo.began, now);
+            }
+        }
+        held.causes
+    }
+
+    /// Under which cause the head of a queue stands.
+    fn by_now(&self, class: u32, lane: usize, queue: usize, began: Time) -> By {
+        let standing = &self.classes[class].standings[lane];
+        if standing.waiting >> queue & 1 == 0 {
+            return self.ready_cause(class, lane, began);
+        }
+        let index = self.meter_waited_for(class, lane, queue);
+        let key = Box::new(self.meters[index].key.clone());
+        By::Meter(index, self.meters.generation(index), key)
+    }
+
+    fn report_cause(&self, cause: Cause, now: Time) -> HeldCause {
+        let meter = match &cause.by {
+            By::Meter(index, generation, _) if self.meters.has(*index, *generation) => {
+                Some(self.report_meter(&self.meters[*index], now))
+            }
+            _ => None,
+        };
+        HeldCause {
+            by: match &cause.by {
+                By::Meter(_, _, key) => {
+                    HeldBy::Meter { scope: key.scope(), in_bytes: key.in_bytes }
+                }
+                By::Share => HeldBy::Share,
+                By::Busy => HeldBy::Busy,
+                By::Slots => HeldBy::Slots,
+                By::Elsewhere => HeldBy::Elsewhere,
+                By::Other => HeldBy::Other,
+            },
+            now: cause.holds(now),
+            since: cause.since,
+            last: cause.last,
+            held: Nanos::new(cause.held),
+            wait: Nanos::new(cause.wait),
+            span: Nanos::new(cause.span),
+            requests: cause.requests,
+            bytes: Bytes::new(cause.bytes),
+            meter,
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The sentences of `sluice why` and of a mount's `.sluice/why`, `usage` and `limits`.
+//!
+//! ```text
+//!   Why ─┬─ explain: what holds now ─► since, until, how much, in use, what would change it
+//!        ├─ usage:   what was done and delayed
+//!        └─ limits:  what there is to pay
+//! ```
+
+use std::fmt::Write as _;
+
+use super::{Hold, HoldKind, LimitNow, Why, WhySubject};
+
+impl Why {
+    /// What holds whom, in sentences; one cause a paragraph.
+    pub fn explain(&self) -> String {
+        let mut out = String::new();
+        let whom = self.whom();
+        self.tell_silent(&mut out);
+        if self.subjects.is_empty() && self.holds.is_empty() {
+            let _ = writeln!(out, "No requests of {whom} are known here.");
+            return out;
+        }
+        if !self.scheduling {
+            let _ = writeln!(
+                out,
+                "Nothing holds {whom}: the proxy serves requests as they come (--no-schedule)."
+            );
+            return out;
+        }
+        let (now, before): (Vec<_>, Vec<_>) = self.holds.iter().partition(|hold| hold.now);
+        if now.is_empty() {
+            let _ = writeln!(out, "Nothing holds {whom} now.");
+        }
+        for hold in now {
+            hold.explain(&mut out);
+        }
+        let worth = |hold: &&&Hold| hold.requests > 0 && hold.wait_ns >= TELLING_NS;
+        for hold in before.iter().filter(worth) {
+            hold.recall(&mut out);
+        }
+        if self.left_out > 0 {
+            let _ = writeln!(out, "{} further lines are left out.", self.left_out);
+        }
+        out
+    }
+
+    /// What was done, and how much of it was delayed.
+    pub fn usage(&self) -> String {
+        let mut out = String::new();
+        self.tell_silent(&mut out);
+        for subject in &self.subjects {
+            subject.usage(&mut out);
+        }
+        if self.subjects.is_empty() {
+            let _ = writeln!(out, "No requests of {} are known here.", self.whom());
+        }
+        out
+    }
+
+    /// What its requests have to pay.
+    pub fn limits(&self) -> String {
+        let mut out = String::new();
+        self.tell_silent(&mut out);
+        let mut told = Vec::new();
+        for subject in &self.subjects {
+            for limit in &subject.limits {
+                let mut line = place(&subject.proxy, &subject.target);
+                let _ = write!(line, "{}: {}", limit.named(), limit.in_use());
+                if !told.contains(&line) {
+                    told.push(line);
+                }
+            }
+        }
+        for line in &told {
+            let _ = writeln!(out, "{line}");
+        }
+        if told.is_empty() {
+            let _ = writeln!(out, "{} has no limit.", sentence(&self.whom()));
+        }
+        out
+    }
+
+    fn whom(&self) -> String {
+        match (&self.asked.job, self.asked.user, &self.asked.limit) {
+            (Some(job), Some(user), _) if job.is_empty() => format!("user {user} without a job"),
+            (Some(job), Some(user), _) => format!("job {job} of user {user}"),
+            (Some(job), None, _) if job.is_empty() => "those without a job".into(),
+            (Some(job), None, _) => format!("job {job}"),
+            (None, Some(user), _) => format!("user {user}"),
+            (None, None, Some(limit)) => format!("those who pay {limit}"),
+            (None, None, None) => "anybody".into(),
+        }
+    }
+
+    fn tell_silent(&self, out: &mut String) {
+        if !self.silent.is_empty() {
+            let _ = writeln!(out, "No answer in time from: {}.", self.silent.join(", "));
+        }
+    }
+}
+
+impl Hold {
+    fn explain(&self, out: &mut String) {
+        let since = span(self.since_ns_ago);
+        let _ = writeln!(
+            out,
+            "{}{} is held by {} since {since} ago, {} of the time.",
+            place(&self.proxy, &self.target),
+            sentence(&self.class()),
+            self.cause(),
+            percent(self.held_ns, self.since_ns_ago),
+        );
+        if let Some(limit) = &self.limit {
+            let _ = writeln!(out, "  {}.", sentence(&limit.in_use()));
+            if limit.per_s > 0 {
+                let next = match limit.next_ns {
+                    0 => "now".into(),
+                    next => format!("in {}", span(next)),
+                };
+                let waits = plural(self.queued, "request waits", "requests wait");
+                let _ = writeln!(out, "  {waits}; the next may go {next}.");
+            }
+        } else {
+            let waits = plural(self.queued, "request waits", "requests wait");
+            let _ = writeln!(out, "  {waits}.");
+        }
+        let _ = writeln!(out, "  {}", self.delayed());
+        let _ = writeln!(out, "  What would change it: {}.", self.remedy());
+    }
+
+    fn recall(&self, out: &mut String) {
+        let _ = writeln!(
+            out,
+            "{}{} was held by {}, last {} ago.",
+            place(&self.proxy, &self.target),
+            sentence(&self.class()),
+            self.cause(),
+            span(self.last_ns_ago),
+        );
+        let _ = writeln!(out, "  {}", self.delayed());
+    }
+
+    fn class(&self) -> String {
+        match self.key.as_str() {
+            "" => format!("everything of rule {} together", self.rule),
+            key => format!("{key} (rule {})", self.rule),
+        }
+    }
+
+    fn cause(&self) -> String {
+        match (self.kind, &self.limit) {
+            (HoldKind::Limit, Some(limit)) => limit.named(),
+            (HoldKind::Limit, None) | (HoldKind::Other, _) => "several earlier causes".into(),
+            (HoldKind::Slots, _) => format!("the slots of rule {}", self.rule),
+            (HoldKind::Share, _) => "its share: others are served by their weights".into(),
+            (HoldKind::Elsewhere, _) => {
+                "what it was served by other proxies: others come first here".into()
+            }
+            (HoldKind::Busy, _) => "its own requests: nobody else is served meanwhile".into(),
+        }
+    }
+
+    fn delayed(&self) -> String {
+        let requests = plural(self.requests, "request was delayed", "requests were delayed");
+        let mean = match self.requests {
+            0 => String::new(),
+            some => format!(", {} each", span(self.wait_ns / some)),
+        };
+        format!(
+            "In all {requests} by it ({}){mean}; something waited for {} since it came.",
+            amount(self.bytes),
+            span(self.span_ns)
+        )
+    }
+
+    /// What the user or whoever makes the rules can do.
+    fn remedy(&self) -> String {
+        let rule = &self.rule;
+        match (self.kind, &self.limit) {
+            (HoldKind::Limit, Some(limit)) => limit.remedy(self),
+            (HoldKind::Slots, _) => {
+                format!("more slots for rule {rule}; who administers the rules can say so")
+            }
+            (HoldKind::Share, _) => format!(
+                "it ends when the others pause; a greater weight of rule {rule} gives more, \
+                 which is for who administers the rules"
+            ),
+            (HoldKind::Elsewhere, _) => {
+                "nothing needs to: what it gets of all proxies together is its share".into()
+            }
+            (HoldKind::Busy, _) => {
+                "no rule holds it; larger or fewer requests at a time, or a faster target".into()
+            }
+            (HoldKind::Limit, None) | (HoldKind::Other, _) => "those rules are gone".into(),
+        }
+    }
+}
+
+impl LimitNow {
+    /// As `the limit of rule jobs (jobid=dd.1)`.
+    fn named(&self) -> String {
+        let name = match self.section.as_str() {
+            "rule" => format!("the limit of rule {}", self.name),
+            section => format!("{section} {}", self.name),
+        };
+        match self.key.as_str() {
+            "" => name,
+            key => format!("{name} ({key})"),
+        }
+    }
+
+    /// As `20 MB/s, of which 19.8 MB/s (99 %) are in use`.
+    fn in_use(&self) -> String {
+        if self.per_s == 0 {
+            return "it is in force no more".into();
+        }
+        let used = per_second(self.used_per_s, self.in_bytes);
+        if self.per_s == u64::MAX {
+            return format!("no rate is set, {used} are in use");
+        }
+        let rate = per_second(self.per_s, self.in_bytes);
+        let share = percent(self.used_per_s, self.here_per_s());
+        let mut text = format!("the limit is {rate}");
+        if self.part < 1_000_000_000 {
+            let part = percent(self.part.into(), 1_000_000_000);
+            let here = per_second(self.here_per_s(), self.in_bytes);
+            let _ = write!(text, " over all proxies, {part} of it here ({here})");
+        }
+        let _ = write!(text, ", and {used} ({share}) are in use");
+        if let Some(on) = &self.depends_on {
+            let _ = write!(text, "; it depends on rule {on}");
+        }
+        text
+    }
+
+    fn remedy(&self, hold: &Hold) -> String {
+        let who = "who administers the rules can say so";
+        let mut text = match self.section.as_str() {
+            "rule" if self.depends_on.is_some() => {
+                let on = self.depends_on.as_deref().unwrap_or_default();
+                format!("it rises by itself when rule {on} needs less; {who}")
+            }
+            "decay" => format!(
+                "it rises by itself as what was used in the past counts for less; the policy is \
+                 [[decay]] {}",
+                self.name
+            ),
+            "meter" => format!("a higher limit of [[meter]] {}; {who}", self.name),
+            _ => format!("a higher limit of rule {}; {who}", self.name),
+        };
+        let each = hold.bytes.checked_div(hold.requests).unwrap_or(0);
+        if !self.in_bytes && each > 0 && each < SMALL_BYTES {
+            let _ = write!(
+                text,
+                ". It counts operations, not bytes: requests larger than {} get more through",
+                amount(each)
+            );
+        }
+        text
+    }
+}
+
+impl WhySubject {
+    fn usage(&self, out: &mut String) {
+        let job = match self.job.as_str() {
+            "" => "no job".into(),
+            job => format!("job {job}"),
+        };
+        let _ = writeln!(
+            out,
+            "{}{}, user {}, node {}: {}, {}, {}",
+            place(&self.proxy, &self.target),
+            sentence(&job),
+            self.uid,
+            self.nid,
+            plural(self.requests, "request", "requests"),
+            plural(self.ops, "operation", "operations"),
+            amount(self.bytes),
+        );
+        let mean = |sum: u64, of: u64| span(sum.checked_div(of).unwrap_or(0));
+        let _ = writeln!(
+            out,
+            "  waited {} each; {} delayed by limits ({}), {} each",
+            mean(self.queue_ns, self.requests),
+            plural(self.delayed, "was", "were"),
+            amount(self.delayed_bytes),
+            mean(self.delayed_ns, self.delayed),
+        );
+    }
+}
+
+/// As `[a fs] `, proxy and target; the target alone where one proxy was asked.
+fn place(proxy: &str, target: &str) -> String {
+    match proxy {
+        "" => format!("[{target}] "),
+        proxy => format!("[{proxy} {target}] "),
+    }
+}
+
+/// With a capital letter, but for what is somebody's name.
+fn sentence(text: &str) -> String {
+    let begins_with_key = text.split(' ').next().is_some_and(|word| word.contains('='));
+    match text.chars().next() {
+        Some(first) if !begins_with_key => {
+            first.to_uppercase().chain(text.chars().skip(1)).collect()
+        }
+        _ => text.into(),
+    }
+}
+
+fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Bytes with a unit of ten's powers and three digits, as `1.23 GB`.
+pub fn amount(bytes: u64) -> String {
+    scaled(bytes, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+}
+
+/// Bytes or operations a second, as `20.0 MB/s` or `150 ops/s`.
+pub fn per_second(units: u64, in_bytes: bool) -> String {
+    match in_bytes {
+        true => format!("{}/s", amount(units)),
+        false => {
+            scaled(units, &["ops/s", "kops/s", "Mops/s", "Gops/s", "Tops/s", "Pops/s", "Eops/s"])
+        }
+    }
+}
+
+/// A part of a whole, as `99 %`.
+pub fn percent(part: u64, whole: u64) -> String {
+    let percent = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
+    format!("{percent} %")
+}
+
+/// A span of time in one unit, or two, as `3.41 ms`, `12.0 s` or `2 h 05 min`.
+pub fn span(nanos: u64) -> String {
+    let seconds = nanos / 1_000_000_000;
+    match nanos {
+        0..1_000_000_000 => scaled_by(nanos, 1_000, &["ns", "us", "ms"]),
+        1_000_000_000..60_000_000_000 => scaled_by(nanos / 1_000_000, 1_000, &["ms", "s"]),
+        60_000_000_000..3_600_000_000_000 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        3_600_000_000_000..86_400_000_000_000 => {
+            format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60)
+        }
+        _ => format!("{} d {:02} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+fn scaled(count: u64, units: &[&str]) -> String {
+    scaled_by(count, 1_000, units)
+}
+
+/// Three digits and a unit; whole numbers of the first one.
+fn scaled_by(count: u64, step: u64, units: &[&str]) -> String {
+    let mut size = 1u64;
+    let mut at = 0;
+    while at + 1 < units.len() && count / size >= step {
+        size *= step;
+        at += 1;
+    }
+    let hundredths = u128::from(count) * 100 / u128::from(size);
+    let (whole, rest) = (hundredths / 100, hundredths % 100);
+    match (at, whole) {
+        (0, _) => format!("{count} {}", units[0]),
+        (_, 0..10) => format!("{whole}.{rest:02} {}", units[at]),
+        (_, 10..100) => format!("{whole}.{} {}", rest / 10, units[at]),
+        _ => format!("{whole} {}", units[at]),
+    }
+}
+
+/// What waited for less in all is not worth a sentence when it is over.
+const TELLING_NS: u64 = 10_000_000;
+/// Requests below this size move less than a device can with one operation.
+const SMALL_BYTES: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WhyQuery;
+
+    fn held() -> Why {
+        let limit = LimitNow {
+            section: "rule".into(),
+            name: "jobs".into(),
+            key: "jobid=dd.1".into(),
+            in_bytes: true,
+            per_s: 20_000_000,
+            part: 500_000_000,
+            used_per_s: 9_900_000,
+            next_ns: 3_410_000,
+            waiting: 1,
+            depends_on: None,
+        };
+        let hold = Hold {
+            target: "fs".into(),
+            rule: "jobs".into(),
+            key: "jobid=dd.1".into(),
+            kind: HoldKind::Limit,
+            limit: Some(limit.clone()),
+            now: true,
+            since_ns_ago: 12_000_000_000,
+            held_ns: 11_900_000_000,
+            wait_ns: 40_000_000_000,
+            span_ns: 11_900_000_000,
+            requests: 400,
+            bytes: 400 << 16,
+            queued: 4,
+            ..Hold::default()
+        };
+        let subject = WhySubject {
+            target: "fs".into(),
+            job: "dd.1".into(),
+            uid: 1000,
+            nid: "0@lo".into(),
+            requests: 410,
+            ops: 420,
+            bytes: 410 << 16,
+            queue_ns: 41_000_000_000,
+            delayed: 400,
+            delayed_ns: 40_000_000_000,
+            delayed_bytes: 400 << 16,
+            limits: vec![limit.clone(), limit],
+            ..WhySubject::default()
+        };
+        let asked = WhyQuery { job: Some("dd.1".into()), ..WhyQuery::default() };
+        let (subjects, holds) = (vec![subject], vec![hold]);
+        Why { asked, scheduling: true, subjects, holds, ..Why::default() }
+    }
+
+    #[test]
+    fn a_limit_is_told_with_since_until_how_much_in_use_and_what_would_change_it() {
+        assert_eq!(
+            held().explain(),
+            "[fs] jobid=dd.1 (rule jobs) is held by the limit of rule jobs (jobid=dd.1) since 12.0 s ago, 99 % of the time.\n  \
+             The limit is 20.0 MB/s over all proxies, 50 % of it here (10.0 MB/s), and 9.90 MB/s (99 %) are in use.\n  \
+             4 requests wait; the next may go in 3.41 ms.\n  \
+             In all 400 requests were delayed by it (26.2 MB), 100 ms each; something waited for 11.9 s since it came.\n  \
+             What would change it: a higher limit of rule jobs; who administers the rules can say so.\n"
+        );
+    }
+
+    #[test]
+    fn usage_and_limits_have_a_line_for_each_once() {
+        assert_eq!(
+            held().usage(),
+            "[fs] Job dd.1, user 1000, node 0@lo: 410 requests, 420 operations, 26.8 MB\n  \
+             waited 100 ms each; 400 were delayed by limits (26.2 MB), 100 ms each\n"
+        );
+        assert_eq!(held().limits().lines().count(), 1);
+    }
+
+    #[test]
+    fn who_is_not_held_and_who_is_not_known_is_told_so() {
+        let mut why = held();
+        why.holds[0].now = false;
+        why.holds[0].last_ns_ago = 90_000_000_000;
+        let text = why.explain();
+        assert!(text.starts_with("Nothing holds job dd.1 now.\n"), "{text}");
+        assert!(
+            text.contains("was held by the limit of rule jobs (jobid=dd.1), last 1 min 30 s ago")
+        );
+        let nobody = Why { asked: why.asked, ..Why::default() };
+        assert_eq!(nobody.explain(), "No requests of job dd.1 are known here.\n");
+        assert_eq!(nobody.limits(), "Job dd.1 has no limit.\n");
+    }
+
+    #[test]
+    fn small_requests_are_advised_where_operations_are_counted() {
+        let mut why = held();
+        let limit = why.holds[0].limit.as_mut().unwrap();
+        (limit.in_bytes, limit.per_s) = (false, 150);
+        let text = why.explain();
+        assert!(text.contains("150 ops/s over all proxies"), "{text}");
+        assert!(
+            text.contains("counts operations, not bytes: requests larger than 65.5 kB"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        let amounts = [0, 999, 1_000, 12_345, 999_999, 20_000_000].map(amount);
+        assert_eq!(amounts, ["0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "20.0 MB"]);
+        let spans =
+            [0, 999, 1_500, 61_000_000_000, 3_600_000_000_000, 90_000_000_000_000].map(span);
+        assert_eq!(spans, ["0 ns", "999 ns", "1.50 us", "1 min 01 s", "1 h 00 min", "1 d 01 h"]);
+    }
+
+    #[test]
+    fn a_query_is_escaped() {
+        let query = WhyQuery { job: Some("a b&c".into()), user: Some(7), limit: None };
+        assert_eq!(query.text(), "job=a%20b%26c&user=7");
+    }
+}

@@ -1,0 +1,163 @@
+//! Questions to all proxies: they go with orders, answers come with reports.
+//!
+//! ```text
+//!   GET /v1/why, /v1/live ─► begin ─► order of each proxy ─► its next report ─► hear
+//!            ◄── all have answered, or ANSWER_TIME_MAX is over: the others are told as silent
+//! ```
+//!
+//! Nothing is kept for questions that nobody asks, and nobody is asked who has answered: a
+//! question that is lost on its way makes its proxy silent, which the answer says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::{Answer, ProxyAnswer, ProxyQuestion, Question};
+use tokio::sync::oneshot;
+
+/// The questions that are not answered yet.
+#[derive(Default)]
+pub(super) struct Asking {
+    last: u64,
+    open: BTreeMap<u64, Open>,
+}
+
+/// What the proxies answered.
+pub(crate) struct Heard {
+    pub(crate) answers: Vec<(Arc<str>, Answer)>,
+    /// Those that did not.
+    pub(crate) silent: Vec<String>,
+}
+
+struct Open {
+    what: Question,
+    /// Who is to be told of it.
+    untold: BTreeSet<Arc<str>>,
+    awaited: BTreeSet<Arc<str>>,
+    heard: Heard,
+    until: Instant,
+    answer: oneshot::Sender<Heard>,
+}
+
+impl Asking {
+    /// Asks these proxies, each with whether it is silent already; the answer is dropped where
+    /// there are too many questions.
+    pub(super) fn begin(
+        &mut self,
+        what: Question,
+        proxies: impl Iterator<Item = (Arc<str>, bool)>,
+        answer: oneshot::Sender<Heard>,
+        now: Instant,
+    ) {
+        if self.open.len() >= OPEN_MAX {
+            return;
+        }
+        let (silent, awaited): (Vec<_>, Vec<_>) = proxies.partition(|(_, silent)| *silent);
+        let silent: BTreeSet<_> = silent.into_iter().map(|(name, _)| name.to_string()).collect();
+        let awaited: BTreeSet<_> = awaited.into_iter().map(|(name, _)| name).collect();
+        let silent = silent.into_iter().filter(|name| !awaited.contains(name.as_str()));
+        let heard = Heard { answers: Vec::new(), silent: silent.collect() };
+        let (untold, until) = (awaited.clone(), now + ANSWER_TIME_MAX);
+        self.last += 1;
+        self.open.insert(self.last, Open { what, untold, awaited, heard, until, answer });
+    }
+
+    /// Whether there is anything to ask this proxy.
+    pub(super) fn asks(&self, proxy: &str) -> bool {
+        self.open.values().any(|open| open.untold.contains(proxy))
+    }
+
+    /// What there is to ask this proxy, told once.
+    pub(super) fn questions(&mut self, proxy: &str) -> Vec<ProxyQuestion> {
+        let told = self.open.iter_mut().filter_map(|(number, open)| {
+            let what = open.untold.remove(proxy).then(|| open.what.clone())?;
+            Some(ProxyQuestion { number: *number, what })
+        });
+        told.collect()
+    }
+
+    /// A proxy answers; what was not asked of it is not heard.
+    pub(super) fn hear(&mut self, proxy: &Arc<str>, answers: Vec<ProxyAnswer>) {
+        for ProxyAnswer { number, what } in answers {
+            let Some(open) = self.open.get_mut(&number) else { continue };
+            let fits = matches!(
+                (&open.what, &what),
+                (Question::Why(_), Answer::Why(_)) | (Question::Live, Answer::Live(_))
+            );
+            if fits && open.awaited.remove(proxy) {
+                open.heard.answers.push((proxy.clone(), what));
+            }
+        }
+    }
+
+    /// Gives the answers that are whole, or due.
+    pub(super) fn end(&mut self, now: Instant) {
+        let over = |open: &Open| open.awaited.is_empty() || now >= open.until;
+        let over = self.open.iter().filter(|(_, open)| over(open));
+        let over: Vec<_> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            let Some(Open { awaited, mut heard, answer, .. }) = self.open.remove(&number) else {
+                continue;
+            };
+            heard.silent.extend(awaited.into_iter().map(|name| name.to_string()));
+            heard.silent.sort();
+            // Who asked may have gone.
+            let _ = answer.send(heard);
+        }
+    }
+}
+
+/// Questions at a time: what one order asks and one report answers.
+const OPEN_MAX: usize = 8;
+/// A proxy that is there answers within milliseconds, or with its next report.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use api::LiveSample;
+
+    use super::*;
+
+    fn live(number: u64) -> Vec<ProxyAnswer> {
+        vec![ProxyAnswer { number, what: Answer::Live(Box::<LiveSample>::default()) }]
+    }
+
+    #[test]
+    fn all_who_answer_are_heard_and_the_others_are_silent_when_time_is_over() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        let proxies = [("a", false), ("b", false), ("c", true)];
+        let (answer, mut heard) = oneshot::channel();
+        let proxies = proxies.into_iter().map(|(name, silent)| (name.into(), silent));
+        asking.begin(Question::Live, proxies, answer, now);
+        assert!(asking.asks("a") && asking.asks("b") && !asking.asks("c"));
+        let number = asking.questions("a")[0].number;
+        assert!(!asking.asks("a"), "it was told");
+        asking.hear(&"x".into(), live(number));
+        asking.hear(&"a".into(), live(number));
+        asking.hear(&"a".into(), live(number));
+        asking.end(now);
+        assert!(heard.try_recv().is_err(), "b may still answer");
+        asking.end(now + ANSWER_TIME_MAX);
+        let heard = heard.try_recv().unwrap();
+        let from: Vec<_> = heard.answers.iter().map(|(name, _)| &**name).collect();
+        assert_eq!((from, heard.silent), (vec!["a"], vec!["b".to_string(), "c".to_string()]));
+    }
+
+    #[test]
+    fn with_nobody_to_ask_the_answer_is_there_at_once_and_questions_are_bounded() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        let (answer, mut heard) = oneshot::channel();
+        asking.begin(Question::Live, std::iter::empty(), answer, now);
+        asking.end(now);
+        assert!(heard.try_recv().unwrap().answers.is_empty());
+        let mut ask = || {
+            let (answer, heard) = oneshot::channel();
+            asking.begin(Question::Live, [("a".into(), false)].into_iter(), answer, now);
+            heard
+        };
+        let mut all: Vec<_> = (0..=OPEN_MAX).map(|_| ask()).collect();
+        let last = all.pop().unwrap().try_recv();
+        assert_eq!(last.err(), Some(oneshot::error::TryRecvError::Closed), "one too many");
+        assert_eq!(asking.questions("a").len(), OPEN_MAX);
+    }
+}

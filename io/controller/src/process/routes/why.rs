@@ -1,0 +1,148 @@
+//! What holds whom over all proxies, who was delayed, and what is under way.
+//!
+//! ```text
+//!   GET /v1/why, /v1/live ─► every proxy is asked, and waited for (asking.rs) ─► merged
+//!   GET /v1/why/top       ─► the ledger's sums of delays by subject
+//! ```
+
+use std::cmp::Reverse;
+
+use api::{Answer, DelayRow, DelayTable, Live, Question, Why, WhyQuery};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, State};
+use axum::http::StatusCode;
+use tokio::sync::oneshot;
+
+use super::{Asked, Refusal, Shared, ending, hand_over, kind_of, plan, refusal, sums_by, time_of};
+use crate::process::access::Caller;
+use crate::process::asking::Heard;
+use crate::process::usage;
+
+/// What holds a job, a user or those who pay a limit, at every proxy: now, and since each
+/// proxy started. A caller of role user is told of that user's jobs.
+#[utoipa::path(
+    get,
+    path = "/v1/why",
+    params(
+        ("job" = Option<String>, Query, description = "the job; empty for requests without one"),
+        ("user" = Option<u32>, Query, description = "the user, by number"),
+        ("limit" = Option<String>, Query, description = "the rule, meter or decay"),
+    ),
+    responses(
+        (status = 200, body = Why),
+        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 403, description = "another user", body = api::ErrorReport),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn why(
+    State(shared): Asked,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<WhyQuery>, QueryRejection>,
+) -> Result<Json<Why>, Refusal> {
+    let Query(mut query) = query.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
+    query.user = query.user.or(caller.user);
+    if !caller.may_see(query.user) {
+        let message = format!("{} has role user and sees its own jobs only", caller.name);
+        return Err(refusal(StatusCode::FORBIDDEN, message));
+    }
+    let heard = ask(&shared, Question::Why(query.clone())).await?;
+    let t_ns = uptime(&shared);
+    let mut all = Why { t_ns, asked: query, silent: heard.silent, ..Why::default() };
+    all.scheduling = heard.answers.is_empty();
+    for (proxy, answer) in heard.answers {
+        if let Answer::Why(answer) = answer {
+            all.merge(&proxy, *answer);
+        }
+    }
+    all.arrange();
+    Ok(Json(all))
+}
+
+/// Who was delayed by limits and by caps on slots in a span of time, the longest first.
+///
+/// Time is counted in minutes, older time in coarser steps, as usage is.
+#[utoipa::path(
+    get,
+    path = "/v1/why/top",
+    params(
+        ("by" = Option<String>, Query, description = "job (the default), user, group, project or proxy"),
+        ("since" = Option<String>, Query, description = "a span of time as 1h, which is the default"),
+    ),
+    responses(
+        (status = 200, body = DelayTable),
+        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 500, description = "the ledger cannot be read", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn top(
+    State(shared): Asked,
+    span: Result<Query<Span>, QueryRejection>,
+) -> Result<Json<DelayTable>, Refusal> {
+    let Query(Span { by, since }) =
+        span.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
+    let by = by.unwrap_or_else(|| "job".into());
+    let kind = kind_of(&by)?;
+    let to = usage::wall_clock();
+    let from = time_of("since", &format!("-{}", since.as_deref().unwrap_or("1h")), to)?;
+    let sums = sums_by(&shared, kind, from, to).await?;
+    let mut rows: Vec<_> = sums.iter().filter(|(_, sums)| sums.delayed > 0).collect();
+    rows.sort_by_key(|(name, sums)| (Reverse(sums.delayed_ns), *name));
+    let left_out = rows.len().saturating_sub(ROWS_MAX) as u64;
+    let row = |(name, sums): (&String, &crate::ledger::Counters)| DelayRow {
+        name: name.clone(),
+        delayed: sums.delayed,
+        delayed_ns: sums.delayed_ns,
+        delayed_bytes: sums.delayed_bytes,
+        bytes: sums.read_bytes.saturating_add(sums.written_bytes),
+    };
+    let rows = rows.into_iter().take(ROWS_MAX).map(row).collect();
+    let seconds = |time: model::Time| time.as_nanos() / 1_000_000_000;
+    Ok(Json(DelayTable { by, from_s: seconds(from), to_s: seconds(to), rows, left_out }))
+}
+
+/// What every proxy has under way now: a sample for `sluice top`.
+#[utoipa::path(
+    get,
+    path = "/v1/live",
+    responses(
+        (status = 200, body = Live),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn live(State(shared): Asked) -> Result<Json<Live>, Refusal> {
+    let heard = ask(&shared, Question::Live).await?;
+    let sample = |(proxy, answer): (std::sync::Arc<str>, Answer)| match answer {
+        Answer::Live(sample) => Some(api::LiveSample { proxy: proxy.to_string(), ..*sample }),
+        Answer::Why(_) => None,
+    };
+    Ok(Json(Live {
+        t_ns: uptime(&shared),
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        samples: heard.answers.into_iter().filter_map(sample).collect(),
+        silent: heard.silent,
+    }))
+}
+
+/// What stands behind the `?` of a look at delays.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Span {
+    by: Option<String>,
+    since: Option<String>,
+}
+
+async fn ask(shared: &Shared, question: Question) -> Result<Heard, Refusal> {
+    let (answer, heard) = oneshot::channel();
+    hand_over(&shared.plan, plan::Ask::Question(question, answer))?;
+    heard.await.map_err(|_| ending())
+}
+
+fn uptime(shared: &Shared) -> u64 {
+    u64::try_from(shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Rows of one table.
+const ROWS_MAX: usize = 1_000;

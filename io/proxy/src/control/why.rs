@@ -1,0 +1,198 @@
+//! What holds whom here: for people, for a mount's user and for the controller.
+//!
+//! ```text
+//!   dispatchers ─ standings of who is asked about ─► classes ─┐
+//!               ─ what held these classes ────────────────────┴─► Why
+//! ```
+//!
+//! Only the figures are taken while a target's gate is held; they become a message afterwards.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::{
+    Answer, Classes, Hold, HoldKind, LimitNow, LiveSample, ProxyAnswer, ProxyQuestion, Question,
+    Subjects, Usage, Why, WhyQuery, WhySubject,
+};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use model::{Identity, KeyValue, Time};
+use sched::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
+
+use super::Control;
+use crate::gate::Target;
+use crate::server::Server;
+
+/// What holds a job, a user or those who pay a limit, now and since the proxy started.
+#[utoipa::path(
+    get,
+    path = "/v1/why",
+    params(
+        ("job" = Option<String>, Query, description = "the job; empty for requests without one"),
+        ("user" = Option<u32>, Query, description = "the user, by number"),
+        ("limit" = Option<String>, Query, description = "the rule, meter or decay"),
+    ),
+    responses(
+        (status = 200, body = Why),
+        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+    ),
+)]
+pub(super) async fn why(
+    State(control): State<Arc<dyn Control>>,
+    query: Result<Query<WhyQuery>, QueryRejection>,
+) -> Result<Json<Why>, (StatusCode, Json<api::ErrorReport>)> {
+    let Query(query) =
+        query.map_err(|wrong| super::routes::refusal(wrong.status(), wrong.body_text()))?;
+    Ok(Json(control.why(&query)))
+}
+
+impl Server {
+    /// What holds those who are asked about.
+    pub(crate) fn why_of(&self, query: &WhyQuery) -> Why {
+        let scheduling = self.settings().schedule;
+        let t_ns = self.clock.now().as_nanos();
+        let mut why = Why { t_ns, asked: query.clone(), scheduling, ..Why::default() };
+        for target in self.targets() {
+            look(&target, query, &mut why);
+        }
+        why.arrange();
+        why
+    }
+
+    /// What a controller asks.
+    pub(crate) fn answer_controller(&self, question: &ProxyQuestion) -> ProxyAnswer {
+        let what = match &question.what {
+            Question::Why(query) => Answer::Why(Box::new(self.why_of(query))),
+            Question::Live => Answer::Live(Box::new(self.sample())),
+        };
+        ProxyAnswer { number: question.number, what }
+    }
+
+    fn sample(&self) -> LiveSample {
+        let (status, subjects, classes) = (self.status(), self.subjects(), Control::classes(self));
+        let Subjects { t_ns, mut subjects } = subjects;
+        most(&mut subjects, |subject| &subject.usage);
+        let subjects = Subjects { t_ns, subjects };
+        let Classes { t_ns, mut classes } = classes;
+        most(&mut classes, |class| &class.usage);
+        LiveSample { proxy: String::new(), status, subjects, classes: Classes { t_ns, classes } }
+    }
+}
+
+/// Leaves those who have something under way, and of the others those who had most.
+fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &Usage) {
+    rows.sort_by_key(|row| {
+        let Usage { queued, running, cost_ns, .. } = usage(row);
+        std::cmp::Reverse((queued + running > 0, *cost_ns))
+    });
+    rows.truncate(ROWS_MAX);
+}
+
+fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
+    let is_asked = |who: &Identity| {
+        query.job.as_ref().is_none_or(|job| job == who.job.as_str())
+            && query.user.is_none_or(|user| user == who.uid)
+    };
+    let everybody = query.job.is_none() && query.user.is_none();
+    let found = target.with_dispatcher(|dispatcher, now| {
+        let standings = dispatcher.standings(now, is_asked);
+        let classes: BTreeSet<_> = standings.iter().flat_map(|one| one.classes.iter()).collect();
+        let held = dispatcher.held(now, |class, _, key| {
+            everybody || classes.contains(&class) || has_key(query, key)
+        });
+        (now, standings.clone(), held)
+    });
+    let Some((now, standings, held)) = found else { return };
+    let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);
+    let subjects = standings.iter().map(|standing| subject(target, standing, now));
+    why.subjects.extend(subjects.filter(|subject| {
+        query.limit.is_none() || subject.limits.iter().any(|limit| of_limit(&limit.name))
+    }));
+    let holds = held.iter().flat_map(|report| holds(target, report, now));
+    why.holds.extend(holds.filter(|hold| match &hold.limit {
+        Some(limit) => of_limit(&limit.name),
+        None => query.limit.is_none(),
+    }));
+}
+
+/// Whether a class's key says that it is of who is asked about: he may be gone. A job's name says
+/// nothing of its user.
+fn has_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
+    key.iter().any(|value| match value {
+        KeyValue::Jobid(job) => query.user.is_none() && query.job.as_deref() == Some(job.as_str()),
+        KeyValue::Uid(uid) => query.job.is_none() && query.user == Some(*uid),
+        _ => false,
+    })
+}
+
+fn subject(target: &Target, standing: &SubjectStanding, now: Time) -> WhySubject {
+    let SubjectStanding { who, usage, meters, .. } = standing;
+    WhySubject {
+        proxy: String::new(),
+        target: target.name.clone(),
+        job: who.job.to_string(),
+        uid: who.uid,
+        nid: who.nid.to_string(),
+        requests: usage.requests,
+        bytes: usage.read.get() + usage.written.get(),
+        ops: usage.ops.get(),
+        queue_ns: usage.queue_time.get(),
+        delayed: usage.delayed,
+        delayed_ns: usage.delayed_time.get(),
+        delayed_bytes: usage.delayed_bytes.get(),
+        limits: meters.iter().map(|meter| limit(meter, now)).collect(),
+    }
+}
+
+fn holds(target: &Target, report: &HeldReport, now: Time) -> impl Iterator<Item = Hold> {
+    let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
+    let key = key.join(" ");
+    report.causes.iter().map(move |cause| {
+        let HeldCause { by, meter, .. } = cause;
+        let (kind, limit) = match by {
+            HeldBy::Meter { scope, in_bytes } => {
+                let gone = || LimitNow::of(scope, *in_bytes);
+                (HoldKind::Limit, Some(meter.as_ref().map_or_else(gone, |meter| limit(meter, now))))
+            }
+            HeldBy::Share => (HoldKind::Share, None),
+            HeldBy::Busy => (HoldKind::Busy, None),
+            HeldBy::Slots => (HoldKind::Slots, None),
+            HeldBy::Elsewhere => (HoldKind::Elsewhere, None),
+            HeldBy::Other => (HoldKind::Other, None),
+        };
+        Hold {
+            proxy: String::new(),
+            target: target.name.clone(),
+            rule: report.rule.clone(),
+            key: key.clone(),
+            kind,
+            limit,
+            now: cause.now,
+            since_ns_ago: now.since(cause.since).get(),
+            last_ns_ago: now.since(cause.last).get(),
+            held_ns: cause.held.get(),
+            wait_ns: cause.wait.get(),
+            span_ns: cause.span.get(),
+            requests: cause.requests,
+            bytes: cause.bytes.get(),
+            queued: report.queued.into(),
+        }
+    })
+}
+
+fn limit(meter: &MeterReport, now: Time) -> LimitNow {
+    LimitNow {
+        per_s: meter.rate.per_sec(),
+        part: meter.part.billionths(),
+        used_per_s: meter.used_per_sec,
+        next_ns: meter.due.since(now).get(),
+        waiting: meter.waiting as u64,
+        depends_on: meter.depends_on.clone(),
+        ..LimitNow::of(&meter.scope, meter.rate.is_bytes())
+    }
+}
+
+/// Payers and classes of one sample, each.
+const ROWS_MAX: usize = 1_024;

@@ -1,0 +1,68 @@
+//! Ttell: who is told what, before anything that is queued.
+
+use ninep::dialect::{Handles, OwnReply, OwnRequest};
+
+use super::peer::errno::*;
+use super::peer::{Client, IDENTITY, Setup, USER};
+
+/// Twenty requests of the job take twenty seconds.
+const RULES: &str = "
+[[rule]]
+name = \"slow\"
+match = \"jobid={dd.1}\"
+per = [\"jobid\"]
+limit = \"1ops/s\"
+";
+
+fn tell(client: &mut Client, what: u8, count: u32) -> Result<String, u32> {
+    let frame = client.call(Handles::NONE, OwnRequest::Tell { what, count });
+    let told = match frame.own()? {
+        OwnReply::Tell { data } => String::from_utf8(data.to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    Ok(told)
+}
+
+#[test]
+fn a_job_whose_requests_wait_is_told_at_once_what_they_wait_for() {
+    if !crate::peer::root_here() {
+        return;
+    }
+    let served = Setup::new("tell").rules(RULES).start();
+    let mut client = served.client_of("x", USER, "dd.1");
+    let root = client.root.clone();
+    let asked = || OwnRequest::Lookup { fid: ninep::dialect::handle_fid(0), name: b"x" };
+    for _ in 0..20 {
+        client.send(Handles::one(&root), asked());
+    }
+    super::peer::until("they are known to be held", || {
+        tell(&mut client, 0, 4096)
+            .unwrap()
+            .contains("is held by the limit of rule slow (jobid=dd.1)")
+    });
+    assert!(tell(&mut client, 1, 4096).unwrap().contains("Job dd.1, user 1000, "));
+    assert!(tell(&mut client, 2, 4096).unwrap().contains("the limit of rule slow"));
+    // Whole lines, as many as there is room for.
+    let whole = tell(&mut client, 0, 4096).unwrap();
+    let first = whole.lines().next().unwrap().len() as u32 + 1;
+    let cut = tell(&mut client, 0, first + 100).unwrap();
+    assert!(cut.ends_with('\n') && cut.len() as u32 <= first + 100, "{cut}");
+    assert_eq!(tell(&mut client, 0, 3), Ok(String::new()));
+}
+
+#[test]
+fn nobody_is_told_of_others_and_what_is_wrong_is_einval() {
+    if !crate::peer::root_here() {
+        return;
+    }
+    let served = Setup::new("tell-wrong").start();
+    let mut client = served.client_of("x", USER, "dd.1");
+    client.mkdir("made").unwrap();
+    let mut other = served.client_of("x", USER + 1, "dd.1");
+    let told = tell(&mut other, 1, 4096).unwrap();
+    assert!(!told.contains("user 1000"), "{told}");
+    assert_eq!(tell(&mut client, 3, 4096), Err(EINVAL));
+    assert_eq!(tell(&mut client, 0, u32::MAX), Err(EINVAL));
+    client.identity = IDENTITY + 9;
+    assert_eq!(tell(&mut client, 0, 4096), Err(EINVAL), "an identity that nobody has");
+}

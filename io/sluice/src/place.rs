@@ -1,0 +1,80 @@
+//! Whom a command asks: one proxy by its control socket, or a controller for all of them.
+//!
+//! ```text
+//!   --api unix:///PATH ──────────────► a proxy
+//!   --controller URL ────────────────► a controller
+//!   neither: $SLUICE_CONTROLLER, then the proxy's usual socket
+//! ```
+
+use std::time::Duration;
+
+use api::{Address, Client, Endpoints};
+
+use crate::credentials::{CredentialArgs, named_controller};
+use crate::top::DEFAULT_API;
+
+/// Whom to ask.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Place {
+    /// The control socket of the proxy that is asked.
+    ///
+    /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
+    #[arg(
+        long,
+        visible_alias = "proxy",
+        value_name = "unix:///PATH",
+        conflicts_with = "controller"
+    )]
+    api: Option<Address>,
+    /// The controller that is asked, for all its proxies: https://HOST:PORT, http://127.0.0.1:PORT
+    /// or unix:///path; of several all of them, with commas.
+    #[arg(long, value_name = "URL")]
+    controller: Option<Endpoints>,
+    #[command(flatten)]
+    credentials: CredentialArgs,
+}
+
+/// Who answers.
+pub(crate) enum Answerer {
+    /// One proxy.
+    Proxy(Client),
+    /// A controller.
+    Controller(Client),
+}
+
+impl Place {
+    /// A client of whoever is to be asked.
+    pub(crate) fn answerer(&self) -> anyhow::Result<Answerer> {
+        if let Some(api) = &self.api {
+            return Ok(Answerer::Proxy(Client::new(api)?));
+        }
+        let controller = match &self.controller {
+            Some(controller) => Some(controller.clone()),
+            None => named_controller()?,
+        };
+        match controller {
+            Some(places) => {
+                let client = Client::at(places)?.with(&self.credentials.credentials())?;
+                Ok(Answerer::Controller(client))
+            }
+            None => Ok(Answerer::Proxy(Client::new(&DEFAULT_API.parse::<Address>()?)?)),
+        }
+    }
+}
+
+impl Answerer {
+    /// Whose calls may take so long.
+    pub(crate) fn with_time_limit(self, limit: Duration) -> Answerer {
+        match self {
+            Answerer::Proxy(client) => Answerer::Proxy(client.with_time_limit(limit)),
+            Answerer::Controller(client) => Answerer::Controller(client.with_time_limit(limit)),
+        }
+    }
+
+    /// The client, whoever it asks.
+    pub(crate) fn client(&self) -> &Client {
+        match self {
+            Answerer::Proxy(client) | Answerer::Controller(client) => client,
+        }
+    }
+}

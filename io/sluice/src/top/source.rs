@@ -1,0 +1,211 @@
+//! Where the samples of `sluice top` come from, and a file of them.
+//!
+//! ```text
+//!   a proxy ────── status, subjects, classes ─┐
+//!   a controller ─ a sample of each proxy ────┼─► Frame ─┬─► Watch
+//!   --play FILE ── one frame a line ──────────┘          └─► --record FILE
+//! ```
+//!
+//! A recording is JSON, one frame a line after a line that says what it is; what is in a frame is
+//! what the proxies told, so that a recording can be shown by job, user, class and node, in any
+//! order. Frames of a controller have its clock: a proxy's answer may be some milliseconds older.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use api::{Live, LiveSample, Status};
+use serde::{Deserialize, Serialize};
+
+use super::rates::Sample;
+use crate::place::Answerer;
+
+/// Where samples come from.
+pub(super) enum Source {
+    Live(Answerer),
+    Recording(Player),
+}
+
+/// One sample and what there is to say of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Frame {
+    pub(super) status: Status,
+    #[serde(flatten)]
+    pub(super) sample: Sample,
+    pub(super) note: Option<String>,
+}
+
+/// A recording that is read.
+pub(super) struct Player {
+    path: PathBuf,
+    lines: BufReader<File>,
+    /// The line that was read last, from 1.
+    line: u64,
+    next: Option<Frame>,
+    /// So many times as fast, in hundredths.
+    speed_percent: u64,
+}
+
+/// A recording that is written.
+pub(super) struct Recorder {
+    path: PathBuf,
+    file: File,
+}
+
+/// The first line of a recording.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    sluice_top: u32,
+}
+
+/// What there is to say where nothing is scheduled.
+const NOT_SCHEDULING: &str = "not scheduling (--no-schedule): connections stand for the user and \
+                              job that attached first; nothing is known of queue, latency, slots \
+                              and classes";
+
+impl Source {
+    /// The next sample; `None` at the end of a recording.
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<Frame>> {
+        match self {
+            Source::Live(Answerer::Proxy(client)) => {
+                let status = client.status()?;
+                let (sample, note) = if status.scheduling {
+                    let (subjects, classes) = (client.subjects()?, client.classes()?);
+                    (Sample { subjects, classes, of_connections: false }, None)
+                } else {
+                    let sample = Sample::of_connections(client.connections()?);
+                    (sample, Some(NOT_SCHEDULING.to_owned()))
+                };
+                Ok(Some(Frame { status, sample, note }))
+            }
+            Source::Live(Answerer::Controller(client)) => Ok(Some(merged(client.live()?))),
+            Source::Recording(player) => player.advance(),
+        }
+    }
+
+    /// How long to wait for the next one, where live samples are taken each `interval`.
+    pub(super) fn pause(&self, shown: u64, interval: Duration) -> Duration {
+        match self {
+            Source::Live(_) => interval,
+            Source::Recording(player) => player.pause(shown),
+        }
+    }
+}
+
+impl Player {
+    /// Opens a recording, to be shown `speed` times as fast as it was.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no recording.
+    pub(super) fn open(path: &Path, speed: f64) -> anyhow::Result<Player> {
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        let (path, lines) = (path.to_owned(), BufReader::new(file));
+        // 0.1 to 100, as the flag's parser has it.
+        let speed_percent = (speed * 100.0) as u64;
+        let mut player = Player { path, lines, line: 0, next: None, speed_percent };
+        let head: Option<Head> = player.read()?;
+        match head {
+            Some(Head { sluice_top: VERSION }) => {}
+            Some(Head { sluice_top }) => bail!(
+                "{} is a recording of form {sluice_top}: this program reads form {VERSION}",
+                player.path.display()
+            ),
+            None => bail!("{} is empty, and no recording", player.path.display()),
+        }
+        player.next = player.read()?;
+        Ok(player)
+    }
+
+    fn advance(&mut self) -> anyhow::Result<Option<Frame>> {
+        let Some(frame) = self.next.take() else { return Ok(None) };
+        self.next = self.read()?;
+        Ok(Some(frame))
+    }
+
+    /// The time between the frame that is shown and the next one.
+    fn pause(&self, shown: u64) -> Duration {
+        let next = self.next.as_ref().map_or(shown, |next| next.sample.subjects.t_ns);
+        let nanos = u128::from(next.saturating_sub(shown)) * 100 / u128::from(self.speed_percent);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).min(PAUSE_MAX)
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&mut self) -> anyhow::Result<Option<T>> {
+        let mut line = Vec::new();
+        let place = |line: u64| format!("{}, line {line}", self.path.display());
+        let mut bounded = (&mut self.lines).take(LINE_BYTES_MAX);
+        let read = bounded.read_until(b'\n', &mut line).with_context(|| place(self.line + 1))?;
+        self.line += 1;
+        if read == 0 {
+            return Ok(None);
+        }
+        if line.last() != Some(&b'\n') {
+            let at = place(self.line);
+            bail!("{at} has no end: it was cut off, or is longer than {LINE_BYTES_MAX} bytes");
+        }
+        let value = serde_json::from_slice(&line);
+        value.map(Some).with_context(|| format!("{} is no frame of a recording", place(self.line)))
+    }
+}
+
+impl Recorder {
+    /// Begins a recording in a file that is not there yet.
+    ///
+    /// # Errors
+    /// If it is there, or cannot be written.
+    pub(super) fn new(path: &Path) -> anyhow::Result<Recorder> {
+        let file = File::options().write(true).create_new(true).open(path);
+        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        let mut recorder = Recorder { path: path.to_owned(), file };
+        recorder.write(&Head { sluice_top: VERSION })?;
+        Ok(recorder)
+    }
+
+    /// Adds a frame, so that it is in the file when this returns.
+    pub(super) fn write<T: Serialize>(&mut self, value: &T) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(value).context("cannot write JSON")?;
+        line.push(b'\n');
+        self.file.write_all(&line).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// All proxies as if they were one: its targets are theirs, each with the proxy's name before it.
+fn merged(live: Live) -> Frame {
+    let Live { t_ns, version, pid, samples, silent } = live;
+    let mut all =
+        Frame { status: Status { version, pid, t_ns, ..Status::default() }, ..Frame::default() };
+    (all.sample.subjects.t_ns, all.sample.classes.t_ns) = (t_ns, t_ns);
+    for LiveSample { proxy, status, subjects, classes } in samples {
+        let named = |target: &str| format!("{proxy}/{target}");
+        let sum = &mut all.status;
+        sum.scheduling |= status.scheduling;
+        sum.connections += status.connections;
+        sum.threads.started += status.threads.started;
+        sum.threads.max += status.threads.max;
+        for mut target in status.targets {
+            target.name = named(&target.name);
+            sum.targets.push(target);
+        }
+        for mut subject in subjects.subjects {
+            subject.target = named(&subject.target);
+            all.sample.subjects.subjects.push(subject);
+        }
+        for mut class in classes.classes {
+            class.target = named(&class.target);
+            all.sample.classes.classes.push(class);
+        }
+    }
+    if !silent.is_empty() {
+        all.note = Some(format!("no answer in time from {}", silent.join(", ")));
+    }
+    all
+}
+
+/// The form of recordings that this program writes and reads.
+const VERSION: u32 = 1;
+/// The longest line that is taken: a frame of a hundred thousand payers.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+/// A gap in a recording is not waited for in full.
+const PAUSE_MAX: Duration = Duration::from_secs(10);

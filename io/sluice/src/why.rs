@@ -1,0 +1,222 @@
+//! `sluice why`: what holds a job or a user, and who was delayed.
+//!
+//! ```text
+//!   --job, --user, --limit ─► GET /v1/why of a proxy or controller ─► sentences | JSON
+//!   --top --since 1h       ─► GET /v1/why/top of a controller ──────► table | JSON
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use anyhow::{Context, bail};
+use api::why::{amount, percent, span};
+use api::{DelayRow, DelayTable, Why, WhyQuery, WhySubject};
+use model::Nanos;
+use nix::unistd::User;
+
+use crate::place::{Answerer, Place};
+use crate::top::table;
+
+/// Says what holds a job or a user: which limit, since when, until when, how much was delayed.
+///
+/// Also how much of the limit is in use now, and what would change it. Without --job, --user and
+/// --limit it is everybody. A job's owner needs no rights and no tool: cat MOUNT/.sluice/why.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// The job; '' for requests that have none.
+    #[arg(long)]
+    job: Option<String>,
+    /// The user, by name or number.
+    #[arg(long)]
+    user: Option<String>,
+    /// Only this rule, meter or decay.
+    #[arg(long, value_name = "NAME", conflicts_with = "top")]
+    limit: Option<String>,
+    /// Who was delayed by limits, how long and how much: the longest first.
+    #[arg(long, conflicts_with_all = ["job", "user"])]
+    top: bool,
+    /// What the rows of --top stand for.
+    #[arg(long, requires = "top", value_parser = ["job", "user", "group", "project", "proxy"], default_value = "job")]
+    by: String,
+    /// The time that --top looks back, such as 10min or 24h; a controller's only.
+    #[arg(long, requires = "top", value_name = "SPAN")]
+    since: Option<Nanos>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Say it again and again, each SPAN, 2s if none is given.
+    #[arg(long, value_name = "SPAN", num_args = 0..=1, default_missing_value = "2s", require_equals = true)]
+    watch: Option<Nanos>,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  sluice why --job 1234
+  sluice why --user alice --watch
+  sluice why --top --since 24h --by user --controller http://127.0.0.1:5650
+  cat /mnt/scratch/.sluice/why
+
+docs/WHY.md explains each cause.";
+
+/// Runs `sluice why`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let answerer = args.place.answerer()?;
+    let query = args.query()?;
+    loop {
+        let mut text = match args.top {
+            true => args.show(&top(&answerer, &args)?, delays)?,
+            false => args.show(&answerer.client().why(&query)?, Why::explain)?,
+        };
+        if args.watch.is_some() && !args.json {
+            text = format!("{CLEAR}{text}");
+        }
+        let mut out = std::io::stdout();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        let Some(interval) = args.watch else { return Ok(()) };
+        std::thread::sleep(interval.max(INTERVAL_MIN).to_duration());
+    }
+}
+
+impl Args {
+    fn query(&self) -> anyhow::Result<WhyQuery> {
+        let user = self.user.as_deref().map(user_number).transpose()?;
+        Ok(WhyQuery { job: self.job.clone(), user, limit: self.limit.clone() })
+    }
+
+    /// As text, or as JSON on one line where more of it follows.
+    fn show<T: serde::Serialize>(
+        &self,
+        answer: &T,
+        text: impl Fn(&T) -> String,
+    ) -> anyhow::Result<String> {
+        let json = match (self.json, self.watch) {
+            (false, _) => return Ok(text(answer)),
+            (true, None) => serde_json::to_string_pretty(answer),
+            (true, Some(_)) => serde_json::to_string(answer),
+        };
+        Ok(json.context("cannot write JSON")? + "\n")
+    }
+}
+
+/// Who was delayed: of a controller over a time, of a proxy since it started.
+fn top(answerer: &Answerer, args: &Args) -> anyhow::Result<DelayTable> {
+    match answerer {
+        Answerer::Controller(client) => {
+            let since = args.since.unwrap_or(Nanos::from_secs(3600));
+            Ok(client.why_top(&format!("by={}&since={since}", args.by))?)
+        }
+        Answerer::Proxy(_) if args.since.is_some() => {
+            bail!("a proxy knows no times: give --controller URL, or leave --since out")
+        }
+        Answerer::Proxy(client) => {
+            let why = client.why(&WhyQuery::default())?;
+            rank(&why, &args.by)
+        }
+    }
+}
+
+/// The payers of a proxy by job or user, the longest delayed first.
+fn rank(why: &Why, by: &str) -> anyhow::Result<DelayTable> {
+    let name_of = match by {
+        "job" => |subject: &WhySubject| subject.job.clone(),
+        "user" => |subject: &WhySubject| subject.uid.to_string(),
+        other => bail!("a proxy tells jobs and users apart, not by {other}: give --controller URL"),
+    };
+    let mut rows: BTreeMap<String, DelayRow> = BTreeMap::new();
+    for subject in &why.subjects {
+        let name = name_of(subject);
+        let row =
+            rows.entry(name.clone()).or_insert_with(|| DelayRow { name, ..DelayRow::default() });
+        row.delayed += subject.delayed;
+        row.delayed_ns += subject.delayed_ns;
+        row.delayed_bytes += subject.delayed_bytes;
+        row.bytes += subject.bytes;
+    }
+    let mut rows: Vec<_> = rows.into_values().filter(|row| row.delayed > 0).collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.delayed_ns), row.name.clone()));
+    Ok(DelayTable { by: by.into(), rows, left_out: why.left_out, ..DelayTable::default() })
+}
+
+fn delays(delayed: &DelayTable) -> String {
+    if delayed.rows.is_empty() {
+        return "Nobody was delayed by a limit in this time.\n".into();
+    }
+    let rows = delayed.rows.iter().map(|row| {
+        vec![
+            if row.name.is_empty() { "-".into() } else { row.name.clone() },
+            row.delayed.to_string(),
+            span(row.delayed_ns),
+            span(row.delayed_ns.checked_div(row.delayed).unwrap_or(0)),
+            amount(row.delayed_bytes),
+            percent(row.delayed_bytes, row.bytes),
+        ]
+    });
+    let by = delayed.by.to_uppercase();
+    let head = [by.as_str(), "DELAYED", "WAITED", "EACH", "BYTES", "OF ALL BYTES"];
+    let mut text = table::aligned(&head, &[1, 2, 3, 4, 5], rows);
+    if delayed.left_out > 0 {
+        text += &format!("{} further rows are left out.\n", delayed.left_out);
+    }
+    text
+}
+
+fn user_number(user: &str) -> anyhow::Result<u32> {
+    if let Ok(number) = user.parse() {
+        return Ok(number);
+    }
+    let found = User::from_name(user).with_context(|| format!("cannot look up user {user:?}"))?;
+    Ok(found
+        .with_context(|| format!("there is no user {user:?} here; give a number"))?
+        .uid
+        .as_raw())
+}
+
+/// Clears the screen and goes to its top, as every terminal since the VT100 does.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+const INTERVAL_MIN: Nanos = Nanos::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(job: &str, uid: u32, delayed: u64) -> WhySubject {
+        let (delayed_ns, delayed_bytes) = (delayed * 1_000_000, delayed * 1000);
+        let job = job.into();
+        WhySubject {
+            job,
+            uid,
+            delayed,
+            delayed_ns,
+            delayed_bytes,
+            bytes: 10_000,
+            ..WhySubject::default()
+        }
+    }
+
+    #[test]
+    fn a_proxys_payers_are_ranked_by_how_long_they_were_delayed() {
+        let subjects =
+            vec![subject("a", 1, 2), subject("b", 1, 5), subject("a", 2, 4), subject("c", 3, 0)];
+        let why = Why { subjects, ..Why::default() };
+        assert_eq!(
+            delays(&rank(&why, "job").unwrap()),
+            "JOB  DELAYED   WAITED     EACH    BYTES  OF ALL BYTES\n\
+             a          6  6.00 ms  1.00 ms  6.00 kB          30 %\n\
+             b          5  5.00 ms  1.00 ms  5.00 kB          50 %\n"
+        );
+        let users = rank(&why, "user").unwrap();
+        assert_eq!(users.rows.iter().map(|row| row.delayed).collect::<Vec<_>>(), [7, 4]);
+        assert!(rank(&why, "group").is_err());
+        assert_eq!(delays(&DelayTable::default()), "Nobody was delayed by a limit in this time.\n");
+    }
+
+    #[test]
+    fn a_user_is_named_or_numbered() {
+        assert_eq!((user_number("7").unwrap(), user_number("root").unwrap()), (7, 0));
+        assert!(user_number("no such user").unwrap_err().to_string().contains("give a number"));
+    }
+}

@@ -1,0 +1,85 @@
+//! `sluice top --record` and `--play`: what was seen live is seen again.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use common::{SLUICE, Setup};
+use controlled::{Folder, Reader};
+
+const FRAMES: usize = 5;
+
+fn sluice(args: &[&str]) -> (bool, String) {
+    let out = Command::new(SLUICE).arg("top").args(args).output().unwrap();
+    let text = if out.status.success() { out.stdout } else { out.stderr };
+    (out.status.success(), String::from_utf8(text).unwrap())
+}
+
+/// The reports of a live session that is kept in `file`.
+fn record(api: &str, file: &Path) -> Vec<Value> {
+    let mut child = Command::new(SLUICE)
+        .args(["top", "--json", "--interval", "100ms", "--api", api, "--record"])
+        .arg(file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(FRAMES);
+    let reports = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    reports
+}
+
+#[test]
+fn a_session_is_kept_and_shown_again_with_the_same_figures_at_any_speed() {
+    let proxy = Setup::new("top-record").api().start();
+    let folder = Folder::new("top-record-file");
+    let (file, api) =
+        (folder.0.join("session"), format!("unix://{}", proxy.dir.join("api").display()));
+    let _reader = Reader::of_job(&proxy, "dd.1", 1);
+    let live = record(&api, &file);
+    assert!(live.iter().all(|report| report["rows"][0]["name"] == "dd.1"), "{live:?}");
+
+    let path = file.to_str().unwrap();
+    let (ok, played) = sluice(&["--play", path, "--json", "--speed", "10"]);
+    // The last frame may have come after the last line that was read.
+    assert!(ok, "{played}");
+    let again: Vec<Value> =
+        played.lines().take(FRAMES).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(again, live);
+
+    let (ok, table) = sluice(&["--play", path, "--once", "--by", "user"]);
+    assert!(ok && table.lines().count() == 2 && table.starts_with("USER"), "{table}");
+    let (ok, table) = sluice(&["--play", path, "--once"]);
+    let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
+    assert!(ok && row[0] == "dd.1" && row[1] != "0", "{table}");
+
+    let (ok, told) = sluice(&["--once", "--api", &api, "--record", path]);
+    assert!(!ok && told.contains("cannot make"), "a recording is not written over: {told}");
+
+    // One that was cut off within a frame, and what is none.
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let (ok, told) = sluice(&["--play", path, "--json", "--speed", "100"]);
+    assert!(!ok && told.contains("it was cut off"), "{told}");
+    for (text, why) in [
+        ("", "is empty, and no recording"),
+        ("{\"sluice_top\":9}\n", "is a recording of form 9"),
+        ("hello\n", "line 1 is no frame of a recording"),
+        ("{\"sluice_top\":1}\n", "there is no frame in the recording"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (ok, told) = sluice(&["--play", path, "--json"]);
+        assert!(!ok && told.contains(why), "{text:?}: {told}");
+    }
+    let (ok, told) = sluice(&["--play", path, "--speed", "0"]);
+    assert!(!ok && told.contains("give 0.1 to 100"), "{told}");
+}

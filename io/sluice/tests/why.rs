@@ -1,0 +1,141 @@
+//! `sluice why` at one proxy: each job is told what holds it, and one that is free that it is.
+//!
+//! ```text
+//!   dd.1 ─ limit of its rule ─┐
+//!   sh.1, sh.2 ─ a meter ─────┼─ proxy ◄─ GET /v1/why ─ sluice why --job, --user, --limit, --top
+//!   free.1 ───────────────────┘
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+
+use std::process::Command;
+
+use api::{HoldKind, Why, WhyQuery};
+
+use common::{Proxy, SLUICE, Setup, USER, until};
+use controlled::{Reader, api_of};
+
+const RULES: &str = "
+[[rule]]
+name = \"jobs\"
+match = \"jobid={dd.*}\"
+per = [\"jobid\"]
+limit = \"2MB/s\"
+
+[[rule]]
+name = \"others\"
+match = \"*\"
+per = [\"jobid\"]
+
+[[meter]]
+name = \"shared\"
+match = \"jobid={sh.*}\"
+rate = \"3MB/s\"
+";
+
+fn why(proxy: &Proxy, args: &[&str]) -> (bool, String) {
+    let api = format!("unix://{}", proxy.dir.join("api").display());
+    let out = Command::new(SLUICE).arg("why").args(args).args(["--proxy", &api]).output().unwrap();
+    let text = if out.status.success() { out.stdout } else { out.stderr };
+    (out.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn told(proxy: &Proxy, args: &[&str]) -> String {
+    let (ok, text) = why(proxy, args);
+    assert!(ok, "{args:?}: {text}");
+    text
+}
+
+#[test]
+fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it() {
+    let proxy = Setup::new("why").rules(RULES).api().start();
+    let _readers = [("dd.1", 4), ("sh.1", 2), ("sh.2", 2), ("free.1", 1)]
+        .map(|(job, depth)| Reader::of_job(&proxy, job, depth));
+    let client = api_of(&proxy);
+    let of =
+        |job: &str| client.why(&WhyQuery { job: Some(job.into()), ..WhyQuery::default() }).unwrap();
+    let held_for = |why: &Why, ns: u64| why.holds.iter().any(|hold| hold.now && hold.held_ns > ns);
+    until("they are held for a while", || {
+        ["dd.1", "sh.1", "sh.2"].iter().all(|job| held_for(&of(job), 3_000_000_000))
+    });
+
+    let text = told(&proxy, &["--job", "dd.1"]);
+    assert!(
+        text.contains(
+            "jobid=dd.1 (rule jobs) is held by the limit of rule jobs (jobid=dd.1) since "
+        ),
+        "{text}"
+    );
+    assert!(text.contains("The limit is 2.00 MB/s, and "), "{text}");
+    assert!(
+        text.contains(" the next may go in ") || text.contains("the next may go now"),
+        "{text}"
+    );
+    assert!(text.contains("What would change it: a higher limit of rule jobs;"), "{text}");
+
+    let json = told(&proxy, &["--job", "dd.1", "--json"]);
+    let answer: Why = serde_json::from_str(&json).unwrap();
+    let holds: Vec<_> = answer.holds.iter().filter(|hold| hold.now).collect();
+    assert_eq!(holds.len(), 1, "{json}");
+    assert_eq!((holds[0].kind, holds[0].rule.as_str()), (HoldKind::Limit, "jobs"));
+    let limit = holds[0].limit.as_ref().unwrap();
+    assert_eq!((limit.per_s, limit.in_bytes, limit.key.as_str()), (2_000_000, true, "jobid=dd.1"));
+    assert!((1_600_000..=2_400_000).contains(&limit.used_per_s), "{limit:?}");
+    assert!(limit.next_ns < 100_000_000, "one in flight takes 33 ms: {limit:?}");
+    // Four at a time wait for 30 a second.
+    let mean = holds[0].wait_ns / holds[0].requests;
+    assert!((50_000_000..=200_000_000).contains(&mean), "{mean} ns each");
+    assert_eq!(holds[0].bytes, holds[0].requests * u64::from(controlled::BLOCK));
+    let subject = &answer.subjects[0];
+    assert_eq!((subject.job.as_str(), subject.uid), ("dd.1", USER));
+    assert!(subject.delayed > 0 && subject.delayed_ns > subject.queue_ns / 2, "{subject:?}");
+
+    let text = told(&proxy, &["--job", "sh.1"]);
+    assert!(text.contains("is held by meter shared since "), "{text}");
+    assert!(text.contains("a higher limit of [[meter]] shared"), "{text}");
+    let shared = of("sh.2").holds.into_iter().find(|hold| hold.now).unwrap().limit.unwrap();
+    assert!((2_400_000..=3_600_000).contains(&shared.used_per_s), "both use it: {shared:?}");
+
+    let free = told(&proxy, &["--job", "free.1"]);
+    assert!(free.starts_with("Nothing holds job free.1 now.\n"), "{free}");
+    assert_eq!(told(&proxy, &["--job", "gone"]), "No requests of job gone are known here.\n");
+    let everything = told(&proxy, &["--user", &USER.to_string()]);
+    assert!(
+        everything.contains("meter shared") && everything.contains("rule jobs"),
+        "{everything}"
+    );
+    let only = told(&proxy, &["--limit", "shared"]);
+    assert!(only.contains("meter shared") && !only.contains("rule jobs ("), "{only}");
+
+    let top = told(&proxy, &["--top"]);
+    let rows: Vec<_> = top.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(rows.len(), 3, "{top}");
+    assert!(rows.contains(&"dd.1") && !rows.contains(&"free.1"), "{top}");
+}
+
+#[test]
+fn wrong_questions_are_refused_and_name_what_is_wrong() {
+    let proxy = Setup::new("why-wrong").api().start();
+    for (args, text) in [
+        (&["--user", "nobody-has-this-name"][..], "there is no user \"nobody-has-this-name\" here"),
+        (&["--top", "--since", "1h"], "a proxy knows no times: give --controller URL"),
+        (&["--top", "--by", "group"], "a proxy tells jobs and users apart, not by group"),
+        (&["--since", "1h"], "--top"),
+        (&["--top", "--by", "class"], "invalid value 'class'"),
+    ] {
+        let (ok, told) = why(&proxy, args);
+        assert!(!ok && told.contains(text), "{args:?}: {told}");
+    }
+    assert_eq!(told(&proxy, &["--top"]), "Nobody was delayed by a limit in this time.\n");
+}
+
+#[test]
+fn a_proxy_that_does_not_schedule_says_that_nothing_is_held() {
+    let proxy = Setup::new("why-unscheduled").top("schedule = false").api().start();
+    let _reader = Reader::of_job(&proxy, "dd.1", 1);
+    let text = told(&proxy, &["--job", "dd.1"]);
+    assert!(text.contains("No requests of job dd.1") || text.contains("--no-schedule"), "{text}");
+}

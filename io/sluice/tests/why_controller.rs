@@ -1,0 +1,118 @@
+//! `sluice why` and `sluice top` over all proxies of a controller.
+//!
+//! ```text
+//!   dd.1 ─ proxy a ─┐  questions with orders, answers with reports
+//!   dd.1 ─ proxy b ─┴──────────── controller ◄─ sluice why, why --top, top
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+
+use std::process::Command;
+
+use api::{Client, ClientError, DelayTable, Why, WhyQuery};
+
+use common::{Controller, SLUICE, until};
+use controlled::{Folder, LIMIT, Reader, limited, proxy};
+
+fn sluice(args: &[&str]) -> String {
+    let out = Command::new(SLUICE).args(args).output().unwrap();
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn of_job(client: &Client) -> Why {
+    client.why(&WhyQuery { job: Some("dd.1".into()), ..WhyQuery::default() }).unwrap()
+}
+
+#[test]
+fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
+    let data = Folder::new("why-all");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    client.set_rules(&limited(LIMIT)).unwrap();
+    let [a, b] = ["a", "b"].map(|node| proxy("why-all", node, &controller.url));
+    let _at_a = Reader::start(&a);
+    let at_b = Reader::start(&b);
+    let held_at = |why: &Why| -> Vec<String> {
+        let mut at: Vec<_> =
+            why.holds.iter().filter(|hold| hold.now).map(|hold| hold.proxy.clone()).collect();
+        at.sort();
+        at
+    };
+    let halves = |why: &Why| {
+        let limits = why.holds.iter().filter_map(|hold| hold.limit.as_ref());
+        limits.clone().count() == 2
+            && limits.clone().all(|l| l.part.abs_diff(500_000_000) < 50_000_000)
+    };
+    until("both hold it, with half of the limit each", || {
+        let why = of_job(&client);
+        held_at(&why) == ["a", "b"] && halves(&why)
+    });
+    let text = sluice(&["why", "--job", "dd.1", "--controller", &controller.url]);
+    assert!(
+        text.contains("[a fs] jobid=dd.1 (rule jobs) is held by the limit of rule jobs"),
+        "{text}"
+    );
+    assert!(text.contains("20.0 MB/s over all proxies, "), "{text}");
+
+    // Who was throttled, over a time: the ledger's minutes.
+    let args = ["why", "--top", "--since", "10min", "--json", "--controller", &controller.url];
+    let table = || serde_json::from_str::<DelayTable>(&sluice(&args)).unwrap();
+    until("the delays were counted", || {
+        table().rows.first().is_some_and(|row| row.name == "dd.1" && row.delayed > 100)
+    });
+    let row = &table().rows[0];
+    assert!(row.delayed_ns / row.delayed > 1_000_000, "{row:?}");
+    assert!(row.delayed_bytes > 0 && row.delayed_bytes <= row.bytes, "{row:?}");
+    let by_proxy = sluice(&["why", "--top", "--by", "proxy", "--controller", &controller.url]);
+    let names: Vec<_> = by_proxy.lines().skip(1).map(|line| &line[..1]).collect();
+    assert!(names.len() == 2 && names.contains(&"a") && names.contains(&"b"), "{by_proxy}");
+
+    // One sample of each proxy, and their sum in the table.
+    let live = client.live().unwrap();
+    let mut proxies: Vec<_> = live.samples.iter().map(|sample| sample.proxy.as_str()).collect();
+    proxies.sort_unstable();
+    assert_eq!((proxies, live.silent.len()), (vec!["a", "b"], 0));
+    let args = ["top", "--once", "--json", "--interval", "2s", "--controller", &controller.url];
+    let report: serde_json::Value = serde_json::from_str(&sluice(&args)).unwrap();
+    let row = &report["rows"][0];
+    assert_eq!(row["name"], "dd.1");
+    let rate = row["read_bytes_per_s"].as_u64().unwrap();
+    assert!((LIMIT * 7 / 10..=LIMIT * 13 / 10).contains(&rate), "{rate} B/s over both");
+    assert_eq!(report["status"]["targets"].as_array().unwrap().len(), 2, "{report}");
+
+    drop((at_b, b));
+    let why = of_job(&client);
+    assert_eq!(
+        (why.silent, held_at(&of_job(&client))),
+        (vec!["b".to_string()], vec!["a".to_string()])
+    );
+    let text = sluice(&["why", "--job", "dd.1", "--controller", &controller.url]);
+    assert!(text.starts_with("No answer in time from: b.\n"), "{text}");
+}
+
+#[test]
+fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once() {
+    let data = Folder::new("why-none");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    assert_eq!(of_job(&client).explain(), "No requests of job dd.1 are known here.\n");
+    assert!(client.live().unwrap().samples.is_empty());
+    for (query, text) in [
+        ("by=class", "by: \"class\" is not one of"),
+        ("since=x", "since: \"-x\" is not a point of time"),
+        ("until=1h", "unknown field `until`"),
+    ] {
+        match client.why_top(query) {
+            Err(ClientError::Refused { status: 400, message, .. }) => {
+                assert!(message.contains(text), "{query}: {message}")
+            }
+            other => panic!("{query}: {other:?}"),
+        }
+    }
+    let wrong = client.get::<Why>("/v1/why?user=x").unwrap_err();
+    assert!(matches!(wrong, ClientError::Refused { status: 400, .. }), "{wrong}");
+}
