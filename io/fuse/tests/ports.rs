@@ -8,6 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use fuse::{Errno, Options, Port, Session, Transport};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
@@ -81,8 +82,14 @@ fn threads_of_ones_own_serve_what_is_there_and_go_on_waiting_for_other_things() 
         for reader in &mut readers {
             assert!(reader.ends_within(support::PATIENCE).0.success());
         }
+        // Who hears of the end first looks at no bell any more.
+        let began = Instant::now();
+        while rung.load(Ordering::SeqCst) < threads {
+            assert!(began.elapsed() < support::PATIENCE, "{rung:?} of {threads} bells were heard");
+            std::thread::yield_now();
+        }
         session.unmount().unwrap();
-        assert_eq!(rung.load(Ordering::SeqCst), threads);
+        assert_eq!(rung.load(Ordering::SeqCst), threads, "each once");
         let ends = ends.lock().unwrap();
         let gone = [Errno::NODEV, Errno::NOTCONN];
         assert!(ends.iter().all(|(_, end)| gone.contains(end)), "{ends:?}");
