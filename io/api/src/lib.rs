@@ -18,6 +18,7 @@ mod access;
 mod address;
 mod client;
 pub mod credentials;
+mod edit;
 mod endpoint;
 mod events;
 mod link;
@@ -36,6 +37,7 @@ pub use access::{
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use credentials::{Credentials, CredentialsError};
+pub use edit::{Place, RuleAction, RuleChange, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
 pub use link::{
@@ -72,6 +74,8 @@ pub mod path {
     /// [`Rules`](crate::Rules) by GET; a new rule file's TOML text by PUT, with `If-Match`
     /// only over the version that it names, with `?save=true` into the proxy's rule file too.
     pub const RULES: &str = "/v1/rules";
+    /// POST a [`RuleChange`](crate::RuleChange), get the [`Rules`](crate::Rules) as they are then.
+    pub const RULE_EDITS: &str = "/v1/rules/edits";
     /// [`Connections`](crate::Connections).
     pub const CONNECTIONS: &str = "/v1/connections";
     /// [`Proxies`](crate::Proxies).

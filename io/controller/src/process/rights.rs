@@ -46,6 +46,7 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::EVENTS, Role::Read, true, "what happened: decays, proxies, leaders, rules"),
     row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
     row("PUT", path::RULES, Role::Operate, false, "other rules for all proxies"),
+    row("POST", path::RULE_EDITS, Role::Operate, false, "starts, changes, stops or ranks a rule"),
     row("GET", path::PROXIES, Role::Read, false, "the proxies"),
     row("DELETE", path::PROXY, Role::Operate, false, "forgets a proxy that is gone for good"),
     row("POST", path::REPORT, Role::Admin, true, "what a proxy did, and what it is to do"),

@@ -6,9 +6,11 @@
 //! ```
 
 mod access;
+mod edits;
 mod events;
 mod ledger;
 mod metrics;
+mod page;
 mod why;
 
 use std::collections::BTreeMap;
@@ -52,6 +54,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
     Routes::new()
         .route(path::STATUS, get(status))
         .route(path::RULES, rules)
+        .route(path::RULE_EDITS, post(edits::edit))
         .route(path::PROXIES, get(proxies))
         .route(path::PROXY, delete(forget))
         .route(path::REPORT, post(report).layer(DefaultBodyLimit::max(REPORT_BYTES_MAX)))
@@ -72,6 +75,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_so)
         .layer(axum::middleware::from_fn_with_state(shared.clone(), rights::check))
+        // The page says nothing: what it shows it asks as whoever looks at it.
+        .merge(page::router())
         .layer(axum::middleware::from_fn(in_time))
         .with_state(shared)
 }
@@ -91,6 +96,7 @@ pub fn openapi() -> String {
         status,
         rules,
         set_rules,
+        edits::edit,
         proxies,
         forget,
         report,
@@ -172,20 +178,32 @@ async fn set_rules(
     saving.map_err(|why| refusal(why.status(), why.body_text()))?;
     let over = version_to_match(&headers)?.map(str::to_owned);
     let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
+    match put_in_force(&shared, text, over, by).await? {
+        Ok(()) => Ok(tagged(&in_force(&shared))),
+        Err(why) => Err(refusal_of(&why)),
+    }
+}
+
+/// Has a text put in force, in place of the version `over` if one is named.
+async fn put_in_force(
+    shared: &Shared,
+    text: String,
+    over: Option<String>,
+    by: Caller,
+) -> Result<Result<(), RulesRefused>, Refusal> {
     let (answer, outcome) = oneshot::channel();
     hand_over(&shared.store, records::Ask::SetRules { text, over, by, answer })?;
-    match outcome.await.map_err(|_| ending())? {
-        Ok(()) => Ok(tagged(&in_force(&shared))),
-        Err(why) => {
-            let status = match &why {
-                RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
-                RulesRefused::Stale { .. } => StatusCode::CONFLICT,
-                RulesRefused::Store(StoreError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-                RulesRefused::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            };
-            Err(refusal(status, why.to_string()))
-        }
-    }
+    outcome.await.map_err(|_| ending())
+}
+
+fn refusal_of(why: &RulesRefused) -> Refusal {
+    let status = match why {
+        RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
+        RulesRefused::Stale { .. } => StatusCode::CONFLICT,
+        RulesRefused::Store(StoreError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+        RulesRefused::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    refusal(status, why.to_string())
 }
 
 /// What stands behind the `?` of a PUT.

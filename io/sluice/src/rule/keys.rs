@@ -1,16 +1,8 @@
 //! What the flags of `start` and `change` say, as a rule file writes it.
 //!
-//! ```text
-//!   --limit 100MB/s                       limit = "100MB/s"
-//!   --limit 100MB/s,5kops/s               limit = ["100MB/s", "5kops/s"]
-//!   --limit read=100MB/s,burst=1s         limit = { read = "100MB/s", burst = "1s" }
-//!   --parent ckpt,gate=500ms,min=10MB/s   parent = { rule = "ckpt", gate = "500ms", min = "10MB/s" }
-//!   --limit '[ "1MB/s", … ]'              as it is: what begins with [ or { is TOML
-//! ```
-//!
-//! Nothing is judged here: what the values mean, and what is wrong with them, is said by the
-//! parser of rule files, with the line that the flag would have made.
+//! (`api::key_edit` has how).
 
+use api::key_edit;
 use model::KeyEdit;
 
 /// The keys of a rule. `none` takes a key away.
@@ -64,92 +56,28 @@ pub(super) struct Keys {
 impl Keys {
     /// What is to be set and what is to be taken away.
     pub(super) fn edits(&self) -> Vec<KeyEdit> {
-        let all: [(&'static str, &Option<String>, Write); 13] = [
-            ("match", &self.condition, text),
-            ("per", &self.per, list),
-            ("weight", &self.weight, number),
-            ("reserve", &self.reserve, text),
-            ("limit", &self.limit, limits),
-            ("realtime", &self.realtime, truth),
-            ("spare", &self.spare, truth),
-            ("parent", &self.parent, parent_table),
-            ("slots", &self.slots, number),
-            ("keep_slots", &self.keep_slots, number),
-            ("min_share", &self.min_share, text),
-            ("write_mode", &self.write_mode, text),
-            ("max_classes", &self.max_classes, number),
+        let all = [
+            ("match", &self.condition),
+            ("per", &self.per),
+            ("weight", &self.weight),
+            ("reserve", &self.reserve),
+            ("limit", &self.limit),
+            ("realtime", &self.realtime),
+            ("spare", &self.spare),
+            ("parent", &self.parent),
+            ("slots", &self.slots),
+            ("keep_slots", &self.keep_slots),
+            ("min_share", &self.min_share),
+            ("write_mode", &self.write_mode),
+            ("max_classes", &self.max_classes),
         ];
-        let given = all.into_iter().filter_map(|(key, flag, write)| {
-            let flag = flag.as_deref()?.trim();
-            Some(KeyEdit { key, value: (flag != "none").then(|| write(flag)) })
-        });
-        given.collect()
+        let given = all.into_iter().filter_map(|(key, flag)| Some((key, flag.as_deref()?)));
+        given.map(|(key, flag)| key_edit(key, flag).expect("it is a key of a rule")).collect()
     }
 
     pub(super) fn has_condition(&self) -> bool {
         self.condition.is_some()
     }
-}
-
-/// Writes a flag's value as TOML.
-type Write = fn(&str) -> String;
-
-/// A text as TOML writes it, which takes all that JSON does.
-fn text(value: &str) -> String {
-    serde_json::Value::from(value).to_string()
-}
-
-/// A whole number; what is none stays a text, for the parser to say so.
-fn number(value: &str) -> String {
-    if value.parse::<i128>().is_ok() { value.into() } else { text(value) }
-}
-
-/// True or false; what is neither stays a text, for the parser to say so.
-fn truth(value: &str) -> String {
-    if value.parse::<bool>().is_ok() { value.into() } else { text(value) }
-}
-
-fn list(value: &str) -> String {
-    if is_toml(value) {
-        return value.into();
-    }
-    let items: Vec<_> = items(value).map(text).collect();
-    format!("[{}]", items.join(", "))
-}
-
-fn limits(value: &str) -> String {
-    if is_toml(value) {
-        return value.into();
-    }
-    if value.contains('=') {
-        return table(value, "all");
-    }
-    if value.contains(',') { list(value) } else { text(value) }
-}
-
-fn parent_table(value: &str) -> String {
-    if is_toml(value) { value.into() } else { table(value, "rule") }
-}
-
-/// `a=1,b=2` as a table; `unnamed` is the key of an item without one.
-fn table(value: &str, unnamed: &str) -> String {
-    let pairs = items(value).map(|item| {
-        let (key, value) = item.split_once('=').unwrap_or((unnamed, item));
-        let (key, value) = (key.trim(), text(value.trim()));
-        let bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
-        let is_bare = !key.is_empty() && key.bytes().all(bare);
-        let key = if is_bare { key.to_owned() } else { text(key) };
-        format!("{key} = {value}")
-    });
-    format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
-}
-
-fn items(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim)
-}
-
-fn is_toml(value: &str) -> bool {
-    value.starts_with(['[', '{'])
 }
 
 #[cfg(test)]

@@ -1,0 +1,231 @@
+// What is shown where, and how often it is asked.
+
+import { Heat, Stack, curve } from "/page/chart.js";
+import { Rates, amount } from "/page/rates.js";
+import * as rules from "/page/rules.js";
+import { age, every, listen } from "/page/source.js";
+import { Table } from "/page/table.js";
+import { bytes, clock, count, percent, rate, span } from "/page/text.js";
+
+const LIVE_MS = 2_000;
+const SLOW_MS = 5_000;
+const OLD_SECONDS = 7;
+const EVENTS_SHOWN = 200;
+
+const at = (id) => document.getElementById(id);
+const rates = new Rates();
+const unit = () => at("unit").value;
+const by = () => at("by").value;
+const stack = new Stack(at("stack"), at("stack-legend"), (value) => rate(value, unit()));
+const heat = new Heat(at("heat"));
+const reasons = new Map();
+let inForce = null;
+
+// ---- who uses what ----
+
+const payers = new Table(at("payers"), [
+  { key: "name", title: "Name", class: "name", value: (row) => row.name, cell: (row) => row.name },
+  { key: "read", title: "Read", number: true, value: (row) => row.read, cell: (row) => rate(row.read, "bytes") },
+  { key: "written", title: "Written", number: true, value: (row) => row.written, cell: (row) => rate(row.written, "bytes") },
+  { key: "ops", title: "Operations", number: true, value: (row) => row.ops, cell: (row) => rate(row.ops, "ops") },
+  {
+    key: "queue", title: "Wait of each", number: true, value: (row) => (row.requests ? row.queue / row.requests : 0),
+    cell: (row) => (row.requests ? span(row.queue / row.requests) : "–"),
+  },
+  { key: "queued", title: "Waiting", number: true, value: (row) => row.queued, cell: (row) => count(row.queued) },
+  { key: "why", title: "Held by", class: "why", cell: (row) => row.reason },
+], { sort: "read", most: 100 });
+
+function showPayers() {
+  const rows = [...(rates.by?.[by()] ?? new Map()).values()];
+  const text = at("find").value.trim().toLowerCase();
+  const shown = [];
+  for (const row of rows) {
+    const reason = (by() === "job" && reasons.get(row.name)) || (row.throttled ? "a limit" : "");
+    if (text && !row.name.toLowerCase().includes(text)) continue;
+    if (at("held").checked && !reason) continue;
+    shown.push({ ...row, reason, held: Boolean(reason) });
+  }
+  const left = payers.show(shown, (row) => row.name);
+  at("payers-more").textContent = left > 0 ? `${left} more; sort or search to see them`
+    : rows.length ? "" : "Nobody has asked anything lately.";
+}
+
+function showStack() {
+  const rows = [...(rates.by?.[by()] ?? new Map()).values()];
+  stack.push(rows.map((row) => [row.name, amount(row, unit())]));
+}
+
+every("/v1/live", LIVE_MS, (live) => {
+  const began = performance.now();
+  if (rates.take(live)) showStack();
+  showPayers();
+  heat.push(rates.targets);
+  showProxies(live);
+  if (inForce) rules.show(inForce, rates.rules);
+  performance.measure("update", { start: began });
+}, (refusal) => {
+  if (refusal.status === 403) at("payers-more").textContent = refusal.message;
+});
+
+for (const id of ["by", "unit"]) {
+  at(id).addEventListener("change", () => {
+    stack.clear();
+    showPayers();
+  });
+}
+for (const id of ["find", "held"]) at(id).addEventListener("input", showPayers);
+
+// ---- why ----
+
+const limited = (hold) => `${hold.limit.section} ${hold.limit.name}${hold.limit.key ? ` for ${hold.limit.key}` : ""}`;
+const CAUSES = {
+  limit: (hold) => (hold.limit ? limited(hold) : "a limit"),
+  slots: (hold) => `the cap on slots of rule ${hold.rule}`,
+  share: () => "others, by weight",
+  elsewhere: () => "what it has of other proxies",
+  busy: () => "its own requests: the target is busy",
+  other: () => "several causes",
+};
+
+every("/v1/why", SLOW_MS, (why) => {
+  reasons.clear();
+  const named = /(?:^| )jobid=(\S+)/;
+  for (const hold of why.holds) {
+    if (!hold.now || !["limit", "slots"].includes(hold.kind)) continue;
+    const job = named.exec(hold.key)?.[1];
+    const text = `${CAUSES[hold.kind](hold)}, for ${span(hold.since_ns_ago)}`;
+    const jobs = job ? [job] : why.subjects
+      .filter((one) => one.delayed > 0 && one.limits.some((limit) => limit.name === hold.limit?.name))
+      .map((one) => one.job || "(no job)");
+    for (const name of jobs) if (!reasons.has(name)) reasons.set(name, text);
+  }
+});
+
+// ---- rules ----
+
+every("/v1/rules", SLOW_MS, (answer) => {
+  inForce = answer;
+  rules.show(answer, rates.rules);
+}, (refusal) => {
+  if (refusal.status === 403) at("rule-new").disabled = true;
+});
+
+// ---- proxies and targets ----
+
+let standings = new Map();
+const proxies = new Table(at("proxy-rows"), [
+  { key: "proxy", title: "Proxy", value: (row) => row.proxy, cell: (row) => row.proxy },
+  { key: "target", title: "Target", value: (row) => row.target, cell: (row) => row.target },
+  { key: "slots", title: "Slots held", number: true, value: (row) => row.full, cell: (row) => `${row.held} of ${row.slots}` },
+  { key: "queued", title: "Waiting", number: true, value: (row) => row.queued, cell: (row) => count(row.queued) },
+  { key: "heard", title: "Heard", value: (row) => row.heard, cell: (row) => row.said },
+], { sort: "proxy", most: 500 });
+
+every("/v1/proxies", SLOW_MS, (answer) => {
+  standings = new Map(answer.proxies.map((one) => [`${one.name} ${one.target}`, one]));
+});
+
+function showProxies() {
+  const rows = new Map(rates.targets.map((one) => [`${one.proxy} ${one.target}`, { ...one, heard: "now", said: "now" }]));
+  for (const [key, one] of standings) {
+    const ago = one.heard_ns_ago;
+    const row = rows.get(key) ?? { proxy: one.name, target: one.target, slots: 0, held: 0, queued: 0, full: 0 };
+    const said = one.silent ? `silent for ${span(ago)}: counts for all that it may use` : ago > 5e9 ? `${span(ago)} ago` : "now";
+    rows.set(key, { ...row, heard: said, said });
+  }
+  proxies.show([...rows.values()], (row) => `${row.proxy} ${row.target}`);
+}
+
+// ---- quotas ----
+
+const drawn = new Map();
+
+every("/v1/decays", SLOW_MS, (answer) => {
+  const list = at("quota-list");
+  if (!answer.decays.length) {
+    list.textContent = "No [[decay]] is in the rules: nobody is held to a share over time.";
+    return;
+  }
+  const figures = answer.decays.flatMap((policy) => policy.accounts.map((account) => ({ policy, account })));
+  if (!figures.length) {
+    list.textContent = "Nobody has used anything that a decay counts.";
+    return;
+  }
+  if (!list.querySelector("figure")) list.textContent = "";
+  const kept = new Set();
+  for (const { policy, account } of figures.slice(0, 30)) {
+    const key = `${policy.name} ${account.subject}`;
+    kept.add(key);
+    if (!drawn.has(key)) drawn.set(key, quota(list));
+    showQuota(drawn.get(key), policy, account, answer.at_ns);
+  }
+  for (const [key, one] of drawn) {
+    if (!kept.has(key)) {
+      one.figure.remove();
+      drawn.delete(key);
+    }
+  }
+});
+
+function quota(list) {
+  const figure = document.createElement("figure");
+  const caption = document.createElement("figcaption");
+  const canvas = document.createElement("canvas");
+  canvas.setAttribute("role", "img");
+  canvas.className = "curve";
+  figure.append(caption, canvas);
+  list.append(figure);
+  return { figure, caption, canvas };
+}
+
+function showQuota({ caption, canvas }, policy, account, now) {
+  const amountOf = (value) => (policy.resource === "metadata" ? `${count(value)} operations` : bytes(value));
+  const held = account.limit ? `, held to ${limitText(account.limit)}` : "";
+  const free = account.until_ns ? `, free in ${span(Math.max(0, account.until_ns - now))} if it uses nothing` : "";
+  const part = percent(account.entitled ? account.used / account.entitled : 0);
+  const text = `${policy.name}, ${account.subject}: ${amountOf(account.used)} of ${amountOf(account.entitled)} (${part})${held}${free}`;
+  caption.textContent = text;
+  canvas.setAttribute("aria-label", text);
+  curve(canvas, ahead(policy, account), account.entitled);
+}
+
+const limitText = (limit) => ("bytes" in limit ? rate(limit.bytes, "bytes") : rate(limit.ops, "ops"));
+
+/** Two half-lives or one period ahead, if nothing more is used. */
+function ahead(policy, account) {
+  const steps = 60;
+  const of = (step) => (policy.mode === "step" ? (step < steps - 1 ? account.used : 0) : account.used * 2 ** ((-2 * step) / steps));
+  return Array.from({ length: steps }, (_, step) => of(step));
+}
+
+// ---- events ----
+
+listen((events) => {
+  const list = at("event-list");
+  for (const event of events) {
+    const item = document.createElement("li");
+    const time = document.createElement("time");
+    time.dateTime = new Date(event.at_ns / 1e6).toISOString();
+    time.textContent = clock(event.at_ns);
+    item.append(time, event.text);
+    list.prepend(item);
+  }
+  while (list.children.length > EVENTS_SHOWN) list.lastElementChild.remove();
+});
+
+// ---- how old all of it is ----
+
+every("/v1/status", SLOW_MS, (status) => {
+  const who = status.leads ? `decides, term ${status.term}` : "stands by";
+  at("standing").dataset.text = `${location.host} ${who}; ${status.proxies} proxies`;
+});
+
+setInterval(() => {
+  const { seconds, trouble } = age();
+  const old = seconds > OLD_SECONDS || trouble !== "";
+  const ago = `${Math.round(seconds)} s`;
+  at("standing").textContent = `${at("standing").dataset.text ?? ""}${seconds < 3 ? "" : ` · ${ago} old`}`;
+  at("old").hidden = !old;
+  if (old) at("old").textContent = `These figures are ${ago} old: ${trouble || "no answer came since"}.`;
+}, 500);

@@ -1,0 +1,90 @@
+// From two samples of all proxies to what everybody has a second.
+//
+//   live: proxy ─► subjects, classes: counters ─┐ differences by proxy, target and id,
+//   live, 2 s later ────────────────────────────┴─► summed by job, user or class
+
+const empty = (name) => ({
+  name, read: 0, written: 0, ops: 0, cost: 0, queue: 0, requests: 0, queued: 0, running: 0, throttled: false,
+});
+
+/** What each key had a second between two samples, and has under way now. */
+export class Rates {
+  #before = new Map();
+
+  /** Takes a sample in; false where it is the first. */
+  take(live) {
+    const now = new Map();
+    const by = { job: new Map(), user: new Map(), class: new Map() };
+    const rules = new Map();
+    const targets = [];
+    let known = false;
+    for (const sample of live.samples) {
+      const before = this.#before.get(sample.proxy);
+      const life = `${sample.status.pid}`;
+      const since = before?.life === life ? before : null;
+      known ||= since !== null;
+      now.set(sample.proxy, { life, ...this.#proxy(sample, since, by, rules) });
+      targets.push(...perTarget(sample));
+    }
+    this.#before = now;
+    Object.assign(this, { by, rules, targets, known });
+    return known;
+  }
+
+  #proxy(sample, since, by, rules) {
+    const subjects = counters(sample.subjects.subjects);
+    const classes = counters(sample.classes.classes);
+    const lapse = (part) => (sample[part].t_ns - (since?.[`${part}At`] ?? 0)) / 1e9;
+    for (const [id, subject] of subjects) {
+      const rate = difference(subject.usage, since?.subjects.get(id)?.usage, since ? lapse("subjects") : 0);
+      add(by.job, subject.job || "(no job)", rate);
+      add(by.user, String(subject.uid), rate);
+    }
+    for (const [id, own] of classes) {
+      const rate = difference(own.usage, since?.classes.get(id)?.usage, since ? lapse("classes") : 0);
+      add(by.class, own.key ? `${own.rule}: ${own.key}` : own.rule, rate);
+      const sum = add(rules, own.rule, rate);
+      sum.classes = (sum.classes ?? 0) + 1;
+    }
+    return {
+      subjects, classes, subjectsAt: sample.subjects.t_ns, classesAt: sample.classes.t_ns,
+    };
+  }
+}
+
+/** The figure of a row that a unit stands for. */
+export const amount = (row, unit) => (unit === "bytes" ? row.read + row.written : unit === "ops" ? row.ops : row.cost);
+
+const counters = (list) => new Map(list.map((one) => [`${one.target} ${one.id}`, one]));
+
+/** Who was not there before had all of it since then; of a first sample nothing is known. */
+function difference(usage, before, seconds) {
+  const per = (name) => (seconds > 0 ? Math.max(0, usage[name] - (before?.[name] ?? 0)) / seconds : 0);
+  return {
+    read: per("read_bytes"), written: per("written_bytes"), ops: per("ops"), cost: per("cost_ns") / 1e9,
+    queue: per("queue_ns"), requests: per("requests"),
+    queued: usage.queued, running: usage.running, throttled: usage.throttled,
+  };
+}
+
+function add(map, name, rate) {
+  let sum = map.get(name);
+  if (!sum) map.set(name, (sum = empty(name)));
+  for (const field of ["read", "written", "ops", "cost", "queue", "requests", "queued", "running"]) {
+    sum[field] += rate[field];
+  }
+  sum.throttled ||= rate.throttled;
+  return sum;
+}
+
+/** How full each target of a proxy is. */
+function perTarget(sample) {
+  return sample.status.targets.map((target) => {
+    const own = sample.classes.classes.filter((one) => one.target === target.name);
+    const held = own.reduce((sum, one) => sum + one.usage.slots, 0);
+    return {
+      proxy: sample.proxy, target: target.name, slots: target.slots_max, held, queued: target.queued,
+      full: target.slots_max ? Math.min(1, held / target.slots_max) : 0,
+    };
+  });
+}

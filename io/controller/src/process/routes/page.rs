@@ -1,0 +1,66 @@
+//! The page for people: files that are part of the program, served to anybody.
+//!
+//! ```text
+//!   GET /            ─► index.html ─► page.css, main.js ─► source, rates, chart, table, rules, text
+//!   what they show   ◄─ the API, asked as whoever looks: with his token, or as anybody
+//! ```
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+};
+use axum::http::{HeaderName, StatusCode};
+use axum::routing::get;
+
+use super::{Refusal, Shared, cut, refusal};
+
+/// A file's headers and its text.
+type Served = ([(HeaderName, &'static str); 6], &'static str);
+
+/// The page and what belongs to it.
+pub(super) fn router() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(|| async { served(HTML, include_str!("../../page/index.html")) }))
+        .route("/page/{file}", get(file))
+}
+
+async fn file(Path(name): Path<String>) -> Result<Served, Refusal> {
+    let found = FILES.iter().find(|(known, ..)| *known == name);
+    found.map(|(_, kind, text)| served(kind, text)).ok_or_else(|| {
+        refusal(StatusCode::NOT_FOUND, format!("there is no /page/{}; see /", cut(&name)))
+    })
+}
+
+fn served(kind: &'static str, text: &'static str) -> Served {
+    let headers = [
+        (CONTENT_TYPE, kind),
+        // Another version of the program has other files of the same names.
+        (CACHE_CONTROL, "no-cache"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, text)
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const JS: &str = "text/javascript; charset=utf-8";
+/// Nothing from anywhere else, and no script in the page's own text.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
+
+const FILES: [(&str, &str, &str); 8] = [
+    ("page.css", "text/css; charset=utf-8", include_str!("../../page/page.css")),
+    ("main.js", JS, include_str!("../../page/main.js")),
+    ("source.js", JS, include_str!("../../page/source.js")),
+    ("rates.js", JS, include_str!("../../page/rates.js")),
+    ("chart.js", JS, include_str!("../../page/chart.js")),
+    ("table.js", JS, include_str!("../../page/table.js")),
+    ("rules.js", JS, include_str!("../../page/rules.js")),
+    ("text.js", JS, include_str!("../../page/text.js")),
+];
