@@ -5,6 +5,7 @@
 //!   │                        │        slow: requests that begin take longer
 //!   begins              mended        lose, delay, double: so many of a hundred messages
 //!                                     clock: jumps once, at its beginning
+//!                                     leader: no controller until another one begins
 //! ```
 //!
 //! A lost message is asked for again after [`RESEND`]; a proxy answers what it has already
@@ -33,6 +34,8 @@ pub(crate) enum Trouble {
     Slow { thousandths: u64 },
     /// The proxy's clock jumps.
     Clock { ahead: bool, by: Nanos },
+    /// The controllers die; after the span others begin with what is on record of the members.
+    Leader,
     /// So many of a million messages do not arrive.
     Lose { ppm: u64 },
     /// So many of a million messages arrive so much later.
@@ -61,15 +64,16 @@ fn one(prng: &mut Prng, proxies: u32, duration: u64) -> Fault {
     let span = prng.below(duration * 9 / 10 - at).min(duration / 4).max(1);
     let proxy = Some(prng.below(proxies.into()) as u32);
     let ppm = prng.between(1_000, 50_000);
-    let (what, proxy) = match prng.below(6) {
+    let (what, proxy) = match prng.below(7) {
         0 => (Trouble::Crash, proxy),
         1 => (Trouble::Slow { thousandths: prng.between(1_500, 8_000) }, proxy),
         2 => {
             let by = Nanos::from_millis(prng.between(1, 3_000));
             (Trouble::Clock { ahead: prng.below(2) == 0, by }, proxy)
         }
-        3 => (Trouble::Lose { ppm }, None),
-        4 => (Trouble::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
+        3 => (Trouble::Leader, None),
+        4 => (Trouble::Lose { ppm }, None),
+        5 => (Trouble::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
         _ => (Trouble::Double { ppm }, None),
     };
     Fault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }

@@ -352,6 +352,7 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<Fault, Wrong>
         RawTrouble::Slow => Trouble::Slow { thousandths: 100_000 / percent(1, 1000)? },
         RawTrouble::Ahead => Trouble::Clock { ahead: true, by: by()? },
         RawTrouble::Behind => Trouble::Clock { ahead: false, by: by()? },
+        RawTrouble::Leader => Trouble::Leader,
         RawTrouble::Lose => Trouble::Lose { ppm: percent(1, 50)? * 10_000 },
         RawTrouble::Delay => Trouble::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
         RawTrouble::Double => Trouble::Double { ppm: percent(1, 100)? * 10_000 },

@@ -195,6 +195,7 @@ pub(super) enum RawTrouble {
     Slow,
     Ahead,
     Behind,
+    Leader,
     Lose,
     Delay,
     Double,

@@ -25,6 +25,9 @@ use crate::scheduler::Policy;
 #[derive(Debug)]
 pub(super) struct Control {
     controller: Controller,
+    term: u64,
+    /// Faults that keep it away.
+    away: u32,
     /// When it is to be asked next.
     armed: Time,
 }
@@ -71,7 +74,7 @@ impl World {
         for _ in 0..self.scenario.targets.len() {
             let settings = ControllerSettings::default();
             let controller = Controller::new(settings, 1, &[], self.rules.clone(), self.now);
-            self.controls.push(Control { controller, armed: Time::MAX });
+            self.controls.push(Control { controller, term: 1, away: 0, armed: Time::MAX });
         }
         for proxy in 0..self.proxies.len() as u32 {
             let standing = self.new_standing(proxy, 1);
@@ -90,7 +93,7 @@ impl World {
         }
         let clock = own.clock(self.now);
         let uses = own.sched.take_uses(clock);
-        let report = self.members[proxy as usize].standing.report(uses, clock);
+        let report = self.members[proxy as usize].standing.report(Some(uses), clock);
         if let Some(report) = report {
             self.post(proxy, Letter::Report(Box::new(report)));
         }
@@ -103,8 +106,10 @@ impl World {
         match letter {
             Letter::Report(report) => {
                 let target = self.proxies[proxy as usize].target;
-                self.controls[target].controller.report(&report, self.now);
-                self.send_orders(target);
+                if self.controls[target].away == 0 {
+                    self.controls[target].controller.report(&report, self.now);
+                    self.send_orders(target);
+                }
             }
             Letter::Order(order) if self.proxies[proxy as usize].up => self.hear(proxy, &order),
             Letter::Order(_) => {}
@@ -113,8 +118,33 @@ impl World {
 
     /// A controller has something to do though no report came.
     pub(super) fn decide(&mut self, target: u32) {
-        self.controls[target as usize].armed = Time::MAX;
-        self.send_orders(target as usize);
+        let control = &mut self.controls[target as usize];
+        control.armed = Time::MAX;
+        if control.away == 0 {
+            self.send_orders(target as usize);
+        }
+    }
+
+    /// The controllers die.
+    pub(super) fn lose_leader(&mut self) {
+        self.controls.iter_mut().for_each(|control| control.away += 1);
+    }
+
+    /// Others begin, which know of the members what the last ones had put on record.
+    pub(super) fn begin_leader(&mut self) {
+        for target in 0..self.controls.len() {
+            let control = &mut self.controls[target];
+            control.away -= 1;
+            if control.away > 0 {
+                continue;
+            }
+            control.term += 1;
+            let known: Vec<_> = control.controller.members().collect();
+            let settings = ControllerSettings::default();
+            let rules = self.rules.clone();
+            control.controller = Controller::new(settings, control.term, &known, rules, self.now);
+            self.send_orders(target);
+        }
     }
 
     /// A proxy is back after a crash, with an empty memory.
@@ -142,7 +172,7 @@ impl World {
         let clock = self.proxies[proxy as usize].clock(self.now);
         let standing = &mut self.members[proxy as usize].standing;
         if standing.hear(order, clock)
-            && let Some(report) = standing.report(Vec::new(), clock)
+            && let Some(report) = standing.report(None, clock)
         {
             self.post(proxy, Letter::Report(Box::new(report)));
         }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   crash ─► queue and running requests are gone ─► clients ask again until it is back
+//!   leader ─► letters to it are lost ─► another one begins with the members that it knew
 //!   clock ─► what the proxy tells its scheduler jumps, the events do not
 //!   change ─► other rules at every proxy, in one instant
 //! ```
@@ -32,6 +33,9 @@ impl World {
 
     pub(super) fn trouble(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
+        if fault.what == Trouble::Leader {
+            self.lose_leader();
+        }
         for proxy in self.befallen(fault) {
             match fault.what {
                 Trouble::Crash => self.crash(proxy),
@@ -45,7 +49,10 @@ impl World {
                     // What it is armed for may be due now.
                     self.touch(proxy as u32);
                 }
-                Trouble::Lose { .. } | Trouble::Delay { .. } | Trouble::Double { .. } => {}
+                Trouble::Leader
+                | Trouble::Lose { .. }
+                | Trouble::Delay { .. }
+                | Trouble::Double { .. } => {}
             }
             if let Some(checks) = &mut self.checks {
                 checks.disturbed(proxy as u32, fault.what == Trouble::Crash);
@@ -57,6 +64,9 @@ impl World {
     pub(super) fn mend(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
         self.weather.mend(number);
+        if fault.what == Trouble::Leader {
+            self.begin_leader();
+        }
         for proxy in self.befallen(fault) {
             match fault.what {
                 Trouble::Crash => {
