@@ -6,8 +6,8 @@
 //!        └ phases: who asks which server; the sum over all servers is to follow the weights
 //! ```
 //!
-//! Each server is a FUSE file system of this process with one thread: it takes its time on a
-//! fast machine and on a slow one alike.
+//! Each server is a FUSE file system of this process with one thread, and its target has one slot:
+//! it takes its time on a fast machine and on a slow one alike.
 
 use std::ffi::CStr;
 use std::path::PathBuf;
@@ -44,7 +44,8 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     let start = |(at, server): (usize, &Server)| {
         let top = format!("controller = \"{}\"\nnode = \"m{at}\"", controller.url);
         let second = Some(server.dir.clone());
-        bed.proxy(&format!("m{at}"), &Setup { top: &top, second, ..Setup::default() })
+        let target = "slots_max = 1";
+        bed.proxy(&format!("m{at}"), &Setup { top: &top, target, second, ..Setup::default() })
     };
     let proxies = servers.iter().enumerate().map(start).collect::<anyhow::Result<Vec<_>>>()?;
     wait_for_rules(bed, &proxies, &version)?;
