@@ -12,7 +12,6 @@
 //! What is not known is assumed to be in use: whoever registers says first what it holds, and while
 //! one that is expected has not, nobody is given more.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::{Nanos, Rate, RuleSet, Scope, Time};
@@ -56,6 +55,8 @@ pub struct Controller {
     next_division: Time,
     /// When it is looked for what nobody uses.
     next_sweep: Time,
+    /// When somebody may have become silent, at the earliest; `None`: look.
+    next_look: Option<Time>,
 }
 
 impl Default for ControllerSettings {
@@ -97,6 +98,7 @@ impl Controller {
             metadata: Metadata::default(),
             next_division: now,
             next_sweep: now + SWEEP,
+            next_look: None,
         }
     }
 
@@ -108,6 +110,9 @@ impl Controller {
             Entered::Known(id) => (id, false),
             Entered::New(id) => (id, true),
         };
+        if new || report.lapsed || report.holdings.is_some() {
+            self.next_look = None;
+        }
         if new {
             self.parts.leave(id, false, self.now);
             self.metadata.leave(id);
@@ -204,7 +209,7 @@ impl Controller {
         [division, sweep, look].into_iter().flatten().min()
     }
 
-    /// The members, in the order in which they registered.
+    /// The members, in the order of their numbers.
     pub fn members(&self) -> impl Iterator<Item = MemberReport> {
         self.members.reports()
     }
@@ -219,11 +224,15 @@ impl Controller {
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         let ControllerSettings { silent, hold, forget, keep, .. } = self.settings;
-        if self.members.mark_silent(silent, hold, self.now) {
-            self.parts.all_stale();
-        }
-        for name in self.members.unheard(forget, self.now) {
-            self.drop_member(&name);
+        if self.next_look.is_none_or(|at| self.now >= at) {
+            if self.members.mark_silent(silent, hold, self.now) {
+                self.parts.all_stale();
+            }
+            for name in self.members.unheard(forget, self.now) {
+                self.drop_member(&name);
+            }
+            // Whoever is heard is looked at later than this.
+            self.next_look = self.members.next_look((silent, hold, forget), self.now);
         }
         if self.now >= self.next_sweep {
             self.next_sweep = self.now + SWEEP;
@@ -244,13 +253,12 @@ impl Controller {
         self.members.get_mut(id).adopt(held.unlisted, held.fallback);
         let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         self.parts.adopt(id, &held.listed, &mut self.members, bounds, self.now);
-        let listed = held.listed.iter().map(|(scope, _)| scope.clone());
-        self.members.get_mut(id).active.extend(listed);
     }
 
     /// A member said how far it is.
     fn listen(&mut self, id: u32, revision: u64, heard: bool) {
         if heard && self.members.get_mut(id).come_back() {
+            self.next_look = None;
             self.parts.all_stale();
         }
         if self.parts.acknowledge(id, &mut self.members, revision) {
@@ -261,18 +269,9 @@ impl Controller {
 
     fn take_uses(&mut self, id: u32, report: &Report) {
         let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
-        let mut before = std::mem::take(&mut self.members.get_mut(id).active);
-        let mut active = BTreeSet::new();
-        for used in &report.uses {
-            self.parts.used(id, used, &self.members, bounds, self.now);
-            before.remove(&used.0);
-            active.insert(used.0.clone());
-        }
-        for scope in before {
-            if !self.parts.unused(id, &scope, self.settings.idle, self.now) {
-                active.insert(scope);
-            }
-        }
+        let before = std::mem::take(&mut self.members.get_mut(id).active);
+        let times = (self.settings.idle, self.now);
+        let active = self.parts.take_uses((id, report), &before, (&self.members, bounds), times);
         self.members.get_mut(id).active = active;
     }
 

@@ -27,6 +27,7 @@ mod metadata;
 mod parts;
 mod split;
 mod standing;
+mod uses;
 
 pub use controller::{Controller, ControllerSettings};
 pub use decay::{DecayEvent, DecayReport, Decays, Ledger, Stage};

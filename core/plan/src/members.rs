@@ -19,13 +19,14 @@
 //! A member that is not present is given nothing new. It counts for the most that it may be using,
 //! which is what it held or what it falls back to, whichever is more.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use model::{Nanos, Part, Scope, Time};
 
 use crate::held::Held;
 use crate::messages::{Order, Report, Term};
+use crate::parts::Place;
 
 /// What an administrator sees of a member, and what a later controller is to know of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +78,8 @@ pub(crate) struct Member {
     pub(crate) unacknowledged: BTreeMap<Scope, u64>,
     pub(crate) unlisted: Held,
     pub(crate) fallback: Held,
-    /// Scopes that it uses.
-    pub(crate) active: BTreeSet<Scope>,
+    /// Scopes that it uses, in the order in which it named them last.
+    pub(crate) active: Vec<Place>,
     /// Whether an order is to be sent.
     pub(crate) due: bool,
 }
@@ -105,12 +106,11 @@ enum Origin {
     Lapsed,
 }
 
-/// All of them, by a number of their own.
+/// All of them, by a number of their own: the smallest that is free, so tables by it are short.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     by_id: BTreeMap<u32, Member>,
     by_name: BTreeMap<Arc<str>, u32>,
-    last_id: u32,
     joined: u64,
 }
 
@@ -246,7 +246,7 @@ impl Member {
             unacknowledged: BTreeMap::new(),
             unlisted: Held::new(Part::ZERO),
             fallback: Held::new(Part::ZERO),
-            active: BTreeSet::new(),
+            active: Vec::new(),
             due: false,
         }
     }
@@ -287,11 +287,11 @@ impl Members {
     }
 
     fn insert(&mut self, name: &Arc<str>, epoch: u64, term: u64, now: Time) -> u32 {
-        self.last_id += 1;
+        let id = (1..).find(|id| !self.by_id.contains_key(id)).expect("fewer members than numbers");
         let term = self.next_term(term);
-        self.by_id.insert(self.last_id, Member::new((name, epoch), term, now));
-        self.by_name.insert(name.clone(), self.last_id);
-        self.last_id
+        self.by_id.insert(id, Member::new((name, epoch), term, now));
+        self.by_name.insert(name.clone(), id);
+        id
     }
 
     fn next_term(&mut self, controller: u64) -> Term {
@@ -342,10 +342,13 @@ impl Members {
         (span, hold, forget): (Nanos, Nanos, Nanos),
         now: Time,
     ) -> Option<Time> {
-        let when = |member: &Member| match member.contact {
-            Contact::Unknown => member.entered + hold + span,
-            Contact::Present => member.lease.unwrap_or(now) + span,
-            Contact::Silent => member.heard + forget,
+        let when = |member: &Member| {
+            let forgotten = member.heard + forget;
+            match member.contact {
+                Contact::Unknown => forgotten.min(member.entered + hold + span),
+                Contact::Present => forgotten.min(member.lease.unwrap_or(now) + span),
+                Contact::Silent => forgotten,
+            }
         };
         self.by_id.values().map(when).min()
     }

@@ -16,24 +16,32 @@ use model::{Grant, Nanos, Part, Rate, RuleSet, Scope, SectionKind, Time, Use};
 
 use crate::held::Held;
 use crate::members::{Member, Members};
+use crate::messages::Report;
 use crate::split::{Want, split};
 
 /// Every scope that is listed.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    listed: BTreeMap<Scope, Listed>,
+    /// A place is used again once its scope is listed no longer.
+    listed: Vec<Option<Listed>>,
+    places: BTreeMap<Scope, Place>,
+    free: Vec<Place>,
     /// Scopes to be divided anew.
-    stale: BTreeSet<Scope>,
+    stale: BTreeSet<Place>,
     /// Scopes of which a raise waits for an acknowledgement.
-    moving: BTreeSet<Scope>,
+    moving: BTreeSet<Place>,
     /// The same of what is not listed.
     unlisted_stale: bool,
     unlisted_moves: bool,
 }
 
+/// Where a listed scope is: reports name thousands of scopes, and mostly the same ones again.
+pub(crate) type Place = u32;
+
 #[derive(Debug)]
 struct Listed {
-    shares: BTreeMap<u32, Share>,
+    scope: Scope,
+    shares: Shares,
     /// One unit a second, as a part of the limit.
     least: Part,
     /// The rate to which a decay holds it.
@@ -42,6 +50,10 @@ struct Listed {
     used: Time,
 }
 
+/// By the members' numbers, which are small.
+#[derive(Debug, Default)]
+struct Shares(Vec<Option<Share>>);
+
 /// One member's part of one scope.
 #[derive(Debug)]
 struct Share {
@@ -49,8 +61,9 @@ struct Share {
     /// Whether the member has it listed.
     explicit: bool,
     want: Want,
-    /// When the member used it last.
+    /// When the member used it last, and in which report.
     used: Time,
+    sequence: u64,
     target: Part,
 }
 
@@ -66,42 +79,72 @@ struct Row {
 }
 
 impl Parts {
-    /// A member did something with a scope. Lists it, if there is room.
-    pub(crate) fn used(
+    /// Takes a report's uses in: `before` are the scopes that the member used until now, and what
+    /// is returned those that it uses now. What is new is listed, if there is room.
+    pub(crate) fn take_uses(
         &mut self,
-        id: u32,
-        (scope, what): &(Scope, Use),
-        members: &Members,
-        bounds: Bounds<'_>,
-        now: Time,
-    ) {
-        if !self.list(scope, members, bounds, now) {
-            return;
+        (id, report): (u32, &Report),
+        before: &[Place],
+        (members, bounds): (&Members, Bounds<'_>),
+        (idle, now): (Nanos, Time),
+    ) -> Vec<Place> {
+        let mut active = Vec::with_capacity(report.uses.len());
+        let mut expected = 0;
+        for (scope, what) in &report.uses {
+            // Reports name what they named before, in the same order.
+            let near = before.iter().skip(expected).take(NEAR);
+            let same = |place: &Place| self.get(*place).is_some_and(|of| of.scope == *scope);
+            let place = match near.clone().position(same) {
+                Some(at) => {
+                    expected += at + 1;
+                    before[expected - 1]
+                }
+                None => match self.list(scope, members, bounds, now) {
+                    Some(place) => place,
+                    None => continue,
+                },
+            };
+            if self.used(id, place, what, (report.sequence, now)) {
+                active.push(place);
+            }
         }
-        let listed = self.listed.get_mut(scope).expect("it was listed just now");
-        listed.used = now;
-        let share = listed.shares.get_mut(&id).expect("each member has a share of what is listed");
-        share.used = now;
-        let want = wanted(what, share);
-        if share.want != want {
-            share.want = want;
-            self.stale.insert(scope.clone());
+        for place in before {
+            if !self.is_idle(id, *place, (report.sequence, idle), now) {
+                active.push(*place);
+            }
         }
+        active
     }
 
-    /// A member's report said nothing of a scope that it used. True if it is idle now.
-    pub(crate) fn unused(&mut self, id: u32, scope: &Scope, idle: Nanos, now: Time) -> bool {
-        let share = self.listed.get_mut(scope).and_then(|listed| listed.shares.get_mut(&id));
-        let Some(share) = share else { return true };
+    /// A member did something with a scope: true if the report had not said so already.
+    fn used(&mut self, id: u32, place: Place, what: &Use, (report, now): (u64, Time)) -> bool {
+        let Some(listed) = self.get_mut(place) else { return false };
+        listed.used = now;
+        let share = listed.shares.get_mut(id).expect("each member has a share of what is listed");
+        let first = share.sequence != report;
+        let want = wanted(what, share, now.since(share.used).get() / TICK.get());
+        (share.used, share.sequence) = (now, report);
+        if share.want != want {
+            share.want = want;
+            self.stale.insert(place);
+        }
+        first
+    }
+
+    /// Whether a member has not used a scope for so long that it is idle there now. False if the
+    /// report said that it did: that is noted.
+    fn is_idle(&mut self, id: u32, place: Place, (report, idle): (u64, Nanos), now: Time) -> bool {
+        let share = self.get_mut(place).and_then(|listed| listed.shares.get_mut(id));
+        let Some(share) = share.filter(|share| share.sequence != report) else { return true };
         let want = match now.since(share.used) {
             span if span >= idle => Want::Nothing,
             // It acknowledged something between two looks at what it does.
             span if span < RECENT => return false,
-            _ => wanted(&Use { used: Some(Part::ZERO), waiting: false }, share),
+            _ => wanted(&Use { used: Some(Part::ZERO), waiting: false }, share, 1),
         };
         if share.want != want {
             share.want = want;
-            self.stale.insert(scope.clone());
+            self.stale.insert(place);
         }
         want == Want::Nothing
     }
@@ -114,12 +157,12 @@ impl Parts {
         bounds: Bounds<'_>,
         now: Time,
     ) {
-        if rate.is_some() && !self.list(scope, members, bounds, now) {
-            return;
-        }
-        let Some(listed) = self.listed.get_mut(scope).filter(|listed| listed.rate != rate) else {
-            return;
+        let place = match rate {
+            Some(_) => self.list(scope, members, bounds, now),
+            None => self.places.get(scope).copied(),
         };
+        let listed = place.and_then(|place| self.get_mut(place));
+        let Some(listed) = listed.filter(|listed| listed.rate != rate) else { return };
         listed.rate = rate;
         listed.used = now;
         for (_, member) in members.iter_mut() {
@@ -132,10 +175,10 @@ impl Parts {
         if std::mem::take(&mut self.unlisted_stale) {
             self.grant_unlisted(members, may_raise);
         }
-        for scope in std::mem::take(&mut self.stale) {
-            let Some(listed) = self.listed.get_mut(&scope) else { continue };
+        for place in std::mem::take(&mut self.stale) {
+            let Some(listed) = self.get_mut(place) else { continue };
             listed.aim(members);
-            self.grant(&scope, members, may_raise);
+            self.grant(place, members, may_raise);
         }
     }
 
@@ -144,8 +187,8 @@ impl Parts {
         if self.unlisted_moves {
             self.grant_unlisted(members, may_raise);
         }
-        for scope in std::mem::take(&mut self.moving) {
-            self.grant(&scope, members, may_raise);
+        for place in std::mem::take(&mut self.moving) {
+            self.grant(place, members, may_raise);
         }
     }
 
@@ -163,7 +206,8 @@ impl Parts {
             member.unacknowledged.iter().filter(reached).map(|(scope, _)| scope.clone()).collect();
         // A scope whose last change is later may have come down a step nevertheless.
         for scope in member.unacknowledged.keys() {
-            let share = self.listed.get_mut(scope).and_then(|listed| listed.shares.get_mut(&id));
+            let listed = self.places.get(scope).and_then(|at| self.listed[*at as usize].as_mut());
+            let share = listed.and_then(|listed| listed.shares.get_mut(id));
             less |= share.is_some_and(|share| share.held.acknowledge(revision));
         }
         for scope in scopes {
@@ -182,16 +226,18 @@ impl Parts {
         now: Time,
     ) {
         let unlisted = members.get(id).unlisted.clone();
-        for listed in self.listed.values_mut() {
+        for listed in self.listed.iter_mut().flatten() {
             listed.shares.insert(id, Share::new(unlisted.clone(), false, now));
         }
+        let mut active = Vec::new();
         for (scope, part) in held {
-            if !self.list(scope, members, bounds, now) {
+            let Some(place) = self.list(scope, members, bounds, now) else {
                 // There is no room to count it: the member is told to hold it no longer.
                 members.get_mut(id).change_scope(scope);
                 continue;
-            }
-            let listed = self.listed.get_mut(scope).expect("it was listed just now");
+            };
+            active.push(place);
+            let listed = self.get_mut(place).expect("it was listed just now");
             // Until it says otherwise, it needs what it has.
             let mut share = Share::new(Held::new(*part), true, now);
             share.want = Want::UpTo(*part);
@@ -201,20 +247,21 @@ impl Parts {
                 members.get_mut(id).change_scope(scope);
             }
         }
-        for (scope, listed) in &self.listed {
-            if listed.rate.is_some() {
-                members.get_mut(id).change_scope(scope);
-            }
+        for listed in self.listed.iter().flatten().filter(|listed| listed.rate.is_some()) {
+            members.get_mut(id).change_scope(&listed.scope);
         }
+        members.get_mut(id).active.extend(active);
         self.all_stale();
     }
 
     /// A member's process is another now, or the member is forgotten and `gone`.
     pub(crate) fn leave(&mut self, id: u32, gone: bool, now: Time) {
-        for listed in self.listed.values_mut() {
-            listed.shares.remove(&id);
-            if !gone {
-                listed.shares.insert(id, Share::new(Held::new(Part::ZERO), false, now));
+        for listed in self.listed.iter_mut().flatten() {
+            match gone {
+                true => listed.shares.remove(id),
+                false => {
+                    listed.shares.insert(id, Share::new(Held::new(Part::ZERO), false, now));
+                }
             }
         }
         self.all_stale();
@@ -222,42 +269,46 @@ impl Parts {
 
     /// Who is there changed, or the rules: everything is to be divided anew.
     pub(crate) fn all_stale(&mut self) {
-        self.stale.extend(self.listed.keys().cloned());
+        self.stale.extend(self.places.values());
         self.unlisted_stale = true;
     }
 
     /// Other rules may mean another least part.
     pub(crate) fn set_rules(&mut self, rules: &RuleSet) {
-        for (scope, listed) in &mut self.listed {
-            let least = least_part(rules, scope);
+        for (place, listed) in self.listed.iter_mut().enumerate() {
+            let Some(listed) = listed else { continue };
+            let least = least_part(rules, &listed.scope);
             if listed.least != least {
                 listed.least = least;
-                self.stale.insert(scope.clone());
+                self.stale.insert(place as Place);
             }
         }
     }
 
     /// Lists no longer what nobody used for a while, where that changes nobody's part.
     pub(crate) fn drop_unused(&mut self, members: &mut Members, keep: Nanos, now: Time) {
-        let unused = |(_, listed): &(&Scope, &Listed)| {
-            now.since(listed.used) >= keep && listed.is_as_unlisted(members)
+        let unused = |place: &&Place| {
+            let listed = self.get(**place);
+            listed.is_some_and(|of| now.since(of.used) >= keep && of.is_as_unlisted(members))
         };
-        let unused: Vec<Scope> =
-            self.listed.iter().filter(unused).map(|(scope, _)| scope.clone()).collect();
-        for scope in unused {
-            self.listed.remove(&scope);
-            self.stale.remove(&scope);
-            self.moving.remove(&scope);
+        let unused: Vec<Place> = self.places.values().filter(unused).copied().collect();
+        for place in unused {
+            let Some(listed) = self.listed[place as usize].take() else { continue };
+            self.places.remove(&listed.scope);
+            self.stale.remove(&place);
+            self.moving.remove(&place);
+            self.free.push(place);
             for (_, member) in members.iter_mut() {
-                member.change_scope(&scope);
+                member.change_scope(&listed.scope);
             }
         }
     }
 
     /// What a member is granted of a scope.
     pub(crate) fn grant_of(&self, id: u32, scope: &Scope) -> Grant {
-        let Some(listed) = self.listed.get(scope) else { return Grant::default() };
-        let share = listed.shares.get(&id).filter(|share| share.explicit);
+        let listed = self.places.get(scope).and_then(|place| self.get(*place));
+        let Some(listed) = listed else { return Grant::default() };
+        let share = listed.shares.get(id).filter(|share| share.explicit);
         Grant { part: share.map(|share| share.held.sent()), rate: listed.rate }
     }
 
@@ -268,49 +319,73 @@ impl Parts {
 
     /// How many scopes are listed.
     pub(crate) fn count(&self) -> usize {
-        self.listed.len()
+        self.places.len()
     }
 
-    /// Lists a scope; false if there is no room.
-    fn list(&mut self, scope: &Scope, members: &Members, bounds: Bounds<'_>, now: Time) -> bool {
-        if self.listed.contains_key(scope) {
-            return true;
+    fn get(&self, place: Place) -> Option<&Listed> {
+        self.listed.get(place as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, place: Place) -> Option<&mut Listed> {
+        self.listed.get_mut(place as usize)?.as_mut()
+    }
+
+    /// Lists a scope, unless it is: its place. `None` if there is no room.
+    fn list(
+        &mut self,
+        scope: &Scope,
+        members: &Members,
+        bounds: Bounds<'_>,
+        now: Time,
+    ) -> Option<Place> {
+        if let Some(place) = self.places.get(scope) {
+            return Some(*place);
         }
-        if self.listed.len() >= bounds.scopes_max {
-            return false;
+        if self.places.len() >= bounds.scopes_max {
+            return None;
         }
-        let share = |member: &Member| Share::new(member.unlisted.clone(), false, now);
-        let shares = members.iter().map(|(id, member)| (id, share(member))).collect();
+        let mut shares = Shares::default();
+        for (id, member) in members.iter() {
+            shares.insert(id, Share::new(member.unlisted.clone(), false, now));
+        }
         let least = least_part(bounds.rules, scope);
-        self.listed.insert(scope.clone(), Listed { shares, least, rate: None, used: now });
-        self.stale.insert(scope.clone());
-        true
+        let listed = Listed { scope: scope.clone(), shares, least, rate: None, used: now };
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.listed.push(None);
+            (self.listed.len() - 1) as Place
+        });
+        self.listed[place as usize] = Some(listed);
+        self.places.insert(scope.clone(), place);
+        self.stale.insert(place);
+        Some(place)
     }
 
-    fn grant(&mut self, scope: &Scope, members: &mut Members, may_raise: bool) {
-        let Some(listed) = self.listed.get_mut(scope) else { return };
-        let ids: Vec<u32> = listed.shares.keys().copied().collect();
-        let row = |id: &u32| {
-            let (share, member) = (&listed.shares[id], members.get(*id));
-            let target = member.is_present().then_some(share.target);
-            Row { most: share.held.most(), sent: share.held.sent(), floor: member.floor(), target }
+    fn grant(&mut self, place: Place, members: &mut Members, may_raise: bool) {
+        let Some(listed) = self.listed.get_mut(place as usize).and_then(Option::as_mut) else {
+            return;
         };
-        let rows: Vec<Row> = ids.iter().map(row).collect();
+        let row = |(id, share): (u32, &Share)| {
+            let member = members.get(id);
+            let target = member.is_present().then_some(share.target);
+            let (most, sent) = (share.held.most(), share.held.sent());
+            (id, Row { most, sent, floor: member.floor(), target })
+        };
+        let (ids, rows): (Vec<u32>, Vec<Row>) = listed.shares.iter().map(row).unzip();
         let (changes, waits) = steps(&rows, may_raise);
         for (at, part) in changes {
-            let revision = members.get_mut(ids[at]).change_scope(scope);
-            let share = listed.shares.get_mut(&ids[at]).expect("its number is of this table");
+            let revision = members.get_mut(ids[at]).change_scope(&listed.scope);
+            let share = listed.shares.get_mut(ids[at]).expect("its number is of this table");
             share.held.send(revision, part);
             share.explicit = true;
         }
         for id in ids {
             let member = members.get_mut(id);
             if member.is_present() {
-                listed.say(id, scope, member);
+                listed.say(id, member);
             }
         }
         if waits {
-            self.moving.insert(scope.clone());
+            self.moving.insert(place);
         }
     }
 
@@ -338,8 +413,8 @@ impl Parts {
             let member = members.get_mut(ids[at]);
             let revision = member.change();
             member.unlisted.send(revision, part);
-            for (scope, listed) in &mut self.listed {
-                listed.say(ids[at], scope, member);
+            for listed in self.listed.iter_mut().flatten() {
+                listed.say(ids[at], member);
             }
         }
         for (at, part) in fallback {
@@ -362,16 +437,16 @@ impl Listed {
     /// Says what each member is to have.
     fn aim(&mut self, members: &Members) {
         let (mut pool, mut wants) = (Part::WHOLE, Vec::new());
-        for (id, share) in &self.shares {
-            let member = members.get(*id);
+        for (id, share) in self.shares.iter() {
+            let member = members.get(id);
             match member.is_present() {
                 true => wants.push(share.want),
                 false => pool = pool.less(share.held.most().max(member.floor())),
             }
         }
         let mut parts = split(pool, self.least, &wants).into_iter();
-        for (id, share) in &mut self.shares {
-            if members.get(*id).is_present() {
+        for (id, share) in self.shares.iter_mut() {
+            if members.get(id).is_present() {
                 share.target = parts.next().expect("each that is present has a part");
             }
         }
@@ -379,18 +454,18 @@ impl Listed {
 
     /// Has a member list the scope with the part that it holds, or a change of what is not listed
     /// would change this too.
-    fn say(&mut self, id: u32, scope: &Scope, member: &mut Member) {
-        let share = self.shares.get_mut(&id).expect("each member has a share of what is listed");
+    fn say(&mut self, id: u32, member: &mut Member) {
+        let share = self.shares.get_mut(id).expect("each member has a share of what is listed");
         if !share.explicit {
             share.explicit = true;
-            member.change_scope(scope);
+            member.change_scope(&self.scope);
         }
     }
 
     /// Whether nobody's part changes if it is listed no longer.
     fn is_as_unlisted(&self, members: &Members) -> bool {
-        let same = |(id, share): (&u32, &Share)| {
-            let unlisted = &members.get(*id).unlisted;
+        let same = |(id, share): (u32, &Share)| {
+            let unlisted = &members.get(id).unlisted;
             let settled = share.held.is_settled() && unlisted.is_settled();
             settled && share.want == Want::Nothing && share.held.most() == unlisted.most()
         };
@@ -398,10 +473,42 @@ impl Listed {
     }
 }
 
+impl Shares {
+    fn get(&self, id: u32) -> Option<&Share> {
+        self.0.get(id as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut Share> {
+        self.0.get_mut(id as usize)?.as_mut()
+    }
+
+    fn insert(&mut self, id: u32, share: Share) {
+        if self.0.len() <= id as usize {
+            self.0.resize_with(id as usize + 1, || None);
+        }
+        self.0[id as usize] = Some(share);
+    }
+
+    fn remove(&mut self, id: u32) {
+        if let Some(share) = self.0.get_mut(id as usize) {
+            *share = None;
+        }
+    }
+
+    /// In the order of the members' numbers.
+    fn iter(&self) -> impl Iterator<Item = (u32, &Share)> {
+        self.0.iter().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_ref()?)))
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Share)> {
+        self.0.iter_mut().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_mut()?)))
+    }
+}
+
 impl Share {
     fn new(held: Held, explicit: bool, now: Time) -> Share {
         let target = held.sent();
-        Share { held, explicit, want: Want::Nothing, used: now, target }
+        Share { held, explicit, want: Want::Nothing, used: now, sequence: 0, target }
     }
 }
 
@@ -430,10 +537,10 @@ fn steps(rows: &[Row], may_raise: bool) -> (Vec<(usize, Part)>, bool) {
     (changes, waits)
 }
 
-/// What a member wants after a report. What it is content with falls by a quarter with each
-/// report, so that a short pause gives nothing away, and is a whole number of 64ths or a power of two
-/// below, so that not every breath moves parts.
-fn wanted(what: &Use, share: &Share) -> Want {
+/// What a member wants after a report. What it is content with falls by a quarter with each of
+/// the ticks that the report is about, so that a short pause gives nothing away, and is a whole
+/// number of 64ths or a power of two below, so that not every breath moves parts.
+fn wanted(what: &Use, share: &Share, ticks: u64) -> Want {
     let Some(used) = what.used.filter(|_| !what.waiting) else { return Want::More };
     let held = u64::from(share.held.sent().billionths());
     let used = u64::from(used.billionths());
@@ -442,14 +549,19 @@ fn wanted(what: &Use, share: &Share) -> Want {
     }
     let before = match share.want {
         Want::Nothing => 0,
-        Want::UpTo(part) => u64::from(part.billionths()) * 3 / 4,
-        Want::More => held * 3 / 4,
+        Want::UpTo(part) => u64::from(part.billionths()),
+        Want::More => held,
     };
+    let before = (0..ticks.clamp(1, 10)).fold(before, |part, _| part * 3 / 4);
     let need = before.max(used + used / 4);
     let need = if need < STEP { need.next_power_of_two() } else { need.div_ceil(STEP) * STEP };
     Want::UpTo(Part::ratio(need, 64 * STEP))
 }
 
+/// So far ahead of where it is expected a scope is looked for.
+const NEAR: usize = 8;
+/// How often members look at what they do.
+const TICK: Nanos = Nanos::from_millis(100);
 /// Members look at what they do more often than this.
 const RECENT: Nanos = Nanos::from_millis(200);
 /// A 64th of the whole.

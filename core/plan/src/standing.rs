@@ -20,6 +20,7 @@ use model::{Grant, Grants, Nanos, Part, Rate, Scope, Time, Use};
 
 use crate::messages::{Holdings, Order, Report, Term};
 use crate::metadata::OwnService;
+use crate::uses::Uses;
 
 /// What a member does when it has heard nothing for `hold`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,7 @@ pub struct Standing {
     due: BTreeSet<Scope>,
     due_all: bool,
     service: OwnService,
+    uses: Uses,
 }
 
 /// By what it goes.
@@ -138,25 +140,31 @@ impl Standing {
             due: BTreeSet::new(),
             due_all: true,
             service: OwnService::default(),
+            uses: Uses::default(),
         }
     }
 
-    /// The report to be sent now, with what the dispatcher says was used since the last one;
-    /// `None` if there is nothing to say yet. To be asked each tick of the controller's (100 ms),
-    /// and, without uses, at once when [`Standing::hear`] says so.
-    pub fn report(&mut self, uses: Vec<(Scope, Use)>, now: Time) -> Option<Report> {
+    /// The report to be sent now; `None` if there is nothing to say yet. To be asked each tick of
+    /// the controller's (100 ms) with what the dispatcher says was used since the last one, and
+    /// with `None` at once when [`Standing::hear`] says so.
+    pub fn report(&mut self, uses: Option<Vec<(Scope, Use)>>, now: Time) -> Option<Report> {
         self.advance(now);
+        if let Some(uses) = uses {
+            self.uses.take(uses, self.now);
+        }
         let served = self.service.report(self.now);
-        if !uses.is_empty() || !served.is_empty() {
+        if !self.uses.is_idle() || !served.is_empty() {
             self.busy = self.now;
         }
+        let rest = self.settings.rest;
         // A little longer than that, so that it is seen to be idle.
-        let lately = self.now.since(self.busy) <= self.settings.rest + self.settings.rest;
-        let rests = (self.busy == Time::ZERO || !lately) && !self.news;
+        let idle = self.busy == Time::ZERO || self.now.since(self.busy) > rest + rest;
+        let steady = served.is_empty() && self.uses.is_steady(rest, self.now);
         // What is not answered soon may be lost.
-        let answered = self.sent.is_empty();
-        let rest = if answered { self.settings.rest.get() } else { self.settings.rest.get() / 4 };
-        if rests && self.now.since(self.reported).get() < rest {
+        let lost = self.sent.front().is_some_and(|(_, at, _)| self.now.since(*at) > rest);
+        let wait = if lost { rest.get() / 4 } else { rest.get() };
+        let can_wait = (idle || steady) && !self.news;
+        if can_wait && self.now.since(self.reported).get() < wait {
             return None;
         }
         self.news = false;
@@ -175,7 +183,7 @@ impl Standing {
             revision: self.revision,
             lapsed: self.lapsed,
             holdings: (self.revision == 0 && !self.lapsed).then(|| self.holdings()),
-            uses,
+            uses: self.uses.report(),
             served,
         })
     }
@@ -411,9 +419,9 @@ mod tests {
     /// A member that is granted 50 % of everything and a part of one scope.
     fn ordered(percent: u64, settings: StandingSettings) -> Standing {
         let mut standing = Standing::new("a", 1, settings, Time::ZERO);
-        standing.report(vec![], Time::ZERO);
+        standing.report(Some(vec![]), Time::ZERO);
         standing.hear(&order(&standing, 0, 0, (0, 0)), Time::ZERO);
-        standing.report(vec![], Time::ZERO);
+        standing.report(Some(vec![]), Time::ZERO);
         assert!(standing.hear(&order(&standing, 0, 1, (50, percent)), Time::ZERO));
         standing
     }
@@ -437,7 +445,7 @@ mod tests {
         standing.hear(&Order { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
         let term = Term { controller: 2, joined: 1 };
         standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
-        let held = standing.report(vec![], Time::ZERO).and_then(|report| report.holdings);
+        let held = standing.report(Some(vec![]), Time::ZERO).and_then(|report| report.holdings);
         let listed = held.expect("it tells what it holds").listed;
         assert!(listed.contains(&(decay, Part::ratio(50, 100))), "{listed:?}");
     }
@@ -447,7 +455,7 @@ mod tests {
         let mut standing = ordered(30, StandingSettings::default());
         standing.poll_grants(Time::ZERO);
         assert!(standing.hear(&order(&standing, 1, 3, (50, 20)), Time::ZERO));
-        standing.report(vec![], Time::ZERO);
+        standing.report(Some(vec![]), Time::ZERO);
         let gap = Order { base: 4, ..order(&standing, 4, 5, (50, 90)) };
         let other = Order { epoch: 2, ..order(&standing, 1, 9, (50, 90)) };
         for late in [order(&standing, 1, 2, (50, 70)), gap, other] {
@@ -473,7 +481,7 @@ mod tests {
             assert!((11..30).contains(&fell.unwrap()), "{fell:?}");
             (40..60)
                 .for_each(|second| assert!(part(&mut standing, second) == Part::ratio(50, 100)));
-            let again = standing.report(vec![], secs(60)).unwrap();
+            let again = standing.report(Some(vec![]), secs(60)).unwrap();
             assert!(again.lapsed);
             let late = order(&standing, 0, 9, (90, 90));
             standing.hear(&late, secs(60));
@@ -481,7 +489,7 @@ mod tests {
             let term = Term { controller: 1, joined: 2 };
             standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
             assert_eq!(part(&mut standing, 60), Part::ratio(50, 100), "it keeps what it has");
-            let told = standing.report(vec![], secs(60)).unwrap().holdings.unwrap();
+            let told = standing.report(Some(vec![]), secs(60)).unwrap().holdings.unwrap();
             assert_eq!((told.unlisted, told.listed), (Part::ratio(50, 100), vec![]));
             standing.hear(&Order { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
             assert_eq!(part(&mut standing, 60), Part::ratio(percent, 100));
@@ -501,7 +509,7 @@ mod tests {
     #[test]
     fn an_order_that_was_long_on_its_way_keeps_nothing_alive() {
         let mut standing = ordered(99, StandingSettings::default());
-        standing.report(vec![], secs(2));
+        standing.report(Some(vec![]), secs(2));
         let late = order(&standing, 1, 1, (50, 99));
         standing.hear(&late, secs(9));
         standing.poll_grants(secs(11));
@@ -517,7 +525,7 @@ mod tests {
         let mut standing = ordered(99, StandingSettings::default());
         let term = Term { controller: 2, joined: 1 };
         let part = |standing: &mut Standing, second| {
-            standing.report(vec![], secs(second));
+            standing.report(Some(vec![]), secs(second));
             let stay = Order { term, stay: true, ..order(standing, 0, 0, (0, 0)) };
             standing.hear(&stay, secs(second));
             standing.part_of(&scope())
@@ -543,13 +551,13 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nothing_to_say_reports_once_a_second_and_sooner_while_it_has_no_answer() {
+    fn who_has_nothing_to_say_reports_once_a_second_and_sooner_when_it_had_no_answer_for_one() {
         let tick = |at: u64| Time::ZERO + Nanos::from_millis(100 * at);
-        for (answers, expected) in [(true, vec![1, 11, 21]), (false, vec![1, 4, 7, 10, 13, 16])] {
+        for (answers, expected) in [(true, vec![1, 11, 21]), (false, vec![1, 11, 14, 17])] {
             let mut standing = ordered(50, StandingSettings::default());
             let mut reports = Vec::new();
             for at in 1..if answers { 25 } else { 18 } {
-                if standing.report(vec![], tick(at)).is_some() {
+                if standing.report(Some(vec![]), tick(at)).is_some() {
                     reports.push(at);
                     let order = order(&standing, 1, 1, (50, 50));
                     assert!(!answers || !standing.hear(&order, tick(at)));
@@ -557,5 +565,28 @@ mod tests {
             }
             assert_eq!(reports, expected, "the first acknowledges");
         }
+    }
+
+    #[test]
+    fn who_goes_on_as_before_reports_each_second_and_each_tick_while_that_changes() {
+        let tick = |at: u64| Time::ZERO + Nanos::from_millis(100 * at);
+        let mut standing = ordered(50, StandingSettings::default());
+        let mut reports = Vec::new();
+        for at in 1..60 {
+            // It begins to want more, and has it.
+            let waiting = (30..33).contains(&at);
+            let uses = vec![(scope(), Use { used: Some(Part::ratio(at, 100)), waiting })];
+            if let Some(report) = standing.report(Some(uses), tick(at)) {
+                reports.push((at, report.uses));
+                let order = order(&standing, 1, 1, (50, 50));
+                standing.hear(&order, tick(at));
+            }
+        }
+        let at: Vec<_> = reports.iter().map(|(at, _)| *at).collect();
+        let ticks = |from, to| (from..=to).collect::<Vec<u64>>();
+        assert_eq!(at, [ticks(1, 11), vec![21], ticks(30, 43), vec![53]].concat());
+        let told = |at: u64| &reports.iter().find(|(of, _)| *of == at).unwrap().1[0].1;
+        assert_eq!(told(21).used, Some(Part::ratio(165, 1000)), "the mean of ten ticks");
+        assert_eq!(told(30), &Use { used: Some(Part::ratio(26, 100)), waiting: true });
     }
 }

@@ -225,7 +225,7 @@ fn a_class_without_a_limit_has_its_weight_where_it_works() {
     let weight_only = model::Use { used: None, waiting: false };
     let now = fleet.now();
     let node = &mut fleet.nodes[0];
-    let report = node.standing.report(vec![(scope("more"), weight_only)], now).unwrap();
+    let report = node.standing.report(Some(vec![(scope("more"), weight_only)]), now).unwrap();
     fleet.controller.as_mut().unwrap().report(&report, now);
     fleet.run(80, Fleet::check);
     assert_eq!(fleet.part(0, "more"), Part::ratio(199, 200));

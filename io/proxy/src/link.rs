@@ -203,10 +203,8 @@ impl Driver {
         let now = self.server.clock.now();
         let mut report = self.bare_report();
         for Member { target, standing } in &mut self.members {
-            let uses = match with_uses {
-                true => target.with_dispatcher(|d, now| d.take_uses(now)).unwrap_or_default(),
-                false => Vec::new(),
-            };
+            let used = || target.with_dispatcher(|d, now| d.take_uses(now)).unwrap_or_default();
+            let uses = with_uses.then(used);
             let untold = target.with_dispatcher(|d, _| d.take_untold()).unwrap_or_default();
             untold.iter().for_each(|(class, cost)| standing.serve(class, *cost, now));
             if let Some(said) = standing.report(uses, now) {

@@ -202,13 +202,13 @@ impl Fleet {
     fn report(&mut self, node: usize, with_uses: bool) {
         let now = self.clock(node);
         let own = &mut self.nodes[node];
-        let asked = if with_uses { std::mem::take(&mut own.asked) } else { BTreeMap::new() };
+        let asked = with_uses.then(|| std::mem::take(&mut own.asked));
         let used = |(scope, waiting): (Scope, bool)| {
             let demand = own.demand.get(&scope).copied().unwrap_or(Part::ZERO);
             let used = Some(demand.min(own.standing.part_of(&scope)));
             (scope, Use { used, waiting })
         };
-        let uses = asked.into_iter().map(used).collect();
+        let uses = asked.map(|asked| asked.into_iter().map(used).collect());
         if let Some(report) = own.standing.report(uses, now) {
             self.send(node, Message::Report(report));
         }

@@ -484,7 +484,8 @@ mod tests {
 
         /// Hands a report in; what is answered at once, and how to hear of the rest.
         fn say(&mut self, of: &mut Standing, name: &str) -> oneshot::Receiver<ProxyOrder> {
-            let report = of.report(vec![], self.desk.now()).expect("there is something to say");
+            let report =
+                of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
             // Through the wire's form, as in life.
             let report = TargetReportForm::from(&report).to_report(&name.into(), 1).unwrap();
             let (answer, order) = oneshot::channel();

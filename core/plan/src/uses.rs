@@ -1,0 +1,108 @@
+//! What a member used since it reported last, and whether that can wait.
+//!
+//! ```text
+//!   each tick: scopes in use, who waits ─┬─ as in the tick before ─► kept: a mean each second
+//!                                        └─ others, or others wait ─► told each tick for a second
+//! ```
+//!
+//! So a limit that moves follows within a tick, and a thousand proxies that go on as they are
+//! cost their controller a report a second each.
+
+use std::collections::BTreeMap;
+
+use model::{Nanos, Part, Scope, Time, Use};
+
+/// What was not reported yet.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    sums: BTreeMap<Scope, Sum>,
+    ticks: u32,
+    /// Scopes of the last tick, and whether somebody waited there.
+    last: Vec<(Scope, bool)>,
+    /// The first tick that was as the last one.
+    since: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    /// Billionths, of all ticks.
+    used: Option<u64>,
+    /// In the last tick.
+    waiting: bool,
+}
+
+impl Uses {
+    /// Takes what was used in a tick.
+    pub(crate) fn take(&mut self, uses: Vec<(Scope, Use)>, now: Time) {
+        let same = uses.len() == self.last.len()
+            && uses.iter().zip(&self.last).all(|((scope, what), (before, waiting))| {
+                what.waiting == *waiting && scope == before
+            });
+        if !same {
+            self.last = uses.iter().map(|(scope, what)| (scope.clone(), what.waiting)).collect();
+            self.since = now;
+        }
+        self.ticks += 1;
+        self.sums.values_mut().for_each(|sum| sum.waiting = false);
+        for (scope, what) in uses {
+            let sum = self.sums.entry(scope).or_insert(Sum { used: None, waiting: false });
+            let used = what.used.map(|used| u64::from(used.billionths()));
+            sum.used = used.map(|used| sum.used.unwrap_or(0) + used).or(sum.used);
+            sum.waiting = what.waiting;
+        }
+    }
+
+    /// Whether nothing was used in the last tick.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.last.is_empty()
+    }
+
+    /// Whether the last ticks were the same for `span`.
+    pub(crate) fn is_steady(&self, span: Nanos, now: Time) -> bool {
+        now.since(self.since) > span
+    }
+
+    /// What was used since the last call, as means over the ticks.
+    pub(crate) fn report(&mut self) -> Vec<(Scope, Use)> {
+        let ticks = u64::from(std::mem::take(&mut self.ticks).max(1));
+        let mean = |(scope, sum): (Scope, Sum)| {
+            let used = sum.used.map(|used| Part::ratio(used / ticks, 1_000_000_000));
+            (scope, Use { used, waiting: sum.waiting })
+        };
+        std::mem::take(&mut self.sums).into_iter().map(mean).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn using(used: u32, waiting: bool) -> Vec<(Scope, Use)> {
+        vec![(Scope::rule("a", &[]), Use { used: Part::from_billionths(used), waiting })]
+    }
+
+    fn tick(at: u64) -> Time {
+        Time::from_nanos(at * 100_000_000)
+    }
+
+    #[test]
+    fn what_goes_on_is_told_as_a_mean() {
+        let mut uses = Uses::default();
+        (0..10).for_each(|at| uses.take(using(100 + 10 * at, false), tick(at.into())));
+        uses.take(Vec::new(), tick(10));
+        assert_eq!(uses.report(), using(145 * 10 / 11, false));
+        assert_eq!(uses.report(), []);
+    }
+
+    #[test]
+    fn it_is_steady_until_another_scope_is_used_or_somebody_waits() {
+        let second = Nanos::from_secs(1);
+        let mut uses = Uses::default();
+        (0..30).for_each(|at| uses.take(using(at, false), tick(at.into())));
+        assert!(uses.is_steady(second, tick(30)));
+        uses.take(using(7, true), tick(31));
+        assert!(!uses.is_steady(second, tick(41)) && uses.is_steady(second, tick(42)));
+        uses.take(Vec::new(), tick(50));
+        assert!(!uses.is_steady(second, tick(50)), "it stopped");
+    }
+}
