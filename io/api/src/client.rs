@@ -18,7 +18,7 @@ mod exchange;
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Address, AuditLines, Classes, Connections, ControllerStatus, Credentials, CredentialsError,
-    Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, Live, MadeToken, NewToken,
-    Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, Tokens, UsageTable, Why, WhyQuery,
-    path,
+    Address, AuditLines, COMPACT_REPORT, Classes, Connections, ControllerStatus, Credentials,
+    CredentialsError, Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, Live,
+    MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, Tokens,
+    UsageTable, Why, WhyQuery, path,
 };
 use exchange::Connected;
 
@@ -48,6 +48,8 @@ pub struct Client {
     tls: Option<Arc<rustls::ClientConfig>>,
     keeps: bool,
     kept: Mutex<Option<(Endpoint, Connected)>>,
+    /// Whether reports are said as JSON: a controller does not know their compact form.
+    says_json: AtomicBool,
 }
 
 /// Why a call gave no answer.
@@ -150,8 +152,8 @@ impl Client {
         let runtime = runtime.map_err(ClientError::Setup)?;
         let (places, first) = (places.into(), AtomicUsize::new(0));
         let (time_limit, kept) = (Client::TIME_LIMIT, Mutex::default());
-        let (token, tls) = (None, None);
-        Ok(Client { places, first, time_limit, runtime, token, tls, keeps: false, kept })
+        let (token, tls, says_json) = (None, None, AtomicBool::new(false));
+        Ok(Client { places, first, time_limit, runtime, token, tls, keeps: false, kept, says_json })
     }
 
     /// The same client with what it shows, and whom it trusts.
@@ -265,8 +267,20 @@ impl Client {
 
     /// Says what a proxy did, and what it is ordered.
     pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ProxyOrder, ClientError> {
-        let body = serde_json::to_string(report).expect("a report is plain data");
-        self.call(Method::POST, &path::report(name), body, None)
+        let path = path::report(name);
+        let call = |kind, body| Call { method: Method::POST, path: &path, kind, body, over: None };
+        let compact = report.to_compact().filter(|_| !self.says_json.load(Ordering::Relaxed));
+        if let Some(compact) = compact {
+            match self.answer(&call(COMPACT_REPORT, compact.into())) {
+                // A controller that has another message.
+                Err(ClientError::Refused { status: 415, .. }) => {
+                    self.says_json.store(true, Ordering::Relaxed);
+                }
+                answer => return answer,
+            }
+        }
+        let body = serde_json::to_vec(report).expect("a report is plain data");
+        self.answer(&call(JSON, body.into()))
     }
 
     /// What was used; `query` as in `by=job&from=-1h&to=now`.
@@ -317,16 +331,13 @@ impl Client {
     /// by; 410 if that is too far behind: take the whole.
     pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
         let path = format!("{}?{query}", path::LEDGER_CHANGES);
-        let call = Call { method: Method::GET, path: &path, body: Bytes::new(), over: None };
-        Ok(self.ask(&call)?.1.into())
+        Ok(self.ask(&Call::get(&path))?.1.into())
     }
 
     /// The whole ledger, into a file.
     pub fn ledger_file(&self, into: &mut File) -> Result<(), ClientError> {
         let at = &self.places.all()[self.first.load(Ordering::Relaxed) % self.places.all().len()];
-        let path = path::LEDGER_FILE;
-        let call = Call { method: Method::GET, path, body: Bytes::new(), over: None };
-        let request = call.request(at, false, self.token.as_ref())?;
+        let request = Call::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
         let tls = self.tls.as_ref();
         let taken = async { Connected::to(at, tls).await?.ask_into(at, request, into).await };
         match self.in_time(at, taken)? {
@@ -339,8 +350,7 @@ impl Client {
 
     /// The metrics, as Prometheus text.
     pub fn metrics(&self) -> Result<String, ClientError> {
-        let (method, path, body) = (Method::GET, path::METRICS, Bytes::new());
-        let (_, body) = self.ask(&Call { method, path, body, over: None })?;
+        let (_, body) = self.ask(&Call::get(path::METRICS))?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
@@ -356,10 +366,14 @@ impl Client {
         body: String,
         over: Option<&str>,
     ) -> Result<T, ClientError> {
-        let (at, body) = self.ask(&Call { method, path, body: body.into(), over })?;
+        self.answer(&Call { method, path, kind: JSON, body: body.into(), over })
+    }
+
+    fn answer<T: DeserializeOwned>(&self, call: &Call<'_>) -> Result<T, ClientError> {
+        let (at, body) = self.ask(call)?;
         serde_json::from_slice(&body).map_err(|source| ClientError::Decode {
             at: at.clone(),
-            path: path.into(),
+            path: call.path.into(),
             source,
         })
     }
@@ -368,7 +382,7 @@ impl Client {
     /// looked at.
     pub fn post_text(&self, path: &str, text: &str) -> Result<(), ClientError> {
         let body = text.to_owned().into();
-        self.ask(&Call { method: Method::POST, path, body, over: None }).map(drop)
+        self.ask(&Call { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
     }
 
     /// Asks one place after the other, beginning with that which answered last. A call that may
@@ -450,11 +464,17 @@ impl Client {
 struct Call<'a> {
     method: Method,
     path: &'a str,
+    /// The content type of what is posted.
+    kind: &'static str,
     body: Bytes,
     over: Option<&'a str>,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    fn get(path: &'a str) -> Call<'a> {
+        Call { method: Method::GET, path, kind: JSON, body: Bytes::new(), over: None }
+    }
+
     fn request(
         &self,
         at: &Endpoint,
@@ -471,7 +491,7 @@ impl Call<'_> {
             request = request.header("connection", "close");
         }
         if self.method == Method::POST {
-            request = request.header("content-type", "application/json");
+            request = request.header("content-type", self.kind);
         }
         if let Some(token) = token {
             request = request.header("authorization", token);
@@ -485,6 +505,9 @@ impl Call<'_> {
 }
 
 /// A refusal in its own words where it has any.
+/// What is posted, unless the call says otherwise.
+const JSON: &str = "application/json";
+
 fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
     match serde_json::from_slice::<ErrorReport>(body) {
         Ok(ErrorReport { message, controller: Some(controller) })

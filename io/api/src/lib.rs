@@ -41,10 +41,10 @@ pub use edit::{Place, RuleAction, RuleChange, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
 pub use link::{
-    ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm, Proxies, ProxyOrder,
-    ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm, ServedForm, ServedOf,
-    TargetOrderForm, TargetReportForm, TermForm, ToldOf, UsageLine, UsageReport, UsageRow,
-    UsageTable, UseOf, WrongMessage,
+    COMPACT_REPORT, ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm,
+    OpsForm, Proxies, ProxyOrder, ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm,
+    ServedForm, ServedOf, TargetOrderForm, TargetReportForm, TermForm, ToldOf, UsageLine,
+    UsageReport, UsageRow, UsageTable, UseOf, WrongMessage,
 };
 pub use messages::{
     Attach, ClassReport, Classes, Connection, Connections, CostPoint, ErrorReport, ExportReport,

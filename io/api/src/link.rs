@@ -8,9 +8,12 @@
 //! The forms are those of `plan::Report` and `plan::Order`, exact: parts are whole billionths
 //! and rates whole numbers, so what one side sent the other has, bit for bit. The proxy's name
 //! is that of the path, its life that of the report. Text that comes over the wire becomes
-//! plan's types in `link/forms.rs`, or an error that names the value.
+//! plan's types in `link/forms.rs`, or an error that names the value. A proxy says it in the
+//! compact form of `link/compact.rs`, anybody else as JSON.
 
+mod compact;
 mod forms;
+mod ops;
 
 use std::collections::BTreeMap;
 
@@ -19,7 +22,9 @@ use utoipa::ToSchema;
 
 use crate::why::{ProxyAnswer, ProxyQuestion};
 
+pub use compact::COMPACT_REPORT;
 pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
+pub use ops::OpsForm;
 
 /// What a proxy says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -174,7 +179,8 @@ pub struct CountersForm {
     #[serde(default)]
     pub delayed_bytes: u64,
     /// Operations by kind; those that are not named are none.
-    pub ops: BTreeMap<String, u64>,
+    #[schema(value_type = BTreeMap<String, u64>)]
+    pub ops: OpsForm,
 }
 
 /// What the controller answers.

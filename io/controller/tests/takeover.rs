@@ -18,13 +18,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    Client, CountersForm, Endpoints, Event, EventKind, ProxyReport, TargetReportForm, UsageLine,
-    UsageReport,
+    Client, CountersForm, Endpoints, Event, EventKind, OpsForm, ProxyReport, TargetReportForm,
+    UsageLine, UsageReport,
 };
 use cluster::{Cluster, PATIENCE, TestFolder};
 use controller::store::{EtcdStore, Revision, Store};
 use controller::{Etcd, Settings, Standing, StorePlace};
-use model::{KeyValue, Rate, Scope, Time};
+use model::{KeyValue, Kind, Rate, Scope, Time};
 use plan::StandingSettings;
 
 const DIRECTORY: &str = "TAKEOVER_TEST_DIRECTORY";
@@ -126,7 +126,7 @@ impl Proxy {
     fn report(&mut self, client: &Client, wrote: u64) {
         let counters = CountersForm {
             written_bytes: wrote,
-            ops: BTreeMap::from([("write".into(), wrote / MB)]),
+            ops: writes(wrote / MB),
             ..CountersForm::default()
         };
         self.sequence += 1;
@@ -142,7 +142,7 @@ impl Proxy {
         };
         let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
         let usage = Some(UsageReport { sequence, total: counters, lines, gone });
-        let report = self.standing.report(Vec::new(), self.now());
+        let report = self.standing.report(Some(Vec::new()), self.now());
         let targets = report.iter().map(|report| ("t".into(), TargetReportForm::from(report)));
         let (epoch, targets) = (self.epoch, targets.collect());
         let said = ProxyReport { epoch, targets, usage, ..ProxyReport::default() };
@@ -244,4 +244,10 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     let last = both.events("limit=1").unwrap().events;
     assert!(last[0].sequence > told[2].sequence + 1_000, "{last:?}");
     assert_eq!(events(&both), told, "what the first told is there, and nobody is told twice");
+}
+
+fn writes(count: u64) -> OpsForm {
+    let mut ops = OpsForm::default();
+    ops.0[Kind::Write as usize] = count;
+    ops
 }

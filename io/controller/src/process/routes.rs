@@ -11,6 +11,7 @@ mod events;
 mod ledger;
 mod metrics;
 mod page;
+mod report;
 mod why;
 
 use std::collections::BTreeMap;
@@ -19,10 +20,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use api::{
-    ControllerStatus, ErrorReport, Proxies, ProxyOrder, ProxyReport, ProxyStanding, Rules,
-    UsageRow, UsageTable, is_name, path,
+    ControllerStatus, ErrorReport, Proxies, ProxyStanding, Rules, UsageRow, UsageTable, path,
 };
-use axum::extract::rejection::{JsonRejection, QueryRejection, StringRejection};
+use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
 use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -38,7 +38,7 @@ use super::access::Caller;
 use super::queue::Queue;
 use super::records::{InForce, RulesRefused};
 use super::rights::{self, Routes};
-use super::usage::{self, Counted};
+use super::usage;
 use super::{Shared, plan, records};
 use crate::ledger::{Counters, SubjectKind};
 use crate::store::{RECORD_BYTES_MAX, StoreError};
@@ -57,7 +57,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::RULE_EDITS, post(edits::edit))
         .route(path::PROXIES, get(proxies))
         .route(path::PROXY, delete(forget))
-        .route(path::REPORT, post(report).layer(DefaultBodyLimit::max(REPORT_BYTES_MAX)))
+        .route(path::REPORT, post(report::report).layer(DefaultBodyLimit::max(report::BYTES_MAX)))
         .route(path::USAGE, get(used))
         .route(path::WHY, get(why::why))
         .route(path::WHY_TOP, get(why::top))
@@ -99,7 +99,7 @@ pub fn openapi() -> String {
         edits::edit,
         proxies,
         forget,
-        report,
+        report::report,
         used,
         events::decays,
         events::events,
@@ -247,82 +247,6 @@ async fn forget(
         .await
         .map_err(|_| ending())?;
     Ok(Json(listed(look(&shared).await?)))
-}
-
-/// A proxy says what it did and hears what it is to do.
-///
-/// The answer comes at once where it changes anything, else with the proxy's next report or
-/// after a second.
-#[utoipa::path(
-    post,
-    path = "/v1/proxies/{name}/report",
-    params(("name" = String, Path, description = "the proxy")),
-    request_body = ProxyReport,
-    responses(
-        (status = 200, body = ProxyOrder),
-        (status = 400, description = "a name or value that cannot be", body = ErrorReport),
-        (status = 403, description = "another proxy's certificate", body = ErrorReport),
-        (status = 413, description = "too long", body = ErrorReport),
-        (status = 422, description = "not such a message", body = ErrorReport),
-        (status = 503, description = "too much to do: come again", body = ErrorReport),
-    )
-)]
-async fn report(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
-    Path(name): Path<String>,
-    body: Result<Json<ProxyReport>, JsonRejection>,
-) -> Result<Json<ProxyOrder>, Refusal> {
-    if !is_name(&name) {
-        let message = format!(
-            "{:?} is no name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
-             with a letter or digit",
-            cut(&name)
-        );
-        return Err(refusal(StatusCode::BAD_REQUEST, message));
-    }
-    if !by.may_be(&name) {
-        let message = format!("a certificate of {} is none of proxy {name}", by.name);
-        return Err(refusal(StatusCode::FORBIDDEN, message));
-    }
-    let Json(body) = body.map_err(|why| refusal(why.status(), why.body_text()))?;
-    let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
-    if body.answers.len() > ANSWERS_MAX {
-        return Err(wrong(format!("{} answers: {ANSWERS_MAX} at most", body.answers.len())));
-    }
-    if body.targets.len() > TARGETS_MAX {
-        return Err(wrong(format!("{} targets: {TARGETS_MAX} at most", body.targets.len())));
-    }
-    let name: Arc<str> = name.into();
-    let mut reports = Vec::new();
-    for (target, form) in &body.targets {
-        if target.is_empty() || target.len() > TARGET_BYTES_MAX {
-            return Err(wrong(format!("{:?} is no target: 1 to 255 bytes", cut(target))));
-        }
-        let report = form.to_report(&name, body.epoch);
-        let report = report.map_err(|why| wrong(format!("target {target}: {why}")))?;
-        reports.push((target.as_str().into(), report));
-    }
-    if let Some(usage) = body.usage {
-        let about = (body.rules.clone(), body.contended);
-        let counted = Counted::new(&name, body.epoch, usage, about);
-        let counted = counted.map_err(|why| wrong(format!("usage: {why}")))?;
-        // Where the ledger is busy, the proxy tells it again.
-        if shared.usage.try_send(usage::Ask::Report(Box::new(counted))).is_err() {
-            shared.counts.dropped.add(1);
-        }
-    }
-    let (answer, order) = oneshot::channel();
-    let (epoch, rules, answers) = (body.epoch, body.rules, body.answers);
-    let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
-    hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
-    let mut order = order.await.map_err(|_| {
-        let message =
-            format!("proxy {name} is not taken: there are too many, or the controller ends");
-        refusal(StatusCode::SERVICE_UNAVAILABLE, message)
-    })?;
-    order.usage_taken = shared.taken.of(&name, epoch);
-    Ok(Json(order))
 }
 
 /// What was used in a span of time, by job, user, group, project, proxy or kind of operation.
@@ -551,13 +475,6 @@ const BY: [SubjectKind; 6] = [
     SubjectKind::Proxy,
     SubjectKind::Kind,
 ];
-/// The longest report: 65,536 scopes and as many lines.
-const REPORT_BYTES_MAX: usize = 32 << 20;
-/// Answers of one report.
-const ANSWERS_MAX: usize = 8;
-/// Targets of one proxy.
-const TARGETS_MAX: usize = 64;
-const TARGET_BYTES_MAX: usize = 255;
 /// Rows of one table.
 const ROWS_MAX: usize = 10_000;
 /// The longest that one exchange may take.

@@ -17,8 +17,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use api::{CountersForm, UsageReport, WrongMessage};
-use model::{Kind, PathSet, Time};
+use api::{CountersForm, OpsForm, UsageReport};
+use model::{PathSet, Time};
 use tokio::sync::oneshot;
 
 use super::accounts::Accounts;
@@ -96,7 +96,7 @@ impl Counted {
         epoch: u64,
         mut usage: UsageReport,
         (rules, contended): (Option<String>, bool),
-    ) -> Result<Counted, WrongMessage> {
+    ) -> Counted {
         let place =
             |line: &mut api::UsageLine| (std::mem::take(&mut line.nid), PathSet(line.paths));
         let places = usage.lines.iter_mut().map(place).collect();
@@ -108,20 +108,19 @@ impl Counted {
                 project: line.project,
                 ..Payer::default()
             };
-            let counters = counters(&line.counters)?;
-            Ok(ReportLine { id: line.id, payer: Some(payer), counters })
+            ReportLine { id: line.id, payer: Some(payer), counters: counters(&line.counters) }
         };
-        Ok(Counted {
+        Counted {
             proxy: proxy.clone(),
             epoch,
             sequence: usage.sequence,
-            total: counters(&usage.total)?,
-            lines: usage.lines.into_iter().map(line).collect::<Result<Vec<_>, WrongMessage>>()?,
+            total: counters(&usage.total),
+            lines: usage.lines.into_iter().map(line).collect(),
             places,
             gone: usage.gone,
             rules,
             contended,
-        })
+        }
     }
 }
 
@@ -221,7 +220,6 @@ pub(crate) fn wall_clock() -> Time {
 
 /// As people read them.
 pub(crate) fn form(counters: &Counters) -> CountersForm {
-    let ops = Kind::ALL.iter().map(|kind| (kind.name().to_string(), counters.ops_of(*kind)));
     CountersForm {
         read_bytes: counters.read_bytes,
         written_bytes: counters.written_bytes,
@@ -229,26 +227,20 @@ pub(crate) fn form(counters: &Counters) -> CountersForm {
         delayed: counters.delayed,
         delayed_ns: counters.delayed_ns,
         delayed_bytes: counters.delayed_bytes,
-        ops: ops.filter(|(_, count)| *count > 0).collect(),
+        ops: OpsForm(counters.ops),
     }
 }
 
-fn counters(form: &CountersForm) -> Result<Counters, WrongMessage> {
-    let mut counters = Counters {
+fn counters(form: &CountersForm) -> Counters {
+    Counters {
         read_bytes: form.read_bytes,
         written_bytes: form.written_bytes,
         cost_ns: form.cost_ns,
         delayed: form.delayed,
         delayed_ns: form.delayed_ns,
         delayed_bytes: form.delayed_bytes,
-        ..Counters::default()
-    };
-    for (kind, count) in &form.ops {
-        let known = kind.parse::<Kind>();
-        let kind = known.map_err(|_| WrongMessage::new(kind, "a kind of request"))?;
-        counters.ops[kind as usize] = *count;
+        ops: form.ops.0,
     }
-    Ok(counters)
 }
 
 /// How often it is looked whether a minute is over.

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{CountersForm, UsageLine, UsageReport};
+use api::{CountersForm, OpsForm, UsageLine, UsageReport};
 use model::{Identity, Kind, Nanos, PathSet, Time};
 use sched::SubjectReport;
 
@@ -197,7 +197,6 @@ impl Sums {
     }
 
     fn form(&self) -> CountersForm {
-        let ops = Kind::ALL.iter().map(|kind| (kind.name().to_owned(), self.ops[*kind as usize]));
         CountersForm {
             read_bytes: self.read_bytes,
             written_bytes: self.written_bytes,
@@ -205,7 +204,7 @@ impl Sums {
             delayed: self.delayed,
             delayed_ns: self.delayed_ns,
             delayed_bytes: self.delayed_bytes,
-            ops: ops.filter(|(_, count)| *count > 0).collect(),
+            ops: OpsForm(self.ops),
         }
     }
 }
@@ -287,7 +286,7 @@ mod tests {
         desk.read("a", 10);
         let first = desk.report(1).unwrap();
         assert_eq!(bytes(&first), [("a", 10)]);
-        assert_eq!(first.lines[0].counters.ops["read"], 1);
+        assert_eq!(first.lines[0].counters.ops.of(Kind::Read), 1);
         assert_eq!(first.total.read_bytes, 10);
         desk.read("b", 5);
         assert_eq!(desk.report(1), None, "the first may still be taken");

@@ -13,7 +13,7 @@ use api::{
     Client, ClientError, CountersForm, Endpoints, ProxyReport, TargetReportForm, UsageLine,
     UsageReport,
 };
-use model::{JobId, KeyValue, Part, Scope, Time, Use};
+use model::{JobId, KeyValue, Kind, Part, Scope, Time, Use};
 use plan::{Standing, StandingSettings};
 
 use super::super::Run;
@@ -122,7 +122,7 @@ fn proxy(
             usage: Some(usage.clone()),
             ..ProxyReport::default()
         };
-        if let Some(said) = standing.report(uses(classes), now()) {
+        if let Some(said) = standing.report(Some(uses(classes)), now()) {
             report.targets.insert("fs".into(), TargetReportForm::from(&said));
         }
         let order = match client.report(name, &report) {
@@ -170,7 +170,7 @@ fn count(usage: &mut UsageReport, classes: u64) {
 fn add(counters: &mut CountersForm, times: u64) {
     counters.read_bytes += times * (1 << 20);
     counters.cost_ns += times * 1_000_000;
-    *counters.ops.entry("read".into()).or_default() += times;
+    counters.ops.0[Kind::Read as usize] += times;
 }
 
 /// Each class used half of its part.

@@ -1,0 +1,103 @@
+//! Operations by kind, as messages have them.
+//!
+//! ```text
+//!   JSON: {"read": 7, "open": 1}, those that are none left out     compact: pairs of numbers
+//! ```
+
+use std::fmt;
+
+use model::Kind;
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// How many operations of each kind, in the order of [`Kind::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpsForm(pub [u64; Kind::COUNT]);
+
+impl OpsForm {
+    /// Operations of a kind.
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    fn any(&self) -> impl Iterator<Item = (Kind, u64)> {
+        let all = Kind::ALL.iter().map(|kind| (*kind, self.of(*kind)));
+        all.filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Serialize for OpsForm {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match to.is_human_readable() {
+            true => to.collect_map(self.any().map(|(kind, count)| (kind.name(), count))),
+            false => {
+                let pairs: Vec<_> = self.any().map(|(kind, count)| (kind as u8, count)).collect();
+                to.collect_seq(pairs)
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for OpsForm {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<OpsForm, D::Error> {
+        match from.is_human_readable() {
+            true => from.deserialize_map(Counted),
+            false => from.deserialize_seq(Counted),
+        }
+    }
+}
+
+struct Counted;
+
+impl<'de> Visitor<'de> for Counted {
+    type Value = OpsForm;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("operations by kind")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<OpsForm, A::Error> {
+        let mut ops = OpsForm::default();
+        while let Some((name, count)) = from.next_entry::<String, u64>()? {
+            let kind = name.parse::<Kind>();
+            let kind = kind.map_err(|_| {
+                let shown: String = name.chars().take(60).collect();
+                A::Error::custom(format!("{shown:?} is not a kind of request"))
+            })?;
+            ops.0[kind as usize] = count;
+        }
+        Ok(ops)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<OpsForm, A::Error> {
+        let mut ops = OpsForm::default();
+        while let Some((kind, count)) = from.next_element::<(u8, u64)>()? {
+            let ops = ops.0.get_mut(usize::from(kind));
+            let ops = ops.ok_or_else(|| {
+                A::Error::custom(format!("{kind} is not the number of a kind of request"))
+            })?;
+            *ops = count;
+        }
+        Ok(ops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_read_names_and_controllers_numbers() {
+        let mut ops = OpsForm::default();
+        (ops.0[Kind::Read as usize], ops.0[Kind::Open as usize]) = (7, 1);
+        let json = serde_json::to_string(&ops).unwrap();
+        assert!(json.contains("\"read\":7") && json.contains("\"open\":1"), "{json}");
+        assert_eq!(serde_json::from_str::<OpsForm>(&json).unwrap(), ops);
+        let compact = postcard::to_stdvec(&ops).unwrap();
+        assert_eq!(compact.len(), 5);
+        assert_eq!(postcard::from_bytes::<OpsForm>(&compact).unwrap(), ops);
+        let error = serde_json::from_str::<OpsForm>("{\"raed\": 1}").unwrap_err().to_string();
+        assert!(error.contains("\"raed\" is not a kind of request"), "{error}");
+        assert!(postcard::from_bytes::<OpsForm>(&[1, 200, 1]).is_err());
+    }
+}

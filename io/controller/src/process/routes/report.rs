@@ -1,0 +1,140 @@
+//! A proxy's report, and the order that answers it.
+//!
+//! ```text
+//!   body ─► JSON or postcard ─► checked ─┬─► what was used ─► ledger
+//!                                        └─► uses of scopes ─► plan ─► order
+//! ```
+
+use std::sync::Arc;
+
+use api::{COMPACT_REPORT, ErrorReport, ProxyOrder, ProxyReport, is_name};
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Extension, Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use tokio::sync::oneshot;
+
+use super::super::access::Caller;
+use super::super::plan;
+use super::super::usage::{self, Counted};
+use super::{Asked, Refusal, cut, hand_over, refusal};
+
+/// A proxy says what it did and hears what it is to do.
+///
+/// The answer comes at once where it changes anything, else with the proxy's next report or
+/// after a second.
+#[utoipa::path(
+    post,
+    path = "/v1/proxies/{name}/report",
+    params(("name" = String, Path, description = "the proxy")),
+    request_body(
+        description = "as JSON, or as postcard of the same message, which the number names",
+        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-1+postcard")),
+    ),
+    responses(
+        (status = 200, body = ProxyOrder),
+        (status = 400, description = "a name or value that cannot be", body = ErrorReport),
+        (status = 403, description = "another proxy's certificate", body = ErrorReport),
+        (status = 413, description = "too long", body = ErrorReport),
+        (status = 415, description = "neither of these forms", body = ErrorReport),
+        (status = 422, description = "not such a message", body = ErrorReport),
+        (status = 503, description = "too much to do: come again", body = ErrorReport),
+    )
+)]
+pub(super) async fn report(
+    State(shared): Asked,
+    Extension(by): Extension<Caller>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<ProxyOrder>, Refusal> {
+    if !is_name(&name) {
+        let message = format!(
+            "{:?} is no name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
+             with a letter or digit",
+            cut(&name)
+        );
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    if !by.may_be(&name) {
+        let message = format!("a certificate of {} is none of proxy {name}", by.name);
+        return Err(refusal(StatusCode::FORBIDDEN, message));
+    }
+    let body = body.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let body = message(&headers, &body)?;
+    let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
+    if body.answers.len() > ANSWERS_MAX {
+        return Err(wrong(format!("{} answers: {ANSWERS_MAX} at most", body.answers.len())));
+    }
+    if body.targets.len() > TARGETS_MAX {
+        return Err(wrong(format!("{} targets: {TARGETS_MAX} at most", body.targets.len())));
+    }
+    let name: Arc<str> = name.into();
+    let mut reports = Vec::new();
+    for (target, form) in &body.targets {
+        if target.is_empty() || target.len() > TARGET_BYTES_MAX {
+            return Err(wrong(format!("{:?} is no target: 1 to 255 bytes", cut(target))));
+        }
+        let report = form.to_report(&name, body.epoch);
+        let report = report.map_err(|why| wrong(format!("target {target}: {why}")))?;
+        reports.push((target.as_str().into(), report));
+    }
+    if let Some(usage) = body.usage {
+        let about = (body.rules.clone(), body.contended);
+        let counted = Counted::new(&name, body.epoch, usage, about);
+        // Where the ledger is busy, the proxy tells it again.
+        if shared.usage.try_send(usage::Ask::Report(Box::new(counted))).is_err() {
+            shared.counts.dropped.add(1);
+        }
+    }
+    let (answer, order) = oneshot::channel();
+    let (epoch, rules, answers) = (body.epoch, body.rules, body.answers);
+    let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
+    hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
+    let mut order = order.await.map_err(|_| {
+        let message =
+            format!("proxy {name} is not taken: there are too many, or the controller ends");
+        refusal(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    order.usage_taken = shared.taken.of(&name, epoch);
+    Ok(Json(order))
+}
+
+/// The message, in the form that its content type names.
+fn message(headers: &HeaderMap, body: &[u8]) -> Result<ProxyReport, Refusal> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    match kind.split(';').next().unwrap_or_default().trim() {
+        "application/json" => serde_json::from_slice(body).map_err(|why| {
+            let status = match why.is_data() {
+                true => StatusCode::UNPROCESSABLE_ENTITY,
+                false => StatusCode::BAD_REQUEST,
+            };
+            refusal(status, format!("no report: {why}"))
+        }),
+        COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
+            let message = format!("a report of {} bytes: {COMPACT_BYTES_MAX} at most", body.len());
+            Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
+        }
+        COMPACT_REPORT => ProxyReport::from_compact(body)
+            .map_err(|why| refusal(StatusCode::UNPROCESSABLE_ENTITY, why.to_string())),
+        other => {
+            let message = format!(
+                "Content-Type {:?} is neither application/json nor {COMPACT_REPORT}",
+                cut(other)
+            );
+            Err(refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+        }
+    }
+}
+
+/// The longest report as JSON: 65,536 scopes and as many lines.
+pub(super) const BYTES_MAX: usize = 32 << 20;
+/// The same as postcard, in which a few bytes become a line.
+const COMPACT_BYTES_MAX: usize = 8 << 20;
+/// Answers of one report.
+const ANSWERS_MAX: usize = 8;
+/// Targets of one proxy.
+const TARGETS_MAX: usize = 64;
+const TARGET_BYTES_MAX: usize = 255;
