@@ -43,8 +43,8 @@ pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventK
 pub use link::{
     COMPACT_REPORT, ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm,
     OpsForm, Proxies, ProxyOrder, ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm,
-    ServedForm, ServedOf, TargetOrderForm, TargetReportForm, TermForm, ToldOf, UsageLine,
-    UsageReport, UsageRow, UsageTable, UseOf, WrongMessage,
+    Scopes, ServedForm, ServedOf, TakenReport, TargetOrderForm, TargetReportForm, TermForm, ToldOf,
+    UsageLine, UsageReport, UsageRow, UsageTable, UseOf, WrongMessage,
 };
 pub use messages::{
     Attach, ClassReport, Classes, Connection, Connections, CostPoint, ErrorReport, ExportReport,

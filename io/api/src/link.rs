@@ -14,6 +14,7 @@
 mod compact;
 mod forms;
 mod ops;
+mod taken;
 
 use std::collections::BTreeMap;
 
@@ -25,6 +26,7 @@ use crate::why::{ProxyAnswer, ProxyQuestion};
 pub use compact::COMPACT_REPORT;
 pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
 pub use ops::OpsForm;
+pub use taken::{Scopes, TakenReport};
 
 /// What a proxy says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -95,6 +97,7 @@ pub struct HoldingsForm {
 #[serde(deny_unknown_fields)]
 pub struct UseOf {
     /// The scope.
+    #[serde(with = "compact::scope")]
     pub scope: ScopeForm,
     /// Billionths of what the whole limit lets through; absent: only the weight is divided.
     pub used: Option<u32>,

@@ -33,7 +33,7 @@ mod usage;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -192,6 +192,8 @@ pub(crate) struct Shared {
     listeners: Vec<String>,
     data: PathBuf,
     counts: Arc<Counts>,
+    /// What reports named lately.
+    scopes: Mutex<api::Scopes>,
 }
 
 impl Controller {
@@ -217,6 +219,7 @@ impl Controller {
         let deliveries = Deliveries::start(command.as_deref(), webhook.as_ref(), &counts);
         let deliveries = deliveries.map_err(StartError::Thread)?;
         let shared = Arc::new(Shared {
+            scopes: Mutex::default(),
             plan,
             store,
             usage,

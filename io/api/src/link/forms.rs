@@ -16,8 +16,9 @@ use super::{
 
 /// A value that a message may not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{value} is not {want}")]
+#[error("{place}{value} is not {want}")]
 pub struct WrongMessage {
+    place: String,
     value: String,
     want: &'static str,
 }
@@ -90,7 +91,13 @@ impl WrongMessage {
         if let Some((at, _)) = value.char_indices().nth(VALUE_CHARS_MAX) {
             value.truncate(at);
         }
-        WrongMessage { value: format!("{value:?}"), want }
+        WrongMessage { place: String::new(), value: format!("{value:?}"), want }
+    }
+
+    /// The same, in what is said of a target.
+    pub(super) fn at(self, target: &str) -> WrongMessage {
+        let target: String = target.chars().take(VALUE_CHARS_MAX).collect();
+        WrongMessage { place: format!("target {target}: "), ..self }
     }
 }
 
@@ -331,7 +338,7 @@ impl From<Served> for ServedForm {
     }
 }
 
-fn part(billionths: u32) -> Result<Part, WrongMessage> {
+pub(super) fn part(billionths: u32) -> Result<Part, WrongMessage> {
     let part = Part::from_billionths(billionths);
     part.ok_or_else(|| WrongMessage::new(billionths, "a part: 1000000000 billionths at most"))
 }

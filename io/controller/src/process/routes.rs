@@ -11,7 +11,7 @@ mod events;
 mod ledger;
 mod metrics;
 mod page;
-mod report;
+mod proxies;
 mod why;
 
 use std::collections::BTreeMap;
@@ -19,11 +19,9 @@ use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use api::{
-    ControllerStatus, ErrorReport, Proxies, ProxyStanding, Rules, UsageRow, UsageTable, path,
-};
+use api::{ControllerStatus, ErrorReport, Rules, UsageRow, UsageTable, path};
 use axum::extract::rejection::{QueryRejection, StringRejection};
-use axum::extract::{DefaultBodyLimit, Extension, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Extension, Query, Request, State};
 use axum::http::header::{ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::middleware::Next;
@@ -55,9 +53,9 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::STATUS, get(status))
         .route(path::RULES, rules)
         .route(path::RULE_EDITS, post(edits::edit))
-        .route(path::PROXIES, get(proxies))
-        .route(path::PROXY, delete(forget))
-        .route(path::REPORT, post(report::report).layer(DefaultBodyLimit::max(report::BYTES_MAX)))
+        .route(path::PROXIES, get(proxies::proxies))
+        .route(path::PROXY, delete(proxies::forget))
+        .route(path::REPORT, post(proxies::report).layer(DefaultBodyLimit::max(proxies::BYTES_MAX)))
         .route(path::USAGE, get(used))
         .route(path::WHY, get(why::why))
         .route(path::WHY_TOP, get(why::top))
@@ -97,9 +95,9 @@ pub fn openapi() -> String {
         rules,
         set_rules,
         edits::edit,
-        proxies,
-        forget,
-        report::report,
+        proxies::proxies,
+        proxies::forget,
+        proxies::report,
         used,
         events::decays,
         events::events,
@@ -211,42 +209,6 @@ fn refusal_of(why: &RulesRefused) -> Refusal {
 struct Saving {
     #[serde(default, rename = "save")]
     _save: bool,
-}
-
-/// The proxies that are known, once for each of their targets.
-#[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
-async fn proxies(State(shared): Asked) -> Result<Json<Proxies>, Refusal> {
-    Ok(Json(listed(look(&shared).await?)))
-}
-
-/// Forgets a proxy at once, whatever it may be using: for who knows that it is gone for good.
-/// Its parts go to the others. One that is not gone comes back with its next report.
-#[utoipa::path(
-    delete,
-    path = "/v1/proxies/{name}",
-    params(("name" = String, Path, description = "the proxy")),
-    responses(
-        (status = 200, description = "the proxies that are left", body = Proxies),
-        (status = 404, description = "there is none of that name", body = ErrorReport),
-    )
-)]
-async fn forget(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Result<Json<Proxies>, Refusal> {
-    let (answer, outcome) = oneshot::channel();
-    hand_over(&shared.plan, plan::Ask::Forget(name.clone(), answer))?;
-    if !outcome.await.map_err(|_| ending())? {
-        let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
-        return Err(refusal(StatusCode::NOT_FOUND, message));
-    }
-    let (line, of) =
-        (by.changed(format!("proxy {name}"), Some("known".into()), None), shared.clone());
-    tokio::task::spawn_blocking(move || of.access.audit.write(&line))
-        .await
-        .map_err(|_| ending())?;
-    Ok(Json(listed(look(&shared).await?)))
 }
 
 /// What was used in a span of time, by job, user, group, project, proxy or kind of operation.
@@ -365,22 +327,6 @@ async fn look(shared: &Shared) -> Result<plan::View, Refusal> {
     let (answer, view) = oneshot::channel();
     hand_over(&shared.plan, plan::Ask::Look(answer))?;
     view.await.map_err(|_| ending())
-}
-
-fn listed(view: plan::View) -> Proxies {
-    let standing = |(target, member): (Arc<str>, ::plan::MemberReport)| ProxyStanding {
-        name: member.name.to_string(),
-        target: target.to_string(),
-        epoch: member.epoch,
-        heard_ns_ago: view.now.since(member.heard).get(),
-        silent: member.silent,
-        fallback: member.fallback.billionths(),
-        sent: member.revisions.0,
-        acknowledged: member.revisions.1,
-    };
-    let mut proxies: Vec<_> = view.members.into_iter().map(standing).collect();
-    proxies.sort_by(|a, b| (&a.name, &a.target).cmp(&(&b.name, &b.target)));
-    Proxies { t_ns: view.now.as_nanos(), proxies }
 }
 
 fn in_force(shared: &Shared) -> Arc<InForce> {

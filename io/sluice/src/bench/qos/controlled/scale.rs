@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use api::{
-    Client, ClientError, CountersForm, Endpoints, ProxyReport, TargetReportForm, UsageLine,
-    UsageReport,
+    Client, ClientError, CountersForm, Endpoints, ProxyReport, ScopeForm, TargetReportForm,
+    UsageLine, UsageReport, UseOf,
 };
-use model::{JobId, KeyValue, Kind, Part, Scope, Time, Use};
+use model::{JobId, KeyValue, Kind, Nanos, Part, Scope, Time};
 use plan::{Standing, StandingSettings};
 
 use super::super::Run;
@@ -106,24 +106,34 @@ fn proxy(
 ) -> anyhow::Result<()> {
     let client = Client::at(&url.parse::<Endpoints>()?)?.keeping();
     let client = client.with_time_limit(Duration::from_secs(20));
-    let settings = StandingSettings::default();
+    // It reports whenever it is asked to.
+    let rest = Nanos::from_millis(500);
+    let settings = StandingSettings { rest, ..StandingSettings::default() };
     let clock = Instant::now();
     let now = || Time::from_nanos(clock.elapsed().as_nanos() as u64 + 1);
     let mut standing = Standing::new(name, 1, settings, now());
     let mut due = begin;
-    let mut usage = UsageReport::default();
+    // Made once: what a proxy says is not what is measured.
+    let mut report = ProxyReport {
+        epoch: 1,
+        rules: Some(version.into()),
+        targets: [("fs".into(), TargetReportForm::default())].into(),
+        usage: Some(UsageReport::default()),
+        ..ProxyReport::default()
+    };
+    let uses = uses(classes);
     while !shared.stop.load(Ordering::Relaxed) {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         due = (due + Duration::from_secs(1)).max(Instant::now());
-        count(&mut usage, classes);
-        let mut report = ProxyReport {
-            epoch: 1,
-            rules: Some(version.into()),
-            usage: Some(usage.clone()),
-            ..ProxyReport::default()
-        };
-        if let Some(said) = standing.report(Some(uses(classes)), now()) {
-            report.targets.insert("fs".into(), TargetReportForm::from(&said));
+        if let Some(usage) = &mut report.usage {
+            count(usage, classes);
+        }
+        if let (Some(said), Some(form)) =
+            (standing.report(None, now()), report.targets.get_mut("fs"))
+        {
+            let same = std::mem::take(&mut form.uses);
+            *form = TargetReportForm::from(&said);
+            form.uses = if same.is_empty() { uses.clone() } else { same };
         }
         let order = match client.report(name, &report) {
             Ok(order) => order,
@@ -174,11 +184,15 @@ fn add(counters: &mut CountersForm, times: u64) {
 }
 
 /// Each class used half of its part.
-fn uses(classes: u64) -> Vec<(Scope, Use)> {
+fn uses(classes: u64) -> Vec<UseOf> {
     let job = |at: u64| JobId::new(&format!("job.{at}"));
     let jobs = (1..=classes).filter_map(job).map(KeyValue::Jobid);
-    let used = Use { used: Some(Part::ratio(1, 2_000)), waiting: true };
-    jobs.map(|job| (Scope::rule("jobs", &[job]), used)).collect()
+    let used = Some(Part::ratio(1, 2_000).billionths());
+    let use_of = |job| {
+        let scope = ScopeForm::from(&Scope::rule("jobs", &[job]));
+        UseOf { scope, used, waiting: true }
+    };
+    jobs.map(use_of).collect()
 }
 
 fn other_rule(at: u32) -> String {

@@ -1,13 +1,16 @@
-//! A proxy's report, and the order that answers it.
+//! The proxies: who they are, what one says, and the order that answers it.
 //!
 //! ```text
-//!   body ─► JSON or postcard ─► checked ─┬─► what was used ─► ledger
-//!                                        └─► uses of scopes ─► plan ─► order
+//!   POST …/report: body ─► JSON or postcard ─► checked ─┬─► what was used ─► ledger
+//!                                                       └─► uses of scopes ─► plan ─► order
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
-use api::{COMPACT_REPORT, ErrorReport, ProxyOrder, ProxyReport, is_name};
+use api::{
+    COMPACT_REPORT, ErrorReport, Proxies, ProxyOrder, ProxyReport, ProxyStanding, TakenReport,
+    WrongMessage, is_name,
+};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -16,10 +19,47 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
+use super::super::Shared;
 use super::super::access::Caller;
 use super::super::plan;
 use super::super::usage::{self, Counted};
-use super::{Asked, Refusal, cut, hand_over, refusal};
+use super::{Asked, Refusal, cut, ending, hand_over, look, refusal};
+
+/// The proxies that are known, once for each of their targets.
+#[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
+pub(super) async fn proxies(State(shared): Asked) -> Result<Json<Proxies>, Refusal> {
+    Ok(Json(listed(look(&shared).await?)))
+}
+
+/// Forgets a proxy at once, whatever it may be using: for who knows that it is gone for good.
+/// Its parts go to the others. One that is not gone comes back with its next report.
+#[utoipa::path(
+    delete,
+    path = "/v1/proxies/{name}",
+    params(("name" = String, Path, description = "the proxy")),
+    responses(
+        (status = 200, description = "the proxies that are left", body = Proxies),
+        (status = 404, description = "there is none of that name", body = ErrorReport),
+    )
+)]
+pub(super) async fn forget(
+    State(shared): Asked,
+    Extension(by): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Proxies>, Refusal> {
+    let (answer, outcome) = oneshot::channel();
+    hand_over(&shared.plan, plan::Ask::Forget(name.clone(), answer))?;
+    if !outcome.await.map_err(|_| ending())? {
+        let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
+        return Err(refusal(StatusCode::NOT_FOUND, message));
+    }
+    let (line, of) =
+        (by.changed(format!("proxy {name}"), Some("known".into()), None), shared.clone());
+    tokio::task::spawn_blocking(move || of.access.audit.write(&line))
+        .await
+        .map_err(|_| ending())?;
+    Ok(Json(listed(look(&shared).await?)))
+}
 
 /// A proxy says what it did and hears what it is to do.
 ///
@@ -63,7 +103,8 @@ pub(super) async fn report(
         return Err(refusal(StatusCode::FORBIDDEN, message));
     }
     let body = body.map_err(|why| refusal(why.status(), why.body_text()))?;
-    let body = message(&headers, &body)?;
+    let name: Arc<str> = name.into();
+    let body = taken(&shared, &name, &headers, &body)?;
     let wrong = |why: String| refusal(StatusCode::BAD_REQUEST, why);
     if body.answers.len() > ANSWERS_MAX {
         return Err(wrong(format!("{} answers: {ANSWERS_MAX} at most", body.answers.len())));
@@ -71,15 +112,9 @@ pub(super) async fn report(
     if body.targets.len() > TARGETS_MAX {
         return Err(wrong(format!("{} targets: {TARGETS_MAX} at most", body.targets.len())));
     }
-    let name: Arc<str> = name.into();
-    let mut reports = Vec::new();
-    for (target, form) in &body.targets {
-        if target.is_empty() || target.len() > TARGET_BYTES_MAX {
-            return Err(wrong(format!("{:?} is no target: 1 to 255 bytes", cut(target))));
-        }
-        let report = form.to_report(&name, body.epoch);
-        let report = report.map_err(|why| wrong(format!("target {target}: {why}")))?;
-        reports.push((target.as_str().into(), report));
+    let fits = |target: &str| !target.is_empty() && target.len() <= TARGET_BYTES_MAX;
+    if let Some((target, _)) = body.targets.iter().find(|(target, _)| !fits(target)) {
+        return Err(wrong(format!("{:?} is no target: 1 to 255 bytes", cut(target))));
     }
     if let Some(usage) = body.usage {
         let about = (body.rules.clone(), body.contended);
@@ -90,7 +125,7 @@ pub(super) async fn report(
         }
     }
     let (answer, order) = oneshot::channel();
-    let (epoch, rules, answers) = (body.epoch, body.rules, body.answers);
+    let TakenReport { epoch, rules, targets: reports, answers, .. } = body;
     let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
     hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
     let mut order = order.await.map_err(|_| {
@@ -102,23 +137,50 @@ pub(super) async fn report(
     Ok(Json(order))
 }
 
-/// The message, in the form that its content type names.
-fn message(headers: &HeaderMap, body: &[u8]) -> Result<ProxyReport, Refusal> {
+fn listed(view: plan::View) -> Proxies {
+    let standing = |(target, member): (Arc<str>, ::plan::MemberReport)| ProxyStanding {
+        name: member.name.to_string(),
+        target: target.to_string(),
+        epoch: member.epoch,
+        heard_ns_ago: view.now.since(member.heard).get(),
+        silent: member.silent,
+        fallback: member.fallback.billionths(),
+        sent: member.revisions.0,
+        acknowledged: member.revisions.1,
+    };
+    let mut proxies: Vec<_> = view.members.into_iter().map(standing).collect();
+    proxies.sort_by(|a, b| (&a.name, &a.target).cmp(&(&b.name, &b.target)));
+    Proxies { t_ns: view.now.as_nanos(), proxies }
+}
+
+/// What the body says, in the form that its content type names.
+fn taken(
+    shared: &Shared,
+    name: &Arc<str>,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<TakenReport, Refusal> {
+    let wrong = |why: WrongMessage| refusal(StatusCode::BAD_REQUEST, why.to_string());
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
-        "application/json" => serde_json::from_slice(body).map_err(|why| {
-            let status = match why.is_data() {
-                true => StatusCode::UNPROCESSABLE_ENTITY,
-                false => StatusCode::BAD_REQUEST,
-            };
-            refusal(status, format!("no report: {why}"))
-        }),
+        "application/json" => {
+            let said = serde_json::from_slice(body).map_err(|why| {
+                let status = match why.is_data() {
+                    true => StatusCode::UNPROCESSABLE_ENTITY,
+                    false => StatusCode::BAD_REQUEST,
+                };
+                refusal(status, format!("no report: {why}"))
+            })?;
+            TakenReport::new(name, said).map_err(wrong)
+        }
         COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
             let message = format!("a report of {} bytes: {COMPACT_BYTES_MAX} at most", body.len());
             Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
-        COMPACT_REPORT => ProxyReport::from_compact(body)
-            .map_err(|why| refusal(StatusCode::UNPROCESSABLE_ENTITY, why.to_string())),
+        COMPACT_REPORT => {
+            let mut scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
+            scopes.report(name, body).map_err(wrong)
+        }
         other => {
             let message = format!(
                 "Content-Type {:?} is neither application/json nor {COMPACT_REPORT}",
