@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::accesses::AccessesForm;
 use crate::why::{ProxyAnswer, ProxyQuestion};
 
 pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
@@ -175,6 +176,12 @@ pub struct CountersForm {
     pub delayed_bytes: u64,
     /// Operations by kind; those that are not named are none.
     pub ops: BTreeMap<String, u64>,
+    /// What the reads looked like.
+    #[serde(default, skip_serializing_if = "AccessesForm::is_none")]
+    pub reads: AccessesForm,
+    /// What the writes looked like.
+    #[serde(default, skip_serializing_if = "AccessesForm::is_none")]
+    pub writes: AccessesForm,
 }
 
 /// What the controller answers.

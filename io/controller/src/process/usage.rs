@@ -230,6 +230,8 @@ pub(crate) fn form(counters: &Counters) -> CountersForm {
         delayed_ns: counters.delayed_ns,
         delayed_bytes: counters.delayed_bytes,
         ops: ops.filter(|(_, count)| *count > 0).collect(),
+        reads: counters.reads.into(),
+        writes: counters.writes.into(),
     }
 }
 
@@ -241,6 +243,8 @@ fn counters(form: &CountersForm) -> Result<Counters, WrongMessage> {
         delayed: form.delayed,
         delayed_ns: form.delayed_ns,
         delayed_bytes: form.delayed_bytes,
+        reads: form.reads.into(),
+        writes: form.writes.into(),
         ..Counters::default()
     };
     for (kind, count) in &form.ops {
