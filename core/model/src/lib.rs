@@ -5,18 +5,22 @@
 //! is built valid or not at all, and each one that people write in a
 //! configuration parses and prints the same text.
 
+mod access;
 mod ids;
 mod linger;
 mod part;
+mod pattern;
 mod request;
 mod rule;
 mod scope;
 mod time;
 mod units;
 
+pub use access::Accesses;
 pub use ids::{Identity, JobId, Nid};
 pub use linger::Linger;
 pub use part::{Grant, Grants, Part, Use};
+pub use pattern::{ParsePatternError, Pattern, Seen};
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
 pub use rule::{
     Boundary, DecayMode, DecayRule, Dependence, Excerpt, KeyEdit, KeyField, Limit, LimitMode,

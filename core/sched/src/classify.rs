@@ -21,6 +21,7 @@ use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
 use crate::meter::{Link, Meter, MeterKey, Route, ceilings, top_of};
+use crate::pattern::Pattern;
 use crate::report::{Usage, metadata};
 use crate::slab::NONE;
 use crate::tags::VirtualTime;
@@ -47,6 +48,8 @@ pub(crate) struct Subject {
     pub(crate) ops: [Ops; Kind::COUNT],
     /// None while it is idle.
     pub(crate) ways: Option<Box<[Way; Kind::COUNT]>>,
+    /// None before it read or wrote.
+    pub(crate) pattern: Pattern,
     pub(crate) who: Arc<Identity>,
     pub(crate) paths: PathSet,
     /// Its number among the idle; 0 while it is in use.
@@ -180,6 +183,7 @@ impl Dispatcher {
             refs: 0,
             outstanding: 0,
             ways: None,
+            pattern: None,
             usage: Usage::default(),
             ops: [Ops::default(); Kind::COUNT],
             idle: 0,

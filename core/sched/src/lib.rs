@@ -34,6 +34,7 @@ mod ids;
 mod invariants;
 mod lane;
 mod meter;
+mod pattern;
 mod promise;
 mod recalibrate;
 mod report;

@@ -6,13 +6,14 @@
 use std::ops::{AddAssign, Range};
 
 use model::{
-    Amount, Bytes, Direction, Identity, KeyValue, Kind, Nanos, Ops, PathSet, Rule, Weight,
+    Accesses, Amount, Bytes, Direction, Identity, KeyValue, Kind, Nanos, Ops, PathSet, Rule, Weight,
 };
 
 use crate::class::{DELAYED, Request, Stage};
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
 use crate::lane::DEVICE;
+use crate::pattern;
 use crate::rest::Rested;
 
 /// Sums since the subject or class was first seen.
@@ -55,6 +56,10 @@ pub struct SubjectReport {
     pub usage: Usage,
     /// Its backend operations by kind, in the order of [`Kind::ALL`].
     pub ops: [Ops; Kind::COUNT],
+    /// Its reads, as far as they were told.
+    pub reads: Accesses,
+    /// Its writes, likewise.
+    pub writes: Accesses,
     /// Requests waiting now.
     pub queued: u32,
     /// Requests running now.
@@ -195,12 +200,15 @@ impl Dispatcher {
         }
         self.subjects.iter().map(move |(index, subject)| {
             let (queued, running, slots, throttled) = now[index as usize];
+            let (reads, writes) = pattern::of(&subject.pattern);
             SubjectReport {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
                 who: Identity::clone(&subject.who),
                 paths: subject.paths,
                 usage: subject.usage,
                 ops: subject.ops,
+                reads,
+                writes,
                 queued,
                 running,
                 slots,

@@ -30,8 +30,8 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Address, AuditLines, COMPACT_REPORT, Classes, Connections, ControllerStatus, Credentials,
-    CredentialsError, Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, Live,
-    MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, Tokens,
+    CredentialsError, Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, JobReport,
+    Live, MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, Tokens,
     UsageTable, Why, WhyQuery, path,
 };
 use exchange::Connected;
@@ -243,6 +243,13 @@ impl Client {
     /// Who was delayed; `query` as in `by=job&since=1h`.
     pub fn why_top(&self, query: &str) -> Result<DelayTable, ClientError> {
         self.get(&format!("{}?{query}", path::WHY_TOP))
+    }
+
+    /// What one job did; `query` as in `from=-24h&to=now`, or empty.
+    pub fn job_report(&self, job: &str, query: &str) -> Result<JobReport, ClientError> {
+        let job = WhyQuery { job: Some(job.into()), ..WhyQuery::default() }.text();
+        let and = if query.is_empty() { "" } else { "&" };
+        self.get(&format!("{}?{job}{and}{query}", path::JOB_REPORT))
     }
 
     /// What all proxies have under way.

@@ -125,6 +125,12 @@ pub struct DecayAccount {
     /// When it is free again if it uses nothing until then, in nanoseconds since 1970; absent
     /// if it is free.
     pub until_ns: Option<u64>,
+    /// The pattern in its requests for which its entitlement is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+    /// By how many millionths its entitlement is multiplied for that; absent without a pattern.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behaviour_ppm: Option<u32>,
 }
 
 impl EventKind {

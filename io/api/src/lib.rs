@@ -15,6 +15,7 @@
 //! rates takes two samples and divides by the difference of their `t_ns`.
 
 mod access;
+mod accesses;
 mod address;
 mod client;
 pub mod credentials;
@@ -26,6 +27,7 @@ mod messages;
 pub mod metrics;
 mod page;
 mod process;
+mod report;
 mod rules;
 mod scrape;
 mod socket;
@@ -34,6 +36,7 @@ pub mod why;
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
 };
+pub use accesses::AccessesForm;
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use credentials::{Credentials, CredentialsError};
@@ -52,6 +55,7 @@ pub use messages::{
 };
 pub use page::{Family, Page};
 pub use process::tell_process;
+pub use report::{JobBeside, JobHolder, JobPattern, JobPoint, JobReport};
 pub use rules::{
     DecayRuleReport, LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules,
 };
@@ -88,6 +92,8 @@ pub mod path {
     pub const WHY: &str = "/v1/why";
     /// [`DelayTable`](crate::DelayTable).
     pub const WHY_TOP: &str = "/v1/why/top";
+    /// [`JobReport`](crate::JobReport).
+    pub const JOB_REPORT: &str = "/v1/report";
     /// [`Live`](crate::Live).
     pub const LIVE: &str = "/v1/live";
     /// [`UsageTable`](crate::UsageTable).

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::accesses::AccessesForm;
 use crate::why::{ProxyAnswer, ProxyQuestion};
 
 pub use compact::COMPACT_REPORT;
@@ -184,6 +185,12 @@ pub struct CountersForm {
     /// Operations by kind; those that are not named are none.
     #[schema(value_type = BTreeMap<String, u64>)]
     pub ops: OpsForm,
+    /// What the reads looked like.
+    #[serde(default)]
+    pub reads: AccessesForm,
+    /// What the writes looked like.
+    #[serde(default)]
+    pub writes: AccessesForm,
 }
 
 /// What the controller answers.

@@ -26,6 +26,7 @@ mod offline;
 mod plan;
 mod queue;
 mod records;
+mod report;
 mod rights;
 mod routes;
 mod standing;

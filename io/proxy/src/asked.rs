@@ -131,9 +131,9 @@ impl About {
     }
 
     /// What the dispatcher must know of it, now that it is known who asks and about what.
-    pub(crate) fn ask(&self, file: &File, recording: bool) -> Asked {
+    pub(crate) fn ask(&self, file: &File) -> Asked {
         match file {
-            File::Fid(fid) => self.ask_of_fid(fid, recording),
+            File::Fid(fid) => self.ask_of_fid(fid),
             File::Handle(user) => {
                 let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
                 let subject = user.subject(PathSet::default());
@@ -150,9 +150,8 @@ impl About {
         }
     }
 
-    /// While a trace is
-    /// recorded it also says how it follows the fid's last access, and becomes the last.
-    fn ask_of_fid(&self, fid: &Arc<Fid>, recording: bool) -> Asked {
+    /// A read or write of a file also says how it follows the fid's last one, and becomes the last.
+    fn ask_of_fid(&self, fid: &Arc<Fid>) -> Asked {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
             (Role::XattrRead(_), Kind::Read) => (Kind::Getxattr, Lane::Cached),
@@ -165,7 +164,7 @@ impl About {
             (_, kind) => (kind, Lane::Device),
         };
         let access = match (&fid.role, self.offset) {
-            (Role::File { last, .. }, Some(offset)) if recording => {
+            (Role::File { last, .. }, Some(offset)) => {
                 Some(last.follow(offset, self.amount.bytes.get()))
             }
             _ => None::<Access>,

@@ -92,7 +92,7 @@ pub(crate) struct Asked {
     pub(crate) elsewhere: Option<u32>,
     /// When it was handed over.
     pub(crate) arrived: Time,
-    /// How it follows the last access through its fid; told to a trace only.
+    /// How it follows the last access through its fid, where it names a place.
     pub(crate) access: Option<Access>,
 }
 
@@ -138,6 +138,8 @@ pub(crate) struct Finished {
     called: Time,
     /// Its client tells no other server of it.
     untold: bool,
+    /// It began elsewhere than where the last one through its fid ended.
+    random: bool,
 }
 
 /// The dispatcher's choice, or the first that came.
@@ -226,9 +228,10 @@ impl Running {
     pub(crate) fn finished(&self, served: Amount) -> Finished {
         let call = (!self.quick).then(|| self.asked.call());
         let Running { asked, queued, started, called, token, id, .. } = *self;
-        let Asked { kind, lane, elsewhere, .. } = asked;
+        let Asked { kind, lane, elsewhere, access, .. } = asked;
+        let random = access.is_some_and(|access| access != Access::Sequential);
         let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
-        Finished { token, id, call, served, kind, lane, queued, started, called, untold }
+        Finished { token, id, call, served, kind, lane, queued, started, called, untold, random }
     }
 }
 
@@ -381,6 +384,7 @@ impl Target {
             if finished.untold {
                 dispatcher.count_untold(id);
             }
+            dispatcher.count_access(id, served.bytes, finished.random);
             dispatcher.complete(id, served, now);
         }
     }

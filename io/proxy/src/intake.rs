@@ -130,7 +130,7 @@ impl Server {
             return self.refuse(session, (who, what), &to(session), Errno::BADF, outbox);
         };
         let file = File::Fid(fid);
-        let asked = about.ask(&file, self.recorder().is_some());
+        let asked = about.ask(&file);
         let expected = expected_bytes(&request);
         let operation = Operation { to: to(session), file, frame: Frame::EMPTY, once: None };
         if !session.has_room(expected) {

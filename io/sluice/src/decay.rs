@@ -66,6 +66,18 @@ fn list(decays: &Decays, subject: Option<&str>) -> String {
     }
     let head = ["DECAY", "SUBJECT", "USED", "OF", "PART", "LEVEL", "LIMIT", "FREE IN"];
     let mut text = table::aligned(&head, &[2, 3, 4], rows);
+    for decay in &decays.decays {
+        for account in &decay.accounts {
+            if let (Some(pattern), Some(ppm)) = (&account.pattern, account.behaviour_ppm) {
+                let (whole, rest) = (ppm / 1_000_000, ppm / 10_000 % 100);
+                let (name, subject) = (&decay.rule.name, &account.subject);
+                let _ = writeln!(
+                    text,
+                    "{name} {subject}: entitlement × {whole}.{rest:02} for {pattern}"
+                );
+            }
+        }
+    }
     for decay in decays.decays.iter().filter(|decay| decay.left_out > 0) {
         let _ = writeln!(text, "{} more of {}", decay.left_out, decay.rule.name);
     }
@@ -144,6 +156,8 @@ mod tests {
             entitled: 42_000_000_000,
             limit: Some(RateForm::Bytes(10_000_000)),
             until_ns: Some(95_000_000_001),
+            pattern: Some("small-writes".into()),
+            behaviour_ppm: Some(503_000),
             ..DecayAccount::default()
         };
         let rule = DecayRuleReport { name: "writers".into(), ..DecayRuleReport::default() };
@@ -153,6 +167,7 @@ mod tests {
             list(&decays, None),
             "DECAY    SUBJECT     USED      OF  PART  LEVEL  LIMIT   FREE IN\n\
              writers  uid=1000  50.4GB  42.0GB  120%  floor  10MB/s  90s\n\
+             writers uid=1000: entitlement × 0.50 for small-writes\n\
              3 more of writers\n"
         );
     }

@@ -88,7 +88,7 @@ fn line(event: &Event) -> String {
 
 /// `2026-11-22T23:05:20Z`: the days by the civil calendar of Howard Hinnant,
 /// "chrono-Compatible Low-Level Date Algorithms".
-fn utc(seconds: u64) -> String {
+pub(crate) fn utc(seconds: u64) -> String {
     let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

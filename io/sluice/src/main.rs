@@ -18,6 +18,7 @@ mod metrics;
 mod mount;
 mod place;
 mod proxy;
+mod report;
 mod rule;
 mod sim;
 mod token;
@@ -49,6 +50,7 @@ enum Command {
     Umount(mount::UmountArgs),
     Top(top::Args),
     Why(why::Args),
+    Report(report::Args),
     Metrics(metrics::Args),
     Rule(Box<rule::Args>),
     Token(Box<token::Args>),
@@ -90,6 +92,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Umount(args) => mount::run_umount(args),
         Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),
+        Command::Report(args) => report::run(args),
         Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
         Command::Token(args) => token::run(*args),

@@ -275,6 +275,53 @@ fn under_contention_only_means_that_nobody_is_held_back_who_is_alone() {
     alone.stop();
 }
 
+/// What small reads and large ones make of an entitlement.
+#[test]
+fn a_pattern_makes_the_entitlement_another_and_is_named() {
+    let data = Folder::new("decay-behaviour");
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    let text = hourly() + "behaviour = { small-reads = \"50%\", sequential = \"150%\" }\n";
+    client.set_rules(&text).unwrap();
+    let proxy = proxy("decay-behaviour", "a", &controller.url);
+    let api = controlled::api_of(&proxy);
+    until("the rules have come", || api.rules().unwrap().decays.len() == 1);
+    wait_for_room(3_600, 40);
+    // 120 pieces each, one after the other: below the 60 MB of an hour for either.
+    let read = |uid: u32, size: u64| {
+        std::fs::write(proxy.data().join("f"), vec![7; (120 * size) as usize]).unwrap();
+        let mut reader = proxy.client_of("x?job=dd.1", uid);
+        reader.open_name(1, "f", 0).unwrap();
+        for nth in 0..120 {
+            assert_eq!(reader.read(1, nth * size, size as u32).unwrap().len() as u64, size);
+        }
+    };
+    read(USER, 4 << 10);
+    read(OTHER, 128 << 10);
+    let judged = |uid: u32| account(&client, uid).and_then(|account| account.pattern);
+    until("both are judged", || judged(USER).is_some() && judged(OTHER).is_some());
+    for (uid, pattern, factor) in [(USER, "small-reads", 0.5), (OTHER, "sequential", 1.5)] {
+        let account = account(&client, uid).unwrap();
+        assert_eq!(account.pattern.as_deref(), Some(pattern), "{account:?}");
+        // It goes back to 1 by half an hour after hour.
+        let now = f64::from(account.behaviour_ppm.unwrap()) / 1e6;
+        assert!((now - factor).abs() < 0.02, "{account:?}");
+        let entitled = account.entitled as f64 / (60.0 * MB as f64);
+        assert!((entitled - factor).abs() < 0.02, "{account:?}");
+    }
+    let list = Command::new(SLUICE).args(["decay", "--controller", &controller.url]).output();
+    let list = String::from_utf8(list.unwrap().stdout).unwrap();
+    assert!(list.contains("readers uid=1000: entitlement × 0.50 for small-reads"), "{list}");
+
+    // Half of 60 MB is soon used, and the event says why so little.
+    let mut reader = Reader::of(&proxy, USER);
+    until_within(Duration::from_secs(30), "he is held back", || level(&client, USER) == "floor");
+    reader.stop();
+    let events = events_of(&client, USER);
+    let floor = events.iter().find(|event| event.kind == EventKind::Floor).unwrap();
+    assert!(floor.text.ends_with("; entitlement × 0.50 for small-reads"), "{}", floor.text);
+}
+
 #[test]
 fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
     let data = Folder::new("decay-events");

@@ -27,7 +27,7 @@ use super::parent::{Part, part_of};
 use super::section::{Entry, Section, in_order};
 use super::words::{Boundary, Resource};
 use super::{KeyField, Match};
-use crate::{Direction, KindSet, Nanos, Rate};
+use crate::{Direction, KindSet, Nanos, Pattern, Rate};
 
 /// One `[[decay]]`: a ceiling that falls with what a key had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,9 @@ pub struct DecayRule {
     pub hysteresis_ppm: u32,
     /// How often limits are computed.
     pub every: Nanos,
+    /// By how many millionths the entitlement of a key is multiplied whose requests show a pattern,
+    /// from 250,000 to 2,000,000. In the order of [`Pattern::ALL`]: the first that is shown counts.
+    pub behaviour: Vec<(Pattern, u32)>,
 }
 
 /// How a decay's limit falls.
@@ -134,6 +137,7 @@ pub(super) fn decay(
         contention: contention.unwrap_or(false),
         hysteresis_ppm: part.unwrap_or(HYSTERESIS_PPM),
         every,
+        behaviour: section.get("behaviour").map_or(Ok(Vec::new()), behaviour)?,
     })
 }
 
@@ -190,6 +194,26 @@ fn steps(entry: Entry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<u32>)>,
     match steps.is_empty() {
         true => Err(entry.fault(RuleProblem::Empty { key: "steps" })),
         false => Ok(steps),
+    }
+}
+
+/// Reads `{ small-writes = "50%", sequential = "120%" }`.
+fn behaviour(entry: Entry<'_>) -> Result<Vec<(Pattern, u32)>, Fault> {
+    const WANT: &str = "a table such as { small-writes = \"50%\", sequential = \"120%\" }";
+    let mut factors = Vec::new();
+    for (at, to) in in_order(entry.table(WANT)?) {
+        let pattern = to.key.parse::<Pattern>();
+        let pattern = pattern.map_err(|why| Fault::new(RuleProblem::DecayPattern(why), at))?;
+        let factor = part_of(to, Part::OfAny)?;
+        if !FACTORS.contains(&factor) {
+            return Err(to.fault(RuleProblem::DecayFactor(percent(factor))));
+        }
+        factors.push((pattern, factor));
+    }
+    factors.sort_unstable();
+    match factors.is_empty() {
+        true => Err(entry.fault(RuleProblem::Empty { key: "behaviour" })),
+        false => Ok(factors),
     }
 }
 
@@ -278,6 +302,13 @@ impl fmt::Display for DecayRule {
         if self.every != EVERY {
             writeln!(f, "every = \"{}\"", self.every)?;
         }
+        if !self.behaviour.is_empty() {
+            let pair = |(pattern, factor): &(Pattern, u32)| {
+                format!("{} = \"{}\"", pattern.name(), percent(*factor))
+            };
+            let pairs: Vec<String> = self.behaviour.iter().map(pair).collect();
+            writeln!(f, "behaviour = {{ {} }}", pairs.join(", "))?;
+        }
         Ok(())
     }
 }
@@ -308,8 +339,12 @@ pub(super) const KEYS: &[&str] = &[
     "contention",
     "hysteresis",
     "every",
+    "behaviour",
 ];
 
+/// What a behaviour may make of an entitlement: a quarter to twice (the score of a behaviour in the
+/// Lustre Intelligent Management Engine).
+const FACTORS: std::ops::RangeInclusive<u32> = 250_000..=2_000_000;
 const MINUTE: Nanos = Nanos::from_secs(60);
 const EVERY_MIN: Nanos = Nanos::from_secs(1);
 /// A change within 5 % is not worth an order.

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use super::matcher::MatchError;
 use super::words::ParseWordError;
+use crate::ParsePatternError;
 use crate::ParseUnitError;
 
 /// A line of a text with carets under the part at fault.
@@ -291,6 +292,12 @@ pub enum RuleProblem {
     /// A steepness out of its range.
     #[error("{0:?} is not a steepness from 0.1 to 10 such as \"2\" or \"2.5\"")]
     DecayKappa(String),
+    /// A name of no pattern.
+    #[error(transparent)]
+    DecayPattern(ParsePatternError),
+    /// A factor out of its range.
+    #[error("a behaviour makes an entitlement 25% to 200% of itself, not {0}")]
+    DecayFactor(String),
     /// A part that is none.
     #[error("{text:?} is not a part above zero such as 50% or 12.5%, up to {max_percent}%")]
     Part {

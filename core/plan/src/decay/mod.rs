@@ -56,6 +56,9 @@ pub struct DecayReport {
     pub limit: Option<Rate>,
     /// When it is free again if it uses nothing until then; `None` if it is not held back.
     pub release: Option<Time>,
+    /// The pattern in its requests for which its entitlement is another, and the factor in
+    /// millionths.
+    pub behaviour: Option<(Arc<str>, u32)>,
 }
 
 /// The accounts of all decays of a rule set.
@@ -264,6 +267,7 @@ impl Decays {
                 entitled: entitled(decay, key.factor_ppm(self.now)),
                 limit: key.limit,
                 release: key.release(decay, self.now),
+                behaviour: key.behaviour(self.now),
             })
         })
     }
@@ -378,6 +382,11 @@ impl Key {
         if *factor_ppm > WHOLE_PPM { WHOLE_PPM + off } else { WHOLE_PPM - off }
     }
 
+    fn behaviour(&self, now: Time) -> Option<(Arc<str>, u32)> {
+        let known = self.behaviour.as_ref()?;
+        Some((known.pattern.clone(), self.factor_ppm(now)))
+    }
+
     fn is_idle(&self, decay: &DecayRule, now: Time) -> bool {
         let free = self.stage == Stage::Free && self.behaviour.is_none();
         free && self.account.is_empty(&decay.mode, now)
@@ -393,7 +402,6 @@ impl Key {
                 u128::from(limit.per_sec()) * u128::from(WHOLE_PPM) / u128::from(max.per_sec());
             ppm.min(u128::from(WHOLE_PPM)) as u32
         };
-        let behaviour = self.behaviour.as_ref();
         DecayEvent {
             scope: scope.clone(),
             at: now,
@@ -404,7 +412,7 @@ impl Key {
             limit: self.limit,
             factor_ppm: self.limit.zip(decay.max).map(|(limit, max)| factor(limit, max)),
             release: self.release(decay, now),
-            behaviour: behaviour.map(|known| (known.pattern.clone(), self.factor_ppm(now))),
+            behaviour: self.behaviour(now),
         }
     }
 }

@@ -121,7 +121,7 @@ pub(super) mod tests {
         let sum = report().to_compact().unwrap().iter().fold(0xcbf2_9ce4_8422_2325, sum);
         assert_eq!(
             (COMPACT_REPORT, sum),
-            ("application/vnd.sluice.report-1+postcard", 1_330_530_203_236_660_403)
+            ("application/vnd.sluice.report-1+postcard", 1_519_742_602_627_587_323)
         );
     }
 }

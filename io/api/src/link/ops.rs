@@ -20,7 +20,8 @@ impl OpsForm {
         self.0[kind as usize]
     }
 
-    fn any(&self) -> impl Iterator<Item = (Kind, u64)> {
+    /// The kinds of which there were any.
+    pub fn any(&self) -> impl Iterator<Item = (Kind, u64)> {
         let all = Kind::ALL.iter().map(|kind| (*kind, self.of(*kind)));
         all.filter(|(_, count)| *count > 0)
     }

@@ -147,7 +147,8 @@ impl Hold {
         }
     }
 
-    fn cause(&self) -> String {
+    /// What holds, in words: `the limit of rule jobs (jobid=dd.1)`.
+    pub fn cause(&self) -> String {
         match (self.kind, &self.limit) {
             (HoldKind::Limit, Some(limit)) => limit.named(),
             (HoldKind::Limit, None) | (HoldKind::Other, _) => "several earlier causes".into(),

@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn sums(&mut self) -> Result<Counters, CodecError> {
         const WANT: &str = "a row of sums";
-        let mask = self.small(WANT)?;
+        let mask = self.number(WANT)?;
         if mask >> FIELDS != 0 {
             return Err(self.wrong(WANT));
         }
@@ -117,7 +117,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
 
 pub(crate) fn put_sums(out: &mut Vec<u8>, sums: &Counters) {
     let fields = sums.fields();
-    put_number(out, u64::from(Counters::mask_of(&fields)));
+    put_number(out, Counters::mask_of(&fields));
     for field in fields.into_iter().filter(|field| *field != 0) {
         put_number(out, field);
     }

@@ -208,7 +208,7 @@ impl Copy {
 }
 
 /// The format of copies: both sides are of versions that agree on it.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 fn put_row(out: &mut Vec<u8>, kind: SubjectKind, name: &str, sums: &Counters) {
     put_number(out, kind as u64);

@@ -1,11 +1,12 @@
 //! What is counted for a subject.
 //!
 //! ```text
-//!   Counters: 6 amounts, and operations of each kind      all fields: a row of numbers
+//!   Counters: 6 amounts, operations of each kind, sizes and order of reads and of writes:
+//!             all fields are a row of numbers
 //!   of a line: cumulative, as the proxy tells them        of a subject: sums of differences
 //! ```
 
-use model::Kind;
+use model::{Accesses, Kind};
 
 /// Amounts and operations: cumulative in a report, sums everywhere else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,17 +23,26 @@ pub struct Counters {
     pub delayed_ns: u64,
     /// Operations by kind, in the order of [`Kind::ALL`]; [`Counters::ops_of`] reads one.
     pub ops: [u64; Kind::COUNT],
-    /// Payload of the requests that waited for a meter; the last, as files are older than it.
+    /// Payload of the requests that waited for a meter.
     pub delayed_bytes: u64,
+    /// Sizes and order of reads.
+    pub reads: Accesses,
+    /// Sizes and order of writes.
+    pub writes: Accesses,
 }
 
-/// Fields of [`Counters`].
-pub(crate) const FIELDS: usize = LAST + 1;
+/// Fields of [`Counters`]. A row of few fields is the beginning of one of more, so what files
+/// have keeps its place.
+pub(crate) const FIELDS: usize = FIELDS_1 + 2 * ACCESSES;
+/// Fields in the first form of a proxy's state.
+pub(crate) const FIELDS_1: usize = LAST + 1;
 /// Where operations end.
 const LAST: usize = 5 + Kind::COUNT;
+/// Fields of [`Accesses`].
+const ACCESSES: usize = Accesses::SIZES + 1;
 
 // one bit for each field in the mask of a row
-const _: () = assert!(FIELDS < 32);
+const _: () = assert!(FIELDS < 64);
 
 impl Counters {
     /// Operations of one kind.
@@ -71,27 +81,42 @@ impl Counters {
         ]);
         fields[5..LAST].copy_from_slice(&self.ops);
         fields[LAST] = self.delayed_bytes;
+        fields[FIELDS_1..FIELDS_1 + ACCESSES].copy_from_slice(&self.reads.fields());
+        fields[FIELDS_1 + ACCESSES..].copy_from_slice(&self.writes.fields());
         fields
     }
 
     pub(crate) fn from_fields(fields: [u64; FIELDS]) -> Counters {
-        let [read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops @ .., delayed_bytes] =
-            fields;
-        Counters { read_bytes, written_bytes, cost_ns, delayed, delayed_ns, ops, delayed_bytes }
+        let accesses =
+            |from: usize| Accesses::from_fields(std::array::from_fn(|nth| fields[from + nth]));
+        Counters {
+            read_bytes: fields[0],
+            written_bytes: fields[1],
+            cost_ns: fields[2],
+            delayed: fields[3],
+            delayed_ns: fields[4],
+            ops: std::array::from_fn(|kind| fields[5 + kind]),
+            delayed_bytes: fields[LAST],
+            reads: accesses(FIELDS_1),
+            writes: accesses(FIELDS_1 + ACCESSES),
+        }
     }
 
     /// A bit for each field that is not zero.
-    pub(crate) fn mask_of(fields: &[u64; FIELDS]) -> u32 {
-        fields.iter().enumerate().fold(0, |mask, (i, field)| mask | (u32::from(*field != 0) << i))
+    pub(crate) fn mask_of(fields: &[u64; FIELDS]) -> u64 {
+        fields.iter().enumerate().fold(0, |mask, (i, field)| mask | (u64::from(*field != 0) << i))
     }
 
-    /// What one kind of operation has of these sums: its operations, and its payload.
+    /// What one kind of operation has of these sums: its operations, its payload, and what
+    /// moved it.
     pub(crate) fn part_of(&self, kind: Kind) -> Counters {
         let mut part = Counters::default();
         part.ops[kind as usize] = self.ops_of(kind);
         match kind {
-            Kind::Read => part.read_bytes = self.read_bytes,
-            Kind::Write => part.written_bytes = self.written_bytes,
+            Kind::Read => (part.read_bytes, part.reads) = (self.read_bytes, self.reads),
+            Kind::Write => {
+                (part.written_bytes, part.writes) = (self.written_bytes, self.writes);
+            }
             _ => {}
         }
         part

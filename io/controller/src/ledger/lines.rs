@@ -15,7 +15,7 @@ pub(crate) struct Line {
     pub(crate) id: u64,
     pub(crate) subjects: LineSubjects,
     /// The fields that were ever told other than 0.
-    mask: u32,
+    mask: u64,
     /// The fields as last told, then as many that are not summed yet.
     values: Box<[u64]>,
     /// Whether it stands in its member's list of lines with something pending.
@@ -73,7 +73,7 @@ impl Line {
     }
 
     /// What is not summed yet: the mask of fields, and their values.
-    pub(crate) fn pending(&self) -> (u32, &[u64]) {
+    pub(crate) fn pending(&self) -> (u64, &[u64]) {
         (self.mask, &self.values[self.mask.count_ones() as usize..])
     }
 
@@ -95,7 +95,7 @@ impl Line {
     }
 
     /// Makes room for fields that were 0 until now.
-    fn widen(&mut self, mask: u32) {
+    fn widen(&mut self, mask: u64) {
         if mask & !self.mask == 0 {
             return;
         }
@@ -110,7 +110,7 @@ impl Line {
 }
 
 /// Positions of the bits that are set, lowest first.
-fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
+fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = mask.trailing_zeros() as usize;
         let found = mask != 0;

@@ -240,7 +240,7 @@ impl Members {
                 SubjectKind::Kind => {
                     Kind::ALL.iter().for_each(|kind| each(kind.name(), &of_member.part_of(*kind)))
                 }
-                SubjectKind::Project | SubjectKind::Decay => {}
+                SubjectKind::Project | SubjectKind::Decay | SubjectKind::Owner => {}
                 _ => each(OTHER, &other),
             }
         }

@@ -1,7 +1,7 @@
 //! A proxy's state in bytes: in the ledger's file, and in copies to standing controllers.
 //!
 //! ```text
-//!   proxy, whole?, epoch, sequence, seen, total, unplaced, refused?
+//!   proxy, form and whole?, epoch, sequence, seen, total, unplaced, refused?
 //!   names: kind, text …                                of lines that are new to the reader
 //!   lines: id, names by their places (0: known), as last told, not summed yet …
 //! ```
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use super::ages::Minute;
 use super::codec::{CodecError, Reader, put_number, put_sums, put_text};
-use super::counters::FIELDS;
+use super::counters::{FIELDS, FIELDS_1};
 use super::lines::Line;
 use super::members::{Member, Members, take_all};
 use super::subjects::{LINE_KINDS, SlotId, Subjects};
@@ -39,11 +39,12 @@ pub(crate) fn put_member(
     let since = since.filter(|since| member.dropped <= *since);
     let is_new = |generation: u32| since.is_none_or(|since| generation > since);
     put_text(out, &member.name);
-    put_number(out, u64::from(since.is_none()));
+    put_number(out, FORM | if since.is_none() { WHOLE } else { 0 });
     put_number(out, member.epoch_ns);
     put_number(out, member.sequence);
     put_number(out, u64::from(member.seen.number()));
     put_sums(out, &member.total);
+    put_number(out, FIELDS as u64);
     for unplaced in member.unplaced {
         put_number(out, ((unplaced << 1) ^ (unplaced >> 63)) as u64);
     }
@@ -81,6 +82,12 @@ pub(crate) fn put_member(
     }
 }
 
+/// Set in the form of a state that begins anew.
+const WHOLE: u64 = 1;
+/// Set in the form of a state that says how many fields it has; without it they are
+/// [`FIELDS_1`].
+const FORM: u64 = 2;
+
 /// Takes what [`put_member`] wrote; returns the proxy's place.
 pub(crate) fn take_member(
     reader: &mut Reader<'_>,
@@ -94,8 +101,11 @@ pub(crate) fn take_member(
         Some(at) => at,
         None => members.insert(name, subjects).ok_or_else(no_room)?,
     };
-    let is_whole = reader.number("whether a proxy is whole")? != 0;
-    if is_whole {
+    let form = reader.number("whether a proxy is whole")?;
+    if form > FORM | WHOLE {
+        return Err(reader.wrong("a proxy's state of a known form").into());
+    }
+    if form & WHOLE != 0 {
         members.forget_lines(at, generation, subjects);
     }
     let member = members.get_mut(at);
@@ -103,8 +113,10 @@ pub(crate) fn take_member(
     member.sequence = reader.number("a sequence")?;
     member.seen = Minute::new(reader.small("a minute")?);
     member.total = reader.sums()?;
+    let count = if form & FORM == 0 { FIELDS_1 } else { reader.count("a count of fields")? };
     let mut unplaced = [0; FIELDS];
-    for field in &mut unplaced {
+    let fields = unplaced.get_mut(..count).ok_or(reader.wrong("a count of fields"))?;
+    for field in fields {
         let number = reader.number("what no line has")?;
         *field = ((number >> 1) as i64) ^ -((number & 1) as i64);
     }
@@ -158,4 +170,45 @@ fn take_line(
     let pending = reader.sums()?;
     line.restore(&last, &pending);
     Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::counters::Counters;
+    use crate::ledger::members::Bounds;
+
+    #[test]
+    fn a_state_of_the_first_form_is_read_and_one_of_a_later_form_is_refused() {
+        let total = Counters { read_bytes: 70, delayed_bytes: 9, ..Counters::default() };
+        let state = |form: u64| {
+            let mut out = Vec::new();
+            put_text(&mut out, "a");
+            [form, 1_000, 7, 55].into_iter().for_each(|number| put_number(&mut out, number));
+            put_sums(&mut out, &total);
+            // Twice each number, as none is negative: then nothing refused, no names, no lines.
+            (0..FIELDS_1 as u64).for_each(|field| put_number(&mut out, 2 * field));
+            [0, 0, 0].into_iter().for_each(|number| put_number(&mut out, number));
+            out
+        };
+        let mut members = Members::new(Bounds::default());
+        let mut subjects = Subjects::new(100);
+        let bytes = state(WHOLE);
+        let mut reader = Reader::new(&bytes);
+        let at = take_member(&mut reader, &mut members, &mut subjects, 1).unwrap();
+        assert!(reader.is_empty(), "every byte has its meaning");
+        let member = &members.all()[at];
+        assert_eq!((member.total, member.sequence), (total, 7));
+        assert_eq!(member.unplaced[FIELDS_1 - 1], FIELDS_1 as i64 - 1);
+        assert!(member.unplaced[FIELDS_1..].iter().all(|field| *field == 0));
+
+        let mut again = Vec::new();
+        put_member(&mut again, member, &subjects, None);
+        let unplaced = member.unplaced;
+        let at = take_member(&mut Reader::new(&again), &mut members, &mut subjects, 2).unwrap();
+        assert_eq!(members.all()[at].unplaced, unplaced, "in today's form it is the same");
+
+        let bytes = state(4);
+        assert!(take_member(&mut Reader::new(&bytes), &mut members, &mut subjects, 3).is_err());
+    }
 }

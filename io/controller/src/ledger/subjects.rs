@@ -54,6 +54,9 @@ subject_kinds! {
     Kind = "kind";
     /// A decay's key: what it counted.
     Decay = "decay";
+    /// A user and his job, as `7 dd.500`, in each hour in which he had requests for it: that
+    /// there were any, and not how many.
+    Owner = "owner";
 }
 
 /// Whom one line of a report counts for.
@@ -178,7 +181,7 @@ impl Subjects {
     }
 
     /// Adds to the sums of a subject. `mask` has a bit for each of `values`.
-    pub(crate) fn add(&mut self, id: SlotId, mask: u32, values: &[u64]) {
+    pub(crate) fn add(&mut self, id: SlotId, mask: u64, values: &[u64]) {
         let slot = &mut self.slots[id.get() as usize];
         if !slot.has_sums {
             slot.has_sums = true;

@@ -2,6 +2,7 @@
 
 import { Heat, Stack, curve } from "/page/chart.js";
 import { Rates, amount } from "/page/rates.js";
+import * as report from "/page/report.js";
 import * as rules from "/page/rules.js";
 import { age, every, listen } from "/page/source.js";
 import { Table } from "/page/table.js";
@@ -24,7 +25,7 @@ let inForce = null;
 // ---- who uses what ----
 
 const payers = new Table(at("payers"), [
-  { key: "name", title: "Name", class: "name", value: (row) => row.name, cell: (row) => row.name },
+  { key: "name", title: "Name", class: "name", value: (row) => row.name, cell: named, same: (row) => `${by()} ${row.name}` },
   { key: "read", title: "Read", number: true, value: (row) => row.read, cell: (row) => rate(row.read, "bytes") },
   { key: "written", title: "Written", number: true, value: (row) => row.written, cell: (row) => rate(row.written, "bytes") },
   { key: "ops", title: "Operations", number: true, value: (row) => row.ops, cell: (row) => rate(row.ops, "ops") },
@@ -35,6 +36,17 @@ const payers = new Table(at("payers"), [
   { key: "queued", title: "Waiting", number: true, value: (row) => row.queued, cell: (row) => count(row.queued) },
   { key: "why", title: "Held by", class: "why", cell: (row) => row.reason },
 ], { sort: "read", most: 100 });
+
+/** A job's name opens its report. */
+function named(row) {
+  if (by() !== "job") return row.name;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "link";
+  button.textContent = row.name;
+  button.addEventListener("click", () => report.open(row.name === "(no job)" ? "" : row.name));
+  return button;
+}
 
 function showPayers() {
   const rows = [...(rates.by?.[by()] ?? new Map()).values()];

@@ -12,10 +12,11 @@
 //! and what was not written yet comes with the proxies' next reports. What cannot be made from
 //! that, which stages were told and the rates within the hysteresis, is on record.
 
+mod behaviour;
 mod rows;
 mod shown;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ use super::queue::Queue;
 use super::records::{self, InForce};
 use super::usage::Counted;
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, Received, SubjectKind};
+use behaviour::Recent;
 use rows::{first_minute, rows, rule_of};
 use shown::{accounts_of, level, stage_of, subject_of, told};
 
@@ -45,6 +47,8 @@ pub(crate) struct Accounts {
     names: BTreeMap<Scope, Arc<str>>,
     /// Rates that the plan was not told yet.
     rates: BTreeMap<Scope, Option<Rate>>,
+    /// What requests lately looked like.
+    recent: Recent,
     /// Until when requests are taken to wait for one another.
     contended: Time,
     /// What is on record.
@@ -137,6 +141,7 @@ impl Accounts {
             decays,
             names: BTreeMap::new(),
             rates: BTreeMap::new(),
+            recent: Recent::default(),
             contended: now + CONTENDED,
             kept: standings.keys,
             kept_at: None,
@@ -165,6 +170,7 @@ impl Accounts {
         let mut grown: BTreeMap<Scope, (u64, Counters)> = BTreeMap::new();
         for (nth, more) in &received.grown {
             let Some((who, paths)) = payer(counted, *nth, &rules) else { continue };
+            let mut judged = BTreeSet::new();
             for kind in Kind::ALL {
                 let part = more.part_of(*kind);
                 let amount = Amount::new(part.read_bytes + part.written_bytes, part.ops_of(*kind));
@@ -173,18 +179,23 @@ impl Accounts {
                     let units = decay.entitled.units_of(amount);
                     if units > 0 {
                         let scope = Scope::decay(&decay.name, &key_of(&decay.per, &who, *kind));
+                        if !decay.behaviour.is_empty() {
+                            judged.insert(scope.clone());
+                        }
                         let (sum, sums) = grown.entry(scope).or_default();
                         *sum = sum.saturating_add(units);
                         sums.add(&part);
                     }
                 }
             }
+            judged.iter().for_each(|scope| self.recent.see(scope, more, now));
         }
         for (scope, (units, sums)) in grown {
             let name = self.name_of(&scope);
             ledger.charge(SubjectKind::Decay, &name, &sums);
             self.decays.charge(&scope, units, now);
         }
+        self.recent.judge(&rules.set, &mut self.decays, now);
     }
 
     /// Puts other rules in force.

@@ -41,6 +41,7 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::USAGE, Role::User, false, "what was used; role `user`: by that user"),
     row("GET", path::DECAYS, Role::User, false, "the accounts of decays; role `user`: its own"),
     row("GET", path::WHY, Role::User, false, "what holds whom; role `user`: that user's jobs"),
+    row("GET", path::JOB_REPORT, Role::User, false, "what a job did; role `user`: that user's"),
     row("GET", path::WHY_TOP, Role::Read, false, "who was delayed, how long"),
     row("GET", path::LIVE, Role::Read, false, "what is under way at every proxy"),
     row("GET", path::EVENTS, Role::Read, true, "what happened: decays, proxies, leaders, rules"),

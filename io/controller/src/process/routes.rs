@@ -12,6 +12,7 @@ mod ledger;
 mod metrics;
 mod page;
 mod proxies;
+mod report;
 mod why;
 
 use std::collections::BTreeMap;
@@ -59,6 +60,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::USAGE, get(used))
         .route(path::WHY, get(why::why))
         .route(path::WHY_TOP, get(why::top))
+        .route(path::JOB_REPORT, get(report::of_job))
         .route(path::LIVE, get(why::live))
         .route(path::LEDGER_CHANGES, get(ledger::changes))
         .route(path::LEDGER_FILE, get(ledger::file))
@@ -104,6 +106,7 @@ pub fn openapi() -> String {
         why::why,
         why::top,
         why::live,
+        report::of_job,
         ledger::changes,
         ledger::file,
         metrics::page,

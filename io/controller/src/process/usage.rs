@@ -25,6 +25,7 @@ use super::accounts::Accounts;
 use super::counts::Counts;
 use super::queue::Inbox;
 use super::records::InForce;
+use super::report::{self, Found, Owners};
 use crate::ledger::{
     Copied, Counters, Cursor, Ledger, LedgerError, Minute, Payer, Report, ReportLine, SubjectKind,
 };
@@ -37,6 +38,12 @@ pub(crate) enum Ask {
         from: Time,
         to: Time,
         answer: oneshot::Sender<Result<BTreeMap<String, Counters>, LedgerError>>,
+    },
+    /// What there is of one job in a span.
+    Job {
+        job: String,
+        span: (Time, Time),
+        answer: oneshot::Sender<Result<Found, LedgerError>>,
     },
     /// Other rules are in force.
     Rules(Arc<InForce>),
@@ -134,6 +141,7 @@ pub(crate) fn run(
 ) {
     let mut next = Instant::now() + TICK;
     let mut minute = Minute::of(wall_clock());
+    let mut owners = Owners::default();
     loop {
         let tick = next.saturating_duration_since(Instant::now());
         let asked = asked.recv_timeout(tick.min(accounts.due_in(wall_clock())));
@@ -148,7 +156,7 @@ pub(crate) fn run(
         }
         match asked {
             Ok(Ask::Report(counted)) => {
-                count(&mut ledger, &mut accounts, &counted, taken, counts);
+                count(&mut ledger, (&mut accounts, &mut owners), &counted, taken, counts);
                 accounts.pass_on(now);
             }
             Ok(Ask::Rules(rules)) => {
@@ -159,6 +167,9 @@ pub(crate) fn run(
                 drop(answer.send(accounts.view(subject.as_deref(), now)));
             }
             Ok(Ask::Table { by, from, to, answer }) => drop(answer.send(ledger.by(by, from, to))),
+            Ok(Ask::Job { job, span, answer }) => {
+                drop(answer.send(report::read(&mut ledger, &job, span)));
+            }
             Ok(Ask::Changes { since, answer }) => drop(answer.send(ledger.copy_since(&since))),
             Ok(Ask::Whole { path, answer }) => drop(answer.send(ledger.save_to(&path))),
             Err(RecvTimeoutError::Timeout) => {}
@@ -183,7 +194,7 @@ fn write(ledger: &mut Ledger, now: Time, counts: &Counts) {
 
 fn count(
     ledger: &mut Ledger,
-    accounts: &mut Accounts,
+    (accounts, owners): (&mut Accounts, &mut Owners),
     counted: &Counted,
     taken: &Taken,
     counts: &Counts,
@@ -201,6 +212,7 @@ fn count(
         Ok(received) if received.stale => counts.stale.add(1),
         Ok(received) => {
             accounts.count(ledger, counted, &received, now);
+            owners.mark(ledger, counted, &received, now);
             counts.counted.add(1);
             let last = (counted.epoch, counted.sequence);
             taken.lock().insert(counted.proxy.clone(), last);
@@ -228,6 +240,8 @@ pub(crate) fn form(counters: &Counters) -> CountersForm {
         delayed_ns: counters.delayed_ns,
         delayed_bytes: counters.delayed_bytes,
         ops: OpsForm(counters.ops),
+        reads: counters.reads.into(),
+        writes: counters.writes.into(),
     }
 }
 
@@ -240,6 +254,8 @@ fn counters(form: &CountersForm) -> Counters {
         delayed_ns: form.delayed_ns,
         delayed_bytes: form.delayed_bytes,
         ops: form.ops.0,
+        reads: form.reads.into(),
+        writes: form.writes.into(),
     }
 }
 

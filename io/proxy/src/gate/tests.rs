@@ -78,7 +78,7 @@ impl Bed {
             let request = ninep::Request::Read { fid: ninep::Fid(1), offset: 0, count: 4096 };
             let asked = crate::asked::About::of(&request).unwrap();
             let file = File::Fid(self.fid.clone());
-            let asked = asked.ask(&file, false);
+            let asked = asked.ask(&file);
             let to = session.reply_to(&self.connection, Tag(tag));
             (Operation { to, file, frame: Frame::EMPTY, once: None }, asked)
         };

@@ -114,7 +114,7 @@ impl Server {
                 return Ok(());
             }
         };
-        let mut asked = about.ask(&file, self.recorder().is_some());
+        let mut asked = about.ask(&file);
         asked.elsewhere = Some(header.elsewhere);
         self.admit(session, tag, None, bytes.len() + expected)?;
         let operation = Operation { to, file, frame: Frame::EMPTY, once };

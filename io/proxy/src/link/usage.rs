@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{CountersForm, OpsForm, UsageLine, UsageReport};
-use model::{Identity, Kind, Nanos, PathSet, Time};
+use model::{Accesses, Identity, Kind, Nanos, PathSet, Time};
 use sched::SubjectReport;
 
 use crate::server::Server;
@@ -56,6 +56,8 @@ struct Sums {
     delayed_ns: u64,
     delayed_bytes: u64,
     ops: [u64; Kind::COUNT],
+    reads: Accesses,
+    writes: Accesses,
 }
 
 /// A report that was not taken yet.
@@ -183,6 +185,8 @@ impl Sums {
             delayed_ns: subject.usage.delayed_time.get(),
             delayed_bytes: subject.usage.delayed_bytes.get(),
             ops: subject.ops.map(|ops| ops.get()),
+            reads: subject.reads,
+            writes: subject.writes,
         }
     }
 
@@ -194,6 +198,8 @@ impl Sums {
         self.delayed_ns += other.delayed_ns;
         self.delayed_bytes += other.delayed_bytes;
         self.ops.iter_mut().zip(other.ops).for_each(|(sum, more)| *sum += more);
+        self.reads.add(&other.reads);
+        self.writes.add(&other.writes);
     }
 
     fn form(&self) -> CountersForm {
@@ -205,6 +211,8 @@ impl Sums {
             delayed_ns: self.delayed_ns,
             delayed_bytes: self.delayed_bytes,
             ops: OpsForm(self.ops),
+            reads: self.reads.into(),
+            writes: self.writes.into(),
         }
     }
 }
@@ -257,6 +265,7 @@ mod tests {
             let arrival = Arrival { subject, kind, amount, lane, token: 0 };
             let id = self.dispatcher.enqueue(arrival, self.now);
             assert_eq!(self.dispatcher.poll_dispatch(self.now).map(|chosen| chosen.id), Some(id));
+            self.dispatcher.count_access(id, amount.bytes, false);
             self.dispatcher.complete(id, amount, self.now);
             while self.dispatcher.poll_dispatch(self.now).is_some() {}
             self.dispatcher.release_subject(subject);
@@ -287,6 +296,7 @@ mod tests {
         let first = desk.report(1).unwrap();
         assert_eq!(bytes(&first), [("a", 10)]);
         assert_eq!(first.lines[0].counters.ops.of(Kind::Read), 1);
+        assert_eq!(first.lines[0].counters.reads.sizes, [1, 0, 0, 0]);
         assert_eq!(first.total.read_bytes, 10);
         desk.read("b", 5);
         assert_eq!(desk.report(1), None, "the first may still be taken");

@@ -1,7 +1,8 @@
 //! `[[decay]]`: what is read, what is refused and where, what is written.
 
 use crate::{
-    Boundary, DecayMode, Identity, JobId, Kind, Nanos, Nid, PathSet, Rate, Resource, RuleSet,
+    Boundary, DecayMode, Identity, JobId, Kind, Nanos, Nid, PathSet, Pattern, Rate, Resource,
+    RuleSet,
 };
 
 /// Two decays in their canonical form.
@@ -20,6 +21,7 @@ kappa = "2.5"
 contention = true
 hysteresis = "10%"
 every = "5s"
+behaviour = { small-writes = "50%", sequential = "125%" }
 
 [[decay]]
 name = "day"
@@ -54,6 +56,24 @@ fn a_canonical_decay_is_written_as_it_was_read() {
     let steps = vec![(750_000, Some(500_000)), (1_000_000, Some(250_000)), (1_500_000, None)];
     let period = Nanos::from_secs(86_400);
     assert_eq!(day.mode, DecayMode::Step { period, boundary: Boundary::Rolling, steps });
+}
+
+#[test]
+fn a_behaviour_is_of_a_known_pattern_and_a_quarter_to_twice() {
+    let set = RuleSet::parse(CANONICAL).unwrap();
+    let wanted = [(Pattern::SmallWrites, 500_000), (Pattern::Sequential, 1_250_000)];
+    assert_eq!(set.decays[0].behaviour, wanted);
+    assert!(set.decays[1].behaviour.is_empty());
+    for (table, says) in [
+        ("{ slow = \"50%\" }", "\"slow\" is no pattern of requests; there are small-writes, "),
+        ("{ sequential = \"201%\" }", "25% to 200% of itself, not 201%"),
+        ("{ sequential = \"24.9%\" }", "25% to 200% of itself, not 24.9%"),
+        ("{}", "behaviour"),
+        ("\"50%\"", "a table such as { small-writes = \"50%\""),
+    ] {
+        let error = refusal(&format!("{STEP}period = \"1h\"\nbehaviour = {table}"));
+        assert!(error.contains(says), "{table}: {error}");
+    }
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayReport>) -> D
         entitled: report.entitled,
         limit: report.limit.map(Into::into),
         until_ns: report.release.map(Time::as_nanos),
+        pattern: report.behaviour.as_ref().map(|(pattern, _)| pattern.to_string()),
+        behaviour_ppm: report.behaviour.as_ref().map(|(_, factor_ppm)| *factor_ppm),
     };
     DecayAccounts {
         rule: decay.into(),

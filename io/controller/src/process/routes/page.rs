@@ -1,7 +1,8 @@
 //! The page for people: files that are part of the program, served to anybody.
 //!
 //! ```text
-//!   GET /            ─► index.html ─► page.css, main.js ─► source, rates, chart, table, rules, text
+//!   GET /            ─► index.html ─► page.css, main.js ─► source, rates, chart, table, rules,
+//!                                                     report, text
 //!   what they show   ◄─ the API, asked as whoever looks: with his token, or as anybody
 //! ```
 
@@ -54,13 +55,14 @@ const JS: &str = "text/javascript; charset=utf-8";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
 
-const FILES: [(&str, &str, &str); 8] = [
+const FILES: [(&str, &str, &str); 9] = [
     ("page.css", "text/css; charset=utf-8", include_str!("../../page/page.css")),
     ("main.js", JS, include_str!("../../page/main.js")),
     ("source.js", JS, include_str!("../../page/source.js")),
     ("rates.js", JS, include_str!("../../page/rates.js")),
     ("chart.js", JS, include_str!("../../page/chart.js")),
     ("table.js", JS, include_str!("../../page/table.js")),
+    ("report.js", JS, include_str!("../../page/report.js")),
     ("rules.js", JS, include_str!("../../page/rules.js")),
     ("text.js", JS, include_str!("../../page/text.js")),
 ];

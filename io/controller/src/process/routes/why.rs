@@ -134,7 +134,7 @@ pub(super) struct Span {
     since: Option<String>,
 }
 
-async fn ask(shared: &Shared, question: Question) -> Result<Heard, Refusal> {
+pub(super) async fn ask(shared: &Shared, question: Question) -> Result<Heard, Refusal> {
     let (answer, heard) = oneshot::channel();
     hand_over(&shared.plan, plan::Ask::Question(question, answer))?;
     heard.await.map_err(|_| ending())

@@ -1,0 +1,286 @@
+//! Patterns of requests that have a name: which are slow and why, and what to do instead.
+//!
+//! ```text
+//!   operations by kind, sizes and order of reads and writes, bytes ─► Seen ─► patterns()
+//!                                                     for each row of the table: is it so?
+//! ```
+//!
+//! The names are those that a `[[decay]]` uses in `behaviour`. Bounds are integers of counts, so
+//! the same sums always show the same patterns. A pattern is told from enough requests only: what
+//! a program does when it starts says little about the hours that follow.
+
+use std::str::FromStr;
+
+use crate::{Accesses, Kind};
+
+/// What somebody's requests were in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Payload of reads and writes.
+    pub bytes: u64,
+    /// Operations by kind, in the order of [`Kind::ALL`].
+    pub ops: [u64; Kind::COUNT],
+    /// Reads.
+    pub reads: Accesses,
+    /// Writes.
+    pub writes: Accesses,
+}
+
+macro_rules! patterns {
+    ($($variant:ident = $name:literal, $slow:literal, $is:expr,
+        $what:literal, $advice:literal, $source:literal;)*) => {
+        /// A pattern with a name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Pattern { $(#[doc = $what] $variant,)* }
+
+        impl Pattern {
+            /// Every pattern, in the order in which they are told.
+            pub const ALL: &'static [Pattern] = &[$(Pattern::$variant,)*];
+
+            /// The word for it in rules and reports.
+            pub const fn name(self) -> &'static str {
+                match self { $(Pattern::$variant => $name,)* }
+            }
+
+            /// Whether it is known to be slow.
+            pub const fn is_slow(self) -> bool {
+                match self { $(Pattern::$variant => $slow,)* }
+            }
+
+            /// What it is, as a sentence.
+            pub const fn what(self) -> &'static str {
+                match self { $(Pattern::$variant => $what,)* }
+            }
+
+            /// What to do instead; empty where nothing needs to be done.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Pattern::$variant => $advice,)* }
+            }
+
+            /// From where it is known.
+            pub const fn source(self) -> &'static str {
+                match self { $(Pattern::$variant => $source,)* }
+            }
+
+            fn is(self, seen: &Seen) -> bool {
+                let is: fn(&Seen) -> bool = match self { $(Pattern::$variant => $is,)* };
+                is(seen)
+            }
+        }
+    };
+}
+
+patterns! {
+    SmallWrites = "small-writes", true,
+        |seen| most(seen.writes.small(), seen.writes.all()),
+        "Most writes move less than 64 KiB.",
+        "Write in blocks of 1 MiB or more: gather records in memory, give stdio or the library a \
+         larger buffer, use collective buffering (MPI-IO) or chunks (HDF5).",
+        "dispatcher.md: an operation costs the same whatever it moves, up to about 64 KiB";
+    RandomReads = "small-random-reads", true,
+        |seen| {
+            let reads = &seen.reads;
+            most(reads.small(), reads.all()) && 2 * u128::from(reads.random) > reads.all().into()
+        },
+        "Most reads move less than 64 KiB, and most begin elsewhere than the last one ended.",
+        "Read larger pieces in the order of the file, or copy the file into memory or onto the \
+         node's own disk first and read it there.",
+        "a disk seeks for each of them, and read-ahead fetches what nobody asks for";
+    RandomWrites = "random-writes", true,
+        |seen| {
+            let writes = &seen.writes;
+            2 * u128::from(writes.random) > writes.all().into()
+                && most(writes.small(), writes.all())
+        },
+        "Most writes move less than 64 KiB, and most begin elsewhere than the last one ended.",
+        "Sort what is written by its place in the file, or let one process of a node gather it; a \
+         file for each process and a later merge may be faster.",
+        "small pieces all over a file share its blocks and locks";
+    SmallReads = "small-reads", true,
+        |seen| most(seen.reads.small(), seen.reads.all()),
+        "Most reads move less than 64 KiB.",
+        "Read in blocks of 1 MiB or more; many small files are better packed into one (tar, HDF5, \
+         a database).",
+        "dispatcher.md: an operation costs the same whatever it moves, up to about 64 KiB";
+    OpenPerAccess = "open-per-access", true,
+        |seen| {
+            let opens = seen.ops(Kind::Open).saturating_add(seen.ops(Kind::Create));
+            let moved = seen.reads.all().saturating_add(seen.writes.all());
+            opens >= ENOUGH && moved > 0 && 2 * u128::from(opens) > moved.into()
+        },
+        "A file is opened for every one or two reads and writes.",
+        "Keep files open between accesses, and pack many small files into few large ones.",
+        "lime.md section 7: opens and closes by operation";
+    StatStorm = "stat-storm", true,
+        |seen| {
+            let looks = seen.ops(Kind::Getattr).saturating_add(seen.ops(Kind::Walk));
+            most(looks, seen.all_ops())
+        },
+        "Most operations only look up names and attributes.",
+        "Look at each file once and remember the answer; do not poll for files to appear; list a \
+         directory without attributes (ls without -l, find without -size).",
+        "lime.md section 7: metadata-storm";
+    MetadataStorm = "metadata-storm", true,
+        |seen| {
+            let metadata = seen.metadata_ops();
+            // Less than 64 KiB for each of them.
+            metadata >= ENOUGH && u128::from(metadata) << 16 > seen.bytes.into()
+        },
+        "Names and attributes are asked for or changed more often than once for each 64 KiB moved.",
+        "Make fewer and larger files, create them in several directories, and leave temporary \
+         files in memory or on the node's own disk.",
+        "lime.md section 7: operations by file and byte";
+    Sequential = "sequential", false,
+        |seen| {
+            let (reads, writes) = (&seen.reads, &seen.writes);
+            let all = reads.all().saturating_add(writes.all());
+            let random = reads.random.saturating_add(writes.random);
+            let large = all.saturating_sub(reads.small()).saturating_sub(writes.small());
+            most(large, all) && most(all.saturating_sub(random), all)
+                && !Pattern::ALL.iter().any(|pattern| pattern.is_slow() && pattern.is(seen))
+        },
+        "Large reads and writes, each where the last one ended.",
+        "",
+        "lime.md section 7: stream";
+}
+
+/// A name that no pattern has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no pattern of requests; there are {}", Pattern::ALL.iter().map(|pattern| pattern.name()).collect::<Vec<_>>().join(", "))]
+pub struct ParsePatternError {
+    name: String,
+}
+
+impl FromStr for Pattern {
+    type Err = ParsePatternError;
+
+    fn from_str(name: &str) -> Result<Pattern, ParsePatternError> {
+        let known = Pattern::ALL.iter().find(|pattern| pattern.name() == name);
+        known.copied().ok_or_else(|| ParsePatternError { name: name.chars().take(40).collect() })
+    }
+}
+
+impl Seen {
+    /// The patterns that it shows, in the order of [`Pattern::ALL`].
+    pub fn patterns(&self) -> impl Iterator<Item = Pattern> {
+        Pattern::ALL.iter().copied().filter(|pattern| pattern.is(self))
+    }
+
+    /// Operations of one kind.
+    pub fn ops(&self, kind: Kind) -> u64 {
+        self.ops[kind as usize]
+    }
+
+    /// All operations.
+    pub fn all_ops(&self) -> u64 {
+        self.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops))
+    }
+
+    /// Operations that neither read nor write, closing a file aside: each open has its close.
+    pub fn metadata_ops(&self) -> u64 {
+        let others = [Kind::Read, Kind::Write, Kind::Clunk, Kind::Attach];
+        others.iter().fold(self.all_ops(), |sum, kind| sum.saturating_sub(self.ops(*kind)))
+    }
+}
+
+/// Whether a part is three quarters or more of enough of them.
+fn most(part: u64, of: u64) -> bool {
+    of >= ENOUGH && 4 * u128::from(part) >= 3 * u128::from(of)
+}
+
+/// So many requests show a pattern.
+const ENOUGH: u64 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accesses(sizes: [u64; 4], random: u64) -> Accesses {
+        Accesses { sizes, random }
+    }
+
+    /// Of reads, writes, opens, looks at attributes and bytes.
+    fn seen(reads: Accesses, writes: Accesses, (opens, looks): (u64, u64), bytes: u64) -> Seen {
+        let mut seen = Seen { bytes, reads, writes, ..Seen::default() };
+        let ops = [
+            (Kind::Read, reads.all()),
+            (Kind::Write, writes.all()),
+            (Kind::Open, opens),
+            (Kind::Clunk, opens),
+            (Kind::Getattr, looks),
+        ];
+        ops.into_iter().for_each(|(kind, count)| seen.ops[kind as usize] = count);
+        seen
+    }
+
+    #[test]
+    fn each_pattern_is_told_by_its_bounds() {
+        let none = Accesses::default();
+        let cases: &[(&str, Seen, &[&str])] = &[
+            ("nothing", Seen::default(), &[]),
+            (
+                "99 small writes are too few",
+                seen(none, accesses([99, 0, 0, 0], 0), (1, 0), 9_900),
+                &[],
+            ),
+            (
+                "small writes",
+                seen(none, accesses([75, 0, 25, 0], 0), (1, 0), 25 << 17),
+                &["small-writes"],
+            ),
+            (
+                "a part below three quarters",
+                seen(none, accesses([74, 0, 26, 0], 0), (1, 0), 26 << 17),
+                &[],
+            ),
+            (
+                "small random reads",
+                seen(accesses([0, 100, 0, 0], 51), none, (1, 0), 100 << 14),
+                &["small-random-reads", "small-reads"],
+            ),
+            (
+                "small reads, half of them random",
+                seen(accesses([0, 100, 0, 0], 50), none, (1, 0), 100 << 14),
+                &["small-reads"],
+            ),
+            (
+                "large random reads",
+                seen(accesses([0, 0, 0, 100], 100), none, (1, 0), 100 << 20),
+                &[],
+            ),
+            (
+                "small random writes",
+                seen(none, accesses([100, 0, 0, 0], 100), (1, 0), 100 << 10),
+                &["small-writes", "random-writes"],
+            ),
+            (
+                "a file for each read",
+                seen(accesses([0, 0, 100, 0], 0), none, (100, 0), 100 << 18),
+                &["open-per-access"],
+            ),
+            ("looking only", seen(none, none, (0, 100), 0), &["stat-storm", "metadata-storm"]),
+            (
+                "a stream",
+                seen(accesses([0, 0, 0, 60], 2), accesses([0, 0, 60, 0], 0), (2, 9), 120 << 20),
+                &["sequential"],
+            ),
+        ];
+        for (what, seen, wanted) in cases {
+            let names: Vec<_> = seen.patterns().map(Pattern::name).collect();
+            assert_eq!(&names, wanted, "{what}");
+        }
+    }
+
+    #[test]
+    fn every_name_is_read_again_and_every_slow_pattern_has_advice() {
+        for pattern in Pattern::ALL {
+            assert_eq!(pattern.name().parse(), Ok(*pattern));
+            assert_eq!(pattern.is_slow(), !pattern.advice().is_empty(), "{pattern:?}");
+        }
+        let error = "small".parse::<Pattern>().unwrap_err().to_string();
+        assert!(
+            error.contains("\"small\" is no pattern") && error.contains("small-writes"),
+            "{error}"
+        );
+    }
+}

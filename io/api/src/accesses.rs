@@ -1,0 +1,26 @@
+//! Sizes and order of reads or writes, as reports of proxies and tables have them.
+
+use model::Accesses;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What reads or writes looked like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccessesForm {
+    /// How many moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
+    pub sizes: [u64; Accesses::SIZES],
+    /// Those that began elsewhere than where the last one through the same open file ended.
+    pub random: u64,
+}
+
+impl From<Accesses> for AccessesForm {
+    fn from(Accesses { sizes, random }: Accesses) -> AccessesForm {
+        AccessesForm { sizes, random }
+    }
+}
+
+impl From<AccessesForm> for Accesses {
+    fn from(AccessesForm { sizes, random }: AccessesForm) -> Accesses {
+        Accesses { sizes, random }
+    }
+}

@@ -1,0 +1,114 @@
+//! What the requests of decays' keys lately looked like, and what that does to entitlements.
+//!
+//! ```text
+//!   what a report's lines grew by ─► Seen of the key ─ shows a pattern of its decay? ─► set_behaviour
+//!                                         └─ not within WINDOW: forgotten
+//! ```
+//!
+//! Only decays with `behaviour` are looked at. It is in memory only: after a restart the next
+//! hundred requests show the same pattern again.
+
+use std::collections::BTreeMap;
+
+use model::{Kind, Nanos, RuleSet, Scope, Seen, Time};
+use plan::Decays;
+
+use super::rule_of;
+use crate::ledger::Counters;
+
+/// What was seen of keys that have shown no pattern yet.
+#[derive(Default)]
+pub(super) struct Recent(BTreeMap<Scope, (Time, Seen)>);
+
+impl Recent {
+    /// What those did who have a key. Of too many keys the new ones are not looked at.
+    pub(super) fn see(&mut self, scope: &Scope, more: &Counters, now: Time) {
+        if self.0.len() >= KEYS_MAX && !self.0.contains_key(scope) {
+            return;
+        }
+        let (_, seen) = self.0.entry(scope.clone()).or_insert((now, Seen::default()));
+        seen.bytes = seen.bytes.saturating_add(more.read_bytes).saturating_add(more.written_bytes);
+        for kind in Kind::ALL {
+            let ops = &mut seen.ops[*kind as usize];
+            *ops = ops.saturating_add(more.ops_of(*kind));
+        }
+        seen.reads.add(&more.reads);
+        seen.writes.add(&more.writes);
+    }
+
+    /// Tells the accounts of those that show a pattern, and forgets those that showed none for
+    /// long. Call it when a report was counted.
+    pub(super) fn judge(&mut self, rules: &RuleSet, decays: &mut Decays, now: Time) {
+        self.0.retain(|scope, (since, seen)| {
+            let Some(decay) = rule_of(rules, scope).map(|at| &rules.decays[at]) else {
+                return false;
+            };
+            let shown = seen.patterns().find_map(|pattern| {
+                decay.behaviour.iter().find(|(named, _)| *named == pattern).copied()
+            });
+            if let Some((pattern, factor_ppm)) = shown {
+                decays.set_behaviour(scope, factor_ppm, pattern.name(), now);
+            }
+            shown.is_none() && now.since(*since) < WINDOW
+        });
+    }
+}
+
+/// For how long requests are added up.
+const WINDOW: Nanos = Nanos::from_secs(60);
+/// Keys that are looked at: some 60 MB.
+const KEYS_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use model::{Accesses, KeyValue};
+
+    use super::*;
+
+    fn rules(behaviour: &str) -> Arc<RuleSet> {
+        let text = format!(
+            "[[decay]]\nname = \"w\"\nper = [\"uid\"]\nresource = \"write\"\nentitled = \"1MB/s\"\n\
+             floor = \"1kB/s\"\nmode = \"step\"\nperiod = \"1h\"\nbehaviour = {behaviour}\n"
+        );
+        Arc::new(RuleSet::parse(&text).unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    fn writes(sizes: [u64; 4]) -> Counters {
+        let writes = Accesses { sizes, random: 0 };
+        let mut more = Counters { written_bytes: 1 << 30, writes, ..Counters::default() };
+        more.ops[Kind::Write as usize] = writes.all();
+        more
+    }
+
+    #[test]
+    fn a_key_that_shows_a_pattern_has_its_factor_and_one_that_shows_none_is_forgotten() {
+        let rules = rules("{ small-writes = \"50%\", sequential = \"120%\" }");
+        let at = |second: u64| Time::from_nanos(second * 1_000_000_000);
+        let scope = |uid: u32| Scope::decay("w", &[KeyValue::Uid(uid)]);
+        let mut decays = Decays::new(rules.clone(), at(0));
+        (1..=3).for_each(|uid| decays.charge(&scope(uid), 1_000, at(0)));
+        let mut recent = Recent::default();
+        for _ in 0..2 {
+            recent.see(&scope(1), &writes([60, 0, 0, 0]), at(1));
+            recent.see(&scope(2), &writes([0, 0, 0, 60]), at(1));
+        }
+        recent.see(&scope(3), &writes([99, 0, 0, 0]), at(1));
+        recent.judge(&rules, &mut decays, at(1));
+        let known = |decays: &Decays| -> Vec<_> {
+            decays.reports().map(|r| r.behaviour.map(|(p, ppm)| (p.to_string(), ppm))).collect()
+        };
+        let of = |pattern: &str, ppm| Some((pattern.to_string(), ppm));
+        let wanted = [of("small-writes", 500_000), of("sequential", 1_200_000), None];
+        assert_eq!(known(&decays), wanted);
+        assert_eq!(recent.0.keys().collect::<Vec<_>>(), [&scope(3)], "the others begin anew");
+
+        // A hundredth write within the minute would show it; after it, it is the first.
+        recent.judge(&rules, &mut decays, at(61));
+        recent.see(&scope(3), &writes([1, 0, 0, 0]), at(62));
+        recent.judge(&rules, &mut decays, at(62));
+        assert_eq!(known(&decays)[2], None);
+        assert_eq!(recent.0[&scope(3)].1.writes.all(), 1);
+    }
+}

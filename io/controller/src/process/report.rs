@@ -1,0 +1,352 @@
+//! What the ledger knows of one job, and whose it was.
+//!
+//! ```text
+//!   reports ─► Owners ─► ledger: an hour's mark for each user and job
+//!   Ask::Job ─► read: the job's points, its owners, all jobs' sums from its first point to its last
+//!                └─► summary ─► JobReport, but for what its proxies say
+//! ```
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{JobBeside, JobPattern, JobPoint, JobReport, Why};
+use model::{Nanos, Seen, Time};
+
+use super::usage::{self, Counted};
+use crate::ledger::{Counters, Ledger, LedgerError, Minute, Point, Received, SubjectKind};
+
+/// The users and jobs that have their mark in this hour.
+#[derive(Default)]
+pub(super) struct Owners {
+    hour: u32,
+    marked: BTreeMap<u32, BTreeSet<String>>,
+    count: usize,
+}
+
+/// What the ledger has of a job.
+pub(crate) struct Found {
+    pub(crate) points: Vec<Point>,
+    /// The users who had requests for it, by number.
+    pub(crate) users: Vec<u32>,
+    /// What every job had in the time of its points.
+    pub(crate) all: BTreeMap<String, Counters>,
+}
+
+impl Owners {
+    /// Marks whose jobs the lines are that grew.
+    pub(super) fn mark(
+        &mut self,
+        ledger: &mut Ledger,
+        counted: &Counted,
+        received: &Received,
+        now: Time,
+    ) {
+        let hour = Minute::of(now).number() / 60;
+        if hour != self.hour || self.count >= MARKED_MAX {
+            *self = Owners { hour, ..Owners::default() };
+        }
+        let mark = Counters { cost_ns: 1, ..Counters::default() };
+        for (nth, _) in &received.grown {
+            let line = counted.lines.get(*nth).and_then(|line| line.payer.as_ref());
+            let Some(payer) = line else { continue };
+            let jobs = self.marked.entry(payer.uid).or_default();
+            if !jobs.contains(payer.job.as_str()) {
+                jobs.insert(payer.job.clone());
+                self.count += 1;
+                ledger.charge(SubjectKind::Owner, &owner(payer.uid, &payer.job), &mark);
+            }
+        }
+    }
+}
+
+/// Reads what there is of a job in `[from, to)`.
+pub(super) fn read(
+    ledger: &mut Ledger,
+    job: &str,
+    (from, to): (Time, Time),
+) -> Result<Found, LedgerError> {
+    let points = ledger.series(SubjectKind::Job, job, from, to)?;
+    let points: Vec<_> = points.into_iter().filter(|point| !point.sums.is_zero()).collect();
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Ok(Found { points, users: Vec::new(), all: BTreeMap::new() });
+    };
+    let span = (first.at, last.at + last.span);
+    let all = ledger.by(SubjectKind::Job, span.0, span.1)?;
+    // A mark may be as old as its hour.
+    let owners = ledger.by(SubjectKind::Owner, span.0.before(HOUR), span.1)?;
+    let user = |name: &str| match name.split_once(' ') {
+        Some((uid, of)) if of == job => uid.parse().ok(),
+        _ => None,
+    };
+    let users: BTreeSet<u32> = owners.keys().filter_map(|name| user(name)).collect();
+    Ok(Found { points, users: users.into_iter().collect(), all })
+}
+
+/// What is known of a job that had requests, without what its proxies say.
+pub(super) fn summary(job: &str, found: &Found, now: Time) -> JobReport {
+    let points = &found.points;
+    let mut sums = Counters::default();
+    points.iter().for_each(|point| sums.add(&point.sums));
+    let seconds = |time: Time| time.as_nanos() / 1_000_000_000;
+    let (first, last) = (points.first().map(|point| point.at), points.last().map(end_of));
+    let at_s = seconds(now);
+    // The point that is open is as long as it is old.
+    let length = |point: &Point| {
+        let until = seconds(end_of(point)).min(at_s.max(seconds(point.at) + 1));
+        until - seconds(point.at)
+    };
+    let active_s: u64 = points.iter().map(length).sum();
+    let bytes = payload(&sums);
+    let ops: u64 = sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops));
+    let rate = |units: u64| units / active_s.max(1);
+    let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
+    let (others, others_count) = beside(job, found, everybody);
+    let seen = Seen { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
+    JobReport {
+        job: job.into(),
+        users: found.users.clone(),
+        at_s,
+        from_s: seconds(first.unwrap_or(now)),
+        to_s: seconds(last.unwrap_or(now)).min(at_s),
+        active_s,
+        counters: usage::form(&sums),
+        achieved_per_s: rate(bytes),
+        asked_per_s: rate(bytes.saturating_add(sums.delayed_bytes)),
+        achieved_ops_per_s: rate(ops),
+        asked_ops_per_s: rate(ops.saturating_add(sums.delayed)),
+        others,
+        others_count,
+        coverage_ppm: part_ppm(bytes, everybody),
+        points: shown(points, &length),
+        patterns: seen.patterns().map(JobPattern::from).collect(),
+        doubts: doubts(found, (active_s, at_s)),
+        ..JobReport::default()
+    }
+}
+
+/// Adds what the proxies say that delays and delayed it.
+pub(super) fn add_holders(report: &mut JobReport, why: &Why, silent: &[String]) {
+    report.holders_known = !why.subjects.is_empty();
+    let mut holders: BTreeMap<String, api::JobHolder> = BTreeMap::new();
+    for hold in why.holds.iter().filter(|hold| hold.requests > 0 || hold.now) {
+        let what = hold.cause();
+        let holder = holders.entry(what.clone()).or_default();
+        holder.what = what;
+        holder.now |= hold.now;
+        holder.requests = holder.requests.saturating_add(hold.requests);
+        holder.bytes = holder.bytes.saturating_add(hold.bytes);
+        holder.wait_ns = holder.wait_ns.saturating_add(hold.wait_ns);
+    }
+    report.holders = holders.into_values().collect();
+    report.holders.sort_by_key(|holder| Reverse(holder.wait_ns));
+    report.holders.truncate(HOLDERS_MAX);
+    if !silent.is_empty() {
+        let silent = silent.join(", ");
+        report.doubts.push(format!("Of what delayed it, this is not known from: {silent}."));
+    }
+}
+
+/// The other jobs with the most payload, and how many there are.
+fn beside(job: &str, found: &Found, everybody: u64) -> (Vec<JobBeside>, u64) {
+    let others = found.all.iter().filter(|(name, sums)| *name != job && !sums.is_zero());
+    let mut others: Vec<_> = others.map(|(name, sums)| (payload(sums), name)).collect();
+    others.sort_by_key(|(bytes, name)| (Reverse(*bytes), *name));
+    let count = others.len() as u64;
+    let row = |(bytes, name): (u64, &String)| JobBeside {
+        job: name.clone(),
+        bytes,
+        share_ppm: part_ppm(bytes, everybody),
+    };
+    (others.into_iter().take(OTHERS_MAX).map(row).collect(), count)
+}
+
+/// The points, some together where there are too many.
+fn shown(points: &[Point], length: &impl Fn(&Point) -> u64) -> Vec<JobPoint> {
+    let together = points.len().div_ceil(POINTS_MAX).max(1);
+    let one = |points: &[Point]| {
+        let mut sums = Counters::default();
+        points.iter().for_each(|point| sums.add(&point.sums));
+        JobPoint {
+            at_s: points[0].at.as_nanos() / 1_000_000_000,
+            span_s: points.iter().map(length).sum(),
+            read_bytes: sums.read_bytes,
+            written_bytes: sums.written_bytes,
+            ops: sums.ops.iter().fold(0, |sum, ops| sum.saturating_add(*ops)),
+            delayed: sums.delayed,
+            delayed_bytes: sums.delayed_bytes,
+            delayed_ns: sums.delayed_ns,
+        }
+    };
+    points.chunks(together).map(one).collect()
+}
+
+fn doubts(found: &Found, (active_s, at_s): (u64, u64)) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let (Some(first), Some(last)) = (found.points.first(), found.points.last()) else {
+        return doubts;
+    };
+    if active_s < 120 {
+        doubts.push(
+            "It was there for less than two minutes, and time is counted in minutes: its bytes are \
+             exact, its rates are too low."
+                .into(),
+        );
+    }
+    let coarse = found.points.iter().map(|point| point.span).max().unwrap_or(MINUTE);
+    if coarse > MINUTE {
+        doubts.push(format!(
+            "Of that time points of {coarse} are kept: whoever had requests in the same points \
+             before or after it counts as beside it."
+        ));
+    }
+    let whole = end_of(last).since(first.at).get() / MINUTE.get();
+    let there: u64 = found.points.iter().map(|point| point.span.get() / MINUTE.get()).sum();
+    if there < whole {
+        let gap = whole - there;
+        doubts.push(format!(
+            "In {gap} of {whole} minutes it had no requests, or nobody counted them."
+        ));
+    }
+    if end_of(last).as_nanos() / 1_000_000_000 > at_s {
+        doubts.push("The last minute is not over.".into());
+    }
+    if found.users.len() > 1 {
+        let users = found.users.len();
+        doubts.push(format!("{users} users gave this name to their jobs; they are taken as one."));
+    }
+    if found.all.contains_key(crate::ledger::OTHER) {
+        doubts.push("Some requests could not be kept apart by job: they are (other).".into());
+    }
+    doubts
+}
+
+fn end_of(point: &Point) -> Time {
+    point.at + point.span
+}
+
+fn payload(sums: &Counters) -> u64 {
+    sums.read_bytes.saturating_add(sums.written_bytes)
+}
+
+fn part_ppm(part: u64, whole: u64) -> u32 {
+    let ppm = u128::from(part) * 1_000_000 / u128::from(whole.max(1));
+    u32::try_from(ppm).unwrap_or(u32::MAX).min(1_000_000)
+}
+
+fn owner(uid: u32, job: &str) -> String {
+    format!("{uid} {job}")
+}
+
+const MINUTE: Nanos = Nanos::from_secs(60);
+const HOUR: Nanos = Nanos::from_secs(3_600);
+/// Marks that are remembered: some megabytes.
+const MARKED_MAX: usize = 65_536;
+const OTHERS_MAX: usize = 5;
+const HOLDERS_MAX: usize = 16;
+/// Points of one report.
+const POINTS_MAX: usize = 1_500;
+
+#[cfg(test)]
+mod tests {
+    use api::{Hold, HoldKind, WhySubject};
+    use model::{Accesses, Kind};
+
+    use super::*;
+
+    fn point(minute: u64, minutes: u64, mb: u64, delayed: u64) -> Point {
+        let mut sums = Counters {
+            read_bytes: mb * 1_000_000,
+            delayed,
+            delayed_ns: delayed * 1_000_000,
+            delayed_bytes: delayed * 10_000,
+            reads: Accesses { sizes: [0, mb * 100, 0, 0], random: mb * 90 },
+            ..Counters::default()
+        };
+        sums.ops[Kind::Read as usize] = mb * 100;
+        let (at, span) = (Time::from_nanos(minute * MINUTE.get()), Nanos::from_secs(60 * minutes));
+        Point { at, span, sums }
+    }
+
+    fn found(points: Vec<Point>, others: &[(&str, u64)]) -> Found {
+        let of = |mb: u64| Counters { written_bytes: mb * 1_000_000, ..Counters::default() };
+        let mut all: BTreeMap<_, _> =
+            others.iter().map(|(name, mb)| (name.to_string(), of(*mb))).collect();
+        let mut own = Counters::default();
+        points.iter().for_each(|point| own.add(&point.sums));
+        all.insert("j".into(), own);
+        Found { points, users: vec![7], all }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_in_which_there_were_requests() {
+        let found = found(vec![point(10, 1, 60, 0), point(12, 1, 60, 6_000)], &[("k", 360)]);
+        let report = summary("j", &found, Time::from_nanos(20 * MINUTE.get()));
+        assert_eq!((report.from_s, report.to_s, report.active_s), (600, 780, 120));
+        assert_eq!((report.achieved_per_s, report.asked_per_s), (1_000_000, 1_500_000));
+        assert_eq!((report.achieved_ops_per_s, report.asked_ops_per_s), (100, 150));
+        assert_eq!(report.coverage_ppm, 250_000);
+        let beside = JobBeside { job: "k".into(), bytes: 360_000_000, share_ppm: 750_000 };
+        assert_eq!((report.others, report.others_count), (vec![beside], 1));
+        let names: Vec<_> = report.patterns.iter().map(|pattern| pattern.name.as_str()).collect();
+        assert_eq!(names, ["small-random-reads", "small-reads"]);
+        assert_eq!(
+            report.doubts,
+            ["In 1 of 3 minutes it had no requests, or nobody counted them."]
+        );
+        assert_eq!(report.points.len(), 2);
+        assert_eq!(report.points[1].delayed_bytes, 60_000_000);
+    }
+
+    #[test]
+    fn what_makes_figures_uncertain_is_said() {
+        let mut short = found(vec![point(10, 1, 1, 0)], &[("(other)", 1)]);
+        short.users = vec![7, 8];
+        let report = summary("j", &short, Time::from_nanos(10 * MINUTE.get() + 20_000_000_000));
+        assert_eq!((report.active_s, report.to_s), (20, 620), "the open minute is 20 s old");
+        let doubts = report.doubts.join("\n");
+        for what in ["less than two minutes", "not over", "2 users", "(other)"] {
+            assert!(doubts.contains(what), "{what}: {doubts}");
+        }
+        let old = found(vec![point(10, 10, 1, 0)], &[]);
+        let report = summary("j", &old, Time::from_nanos(99 * MINUTE.get()));
+        assert!(report.doubts[0].contains("points of 10min are kept"), "{:?}", report.doubts);
+    }
+
+    #[test]
+    fn many_points_are_taken_together_and_none_is_lost() {
+        let points: Vec<_> = (0..4_000).map(|minute| point(minute, 1, 1, 1)).collect();
+        let report = summary("j", &found(points, &[]), Time::from_nanos(5_000 * MINUTE.get()));
+        assert!(report.points.len() <= POINTS_MAX, "{}", report.points.len());
+        assert_eq!(report.points.iter().map(|point| point.delayed).sum::<u64>(), 4_000);
+        assert_eq!(report.points.iter().map(|point| point.span_s).sum::<u64>(), 240_000);
+    }
+
+    #[test]
+    fn holders_of_several_proxies_are_one_and_the_longest_is_first() {
+        let hold = |kind, wait_ns, now| Hold {
+            kind,
+            rule: "jobs".into(),
+            requests: 2,
+            wait_ns,
+            now,
+            ..Hold::default()
+        };
+        let holds = vec![
+            hold(HoldKind::Share, 5, false),
+            hold(HoldKind::Slots, 3, false),
+            hold(HoldKind::Slots, 4, true),
+        ];
+        let subjects = vec![WhySubject::default()];
+        let why = Why { holds, subjects, ..Why::default() };
+        let mut report = JobReport::default();
+        add_holders(&mut report, &why, &["b".into()]);
+        let holders: Vec<_> = report
+            .holders
+            .iter()
+            .map(|h| (h.what.as_str(), h.requests, h.wait_ns, h.now))
+            .collect();
+        let share = "its share: others are served by their weights";
+        assert_eq!(holders, [("the slots of rule jobs", 4, 7, true), (share, 2, 5, false)]);
+        assert!(report.holders_known && report.doubts[0].ends_with("from: b."));
+    }
+}

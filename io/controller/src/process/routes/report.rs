@@ -1,0 +1,102 @@
+//! What one job did: of the ledger, and of the proxies what delayed it.
+//!
+//! ```text
+//!   job, from, to ─► ledger ─► none: 404 ─► the caller's own? 403 ─┬─ delayed? ─► proxies
+//!                                                                  └─► JobReport ◄──┘
+//! ```
+
+use api::{Answer, JobReport, Question, Why, WhyQuery};
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Extension, Query, State};
+use axum::http::StatusCode;
+use tokio::sync::oneshot;
+
+use super::{Asked, Refusal, cut, ending, hand_over, refusal, time_of, why};
+use crate::process::access::Caller;
+use crate::process::{report, usage};
+
+/// What a job did in a span of time: when, how much, how it was delayed, what its requests looked
+/// like, who else was there, and what would make it faster.
+///
+/// `from` and `to` are seconds since 1970, `now`, or a time ago as `-1h`. Who has role user sees
+/// the jobs in which all requests were that user's.
+#[utoipa::path(
+    get,
+    path = "/v1/report",
+    params(
+        ("job" = String, Query, description = "the job; empty for requests without one"),
+        ("from" = Option<String>, Query, description = "-7d by default"),
+        ("to" = Option<String>, Query, description = "now by default"),
+    ),
+    responses(
+        (status = 200, body = JobReport),
+        (status = 400, description = "a value that cannot be", body = api::ErrorReport),
+        (status = 403, description = "another user's job", body = api::ErrorReport),
+        (status = 404, description = "it had no requests then", body = api::ErrorReport),
+        (status = 500, description = "the ledger cannot be read", body = api::ErrorReport),
+        (status = 503, description = "too much to do: come again", body = api::ErrorReport),
+    )
+)]
+pub(super) async fn of_job(
+    State(shared): Asked,
+    Extension(caller): Extension<Caller>,
+    asked: Result<Query<JobAsked>, QueryRejection>,
+) -> Result<Json<JobReport>, Refusal> {
+    let Query(asked) = asked.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
+    let (job, now) = (asked.job, usage::wall_clock());
+    let from = time_of("from", asked.from.as_deref().unwrap_or("-168h"), now)?;
+    let to = time_of("to", asked.to.as_deref().unwrap_or("now"), now)?;
+    if from >= to {
+        let seconds = |time: model::Time| time.as_nanos() / 1_000_000_000;
+        let message = format!("from {} is not before to {}", seconds(from), seconds(to));
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let (answer, found) = oneshot::channel();
+    let ask = usage::Ask::Job { job: job.clone(), span: (from, to), answer };
+    hand_over(&shared.usage, ask)?;
+    let found = found.await.map_err(|_| ending())?;
+    let found =
+        found.map_err(|wrong| refusal(StatusCode::INTERNAL_SERVER_ERROR, wrong.to_string()))?;
+    if found.points.is_empty() {
+        let message = format!(
+            "job {:?} had no requests in this time; GET /v1/usage?by=job lists those that had",
+            cut(&job)
+        );
+        return Err(refusal(StatusCode::NOT_FOUND, message));
+    }
+    let owner = match found.users[..] {
+        [user] => Some(user),
+        _ => None,
+    };
+    if !caller.may_see(owner) {
+        let message = format!(
+            "{} has role user and sees its own jobs only, and job {:?} is not",
+            caller.name,
+            cut(&job)
+        );
+        return Err(refusal(StatusCode::FORBIDDEN, message));
+    }
+    let mut made = report::summary(&job, &found, now);
+    if made.counters.delayed > 0 {
+        let query = WhyQuery { job: Some(job), ..WhyQuery::default() };
+        let heard = why::ask(&shared, Question::Why(query)).await?;
+        let mut all = Why::default();
+        for (proxy, answer) in heard.answers {
+            if let Answer::Why(answer) = answer {
+                all.merge(&proxy, *answer);
+            }
+        }
+        report::add_holders(&mut made, &all, &heard.silent);
+    }
+    Ok(Json(made))
+}
+
+/// What stands behind the `?`.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JobAsked {
+    job: String,
+    from: Option<String>,
+    to: Option<String>,
+}

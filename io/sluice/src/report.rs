@@ -1,0 +1,289 @@
+//! `sluice report`: what became of a job, in a page of text, JSON or a picture.
+//!
+//! ```text
+//!   GET /v1/report of a controller ─► JobReport ─┬─► text: when, how much, delayed by what, advice
+//!                                                ├─► JSON
+//!                                                └─► picture.rs: its rate by minute, as SVG
+//! ```
+
+mod picture;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use api::why::{amount, per_second, percent, span};
+use api::{AccessesForm, CountersForm, JobReport};
+use model::{Accesses, Kind, Nanos};
+
+use crate::credentials::ControllerArgs;
+use crate::events::utc;
+
+/// Says what a job did: when, how much, how limits delayed it, and what would make it faster.
+///
+/// Also the sizes and the order of its reads and writes, and the other jobs at the time. Counted is
+/// what reached the proxies. docs/REPORT.md says what each line means.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  sluice report --job 1234\n  \
+                        sluice report --job 1234 --since 30d --svg 1234.svg")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// The job; '' for requests that have none.
+    #[arg(long)]
+    job: String,
+    /// How far it is looked back, such as 10min or 24h; 7 days if it is not given.
+    #[arg(long, value_name = "SPAN")]
+    since: Option<Nanos>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also draw its rate over time into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs `sluice report`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let query = args.since.map(|since| format!("from=-{since}")).unwrap_or_default();
+    let report = args.controller.client()?.job_report(&args.job, &query)?;
+    if let Some(file) = &args.svg {
+        picture::draw(file, &report)?;
+    }
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report).context("cannot write JSON")? + "\n",
+        false => tell(&report),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// The report for people: a heading, then a sentence for each thing that there is to say.
+fn tell(report: &JobReport) -> String {
+    let mut out = String::new();
+    let seconds = |count: u64| span(count.saturating_mul(1_000_000_000));
+    let _ = writeln!(
+        out,
+        "{}: {} to {}, {} in which it had requests.",
+        whom(report),
+        utc(report.from_s),
+        utc(report.to_s),
+        seconds(report.active_s)
+    );
+    tell_amounts(&mut out, report);
+    tell_delays(&mut out, report);
+    tell_accesses(&mut out, "read", &report.counters.reads);
+    tell_accesses(&mut out, "write", &report.counters.writes);
+    tell_others(&mut out, report);
+    for pattern in &report.patterns {
+        let _ = writeln!(out, "Pattern {}: {}", pattern.name, pattern.what);
+        if !pattern.advice.is_empty() {
+            let _ = writeln!(out, "  {}\n  ({})", pattern.advice, pattern.source);
+        }
+    }
+    for doubt in &report.doubts {
+        let _ = writeln!(out, "Note: {doubt}");
+    }
+    out
+}
+
+fn whom(report: &JobReport) -> String {
+    let job = match report.job.as_str() {
+        "" => "Requests without a job".into(),
+        job => format!("Job {job}"),
+    };
+    match report.users[..] {
+        [user] => format!("{job} of user {user}"),
+        _ => job,
+    }
+}
+
+fn tell_amounts(out: &mut String, report: &JobReport) {
+    let CountersForm { read_bytes, written_bytes, ops, .. } = &report.counters;
+    let (reads, writes) = (ops.of(Kind::Read), ops.of(Kind::Write));
+    let _ = writeln!(
+        out,
+        "It read {} in {reads} operations and wrote {} in {writes}.",
+        amount(*read_bytes),
+        amount(*written_bytes)
+    );
+    let mut others: Vec<_> =
+        ops.any().filter(|(kind, _)| !matches!(kind, Kind::Read | Kind::Write)).collect();
+    others.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), kind.name()));
+    if !others.is_empty() {
+        let all: u64 = others.iter().map(|(_, count)| *count).sum();
+        let named = others.iter().take(KINDS_NAMED).map(|(kind, count)| format!("{count} {kind}"));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let more = if others.len() > KINDS_NAMED { ", …" } else { "" };
+        let _ = writeln!(out, "It did {all} other operations: {named}{more}.");
+    }
+    let (achieved, asked) = match report.achieved_per_s {
+        0 => (
+            per_second(report.achieved_ops_per_s, false),
+            per_second(report.asked_ops_per_s, false),
+        ),
+        bytes => (per_second(bytes, true), per_second(report.asked_per_s, true)),
+    };
+    let _ = match report.counters.delayed {
+        0 => writeln!(out, "It achieved {achieved}, and no limit delayed it."),
+        _ => writeln!(out, "It achieved {achieved} and asked for about {asked}."),
+    };
+}
+
+fn tell_delays(out: &mut String, report: &JobReport) {
+    let CountersForm { delayed, delayed_ns, delayed_bytes, .. } = report.counters;
+    if delayed == 0 {
+        return;
+    }
+    let bytes = report.counters.read_bytes.saturating_add(report.counters.written_bytes);
+    let _ = writeln!(
+        out,
+        "Limits delayed {delayed} requests ({}, {} of its bytes), {} each, {} in all.",
+        amount(delayed_bytes),
+        percent(delayed_bytes, bytes),
+        span(delayed_ns / delayed),
+        span(delayed_ns)
+    );
+    for holder in &report.holders {
+        let now = if holder.now { "; it does now" } else { "" };
+        let _ = writeln!(
+            out,
+            "  {}: {} requests ({}), {} in all{now}.",
+            holder.what,
+            holder.requests,
+            amount(holder.bytes),
+            span(holder.wait_ns)
+        );
+    }
+    if report.holders.is_empty() {
+        let _ =
+            writeln!(out, "  Which limits they were is not known any more: no proxy remembers it.");
+    } else {
+        let _ = writeln!(out, "  (by cause: as the proxies remember it since they started)");
+    }
+}
+
+fn tell_accesses(out: &mut String, what: &str, accesses: &AccessesForm) {
+    let accesses = Accesses::from(*accesses);
+    let all = accesses.all();
+    if all == 0 {
+        return;
+    }
+    let sizes = SIZES.iter().zip(accesses.sizes).filter(|(_, count)| *count > 0);
+    let sizes = sizes.map(|(size, count)| format!("{} {size}", percent(count, all)));
+    let _ = writeln!(
+        out,
+        "Of {all} {what}s that moved anything {}; {} began where the last one ended.",
+        sizes.collect::<Vec<_>>().join(", "),
+        percent(all.saturating_sub(accesses.random), all)
+    );
+}
+
+fn tell_others(out: &mut String, report: &JobReport) {
+    const WHOLE: u64 = 1_000_000;
+    let own = percent(report.coverage_ppm.into(), WHOLE);
+    if report.others_count == 0 {
+        let _ = writeln!(out, "No other job had requests at the time.");
+        return;
+    }
+    let named = report.others.iter().map(|other| {
+        let name = if other.job.is_empty() { "those without a job" } else { other.job.as_str() };
+        format!("{name} {}", percent(other.share_ppm.into(), WHOLE))
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = if report.others_count > report.others.len() as u64 { ", …" } else { "" };
+    let jobs = if report.others_count == 1 { "job" } else { "jobs" };
+    let _ = writeln!(
+        out,
+        "Of all bytes at the time {own} were its own; {} other {jobs}: {named}{more}.",
+        report.others_count
+    );
+}
+
+const SIZES: [&str; Accesses::SIZES] = ["below 4 KiB", "below 64 KiB", "below 1 MiB", "larger"];
+/// Kinds of operation that are named, beside reads and writes.
+const KINDS_NAMED: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use api::{JobBeside, JobHolder, JobPattern, OpsForm};
+
+    use super::*;
+
+    fn report() -> JobReport {
+        let mut ops = OpsForm::default();
+        let counts = [(Kind::Read, 20_000), (Kind::Open, 3), (Kind::Clunk, 3), (Kind::Getattr, 9)];
+        counts.iter().for_each(|(kind, count)| ops.0[*kind as usize] = *count);
+        let counters = CountersForm {
+            read_bytes: 1_200_000_000,
+            delayed: 18_000,
+            delayed_ns: 720_000_000_000,
+            delayed_bytes: 1_080_000_000,
+            ops,
+            reads: AccessesForm { sizes: [0, 20_000, 0, 0], random: 19_000 },
+            ..CountersForm::default()
+        };
+        let holder = JobHolder {
+            what: "the limit of rule jobs (jobid=dd.1)".into(),
+            now: true,
+            requests: 18_000,
+            bytes: 1_080_000_000,
+            wait_ns: 720_000_000_000,
+        };
+        let other = JobBeside { job: "sh.a".into(), bytes: 2_800_000_000, share_ppm: 700_000 };
+        JobReport {
+            job: "dd.1".into(),
+            users: vec![1000],
+            from_s: 1_767_225_600,
+            to_s: 1_767_226_080,
+            active_s: 480,
+            counters,
+            achieved_per_s: 2_500_000,
+            asked_per_s: 4_750_000,
+            holders: vec![holder],
+            holders_known: true,
+            others: vec![other],
+            others_count: 1,
+            coverage_ppm: 300_000,
+            patterns: vec![JobPattern::from(model::Pattern::SmallReads)],
+            doubts: vec!["The last minute is not over.".into()],
+            ..JobReport::default()
+        }
+    }
+
+    #[test]
+    fn a_report_is_a_page_that_says_one_thing_a_line() {
+        let pattern = model::Pattern::SmallReads;
+        let wanted = format!(
+            "Job dd.1 of user 1000: 2026-01-01T00:00:00Z to 2026-01-01T00:08:00Z, 8 min 00 s in which it had requests.\n\
+             It read 1.20 GB in 20000 operations and wrote 0 B in 0.\n\
+             It did 15 other operations: 9 getattr, 3 clunk, 3 open.\n\
+             It achieved 2.50 MB/s and asked for about 4.75 MB/s.\n\
+             Limits delayed 18000 requests (1.08 GB, 90 % of its bytes), 40.0 ms each, 12 min 00 s in all.\n  \
+             the limit of rule jobs (jobid=dd.1): 18000 requests (1.08 GB), 12 min 00 s in all; it does now.\n  \
+             (by cause: as the proxies remember it since they started)\n\
+             Of 20000 reads that moved anything 100 % below 64 KiB; 5 % began where the last one ended.\n\
+             Of all bytes at the time 30 % were its own; 1 other job: sh.a 70 %.\n\
+             Pattern small-reads: {}\n  {}\n  ({})\n\
+             Note: The last minute is not over.\n",
+            pattern.what(),
+            pattern.advice(),
+            pattern.source(),
+        );
+        assert_eq!(tell(&report()), wanted);
+    }
+
+    #[test]
+    fn what_no_limit_delayed_and_what_nobody_remembers_is_said() {
+        let mut alone = report();
+        (alone.others, alone.others_count, alone.holders) = (vec![], 0, vec![]);
+        assert!(tell(&alone).contains("no proxy remembers it"), "{}", tell(&alone));
+        assert!(tell(&alone).contains("No other job had requests at the time."));
+        alone.counters = CountersForm::default();
+        (alone.achieved_per_s, alone.achieved_ops_per_s) = (0, 150);
+        let text = tell(&alone);
+        assert!(text.contains("It achieved 150 ops/s, and no limit delayed it."), "{text}");
+        assert!(!text.contains("Limits delayed"), "{text}");
+    }
+}

@@ -1,0 +1,124 @@
+//! A job's picture: its rate over time, and where limits delayed it.
+//!
+//! ```text
+//!   points ─► achieved ▁▃▇▇▃  asked ▂▆██▅      marks where a time of delays begins
+//!          └► how many requests waited for limits, on the mean
+//! ```
+
+use std::path::Path;
+
+use api::{JobPoint, JobReport};
+
+use super::utc;
+use crate::chart::{Line, LineChart, Panel, line_chart};
+
+/// Draws into an SVG file.
+pub(super) fn draw(file: &Path, report: &JobReport) -> anyhow::Result<()> {
+    line_chart(file, &chart(report))
+}
+
+fn chart(report: &JobReport) -> LineChart {
+    let line =
+        |series, value: &dyn Fn(&JobPoint) -> f64| Line { series, points: steps(report, value) };
+    let bytes = |point: &JobPoint| (point.read_bytes + point.written_bytes) as f64;
+    let moves = report.points.iter().any(|point| bytes(point) > 0.0);
+    let (title, lines) = match moves {
+        true => (
+            "MB/s",
+            vec![
+                line(1, &|point| (bytes(point) + point.delayed_bytes as f64) / 1e6),
+                line(0, &|point| bytes(point) / 1e6),
+            ],
+        ),
+        false => (
+            "operations a second",
+            vec![
+                line(1, &|point| (point.ops + point.delayed) as f64),
+                line(0, &|point| point.ops as f64),
+            ],
+        ),
+    };
+    let rates = Panel { title: title.into(), logarithmic: false, lines };
+    let waiting = Panel {
+        title: "requests that waited for limits, on the mean".into(),
+        logarithmic: false,
+        lines: vec![line(2, &|point| point.delayed_ns as f64 / 1e9)],
+    };
+    LineChart {
+        title: format!("Job {}", report.job),
+        subtitle: format!("from {}, in seconds since then", utc(report.from_s)),
+        series: ["achieved", "asked for (with what was delayed)", "waiting"]
+            .map(String::from)
+            .into(),
+        panels: vec![rates, waiting],
+        marks: marks(report),
+    }
+}
+
+/// A value per second, level within each point and 0 between points.
+fn steps(report: &JobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, f64)> {
+    let mut steps = Vec::new();
+    let mut last = report.from_s;
+    let at = |second: u64| second.saturating_sub(report.from_s) as f64;
+    for point in &report.points {
+        if point.at_s > last {
+            steps.extend([(at(last), 0.0), (at(point.at_s), 0.0)]);
+        }
+        let per_s = value(point) / point.span_s.max(1) as f64;
+        last = point.at_s + point.span_s;
+        steps.extend([(at(point.at_s), per_s), (at(last), per_s)]);
+    }
+    steps
+}
+
+/// Where a time of delays begins.
+fn marks(report: &JobReport) -> Vec<(f64, String)> {
+    let begins = |nth: usize| {
+        let delayed = |point: &JobPoint| point.delayed > 0;
+        delayed(&report.points[nth]) && (nth == 0 || !delayed(&report.points[nth - 1]))
+    };
+    let begun = (0..report.points.len()).filter(|nth| begins(*nth)).take(MARKS_MAX);
+    let at = |nth: usize| report.points[nth].at_s.saturating_sub(report.from_s) as f64;
+    begun.map(|nth| (at(nth), "delayed".into())).collect()
+}
+
+/// More would cover the lines.
+const MARKS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> JobReport {
+        let point = |minute: u64, delayed| JobPoint {
+            at_s: minute * 60,
+            span_s: 60,
+            read_bytes: 120_000_000,
+            delayed,
+            delayed_bytes: delayed * 60_000_000,
+            delayed_ns: delayed * 30_000_000_000,
+            ..JobPoint::default()
+        };
+        let points = vec![point(10, 0), point(11, 1), point(12, 1), point(14, 1)];
+        JobReport { job: "j".into(), from_s: 600, points, ..JobReport::default() }
+    }
+
+    #[test]
+    fn rates_are_level_in_a_point_and_nothing_between_points() {
+        let chart = chart(&report());
+        let asked = &chart.panels[0].lines[0].points;
+        assert_eq!(asked[..4], [(0.0, 2.0), (60.0, 2.0), (60.0, 3.0), (120.0, 3.0)]);
+        assert_eq!(asked[6..], [(180.0, 0.0), (240.0, 0.0), (240.0, 3.0), (300.0, 3.0)]);
+        assert_eq!(chart.panels[1].lines[0].points[2], (60.0, 0.5), "half a request on the mean");
+    }
+
+    #[test]
+    fn a_time_of_delays_is_marked_once_where_it_begins() {
+        let marks: Vec<_> = marks(&report()).into_iter().map(|(at, _)| at).collect();
+        assert_eq!(marks, [60.0], "a gap in the time does not end it");
+        let mut broken = report();
+        broken.points[2].delayed = 0;
+        let marks: Vec<_> = super::marks(&broken).into_iter().map(|(at, _)| at).collect();
+        assert_eq!(marks, [60.0, 240.0]);
+    }
+}
