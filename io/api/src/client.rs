@@ -392,6 +392,11 @@ impl Client {
         self.ask(&Call { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
     }
 
+    /// POSTs JSON to a server of another kind, and reads what it answers.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, json: &str) -> Result<T, ClientError> {
+        self.call(Method::POST, path, json.to_owned(), None)
+    }
+
     /// Asks one place after the other, beginning with that which answered last. A call that may
     /// have been taken is not made again; the next one begins with the next place.
     fn ask(&self, call: &Call<'_>) -> Result<(&Endpoint, Bytes), ClientError> {

@@ -2,6 +2,10 @@
 
 const WINDOW = 150;
 const SHOWN = 8;
+/** Names that are kept of a moment; what others had is only summed up. */
+const KEPT = 40;
+/** Below the picture, for the times. */
+const FOOT = 16;
 const HUES = [211, 28, 145, 340, 265, 55, 180, 5];
 
 const hue = (at) => `hsl(${HUES[at % HUES.length]} 65% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 45}%)`;
@@ -24,7 +28,9 @@ export class Stack {
 
   /** Takes the rows of one moment in: pairs of name and amount. */
   push(rows) {
-    this.#points.push(new Map(rows.filter(([, amount]) => amount > 0)));
+    const own = rows.filter(([, amount]) => amount > 0).sort((a, b) => b[1] - a[1]);
+    const all = own.reduce((sum, [, amount]) => sum + amount, 0);
+    this.#points.push({ own: new Map(own.slice(0, KEPT)), all });
     if (this.#points.length > WINDOW) this.#points.shift();
     this.draw();
   }
@@ -34,12 +40,13 @@ export class Stack {
     const { width, height } = this.canvas.getBoundingClientRect();
     const names = this.#greatest();
     const layers = this.#points.map((point) => {
-      const own = names.map((name) => point.get(name) ?? 0);
-      const all = [...point.values()].reduce((sum, amount) => sum + amount, 0);
-      return [...own, Math.max(0, all - own.reduce((sum, amount) => sum + amount, 0))];
+      const own = names.map((name) => point.own.get(name) ?? 0);
+      return [...own, Math.max(0, point.all - own.reduce((sum, amount) => sum + amount, 0))];
     });
-    const most = Math.max(1e-9, ...layers.map((layer) => layer.reduce((sum, amount) => sum + amount, 0)));
-    const [x, y] = [(at) => width - ((layers.length - 1 - at) / (WINDOW - 1)) * width, (v) => height - (v / most) * (height - 18)];
+    const most = Math.max(1e-9, ...this.#points.map((point) => point.all));
+    const foot = height - FOOT;
+    const x = (at) => width - ((layers.length - 1 - at) / (WINDOW - 1)) * width;
+    const y = (value) => foot - (value / most) * (foot - 18);
     const base = layers.map(() => 0);
     for (let layer = 0; layer <= names.length; layer += 1) {
       pen.fillStyle = layer < names.length ? this.#colour(names[layer]) : "hsl(210 8% 60%)";
@@ -54,13 +61,14 @@ export class Stack {
     pen.fillStyle = getComputedStyle(this.canvas).color;
     pen.font = "12px system-ui";
     pen.fillText(layers.length ? this.format(most) : "", 2, 12);
+    ends(pen, width, height, "5 min ago", "now");
     this.#describe(names, layers.at(-1) ?? []);
   }
 
   /** Those who had most in all that is shown. */
   #greatest() {
     const sums = new Map();
-    for (const point of this.#points) for (const [name, amount] of point) sums.set(name, (sums.get(name) ?? 0) + amount);
+    for (const { own } of this.#points) for (const [name, amount] of own) sums.set(name, (sums.get(name) ?? 0) + amount);
     const greatest = [...sums].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).slice(0, SHOWN);
     return greatest.map(([name]) => name);
   }
@@ -135,14 +143,20 @@ export class Heat {
   }
 }
 
-/** An account's way down from now on if it uses nothing: used, entitled, and the curve between. */
-export function curve(canvas, points, entitled) {
+/**
+ * An account's way down from now on if it uses nothing: what it is entitled to as a broken line, what
+ * it had as a curve that ends at `until`.
+ */
+export function curve(canvas, points, entitled, until) {
   const pen = fitted(canvas);
   const { width, height } = canvas.getBoundingClientRect();
   const most = Math.max(entitled * 1.1, ...points, 1);
-  const y = (value) => height - (value / most) * (height - 4) - 2;
+  const foot = height - FOOT;
+  const y = (value) => foot - (value / most) * (foot - 4) - 2;
   const style = getComputedStyle(canvas);
-  pen.strokeStyle = style.getPropertyValue("--faint");
+  pen.strokeStyle = pen.fillStyle = style.getPropertyValue("--faint");
+  pen.font = "12px system-ui";
+  ends(pen, width, height, "now", until);
   pen.setLineDash([4, 4]);
   pen.beginPath();
   pen.moveTo(0, y(entitled));
@@ -154,6 +168,12 @@ export function curve(canvas, points, entitled) {
   pen.beginPath();
   points.forEach((value, at) => pen.lineTo((at / Math.max(1, points.length - 1)) * width, y(value)));
   pen.stroke();
+}
+
+/** Says what stands at the left and at the right end. */
+function ends(pen, width, height, left, right) {
+  pen.fillText(left, 2, height - 3);
+  pen.fillText(right, width - pen.measureText(right).width - 2, height - 3);
 }
 
 /** A cleared pen in CSS pixels, sharp on any screen. */

@@ -20,7 +20,25 @@ const by = () => at("by").value;
 const stack = new Stack(at("stack"), at("stack-legend"), (value) => rate(value, unit()));
 const heat = new Heat(at("heat"));
 const reasons = new Map();
-let inForce = null;
+/** When the figures of now came; null before the first of them. */
+let shown = null;
+
+/** Asks for what parts of the page show, and says in each that it is not for this caller where it is not. */
+function part(ids, path, ms, use) {
+  every(path, ms, (answer, asked) => {
+    for (const id of ids) refuse(at(id), "");
+    use(answer, asked);
+  }, (refusal) => {
+    if (refusal.status === 403) for (const id of ids) refuse(at(id), refusal.message);
+  });
+}
+
+function refuse(section, message) {
+  section.classList.toggle("refused", message !== "");
+  let note = section.querySelector(".refusal");
+  if (!note && message) section.append(note = Object.assign(document.createElement("p"), { className: "refusal" }));
+  if (note) note.textContent = message;
+}
 
 // ---- who uses what ----
 
@@ -68,16 +86,16 @@ function showStack() {
   stack.push(rows.map((row) => [row.name, amount(row, unit())]));
 }
 
-every("/v1/live", LIVE_MS, (live) => {
+part(["now", "jobs", "proxies"], "/v1/live", LIVE_MS, (live) => {
   const began = performance.now();
+  shown = began;
+  at("silent").textContent = live.silent.length ? `Not counted, for no answer came from: ${live.silent.join(", ")}.` : "";
   if (rates.take(live)) showStack();
   showPayers();
   heat.push(rates.targets);
   showProxies(live);
-  if (inForce) rules.show(inForce, rates.rules);
+  rules.uses(rates.rules);
   performance.measure("update", { start: began });
-}, (refusal) => {
-  if (refusal.status === 403) at("payers-more").textContent = refusal.message;
 });
 
 for (const id of ["by", "unit"]) {
@@ -116,12 +134,7 @@ every("/v1/why", SLOW_MS, (why) => {
 
 // ---- rules ----
 
-every("/v1/rules", SLOW_MS, (answer) => {
-  inForce = answer;
-  rules.show(answer, rates.rules);
-}, (refusal) => {
-  if (refusal.status === 403) at("rule-new").disabled = true;
-});
+part(["rules"], "/v1/rules", SLOW_MS, rules.take);
 
 // ---- proxies and targets ----
 
@@ -153,7 +166,7 @@ function showProxies() {
 
 const drawn = new Map();
 
-every("/v1/decays", SLOW_MS, (answer) => {
+part(["quotas"], "/v1/decays", SLOW_MS, (answer) => {
   const list = at("quota-list");
   if (!answer.decays.length) {
     list.textContent = "No [[decay]] is in the rules: nobody is held to a share over time.";
@@ -199,16 +212,19 @@ function showQuota({ caption, canvas }, policy, account, now) {
   const text = `${policy.name}, ${account.subject}: ${amountOf(account.used)} of ${amountOf(account.entitled)} (${part})${held}${free}`;
   caption.textContent = text;
   canvas.setAttribute("aria-label", text);
-  curve(canvas, ahead(policy, account), account.entitled);
+  const steps = policy.mode === "step";
+  curve(canvas, ahead(policy, account, now), account.entitled, `in ${span(policy.span_ns * (steps ? 1 : 2))}, unused`);
 }
 
 const limitText = (limit) => ("bytes" in limit ? rate(limit.bytes, "bytes") : rate(limit.ops, "ops"));
 
-/** Two half-lives or one period ahead, if nothing more is used. */
-function ahead(policy, account) {
-  const steps = 60;
-  const of = (step) => (policy.mode === "step" ? (step < steps - 1 ? account.used : 0) : account.used * 2 ** ((-2 * step) / steps));
-  return Array.from({ length: steps }, (_, step) => of(step));
+/** Two half-lives or one period ahead, if nothing more is used; periods end at multiples of their length. */
+function ahead(policy, account, now) {
+  const steps = 120;
+  const over = ((account.until_ns ?? now - (now % policy.span_ns) + policy.span_ns) - now) / policy.span_ns;
+  const stepped = (step) => (step / steps < over ? account.used : 0);
+  const decayed = (step) => account.used * 2 ** ((-2 * step) / steps);
+  return Array.from({ length: steps + 1 }, (_, step) => (policy.mode === "step" ? stepped(step) : decayed(step)));
 }
 
 // ---- events ----
@@ -224,7 +240,7 @@ listen((events) => {
     list.prepend(item);
   }
   while (list.children.length > EVENTS_SHOWN) list.lastElementChild.remove();
-});
+}, (refusal) => refuse(at("events"), refusal.message));
 
 // ---- how old all of it is ----
 
@@ -233,11 +249,18 @@ every("/v1/status", SLOW_MS, (status) => {
   at("standing").dataset.text = `${location.host} ${who}; ${status.proxies} proxies`;
 });
 
+/** Says something where it is not said yet: what is read aloud is not read again. */
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 setInterval(() => {
-  const { seconds, trouble } = age();
-  const old = seconds > OLD_SECONDS || trouble !== "";
-  const ago = `${Math.round(seconds)} s`;
-  at("standing").textContent = `${at("standing").dataset.text ?? ""}${seconds < 3 ? "" : ` · ${ago} old`}`;
+  const { seconds: answered, trouble, asks } = age();
+  // Who may not see what is under way sees the age of the rest.
+  const seconds = shown === null ? answered : (performance.now() - shown) / 1000;
+  const old = !asks && (seconds > OLD_SECONDS || trouble !== "");
+  const why = trouble || "no answer came since";
+  say(at("standing"), `${at("standing").dataset.text ?? ""}${seconds < 3 ? "" : ` · ${Math.round(seconds)} s old`}`);
+  say(at("old"), old ? `These figures are ${Math.round(seconds)} s old: ${why}.` : "");
   at("old").hidden = !old;
-  if (old) at("old").textContent = `These figures are ${ago} old: ${trouble || "no answer came since"}.`;
 }, 500);

@@ -7,10 +7,15 @@ import { count, perSecond, rate } from "/page/text.js";
 const dialog = document.getElementById("rule-dialog");
 const form = document.getElementById("rule-form");
 const error = document.getElementById("rule-error");
+const stopping = document.getElementById("stop-dialog");
+const stopError = document.getElementById("stop-error");
+const start = document.getElementById("rule-new");
 const KEYS = ["match", "per", "weight", "limit", "reserve"];
 
 let rules = null;
+let used = null;
 let editing = null;
+let edited = 0;
 
 const limit = (rule) => rule.limits.map((one) => one.rate).join(", ");
 
@@ -36,14 +41,14 @@ function bar(rule) {
   return outer;
 }
 
-function buttons(rule) {
+function buttons({ name, builtin }) {
   const both = document.createElement("span");
-  for (const [text, act] of [["Change…", () => open(rule)], ["Stop", () => stop(rule)]]) {
+  for (const [text, act] of builtin ? [] : [["Change…", open], ["Stop…", stop]]) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = text;
-    button.setAttribute("aria-label", `${text.replace("…", "")} rule ${rule.name}`);
-    button.addEventListener("click", act);
+    button.setAttribute("aria-label", `${text.replace("…", "")} rule ${name}`);
+    button.addEventListener("click", () => act(rules.rules.find((rule) => rule.name === name)));
     both.append(button, " ");
   }
   return both;
@@ -62,19 +67,30 @@ const table = new Table(document.getElementById("rule-rows"), [
       return `${bytes} ${rate(rule.use.ops, "ops")}`;
     },
   },
-  { key: "bar", title: "Of its limit", cell: bar, same: (rule) => part(rule)?.toFixed(2) ?? "none" },
+  { key: "bar", title: "Of its limit", cell: bar, same: (rule) => part(rule)?.toFixed(2) ?? "" },
   { key: "classes", title: "Classes", number: true, cell: (rule) => count(rule.use?.classes ?? 0) },
   { key: "waiting", title: "Waiting", number: true, cell: (rule) => count(rule.use?.queued ?? 0) },
-  { key: "edit", title: "", cell: buttons, same: (rule) => JSON.stringify({ ...rule, use: null }) },
+  { key: "edit", title: "", cell: buttons, same: (rule) => String(Boolean(rule.builtin)) },
 ], { most: 500 });
 
-/** Takes the rules in force in, and what is under way of each. */
-export function show(answer, uses) {
+/** Takes the rules in force in; not those that were asked for before they were changed here. */
+export function take(answer, asked) {
+  if (asked < edited) return;
   rules = answer;
-  const rows = answer.rules.map((rule) => ({ ...rule, use: uses?.get(rule.name) }));
-  if (!answer.rules.some((rule) => rule.name === "default")) {
-    const use = uses?.get("default");
-    rows.push({ name: "default", match: "what no rule takes", weight: 1, limits: [], use });
+  show();
+}
+
+/** Takes in what is under way of each rule. */
+export function uses(found) {
+  used = found;
+  if (rules) show();
+}
+
+function show() {
+  const rows = rules.rules.map((rule) => ({ ...rule, use: used?.get(rule.name) }));
+  if (!rules.rules.some((rule) => rule.name === "default")) {
+    const use = used?.get("default");
+    rows.push({ name: "default", match: "what no rule takes", weight: 1, limits: [], use, builtin: true });
   }
   table.show(rows, (rule) => rule.name);
 }
@@ -97,14 +113,17 @@ function open(rule) {
   dialog.showModal();
 }
 
-async function stop(rule) {
-  if (!confirm(`Stop rule ${rule.name}? Its requests go to the rules behind it.`)) return;
-  await edit({ action: "stop", name: rule.name }).catch((refusal) => alert(refusal.message));
+function stop(rule) {
+  editing = rule;
+  document.getElementById("stop-title").textContent = `Stop rule ${rule.name}?`;
+  stopError.textContent = "";
+  stopping.showModal();
 }
 
 async function edit(change) {
   rules = await call("POST", "/v1/rules/edits", change);
-  show(rules);
+  edited = performance.now();
+  show();
 }
 
 /** Only what was changed is said, so that what the form cannot show stays. */
@@ -124,14 +143,29 @@ function change() {
   return { action: "start", name: fields.name.value, keys, place: before_ ? { before: before_ } : "last" };
 }
 
-form.addEventListener("submit", async (event) => {
-  if (event.submitter?.value !== "save") return;
-  event.preventDefault();
-  try {
-    await edit(change());
-    dialog.close();
-  } catch (refusal) {
-    error.textContent = refusal.message;
-  }
-});
-document.getElementById("rule-new").addEventListener("click", () => open(null));
+/** Puts what a dialog says in force; it stays open, with all that was typed, where that is refused. */
+function sends(dialog, error, value, change, after) {
+  let busy = false;
+  dialog.querySelector("form").addEventListener("submit", async (event) => {
+    if (event.submitter?.value !== value) return;
+    event.preventDefault();
+    // Not twice, however often the button is pressed; one that is disabled would lose the focus.
+    if (busy) return;
+    busy = true;
+    error.textContent = "";
+    try {
+      await edit(change());
+      dialog.close();
+      after();
+    } catch (refusal) {
+      error.textContent = refusal.message;
+    } finally {
+      busy = false;
+    }
+  });
+}
+
+sends(dialog, error, "save", change, () => {});
+// The button that had the focus went with its rule.
+sends(stopping, stopError, "stop", () => ({ action: "stop", name: editing.name }), () => start.focus());
+start.addEventListener("click", () => open(null));

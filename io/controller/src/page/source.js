@@ -20,9 +20,9 @@ export class Refused extends Error {
   }
 }
 
-/** How long ago the controller answered last, in seconds, and why it does not now. */
+/** How long ago the controller answered last, in seconds, why it does not now, and whether a token is awaited. */
 export function age() {
-  return { seconds: (performance.now() - heard) / 1000, trouble };
+  return { seconds: (performance.now() - heard) / 1000, trouble, asks: asking !== null };
 }
 
 /** One call; the answer's JSON. */
@@ -58,12 +58,13 @@ function failed(refusal) {
   return refusal;
 }
 
-/** Calls again and again, `ms` after the last answer; not while nobody looks at the page. */
+/** Calls again and again, `ms` after the last answer; `use` hears it and when it was asked. Not while nobody looks at the page. */
 export async function every(path, ms, use, fail = () => {}) {
   for (;;) {
     if (!document.hidden) {
+      const asked = performance.now();
       try {
-        use(await call("GET", path));
+        use(await call("GET", path), asked);
       } catch (refusal) {
         fail(refusal);
         // What is not for this caller does not become so in a moment.
@@ -74,8 +75,8 @@ export async function every(path, ms, use, fail = () => {}) {
   }
 }
 
-/** Events as they come: `use` hears those after the last it heard. */
-export async function listen(use) {
+/** Events as they come: `use` hears those after the last it heard, `fail` that they are not for this caller. */
+export async function listen(use, fail) {
   let since = null;
   for (;;) {
     try {
@@ -84,7 +85,7 @@ export async function listen(use) {
       since = page.next;
       if (page.events.length) use(page.events);
     } catch (refusal) {
-      if (refusal.status === 403) return;
+      if (refusal.status === 403) return fail(refusal);
       await pause(5_000);
     }
   }

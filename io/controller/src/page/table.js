@@ -1,6 +1,9 @@
 // A table whose rows are found again by key, so that an update touches only what changed.
 
-/** Columns: { key, title, number, cell(row) → text or node }; rows are sorted by a column. */
+/**
+ * Columns: { key, title, number, cell(row) → text or node }; rows are sorted by a column. A node is
+ * made again where `same(row)` is another text than before.
+ */
 export class Table {
   #rows = new Map();
 
@@ -35,21 +38,20 @@ export class Table {
     const column = this.columns.find((one) => one.key === this.sort);
     const sorted = column ? [...rows].sort((a, b) => this.#compare(column, a, b, key)) : rows;
     const shown = sorted.slice(0, this.most);
-    const kept = new Set();
-    let at = this.body.firstElementChild;
-    for (const row of shown) {
-      const name = key(row);
-      kept.add(name);
-      const line = this.#line(name);
-      this.#fill(line, row);
-      if (line.element === at) at = at.nextElementSibling;
-      else this.body.insertBefore(line.element, at);
-    }
+    const kept = new Set(shown.map(key));
+    // Before others are moved: what is moved loses the keyboard's focus.
     for (const [name, line] of this.#rows) {
       if (!kept.has(name)) {
         line.element.remove();
         this.#rows.delete(name);
       }
+    }
+    let at = this.body.firstElementChild;
+    for (const row of shown) {
+      const line = this.#line(key(row));
+      this.#fill(line, row);
+      if (line.element === at) at = at.nextElementSibling;
+      else this.body.insertBefore(line.element, at);
     }
     return sorted.length - shown.length;
   }
@@ -72,16 +74,11 @@ export class Table {
 
   #fill(line, row) {
     this.columns.forEach((column, at) => {
-      const content = column.cell(row);
-      if (typeof content === "string") {
-        if (line.texts[at] === content) return;
-        line.texts[at] = content;
-        line.cells[at].textContent = content;
-        if (column.class === "name") line.cells[at].title = content;
-      } else if (line.texts[at] !== column.same?.(row)) {
-        line.texts[at] = column.same?.(row);
-        line.cells[at].replaceChildren(content);
-      }
+      const text = column.same ? column.same(row) : column.cell(row);
+      if (line.texts[at] === text) return;
+      line.texts[at] = text;
+      line.cells[at].replaceChildren(column.same ? column.cell(row) : text);
+      if (column.class === "name") line.cells[at].title = text;
     });
     line.element.classList.toggle("held", Boolean(row.held));
   }

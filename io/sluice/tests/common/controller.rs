@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use api::{Client, Endpoint};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::SLUICE;
 
@@ -69,6 +70,10 @@ impl Controller {
     /// `HOST:PORT`, as its metrics are asked for.
     pub fn at(&self) -> &str {
         self.url.strip_prefix("http://").expect("it listens over TCP")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     pub fn kill(&mut self) {

@@ -7,12 +7,14 @@
 //!                                                   metadata  four servers, two jobs
 //!                                                   deaths the leader of three is killed
 //!                                                   scale  1,000 proxies × 1,000 classes
+//!                                                   page   1,000 jobs on the page for people
 //! ```
 
 mod deaths;
 mod metadata;
 mod moves;
 mod news;
+mod page;
 mod reader;
 mod scale;
 mod trace;
@@ -44,6 +46,9 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
     if run.wants("scale") {
         scale::measure(run, table)?;
     }
+    if run.wants("page") {
+        page::measure(run, table)?;
+    }
     if run.wants("deaths") {
         deaths::measure(run, table)?;
     }
@@ -66,7 +71,11 @@ impl Controller {
     /// Starts one with a store; it may stand by.
     fn with(bed: &Bed, name: &str, store: &str) -> anyhow::Result<Controller> {
         let socket = bed.dir().join(format!("{name}.sock"));
-        let url = format!("unix://{}", socket.display());
+        Controller::at(bed, name, format!("unix://{}", socket.display()), store)
+    }
+
+    /// Starts one that listens there.
+    fn at(bed: &Bed, name: &str, url: String, store: &str) -> anyhow::Result<Controller> {
         let data = bed.dir().join(name).display().to_string();
         let words =
             [&bed.program(), "controller", "--data", &data, "--listen", &url, "--store", store];
