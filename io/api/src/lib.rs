@@ -18,6 +18,7 @@ mod access;
 mod address;
 mod client;
 pub mod credentials;
+mod describe;
 mod edit;
 mod endpoint;
 mod events;
@@ -37,6 +38,7 @@ pub use access::{
 pub use address::{Address, ParseAddressError};
 pub use client::{Client, ClientError};
 pub use credentials::{Credentials, CredentialsError};
+pub use describe::{AnyAnswer, described, query_names};
 pub use edit::{Place, RuleAction, RuleChange, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
