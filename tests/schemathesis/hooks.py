@@ -12,8 +12,7 @@ def toml(ctx, value):
 
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
-    """It finds its own token among the others. With that gone all would be 401 from then on, so
-    who revokes it shows a wrong one."""
+    """It finds its own token among the others. With that gone all would be 401 from then on."""
     own = os.environ.get("OWN_TOKEN")
     if case.method == "DELETE" and own in (case.path_parameters or {}).values():
-        kwargs["headers"] = {**(kwargs.get("headers") or {}), "Authorization": "Bearer slc_wrong"}
+        case.path_parameters = {"name": "another"}
