@@ -17,7 +17,7 @@ export PATH="$HOME/.cargo/bin:$PATH"
 {
 	needs_build="cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev make:make protoc:protobuf-compiler /usr/include/google/protobuf/descriptor.proto:libprotobuf-dev"
 	needs_demo="fio:fio setpriv:util-linux"
-	needs_test="fio:fio g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils mkfs.ext4:e2fsprogs join:coreutils timeout:coreutils stress-ng:stress-ng flock:util-linux setpriv:util-linux etcd:etcd-server prometheus:prometheus influxd:influxdb collectd:collectd-core chromium:chromium chromedriver:chromium-driver"
+	needs_test="fio:fio g++:g++ diodls:diod qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils mkfs.ext4:e2fsprogs join:coreutils timeout:coreutils stress-ng:stress-ng flock:util-linux setpriv:util-linux etcd:etcd-server prometheus:prometheus influxd:influxdb collectd:collectd-core chromium:chromium chromedriver:chromium-driver python3:python3-venv"
 	needs_soak="stress-ng:stress-ng timeout:coreutils"
 	needs_bench="diod:diod ganesha.nfsd:nfs-ganesha /usr/lib/*/ganesha/libfsalvfs.so:nfs-ganesha-vfs unshare:util-linux ip:iproute2 fio:fio find:findutils tar:tar sshfs:sshfs sshd:openssh-server ssh-keygen:openssh-client glusterfsd:glusterfs-server glusterfs:glusterfs-client"
 }
@@ -92,6 +92,19 @@ rust() {
 		die "cargo and rustc $RUST_MIN or newer are needed: rustup has them, and on Debian 12 bookworm-security as cargo-web and rustc-web"
 }
 
+# schemathesis is in no release of Debian; it lives in a place of its own below .cache
+schemathesis() {
+	local venv version=4.32.0
+	venv=$(dirname "$0")/../.cache/schemathesis
+	if [ "$("$venv/bin/st" --version 2>/dev/null)" = "st, version $version" ]; then return; fi
+	echo "installing schemathesis $version"
+	rm -rf "$venv"
+	python3 -m venv "$venv" 2>/dev/null || { install python3-venv && python3 -m venv "$venv"; } ||
+		die "cannot make a place for schemathesis in $venv"
+	"$venv/bin/pip" install --quiet --disable-pip-version-check "schemathesis==$version" ||
+		die "cannot install schemathesis $version with pip"
+}
+
 missing=()
 for purpose in "$@"; do
 	names=needs_$purpose
@@ -106,6 +119,7 @@ rust
 # the guest's kernel is downloaded by apt, which needs its lists
 case " $* " in
 *" test "*)
+	schemathesis
 	if [ "$(id -u)" = 0 ] && ! apt-cache depends linux-image-amd64 >/dev/null 2>&1; then update; fi
 	;;
 esac

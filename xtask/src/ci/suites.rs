@@ -91,6 +91,12 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             &format!("{sluice} sim --quiet scenarios/"),
         ),
         Suite::new(
+            "api",
+            120,
+            "both APIs refuse what their descriptions do not allow, and answer as these say",
+            &format!("tests/schemathesis.sh {sluice}"),
+        ),
+        Suite::new(
             "fuzz",
             300,
             "decoder and rule text, a minute led by coverage",

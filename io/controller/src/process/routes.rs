@@ -6,6 +6,7 @@
 //! ```
 
 mod access;
+mod described;
 mod edits;
 mod events;
 mod ledger;
@@ -70,10 +71,11 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::AUDIT, get(access::audit))
         .route(path::DECAYS, get(events::decays))
         .route(path::EVENTS, get(events::events))
-        .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
+        .route(path::OPENAPI, get(|| async { Json(described::description()) }))
         .into_router()
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_so)
+        .layer(axum::middleware::from_fn(described::check))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), rights::check))
         // The page says nothing: what it shows it asks as whoever looks at it.
         .merge(page::router())
@@ -83,7 +85,7 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
 
 /// The OpenAPI description of a controller's API as JSON.
 pub fn openapi() -> String {
-    Description::openapi().to_pretty_json().expect("a description is plain data")
+    serde_json::to_string_pretty(described::description()).expect("a description is plain data")
 }
 
 #[derive(OpenApi)]
@@ -177,6 +179,7 @@ async fn set_rules(
     text: Result<String, StringRejection>,
 ) -> Result<Tagged, Refusal> {
     saving.map_err(|why| refusal(why.status(), why.body_text()))?;
+    described::is_text(&headers)?;
     let over = version_to_match(&headers)?.map(str::to_owned);
     let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
     match put_in_force(&shared, text, over, by).await? {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::{Classes, Connections, ErrorReport, Page, Rules, Status, Subjects, path};
+use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
@@ -31,15 +32,20 @@ pub(super) fn router(control: Arc<dyn Control>) -> Router {
         .route(path::WHY, get(super::why::why))
         .route(path::RULES, get(rules).put(set_rules))
         .route(path::METRICS, get(metrics))
-        .route(path::OPENAPI, get(|| async { Json(Description::openapi()) }))
+        .route(path::OPENAPI, get(|| async { Json(described()) }))
         .fallback(nothing_here)
+        .method_not_allowed_fallback(not_so)
         .layer(DefaultBodyLimit::max(RULES_BYTES_MAX))
         .with_state(control)
 }
 
 /// The OpenAPI description of the control API as JSON.
 pub fn openapi() -> String {
-    Description::openapi().to_pretty_json().expect("a description is plain data")
+    serde_json::to_string_pretty(&described()).expect("a description is plain data")
+}
+
+fn described() -> serde_json::Value {
+    api::described(Description::openapi(), &[], &[(413, "more text than a rule file may have")])
 }
 
 #[derive(OpenApi)]
@@ -128,10 +134,12 @@ async fn rules(State(control): Shared) -> Tagged {
 )]
 async fn set_rules(
     State(control): Shared,
-    Query(Saving { save }): Query<Saving>,
+    saving: Result<Query<Saving>, QueryRejection>,
     headers: HeaderMap,
-    text: String,
+    text: Result<String, StringRejection>,
 ) -> Result<Tagged, Refusal> {
+    let Query(Saving { save }) = saving.map_err(|why| refusal(why.status(), why.body_text()))?;
+    let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
     let over = version_to_match(&headers)?;
     match control.set_rules(&text, over, save) {
         Ok(()) => Ok(tagged(control.rules())),
@@ -156,6 +164,7 @@ async fn set_rules(
 
 /// What stands behind the `?` of a PUT.
 #[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Saving {
     #[serde(default)]
     save: bool,
@@ -175,6 +184,11 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 async fn nothing_here(uri: axum::http::Uri) -> Refusal {
     let message = format!("there is nothing at {}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::NOT_FOUND, message)
+}
+
+async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> Refusal {
+    let message = format!("{method} is not for {}; see {}", uri.path(), path::OPENAPI);
+    refusal(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
 pub(super) fn refusal(status: StatusCode, message: String) -> Refusal {

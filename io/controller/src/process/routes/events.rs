@@ -77,9 +77,10 @@ pub(super) async fn events(
         return Err(wrong(format!("limit: {most} is not from 1 to {PAGE_MAX}")));
     }
     let since = wanted.since.as_deref().map(since_of).transpose()?;
+    let last = last_event(&headers)?;
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/event-stream") {
-        return stream(&shared, since, &headers);
+        return stream(&shared, last.or(since));
     }
     let wait = wanted.wait.as_deref().map_or(Ok(Duration::ZERO), wait_of)?;
     let page = page(&shared, since.unwrap_or(Since::Newest), most, wait).await?;
@@ -157,20 +158,10 @@ async fn read(shared: &Shared, since: Since, most: usize) -> Result<Vec<Event>, 
 
 // ---- as they come ----
 
-fn stream(
-    shared: &Arc<Shared>,
-    since: Option<Since>,
-    headers: &HeaderMap,
-) -> Result<Response, Refusal> {
-    let last = headers.get("last-event-id").map(|value| {
-        let text = value.to_str().unwrap_or_default();
-        let number = text.parse().map(Since::Sequence);
-        number
-            .map_err(|_| wrong(format!("Last-Event-ID: {:?} is no number of an event", cut(text))))
-    });
+fn stream(shared: &Arc<Shared>, since: Option<Since>) -> Result<Response, Refusal> {
     // Without a word of from where: what comes from now on.
     let now = Since::Sequence(*shared.recent.watch().borrow());
-    let since = last.transpose()?.or(since).unwrap_or(now);
+    let since = since.unwrap_or(now);
     let Ok(place) = shared.recent.watchers.clone().try_acquire_owned() else {
         let message = "too many are told events as they come: ask with wait=30s instead";
         return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, message.into()));
@@ -207,6 +198,14 @@ async fn write_all(
 }
 
 // ---- values ----
+
+/// The event after which a stream that broke goes on.
+fn last_event(headers: &HeaderMap) -> Result<Option<Since>, Refusal> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    let number = text.parse().map(|number| Some(Since::Sequence(number)));
+    number.map_err(|_| wrong(format!("Last-Event-ID: {:?} is no number of an event", cut(text))))
+}
 
 /// A number, or a point of time.
 fn since_of(text: &str) -> Result<Since, Refusal> {

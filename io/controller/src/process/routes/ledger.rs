@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, StatusCode};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
@@ -78,7 +79,7 @@ pub(super) async fn changes(
         (status = 503, description = "too much to do: come again", body = api::ErrorReport),
     )
 )]
-pub(super) async fn file(State(shared): Asked) -> Result<Body, Refusal> {
+pub(super) async fn file(State(shared): Asked) -> Result<Bytes, Refusal> {
     let number = COPIES.fetch_add(1, Ordering::Relaxed);
     let path = shared.data.join(format!("copy-{}-{number}.db", std::process::id()));
     let failed = |why: String| refusal(StatusCode::INTERNAL_SERVER_ERROR, why);
@@ -90,9 +91,12 @@ pub(super) async fn file(State(shared): Asked) -> Result<Body, Refusal> {
     let removed = std::fs::remove_file(&path);
     let file = opened.map_err(|why| failed(format!("{}: {why}", path.display())))?;
     removed.map_err(|why| failed(format!("{}: {why}", path.display())))?;
-    Ok(Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES)))
+    Ok((BYTES, Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES))))
 }
 
+/// What a file is: bytes.
+type Bytes = ([(HeaderName, &'static str); 1], Body);
+const BYTES: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "application/octet-stream")];
 /// Tells copies that are made at the same time apart.
 static COPIES: AtomicU64 = AtomicU64::new(0);
 const PIECE_BYTES: usize = 256 << 10;

@@ -1,0 +1,378 @@
+//! Wrong input to every call of a controller: a clear 4xx, and nothing is changed.
+//!
+//! ```text
+//!   /openapi.json ─► every call × what can be wrong with it ─┬─ for all alike: method, parameter, token
+//!                                                            └─ ROWS: missing, type, unknown, foreign, large, kind
+//!   before ─► rules, tokens, proxies, usage, audit log, decays ◄─ the same, byte by byte, after all of it
+//! ```
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod controlled;
+mod entrusted;
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use api::{Client, CountersForm, ProxyReport, Role, UsageLine, UsageReport, path};
+use serde_json::Value;
+
+use common::{Controller, until};
+use controlled::{Folder, LIMIT, limited};
+use entrusted::{ask, client, first_token, showing, status, token};
+
+/// What is wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wrong {
+    /// A body or parameter that must be there.
+    Missing,
+    /// A value that is none, or of another type.
+    Value,
+    /// A field that messages do not have.
+    Unknown,
+    /// What is another's, or nobody's.
+    Foreign,
+    /// More than is taken.
+    Large,
+    /// Another content type.
+    Kind,
+}
+use Wrong::{Foreign, Kind, Large, Missing, Unknown, Value as Bad};
+
+/// A call, by whom, what it sends, and the status and words of the answer.
+struct Case {
+    wrong: Wrong,
+    call: &'static str,
+    /// What stands behind the path, or in place of `{name}`.
+    path: String,
+    by: Role,
+    head: &'static str,
+    body: String,
+    status: u16,
+    says: &'static str,
+}
+
+const JSON: &str = "content-type: application/json\r\n";
+const TEXT: &str = "content-type: text/plain\r\n";
+
+fn case(wrong: Wrong, call: &'static str, path: &str, status: u16, says: &'static str) -> Case {
+    let (by, path) = (Role::Admin, path.to_owned());
+    Case { wrong, call, path, by, head: "", body: String::new(), status, says }
+}
+
+impl Case {
+    fn json(self, body: impl Into<String>) -> Case {
+        Case { head: JSON, body: body.into(), ..self }
+    }
+
+    fn sending(self, head: &'static str, body: impl Into<String>) -> Case {
+        Case { head, body: body.into(), ..self }
+    }
+
+    fn by(self, by: Role) -> Case {
+        Case { by, ..self }
+    }
+}
+
+const STATUS: &str = "GET /v1/status";
+const OPENAPI: &str = "GET /openapi.json";
+const METRICS: &str = "GET /metrics";
+const RULES: &str = "GET /v1/rules";
+const SET_RULES: &str = "PUT /v1/rules";
+const EDIT: &str = "POST /v1/rules/edits";
+const PROXIES: &str = "GET /v1/proxies";
+const FORGET: &str = "DELETE /v1/proxies/{name}";
+const REPORT: &str = "POST /v1/proxies/{name}/report";
+const USAGE: &str = "GET /v1/usage";
+const WHY: &str = "GET /v1/why";
+const WHY_TOP: &str = "GET /v1/why/top";
+const LIVE: &str = "GET /v1/live";
+const CHANGES: &str = "GET /v1/ledger/changes";
+const FILE: &str = "GET /v1/ledger/file";
+const TOKENS: &str = "GET /v1/tokens";
+const MAKE_TOKEN: &str = "POST /v1/tokens";
+const REVOKE: &str = "DELETE /v1/tokens/{name}";
+const AUDIT: &str = "GET /v1/audit";
+const DECAYS: &str = "GET /v1/decays";
+const EVENTS: &str = "GET /v1/events";
+
+/// Calls without body, parameter and name: nothing but what all are asked can be wrong with them.
+const PLAIN: [&str; 8] = [STATUS, OPENAPI, METRICS, RULES, PROXIES, LIVE, FILE, TOKENS];
+
+fn of_rules() -> Vec<Case> {
+    let edit = |wrong, status, says, body: &str| case(wrong, EDIT, "", status, says).json(body);
+    let mib = "#".repeat((1 << 20) + 1);
+    vec![
+        case(Bad, SET_RULES, "", 400, "rules:2:8").sending("", "[[rule]]\nname = 3\n"),
+        case(Bad, SET_RULES, "", 400, "rules:1:2").sending("", "\u{0}"),
+        case(Bad, SET_RULES, "?save=perhaps", 400, "save"),
+        case(Bad, SET_RULES, "", 400, "not \\\"0\\\"").sending("if-match: 0\r\n", ""),
+        case(Unknown, SET_RULES, "", 400, "colour").sending("", "colour = \"red\"\n"),
+        case(Foreign, SET_RULES, "", 409, "0 is not their version")
+            .sending("if-match: \"0\"\r\n", ""),
+        case(Foreign, SET_RULES, "", 403, "needs role operate").by(Role::Read),
+        case(Large, SET_RULES, "", 413, "limit").sending("", mib.clone()),
+        case(Kind, SET_RULES, "", 415, "application/toml").json("{}"),
+        edit(Missing, 422, "action", r#"{"name": "jobs"}"#),
+        edit(Missing, 400, "EOF", ""),
+        edit(Bad, 422, "begin", r#"{"action": "begin", "name": "jobs"}"#),
+        edit(
+            Bad,
+            400,
+            "fast",
+            r#"{"action": "change", "name": "jobs", "keys": {"limit": "fast"}}"#,
+        ),
+        edit(Unknown, 422, "rank", r#"{"action": "stop", "name": "jobs", "rank": 1}"#),
+        edit(
+            Unknown,
+            400,
+            "limits",
+            r#"{"action": "change", "name": "jobs", "keys": {"limits": "1"}}"#,
+        ),
+        edit(Foreign, 404, "nobody", r#"{"action": "stop", "name": "nobody"}"#),
+        edit(
+            Foreign,
+            409,
+            "jobs",
+            r#"{"action": "start", "name": "jobs", "keys": {"match": "*"}}"#,
+        ),
+        edit(Large, 413, "limit", &format!("{{\"action\": \"{}\"}}", "a".repeat(4 << 20))),
+        case(Kind, EDIT, "", 415, "application/json")
+            .sending(TEXT, r#"{"action": "stop", "name": "jobs"}"#),
+    ]
+}
+
+fn report(target: &str, more: &str, tail: &str) -> String {
+    format!(
+        "{{\"epoch\":1,\"targets\":{{\"{target}\":{{\"sequence\":1,\"term\":{{\"controller\":0,\
+         \"joined\":0}},\"heard\":0,\"revision\":0,\"lapsed\":false,\"uses\":[{more}],\
+         \"served\":[]}}}}{tail}}}"
+    )
+}
+
+fn of_proxies() -> Vec<Case> {
+    let told = |wrong, status, says, body: String| {
+        case(wrong, REPORT, "b", status, says).json(body).by(Role::Proxy)
+    };
+    let too_much =
+        r#"{"scope":{"section":"rule","name":"a","key":[]},"used":1000000001,"waiting":false}"#;
+    let usage = |ops: &str| {
+        let counters =
+            format!("{{\"read_bytes\":1,\"written_bytes\":0,\"cost_ns\":1,\"ops\":{ops}}}");
+        format!(",\"usage\":{{\"sequence\":1,\"total\":{counters},\"lines\":[],\"gone\":[]}}")
+    };
+    let targets: Vec<_> = (0..65).map(|n| format!("\"t{n}\":null")).collect();
+    vec![
+        told(Missing, 422, "epoch", r#"{"targets":{}}"#.into()),
+        told(Missing, 400, "EOF", String::new()),
+        told(Bad, 422, "invalid type", r#"{"epoch":"one","targets":{}}"#.into()),
+        told(
+            Bad,
+            422,
+            "targets.t0",
+            format!("{{\"epoch\":1,\"targets\":{{{}}}}}", targets.join(",")),
+        ),
+        told(Bad, 400, "is no target", report("", "", "")),
+        told(Bad, 400, "1000000001", report("t", too_much, "")),
+        told(Bad, 400, "shoe", report("t", "", &usage("{\"shoe\":1}"))),
+        told(Unknown, 422, "epok", r#"{"epok":1}"#.into()),
+        case(Foreign, REPORT, "-b", 400, "-b").json(report("t", "", "")).by(Role::Proxy),
+        case(Foreign, REPORT, "b", 403, "needs role admin or proxy").by(Role::Operate),
+        told(Large, 400, "is no target", report(&"t".repeat(256), "", "")),
+        told(Large, 413, "limit", " ".repeat((32 << 20) + 1)),
+        case(Kind, REPORT, "b", 415, "application/json").sending(TEXT, report("t", "", "")),
+        case(Foreign, FORGET, "nobody", 404, "nobody"),
+        case(Bad, FORGET, "%ff", 400, "UTF-8"),
+        case(Large, FORGET, &"n".repeat(5000), 404, "nnnn"),
+    ]
+}
+
+fn of_looks() -> Vec<Case> {
+    let cursor = "?born_ns=1&commit=1&term=1&boot=1&generation=1";
+    let long = "x".repeat(5000);
+    vec![
+        case(Bad, USAGE, "?by=shoe", 400, "shoe"),
+        case(Bad, USAGE, "?from=then", 400, "then"),
+        case(Bad, USAGE, "?from=now&to=-1h", 400, "is after to"),
+        case(Bad, USAGE, "?user=-1&by=user", 400, "user"),
+        case(Bad, USAGE, "?user=1001", 400, "only with by=user"),
+        case(Foreign, USAGE, "?by=user&user=1002", 403, "1001").by(Role::User),
+        case(Foreign, USAGE, "?by=job", 403, "1001").by(Role::User),
+        case(Large, USAGE, &format!("?by={long}"), 400, "xxxx"),
+        case(Bad, WHY, "?user=all", 400, "user"),
+        case(Foreign, WHY, "?user=1002", 403, "its own jobs").by(Role::User),
+        case(Large, WHY, "?user=4294967296", 400, "user"),
+        case(Bad, WHY_TOP, "?by=shoe", 400, "shoe"),
+        case(Bad, WHY_TOP, "?since=then", 400, "then"),
+        case(Large, WHY_TOP, &format!("?since={long}"), 400, "xxxx"),
+        case(Foreign, WHY_TOP, "", 403, "needs role read").by(Role::User),
+        case(Missing, CHANGES, "?born_ns=1", 400, "commit"),
+        case(Bad, CHANGES, &cursor.replace("commit=1", "commit=one"), 400, "commit"),
+        case(Foreign, CHANGES, cursor, 410, "commit 1 of term 1"),
+        case(Large, CHANGES, &cursor.replace("boot=1", "boot=18446744073709551616"), 400, "boot"),
+        case(Bad, AUDIT, "?since=then", 400, "then"),
+        case(Bad, AUDIT, "?limit=0", 400, "not between 1 and 1000"),
+        case(Large, AUDIT, "?limit=1001", 400, "1001"),
+        case(Foreign, AUDIT, "", 403, "needs role admin").by(Role::Operate),
+        case(Foreign, DECAYS, "?subject=uid%3D1002", 403, "uid=1001").by(Role::User),
+        case(Large, DECAYS, &format!("?subject={long}"), 403, "xxxx").by(Role::User),
+        case(Bad, DECAYS, "?subject=%ff&shoe", 400, "shoe"),
+        case(Bad, EVENTS, "?since=then", 400, "then"),
+        case(Bad, EVENTS, "?wait=long", 400, "long"),
+        case(Bad, EVENTS, "", 400, "Last-Event-ID").sending("last-event-id: x\r\n", ""),
+        case(Large, EVENTS, "?limit=1001", 400, "1001"),
+        case(Large, EVENTS, "?wait=61s", 400, "61s"),
+        case(Foreign, EVENTS, "", 403, "needs role read or proxy").by(Role::User),
+    ]
+}
+
+fn of_tokens() -> Vec<Case> {
+    let make =
+        |wrong, status, says, body: &str| case(wrong, MAKE_TOKEN, "", status, says).json(body);
+    vec![
+        make(Missing, 422, "role", r#"{"name": "eve"}"#),
+        make(Missing, 400, "EOF", ""),
+        make(Bad, 422, "king", r#"{"name": "eve", "role": "king"}"#),
+        make(Bad, 400, "-eve", r#"{"name": "-eve", "role": "read"}"#),
+        make(Bad, 400, "user", r#"{"name": "eve", "role": "user"}"#),
+        make(Bad, 400, "of no use", r#"{"name": "eve", "role": "read", "expires_s": 1}"#),
+        make(Unknown, 422, "expires", r#"{"name": "eve", "role": "read", "expires": 1}"#),
+        make(Foreign, 409, "user", r#"{"name": "user", "role": "read"}"#),
+        case(Foreign, MAKE_TOKEN, "", 403, "needs role admin").by(Role::Operate),
+        make(Large, 400, "name", &format!(r#"{{"name": "{}", "role": "read"}}"#, "e".repeat(64))),
+        make(Large, 413, "limit", &" ".repeat(4 << 20)),
+        case(Kind, MAKE_TOKEN, "", 415, "application/json").sending(TEXT, "{}"),
+        case(Foreign, REVOKE, "nobody", 404, "nobody"),
+        case(Foreign, REVOKE, "user", 403, "needs role admin").by(Role::Proxy),
+        case(Bad, REVOKE, "%ff", 400, "UTF-8"),
+        case(Large, REVOKE, &"n".repeat(5000), 404, "nnnn"),
+    ]
+}
+
+/// The calls of the description, and what of each must be tried.
+fn described(all: &Value) -> Vec<(String, BTreeSet<Wrong>)> {
+    let mut calls = vec![(OPENAPI.to_owned(), BTreeSet::new())];
+    for (path, methods) in all["paths"].as_object().unwrap() {
+        for (method, call) in methods.as_object().unwrap() {
+            let mut wrong = BTreeSet::new();
+            if !call["requestBody"].is_null() {
+                wrong.extend([Bad, Unknown, Foreign, Large, Kind]);
+            }
+            if !api::query_names(call).is_empty() || path.contains("{name}") {
+                wrong.extend([Bad, Foreign, Large]);
+            }
+            let json = &call["requestBody"]["content"]["application/json"];
+            let parameters = call["parameters"].as_array().into_iter().flatten();
+            let must =
+                |parameter: &Value| parameter["in"] == "query" && parameter["required"] == true;
+            if !json.is_null() || parameters.into_iter().any(must) {
+                wrong.insert(Missing);
+            }
+            calls.push((format!("{} {path}", method.to_uppercase()), wrong));
+        }
+    }
+    calls
+}
+
+/// All that wrong calls might have changed, as text.
+fn state(admin: &Client) -> String {
+    let usage = ["job", "user", "group", "project", "proxy", "kind"].map(|by| {
+        let table = admin.usage(&format!("by={by}")).unwrap();
+        serde_json::to_string(&table.rows).unwrap()
+    });
+    let proxies = admin.proxies().unwrap().proxies;
+    let proxies: Vec<_> = proxies.iter().map(|p| (&p.name, &p.target, p.epoch)).collect();
+    let get = |path: &str| admin.get::<Value>(path).unwrap().to_string();
+    [
+        usage.join("\n"),
+        format!("{proxies:?}"),
+        get(path::RULES),
+        get(path::TOKENS),
+        get(path::AUDIT),
+        serde_json::to_string(&admin.decays(None).unwrap().decays).unwrap(),
+    ]
+    .join("\n")
+}
+
+/// Something of each kind: rules, tokens of all roles, a proxy with usage. The roles' tokens.
+fn furnish(url: &str, admin: &Client) -> Vec<(Role, String)> {
+    let tokens: Vec<_> =
+        Role::ALL.into_iter().map(|role| (role, token(admin, role.name(), role))).collect();
+    admin.set_rules(&limited(LIMIT)).unwrap();
+    let proxy = &tokens.iter().find(|(role, _)| *role == Role::Proxy).unwrap().1;
+    let counters = CountersForm { read_bytes: 1_000, cost_ns: 1, ..CountersForm::default() };
+    let line = UsageLine { id: 1, job: "dd.1".into(), uid: 1001, ..UsageLine::default() };
+    let lines = vec![UsageLine { counters: counters.clone(), ..line }];
+    let usage = Some(UsageReport { sequence: 1, total: counters, lines, ..UsageReport::default() });
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let report = ProxyReport { epoch: since.as_nanos() as u64, usage, ..ProxyReport::default() };
+    client(url, &showing(proxy)).report("a", &report).unwrap();
+    until("it is counted", || !admin.usage("by=user").unwrap().rows.is_empty());
+    tokens
+}
+
+#[test]
+fn wrong_input_to_any_call_is_refused_with_the_reason_and_changes_nothing() {
+    let data = Folder::new("wrong-input");
+    let root = first_token(&data.0);
+    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let url = controller.url.as_str();
+    let admin = client(url, &showing(&root));
+    let tokens = furnish(url, &admin);
+    let before = state(&admin);
+    let cases: Vec<_> =
+        [of_rules(), of_proxies(), of_looks(), of_tokens()].into_iter().flatten().collect();
+
+    let calls = described(&admin.get::<Value>(path::OPENAPI).unwrap());
+    for (call, wrong) in &calls {
+        let tried: BTreeSet<_> =
+            cases.iter().filter(|case| case.call == call).map(|case| case.wrong).collect();
+        assert!(wrong.is_subset(&tried), "{call}: of {wrong:?} only {tried:?} are tried");
+        assert_eq!(wrong.is_empty(), PLAIN.contains(&call.as_str()), "{call}");
+        refused_whoever_asks(url, &root, call);
+    }
+    for case in &cases {
+        assert!(calls.iter().any(|(call, _)| call == case.call), "{} is no call", case.call);
+    }
+    let wrong: Vec<_> = cases.iter().filter_map(|case| not_refused(url, &tokens, case)).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(state(&admin), before);
+}
+
+/// What is wrong with any call: another method, an unknown parameter, no token.
+fn refused_whoever_asks(url: &str, root: &str, call: &str) {
+    let (method, path) = call.split_once(' ').unwrap();
+    let path = path.replace("{name}", "user");
+    let head = format!("authorization: Bearer {root}\r\n");
+    let asked = [
+        (format!("PATCH {path}"), head.as_str(), 405, "PATCH is not for"),
+        (format!("{method} {path}?shoe=1"), &head, 400, "\\\"shoe\\\" is no parameter of"),
+        (format!("{method} {path}"), "", 401, "without a token"),
+        (format!("{method} {path}"), "authorization: Bearer slc_x\r\n", 401, "not known here"),
+        (format!("{method} {path}/%00/more"), &head, 404, "there is nothing at"),
+    ];
+    for (call, head, expected, says) in asked {
+        let answer = ask(url, &call, head, "");
+        assert!(status(&answer) == expected && answer.contains(says), "{call}: {answer}");
+    }
+}
+
+/// What is wrong with the answer to a wrong call.
+fn not_refused(url: &str, tokens: &[(Role, String)], case: &Case) -> Option<String> {
+    let token = &tokens.iter().find(|(role, _)| *role == case.by).unwrap().1;
+    let head = format!("authorization: Bearer {token}\r\n{}", case.head);
+    let call = if case.call.contains("{name}") {
+        case.call.replace("{name}", &case.path)
+    } else {
+        format!("{}{}", case.call, case.path)
+    };
+    let answer = ask(url, &call, &head, &case.body);
+    let shown: String = call.chars().take(80).collect();
+    let told =
+        format!("{:?} {shown}: {} {:?} expected: {answer}", case.wrong, case.status, case.says);
+    let message = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    let is_message = message.starts_with("{\"message\":\"") && message.len() < 1_000;
+    let right = status(&answer) == case.status && message.contains(case.says) && is_message;
+    (!right).then_some(told)
+}
