@@ -55,6 +55,7 @@ struct Case {
 
 const JSON: &str = "content-type: application/json\r\n";
 const TEXT: &str = "content-type: text/plain\r\n";
+const COMPACT: &str = "content-type: application/vnd.sluice.report-1+postcard\r\n";
 
 fn case(wrong: Wrong, call: &'static str, path: &str, status: u16, says: &'static str) -> Case {
     let (by, path) = (Role::Admin, path.to_owned());
@@ -85,6 +86,7 @@ const PROXIES: &str = "GET /v1/proxies";
 const FORGET: &str = "DELETE /v1/proxies/{name}";
 const REPORT: &str = "POST /v1/proxies/{name}/report";
 const USAGE: &str = "GET /v1/usage";
+const JOB: &str = "GET /v1/report";
 const WHY: &str = "GET /v1/why";
 const WHY_TOP: &str = "GET /v1/why/top";
 const LIVE: &str = "GET /v1/live";
@@ -170,18 +172,24 @@ fn of_proxies() -> Vec<Case> {
         told(
             Bad,
             422,
-            "targets.t0",
+            "invalid type: null",
             format!("{{\"epoch\":1,\"targets\":{{{}}}}}", targets.join(",")),
         ),
         told(Bad, 400, "is no target", report("", "", "")),
         told(Bad, 400, "1000000001", report("t", too_much, "")),
-        told(Bad, 400, "shoe", report("t", "", &usage("{\"shoe\":1}"))),
+        told(Bad, 422, "shoe", report("t", "", &usage("{\"shoe\":1}"))),
         told(Unknown, 422, "epok", r#"{"epok":1}"#.into()),
         case(Foreign, REPORT, "-b", 400, "-b").json(report("t", "", "")).by(Role::Proxy),
         case(Foreign, REPORT, "b", 403, "needs role admin or proxy").by(Role::Operate),
         told(Large, 400, "is no target", report(&"t".repeat(256), "", "")),
         told(Large, 413, "limit", " ".repeat((32 << 20) + 1)),
         case(Kind, REPORT, "b", 415, "application/json").sending(TEXT, report("t", "", "")),
+        case(Bad, REPORT, "b", 400, "in the form of its content type")
+            .sending(COMPACT, report("t", "", ""))
+            .by(Role::Proxy),
+        case(Large, REPORT, "b", 413, "8388608 at most")
+            .sending(COMPACT, " ".repeat((8 << 20) + 1))
+            .by(Role::Proxy),
         case(Foreign, FORGET, "nobody", 404, "nobody"),
         case(Bad, FORGET, "%ff", 400, "UTF-8"),
         case(Large, FORGET, &"n".repeat(5000), 404, "nnnn"),
@@ -200,6 +208,12 @@ fn of_looks() -> Vec<Case> {
         case(Foreign, USAGE, "?by=user&user=1002", 403, "1001").by(Role::User),
         case(Foreign, USAGE, "?by=job", 403, "1001").by(Role::User),
         case(Large, USAGE, &format!("?by={long}"), 400, "xxxx"),
+        case(Missing, JOB, "", 400, "job"),
+        case(Bad, JOB, "?job=dd.1&from=then", 400, "then"),
+        case(Bad, JOB, "?job=dd.1&from=now&to=-1h", 400, "is not before to"),
+        case(Foreign, JOB, "?job=nobody", 404, "nobody"),
+        case(Foreign, JOB, "?job=dd.1", 403, "needs role").by(Role::Proxy),
+        case(Large, JOB, &format!("?job={long}"), 404, "xxxx"),
         case(Bad, WHY, "?user=all", 400, "user"),
         case(Foreign, WHY, "?user=1002", 403, "its own jobs").by(Role::User),
         case(Large, WHY, "?user=4294967296", 400, "user"),
