@@ -384,7 +384,9 @@ fn in_dark_and_in_light_mode_all_text_can_be_read() {
     scene.readers.iter_mut().for_each(Reader::stop);
 }
 
-const OLD: &str = "return document.getElementById('old').checkVisibility()";
+/// Whether it is said where the reader looks, however far down the page.
+const OLD: &str = "const old = document.getElementById('old'), box = old.getBoundingClientRect(); \
+                   return old.checkVisibility() && old.contains(document.elementFromPoint(box.x + 20, box.y + 10))";
 
 #[test]
 fn what_is_old_is_said_to_be_until_the_controller_answers_again() {
