@@ -70,14 +70,14 @@ pub(crate) fn token(by: &Client, name: &str, role: Role) -> String {
 pub(crate) fn ask(url: &str, call: &str, head: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     let length = body.len();
-    write!(
-        stream,
-        "{call} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: \
-         {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    let head = format!(
+        "{call} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // Who is told that it is too much closes before all of it is written.
+    let _ = stream.write_all(body.as_bytes());
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
+    let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
 
