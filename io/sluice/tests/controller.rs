@@ -98,9 +98,14 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
     let client = controller.client();
     assert_eq!(client.rules().unwrap().text, rules.text);
     assert!(client.controller_status().unwrap().term > term);
-    until("the proxies are back", || settled(&client));
+    // They may hold the very parts that they would be given: then nothing is sent.
+    until("the proxies are back", || {
+        let proxies = client.proxies().unwrap().proxies;
+        proxies.len() == 3
+            && proxies.iter().all(|p| !p.silent && p.fallback > 0 && p.acknowledged == p.sent)
+    });
     let again = permille(&readers, Duration::from_secs(2));
-    assert!(again <= 1050, "{again} thousandths of the limit with another controller");
+    assert!((900..=1050).contains(&again), "{again} thousandths with another controller");
     readers.iter_mut().for_each(Reader::stop);
     let expected = sum(&readers);
     let counted = || {

@@ -107,7 +107,7 @@ fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once()
     for (query, text) in [
         ("by=class", "by: \"class\" is not one of"),
         ("since=x", "since: \"-x\" is not a point of time"),
-        ("until=1h", "unknown field `until`"),
+        ("until=1h", "\"until\" is no parameter of GET /v1/why/top"),
     ] {
         match client.why_top(query) {
             Err(ClientError::Refused { status: 400, message, .. }) => {
