@@ -120,8 +120,9 @@ impl Dispatcher {
         }
         let Dispatcher { classes, lanes, requests, .. } = self;
         let (own, state) = (&mut classes[class], &mut lanes[lane]);
-        let standing = &mut own.standings[lane];
         let request = &mut requests[index];
+        let phi = own.phi_of(request.kind);
+        let standing = &mut own.standings[lane];
 
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
@@ -131,8 +132,8 @@ impl Dispatcher {
         }
         request.slots = slots;
         state.note_served(class, self.now);
-        let bound = state.lag_bound(request.cost, own.phi);
-        standing.finish = standing.start.after(request.cost, own.phi).min(bound);
+        let bound = state.lag_bound(request.cost, phi);
+        standing.finish = standing.start.after(request.cost, phi).min(bound);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
         standing.put_off = false;
@@ -163,7 +164,7 @@ impl Dispatcher {
         let Request { class, cost, .. } = self.requests[index];
         self.classes[class].queued -= 1;
         self.alone = self.alone.filter(|_| lane != DEVICE);
-        self.charge_tags(class, lane, 0, cost);
+        self.charge_tags(index, 0, cost);
         self.charge_meters(index);
         self.run(index)
     }
@@ -233,19 +234,21 @@ impl Dispatcher {
         }
     }
 
-    /// Moves a class's tags in a lane from a charge of `old` ns to one of `new`.
-    pub(crate) fn charge_tags(&mut self, class: u32, lane: usize, old: u64, new: u64) {
+    /// Moves the tags of a request's class in its lane from a charge of `old` ns to one of `new`.
+    pub(crate) fn charge_tags(&mut self, index: u32, old: u64, new: u64) {
+        let Request { class, lane, kind, .. } = self.requests[index];
+        let lane = usize::from(lane);
         let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
+        let phi = own.phi_of(kind);
         let standing = &mut own.standings[lane];
         if new >= old {
-            let bound = state.lag_bound(new, own.phi);
-            let finish = standing.finish.max(state.v).after(new - old, own.phi);
+            let bound = state.lag_bound(new, phi);
+            let finish = standing.finish.max(state.v).after(new - old, phi);
             standing.finish = finish.min(bound).max(standing.finish);
-            standing.start =
-                standing.start.after(new - old, own.phi).min(bound).max(standing.start);
+            standing.start = standing.start.after(new - old, phi).min(bound).max(standing.start);
         } else {
-            standing.finish = standing.finish.before(old - new, own.phi);
-            standing.start = standing.start.before(old - new, own.phi).max(state.v);
+            standing.finish = standing.finish.before(old - new, phi);
+            standing.start = standing.start.before(old - new, phi).max(state.v);
         }
         if standing.size != NO_SIZE {
             self.refresh(class, lane);

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Nanos, Part, Rate, Time, Weight, WriteMode};
+use model::{Amount, Direction, Kind, Nanos, Part, Rate, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::delay::Delay;
@@ -39,8 +39,11 @@ pub(crate) const NO_SIZE: u8 = u8::MAX;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Class {
-    /// By what it is served beside others.
+    /// By what its reads and writes are served beside others: its weight, by the part of it that
+    /// it is granted here.
     pub(crate) phi: Phi,
+    /// By what its metadata is: all of its weight, for what it had elsewhere counts here.
+    pub(crate) undivided: Phi,
     /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
     pub(crate) slots_cap: u32,
     /// Device slots it holds.
@@ -169,6 +172,7 @@ impl Class {
         Class {
             standings: [Standing::EMPTY; 2],
             phi: Phi::ONE,
+            undivided: Phi::ONE,
             slots_cap: u32::MAX,
             held: 0,
             reserved: false,
@@ -193,6 +197,15 @@ impl Class {
     pub(crate) fn set_weight(&mut self, weight: Weight, part: Part, members: u32) {
         self.weight = weight;
         self.phi = Phi::of(weight, part, members);
+        self.undivided = Phi::of(weight, Part::WHOLE, 1);
+    }
+
+    /// By what its requests of a kind are served.
+    pub(crate) fn phi_of(&self, kind: Kind) -> Phi {
+        match kind.direction() {
+            Direction::Metadata => self.undivided,
+            Direction::Read | Direction::Write => self.phi,
+        }
     }
 
     /// Takes a promised rate and the part of it; one of the same unit keeps what is owed.

@@ -87,8 +87,9 @@ impl Dispatcher {
         let cost = self.requests[standing.queues[queue].head].cost;
         let due = own.delay.due(cost, own.min_share_ppm);
         if due > 0 {
-            let bound = state.lag_bound(cost, own.phi).max(standing.finish);
-            standing.finish = standing.finish.after(due, own.phi).min(bound);
+            let phi = own.undivided;
+            let bound = state.lag_bound(cost, phi).max(standing.finish);
+            standing.finish = standing.finish.after(due, phi).min(bound);
             standing.start = standing.start.max(standing.finish);
             standing.put_off = true;
         }

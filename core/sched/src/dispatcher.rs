@@ -278,7 +278,7 @@ impl Dispatcher {
         let nothing = Amount::new(0, amount.ops.get().min(1));
         let attempt = self.target.costs.charge(Lane::Cached, kind, nothing);
         let attempt = attempt.get().min(cost);
-        self.charge_tags(class, usize::from(lane), cost, attempt);
+        self.charge_tags(index, cost, attempt);
         if self.requests[index].has(RESERVED) {
             self.correct_reserved(index, Amount::default());
         }
@@ -495,9 +495,9 @@ impl Dispatcher {
 
     /// Replaces what a running request was charged by the charge for `served`.
     fn correct(&mut self, index: u32, served: Amount) {
-        let Request { class, lane, kind, cost, route, amount, .. } = self.requests[index];
+        let Request { lane, kind, cost, route, amount, .. } = self.requests[index];
         let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();
-        self.charge_tags(class, usize::from(lane), cost, new);
+        self.charge_tags(index, cost, new);
         self.move_charge(route, amount, served);
         if self.requests[index].has(RESERVED) {
             self.correct_reserved(index, served);

@@ -281,3 +281,34 @@ fn without_grants_everything_is_as_the_rules_say() {
     });
     assert_eq!(plain, whole);
 }
+
+#[test]
+fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
+    let mut w = world(vec![rule("a", 2), rule("b", 1)]);
+    // a asks at four servers, b at this one and one like it; at the other two a is alone.
+    let part = |rule: &str, percent_of| {
+        let grant = Grant::part(percent(percent_of));
+        (Scope::rule(rule, &[]), grant)
+    };
+    let listed = vec![part("a", 25), part("b", 50)];
+    w.sched.set_grants(&Grants { members: 4, unlisted: percent(25), listed }, w.now);
+    w.client("a", Kind::Getattr, 1, 20);
+    w.client("b", Kind::Getattr, 1, 20);
+    w.run(ms(20_000));
+    let start = [w.clients[0].done, w.clients[1].done];
+    let mut before = start;
+    for step in 0..2_000 {
+        w.run(ms(20_010 + 10 * step));
+        let done = [w.clients[0].done, w.clients[1].done];
+        let all: u64 = (0..2).map(|at| done[at] - before[at]).sum();
+        let elsewhere = [done[0] - before[0] + 2 * all, done[1] - before[1]];
+        before = done;
+        for (name, ops) in ["a", "b"].iter().zip(elsewhere) {
+            let cost = Nanos::new(UNIT_NS * ops);
+            w.sched.class_served_elsewhere(&Scope::rule(name, &[]), cost, w.now);
+        }
+    }
+    let [a, b] = [0, 1].map(|at| w.clients[at].done - start[at]);
+    // In all 2a + 2(a + b) to 2b is 2 to 1.
+    assert!((2 * a).abs_diff(b) * 20 <= b, "a : b is 1 : 2 here: {a} : {b}");
+}
