@@ -52,6 +52,8 @@ pub(crate) struct Subject {
     pub(crate) pattern: Pattern,
     pub(crate) who: Arc<Identity>,
     pub(crate) paths: PathSet,
+    /// Where it came in.
+    pub(crate) door: Arc<str>,
     /// Its number among the idle; 0 while it is in use.
     pub(crate) idle: u64,
 }
@@ -103,9 +105,21 @@ impl Dispatcher {
     /// The subject for an identity in these directories; each call must be matched by one
     /// of [`Dispatcher::release_subject`].
     pub fn subject(&mut self, who: &Identity, paths: PathSet) -> SubjectId {
-        let known = self.names.subjects.get(who);
-        let known = known.and_then(|of| of.iter().find(|(p, _)| *p == paths)).map(|(_, i)| *i);
-        let index = known.unwrap_or_else(|| self.new_subject(who, paths));
+        self.subject_through(who, paths, &Arc::default())
+    }
+
+    /// The same of what comes through one door, for who counts what each of them let in. The rules
+    /// know no doors.
+    pub fn subject_through(
+        &mut self,
+        who: &Identity,
+        paths: PathSet,
+        door: &Arc<str>,
+    ) -> SubjectId {
+        let of = self.names.subjects.get(who).into_iter().flatten();
+        let mut known = of.filter(|(p, _)| *p == paths).map(|(_, index)| *index);
+        let known = known.find(|index| self.subjects[*index].door == *door);
+        let index = known.unwrap_or_else(|| self.new_subject(who, paths, door));
         let subject = &mut self.subjects[index];
         subject.refs += 1;
         self.names.idle_subjects.leave(&mut subject.idle);
@@ -175,11 +189,12 @@ impl Dispatcher {
         }
     }
 
-    fn new_subject(&mut self, who: &Identity, paths: PathSet) -> u32 {
+    fn new_subject(&mut self, who: &Identity, paths: PathSet, door: &Arc<str>) -> u32 {
         let who = Arc::new(who.clone());
         let index = self.subjects.insert(Subject {
             who: who.clone(),
             paths,
+            door: door.clone(),
             refs: 0,
             outstanding: 0,
             ways: None,

@@ -4,6 +4,7 @@
 //! counted when somebody asks, so that dispatch need not touch the subject.
 
 use std::ops::{AddAssign, Range};
+use std::sync::Arc;
 
 use model::{
     Accesses, Amount, Bytes, Direction, Identity, KeyValue, Kind, Nanos, Ops, PathSet, Rule, Weight,
@@ -52,6 +53,8 @@ pub struct SubjectReport {
     pub who: Identity,
     /// Which rule directories it works in.
     pub paths: PathSet,
+    /// Through which door it comes ([`Dispatcher::subject_through`]); empty for none.
+    pub door: Arc<str>,
     /// Its sums.
     pub usage: Usage,
     /// Its backend operations by kind, in the order of [`Kind::ALL`].
@@ -205,6 +208,7 @@ impl Dispatcher {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
                 who: Identity::clone(&subject.who),
                 paths: subject.paths,
+                door: subject.door.clone(),
                 usage: subject.usage,
                 ops: subject.ops,
                 reads,

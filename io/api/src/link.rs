@@ -160,6 +160,12 @@ pub struct UsageLine {
     /// Which directories of the rules in force it works in: `model::PathSet`.
     #[serde(default)]
     pub paths: u64,
+    /// The class that it was served as: its rule, and the values of that rule's `per`.
+    #[serde(default)]
+    pub class: String,
+    /// The export that it came through.
+    #[serde(default)]
+    pub export: String,
     /// What was counted.
     pub counters: CountersForm,
 }
@@ -318,7 +324,7 @@ pub struct ProxyStanding {
 /// What was used in a span of time, by subjects of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsageTable {
-    /// The kind: `job`, `user`, `group`, `project`, `proxy` or `kind`.
+    /// The kind: `job`, `user`, `group`, `project`, `class`, `export`, `proxy` or `kind`.
     pub by: String,
     /// Its begin, in seconds since 1970.
     pub from_s: u64,

@@ -138,6 +138,8 @@ impl Proxy {
             project: None,
             nid: String::new(),
             paths: 0,
+            class: "jobs jobid=dd.1".into(),
+            export: "x".into(),
             counters: counters.clone(),
         };
         let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());

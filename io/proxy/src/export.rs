@@ -19,7 +19,7 @@ use crate::handles::Handles;
 
 /// One `[[export]]`.
 pub(crate) struct Export {
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) dir: std::path::PathBuf,
     pub(crate) readonly: bool,
     pub(crate) root: Arc<Node>,

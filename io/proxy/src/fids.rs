@@ -164,7 +164,9 @@ impl User {
     /// The subject of this user's requests on a file below the given directories.
     pub(crate) fn subject(&self, paths: PathSet) -> SubjectId {
         let mut subjects = self.subjects.lock().expect("not poisoned");
-        *subjects.entry(paths).or_insert_with(|| self.export.target.intern(&self.identity, paths))
+        let export = &self.export;
+        let intern = || export.target.intern(&self.identity, paths, &export.name);
+        *subjects.entry(paths).or_insert_with(intern)
     }
 
     /// The subject for a file that was just walked to or opened; asks for its path

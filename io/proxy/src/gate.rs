@@ -301,9 +301,10 @@ impl Target {
         }
     }
 
-    pub(crate) fn intern(&self, who: &Identity, paths: PathSet) -> SubjectId {
-        let none = SubjectId::from_bits(0);
-        self.with_dispatcher(|dispatcher, _| dispatcher.subject(who, paths)).unwrap_or(none)
+    /// The subject of who comes through an export.
+    pub(crate) fn intern(&self, who: &Identity, paths: PathSet, export: &Arc<str>) -> SubjectId {
+        let subject = self.with_dispatcher(|d, _| d.subject_through(who, paths, export));
+        subject.unwrap_or(SubjectId::from_bits(0))
     }
 
     pub(crate) fn release(&self, subjects: impl Iterator<Item = SubjectId>) {

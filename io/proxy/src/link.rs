@@ -12,6 +12,7 @@
 //! What cannot be sent is dropped; whatever was lost is said again by a later report, and a
 //! controller that is not heard for long is lived without as `plan::Standing` has it.
 
+mod sums;
 mod usage;
 
 use std::io;

@@ -87,7 +87,7 @@ pub(crate) fn open_exports(
             .map_err(|e| failed(e.into()))?;
         let root = Arc::new(Node::new(path, None).map_err(failed)?);
         let opened = Export {
-            name: export.name.clone(),
+            name: export.name.as_str().into(),
             dir: export.dir.clone(),
             readonly: export.readonly,
             root,

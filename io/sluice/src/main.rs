@@ -24,6 +24,7 @@ mod sim;
 mod token;
 mod top;
 mod trace;
+mod usage;
 mod why;
 
 use std::io::{self, IsTerminal};
@@ -51,6 +52,7 @@ enum Command {
     Top(top::Args),
     Why(why::Args),
     Report(report::Args),
+    Usage(usage::Args),
     Metrics(metrics::Args),
     Rule(Box<rule::Args>),
     Token(Box<token::Args>),
@@ -93,6 +95,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),
         Command::Report(args) => report::run(args),
+        Command::Usage(args) => usage::run(args),
         Command::Metrics(args) => metrics::run(args),
         Command::Rule(args) => rule::run(*args),
         Command::Token(args) => token::run(*args),

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["job", "user"])]
     top: bool,
     /// What the rows of --top stand for.
-    #[arg(long, requires = "top", value_parser = ["job", "user", "group", "project", "proxy"], default_value = "job")]
+    #[arg(long, requires = "top", value_parser = ["job", "user", "group", "project", "class", "export", "proxy"], default_value = "job")]
     by: String,
     /// The time that --top looks back, such as 10min or 24h; a controller's only.
     #[arg(long, requires = "top", value_name = "SPAN")]

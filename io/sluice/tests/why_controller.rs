@@ -105,7 +105,7 @@ fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once()
     assert_eq!(of_job(&client).explain(), "No requests of job dd.1 are known here.\n");
     assert!(client.live().unwrap().samples.is_empty());
     for (query, text) in [
-        ("by=class", "by: \"class\" is not one of"),
+        ("by=shoe", "by: \"shoe\" is not one of"),
         ("since=x", "since: \"-x\" is not a point of time"),
         ("until=1h", "\"until\" is no parameter of GET /v1/why/top"),
     ] {

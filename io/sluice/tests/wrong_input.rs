@@ -55,7 +55,7 @@ struct Case {
 
 const JSON: &str = "content-type: application/json\r\n";
 const TEXT: &str = "content-type: text/plain\r\n";
-const COMPACT: &str = "content-type: application/vnd.sluice.report-1+postcard\r\n";
+const COMPACT: &str = "content-type: application/vnd.sluice.report-2+postcard\r\n";
 
 fn case(wrong: Wrong, call: &'static str, path: &str, status: u16, says: &'static str) -> Case {
     let (by, path) = (Role::Admin, path.to_owned());

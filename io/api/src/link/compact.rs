@@ -9,7 +9,7 @@
 use super::ProxyReport;
 
 /// The content type of a report in its compact form.
-pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-1+postcard";
+pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-2+postcard";
 
 impl ProxyReport {
     /// The report in its compact form; `None` if it has answers.
@@ -121,7 +121,7 @@ pub(super) mod tests {
         let sum = report().to_compact().unwrap().iter().fold(0xcbf2_9ce4_8422_2325, sum);
         assert_eq!(
             (COMPACT_REPORT, sum),
-            ("application/vnd.sluice.report-1+postcard", 1_519_742_602_627_587_323)
+            ("application/vnd.sluice.report-2+postcard", 1_643_518_597_460_111_739)
         );
     }
 }

@@ -225,7 +225,7 @@ struct Saving {
     get,
     path = "/v1/usage",
     params(
-        ("by" = Option<String>, Query, description = "job (the default), user, group, project, proxy or kind"),
+        ("by" = Option<String>, Query, description = "job (the default), user, group, project, class, export, proxy or kind"),
         ("from" = Option<String>, Query, description = "-1h by default"),
         ("to" = Option<String>, Query, description = "now by default"),
         ("user" = Option<u32>, Query, description = "with by=user, only this one"),
@@ -418,12 +418,14 @@ fn cut(text: &str) -> &str {
     text.char_indices().nth(80).map_or(text, |(at, _)| &text[..at])
 }
 
-/// By what usage can be told apart. Classes and exports are not: a proxy counts by payer.
-const BY: [SubjectKind; 6] = [
+/// By what usage can be told apart.
+const BY: [SubjectKind; 8] = [
     SubjectKind::Job,
     SubjectKind::User,
     SubjectKind::Group,
     SubjectKind::Project,
+    SubjectKind::Class,
+    SubjectKind::Export,
     SubjectKind::Proxy,
     SubjectKind::Kind,
 ];

@@ -113,7 +113,8 @@ impl Counted {
                 uid: line.uid,
                 gid: line.gid,
                 project: line.project,
-                ..Payer::default()
+                class: line.class,
+                export: line.export,
             };
             ReportLine { id: line.id, payer: Some(payer), counters: counters(&line.counters) }
         };

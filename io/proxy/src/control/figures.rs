@@ -39,7 +39,7 @@ impl Control for Server {
                 .exports()
                 .iter()
                 .map(|export| ExportReport {
-                    name: export.name.clone(),
+                    name: export.name.to_string(),
                     dir: export.dir.display().to_string(),
                     readonly: export.readonly,
                     target: export.target.name.clone(),
@@ -266,6 +266,6 @@ fn attach(user: &User) -> Attach {
         uid: who.uid,
         gid: who.gid,
         job: who.job.to_string(),
-        export: user.export.name.clone(),
+        export: user.export.name.to_string(),
     }
 }

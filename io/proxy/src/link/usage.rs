@@ -1,9 +1,11 @@
-//! What each payer was served, as lines that a controller counts once.
+//! What each payer was served in each class, as lines that a controller counts once.
 //!
 //! ```text
-//!   dispatchers' subjects ─► lines: number, payer, sums, what the controller has of them
-//!                              └─ differ? ─► report n ─► taken n ─► it has them
-//!                                              └─ nothing heard for RETRY: told again, as n + 1
+//!   dispatchers' subjects ─► what is new ─► by class ─► lines: number, payer, class, export, sums
+//!                                               and what the controller has of them
+//!                                                └─ differ? ─► report n ─► taken n ─► it has them
+//!                                                                └─ nothing heard for RETRY:
+//!                                                                   told again, as n + 1
 //! ```
 //!
 //! Sums only grow, so a report that is lost or counted twice is put right by the next. A
@@ -12,17 +14,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{CountersForm, OpsForm, UsageLine, UsageReport};
-use model::{Accesses, Identity, Kind, Nanos, PathSet, Time};
+use std::sync::Arc;
+
+use api::{UsageLine, UsageReport};
+use model::{Identity, Nanos, PathSet, RuleSet, Time};
 use sched::SubjectReport;
 
+use super::sums::Sums;
 use crate::server::Server;
 
 /// All lines of this life.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    /// By target and the dispatcher's number for the subject, which is never used twice.
-    lines: BTreeMap<(usize, u64), Line>,
+    /// What each subject had in all when it was looked at last, and when that was.
+    seen: BTreeMap<Place, (Sums, Time)>,
+    lines: BTreeMap<(Place, String), Line>,
     last_id: u64,
     /// What lines had that are dropped.
     closed: Sums,
@@ -33,31 +39,21 @@ pub(super) struct Book {
     looked: Option<Time>,
 }
 
+/// A target, and its dispatcher's number for a subject, which is never used twice.
+type Place = (usize, u64);
+
 #[derive(Debug)]
 struct Line {
     id: u64,
     who: Identity,
+    /// The export that it came through.
+    export: Arc<str>,
     /// Of the rules in force.
     paths: PathSet,
     sums: Sums,
     /// What the controller has.
     known: Sums,
     changed: Time,
-    /// When the dispatcher had it last.
-    seen: Time,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sums {
-    read_bytes: u64,
-    written_bytes: u64,
-    cost_ns: u64,
-    delayed: u64,
-    delayed_ns: u64,
-    delayed_bytes: u64,
-    ops: [u64; Kind::COUNT],
-    reads: Accesses,
-    writes: Accesses,
 }
 
 /// A report that was not taken yet.
@@ -65,23 +61,27 @@ struct Sums {
 struct Sent {
     sequence: u64,
     at: Time,
-    lines: Vec<((usize, u64), Sums)>,
+    lines: Vec<((Place, String), Sums)>,
     gone: Vec<u64>,
 }
 
 impl Book {
     /// The report to be sent now; `None` if there is nothing to say yet.
     pub(super) fn next_report(&mut self, server: &Server, now: Time) -> Option<UsageReport> {
-        if self.looked.is_some_and(|looked| now.since(looked) < LOOK) {
+        let targets = server.targets();
+        let decays = targets.iter().any(|target| !target.rules().decays.is_empty());
+        let look = if decays { LOOK_DECAYS } else { LOOK };
+        if self.looked.is_some_and(|looked| now.since(looked) < look) {
             return None;
         }
-        self.looked = Some(now);
-        for target in server.targets() {
+        for target in targets {
+            let rules = target.rules();
             let subjects = target.with_dispatcher(|d, _| d.subjects().collect::<Vec<_>>());
             for subject in subjects.into_iter().flatten() {
-                self.note(target.index, &subject, now);
+                self.note(target.index, &rules, &subject, now);
             }
         }
+        self.looked_at_all(now);
         self.report(now)
     }
 
@@ -102,20 +102,45 @@ impl Book {
         self.lines.values_mut().for_each(|line| line.known = Sums::default());
     }
 
-    fn note(&mut self, target: usize, subject: &SubjectReport, now: Time) {
-        let sums = Sums::of(subject);
-        let key = (target, subject.id.to_bits());
-        if let Some(line) = self.lines.get_mut(&key) {
-            (line.seen, line.paths) = (now, subject.paths);
-            if line.sums != sums {
-                (line.sums, line.changed) = (sums, now);
-            }
-        } else if sums != Sums::default() && self.lines.len() < LINES_MAX {
-            self.last_id += 1;
-            let (id, who, known) = (self.last_id, subject.who.clone(), Sums::default());
-            let paths = subject.paths;
-            self.lines.insert(key, Line { id, who, paths, sums, known, changed: now, seen: now });
+    /// Adds what a subject had since it was looked at last to the lines of its classes.
+    fn note(&mut self, target: usize, rules: &RuleSet, subject: &SubjectReport, now: Time) {
+        let place = (target, subject.id.to_bits());
+        let all = Sums::of(subject);
+        let (before, looked) = self.seen.entry(place).or_insert((Sums::default(), now));
+        *looked = now;
+        if *before == all {
+            return;
         }
+        let parts = all.since(before).by_class(rules, subject);
+        let parts: Vec<_> = parts.into_iter().map(|(class, part)| ((place, class), part)).collect();
+        let new = parts.iter().filter(|(key, _)| !self.lines.contains_key(key)).count();
+        if self.lines.len() + new > LINES_MAX {
+            // It is counted with what comes later, if there is room then.
+            return;
+        }
+        *before = all;
+        for (key, part) in parts {
+            let line = self.lines.entry(key).or_insert_with(|| {
+                self.last_id += 1;
+                Line {
+                    id: self.last_id,
+                    who: subject.who.clone(),
+                    export: subject.door.clone(),
+                    paths: subject.paths,
+                    sums: Sums::default(),
+                    known: Sums::default(),
+                    changed: now,
+                }
+            });
+            line.sums.add(&part);
+            (line.paths, line.changed) = (subject.paths, now);
+        }
+    }
+
+    /// Forgets what subjects had that the dispatchers have dropped.
+    fn looked_at_all(&mut self, now: Time) {
+        self.looked = Some(now);
+        self.seen.retain(|_, (_, looked)| *looked == now);
     }
 
     fn report(&mut self, now: Time) -> Option<UsageReport> {
@@ -136,21 +161,19 @@ impl Book {
         let report = UsageReport {
             sequence: self.sequence,
             total: total.form(),
-            lines: changed.iter().map(|(_, line)| line.form()).collect(),
+            lines: changed.iter().map(|((_, class), line)| line.form(class)).collect(),
             gone: gone.clone(),
         };
-        let lines = changed.into_iter().map(|(key, line)| (*key, line.sums)).collect();
+        let lines = changed.into_iter().map(|(key, line)| (key.clone(), line.sums)).collect();
         self.sent = Some(Sent { sequence: self.sequence, at: now, lines, gone });
         Some(report)
     }
 
-    /// Drops lines that the dispatcher has dropped and that did not change for long. One that it
-    /// still has would come back with all its sums and be counted twice.
+    /// Drops lines that did not change for long. Who comes back gets another one.
     fn drop_old(&mut self, now: Time) {
-        let (gone, closed, looked) = (&mut self.gone, &mut self.closed, self.looked);
+        let (gone, closed) = (&mut self.gone, &mut self.closed);
         self.lines.retain(|_, line| {
-            let here = Some(line.seen) == looked;
-            let stays = here || line.sums != line.known || now.since(line.changed) < KEEP;
+            let stays = line.sums != line.known || now.since(line.changed) < KEEP;
             if !stays {
                 gone.insert(line.id);
                 closed.add(&line.sums);
@@ -161,7 +184,7 @@ impl Book {
 }
 
 impl Line {
-    fn form(&self) -> UsageLine {
+    fn form(&self, class: &str) -> UsageLine {
         UsageLine {
             id: self.id,
             job: self.who.job.to_string(),
@@ -170,55 +193,17 @@ impl Line {
             project: self.who.projid,
             nid: self.who.nid.to_string(),
             paths: self.paths.0,
+            class: class.to_string(),
+            export: self.export.to_string(),
             counters: self.sums.form(),
         }
     }
 }
 
-impl Sums {
-    fn of(subject: &SubjectReport) -> Sums {
-        Sums {
-            read_bytes: subject.usage.read.get(),
-            written_bytes: subject.usage.written.get(),
-            cost_ns: subject.usage.cost.get(),
-            delayed: subject.usage.delayed,
-            delayed_ns: subject.usage.delayed_time.get(),
-            delayed_bytes: subject.usage.delayed_bytes.get(),
-            ops: subject.ops.map(|ops| ops.get()),
-            reads: subject.reads,
-            writes: subject.writes,
-        }
-    }
-
-    fn add(&mut self, other: &Sums) {
-        self.read_bytes += other.read_bytes;
-        self.written_bytes += other.written_bytes;
-        self.cost_ns += other.cost_ns;
-        self.delayed += other.delayed;
-        self.delayed_ns += other.delayed_ns;
-        self.delayed_bytes += other.delayed_bytes;
-        self.ops.iter_mut().zip(other.ops).for_each(|(sum, more)| *sum += more);
-        self.reads.add(&other.reads);
-        self.writes.add(&other.writes);
-    }
-
-    fn form(&self) -> CountersForm {
-        CountersForm {
-            read_bytes: self.read_bytes,
-            written_bytes: self.written_bytes,
-            cost_ns: self.cost_ns,
-            delayed: self.delayed,
-            delayed_ns: self.delayed_ns,
-            delayed_bytes: self.delayed_bytes,
-            ops: OpsForm(self.ops),
-            reads: self.reads.into(),
-            writes: self.writes.into(),
-        }
-    }
-}
-
-/// How often subjects are looked at.
-const LOOK: Nanos = Nanos::from_secs(1);
+/// How often subjects are looked at: the ledger's finest sums are of minutes.
+const LOOK: Nanos = Nanos::from_secs(5);
+/// The same where decays go by what was used.
+const LOOK_DECAYS: Nanos = Nanos::from_secs(1);
 /// A report that was not taken for so long is lost.
 const RETRY: Nanos = Nanos::from_secs(5);
 /// A line that did not change for so long may be dropped.
@@ -230,7 +215,7 @@ const REPORT_LINES_MAX: usize = 20_000;
 
 #[cfg(test)]
 mod tests {
-    use model::{Amount, JobId, Nid};
+    use model::{Amount, JobId, Kind, Nid};
     use sched::{Arrival, Dispatcher, Target};
 
     use super::*;
@@ -238,12 +223,15 @@ mod tests {
     /// A dispatcher and the book of it.
     struct Desk {
         dispatcher: Dispatcher,
+        rules: Arc<RuleSet>,
         book: Book,
         now: Time,
     }
 
     impl Desk {
         fn new() -> Desk {
+            let text = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={a b} & opcode={read}\"\nper = [\"jobid\"]\n";
+            let rules: Arc<RuleSet> = RuleSet::parse(text).expect("a valid file").into();
             let target = Target {
                 name: "t".into(),
                 slots_max: 8,
@@ -252,16 +240,21 @@ mod tests {
                 latency: None,
                 recalibrate: false,
             };
-            let dispatcher = Dispatcher::new(target, std::sync::Arc::default());
-            Desk { dispatcher, book: Book::default(), now: Time::ZERO }
+            let dispatcher = Dispatcher::new(target, rules.clone());
+            Desk { dispatcher, rules, book: Book::default(), now: Time::ZERO }
         }
 
         fn read(&mut self, job: &str, bytes: u64) {
+            self.ask(job, Kind::Read, bytes);
+        }
+
+        fn ask(&mut self, job: &str, kind: Kind, bytes: u64) {
             let job = JobId::new(job).unwrap();
             let who = Identity { job, uid: 1, gid: 2, projid: None, nid: Nid::local() };
-            let subject = self.dispatcher.subject(&who, PathSet::default());
+            let door = Arc::from("home");
+            let subject = self.dispatcher.subject_through(&who, PathSet::default(), &door);
             let amount = Amount::new(bytes, 1);
-            let (kind, lane) = (Kind::Read, model::Lane::Device);
+            let lane = model::Lane::Device;
             let arrival = Arrival { subject, kind, amount, lane, token: 0 };
             let id = self.dispatcher.enqueue(arrival, self.now);
             assert_eq!(self.dispatcher.poll_dispatch(self.now).map(|chosen| chosen.id), Some(id));
@@ -273,9 +266,11 @@ mod tests {
 
         fn report(&mut self, seconds: u64) -> Option<UsageReport> {
             self.now = self.now + Nanos::from_secs(seconds);
-            self.book.looked = Some(self.now);
             let subjects: Vec<_> = self.dispatcher.subjects().collect();
-            subjects.iter().for_each(|subject| self.book.note(0, subject, self.now));
+            for subject in &subjects {
+                self.book.note(0, &self.rules, subject, self.now);
+            }
+            self.book.looked_at_all(self.now);
             self.book.report(self.now)
         }
     }
@@ -336,5 +331,32 @@ mod tests {
         assert_eq!(last.total.read_bytes, 10, "what was served stays served");
         desk.book.note_taken(last.sequence);
         assert_eq!(desk.report(1), None);
+    }
+
+    #[test]
+    fn each_class_has_its_line_with_what_came_to_it() {
+        let mut desk = Desk::new();
+        desk.read("a", 10);
+        (0..3).for_each(|_| desk.ask("a", Kind::Getattr, 0));
+        desk.read("c", 5);
+        let report = desk.report(1).unwrap();
+        let of = |line: &UsageLine| {
+            let ops = [Kind::Read, Kind::Getattr].map(|kind| line.counters.ops.of(kind));
+            (line.class.clone(), line.counters.read_bytes, ops)
+        };
+        let lines: Vec<_> = report.lines.iter().map(of).collect();
+        let class = |name: &str, bytes, ops| (name.to_string(), bytes, ops);
+        let (of_a, of_c) = (class("jobs jobid=a", 10, [1, 0]), class("default", 5, [1, 0]));
+        assert_eq!(lines, [class("default", 0, [0, 3]), of_a, of_c]);
+        assert!(report.lines.iter().all(|line| line.export == "home"), "{report:?}");
+        let cost = |line: &UsageLine| line.counters.cost_ns;
+        assert_eq!(report.lines.iter().map(cost).sum::<u64>(), report.total.cost_ns);
+        // Other rules: what was counted stays where it was, what comes is the new class's.
+        desk.book.note_taken(report.sequence);
+        desk.rules = Arc::default();
+        desk.read("a", 7);
+        let report = desk.report(1).unwrap();
+        assert_eq!(of(&report.lines[0]), class("default", 7, [1, 3]));
+        assert_eq!((report.lines.len(), report.total.read_bytes), (1, 22));
     }
 }

@@ -71,7 +71,7 @@ pub(super) async fn forget(
     params(("name" = String, Path, description = "the proxy")),
     request_body(
         description = "as JSON, or as postcard of the same message, which the number names",
-        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-1+postcard")),
+        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-2+postcard")),
     ),
     responses(
         (status = 200, body = ProxyOrder),

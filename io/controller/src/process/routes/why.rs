@@ -67,7 +67,7 @@ pub(super) async fn why(
     get,
     path = "/v1/why/top",
     params(
-        ("by" = Option<String>, Query, description = "job (the default), user, group, project or proxy"),
+        ("by" = Option<String>, Query, description = "job (the default), user, group, project, class, export, proxy or kind"),
         ("since" = Option<String>, Query, description = "a span of time as 1h, which is the default"),
     ),
     responses(

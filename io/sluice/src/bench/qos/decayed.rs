@@ -61,9 +61,11 @@ impl Saw {
     /// The rate of each second, and what to make of each period, counted from its beginning.
     fn judge(&self, table: &mut Table, rates: &[f64]) {
         let period = rates.len() as f64;
-        // The first second that is clearly not at full speed any more, by the middle of both.
+        // The first second that is clearly not at full speed any more, by the middle of both, and
+        // the next is not either: the disk may stop for one.
         let middle = (self.full + self.floor) / 2.0;
-        let at_floor = rates.iter().skip(3).position(|rate| *rate < middle).map(|at| at + 3);
+        let held = |two: &[f64]| two.iter().all(|rate| *rate < middle);
+        let at_floor = rates.windows(2).skip(3).position(held).map(|at| at + 3);
         let Some(at_floor) = at_floor else {
             table.note(format!("{}: never held back", self.case));
             return;

@@ -1,0 +1,128 @@
+//! What a payer was served in all: the numbers of one line.
+
+use api::{CountersForm, OpsForm};
+use model::{Accesses, Identity, Kind, PathSet, RuleSet, key_of};
+use sched::SubjectReport;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    read_bytes: u64,
+    written_bytes: u64,
+    cost_ns: u64,
+    delayed: u64,
+    delayed_ns: u64,
+    delayed_bytes: u64,
+    ops: [u64; Kind::COUNT],
+    reads: Accesses,
+    writes: Accesses,
+}
+
+impl Sums {
+    pub(super) fn of(subject: &SubjectReport) -> Sums {
+        Sums {
+            read_bytes: subject.usage.read.get(),
+            written_bytes: subject.usage.written.get(),
+            cost_ns: subject.usage.cost.get(),
+            delayed: subject.usage.delayed,
+            delayed_ns: subject.usage.delayed_time.get(),
+            delayed_bytes: subject.usage.delayed_bytes.get(),
+            ops: subject.ops.map(|ops| ops.get()),
+            reads: subject.reads,
+            writes: subject.writes,
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Sums) {
+        self.merge(other, u64::saturating_add);
+    }
+
+    /// By how much it is more than it was.
+    pub(super) fn since(mut self, before: &Sums) -> Sums {
+        self.merge(before, u64::saturating_sub);
+        self
+    }
+
+    /// The same by class of the rules in force. Operations and payload go by their kind; what is
+    /// told of no kind, cost and delays, goes with most of the payload, or else of the operations.
+    pub(super) fn by_class(
+        &self,
+        rules: &RuleSet,
+        subject: &SubjectReport,
+    ) -> Vec<(String, Sums)> {
+        let class_of = |kind| class_name(rules, &subject.who, kind, subject.paths);
+        let mut parts: Vec<(String, Sums)> = Vec::new();
+        let used = Kind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);
+        let used: Vec<Kind> = used.copied().collect();
+        let weight = |kind: &&Kind| (self.bytes_of(**kind), self.ops[**kind as usize]);
+        let main = used.iter().max_by_key(weight).copied().unwrap_or(Kind::Read);
+        let mut place_of = |kind: Kind| {
+            let class = class_of(if used.contains(&kind) { kind } else { main });
+            let known = parts.iter().position(|(name, _)| *name == class);
+            known.unwrap_or_else(|| {
+                parts.push((class, Sums::default()));
+                parts.len() - 1
+            })
+        };
+        let of_kinds: Vec<_> = used.iter().map(|kind| (*kind, place_of(*kind))).collect();
+        let [reads, writes, rest] = [Kind::Read, Kind::Write, main].map(place_of);
+        for (kind, at) in of_kinds {
+            parts[at].1.ops[kind as usize] = self.ops[kind as usize];
+        }
+        let reads = &mut parts[reads].1;
+        (reads.read_bytes, reads.reads) = (self.read_bytes, self.reads);
+        let writes = &mut parts[writes].1;
+        (writes.written_bytes, writes.writes) = (self.written_bytes, self.writes);
+        let rest = &mut parts[rest].1;
+        rest.cost_ns = self.cost_ns;
+        (rest.delayed, rest.delayed_ns) = (self.delayed, self.delayed_ns);
+        rest.delayed_bytes = self.delayed_bytes;
+        parts
+    }
+
+    pub(super) fn form(&self) -> CountersForm {
+        CountersForm {
+            read_bytes: self.read_bytes,
+            written_bytes: self.written_bytes,
+            cost_ns: self.cost_ns,
+            delayed: self.delayed,
+            delayed_ns: self.delayed_ns,
+            delayed_bytes: self.delayed_bytes,
+            ops: OpsForm(self.ops),
+            reads: self.reads.into(),
+            writes: self.writes.into(),
+        }
+    }
+
+    fn bytes_of(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Read => self.read_bytes,
+            Kind::Write => self.written_bytes,
+            _ => 0,
+        }
+    }
+
+    fn merge(&mut self, other: &Sums, with: impl Fn(u64, u64) -> u64) {
+        let merge = |sum: &mut u64, other: u64| *sum = with(*sum, other);
+        merge(&mut self.read_bytes, other.read_bytes);
+        merge(&mut self.written_bytes, other.written_bytes);
+        merge(&mut self.cost_ns, other.cost_ns);
+        merge(&mut self.delayed, other.delayed);
+        merge(&mut self.delayed_ns, other.delayed_ns);
+        merge(&mut self.delayed_bytes, other.delayed_bytes);
+        self.ops.iter_mut().zip(other.ops).for_each(|(sum, other)| merge(sum, other));
+        for (sums, others) in [(&mut self.reads, other.reads), (&mut self.writes, other.writes)] {
+            let mut fields = sums.fields();
+            fields.iter_mut().zip(others.fields()).for_each(|(sum, other)| merge(sum, other));
+            *sums = Accesses::from_fields(fields);
+        }
+    }
+}
+
+/// A class as people see it: its rule, and the values of that rule's `per`.
+fn class_name(rules: &RuleSet, who: &Identity, kind: Kind, paths: PathSet) -> String {
+    let Some(rule) = rules.rule_for(who, kind, paths).map(|at| &rules.rules[at]) else {
+        return RuleSet::DEFAULT.to_string();
+    };
+    let key = key_of(&rule.per, who, kind);
+    key.iter().fold(rule.name.clone(), |name, value| format!("{name} {value}"))
+}

@@ -1,0 +1,132 @@
+//! `sluice usage`: who used how much in a span of time.
+//!
+//! ```text
+//!   GET /v1/usage?by=… of a controller ─► its ledger's sums ─► a table, the costliest first | JSON
+//! ```
+
+use std::io::Write as _;
+
+use api::UsageTable;
+use api::why::{amount, span};
+use model::{Direction, Kind};
+
+use crate::credentials::ControllerArgs;
+use crate::top::table;
+
+/// Shows what was read, written and asked for in a span of time, the costliest first.
+///
+/// METADATA are operations that neither read nor write a file; COST is what all of them cost their
+/// targets; DELAYED how long requests waited for limits, summed up.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    controller: ControllerArgs,
+    /// What the rows stand for.
+    #[arg(
+        long,
+        default_value = "job",
+        value_parser = ["job", "user", "group", "project", "class", "export", "proxy", "kind"]
+    )]
+    by: String,
+    /// Where the span begins: a time ago, or seconds since 1970.
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    since: String,
+    /// Where it ends, likewise [default: now].
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  sluice usage
+  sluice usage --by user --since 30d
+  sluice usage --by class --since 1767225600 --until 1767312000 --json";
+
+/// Runs `sluice usage`.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let until = args.until.as_deref().map_or("now".into(), point);
+    let query = format!("by={}&from={}&to={until}", args.by, point(&args.since));
+    let used = args.controller.client()?.usage(&query)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&used)? + "\n",
+        false => list(&used),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// A span is a time ago.
+fn point(text: &str) -> String {
+    let is_span = text != "now" && text.parse::<u64>().is_err() && !text.starts_with('-');
+    if is_span { format!("-{text}") } else { text.into() }
+}
+
+fn list(used: &UsageTable) -> String {
+    if used.rows.is_empty() {
+        return "Nothing was used in this time.\n".into();
+    }
+    let rows = used.rows.iter().map(|row| {
+        let counters = &row.counters;
+        let ops = |direction: Direction| {
+            let kinds = Kind::ALL.iter().filter(|kind| kind.direction() == direction);
+            kinds.map(|kind| counters.ops.of(*kind)).sum::<u64>().to_string()
+        };
+        vec![
+            if row.name.is_empty() { "-".into() } else { row.name.clone() },
+            amount(counters.read_bytes),
+            ops(Direction::Read),
+            amount(counters.written_bytes),
+            ops(Direction::Write),
+            ops(Direction::Metadata),
+            span(counters.cost_ns),
+            span(counters.delayed_ns),
+        ]
+    });
+    let by = used.by.to_uppercase();
+    let head = [by.as_str(), "READ", "READS", "WRITTEN", "WRITES", "METADATA", "COST", "DELAYED"];
+    let mut text = table::aligned(&head, &[1, 2, 3, 4, 5, 6, 7], rows);
+    if used.left_out > 0 {
+        text += &format!("{} further rows are left out.\n", used.left_out);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{CountersForm, OpsForm, UsageRow};
+
+    use super::*;
+
+    #[test]
+    fn operations_are_told_apart_by_what_they_do() {
+        let mut ops = [0; Kind::COUNT];
+        for (kind, count) in [(Kind::Read, 3), (Kind::Write, 5), (Kind::Open, 7), (Kind::Clunk, 1)] {
+            ops[kind as usize] = count;
+        }
+        let counters = CountersForm {
+            read_bytes: 3_000_000,
+            cost_ns: 2_500_000,
+            ops: OpsForm(ops),
+            ..CountersForm::default()
+        };
+        let rows = vec![UsageRow { name: String::new(), counters }];
+        let used = UsageTable { by: "job".into(), rows, left_out: 2, ..UsageTable::default() };
+        assert_eq!(
+            list(&used),
+            "JOB     READ  READS  WRITTEN  WRITES  METADATA     COST  DELAYED\n\
+             -    3.00 MB      3      0 B       5         8  2.50 ms     0 ns\n\
+             2 further rows are left out.\n"
+        );
+    }
+
+    #[test]
+    fn a_span_is_a_time_ago() {
+        for (said, asked) in [("24h", "-24h"), ("-1h", "-1h"), ("now", "now"), ("17", "17")] {
+            assert_eq!(point(said), asked);
+        }
+    }
+}
