@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use model::{Nanos, Rate, RuleSet, Scope, Time};
+use model::{Nanos, Rate, RuleSet, Scope, Time, Use};
 
 use crate::members::{Entered, MemberReport, Members};
 use crate::messages::{Holdings, Order, Report};
@@ -135,7 +135,9 @@ impl Controller {
             _ => {}
         }
         if self.members.get(id).is_present() {
-            self.take_uses(id, report);
+            if let Some(uses) = &report.uses {
+                self.take_uses(id, report.sequence, uses);
+            }
             self.metadata.take(id, &report.served, self.now);
         }
         self.divide();
@@ -267,11 +269,12 @@ impl Controller {
         }
     }
 
-    fn take_uses(&mut self, id: u32, report: &Report) {
+    fn take_uses(&mut self, id: u32, sequence: u64, uses: &[(Scope, Use)]) {
         let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         let before = std::mem::take(&mut self.members.get_mut(id).active);
         let times = (self.settings.idle, self.now);
-        let active = self.parts.take_uses((id, report), &before, (&self.members, bounds), times);
+        let said = (id, sequence, uses);
+        let active = self.parts.take_uses(said, &before, (&self.members, bounds), times);
         self.members.get_mut(id).active = active;
     }
 

@@ -46,8 +46,9 @@ pub struct Report {
     pub lapsed: bool,
     /// What it holds, while no revision of this term is in force.
     pub holdings: Option<Holdings>,
-    /// What it did since its last report. Scopes that it did nothing with are left out.
-    pub uses: Vec<(Scope, Use)>,
+    /// What it did since its last report. Scopes that it did nothing with are left out. `None`: it
+    /// did not look at what it does since then.
+    pub uses: Option<Vec<(Scope, Use)>>,
     /// Metadata service for clients that are no mounts, by class, in all.
     pub served: Vec<(Scope, Served)>,
 }

@@ -16,7 +16,6 @@ use model::{Grant, Nanos, Part, Rate, RuleSet, Scope, SectionKind, Time, Use};
 
 use crate::held::Held;
 use crate::members::{Member, Members};
-use crate::messages::Report;
 use crate::split::{Want, split};
 
 /// Every scope that is listed.
@@ -83,14 +82,14 @@ impl Parts {
     /// is returned those that it uses now. What is new is listed, if there is room.
     pub(crate) fn take_uses(
         &mut self,
-        (id, report): (u32, &Report),
+        (id, sequence, uses): (u32, u64, &[(Scope, Use)]),
         before: &[Place],
         (members, bounds): (&Members, Bounds<'_>),
         (idle, now): (Nanos, Time),
     ) -> Vec<Place> {
-        let mut active = Vec::with_capacity(report.uses.len());
+        let mut active = Vec::with_capacity(uses.len());
         let mut expected = 0;
-        for (scope, what) in &report.uses {
+        for (scope, what) in uses {
             // Reports name what they named before, in the same order.
             let near = before.iter().skip(expected).take(NEAR);
             let same = |place: &Place| self.get(*place).is_some_and(|of| of.scope == *scope);
@@ -104,12 +103,12 @@ impl Parts {
                     None => continue,
                 },
             };
-            if self.used(id, place, what, (report.sequence, now)) {
+            if self.used(id, place, what, (sequence, now)) {
                 active.push(place);
             }
         }
         for place in before {
-            if !self.is_idle(id, *place, (report.sequence, idle), now) {
+            if !self.is_idle(id, *place, (sequence, idle), now) {
                 active.push(*place);
             }
         }
@@ -138,8 +137,6 @@ impl Parts {
         let Some(share) = share.filter(|share| share.sequence != report) else { return true };
         let want = match now.since(share.used) {
             span if span >= idle => Want::Nothing,
-            // It acknowledged something between two looks at what it does.
-            span if span < RECENT => return false,
             _ => wanted(&Use { used: Some(Part::ZERO), waiting: false }, share, 1),
         };
         if share.want != want {
@@ -562,8 +559,6 @@ fn wanted(what: &Use, share: &Share, ticks: u64) -> Want {
 const NEAR: usize = 8;
 /// How often members look at what they do.
 const TICK: Nanos = Nanos::from_millis(100);
-/// Members look at what they do more often than this.
-const RECENT: Nanos = Nanos::from_millis(200);
 /// A 64th of the whole.
 const STEP: u64 = 1_000_000_000 / 64;
 

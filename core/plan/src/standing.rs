@@ -585,7 +585,8 @@ mod tests {
         let at: Vec<_> = reports.iter().map(|(at, _)| *at).collect();
         let ticks = |from, to| (from..=to).collect::<Vec<u64>>();
         assert_eq!(at, [ticks(1, 11), vec![21], ticks(30, 43), vec![53]].concat());
-        let told = |at: u64| &reports.iter().find(|(of, _)| *of == at).unwrap().1[0].1;
+        let told =
+            |at: u64| &reports.iter().find(|(of, _)| *of == at).unwrap().1.as_ref().unwrap()[0].1;
         assert_eq!(told(21).used, Some(Part::ratio(165, 1000)), "the mean of ten ticks");
         assert_eq!(told(30), &Use { used: Some(Part::ratio(26, 100)), waiting: true });
     }

@@ -62,14 +62,17 @@ impl Uses {
         now.since(self.since) > span
     }
 
-    /// What was used since the last call, as means over the ticks.
-    pub(crate) fn report(&mut self) -> Vec<(Scope, Use)> {
-        let ticks = u64::from(std::mem::take(&mut self.ticks).max(1));
+    /// What was used since the last call, as means over the ticks; `None` if there was none.
+    pub(crate) fn report(&mut self) -> Option<Vec<(Scope, Use)>> {
+        let ticks = u64::from(std::mem::take(&mut self.ticks));
+        if ticks == 0 {
+            return None;
+        }
         let mean = |(scope, sum): (Scope, Sum)| {
             let used = sum.used.map(|used| Part::ratio(used / ticks, 1_000_000_000));
             (scope, Use { used, waiting: sum.waiting })
         };
-        std::mem::take(&mut self.sums).into_iter().map(mean).collect()
+        Some(std::mem::take(&mut self.sums).into_iter().map(mean).collect())
     }
 }
 
@@ -90,8 +93,10 @@ mod tests {
         let mut uses = Uses::default();
         (0..10).for_each(|at| uses.take(using(100 + 10 * at, false), tick(at.into())));
         uses.take(Vec::new(), tick(10));
-        assert_eq!(uses.report(), using(145 * 10 / 11, false));
-        assert_eq!(uses.report(), []);
+        assert_eq!(uses.report(), Some(using(145 * 10 / 11, false)));
+        assert_eq!(uses.report(), None);
+        uses.take(Vec::new(), tick(11));
+        assert_eq!(uses.report(), Some(vec![]));
     }
 
     #[test]

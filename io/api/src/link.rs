@@ -65,8 +65,8 @@ pub struct TargetReportForm {
     pub lapsed: bool,
     /// What is held, while no revision is in force.
     pub holdings: Option<HoldingsForm>,
-    /// What was used of each scope since the last report.
-    pub uses: Vec<UseOf>,
+    /// What was used of each scope since the last report; none where nobody looked since then.
+    pub uses: Option<Vec<UseOf>>,
     /// Metadata service by class, in all.
     pub served: Vec<ServedOf>,
 }

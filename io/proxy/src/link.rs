@@ -306,6 +306,7 @@ impl Driver {
         let mut changed = false;
         for Member { target, standing } in &mut self.members {
             while let Some(grants) = standing.poll_grants(now) {
+                tracing::debug!(target = target.name, ?grants, "granted");
                 target.with_dispatcher(|d, now| d.set_grants(&grants, now));
                 changed = true;
             }

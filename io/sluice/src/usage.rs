@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn operations_are_told_apart_by_what_they_do() {
         let mut ops = [0; Kind::COUNT];
-        for (kind, count) in [(Kind::Read, 3), (Kind::Write, 5), (Kind::Open, 7), (Kind::Clunk, 1)] {
+        for (kind, count) in [(Kind::Read, 3), (Kind::Write, 5), (Kind::Open, 7), (Kind::Clunk, 1)]
+        {
             ops[kind as usize] = count;
         }
         let counters = CountersForm {

@@ -80,7 +80,7 @@ pub(super) mod tests {
         let target = TargetReportForm {
             sequence: 9,
             holdings: Some(HoldingsForm::default()),
-            uses: vec![UseOf { scope: scope.clone(), used: Some(5), waiting: true }],
+            uses: Some(vec![UseOf { scope: scope.clone(), used: Some(5), waiting: true }]),
             served: vec![ServedOf { scope, served: ServedForm { lap: 1, cost_ns: 2 } }],
             ..TargetReportForm::default()
         };
@@ -121,7 +121,7 @@ pub(super) mod tests {
         let sum = report().to_compact().unwrap().iter().fold(0xcbf2_9ce4_8422_2325, sum);
         assert_eq!(
             (COMPACT_REPORT, sum),
-            ("application/vnd.sluice.report-2+postcard", 1_643_518_597_460_111_739)
+            ("application/vnd.sluice.report-2+postcard", 13_098_288_167_463_769_868)
         );
     }
 }

@@ -104,10 +104,11 @@ impl WrongMessage {
 impl TargetReportForm {
     /// The report as the proxy of this name and life made it.
     pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<Report, WrongMessage> {
-        let uses = self.uses.iter().map(|of| {
+        let use_of = |of: &UseOf| {
             let used = of.used.map(part).transpose()?;
             Ok((of.scope.to_scope()?, Use { used, waiting: of.waiting }))
-        });
+        };
+        let uses = self.uses.as_ref().map(|uses| uses.iter().map(use_of).collect());
         let served = self.served.iter().map(|of| Ok((of.scope.to_scope()?, of.served.into())));
         Ok(Report {
             from: from.clone(),
@@ -118,7 +119,7 @@ impl TargetReportForm {
             revision: self.revision,
             lapsed: self.lapsed,
             holdings: self.holdings.as_ref().map(HoldingsForm::to_holdings).transpose()?,
-            uses: uses.collect::<Result<Vec<_>, WrongMessage>>()?,
+            uses: uses.transpose()?,
             served: served.collect::<Result<Vec<_>, WrongMessage>>()?,
         })
     }
@@ -142,7 +143,7 @@ impl From<&Report> for TargetReportForm {
             revision: report.revision,
             lapsed: report.lapsed,
             holdings: report.holdings.as_ref().map(HoldingsForm::from),
-            uses: report.uses.iter().map(use_of).collect(),
+            uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
             served: report.served.iter().map(served_of).collect(),
         }
     }
@@ -386,10 +387,10 @@ mod tests {
                 fallback: Part::ZERO,
                 listed: vec![(scope(), third)],
             }),
-            uses: vec![
+            uses: Some(vec![
                 (scope(), Use { used: Some(third), waiting: true }),
                 (Scope::meter("m", &[]), Use { used: None, waiting: false }),
-            ],
+            ]),
             served: vec![(scope(), Served { lap: 1, cost: Nanos::new(u64::MAX) })],
         };
         let form = through_json(&TargetReportForm::from(&report));
@@ -430,7 +431,7 @@ mod tests {
             let mut of =
                 UseOf { scope: (&scope()).into(), used: Some(1_000_000_000), waiting: false };
             change(&mut of);
-            let report = TargetReportForm { uses: vec![of], ..TargetReportForm::default() };
+            let report = TargetReportForm { uses: Some(vec![of]), ..TargetReportForm::default() };
             report.to_report(&"a".into(), 1).map_err(|error| error.to_string())
         };
         assert!(form(|_| {}).is_ok());

@@ -64,7 +64,7 @@ struct CompactTarget<'a> {
     lapsed: bool,
     holdings: Option<HoldingsForm>,
     #[serde(borrow)]
-    uses: Vec<(&'a [u8], Option<u32>, bool)>,
+    uses: Option<Vec<(&'a [u8], Option<u32>, bool)>>,
     served: Vec<ServedOf>,
 }
 
@@ -104,11 +104,12 @@ impl Scopes {
         let Compact { epoch, rules, targets, usage, contended, answers } = said;
         let mut taken = Vec::with_capacity(targets.len());
         for (target, said) in targets {
-            let uses = said.uses.iter().map(|(scope, used, waiting)| {
+            let use_of = |(scope, used, waiting): &(&[u8], Option<u32>, bool)| {
                 let used = used.map(part).transpose()?;
                 Ok((self.scope(scope)?, Use { used, waiting: *waiting }))
-            });
-            let uses = uses.collect::<Result<Vec<_>, WrongMessage>>();
+            };
+            let uses = said.uses.as_ref().map(|uses| uses.iter().map(use_of).collect());
+            let uses: Result<Option<Vec<_>>, WrongMessage> = uses.transpose();
             let form = TargetReportForm {
                 sequence: said.sequence,
                 term: said.term,
@@ -116,7 +117,7 @@ impl Scopes {
                 revision: said.revision,
                 lapsed: said.lapsed,
                 holdings: said.holdings,
-                uses: Vec::new(),
+                uses: None,
                 served: said.served,
             };
             let report = form.to_report(from, epoch).map_err(|why| why.at(target))?;
@@ -157,7 +158,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(scopes.report(&from, &compact).unwrap(), plain);
         }
-        assert_eq!((plain.targets[0].1.uses.len(), scopes.0.len()), (1, 1));
+        assert_eq!((plain.targets[0].1.uses.as_ref().unwrap().len(), scopes.0.len()), (1, 1));
     }
 
     #[test]
@@ -180,7 +181,8 @@ mod tests {
     fn a_value_that_cannot_be_is_named_with_its_target() {
         let (from, mut scopes) = ("a".into(), Scopes::default());
         let mut wrong = report();
-        wrong.targets.get_mut("fs").unwrap().uses[0].scope.section = "ruel".into();
+        wrong.targets.get_mut("fs").unwrap().uses.as_mut().unwrap()[0].scope.section =
+            "ruel".into();
         let compact = scopes.report(&from, &wrong.to_compact().unwrap()).unwrap_err();
         let plain = TakenReport::new(&from, wrong).unwrap_err();
         for error in [compact, plain] {

@@ -438,8 +438,10 @@ impl Desk {
 
 /// How often parts move, and calls are looked at that wait.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a call waits for news: well below the five seconds after which a proxy is silent.
-const HOLD: Duration = Duration::from_secs(1);
+/// How long a call waits for news: less than the second between two reports. A report says which
+/// order was heard before it, so what is held longer is told two reports later, and a proxy that
+/// rests would be heard of too late to be present.
+const HOLD: Duration = Duration::from_millis(500);
 /// By which of its orders a member has told what it holds, if nothing is lost.
 const REGISTERED: u64 = 8;
 /// How long the store is given before it is asked again, and how long what fell may wait.

@@ -44,11 +44,7 @@ impl Sums {
 
     /// The same by class of the rules in force. Operations and payload go by their kind; what is
     /// told of no kind, cost and delays, goes with most of the payload, or else of the operations.
-    pub(super) fn by_class(
-        &self,
-        rules: &RuleSet,
-        subject: &SubjectReport,
-    ) -> Vec<(String, Sums)> {
+    pub(super) fn by_class(&self, rules: &RuleSet, subject: &SubjectReport) -> Vec<(String, Sums)> {
         let class_of = |kind| class_name(rules, &subject.who, kind, subject.paths);
         let mut parts: Vec<(String, Sums)> = Vec::new();
         let used = Kind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);

@@ -64,7 +64,7 @@ pub(super) async fn forget(
 /// A proxy says what it did and hears what it is to do.
 ///
 /// The answer comes at once where it changes anything, else with the proxy's next report or
-/// after a second.
+/// after half a second.
 #[utoipa::path(
     post,
     path = "/v1/proxies/{name}/report",

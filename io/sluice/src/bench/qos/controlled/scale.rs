@@ -140,7 +140,7 @@ fn proxy(
         {
             let same = std::mem::take(&mut form.uses);
             *form = TargetReportForm::from(&said);
-            form.uses = if same.is_empty() { uses.clone() } else { same };
+            form.uses = same.or_else(|| Some(uses.clone()));
         }
         let order = match client.report(name, &report) {
             Ok(order) => order,
