@@ -263,10 +263,9 @@ impl Controller {
             self.next_look = None;
             self.parts.all_stale();
         }
-        if self.parts.acknowledge(id, &mut self.members, revision) {
-            let may_raise = !self.members.bars_raising();
-            self.parts.go_on(&mut self.members, may_raise);
-        }
+        let freed = self.parts.acknowledge(id, &mut self.members, revision);
+        let may_raise = !self.members.bars_raising();
+        self.parts.go_on(&freed, &mut self.members, may_raise);
     }
 
     fn take_uses(&mut self, id: u32, sequence: u64, uses: &[(Scope, Use)]) {

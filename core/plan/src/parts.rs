@@ -25,8 +25,9 @@ pub(crate) struct Parts {
     listed: Vec<Option<Listed>>,
     places: BTreeMap<Scope, Place>,
     free: Vec<Place>,
-    /// Scopes to be divided anew.
+    /// Scopes to be divided anew, and from where on they are looked at.
     stale: BTreeSet<Place>,
+    next: Place,
     /// Scopes of which a raise waits for an acknowledgement.
     moving: BTreeSet<Place>,
     /// The same of what is not listed.
@@ -36,6 +37,13 @@ pub(crate) struct Parts {
 
 /// Where a listed scope is: reports name thousands of scopes, and mostly the same ones again.
 pub(crate) type Place = u32;
+
+/// Where an acknowledgement makes room.
+#[derive(Debug, Default)]
+pub(crate) struct Freed {
+    places: Vec<Place>,
+    unlisted: bool,
+}
 
 #[derive(Debug)]
 struct Listed {
@@ -167,50 +175,63 @@ impl Parts {
         }
     }
 
-    /// Divides every scope that something changed for, and what is not listed.
+    /// Divides the scopes that something changed for, and what is not listed: as many as are
+    /// [`SHARES_MAX`] shares. The others are next, in turn.
     pub(crate) fn divide(&mut self, members: &mut Members, may_raise: bool) {
         if std::mem::take(&mut self.unlisted_stale) {
             self.grant_unlisted(members, may_raise);
         }
-        for place in std::mem::take(&mut self.stale) {
-            let Some(listed) = self.get_mut(place) else { continue };
-            listed.aim(members);
-            self.grant(place, members, may_raise);
+        let most = (SHARES_MAX / members.count().max(1) as usize).max(1);
+        for _ in 0..most {
+            let next = self.stale.range(self.next..).next().or_else(|| self.stale.first());
+            let Some(place) = next.copied() else { return };
+            self.stale.remove(&place);
+            self.next = place + 1;
+            if let Some(listed) = self.get_mut(place) {
+                listed.aim(members);
+                self.grant(place, members, may_raise);
+            }
         }
     }
 
-    /// Raises what waited for room.
-    pub(crate) fn go_on(&mut self, members: &mut Members, may_raise: bool) {
-        if self.unlisted_moves {
+    /// Raises what waited for the room that was freed.
+    pub(crate) fn go_on(&mut self, freed: &Freed, members: &mut Members, may_raise: bool) {
+        if freed.unlisted && self.unlisted_moves {
             self.grant_unlisted(members, may_raise);
         }
-        for place in std::mem::take(&mut self.moving) {
-            self.grant(place, members, may_raise);
+        for place in &freed.places {
+            if self.moving.remove(place) {
+                self.grant(*place, members, may_raise);
+            }
         }
     }
 
-    /// A member has come to a revision. True if others may be raised for it.
-    pub(crate) fn acknowledge(&mut self, id: u32, members: &mut Members, revision: u64) -> bool {
+    /// A member has come to a revision: where others may be raised for it.
+    pub(crate) fn acknowledge(&mut self, id: u32, members: &mut Members, revision: u64) -> Freed {
+        let mut freed = Freed::default();
         let member = members.get_mut(id);
         if revision <= member.acknowledged || revision > member.revision {
-            return false;
+            return freed;
         }
         member.acknowledged = revision;
-        let mut less = member.unlisted.acknowledge(revision);
-        less |= member.fallback.acknowledge(revision);
+        freed.unlisted = member.unlisted.acknowledge(revision);
+        freed.unlisted |= member.fallback.acknowledge(revision);
         let reached = |(_, at): &(&Scope, &u64)| **at <= revision;
         let scopes: Vec<Scope> =
             member.unacknowledged.iter().filter(reached).map(|(scope, _)| scope.clone()).collect();
         // A scope whose last change is later may have come down a step nevertheless.
         for scope in member.unacknowledged.keys() {
-            let listed = self.places.get(scope).and_then(|at| self.listed[*at as usize].as_mut());
+            let Some(place) = self.places.get(scope) else { continue };
+            let listed = self.listed[*place as usize].as_mut();
             let share = listed.and_then(|listed| listed.shares.get_mut(id));
-            less |= share.is_some_and(|share| share.held.acknowledge(revision));
+            if share.is_some_and(|share| share.held.acknowledge(revision)) {
+                freed.places.push(*place);
+            }
         }
         for scope in scopes {
             member.unacknowledged.remove(&scope);
         }
-        less
+        freed
     }
 
     /// A member is there whose first report says what it holds.
@@ -555,6 +576,9 @@ fn wanted(what: &Use, share: &Share, ticks: u64) -> Want {
     Want::UpTo(Part::ratio(need, 64 * STEP))
 }
 
+/// Shares that are divided in a tick: a tenth of its time. Of more, as when a member joins a
+/// thousand others with a thousand scopes, a part waits for the next.
+const SHARES_MAX: usize = 100_000;
 /// So far ahead of where it is expected a scope is looked for.
 const NEAR: usize = 8;
 /// How often members look at what they do.

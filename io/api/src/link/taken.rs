@@ -54,6 +54,9 @@ struct Compact<'a> {
     answers: Vec<ProxyAnswer>,
 }
 
+/// [`UseOf`](crate::UseOf): the scope's bytes, what was used of it, and whether somebody waits.
+type CompactUse<'a> = (&'a [u8], Option<u32>, bool);
+
 /// [`TargetReportForm`], likewise.
 #[derive(Deserialize)]
 struct CompactTarget<'a> {
@@ -64,7 +67,7 @@ struct CompactTarget<'a> {
     lapsed: bool,
     holdings: Option<HoldingsForm>,
     #[serde(borrow)]
-    uses: Option<Vec<(&'a [u8], Option<u32>, bool)>>,
+    uses: Option<Vec<CompactUse<'a>>>,
     served: Vec<ServedOf>,
 }
 
@@ -104,7 +107,7 @@ impl Scopes {
         let Compact { epoch, rules, targets, usage, contended, answers } = said;
         let mut taken = Vec::with_capacity(targets.len());
         for (target, said) in targets {
-            let use_of = |(scope, used, waiting): &(&[u8], Option<u32>, bool)| {
+            let use_of = |(scope, used, waiting): &CompactUse<'_>| {
                 let used = used.map(part).transpose()?;
                 Ok((self.scope(scope)?, Use { used, waiting: *waiting }))
             };
