@@ -27,8 +27,9 @@ use api::{
     Client, ClientError, Credentials, Endpoints, ProxyAnswer, ProxyOrder, ProxyReport, RulesText,
     TargetReportForm, is_name,
 };
-use plan::{Standing, StandingSettings};
+use plan::{Silence, Standing, StandingSettings};
 
+use crate::config::ControllerLost;
 use crate::gate::Target;
 use crate::server::Server;
 use usage::Book;
@@ -73,6 +74,7 @@ struct Driver {
     name: Arc<str>,
     epoch: u64,
     members: Vec<Member>,
+    standing: StandingSettings,
     usage: Book,
     posts: SyncSender<ProxyReport>,
     /// To what somebody asked the controller, for the next report.
@@ -134,6 +136,14 @@ impl Link {
             name: name.as_str().into(),
             epoch: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
             members: Vec::new(),
+            standing: StandingSettings {
+                silence: match settings.controller_lost {
+                    ControllerLost::Equal => Silence::Equal,
+                    ControllerLost::Keep => Silence::Keep,
+                    ControllerLost::Lift => Silence::Lift,
+                },
+                ..StandingSettings::default()
+            },
             usage: Book::default(),
             posts,
             answers: Vec::new(),
@@ -192,9 +202,8 @@ impl Driver {
     /// Registers for targets that are new.
     fn meet_targets(&mut self) {
         for target in self.server.targets().into_iter().skip(self.members.len()) {
-            let settings = StandingSettings::default();
             let now = self.server.clock.now();
-            let standing = Standing::new(&self.name, self.epoch, settings, now);
+            let standing = Standing::new(&self.name, self.epoch, self.standing, now);
             self.members.push(Member { target, standing });
         }
     }

@@ -19,7 +19,9 @@ use std::time::Duration;
 use api::{Client, ClientError, Endpoint};
 
 use common::{Controller, SLUICE, until};
-use controlled::{BLOCK, Folder, LIMIT, Reader, api_of, limited, permille, proxy, settled, sum};
+use controlled::{
+    BLOCK, Folder, LIMIT, Reader, api_of, limited, permille, proxy, proxy_with, settled, sum,
+};
 
 #[test]
 fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
@@ -118,6 +120,35 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
         table.rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.counters.read_bytes)
     };
     until("every byte was counted", || counted() == expected);
+}
+
+#[test]
+fn without_a_controller_a_proxy_falls_back_or_keeps_what_it_had_as_it_was_told() {
+    let data = Folder::new("lost");
+    let mut controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let client = controller.client();
+    client.set_rules(&limited(LIMIT)).unwrap();
+    let url = &controller.url;
+    let rests = proxy("lost", "rests", url);
+    let keeps = proxy_with("lost", "keeps", url, "controller_lost = \"keep\"");
+    let proxies = [keeps, proxy("lost", "falls", url)];
+    until("all have come", || client.proxies().unwrap().proxies.len() == 3);
+    let readers: Vec<_> = proxies.iter().map(Reader::start).collect();
+    let span = Duration::from_secs(1);
+    let of_each = || {
+        std::thread::scope(|scope| {
+            let part = |reader| scope.spawn(move || permille(std::slice::from_ref(reader), span));
+            let parts: Vec<_> = readers.iter().map(part).collect();
+            parts.into_iter().map(|part| part.join().unwrap()).collect::<Vec<_>>()
+        })
+    };
+    // Half each, for the third rests.
+    until("those that work have it all", || of_each().iter().all(|part| (470..530).contains(part)));
+    controller.kill();
+    // An equal part is a third.
+    until("one has fallen back", || (300..360).contains(&of_each()[1]));
+    assert!((470..530).contains(&of_each()[0]), "{:?}", of_each());
+    drop(rests);
 }
 
 #[test]

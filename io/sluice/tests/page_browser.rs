@@ -95,7 +95,7 @@ fn who_uses_what_shows_by_job_user_and_class_with_what_holds_them() {
     });
     browser.until_told("the picture is painted", || painted(&browser, "#stack") > 1_000);
     let user = USER.to_string();
-    for (by, wanted) in [("user", user.as_str()), ("class", "jobs: jobid=dd.2"), ("job", "dd.1")] {
+    for (by, wanted) in [("user", user.as_str()), ("class", "jobs jobid=dd.2"), ("job", "dd.1")] {
         browser.choose("#by", by);
         browser.until_told(&format!("rows by {by}"), || browser.row("#payers", wanted).is_some());
         browser.until_says("#stack-legend", wanted);

@@ -124,7 +124,7 @@ fn wrong_questions_are_refused_and_name_what_is_wrong() {
         (&["--top", "--since", "1h"], "a proxy knows no times: give --controller URL"),
         (&["--top", "--by", "group"], "a proxy tells jobs and users apart, not by group"),
         (&["--since", "1h"], "--top"),
-        (&["--top", "--by", "class"], "invalid value 'class'"),
+        (&["--top", "--by", "shoe"], "invalid value 'shoe'"),
     ] {
         let (ok, told) = why(&proxy, args);
         assert!(!ok && told.contains(text), "{args:?}: {told}");

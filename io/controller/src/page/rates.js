@@ -42,7 +42,7 @@ export class Rates {
     }
     for (const [id, own] of classes) {
       const rate = difference(own.usage, since?.classes.get(id)?.usage, since ? lapse("classes") : 0);
-      add(by.class, own.key ? `${own.rule}: ${own.key}` : own.rule, rate);
+      add(by.class, own.key ? `${own.rule} ${own.key}` : own.rule, rate);
       const sum = add(rules, own.rule, rate);
       sum.classes = (sum.classes ?? 0) + 1;
     }

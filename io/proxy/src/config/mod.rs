@@ -28,8 +28,8 @@ pub use docs::markdown;
 pub use error::{ConfigError, Place};
 pub use layout::{Layout, ServedExport};
 pub use values::{
-    ApiSocket, CostMode, Groups, Network, ParseApiSocketError, ParseChoiceError, ParseNetworkError,
-    Squash,
+    ApiSocket, ControllerLost, CostMode, Groups, Network, ParseApiSocketError, ParseChoiceError,
+    ParseNetworkError, Squash,
 };
 
 settings! {
@@ -63,6 +63,10 @@ settings! {
         pub controller_cert: Option<PathBuf> = None, "path, PEM";
         /// The certificate's key. Nobody else may read the file.
         pub controller_key: Option<PathBuf> = None, "path, PEM";
+        /// What limits are when the controller was not heard for ten seconds: `equal`, its 1/N of
+        /// each, with N proxies; `keep`, what it held last; `lift`, all of each, and no decay holds
+        /// back. With `keep` and `lift` all proxies together may give more than a limit.
+        pub controller_lost: ControllerLost = ControllerLost::Equal, "`equal`, `keep` or `lift`";
         /// The proxy's name there: no two proxies may have the same. Without it, this
         /// machine's name, up to the first dot.
         pub node: Option<String> = None, "letters, digits, `_`, `-`, `.`; at most 63";

@@ -26,6 +26,7 @@ fn every_kind_of_value_is_read() {
         api = "off"
         rules = "r.toml"
         controller = "http://[::1]:5650"
+        controller_lost = "keep"
         node = "oss-1.site"
         squash = "all"
         groups = "client"
@@ -55,6 +56,7 @@ fn every_kind_of_value_is_read() {
         api: ApiSocket::Off,
         rules: Some("r.toml".into()),
         controller: Some("http://[::1]:5650".parse().unwrap()),
+        controller_lost: ControllerLost::Keep,
         node: Some("oss-1.site".into()),
         squash: Squash::All,
         groups: Groups::Client,

@@ -87,6 +87,18 @@ choices! {
 }
 
 choices! {
+    /// What limits are when the controller is not heard any more.
+    pub enum ControllerLost ("equal, keep, lift") {
+        /// An equal part of each.
+        Equal = "equal",
+        /// What was held last.
+        Keep = "keep",
+        /// All of each.
+        Lift = "lift",
+    }
+}
+
+choices! {
     /// What a request costs its target.
     pub enum CostMode ("calibrated, bytes") {
         /// The backend's measured time for it.

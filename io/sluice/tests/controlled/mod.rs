@@ -46,9 +46,14 @@ impl Drop for Folder {
 }
 
 pub(crate) fn proxy(test: &str, node: &str, url: &str) -> Proxy {
+    proxy_with(test, node, url, "")
+}
+
+/// The same with more lines in its configuration.
+pub(crate) fn proxy_with(test: &str, node: &str, url: &str, more: &str) -> Proxy {
     let tables = "[[export]]\nname = \"x\"\ndir = \"data\"\ntarget = \"fs\"\n\
                   [[target]]\nname = \"fs\"\n";
-    let top = format!("controller = \"{url}\"\nnode = \"{node}\"");
+    let top = format!("controller = \"{url}\"\nnode = \"{node}\"\n{more}");
     Setup::new(&format!("{test}-{node}")).top(&top).tables(tables).api().start()
 }
 
