@@ -47,9 +47,10 @@ pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
 pub use link::{
     COMPACT_REPORT, ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm,
-    OpsForm, Proxies, ProxyOrder, ProxyReport, ProxyStanding, RateForm, RulesText, ScopeForm,
-    Scopes, ServedForm, ServedOf, TakenReport, TargetOrderForm, TargetReportForm, TermForm, ToldOf,
-    UsageLine, UsageReport, UsageRow, UsageTable, UseOf, WrongMessage,
+    Named, OpsForm, PayerForm, Proxies, ProxyOrder, ProxyReport, ProxyStanding, RateForm,
+    RulesText, ScopeForm, ServedForm, ServedOf, TakenLine, TakenReport, TakenUsage,
+    TargetOrderForm, TargetReportForm, TermForm, ToldOf, UsageLine, UsageReport, UsageRow,
+    UsageTable, UseOf, WrongMessage,
 };
 pub use messages::{
     Attach, ClassReport, Classes, Connection, Connections, CostPoint, ErrorReport, ExportReport,

@@ -27,7 +27,7 @@ use crate::why::{ProxyAnswer, ProxyQuestion};
 pub use compact::COMPACT_REPORT;
 pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
 pub use ops::OpsForm;
-pub use taken::{Scopes, TakenReport};
+pub use taken::{Named, TakenLine, TakenReport, TakenUsage};
 
 /// What a proxy says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -98,7 +98,7 @@ pub struct HoldingsForm {
 #[serde(deny_unknown_fields)]
 pub struct UseOf {
     /// The scope.
-    #[serde(with = "compact::scope")]
+    #[serde(with = "compact::apart")]
     pub scope: ScopeForm,
     /// Billionths of what the whole limit lets through; absent: only the weight is divided.
     pub used: Option<u32>,
@@ -144,8 +144,19 @@ pub struct UsageReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UsageLine {
-    /// The proxy's number for the payer.
+    /// The proxy's number for the line.
     pub id: u64,
+    /// Whom it counts for.
+    #[serde(with = "compact::apart")]
+    pub payer: PayerForm,
+    /// What was counted.
+    pub counters: CountersForm,
+}
+
+/// Whom one line counts for, in which class and through which export.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PayerForm {
     /// The job; empty if there is none.
     pub job: String,
     /// The user.
@@ -166,8 +177,6 @@ pub struct UsageLine {
     /// The export that it came through.
     #[serde(default)]
     pub export: String,
-    /// What was counted.
-    pub counters: CountersForm,
 }
 
 /// Amounts and operations.

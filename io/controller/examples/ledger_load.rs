@@ -9,8 +9,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use api::PayerForm;
 use controller::ledger::{
-    Ages, Bounds, Copied, Counters, Ledger, LedgerError, Payer, Report, ReportLine, SubjectKind,
+    Ages, Bounds, Copied, Counters, Ledger, LedgerError, Report, ReportLine, SubjectKind,
 };
 use model::{Kind, Time};
 use rustix::time::{ClockId, clock_gettime};
@@ -114,15 +115,16 @@ fn tell(
 }
 
 fn line(id: u64) -> ReportLine {
-    let payer = Payer {
+    let payer = PayerForm {
         job: format!("ior.{id}"),
         uid: 1_000 + (id % 200) as u32,
         gid: 100 + (id % 20) as u32,
         project: Some((id % 50) as u32),
         class: format!("default/job=ior.{id}"),
         export: "scratch".into(),
+        ..PayerForm::default()
     };
-    ReportLine { id, payer: Some(payer), counters: Counters::default() }
+    ReportLine { id, payer: Some(payer.into()), counters: Counters::default() }
 }
 
 /// A second of a job: reads, writes, and some metadata.

@@ -39,7 +39,7 @@ pub use codec::CodecError;
 pub use copies::{Copied, Cursor};
 pub use counters::Counters;
 pub use members::{Bounds, Received, Report, ReportLine};
-pub use subjects::{OTHER, Payer, SubjectKind};
+pub use subjects::{OTHER, SubjectKind};
 
 use crate::sqlite::SqliteError;
 use codec::Reader;

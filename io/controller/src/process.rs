@@ -194,7 +194,7 @@ pub(crate) struct Shared {
     data: PathBuf,
     counts: Arc<Counts>,
     /// What reports named lately.
-    scopes: Mutex<api::Scopes>,
+    named: Mutex<api::Named>,
 }
 
 impl Controller {
@@ -220,7 +220,7 @@ impl Controller {
         let deliveries = Deliveries::start(command.as_deref(), webhook.as_ref(), &counts);
         let deliveries = deliveries.map_err(StartError::Thread)?;
         let shared = Arc::new(Shared {
-            scopes: Mutex::default(),
+            named: Mutex::default(),
             plan,
             store,
             usage,

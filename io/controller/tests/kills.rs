@@ -11,7 +11,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use controller::ledger::{Ages, Bounds, Counters, Ledger, Payer, Report, ReportLine, SubjectKind};
+use api::PayerForm;
+use controller::ledger::{Ages, Bounds, Counters, Ledger, Report, ReportLine, SubjectKind};
 use controller::store::{Revision, SqliteStore, Store};
 use controller::{DataDirectory, DirectoryError};
 use model::Time;
@@ -138,8 +139,8 @@ fn time(minute: u64) -> Time {
 /// A proxy that has read one byte a minute since it began.
 fn report(ledger: &mut Ledger, minute: u64) {
     let counters = Counters { read_bytes: minute, ..Counters::default() };
-    let payer = Payer { job: "dd.7".into(), ..Payer::default() };
-    let lines = [ReportLine { id: 1, payer: Some(payer), counters }];
+    let payer = PayerForm { job: "dd.7".into(), ..PayerForm::default() };
+    let lines = [ReportLine { id: 1, payer: Some(payer.into()), counters }];
     let report = Report {
         proxy: "p1",
         epoch_ns: 1,

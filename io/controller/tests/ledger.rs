@@ -7,9 +7,9 @@ mod proxies;
 #[path = "../src/test_folder.rs"]
 mod test_folder;
 
+use api::PayerForm;
 use controller::ledger::{
-    Age, Ages, Bounds, Counters, Held, Ledger, LedgerError, OTHER, Payer, Report, ReportLine,
-    SubjectKind,
+    Age, Ages, Bounds, Counters, Held, Ledger, LedgerError, OTHER, Report, ReportLine, SubjectKind,
 };
 use model::Time;
 use proxies::{MINUTE_NS, Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time};
@@ -162,7 +162,7 @@ fn a_line_without_payer_is_asked_for_once_and_then_counted_whole() {
         (received.unknown, bytes_of_all(&mut ledger, SubjectKind::Job))
     };
     assert_eq!(tell(1, &line), (vec![4], 0));
-    line.payer = Some(Payer { job: "j".into(), ..Payer::default() });
+    line.payer = Some(PayerForm { job: "j".into(), ..PayerForm::default() }.into());
     assert_eq!(tell(2, &line), (vec![], 9));
     line.payer = None;
     line.counters.read_bytes = 11;

@@ -18,8 +18,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    Client, CountersForm, Endpoints, Event, EventKind, OpsForm, ProxyReport, TargetReportForm,
-    UsageLine, UsageReport,
+    Client, CountersForm, Endpoints, Event, EventKind, OpsForm, PayerForm, ProxyReport,
+    TargetReportForm, UsageLine, UsageReport,
 };
 use cluster::{Cluster, PATIENCE, TestFolder};
 use controller::store::{EtcdStore, Revision, Store};
@@ -130,18 +130,15 @@ impl Proxy {
             ..CountersForm::default()
         };
         self.sequence += 1;
-        let line = UsageLine {
-            id: 1,
+        let payer = PayerForm {
             job: "dd.1".into(),
             uid: 7,
             gid: 7,
-            project: None,
-            nid: String::new(),
-            paths: 0,
             class: "jobs jobid=dd.1".into(),
             export: "x".into(),
-            counters: counters.clone(),
+            ..PayerForm::default()
         };
+        let line = UsageLine { id: 1, payer, counters: counters.clone() };
         let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
         let usage = Some(UsageReport { sequence, total: counters, lines, gone });
         let report = self.standing.report(Some(Vec::new()), self.now());

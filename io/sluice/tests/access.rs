@@ -18,8 +18,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use api::{
-    AuditLines, ClientError, CountersForm, Credentials, NewToken, ProxyReport, Role, UsageLine,
-    UsageReport,
+    AuditLines, ClientError, CountersForm, Credentials, NewToken, PayerForm, ProxyReport, Role,
+    UsageLine, UsageReport,
 };
 
 use common::{Controller, until};
@@ -175,12 +175,8 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
     let proxy = client(&controller.url, &showing(&token(&admin, "proxies", Role::Proxy)));
     let line = |id: u64, uid: u32| UsageLine {
         id,
-        job: format!("dd.{id}"),
-        uid,
-        gid: 100,
-        project: None,
+        payer: PayerForm { job: format!("dd.{id}"), uid, gid: 100, ..PayerForm::default() },
         counters: CountersForm { read_bytes: 1_000 * id, cost_ns: id, ..CountersForm::default() },
-        ..UsageLine::default()
     };
     let lines = vec![line(1, 1001), line(2, 1002)];
     let total = CountersForm { read_bytes: 3_000, cost_ns: 3, ..CountersForm::default() };

@@ -15,7 +15,7 @@ mod entrusted;
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use api::{Client, CountersForm, ProxyReport, Role, UsageLine, UsageReport, path};
+use api::{Client, CountersForm, PayerForm, ProxyReport, Role, UsageLine, UsageReport, path};
 use serde_json::Value;
 
 use common::{Controller, until};
@@ -55,7 +55,7 @@ struct Case {
 
 const JSON: &str = "content-type: application/json\r\n";
 const TEXT: &str = "content-type: text/plain\r\n";
-const COMPACT: &str = "content-type: application/vnd.sluice.report-2+postcard\r\n";
+const COMPACT: &str = "content-type: application/vnd.sluice.report-3+postcard\r\n";
 
 fn case(wrong: Wrong, call: &'static str, path: &str, status: u16, says: &'static str) -> Case {
     let (by, path) = (Role::Admin, path.to_owned());
@@ -316,8 +316,8 @@ fn furnish(url: &str, admin: &Client) -> Vec<(Role, String)> {
     admin.set_rules(&limited(LIMIT)).unwrap();
     let proxy = &tokens.iter().find(|(role, _)| *role == Role::Proxy).unwrap().1;
     let counters = CountersForm { read_bytes: 1_000, cost_ns: 1, ..CountersForm::default() };
-    let line = UsageLine { id: 1, job: "dd.1".into(), uid: 1001, ..UsageLine::default() };
-    let lines = vec![UsageLine { counters: counters.clone(), ..line }];
+    let payer = PayerForm { job: "dd.1".into(), uid: 1001, ..PayerForm::default() };
+    let lines = vec![UsageLine { id: 1, payer, counters: counters.clone() }];
     let usage = Some(UsageReport { sequence: 1, total: counters, lines, ..UsageReport::default() });
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let report = ProxyReport { epoch: since.as_nanos() as u64, usage, ..ProxyReport::default() };

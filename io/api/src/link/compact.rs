@@ -9,7 +9,7 @@
 use super::ProxyReport;
 
 /// The content type of a report in its compact form.
-pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-2+postcard";
+pub const COMPACT_REPORT: &str = "application/vnd.sluice.report-3+postcard";
 
 impl ProxyReport {
     /// The report in its compact form; `None` if it has answers.
@@ -19,31 +19,30 @@ impl ProxyReport {
     }
 }
 
-/// A scope within a report: in the compact form bytes of their own, so that who knows them need
-/// not read them.
-pub(super) mod scope {
+/// A scope or payer within a report: in the compact form bytes of their own, so that who knows
+/// them need not read them.
+pub(super) mod apart {
+    use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::link::ScopeForm;
-
-    pub(in crate::link) fn serialize<S: Serializer>(
-        scope: &ScopeForm,
+    pub(in crate::link) fn serialize<T: Serialize, S: Serializer>(
+        what: &T,
         to: S,
     ) -> Result<S::Ok, S::Error> {
         match to.is_human_readable() {
-            true => scope.serialize(to),
+            true => what.serialize(to),
             false => {
-                let bytes = postcard::to_stdvec(scope).map_err(serde::ser::Error::custom)?;
+                let bytes = postcard::to_stdvec(what).map_err(serde::ser::Error::custom)?;
                 to.serialize_bytes(&bytes)
             }
         }
     }
 
-    pub(in crate::link) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(in crate::link) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
         from: D,
-    ) -> Result<ScopeForm, D::Error> {
+    ) -> Result<T, D::Error> {
         match from.is_human_readable() {
-            true => ScopeForm::deserialize(from),
+            true => T::deserialize(from),
             false => {
                 let bytes = <&[u8]>::deserialize(from)?;
                 postcard::from_bytes(bytes).map_err(serde::de::Error::custom)
@@ -58,7 +57,8 @@ pub(super) mod tests {
 
     use super::*;
     use crate::link::{
-        HoldingsForm, KeyForm, OpsForm, ScopeForm, ServedForm, ServedOf, TargetReportForm, UseOf,
+        HoldingsForm, KeyForm, OpsForm, PayerForm, ScopeForm, ServedForm, ServedOf,
+        TargetReportForm, UseOf,
     };
     use crate::why::{Answer, ProxyAnswer};
     use crate::{CountersForm, UsageLine, UsageReport};
@@ -84,13 +84,8 @@ pub(super) mod tests {
             served: vec![ServedOf { scope, served: ServedForm { lap: 1, cost_ns: 2 } }],
             ..TargetReportForm::default()
         };
-        let line = UsageLine {
-            id: 4,
-            job: "dd.500".into(),
-            project: Some(8),
-            counters: counters.clone(),
-            ..UsageLine::default()
-        };
+        let payer = PayerForm { job: "dd.500".into(), project: Some(8), ..PayerForm::default() };
+        let line = UsageLine { id: 4, payer, counters: counters.clone() };
         let usage = UsageReport { sequence: 3, total: counters, lines: vec![line], gone: vec![1] };
         ProxyReport {
             epoch: u64::MAX,
@@ -121,7 +116,7 @@ pub(super) mod tests {
         let sum = report().to_compact().unwrap().iter().fold(0xcbf2_9ce4_8422_2325, sum);
         assert_eq!(
             (COMPACT_REPORT, sum),
-            ("application/vnd.sluice.report-2+postcard", 13_098_288_167_463_769_868)
+            ("application/vnd.sluice.report-3+postcard", 9_004_777_382_138_016_285)
         );
     }
 }

@@ -2,21 +2,22 @@
 //!
 //! ```text
 //!   JSON ─► ProxyReport ──────────────────────────┐
-//!   postcard ─► names still bytes ─► Scopes ─► ───┴─► TakenReport: plan::Report by target, usage
-//!                                      └ the same bytes are the same scope: read once
+//!   postcard ─► names still bytes ─► Named ─► ────┴─► TakenReport: plan::Report by target, usage
+//!                                      └ the same bytes are the same scope or payer: read once
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{Scope, Use};
 use plan::Report;
-use serde::Deserialize;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::forms::part;
 use super::{
-    HoldingsForm, ProxyReport, ScopeForm, ServedOf, TargetReportForm, TermForm, UsageReport,
-    WrongMessage,
+    CountersForm, HoldingsForm, PayerForm, ProxyReport, ScopeForm, ServedOf, TargetReportForm,
+    TermForm, UsageLine, UsageReport, WrongMessage,
 };
 use crate::why::ProxyAnswer;
 
@@ -30,17 +31,45 @@ pub struct TakenReport {
     /// Its standing with each target.
     pub targets: Vec<(Arc<str>, Report)>,
     /// What was used.
-    pub usage: Option<UsageReport>,
+    pub usage: Option<TakenUsage>,
     /// Whether requests of several classes wait for one another somewhere.
     pub contended: bool,
     /// Answers to what was asked.
     pub answers: Vec<ProxyAnswer>,
 }
 
-/// The scopes that reports named lately, by the bytes that stood for them: a thousand proxies
-/// name the same ones each second.
+/// [`UsageReport`], likewise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenUsage {
+    /// Grows with each usage report of a life.
+    pub sequence: u64,
+    /// All that it served, with and without a line.
+    pub total: CountersForm,
+    /// Lines that changed.
+    pub lines: Vec<TakenLine>,
+    /// Lines that it has dropped.
+    pub gone: Vec<u64>,
+}
+
+/// [`UsageLine`], likewise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenLine {
+    /// The proxy's number for the line.
+    pub id: u64,
+    /// Whom it counts for.
+    pub payer: Arc<PayerForm>,
+    /// What was counted.
+    pub counters: CountersForm,
+}
+
+/// The scopes and payers that reports named lately, by the bytes that stood for them: a thousand
+/// proxies name the same ones each second, and memory for their names was a third of what a
+/// report cost.
 #[derive(Debug, Default)]
-pub struct Scopes(HashMap<Box<[u8]>, Scope>);
+pub struct Named {
+    scopes: FxHashMap<Box<[u8]>, Scope>,
+    payers: FxHashMap<Box<[u8]>, Arc<PayerForm>>,
+}
 
 /// [`ProxyReport`] in its compact form, of which it borrows.
 #[derive(Deserialize)]
@@ -49,10 +78,24 @@ struct Compact<'a> {
     rules: Option<String>,
     #[serde(borrow)]
     targets: BTreeMap<&'a str, CompactTarget<'a>>,
-    usage: Option<UsageReport>,
+    #[serde(borrow)]
+    usage: Option<CompactUsage<'a>>,
     contended: bool,
     answers: Vec<ProxyAnswer>,
 }
+
+/// [`UsageReport`], likewise.
+#[derive(Deserialize)]
+struct CompactUsage<'a> {
+    sequence: u64,
+    total: CountersForm,
+    #[serde(borrow)]
+    lines: Vec<CompactLine<'a>>,
+    gone: Vec<u64>,
+}
+
+/// [`UsageLine`]: its number, the payer's bytes, and what was counted.
+type CompactLine<'a> = (u64, &'a [u8], CountersForm);
 
 /// [`UseOf`](crate::UseOf): the scope's bytes, what was used of it, and whether somebody waits.
 type CompactUse<'a> = (&'a [u8], Option<u32>, bool);
@@ -83,11 +126,24 @@ impl TakenReport {
             Ok((target.as_str().into(), report))
         };
         let targets = targets.iter().map(taken).collect::<Result<_, WrongMessage>>()?;
+        let usage = usage.map(TakenUsage::from);
         Ok(TakenReport { epoch, rules, targets, usage, contended, answers })
     }
 }
 
-impl Scopes {
+impl From<UsageReport> for TakenUsage {
+    fn from(said: UsageReport) -> TakenUsage {
+        let UsageReport { sequence, total, lines, gone } = said;
+        let line = |line: UsageLine| TakenLine {
+            id: line.id,
+            payer: line.payer.into(),
+            counters: line.counters,
+        };
+        TakenUsage { sequence, total, lines: lines.into_iter().map(line).collect(), gone }
+    }
+}
+
+impl Named {
     /// What the proxy `from` said in the compact form.
     ///
     /// # Errors
@@ -127,25 +183,50 @@ impl Scopes {
             let uses = uses.map_err(|why| why.at(target))?;
             taken.push((target.into(), Report { uses, ..report }));
         }
+        let usage = usage.map(|said| self.usage(said)).transpose()?;
         Ok(TakenReport { epoch, rules, targets: taken, usage, contended, answers })
     }
 
+    fn usage(&mut self, said: CompactUsage<'_>) -> Result<TakenUsage, WrongMessage> {
+        let CompactUsage { sequence, total, lines, gone } = said;
+        let line = |(id, payer, counters): CompactLine<'_>| {
+            Ok(TakenLine { id, payer: self.payer(payer)?, counters })
+        };
+        let lines = lines.into_iter().map(line).collect::<Result<_, WrongMessage>>()?;
+        Ok(TakenUsage { sequence, total, lines, gone })
+    }
+
     fn scope(&mut self, bytes: &[u8]) -> Result<Scope, WrongMessage> {
-        if let Some(scope) = self.0.get(bytes) {
+        if let Some(scope) = self.scopes.get(bytes) {
             return Ok(scope.clone());
         }
-        let form = postcard::from_bytes::<ScopeForm>(bytes);
-        let scope = form.map_err(|why| WrongMessage::new(why, "a scope"))?.to_scope()?;
-        if self.0.len() >= SCOPES_MAX {
-            self.0.clear();
+        let scope = read::<ScopeForm>(bytes, "a scope")?.to_scope()?;
+        Ok(keep(&mut self.scopes, bytes, scope))
+    }
+
+    fn payer(&mut self, bytes: &[u8]) -> Result<Arc<PayerForm>, WrongMessage> {
+        if let Some(payer) = self.payers.get(bytes) {
+            return Ok(payer.clone());
         }
-        self.0.insert(bytes.into(), scope.clone());
-        Ok(scope)
+        let payer = read::<PayerForm>(bytes, "a payer")?;
+        Ok(keep(&mut self.payers, bytes, payer.into()))
     }
 }
 
-/// As many as a controller lists; with more, reading them anew is what they cost.
-const SCOPES_MAX: usize = 131_072;
+fn read<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> Result<T, WrongMessage> {
+    postcard::from_bytes(bytes).map_err(|why| WrongMessage::new(why, what))
+}
+
+fn keep<T: Clone>(known: &mut FxHashMap<Box<[u8]>, T>, bytes: &[u8], what: T) -> T {
+    if known.len() >= NAMED_MAX {
+        known.clear();
+    }
+    known.insert(bytes.into(), what.clone());
+    what
+}
+
+/// Of each, as many as a controller lists; with more, reading them anew is what they cost.
+const NAMED_MAX: usize = 131_072;
 
 #[cfg(test)]
 mod tests {
@@ -154,39 +235,39 @@ mod tests {
 
     #[test]
     fn both_forms_say_the_same() {
-        let (from, mut scopes) = ("a".into(), Scopes::default());
+        let (from, mut named) = ("a".into(), Named::default());
         let json = serde_json::from_slice(&serde_json::to_vec(&report()).unwrap()).unwrap();
         let plain = TakenReport::new(&from, json).unwrap();
         let compact = report().to_compact().unwrap();
         for _ in 0..2 {
-            assert_eq!(scopes.report(&from, &compact).unwrap(), plain);
+            assert_eq!(named.report(&from, &compact).unwrap(), plain);
         }
-        assert_eq!((plain.targets[0].1.uses.as_ref().unwrap().len(), scopes.0.len()), (1, 1));
+        assert_eq!((named.scopes.len(), named.payers.len()), (1, 1));
     }
 
     #[test]
     fn bytes_that_are_no_report_are_refused() {
-        let (from, mut scopes) = ("a".into(), Scopes::default());
+        let (from, mut named) = ("a".into(), Named::default());
         let bytes = report().to_compact().unwrap();
         for short in 0..bytes.len() {
-            let error = scopes.report(&from, &bytes[..short]).unwrap_err().to_string();
+            let error = named.report(&from, &bytes[..short]).unwrap_err().to_string();
             assert!(error.contains("is not a report in the form"), "{error}");
         }
         let long = [bytes.as_slice(), b"x"].concat();
-        let error = scopes.report(&from, &long).unwrap_err().to_string();
+        let error = named.report(&from, &long).unwrap_err().to_string();
         assert!(error.contains("1 bytes after the end"), "{error}");
         // Lengths that nothing follows.
-        assert!(scopes.report(&from, &[0xff; 64]).is_err());
-        assert!(scopes.report(&from, &[0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
+        assert!(named.report(&from, &[0xff; 64]).is_err());
+        assert!(named.report(&from, &[0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
     }
 
     #[test]
     fn a_value_that_cannot_be_is_named_with_its_target() {
-        let (from, mut scopes) = ("a".into(), Scopes::default());
+        let (from, mut named) = ("a".into(), Named::default());
         let mut wrong = report();
         wrong.targets.get_mut("fs").unwrap().uses.as_mut().unwrap()[0].scope.section =
             "ruel".into();
-        let compact = scopes.report(&from, &wrong.to_compact().unwrap()).unwrap_err();
+        let compact = named.report(&from, &wrong.to_compact().unwrap()).unwrap_err();
         let plain = TakenReport::new(&from, wrong).unwrap_err();
         for error in [compact, plain] {
             let expected = "target fs: \"ruel\" is not one of rule, meter, decay";

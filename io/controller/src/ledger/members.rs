@@ -13,14 +13,16 @@
 //! it; its usage comes to `(other)` through the proxy's total, exactly.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use api::PayerForm;
 use model::Kind;
 use rustc_hash::FxHashMap;
 
 use super::ages::Minute;
 use super::counters::{Counters, FIELDS};
 use super::lines::Line;
-use super::subjects::{LINE_KINDS, LineSubjects, OTHER, Payer, SlotId, SubjectKind, Subjects};
+use super::subjects::{LINE_KINDS, LineSubjects, OTHER, SlotId, SubjectKind, Subjects, names};
 
 /// What one proxy counted since its epoch began.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +49,7 @@ pub struct ReportLine {
     /// The proxy's number for it, never used twice in an epoch.
     pub id: u64,
     /// Whom it counts for; may be left out once a report with it was answered.
-    pub payer: Option<Payer>,
+    pub payer: Option<Arc<PayerForm>>,
     /// Cumulative counters.
     pub counters: Counters,
 }
@@ -168,7 +170,7 @@ impl Members {
                     }
                     room -= 1;
                     self.lines += 1;
-                    let of_line = take_all(subjects, &payer.names());
+                    let of_line = take_all(subjects, &names(payer));
                     // what it counted while it was refused is among the others
                     let counted = member.has_refused && report.total.is_some();
                     (member.insert(Line::new(told.id, of_line, generation)), adopt || counted)

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use api::PayerForm;
 use model::Kind;
 
 use super::counters::{Counters, FIELDS};
@@ -57,23 +58,6 @@ subject_kinds! {
     /// A user and his job, as `7 dd.500`, in each hour in which he had requests for it: that
     /// there were any, and not how many.
     Owner = "owner";
-}
-
-/// Whom one line of a report counts for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Payer {
-    /// The batch job; empty when there is none.
-    pub job: String,
-    /// The user.
-    pub uid: u32,
-    /// The user's group.
-    pub gid: u32,
-    /// The project quota id, where there is one.
-    pub project: Option<u32>,
-    /// The class, as rule and key.
-    pub class: String,
-    /// The directory.
-    pub export: String,
 }
 
 /// What stands for every subject that has no slot: memory is bounded.
@@ -128,18 +112,16 @@ impl SubjectKind {
     }
 }
 
-impl Payer {
-    /// Its names in the order of [`LINE_KINDS`].
-    pub(crate) fn names(&self) -> [Option<String>; 6] {
-        [
-            Some(self.job.clone()),
-            Some(self.uid.to_string()),
-            Some(self.gid.to_string()),
-            self.project.map(|project| project.to_string()),
-            Some(self.class.clone()),
-            Some(self.export.clone()),
-        ]
-    }
+/// A payer's names in the order of [`LINE_KINDS`].
+pub(crate) fn names(payer: &PayerForm) -> [Option<String>; 6] {
+    [
+        Some(payer.job.clone()),
+        Some(payer.uid.to_string()),
+        Some(payer.gid.to_string()),
+        payer.project.map(|project| project.to_string()),
+        Some(payer.class.clone()),
+        Some(payer.export.clone()),
+    ]
 }
 
 impl Subjects {

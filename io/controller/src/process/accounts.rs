@@ -358,18 +358,17 @@ fn counting(decay: &DecayRule) -> (Nanos, Option<Boundary>, Resource, &[KeyField
 
 /// Who a line of a report is, and the directories of the rules in force that he works in.
 fn payer(counted: &Counted, nth: usize, rules: &InForce) -> Option<(Identity, PathSet)> {
-    let payer = counted.lines.get(nth)?.payer.as_ref()?;
-    let (nid, paths) = counted.places.get(nth)?;
+    let payer = counted.payer(nth)?;
     let who = Identity {
         job: JobId::new(&payer.job)?,
         uid: payer.uid,
         gid: payer.gid,
         projid: payer.project,
-        nid: Nid::new(nid).unwrap_or_else(Nid::local),
+        nid: Nid::new(&payer.nid).unwrap_or_else(Nid::local),
     };
     // The bits are those of the rules that the proxy has.
     let same = counted.rules.as_deref() == Some(rules.version.as_str());
-    Some((who, if same { *paths } else { PathSet::default() }))
+    Some((who, if same { PathSet(payer.paths) } else { PathSet::default() }))
 }
 
 /// How long after the beginning nobody is released: proxies tell each second what they counted,

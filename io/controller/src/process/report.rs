@@ -47,8 +47,7 @@ impl Owners {
         }
         let mark = Counters { cost_ns: 1, ..Counters::default() };
         for (nth, _) in &received.grown {
-            let line = counted.lines.get(*nth).and_then(|line| line.payer.as_ref());
-            let Some(payer) = line else { continue };
+            let Some(payer) = counted.payer(*nth) else { continue };
             let jobs = self.marked.entry(payer.uid).or_default();
             if !jobs.contains(payer.job.as_str()) {
                 jobs.insert(payer.job.clone());

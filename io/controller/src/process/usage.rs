@@ -17,8 +17,8 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use api::{CountersForm, OpsForm, UsageReport};
-use model::{PathSet, Time};
+use api::{CountersForm, OpsForm, PayerForm, TakenLine, TakenUsage};
+use model::Time;
 use tokio::sync::oneshot;
 
 use super::accounts::Accounts;
@@ -27,7 +27,7 @@ use super::queue::Inbox;
 use super::records::InForce;
 use super::report::{self, Found, Owners};
 use crate::ledger::{
-    Copied, Counters, Cursor, Ledger, LedgerError, Minute, Payer, Report, ReportLine, SubjectKind,
+    Copied, Counters, Cursor, Ledger, LedgerError, Minute, Report, ReportLine, SubjectKind,
 };
 
 /// What this thread is asked.
@@ -71,9 +71,7 @@ pub(crate) struct Counted {
     epoch: u64,
     sequence: u64,
     total: Counters,
-    pub(crate) lines: Vec<ReportLine>,
-    /// Of each line: the node, and the directories of the proxy's rules that it works in.
-    pub(crate) places: Vec<(String, PathSet)>,
+    lines: Vec<ReportLine>,
     gone: Vec<u64>,
     /// The version of the rules that the proxy has.
     pub(crate) rules: Option<String>,
@@ -101,22 +99,13 @@ impl Counted {
     pub(crate) fn new(
         proxy: &Arc<str>,
         epoch: u64,
-        mut usage: UsageReport,
+        usage: TakenUsage,
         (rules, contended): (Option<String>, bool),
     ) -> Counted {
-        let place =
-            |line: &mut api::UsageLine| (std::mem::take(&mut line.nid), PathSet(line.paths));
-        let places = usage.lines.iter_mut().map(place).collect();
-        let line = |line: api::UsageLine| {
-            let payer = Payer {
-                job: line.job,
-                uid: line.uid,
-                gid: line.gid,
-                project: line.project,
-                class: line.class,
-                export: line.export,
-            };
-            ReportLine { id: line.id, payer: Some(payer), counters: counters(&line.counters) }
+        let line = |line: TakenLine| ReportLine {
+            id: line.id,
+            payer: Some(line.payer),
+            counters: counters(&line.counters),
         };
         Counted {
             proxy: proxy.clone(),
@@ -124,11 +113,15 @@ impl Counted {
             sequence: usage.sequence,
             total: counters(&usage.total),
             lines: usage.lines.into_iter().map(line).collect(),
-            places,
             gone: usage.gone,
             rules,
             contended,
         }
+    }
+
+    /// Whom a line counts for.
+    pub(crate) fn payer(&self, nth: usize) -> Option<&PayerForm> {
+        self.lines.get(nth)?.payer.as_deref()
     }
 }
 

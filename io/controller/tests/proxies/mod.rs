@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use api::PayerForm;
 use controller::ledger::{
-    Ages, Bounds, Counters, Ledger, Payer, Received, Report, ReportLine, SubjectKind,
+    Ages, Bounds, Counters, Ledger, Received, Report, ReportLine, SubjectKind,
 };
 use model::{Kind, Time};
 
@@ -36,7 +37,7 @@ pub(crate) struct Proxy {
     pub(crate) epoch_ns: u64,
     pub(crate) sequence: u64,
     pub(crate) total: Counters,
-    pub(crate) lines: BTreeMap<u64, (Payer, Counters)>,
+    pub(crate) lines: BTreeMap<u64, (PayerForm, Counters)>,
     pub(crate) gone: Vec<u64>,
 }
 
@@ -56,13 +57,14 @@ impl Proxy {
     pub(crate) fn serve(&mut self, job: u64, bytes: u64) {
         let mut more = Counters { read_bytes: bytes, cost_ns: 10 * bytes, ..Counters::default() };
         more.ops[Kind::Read as usize] = 1;
-        let payer = Payer {
+        let payer = PayerForm {
             job: format!("job{job}"),
             uid: 1_000 + (job % 3) as u32,
             gid: 100,
             project: job.is_multiple_of(2).then_some(7),
             class: "default".into(),
             export: "scratch".into(),
+            ..PayerForm::default()
         };
         self.total.add(&more);
         self.lines.entry(job).or_insert((payer, Counters::default())).1.add(&more);
@@ -92,7 +94,7 @@ impl Proxy {
             .iter()
             .map(|(id, (payer, counters))| ReportLine {
                 id: *id,
-                payer: Some(payer.clone()),
+                payer: Some(payer.clone().into()),
                 counters: *counters,
             })
             .collect();

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::sync::Arc;
 
-use api::{UsageLine, UsageReport};
+use api::{PayerForm, UsageLine, UsageReport};
 use model::{Identity, Nanos, PathSet, RuleSet, Time};
 use sched::SubjectReport;
 
@@ -185,8 +185,7 @@ impl Book {
 
 impl Line {
     fn form(&self, class: &str) -> UsageLine {
-        UsageLine {
-            id: self.id,
+        let payer = PayerForm {
             job: self.who.job.to_string(),
             uid: self.who.uid,
             gid: self.who.gid,
@@ -195,8 +194,8 @@ impl Line {
             paths: self.paths.0,
             class: class.to_string(),
             export: self.export.to_string(),
-            counters: self.sums.form(),
-        }
+        };
+        UsageLine { id: self.id, payer, counters: self.sums.form() }
     }
 }
 
@@ -276,11 +275,8 @@ mod tests {
     }
 
     fn bytes(report: &UsageReport) -> Vec<(&str, u64)> {
-        let of = |line| {
-            let UsageLine { job, counters, .. }: &UsageLine = line;
-            (job.as_str(), counters.read_bytes)
-        };
-        report.lines.iter().map(of).collect()
+        let lines = report.lines.iter();
+        lines.map(|line| (line.payer.job.as_str(), line.counters.read_bytes)).collect()
     }
 
     #[test]
@@ -342,13 +338,13 @@ mod tests {
         let report = desk.report(1).unwrap();
         let of = |line: &UsageLine| {
             let ops = [Kind::Read, Kind::Getattr].map(|kind| line.counters.ops.of(kind));
-            (line.class.clone(), line.counters.read_bytes, ops)
+            (line.payer.class.clone(), line.counters.read_bytes, ops)
         };
         let lines: Vec<_> = report.lines.iter().map(of).collect();
         let class = |name: &str, bytes, ops| (name.to_string(), bytes, ops);
         let (of_a, of_c) = (class("jobs jobid=a", 10, [1, 0]), class("default", 5, [1, 0]));
         assert_eq!(lines, [class("default", 0, [0, 3]), of_a, of_c]);
-        assert!(report.lines.iter().all(|line| line.export == "home"), "{report:?}");
+        assert!(report.lines.iter().all(|line| line.payer.export == "home"), "{report:?}");
         let cost = |line: &UsageLine| line.counters.cost_ns;
         assert_eq!(report.lines.iter().map(cost).sum::<u64>(), report.total.cost_ns);
         // Other rules: what was counted stays where it was, what comes is the new class's.

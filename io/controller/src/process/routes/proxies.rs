@@ -71,7 +71,7 @@ pub(super) async fn forget(
     params(("name" = String, Path, description = "the proxy")),
     request_body(
         description = "as JSON, or as postcard of the same message, which the number names",
-        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-2+postcard")),
+        content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-3+postcard")),
     ),
     responses(
         (status = 200, body = ProxyOrder),
@@ -178,8 +178,8 @@ fn taken(
             Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, message))
         }
         COMPACT_REPORT => {
-            let mut scopes = shared.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-            scopes.report(name, body).map_err(wrong)
+            let mut named = shared.named.lock().unwrap_or_else(PoisonError::into_inner);
+            named.report(name, body).map_err(wrong)
         }
         other => {
             let message = format!(

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use api::{
-    Client, ClientError, CountersForm, Endpoints, ProxyReport, ScopeForm, TargetReportForm,
-    UsageLine, UsageReport, UseOf,
+    Client, ClientError, CountersForm, Endpoints, PayerForm, ProxyReport, ScopeForm,
+    TargetReportForm, UsageLine, UsageReport, UseOf,
 };
 use model::{JobId, KeyValue, Kind, Nanos, Part, Scope, Time};
 use plan::{Standing, StandingSettings};
@@ -166,18 +166,15 @@ fn proxy(
 fn count(usage: &mut UsageReport, classes: u64) {
     usage.sequence += 1;
     if usage.lines.is_empty() {
-        let line = |id| UsageLine {
-            id,
+        let payer = |id| PayerForm {
             job: format!("job.{id}"),
             uid: 1_000 + (id % 100) as u32,
             gid: 1_000,
-            project: None,
-            nid: String::new(),
-            paths: 0,
             class: format!("jobs jobid=job.{id}"),
             export: "data".into(),
-            counters: CountersForm::default(),
+            ..PayerForm::default()
         };
+        let line = |id| UsageLine { id, payer: payer(id), counters: CountersForm::default() };
         usage.lines = (1..=classes).map(line).collect();
     }
     for line in &mut usage.lines {
