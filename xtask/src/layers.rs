@@ -26,6 +26,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/sched", 1),
     ("core/plan", 1),
     ("core/pcc", 1),
+    ("testkit", 1), // for tests alone
     ("core/sim", 2),
     ("io/api", 2),
     ("io/fuse", 2),

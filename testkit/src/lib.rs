@@ -1,0 +1,22 @@
+//! What the tests of several crates share; nothing that ships uses it.
+//!
+//! ```text
+//!   again   a test's own program, started once more for one test alone
+//!   etcd    a real etcd of three members on loopback
+//!   folder  a folder for one test, gone with the value
+//!   here    what this machine lets a test do, said aloud, and waiting for what must happen
+//! ```
+//!
+//! Nothing here waits without a deadline, and every deadline is [`PATIENCE`].
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod again;
+mod etcd;
+mod folder;
+mod here;
+
+pub use again::again;
+pub use etcd::Cluster;
+pub use folder::{TestFolder, place};
+pub use here::{PATIENCE, everybodys, root_here, skip, until};
