@@ -39,7 +39,7 @@ soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors gr
 	@.ci/install-deps.sh build soak
 	@$(CARGO) build --release --package sluice
 	@tests/soak.sh $(SLUICE) $${SOAK:-1800}
-	@SLUICE_KILLS=50 $(CARGO) test --package sluice --test mount_kills -- --nocapture
+	@SLUICE_KILLS=50 $(CARGO) test --package sluice --test all mount_kills -- --nocapture
 	@LONG=1 tests/mount.sh $(SLUICE) fsx
 	@LONG=1 tests/mount.sh $(SLUICE) stress
 	@$(SLUICE) sim --seeds 1000

@@ -3,7 +3,7 @@
 //!
 //!   cargo run --example seeds -- CORPUS      makes CORPUS/request/*, reply/*, dialect/* and rules/*
 
-#[path = "../../core/ninep/tests/samples/mod.rs"]
+#[path = "../../core/ninep/tests/all/samples/mod.rs"]
 mod samples;
 
 use std::path::Path;

@@ -136,7 +136,7 @@ mod tests {
     use api::Role;
 
     use super::*;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     fn line(at_s: u64, what: &str) -> AuditLine {
         AuditLine {

@@ -91,7 +91,7 @@ impl DataDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     #[test]
     fn a_second_controller_on_a_directory_is_refused_and_told_who_holds_it() {

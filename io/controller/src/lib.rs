@@ -27,8 +27,6 @@ mod directory;
 mod etcd;
 mod process;
 mod sqlite;
-#[cfg(test)]
-mod test_folder;
 mod tls;
 mod token;
 

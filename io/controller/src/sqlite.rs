@@ -112,7 +112,7 @@ const BUSY: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     const KIND: FileKind = FileKind {
         application_id: 0x51_75_00_7f,

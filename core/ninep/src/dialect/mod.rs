@@ -19,7 +19,7 @@
 //! of the server), [`Commits`] (which writes are durable), [`Calls`] (the client's tags,
 //! slots and tries). docs/protocol.md has every byte; docs/decisions/0006 says why.
 //!
-//! Invariant, shown by `tests/dialect.rs` over links that break anywhere: a call that
+//! Invariant, shown by `tests/all/dialect.rs` over links that break anywhere: a call that
 //! has a slot is executed at most once for each life of the server, and its caller
 //! learns the result of that one execution.
 

@@ -1,8 +1,6 @@
 //! The dialect's promises: messages beside their bytes, any bytes, and exactly-once over
 //! a link that breaks anywhere and a server that dies anywhere.
 
-mod samples;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
@@ -14,8 +12,8 @@ use sluice_ninep::dialect::{
 };
 use sluice_ninep::{DecodeError, Reply, Request, Tag, error_reply};
 
-use samples::dialect::{REQUEST_TYPES, replies, requests};
-use samples::{Values, set_size};
+use crate::samples::dialect::{REQUEST_TYPES, replies, requests};
+use crate::samples::{Values, set_size};
 
 fn values() -> impl Strategy<Value = Values> {
     let long = prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
@@ -44,10 +42,12 @@ fn frames(values: &Values) -> Vec<Vec<u8>> {
     let header =
         RequestHeader { identity: values.word, slot: 3, sequence: 9, elsewhere: 5, handles };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
-    samples::requests(values, |tag, plain| frames.push(request(tag, &header, &plain.into())));
+    crate::samples::requests(values, |tag, plain| {
+        frames.push(request(tag, &header, &plain.into()))
+    });
     let header = ReplyHeader { verifier: values.long, committed: !values.long };
     replies(values, |own| frames.push(reply(Tag(5), header, &own.into())));
-    samples::replies(values, |tag, plain| frames.push(reply(tag, header, &plain.into())));
+    crate::samples::replies(values, |tag, plain| frames.push(reply(tag, header, &plain.into())));
     frames
 }
 

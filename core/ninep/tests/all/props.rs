@@ -5,15 +5,13 @@
 //!   read in two ways and nothing is passed over;
 //! - no bytes make the decoder panic, and what it refuses has an errno.
 
-mod samples;
-
 use std::collections::BTreeSet;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sluice_ninep::{DecodeError, DirEntries, Reply, Request};
 
-use samples::{REPLY_TYPES, REQUEST_TYPES, Values, replies, requests, set_size};
+use crate::samples::{REPLY_TYPES, REQUEST_TYPES, Values, replies, requests, set_size};
 
 /// A string of one of the lengths where mistakes live, free of the bytes in `but`.
 fn string(but: &'static [u8]) -> impl Strategy<Value = Vec<u8>> {

@@ -1,8 +1,6 @@
 //! The worked tables of docs/algorithms/global.md.
 
-mod fleet;
-
-use fleet::{Fleet, Weather, scope};
+use crate::fleet::{Fleet, Weather, scope};
 use model::Part;
 use sluice_plan::{Silence, StandingSettings};
 

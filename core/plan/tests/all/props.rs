@@ -3,9 +3,7 @@
 //!
 //! `SLUICE_SEEDS` says how many seeds are run; a failure names its seed.
 
-mod fleet;
-
-use fleet::{Chance, Fleet, Weather};
+use crate::fleet::{Chance, Fleet, Weather};
 use model::Part;
 
 /// How many seeds are run.

@@ -1,14 +1,12 @@
 //! What each public call promises, one request at a time under invented time.
 
-mod server;
-
 use std::sync::Arc;
 
+use crate::server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use model::{
     Amount, KeyField, KeyValue, Kind, KindSet, Lane, Limit, Match, Nanos, PathSet, Rule, RuleSet,
     Time,
 };
-use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
 
 const UNIT_NS: u64 = 10_000_000;

@@ -2,10 +2,8 @@
 //!
 //! The server gives 100 unit requests a second over D = 10 slots, in rounds of 100 ms.
 
-mod server;
-
+use crate::server::*;
 use model::{Dependence, Kind, Nanos, Parent, Rule};
-use server::*;
 
 const UNIT_NS: u64 = 10_000_000;
 

@@ -3,13 +3,11 @@
 //!
 //! Unless it says otherwise, the server gives 100 unit requests a second over D = 10 slots.
 
-mod server;
-
+use crate::server::*;
 use model::{
     Amount, Grant, Grants, KeyField, KeyValue, Kind, Lane, Nanos, Part, PathSet, Rate, Rule,
     RuleSet, Scope, Use,
 };
-use server::*;
 use sluice_sched::{Arrival, Dispatcher};
 
 const UNIT_NS: u64 = 10_000_000;

@@ -1,13 +1,11 @@
 //! What holds whom: each cause by name, with the time and the requests it cost.
 
-mod server;
-
 use std::sync::Arc;
 
+use crate::server::{UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
 use model::{
     Bytes, Dependence, Kind, Lane, Nanos, Parent, PathSet, Rule, RuleSet, Scope, SectionKind,
 };
-use server::{UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
 use sluice_sched::{HeldBy, HeldCause, HeldReport};
 
 const UNIT_NS: u64 = 1_000_000;

@@ -3,10 +3,8 @@
 //! The server is that of the named cases, once for each lane: 100 unit requests a second
 //! over ten slots.
 
-mod server;
-
+use crate::server::*;
 use model::{Kind, Rate, Rule};
-use server::*;
 
 const UNIT_NS: u64 = 10_000_000;
 

@@ -1,10 +1,8 @@
 //! What a call may cost when thousands of classes wait behind one meter: counted in heads
 //! that it moves between the line and the ready ones, not in time.
 
-mod server;
-
+use crate::server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use model::{Amount, KeyField, Kind, Lane, Limit, Match, MeterRule, Nanos, PathSet, Rule, Time};
-use server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
 const CLASSES: usize = 2_000;

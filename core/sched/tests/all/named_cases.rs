@@ -3,10 +3,8 @@
 //! The server gives 100 unit requests a second over D = 10 slots (a unit costs 10 ms of
 //! it and runs for 100 ms in its slot), as in the model those tables come from.
 
-mod server;
-
+use crate::server::*;
 use model::{Kind, KindSet, Limit, MeterRule, Rate, Rule};
-use server::*;
 
 const UNIT_NS: u64 = 10_000_000;
 

@@ -1,20 +1,18 @@
 //! Random calls against slow, obvious references.
 //!
 //! A failure prints the least input that fails and keeps its seed, a `cc` line, in
-//! `tests/props.proptest-regressions`; `cargo test -p sluice-sched --test props` repeats it.
-
-mod server;
+//! `tests/all/props.proptest-regressions`; `cargo test -p sluice-sched --test all props` repeats it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::server::{UNIT_BYTES, World, limit, ms, ops, rule, rules, shared, target, who};
 use model::{
     Amount, Dependence, Grant, Grants, Kind, KindSet, Lane, Limit, LimitMode, Nanos, Parent, Part,
     PathSet, Rate, Rule, RuleSet, Scope, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use server::{UNIT_BYTES, World, limit, ms, ops, rule, rules, shared, target, who};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, Target};
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];

@@ -3,13 +3,11 @@
 //!
 //! Unless it says otherwise, the server gives 100 unit requests a second over D = 10 slots.
 
-mod server;
-
+use crate::server::*;
 use model::{
     Amount, Bytes, Dependence, Kind, Lane, Limit, LimitMode, MeterRule, Nanos, Parent, PathSet,
     Rule,
 };
-use server::*;
 use sluice_sched::{Arrival, CostMode, Curve, Target};
 
 const UNIT_NS: u64 = 10_000_000;

@@ -3,12 +3,10 @@
 //! Lustre's TBF has four quirks here (shared/reference/tbf.md section 3); each has a test that it
 //! does not exist. The server gives 100 unit requests a second over D = 10 slots.
 
-mod server;
-
 use std::sync::Arc;
 
+use crate::server::*;
 use model::{Kind, Limit, Rule, RuleSet};
-use server::*;
 
 const UNIT_NS: u64 = 10_000_000;
 

@@ -3,12 +3,10 @@
 //! The server gives 100 unit requests a second over D = 10 slots. Each edit is made as
 //! `sluice rule` makes it: on the text, which is read again as a whole.
 
-mod server;
-
 use std::sync::Arc;
 
+use crate::server::*;
 use model::{KeyEdit, Kind, Nanos, RuleEdit, RulePlace, RuleSet};
-use server::*;
 
 const UNIT_NS: u64 = 10_000_000;
 

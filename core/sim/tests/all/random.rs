@@ -1,6 +1,6 @@
 //! Scenarios by chance pass every check.
 //!
-//! `SLUICE_SEEDS=1000 cargo test -p sluice-sim --test random` tries more of them, and
+//! `SLUICE_SEEDS=1000 cargo test -p sluice-sim --test all random` tries more of them, and
 //! `SLUICE_SEED=7` a certain one; so does `sluice sim --seeds 1 --seed 7`.
 
 use sluice_sim::{Policy, World, random_scenario};

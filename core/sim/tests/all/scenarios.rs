@@ -1,6 +1,6 @@
 //! Every scenario of the project comes true, under every scheduler that it names.
 //!
-//! `SLUICE_SCENARIO=name cargo test -p sluice-sim --test scenarios -- --nocapture` runs one and
+//! `SLUICE_SCENARIO=name cargo test -p sluice-sim --test all scenarios -- --nocapture` runs one and
 //! prints what it found.
 
 use std::path::{Path, PathBuf};

@@ -145,8 +145,8 @@ mod tests {
     use api::NewToken;
 
     use super::*;
-    use crate::test_folder::TestFolder;
     use crate::token::TokenRecord;
+    use testkit::TestFolder;
 
     fn access(folder: &TestFolder, records: &[TokenRecord], open: bool) -> Access {
         Access::new(TokenSet::of(records), Audit::open(folder.path()).unwrap(), open)

@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::etcd::Etcd;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     fn settings(folder: &TestFolder, listen: &str) -> Settings {
         Settings {

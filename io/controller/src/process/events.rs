@@ -195,7 +195,7 @@ const WATCHERS_MAX: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     fn told(count: usize) -> Vec<Event> {
         (0..count).map(|nth| event(EventKind::Lost, format!("p{nth}"), String::new())).collect()

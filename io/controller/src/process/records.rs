@@ -373,7 +373,7 @@ const TAIL_BYTES_MAX: usize = 16 << 20;
 mod tests {
     use super::*;
     use crate::store::SqliteStore;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     fn open(folder: &TestFolder) -> Records {
         let store = SqliteStore::open(&folder.path().join("store.db")).unwrap();

@@ -3,15 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod proxies;
-#[path = "../src/test_folder.rs"]
-mod test_folder;
-
 use std::path::Path;
 
+use crate::proxies::{Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time};
 use controller::ledger::{Ages, Bounds, Copied, Ledger, LedgerError, SubjectKind};
-use proxies::{Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time};
-use test_folder::TestFolder;
+use testkit::TestFolder;
 
 /// Brings `copy` up to `leader`, as a standing controller does each second.
 fn follow(leader: &mut Ledger, copy: &mut Ledger, path: &Path) {

@@ -5,19 +5,18 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod cluster;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, PATIENCE};
+use crate::etcd::etcd;
 use controller::Etcd;
 use controller::election::{Election, Fence, Office};
 use controller::store::{EtcdStore, Revision, Store, StoreError};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::{Cluster, PATIENCE, again};
 
 const ENDPOINTS: &str = "CONTROLLER_TEST_ENDPOINTS";
 const NAME: &str = "CONTROLLER_TEST_NAME";
@@ -92,7 +91,7 @@ fn when_the_leader_dies_another_acts_within_five_seconds_and_no_record_is_lost()
 #[test]
 fn a_leader_that_only_slept_is_refused_when_it_wakes() {
     let Some(cluster) = Cluster::start() else { return };
-    let etcd = cluster.etcd(PREFIX);
+    let etcd = etcd(&cluster, PREFIX);
     let mut controllers = Controllers::start(&cluster, 2);
     let first = controllers.next_kept(PATIENCE);
     controllers.signal(&first.name, Signal::STOP);
@@ -118,7 +117,7 @@ fn a_leader_that_only_slept_is_refused_when_it_wakes() {
 #[test]
 fn an_append_of_a_deposed_leader_fails_and_names_who_leads() {
     let Some(cluster) = Cluster::start() else { return };
-    let etcd = cluster.etcd(PREFIX);
+    let etcd = etcd(&cluster, PREFIX);
     let first = Election::stand(&etcd, "first").unwrap();
     let fence = leading(&first);
     let mut store = EtcdStore::open(&etcd, Some(fence.clone())).unwrap();
@@ -143,7 +142,7 @@ fn an_append_of_a_deposed_leader_fails_and_names_who_leads() {
 #[test]
 fn a_leader_stays_the_leader_while_members_of_etcd_die_in_turn() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let etcd = cluster.etcd(PREFIX);
+    let etcd = etcd(&cluster, PREFIX);
     let election = Election::stand(&etcd, "steady").unwrap();
     leading(&election);
     let mut store = EtcdStore::open(&etcd, None).unwrap();
@@ -162,7 +161,7 @@ fn a_leader_stays_the_leader_while_members_of_etcd_die_in_turn() {
 #[test]
 fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
     let Some(cluster) = Cluster::start() else { return };
-    let election = Election::stand(&cluster.etcd(PREFIX), "alone").unwrap();
+    let election = Election::stand(&etcd(&cluster, PREFIX), "alone").unwrap();
     let fence = leading(&election);
     let office = Office::Leading(fence);
     // A lease is 3 s: without renewals it would end three times.
@@ -219,7 +218,7 @@ struct Controllers {
 impl Controllers {
     fn start(cluster: &Cluster, count: usize) -> Controllers {
         let (printer, printed) = channel();
-        let endpoints = cluster.etcd(PREFIX).endpoints.join(",");
+        let endpoints = etcd(cluster, PREFIX).endpoints.join(",");
         let (children, kept) = (BTreeMap::new(), BTreeMap::new());
         let mut controllers = Controllers { endpoints, children, printed, printer, kept };
         (0..count).for_each(|i| controllers.spawn(&format!("c{i}")));
@@ -227,8 +226,7 @@ impl Controllers {
     }
 
     fn spawn(&mut self, name: &str) {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["controller", "--exact", "--ignored", "--nocapture"]);
+        let mut command = again(module_path!(), "controller");
         command.env(ENDPOINTS, &self.endpoints).env(NAME, name).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -305,7 +303,7 @@ impl Controllers {
         while let Ok((_, line)) = self.printed.recv_timeout(Duration::from_millis(200)) {
             self.note(&line);
         }
-        let mut store = EtcdStore::open(&cluster.etcd(PREFIX), None).unwrap();
+        let mut store = EtcdStore::open(&etcd(cluster, PREFIX), None).unwrap();
         let history = store.load(Revision::ZERO).unwrap();
         let there: BTreeMap<u64, String> = history
             .records

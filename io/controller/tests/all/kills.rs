@@ -4,19 +4,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-#[path = "../src/test_folder.rs"]
-mod test_folder;
-
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use api::PayerForm;
 use controller::ledger::{Ages, Bounds, Counters, Ledger, Report, ReportLine, SubjectKind};
 use controller::store::{Revision, SqliteStore, Store};
 use controller::{DataDirectory, DirectoryError};
 use model::Time;
-use test_folder::TestFolder;
+use testkit::{TestFolder, again};
 
 const DIRECTORY: &str = "CONTROLLER_TEST_DIRECTORY";
 const KILLS: usize = 8;
@@ -101,8 +98,7 @@ fn a_second_controller_on_the_directory_is_refused_until_the_first_is_dead() {
 
 /// Starts the controller, and reads on until it is ready.
 fn start(directory: &Path) -> (Child, BufReader<ChildStdout>) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["controller", "--exact", "--ignored", "--nocapture"]);
+    let mut command = again(module_path!(), "controller");
     let mut child = command.env(DIRECTORY, directory).stdout(Stdio::piped()).spawn().unwrap();
     let mut printed = BufReader::new(child.stdout.take().unwrap());
     while next_line(&mut printed) != "ready" {}

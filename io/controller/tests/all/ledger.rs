@@ -3,17 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod proxies;
-#[path = "../src/test_folder.rs"]
-mod test_folder;
-
+use crate::proxies::{
+    MINUTE_NS, Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time,
+};
 use api::PayerForm;
 use controller::ledger::{
     Age, Ages, Bounds, Counters, Held, Ledger, LedgerError, OTHER, Report, ReportLine, SubjectKind,
 };
 use model::Time;
-use proxies::{MINUTE_NS, Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time};
-use test_folder::TestFolder;
+use testkit::TestFolder;
 
 #[test]
 fn usage_is_told_apart_by_every_kind_of_subject() {

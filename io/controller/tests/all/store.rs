@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod cluster;
-
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, PATIENCE, TestFolder};
+use crate::etcd::etcd;
 use controller::store::{
     EtcdStore, History, RECORD_BYTES_MAX, Revision, SNAPSHOT_BYTES_MAX, SqliteStore, Store,
     StoreError,
 };
+use testkit::{Cluster, PATIENCE, TestFolder};
 
 /// Opens the same store again and again.
 type Open<'a> = &'a dyn Fn() -> Box<dyn Store>;
@@ -50,7 +49,7 @@ fn etcd_keeps_every_promise_of_a_store() {
     let Some(cluster) = Cluster::start() else { return };
     for (name, promise) in PROMISES {
         println!("etcd: {name}");
-        let etcd = cluster.etcd(&format!("/test/{name}"));
+        let etcd = etcd(&cluster, &format!("/test/{name}"));
         promise(&|| Box::new(EtcdStore::open(&etcd, None).unwrap()));
     }
 }
@@ -58,7 +57,7 @@ fn etcd_keeps_every_promise_of_a_store() {
 #[test]
 fn with_one_member_of_three_dead_everything_goes_on_and_with_two_nothing_is_acknowledged() {
     let Some(mut cluster) = Cluster::start() else { return };
-    let etcd = cluster.etcd("/test/members");
+    let etcd = etcd(&cluster, "/test/members");
     let mut store = EtcdStore::open(&etcd, None).unwrap();
     let mut newest = store.append(Revision::ZERO, b"all").unwrap();
     for at in 0..3 {
@@ -86,7 +85,7 @@ fn with_one_member_of_three_dead_everything_goes_on_and_with_two_nothing_is_ackn
 #[test]
 fn two_prefixes_of_one_etcd_know_nothing_of_each_other() {
     let Some(cluster) = Cluster::start() else { return };
-    let open = |prefix| EtcdStore::open(&cluster.etcd(prefix), None).unwrap();
+    let open = |prefix| EtcdStore::open(&etcd(&cluster, prefix), None).unwrap();
     let (mut one, mut other) = (open("/fs/one"), open("/fs/one2"));
     one.append(Revision::ZERO, b"a").unwrap();
     other.append(Revision::ZERO, b"b").unwrap();

@@ -9,23 +9,22 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod cluster;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::etcd::etcd;
 use api::{
     Client, CountersForm, Endpoints, Event, EventKind, OpsForm, PayerForm, ProxyReport,
     TargetReportForm, UsageLine, UsageReport,
 };
-use cluster::{Cluster, PATIENCE, TestFolder};
 use controller::store::{EtcdStore, Revision, Store};
 use controller::{Etcd, Settings, Standing, StorePlace};
 use model::{KeyValue, Kind, Rate, Scope, Time};
 use plan::StandingSettings;
+use testkit::{Cluster, PATIENCE, TestFolder, again};
 
 const DIRECTORY: &str = "TAKEOVER_TEST_DIRECTORY";
 const ETCD: &str = "TAKEOVER_TEST_ETCD";
@@ -70,8 +69,7 @@ struct Process {
 
 impl Process {
     fn start(data: &Path, etcd: &Etcd) -> Process {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["controller", "--exact", "--ignored", "--nocapture"]);
+        let mut command = again(module_path!(), "controller");
         command.env(DIRECTORY, data).env(ETCD, etcd.endpoints.join(","));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut printed = BufReader::new(child.stdout.take().unwrap());
@@ -189,7 +187,7 @@ fn events(client: &Client) -> Vec<Event> {
 #[test]
 fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     let Some(cluster) = Cluster::start() else { return };
-    let etcd = cluster.etcd("/sluice");
+    let etcd = etcd(&cluster, "/sluice");
     let folder = TestFolder::new();
     let first = Process::start(&folder.path().join("1"), &etcd);
     until("the first leads", || first.leads());

@@ -6,14 +6,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod support;
-
 use std::fs;
 use std::process::Command;
 
+use crate::support::stage::Stage;
+use crate::support::{Mounted, PATIENCE, Process, TempDir, on_each_transport};
 use fuse::{Capabilities, Options};
-use support::stage::Stage;
-use support::{Mounted, PATIENCE, Process, TempDir, on_each_transport};
 
 const CROWD: usize = 1000;
 /// A request that waits keeps an entry of its processor's ring, and all may be on one.

@@ -5,26 +5,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-#[path = "../examples/mirror/backing.rs"]
-mod backing;
-#[path = "../examples/mirror/filesystem.rs"]
-mod filesystem;
-#[path = "../examples/mirror/inodes.rs"]
-mod inodes;
-#[path = "../examples/mirror/owners.rs"]
-mod owners;
-mod support;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
-use filesystem::Settings;
+use crate::filesystem::Settings;
+use crate::support::stage::Stage;
+use crate::support::{PATIENCE, Process, TempDir, on_each_transport};
 use fuse::{Errno, MountError, OpenFlags, Options, Session, Transport};
-use support::stage::Stage;
-use support::{PATIENCE, Process, TempDir, on_each_transport};
 
 const MOUNT: &str = "FUSE_TEST_MOUNT";
 const MIRRORED: &str = "FUSE_TEST_MIRRORED";
@@ -42,7 +32,7 @@ fn daemon() {
     let mut session = match std::env::var_os(MIRRORED) {
         Some(folder) => {
             let direct = Settings { open_flags: OpenFlags::DIRECT_IO, ..Settings::default() };
-            let mirror = filesystem::Mirror::new(Path::new(&folder), direct);
+            let mirror = crate::filesystem::Mirror::new(Path::new(&folder), direct);
             Session::mount(&mount, mirror.unwrap(), &options)
         }
         None => Session::mount(&mount, Stage::default(), &options),
@@ -56,8 +46,7 @@ fn daemon() {
 
 /// Starts the daemon over a mirrored folder, or with a file `wait` whose readers wait.
 fn start_daemon(transport: Transport, mount: &Path, mirrored: Option<&Path>) -> Process {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["daemon", "--exact", "--ignored", "--nocapture"]);
+    let mut command = testkit::again(module_path!(), "daemon");
     command.env(MOUNT, mount);
     if transport == Transport::Ring {
         command.env(RING, "");

@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::stage::Stage;
+use crate::support::{Mounted, Process, on_each_transport};
 use fuse::{Options, Transport};
 use rustix::process::Signal;
-use support::stage::Stage;
-use support::{Mounted, Process, on_each_transport};
 
 /// Within this time a killed process must be gone.
 const SOON: Duration = Duration::from_secs(1);
@@ -128,7 +126,7 @@ fn a_wait_for_a_lock_can_be_interrupted_and_the_lock_goes_on() {
         impatient.ends_within(SOON);
         assert_eq!(stage.lockers(), 1);
         stage.state().waiting.remove(0).bytes(b"");
-        assert!(holder.ends_within(support::PATIENCE).0.success());
-        assert!(patient.ends_within(support::PATIENCE).0.success());
+        assert!(holder.ends_within(crate::support::PATIENCE).0.success());
+        assert!(patient.ends_within(crate::support::PATIENCE).0.success());
     });
 }

@@ -3,16 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-#[path = "../examples/mirror/backing.rs"]
-mod backing;
-#[path = "../examples/mirror/filesystem.rs"]
-mod filesystem;
-#[path = "../examples/mirror/inodes.rs"]
-mod inodes;
-#[path = "../examples/mirror/owners.rs"]
-mod owners;
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -20,13 +10,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use filesystem::Settings;
+use crate::filesystem::Settings;
+use crate::support::{Mounted, TempDir, aloud, on_each_transport};
 use fuse::{Capabilities, Errno, MountFlags, OpenFlags, Options, Transport};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
     Timestamps, XattrFlags,
 };
-use support::{Mounted, TempDir, aloud, on_each_transport};
 
 /// A mirror, the folder that it shows, and where it shows it.
 struct Pair {
@@ -42,7 +32,7 @@ impl Pair {
     fn with(transport: Transport, settings: Settings) -> Pair {
         let place = TempDir::new();
         let beside = place.folder("beside");
-        let mirror = filesystem::Mirror::new(&beside, settings).unwrap();
+        let mirror = crate::filesystem::Mirror::new(&beside, settings).unwrap();
         let options = Options {
             transport,
             flags: MountFlags::empty(),

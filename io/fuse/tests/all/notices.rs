@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod support;
-
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use crate::support::stage::{DATA, Stage};
+use crate::support::{Mounted, on_each_transport};
 use fuse::{Capabilities, Errno, InodeId, OpenFlags, Options, Transport};
-use support::stage::{DATA, Stage};
-use support::{Mounted, on_each_transport};
 
 /// A stage whose names, attributes and data are cached until a notice comes.
 fn cached(transport: Transport, more: Capabilities) -> (Stage, Mounted) {

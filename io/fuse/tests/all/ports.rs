@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod support;
-
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use crate::support::stage::Stage;
+use crate::support::{Process, TempDir, on_each_transport};
 use fuse::{Errno, Options, Port, Session, Transport};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
-use support::stage::Stage;
-use support::{Process, TempDir, on_each_transport};
 
 /// Serves until the mount ends and counts what it served; `bell` rings back through `rung`.
 fn serve(port: &mut Port, bell: impl AsFd, rung: &AtomicUsize) -> (usize, Errno) {
@@ -80,12 +78,15 @@ fn threads_of_ones_own_serve_what_is_there_and_go_on_waiting_for_other_things() 
             reply.bytes(b"");
         }
         for reader in &mut readers {
-            assert!(reader.ends_within(support::PATIENCE).0.success());
+            assert!(reader.ends_within(crate::support::PATIENCE).0.success());
         }
         // Who hears of the end first looks at no bell any more.
         let began = Instant::now();
         while rung.load(Ordering::SeqCst) < threads {
-            assert!(began.elapsed() < support::PATIENCE, "{rung:?} of {threads} bells were heard");
+            assert!(
+                began.elapsed() < crate::support::PATIENCE,
+                "{rung:?} of {threads} bells were heard"
+            );
             std::thread::yield_now();
         }
         session.unmount().unwrap();
@@ -116,9 +117,9 @@ fn a_port_without_requests_serves_none_and_does_not_wait() {
             },
         )
         .unwrap();
-        assert_eq!(told.recv_timeout(support::PATIENCE).unwrap(), Ok(0));
+        assert_eq!(told.recv_timeout(crate::support::PATIENCE).unwrap(), Ok(0));
         let mut reader = Process::reading(&session.path().join("data"));
-        assert!(reader.ends_within(support::PATIENCE).0.success());
+        assert!(reader.ends_within(crate::support::PATIENCE).0.success());
         session.unmount().unwrap();
     });
 }

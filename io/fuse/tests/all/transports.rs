@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod support;
-
 use std::fs;
 use std::process::Command;
 
+use crate::support::stage::Stage;
+use crate::support::{Mounted, PATIENCE, Process, TempDir, aloud, can_mount, on_each_transport};
 use fuse::{Options, Session, Transport};
-use support::stage::Stage;
-use support::{Mounted, PATIENCE, Process, TempDir, aloud, can_mount, on_each_transport};
 
 /// The kernel lets a process see the mount before it is served; its request comes while the
 /// threads are still beginning.

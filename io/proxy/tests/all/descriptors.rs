@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod peer;
-
 use std::fs;
 
 use ninep::dialect::{Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::open;
 
-use peer::{Client, Served};
+use crate::peer::{Client, Served};
 
 const NAMES: usize = 20_000;
 

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod peer;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,8 +12,8 @@ use std::sync::Mutex;
 use ninep::dialect::{Handles, OwnReply, OwnRequest, RequestHeader, handle_fid};
 use ninep::{Fid, Request, Tag, open};
 
-use peer::errno::{EBADF, ENOSPC};
-use peer::{Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
+use crate::peer::errno::{EBADF, ENOSPC};
+use crate::peer::{Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
 
 /// Which threads hang is seen for the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -55,7 +53,7 @@ impl Image {
             skip(&why);
             return None;
         }
-        peer::everybodys(&image.dir);
+        crate::peer::everybodys(&image.dir);
         Some(image)
     }
 

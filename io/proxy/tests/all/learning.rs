@@ -12,9 +12,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod disk;
-mod peer;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +23,8 @@ use ninep::dialect::{Handles, OwnReply, OwnRequest};
 use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
 
-use disk::{Disk, Times};
-use peer::{Client, Served, Setup, USER, until};
+use crate::disk::{Disk, Times};
+use crate::peer::{Client, Served, Setup, USER, until};
 
 const SLOTS: u32 = 32;
 /// What the proxy believes: a large write holds two slots.

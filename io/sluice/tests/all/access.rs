@@ -7,12 +7,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-mod entrusted;
-#[path = "../../controller/tests/cluster/mod.rs"]
-mod etcd;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
@@ -22,9 +16,9 @@ use api::{
     UsageLine, UsageReport,
 };
 
-use common::{Controller, until};
-use controlled::{Folder, LIMIT, limited};
-use entrusted::{
+use crate::common::{Controller, until};
+use crate::controlled::{Folder, LIMIT, limited};
+use crate::entrusted::{
     ask, client, first_token, secret, showing, sluice, sluice_with, status, text, token,
 };
 
@@ -345,9 +339,9 @@ fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
 
 #[test]
 fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_own() {
-    let Some(cluster) = etcd::Cluster::start() else { return };
+    let Some(cluster) = testkit::Cluster::start() else { return };
     let data = Folder::new("shared-tokens");
-    let store = format!("etcd:{}", cluster.etcd("/sluice").endpoints.join(","));
+    let store = format!("etcd:{}", cluster.endpoints().join(","));
     let dirs = ["1", "2"].map(|name| data.0.join(name));
     let offline = |args: &[&str]| {
         let place = ["--data", text(&dirs[0]), "--store", &store];

@@ -8,10 +8,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-mod entrusted;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -22,9 +18,9 @@ use std::time::{Duration, SystemTime};
 use api::{ClientError, Credentials, Endpoint, ProxyReport, Role};
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 
-use common::{Controller, PATIENCE, Proxy, Setup, until};
-use controlled::{Folder, LIMIT, api_of, limited};
-use entrusted::{client, first_token, secret, showing, sluice, text, token};
+use crate::common::{Controller, PATIENCE, Proxy, Setup, until};
+use crate::controlled::{Folder, LIMIT, api_of, limited};
+use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
 
 /// A controller with a certificate, its authority, and its administrator.
 struct Site {

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use common::{SLUICE, root_here, skip, until};
+use crate::common::{SLUICE, root_here, skip, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

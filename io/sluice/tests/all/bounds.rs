@@ -6,8 +6,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +15,7 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
 
 use rustix::process::Signal;
 
-use common::{Client, Proxy, Setup, USER, until};
+use crate::common::{Client, Proxy, Setup, USER, until};
 
 const EMFILE: u32 = 24;
 const ENOLCK: u32 = 37;

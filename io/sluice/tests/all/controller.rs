@@ -8,9 +8,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -18,8 +15,8 @@ use std::time::Duration;
 
 use api::{Client, ClientError, Endpoint};
 
-use common::{Controller, SLUICE, until};
-use controlled::{
+use crate::common::{Controller, SLUICE, until};
+use crate::controlled::{
     BLOCK, Folder, LIMIT, Reader, api_of, limited, permille, proxy, proxy_with, settled, sum,
 };
 

@@ -7,17 +7,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-#[path = "../../controller/tests/cluster/mod.rs"]
-mod etcd;
-
 use std::time::{Duration, Instant};
 
 use api::{Client, Endpoints};
 
-use common::{Controller, SLUICE, until};
-use controlled::{Folder, LIMIT, Reader, api_of, limited, permille, proxy, sum};
+use crate::common::{Controller, SLUICE, until};
+use crate::controlled::{Folder, LIMIT, Reader, api_of, limited, permille, proxy, sum};
 
 /// The controllers of a test; those that were killed stand again.
 struct Controllers {
@@ -70,8 +65,8 @@ fn counted(client: &Client) -> u64 {
 
 #[test]
 fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
-    let Some(cluster) = etcd::Cluster::start() else { return };
-    let mut controllers = Controllers::start("deaths", &cluster.etcd("/sluice").endpoints);
+    let Some(cluster) = testkit::Cluster::start() else { return };
+    let mut controllers = Controllers::start("deaths", &cluster.endpoints());
     let first = controllers.wait_for_leader();
     let client = controllers.client();
     let mut rules = client.set_rules(&limited(LIMIT)).unwrap();
@@ -123,8 +118,8 @@ fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
 
 #[test]
 fn one_that_stands_by_says_who_leads_and_nothing_else() {
-    let Some(cluster) = etcd::Cluster::start() else { return };
-    let mut controllers = Controllers::start("standing", &cluster.etcd("/sluice").endpoints);
+    let Some(cluster) = testkit::Cluster::start() else { return };
+    let mut controllers = Controllers::start("standing", &cluster.endpoints());
     let leader = controllers.wait_for_leader();
     let url = controllers.all[leader].url.clone();
     let other = (leader + 1) % 3;

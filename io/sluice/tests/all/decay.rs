@@ -10,9 +10,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -21,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use api::{Client, DecayAccount, Event, EventKind, RateForm};
 
-use common::{Controller, SLUICE, USER, until};
-use controlled::{Folder, Reader, proxy};
+use crate::common::{Controller, SLUICE, USER, until};
+use crate::controlled::{Folder, Reader, proxy};
 
 const OTHER: u32 = USER + 1;
 const MB: u64 = 1_000_000;
@@ -146,7 +143,7 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
     );
     client.set_rules(&text).unwrap();
     let proxy = proxy("decay-period", "a", &controller.url);
-    let api = controlled::api_of(&proxy);
+    let api = crate::controlled::api_of(&proxy);
     until("the rules have come", || api.rules().unwrap().decays.len() == 1);
     wait_for_room(60, 32);
     let mut reader = Reader::of(&proxy, USER);
@@ -210,7 +207,7 @@ fn a_controller_that_was_killed_in_mid_period_keeps_the_account_and_holds_on() {
     let client = controller.client();
     client.set_rules(&hourly()).unwrap();
     let proxy = proxy("decay-killed", "a", &controller.url);
-    let api = controlled::api_of(&proxy);
+    let api = crate::controlled::api_of(&proxy);
     until("the rules have come", || api.rules().unwrap().decays.len() == 1);
     wait_for_room(3_600, 28);
     let mut reader = Reader::of(&proxy, USER);
@@ -253,7 +250,7 @@ fn under_contention_only_means_that_nobody_is_held_back_who_is_alone() {
     let client = controller.client();
     client.set_rules(&(hourly() + "contention = true\n")).unwrap();
     let proxy = proxy("decay-contended", "a", &controller.url);
-    let api = controlled::api_of(&proxy);
+    let api = crate::controlled::api_of(&proxy);
     until("the rules have come", || api.rules().unwrap().decays.len() == 1);
     // The first seconds of a controller's life count as contended.
     until_within(Duration::from_secs(30), "nothing waits", || {
@@ -284,7 +281,7 @@ fn a_pattern_makes_the_entitlement_another_and_is_named() {
     let text = hourly() + "behaviour = { small-reads = \"50%\", sequential = \"150%\" }\n";
     client.set_rules(&text).unwrap();
     let proxy = proxy("decay-behaviour", "a", &controller.url);
-    let api = controlled::api_of(&proxy);
+    let api = crate::controlled::api_of(&proxy);
     until("the rules have come", || api.rules().unwrap().decays.len() == 1);
     wait_for_room(3_600, 40);
     // 120 pieces each, one after the other: below the 60 MB of an hour for either.
@@ -386,7 +383,7 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
 
 fn open_stream(controller: &Controller, after: u64) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(controller.at()).unwrap();
-    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(crate::common::PATIENCE)).unwrap();
     write!(
         stream,
         "GET /v1/events HTTP/1.0\r\nhost: x\r\naccept: text/event-stream\r\nlast-event-id: {after}\r\n\r\n"

@@ -5,8 +5,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +16,7 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, SetAttributes
 use ninep::{open, setattr};
 use rustix::process::Signal;
 
-use common::{Client, Image, Proxy, Setup, Tmpfs, USER, everybodys, skip, until};
+use crate::common::{Client, Image, Proxy, Setup, Tmpfs, USER, everybodys, skip, until};
 
 const ENOSPC: u32 = 28;
 const EDQUOT: u32 = 122;
@@ -196,7 +194,7 @@ fn a_proxy_that_was_killed_starts_again_on_the_same_port_and_socket() {
 #[test]
 fn a_second_proxy_does_not_take_the_socket_of_one_that_runs() {
     let proxy = Proxy::plain("second");
-    let mut child = std::process::Command::new(common::SLUICE)
+    let mut child = std::process::Command::new(crate::common::SLUICE)
         .args(["proxy", "--api", "off", "--export", "x=/tmp", "--listen"])
         .arg(format!("unix://{}", proxy.socket().display()))
         .stderr(std::process::Stdio::null())

@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod common;
-
 use std::fs;
 
 use ninep::open;
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOTAG, Reply, Request, Tag};
 
-use common::errno::*;
-use common::{Client, HangingOpens, Proxy, Setup, names};
+use crate::common::errno::*;
+use crate::common::{Client, HangingOpens, Proxy, Setup, names};
 
 const ONE_A_SECOND: &str = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
 
@@ -36,7 +34,7 @@ fn locks_conflict_between_clients_and_between_processes_of_one() {
     assert_eq!(b.lock(1, write, (8, 1), ("b", 1)), blocked);
     // The end of a's connection gives back what a's processes hold.
     drop(a);
-    common::until("the locks are given back", || {
+    crate::common::until("the locks are given back", || {
         b.lock(1, write, (0, 0), ("b", 1)) == Ok(LockStatus::Success)
     });
 }
@@ -207,7 +205,7 @@ fn a_client_that_is_gone_or_begins_anew_holds_nothing_and_waits_for_nothing() {
         let before = proxy.sockets();
         let kept = if gone {
             drop(b);
-            common::until("it is closed", || proxy.sockets() < before);
+            crate::common::until("it is closed", || proxy.sockets() < before);
             None
         } else {
             b.version(65_536);
@@ -244,7 +242,7 @@ fn an_open_that_hangs_holds_up_no_other_lock_and_can_be_flushed() {
     }
     let Some(mut opens) = HangingOpens::of(&proxy.data().join("f")) else { return };
     let stuck = b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
-    common::until("the open hangs", || opens.count() == 1);
+    crate::common::until("the open hangs", || opens.count() == 1);
     // The other file's locks, and those who are known with this one.
     assert_eq!(b.lock(2, write, all, ("b", 1)), blocked);
     let waits = b.send(&Client::lock_request(2, write, all, ("b", 1), LOCK_BLOCK));
@@ -278,12 +276,12 @@ fn a_lock_that_was_being_taken_when_its_client_went_is_not_kept() {
     let Some(mut opens) = HangingOpens::of(&proxy.data().join("f")) else { return };
     let before = proxy.sockets();
     b.send(&Client::lock_request(1, LockKind::Write, (0, 0), ("b", 1), 0));
-    common::until("the open hangs", || opens.count() == 1);
+    crate::common::until("the open hangs", || opens.count() == 1);
     // A shutdown, for a socket whose last use is in a call that hangs is not closed yet.
     rustix::net::shutdown(b.fd(), rustix::net::Shutdown::Write).unwrap();
     b.expect_closed();
     drop(opens);
-    common::until("the call has ended", || proxy.sockets() < before);
+    crate::common::until("the call has ended", || proxy.sockets() < before);
     assert_eq!(a.lock(1, LockKind::Write, (0, 0), ("a", 1)), Ok(LockStatus::Success));
 }
 

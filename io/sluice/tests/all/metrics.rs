@@ -8,19 +8,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-mod prometheus;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Client, Controller, PATIENCE, Proxy, Setup, until};
-use mounted::{Mounted, can_mount, setup};
-use prometheus::{Page, Panel, Prometheus, panels};
+use crate::common::{Client, Controller, PATIENCE, Proxy, Setup, until};
+use crate::mounted::{Mounted, can_mount, setup};
+use crate::prometheus::{Page, Panel, Prometheus, panels};
 
 /// Between two rounds of a load: Prometheus needs a processor too.
 const PACE: Duration = Duration::from_millis(20);
@@ -273,7 +269,7 @@ fn what_checks_pages_for_prometheus_finds_nothing() {
     let member = member("metrics-lint-member", "fs", &controller);
     until("it is known", || controller.client().proxies().unwrap().proxies.len() == 1);
     for page in [Page::of(&proxy), Page::of(&member), Page::at(controller.at())] {
-        assert_eq!(prometheus::check(&program, &page), "");
+        assert_eq!(crate::prometheus::check(&program, &page), "");
     }
     drop((member, controller));
     fs::remove_dir_all(&data).unwrap();
@@ -282,7 +278,7 @@ fn what_checks_pages_for_prometheus_finds_nothing() {
 #[test]
 fn a_port_for_metrics_shows_nothing_else() {
     let proxy = Setup::new("metrics-only").top(SHOWN).start();
-    let answer = prometheus::get(&proxy.metrics(), "/v1/rules");
+    let answer = crate::prometheus::get(&proxy.metrics(), "/v1/rules");
     assert!(answer.starts_with("HTTP/1.1 404 ") || answer.starts_with("HTTP/1.0 404 "), "{answer}");
     let mut client: Client = proxy.client();
     client.stat(0).unwrap();

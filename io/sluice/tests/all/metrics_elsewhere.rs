@@ -7,17 +7,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod prometheus;
-
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::common::{Proxy, SLUICE, Setup, root_here, skip, until};
+use crate::prometheus::{Page, get};
 use api::{Client, Endpoint};
-use common::{Proxy, SLUICE, Setup, root_here, skip, until};
-use prometheus::{Page, get};
 
 const JOB: &str = "night.7";
 const WRITTEN: u64 = 12_288;
@@ -45,7 +42,7 @@ struct Helper {
 impl Helper {
     /// An empty directory that everybody may read.
     fn dir(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let dir = testkit::place(name);
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         dir

@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::common::{Proxy, SLUICE, Setup, root_here, skip, status_of, until};
 use api::{Address, Client};
-use common::{Proxy, SLUICE, Setup, root_here, skip, status_of, until};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -12,16 +12,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod posix_pair;
-
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::{PATIENCE, Setup, root_here, skip, status_of, until};
-use posix_pair::Mounted;
+use crate::common::{PATIENCE, Setup, root_here, skip, status_of, until};
+use crate::posix_pair::Mounted;
 use rustix::fs::{CWD, FileType, Mode};
 
 const CROWD: usize = 1000;

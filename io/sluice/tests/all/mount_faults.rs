@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -16,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Proxy, until};
+use crate::common::{Proxy, until};
+use crate::mounted::{Mounted, Relay, can_mount, finish, setup};
 use mount::{Mount, Settings};
-use mounted::{Mounted, Relay, can_mount, finish, setup};
 use rustix::process::Signal;
 
 /// Makes, renames and removes in a folder of its own until told to stop, and checks that each

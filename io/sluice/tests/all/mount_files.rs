@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -12,8 +9,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, sy
 use std::path::Path;
 use std::process::Command;
 
-use common::Proxy;
-use mounted::{Mounted, can_mount, finish, setup};
+use crate::common::Proxy;
+use crate::mounted::{Mounted, can_mount, finish, setup};
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, Timespec, Timestamps, XattrFlags};
 
 /// A proxy and a mount of it.
@@ -175,7 +172,7 @@ fn extended_attributes_come_and_go() {
 fn labels_are_told_where_there_are_some_and_unknown_where_nothing_is_labelled() {
     let known = fs::read_to_string("/proc/filesystems").unwrap();
     if known.contains("selinuxfs") {
-        return common::skip("this kernel labels files by itself");
+        return crate::common::skip("this kernel labels files by itself");
     }
     let Some((proxy, mount)) = pair("label", "") else { return };
     for name in ["without", "with"] {
@@ -183,7 +180,9 @@ fn labels_are_told_where_there_are_some_and_unknown_where_nothing_is_labelled() 
     }
     let label = "security.selinux";
     match rustix::fs::setxattr(proxy.data().join("with"), label, b"word", XattrFlags::CREATE) {
-        Err(rustix::io::Errno::OPNOTSUPP) => return common::skip("no labels in this file system"),
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            return crate::common::skip("no labels in this file system");
+        }
         set => set.unwrap(),
     }
     assert_eq!(fs::read_dir(mount.at()).unwrap().count(), 2);
@@ -206,7 +205,7 @@ fn the_umask_counts_unless_the_directory_has_a_default_acl() {
     }
     let name = "system.posix_acl_default";
     match rustix::fs::setxattr(mount.join("acl"), name, &acl, XattrFlags::empty()) {
-        Err(rustix::io::Errno::OPNOTSUPP) => return common::skip("no ACLs here"),
+        Err(rustix::io::Errno::OPNOTSUPP) => return crate::common::skip("no ACLs here"),
         set => set.unwrap(),
     }
     let script = "umask 077; for at in plain acl; do : > $at/file; mkdir $at/dir; done";
@@ -290,7 +289,7 @@ fn what_was_closed_is_closed_at_the_proxy_too() {
         .collect();
     assert!(proxy.descriptors() >= before + 100, "each open file is one there");
     drop(files);
-    common::until("the proxy closes them", || proxy.descriptors() <= before + 10);
+    crate::common::until("the proxy closes them", || proxy.descriptors() <= before + 10);
     mount.unmount();
 }
 

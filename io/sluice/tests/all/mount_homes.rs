@@ -9,9 +9,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -20,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use common::{Proxy, Setup, until};
+use crate::common::{Proxy, Setup, until};
+use crate::mounted::{Mounted, can_mount, finish};
 use mount::{Mount, Settings};
-use mounted::{Mounted, can_mount, finish};
 
 /// A proxy of a directory that others export too.
 fn one_of(name: &str, data: &Path, key: &Path) -> Setup {
@@ -36,7 +33,7 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let dir = testkit::place(name);
         fs::create_dir_all(dir.join("data")).unwrap();
         Place(dir)
     }

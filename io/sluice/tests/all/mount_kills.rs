@@ -11,18 +11,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mixed;
-mod posix_pair;
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::SystemTime;
 
-use common::{Setup, root_here, skip, until};
-use mixed::{Dice, Load, Obeying};
-use posix_pair::Mounted;
+use crate::common::{Setup, root_here, skip, until};
+use crate::mixed::{Dice, Load, Obeying};
+use crate::posix_pair::Mounted;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A proxy that lets root be root, so that what is done in the mount is as beside it.
@@ -46,7 +42,7 @@ fn number(variable: &str) -> Option<u64> {
 /// The workers' process; by itself, that a worker's promise is looked for.
 #[test]
 fn workers_find_what_they_did_and_miss_what_they_did_not() {
-    if mixed::serve() {
+    if crate::mixed::serve() {
         return;
     }
     let dir = std::env::temp_dir().join(format!("sluice-mixed-{}", std::process::id()));
@@ -54,7 +50,7 @@ fn workers_find_what_they_did_and_miss_what_they_did_not() {
     for dir in [&here, &empty] {
         fs::create_dir_all(dir).unwrap();
     }
-    let mut load = Load::start(WORKERS, &[&here], &dir, 1);
+    let mut load = Load::start(module_path!(), WORKERS, &[&here], &dir, 1);
     load.all_go_on();
     load.stop();
     load.look_in(&here);
@@ -77,7 +73,7 @@ fn what_was_acknowledged_is_there_once_however_often_the_proxy_dies() {
     let mut proxy = setup("kills").start();
     // One that believes what it knows for a second, and one that asks each time.
     let (a, b) = (Mounted::new(&proxy, "a", "attr=1s"), Mounted::new(&proxy, "b", "attr=0"));
-    let mut load = Load::start(WORKERS, &[a.at(), b.at()], &proxy.dir, seed);
+    let mut load = Load::start(module_path!(), WORKERS, &[a.at(), b.at()], &proxy.dir, seed);
     let mut dice = Dice::new(seed);
     load.all_go_on();
     for kill in 0..kills {

@@ -7,25 +7,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod lossy;
-mod posix_pair;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use common::{Proxy, Setup, root_here, skip, until};
-use lossy::Lossy;
-use posix_pair::{Mounted, bytes, words, worker};
+use crate::common::{Proxy, Setup, root_here, skip, until};
+use crate::lossy::Lossy;
+use crate::posix_pair::{Mounted, bytes, words, worker};
 use rustix::io::Errno;
 
 /// The server of the file system; without words to work on, a look at whether it loses.
 #[test]
 fn a_file_system_that_is_told_to_lose_what_was_not_synced_does_so_once() {
     if let Some(words) = words() {
-        return lossy::serve(Path::new(&words[0]), Path::new(&words[1]));
+        return crate::lossy::serve(Path::new(&words[0]), Path::new(&words[1]));
     }
     if !can_mount() {
         return;
@@ -50,7 +46,7 @@ const SERVER: &str = "a_file_system_that_is_told_to_lose_what_was_not_synced_doe
 
 fn mount(at: &Path, lose: &Path) -> Lossy {
     let words = [at.to_str().unwrap(), lose.to_str().unwrap()];
-    Lossy::mount(at, lose, || worker(SERVER, &words))
+    Lossy::mount(at, lose, || worker(module_path!(), SERVER, &words))
 }
 
 fn can_mount() -> bool {

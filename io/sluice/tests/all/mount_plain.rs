@@ -9,9 +9,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -22,8 +19,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use common::{Proxy, everybodys, skip, until};
-use mounted::{Mounted, can_mount, setup};
+use crate::common::{Proxy, everybodys, skip, until};
+use crate::mounted::{Mounted, can_mount, setup};
 use rustix::fs::XattrFlags;
 
 /// A running diod, killed and its directory removed at the end.
@@ -43,7 +40,7 @@ impl Diod {
             skip("no diod here");
             return None;
         }
-        let dir = std::env::temp_dir().join(format!("sluice-{}-diod-{name}", std::process::id()));
+        let dir = testkit::place(&format!("diod-{name}"));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("data")).unwrap();
         everybodys(&dir.join("data"));

@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -14,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{Proxy, until};
-use mounted::{Mounted, can_mount, finish, setup};
+use crate::common::{Proxy, until};
+use crate::mounted::{Mounted, can_mount, finish, setup};
 use rustix::process::Signal;
 
 /// A proxy that executes nothing while this lives.

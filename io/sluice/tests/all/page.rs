@@ -2,16 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here is the test")]
 
-mod common;
-mod controlled;
-mod entrusted;
-
 use std::collections::BTreeSet;
 
+use crate::common::Controller;
+use crate::controlled::Folder;
+use crate::entrusted::{ask, first_token, status};
 use api::Rules;
-use common::Controller;
-use controlled::Folder;
-use entrusted::{ask, first_token, status};
 
 /// What a page names: `"/page/x"` in its texts.
 fn named(text: &str) -> BTreeSet<String> {

@@ -7,17 +7,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod browser;
-mod common;
-mod controlled;
-mod entrusted;
-
+use crate::browser::looks::{CROWDED, FAINT, WIDER};
+use crate::browser::{Browser, DARK, PHONE, WIDE};
+use crate::common::{Controller, Proxy, USER, until};
+use crate::controlled::{Folder, LIMIT, Reader, api_of, limited};
+use crate::entrusted::{client, first_token, secret, showing, token};
 use api::{Client, Role, Rules};
-use browser::looks::{CROWDED, FAINT, WIDER};
-use browser::{Browser, DARK, PHONE, WIDE};
-use common::{Controller, Proxy, USER, until};
-use controlled::{Folder, LIMIT, Reader, api_of, limited};
-use entrusted::{client, first_token, secret, showing, token};
 use fantoccini::key::Key;
 use rustix::process::Signal;
 use serde_json::json;
@@ -35,7 +30,7 @@ impl Scene {
         let data = Folder::new(name);
         let controller = Controller::start(&data.0.join("c"), "http://127.0.0.1:0");
         controller.client().set_rules(&limited(LIMIT)).unwrap();
-        let proxies = ["a", "b"].map(|node| controlled::proxy(name, node, &controller.url));
+        let proxies = ["a", "b"].map(|node| crate::controlled::proxy(name, node, &controller.url));
         let [a, b] = &proxies;
         let readers = [Reader::of_job(a, "dd.1", 4), Reader::of_job(b, "dd.2", 4)];
         Scene { readers, proxies, controller, data }
@@ -435,7 +430,7 @@ fn with_tokens_the_page_asks_for_one_and_shows_what_its_role_may_see() {
         "controller = \"{}\"\nnode = \"a\"\ncontroller_token_file = {file:?}",
         controller.url
     );
-    let proxy = common::Setup::new("page-token-a").top(&top).start();
+    let proxy = crate::common::Setup::new("page-token-a").top(&top).start();
     let _reader = Reader::of_job(&proxy, "dd.1", 4);
     let Some(browser) = Browser::open(WIDE, &controller.url) else { return };
     let show = |token: &str| {

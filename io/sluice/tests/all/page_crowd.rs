@@ -6,19 +6,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod browser;
-mod common;
-mod controlled;
-
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use browser::looks::CROWDED;
-use browser::{Browser, WIDE};
-use common::{Controller, Proxy, USER};
-use controlled::Folder;
+use crate::browser::looks::CROWDED;
+use crate::browser::{Browser, WIDE};
+use crate::common::{Controller, Proxy, USER};
+use crate::controlled::Folder;
 use serde_json::Value;
 
 /// A thousand jobs at each proxy, all asking again and again.
@@ -46,7 +42,8 @@ fn with_a_thousand_jobs_the_greatest_show_and_all_are_found() {
     let data = Folder::new("page-crowd");
     let controller = Controller::start(&data.0, "http://127.0.0.1:0");
     controller.client().set_rules("[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n").unwrap();
-    let proxies = ["a", "b"].map(|node| controlled::proxy("page-crowd", node, &controller.url));
+    let proxies =
+        ["a", "b"].map(|node| crate::controlled::proxy("page-crowd", node, &controller.url));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let crowd = scope.spawn(|| crowd(&proxies, &stop));

@@ -10,9 +10,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod posix_pair;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +18,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{Proxy, skip};
-use posix_pair::{Pair, bytes};
+use crate::common::{Proxy, skip};
+use crate::posix_pair::{Pair, bytes};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags,
 };

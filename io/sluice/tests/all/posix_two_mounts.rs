@@ -8,9 +8,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod posix_pair;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -19,8 +16,8 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::thread;
 
-use common::until;
-use posix_pair::{Mounted, Pair, bytes, finish, words, worker};
+use crate::common::until;
+use crate::posix_pair::{Mounted, Pair, bytes, finish, words, worker};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 /// Around the sizes of pages, of messages and of what is read ahead.
@@ -225,7 +222,7 @@ fn exclude(kind: &str, options: &str) {
     let rounds = 150;
     let start = |n: usize| {
         let dir = pair.both()[n % 2].at().to_str().unwrap();
-        worker(WORKER, &[kind, dir, &rounds.to_string()])
+        worker(module_path!(), WORKER, &[kind, dir, &rounds.to_string()])
     };
     finish((0..4).map(start).collect());
     let counted = fs::read_to_string(pair.beside("counter")).unwrap();
@@ -277,7 +274,7 @@ fn appended_lines_of_both_mounts_are_each_there_once_and_whole() {
     let lines = 1000;
     let start = |n: usize| {
         let dir = pair.both()[n % 2].at().to_str().unwrap();
-        worker(WORKER, &[&format!("writer{n}"), dir, &lines.to_string()])
+        worker(module_path!(), WORKER, &[&format!("writer{n}"), dir, &lines.to_string()])
     };
     // Open on both all the time, so that what a mount has cached is not thrown away by an open.
     fs::write(pair.a.join("log"), "").unwrap();

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -13,13 +11,11 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use common::Client;
+use crate::common::{Client, PATIENCE};
 use ninep::{Fid, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
-/// Long enough for a busy machine; only a failure waits for so long.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A proxy in a directory of its own; killed and removed at the end.
 struct Proxy {
@@ -33,7 +29,7 @@ impl Proxy {
     /// Starts a proxy with a configuration, where `@` stands for the directory, and a
     /// rule file beside it.
     fn start(name: &str, config: &str, rules: &str) -> Proxy {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let dir = testkit::place(name);
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("data")).unwrap();
         write_config(&dir, config);

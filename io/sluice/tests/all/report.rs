@@ -7,19 +7,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-mod entrusted;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use api::{JobReport, NewToken, Role};
 use model::Nanos;
 
-use common::{Controller, Proxy, USER, until};
-use controlled::{Folder, limited, proxy};
-use entrusted::{client, showing, sluice};
+use crate::common::{Controller, Proxy, USER, until};
+use crate::controlled::{Folder, limited, proxy};
+use crate::entrusted::{client, showing, sluice};
 
 const OTHER: u32 = USER + 1;
 const READS: u64 = 400;
@@ -58,7 +54,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
     // 244 pieces a second.
     admin.set_rules(&limited(1_000_000)).unwrap();
     let proxy = proxy("report", "a", &controller.url);
-    let api = controlled::api_of(&proxy);
+    let api = crate::controlled::api_of(&proxy);
     until("the rules have come", || !api.rules().unwrap().rules.is_empty());
     write_lines(&proxy);
     read_backwards(&proxy);

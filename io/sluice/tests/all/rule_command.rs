@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{Client, Proxy, SLUICE, Setup, USER, until};
+use crate::common::{Client, Proxy, SLUICE, Setup, USER, until};
 use ninep::{Fid, Request, Tag};
 use rustix::process::Signal;
 use serde_json::Value;

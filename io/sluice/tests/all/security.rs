@@ -6,8 +6,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -20,7 +18,7 @@ use ninep::{Fid, NONUNAME, Request, SetAttributes, open, setattr};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::process::Signal;
 
-use common::{Client, Proxy, Setup, USER, everybodys, root_here, until};
+use crate::common::{Client, Proxy, Setup, USER, everybodys, root_here, until};
 
 const EPERM: u32 = 1;
 const ENOENT: u32 = 2;
@@ -150,7 +148,7 @@ fn a_unix_socket_peer_is_only_itself() {
     let program = proxy.dir.join("peer");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let output = Command::new(&program)
-        .args(["--exact", "peer", "--ignored", "--nocapture"])
+        .args(["--exact", "security::peer", "--ignored", "--nocapture"])
         .env("SLUICE_TEST_SOCKET", proxy.socket())
         .uid(USER)
         .gid(USER)
@@ -186,8 +184,8 @@ fn every_thread_has_only_the_capabilities_it_needs() {
     let mut threads = 0;
     for task in fs::read_dir(format!("/proc/{}/task", proxy.child.id())).unwrap() {
         let status = format!("{}/status", task.unwrap().path().display());
-        let set = |key| u64::from_str_radix(&common::status_of(&status, key), 16).unwrap();
-        let name = common::status_of(&status, "Name:");
+        let set = |key| u64::from_str_radix(&crate::common::status_of(&status, key), 16).unwrap();
+        let name = crate::common::status_of(&status, "Name:");
         assert_eq!(set("CapPrm:") & !allowed, 0, "thread {name} may use more");
         assert_eq!(set("CapEff:") & !allowed, 0, "thread {name} uses more");
         assert_eq!(set("CapInh:"), 0, "thread {name} hands some on");
@@ -361,7 +359,7 @@ fn devices_fifos_and_sockets_are_not_opened() {
     if make("null", FileType::CharacterDevice, rustix::fs::makedev(1, 3)) {
         names.push("null");
     } else {
-        common::skip("devices cannot be made here");
+        crate::common::skip("devices cannot be made here");
     }
     // A program that waits for a reader of the FIFO must go on waiting.
     let (opened, path) = (AtomicBool::new(false), data.join("fifo"));
@@ -376,7 +374,7 @@ fn devices_fifos_and_sockets_are_not_opened() {
         // The only thing it can sleep in is the opening.
         until("the writer waits", || {
             let path = format!("/proc/self/task/{}/status", thread.load(Ordering::SeqCst));
-            Path::new(&path).exists() && common::status_of(&path, "State:").starts_with('S')
+            Path::new(&path).exists() && crate::common::status_of(&path, "State:").starts_with('S')
         });
         for uid in [0, USER] {
             let mut client = proxy.client_of("x", uid);

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -12,8 +10,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use ninep::{Fid, NOTAG, REMOVE_DIR, Reply, Request, Tag};
 use ninep::{SetAttributes, Timestamp, open, setattr};
 
-use common::errno::*;
-use common::{Client, Proxy, Setup, USER};
+use crate::common::errno::*;
+use crate::common::{Client, Proxy, Setup, USER};
 
 const ONE_A_SECOND: &str = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
 

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Proxy, SLUICE, Setup, USER};
+use crate::common::{Proxy, SLUICE, Setup, USER};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -40,7 +38,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let dir = testkit::place(name);
         fs::create_dir_all(&dir).unwrap();
         Folder(dir)
     }

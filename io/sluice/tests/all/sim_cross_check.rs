@@ -10,13 +10,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Client, PATIENCE, Proxy, Setup, USER};
+use crate::common::{Client, PATIENCE, Proxy, Setup, USER};
 use ninep::{Fid, Request, Tag};
 use sim::{Policy, Scenario, World};
 

@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,8 +9,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use common::{SLUICE, Setup};
-use controlled::{Folder, Reader};
+use crate::common::{SLUICE, Setup};
+use crate::controlled::{Folder, Reader};
 
 const FRAMES: usize = 5;
 

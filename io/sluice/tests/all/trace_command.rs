@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{Client, Proxy, SLUICE, Setup, Tmpfs, USER, until};
+use crate::common::{Client, Proxy, SLUICE, Setup, Tmpfs, USER, until};
 use ninep::{Fid, LOCK_BLOCK, LockKind, NONUNAME, Request, Tag};
 use rustix::process::Signal;
 use serde_json::Value;

@@ -8,15 +8,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-
 use std::process::Command;
 
 use api::{HoldKind, Why, WhyQuery};
 
-use common::{Proxy, SLUICE, Setup, USER, until};
-use controlled::{Reader, api_of};
+use crate::common::{Proxy, SLUICE, Setup, USER, until};
+use crate::controlled::{Reader, api_of};
 
 const RULES: &str = "
 [[rule]]
@@ -88,7 +85,7 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     // Four at a time wait for 30 a second.
     let mean = holds[0].wait_ns / holds[0].requests;
     assert!((50_000_000..=200_000_000).contains(&mean), "{mean} ns each");
-    assert_eq!(holds[0].bytes, holds[0].requests * u64::from(controlled::BLOCK));
+    assert_eq!(holds[0].bytes, holds[0].requests * u64::from(crate::controlled::BLOCK));
     let subject = &answer.subjects[0];
     assert_eq!((subject.job.as_str(), subject.uid), ("dd.1", USER));
     assert!(subject.delayed > 0 && subject.delayed_ns > subject.queue_ns / 2, "{subject:?}");

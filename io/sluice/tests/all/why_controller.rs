@@ -7,15 +7,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-
 use std::process::Command;
 
 use api::{Client, ClientError, DelayTable, Why, WhyQuery};
 
-use common::{Controller, SLUICE, until};
-use controlled::{Folder, LIMIT, Reader, limited, proxy};
+use crate::common::{Controller, SLUICE, until};
+use crate::controlled::{Folder, LIMIT, Reader, limited, proxy};
 
 fn sluice(args: &[&str]) -> String {
     let out = Command::new(SLUICE).args(args).output().unwrap();

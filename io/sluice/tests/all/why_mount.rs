@@ -7,9 +7,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod mounted;
-
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -21,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use common::{Proxy, USER, until};
-use mounted::{Mounted, can_mount, setup};
+use crate::common::{Proxy, USER, until};
+use crate::mounted::{Mounted, can_mount, setup};
 
 const RULES: &str = "
 [[rule]]

@@ -8,19 +8,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod controlled;
-mod entrusted;
-
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use api::{Client, CountersForm, PayerForm, ProxyReport, Role, UsageLine, UsageReport, path};
 use serde_json::Value;
 
-use common::{Controller, until};
-use controlled::{Folder, LIMIT, limited};
-use entrusted::{ask, client, first_token, showing, status, token};
+use crate::common::{Controller, until};
+use crate::controlled::{Folder, LIMIT, limited};
+use crate::entrusted::{ask, client, first_token, showing, status, token};
 
 /// What is wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -144,7 +144,7 @@ mod tests {
     use model::Time;
 
     use super::*;
-    use crate::test_folder::TestFolder;
+    use testkit::TestFolder;
 
     fn event(at_ns: u64) -> Event {
         Event { at_ns, kind: EventKind::Rules, ..Event::default() }

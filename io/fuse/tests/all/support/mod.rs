@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 use fuse::{FileSystem, Options, Session, Transport};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a test waits for what must happen, before it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use testkit::PATIENCE;
 
 /// Runs a test's body with each transport that this machine has; says which it has not.
 pub(crate) fn on_each_transport(body: impl Fn(Transport)) {

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use ninep::dialect::{HANDLE_MAX, Handles, OwnRequest, RequestHeader, encode_request, handle_fid};
 use ninep::{Fid, LockKind, NOFID, Names, Reply, Request, SetAttributes, Tag, getattr, open};
 
-use super::peer::errno::*;
-use super::peer::{
+use crate::peer::errno::*;
+use crate::peer::{
     Client, Dice, IDENTITY, Served, USER, lock_request, rename_request, write_as_user,
 };
 

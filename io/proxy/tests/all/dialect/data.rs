@@ -10,8 +10,8 @@ use ninep::{Fid, Request, open};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use super::peer::errno::*;
-use super::peer::{Client, Served, Setup, USER, appended};
+use crate::peer::errno::*;
+use crate::peer::{Client, Served, Setup, USER, appended};
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;

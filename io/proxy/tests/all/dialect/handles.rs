@@ -9,8 +9,8 @@ use std::process::Command;
 use ninep::dialect::{HANDLE_MAX, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, Names, Request, getattr, open};
 
-use super::peer::errno::*;
-use super::peer::{
+use crate::peer::errno::*;
+use crate::peer::{
     Client, Dice, IDENTITY, Served, Setup, USER, fresh_id, rename_request, write_as_user,
 };
 

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use ninep::dialect::{GROUPS_MAX, Handles, OwnRequest, RequestHeader, handle_fid};
 use ninep::{Fid, Request, Tag, getattr, open};
 
-use super::peer::errno::*;
-use super::peer::{Client, IDENTITY, SLOW, Served, Setup, USER, fresh_id, open_request};
+use crate::peer::errno::*;
+use crate::peer::{Client, IDENTITY, SLOW, Served, Setup, USER, fresh_id, open_request};
 
 const NOBODY: u32 = 65_534;
 /// A group that no user of the server is in.

@@ -10,8 +10,8 @@ use ninep::dialect::{Handles, OwnRequest, PLAIN_FILE};
 use ninep::open;
 use rustix::fs::{XattrFlags, lsetxattr};
 
-use super::peer::errno::*;
-use super::peer::{Client, Served, USER, assert_as_stat, write_as_user};
+use crate::peer::errno::*;
+use crate::peer::{Client, Served, USER, assert_as_stat, write_as_user};
 
 const DIR: u32 = open::RDONLY | open::DIRECTORY;
 /// Values of `d_type`.

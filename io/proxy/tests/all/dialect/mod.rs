@@ -3,9 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../peer/mod.rs"]
-mod peer;
-
 mod bad_input;
 mod data;
 mod handles;

@@ -8,8 +8,8 @@ use std::path::Path;
 use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, Names, REMOVE_DIR, Reply, Request, SetAttributes, Timestamp, open, setattr};
 
-use super::peer::errno::*;
-use super::peer::{Served, Setup, USER, assert_as_stat, open_request, opened, write_as_user};
+use crate::peer::errno::*;
+use crate::peer::{Served, Setup, USER, assert_as_stat, open_request, opened, write_as_user};
 
 const MODE: u32 = 0o7777;
 const FIFO: u32 = 0o010_644;

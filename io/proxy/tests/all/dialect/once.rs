@@ -15,8 +15,8 @@ use ninep::dialect::{AnyRequest, Handles, NOSLOT, OwnRequest, Ticket, handle_fid
 use ninep::{Fid, LockKind, REMOVE_DIR, Request, Tag, XATTR_CREATE, open};
 use rustix::fs::{getxattr_query, removexattr};
 
-use super::peer::errno::*;
-use super::peer::{
+use crate::peer::errno::*;
+use crate::peer::{
     Client, Dice, Frame, Served, Setup, appended, lock_request, open_request, opened,
     rename_request, write_as_user,
 };

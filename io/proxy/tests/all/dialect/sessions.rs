@@ -10,8 +10,8 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOFID, Reply, Request, Tag, g
 use rustix::fs::{FlockOperation, fcntl_lock};
 use sluice_proxy::config::Config;
 
-use super::peer::errno::*;
-use super::peer::{
+use crate::peer::errno::*;
+use crate::peer::{
     Client, Door, IDENTITY, Served, Setup, Terms, USER, fresh_id, lock_request, until,
 };
 

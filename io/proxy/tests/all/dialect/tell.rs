@@ -2,8 +2,8 @@
 
 use ninep::dialect::{Handles, OwnReply, OwnRequest};
 
-use super::peer::errno::*;
-use super::peer::{Client, IDENTITY, Setup, USER};
+use crate::peer::errno::*;
+use crate::peer::{Client, IDENTITY, Setup, USER};
 
 /// Twenty requests of the job take twenty seconds.
 const RULES: &str = "
@@ -35,7 +35,7 @@ fn a_job_whose_requests_wait_is_told_at_once_what_they_wait_for() {
     for _ in 0..20 {
         client.send(Handles::one(&root), asked());
     }
-    super::peer::until("they are known to be held", || {
+    crate::peer::until("they are known to be held", || {
         tell(&mut client, 0, 4096)
             .unwrap()
             .contains("is held by the limit of rule slow (jobid=dd.1)")

@@ -5,8 +5,8 @@ use std::path::Path;
 use ninep::{XATTR_CREATE, XATTR_REPLACE};
 use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 
-use super::peer::Served;
-use super::peer::errno::*;
+use crate::peer::Served;
+use crate::peer::errno::*;
 
 /// The value as the kernel has it, or its errno.
 fn value(path: &Path, name: &str) -> Result<Vec<u8>, u32> {

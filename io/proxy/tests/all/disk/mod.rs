@@ -21,7 +21,7 @@ use fuse::{
     Opened, Options, Reply, Request, Session, Write, Written,
 };
 
-use super::peer::{USER, root_here, skip};
+use crate::peer::{USER, root_here, skip};
 
 /// How long writes to each file take.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,7 @@ impl Disk {
         if !root_here() {
             return None;
         }
-        let name = format!("sluice-{}-{name}-disk", std::process::id());
-        let dir = std::env::temp_dir().join(name);
+        let dir = testkit::place(&format!("{name}-disk"));
         fs::create_dir_all(&dir).unwrap();
         // Whoever is killed while it waits for its own disk is freed by the kernel.
         let options = Options { threads: 1, request_timeout_s: 60, ..Options::default() };

@@ -33,12 +33,12 @@ use sluice_proxy::config::Config;
 use sluice_proxy::control::Control;
 
 pub use client::{Client, Door, Frame, Terms};
+pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
+
 pub use messages::{
     File, Listed, Opened, appended, lock_request, open_request, opened, rename_request,
 };
 
-/// Long enough for a busy machine; only a failure waits for so long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 /// An ordinary user, who owns what the tests make, and its number in the sessions.
 pub const USER: u32 = 1000;
 pub const IDENTITY: u32 = 1;
@@ -218,36 +218,6 @@ impl Drop for Served {
 pub fn fresh_id() -> u128 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     u128::from(std::process::id()) << 64 | u128::from(NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Waits for something to become true.
-pub fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Whether the tests run as root; says so aloud if not.
-pub fn root_here() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        skip("needs root");
-    }
-    root
-}
-
-/// Says aloud that the test of this thread cannot run here.
-pub fn skip(why: &str) {
-    let thread = std::thread::current();
-    // Not by a macro: what a passing test prints by those is shown to nobody.
-    let _ = writeln!(std::io::stderr(), "skipped: {}: {why}", thread.name().unwrap_or("a test"));
-}
-
-/// Lets everybody make and remove files in a directory.
-pub fn everybodys(dir: &Path) {
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
 }
 
 /// A file of [`USER`]'s, made here and not through the server.

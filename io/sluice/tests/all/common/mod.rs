@@ -31,11 +31,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use client::{Client, Entry, Frame, names};
 pub use controller::Controller;
+pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
+
 pub use place::{HangingOpens, Image, Tmpfs};
 
 pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
-/// Long enough for a busy machine; only a failure waits for so long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 /// An ordinary user, who owns what the tests make.
 pub const USER: u32 = 1000;
 
@@ -105,7 +105,7 @@ impl Setup {
 
     /// The directory that the proxy will have; `data` in it is everybody's.
     pub fn dir(&self) -> PathBuf {
-        std::env::temp_dir().join(format!("sluice-{}-{}", std::process::id(), self.name))
+        testkit::place(&self.name)
     }
 
     pub fn start(self) -> Proxy {
@@ -258,40 +258,10 @@ impl Drop for Proxy {
     }
 }
 
-/// Waits for something to become true.
-pub fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Says aloud that the test of this thread cannot run here.
-pub fn skip(why: &str) {
-    let thread = std::thread::current();
-    // Not by a macro: what a passing test prints by those is shown to nobody.
-    let _ = writeln!(std::io::stderr(), "skipped: {}: {why}", thread.name().unwrap_or("a test"));
-}
-
-/// Whether the tests run as root; says so aloud if not.
-pub fn root_here() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        skip("needs root");
-    }
-    root
-}
-
 pub fn status_of(path: &str, key: &str) -> String {
     let text = fs::read_to_string(path).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     line.trim().to_owned()
-}
-
-/// Lets everybody make and remove files in a directory.
-pub fn everybodys(dir: &Path) {
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
 }
 
 /// The lines of a stream as they come.

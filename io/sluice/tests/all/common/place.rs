@@ -10,7 +10,7 @@ use std::process::Command;
 
 use nix::sys::fanotify::{EventFFlags, Fanotify, FanotifyEvent, InitFlags, MarkFlags, MaskFlags};
 
-use super::{everybodys, root_here, skip};
+use testkit::{everybodys, place, root_here, skip};
 
 /// A file system in memory of a stated size.
 pub struct Tmpfs {
@@ -27,10 +27,6 @@ pub struct Image {
 pub struct HangingOpens {
     asked: Vec<FanotifyEvent>,
     group: Fanotify,
-}
-
-fn place(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()))
 }
 
 /// Runs a command; what it said if it failed.

@@ -32,7 +32,7 @@ pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     pub(crate) fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
+        let path = testkit::place(name);
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Folder(path)

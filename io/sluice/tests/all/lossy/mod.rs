@@ -26,7 +26,7 @@ use fuse::{
 };
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::common::until;
+use crate::common::until;
 
 /// Such a file system, mounted.
 pub struct Lossy {

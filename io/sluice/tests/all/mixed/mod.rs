@@ -28,7 +28,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use super::common::{skip, until};
+use testkit::again;
+
+use crate::common::{skip, until};
 
 /// The workers' process, as the test sees it.
 pub struct Load(Obeying);
@@ -36,12 +38,12 @@ pub struct Load(Obeying);
 impl Load {
     /// Puts one worker of each kind on each mount. `scratch` is for their programs, and `serving`
     /// the test that calls [`serve`].
-    pub fn start(serving: &str, mounts: &[&Path], scratch: &Path, seed: u64) -> Load {
+    pub fn start(of: &str, serving: &str, mounts: &[&Path], scratch: &Path, seed: u64) -> Load {
         let mounts: Vec<_> = mounts.iter().map(|mount| mount.to_str().unwrap()).collect();
         let seed = seed.to_string();
         let words = [&[scratch.to_str().unwrap(), seed.as_str()], &mounts[..]].concat();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", serving, "--nocapture"]).env(WORDS, words.join("\n"));
+        let mut command = again(of, serving);
+        command.env(WORDS, words.join("\n"));
         let mut load = Load(Obeying::start(&mut command));
         load.0.tell("start");
         load
@@ -94,7 +96,8 @@ pub fn serve() -> bool {
             }
             _ => panic!("nobody knows what {line:?} means"),
         }
-        println!("ok");
+        // on a line of its own: the harness may have begun one
+        println!("\nok");
     }
     true
 }

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 
 use mount::{Mount, Settings};
 
-use super::common::{Proxy, Setup, root_here, skip, until};
+use crate::common::{Proxy, Setup, root_here, skip, until};
 
 /// A mounted export; unmounted when dropped, in use or not.
 pub struct Mounted {

@@ -16,7 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
-use super::common::{PATIENCE, Proxy, SLUICE, Setup, root_here, skip};
+use testkit::again;
+
+use crate::common::{PATIENCE, Proxy, SLUICE, Setup, root_here, skip};
 
 /// Two mounts of one proxy's export, which lets root be root and believes mounts about groups.
 pub struct Pair {
@@ -123,14 +125,9 @@ impl Drop for Mounted {
     }
 }
 
-/// Starts this program once more, for its test `name` alone, with `words` to work on.
-pub fn worker(name: &str, words: &[&str]) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(WORDS, words.join("\n"))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+/// Starts this program once more, for its test `name` of module `of` alone, with `words` to work on.
+pub fn worker(of: &str, name: &str, words: &[&str]) -> Child {
+    again(of, name).env(WORDS, words.join("\n")).stdout(Stdio::null()).spawn().unwrap()
 }
 
 /// What a worker is told to work on; none in the test itself.

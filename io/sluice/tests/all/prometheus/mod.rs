@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use super::common::{PATIENCE, Proxy, skip, until};
+use crate::common::{PATIENCE, Proxy, skip, until};
 
 /// A page of metrics.
 pub struct Page(pub String);
@@ -82,7 +82,7 @@ impl Prometheus {
 
     /// Starts one that scrapes what listens at each `HOST:PORT`, and waits until it answers.
     pub fn start(program: &Path, targets: &[String]) -> Prometheus {
-        let dir = std::env::temp_dir().join(format!("sluice-prometheus-{}", std::process::id()));
+        let dir = testkit::place("prometheus");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         let config = format!(

@@ -1,0 +1,8 @@
+//! The tests of what is planned for all proxies, as one program.
+
+#![allow(clippy::unwrap_used)]
+
+mod decay;
+mod fleet;
+mod global;
+mod props;

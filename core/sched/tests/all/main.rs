@@ -1,0 +1,16 @@
+//! The tests of the scheduler, as one program.
+
+#![allow(clippy::unwrap_used)]
+
+mod calls;
+mod dependent_rules;
+mod grants;
+mod held;
+mod lanes;
+mod many_classes;
+mod named_cases;
+mod props;
+mod published;
+mod rule_changes;
+mod rule_edits;
+mod server;

@@ -1,0 +1,10 @@
+//! The tests of the proxy's dialect and execution, as one program.
+
+#![allow(clippy::unwrap_used)]
+
+mod descriptors;
+mod dialect;
+mod disk;
+mod frozen;
+mod learning;
+mod peer;

@@ -1,0 +1,52 @@
+//! The tests of the commands and promises of `sluice`, as one program.
+
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod access_tls;
+mod bench_mount;
+mod bounds;
+mod browser;
+mod common;
+mod controlled;
+mod controller;
+mod controllers;
+mod decay;
+mod demo;
+mod entrusted;
+mod faults;
+mod locks_and_flush;
+mod lossy;
+mod metrics;
+mod metrics_elsewhere;
+mod mixed;
+mod mount_command;
+mod mount_crowd;
+mod mount_faults;
+mod mount_files;
+mod mount_homes;
+mod mount_kills;
+mod mount_lost_writes;
+mod mount_plain;
+mod mount_writes;
+mod mounted;
+mod page;
+mod page_browser;
+mod page_crowd;
+mod posix_calls;
+mod posix_pair;
+mod posix_two_mounts;
+mod prometheus;
+mod proxy_command;
+mod report;
+mod rule_command;
+mod security;
+mod semantics;
+mod sim_command;
+mod sim_cross_check;
+mod top_record;
+mod trace_command;
+mod why;
+mod why_controller;
+mod why_mount;
+mod wrong_input;
