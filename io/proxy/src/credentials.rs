@@ -8,7 +8,7 @@
 //! Setting a file-system uid other than 0 takes the file capabilities out of the
 //! thread's effective set by itself, and going back to 0 restores them.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -41,49 +41,72 @@ impl Credentials {
     }
 }
 
-thread_local! {
-    /// What this thread runs as: uid, gid, address of the group list.
-    static CURRENT: Cell<(u32, u32, usize)> = const { Cell::new((0, 0, 0)) };
-    static KEPT: std::cell::RefCell<Option<Arc<[u32]>>> = const { std::cell::RefCell::new(None) };
+/// What a thread acts as, as far as it set that itself; `groups` is none as long as it has the
+/// process's own.
+struct Acting {
+    uid: u32,
+    gid: u32,
+    groups: Option<Arc<[u32]>>,
 }
 
-/// Makes the calling thread act as `who` with group `gid`.
-pub(crate) fn become_user(who: &Credentials, gid: u32) -> io::Result<()> {
-    let groups = who.groups.as_ptr() as usize;
-    let (uid_now, gid_now, groups_now) = CURRENT.get();
-    if (uid_now, gid_now, groups_now) == (who.uid, gid, groups) {
-        return Ok(());
-    }
-    if groups_now != groups {
-        sys::set_thread_groups(&who.groups)?;
-        // Keeps the list alive, so that its address names it.
-        KEPT.with(|kept| *kept.borrow_mut() = Some(who.groups.clone()));
-    }
-    if gid_now != gid {
-        sys::set_fsgid(gid)?;
-    }
-    if uid_now != who.uid {
-        sys::set_fsuid(who.uid)?;
-    }
-    CURRENT.set((who.uid, gid, groups));
+thread_local! {
+    static ACTING: RefCell<Acting> = const { RefCell::new(Acting { uid: 0, gid: 0, groups: None }) };
+}
+
+/// Makes a thread that has just begun act for nobody. To be called before anything else: the
+/// kernel gives a new thread the file-system uid and gid, the groups and the effective
+/// capabilities of the thread that started it, which may be acting for a user.
+pub(crate) fn begin_thread() -> io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::set_fsuid(uid)?;
+    sys::set_fsgid(gid)?;
+    // Its groups may still be a user's: with root's capabilities they do not matter, and whoever
+    // it acts for has groups of his own, which are then set since none are known here.
+    ACTING.set(Acting { uid, gid, groups: None });
     Ok(())
+}
+
+/// Makes the calling thread act as `who` with group `gid`. If something cannot be set, what was
+/// set before it is known, and an error is returned.
+pub(crate) fn become_user(who: &Credentials, gid: u32) -> io::Result<()> {
+    ACTING.with_borrow_mut(|acting| {
+        if !acting.groups.as_ref().is_some_and(|now| same_groups(now, &who.groups)) {
+            sys::set_thread_groups(&who.groups)?;
+            acting.groups = Some(who.groups.clone());
+        }
+        if acting.gid != gid {
+            sys::set_fsgid(gid)?;
+            acting.gid = gid;
+        }
+        if acting.uid != who.uid {
+            sys::set_fsuid(who.uid)?;
+            acting.uid = who.uid;
+        }
+        Ok(())
+    })
+}
+
+/// Whether two lists name the same groups; mostly they are one list, which is kept alive by both.
+fn same_groups(one: &Arc<[u32]>, other: &Arc<[u32]>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
 }
 
 /// Makes the calling thread act as root, where the proxy is root: opening by handle needs
 /// it. Groups stay: with root's capabilities they do not matter.
 pub(crate) fn become_root() {
-    let (uid_now, gid, groups) = CURRENT.get();
-    // Without the right to, opening by handle says so.
-    if uid_now != 0 && sys::set_fsuid(0).is_ok() {
-        CURRENT.set((0, gid, groups));
-    }
+    ACTING.with_borrow_mut(|acting| {
+        // Without the right to, opening by handle says so.
+        if acting.uid != 0 && sys::set_fsuid(0).is_ok() {
+            acting.uid = 0;
+        }
+    });
 }
 
 /// Before a write or truncation through an open file: needs no permission, but a
 /// thread with root's file capabilities would leave set-user-id bits standing.
 pub(crate) fn leave_root(who: &Credentials) -> io::Result<()> {
-    let (uid_now, ..) = CURRENT.get();
-    if uid_now == 0 && who.uid != 0 { become_user(who, who.gid) } else { Ok(()) }
+    let as_root = ACTING.with_borrow(|acting| acting.uid == 0);
+    if as_root && who.uid != 0 { become_user(who, who.gid) } else { Ok(()) }
 }
 
 /// What workers may keep: to act as any user, and as root where root is not squashed.
@@ -175,6 +198,42 @@ mod tests {
         assert_eq!(user_.group_for(0), 1000);
         assert_eq!(user_.group_for(u32::MAX), 1000);
         assert_eq!(user(1000, &[1000], true).group_for(5), 5);
+    }
+
+    #[test]
+    fn a_thread_that_somebody_acting_for_a_user_starts_acts_for_nobody() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // On a thread of its own, so that no other test gets what it leaves.
+        let starter = || {
+            become_user(&user(2001, &[2001, 27], false), 2001).unwrap();
+            assert_eq!(of_this_thread("Uid:")[3], "2001");
+            let started = || {
+                assert_eq!(of_this_thread("Uid:")[3], "2001", "the kernel hands it on");
+                begin_thread().unwrap();
+                (of_this_thread("Uid:"), of_this_thread("Gid:"), of_this_thread("CapEff:"))
+            };
+            std::thread::spawn(started).join().unwrap()
+        };
+        let before = of_this_thread("CapEff:");
+        let (uid, gid, effective) = std::thread::spawn(starter).join().unwrap();
+        assert_eq!((uid[3].as_str(), gid[3].as_str()), ("0", "0"));
+        assert_eq!(effective, before);
+    }
+
+    /// The words of a line of the calling thread's status.
+    fn of_this_thread(key: &str) -> Vec<String> {
+        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_list_of_groups_is_known_by_what_it_holds() {
+        let list = |groups: &[u32]| -> Arc<[u32]> { groups.into() };
+        assert!(same_groups(&list(&[5, 6]), &list(&[5, 6])));
+        assert!(!same_groups(&list(&[5, 6]), &list(&[5, 7])));
     }
 
     #[test]

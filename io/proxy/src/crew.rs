@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use model::{Nanos, Time};
 
+use crate::credentials;
+
 /// The threads of a proxy and the roles they play.
 pub(crate) struct Crew {
     /// POLLING, VACANT or, in a call, when that began.
@@ -233,6 +235,8 @@ pub(crate) fn start_thread(
 ) -> std::io::Result<()> {
     let name = format!("sluice-{number}");
     let whole = move || {
+        // Who starts it may be acting for a user.
+        credentials::begin_thread().expect("a thread may become what its process is");
         // Half a crew would hold its locks and slots for ever: better a proxy that is
         // started again than one that hangs.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
