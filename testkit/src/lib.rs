@@ -5,6 +5,7 @@
 //!   etcd    a real etcd of three members on loopback
 //!   folder  a folder for one test, gone with the value
 //!   here    what this machine lets a test do, said aloud, and waiting for what must happen
+//!   p9      the one 9P client of all tests and benches
 //! ```
 //!
 //! Nothing here waits without a deadline, and every deadline is [`PATIENCE`].
@@ -15,8 +16,9 @@ mod again;
 mod etcd;
 mod folder;
 mod here;
+pub mod p9;
 
-pub use again::again;
+pub use again::{again, alone};
 pub use etcd::Cluster;
 pub use folder::{TestFolder, place};
 pub use here::{PATIENCE, everybodys, root_here, skip, until};

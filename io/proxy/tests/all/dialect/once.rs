@@ -487,7 +487,7 @@ fn a_queued_call_of_a_lost_connection_is_taken_back_and_executed_when_it_comes_a
 fn the_next_call_of_a_slot_does_not_overtake_the_one_under_way() {
     let (served, mut client) = with_slow("overlap");
     let root = client.root.clone();
-    let first = Ticket { tag: Tag(9), slot: 7, sequence: 1 };
+    let first = Ticket { tag: Tag(409), slot: 7, sequence: 1 };
     let header = |ticket: Ticket, identity| ninep::dialect::RequestHeader {
         identity,
         slot: ticket.slot,
@@ -497,7 +497,7 @@ fn the_next_call_of_a_slot_does_not_overtake_the_one_under_way() {
     };
     client.send_as(first.tag, &header(first, 1), &mkdir_request("d").into());
     client.identity = 2;
-    let next = Ticket { tag: Tag(10), sequence: 2, ..first };
+    let next = Ticket { tag: Tag(410), sequence: 2, ..first };
     let answer = client.call_as(next, Handles::one(&root), mkdir_request("e"));
     assert_eq!(answer.done(), Err(EINVAL));
     assert!(!served.data().join("e").exists());

@@ -12,9 +12,6 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, unused_imports)]
 
-mod client;
-mod messages;
-
 use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -32,12 +29,11 @@ use sluice_proxy::Server;
 use sluice_proxy::config::Config;
 use sluice_proxy::control::Control;
 
-pub use client::{Client, Door, Frame, Terms};
-pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
-
-pub use messages::{
-    File, Listed, Opened, appended, lock_request, open_request, opened, rename_request,
+pub use testkit::p9::{
+    Channel as Client, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request,
+    open_request, opened, rename_request,
 };
+pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
 
 /// An ordinary user, who owns what the tests make, and its number in the sessions.
 pub const USER: u32 = 1000;
@@ -46,28 +42,6 @@ pub const IDENTITY: u32 = 1;
 /// [`Client::owe`].
 pub const SLOW: &str = "[[rule]]\nname = \"slow\"\nmatch = \"jobid={slow}\"\n\
                         limit = { metadata = \"1ops/s\", burst = \"1ops\" }\n";
-
-/// Errnos as Linux numbers them.
-pub mod errno {
-    pub const EPERM: u32 = 1;
-    pub const ENOENT: u32 = 2;
-    pub const ENXIO: u32 = 6;
-    pub const E2BIG: u32 = 7;
-    pub const EBADF: u32 = 9;
-    pub const EACCES: u32 = 13;
-    pub const EEXIST: u32 = 17;
-    pub const ENOTDIR: u32 = 20;
-    pub const EISDIR: u32 = 21;
-    pub const EINVAL: u32 = 22;
-    pub const ENOSPC: u32 = 28;
-    pub const EROFS: u32 = 30;
-    pub const ERANGE: u32 = 34;
-    pub const ENAMETOOLONG: u32 = 36;
-    pub const ELOOP: u32 = 40;
-    pub const ENODATA: u32 = 61;
-    pub const EOPNOTSUPP: u32 = 95;
-    pub const ESTALE: u32 = 116;
-}
 
 /// A server yet to be started. `@` stands for its directory in all texts.
 pub struct Setup {
@@ -184,7 +158,7 @@ impl Served {
 
     /// The way in over the Unix socket, as a user.
     pub fn unix(&self, uid: u32) -> Door {
-        Door::Unix(self.dir.join("9p"), uid)
+        Door::UnixAs(self.dir.join("9p"), uid)
     }
 
     /// A connection that has agreed on the dialect and said no more.

@@ -12,9 +12,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, unused_imports)]
 
-mod client;
 mod controller;
-pub mod errno;
 mod place;
 
 use std::fs;
@@ -29,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-pub use client::{Client, Entry, Frame, names};
 pub use controller::Controller;
+pub use testkit::p9::{Client, Entry, Frame, errno, names};
 pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
 
 pub use place::{HangingOpens, Image, Tmpfs};

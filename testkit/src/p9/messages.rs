@@ -1,11 +1,13 @@
 //! One method for each message: what it asks, and what came back or the errno.
 //!
-//! Files are named by handle, open ones by fid. [`Client::call`] takes what does not fit.
+//! Files are named by handle, open ones by fid. [`Channel::call`] takes what does not fit.
+
+#![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
 use ninep::dialect::{Entries, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Attributes, Fid, LockKind, LockStatus, Reply, Request, SetAttributes, getattr};
 
-use super::client::{Client, Frame};
+use super::{Channel, Frame};
 
 /// A file as the server names and describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +33,13 @@ pub struct Listed {
 }
 
 /// The fid that stands for a message's first handle.
-pub const FIRST: usize = 0;
+const FIRST: usize = 0;
 
 fn file(handle: &[u8], attributes: Attributes) -> File {
     File { handle: handle.to_vec(), attributes }
 }
 
-impl Client {
+impl Channel {
     // ---- names ----
 
     pub fn lookup(&mut self, dir: &[u8], name: &str) -> Result<File, u32> {

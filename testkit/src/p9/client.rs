@@ -3,11 +3,10 @@
 //! Requests go out one by one or many at once; replies are found by their tags and
 //! kept until asked for. Errors are the plain errno, so that a test can name it.
 
-use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+#![allow(missing_docs, reason = "most methods are named after the message that they send")]
+
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use ninep::{
@@ -15,23 +14,13 @@ use ninep::{
     Request, SetAttributes, Tag, getattr,
 };
 
-use super::PATIENCE;
+use super::{Door, Frame, Wire};
 
-pub struct Client {
-    socket: Socket,
-    next: u16,
-    /// Replies that came while others were waited for.
-    early: BTreeMap<u16, Frame>,
-}
-
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// One whole reply.
+/// A connection that speaks plain 9P2000.L.
 #[derive(Debug)]
-pub struct Frame(pub Vec<u8>);
+pub struct Client {
+    wire: Wire,
+}
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +32,6 @@ pub struct Entry {
 }
 
 impl Frame {
-    pub fn tag(&self) -> Tag {
-        ninep::frame_tag(&self.0).unwrap()
-    }
-
     /// The reply, or its errno.
     pub fn reply(&self) -> Result<Reply<'_>, u32> {
         match Reply::decode(&self.0).unwrap().1 {
@@ -67,28 +52,22 @@ pub fn names<R>(list: &[&str], body: impl FnOnce(Names<'_>) -> R) -> R {
 }
 
 impl Client {
+    pub fn open_door(door: &Door) -> Client {
+        Client { wire: Wire::open(door).unwrap() }
+    }
+
     pub fn tcp(to: SocketAddr) -> Client {
-        let stream = TcpStream::connect(to).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client { socket: Socket::Tcp(stream), next: 0, early: BTreeMap::new() }
+        Client::open_door(&Door::Tcp(to))
     }
 
     pub fn unix(path: &Path) -> Client {
-        let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client { socket: Socket::Unix(stream), next: 0, early: BTreeMap::new() }
+        Client::open_door(&Door::Unix(path.into()))
     }
 
     // ---- bytes and messages ----
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        match &self.socket {
-            Socket::Tcp(socket) => socket.as_fd(),
-            Socket::Unix(socket) => socket.as_fd(),
-        }
+        self.wire.as_fd()
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
@@ -96,17 +75,7 @@ impl Client {
     }
 
     pub fn try_send_bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        match &mut self.socket {
-            Socket::Tcp(socket) => socket.write_all(bytes),
-            Socket::Unix(socket) => socket.write_all(bytes),
-        }
-    }
-
-    fn read_exact(&mut self, into: &mut [u8]) -> std::io::Result<()> {
-        match &mut self.socket {
-            Socket::Tcp(socket) => socket.read_exact(into),
-            Socket::Unix(socket) => socket.read_exact(into),
-        }
+        self.wire.send(bytes)
     }
 
     /// Sends a request under a tag of its own.
@@ -118,8 +87,7 @@ impl Client {
 
     /// A tag that no request has had lately.
     pub fn tag(&mut self) -> Tag {
-        self.next = (self.next + 1) % 0xfff0;
-        Tag(self.next)
+        self.wire.tag()
     }
 
     pub fn send_as(&mut self, tag: Tag, request: &Request<'_>) {
@@ -130,34 +98,17 @@ impl Client {
 
     /// The next reply, whosever it is; `None` when the proxy has closed.
     pub fn try_next(&mut self) -> Option<Frame> {
-        let mut size = [0; 4];
-        if let Err(error) = self.read_exact(&mut size) {
-            let closed = matches!(
-                error.kind(),
-                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-            );
-            assert!(closed, "no reply: {error}");
-            return None;
-        }
-        let mut bytes = size.to_vec();
-        bytes.resize(u32::from_le_bytes(size) as usize, 0);
-        self.read_exact(&mut bytes[4..]).unwrap();
-        Some(Frame(bytes))
+        self.wire.receive().unwrap()
     }
 
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> Frame {
         self.try_next().expect("the connection is open")
     }
 
     /// The reply to the request of this tag.
     pub fn wait(&mut self, tag: Tag) -> Frame {
-        loop {
-            if let Some(frame) = self.early.remove(&tag.0) {
-                return frame;
-            }
-            let frame = self.next();
-            self.early.insert(frame.tag().0, frame);
-        }
+        self.wire.wait(tag).unwrap()
     }
 
     pub fn call(&mut self, request: &Request<'_>) -> Frame {
@@ -179,11 +130,7 @@ impl Client {
 
     /// Whether a reply is there or comes within so many milliseconds.
     pub fn readable(&self, ms: i64) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let fd = self.fd();
-        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        let time = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
-        poll(&mut fds, Some(&time)).unwrap() > 0
+        self.wire.readable(ms)
     }
 
     // ---- the protocol ----

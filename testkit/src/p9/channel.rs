@@ -8,42 +8,25 @@
 //! Requests go out one by one or many at once; replies are found by their tags and kept
 //! until asked for. Errors are the plain errno, so that a test can name it.
 
-use std::collections::BTreeMap;
-use std::fs::File as Stream;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+#![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
 use ninep::dialect::{
     AnyReply, AnyRequest, Calls, Groups, Handles, NOBODY, OwnReply, OwnRequest, ReplyHeader,
     RequestHeader, Ticket, VERSION, decode_reply, encode_request, handle_fid,
 };
 use ninep::{Fid, NOTAG, Names, Reply, Request, Tag};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::Uid;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, Shutdown, SocketType};
 
-use super::PATIENCE;
+use super::{Door, Frame, Wire};
 
 /// Requests that may be under way at a time.
 const TAGS: u16 = 512;
 /// The tag of Tsession, which no call has.
 const SESSION: Tag = Tag(0xfffe);
 
-/// A way to a server.
-#[derive(Clone, Debug)]
-pub enum Door {
-    Tcp(SocketAddr),
-    /// From an address of this machine.
-    From(Ipv4Addr, SocketAddr),
-    /// As a user; others than oneself need root.
-    Unix(PathBuf, u32),
-}
-
-/// A connection and the calls that were made over it and its predecessors.
-pub struct Client {
+/// A connection that speaks the dialect, and the calls that were made over it and its
+/// predecessors.
+#[derive(Debug)]
+pub struct Channel {
     pub door: Door,
     /// The identity in the header of what is sent.
     pub identity: u32,
@@ -51,12 +34,10 @@ pub struct Client {
     pub root: Vec<u8>,
     /// The header of the last reply that was read.
     pub head: ReplyHeader,
-    socket: Stream,
+    wire: Wire,
     msize: u32,
     session: (u128, u16, u16, String),
     calls: Calls<Vec<u8>>,
-    /// Replies that came while others were waited for.
-    early: BTreeMap<u16, Frame>,
 }
 
 /// What Rsession says.
@@ -67,15 +48,7 @@ pub struct Terms {
     pub keep: u32,
 }
 
-/// One whole reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame(pub Vec<u8>);
-
 impl Frame {
-    pub fn tag(&self) -> Tag {
-        ninep::frame_tag(&self.0).unwrap()
-    }
-
     pub fn head(&self) -> ReplyHeader {
         decode_reply(&self.0).unwrap().1
     }
@@ -112,45 +85,11 @@ impl Frame {
     }
 }
 
-impl Door {
-    fn open(&self) -> Stream {
-        let socket = match self {
-            Door::Tcp(to) => std::net::TcpStream::connect(to).unwrap().into(),
-            Door::From(from, to) => {
-                let socket =
-                    rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-                rustix::net::bind(&socket, &SocketAddr::from((*from, 0))).unwrap();
-                rustix::net::connect(&socket, to).unwrap();
-                socket
-            }
-            Door::Unix(path, uid) => connect_as(path.clone(), *uid),
-        };
-        if !matches!(self, Door::Unix(..)) {
-            rustix::net::sockopt::set_tcp_nodelay(&socket, true).unwrap();
-        }
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();
-        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).unwrap();
-        socket.into()
-    }
-}
-
-/// The kernel tells the server as whom a thread was acting when it connected.
-fn connect_as(path: PathBuf, uid: u32) -> OwnedFd {
-    let connect = move || {
-        if !rustix::process::geteuid().is_root() || uid != 0 {
-            let uid = Uid::from_raw(uid);
-            rustix::thread::set_thread_res_uid(None, Some(uid), None).expect("needs root");
-        }
-        std::os::unix::net::UnixStream::connect(path).unwrap().into()
-    };
-    std::thread::spawn(connect).join().unwrap()
-}
-
-impl Client {
+impl Channel {
     /// A connection on which nothing is said yet.
-    pub fn connect(door: Door) -> Client {
-        Client {
-            socket: door.open(),
+    pub fn connect(door: Door) -> Channel {
+        Channel {
+            wire: Wire::open(&door).unwrap(),
             door,
             identity: NOBODY,
             root: Vec::new(),
@@ -158,7 +97,6 @@ impl Client {
             msize: 0,
             session: (0, 0, 0, String::new()),
             calls: Calls::new(TAGS, 0),
-            early: BTreeMap::new(),
         }
     }
 
@@ -208,8 +146,7 @@ impl Client {
 
     /// Ends the connection; what was not answered yet never will be over it.
     pub fn lose(&mut self) {
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-        self.early.clear();
+        self.wire.close();
     }
 
     /// Binds the channel again over another connection.
@@ -219,15 +156,15 @@ impl Client {
 
     pub fn try_reconnect(&mut self) -> Result<Terms, u32> {
         self.lose();
-        self.socket = self.door.open();
+        self.wire = Wire::open(&self.door).unwrap();
         self.begin(self.msize);
         let (id, channel, slots, aname) = self.session.clone();
         self.session(id, channel, slots, &aname)
     }
 
     /// Another channel of the same session, over a connection of its own.
-    pub fn channel(&self, channel: u16) -> Client {
-        let mut other = Client::connect(self.door.clone());
+    pub fn channel(&self, channel: u16) -> Channel {
+        let mut other = Channel::connect(self.door.clone());
         other.begin(self.msize);
         let (id, _, slots, aname) = &self.session;
         // The first of a channel has no remembered replies, whatever the session has.
@@ -268,8 +205,8 @@ impl Client {
         }
     }
 
-    /// Spends so much of a job that [`SLOW`](super::SLOW) holds back that its next
-    /// metadata request waits for longer than [`PATIENCE`](super::PATIENCE).
+    /// Spends so much of a job that a rule of one metadata operation a second holds back that its next
+    /// metadata request waits for longer than [`PATIENCE`](crate::PATIENCE).
     pub fn owe(&mut self) {
         let handle = self.root.clone();
         let mut walk = |newfid| {
@@ -280,7 +217,7 @@ impl Client {
         };
         // The first goes at once, the others wait for what it owes, and each owes as much.
         let first = walk(0xffff_0000);
-        for nth in 1..4 {
+        for nth in 1..10 {
             walk(0xffff_0000 + nth);
         }
         self.wait(first).done().unwrap();
@@ -371,13 +308,12 @@ impl Client {
     /// The reply to the request of this tag.
     pub fn wait(&mut self, tag: Tag) -> Frame {
         let frame = loop {
-            if let Some(frame) = self.early.remove(&tag.0) {
+            if let Some(frame) = self.wire.take(tag) {
                 break frame;
             }
             let frame = self.try_next().expect("the connection is open");
             self.head = frame.head();
-            let twice = self.early.insert(frame.tag().0, frame);
-            assert_eq!(twice, None, "one reply for each request");
+            self.wire.keep(frame);
         };
         self.calls.end(tag);
         frame
@@ -385,7 +321,7 @@ impl Client {
 
     /// Whether the reply of this tag has been read while another was waited for.
     pub fn came(&self, tag: Tag) -> bool {
-        self.early.contains_key(&tag.0)
+        self.wire.came(tag)
     }
 
     /// Takes a request back; whether it was, or has been answered before.
@@ -402,24 +338,12 @@ impl Client {
     // ---- bytes ----
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).unwrap();
+        self.wire.send(bytes).unwrap();
     }
 
     /// The next reply, whosever it is; `None` when the server has closed.
     pub fn try_next(&mut self) -> Option<Frame> {
-        let mut size = [0; 4];
-        if let Err(error) = self.socket.read_exact(&mut size) {
-            let closed = matches!(
-                error.kind(),
-                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-            );
-            assert!(closed, "no reply: {error}");
-            return None;
-        }
-        let mut bytes = size.to_vec();
-        bytes.resize(u32::from_le_bytes(size) as usize, 0);
-        self.socket.read_exact(&mut bytes[4..]).unwrap();
-        Some(Frame(bytes))
+        self.wire.receive().unwrap()
     }
 
     /// Asserts that the server has closed, or closes, this connection.
@@ -431,8 +355,6 @@ impl Client {
 
     /// Whether a reply is there, or the end, or comes within so many milliseconds.
     pub fn readable(&self, ms: i64) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let time = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
-        poll(&mut fds, Some(&time)).unwrap() > 0
+        self.wire.readable(ms)
     }
 }

@@ -1,0 +1,22 @@
+//! The one 9P client of all tests and benches.
+//!
+//! ```text
+//!   Wire ─┬─► Client   9P2000.L: fids, one method for each message
+//!         └─► Channel  the mounts' dialect: handles, slots, sessions that outlive connections
+//! ```
+//!
+//! Both say exactly what they are told to, and fail the test where the connection does. An error
+//! of a server is the plain errno, so that a test can name it.
+
+mod channel;
+mod client;
+pub mod errno;
+mod messages;
+mod wire;
+
+pub use channel::{Channel, Terms};
+pub use client::{Client, Entry, names};
+pub use messages::{
+    File, Listed, Opened, appended, lock_request, open_request, opened, rename_request,
+};
+pub use wire::{Door, Frame, Wire};
