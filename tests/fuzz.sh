@@ -1,7 +1,7 @@
 #!/bin/bash
 # Fuzzes every target of fuzz/ for a share of SECONDS, led by coverage.
 #
-#   tests/fuzz.sh [SECONDS]        [120]
+#   tests/fuzz.sh [SECONDS]        [$SLUICE_FUZZ_S, or 120]
 #
 # cargo-fuzz would ask for a nightly compiler only for the sanitizers, which safe
 # code does not need; the coverage counters are flags that a stable compiler has.
@@ -9,7 +9,7 @@
 # and the command that repeats it is printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-SECONDS_ALL=${1:-120}
+SECONDS_ALL=${1:-${SLUICE_FUZZ_S:-120}}
 
 HOST=$(rustc -vV | sed -n 's/^host: //p')
 TARGET=${CARGO_TARGET_DIR:-$PWD/target}/fuzz

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::parts::Parts;
+use super::sizes;
 use super::suites::Suite;
 use super::tally::Tally;
 
@@ -32,6 +34,8 @@ const TICK: Duration = Duration::from_millis(100);
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
     pub(crate) tally: Tally,
+    /// Its test programs, where cargo names them.
+    pub(crate) parts: Parts,
     pub(crate) seconds: f64,
     pub(crate) budget_s: u64,
     pub(crate) verdict: Verdict,
@@ -52,6 +56,7 @@ impl Outcome {
     fn hear(&mut self, line: String) {
         println!("{line}");
         self.tally.read_line(&line);
+        self.parts.read_line(&line);
         if line.starts_with("skipped: ") {
             self.skips.push(line);
         }
@@ -63,12 +68,13 @@ impl Outcome {
     }
 }
 
-/// Runs a suite, for at most its budget and `left_s` seconds.
-pub(crate) fn suite(root: &Path, suite: &Suite, left_s: u64) -> Result<Outcome> {
+/// Runs a suite, for at most its budget.
+pub(crate) fn suite(root: &Path, suite: &Suite) -> Result<Outcome> {
     println!("\n=== {}: {} (budget {} s)", suite.name, suite.what, suite.budget_s);
     let mut outcome = Outcome {
         name: suite.name,
         tally: Tally::default(),
+        parts: Parts::default(),
         seconds: 0.0,
         budget_s: suite.budget_s,
         verdict: Verdict::Passed,
@@ -83,7 +89,7 @@ pub(crate) fn suite(root: &Path, suite: &Suite, left_s: u64) -> Result<Outcome> 
         return Ok(outcome);
     }
     let start = Instant::now();
-    let deadline = start + Duration::from_secs(suite.budget_s.min(left_s));
+    let deadline = start + Duration::from_secs(suite.budget_s);
     if let Some(reason) = run_command(root, &suite.command, deadline, &mut outcome)? {
         println!("{}: {reason}", suite.name);
         outcome.verdict = Verdict::Failed(reason);
@@ -118,6 +124,7 @@ fn run_command(
         .args(&words[1..])
         .current_dir(root)
         .env("CARGO_TERM_COLOR", "never")
+        .envs(sizes::ALL.iter().map(|size| (size.variable, size.value())))
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer)
@@ -243,7 +250,7 @@ mod tests {
     fn run(budget_s: u64, needs: &'static [(&'static str, &'static str)], script: &str) -> Outcome {
         let command = ["bash", "-c", script].map(String::from).to_vec();
         let one = Suite { name: "s", what: "w", budget_s, needs, command };
-        suite(Path::new("/"), &one, 3600).unwrap()
+        suite(Path::new("/"), &one).unwrap()
     }
 
     #[test]

@@ -96,13 +96,8 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             "both APIs refuse what their descriptions do not allow, and answer as these say",
             &format!("tests/schemathesis.sh {sluice}"),
         ),
-        Suite::new(
-            "fuzz",
-            300,
-            "decoder and rule text, a minute led by coverage",
-            "tests/fuzz.sh 60",
-        )
-        .needs(&[("g++", "g++")]),
+        Suite::new("fuzz", 300, "decoders and rule text, led by coverage", "tests/fuzz.sh")
+            .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
             300,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::run::{Outcome, Verdict};
+use super::sizes;
 use super::tally::Tally;
 
 /// Prints the table, what was skipped, and `N passed, N failed, N skipped`.
@@ -27,6 +28,9 @@ fn text(outcomes: &[Outcome], total: Duration) -> String {
             "{:<12} {passed:>6} {failed:>6} {skipped:>7} {:>8.1} {:>7}  {result}\n",
             outcome.name, outcome.seconds, outcome.budget_s
         );
+        for (program, seconds) in outcome.parts.longest() {
+            text += &format!("  {program:<33} {seconds:>8.1}\n");
+        }
         sum.add(outcome.tally);
     }
     let budget: u64 = outcomes.iter().map(|outcome| outcome.budget_s).sum();
@@ -38,6 +42,7 @@ fn text(outcomes: &[Outcome], total: Duration) -> String {
         sum.skipped,
         total.as_secs_f64()
     );
+    text += &sizes::text();
     for skip in outcomes.iter().flat_map(|outcome| &outcome.skips) {
         text += &format!("{skip}\n");
     }
@@ -47,12 +52,14 @@ fn text(outcomes: &[Outcome], total: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ci::parts::Parts;
 
     #[test]
     fn the_table_ends_with_the_sums_the_skips_and_the_plain_line() {
         let outcome = |name, tally, verdict, skips: &[&str]| Outcome {
             name,
             tally,
+            parts: Parts::default(),
             seconds: 1.26,
             budget_s: 30,
             verdict,
@@ -71,9 +78,11 @@ fmt               1      0       0      1.3      30  ok
 v9fs             30      5       1      1.3      30  FAILED: 5 failed
 all              31      5       1      2.5      60
 
+SIZES
 skipped: x: y
 31 passed, 5 failed, 1 skipped
 ";
+        let expected = expected.replace("SIZES\n", &sizes::text());
         assert_eq!(text(&[one, two], Duration::from_millis(2520)), expected);
     }
 }

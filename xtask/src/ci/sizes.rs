@@ -1,0 +1,32 @@
+//! How much the tests by chance try: the same in every run, and printed under the table, so that
+//! nobody takes fewer cases for a faster suite.
+
+/// One size, by the variable that tests read it from.
+#[derive(Debug)]
+pub(crate) struct Size {
+    pub(crate) variable: &'static str,
+    /// What it counts.
+    what: &'static str,
+    usual: &'static str,
+}
+
+/// Every size.
+pub(crate) const ALL: &[Size] = &[
+    Size { variable: "PROPTEST_CASES", what: "cases of each property", usual: "256" },
+    Size { variable: "SLUICE_SEEDS", what: "seeds of scenarios and fleets by chance", usual: "50" },
+    Size { variable: "SLUICE_FUZZ_S", what: "seconds of fuzzing", usual: "60" },
+    Size { variable: "SLUICE_KILLS", what: "deaths of a proxy under load", usual: "5" },
+];
+
+impl Size {
+    /// What the environment says, or else what is usual.
+    pub(crate) fn value(&self) -> String {
+        std::env::var(self.variable).unwrap_or_else(|_| self.usual.to_owned())
+    }
+}
+
+/// One line for each.
+pub(crate) fn text() -> String {
+    let line = |size: &Size| format!("{}={}: {}\n", size.variable, size.value(), size.what);
+    ALL.iter().map(line).collect()
+}
