@@ -22,7 +22,7 @@ demo: ## two jobs on two mounts of one proxy, without rules and then with them (
 	@$(CARGO) build --release --package sluice
 	@$(SLUICE) demo --dir $(TARGET) --out $(TARGET)/demo.svg
 
-test: ## every suite of CI, each within its budget (under 40 minutes in all)
+test: ## every suite of CI, each within its budget; the table at the end says where the time went (about 20 minutes)
 	@.ci/install-deps.sh build test
 	@$(CARGO) xtask ci
 

@@ -12,8 +12,8 @@ pub(crate) struct Suite {
     pub(crate) name: &'static str,
     /// What it proves, for `--list`.
     pub(crate) what: &'static str,
-    /// Seconds it may take on two slow cores with nothing built before; all of them together
-    /// are held to less than the sum, since not everything is slow at once.
+    /// Seconds it may take on two slow cores with nothing built before. All of them together are
+    /// less than [`ALL_S`].
     pub(crate) budget_s: u64,
     /// Programs without which it is skipped, each with what it comes with.
     pub(crate) needs: &'static [(&'static str, &'static str)],
@@ -25,6 +25,11 @@ const GUEST: &[(&str, &str)] =
     &[("qemu-system-x86_64", "qemu-system-x86"), ("gcc", "gcc"), ("apt-get", "apt")];
 
 const MOUNT: &[(&str, &str)] = &[("gcc", "gcc"), ("join", "coreutils")];
+
+/// Seconds that all budgets add up to at most: a run that keeps to each ends before the 90 minutes
+/// after which it would be cut off as a whole, with no table.
+#[cfg(test)]
+const ALL_S: u64 = 85 * 60;
 
 /// What may differ by the kind of socket: sizes of messages, many at once, cancelled ones.
 const SOCKET_TESTS: &str =
@@ -64,7 +69,7 @@ fn sources() -> Vec<Suite> {
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
-        Suite::new("build", 700, "the release binary", "cargo build --release --package sluice"),
+        Suite::new("build", 650, "the release binary", "cargo build --release --package sluice"),
         Suite::new(
             "docs",
             60,
@@ -79,63 +84,69 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     let guest = |suite: &str| format!("tests/with-proxy.sh {sluice} tests/guest.sh {suite}");
     vec![
         Suite::new(
+            "compile",
+            500,
+            "the tests of every crate, built",
+            "cargo test --workspace --no-run",
+        ),
+        Suite::new(
             "test",
-            1_500,
+            800,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
         Suite::new(
             "sim",
-            120,
+            90,
             "every scenario comes true: the scheduler under invented time beside what is published",
             &format!("{sluice} sim --quiet scenarios/"),
         ),
         Suite::new(
             "api",
-            120,
+            90,
             "both APIs refuse what their descriptions do not allow, and answer as these say",
             &format!("tests/schemathesis.sh {sluice}"),
         ),
-        Suite::new("fuzz", 300, "decoders and rule text, led by coverage", "tests/fuzz.sh")
+        Suite::new("fuzz", 240, "decoders and rule text, led by coverage", "tests/fuzz.sh")
             .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            300,
+            150,
             "pjdfstest and fsx, built once for all that use them",
             "tests/guest.sh programs",
         )
         .needs(&[("gcc", "gcc")]),
         Suite::new(
             "clients",
-            60,
+            30,
             "diod's own clients list and read what is there",
             &format!("tests/with-proxy.sh {sluice} tests/diod-clients.sh"),
         )
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            300,
+            150,
             "file operations through the Linux kernel's own 9P client",
             &guest("fstest"),
         )
         .needs(GUEST),
         Suite::new(
             "v9fs-unix",
-            90,
+            60,
             "the same client through the Unix socket, its main operations",
             &format!("env PROXY_UNIX=1 VM_TESTS={SOCKET_TESTS} {}", guest("fstest")),
         )
         .needs(GUEST),
         Suite::new(
             "pjdfstest",
-            300,
+            150,
             "POSIX: what passes on tmpfs passes through the kernel's client",
             &guest("pjdfstest"),
         )
         .needs(GUEST),
         Suite::new(
             "fsx",
-            300,
+            150,
             "random reads, writes, truncations and maps leave the right bytes",
             &guest("fsx"),
         )
@@ -153,7 +164,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
 fn mirror(mirror: &str) -> Suite {
     Suite::new(
         "mirror",
-        120,
+        90,
         "POSIX: what passes in a directory passes on mirrors of it, over /dev/fuse and io_uring",
         &format!("tests/mirror.sh {mirror} pjdfstest"),
     )
@@ -166,21 +177,21 @@ fn mounts(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "mount-posix",
-            120,
+            90,
             "POSIX: what passes in a directory passes on a mount of it",
             &mount("pjdfstest"),
         )
         .needs(MOUNT),
         Suite::new(
             "mount-fsx",
-            300,
+            200,
             "random reads, writes, holes and maps on a mount leave the right bytes",
             &mount("fsx"),
         )
         .needs(MOUNT),
         Suite::new(
             "mount-stress",
-            180,
+            150,
             "stress-ng's stressors of file systems leave a mount that answers",
             &mount("stress"),
         )
@@ -188,7 +199,7 @@ fn mounts(sluice: &str) -> Vec<Suite> {
         // Apart from the release binary, which would be built with what examples need.
         Suite::new(
             "example",
-            300,
+            150,
             "the mirror of io/fuse is built as its users build it",
             "cargo build --release --package sluice-fuse --example mirror",
         ),
@@ -213,6 +224,12 @@ fn command(line: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_budgets_together_end_before_the_run_is_cut_off() {
+        let sum: u64 = all(Path::new("target")).iter().map(|suite| suite.budget_s).sum();
+        assert!(sum <= ALL_S, "{sum} s");
+    }
 
     #[test]
     fn names_are_unique_words() {
