@@ -1,7 +1,7 @@
-//! Tidiness: what a reader would stumble over, by file and line.
+//! Rust files: how long they and their functions are, what was left in them, which are dead.
 //!
-//!   files ─► long files, long functions ─┬─ over the guide's size: listed
-//!                                        └─ over the hard size: to mend
+//!   files ─► long files, long functions ─┬─ longer than is good: listed
+//!                                        └─ much longer: to mend
 //!         ─► no essay, leftovers, dead files: to mend
 //!         ─► words the glossary bans in names of items: listed
 //!
@@ -12,6 +12,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::Findings;
 use crate::source::{blank, find_word, is_word, line_of, read, rust_files};
 
 /// Lines of code from which a file is listed, and from which it must be cut.
@@ -40,16 +41,8 @@ const BANNED: &[(&str, &str)] = &[
     ("helper", "what it does"),
 ];
 
-/// What the chore found: things to look at, and things to mend.
-#[derive(Debug, Default, PartialEq)]
-struct Findings {
-    listed: Vec<String>,
-    to_mend: Vec<String>,
-}
-
-/// Lists and judges every Rust file of the project; true if nothing is to mend.
-pub(crate) fn run(root: &Path) -> Result<bool> {
-    let mut findings = Findings::default();
+/// Judges every Rust file of the project.
+pub(super) fn check(root: &Path, findings: &mut Findings) -> Result<()> {
     for folder in FOLDERS {
         let mut texts = Vec::new();
         for file in rust_files(&root.join(folder))? {
@@ -57,14 +50,11 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
             texts.push((name, read(&file)?));
         }
         for (name, text) in &texts {
-            judge_file(name, text, &mut findings);
+            judge_file(name, text, findings);
         }
         findings.to_mend.extend(dead_files(&texts));
     }
-    for line in &findings.listed {
-        println!("listed: {line}");
-    }
-    Ok(crate::report("tidy", &findings.to_mend))
+    Ok(())
 }
 
 fn judge_file(name: &str, text: &str, findings: &mut Findings) {
