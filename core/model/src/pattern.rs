@@ -8,6 +8,7 @@
 //! The names are those that a `[[decay]]` uses in `behaviour`. Bounds are integers of counts, so
 //! the same sums always show the same patterns. A pattern is told from enough requests only: what
 //! a program does when it starts says little about the hours that follow.
+//! docs/algorithms/patterns.md says where the bounds come from.
 
 use std::str::FromStr;
 
@@ -57,7 +58,7 @@ macro_rules! patterns {
                 match self { $(Pattern::$variant => $advice,)* }
             }
 
-            /// From where it is known.
+            /// Why it is slow, or why not; docs/algorithms/patterns.md has the sources.
             pub const fn source(self) -> &'static str {
                 match self { $(Pattern::$variant => $source,)* }
             }
@@ -76,7 +77,7 @@ patterns! {
         "Most writes move less than 64 KiB.",
         "Write in blocks of 1 MiB or more: gather records in memory, give stdio or the library a \
          larger buffer, use collective buffering (MPI-IO) or chunks (HDF5).",
-        "dispatcher.md: an operation costs the same whatever it moves, up to about 64 KiB";
+        "up to about 64 KiB a request takes the same time whatever it moves";
     RandomReads = "small-random-reads", true,
         |seen| {
             let reads = &seen.reads;
@@ -101,7 +102,7 @@ patterns! {
         "Most reads move less than 64 KiB.",
         "Read in blocks of 1 MiB or more; many small files are better packed into one (tar, HDF5, \
          a database).",
-        "dispatcher.md: an operation costs the same whatever it moves, up to about 64 KiB";
+        "up to about 64 KiB a request takes the same time whatever it moves";
     OpenPerAccess = "open-per-access", true,
         |seen| {
             let opens = seen.ops(Kind::Open).saturating_add(seen.ops(Kind::Create));
@@ -110,7 +111,7 @@ patterns! {
         },
         "A file is opened for every one or two reads and writes.",
         "Keep files open between accesses, and pack many small files into few large ones.",
-        "lime.md section 7: opens and closes by operation";
+        "each open is a request of its own to the metadata server, which serves all jobs";
     StatStorm = "stat-storm", true,
         |seen| {
             let looks = seen.ops(Kind::Getattr).saturating_add(seen.ops(Kind::Walk));
@@ -119,7 +120,7 @@ patterns! {
         "Most operations only look up names and attributes.",
         "Look at each file once and remember the answer; do not poll for files to appear; list a \
          directory without attributes (ls without -l, find without -size).",
-        "lime.md section 7: metadata-storm";
+        "each look-up is a request to the metadata server and moves no data";
     MetadataStorm = "metadata-storm", true,
         |seen| {
             let metadata = seen.metadata_ops();
@@ -129,7 +130,7 @@ patterns! {
         "Names and attributes are asked for or changed more often than once for each 64 KiB moved.",
         "Make fewer and larger files, create them in several directories, and leave temporary \
          files in memory or on the node's own disk.",
-        "lime.md section 7: operations by file and byte";
+        "metadata is served by few servers, data by many";
     Sequential = "sequential", false,
         |seen| {
             let (reads, writes) = (&seen.reads, &seen.writes);
@@ -141,7 +142,7 @@ patterns! {
         },
         "Large reads and writes, each where the last one ended.",
         "",
-        "lime.md section 7: stream";
+        "read-ahead and write-back work for it";
 }
 
 /// A name that no pattern has.

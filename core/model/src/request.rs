@@ -114,7 +114,7 @@ impl Kind {
     pub const COUNT: usize = Kind::ALL.len();
 
     /// True for what is never delayed, only charged: it gives something back, so
-    /// holding it would hold what others wait for (design/architecture.md section 4).
+    /// holding it would hold what others wait for (docs/ARCHITECTURE.md, "Never delayed").
     pub const fn never_delayed(self) -> bool {
         matches!(self, Kind::Clunk | Kind::Unlock)
     }

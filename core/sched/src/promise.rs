@@ -9,7 +9,7 @@
 //!
 //! With each reservation in real time, those that cannot all be kept come down to who is
 //! more overdue: with an unbounded lag some get all and others nothing, with a bounded one
-//! each the same number of requests (both in shared/reference/tbf.md section 5). With one clock
+//! each the same number of requests (docs/algorithms/baselines.md). With one clock
 //! that slows down, each gets the same part of what it was promised, without anybody having
 //! to know what the device can do.
 //!

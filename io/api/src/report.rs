@@ -113,7 +113,7 @@ pub struct JobPattern {
     pub what: String,
     /// What to do instead; empty where nothing needs to be done.
     pub advice: String,
-    /// From where it is known.
+    /// Why it is slow, or why not.
     pub source: String,
 }
 

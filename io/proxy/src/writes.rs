@@ -13,7 +13,8 @@
 //! A pwrite into the page cache ends at memory speed and leaves the device to the
 //! kernel's flusher, which knows no classes. So, except in `cached`, [`Writes::write`]
 //! returns when the bytes are clean or inside the account's dirty budget; the
-//! caller holds the request's slots until then (design/architecture.md section 4).
+//! caller holds the request's slots until then (docs/ARCHITECTURE.md, "A write
+//! counts until it is clean").
 //!
 //! Clean is what the device has been given, not what survives a power cut: that
 //! stays with [`Writes::fsync`].

@@ -21,7 +21,7 @@ pub enum KeyField {
 }
 
 /// How a write reaches the backend, and when it counts as done
-/// (design/architecture.md section 4, "a write counts until it is clean").
+/// (docs/ARCHITECTURE.md, "A write counts until it is clean").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteMode {
     /// O_DIRECT where offset and length are aligned, else as `paced`.

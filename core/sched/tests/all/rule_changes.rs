@@ -1,6 +1,6 @@
 //! Rules that start, change, move and stop while requests wait: in force for the next decision.
 //!
-//! Lustre's TBF has four quirks here (shared/reference/tbf.md section 3); each has a test that it
+//! Lustre's TBF has four quirks here (docs/algorithms/baselines.md); each has a test that it
 //! does not exist. The server gives 100 unit requests a second over D = 10 slots.
 
 use std::sync::Arc;

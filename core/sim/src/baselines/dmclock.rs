@@ -9,7 +9,7 @@
 //!          3. wait for the smallest R or L
 //! ```
 //!
-//! ceph/dmclock at d9204e2; A. Gulati et al., OSDI 2010; shared/reference/sfqd.md section 9. A
+//! ceph/dmclock at d9204e2; A. Gulati et al., OSDI 2010; docs/algorithms/baselines.md. A
 //! request costs one. Only the head of a class has tags, made when it becomes the head; who was
 //! idle gets a prop_delta that puts its P beside the lowest of the others. The current request's
 //! cost is in its own R and L. At most D requests are outstanding. Who wakes up looks at all

@@ -8,7 +8,7 @@
 //!                     └─ has none: throttle everybody until its check_time + nsecs
 //! ```
 //!
-//! lustre/ptlrpc/nrs_tbf.c as of August 2026; shared/reference/tbf.md section 4. The quirks are
+//! lustre/ptlrpc/nrs_tbf.c as of August 2026; docs/algorithms/baselines.md. The quirks are
 //! kept: only the root is looked at, a plain rule throws the fraction of a token away, depth
 //! caps what comes in batches, a compensated rule (`realtime`) has neither and no bound on what
 //! it may catch up, and a class sees another rate when its next request arrives.

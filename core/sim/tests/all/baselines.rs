@@ -37,7 +37,7 @@ fn rates(report: &Report) -> Vec<u64> {
     report.jobs.iter().map(|job| (job.requests + 50) / 100).collect()
 }
 
-/// tbf.md section 4: one worker, 2 ms for each request, everybody backlogged.
+/// docs/algorithms/baselines.md: one worker, 2 ms for each request, everybody backlogged.
 #[test]
 fn a_plain_token_bucket_loses_fractions_of_tokens_and_a_compensated_one_does_not() {
     let table: [(&[u64], &[u64]); 4] = [
@@ -70,7 +70,7 @@ fn a_plain_token_bucket_loses_fractions_of_tokens_and_a_compensated_one_does_not
     }
 }
 
-/// tbf.md section 4: depth caps what comes in batches: 3 in each gap of 100 ms.
+/// docs/algorithms/baselines.md: depth caps what comes in batches: 3 in each gap of 100 ms.
 #[test]
 fn the_depth_of_a_token_bucket_caps_what_comes_in_batches() {
     let jobs = [("a", 16, "limit = \"60ops/s\""), ("b", 16, "limit = \"5000ops/s\"")];
@@ -78,7 +78,7 @@ fn the_depth_of_a_token_bucket_caps_what_comes_in_batches() {
     assert!(got[0] <= 31, "3 in each gap of 100 ms: {got:?}");
 }
 
-/// tbf.md section 5: too many compensated rules starve some of them.
+/// docs/algorithms/baselines.md: too many compensated rules starve some of them.
 #[test]
 fn compensated_rules_beyond_capacity_starve_each_other() {
     let mut jobs = vec![
