@@ -22,7 +22,7 @@ const FUNCTION_LINES: (usize, usize) = (70, 120);
 /// Macros that mark unfinished or forgotten work.
 const LEFTOVERS: &[&str] = &["todo", "unimplemented", "dbg"];
 /// Folders whose Rust files are the project's.
-const FOLDERS: &[&str] = &["core", "io", "xtask", "fuzz"];
+const FOLDERS: &[&str] = &["core", "io", "testkit", "bench", "xtask", "fuzz"];
 
 /// What the glossary never calls it, and what it calls it instead. Only words
 /// that have no other meaning here are looked for.

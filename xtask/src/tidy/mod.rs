@@ -1,14 +1,22 @@
 //! Tidiness: what a reader would stumble over, by file and line.
 //!
 //!   Rust files ─► code: long files and functions, leftovers, dead files, banned words
-//!                   ├─ listed: to look at
-//!                   └─ to mend: the chore fails
+//!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
+//!               └► links: Markdown links whose file or heading does not exist
+//!
+//! A finding is listed, to look at, or to mend: then the chore fails.
 
 mod code;
+mod links;
+mod markdown;
+mod tracked;
+mod tree;
 
 use std::path::Path;
 
 use anyhow::Result;
+
+use tree::Tree;
 
 /// What the chore found: things to look at, and things to mend.
 #[derive(Debug, Default, PartialEq)]
@@ -21,6 +29,16 @@ struct Findings {
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut findings = Findings::default();
     code::check(root, &mut findings)?;
+    match Tree::read(root)? {
+        Some(tree) => {
+            for check in [tracked::check, links::check] {
+                findings.to_mend.extend(check(&tree));
+            }
+        }
+        None => {
+            println!("skipped: tidy: what is tracked, links: git does not know this folder")
+        }
+    }
     for line in &findings.listed {
         println!("listed: {line}");
     }
