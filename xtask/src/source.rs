@@ -42,24 +42,46 @@ pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
+/// What a byte of Rust source belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Part {
+    Code,
+    Comment,
+    Literal,
+}
+
 /// The text with every comment, string and character literal overwritten by
 /// spaces; newlines stay, so a position has the same line in both.
 pub(crate) fn blank(text: &str) -> String {
+    keep(text, Part::Code)
+}
+
+/// The comments of the text, everything else overwritten by spaces.
+pub(crate) fn comments(text: &str) -> String {
+    keep(text, Part::Comment)
+}
+
+/// The string and character literals of the text, everything else overwritten by spaces.
+pub(crate) fn literals(text: &str) -> String {
+    keep(text, Part::Literal)
+}
+
+fn keep(text: &str, part: Part) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
     let mut at = 0;
     while at < bytes.len() {
         let end = literal_end(bytes, at);
-        if end > at {
-            for byte in &mut out[at..end] {
-                if *byte != b'\n' {
-                    *byte = b' ';
-                }
-            }
-            at = end;
-        } else {
-            at += 1;
+        let this = match bytes[at] {
+            _ if end == at => Part::Code,
+            b'/' => Part::Comment,
+            _ => Part::Literal,
+        };
+        let end = end.max(at + 1);
+        if this != part {
+            out[at..end].iter_mut().filter(|byte| **byte != b'\n').for_each(|byte| *byte = b' ');
         }
+        at = end;
     }
     String::from_utf8_lossy(&out).into_owned()
 }
@@ -175,6 +197,20 @@ mod tests {
         let words: Vec<String> = blank(text).split_whitespace().map(String::from).collect();
         assert_eq!(words, ["a", "e", "i", "l", "n"]);
         assert_eq!(blank(text).matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn comments_and_literals_are_found_and_code_is_not() {
+        let text = "let a = \"b // c\"; // d\n/* e */ f('g');";
+        assert_eq!(
+            comments(text).split_whitespace().collect::<Vec<_>>(),
+            ["//", "d", "/*", "e", "*/"]
+        );
+        assert_eq!(
+            literals(text).split_whitespace().collect::<Vec<_>>(),
+            ["\"b", "//", "c\"", "'g'"]
+        );
+        assert_eq!(comments(text).matches('\n').count(), 1);
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn sources() -> Vec<Suite> {
         Suite::new(
             "tidy",
             60,
-            "no leftovers, dead files, overlong files or functions",
+            "no leftovers, dead or overlong files, no names of files that are not there",
             "cargo xtask tidy",
         ),
         Suite::new(

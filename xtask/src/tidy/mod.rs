@@ -2,6 +2,7 @@
 //!
 //!   Rust files ─► code: long files and functions, leftovers, dead files, banned words
 //!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
+//!               ├► names: names of files that do not exist
 //!               └► links: Markdown links whose file or heading does not exist
 //!
 //! A finding is listed, to look at, or to mend: then the chore fails.
@@ -9,6 +10,7 @@
 mod code;
 mod links;
 mod markdown;
+mod names;
 mod tracked;
 mod tree;
 
@@ -31,13 +33,13 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     code::check(root, &mut findings)?;
     match Tree::read(root)? {
         Some(tree) => {
-            for check in [tracked::check, links::check] {
+            for check in [tracked::check, names::check, links::check] {
                 findings.to_mend.extend(check(&tree));
             }
         }
-        None => {
-            println!("skipped: tidy: what is tracked, links: git does not know this folder")
-        }
+        None => println!(
+            "skipped: tidy: what is tracked, names of files, links: git does not know this folder"
+        ),
     }
     for line in &findings.listed {
         println!("listed: {line}");
