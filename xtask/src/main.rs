@@ -23,7 +23,7 @@ const USAGE: &str = "usage: cargo xtask CHORE
   ci [SUITE…]      run every suite of CI, or only those named; `ci --list` names them
   layers           crates depend on lower layers only; core/ names nothing of the world
   tidy             long files and functions, dead files, leftovers, words the glossary bans;
-                   what runs left in git; names of files and links that do not exist
+                   what runs left in git; names of files, links and tests that do not exist
   docs [--check]   write docs/CONFIG.md, METRICS.md and ACCESS.md from the code, or only say
                    whether they are up to date";
 

@@ -1,6 +1,7 @@
-//! Markdown as the chores read it: links and headings.
+//! Markdown as the chores read it: links, headings, and what stands in backquotes.
 //!
 //!   text ─► prose(): fenced blocks and code spans become spaces ─► links, headings
+//!        └► spans(): code spans of the prose
 //!
 //! Not a parser: no indented code (a list's second paragraph looks like it), no HTML, no
 //! reference links.
@@ -25,6 +26,12 @@ pub(super) fn without_fences(text: &str) -> String {
         }
     }
     out
+}
+
+/// Code spans outside of fences: where each begins and what it holds.
+pub(super) fn spans(text: &str) -> Vec<(usize, String)> {
+    let prose = without_fences(text);
+    code_ranges(&prose).into_iter().map(|(start, end)| (start, prose[start..end].into())).collect()
 }
 
 /// Inline links outside of code: where each begins, and its target.
@@ -105,6 +112,14 @@ mod tests {
         let text =
             "# Why is it slow here?\n## `[[rule]]`: a, b_c\n### x\n### x\n```\n# not\n```\n#no\n";
         assert_eq!(anchors(text), ["why-is-it-slow-here", "rule-a-b_c", "x", "x-1"]);
+    }
+
+    #[test]
+    fn code_spans_have_their_place_and_may_span_lines() {
+        let text = "a `b` ``\n`c\nd` ` e\n\nf ` g\n";
+        let found: Vec<_> = spans(text).into_iter().map(|(_, span)| span).collect();
+        assert_eq!(found, ["b", "", "c\nd"]);
+        assert_eq!(spans(text)[0].0, 3);
     }
 
     #[test]

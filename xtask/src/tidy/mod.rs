@@ -3,10 +3,12 @@
 //!   Rust files ─► code: long files and functions, leftovers, dead files, banned words
 //!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
 //!               ├► names: names of files that do not exist
-//!               └► links: Markdown links whose file or heading does not exist
+//!               ├► links: Markdown links whose file or heading does not exist
+//!               └► cited: tests that a document names and nobody wrote
 //!
 //! A finding is listed, to look at, or to mend: then the chore fails.
 
+mod cited;
 mod code;
 mod links;
 mod markdown;
@@ -33,12 +35,12 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     code::check(root, &mut findings)?;
     match Tree::read(root)? {
         Some(tree) => {
-            for check in [tracked::check, names::check, links::check] {
+            for check in [tracked::check, names::check, links::check, cited::check] {
                 findings.to_mend.extend(check(&tree));
             }
         }
         None => println!(
-            "skipped: tidy: what is tracked, names of files, links: git does not know this folder"
+            "skipped: tidy: what is tracked, names of files, links, cited tests: git does not know this folder"
         ),
     }
     for line in &findings.listed {
