@@ -6,8 +6,10 @@
 //! configuration parses and prints the same text.
 
 mod access;
+mod civil;
 mod ids;
 mod linger;
+mod moment;
 mod part;
 mod pattern;
 mod request;
@@ -17,8 +19,10 @@ mod time;
 mod units;
 
 pub use access::Accesses;
+pub use civil::{CivilTime, FixedZone, Zone};
 pub use ids::{Identity, JobId, Nid};
 pub use linger::Linger;
+pub use moment::{Moment, MomentError};
 pub use part::{Grant, Grants, Part, Use};
 pub use pattern::{ParsePatternError, Pattern, Seen};
 pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};

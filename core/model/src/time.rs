@@ -19,6 +19,8 @@ use crate::units::{ParseUnitError, split_number};
 pub struct Time(u64);
 
 /// A span of time in nanoseconds; the text form is `250ns`, `10us`, `1.5ms`, `2s`, `5min`, `1h`.
+///
+/// Read are `5m`, `7d` and `1w` as well; they are printed as minutes and hours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 
@@ -111,6 +113,7 @@ impl Sub for Nanos {
     }
 }
 
+/// The units that are printed.
 const SPANS: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
     ("min", 60_000_000_000),
@@ -119,6 +122,10 @@ const SPANS: [(&str, u64); 6] = [
     ("us", 1_000),
     ("ns", 1),
 ];
+
+/// Units that are read besides.
+const SPANS_READ: [(&str, u64); 3] =
+    [("m", 60_000_000_000), ("d", 86_400_000_000_000), ("w", 604_800_000_000_000)];
 
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +148,8 @@ impl FromStr for Nanos {
         const WANT: &str = "a span of time such as 10ms, 2s or 5min";
         let (number, unit) = split_number(text, WANT)?;
         let unit = if unit == "µs" { "us" } else { unit };
-        let size = SPANS.iter().find(|(name, _)| *name == unit).map(|(_, size)| *size);
+        let size =
+            SPANS.iter().chain(&SPANS_READ).find(|(name, _)| *name == unit).map(|(_, size)| *size);
         match size {
             Some(size) => number.times(size, text, WANT).map(Nanos),
             None if unit.is_empty() && number.is_zero() => Ok(Nanos(0)),
@@ -163,6 +171,17 @@ mod tests {
         }
         assert_eq!("1.5ms".parse::<Nanos>().unwrap(), Nanos::from_micros(1500));
         assert_eq!("90s".parse::<Nanos>().unwrap().to_string(), "90s");
+        for (text, printed) in [("15m", "15min"), ("7d", "168h"), ("1w", "168h"), ("0.5d", "12h")] {
+            assert_eq!(text.parse::<Nanos>().unwrap().to_string(), printed);
+        }
+    }
+
+    #[test]
+    fn a_span_that_does_not_fit_is_refused() {
+        for text in ["36500000d", "213504d", "30501w", "99999999999999999999d"] {
+            assert!(text.parse::<Nanos>().is_err(), "{text}");
+        }
+        assert!("213503d".parse::<Nanos>().is_ok());
     }
 
     #[test]

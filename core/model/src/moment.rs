@@ -1,0 +1,214 @@
+//! Points of time as people write them: one grammar for every command and the HTTP API.
+//!
+//! ```text
+//!   text ─► Moment ─┬─ now, a zone ─► back / ahead ─► Time, counted from 1970
+//!                   └─ now ─────────► without_zone ─► Time, or an error: it needs a zone
+//! ```
+//!
+//! The core knows neither what time it is nor where: both are passed in.
+
+use std::str::FromStr;
+
+use crate::civil::{CivilTime, FixedZone, Zone};
+use crate::time::{Nanos, Time};
+
+/// A point of time as it is written, before it is known which one that is.
+///
+/// `90s`, `15m`, `1h`, `7d`, `1w`, each also with a `-`; `now`, `today`, `yesterday`;
+/// `2026-11-23`, `2026-11-23T14:00`, with seconds, with `Z` or an offset; seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A span away from now.
+    Span {
+        /// How far away.
+        span: Nanos,
+        /// Written with a `-`: it is never ahead.
+        minus: bool,
+    },
+    /// Now.
+    Now,
+    /// The midnight that this day began with.
+    Today,
+    /// The midnight that the day before began with.
+    Yesterday,
+    /// What a clock shows, of a zone if one is named.
+    Civil(CivilTime, Option<FixedZone>),
+    /// Seconds since 1970.
+    Unix(Time),
+}
+
+/// Why a text is no point of time, or not one that can be meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MomentError {
+    /// It is not in the grammar.
+    #[error(
+        "not a point of time such as 30d, 1w, yesterday, 2026-11-23, 2026-11-23T14:00 or 1767225600"
+    )]
+    NotAMoment,
+    /// It is written as a date, and the calendar has no such day or the day no such time.
+    #[error("there is no such date or time of day")]
+    NotInCalendar,
+    /// It is before 1970, or so late that nanoseconds since then do not fit.
+    #[error("not a point of time from 1970 to 2553")]
+    OutOfRange,
+    /// It is to be in the past.
+    #[error("that is in the future")]
+    Future,
+    /// It is to be in the future.
+    #[error("that is in the past")]
+    Past,
+    /// It means another point in each zone.
+    #[error(
+        "which zone's? say it with Z or an offset, as 2026-11-23T14:00Z or 2026-11-23T14:00+01:00"
+    )]
+    NoZone,
+}
+
+impl Moment {
+    /// The point that is meant where times past are asked for: a span is a time ago. A span that
+    /// reaches behind 1970 ends there.
+    ///
+    /// # Errors
+    /// It is later than `now`, or earlier than 1970.
+    pub fn back(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
+        let at = self.resolve(Some(zone), now)?;
+        if at > now { Err(MomentError::Future) } else { Ok(at) }
+    }
+
+    /// The same where what is to come may be meant, too: the end of a span of time.
+    ///
+    /// # Errors
+    /// It is earlier than 1970, or too late for [`Time`].
+    pub fn at(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
+        self.resolve(Some(zone), now)
+    }
+
+    /// The point that is meant where times to come are asked for: a span is a time from now on.
+    ///
+    /// # Errors
+    /// It is not later than `now`, or too late for [`Time`].
+    pub fn ahead(self, zone: &impl Zone, now: Time) -> Result<Time, MomentError> {
+        let at = match self {
+            Moment::Span { span, minus: false } => {
+                let nanos = now.as_nanos().checked_add(span.get());
+                nanos.map(Time::from_nanos).ok_or(MomentError::OutOfRange)?
+            }
+            moment => moment.resolve(Some(zone), now)?,
+        };
+        if at <= now { Err(MomentError::Past) } else { Ok(at) }
+    }
+
+    /// The point that is meant by somebody whose zone is not known: a span is a time ago.
+    ///
+    /// # Errors
+    /// It means another point in each zone, as a date does that names none.
+    pub fn without_zone(self, now: Time) -> Result<Time, MomentError> {
+        self.resolve(None::<&FixedZone>, now)
+    }
+
+    fn resolve(self, zone: Option<&impl Zone>, now: Time) -> Result<Time, MomentError> {
+        let zone = zone.ok_or(MomentError::NoZone);
+        let point = match self {
+            Moment::Now => return Ok(now),
+            Moment::Unix(at) => return Ok(at),
+            Moment::Span { span, .. } => return Ok(now.before(span)),
+            Moment::Civil(shown, Some(zone)) => zone.point(shown),
+            Moment::Civil(shown, None) => zone?.point(shown),
+            Moment::Today => {
+                let zone = zone?;
+                zone.point(zone.shows(now).midnight())
+            }
+            Moment::Yesterday => {
+                let zone = zone?;
+                zone.point(zone.shows(now).midnight().day_before())
+            }
+        };
+        point.ok_or(MomentError::OutOfRange)
+    }
+}
+
+impl FromStr for Moment {
+    type Err = MomentError;
+
+    fn from_str(text: &str) -> Result<Moment, MomentError> {
+        match text {
+            "now" => return Ok(Moment::Now),
+            "today" => return Ok(Moment::Today),
+            "yesterday" => return Ok(Moment::Yesterday),
+            _ => {}
+        }
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let nanos = text.parse::<u64>().ok().and_then(|s| s.checked_mul(1_000_000_000));
+            return nanos.map(|n| Moment::Unix(Time::from_nanos(n))).ok_or(MomentError::OutOfRange);
+        }
+        if let Some(civil) = civil(text) {
+            return civil;
+        }
+        let (minus, span) = match text.strip_prefix('-') {
+            Some(span) => (true, span),
+            None => (false, text),
+        };
+        let span = span.parse().map_err(|_| MomentError::NotAMoment)?;
+        Ok(Moment::Span { span, minus })
+    }
+}
+
+/// A date as ISO 8601 writes it, perhaps with a time of day and a zone; `None` if the text does
+/// not begin as one.
+fn civil(text: &str) -> Option<Result<Moment, MomentError>> {
+    let [year, month, day] = numbers(text.get(..10)?, '-', [4, 2, 2])?;
+    let date = [year, month, day];
+    let Some(clock_and_zone) = text[10..].strip_prefix('T') else {
+        let moment = CivilTime::new(date, [0; 3]).map(|shown| Moment::Civil(shown, None));
+        let end = text.len() == 10;
+        return Some(if end {
+            moment.ok_or(MomentError::NotInCalendar)
+        } else {
+            Err(MomentError::NotAMoment)
+        });
+    };
+    let zone_at = clock_and_zone.find(['Z', '+', '-']).unwrap_or(clock_and_zone.len());
+    let (clock, zone) = clock_and_zone.split_at(zone_at);
+    let with_seconds = numbers(clock, ':', [2, 2, 2]);
+    let clock = with_seconds.or_else(|| numbers(clock, ':', [2, 2]).map(|[h, m]| [h, m, 0]));
+    let zone = if zone.is_empty() { Some(None) } else { offset(zone).map(Some) };
+    let (Some(clock), Some(zone)) = (clock, zone) else {
+        return Some(Err(MomentError::NotAMoment));
+    };
+    let shown = CivilTime::new(date, clock).map(|shown| Moment::Civil(shown, zone));
+    Some(shown.ok_or(MomentError::NotInCalendar))
+}
+
+/// `Z`, `+01:00`, `+0100` or `+01`.
+fn offset(text: &str) -> Option<FixedZone> {
+    if text == "Z" {
+        return Some(FixedZone::UTC);
+    }
+    let (sign, digits) = match text.as_bytes().first()? {
+        b'+' => (1, &text[1..]),
+        b'-' => (-1, &text[1..]),
+        _ => return None,
+    };
+    let [hours, minutes] = match digits.len() {
+        2 => numbers(digits, ':', [2]).map(|[hours]| [hours, 0])?,
+        4 => [numbers(digits.get(..2)?, ':', [2])?[0], numbers(digits.get(2..)?, ':', [2])?[0]],
+        _ => numbers(digits, ':', [2, 2])?,
+    };
+    let seconds = i32::from(hours) * 3_600 + i32::from(minutes) * 60;
+    FixedZone::east(sign * seconds).filter(|_| minutes < 60)
+}
+
+/// Numbers of so many digits each, with a mark between them.
+fn numbers<const N: usize>(text: &str, mark: char, digits: [usize; N]) -> Option<[u16; N]> {
+    let mut words = text.split(mark);
+    let mut numbers = [0; N];
+    for (number, digits) in numbers.iter_mut().zip(digits) {
+        let word = words.next()?;
+        let is_number = word.len() == digits && word.bytes().all(|byte| byte.is_ascii_digit());
+        *number = is_number.then(|| word.parse().ok())??;
+    }
+    words.next().is_none().then_some(numbers)
+}
+
+#[cfg(test)]
+mod tests;
