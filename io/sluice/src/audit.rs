@@ -2,23 +2,23 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::time::Duration;
 
 use api::{AuditLine, AuditLines};
 
 use crate::credentials::ControllerArgs;
-use crate::token::{now_s, pretty, span};
+use crate::token::{now_s, pretty};
+use crate::when::{self, Point, forms_of_time};
 
 /// Shows what was changed by whom, oldest first.
 ///
 /// Each change that the controller accepted: when, who, from where, what, and which lines were
 /// taken away and added.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  sluice audit --since 1h\n\ndocs/ACCESS.md says what is kept.")]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
-    /// Only what is not older, as 1h or 7d.
-    #[arg(long, value_name = "SPAN", value_parser = span)]
-    since: Option<Duration>,
+    /// Only what is not older.
+    #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
+    since: Option<Point>,
     /// The newest of them, so many at most.
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -30,9 +30,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
+const AFTER_HELP: &str = concat!(
+    forms_of_time!(),
+    "\n\nExample:\n  sluice audit --since 1h\n\ndocs/ACCESS.md says what is kept."
+);
+
 /// Runs `sluice audit`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let since = args.since.map_or(0, |since| now_s().saturating_sub(since.as_secs()));
+    let since = args.since.map_or_else(|| "0".into(), |since| since.parameter());
     let lines = args.controller.client()?.audit(&format!("since={since}&limit={}", args.limit))?;
     let text = if args.json { pretty(&lines)? } else { told(&lines, now_s()) };
     Ok(std::io::stdout().write_all(text.as_bytes())?)

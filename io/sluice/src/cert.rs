@@ -19,7 +19,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use crate::token::span;
+use crate::when::{self, Point, forms_of_expiry};
 
 /// Makes certificates: an authority, and what it signs.
 #[derive(Debug, clap::Args)]
@@ -41,14 +41,17 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Makes an authority: DIR/ca.pem and DIR/ca.key.
+    #[command(after_help = forms_of_expiry!())]
     Authority {
         /// The directory, made if it is not there.
         dir: PathBuf,
-        /// How long it holds.
-        #[arg(long, value_name = "SPAN", default_value = "3650d", value_parser = span)]
-        expires: Duration,
+        /// Until when it holds.
+        #[arg(long, value_name = "TIME", default_value = "3650d", value_parser = when::expiry,
+              allow_hyphen_values = true)]
+        expires: Point,
     },
     /// Makes a certificate that the authority in DIR signs: DIR/NAME.pem and DIR/NAME.key.
+    #[command(after_help = forms_of_expiry!())]
     Issue {
         /// The authority's directory.
         dir: PathBuf,
@@ -61,19 +64,20 @@ enum Action {
         /// For a proxy, or a controller that stands by: with it they show who they are.
         #[arg(long)]
         client: bool,
-        /// How long it holds.
-        #[arg(long, value_name = "SPAN", default_value = "365d", value_parser = span)]
-        expires: Duration,
+        /// Until when it holds.
+        #[arg(long, value_name = "TIME", default_value = "365d", value_parser = when::expiry,
+              allow_hyphen_values = true)]
+        expires: Point,
     },
 }
 
 /// Runs `sluice cert`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let made = match args.action {
-        Action::Authority { dir, expires } => authority(&dir, expires)?,
+        Action::Authority { dir, expires } => authority(&dir, &expires)?,
         Action::Issue { dir, name, host, client, expires } => {
             let of = if client { Of::Client } else { Of::Server(host) };
-            issue(&dir, &name, of, expires)?
+            issue(&dir, &name, of, &expires)?
         }
     };
     let text: String = made.iter().map(|path| format!("{}\n", path.display())).collect();
@@ -86,7 +90,7 @@ enum Of {
     Client,
 }
 
-fn authority(dir: &Path, expires: Duration) -> anyhow::Result<[PathBuf; 2]> {
+fn authority(dir: &Path, expires: &Point) -> anyhow::Result<[PathBuf; 2]> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let key = KeyPair::generate().context("cannot make a key")?;
     // Of two authorities of one name, neither side could tell which one signed.
@@ -99,7 +103,7 @@ fn authority(dir: &Path, expires: Duration) -> anyhow::Result<[PathBuf; 2]> {
     keep(dir, "ca", &signed.pem(), &key)
 }
 
-fn issue(dir: &Path, name: &str, of: Of, expires: Duration) -> anyhow::Result<[PathBuf; 2]> {
+fn issue(dir: &Path, name: &str, of: Of, expires: &Point) -> anyhow::Result<[PathBuf; 2]> {
     ensure!(
         api::is_name(name) && name != "ca",
         "{name:?} is no name: 1 to 63 letters, digits, '_', '-' and '.', beginning with a letter \
@@ -131,14 +135,13 @@ fn issue(dir: &Path, name: &str, of: Of, expires: Duration) -> anyhow::Result<[P
 }
 
 /// A certificate for a name and hosts; from a little before now, as clocks differ.
-fn params(name: &str, hosts: Vec<String>, expires: Duration) -> anyhow::Result<CertificateParams> {
+fn params(name: &str, hosts: Vec<String>, expires: &Point) -> anyhow::Result<CertificateParams> {
     let wrong = format!("{hosts:?}: a host is a name or an address");
     let mut params = CertificateParams::new(hosts).context(wrong)?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);
-    let now = SystemTime::now();
-    params.not_before = (now - CLOCKS_DIFFER).into();
-    params.not_after = (now + expires).into();
+    params.not_before = (SystemTime::now() - CLOCKS_DIFFER).into();
+    params.not_after = expires.system_time().into();
     Ok(params)
 }
 
@@ -176,19 +179,21 @@ mod tests {
         path
     }
 
-    const DAY: Duration = Duration::from_secs(86_400);
+    fn day() -> Point {
+        when::expiry("1d").unwrap()
+    }
 
     #[test]
     fn keys_are_their_owner_s_only_and_nothing_is_written_over() {
         let dir = folder("keys");
-        let made = authority(&dir, DAY).unwrap();
+        let made = authority(&dir, &day()).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&made[1]), mode(&made[0])), (0o600, 0o644));
         let before = fs::read(&made[1]).unwrap();
-        let error = authority(&dir, DAY).unwrap_err().to_string();
+        let error = authority(&dir, &day()).unwrap_err().to_string();
         assert!(error.contains("ca.pem is there already"), "{error}");
         assert_eq!(fs::read(&made[1]).unwrap(), before);
-        let made = issue(&dir, "c1", Of::Server(Vec::new()), DAY).unwrap();
+        let made = issue(&dir, "c1", Of::Server(Vec::new()), &day()).unwrap();
         assert_eq!(mode(&made[1]), 0o600);
         fs::remove_dir_all(dir).unwrap();
     }
@@ -196,17 +201,18 @@ mod tests {
     #[test]
     fn what_cannot_be_issued_is_named() {
         let dir = folder("wrong");
-        let error = issue(&dir, "c1", Of::Client, DAY).unwrap_err().to_string();
+        let error = issue(&dir, "c1", Of::Client, &day()).unwrap_err().to_string();
         assert!(error.contains("sluice cert authority"), "{error}");
-        let made = authority(&dir, DAY).unwrap();
+        let made = authority(&dir, &day()).unwrap();
         for name in ["", "ca", "../x", "a b"] {
-            let error = issue(&dir, name, Of::Client, DAY).unwrap_err().to_string();
+            let error = issue(&dir, name, Of::Client, &day()).unwrap_err().to_string();
             assert!(error.contains(&format!("{name:?}")), "{error}");
         }
-        let error = issue(&dir, "c1", Of::Server(vec!["ä".into()]), DAY).unwrap_err().to_string();
+        let error =
+            issue(&dir, "c1", Of::Server(vec!["ä".into()]), &day()).unwrap_err().to_string();
         assert!(error.contains("\"ä\""), "{error}");
         fs::set_permissions(&made[1], fs::Permissions::from_mode(0o644)).unwrap();
-        let error = format!("{:#}", issue(&dir, "c1", Of::Client, DAY).unwrap_err());
+        let error = format!("{:#}", issue(&dir, "c1", Of::Client, &day()).unwrap_err());
         assert!(error.contains("mode 0644"), "{error}");
         fs::remove_dir_all(dir).unwrap();
     }

@@ -9,20 +9,19 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use api::{Client, ClientError, Event};
-use model::Nanos;
 
 use crate::credentials::ControllerArgs;
+use crate::when::{self, Point, forms_of_time, utc};
 
 /// Shows what happened: warnings of decays, proxies that are lost and come back, leaders, rules.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  sluice events\n  sluice events --since 1h --json\n  sluice \
-                        events --follow")]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
-    /// From so long ago on, as 1h or 7d; the last hundred, if nothing is said.
-    #[arg(long, value_name = "TIME")]
-    since: Option<Nanos>,
+    /// From then on; the last hundred, if nothing is said.
+    #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
+    since: Option<Point>,
     /// Go on with what comes, until it is interrupted; also while another controller takes over.
     #[arg(long)]
     follow: bool,
@@ -31,12 +30,21 @@ pub(crate) struct Args {
     json: bool,
 }
 
+const AFTER_HELP: &str = concat!(
+    forms_of_time!(),
+    "\n\nExamples:
+  sluice events
+  sluice events --since 1h --json
+  sluice events --follow"
+);
+
 /// Runs `sluice events`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let client = args.controller.client()?;
     let client = client.with_time_limit(WAIT + Client::TIME_LIMIT);
-    let first = args.since.map_or(String::new(), |span| format!("since=-{span}&limit={PAGE}"));
-    let mut page = client.events(&first)?;
+    let first = args.since.as_ref();
+    let first = first.map(|since| format!("since={}&limit={PAGE}", since.parameter()));
+    let mut page = client.events(&first.unwrap_or_default())?;
     loop {
         let whole = args.since.is_some() && page.events.len() == PAGE;
         show(&page.events, args.json)?;
@@ -86,21 +94,6 @@ fn line(event: &Event) -> String {
     format!("{}  {:<9}  {}", utc(event.at_ns / 1_000_000_000), event.kind.name(), event.text)
 }
 
-/// `2026-11-22T23:05:20Z`: the days by the civil calendar of Howard Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms".
-pub(crate) fn utc(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 /// How long one call waits for events.
 const WAIT: Duration = Duration::from_secs(30);
 /// Between calls that fail.
@@ -113,18 +106,6 @@ mod tests {
     use api::EventKind;
 
     use super::*;
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_767_225_599, "2025-12-31T23:59:59Z"),
-            (1_767_225_600, "2026-01-01T00:00:00Z"),
-        ] {
-            assert_eq!(utc(seconds), text);
-        }
-    }
 
     #[test]
     fn an_event_is_a_line() {

@@ -25,6 +25,7 @@ mod token;
 mod top;
 mod trace;
 mod usage;
+mod when;
 mod why;
 
 use std::io::{self, IsTerminal};

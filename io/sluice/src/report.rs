@@ -15,27 +15,27 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use api::why::{amount, per_second, percent, span};
 use api::{AccessesForm, CountersForm, JobReport};
-use model::{Accesses, Kind, Nanos};
+use model::{Accesses, Kind};
 
 use crate::credentials::ControllerArgs;
-use crate::events::utc;
+use crate::when::{self, Point, forms_of_time, utc};
 
 /// Says what a job did: when, how much, how limits delayed it, and what would make it faster.
 ///
 /// Also the sizes and the order of its reads and writes, and the other jobs at the time. Counted is
 /// what reached the proxies. docs/REPORT.md says what each line means.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  sluice report --job 1234\n  \
-                        sluice report --job 1234 --since 30d --svg 1234.svg")]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
     controller: ControllerArgs,
     /// The job; '' for requests that have none.
     #[arg(long)]
     job: String,
-    /// How far it is looked back, such as 10min or 24h; 7 days if it is not given.
-    #[arg(long, value_name = "SPAN")]
-    since: Option<Nanos>,
+    /// How far it is looked back.
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = when::since,
+          allow_hyphen_values = true)]
+    since: Point,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -44,9 +44,16 @@ pub(crate) struct Args {
     svg: Option<PathBuf>,
 }
 
+const AFTER_HELP: &str = concat!(
+    forms_of_time!(),
+    "\n\nExamples:
+  sluice report --job 1234
+  sluice report --job 1234 --since 30d --svg 1234.svg"
+);
+
 /// Runs `sluice report`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let query = args.since.map(|since| format!("from=-{since}")).unwrap_or_default();
+    let query = format!("from={}", args.since.parameter());
     let report = args.controller.client()?.job_report(&args.job, &query)?;
     if let Some(file) = &args.svg {
         picture::draw(file, &report)?;

@@ -7,16 +7,16 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use ::controller::{DirectoryError, Offline, OfflineError, StorePlace};
 use anyhow::{Context, anyhow, bail};
 use api::{NewToken, Role, TokenReport, Tokens};
 use clap::Subcommand;
-use model::Nanos;
 use nix::unistd::User;
 
 use crate::credentials::ControllerArgs;
+use crate::when::{self, Point, forms_of_expiry};
 
 /// Makes, lists and revokes tokens: who may do what at a controller.
 #[derive(Debug, clap::Args)]
@@ -39,6 +39,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Makes a token and prints it, alone on its line: it is told this once.
+    #[command(after_help = forms_of_expiry!())]
     Create {
         /// What it is called: letters, digits, _ - and . only.
         name: String,
@@ -48,9 +49,9 @@ enum Action {
         /// Whose usage it sees, name or number: with --role user.
         #[arg(long, value_name = "USER", value_parser = user)]
         user: Option<u32>,
-        /// How long it holds, as 12h or 90d; until it is revoked, if nothing is said.
-        #[arg(long, value_name = "SPAN", value_parser = span)]
-        expires: Option<Duration>,
+        /// Until when it holds; until it is revoked, if nothing is said.
+        #[arg(long, value_name = "TIME", value_parser = when::expiry, allow_hyphen_values = true)]
+        expires: Option<Point>,
         #[command(flatten)]
         place: Place,
         /// Print token and record as JSON.
@@ -92,7 +93,7 @@ struct Place {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
         Action::Create { name, role, user, expires, place, json } => {
-            let expires_s = expires.map(|expires| now_s() + expires.as_secs());
+            let expires_s = expires.map(|expires| expires.seconds());
             let new = NewToken { name, role, user, expires_s };
             let made = match place.offline()? {
                 Some(mut offline) => offline.make_token(&new)?,
@@ -168,18 +169,6 @@ fn user(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A span of time, days included: `90d`, `12h`.
-pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
-    let span = match days {
-        Some(days) => days.checked_mul(86_400).map(Duration::from_secs),
-        None => text.parse::<Nanos>().ok().map(|span| Duration::from_nanos(span.get())),
-    };
-    let known = span.filter(|span| (Duration::from_secs(1)..=SPAN_MAX).contains(span));
-    known
-        .ok_or_else(|| format!("{text:?} is no span of time from 1s to 36500d, such as 12h or 90d"))
-}
-
 /// Seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
@@ -190,22 +179,9 @@ pub(crate) fn pretty(value: &impl serde::Serialize) -> anyhow::Result<String> {
     text.map(|text| text + "\n").map_err(|error| anyhow!(error))
 }
 
-/// A hundred years.
-const SPAN_MAX: Duration = Duration::from_secs(36_500 * 86_400);
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_may_be_days_and_what_is_none_is_named() {
-        assert_eq!(span("90d"), Ok(Duration::from_secs(90 * 86_400)));
-        assert_eq!(span("12h"), Ok(Duration::from_secs(12 * 3_600)));
-        for text in ["", "d", "-1d", "0d", "1ms", "36501d", "99999999999999999999d", "soon"] {
-            let error = span(text).unwrap_err();
-            assert!(error.contains(&format!("{text:?}")), "{error}");
-        }
-    }
 
     #[test]
     fn the_table_says_what_each_is_for_and_when_it_ends() {

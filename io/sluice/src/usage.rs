@@ -6,12 +6,14 @@
 
 use std::io::Write as _;
 
+use anyhow::bail;
 use api::UsageTable;
 use api::why::{amount, span};
 use model::{Direction, Kind};
 
 use crate::credentials::ControllerArgs;
 use crate::top::table;
+use crate::when::{self, Point, forms_of_time};
 
 /// Shows what was read, written and asked for in a span of time, the costliest first.
 ///
@@ -29,27 +31,34 @@ pub(crate) struct Args {
         value_parser = ["job", "user", "group", "project", "class", "export", "proxy", "kind"]
     )]
     by: String,
-    /// Where the span begins: a time ago, or seconds since 1970.
-    #[arg(long, value_name = "TIME", default_value = "1h")]
-    since: String,
-    /// Where it ends, likewise [default: now].
-    #[arg(long, value_name = "TIME")]
-    until: Option<String>,
+    /// Where the span begins.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = when::since,
+          allow_hyphen_values = true)]
+    since: Point,
+    /// Where it ends.
+    #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::until,
+          allow_hyphen_values = true)]
+    until: Point,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-const AFTER_HELP: &str = "\
-Examples:
+const AFTER_HELP: &str = concat!(
+    forms_of_time!(),
+    "\n\nExamples:
   sluice usage
   sluice usage --by user --since 30d
-  sluice usage --by class --since 1767225600 --until 1767312000 --json";
+  sluice usage --by class --since yesterday --until today --json"
+);
 
 /// Runs `sluice usage`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let until = args.until.as_deref().map_or("now".into(), point);
-    let query = format!("by={}&from={}&to={until}", args.by, point(&args.since));
+    let Args { by, since, until, .. } = &args;
+    if until.is_before(since) {
+        bail!("--until {:?} is before --since {:?}", until.text(), since.text());
+    }
+    let query = format!("by={by}&from={}&to={}", since.parameter(), until.parameter());
     let used = args.controller.client()?.usage(&query)?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&used)? + "\n",
@@ -57,12 +66,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
-}
-
-/// A span is a time ago.
-fn point(text: &str) -> String {
-    let is_span = text != "now" && text.parse::<u64>().is_err() && !text.starts_with('-');
-    if is_span { format!("-{text}") } else { text.into() }
 }
 
 fn list(used: &UsageTable) -> String {
@@ -122,12 +125,5 @@ mod tests {
              -    3.00 MB      3      0 B       5         8  2.50 ms     0 ns\n\
              2 further rows are left out.\n"
         );
-    }
-
-    #[test]
-    fn a_span_is_a_time_ago() {
-        for (said, asked) in [("24h", "-24h"), ("-1h", "-1h"), ("now", "now"), ("17", "17")] {
-            assert_eq!(point(said), asked);
-        }
     }
 }

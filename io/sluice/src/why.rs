@@ -16,6 +16,7 @@ use nix::unistd::User;
 
 use crate::place::{Answerer, Place};
 use crate::top::table;
+use crate::when::{self, Point, forms_of_time};
 
 /// Says what holds a job or a user: which limit, since when, until when, how much was delayed.
 ///
@@ -41,9 +42,10 @@ pub(crate) struct Args {
     /// What the rows of --top stand for.
     #[arg(long, requires = "top", value_parser = ["job", "user", "group", "project", "class", "export", "proxy"], default_value = "job")]
     by: String,
-    /// The time that --top looks back, such as 10min or 24h; a controller's only.
-    #[arg(long, requires = "top", value_name = "SPAN")]
-    since: Option<Nanos>,
+    /// How far --top looks back, 1h if it is not given; a controller's only.
+    #[arg(long, requires = "top", value_name = "TIME", value_parser = when::since,
+          allow_hyphen_values = true)]
+    since: Option<Point>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -52,14 +54,16 @@ pub(crate) struct Args {
     watch: Option<Nanos>,
 }
 
-const AFTER_HELP: &str = "\
-Examples:
+const AFTER_HELP: &str = concat!(
+    forms_of_time!(),
+    "\n\nExamples:
   sluice why --job 1234
   sluice why --user alice --watch
   sluice why --top --since 24h --by user --controller http://127.0.0.1:5650
   cat /mnt/scratch/.sluice/why
 
-docs/WHY.md explains each cause.";
+docs/WHY.md explains each cause."
+);
 
 /// Runs `sluice why`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -106,11 +110,11 @@ impl Args {
 fn top(answerer: &Answerer, args: &Args) -> anyhow::Result<DelayTable> {
     match answerer {
         Answerer::Controller(client) => {
-            let since = args.since.unwrap_or(Nanos::from_secs(3600));
+            let since = args.since.as_ref().map_or_else(|| "-1h".into(), Point::parameter);
             Ok(client.why_top(&format!("by={}&since={since}", args.by))?)
         }
         Answerer::Proxy(_) if args.since.is_some() => {
-            bail!("a proxy knows no times: give --controller URL, or leave --since out")
+            bail!("a proxy keeps no history: give --controller URL, or leave --since out")
         }
         Answerer::Proxy(client) => {
             let why = client.why(&WhyQuery::default())?;

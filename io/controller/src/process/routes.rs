@@ -30,7 +30,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use model::{Nanos, Time};
+use model::{Moment, MomentError, Time};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
@@ -219,7 +219,8 @@ struct Saving {
 
 /// What was used in a span of time, by job, user, group, project, proxy or kind of operation.
 ///
-/// `from` and `to` are seconds since 1970, `now`, or a time ago as `-1h`. Time is counted in
+/// `from` and `to` are seconds since 1970, `now`, a time ago as `-1h`, or a date with its zone as
+/// `2026-11-23T14:00Z`. Time is counted in
 /// minutes, older time in coarser steps. Who has role user sees `by=user`, and there itself.
 #[utoipa::path(
     get,
@@ -351,22 +352,19 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 
-/// A point of time as people write it.
+/// A point of time as people write it. Whoever asks may be in another time zone, so a date must
+/// name its own.
 fn time_of(key: &str, text: &str, now: Time) -> Result<Time, Refusal> {
-    let ago = text.strip_prefix('-').and_then(|span| span.parse::<Nanos>().ok());
-    let at = text.parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1_000_000_000));
-    match (text, ago, at) {
-        ("now", ..) => Ok(now),
-        (_, Some(ago), _) => Ok(now.before(ago)),
-        (_, _, Some(nanos)) => Ok(Time::from_nanos(nanos)),
-        _ => {
-            let message = format!(
-                "{key}: {:?} is not a point of time such as 1767225600, now or -1h",
-                cut(text)
-            );
-            Err(refusal(StatusCode::BAD_REQUEST, message))
-        }
-    }
+    let point = text.parse::<Moment>().and_then(|moment| moment.without_zone(now));
+    point.map_err(|why| {
+        let why = match why {
+            MomentError::NotAMoment => {
+                "not a point of time such as -1h, 1767225600 or 2026-11-23T14:00Z".into()
+            }
+            why => why.to_string(),
+        };
+        refusal(StatusCode::BAD_REQUEST, format!("{key}: {:?}: {why}", cut(text)))
+    })
 }
 
 /// Hands something to a thread, unless that has too much to do.

@@ -44,6 +44,7 @@ mod security;
 mod semantics;
 mod sim_command;
 mod sim_cross_check;
+mod times;
 mod top_record;
 mod trace_command;
 mod why;

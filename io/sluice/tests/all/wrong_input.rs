@@ -206,7 +206,7 @@ fn of_looks() -> Vec<Case> {
         case(Large, USAGE, &format!("?by={long}"), 400, "xxxx"),
         case(Missing, JOB, "", 400, "job"),
         case(Bad, JOB, "?job=dd.1&from=then", 400, "then"),
-        case(Bad, JOB, "?job=dd.1&from=now&to=-1h", 400, "is not before to"),
+        case(Bad, JOB, "?job=dd.1&from=now&to=-1h", 400, "is after to"),
         case(Foreign, JOB, "?job=nobody", 404, "nobody"),
         case(Foreign, JOB, "?job=dd.1", 403, "needs role").by(Role::Proxy),
         case(Large, JOB, &format!("?job={long}"), 404, "xxxx"),

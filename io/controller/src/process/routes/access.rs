@@ -76,7 +76,8 @@ pub(super) async fn revoke_token(
 
 /// What was changed by whom, oldest first: what this controller accepted while it led.
 ///
-/// `since` is seconds since 1970, `now`, or a time ago as `-1h`. Of more lines than `limit` the
+/// `since` is seconds since 1970, `now`, a time ago as `-1h`, or a date with its zone as
+/// `2026-11-23T14:00Z`. Of more lines than `limit` the
 /// newest are told.
 #[utoipa::path(
     get,

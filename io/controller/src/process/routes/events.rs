@@ -18,7 +18,7 @@ use axum::extract::{Extension, Query, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use model::{Nanos, Time};
+use model::Nanos;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
@@ -46,15 +46,15 @@ pub(super) struct Whose {
 
 /// What happened: warnings of decays, proxies that are lost and come back, leaders, rules.
 ///
-/// `since` is the number of the last event that is known (`next` of the last answer), or a time
-/// ago as `-1h`; without it the newest are given. With `wait` an answer without events comes only
+/// `since` is the number of the last event that is known (`next` of the last answer), a time ago
+/// as `-1h`, or a date with its zone as `2026-11-23T14:00Z`; without it the newest are given. With `wait` an answer without events comes only
 /// after that time. With the header `Accept: text/event-stream` each event is sent as it comes;
 /// `Last-Event-ID` goes on after that one.
 #[utoipa::path(
     get,
     path = "/v1/events",
     params(
-        ("since" = Option<String>, Query, description = "a number, or a time ago as -1h"),
+        ("since" = Option<String>, Query, description = "a number, a time ago as -1h, or a date"),
         ("limit" = Option<usize>, Query, description = "so many at most: 1 to 1000, 100 by default"),
         ("wait" = Option<String>, Query, description = "up to 60s; 0s by default"),
         ("Last-Event-ID" = Option<u64>, Header, description = "as since, for an event stream"),
@@ -213,10 +213,7 @@ fn since_of(text: &str) -> Result<Since, Refusal> {
         Ok(sequence) => Ok(Since::Sequence(sequence)),
         Err(_) => {
             let now = usage::wall_clock();
-            time_of("since", text, now).map(|time: Time| Since::Time(time)).map_err(|_| {
-                let text = cut(text);
-                wrong(format!("since: {text:?} is no number of an event and no time ago as -1h"))
-            })
+            time_of("since", text, now).map(Since::Time)
         }
     }
 }

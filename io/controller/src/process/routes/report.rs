@@ -19,7 +19,8 @@ use crate::process::{report, usage};
 /// What a job did in a span of time: when, how much, how it was delayed, what its requests looked
 /// like, who else was there, and what would make it faster.
 ///
-/// `from` and `to` are seconds since 1970, `now`, or a time ago as `-1h`. Who has role user sees
+/// `from` and `to` are seconds since 1970, `now`, a time ago as `-1h`, or a date with its zone as
+/// `2026-11-23T14:00Z`. Who has role user sees
 /// the jobs in which all requests were that user's.
 #[utoipa::path(
     get,
@@ -45,11 +46,11 @@ pub(super) async fn of_job(
 ) -> Result<Json<JobReport>, Refusal> {
     let Query(asked) = asked.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
     let (job, now) = (asked.job, usage::wall_clock());
-    let from = time_of("from", asked.from.as_deref().unwrap_or("-168h"), now)?;
+    let from = time_of("from", asked.from.as_deref().unwrap_or("-7d"), now)?;
     let to = time_of("to", asked.to.as_deref().unwrap_or("now"), now)?;
-    if from >= to {
+    if from > to {
         let seconds = |time: model::Time| time.as_nanos() / 1_000_000_000;
-        let message = format!("from {} is not before to {}", seconds(from), seconds(to));
+        let message = format!("from {} is after to {}", seconds(from), seconds(to));
         return Err(refusal(StatusCode::BAD_REQUEST, message));
     }
     let (answer, found) = oneshot::channel();

@@ -68,7 +68,7 @@ pub(super) async fn why(
     path = "/v1/why/top",
     params(
         ("by" = Option<String>, Query, description = "job (the default), user, group, project, class, export, proxy or kind"),
-        ("since" = Option<String>, Query, description = "a span of time as 1h, which is the default"),
+        ("since" = Option<String>, Query, description = "a time ago as 1h, which is the default, or seconds since 1970"),
     ),
     responses(
         (status = 200, body = DelayTable),
@@ -85,7 +85,7 @@ pub(super) async fn top(
     let by = by.unwrap_or_else(|| "job".into());
     let kind = kind_of(&by)?;
     let to = usage::wall_clock();
-    let from = time_of("since", &format!("-{}", since.as_deref().unwrap_or("1h")), to)?;
+    let from = time_of("since", since.as_deref().unwrap_or("1h"), to)?;
     let sums = sums_by(&shared, kind, from, to).await?;
     let mut rows: Vec<_> = sums.iter().filter(|(_, sums)| sums.delayed > 0).collect();
     rows.sort_by_key(|(name, sums)| (Reverse(sums.delayed_ns), *name));

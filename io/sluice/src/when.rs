@@ -1,0 +1,227 @@
+//! Points of time on the command line: `--since`, `--until`, `--expires`.
+//!
+//! ```text
+//!   text ─► model::Moment ─ now, the zone of this machine ─► Point ─┬─► a time: tokens, certificates
+//!                                                                   └─► a parameter of the HTTP API
+//! ```
+//!
+//! The zone is that of the variable `TZ`, else of `/etc/localtime`. Of a time that clocks show
+//! twice in autumn the first is meant; one that they leave out in spring counts as if they had not.
+
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use model::{CivilTime, FixedZone, Moment, MomentError, Nanos, Time, Zone};
+
+/// A point of time that was typed, and which one it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    moment: Moment,
+    at: Time,
+    text: String,
+}
+
+/// `--since`: a point that is not in the future.
+pub(crate) fn since(text: &str) -> Result<Point, MomentError> {
+    read(text, |moment, now| moment.back(&LocalZone::of_this_machine(), now))
+}
+
+/// `--until`: any point, for the end of a span may be still to come.
+pub(crate) fn until(text: &str) -> Result<Point, MomentError> {
+    read(text, |moment, now| moment.at(&LocalZone::of_this_machine(), now))
+}
+
+/// `--expires`: a point from 1 s to 36500 d ahead; a span is from now on.
+pub(crate) fn expiry(text: &str) -> Result<Point, String> {
+    let read = read(text, |moment, now| {
+        let at = moment.ahead(&LocalZone::of_this_machine(), now)?;
+        if at < now + Nanos::from_secs(1) { Err(MomentError::Past) } else { Ok(at) }
+    });
+    let point = read.map_err(|error| match error {
+        MomentError::NotAMoment => "not a point of time such as 12h, 90d or 2027-01-01".into(),
+        error => error.to_string(),
+    })?;
+    let latest = now() + EXPIRY_MAX;
+    if point.at > latest { Err("later than 36500d from now".into()) } else { Ok(point) }
+}
+
+fn read(
+    text: &str,
+    resolve: impl Fn(Moment, Time) -> Result<Time, MomentError>,
+) -> Result<Point, MomentError> {
+    let moment: Moment = text.parse()?;
+    Ok(Point { moment, at: resolve(moment, now())?, text: text.into() })
+}
+
+impl Point {
+    /// As a parameter of the HTTP API. What is relative to now stays so: the clock that counted is
+    /// the controller's.
+    pub(crate) fn parameter(&self) -> String {
+        match self.moment {
+            Moment::Now => "now".into(),
+            Moment::Span { span, .. } => format!("-{span}"),
+            _ => utc(self.seconds()),
+        }
+    }
+
+    /// Whole seconds since 1970.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.at.as_nanos() / 1_000_000_000
+    }
+
+    /// As the system's clock has it.
+    pub(crate) fn system_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.at.as_nanos())
+    }
+
+    /// Whether it is earlier than another.
+    pub(crate) fn is_before(&self, other: &Point) -> bool {
+        self.at < other.at
+    }
+
+    /// As it was typed.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// `2026-11-22T23:05:20Z`.
+pub(crate) fn utc(seconds: u64) -> String {
+    let at = Time::from_nanos(seconds.saturating_mul(1_000_000_000));
+    format!("{}Z", FixedZone::UTC.shows(at))
+}
+
+/// What the clocks of this machine show.
+struct LocalZone(TimeZone);
+
+impl LocalZone {
+    fn of_this_machine() -> LocalZone {
+        LocalZone(TimeZone::system())
+    }
+}
+
+impl Zone for LocalZone {
+    fn shows(&self, at: Time) -> CivilTime {
+        let shown = i64::try_from(at.as_nanos() / 1_000_000_000).ok();
+        let shown = shown.and_then(|seconds| Timestamp::from_second(seconds).ok());
+        let shown = shown.map(|at| self.0.to_datetime(at)).and_then(|shown| {
+            let [year, month, day] = [shown.year(), shown.month().into(), shown.day().into()];
+            let clock = [shown.hour(), shown.minute(), shown.second()];
+            let number = |number: i16| u16::try_from(number).ok();
+            let date = [number(year)?, number(month)?, number(day)?];
+            let [hour, minute, second] = clock.map(|number| u16::try_from(number).ok());
+            CivilTime::new(date, [hour?, minute?, second?])
+        });
+        shown.expect("every Time is within the calendar of jiff, which goes to the year 9999")
+    }
+
+    fn point(&self, shown: CivilTime) -> Option<Time> {
+        let ([year, month, day], [hour, minute, second]) = (shown.date(), shown.clock());
+        let small = |number: u16| i8::try_from(number).ok();
+        let shown = DateTime::new(
+            i16::try_from(year).ok()?,
+            small(month)?,
+            small(day)?,
+            small(hour)?,
+            small(minute)?,
+            small(second)?,
+            0,
+        );
+        let seconds = u64::try_from(self.0.to_timestamp(shown.ok()?).ok()?.as_second()).ok()?;
+        seconds.checked_mul(1_000_000_000).map(Time::from_nanos)
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What --help says of points of time.
+macro_rules! forms_of_time {
+    () => {
+        "\
+TIME is a time ago (90s, 15m, 1h, 7d, 1w), now, today, yesterday, a date (2026-11-23,
+2026-11-23T14:00), or seconds since 1970. A date is of this machine's time zone (TZ, or
+/etc/localtime), unless Z or an offset follows: 2026-11-23T14:00Z, 2026-11-23T14:00+01:00."
+    };
+}
+pub(crate) use forms_of_time;
+
+/// What --help says of the time at which something ends.
+macro_rules! forms_of_expiry {
+    () => {
+        "\
+TIME is a time from now on (12h, 90d, 52w), a date (2027-01-01, 2027-01-01T14:00), or seconds
+since 1970. A date is of this machine's time zone (TZ, or /etc/localtime), unless Z or an offset
+follows: 2027-01-01T14:00Z, 2027-01-01T14:00+01:00."
+    };
+}
+pub(crate) use forms_of_expiry;
+
+/// A hundred years.
+const EXPIRY_MAX: Nanos = Nanos::from_secs(36_500 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn berlin() -> LocalZone {
+        // The rule of the zone as TZ may have it, so that no database is needed.
+        LocalZone(TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap())
+    }
+
+    fn in_berlin(text: &str) -> String {
+        let now = Time::from_nanos(1_795_487_400_000_000_000);
+        let at = text.parse::<Moment>().unwrap().back(&berlin(), now).unwrap();
+        utc(at.as_nanos() / 1_000_000_000)
+    }
+
+    #[test]
+    fn dates_are_of_the_zone_in_summer_and_in_winter() {
+        for (text, at) in [
+            ("2026-07-01", "2026-06-30T22:00:00Z"),
+            ("2026-11-23T14:00", "2026-11-23T13:00:00Z"),
+            ("yesterday", "2026-11-22T23:00:00Z"),
+            ("today", "2026-11-23T23:00:00Z"),
+            // Twice on this day: the first one.
+            ("2026-10-25T02:30", "2026-10-25T00:30:00Z"),
+            // Not on this day at all.
+            ("2026-03-29T02:30", "2026-03-29T01:30:00Z"),
+            ("2026-07-01T00:00Z", "2026-07-01T00:00:00Z"),
+        ] {
+            assert_eq!(in_berlin(text), at, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_time_can_be_shown() {
+        for at in [Time::ZERO, Time::MAX] {
+            berlin().shows(at);
+        }
+    }
+
+    #[test]
+    fn what_is_relative_is_asked_for_as_such_and_a_date_in_utc() {
+        for (text, parameter) in [
+            ("90s", "-90s"),
+            ("-1h", "-1h"),
+            ("30d", "-720h"),
+            ("now", "now"),
+            ("1767225600", "2026-01-01T00:00:00Z"),
+            ("2026-11-23T14:00+01:00", "2026-11-23T13:00:00Z"),
+        ] {
+            assert_eq!(until(text).unwrap().parameter(), parameter);
+        }
+    }
+
+    #[test]
+    fn what_expires_does_so_within_a_hundred_years_and_not_before_now() {
+        assert!(expiry("90d").is_ok() && expiry("36500d").is_ok() && expiry("1s").is_ok());
+        for text in ["", "d", "-1d", "0d", "1ms", "36501d", "36500000d", "today", "2020-01-01"] {
+            assert!(expiry(text).is_err(), "{text}");
+        }
+    }
+}
