@@ -63,7 +63,7 @@ pub use rules::{
     DecayRuleReport, LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules,
 };
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
-pub use socket::{Listening, SocketError};
+pub use socket::{Listening, SocketError, make_folder_of};
 pub use why::{
     Answer, DelayRow, DelayTable, Hold, HoldKind, LimitNow, Live, LiveSample, ProxyAnswer,
     ProxyQuestion, Question, Why, WhyQuery, WhySubject,

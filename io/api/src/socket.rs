@@ -1,7 +1,7 @@
 //! Listening on a Unix socket whose name belongs to us while we live.
 //!
 //! ```text
-//!   nothing there ──────────────────────────────► bind
+//!   nothing there ─ make its folder ────────────► bind
 //!   a socket that nobody listens at (stale) ────► remove, bind
 //!   a socket that somebody listens at ──────────► InUse
 //!   anything else ──────────────────────────────► Foreign, left alone
@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,15 @@ pub enum SocketError {
         /// The name.
         path: PathBuf,
     },
+    /// Its folder is not there and cannot be made.
+    #[error("cannot make the folder of {}", .path.display())]
+    Folder {
+        /// The name.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The kernel refused.
     #[error("cannot listen at {}", .path.display())]
     Refused {
@@ -55,10 +64,11 @@ pub enum SocketError {
 const BACKLOG: i32 = 1024;
 
 impl Listening {
-    /// Listens at `path`, taking the place of a socket that its process left behind.
-    /// `mode` is the name's permissions, as in chmod(2): who may write may connect.
+    /// Listens at `path`, taking the place of a socket that its process left behind. The folder
+    /// is made if it is not there, as /run/sluice is not after each boot. `mode` is the name's permissions, as in chmod(2): who may write may connect.
     pub fn at(path: &Path, mode: u32) -> Result<Listening, SocketError> {
         let refused = |source| SocketError::Refused { path: path.into(), source };
+        make_folder_of(path).map_err(|source| SocketError::Folder { path: path.into(), source })?;
         remove_stale(path)?;
         let listener = bind(path, mode).map_err(|error| match error {
             // Somebody was quicker between the look and the bind.
@@ -83,6 +93,18 @@ impl Drop for Listening {
             // It may have gone since; then there is nothing left to do.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Makes the folder of a socket if it is not there: everybody may look into it, only its owner
+/// change it.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_folder_of(path: &Path) -> io::Result<()> {
+    match path.parent().filter(|folder| !folder.exists()) {
+        Some(folder) => fs::DirBuilder::new().recursive(true).mode(0o755).create(folder),
+        None => Ok(()),
     }
 }
 
@@ -174,10 +196,22 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_named() {
-        let error = Listening::at(Path::new("/nonexistent/s"), 0o600).unwrap_err();
-        assert_eq!(error.to_string(), "cannot listen at /nonexistent/s");
-        assert!(matches!(error, SocketError::Refused { source, .. }
-            if source.kind() == io::ErrorKind::NotFound));
+    fn a_missing_folder_is_made_and_nobody_else_may_write_there() {
+        let folder = path("folder");
+        let _ = fs::remove_dir_all(&folder);
+        let _listening = Listening::at(&folder.join("in/s"), 0o600).unwrap();
+        assert_eq!(fs::metadata(folder.join("in")).unwrap().mode() & 0o022, 0);
+        UnixStream::connect(folder.join("in/s")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let file = path("no-folder");
+        fs::write(&file, "").unwrap();
+        let error = Listening::at(&file.join("in/s"), 0o600).unwrap_err();
+        assert!(error.to_string().ends_with("no-folder/in/s"), "{error}");
+        assert!(matches!(error, SocketError::Folder { .. }));
+        fs::remove_file(&file).unwrap();
     }
 }

@@ -29,6 +29,7 @@ impl Listener {
                 Ok(Listener::Tcp(listener))
             }
             Address::Unix(path) => {
+                api::make_folder_of(path)?;
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path)?;
                 listener.set_nonblocking(true)?;

@@ -7,7 +7,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -57,7 +56,6 @@ pub(super) fn bind(
     for endpoint in places {
         match endpoint {
             Endpoint::Unix(path) => {
-                make_parent(path);
                 unix.push(Arc::new(Listening::at(path, 0o600)?));
                 names.push(endpoint.to_string());
             }
@@ -79,13 +77,6 @@ pub(super) fn bind(
         }
     }
     Ok((Bound { tcp, unix }, names))
-}
-
-fn make_parent(path: &Path) {
-    if let Some(dir) = path.parent() {
-        // If it cannot be made, making the socket in it says so.
-        let _ = std::fs::create_dir_all(dir);
-    }
 }
 
 impl Bound {

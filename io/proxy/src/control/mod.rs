@@ -99,10 +99,6 @@ pub fn start(
         ApiSocket::At(Address::Unix(path)) => ControlServer::start(path, control).map(Some),
         ApiSocket::Auto => {
             let path = Path::new(ApiSocket::DEFAULT_PATH);
-            if let Some(dir) = path.parent() {
-                // If it cannot be made, making the socket in it says so.
-                let _ = std::fs::create_dir_all(dir);
-            }
             match ControlServer::start(path, control) {
                 Ok(server) => Ok(Some(server)),
                 Err(error) => {
