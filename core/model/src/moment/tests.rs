@@ -1,3 +1,5 @@
+//! The grammar of points of time: what each form means, and what is refused.
+
 use proptest::prelude::*;
 
 use super::*;
