@@ -2,7 +2,7 @@
 //!
 //!   L4  sluice
 //!   L3  proxy  mount  controller  lustre  capi
-//!   L2  sim*   api    fuse
+//!   L2  sim*   api    fuse   chart
 //!   L1  sched* plan*  pcc*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
@@ -29,6 +29,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("testkit", 1), // for tests alone
     ("core/sim", 2),
     ("io/api", 2),
+    ("io/chart", 2),
     ("io/fuse", 2),
     ("io/proxy", 3),
     ("io/mount", 3),

@@ -7,7 +7,6 @@ mod audit;
 mod bench;
 mod calibrate;
 mod cert;
-mod chart;
 mod controller;
 mod credentials;
 mod decay;

@@ -12,7 +12,7 @@
 //! order of the files, whichever run was done first.
 
 mod compare;
-pub(crate) mod figure;
+mod figure;
 mod had;
 mod outcome;
 mod recording;

@@ -10,7 +10,7 @@ use super::load::{self, Outcome, Watch};
 use super::plan::Plan;
 use super::session::errno_text;
 use super::work::Op;
-use crate::chart::{Line, LineChart, Panel, line_chart};
+use chart::{Line, LineChart, Panel, line_chart};
 
 /// Put a load on any 9P2000.L server and report what it gets
 #[derive(Clone, Debug, clap::Args)]
@@ -32,7 +32,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let outcome = load::run(&args.plan, &stop, &mut printer)?;
     printer.total(&outcome);
     match &args.chart {
-        Some(path) => line_chart(path, &printer.chart()),
+        Some(path) => Ok(line_chart(path, &printer.chart())?),
         None => Ok(()),
     }
 }

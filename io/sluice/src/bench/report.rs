@@ -15,7 +15,7 @@ use super::p9::Figures;
 use super::peers::CONGESTION;
 use super::rows::{Bound, Contender, Goal, Row};
 use super::servers::{Kind, Place};
-use crate::chart::{Bar, BarChart, BarGroup, bar_chart};
+use chart::{Bar, BarChart, BarGroup, bar_chart};
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
@@ -222,7 +222,7 @@ impl Report {
         };
         put("peers.md", &format!("{markdown}\n![ratios](peers.svg)\n"))?;
         put("peers.json", &self.json(rows)?)?;
-        bar_chart(&out.join("peers.svg"), &self.chart(rows))
+        Ok(bar_chart(&out.join("peers.svg"), &self.chart(rows))?)
     }
 
     fn markdown(&self, rows: &[Row]) -> String {

@@ -7,7 +7,7 @@ use super::figures::{Figures, Span};
 use super::job::Job;
 use super::screen::span_text;
 use super::summary::Summary;
-use crate::chart::{Line, LineChart, Panel, line_chart};
+use chart::{Line, LineChart, Panel, line_chart};
 
 /// Draws `summary` into the SVG file `path`.
 pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
         panels,
         marks: summary.marks.iter().map(|(at, what)| (at - zero, what.clone())).collect(),
     };
-    line_chart(path, &chart)
+    Ok(line_chart(path, &chart)?)
 }
 
 /// The victim's p99 of each whole phase: what the eye would have to guess from half seconds.

@@ -10,11 +10,11 @@ use std::path::Path;
 use api::{JobPoint, JobReport};
 
 use super::utc;
-use crate::chart::{Line, LineChart, Panel, line_chart};
+use chart::{Line, LineChart, Panel, line_chart};
 
 /// Draws into an SVG file.
 pub(super) fn draw(file: &Path, report: &JobReport) -> anyhow::Result<()> {
-    line_chart(file, &chart(report))
+    Ok(line_chart(file, &chart(report))?)
 }
 
 fn chart(report: &JobReport) -> LineChart {

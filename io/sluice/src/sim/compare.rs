@@ -9,13 +9,12 @@
 use std::collections::BTreeMap;
 
 use ::sim::{RecordedTarget, Report};
+use chart::{JobSeries, short};
 use serde::Serialize;
 
-use super::figure::JobSeries;
 use super::had::Had;
 use super::recording::{Asked, Recording};
 use super::replay::RuleFile;
-use crate::chart::short;
 use crate::top::table::aligned;
 use crate::trace::lines::span;
 

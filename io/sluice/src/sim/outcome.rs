@@ -11,9 +11,9 @@ use std::fmt;
 use ::sim::{Report, Scenario, Verdict, judge};
 use serde::Serialize;
 
-use crate::chart::short;
 use crate::top::table::aligned;
 use crate::trace::lines::span;
+use chart::short;
 
 /// A scenario that was run under all its schedulers.
 #[derive(Debug, Serialize)]

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use ::proxy::CostsFile;
 use ::sim::{Policy, RecordedTarget, Replayed, Report, Scenario};
 use anyhow::{Context, anyhow};
+use chart::job_chart;
 use model::{Nanos, RuleSet, Time};
 
 use super::Args;
 use super::compare::{Comparison, RunOf, TargetComparison};
-use super::figure;
 use super::recording::{Recording, Recordings};
 use super::runs::{self, Progress, Run};
 
@@ -131,7 +131,7 @@ impl Replay {
             let more = if number == 0 { String::new() } else { format!("-{}", number + 1) };
             let path = dir.join(format!("{stem}{more}.svg"));
             let title = format!("{stem}, target {}", target.target);
-            figure::draw(&path, &title, "as recorded, and replayed", &target.panels(), true)?;
+            job_chart(&path, &title, "as recorded, and replayed", &target.panels(), true)?;
             if !args.json && !args.quiet {
                 writeln!(out, "figure: {}", path.display())?;
             }

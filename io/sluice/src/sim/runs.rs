@@ -172,7 +172,7 @@ impl Line {
             }
         };
         let spent = self.begun.elapsed().as_secs_f64().max(1e-3);
-        let speed = crate::chart::short(events as f64 / spent);
+        let speed = chart::short(events as f64 / spent);
         // A terminal that has gone away is no reason to stop.
         let _ =
             write!(io::stderr(), "\r\x1b[K{far}, {done} of {} runs, {speed} events/s", self.runs);

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::super::report::{machine, median};
 use super::case::{Case, Figure, Goal};
 use super::who::Who;
-use crate::chart::{Bar, BarChart, BarGroup, bar_chart};
+use chart::{Bar, BarChart, BarGroup, bar_chart};
 
 /// Everything that was measured, and what to say about it.
 pub(crate) struct Report {
@@ -78,7 +78,7 @@ impl Report {
             return put("mount.md", &markdown);
         }
         put("mount.md", &format!("{markdown}\n![ratios](mount.svg)\n"))?;
-        bar_chart(&out.join("mount.svg"), &chart)
+        Ok(bar_chart(&out.join("mount.svg"), &chart)?)
     }
 
     fn of(&self, figure: &Figure, who: Who) -> Option<&BTreeMap<usize, f64>> {

@@ -22,7 +22,7 @@ use super::Run;
 use super::bed::Proxy;
 use super::controlled::{Controller, proxies};
 use super::table::{Row, Table, figures};
-use crate::chart::{Line, LineChart, Panel, line_chart};
+use chart::{Line, LineChart, Panel, line_chart};
 use user::{User, Work};
 
 /// Measures both modes.
@@ -42,7 +42,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
         panels,
         marks: Vec::new(),
     };
-    line_chart(&out.join("qos-decay.svg"), &chart)
+    Ok(line_chart(&out.join("qos-decay.svg"), &chart)?)
 }
 
 /// What one user had at the end of each second: bytes and operations since the beginning.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::sim::{Policy, Scenario, World};
 use anyhow::Context as _;
+use chart::{JobSeries, job_chart};
 use model::Bytes;
 
 use super::super::Run;
@@ -13,7 +14,6 @@ use super::super::bed::Proxy;
 use super::super::table::{Row, Table, figures};
 use super::reader::{Reader, Readers};
 use super::{Controller, proxies, rules};
-use crate::sim::figure::{JobSeries, draw};
 
 pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::Result<()> {
     let real = of_proxies(run, table)?;
@@ -51,7 +51,8 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let panels = [("two real proxies".into(), real), ("simulated".into(), simulated)];
     let subtitle = "200 operations a second over two proxies; the first stops at 75 s";
-    draw(&out.join("qos-controller.svg"), "One limit over two proxies", subtitle, &panels, false)
+    let path = out.join("qos-controller.svg");
+    Ok(job_chart(&path, "One limit over two proxies", subtitle, &panels, false)?)
 }
 
 /// Requests of each second at each of two real proxies.

@@ -6,76 +6,118 @@
 //! A light background and large plain letters, since the charts end up in documents
 //! and on projectors. What a value means is the caller's to say, in titles and units.
 
-use std::ops::Range;
-use std::path::Path;
+mod jobs;
 
-use anyhow::{Context as _, anyhow};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+pub use jobs::{JobSeries, job_chart};
+
 /// A chart of horizontal bars in groups.
-pub(crate) struct BarChart {
-    pub(crate) title: String,
-    pub(crate) subtitle: String,
+pub struct BarChart {
+    /// The heading.
+    pub title: String,
+    /// Smaller, below it.
+    pub subtitle: String,
     /// Written behind each value.
-    pub(crate) unit: String,
+    pub unit: String,
     /// The legend; a bar's `series` is an index into it.
-    pub(crate) series: Vec<String>,
-    pub(crate) groups: Vec<BarGroup>,
+    pub series: Vec<String>,
+    /// From the top down.
+    pub groups: Vec<BarGroup>,
 }
 
 /// What is compared under one label.
-pub(crate) struct BarGroup {
-    pub(crate) label: String,
-    pub(crate) bars: Vec<Bar>,
+pub struct BarGroup {
+    /// Written beside the bars.
+    pub label: String,
+    /// From the top down.
+    pub bars: Vec<Bar>,
 }
 
 /// One value.
-pub(crate) struct Bar {
-    pub(crate) series: usize,
-    pub(crate) value: f64,
+pub struct Bar {
+    /// Which of the legend.
+    pub series: usize,
+    /// In the chart's unit.
+    pub value: f64,
     /// What it should reach, drawn as a mark across the bar.
-    pub(crate) target: Option<f64>,
+    pub target: Option<f64>,
 }
 
 /// Panels of lines above each other with one time axis.
-pub(crate) struct LineChart {
-    pub(crate) title: String,
-    pub(crate) subtitle: String,
+pub struct LineChart {
+    /// The heading.
+    pub title: String,
+    /// Smaller, below it.
+    pub subtitle: String,
     /// The legend; a line's `series` is an index into it.
-    pub(crate) series: Vec<String>,
-    pub(crate) panels: Vec<Panel>,
+    pub series: Vec<String>,
+    /// From the top down.
+    pub panels: Vec<Panel>,
     /// Moments marked through all panels, in seconds, with what happened then.
-    pub(crate) marks: Vec<(f64, String)>,
+    pub marks: Vec<(f64, String)>,
 }
 
 /// One panel of a [`LineChart`].
-pub(crate) struct Panel {
+pub struct Panel {
     /// What is shown and its unit.
-    pub(crate) title: String,
+    pub title: String,
     /// A logarithmic scale, for values that differ by powers of ten; none may be below 0.
-    pub(crate) logarithmic: bool,
-    pub(crate) lines: Vec<Line>,
+    pub logarithmic: bool,
+    /// What is drawn.
+    pub lines: Vec<Line>,
 }
 
 /// One line of a [`Panel`].
-pub(crate) struct Line {
-    pub(crate) series: usize,
+pub struct Line {
+    /// Which of the legend.
+    pub series: usize,
     /// Seconds and value, by time.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum ChartError {
+    /// What is to be shown has no picture.
+    #[error("cannot draw {}: {what}", path.display())]
+    Draw {
+        /// The file that was asked for.
+        path: PathBuf,
+        /// What the drawing said.
+        what: String,
+    },
+    /// The file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
 }
 
 /// Writes `chart` as an SVG file.
-pub(crate) fn bar_chart(path: &Path, chart: &BarChart) -> anyhow::Result<()> {
+///
+/// # Errors
+/// If it cannot be drawn or written.
+pub fn bar_chart(path: &Path, chart: &BarChart) -> Result<(), ChartError> {
     let bars: usize = chart.groups.iter().map(|group| group.bars.len()).sum();
     let height = BARS_TOP + bars as i32 * BAR_STEP + chart.groups.len() as i32 * GROUP_GAP + MARGIN;
     save(path, height, |root| draw_bars(root, chart, height))
 }
 
 /// Writes `chart` as an SVG file.
-pub(crate) fn line_chart(path: &Path, chart: &LineChart) -> anyhow::Result<()> {
+///
+/// # Errors
+/// If it cannot be drawn or written.
+pub fn line_chart(path: &Path, chart: &LineChart) -> Result<(), ChartError> {
     let height = LINES_TOP + chart.panels.len() as i32 * PANEL_HEIGHT + MARGIN;
     save(path, height, |root| draw_panels(root, chart))
 }
@@ -83,15 +125,15 @@ pub(crate) fn line_chart(path: &Path, chart: &LineChart) -> anyhow::Result<()> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-fn save(path: &Path, height: i32, draw: impl Fn(&Area<'_>) -> Drawn) -> anyhow::Result<()> {
+fn save(path: &Path, height: i32, draw: impl Fn(&Area<'_>) -> Drawn) -> Result<(), ChartError> {
     let mut svg = String::new();
     {
         let size = (WIDTH as u32, height as u32);
         let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
         let drawn = root.fill(&WHITE).and_then(|()| draw(&root)).and_then(|()| root.present());
-        drawn.map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))?;
+        drawn.map_err(|error| ChartError::Draw { path: path.into(), what: error.to_string() })?;
     }
-    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))
+    std::fs::write(path, svg).map_err(|source| ChartError::Write { path: path.into(), source })
 }
 
 // ---- bars ----
@@ -287,7 +329,7 @@ fn round_scale(largest: f64) -> (f64, f64) {
 }
 
 /// Three significant figures, and k or M for thousands and millions.
-pub(crate) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         v if v >= 999_500.0 => (value / 1e6, "M"),
         v if v >= 9_995.0 => (value / 1e3, "k"),
