@@ -3,7 +3,7 @@
 //!   L4  sluice
 //!   L3  proxy  mount  controller  lustre  capi
 //!   L2  sim*   api    fuse   chart
-//!   L1  sched* plan*  pcc*
+//!   L1  sched* plan*  pcc*   trace*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
 //! Dependencies between crates are read from `cargo metadata`, so what counts is
@@ -26,6 +26,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/sched", 1),
     ("core/plan", 1),
     ("core/pcc", 1),
+    ("core/trace", 1),
     ("testkit", 1), // for tests alone
     ("core/sim", 2),
     ("io/api", 2),

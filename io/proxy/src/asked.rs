@@ -14,10 +14,10 @@ use model::{Amount, Kind, Lane, PathSet, Time};
 use ninep::dialect::{AnyRequest, OwnRequest};
 use ninep::{LockKind, Request};
 use rustix::fs::FileType;
+use trace::Access;
 
 use crate::fids::{Fid, Role};
 use crate::gate::{Asked, File, SPLICE_MIN};
-use crate::record::Access;
 
 /// The most that one Copy copies: longer, and nobody else would have a turn.
 pub(crate) const COPY_MAX: u64 = 16 << 20;

@@ -14,12 +14,12 @@ use model::{
 };
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
+use trace::Access;
 
 use crate::buffers::Frame;
 use crate::connection::ReplyTo;
 use crate::fids::{Fid, User};
 use crate::mounts::Once;
-use crate::record::Access;
 use crate::times::Times;
 use crate::writes::Writes;
 

@@ -13,6 +13,7 @@ use model::{Amount, Bytes, Kind};
 use ninep::{DecodeError, Reply, Request, Tag, dialect};
 use rustix::io::Errno;
 use sched::RequestId;
+use trace::Access;
 
 use crate::asked::{About, kind_of_type};
 use crate::buffers::Frame;
@@ -22,7 +23,7 @@ use crate::gate::{Asked, File, Operation};
 use crate::input::Incoming;
 use crate::mounts::Form;
 use crate::outbox::{Outbox, read_header_len};
-use crate::record::{Access, Who};
+use crate::record::Who;
 use crate::server::Server;
 
 /// Type of Tversion, whose form is always that of 9P2000.L.

@@ -49,9 +49,7 @@ mod writes;
 pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
 pub use costs_file::{CostsFile, CostsFileError};
 pub use link::{Link, LinkError};
-pub use record::{
-    Access, TraceError, TraceOutcome, TraceReader, TraceRecord, TraceRequest, TraceSubject,
-};
+pub use record::{TraceError, TraceReader};
 pub use rule_file::RuleFile;
 pub use rules::RulesRefused;
 pub use server::{Server, StartError};

@@ -12,10 +12,9 @@
 //! channel and the definitions that are not yet written. Definitions of subjects and
 //! classes are never dropped: a request that refers to one that has no room is.
 //!
-//! The format is docs/trace.md; [`TraceReader`] reads it.
+//! The format is docs/trace.md, its bytes are made in core/trace; [`TraceReader`] reads a file.
 
 mod access;
-mod format;
 mod notes;
 mod reader;
 mod subjects;
@@ -34,16 +33,14 @@ use std::time::Duration;
 
 use model::Time;
 use rustc_hash::FxHashSet;
+use trace::{Chunk, TraceRequest};
 
-use format::Chunk;
-use subjects::Definitions;
+use subjects::Waiting;
 use writer::{Message, Writer};
 
-pub use access::Access;
 pub(crate) use access::LastAccess;
-pub use format::{TraceOutcome, TraceRequest};
 pub(crate) use notes::Draft;
-pub use reader::{TraceError, TraceReader, TraceRecord, TraceSubject};
+pub use reader::{TraceError, TraceReader};
 pub(crate) use subjects::Who;
 
 /// Writes a trace of every request while the proxy runs.
@@ -59,7 +56,7 @@ struct Shared {
     shards: [Shard; SHARDS],
     /// Requests that are not in the file and never will be.
     lost: AtomicU64,
-    definitions: Mutex<Definitions>,
+    definitions: Mutex<Waiting>,
     /// Empty chunks, to be filled again.
     spare: Mutex<Vec<Chunk>>,
 }
@@ -92,7 +89,7 @@ impl Recorder {
     pub(crate) fn start(path: &Path) -> io::Result<Recorder> {
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all(&format::file_header())?;
+        file.write_all(&trace::file_header())?;
         let (recorder, writer) = Recorder::new(file, WAITING_MAX);
         let run = move || {
             // The thread starts before the proxy drops what it does not need.

@@ -7,13 +7,14 @@ use model::{Amount, Kind};
 use ninep::{LOCK_BLOCK, LOCK_RECLAIM, LockKind, LockStatus, Reply};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use trace::TraceOutcome;
 
 use super::{Context, Ending};
 use crate::connection::ReplyTo;
 use crate::fids::{Fid, Role};
 use crate::locks::{Answer, Asked, Outcome, Owner, Wanted};
 use crate::outbox::Outbox;
-use crate::record::{Draft, TraceOutcome};
+use crate::record::Draft;
 use crate::server::Server;
 
 /// A blocking request that must wait is not answered until the lock is granted.

@@ -6,18 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a read or a write begins, seen from the last access through the same fid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
-    /// Where the last one ended; the first access is sequential at offset 0.
-    Sequential,
-    /// Where the last one began.
-    Same,
-    /// Further on than the last one began.
-    Forward,
-    /// Before the last one began.
-    Backward,
-}
+use trace::Access;
 
 /// The last access through a fid. One thread at a time follows it; the atomics only
 /// spare it a lock of its own.
@@ -38,22 +27,6 @@ impl LastAccess {
             _ if offset == start => Access::Same,
             _ if offset > start => Access::Forward,
             _ => Access::Backward,
-        }
-    }
-}
-
-impl Access {
-    /// Every one, in the order of their numbers in a trace, which begin with 1.
-    pub const ALL: [Access; 4] =
-        [Access::Sequential, Access::Same, Access::Forward, Access::Backward];
-
-    /// The word in tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Access::Sequential => "sequential",
-            Access::Same => "same",
-            Access::Forward => "forward",
-            Access::Backward => "backward",
         }
     }
 }

@@ -11,10 +11,10 @@
 //! Each request is taken down once, by whoever ends it.
 
 use model::{Amount, Bytes, Kind, Lane, Nanos, Time};
+use trace::{Access, TraceOutcome, TraceRequest};
 
-use super::format::{TraceOutcome, TraceRequest};
 use super::subjects::Who;
-use super::{Access, Filling, Recorder};
+use super::{Filling, Recorder};
 use crate::fids::User;
 use crate::gate::{Asked, Running};
 

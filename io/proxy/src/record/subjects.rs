@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use model::{Identity, JobId, Time};
+use trace::{Definitions, ID_UNKNOWN};
 
 use super::Shared;
-use super::format::{put_text, put_varint};
 use crate::connection::Connection;
 use crate::fids::User;
 use crate::gate::Target;
@@ -29,24 +29,14 @@ pub(crate) enum Who<'a> {
     Peer(&'a Connection),
 }
 
-/// The uid and gid of nobody known, as `-1` is in rules.
-pub(super) const ID_UNKNOWN: u32 = u32::MAX;
-
 /// Definitions that are not yet written.
 #[derive(Default)]
-pub(super) struct Definitions {
+pub(super) struct Waiting {
     last_subject: u32,
-    subjects: Batch,
+    subjects: Definitions,
     /// When the proxy's clock showed zero, in nanoseconds since 1970.
     origin_unix_ns: u64,
     classes: Vec<(Arc<Target>, BTreeSet<u64>)>,
-}
-
-/// Encoded definitions and how many there are.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) count: u32,
-    pub(super) bytes: Vec<u8>,
 }
 
 /// Definitions that may wait for a slow disk, in bytes; about a thousandth of what a
@@ -98,18 +88,17 @@ impl Shared {
     }
 
     /// Moves the subjects that wait to the end of `to`; returns the clock's origin.
-    pub(super) fn take_subjects(&self, to: &mut Batch) -> u64 {
+    pub(super) fn take_subjects(&self, to: &mut Definitions) -> u64 {
         let mut definitions = self.definitions.lock().expect("not poisoned");
         let new = std::mem::take(&mut definitions.subjects);
-        to.count += new.count;
-        to.bytes.extend_from_slice(&new.bytes);
+        to.append(new);
         definitions.origin_unix_ns
     }
 
     /// Definitions of the classes that were asked for. One that is gone has no name.
-    pub(super) fn take_classes(&self) -> Batch {
+    pub(super) fn take_classes(&self) -> Definitions {
         let wanted = std::mem::take(&mut self.definitions.lock().expect("not poisoned").classes);
-        let mut batch = Batch::default();
+        let mut batch = Definitions::default();
         for (target, numbers) in wanted {
             let reports = target.with_dispatcher(|dispatcher, _| {
                 let wanted = |report: &sched::ClassReport| numbers.contains(&report.id.to_bits());
@@ -135,7 +124,7 @@ impl<'a> Who<'a> {
     }
 }
 
-impl Definitions {
+impl Waiting {
     pub(super) fn define(
         &mut self,
         who: &Identity,
@@ -143,7 +132,7 @@ impl Definitions {
         target: &str,
         now: Time,
     ) -> Option<u32> {
-        if self.subjects.bytes.len() > WAITING_BYTES_MAX {
+        if self.subjects.len() > WAITING_BYTES_MAX {
             return None;
         }
         let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -152,26 +141,5 @@ impl Definitions {
         self.last_subject = number;
         self.subjects.put_subject(number, who, export, target);
         Some(number)
-    }
-}
-
-impl Batch {
-    fn put_subject(&mut self, number: u32, who: &Identity, export: &str, target: &str) {
-        let out = &mut self.bytes;
-        put_varint(out, number.into());
-        put_varint(out, who.uid.into());
-        put_varint(out, who.gid.into());
-        put_varint(out, who.projid.map_or(0, |projid| u64::from(projid) + 1));
-        for text in [who.job.as_str(), who.nid.as_str(), export, target] {
-            put_text(out, text);
-        }
-        self.count += 1;
-    }
-
-    pub(super) fn put_class(&mut self, number: u64, target: &str, name: &str) {
-        put_varint(&mut self.bytes, number);
-        put_text(&mut self.bytes, target);
-        put_text(&mut self.bytes, name);
-        self.count += 1;
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU32;
 
 use model::{Amount, Bytes, Identity, JobId, Kind, Lane, Nanos, Nid};
 use proptest::prelude::*;
+use trace::{Access, TraceOutcome, TraceRecord};
 
 use super::*;
 
@@ -26,7 +27,7 @@ impl Scratch {
     /// A recorder on this file whose writer does not run yet.
     fn recorder(&self, waiting_max: usize) -> (Recorder, Writer) {
         let mut file = File::create(&self.0).unwrap();
-        file.write_all(&format::file_header()).unwrap();
+        file.write_all(&trace::file_header()).unwrap();
         Recorder::new(file, waiting_max)
     }
 }
@@ -91,17 +92,6 @@ fn read_whole(bytes: &[u8]) -> (Vec<TraceRecord>, TraceReader<&[u8]>) {
     (records, reader)
 }
 
-/// A trace of `count` requests of the job `dd`.
-fn trace(count: u64) -> Vec<u8> {
-    let scratch = Scratch::new();
-    let (recorder, writer) = scratch.recorder(WAITING_MAX);
-    let subject = recorder.define("dd");
-    (0..count).for_each(|number| recorder.record(&request(subject, number)));
-    drop(recorder);
-    writer.run();
-    scratch.bytes()
-}
-
 fn any_number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64u32).prop_map(|(number, shift)| number >> shift)
 }
@@ -156,51 +146,6 @@ proptest! {
             prop_assert_eq!((&*record.who.export, &*record.who.target), ("scratch", "disk"));
         }
     }
-
-    #[test]
-    fn a_damaged_trace_ends_in_an_error_or_in_records_and_never_in_a_panic(
-        at in 0..1usize << 13, bits in 1..=255u8, tail in prop::collection::vec(any::<u8>(), 0..99)
-    ) {
-        let mut bytes = trace(900);
-        let at = at % bytes.len();
-        bytes[at] ^= bits;
-        bytes.extend(tail);
-        if let Ok(reader) = TraceReader::new(&bytes[..]) {
-            prop_assert!(reader.count() <= 901);
-        }
-    }
-}
-
-#[test]
-fn a_trace_that_was_cut_anywhere_is_read_up_to_its_last_whole_chunk() {
-    let bytes = trace(20_000);
-    let chunks: Vec<_> =
-        (0..bytes.len() - 4).filter(|at| bytes[*at..].starts_with(&format::MARKER)).collect();
-    assert!(chunks.len() > 3, "subjects, two of requests, end");
-    for (chunk, begin) in chunks.iter().enumerate() {
-        let end = chunks.get(chunk + 1).copied().unwrap_or(bytes.len());
-        let mut seen = None;
-        for at in [*begin, begin + 1, begin + 15, begin + 16, (begin + end) / 2, end - 1] {
-            let (records, wrong, reader) = read(&bytes[..at]);
-            assert!(wrong.is_none() && reader.cut(), "{at}: {wrong:?}");
-            assert_eq!(records.len(), *seen.get_or_insert(records.len()), "cut at {at}");
-        }
-        let whole_before = match chunk {
-            0 | 1 => 0,
-            _ => u32::from_le_bytes(*bytes[chunks[chunk - 1] + 12..].first_chunk().unwrap()),
-        };
-        assert!(seen.unwrap() >= whole_before as usize);
-    }
-    assert_eq!(read_whole(&bytes).0.len(), 20_000);
-}
-
-#[test]
-fn zeros_after_a_crash_are_a_cut_and_no_damage() {
-    let mut bytes = trace(10);
-    let end = bytes.len() - 32;
-    bytes[end..].fill(0);
-    let (records, wrong, reader) = read(&bytes);
-    assert_eq!((records.len(), wrong.is_none(), reader.cut()), (10, true, true));
 }
 
 #[test]
@@ -308,46 +253,4 @@ fn a_trace_is_its_owners_and_a_new_one_takes_the_place_of_the_old() {
     assert_eq!(records.len(), 1);
     assert_eq!(records[0].who.who.job.as_str(), "new");
     assert!(reader.origin_unix_ns() > 1_600_000_000_000_000_000);
-}
-
-#[test]
-fn class_names_are_found_by_target_and_number() {
-    let scratch = Scratch::new();
-    let mut batch = subjects::Batch::default();
-    batch.put_class(7, "disk", "jobs dd.500");
-    std::fs::write(
-        &scratch.0,
-        [format::file_header(), format::chunk_of(format::ChunkType::Classes, 1, &batch.bytes)]
-            .concat(),
-    )
-    .unwrap();
-    let bytes = scratch.bytes();
-    let (_, wrong, reader) = read(&bytes);
-    assert!(wrong.is_none());
-    assert_eq!(reader.class("disk", 7), Some("jobs dd.500"));
-    assert_eq!((reader.class("disk", 8), reader.class("tape", 7)), (None, None));
-}
-
-#[test]
-fn what_is_no_trace_is_refused_by_its_first_bytes() {
-    let error = |bytes: &[u8]| TraceReader::new(bytes).err().unwrap().to_string();
-    let foreign = "no trace of sluice proxy --record: it begins with ";
-    assert_eq!(error(b"\x7fELF\x02\x01\x01"), format!("{foreign}\"\\x7fELF\\x02\\x01\\x01\""));
-    assert_eq!(error(b""), format!("{foreign}\"\""));
-    let mut later = trace(0);
-    later[8] = 9;
-    assert_eq!(error(&later), "a trace of format 9; this sluice reads format 1");
-    let mut other = trace(0);
-    other[13..17].copy_from_slice(b"rEAD");
-    assert!(error(&other).starts_with("\"rEAD\" is not a kind of request"));
-}
-
-#[test]
-fn damage_is_named_with_its_place() {
-    let mut bytes = trace(10);
-    let header = format::file_header().len();
-    bytes[header + 1] = b'X';
-    let (_, wrong, _) = read(&bytes);
-    let expected = format!("damaged at byte {}: what ends here is no chunk", header + 16);
-    assert_eq!(wrong.unwrap().to_string(), expected);
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use super::format::{Chunk, ChunkType, chunk_of};
-use super::subjects::Batch;
+use trace::{Chunk, Definitions};
+
 use super::{SHARDS, Shared};
 
 /// How often chunks that are not full are looked at.
@@ -33,7 +33,7 @@ pub(super) struct Writer {
     from_workers: Receiver<Message>,
     /// Dropped at the very end.
     _ended: SyncSender<()>,
-    subjects: Batch,
+    subjects: Definitions,
     /// The end of the last whole chunk; `None` in a pipe, which cannot be cut.
     good: Option<u64>,
     state: State,
@@ -65,7 +65,7 @@ impl Writer {
             shared,
             from_workers,
             _ended: ended,
-            subjects: Batch::default(),
+            subjects: Definitions::default(),
             good,
             state: State::Well,
             written: 0,
@@ -103,8 +103,8 @@ impl Writer {
             self.write_chunk(chunk);
         }
         let classes = self.shared.take_classes();
-        if classes.count > 0 {
-            self.put(&chunk_of(ChunkType::Classes, classes.count, &classes.bytes));
+        if !classes.is_empty() {
+            self.put(&classes.classes_chunk());
         }
         self.tell_lost();
     }
@@ -116,8 +116,7 @@ impl Writer {
             }
         }
         self.sweep(true);
-        let sums = [self.written, self.lost_told].map(u64::to_le_bytes).concat();
-        self.put(&chunk_of(ChunkType::End, 2, &sums));
+        self.put(&trace::end_chunk(self.written, self.lost_told));
     }
 
     fn write_chunk(&mut self, mut chunk: Chunk) {
@@ -133,13 +132,12 @@ impl Writer {
     /// is written: it was made before the first of the requests was noted.
     fn write_subjects(&mut self) -> bool {
         let origin = self.shared.take_subjects(&mut self.subjects);
-        if self.subjects.count == 0 {
+        if self.subjects.is_empty() {
             return true;
         }
-        let payload = [&origin.to_le_bytes()[..], &self.subjects.bytes].concat();
-        let done = self.put(&chunk_of(ChunkType::Subjects, self.subjects.count, &payload));
+        let done = self.put(&self.subjects.subjects_chunk(origin));
         if done {
-            self.subjects = Batch::default();
+            self.subjects = Definitions::default();
         }
         done
     }
@@ -147,7 +145,7 @@ impl Writer {
     fn tell_lost(&mut self) {
         let lost = self.shared.lost.load(Ordering::Relaxed);
         let new = lost - self.lost_told;
-        if new > 0 && self.put(&chunk_of(ChunkType::Lost, 1, &new.to_le_bytes())) {
+        if new > 0 && self.put(&trace::lost_chunk(new)) {
             self.lost_told = lost;
         }
     }

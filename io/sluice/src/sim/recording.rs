@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use ::proxy::{TraceOutcome, TraceReader, TraceSubject};
+use ::proxy::TraceReader;
 use ::sim::{Record, RecordedTarget, Replayed};
+use ::trace::{TraceOutcome, TraceSubject};
 use anyhow::{Context, bail};
 use model::{Amount, Bytes, Identity, Kind, KindSet, Lane, Nanos, Time};
 use sched::{CostMode, Costs, Curve, LaneCosts};

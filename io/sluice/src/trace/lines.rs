@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use ::proxy::{TraceOutcome, TraceRecord};
+use ::trace::{TraceOutcome, TraceRecord};
 use model::{Lane, Nanos};
 use nix::errno::Errno;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ::proxy::{Access, TraceOutcome, TraceRecord};
+use ::trace::{Access, TraceOutcome, TraceRecord};
 use hdrhistogram::Histogram;
 use model::{Amount, Direction, Kind, Nanos, Time};
 use serde::Serialize;
@@ -369,7 +369,7 @@ fn by_kind(name: &str, rows: &[Row]) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use ::proxy::{TraceRequest, TraceSubject};
+    use ::trace::{TraceRequest, TraceSubject};
     use model::{Bytes, Identity, JobId, Lane, Nid};
 
     use super::*;

@@ -14,27 +14,27 @@ use std::num::NonZeroU32;
 
 use model::{Amount, Bytes, Kind, Lane, Nanos, Time};
 
-use super::access::Access;
+use crate::access::Access;
 
 /// The first bytes of every trace.
-pub(super) const MAGIC: [u8; 8] = *b"SLUICETR";
+pub(crate) const MAGIC: [u8; 8] = *b"SLUICETR";
 /// The format written and read here.
-pub(super) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 /// The first bytes of every chunk; no text and no varint that is likely begins so.
-pub(super) const MARKER: [u8; 4] = [0xf5, b'S', b'L', b'C'];
+pub const MARKER: [u8; 4] = [0xf5, b'S', b'L', b'C'];
 /// Marker, type, three bytes of zero, length, count.
-pub(super) const CHUNK_HEADER_LEN: usize = 16;
+pub const CHUNK_HEADER_LEN: usize = 16;
 /// A chunk of requests is closed before it gets longer, its header included.
-pub(super) const CHUNK_LEN: usize = 64 << 10;
+pub(crate) const CHUNK_LEN: usize = 64 << 10;
 /// No payload is longer; a greater length means that the file is damaged.
-pub(super) const PAYLOAD_MAX: usize = 4 << 20;
+pub(crate) const PAYLOAD_MAX: usize = 4 << 20;
 /// The most that one request takes: two bytes and nine varints.
 const REQUEST_MAX: usize = 2 + 9 * 10;
 
 /// What a chunk holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum ChunkType {
+pub(crate) enum ChunkType {
     Subjects = 1,
     Requests = 2,
     Classes = 3,
@@ -99,7 +99,7 @@ impl TraceOutcome {
 
 /// A chunk of requests that is being filled.
 #[derive(Debug, Default)]
-pub(super) struct Chunk {
+pub struct Chunk {
     bytes: Vec<u8>,
     count: u32,
     previous: Time,
@@ -107,24 +107,26 @@ pub(super) struct Chunk {
 
 /// Reads numbers and texts from the front of a slice.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
+pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
 impl Chunk {
-    pub(super) fn allocate() -> Chunk {
+    /// An empty one with room for all that it may hold.
+    pub fn allocate() -> Chunk {
         Chunk { bytes: Vec::with_capacity(CHUNK_LEN), count: 0, previous: Time::ZERO }
     }
 
     /// How many requests are in it.
-    pub(super) fn count(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         self.count
     }
 
     /// Whether another request may be pushed.
-    pub(super) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.bytes.len() + REQUEST_MAX <= CHUNK_LEN
     }
 
-    pub(super) fn push(&mut self, request: &TraceRequest) {
+    /// Appends a request; there must be room.
+    pub fn push(&mut self, request: &TraceRequest) {
         if self.count == 0 {
             self.bytes.clear();
             self.bytes.resize(CHUNK_HEADER_LEN, 0);
@@ -138,7 +140,7 @@ impl Chunk {
     }
 
     /// The whole chunk as it stands in the file.
-    pub(super) fn seal(&mut self) -> &[u8] {
+    pub fn seal(&mut self) -> &[u8] {
         let len = self.bytes.len() - CHUNK_HEADER_LEN;
         let header = chunk_header(ChunkType::Requests, self.count, len);
         self.bytes[..CHUNK_HEADER_LEN].copy_from_slice(&header);
@@ -146,14 +148,14 @@ impl Chunk {
     }
 
     /// Empties it, keeping its memory.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.bytes.clear();
         self.count = 0;
     }
 }
 
 /// The header of the file: which format, and what number each kind has in it.
-pub(super) fn file_header() -> Vec<u8> {
+pub fn file_header() -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
     out.extend_from_slice(&(Kind::COUNT as u16).to_le_bytes());
@@ -163,8 +165,18 @@ pub(super) fn file_header() -> Vec<u8> {
     out
 }
 
+/// Says that so many more requests are not in the trace.
+pub fn lost_chunk(count: u64) -> Vec<u8> {
+    chunk_of(ChunkType::Lost, 1, &count.to_le_bytes())
+}
+
+/// The last chunk: how many requests are in the trace, and how many it has said are not.
+pub fn end_chunk(requests: u64, lost: u64) -> Vec<u8> {
+    chunk_of(ChunkType::End, 2, &[requests, lost].map(u64::to_le_bytes).concat())
+}
+
 /// A whole chunk that does not hold requests.
-pub(super) fn chunk_of(what: ChunkType, count: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn chunk_of(what: ChunkType, count: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = chunk_header(what, count, payload.len()).to_vec();
     out.extend_from_slice(payload);
     out
@@ -226,7 +238,7 @@ fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
 }
 
 /// The next request of a chunk; `kinds` is the file's own numbering.
-pub(super) fn take_request(
+pub(crate) fn take_request(
     from: &mut Cursor<'_>,
     kinds: &[Kind],
     previous: Time,
@@ -274,7 +286,7 @@ pub(super) fn take_request(
 }
 
 /// Seven bits a byte, the lowest first; the top bit says that more follow.
-pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -283,7 +295,7 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// A text after its length.
-pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
     put_varint(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
@@ -298,19 +310,19 @@ const fn unzigzag(value: u64) -> i64 {
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u64::from_le_bytes(*first))
     }
 
-    pub(super) fn varint(&mut self) -> Option<u64> {
+    pub(crate) fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = u64::from(self.byte()?);
@@ -325,11 +337,11 @@ impl<'a> Cursor<'a> {
         None
     }
 
-    pub(super) fn varint32(&mut self) -> Option<u32> {
+    pub(crate) fn varint32(&mut self) -> Option<u32> {
         u32::try_from(self.varint()?).ok()
     }
 
-    pub(super) fn text(&mut self) -> Option<&'a str> {
+    pub(crate) fn text(&mut self) -> Option<&'a str> {
         let len = usize::try_from(self.varint()?).ok()?;
         let (text, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

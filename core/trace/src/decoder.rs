@@ -1,0 +1,375 @@
+//! Reads a trace back, request by request.
+//!
+//! ```text
+//!   room ◄─ bytes ── the caller's file        next_record ─► TraceRecord
+//!     └─ filled ─► header │ chunk header │ payload ─────────────┘ until it is used up
+//! ```
+//!
+//! The bytes are not trusted: whatever they are, reading ends with the last record
+//! that makes sense, and with an error that names the place if what follows does not.
+//! One chunk is in memory at a time, and what was defined.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::{Identity, Kind, Time};
+
+use crate::definitions::{ID_UNKNOWN, take_subject};
+use crate::format::{self, CHUNK_HEADER_LEN, ChunkType, Cursor, PAYLOAD_MAX, TraceRequest};
+
+/// The requests of a trace, in the order in which they were noted.
+///
+/// Ask [`Decoder::next_record`] until it gives none; then read into [`Decoder::room`] what
+/// it has room for and tell [`Decoder::filled`] how much there was. Without room and without
+/// a record it is at its end, and [`Decoder::cut`] and [`Decoder::lost`] say what is missing.
+///
+/// Requests of different threads are interleaved by chunks, so arrival times go back
+/// and forth by up to about a second.
+#[derive(Debug)]
+pub struct Decoder {
+    expected: Expected,
+    /// What is being read: a part of the header, or of a chunk.
+    buffer: Vec<u8>,
+    /// Where what is being read begins in the trace.
+    offset: u64,
+    kinds: Vec<Kind>,
+    /// Kinds that the header has still to name.
+    kinds_left: u16,
+    subjects: BTreeMap<u32, Arc<TraceSubject>>,
+    classes: BTreeMap<(String, u64), String>,
+    origin_unix_ns: u64,
+    /// Bytes of the payload in `buffer` that were used.
+    at: usize,
+    /// Requests of the payload that were not.
+    left: u32,
+    previous: Time,
+    read: u64,
+    lost: u64,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// What every trace begins with.
+    Begin,
+    /// The length of a kind's name.
+    KindLen,
+    /// A kind's name.
+    Kind(usize),
+    /// The header of a chunk.
+    Chunk,
+    /// Its payload: type, length, count.
+    Payload(u8, usize, u32),
+    /// Nothing more: the last chunk was read.
+    Complete,
+    /// Nothing more: the trace ended before.
+    Cut,
+    /// Nothing more: it is damaged, or none.
+    Failed,
+}
+
+/// One request of a trace and who asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRecord {
+    /// Who asked.
+    pub who: Arc<TraceSubject>,
+    /// What, when and how it ended.
+    pub request: TraceRequest,
+}
+
+/// One attach, an identity at work in an export; or a peer who asked without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceSubject {
+    /// Who pays.
+    pub who: Identity,
+    /// The export's name; empty without an attach.
+    pub export: String,
+    /// The name of the target whose dispatcher it waited for; empty without an attach.
+    pub target: String,
+}
+
+impl TraceSubject {
+    /// The user; `None` where nobody has attached and the system does not know the peer.
+    pub fn uid(&self) -> Option<u32> {
+        known(self.who.uid)
+    }
+
+    /// The user's group, likewise.
+    pub fn gid(&self) -> Option<u32> {
+        known(self.who.gid)
+    }
+}
+
+/// Why bytes are no trace, or not to their end.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// It is something else.
+    #[error("no trace of sluice proxy --record: it begins with \"{begin}\"")]
+    Foreign {
+        /// Its first bytes, escaped.
+        begin: String,
+    },
+    /// It was written by another version.
+    #[error("a trace of format {found}; this sluice reads format {}", format::VERSION)]
+    Version {
+        /// The format's number.
+        found: u16,
+    },
+    /// It names a kind of request that is not known here.
+    #[error(transparent)]
+    Kind(#[from] model::ParseKindError),
+    /// Its bytes make no sense from some place on.
+    #[error("damaged at byte {offset}: {what}")]
+    Damaged {
+        /// The byte at which the chunk begins.
+        offset: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new()
+    }
+}
+
+impl Decoder {
+    /// Of a trace of which nothing was read yet.
+    pub fn new() -> Decoder {
+        Decoder {
+            expected: Expected::Begin,
+            buffer: Vec::new(),
+            offset: 0,
+            kinds: Vec::new(),
+            kinds_left: 0,
+            subjects: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            origin_unix_ns: 0,
+            at: 0,
+            left: 0,
+            previous: Time::ZERO,
+            read: 0,
+            lost: 0,
+        }
+    }
+
+    /// Where the next bytes go, as many as can be understood at once; empty while there are
+    /// records to take, and at the end.
+    pub fn room(&mut self) -> &mut [u8] {
+        let len = match self.expected {
+            _ if self.left > 0 => 0,
+            Expected::Begin => BEGIN_LEN,
+            Expected::KindLen => 1,
+            Expected::Kind(len) | Expected::Payload(_, len, _) => len,
+            Expected::Chunk => CHUNK_HEADER_LEN,
+            Expected::Complete | Expected::Cut | Expected::Failed => 0,
+        };
+        if len == 0 {
+            return &mut [];
+        }
+        self.buffer.resize(len, 0);
+        &mut self.buffer
+    }
+
+    /// The first `len` bytes of the room were filled; fewer than it has mean that the trace
+    /// ends there. Afterwards there may be records.
+    ///
+    /// # Errors
+    /// If what has come makes no sense.
+    pub fn filled(&mut self, len: usize) -> Result<(), DecodeError> {
+        assert!(self.left == 0 && len <= self.buffer.len(), "what was filled is the room");
+        self.offset += len as u64;
+        let whole = len == self.buffer.len();
+        let done = match self.expected {
+            Expected::Begin => self.take_begin(len),
+            Expected::KindLen if whole => self.take_kind_len(),
+            Expected::Kind(_) if whole => self.take_kind(),
+            Expected::KindLen | Expected::Kind(_) => Err(self.damaged("it ends within its header")),
+            Expected::Chunk if whole => self.take_chunk_header(),
+            Expected::Payload(what, _, count) if whole => self.take_payload(what, count),
+            Expected::Chunk | Expected::Payload(..) => {
+                self.expected = Expected::Cut;
+                Ok(())
+            }
+            Expected::Complete | Expected::Cut | Expected::Failed => Ok(()),
+        };
+        done.inspect_err(|_| self.expected = Expected::Failed)
+    }
+
+    /// The next record; `None` if it needs bytes first, or is at its end.
+    ///
+    /// # Errors
+    /// If what has come makes no sense; there is nothing after that.
+    pub fn next_record(&mut self) -> Result<Option<TraceRecord>, DecodeError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        let record = self.take_record();
+        if record.is_err() {
+            (self.expected, self.left) = (Expected::Failed, 0);
+        }
+        record.map(Some)
+    }
+
+    /// Whether the trace's header is still to be read.
+    pub fn is_in_header(&self) -> bool {
+        matches!(self.expected, Expected::Begin | Expected::KindLen | Expected::Kind(_))
+    }
+
+    /// How many bytes of the trace were read.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Requests that were not recorded, as far as the trace has been read.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether the trace ended without its last chunk: the proxy was killed, or still
+    /// writes it.
+    pub fn cut(&self) -> bool {
+        self.expected == Expected::Cut
+    }
+
+    /// When the proxy's clock showed zero, in nanoseconds since 1970; 0 before the
+    /// first record.
+    pub fn origin_unix_ns(&self) -> u64 {
+        self.origin_unix_ns
+    }
+
+    /// The name of a class of a target, its rule and key, once it was read: up to a
+    /// second of requests after the first of the class. `None` also for one that went
+    /// before it was asked for.
+    pub fn class(&self, target: &str, number: u64) -> Option<&str> {
+        self.classes.get(&(target.to_owned(), number)).map(String::as_str)
+    }
+
+    fn damaged(&self, what: &'static str) -> DecodeError {
+        DecodeError::Damaged { offset: self.offset, what }
+    }
+
+    fn take_begin(&mut self, len: usize) -> Result<(), DecodeError> {
+        let (begin, magic) = (&self.buffer[..len], format::MAGIC);
+        if len < BEGIN_LEN || !begin.starts_with(&magic) {
+            let begin = begin[..len.min(magic.len())].escape_ascii().to_string();
+            return Err(DecodeError::Foreign { begin });
+        }
+        let number = |at: usize| u16::from_le_bytes([begin[at], begin[at + 1]]);
+        if number(8) != format::VERSION {
+            return Err(DecodeError::Version { found: number(8) });
+        }
+        self.kinds_left = number(10);
+        self.expect_kind();
+        Ok(())
+    }
+
+    fn expect_kind(&mut self) {
+        self.expected = if self.kinds_left > 0 { Expected::KindLen } else { Expected::Chunk };
+    }
+
+    fn take_kind_len(&mut self) -> Result<(), DecodeError> {
+        let len = usize::from(self.buffer[0]).min(KIND_LEN_MAX);
+        self.expected = Expected::Kind(len);
+        if len == 0 {
+            self.buffer.clear();
+            return self.take_kind();
+        }
+        Ok(())
+    }
+
+    fn take_kind(&mut self) -> Result<(), DecodeError> {
+        self.kinds.push(String::from_utf8_lossy(&self.buffer).parse()?);
+        self.kinds_left -= 1;
+        self.expect_kind();
+        Ok(())
+    }
+
+    fn take_chunk_header(&mut self) -> Result<(), DecodeError> {
+        let header = &self.buffer;
+        // A file system that crashed may have the length of the file but not its bytes.
+        if header.iter().all(|byte| *byte == 0) {
+            self.expected = Expected::Cut;
+            return Ok(());
+        }
+        let number = |at: usize| header[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
+        if !header.starts_with(&format::MARKER) {
+            return Err(self.damaged("what ends here is no chunk"));
+        }
+        let (what, len, count) = (header[4], number(8) as usize, number(12));
+        if len > PAYLOAD_MAX {
+            return Err(self.damaged("a chunk that claims to be longer than any is"));
+        }
+        self.expected = Expected::Payload(what, len, count);
+        if len == 0 {
+            self.buffer.clear();
+            return self.take_payload(what, count);
+        }
+        Ok(())
+    }
+
+    fn take_payload(&mut self, what: u8, count: u32) -> Result<(), DecodeError> {
+        self.expected = Expected::Chunk;
+        match self.understand(what, count) {
+            Some(()) => Ok(()),
+            None => Err(self.damaged("the chunk before it makes no sense")),
+        }
+    }
+
+    fn take_record(&mut self) -> Result<TraceRecord, DecodeError> {
+        let mut from = Cursor(&self.buffer[self.at..]);
+        let request = format::take_request(&mut from, &self.kinds, self.previous);
+        let request = request.ok_or_else(|| self.damaged("a request before it makes no sense"))?;
+        self.at = self.buffer.len() - from.0.len();
+        let who = self.subjects.get(&request.subject).cloned();
+        let who = who.ok_or_else(|| self.damaged("a request before it is of nobody"))?;
+        self.previous = request.arrived;
+        self.left -= 1;
+        self.read += 1;
+        Ok(TraceRecord { who, request })
+    }
+
+    /// Types that are not known are passed over: later versions may write more.
+    fn understand(&mut self, what: u8, count: u32) -> Option<()> {
+        let payload = std::mem::take(&mut self.buffer);
+        let mut from = Cursor(&payload);
+        match what {
+            what if what == ChunkType::Requests as u8 => {
+                self.previous = Time::from_nanos(from.u64()?);
+                (self.at, self.left) = (8, count);
+            }
+            what if what == ChunkType::Subjects as u8 => {
+                self.origin_unix_ns = from.u64()?;
+                for _ in 0..count {
+                    let (number, subject) = take_subject(&mut from)?;
+                    self.subjects.insert(number, Arc::new(subject));
+                }
+            }
+            what if what == ChunkType::Classes as u8 => {
+                for _ in 0..count {
+                    let (number, target) = (from.varint()?, from.text()?);
+                    self.classes.insert((target.into(), number), from.text()?.into());
+                }
+            }
+            what if what == ChunkType::Lost as u8 => {
+                self.lost = self.lost.checked_add(from.u64()?)?;
+            }
+            what if what == ChunkType::End as u8 => {
+                let sums = (from.u64()?, from.u64()?);
+                self.expected = Expected::Complete;
+                return (sums == (self.read, self.lost)).then_some(());
+            }
+            _ => {}
+        }
+        self.buffer = payload;
+        Some(())
+    }
+}
+
+fn known(id: u32) -> Option<u32> {
+    (id != ID_UNKNOWN).then_some(id)
+}
+
+const BEGIN_LEN: usize = 12;
+const KIND_LEN_MAX: usize = 127;

@@ -1,0 +1,22 @@
+//! The bytes of a trace: what `sluice proxy --record` writes of every request, both ways.
+//!
+//! ```text
+//!   TraceRequest ─► Chunk ──┐                              ┌─► TraceRecord, TraceRecord, …
+//!   subjects, classes       ├─► bytes ─ a file ─► bytes ─► Decoder
+//!          └─► Definitions ─┘                              └─► lost, cut, names of classes
+//! ```
+//!
+//! docs/trace.md describes the format byte by byte. Whoever has files and clocks stays
+//! outside: `io/proxy` fills chunks, writes them and reads them back.
+
+mod access;
+mod decoder;
+mod definitions;
+mod format;
+
+pub use access::Access;
+pub use decoder::{DecodeError, Decoder, TraceRecord, TraceSubject};
+pub use definitions::{Definitions, ID_UNKNOWN};
+pub use format::{
+    CHUNK_HEADER_LEN, Chunk, MARKER, TraceOutcome, TraceRequest, end_chunk, file_header, lost_chunk,
+};
