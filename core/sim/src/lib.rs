@@ -66,6 +66,7 @@ mod faults;
 mod network;
 mod prng;
 mod random;
+mod recording;
 mod report;
 mod scenario;
 mod scheduler;
@@ -75,8 +76,9 @@ mod world;
 
 pub use backlog::Backlog;
 pub use random::random_scenario;
+pub use recording::{Recording, Recordings};
 pub use report::{
-    DELAYED, JobReport, JobRule, Latency, Report, RuleReport, Verdict, Violation, judge,
+    DELAYED, Had, JobReport, JobRule, Latency, Report, RuleReport, Taken, Verdict, Violation, judge,
 };
 pub use scenario::{RecordedTarget, Replayed, Scenario, ScenarioError};
 pub use scheduler::{ParsePolicyError, Policy};

@@ -13,9 +13,7 @@
 
 mod compare;
 mod figure;
-mod had;
 mod outcome;
-mod recording;
 mod replay;
 mod runs;
 mod scenarios;

@@ -10,6 +10,7 @@
 //! warm-up to the end of the load, but for `classes`, which schedulers sum from the start.
 
 mod expect;
+mod had;
 mod histogram;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::world::World;
 
 pub(crate) use expect::{Expect, RawExpect};
 pub use expect::{Verdict, judge};
+pub use had::{Had, Taken};
 use histogram::Histogram;
 
 /// One scenario under one scheduler and seed.

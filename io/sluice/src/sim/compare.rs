@@ -8,12 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use ::sim::{RecordedTarget, Report};
+use ::sim::{Had, RecordedTarget, Recording, Report};
 use chart::{JobSeries, short};
 use serde::Serialize;
 
-use super::had::Had;
-use super::recording::{Asked, Recording};
 use super::replay::RuleFile;
 use crate::top::table::aligned;
 use crate::trace::lines::span;
@@ -125,19 +123,13 @@ impl TargetComparison {
         name: &str,
         recording: &Recording,
         target: &RecordedTarget,
-        loops: usize,
     ) -> TargetComparison {
-        let mut jobs: BTreeMap<String, Vec<&Asked>> = BTreeMap::new();
-        for subject in recording.subjects() {
-            jobs.entry(subject.job()).or_default().extend(&subject.requests);
-        }
-        let jobs = jobs.into_iter().map(|(job, asked)| (job, Had::recorded(&asked)));
         let recorded =
-            RunOf { rules: "recorded".into(), jobs: jobs.collect(), violations: Vec::new() };
+            RunOf { rules: "recorded".into(), jobs: recording.had(), violations: Vec::new() };
         TargetComparison {
             target: name.into(),
-            requests: recording.requests().count() as u64,
-            loops: loops as u64,
+            requests: recording.len() as u64,
+            loops: recording.clients().len() as u64,
             span_ns: recording.end().as_nanos(),
             slots: target.slots,
             parallelism: target.parallelism,
@@ -226,11 +218,8 @@ impl TargetComparison {
 
 impl RunOf {
     pub(super) fn replayed(rules: &RuleFile, recording: &Recording, report: &Report) -> RunOf {
-        let had = report.jobs.iter().map(|job| {
-            let had = Had::replayed(job, rules, recording, report);
-            (job.job.clone(), had)
-        });
+        let jobs = recording.had_in(report, &rules.set);
         let violations = report.violations.iter().map(|violation| violation.what.clone());
-        RunOf { rules: rules.name.clone(), jobs: had.collect(), violations: violations.collect() }
+        RunOf { rules: rules.name.clone(), jobs, violations: violations.collect() }
     }
 }

@@ -12,21 +12,24 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::proxy::CostsFile;
-use ::sim::{Policy, RecordedTarget, Replayed, Report, Scenario};
-use anyhow::{Context, anyhow};
+use ::proxy::{CostsFile, TraceReader};
+use ::sim::{Policy, Recording, Recordings, Report};
+use anyhow::{Context, anyhow, ensure};
 use chart::job_chart;
-use model::{Nanos, RuleSet, Time};
+use model::RuleSet;
 
 use super::Args;
 use super::compare::{Comparison, RunOf, TargetComparison};
-use super::recording::{Recording, Recordings};
 use super::runs::{self, Progress, Run};
 
 /// A recording, and the rules that it is to be replayed under.
 pub(super) struct Replay {
     trace: PathBuf,
     recordings: Recordings,
+    /// Requests that the proxy could not record.
+    lost: u64,
+    /// The trace lacks its end.
+    cut: bool,
     rules: Vec<RuleFile>,
     costs: Option<CostsFile>,
 }
@@ -36,9 +39,6 @@ pub(super) struct RuleFile {
     pub(super) name: String,
     pub(super) set: Arc<RuleSet>,
 }
-
-/// A replay may take so many times as long as what was recorded, and a minute.
-const SLOWER_MAX: u64 = 10;
 
 impl Replay {
     /// Reads everything that a replay needs.
@@ -54,8 +54,13 @@ impl Replay {
         let load = |file| CostsFile::load(file).map_err(|error| anyhow!("{error}"));
         let costs = costs.map(load).transpose()?;
         let rules = rules.iter().map(|file| RuleFile::read(file)).collect::<Result<_, _>>()?;
-        let recordings = Recordings::read(trace)?;
-        Ok(Replay { trace: trace.into(), recordings, rules, costs })
+        let name = || trace.display().to_string();
+        let mut reader = TraceReader::open(trace).with_context(name)?;
+        let recordings = Recordings::new(reader.by_ref()).with_context(name)?;
+        let empty = recordings.targets.is_empty();
+        ensure!(!empty, "{} holds no request that could be replayed", name());
+        let (lost, cut) = (reader.lost(), reader.cut());
+        Ok(Replay { trace: trace.into(), recordings, lost, cut, rules, costs })
     }
 
     /// Replays and shows what came of it; whether every check held.
@@ -64,13 +69,14 @@ impl Replay {
         for (name, recording) in &self.recordings.targets {
             let believed = self.costs.as_ref().map(|file| (file.costs.clone(), file.slots_max));
             let target = recording.target(name, believed);
-            let clients = recording.clients();
-            targets.push(TargetComparison::recorded(name, recording, &target, clients.len()));
-            let plan = |rules| plan(name, recording, &target, clients.clone(), rules);
-            all.extend(self.rules.iter().map(plan));
+            targets.push(TargetComparison::recorded(name, recording, &target));
+            all.extend(self.rules.iter().map(|rules| {
+                let scenario = Arc::new(recording.scenario(&target, rules.set.clone()));
+                Run { scenario, policy: Policy::Ours, seed: 1 }
+            }));
         }
         let mut reports: Vec<Report> = Vec::new();
-        let requests: usize = self.recordings.targets.values().map(|r| r.requests().count()).sum();
+        let requests: usize = self.recordings.targets.values().map(Recording::len).sum();
         let requests = Progress::OfRequests((requests * self.rules.len()) as u64);
         runs::run_all(&all, args.progress(requests), |report| {
             reports.push(report);
@@ -92,7 +98,8 @@ impl Replay {
     }
 
     fn notes(&self) -> Vec<String> {
-        let Recordings { left_out, lost, cut, shortened, .. } = &self.recordings;
+        let Replay { lost, cut, .. } = self;
+        let Recordings { left_out, shortened, .. } = &self.recordings;
         let mut notes = Vec::new();
         if *left_out > 0 {
             notes.push(format!("{left_out} requests were given up or of nobody: not replayed"));
@@ -147,18 +154,4 @@ impl RuleFile {
         let set = RuleSet::parse(&text).map_err(|error| anyhow!(error.in_file(&name)))?;
         Ok(RuleFile { name, set: Arc::new(set) })
     }
-}
-
-fn plan(
-    name: &str,
-    recording: &Recording,
-    target: &RecordedTarget,
-    clients: Vec<Replayed>,
-    rules: &RuleFile,
-) -> Run {
-    let recorded = recording.end().since(Time::ZERO).get();
-    let duration = Nanos::new(recorded.saturating_mul(SLOWER_MAX)) + Nanos::from_secs(60);
-    let set = rules.set.clone();
-    let scenario = Scenario::of_recording(name, target.clone(), clients, set, duration);
-    Run { scenario: Arc::new(scenario), policy: Policy::Ours, seed: 1 }
 }

@@ -8,52 +8,62 @@
 
 use std::collections::BTreeSet;
 
-use ::sim::{DELAYED, JobReport, JobRule, Report};
 use model::{Identity, Kind, KindSet, Limit, PathSet, Rule, RuleSet, Time, Weight};
 use serde::Serialize;
 
-use super::recording::{Asked, Recording, Subject};
-use super::replay::RuleFile;
+use super::{DELAYED, JobReport, JobRule, Report};
+use crate::recording::{Asked, Recording, Subject};
 
 /// What a job had.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Had {
-    pub(super) requests: u64,
-    pub(super) requests_per_sec: f64,
-    pub(super) ops_per_sec: f64,
-    pub(super) bytes_per_sec: f64,
-    pub(super) latency_ns_median: u64,
-    pub(super) latency_ns_p99: u64,
-    pub(super) queued_ns_mean: u64,
+pub struct Had {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Those of a second of its span.
+    pub requests_per_sec: f64,
+    /// Backend operations of a second.
+    pub ops_per_sec: f64,
+    /// Payload of a second.
+    pub bytes_per_sec: f64,
+    /// From arrival to answer: half of them at most.
+    pub latency_ns_median: u64,
+    /// The same: all but one of a hundred.
+    pub latency_ns_p99: u64,
+    /// How long they waited for their turn.
+    pub queued_ns_mean: u64,
     /// Requests that waited for their turn for a millisecond or more.
-    pub(super) delayed: u64,
+    pub delayed: u64,
     /// Of the time that requests waited, the part in which a limit or a meter held them, in
     /// percent; the rest they waited for their share. None where that is not known.
-    pub(super) held_percent: Option<f64>,
+    pub held_percent: Option<f64>,
     /// From its first request to its last answer.
-    pub(super) span_ns: u64,
+    pub span_ns: u64,
     /// It was not done when the replay ended.
-    pub(super) unfinished: bool,
+    pub unfinished: bool,
     /// Which rules took its requests; empty for what was recorded.
-    pub(super) rules: Vec<Taken>,
+    pub rules: Vec<Taken>,
     /// Requests and bytes that were answered in each second.
-    pub(super) series: Vec<(u64, u64)>,
+    pub series: Vec<(u64, u64)>,
 }
 
 /// What a rule took of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Taken {
-    pub(super) rule: String,
+pub struct Taken {
+    /// The rule's name.
+    pub rule: String,
     /// Everything that the rule and the meters beside it can hold its requests back by.
-    pub(super) by: String,
-    pub(super) requests: u64,
-    pub(super) delayed: u64,
-    pub(super) queued_ns: u64,
+    pub by: String,
+    /// How many it took.
+    pub requests: u64,
+    /// Of those, how many waited for a millisecond or more.
+    pub delayed: u64,
+    /// How long all of them waited.
+    pub queued_ns: u64,
 }
 
 impl Had {
     /// What was recorded of a job's requests.
-    pub(super) fn recorded(asked: &[&Asked]) -> Had {
+    pub(crate) fn recorded(asked: &[&Asked]) -> Had {
         let first = asked.iter().map(|asked| asked.arrived).min().unwrap_or(Time::ZERO);
         let last = asked.iter().map(|asked| asked.answered()).max().unwrap_or(Time::ZERO);
         let mut latencies: Vec<u64> = asked.iter().map(|asked| asked.latency().get()).collect();
@@ -80,9 +90,9 @@ impl Had {
     }
 
     /// What a job had in a run.
-    pub(super) fn replayed(
+    pub(crate) fn replayed(
         job: &JobReport,
-        rules: &RuleFile,
+        rules: &RuleSet,
         recording: &Recording,
         run: &Report,
     ) -> Had {
@@ -92,7 +102,7 @@ impl Had {
         let end = job.finished_ns.unwrap_or(run.measured_ns);
         let taken = |one: &JobRule| Taken {
             rule: one.rule.clone(),
-            by: holds_by(&rules.set, &one.rule, own().flat_map(Subject::asked)),
+            by: holds_by(rules, &one.rule, own().flat_map(Subject::asked)),
             requests: one.requests,
             delayed: one.delayed,
             queued_ns: one.queue_ns,

@@ -11,73 +11,68 @@
 //! outstanding at most, so that it is as deep in the replay as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
-use ::proxy::TraceReader;
-use ::sim::{Record, RecordedTarget, Replayed};
-use ::trace::{TraceOutcome, TraceSubject};
-use anyhow::{Context, bail};
-use model::{Amount, Bytes, Identity, Kind, KindSet, Lane, Nanos, Time};
+use model::{Amount, Bytes, Identity, Kind, KindSet, Lane, Nanos, RuleSet, Time};
 use sched::{CostMode, Costs, Curve, LaneCosts};
+use trace::{TraceOutcome, TraceRecord, TraceSubject};
+
+use crate::report::{Had, Report};
+use crate::scenario::{RecordedTarget, Replayed, Scenario};
+use crate::workloads::Record;
 
 /// What was recorded of one target.
-#[derive(Default)]
-pub(super) struct Recording {
+#[derive(Debug, Default)]
+pub struct Recording {
     /// By the number of the subject.
     subjects: BTreeMap<u32, Subject>,
 }
 
 /// A client of a target.
-pub(super) struct Subject {
-    pub(super) who: Arc<TraceSubject>,
+#[derive(Debug)]
+pub(crate) struct Subject {
+    pub(crate) who: Arc<TraceSubject>,
     /// By arrival.
-    pub(super) requests: Vec<Asked>,
+    pub(crate) requests: Vec<Asked>,
 }
 
 /// A recorded request, as much of it as is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) kind: Kind,
+pub(crate) struct Asked {
+    pub(crate) kind: Kind,
     lane: Lane,
     done: bool,
-    pub(super) amount: Amount,
+    pub(crate) amount: Amount,
     /// Since the first request of the trace.
-    pub(super) arrived: Time,
-    pub(super) queued: Nanos,
+    pub(crate) arrived: Time,
+    pub(crate) queued: Nanos,
     service: Nanos,
 }
 
 /// A trace, and what of it cannot be replayed.
-#[derive(Default)]
-pub(super) struct Recordings {
-    pub(super) targets: BTreeMap<String, Recording>,
+#[derive(Debug, Default)]
+pub struct Recordings {
+    /// By name; none if nothing can be replayed.
+    pub targets: BTreeMap<String, Recording>,
     /// Requests that were given up before their turn, or were of nobody.
-    pub(super) left_out: u64,
-    /// Requests that the proxy could not record.
-    pub(super) lost: u64,
-    /// It lacks its end.
-    pub(super) cut: bool,
+    pub left_out: u64,
     /// It holds more than are replayed.
-    pub(super) shortened: bool,
+    pub shortened: bool,
 }
 
 /// Each takes about 100 bytes of memory.
 const REQUESTS_MAX: u64 = 20_000_000;
 
 impl Recordings {
-    /// Reads a trace.
+    /// What a trace's records tell, up to as many as are replayed.
     ///
     /// # Errors
-    /// If it cannot be read to its end, or holds nothing to replay.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Recordings> {
-        let name = || path.display().to_string();
-        let mut reader = TraceReader::open(path).with_context(name)?;
+    /// The first of `records`.
+    pub fn new<E>(records: impl Iterator<Item = Result<TraceRecord, E>>) -> Result<Recordings, E> {
         let mut all = Recordings::default();
         let mut count = 0;
-        for record in reader.by_ref() {
-            let record = record.with_context(name)?;
-            let (who, request) = (record.who, record.request);
+        for record in records {
+            let TraceRecord { who, request } = record?;
             if who.target.is_empty() || request.outcome == TraceOutcome::Cancelled {
                 all.left_out += 1;
                 continue;
@@ -100,10 +95,6 @@ impl Recordings {
                 service: request.service,
             });
         }
-        if count == 0 {
-            bail!("{} holds no request that could be replayed", path.display());
-        }
-        (all.lost, all.cut) = (reader.lost(), reader.cut());
         all.begin_at_zero();
         Ok(all)
     }
@@ -125,12 +116,12 @@ impl Recordings {
 
 impl Subject {
     /// What reports call its job.
-    pub(super) fn job(&self) -> String {
+    pub(crate) fn job(&self) -> String {
         Replayed::job_of(&self.who.who)
     }
 
     /// Who it is, with each kind of request that it asked for.
-    pub(super) fn asked(&self) -> impl Iterator<Item = (&Identity, Kind)> {
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Identity, Kind)> {
         let kinds: KindSet = self.requests.iter().map(|asked| asked.kind).collect();
         kinds.iter().map(move |kind| (&self.who.who, kind))
     }
@@ -142,32 +133,70 @@ impl Asked {
     }
 
     /// When it was answered.
-    pub(super) fn answered(&self) -> Time {
+    pub(crate) fn answered(&self) -> Time {
         self.started() + self.service
     }
 
     /// What its client waited for.
-    pub(super) fn latency(&self) -> Nanos {
+    pub(crate) fn latency(&self) -> Nanos {
         self.queued + self.service
     }
 }
 
 impl Recording {
-    pub(super) fn subjects(&self) -> impl Iterator<Item = &Subject> {
+    /// It under a set of rules, for as long as that may take.
+    ///
+    /// The proxy's targets have schedulers of their own: each is replayed by itself.
+    pub fn scenario(&self, target: &RecordedTarget, rules: Arc<RuleSet>) -> Scenario {
+        let recorded = self.end().since(Time::ZERO).get();
+        let duration = Nanos::new(recorded.saturating_mul(SLOWER_MAX)) + Nanos::from_secs(60);
+        let name = target.name.clone();
+        Scenario::of_recording(&name, target.clone(), self.clients(), rules, duration)
+    }
+
+    /// What each job had, by its name.
+    pub fn had(&self) -> BTreeMap<String, Had> {
+        let mut jobs: BTreeMap<String, Vec<&Asked>> = BTreeMap::new();
+        for subject in self.subjects() {
+            jobs.entry(subject.job()).or_default().extend(&subject.requests);
+        }
+        jobs.into_iter().map(|(job, asked)| (job, Had::recorded(&asked))).collect()
+    }
+
+    /// What each job had in a run under `rules`, by its name.
+    pub fn had_in(&self, run: &Report, rules: &RuleSet) -> BTreeMap<String, Had> {
+        let had = run.jobs.iter().map(|job| {
+            let had = Had::replayed(job, rules, self, run);
+            (job.job.clone(), had)
+        });
+        had.collect()
+    }
+
+    /// How many requests it has.
+    pub fn len(&self) -> usize {
+        self.requests().count()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = &Subject> {
         self.subjects.values()
     }
 
-    pub(super) fn requests(&self) -> impl Iterator<Item = &Asked> {
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &Asked> {
         self.subjects.values().flat_map(|subject| &subject.requests)
     }
 
     /// When the last of it was answered.
-    pub(super) fn end(&self) -> Time {
+    pub fn end(&self) -> Time {
         self.requests().map(Asked::answered).max().unwrap_or(Time::ZERO)
     }
 
     /// Its clients as closed loops.
-    pub(super) fn clients(&self) -> Vec<Replayed> {
+    pub fn clients(&self) -> Vec<Replayed> {
         let of = |subject: &Subject| {
             let who = subject.who.who.clone();
             let chains = chains(&subject.requests).into_iter();
@@ -178,7 +207,7 @@ impl Recording {
 
     /// The device as it was; what the scheduler is to believe, where a file of costs says it,
     /// and its slots.
-    pub(super) fn target(&self, name: &str, believed: Option<(Costs, u32)>) -> RecordedTarget {
+    pub fn target(&self, name: &str, believed: Option<(Costs, u32)>) -> RecordedTarget {
         let times = Costs {
             cached: self.times(Lane::Cached, &Costs::default().cached),
             device: self.times(Lane::Device, &Costs::default().device),
@@ -242,6 +271,8 @@ impl Recording {
     }
 }
 
+/// A replay may take so many times as long as what was recorded, and a minute.
+const SLOWER_MAX: u64 = 10;
 /// As in the configuration of a proxy.
 const SLOTS_MAX: u32 = 65_536;
 
