@@ -6,6 +6,9 @@
 //!   L1  sched* plan*  pcc*   trace*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
+//! Beside them stand `bench` and `testkit`, which may use any layer; what ships may use
+//! them for its tests alone.
+//!
 //! Dependencies between crates are read from `cargo metadata`, so what counts is
 //! what cargo builds (development and build dependencies too). What core crates
 //! take from outside is a short list of names, each a decision. The source of
@@ -27,7 +30,6 @@ const LAYERS: &[(&str, u32)] = &[
     ("core/plan", 1),
     ("core/pcc", 1),
     ("core/trace", 1),
-    ("testkit", 1), // for tests alone
     ("core/sim", 2),
     ("io/api", 2),
     ("io/chart", 2),
@@ -39,6 +41,9 @@ const LAYERS: &[(&str, u32)] = &[
     ("io/capi", 3),
     ("io/sluice", 4),
 ];
+
+/// Crates for tests and measurements: they use what they like, and nothing that ships uses them.
+const BESIDE: &[&str] = &["bench", "testkit"];
 
 /// What any core crate may take from outside, beyond its tests.
 const CORE_TAKES: &[&str] = &["thiserror", "tracing"];
@@ -138,6 +143,9 @@ fn dependency_violations(package: &Package) -> Vec<String> {
             .map(|one| format!("xtask uses {}: it stands beside the layers", one.name))
             .collect();
     }
+    if BESIDE.contains(&from) {
+        return Vec::new();
+    }
     let Some(layer) = layer_of(from) else {
         return vec![format!("{from} has no layer: give it one in xtask/src/layers.rs")];
     };
@@ -155,6 +163,10 @@ fn dependency_violation(from: &str, layer: u32, dependency: &Dependency) -> Opti
             format!("{from} takes {name}: core crates take {}", CORE_TAKES.join(" and "))
         });
     };
+    if BESIDE.contains(&to) {
+        return (!dependency.for_tests)
+            .then(|| format!("{from} uses {to}: what ships may do so for its tests alone"));
+    }
     if from.starts_with("core/") && !to.starts_with("core/") {
         return Some(format!("{from} uses {to}: core knows nothing of io"));
     }
@@ -228,6 +240,21 @@ mod tests {
         assert_eq!(takes("core/model", "serde", false), [""; 0]);
         assert_eq!(takes("core/sched", "proptest", true), [""; 0]);
         assert_eq!(takes("io/proxy", "rustix", false), [""; 0]);
+    }
+
+    #[test]
+    fn what_ships_may_use_the_laboratory_for_its_tests_alone() {
+        let uses_for = |from: &str, to: &str, for_tests| {
+            let dependency = Dependency { name: to.into(), folder: Some(to.into()), for_tests };
+            dependency_violations(&Package { folder: from.into(), dependencies: vec![dependency] })
+        };
+        assert_eq!(
+            uses_for("io/sluice", "bench", false),
+            ["io/sluice uses bench: what ships may do so for its tests alone"]
+        );
+        assert_eq!(uses_for("core/plan", "testkit", true), [""; 0]);
+        assert_eq!(uses_for("bench", "io/mount", false), [""; 0]);
+        assert_eq!(uses_for("bench", "testkit", true), [""; 0]);
     }
 
     #[test]

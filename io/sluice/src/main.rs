@@ -4,13 +4,11 @@
 //! input that is wrong); a reader that closes our stdout early (`| head`) is no error.
 
 mod audit;
-mod bench;
 mod calibrate;
 mod cert;
 mod controller;
 mod credentials;
 mod decay;
-mod demo;
 mod docs;
 mod events;
 mod metrics;
@@ -63,8 +61,6 @@ enum Command {
     Calibrate(calibrate::Args),
     Trace(trace::Args),
     Sim(sim::Args),
-    Bench(bench::Args),
-    Demo(demo::Args),
     #[command(hide = true)]
     Docs(docs::Args),
 }
@@ -106,8 +102,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Sim(args) => return sim::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Demo(args) => demo::run(args),
         Command::Docs(args) => docs::run(args),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -4,7 +4,6 @@
 
 mod access;
 mod access_tls;
-mod bench_mount;
 mod bounds;
 mod browser;
 mod common;
@@ -12,7 +11,6 @@ mod controlled;
 mod controller;
 mod controllers;
 mod decay;
-mod demo;
 mod entrusted;
 mod faults;
 mod locks_and_flush;

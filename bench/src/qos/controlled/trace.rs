@@ -101,4 +101,4 @@ fn requests(proxy: &Proxy) -> anyhow::Result<u64> {
 
 /// As many at a time as in the scenario.
 const DEPTH: usize = 16;
-const SCENARIO: &str = include_str!("../../../../../../scenarios/global-limit.toml");
+const SCENARIO: &str = include_str!("../../../../scenarios/global-limit.toml");

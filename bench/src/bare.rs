@@ -1,4 +1,4 @@
-//! `sluice bench bare`: the least a server can do, as a ceiling for real ones.
+//! `sluice-bench bare`: the least a server can do, as a ceiling for real ones.
 //!
 //!   file    request ─► header (11 bytes, MSG_MORE) + splice file → pipe → socket
 //!   memory  many requests ─► many replies in one send, from one page of memory
@@ -63,7 +63,7 @@ pub(crate) fn serve(socket: OwnedFd, file: Option<Arc<File>>) {
         None => Memory::new(socket.as_fd()).serve(),
     };
     if let Err(error) = served {
-        eprintln!("sluice: bare: {error:#}");
+        eprintln!("sluice-bench: bare: {error:#}");
     }
 }
 

@@ -206,7 +206,7 @@ impl Report {
 
     /// Something that the reader should know.
     pub(crate) fn note(&mut self, note: String) {
-        eprintln!("sluice: {note}");
+        eprintln!("sluice-bench: {note}");
         self.results.note(note);
     }
 

@@ -34,7 +34,7 @@ impl Mount {
         let log = bed.dir().join(format!("{name}.log"));
         let (source, at) = (format!("{}//x", proxy.address), root.display().to_string());
         let words = ["mount", "--foreground", "-o", options, &source, &at].map(String::from);
-        let arguments: Vec<String> = std::iter::once(bed.program()).chain(words).collect();
+        let arguments: Vec<String> = std::iter::once(bed.sluice()).chain(words).collect();
         let process = Process::start(name, &arguments, &log)?;
         let mut mount = Mount { process: Some(process), root };
         let is_ready = || {

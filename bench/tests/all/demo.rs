@@ -1,15 +1,12 @@
-//! `sluice demo`, shortened: what it prints, and that nothing of it stays behind.
-
-#![allow(clippy::unwrap_used)]
+//! `sluice-bench demo`, shortened: what it prints, and that nothing of it stays behind.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::BENCH;
 use rustix::process::{Pid, Signal, kill_process};
-
-const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
 
 /// Where a demo runs: `disk` for its data, and `run` for its sockets, whose paths must be short.
 struct Place {
@@ -34,7 +31,7 @@ impl Place {
     }
 
     fn demo(&self, more: &[&str]) -> Command {
-        let mut command = Command::new(SLUICE);
+        let mut command = Command::new(BENCH);
         command.arg("demo").args(more).arg("--dir").arg(&self.disk);
         command.arg("--out").arg(self.picture()).env("TMPDIR", &self.run);
         command
@@ -134,7 +131,7 @@ fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
     assert_eq!(demo.0.wait().unwrap().code(), Some(1));
     let mut stderr = String::new();
     std::io::Read::read_to_string(&mut demo.0.stderr.take().unwrap(), &mut stderr).unwrap();
-    assert_eq!(stderr, "sluice: interrupted\n");
+    assert_eq!(stderr, "sluice-bench: interrupted\n");
     assert_eq!(place.names(), Vec::<String>::new());
     assert_eq!(place.processes(), Vec::<u32>::new());
 }

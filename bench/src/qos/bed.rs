@@ -28,7 +28,7 @@ use super::super::work::Op;
 /// A directory that is removed with all in it when dropped.
 pub(crate) struct Bed {
     dir: PathBuf,
-    program: PathBuf,
+    sluice: PathBuf,
     stop: Arc<AtomicBool>,
 }
 
@@ -59,13 +59,16 @@ pub(crate) struct Setup<'a> {
 
 impl Bed {
     /// Makes a directory in `parent`, whose file system is what is measured.
-    pub(crate) fn make(parent: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<Bed> {
+    pub(crate) fn make(
+        parent: &Path,
+        sluice: &Path,
+        stop: &Arc<AtomicBool>,
+    ) -> anyhow::Result<Bed> {
         let parent = std::fs::canonicalize(parent)
             .with_context(|| format!("cannot find {}", parent.display()))?;
         let dir = parent.join(format!("sluice-qos-{}", std::process::id()));
         std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let bed = Bed { dir, program, stop: Arc::clone(stop) };
+        let bed = Bed { dir, sluice: sluice.into(), stop: Arc::clone(stop) };
         std::fs::create_dir(bed.export()).context("cannot make the directory to serve")?;
         Ok(bed)
     }
@@ -75,9 +78,9 @@ impl Bed {
         self.dir.join("x")
     }
 
-    /// This program.
-    pub(crate) fn program(&self) -> String {
-        self.program.display().to_string()
+    /// The product's program.
+    pub(crate) fn sluice(&self) -> String {
+        self.sluice.display().to_string()
     }
 
     /// A place for files that no proxy exports.
@@ -93,7 +96,7 @@ impl Bed {
         std::fs::write(&rules, setup.rules).context("cannot write rules")?;
         let address = Address::Unix(file("sock"));
         let api = format!("unix://{}", file("api").display());
-        let mut arguments = vec![self.program(), "proxy".into()];
+        let mut arguments = vec![self.sluice(), "proxy".into()];
         let listen = address.to_string();
         let [config, rules] = [config, rules].map(|path| path.display().to_string());
         let words = ["--config", &config, "--listen", &listen, "--api", &api, "--squash", "none"];
@@ -157,7 +160,7 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            eprintln!("sluice: cannot remove {}: {error}", self.dir.display());
+            eprintln!("sluice-bench: cannot remove {}: {error}", self.dir.display());
         }
     }
 }

@@ -48,7 +48,7 @@ impl Report {
     /// Something that the reader should know; told once.
     pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
-            eprintln!("\nsluice: {note}");
+            eprintln!("\nsluice-bench: {note}");
             self.notes.push(note);
         }
     }

@@ -1,4 +1,4 @@
-//! `sluice bench peers`, which `make bench` calls: the proxy beside diod, ganesha and
+//! `sluice-bench peers`, which `make bench` calls: the proxy beside diod, ganesha and
 //! the ceilings, in interleaved rounds.
 //!
 //!   outside  ─ makes a directory, starts ─► unshare: own network, own processes
@@ -10,7 +10,7 @@
 //! each contender of each row once, so that what drifts on the machine drifts for all.
 
 use std::io::{IsTerminal as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,7 @@ use super::files::make_file;
 use super::load::{self, Watch};
 use super::p9::Figures;
 use super::plan::Plan;
+use super::programs;
 use super::report::{Report, Results, Sample};
 use super::rows::{self, Contender, Row, Shape};
 use super::servers::{DATA, Kind, Place, Server};
@@ -61,11 +62,11 @@ pub(crate) struct Args {
 }
 
 /// Runs the comparison and writes its report.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     match args.inside.clone() {
         None => outside(&args, &stop),
-        Some(dir) => inside(&args, dir, &stop),
+        Some(dir) => inside(&args, dir, sluice, &stop),
     }
 }
 
@@ -75,7 +76,7 @@ fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let dir = args.dir.join(format!("sluice-bench-{}", std::process::id()));
     std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let guard = RemoveDir(dir.clone());
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = programs::own()?;
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--", "unshare"])
         .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
@@ -115,14 +116,14 @@ struct RemoveDir(PathBuf);
 impl Drop for RemoveDir {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("sluice: cannot remove {}: {error}", self.0.display());
+            eprintln!("sluice-bench: cannot remove {}: {error}", self.0.display());
         }
     }
 }
 
 // ---- inside ----
 
-fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+fn inside(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     if !up.context("cannot run ip, which brings up the loopback interface")?.success() {
         bail!("cannot bring up the loopback interface");
@@ -130,8 +131,7 @@ fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<(
     if let Some(name) = &args.congestion {
         std::fs::write(CONGESTION, name).with_context(|| format!("cannot use {name} for TCP"))?;
     }
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let place = Place { dir, program };
+    let place = Place { dir, sluice: sluice.into(), own: programs::own()? };
     std::fs::create_dir(place.export()).context("cannot make the directory to serve")?;
     make_file(&place.export().join(DATA), FILE_SIZE)?;
     let wanted = |row: &Row| args.only.as_ref().is_none_or(|text| row.what.contains(text));
@@ -143,7 +143,7 @@ fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<(
         if !rows.iter().any(|row| row.contenders.contains(&contender)) {
             continue;
         }
-        let started = kind.version().and_then(|version| {
+        let started = kind.version(&place).and_then(|version| {
             let server = Server::start(kind, &place)?;
             report.servers.push((kind, version));
             Ok(server)
@@ -173,7 +173,7 @@ impl Args {
     }
 
     fn command_line(&self) -> String {
-        let mut line = "sluice bench peers".to_owned();
+        let mut line = "sluice-bench peers".to_owned();
         match self.quick {
             true => line.push_str(" --quick"),
             false => line.push_str(&format!(" --rounds {} --time {}", self.rounds, self.time)),

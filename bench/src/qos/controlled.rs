@@ -78,7 +78,7 @@ impl Controller {
     fn at(bed: &Bed, name: &str, url: String, store: &str) -> anyhow::Result<Controller> {
         let data = bed.dir().join(name).display().to_string();
         let words =
-            [&bed.program(), "controller", "--data", &data, "--listen", &url, "--store", store];
+            [&bed.sluice(), "controller", "--data", &data, "--listen", &url, "--store", store];
         let words = words.map(String::from);
         let mut process = Process::start(name, &words, &bed.dir().join(format!("{name}.log")))?;
         let client = Client::at(&url.parse::<Endpoints>()?)?;

@@ -13,13 +13,14 @@ use anyhow::Context as _;
 use rustix::thread::CpuSet;
 
 use super::process::Process;
+use super::programs;
 use super::socket::Address;
 
 /// What can be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
-    /// This program's proxy as it comes.
+    /// The proxy as it comes.
     Sluice,
     /// The proxy with `--no-schedule`.
     Unscheduled,
@@ -41,8 +42,10 @@ pub(crate) enum Kind {
 pub(crate) struct Place {
     /// Everything is in here.
     pub(crate) dir: PathBuf,
-    /// The program itself.
-    pub(crate) program: PathBuf,
+    /// The product's program.
+    pub(crate) sluice: PathBuf,
+    /// This program.
+    pub(crate) own: PathBuf,
 }
 
 /// A running server.
@@ -113,12 +116,13 @@ impl Kind {
         matches!(self, Kind::Bare | Kind::Memory)
     }
 
-    /// The version of a peer, or why there is none.
-    pub(crate) fn version(self) -> anyhow::Result<String> {
+    /// The version of whom is measured, or why there is none.
+    pub(crate) fn version(self, place: &Place) -> anyhow::Result<String> {
         let package = match self {
             Kind::Diod => "diod",
             Kind::Ganesha => "nfs-ganesha",
-            _ => return Ok(env!("CARGO_PKG_VERSION").into()),
+            Kind::Bare | Kind::Memory => return Ok(env!("CARGO_PKG_VERSION").into()),
+            _ => return programs::version_of(&place.sluice),
         };
         find_program(self.program())?;
         let output = Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]).output();
@@ -182,12 +186,12 @@ impl Kind {
             }
             Kind::Bare | Kind::Memory => {
                 let listen = [tcp.to_string(), format!("unix://{}", unix.display())];
-                let mut all = vec!["bench", "bare", "--listen", &listen[0], "--listen", &listen[1]];
+                let mut all = vec!["bare", "--listen", &listen[0], "--listen", &listen[1]];
                 let file = place.export().join(DATA).display().to_string();
                 if self == Kind::Bare {
                     all.extend(["--file", &file]);
                 }
-                words(&place.program, all.iter())
+                words(&place.own, all.iter())
             }
         })
     }
@@ -214,7 +218,7 @@ fn proxy(place: &Place, export: &str, tcp: &Address, unix: &Path, more: &[&str])
     let api = format!("unix://{}.api", unix.display());
     let fixed = ["proxy", "--export", &export, "--squash", "none", "--api", &api];
     let own = ["--listen", &listen[0], "--listen", &listen[1]];
-    words(&place.program, fixed.iter().chain(&own).chain(more))
+    words(&place.sluice, fixed.iter().chain(&own).chain(more))
 }
 
 fn words<'w>(program: &Path, arguments: impl Iterator<Item = &'w &'w str>) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! `sluice bench p9`: puts one load on one 9P2000.L server and says what it gets.
+//! `sluice-bench p9`: puts one load on one 9P2000.L server and says what it gets.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Printer<'_> {
         if self.json {
             match serde_json::to_string(figures) {
                 Ok(line) => println!("{line}"),
-                Err(error) => eprintln!("sluice: cannot print: {error}"),
+                Err(error) => eprintln!("sluice-bench: cannot print: {error}"),
             }
             return;
         }

@@ -1,4 +1,4 @@
-//! `sluice bench qos`: the commands that measure the promises.
+//! `sluice-bench qos`: the commands that measure the promises.
 //!
 //!   weights  limits  victim  blocked  memory  cost  mounts  scrape  controller  decay
 //!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┴────────┘
@@ -24,7 +24,7 @@ mod table;
 mod victim;
 mod weights;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -95,19 +95,24 @@ pub(crate) struct Run<'a> {
 }
 
 /// Measures what was asked for, in order.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     raise_descriptor_limit();
     let all = <Promise as clap::ValueEnum>::value_variants();
     let chosen = if args.what.is_empty() { all } else { &args.what };
     for promise in chosen {
-        measure(*promise, &args, &stop)?;
+        measure(*promise, &args, sluice, &stop)?;
     }
     Ok(())
 }
 
-fn measure(promise: Promise, args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    let bed = Bed::make(&args.dir, stop)?;
+fn measure(
+    promise: Promise,
+    args: &Args,
+    sluice: &Path,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<()> {
+    let bed = Bed::make(&args.dir, sluice, stop)?;
     let mut table = Table::new(promise.name(), &bed, args.command_line(promise));
     let run = Run { args, bed };
     match promise {
@@ -169,7 +174,7 @@ impl Run<'_> {
 
 impl Args {
     fn command_line(&self, promise: Promise) -> String {
-        let mut line = format!("sluice bench qos {}", promise.name());
+        let mut line = format!("sluice-bench qos {}", promise.name());
         if self.quick {
             line.push_str(" --quick");
         }

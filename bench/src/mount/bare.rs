@@ -1,4 +1,4 @@
-//! `sluice bench mount-bare`: the least that can stand between a program and a remote file, as
+//! `sluice-bench mount-bare`: the least that can stand between a program and a remote file, as
 //! a ceiling for real mounts.
 //!
 //! ```text
@@ -63,7 +63,7 @@ fn serve_file(socket: &Path, path: &Path) -> anyhow::Result<()> {
         let file = Arc::clone(&file);
         std::thread::spawn(move || {
             if let Err(error) = serve(stream, &file) {
-                eprintln!("sluice: bare: {error}");
+                eprintln!("sluice-bench: bare: {error}");
             }
         });
     }

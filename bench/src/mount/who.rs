@@ -52,8 +52,10 @@ pub(crate) enum Who {
 pub(crate) struct Place {
     /// On the file system that is measured.
     pub(crate) dir: PathBuf,
-    /// The program itself.
-    pub(crate) program: PathBuf,
+    /// The product's program.
+    pub(crate) sluice: PathBuf,
+    /// This program.
+    pub(crate) own: PathBuf,
 }
 
 /// One who is ready to be measured; when drop returns, nothing of it is mounted or runs.
@@ -166,7 +168,7 @@ impl Contender {
 impl Drop for Contender {
     fn drop(&mut self) {
         if let Err(error) = self.unmount() {
-            eprintln!("sluice: {error:#}");
+            eprintln!("sluice-bench: {error:#}");
         }
     }
 }
@@ -185,21 +187,18 @@ struct Server {
 }
 
 fn server(who: Who, place: &Place) -> anyhow::Result<Option<Server>> {
-    let program = place.program.display().to_string();
     let address = match who.address() {
         Some(address) => address,
         None => return Ok(None),
     };
-    let (mut command, mut api) = (vec![program], None);
+    let (mut command, mut api) = (vec![place.sluice.display().to_string()], None);
     match who {
         Who::Sshfs => command = peers::sshd(place, PORT_SSHD)?,
         Who::Glusterfs => command = peers::glusterfsd(place, PORT_GLUSTERFSD)?,
         Who::Bare => {
             let file = place.export().join(DATA).display().to_string();
-            command.extend(
-                ["bench", "mount-bare", "--socket", BARE_SOCKET, "--file"].map(String::from),
-            );
-            command.push(file);
+            let words = ["mount-bare", "--socket", BARE_SOCKET, "--file", &file];
+            command = own(&place.own, &words);
         }
         _ => {
             let own_api = format!("unix:///run/{}.api", who.word());
@@ -213,23 +212,33 @@ fn server(who: Who, place: &Place) -> anyhow::Result<Option<Server>> {
     Ok(Some(Server { command, address, api }))
 }
 
+/// A command line of a program of ours.
+fn own(program: &Path, words: &[&str]) -> Vec<String> {
+    let program = program.display().to_string();
+    std::iter::once(program.as_str()).chain(words.iter().copied()).map(String::from).collect()
+}
+
 fn client(who: Who, place: &Place, at: &Path) -> anyhow::Result<Vec<String>> {
     let at = at.display().to_string();
-    let program = place.program.display().to_string();
-    let own = |words: &[&str]| {
-        std::iter::once(program.as_str()).chain(words.iter().copied()).map(String::from).collect()
-    };
+    let sluice = |words: &[&str]| own(&place.sluice, words);
     Ok(match who {
         Who::Native => bail!("nothing is mounted for {who}"),
-        Who::SluiceUnix => own(&["mount", "--foreground", "unix:///run/sluice-unix.sock//x", &at]),
-        Who::SluiceUring => {
-            own(&["mount", "--foreground", "-o", "uring", "unix:///run/sluice-uring.sock//x", &at])
+        Who::SluiceUnix => {
+            sluice(&["mount", "--foreground", "unix:///run/sluice-unix.sock//x", &at])
         }
+        Who::SluiceUring => sluice(&[
+            "mount",
+            "--foreground",
+            "-o",
+            "uring",
+            "unix:///run/sluice-uring.sock//x",
+            &at,
+        ]),
         Who::SluiceTcp => {
             let source = format!("tcp://127.0.0.1:{PORT_SLUICE}/x");
-            own(&["mount", "--foreground", &source, &at])
+            sluice(&["mount", "--foreground", &source, &at])
         }
-        Who::Bare => own(&["bench", "mount-bare", "--socket", BARE_SOCKET, "--at", &at]),
+        Who::Bare => own(&place.own, &["mount-bare", "--socket", BARE_SOCKET, "--at", &at]),
         Who::Sshfs => peers::sshfs(place, PORT_SSHD, &at)?,
         Who::Glusterfs => peers::glusterfs(place, PORT_GLUSTERFSD, &at)?,
     })

@@ -1,4 +1,4 @@
-//! `sluice demo`: two jobs on two mounts of one proxy, first without rules and then with them.
+//! `sluice-bench demo`: two jobs on two mounts of one proxy, first without rules and then with them.
 //!
 //! ```text
 //!   time ─────────────────────────────────────────────────────────────────►
@@ -23,7 +23,7 @@ mod stage;
 mod summary;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -93,8 +93,8 @@ struct Scale {
 }
 
 /// Runs the demo.
-pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let stop = crate::bench::stop_on_signals()?;
+pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
+    let stop = crate::stop_on_signals()?;
     let parent = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
     ensure!(
         parent.is_none_or(|parent| parent.is_dir()),
@@ -102,7 +102,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         args.out.display()
     );
     let screen = Screen::new(args.json);
-    let mut demo = Demo::set_up(&args, stop, screen)?;
+    let mut demo = Demo::set_up(&args, sluice, stop, screen)?;
     demo.play()?;
     let summary = demo.end()?;
     picture::draw(&args.out, &summary)?;
@@ -137,11 +137,16 @@ struct Demo {
 }
 
 impl Demo {
-    fn set_up(args: &Args, stop: Arc<AtomicBool>, mut screen: Screen) -> anyhow::Result<Demo> {
+    fn set_up(
+        args: &Args,
+        sluice: &Path,
+        stop: Arc<AtomicBool>,
+        mut screen: Screen,
+    ) -> anyhow::Result<Demo> {
         let scale = Scale::of(args);
         let (sender, news) = channel();
         screen.say("making the files and starting the proxy");
-        let stage = Stage::set_up(&args.dir, scale.sizes, &sender)?;
+        let stage = Stage::set_up(&args.dir, sluice, scale.sizes, &sender)?;
         let began = Instant::now();
         let mut demo = Demo {
             stage,

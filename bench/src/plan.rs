@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     /// Do not read the file through before
     #[arg(long)]
     pub(crate) cold: bool,
-    /// The server is `sluice bench bare`: read without any 9P conversation before
+    /// The server is `sluice-bench bare`: read without any 9P conversation before
     #[arg(long, hide = true)]
     pub(crate) bare: bool,
 }

@@ -1,14 +1,13 @@
-//! `sluice bench mount`, shortened: what it writes, and that nothing of it stays behind.
-
-#![allow(clippy::unwrap_used)]
+//! `sluice-bench mount`, shortened: what it writes, and that nothing of it stays behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use crate::common::{SLUICE, root_here, skip, until};
+use crate::BENCH;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use testkit::{root_here, skip, until};
 
 /// Where a bench runs: `disk` for what it makes, and `out` for its report.
 struct Place {
@@ -37,8 +36,8 @@ impl Place {
     }
 
     fn bench(&self, more: &[&str]) -> Command {
-        let mut command = Command::new(SLUICE);
-        command.args(["bench", "mount", "--quick", "--dir"]).arg(self.disk());
+        let mut command = Command::new(BENCH);
+        command.args(["mount", "--quick", "--dir"]).arg(self.disk());
         command.arg("--out").arg(self.dir.join("out")).args(more);
         command
     }
@@ -129,8 +128,8 @@ fn each_contender_gets_a_figure_and_nothing_is_left_behind() {
 fn an_interrupted_bench_leaves_nothing_behind() {
     let Some(place) = Place::new("interrupted") else { return };
     // Long enough that it cannot end by itself before it is told to.
-    let mut command = Command::new(SLUICE);
-    command.args(["bench", "mount", "--only", "random read, direct, 1 job", "--time", "1h"]);
+    let mut command = Command::new(BENCH);
+    command.args(["mount", "--only", "random read, direct, 1 job", "--time", "1h"]);
     command.args(["--who", "sluice-tcp", "--dir"]).arg(place.disk());
     let mut bench = Running(command.arg("--out").arg(&place.dir).spawn().unwrap());
     until("fio works on the mount", || !place.processes("at-sluice-tcp/bench-data").is_empty());

@@ -146,7 +146,7 @@ impl Drop for Sleepy {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        eprintln!("sluice: cannot unmount {}", self.dir.display());
+        eprintln!("sluice-bench: cannot unmount {}", self.dir.display());
     }
 }
 
@@ -156,7 +156,7 @@ struct Frozen<'a>(&'a Path);
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         if let Err(error) = command("fsfreeze", &["--unfreeze", &text(self.0)]) {
-            eprintln!("sluice: {error:#}");
+            eprintln!("sluice-bench: {error:#}");
         }
     }
 }

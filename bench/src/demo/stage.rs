@@ -28,7 +28,7 @@ use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 
 use super::job::{BULLY_WRITERS, Interval, Job, READ_FILE, Sizes};
-use crate::bench::files::make_file;
+use crate::files::make_file;
 
 /// The running demo; dropping it stops and removes everything.
 pub(super) struct Stage {
@@ -38,6 +38,7 @@ pub(super) struct Stage {
     proxy: Process,
     read_file: ReadFile,
     place: Place,
+    sluice: PathBuf,
     sizes: Sizes,
 }
 
@@ -52,7 +53,12 @@ pub(super) enum News {
 impl Stage {
     /// Makes the directories and the file that the victim reads, and starts the proxy,
     /// which tells `news` when it is ready.
-    pub(super) fn set_up(dir: &Path, sizes: Sizes, news: &Sender<News>) -> anyhow::Result<Stage> {
+    pub(super) fn set_up(
+        dir: &Path,
+        sluice: &Path,
+        sizes: Sizes,
+        news: &Sender<News>,
+    ) -> anyhow::Result<Stage> {
         ensure_room(dir, sizes)?;
         let place = Place::make(dir)?;
         let read_file = ReadFile::make(&place.data.join(READ_FILE), sizes.victim)?;
@@ -64,7 +70,7 @@ impl Stage {
             // Everything here is one user's; its directories are closed to all others.
             String::from("--squash=none"),
         ];
-        let mut proxy = Process::start("proxy", &own_program()?, &arguments, &place)?;
+        let mut proxy = Process::start("proxy", sluice, &arguments, &place)?;
         let news = news.clone();
         proxy.tell(move |stdout| {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -73,7 +79,8 @@ impl Stage {
             }
             let _ = news.send(News::Proxy(None));
         })?;
-        Ok(Stage { jobs: Vec::new(), mounts: Vec::new(), proxy, read_file, place, sizes })
+        let sluice = sluice.to_owned();
+        Ok(Stage { jobs: Vec::new(), mounts: Vec::new(), proxy, read_file, place, sluice, sizes })
     }
 
     /// Mounts the export for a job: whatever works there is charged to it.
@@ -89,7 +96,7 @@ impl Stage {
             String::from("--foreground"),
         ];
         let name = format!("mount-{account}");
-        let process = Process::start(&name, &own_program()?, &arguments, &self.place)?;
+        let process = Process::start(&name, &self.sluice, &arguments, &self.place)?;
         self.mounts.push(process);
         let deadline = Instant::now() + MOUNT_MAX;
         while !is_mounted(&at, &self.place.run)? {
@@ -200,7 +207,7 @@ impl Drop for Place {
                 continue;
             }
             if let Err(error) = std::fs::remove_dir_all(dir) {
-                tracing::warn!("cannot remove {}: {error}", dir.display());
+                eprintln!("sluice-bench: cannot remove {}: {error}", dir.display());
             }
         }
     }
@@ -310,10 +317,6 @@ fn ensure_room(dir: &Path, sizes: Sizes) -> anyhow::Result<()> {
 fn make_dir(path: &Path) -> anyhow::Result<()> {
     let made = DirBuilder::new().mode(0o700).create(path);
     made.with_context(|| format!("cannot make {}", path.display()))
-}
-
-fn own_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("cannot find this program")
 }
 
 /// Whether something is mounted there, below the directory `above`.

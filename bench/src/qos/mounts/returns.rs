@@ -152,7 +152,7 @@ fn call(path: PathBuf, shared: &Shared) {
         match step() {
             Ok(()) => shared.done.fetch_add(1, Ordering::SeqCst),
             Err(error) => {
-                eprintln!("sluice: {}: {error}", path.display());
+                eprintln!("sluice-bench: {}: {error}", path.display());
                 shared.errors.fetch_add(1, Ordering::SeqCst)
             }
         };

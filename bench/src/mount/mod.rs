@@ -1,4 +1,4 @@
-//! `sluice bench mount`: the mount beside the directory itself, a bare program, sshfs and
+//! `sluice-bench mount`: the mount beside the directory itself, a bare program, sshfs and
 //! GlusterFS.
 //!
 //! ```text
@@ -34,6 +34,7 @@ use rustix::mount::MountFlags;
 use rustix::thread::CpuSet;
 
 use super::files::make_file;
+use super::programs;
 use super::servers::DATA;
 use case::{Amounts, Case, Load};
 use names::Source;
@@ -73,11 +74,11 @@ pub(crate) struct Args {
 }
 
 /// Runs the comparison and writes its report.
-pub(super) fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     match args.inside.clone() {
         None => outside(&args, &stop),
-        Some(dir) => inside(&args, dir, &stop),
+        Some(dir) => inside(&args, dir, sluice, &stop),
     }
 }
 
@@ -87,7 +88,7 @@ fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let parent = args.dir.canonicalize().with_context(|| args.dir.display().to_string())?;
     let dir = RemoveDir(parent.join(format!("sluice-bench-mount-{}", std::process::id())));
     fs::create_dir(&dir.0).with_context(|| format!("cannot make {}", dir.0.display()))?;
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = programs::own()?;
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--", "unshare"])
         .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
@@ -128,7 +129,7 @@ impl Drop for RemoveDir {
         let deadline = Instant::now() + GRACE;
         while let Err(error) = fs::remove_dir_all(&self.0) {
             if Instant::now() > deadline {
-                eprintln!("sluice: cannot remove {}: {error}", self.0.display());
+                eprintln!("sluice-bench: cannot remove {}: {error}", self.0.display());
                 return;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -138,10 +139,9 @@ impl Drop for RemoveDir {
 
 // ---- inside ----
 
-fn inside(args: &Args, dir: PathBuf, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+fn inside(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     own_the_place()?;
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let place = Place { dir, program };
+    let place = Place { dir, sluice: sluice.into(), own: programs::own()? };
     let amounts = args.amounts();
     let cases: Vec<Case> =
         case::table(amounts).into_iter().filter(|case| args.wants(case)).collect();
@@ -248,7 +248,7 @@ impl Args {
     }
 
     fn command_line(&self) -> String {
-        let mut line = "sluice bench mount".to_owned();
+        let mut line = "sluice-bench mount".to_owned();
         match self.quick {
             true => line.push_str(" --quick"),
             false => line.push_str(&format!(" --rounds {} --time {}", self.rounds, self.time)),

@@ -1,0 +1,113 @@
+//! The laboratory: a 9P load generator, comparisons with the peers, the ceilings beside
+//! every figure, what was promised and what was kept, and the demo.
+//!
+//!   p9     ─► load ─► link (one connection) ─► work (what to ask next)
+//!   peers  ─► servers (sluice, diod, ganesha, bare) + load + ceilings ─► report
+//!   mount  ─► mounts (sluice, bare, sshfs, glusterfs) + fio, find, tar … ─► report
+//!   qos    ─► one proxy for each promise, jobs that compete ─► the promise and what was kept
+//!   demo   ─► one proxy, two mounts, a bully and a victim ─► without rules, and with them
+//!   bare   the least a server can do: request → splice → reply
+//!
+//! The generator must cost less than what it measures, so requests leave and
+//! replies are taken in batches, nothing is allocated per request, and of a reply
+//! only the first bytes are looked at.
+//!
+//! No part of the product: it starts the product's program, [`programs::find_sluice`], as a
+//! user would. Errors go to stderr as `sluice-bench: what: why`, with exit status 1.
+
+mod bare;
+mod ceilings;
+mod demo;
+mod files;
+mod link;
+mod load;
+mod mount;
+mod p9;
+mod peers;
+mod plan;
+mod process;
+mod programs;
+mod qos;
+mod report;
+mod rows;
+mod servers;
+mod session;
+mod socket;
+mod work;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+
+/// Measure any 9P server, the proxy and the mount beside their peers, and the promises
+#[derive(Debug, clap::Parser)]
+#[command(name = "sluice-bench", version, arg_required_else_help = true)]
+struct Cli {
+    /// The sluice that is measured [default: the one beside this program]
+    #[arg(long, value_name = "PATH", global = true)]
+    sluice: Option<PathBuf>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    P9(p9::Args),
+    Peers(peers::Args),
+    Qos(qos::Args),
+    Mount(mount::Args),
+    Demo(demo::Args),
+    #[command(hide = true)]
+    Bare(bare::Args),
+    #[command(hide = true)]
+    MountBare(mount::BareArgs),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sluice-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let sluice = || programs::find_sluice(cli.sluice.as_deref());
+    match cli.what {
+        What::P9(args) => p9::run(args),
+        What::Peers(args) => peers::run(args, &sluice()?),
+        What::Qos(args) => qos::run(args, &sluice()?),
+        What::Mount(args) => mount::run(args, &sluice()?),
+        What::Demo(args) => demo::run(args, &sluice()?),
+        What::Bare(args) => bare::run(args),
+        What::MountBare(args) => mount::run_bare(args),
+    }
+}
+
+/// A flag that SIGINT and SIGTERM raise, so that a run ends through its guards
+/// and leaves neither servers nor files behind.
+fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+}
