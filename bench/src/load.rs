@@ -55,12 +55,27 @@ pub(crate) fn run(
     if plan.bare {
         return drive(plan, None, stop, watch);
     }
-    let files = Files::make(plan)?;
-    let outcome = drive(plan, Some(&files), stop, watch);
-    let removed = files.remove(plan);
+    let made = Made { files: Files::make(plan)?, plan };
+    let outcome = drive(plan, Some(&made.files), stop, watch);
+    let removed = made.files.remove(plan);
     let outcome = outcome?;
     removed.context("cannot remove the load's files")?;
     Ok(outcome)
+}
+
+/// The load's files, which a panic takes along.
+struct Made<'p> {
+    files: Files,
+    plan: &'p Plan,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The panic is what is reported.
+            let _ = self.files.remove(self.plan);
+        }
+    }
 }
 
 /// Opens connection `index` with everything its load needs.

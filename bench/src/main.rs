@@ -19,11 +19,13 @@ mod bare;
 mod ceilings;
 mod demo;
 mod files;
+mod inside;
 mod link;
 mod load;
 mod mount;
 mod p9;
 mod peers;
+mod place;
 mod plan;
 mod process;
 mod programs;
@@ -42,6 +44,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Measure any 9P server, the proxy and the mount beside their peers, and the promises
 #[derive(Debug, clap::Parser)]
@@ -90,11 +93,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// A flag that SIGINT and SIGTERM raise, so that a run ends through its guards
+/// A flag that SIGINT, SIGTERM and SIGHUP raise, so that a run ends through its guards
 /// and leaves neither servers nor files behind.
 fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
     }
     Ok(stop)

@@ -22,8 +22,10 @@ use rustix::thread::CpuSet;
 
 use super::ceilings::{self, Raw};
 use super::files::make_file;
+use super::inside;
 use super::load::{self, Watch};
 use super::p9::Figures;
+use super::place::RunDir;
 use super::plan::Plan;
 use super::programs;
 use super::report::{Report, Results, Sample};
@@ -48,11 +50,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Where the table (peers.md), all samples (peers.json) and the chart (peers.svg) go
-    #[arg(long, default_value = "bench/results")]
-    out: PathBuf,
+    /// [default: nowhere, the table is printed]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Where to make the directory that is served; its file system is what is measured
-    #[arg(long, default_value = "/var/tmp")]
-    dir: PathBuf,
+    /// [default: TMPDIR, or else /var/tmp]
+    #[arg(long)]
+    dir: Option<PathBuf>,
     /// TCP congestion control within the bench, such as reno [default: the machine's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -65,65 +69,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     match args.inside.clone() {
-        None => outside(&args, &stop),
-        Some(dir) => inside(&args, dir, sluice, &stop),
+        None => inside::run(RunDir::make(args.dir.as_deref(), "bench-peers")?, &stop),
+        Some(dir) => compare(&args, dir, sluice, &stop),
     }
 }
 
-// ---- outside ----
-
-fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    let dir = args.dir.join(format!("sluice-bench-{}", std::process::id()));
-    std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let guard = RemoveDir(dir.clone());
-    let program = programs::own()?;
-    let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "--", "unshare"])
-        .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .arg(program)
-        .args(std::env::args_os().skip(1))
-        .arg("--inside")
-        .arg(&dir)
-        .spawn()
-        .context("cannot start unshare, which gives the bench a network of its own")?;
-    let mut asked = None;
-    let status = loop {
-        if let Some(status) = child.try_wait().context("cannot wait for unshare")? {
-            break status;
-        }
-        if stop.load(Ordering::Relaxed) {
-            // Ctrl-C reaches the inner process too, which then ends by itself.
-            let since = asked.get_or_insert_with(Instant::now);
-            if since.elapsed() > GRACE {
-                child.kill().context("cannot end unshare")?;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    drop(guard);
-    if stop.load(Ordering::Relaxed) {
-        bail!("interrupted");
-    }
-    if !status.success() {
-        bail!("the comparison did not finish ({status}); it needs root for a network of its own");
-    }
-    Ok(())
-}
-
-/// Removes a directory and all in it when dropped.
-struct RemoveDir(PathBuf);
-
-impl Drop for RemoveDir {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("sluice-bench: cannot remove {}: {error}", self.0.display());
-        }
-    }
-}
-
-// ---- inside ----
-
-fn inside(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+/// What the inner process does.
+fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
     if !up.context("cannot run ip, which brings up the loopback interface")?.success() {
         bail!("cannot bring up the loopback interface");
@@ -160,7 +112,7 @@ fn inside(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> a
     report.rounds = args.rounds();
     report.time = bench.time;
     drop(bench);
-    report.write(&rows, &args.out)
+    report.write(&rows, args.out.as_deref())
 }
 
 impl Args {
@@ -354,4 +306,3 @@ fn file_size(op: Op) -> Bytes {
 const FILE_SIZE: Bytes = Bytes::mib(256);
 /// Of the network the bench runs in, which is its own.
 pub(crate) const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-const GRACE: Duration = Duration::from_secs(5);

@@ -210,10 +210,11 @@ impl Report {
         self.results.note(note);
     }
 
-    /// Prints the tables and writes them, all samples and the chart into `out`.
-    pub(crate) fn write(&self, rows: &[Row], out: &Path) -> anyhow::Result<()> {
+    /// Prints the tables, and writes them, all samples and the chart into `out`.
+    pub(crate) fn write(&self, rows: &[Row], out: Option<&Path>) -> anyhow::Result<()> {
         let markdown = self.markdown(rows);
         println!("{markdown}");
+        let Some(out) = out else { return Ok(()) };
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let put = |name: &str, content: &str| {
             let path = out.join(name);

@@ -42,11 +42,11 @@ use self::summary::Summary;
 
 /// Shows what rules do: two jobs on one proxy, without rules and then with them.
 ///
-/// Starts a proxy over a new directory on this file system, mounts it twice, once for each
+/// Starts a proxy over a new directory, mounts it twice, once for each
 /// of two jobs, and lets ordinary programs work there: a bully (fio, 16 writers of 1 MiB)
 /// and a victim (fio with random reads of 4 KiB and now and then an fdatasync; shell tools
-/// that list, make, rename and remove). Ends with a table and a picture, and removes
-/// everything else it has made; so it does on Ctrl-C. Mounting needs root.
+/// that list, make, rename and remove). Ends with a table and, with --out, a picture, and
+/// removes everything else it has made; so it does on Ctrl-C. Mounting needs root.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// How long to run without rules, and as long again with them.
@@ -55,12 +55,13 @@ pub(crate) struct Args {
     /// A few seconds and small files: shows that everything works, not what it is worth.
     #[arg(long, conflicts_with = "seconds")]
     quick: bool,
-    /// Where to make the directory that is served; it needs about a gigabyte.
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
-    /// Where to write the picture.
-    #[arg(long, value_name = "FILE", default_value = "demo.svg")]
-    out: PathBuf,
+    /// Where to make the directory that is served; it needs about a gigabyte
+    /// [default: TMPDIR, or else /var/tmp].
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Where to write the picture [default: nowhere].
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Print the figures as JSON and nothing else.
     #[arg(long)]
     json: bool,
@@ -95,21 +96,23 @@ struct Scale {
 /// Runs the demo.
 pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = crate::stop_on_signals()?;
-    let parent = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
-    ensure!(
-        parent.is_none_or(|parent| parent.is_dir()),
-        "there is no directory for {}",
-        args.out.display()
-    );
+    let picture = args.out.as_deref();
+    if let Some(picture) = picture {
+        let parent = picture.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let has_place = parent.is_none_or(|parent| parent.is_dir());
+        ensure!(has_place, "there is no directory for {}", picture.display());
+    }
     let screen = Screen::new(args.json);
     let mut demo = Demo::set_up(&args, sluice, stop, screen)?;
     demo.play()?;
     let summary = demo.end()?;
-    picture::draw(&args.out, &summary)?;
+    if let Some(picture) = picture {
+        picture::draw(picture, &summary)?;
+    }
     let mut out = std::io::stdout();
     match args.json {
-        true => writeln!(out, "{}", summary.to_json(&args.out)?)?,
-        false => write!(out, "{}", screen::ending(&summary, &args.out))?,
+        true => writeln!(out, "{}", summary.to_json(picture)?)?,
+        false => write!(out, "{}", screen::ending(&summary, picture))?,
     }
     Ok(())
 }
@@ -146,7 +149,7 @@ impl Demo {
         let scale = Scale::of(args);
         let (sender, news) = channel();
         screen.say("making the files and starting the proxy");
-        let stage = Stage::set_up(&args.dir, sluice, scale.sizes, &sender)?;
+        let stage = Stage::set_up(args.dir.as_deref(), sluice, scale.sizes, &sender)?;
         let began = Instant::now();
         let mut demo = Demo {
             stage,

@@ -94,8 +94,8 @@ impl Screen {
     }
 }
 
-/// The table, what the rules changed, and where the picture is.
-pub(super) fn ending(summary: &Summary, picture: &Path) -> String {
+/// The table, what the rules changed, and where the picture is, if there is one.
+pub(super) fn ending(summary: &Summary, picture: Option<&Path>) -> String {
     let mut text = format!("\n{}\n", table(&summary.figures, None));
     if let Some(factors) = summary.factors() {
         text += &format!(
@@ -117,7 +117,10 @@ pub(super) fn ending(summary: &Summary, picture: &Path) -> String {
             others * 100.0
         );
     }
-    text + &format!("The picture is {}.\n", picture.display())
+    if let Some(picture) = picture {
+        text += &format!("The picture is {}.\n", picture.display());
+    }
+    text
 }
 
 /// `3.2 times shorter`, or longer if it is.

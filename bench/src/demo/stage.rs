@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   Stage ─┬─ jobs   (process groups of their own: Ctrl-C is the parent's to handle)
-//!          ├─ mounts ─── TMPDIR/sluice-demo-PID-run/JOB  where a job works
+//!          ├─ mounts ─── TMPDIR/sluice-demo-run-PID/JOB  where a job works
 //!          ├─ proxy  ─── DIR/sluice-demo-PID/data        what is exported, on disk
-//!          └─ Place  ─── TMPDIR/sluice-demo-PID-run/…    sockets (short paths) and logs
+//!          └─ Place  ─── TMPDIR/sluice-demo-run-PID/…    sockets (short paths) and logs
 //! ```
 //!
 //! Whoever drops a [`Stage`] has nothing left of it when drop returns: the jobs end
@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use model::Bytes;
 use rustix::fs::{Advice, AtFlags, StatxFlags};
-use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 
 use super::job::{BULLY_WRITERS, Interval, Job, READ_FILE, Sizes};
 use crate::files::make_file;
+use crate::place::RunDir;
 
 /// The running demo; dropping it stops and removes everything.
 pub(super) struct Stage {
@@ -54,13 +54,13 @@ impl Stage {
     /// Makes the directories and the file that the victim reads, and starts the proxy,
     /// which tells `news` when it is ready.
     pub(super) fn set_up(
-        dir: &Path,
+        dir: Option<&Path>,
         sluice: &Path,
         sizes: Sizes,
         news: &Sender<News>,
     ) -> anyhow::Result<Stage> {
-        ensure_room(dir, sizes)?;
         let place = Place::make(dir)?;
+        ensure_room(&place.data, sizes)?;
         let read_file = ReadFile::make(&place.data.join(READ_FILE), sizes.victim)?;
         let arguments = [
             String::from("proxy"),
@@ -99,7 +99,7 @@ impl Stage {
         let process = Process::start(&name, &self.sluice, &arguments, &self.place)?;
         self.mounts.push(process);
         let deadline = Instant::now() + MOUNT_MAX;
-        while !is_mounted(&at, &self.place.run)? {
+        while !is_mounted(&at, self.place.run.path())? {
             let mount = self.mounts.last_mut().expect("it was pushed above");
             if mount.has_ended() || Instant::now() > deadline {
                 return Err(self.why_ended(&name));
@@ -154,62 +154,39 @@ impl Stage {
 
 /// The two directories of a demo.
 struct Place {
+    /// Sockets, logs and mounts: a socket's path has room for 107 bytes, which a
+    /// directory of the user's may exceed. Dropped first, or what is mounted would be served
+    /// from nothing.
+    run: RunDir,
     /// The parent of what is exported.
-    on_disk: PathBuf,
+    _on_disk: RunDir,
     data: PathBuf,
-    /// Sockets and logs: a socket's path has room for 107 bytes, which a
-    /// directory of the user's may exceed.
-    run: PathBuf,
 }
 
 impl Place {
-    fn make(dir: &Path) -> anyhow::Result<Place> {
-        let name = format!("sluice-demo-{}", std::process::id());
-        let dir = dir.canonicalize().with_context(|| format!("cannot use {}", dir.display()))?;
-        let on_disk = dir.join(&name);
-        make_dir(&on_disk)?;
-        // From here on the guard removes what was made; a name that is taken is not ours.
-        let mut place = Place { data: on_disk.join("data"), on_disk, run: PathBuf::new() };
-        let run = std::env::temp_dir().join(format!("{name}-run"));
-        make_dir(&run)?;
-        place.run = run;
-        make_dir(&place.data)?;
-        Ok(place)
+    fn make(dir: Option<&Path>) -> anyhow::Result<Place> {
+        let on_disk = RunDir::make(dir, "demo")?;
+        let run = RunDir::make(Some(&std::env::temp_dir()), "demo-run")?;
+        let data = on_disk.path().join("data");
+        make_dir(&data)?;
+        Ok(Place { run, _on_disk: on_disk, data })
     }
 
     fn server(&self) -> String {
-        format!("unix://{}", self.run.join("9p").display())
+        format!("unix://{}", self.run.path().join("9p").display())
     }
 
     fn api(&self) -> String {
-        format!("unix://{}", self.run.join("api").display())
+        format!("unix://{}", self.run.path().join("api").display())
     }
 
     /// Where a job's mount is.
     fn mount(&self, account: &str) -> PathBuf {
-        self.run.join(account)
+        self.run.path().join(account)
     }
 
     fn log(&self, name: &str) -> PathBuf {
-        self.run.join(format!("{name}.log"))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        for account in ["bully", "victim"] {
-            // It is there only if the mount's process did not end well.
-            let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-            let _ = rustix::mount::unmount(self.mount(account), flags);
-        }
-        for dir in [&self.on_disk, &self.run] {
-            if dir.as_os_str().is_empty() {
-                continue;
-            }
-            if let Err(error) = std::fs::remove_dir_all(dir) {
-                eprintln!("sluice-bench: cannot remove {}: {error}", dir.display());
-            }
-        }
+        self.run.path().join(format!("{name}.log"))
     }
 }
 
@@ -232,7 +209,7 @@ impl Process {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program)
             .args(arguments)
-            .current_dir(&place.run)
+            .current_dir(place.run.path())
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

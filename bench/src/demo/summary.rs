@@ -63,7 +63,7 @@ impl Summary {
     }
 
     /// One line of JSON.
-    pub(super) fn to_json(&self, picture: &Path) -> anyhow::Result<String> {
+    pub(super) fn to_json(&self, picture: Option<&Path>) -> anyhow::Result<String> {
         let mut phases: Vec<serde_json::Value> = Vec::new();
         for phase in [Phase::Alone, Phase::WithoutRules, Phase::WithRules] {
             let jobs = self.figures.iter().filter(|(of, _)| *of == phase);

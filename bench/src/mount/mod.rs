@@ -34,6 +34,8 @@ use rustix::mount::MountFlags;
 use rustix::thread::CpuSet;
 
 use super::files::make_file;
+use super::inside;
+use super::place::RunDir;
 use super::programs;
 use super::servers::DATA;
 use case::{Amounts, Case, Load};
@@ -63,11 +65,13 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     who: Vec<Who>,
     /// Where the table (mount.md), all samples (mount.json) and the chart (mount.svg) go
-    #[arg(long, default_value = "bench/results")]
-    out: PathBuf,
+    /// [default: nowhere, the table is printed]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Where to make the directory that is served; its file system is what is measured
-    #[arg(long, default_value = "/var/tmp")]
-    dir: PathBuf,
+    /// [default: TMPDIR, or else /var/tmp]
+    #[arg(long)]
+    dir: Option<PathBuf>,
     /// The directory, made by the outer process
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
@@ -77,69 +81,13 @@ pub(crate) struct Args {
 pub(super) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     match args.inside.clone() {
-        None => outside(&args, &stop),
-        Some(dir) => inside(&args, dir, sluice, &stop),
+        None => inside::run(RunDir::make(args.dir.as_deref(), "bench-mount")?, &stop),
+        Some(dir) => compare(&args, dir, sluice, &stop),
     }
 }
 
-// ---- outside ----
-
-fn outside(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
-    let parent = args.dir.canonicalize().with_context(|| args.dir.display().to_string())?;
-    let dir = RemoveDir(parent.join(format!("sluice-bench-mount-{}", std::process::id())));
-    fs::create_dir(&dir.0).with_context(|| format!("cannot make {}", dir.0.display()))?;
-    let program = programs::own()?;
-    let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "--", "unshare"])
-        .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
-        .arg(program)
-        .args(std::env::args_os().skip(1))
-        .arg("--inside")
-        .arg(&dir.0)
-        .spawn()
-        .context("cannot start unshare, which gives the bench namespaces of its own")?;
-    let mut asked = None;
-    let status = loop {
-        if let Some(status) = child.try_wait().context("cannot wait for unshare")? {
-            break status;
-        }
-        // Ctrl-C reaches the process inside too, which then ends by itself.
-        if stop.load(Ordering::Relaxed) && asked.get_or_insert_with(Instant::now).elapsed() > GRACE
-        {
-            child.kill().context("cannot end unshare")?;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    drop(dir);
-    if stop.load(Ordering::Relaxed) {
-        bail!("interrupted");
-    }
-    if !status.success() {
-        bail!("the comparison did not finish ({status}); it needs root for namespaces of its own");
-    }
-    Ok(())
-}
-
-/// Removes a directory and all in it when dropped.
-struct RemoveDir(PathBuf);
-
-impl Drop for RemoveDir {
-    fn drop(&mut self) {
-        // What ran in the namespaces may have been making files until a moment ago.
-        let deadline = Instant::now() + GRACE;
-        while let Err(error) = fs::remove_dir_all(&self.0) {
-            if Instant::now() > deadline {
-                eprintln!("sluice-bench: cannot remove {}: {error}", self.0.display());
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-}
-
-// ---- inside ----
-
-fn inside(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+/// What the inner process does.
+fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     own_the_place()?;
     let place = Place { dir, sluice: sluice.into(), own: programs::own()? };
     let amounts = args.amounts();
@@ -180,7 +128,7 @@ fn inside(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> a
     drop(bench);
     report.command = args.command_line();
     (report.rounds, report.time) = (args.rounds(), time);
-    report.write(&cases, &args.out)
+    report.write(&cases, args.out.as_deref())
 }
 
 /// A loopback interface, and a /run of the bench's own: sockets have short paths there, and
@@ -460,4 +408,3 @@ fn progress(done: usize, total: usize, began: Instant, what: &str) {
 }
 
 const QUICK_TIME: Duration = Duration::from_millis(300);
-const GRACE: Duration = Duration::from_secs(5);

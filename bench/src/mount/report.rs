@@ -61,10 +61,11 @@ impl Report {
         self.round_trips.insert((figure.what.clone(), who), for_each_name);
     }
 
-    /// Prints the tables and writes them, all samples and the chart into `out`.
-    pub(crate) fn write(&self, cases: &[Case], out: &Path) -> anyhow::Result<()> {
+    /// Prints the tables, and writes them, all samples and the chart into `out`.
+    pub(crate) fn write(&self, cases: &[Case], out: Option<&Path>) -> anyhow::Result<()> {
         let markdown = self.markdown(cases);
         println!("{markdown}");
+        let Some(out) = out else { return Ok(()) };
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let put = |name: &str, content: &str| {
             let path = out.join(name);

@@ -20,6 +20,7 @@ use model::Bytes;
 use rustix::fs::Advice;
 
 use super::super::files::make_file;
+use super::super::place::RunDir;
 use super::super::plan::Plan;
 use super::super::process::Process;
 use super::super::socket::Address;
@@ -27,7 +28,7 @@ use super::super::work::Op;
 
 /// A directory that is removed with all in it when dropped.
 pub(crate) struct Bed {
-    dir: PathBuf,
+    dir: RunDir,
     sluice: PathBuf,
     stop: Arc<AtomicBool>,
 }
@@ -58,16 +59,13 @@ pub(crate) struct Setup<'a> {
 }
 
 impl Bed {
-    /// Makes a directory in `parent`, whose file system is what is measured.
+    /// Makes a directory in `parent`, whose file system is what is measured, or in the default's.
     pub(crate) fn make(
-        parent: &Path,
+        parent: Option<&Path>,
         sluice: &Path,
         stop: &Arc<AtomicBool>,
     ) -> anyhow::Result<Bed> {
-        let parent = std::fs::canonicalize(parent)
-            .with_context(|| format!("cannot find {}", parent.display()))?;
-        let dir = parent.join(format!("sluice-qos-{}", std::process::id()));
-        std::fs::create_dir(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let dir = RunDir::make(parent, "qos")?;
         let bed = Bed { dir, sluice: sluice.into(), stop: Arc::clone(stop) };
         std::fs::create_dir(bed.export()).context("cannot make the directory to serve")?;
         Ok(bed)
@@ -75,7 +73,7 @@ impl Bed {
 
     /// The directory that every proxy exports as `x`.
     pub(crate) fn export(&self) -> PathBuf {
-        self.dir.join("x")
+        self.dir.path().join("x")
     }
 
     /// The product's program.
@@ -85,12 +83,12 @@ impl Bed {
 
     /// A place for files that no proxy exports.
     pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// Starts a proxy and waits until it answers.
     pub(crate) fn proxy(&self, name: &str, setup: &Setup<'_>) -> anyhow::Result<Proxy> {
-        let file = |end: &str| self.dir.join(format!("{name}.{end}"));
+        let file = |end: &str| self.dir.path().join(format!("{name}.{end}"));
         let [config, rules] = ["toml", "rules"].map(file);
         std::fs::write(&config, self.config(setup)).context("cannot write a configuration")?;
         std::fs::write(&rules, setup.rules).context("cannot write rules")?;
@@ -153,14 +151,6 @@ impl Bed {
                 return Ok(());
             }
             std::thread::sleep(left.min(Duration::from_millis(20)));
-        }
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            eprintln!("sluice-bench: cannot remove {}: {error}", self.dir.display());
         }
     }
 }

@@ -30,7 +30,7 @@ use super::bed::{Bed, Proxy, Setup};
 use super::table::Table;
 
 /// Measures each of them.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> anyhow::Result<()> {
     if run.wants("news") {
         news::measure(run, table)?;
     }

@@ -26,7 +26,7 @@ use chart::{Line, LineChart, Panel, line_chart};
 use user::{User, Work};
 
 /// Measures both modes.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> anyhow::Result<()> {
     let mut panels = Vec::new();
     if run.wants("step") {
         step(run, table, &mut panels)?;
@@ -34,6 +34,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
     if run.wants("half-life") {
         half_life(run, table, &mut panels)?;
     }
+    let Some(out) = out else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let chart = LineChart {
         title: "Decay: who had more than his part is held to less".into(),

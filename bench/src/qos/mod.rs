@@ -4,9 +4,9 @@
 //!      └───────┴───────┴──┬────┴───────┴──────┴──────┴───────┴─────────┴────────┘
 //!     bed (directory, proxies) + jobs that compete ─► table: what was promised, what was kept
 //!
-//! Each starts proxies of its own over a new directory of the current directory's file
-//! system, with rules it writes, and stops and removes everything at its end. It writes
-//! `qos-NAME.md` and `qos-NAME.json`.
+//! Each starts proxies of its own over a new directory, with rules it writes, and stops and
+//! removes everything at its end. With `--out DIR` it writes `qos-NAME.md` and
+//! `qos-NAME.json` there.
 
 mod bed;
 mod blocked;
@@ -54,12 +54,13 @@ pub(crate) struct Args {
     /// Only the cases whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Where the tables and all figures go
-    #[arg(long, default_value = "bench/results")]
-    out: PathBuf,
+    /// Where the tables and all figures go [default: nowhere, the tables are printed]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Where to make the directory that is served; its file system is what is measured
-    #[arg(long, default_value = ".")]
-    dir: PathBuf,
+    /// [default: TMPDIR, or else /var/tmp]
+    #[arg(long)]
+    dir: Option<PathBuf>,
 }
 
 /// One group of promises.
@@ -112,7 +113,8 @@ fn measure(
     sluice: &Path,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<()> {
-    let bed = Bed::make(&args.dir, sluice, stop)?;
+    let out = args.out.as_deref();
+    let bed = Bed::make(args.dir.as_deref(), sluice, stop)?;
     let mut table = Table::new(promise.name(), &bed, args.command_line(promise));
     let run = Run { args, bed };
     match promise {
@@ -124,12 +126,12 @@ fn measure(
         Promise::Cost => cost::measure(&run, &mut table),
         Promise::Mounts => mounts::measure(&run, &mut table),
         Promise::Scrape => scrape::measure(&run, &mut table),
-        Promise::Controller => controlled::measure(&run, &mut table, &args.out),
-        Promise::Decay => decayed::measure(&run, &mut table, &args.out),
+        Promise::Controller => controlled::measure(&run, &mut table, out),
+        Promise::Decay => decayed::measure(&run, &mut table, out),
     }
     .with_context(|| format!("qos {}", promise.name()))?;
     drop(run);
-    table.write(&args.out)
+    table.write(out)
 }
 
 impl Promise {

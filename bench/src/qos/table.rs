@@ -71,10 +71,11 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Prints the table and writes it and all figures into `out`.
-    pub(crate) fn write(&self, out: &Path) -> anyhow::Result<()> {
+    /// Prints the table, and writes it and all figures into `out`.
+    pub(crate) fn write(&self, out: Option<&Path>) -> anyhow::Result<()> {
         let markdown = self.markdown();
         println!("{markdown}");
+        let Some(out) = out else { return Ok(()) };
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let put = |end: &str, content: &str| {
             let path = out.join(format!("qos-{}.{end}", self.name));

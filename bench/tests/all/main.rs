@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod demo;
+mod leaves_nothing;
 mod mount;
 
 /// The laboratory.

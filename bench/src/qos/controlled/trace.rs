@@ -15,7 +15,7 @@ use super::super::table::{Row, Table, figures};
 use super::reader::{Reader, Readers};
 use super::{Controller, proxies, rules};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::Result<()> {
+pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> anyhow::Result<()> {
     let real = of_proxies(run, table)?;
     table.progress("trace: simulated");
     let scenario = Scenario::parse(SCENARIO, "global-limit")?;
@@ -48,6 +48,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: &Path) -> anyhow::R
             });
         }
     }
+    let Some(out) = out else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let panels = [("two real proxies".into(), real), ("simulated".into(), simulated)];
     let subtitle = "200 operations a second over two proxies; the first stops at 75 s";
