@@ -5,6 +5,8 @@ SHELL := /bin/bash
 CARGO ?= cargo
 TARGET = $${CARGO_TARGET_DIR:-target}
 SLUICE = $(TARGET)/release/sluice
+BENCH = $(TARGET)/release/sluice-bench
+RESULTS = bench/results
 MIRROR = $(TARGET)/release/examples/mirror
 # rustup puts cargo where a login shell finds it and make does not
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -19,8 +21,8 @@ help: ## this list
 
 demo: ## two jobs on two mounts of one proxy, without rules and then with them (2 minutes)
 	@.ci/install-deps.sh build demo
-	@$(CARGO) build --release --package sluice
-	@$(SLUICE) demo --dir $(TARGET) --out $(TARGET)/demo.svg
+	@.ci/build.sh sluice sluice-bench
+	@$(BENCH) demo --dir $(TARGET) --out $(TARGET)/demo.svg
 
 test: ## every suite of CI, each within its budget; the table at the end says where the time went (about 20 minutes)
 	@.ci/install-deps.sh build test
@@ -28,22 +30,22 @@ test: ## every suite of CI, each within its budget; the table at the end says wh
 
 bench: ## the proxy and the mount beside their peers, and the promises in short: tables in bench/results; then what FUSE alone costs
 	@.ci/install-deps.sh build bench
-	@$(CARGO) build --release --package sluice
-	@$(SLUICE) bench peers
-	@$(SLUICE) bench mount
-	@$(SLUICE) bench qos --quick
+	@.ci/build.sh sluice sluice-bench
+	@$(BENCH) peers --out $(RESULTS)
+	@$(BENCH) mount --out $(RESULTS)
+	@$(BENCH) qos --quick --out $(RESULTS)
 	@$(CARGO) build --release --package sluice-fuse --example mirror
 	@tests/mirror.sh $(MIRROR) fio
 
 soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then 50 deaths of a proxy, mounts for an hour, and 1,000 scenarios by chance
 	@.ci/install-deps.sh build soak
-	@$(CARGO) build --release --package sluice
+	@.ci/build.sh sluice sluice-bench
 	@tests/soak.sh $(SLUICE) $${SOAK:-1800}
 	@SLUICE_KILLS=50 $(CARGO) test --package sluice --test all mount_kills -- --nocapture
 	@LONG=1 tests/mount.sh $(SLUICE) fsx
 	@LONG=1 tests/mount.sh $(SLUICE) stress
 	@$(SLUICE) sim --seeds 1000
 
-build: ## the release binary, target/release/sluice
+build: ## the release binary, target/release/sluice, and its debug symbols, sluice.debug beside it
 	@.ci/install-deps.sh build
-	@$(CARGO) build --release --package sluice
+	@.ci/build.sh sluice

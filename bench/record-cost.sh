@@ -2,6 +2,8 @@
 # What `sluice proxy --record` costs: the server's processor time for each cached 4 KiB
 # read, of two proxies in turn, one of which records.
 #
+# sluice-bench must lie beside SLUICE (.ci/build.sh sluice-bench builds both).
+#
 #   bench/record-cost.sh [SLUICE [ROUNDS [TIME [DIR]]]]     [target/release/sluice 9 4s /dev/shm]
 #
 # Prints one line a round and the medians. Each round runs both, another one first each
@@ -37,7 +39,7 @@ cpu() {
 load() {
 	local before ops
 	before=$(cpu "$2")
-	ops=$("$SLUICE" bench p9 "unix://$work/$1" --aname x --op randread --size 4KiB --file-size 16MiB -c 4 -d 16 \
+	ops=$("$SLUICE-bench" p9 "unix://$work/$1" --aname x --op randread --size 4KiB --file-size 16MiB -c 4 -d 16 \
 		--warmup 0s --time "$TIME" --json | sed -n 's/.*"ops":\([0-9]*\).*/\1/p')
 	awk -v before="$before" -v after="$(cpu "$2")" -v ops="$ops" 'BEGIN { printf "%.3f", (after - before) / ops }'
 }

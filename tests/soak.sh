@@ -30,7 +30,7 @@ end=$(($(date +%s) + TOTAL))
 while [ "$(date +%s)" -lt "$end" ] || [ $round -lt 3 ]; do
 	round=$((round + 1))
 	for op in "${OPS[@]}"; do
-		if "$SLUICE" bench p9 "$ADDRESS" --aname "$ANAME" --uname root --op "$op" --connections 4 --depth 16 --time "${EACH}s" >/dev/null; then
+		if "$SLUICE-bench" p9 "$ADDRESS" --aname "$ANAME" --uname root --op "$op" --connections 4 --depth 16 --time "${EACH}s" >/dev/null; then
 			passed=$((passed + 1))
 		else
 			failed=$((failed + 1))

@@ -69,7 +69,12 @@ fn sources() -> Vec<Suite> {
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
-        Suite::new("build", 650, "the release binary", "cargo build --release --package sluice"),
+        Suite::new(
+            "build",
+            650,
+            "the release binary, stripped, and the laboratory's",
+            ".ci/build.sh sluice sluice-bench",
+        ),
         Suite::new(
             "docs",
             60,
@@ -155,7 +160,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             "demo",
             90,
             "the demo, shortened, from its start to a clean end",
-            &format!("{sluice} demo --quick --out target/demo.svg --dir target"),
+            &format!("{sluice}-bench demo --quick --out target/demo.svg --dir target"),
         ),
     ]
 }
