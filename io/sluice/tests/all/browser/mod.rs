@@ -13,7 +13,7 @@ pub(crate) mod looks;
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -65,13 +65,14 @@ impl Browser {
             skip("needs the programs chromium and chromedriver");
             return None;
         };
-        let driver = Driver::start(driver);
+        let driver = Driver::start(&driver);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let Value::Object(wanted) = look.capabilities(chromium) else { unreachable!() };
         let mut builder = ClientBuilder::new(HttpConnector::new());
         builder.capabilities(wanted);
         let at = format!("http://127.0.0.1:{}", driver.port);
-        let client = runtime.block_on(builder.connect(&at)).unwrap();
+        let connects = async { tokio::time::timeout(PATIENCE, builder.connect(&at)).await };
+        let client = runtime.block_on(connects).expect("the browser starts").unwrap();
         let browser = Browser { runtime, client, driver };
         browser.within(browser.client.goto(url)).unwrap();
         Some(browser)
@@ -236,21 +237,36 @@ impl Look {
 }
 
 impl Driver {
-    fn start(program: PathBuf) -> Driver {
+    /// Starts it. The port that it chooses first for both families of addresses may be another
+    /// program's in one of them: then it ends, and one that is started again chooses another.
+    fn start(program: &Path) -> Driver {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Driver::try_start(program) {
+                Ok(driver) => return driver,
+                Err(said) => assert!(Instant::now() < deadline, "chromedriver ended: {said}"),
+            }
+        }
+    }
+
+    /// What it said, if it ended before it was ready.
+    fn try_start(program: &Path) -> Result<Driver, String> {
         let mut child =
             Command::new(program).arg("--port=0").stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
-        let port = loop {
+        loop {
             let from = said.len();
-            assert_ne!(stdout.read_line(&mut said).unwrap(), 0, "chromedriver ended: {said}");
+            if stdout.read_line(&mut said).unwrap() == 0 {
+                child.wait().unwrap();
+                return Err(said);
+            }
             // "ChromeDriver was started successfully on port 40001."
             let (_, port) = said[from..].rsplit_once("successfully on port ").unwrap_or_default();
             if let Ok(port) = port.trim().trim_end_matches('.').parse() {
-                break port;
+                return Ok(Driver { child, _stdout: stdout, port });
             }
-        };
-        Driver { child, _stdout: stdout, port }
+        }
     }
 }
 
