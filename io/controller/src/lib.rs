@@ -23,6 +23,7 @@
 //! thread that runs tasks of tokio.
 
 mod audit;
+mod clock;
 mod directory;
 mod etcd;
 mod process;
@@ -35,6 +36,7 @@ pub mod ledger;
 pub mod store;
 
 pub use audit::AuditError;
+pub use clock::Clock;
 pub use directory::{DataDirectory, DirectoryError};
 pub use etcd::{Etcd, EtcdError};
 pub use process::{

@@ -42,6 +42,7 @@ use api::{Credentials, CredentialsError, Endpoint, EventKind, SocketError};
 use model::RuleFileError;
 
 use crate::audit::{Audit, AuditError};
+use crate::clock::Clock;
 use crate::directory::{DataDirectory, DirectoryError};
 use crate::election::{Election, Office};
 use crate::etcd::{Etcd, EtcdError};
@@ -85,6 +86,8 @@ pub struct Settings {
     pub on_event: Option<String>,
     /// Where each event is posted as JSON.
     pub webhook: Option<Webhook>,
+    /// What minutes, periods and events go by.
+    pub clock: Clock,
 }
 
 /// Where a controller keeps what people decide.
@@ -188,6 +191,7 @@ pub(crate) struct Shared {
     rules: Arc<RwLock<Arc<InForce>>>,
     access: Arc<Access>,
     began: Instant,
+    clock: Clock,
     term: u64,
     place: String,
     listeners: Vec<String>,
@@ -215,7 +219,8 @@ impl Controller {
         let (events, events_asked) = queue(EVENTS_QUEUE);
         let recent = Arc::new(Recent::of(&with.events)?);
         let counts = Arc::new(Counts::default());
-        let teller = Teller::new(events.clone(), counts.clone());
+        let clock = with.settings.clock;
+        let teller = Teller::new(events.clone(), counts.clone(), clock.clone());
         let (command, webhook) = (with.settings.on_event, with.settings.webhook);
         let deliveries = Deliveries::start(command.as_deref(), webhook.as_ref(), &counts);
         let deliveries = deliveries.map_err(StartError::Thread)?;
@@ -230,6 +235,7 @@ impl Controller {
             rules: Arc::new(RwLock::new(rules.clone())),
             access: access.clone(),
             began: Instant::now(),
+            clock: clock.clone(),
             term,
             place: with.place,
             listeners: with.listeners,
@@ -244,7 +250,7 @@ impl Controller {
             teller: teller.clone(),
             counts: shared.counts.clone(),
         };
-        let now = usage::wall_clock();
+        let now = clock.now();
         let accounts = Accounts::begin(&mut ledger, rules.clone(), (standings, known), links, now)?;
         let desk = plan::Desk::new(
             term,
@@ -269,15 +275,16 @@ impl Controller {
         controller.spawn("store", move || {
             records::run(records, &store_asked, &to, &in_force, &access);
         })?;
-        controller
-            .spawn("usage", move || usage::run(ledger, accounts, &usage_asked, &taken, &counts))?;
+        controller.spawn("usage", move || {
+            usage::run((ledger, accounts), &clock, &usage_asked, &taken, &counts);
+        })?;
         let (file, counts) = (with.events, shared.counts.clone());
         controller.spawn("events", move || {
             events::run(file, &events_asked, &recent, &deliveries, &counts);
         })?;
         let place = controller.shared.listeners.join(",");
         let text = format!("the controller at {place} decides now, term {term}");
-        teller.tell(events::event(EventKind::Leader, place, text));
+        teller.tell_now(EventKind::Leader, place, text);
         controller.serving = Some(with.bound.serve(routes::router(shared))?);
         Ok(controller)
     }

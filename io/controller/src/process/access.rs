@@ -16,8 +16,8 @@ use api::{AuditLine, Role};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 
-use super::usage::wall_clock;
 use crate::audit::Audit;
+use crate::clock::system_time;
 use crate::tls::ClientCertificate;
 use crate::token::TokenSet;
 
@@ -137,7 +137,7 @@ impl Caller {
 
 /// Seconds since 1970.
 pub(crate) fn now_s() -> u64 {
-    wall_clock().as_nanos() / 1_000_000_000
+    system_time().as_nanos() / 1_000_000_000
 }
 
 #[cfg(test)]

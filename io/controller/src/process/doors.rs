@@ -134,6 +134,7 @@ mod tests {
             advertise: None,
             on_event: None,
             webhook: None,
+            clock: crate::Clock::System,
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) use file::EventFile;
 
 use super::counts::Counts;
 use super::queue::{Inbox, Queue};
-use super::usage::wall_clock;
+use crate::clock::Clock;
 use crate::sqlite::SqliteError;
 
 /// What the thread is asked.
@@ -57,6 +57,7 @@ pub(crate) enum Since {
 pub(crate) struct Teller {
     queue: Queue<Ask>,
     counts: Arc<Counts>,
+    clock: Clock,
 }
 
 /// The newest events, for those who look.
@@ -68,15 +69,15 @@ pub(crate) struct Recent {
     pub(crate) watchers: Arc<Semaphore>,
 }
 
-/// An event of now, without its number.
-pub(crate) fn event(kind: EventKind, subject: impl Into<String>, text: String) -> Event {
-    let at_ns = wall_clock().as_nanos();
-    Event { sequence: 0, at_ns, kind, subject: subject.into(), decay: None, text }
-}
-
 impl Teller {
-    pub(crate) fn new(queue: Queue<Ask>, counts: Arc<Counts>) -> Teller {
-        Teller { queue, counts }
+    pub(crate) fn new(queue: Queue<Ask>, counts: Arc<Counts>, clock: Clock) -> Teller {
+        Teller { queue, counts, clock }
+    }
+
+    /// Tells an event of now, if there is room.
+    pub(crate) fn tell_now(&self, kind: EventKind, subject: impl Into<String>, text: String) {
+        let (at_ns, subject) = (self.clock.now().as_nanos(), subject.into());
+        self.tell(Event { sequence: 0, at_ns, kind, subject, decay: None, text });
     }
 
     /// Tells an event, if there is room.
@@ -198,7 +199,15 @@ mod tests {
     use testkit::TestFolder;
 
     fn told(count: usize) -> Vec<Event> {
-        (0..count).map(|nth| event(EventKind::Lost, format!("p{nth}"), String::new())).collect()
+        let event = |nth| Event {
+            sequence: 0,
+            at_ns: 1,
+            kind: EventKind::Lost,
+            subject: format!("p{nth}"),
+            decay: None,
+            text: String::new(),
+        };
+        (0..count).map(event).collect()
     }
 
     #[test]

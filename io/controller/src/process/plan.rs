@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 use super::asking::{Asking, Heard};
 use super::counts::Counts;
-use super::events::{Teller, event};
+use super::events::Teller;
 use super::queue::{Inbox, Queue};
 use super::records::{self, InForce, Known, MemberRecord};
 
@@ -337,10 +337,10 @@ impl Desk {
         for (name, silent) in silent {
             if silent && self.silent.insert(name.clone()) {
                 let text = format!("proxy {name} is not heard any more");
-                self.teller.tell(event(EventKind::Lost, &*name, text));
+                self.teller.tell_now(EventKind::Lost, &*name, text);
             } else if !silent && self.silent.remove(&name) {
                 let text = format!("proxy {name} is heard again");
-                self.teller.tell(event(EventKind::Returned, &*name, text));
+                self.teller.tell_now(EventKind::Returned, &*name, text);
             }
         }
     }
@@ -479,7 +479,7 @@ mod tests {
                 set: Arc::new(RuleSet::parse(text).unwrap()),
                 given: true,
             };
-            let teller = Teller::new(queue(4).0, Arc::default());
+            let teller = Teller::new(queue(4).0, Arc::default(), crate::Clock::default());
             let desk = Desk::new(1, Arc::new(rules), known, to_store, teller, Arc::default());
             Room { desk, store }
         }

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::access::{Access, Caller, now_s};
 use super::accounts::Standings;
-use super::events::{Teller, event};
+use super::events::Teller;
 use super::queue::{Inbox, Queue};
 use super::{plan, usage};
 use crate::store::{History, Revision, Store, StoreError};
@@ -332,7 +332,7 @@ pub(crate) fn run(
                     access.audit.write(&by.changed("rules".into(), before, after));
                     let _ = to.plan.send(plan::Ask::Rules(rules.clone()));
                     let _ = to.usage.send(usage::Ask::Rules(rules.clone()));
-                    to.teller.tell(event(EventKind::Rules, rules.version.as_str(), rules.told()));
+                    to.teller.tell_now(EventKind::Rules, rules.version.as_str(), rules.told());
                 }
                 // Who asked may have gone.
                 let _ = answer.send(outcome.map(|_| ()));

@@ -244,7 +244,7 @@ async fn used(
     span: Result<Query<Span>, QueryRejection>,
 ) -> Result<Json<UsageTable>, Refusal> {
     let Query(span) = span.map_err(|why| refusal(why.status(), why.body_text()))?;
-    let now = usage::wall_clock();
+    let now = shared.clock.now();
     let by = span.by.as_deref().unwrap_or("job");
     let kind = kind_of(by)?;
     let user = user_asked_for(&span, kind, &caller)?;

@@ -25,7 +25,8 @@ use axum::{Json, Router};
 use super::events::EventFile;
 use super::listen::{self, Bound};
 use super::offline::{decided_path, open_store};
-use super::{Controller, Settings, StartError, StorePlace, doors, usage};
+use super::{Controller, Settings, StartError, StorePlace, doors};
+use crate::clock::Clock;
 use crate::directory::DataDirectory;
 use crate::election::{Election, Fence, Office};
 use crate::ledger::{Ages, Bounds, Ledger, LedgerError};
@@ -71,7 +72,7 @@ impl Standing {
         // What the leader is to be shown is looked at now, not when it is needed.
         settings.credentials.token()?;
         settings.credentials.tls()?;
-        let ledger = open_ledger(&ledger_path(&settings.data))?;
+        let ledger = open_ledger(&ledger_path(&settings.data), &settings.clock)?;
         let (bound, listeners) = listen::bind(&settings.listen, tls.as_ref())?;
         let election = match &settings.store {
             StorePlace::Data => None,
@@ -120,7 +121,7 @@ impl Standing {
         };
         let ledger = match ledger {
             Some(ledger) => ledger,
-            None => open_ledger(&ledger_path(&settings.data))?,
+            None => open_ledger(&ledger_path(&settings.data), &settings.clock)?,
         };
         let election = election.zip(fence);
         let inherited = Inherited {
@@ -192,7 +193,7 @@ impl Standing {
         let path = ledger_path(&self.settings.data);
         let mut ledger = match self.ledger.take() {
             Some(ledger) => ledger,
-            None => open_ledger(&path).map_err(|error| said(&error))?,
+            None => open_ledger(&path, &self.settings.clock).map_err(|error| said(&error))?,
         };
         for _ in 0..2 {
             let at = ledger.cursor();
@@ -217,7 +218,7 @@ impl Standing {
             drop(ledger);
             let new = self.take_whole(&client)?;
             fs::rename(new, &path).map_err(|error| said(&error))?;
-            ledger = open_ledger(&path).map_err(|error| said(&error))?;
+            ledger = open_ledger(&path, &self.settings.clock).map_err(|error| said(&error))?;
         }
         self.ledger = Some(ledger);
         Err("the leader's whole ledger was not enough; its disk may be slow".into())
@@ -252,8 +253,8 @@ pub(super) fn ledger_path(data: &Path) -> PathBuf {
     data.join("used.db")
 }
 
-fn open_ledger(path: &Path) -> Result<Ledger, LedgerError> {
-    Ledger::open(path, Ages::default(), Bounds::default(), usage::wall_clock())
+fn open_ledger(path: &Path, clock: &Clock) -> Result<Ledger, LedgerError> {
+    Ledger::open(path, Ages::default(), Bounds::default(), clock.now())
 }
 
 // ---- what it answers meanwhile ----

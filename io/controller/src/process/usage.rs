@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use api::{CountersForm, OpsForm, PayerForm, TakenLine, TakenUsage};
 use model::Time;
@@ -26,6 +26,7 @@ use super::counts::Counts;
 use super::queue::Inbox;
 use super::records::InForce;
 use super::report::{self, Found, Owners};
+use crate::clock::Clock;
 use crate::ledger::{
     Copied, Counters, Cursor, Ledger, LedgerError, Minute, Report, ReportLine, SubjectKind,
 };
@@ -127,19 +128,19 @@ impl Counted {
 
 /// The thread: until it is told to stop.
 pub(crate) fn run(
-    mut ledger: Ledger,
-    mut accounts: Accounts,
+    (mut ledger, mut accounts): (Ledger, Accounts),
+    clock: &Clock,
     asked: &Inbox<Ask>,
     taken: &Taken,
     counts: &Counts,
 ) {
     let mut next = Instant::now() + TICK;
-    let mut minute = Minute::of(wall_clock());
+    let mut minute = Minute::of(clock.now());
     let mut owners = Owners::default();
     loop {
         let tick = next.saturating_duration_since(Instant::now());
-        let asked = asked.recv_timeout(tick.min(accounts.due_in(wall_clock())));
-        let now = wall_clock();
+        let asked = asked.recv_timeout(tick.min(accounts.due_in(clock.now())));
+        let now = clock.now();
         // A period may end with a minute: that goes before the disk.
         accounts.pass_on(now);
         // What comes in a minute is written with it, so that accounts made again are the same.
@@ -150,7 +151,13 @@ pub(crate) fn run(
         }
         match asked {
             Ok(Ask::Report(counted)) => {
-                count(&mut ledger, (&mut accounts, &mut owners), &counted, taken, counts);
+                count(
+                    &mut ledger,
+                    (&mut accounts, &mut owners),
+                    &counted,
+                    (taken, counts),
+                    clock.now(),
+                );
                 accounts.pass_on(now);
             }
             Ok(Ask::Rules(rules)) => {
@@ -170,7 +177,7 @@ pub(crate) fn run(
             Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    if let Err(error) = ledger.flush(wall_clock()) {
+    if let Err(error) = ledger.flush(clock.now()) {
         tracing::error!(%error, "cannot write what was used in the last minute");
     }
 }
@@ -190,8 +197,8 @@ fn count(
     ledger: &mut Ledger,
     (accounts, owners): (&mut Accounts, &mut Owners),
     counted: &Counted,
-    taken: &Taken,
-    counts: &Counts,
+    (taken, counts): (&Taken, &Counts),
+    now: Time,
 ) {
     let report = Report {
         proxy: &counted.proxy,
@@ -201,7 +208,6 @@ fn count(
         lines: &counted.lines,
         gone: &counted.gone,
     };
-    let now = wall_clock();
     match ledger.report(&report, now) {
         Ok(received) if received.stale => counts.stale.add(1),
         Ok(received) => {
@@ -216,12 +222,6 @@ fn count(
             counts.failed.add(1);
         }
     }
-}
-
-/// Now, since 1970.
-pub(crate) fn wall_clock() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// As people read them.

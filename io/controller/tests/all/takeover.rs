@@ -21,7 +21,7 @@ use api::{
     TargetReportForm, UsageLine, UsageReport,
 };
 use controller::store::{EtcdStore, Revision, Store};
-use controller::{Etcd, Settings, Standing, StorePlace};
+use controller::{Clock, Etcd, Settings, Standing, StorePlace};
 use model::{KeyValue, Kind, Rate, Scope, Time};
 use plan::StandingSettings;
 use testkit::{Cluster, PATIENCE, TestFolder, again};
@@ -50,6 +50,7 @@ fn controller() {
         credentials: api::Credentials::default(),
         on_event: None,
         webhook: None,
+        clock: Clock::System,
     };
     loop {
         let standing = Standing::begin(&settings).unwrap();

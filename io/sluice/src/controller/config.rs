@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ::controller::{Settings, StorePlace, TlsFiles, Webhook};
+use ::controller::{Clock, Settings, StorePlace, TlsFiles, Webhook};
 use anyhow::{Context as _, anyhow, bail};
 use api::{Credentials, Endpoint};
 use serde::Deserialize;
@@ -83,7 +83,8 @@ pub(super) fn settings(args: Args) -> anyhow::Result<Settings> {
     let data = data.or(config.data);
     let data = data.context("say where it keeps what it knows: --data DIR, or data in --config")?;
     let on_event = on_event.or(config.on_event);
-    Ok(Settings { data, store, listen, tls, credentials, advertise, on_event, webhook })
+    let clock = Clock::System;
+    Ok(Settings { data, store, listen, tls, credentials, advertise, on_event, webhook, clock })
 }
 
 /// What it shows at `https://` places.

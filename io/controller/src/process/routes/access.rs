@@ -13,9 +13,9 @@ use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
 use super::{Asked, Refusal, ending, hand_over, refusal, time_of};
+use crate::clock::system_time;
 use crate::process::access::Caller;
 use crate::process::records::{self, TokenFailed};
-use crate::process::usage::wall_clock;
 use crate::token::TokenRefused;
 
 /// The tokens on record: names and roles, never the tokens themselves.
@@ -98,7 +98,7 @@ pub(super) async fn audit(
 ) -> Result<Json<AuditLines>, Refusal> {
     let Query(Span { since, limit }) =
         span.map_err(|why| refusal(why.status(), why.body_text()))?;
-    let since = time_of("since", since.as_deref().unwrap_or("0"), wall_clock())?;
+    let since = time_of("since", since.as_deref().unwrap_or("0"), system_time())?;
     let limit = limit.unwrap_or(LINES_MAX);
     if !(1..=LINES_MAX).contains(&limit) {
         let message = format!("limit: {limit} is not between 1 and {LINES_MAX}");

@@ -76,7 +76,8 @@ pub(super) async fn events(
     if !(1..=PAGE_MAX).contains(&most) {
         return Err(wrong(format!("limit: {most} is not from 1 to {PAGE_MAX}")));
     }
-    let since = wanted.since.as_deref().map(since_of).transpose()?;
+    let since =
+        wanted.since.as_deref().map(|text| since_of(text, shared.clock.now())).transpose()?;
     let last = last_event(&headers)?;
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/event-stream") {
@@ -208,13 +209,10 @@ fn last_event(headers: &HeaderMap) -> Result<Option<Since>, Refusal> {
 }
 
 /// A number, or a point of time.
-fn since_of(text: &str) -> Result<Since, Refusal> {
+fn since_of(text: &str, now: Time) -> Result<Since, Refusal> {
     match text.parse() {
         Ok(sequence) => Ok(Since::Sequence(sequence)),
-        Err(_) => {
-            let now = usage::wall_clock();
-            time_of("since", text, now).map(Since::Time)
-        }
+        Err(_) => time_of("since", text, now).map(Since::Time),
     }
 }
 

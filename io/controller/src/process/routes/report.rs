@@ -45,7 +45,7 @@ pub(super) async fn of_job(
     asked: Result<Query<JobAsked>, QueryRejection>,
 ) -> Result<Json<JobReport>, Refusal> {
     let Query(asked) = asked.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
-    let (job, now) = (asked.job, usage::wall_clock());
+    let (job, now) = (asked.job, shared.clock.now());
     let from = time_of("from", asked.from.as_deref().unwrap_or("-7d"), now)?;
     let to = time_of("to", asked.to.as_deref().unwrap_or("now"), now)?;
     if from > to {

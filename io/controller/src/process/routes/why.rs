@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 use super::{Asked, Refusal, Shared, ending, hand_over, kind_of, plan, refusal, sums_by, time_of};
 use crate::process::access::Caller;
 use crate::process::asking::Heard;
-use crate::process::usage;
 
 /// What holds a job, a user or those who pay a limit, at every proxy: now, and since each
 /// proxy started. A caller of role user is told of that user's jobs.
@@ -84,7 +83,7 @@ pub(super) async fn top(
         span.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
     let by = by.unwrap_or_else(|| "job".into());
     let kind = kind_of(&by)?;
-    let to = usage::wall_clock();
+    let to = shared.clock.now();
     let from = time_of("since", since.as_deref().unwrap_or("1h"), to)?;
     let sums = sums_by(&shared, kind, from, to).await?;
     let mut rows: Vec<_> = sums.iter().filter(|(_, sums)| sums.delayed > 0).collect();
