@@ -6,6 +6,7 @@ mod access;
 mod access_tls;
 mod bounds;
 mod browser;
+mod clocked;
 mod common;
 mod controlled;
 mod controller;

@@ -12,8 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use api::{JobReport, NewToken, Role};
 use model::Nanos;
+use ninep::{Fid, Reply, Request};
 
-use crate::common::{Controller, Proxy, USER, until};
+use crate::clocked::Clocked;
+use crate::common::{PATIENCE, Proxy, USER, until};
 use crate::controlled::{Folder, limited, proxy};
 use crate::entrusted::{client, showing, sluice};
 
@@ -22,13 +24,20 @@ const READS: u64 = 400;
 const WRITES: u64 = 200;
 const PIECE: u64 = 4_096;
 
-/// Reads all over a file, each piece before the one that was read before it.
-fn read_backwards(proxy: &Proxy) {
-    fs::write(proxy.data().join("big"), vec![7; ((READS + 1) * PIECE) as usize]).unwrap();
+/// Reads all over a file, with gaps between the pieces: none begins where another one ended. All
+/// are asked for at once, so that the limit delays them however slow this machine is.
+fn read_pieces(proxy: &Proxy) {
+    fs::write(proxy.data().join("big"), vec![7; ((2 * READS + 1) * PIECE) as usize]).unwrap();
     let mut client = proxy.client_of("x?job=dd.1", USER);
     client.open_name(1, "big", 0).unwrap();
-    for nth in (1..=READS).rev() {
-        assert_eq!(client.read(1, nth * PIECE, PIECE as u32).unwrap().len() as u64, PIECE);
+    // One that begins where the file does is none of those.
+    let offsets = (0..READS).map(|nth| (2 * nth + 1) * PIECE);
+    let piece = |offset| Request::Read { fid: Fid(1), offset, count: PIECE as u32 };
+    let tags: Vec<_> = offsets.map(|offset| client.send(&piece(offset))).collect();
+    for tag in tags {
+        let frame = client.wait(tag);
+        let Ok(Reply::Read { data }) = frame.reply() else { panic!("{frame:?}") };
+        assert_eq!(data.len() as u64, PIECE);
     }
 }
 
@@ -49,15 +58,17 @@ fn names(report: &JobReport) -> Vec<&str> {
 #[test]
 fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there() {
     let data = Folder::new("report");
-    let controller = Controller::start(&data.0.join("c"), "http://127.0.0.1:0");
+    // All of it is of the clock's first minute.
+    let mut controller = Clocked::start(&data.0.join("c"));
+    controller.pass(Nanos::from_secs(50));
     let admin = controller.client();
     // 244 pieces a second.
     admin.set_rules(&limited(1_000_000)).unwrap();
-    let proxy = proxy("report", "a", &controller.url);
+    let proxy = proxy("report", "a", controller.url());
     let api = crate::controlled::api_of(&proxy);
     until("the rules have come", || !api.rules().unwrap().rules.is_empty());
     write_lines(&proxy);
-    read_backwards(&proxy);
+    read_pieces(&proxy);
     let of = |job: &str| admin.job_report(job, "from=-10min").ok();
     until("everything was counted", || {
         let all = |job| of(job).map(|report| report.counters);
@@ -67,7 +78,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
 
     let report = of("dd.1").unwrap();
     assert_eq!(report.counters.read_bytes, READS * PIECE);
-    assert_eq!(report.counters.reads.random, READS, "none began where the last one ended");
+    assert_eq!(report.counters.reads.random, READS, "none began where another one ended");
     assert_eq!(
         (report.users.as_slice(), report.counters.ops.of(model::Kind::Read)),
         (&[USER][..], READS)
@@ -91,7 +102,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
 
     // People see the same.
     let picture = data.0.join("job.svg");
-    let words = ["report", "--job", "dd.1", "--controller", &controller.url, "--svg"];
+    let words = ["report", "--job", "dd.1", "--controller", controller.url(), "--svg"];
     let text = sluice(&[&words[..], &[picture.to_str().unwrap()]].concat()).unwrap();
     for line in [
         "Job dd.1 of user 1000: 20",
@@ -114,7 +125,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
 }
 
 /// What is asked wrongly, and what is none of one's business.
-fn refusals(controller: &Controller) {
+fn refusals(controller: &Clocked) {
     let admin = controller.client();
     for (job, query, says) in [
         ("nobody", "", "job \"nobody\" had no requests in this time"),
@@ -126,16 +137,15 @@ fn refusals(controller: &Controller) {
         let error = admin.job_report(job, query).unwrap_err().to_string();
         assert!(error.contains(says), "{job} {query}: {error}");
     }
-    let words = ["report", "--job", "nobody", "--controller", &controller.url];
+    let words = ["report", "--job", "nobody", "--controller", controller.url()];
     assert!(sluice(&words).unwrap_err().contains("job \"nobody\" had no requests"));
 
     let new = |name: &str, role, user| NewToken { name: name.into(), role, user, expires_s: None };
     let root = admin.make_token(&new("root", Role::Admin, None)).unwrap().token;
-    let root = client(&controller.url, &showing(&root));
+    let root = client(controller.url(), &showing(&root));
     let of = |name: &str, user| {
         let token = root.make_token(&new(name, Role::User, Some(user))).unwrap().token;
-        client(&controller.url, &showing(&token))
-            .with_time_limit(Nanos::from_secs(20).to_duration())
+        client(controller.url(), &showing(&token)).with_time_limit(PATIENCE)
     };
     let (owner, other) = (of("ann", USER), of("bob", OTHER));
     assert_eq!(owner.job_report("dd.1", "").unwrap().users, [USER]);

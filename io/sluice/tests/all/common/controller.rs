@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use api::{Client, Endpoint};
 use rustix::process::{Pid, Signal, kill_process};
@@ -39,14 +39,14 @@ impl Controller {
 
     /// One with other flags as well, until it says a line that begins with `until`.
     pub fn with(data: &Path, listen: &str, flags: &[&str], until: &str) -> Controller {
-        let mut child = Command::new(SLUICE)
-            .args(["controller", "--listen", listen])
-            .args(flags)
-            .arg("--data")
-            .arg(data)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(SLUICE);
+        command.args(["controller", "--listen", listen]).args(flags).arg("--data").arg(data);
+        Controller::of(command, until)
+    }
+
+    /// The one that this command runs.
+    pub fn of(mut command: Command, until: &str) -> Controller {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let mut controller = Controller { child, url: String::new(), stdout: None };
         let mut lines = stdout.lines();
@@ -74,6 +74,11 @@ impl Controller {
 
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Where a command that was given one hears more.
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().expect("the command was given one")
     }
 
     pub fn kill(&mut self) {
