@@ -107,13 +107,15 @@ impl Relay {
         std::thread::spawn(move || {
             for from in listener.incoming().map_while(Result::ok) {
                 let Ok(to) = TcpStream::connect(to) else { continue };
+                // Before anything passes: whoever sees that something did can cut it.
+                let ends = [from.try_clone().unwrap(), to.try_clone().unwrap()];
+                all.lock().unwrap().extend(ends);
                 for (mut from, mut to) in [
                     (from.try_clone().unwrap(), to.try_clone().unwrap()),
                     (to.try_clone().unwrap(), from.try_clone().unwrap()),
                 ] {
                     std::thread::spawn(move || pass(&mut from, &mut to));
                 }
-                all.lock().unwrap().extend([from, to]);
             }
         });
         Relay { address, streams }
