@@ -246,7 +246,7 @@ fn a_process_that_dies_leaves_its_locks_to_the_other_mount() {
     let mut holder = std::process::Command::new("flock")
         .arg("--no-fork")
         .arg(pair.a.join("lock"))
-        .args(["sh", "-c", "echo; exec sleep 60"])
+        .args(["sh", "-c", "echo; exec sleep infinity"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
