@@ -16,14 +16,12 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, SetAttributes
 use ninep::{open, setattr};
 use rustix::process::Signal;
 
-use crate::common::{Client, Image, Proxy, Setup, Tmpfs, USER, everybodys, skip, until};
+use crate::common::{Client, Image, PATIENCE, Proxy, Setup, Tmpfs, USER, everybodys, skip, until};
 
 const ENOSPC: u32 = 28;
 const EDQUOT: u32 = 122;
 /// What a backend call that hangs may cost anybody else.
 const DELAY_MAX: Duration = Duration::from_millis(5);
-/// How often that is measured before it counts as exceeded.
-const ROUNDS_MAX: usize = 5;
 
 fn mkdir(name: &[u8]) -> Request<'_> {
     Request::Mkdir { dfid: Fid(0), name, mode: 0o755, gid: u32::MAX }
@@ -59,7 +57,9 @@ fn sigterm_answers_what_is_in_flight_takes_nothing_new_and_exits_0() {
 #[test]
 fn a_client_that_goes_on_asking_does_not_keep_the_proxy_from_ending() {
     let rules = "[[rule]]\nname = \"slow\"\nlimit = \"100ops/s\"\n";
-    let mut proxy = Setup::new("insist").rules(rules).start();
+    // It does not end because its time is over.
+    let setup = Setup::new("insist").rules(rules).top("drain_timeout = \"1h\"");
+    let mut proxy = setup.start();
     let mut client = proxy.client();
     for tag in 1..=50 {
         client.send_as(Tag(tag), &getattr(0));
@@ -70,6 +70,7 @@ fn a_client_that_goes_on_asking_does_not_keep_the_proxy_from_ending() {
     // One more for every answer: without an end the proxy would never be idle.
     let mut tag = 51;
     while client.try_next().is_some() {
+        assert!(began.elapsed() < PATIENCE, "it goes on answering");
         let mut bytes = Vec::new();
         getattr(0).encode(Tag(tag), &mut bytes);
         tag += 1;
@@ -78,7 +79,6 @@ fn a_client_that_goes_on_asking_does_not_keep_the_proxy_from_ending() {
         }
     }
     assert_eq!(proxy.wait().code(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn sigterm_loses_no_reply_on_its_way_to_a_slow_reader_who_has_asked_for_more() {
         request.encode(Tag(tag), &mut bytes);
     }
     client.send_bytes(&bytes);
-    assert!(client.readable(10_000));
+    assert!(client.readable(PATIENCE.as_millis() as i64));
     proxy.signal(Signal::TERM);
     until("new connections are refused", || TcpStream::connect(proxy.tcp).is_err());
     // Too late to be answered; but closing a socket with unread input resets it.
@@ -115,13 +115,12 @@ fn draining_ends_after_its_timeout_whatever_is_left() {
     let setup = Setup::new("draintimeout").rules(rules).top("drain_timeout = \"300ms\"");
     let mut proxy = setup.start();
     let mut client = proxy.client();
-    let tags: Vec<_> = (0..100).map(|_| client.send(&getattr(0))).collect();
+    // Ten minutes of work.
+    let tags: Vec<_> = (0..600).map(|_| client.send(&getattr(0))).collect();
     assert!(client.wait(tags[0]).is_ok());
-    let began = Instant::now();
     proxy.signal(Signal::TERM);
     proxy.told("left unanswered after drain_timeout");
     assert_eq!(proxy.wait().code(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -144,23 +143,30 @@ fn sighup_with_bad_rules_disturbs_nobody_and_good_ones_free_what_waits() {
     let rules = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
     let proxy = Setup::new("hup").rules(rules).start();
     let mut client = proxy.client();
-    let tags: Vec<_> = (0..60).map(|_| client.send(&getattr(0))).collect();
+    let sent = Instant::now();
+    // Ten minutes of work.
+    let tags: Vec<_> = (0..600).map(|_| client.send(&getattr(0))).collect();
     fs::write(proxy.dir.join("rules.toml"), "[[rule]]\nname = \"a\"\nlimit = \"fast\"\n").unwrap();
     proxy.signal(Signal::HUP);
     let line = proxy.told("stay in force");
     assert!(line.contains("/rules.toml:3:9: "), "{line}");
-    // The old limit holds: after a second or so most of the sixty still wait.
-    assert!(client.wait(tags[1]).is_ok());
-    assert!(!client.readable(200));
+    // The old limit holds: one a second, and what it makes up for.
+    let mut answered = 0;
+    while answered < 3 || client.readable(200) {
+        assert!(client.wait(tags[answered]).is_ok());
+        answered += 1;
+    }
+    let most = sent.elapsed().as_secs() as usize + 3;
+    assert!(answered <= most, "{answered} in {:?}", sent.elapsed());
     let began = Instant::now();
     fs::write(proxy.dir.join("rules.toml"), "").unwrap();
     proxy.signal(Signal::HUP);
     proxy.told("read again");
-    for tag in &tags[2..] {
+    for tag in &tags[answered..] {
         assert!(client.wait(*tag).is_ok());
     }
-    // At one a second it would have taken most of a minute.
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    // At one a second it would take most of ten minutes.
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -338,17 +344,15 @@ impl Latencies {
     }
 }
 
-/// The machine has other work too, which no proxy can help: so not the slowest of `count`
-/// calls, and not of every round. Who waits for a call that hangs does so in each round.
+/// The machine has other work too, which no proxy can help: so the half of `count` calls in one
+/// round at least. Who waits for a call that hangs, or for a thread's time to be over, does so
+/// with each call of each round.
 fn assert_undelayed(what: &str, count: usize, mut call: impl FnMut(usize)) {
-    for _ in 0..ROUNDS_MAX {
+    until(&format!("{what}: half of them within {DELAY_MAX:?}"), || {
         let all = Latencies::of(count, &mut call);
         println!("{what}: median {:?}, p99 {:?}, max {:?}", all.at(50), all.at(99), all.at(100));
-        if all.at(99) <= DELAY_MAX {
-            return;
-        }
-    }
-    panic!("{what}: p99 over {DELAY_MAX:?} in {ROUNDS_MAX} rounds");
+        all.at(50) <= DELAY_MAX
+    });
 }
 
 /// A frozen file system behind `cold`, with the proxy over it and a file in it.
