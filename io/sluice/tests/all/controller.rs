@@ -11,13 +11,13 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
 
 use api::{Client, ClientError, Endpoint};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{
-    BLOCK, Folder, LIMIT, Reader, api_of, limited, permille, proxy, proxy_with, settled, sum,
+    BLOCK, Folder, LIMIT, Reader, api_of, assert_limited, limited, part_at, proxy, proxy_with,
+    settled, sum,
 };
 
 #[test]
@@ -29,21 +29,22 @@ fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
     let proxies = ["a", "b", "c"].map(|node| proxy("one-limit", node, &controller.url));
     let mut readers: Vec<_> = proxies.iter().map(Reader::start).collect();
     until("the parts are settled", || settled(&client));
-    until("what was saved at first is used up", || {
-        permille(&readers, Duration::from_secs(1)).abs_diff(1000) < 20
-    });
-    let all = permille(&readers, Duration::from_secs(10));
-    assert!((980..=1020).contains(&all), "{all} thousandths of the limit");
+    let parts = || proxies.each_ref().map(part_at);
+    // All of it is given to somebody, and everybody who works has some.
+    let whole =
+        |parts: [u64; 3]| (999_999_000..=1_000_000_000).contains(&parts.iter().sum::<u64>());
+    until("all of it is given", || whole(parts()) && parts().iter().all(|part| *part > 0));
+    assert_limited(&readers, "all three");
 
     // Two of them rest: the third has their parts soon, and no more than those.
     let [_, b, c] = &mut readers[..] else { unreachable!("three") };
     b.stop();
     c.stop();
-    until("parts that rest have moved", || permille(&readers, Duration::from_secs(1)) > 950);
+    until("parts that rest have moved", || parts()[0] > 950_000_000);
     let sent = || client.proxies().unwrap().proxies.iter().map(|p| p.sent).collect::<Vec<_>>();
     let before = sent();
-    let alone = permille(&readers, Duration::from_secs(5));
-    assert!((970..=1020).contains(&alone), "{alone} thousandths of the limit");
+    assert_limited(&readers, "one of them");
+    assert_limited(&readers, "one of them, still");
     // Who rests is there all the same: parts stay where they are.
     let moved = sent().iter().zip(&before).any(|(after, before)| after - before > 2);
     assert!(!moved, "{before:?}, then {:?}", sent());
@@ -95,8 +96,7 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
         let before = reader.bytes();
         until("it is served on", || reader.bytes() > before + u64::from(BLOCK) * 20);
     }
-    let alone = permille(&readers, Duration::from_secs(2));
-    assert!(alone <= 1050, "{alone} thousandths of the limit without a controller");
+    assert_limited(&readers, "without a controller");
 
     let controller = Controller::start(&data.0, &controller.url);
     let client = controller.client();
@@ -108,8 +108,9 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
         proxies.len() == 3
             && proxies.iter().all(|p| !p.silent && p.fallback > 0 && p.acknowledged == p.sent)
     });
-    let again = permille(&readers, Duration::from_secs(2));
-    assert!((900..=1050).contains(&again), "{again} thousandths with another controller");
+    let parts = || proxies.iter().map(part_at).sum::<u64>();
+    until("all of it is given again", || (999_999_000..=1_000_000_000).contains(&parts()));
+    assert_limited(&readers, "with another controller");
     readers.iter_mut().for_each(Reader::stop);
     let expected = sum(&readers);
     let counted = || {
@@ -131,20 +132,16 @@ fn without_a_controller_a_proxy_falls_back_or_keeps_what_it_had_as_it_was_told()
     let proxies = [keeps, proxy("lost", "falls", url)];
     until("all have come", || client.proxies().unwrap().proxies.len() == 3);
     let readers: Vec<_> = proxies.iter().map(Reader::start).collect();
-    let span = Duration::from_secs(1);
-    let of_each = || {
-        std::thread::scope(|scope| {
-            let part = |reader| scope.spawn(move || permille(std::slice::from_ref(reader), span));
-            let parts: Vec<_> = readers.iter().map(part).collect();
-            parts.into_iter().map(|part| part.join().unwrap()).collect::<Vec<_>>()
-        })
-    };
+    let parts = || proxies.each_ref().map(|proxy| part_at(proxy) / 1_000_000);
     // Half each, for the third rests.
-    until("those that work have it all", || of_each().iter().all(|part| (470..530).contains(part)));
+    let halves = || parts().iter().all(|part| (470..530).contains(part));
+    until("those that work have it all", halves);
     controller.kill();
+    let kept = parts()[0];
     // An equal part is a third.
-    until("one has fallen back", || (300..360).contains(&of_each()[1]));
-    assert!((470..530).contains(&of_each()[0]), "{:?}", of_each());
+    until("one has fallen back", || (330..=334).contains(&parts()[1]));
+    assert_eq!(parts()[0], kept);
+    assert_limited(&readers, "one that keeps and one that falls back");
     drop(rests);
 }
 

@@ -7,12 +7,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use api::{Client, Endpoints};
 
 use crate::common::{Controller, SLUICE, until};
-use crate::controlled::{Folder, LIMIT, Reader, api_of, limited, permille, proxy, sum};
+use crate::controlled::{Folder, LIMIT, Reader, api_of, assert_limited, limited, proxy, sum};
 
 /// The controllers of a test; those that were killed stand again.
 struct Controllers {
@@ -81,8 +81,7 @@ fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
     let mut term = controllers.all[first].client().controller_status().unwrap().term;
     for round in 1..=3 {
         controllers.all[leader].kill();
-        let alone = permille(&readers, Duration::from_secs(1));
-        assert!(alone <= 1050, "{alone} thousandths of the limit while nobody decides");
+        assert_limited(&readers, "while nobody decides");
         let next = controllers.wait_for_leader();
         assert_ne!(next, leader);
         let status = controllers.all[next].client().controller_status().unwrap();
@@ -90,8 +89,7 @@ fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
         assert_eq!(client.rules().unwrap().text, rules.text, "no rule is lost");
         rules = client.set_rules(&limited(LIMIT + round)).unwrap();
         until("the next one's rules have come", || have(&rules.version));
-        let again = permille(&readers, Duration::from_secs(1));
-        assert!(again <= 1050, "{again} thousandths of the limit with another leader");
+        assert_limited(&readers, "with another leader");
         controllers.start_again(leader);
         (leader, term) = (controllers.wait_for_leader(), status.term);
     }

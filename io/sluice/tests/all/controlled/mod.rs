@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Address, Client};
+use api::{Address, Client, WhyQuery};
 use ninep::{Fid, Reply, Request};
 
 use crate::common::{Proxy, Setup, USER};
@@ -69,15 +69,17 @@ pub(crate) struct Reader {
 }
 
 pub(crate) const BLOCK: u32 = 64 << 10;
+/// Requests that a reader has under way.
+const DEPTH: usize = 4;
 
 impl Reader {
     pub(crate) fn start(proxy: &Proxy) -> Reader {
-        Reader::asking(proxy, ("dd.1", USER), 4)
+        Reader::asking(proxy, ("dd.1", USER), DEPTH)
     }
 
     /// Of another user.
     pub(crate) fn of(proxy: &Proxy, uid: u32) -> Reader {
-        Reader::asking(proxy, ("dd.1", uid), 4)
+        Reader::asking(proxy, ("dd.1", uid), DEPTH)
     }
 
     /// A job's reader that has so many requests under way.
@@ -129,12 +131,24 @@ pub(crate) fn sum(readers: &[Reader]) -> u64 {
     readers.iter().map(Reader::bytes).sum()
 }
 
-/// What they read in a span, in thousandths of the limit.
-pub(crate) fn permille(readers: &[Reader], span: Duration) -> u64 {
+/// Asserts that together they read no more in a second or two than the limit lets through, with
+/// what it makes up for (a tenth of a second) and what was on its way. How near they come to it is
+/// a matter of speed, which `sluice bench qos` measures.
+pub(crate) fn assert_limited(readers: &[Reader], what: &str) {
     let (began, before) = (Instant::now(), sum(readers));
-    std::thread::sleep(span);
-    let may = u128::from(LIMIT) * began.elapsed().as_nanos() / 1_000_000_000;
-    (u128::from(sum(readers) - before) * 1000 / may) as u64
+    std::thread::sleep(Duration::from_secs(2));
+    let read = sum(readers) - before;
+    let may = u128::from(LIMIT) * (began.elapsed().as_millis() + 100) / 1_000;
+    let most = may as u64 + readers.len() as u64 * 2 * DEPTH as u64 * u64::from(BLOCK);
+    assert!(read <= most, "{what}: {read} bytes, where {most} are the most");
+}
+
+/// The billionths of the jobs' limit that a proxy lets through for this one's.
+pub(crate) fn part_at(proxy: &Proxy) -> u64 {
+    let query = WhyQuery { job: Some("dd.1".into()), ..WhyQuery::default() };
+    let why = api_of(proxy).why(&query).unwrap();
+    let all = why.subjects.iter().flat_map(|subject| &subject.limits);
+    all.filter(|limit| limit.name == "jobs").map(|limit| limit.part.into()).next().unwrap_or(0)
 }
 
 /// Whether each proxy has acknowledged an equal part, or more.
