@@ -209,7 +209,7 @@ fn last_event(headers: &HeaderMap) -> Result<Option<Since>, Refusal> {
 }
 
 /// A number, or a point of time.
-fn since_of(text: &str, now: Time) -> Result<Since, Refusal> {
+fn since_of(text: &str, now: model::Time) -> Result<Since, Refusal> {
     match text.parse() {
         Ok(sequence) => Ok(Since::Sequence(sequence)),
         Err(_) => time_of("since", text, now).map(Since::Time),

@@ -250,6 +250,7 @@ impl Driver {
     }
 
     /// What it said, if it ended before it was ready.
+    #[expect(clippy::zombie_processes, reason = "the driver waits for it when it is dropped")]
     fn try_start(program: &Path) -> Result<Driver, String> {
         let mut child =
             Command::new(program).arg("--port=0").stdout(Stdio::piped()).spawn().unwrap();
