@@ -20,7 +20,8 @@ impl Run {
     fn start(words: &str) -> Run {
         let folder = TestFolder::new();
         let [here, tmp] = ["here", "tmp"].map(|name| folder.path().join(name));
-        [&here, &tmp].map(|dir| fs::create_dir(dir).unwrap());
+        fs::create_dir(&here).unwrap();
+        fs::create_dir(&tmp).unwrap();
         let child = Command::new(BENCH)
             .args(words.split_whitespace())
             .current_dir(here)
