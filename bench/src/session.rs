@@ -3,17 +3,17 @@
 //! It negotiates, attaches, makes and fills the files a load needs, and removes
 //! them again. Each call sends one request and waits for its reply.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, bail};
 use ninep::{DirEntries, Fid, NOFID, Names, Reply, Request, Tag, getattr, open};
-use rustix::net::{RecvFlags, SendFlags};
+use testkit::p9::Wire;
 
 use super::socket::Address;
 
 /// One connection, used synchronously.
 pub(crate) struct Session {
-    fd: OwnedFd,
+    wire: Wire,
     msize: u32,
     request: Vec<u8>,
     frame: Vec<u8>,
@@ -35,8 +35,8 @@ pub(crate) const PATTERN_BLOCK: usize = 4096;
 impl Session {
     /// Connects and agrees on a message size of at most `msize` bytes.
     pub(crate) fn open(address: &Address, msize: u32) -> anyhow::Result<Session> {
-        let fd = address.connect()?;
-        let mut session = Session { fd, msize, request: Vec::new(), frame: Vec::new() };
+        let wire = address.connect()?.into();
+        let mut session = Session { wire, msize, request: Vec::new(), frame: Vec::new() };
         let version = Request::Version { msize, version: ninep::VERSION };
         let (granted, spoken) = match session.call_as(ninep::NOTAG, &version)? {
             Reply::Version { msize, version } => (msize, version.to_vec()),
@@ -57,7 +57,7 @@ impl Session {
 
     /// Gives up the socket, with nothing outstanding on it.
     pub(crate) fn into_fd(self) -> OwnedFd {
-        self.fd
+        self.wire.into()
     }
 
     /// Sends `request` and waits for its reply; Rlerror is an error that names the request.
@@ -234,23 +234,16 @@ impl Session {
     }
 
     fn send(&mut self) -> anyhow::Result<()> {
-        let mut rest = &self.request[..];
-        while !rest.is_empty() {
-            let sent = rustix::net::send(&self.fd, rest, SendFlags::NOSIGNAL).context("sending")?;
-            rest = &rest[sent..];
-        }
-        Ok(())
+        self.wire.send(&self.request).context("sending")
     }
 
     fn receive(&mut self) -> anyhow::Result<(Tag, Reply<'_>)> {
-        self.frame.resize(ninep::HEADER_LEN, 0);
-        fill_buffer(&self.fd, &mut self.frame)?;
-        let len = ninep::frame_len(&self.frame).context("no frame length")? as usize;
-        if len < ninep::HEADER_LEN || len > self.msize.max(ninep::MSIZE_MIN) as usize {
+        let frame = self.wire.receive().context("receiving")?;
+        self.frame = frame.context("the server closed the connection")?.0;
+        let len = self.frame.len();
+        if len > self.msize.max(ninep::MSIZE_MIN) as usize {
             bail!("the server sent a message of {len} bytes");
         }
-        self.frame.resize(len, 0);
-        fill_buffer(&self.fd, &mut self.frame[ninep::HEADER_LEN..])?;
         // Ganesha answers errors by Rerror's number with Rlerror's body, which Linux takes too.
         if self.frame[4] == RERROR && len == RLERROR_LEN {
             self.frame[4] = RLERROR;
@@ -266,18 +259,6 @@ pub(crate) fn stamp(data: &mut [u8], offset: u64) {
             head.copy_from_slice(&at.to_le_bytes());
         }
     }
-}
-
-fn fill_buffer(fd: impl AsFd, mut buffer: &mut [u8]) -> anyhow::Result<()> {
-    while !buffer.is_empty() {
-        let (got, _) =
-            rustix::net::recv(&fd, &mut *buffer, RecvFlags::WAITALL).context("receiving")?;
-        if got == 0 {
-            bail!("the server closed the connection");
-        }
-        buffer = &mut buffer[got..];
-    }
-    Ok(())
 }
 
 /// The error's text and number as `strerror` has it.

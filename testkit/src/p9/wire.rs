@@ -56,7 +56,7 @@ impl Frame {
 
 impl Door {
     /// Connects; a socket that stays silent for [`PATIENCE`] is an error from then on.
-    fn open(&self) -> io::Result<Stream> {
+    fn open(&self) -> io::Result<OwnedFd> {
         let socket: OwnedFd = match self {
             Door::Tcp(to) => std::net::TcpStream::connect(to)?.into(),
             Door::From(from, to) => {
@@ -73,7 +73,7 @@ impl Door {
         }
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
-        Ok(socket.into())
+        Ok(socket)
     }
 }
 
@@ -92,7 +92,7 @@ fn connect_as(path: PathBuf, uid: u32) -> io::Result<OwnedFd> {
 impl Wire {
     /// A connection on which nothing is said yet.
     pub fn open(door: &Door) -> io::Result<Wire> {
-        Ok(Wire { socket: door.open()?, next: 0, early: BTreeMap::new() })
+        Ok(door.open()?.into())
     }
 
     /// Sends all of it.
@@ -172,6 +172,13 @@ impl Wire {
 impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+impl From<OwnedFd> for Wire {
+    /// Over a stream that is connected, as it is.
+    fn from(socket: OwnedFd) -> Wire {
+        Wire { socket: socket.into(), next: 0, early: BTreeMap::new() }
     }
 }
 
