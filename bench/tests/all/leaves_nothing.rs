@@ -106,7 +106,7 @@ fn ends_by(signal: Signal, words: &str, word: &str) {
 
 #[test]
 fn of_a_promise_that_was_measured() {
-    ends_by_itself("qos weights --quick --time 100ms --only cached");
+    ends_by_itself("qos cost --quick --time 100ms --rounds 1");
 }
 
 #[test]
