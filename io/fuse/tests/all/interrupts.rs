@@ -6,12 +6,9 @@
 use std::time::Duration;
 
 use crate::support::stage::Stage;
-use crate::support::{Mounted, Process, on_each_transport};
+use crate::support::{Mounted, PATIENCE, Process, on_each_transport};
 use fuse::{Options, Transport};
 use rustix::process::Signal;
-
-/// Within this time a killed process must be gone.
-const SOON: Duration = Duration::from_secs(1);
 
 fn mounted(stage: &Stage, transport: Transport) -> Mounted {
     // A request that waits keeps an entry of its processor's ring.
@@ -28,7 +25,7 @@ fn a_signal_ends_the_wait_of_a_process() {
             let mut process = Process::reading(&mount.join("wait"));
             drop(stage.until(|state| state.waiting.len() == 1));
             process.signal(signal);
-            let (status, took) = process.ends_within(SOON);
+            let (status, took) = process.ends_within(PATIENCE);
             println!("{transport:?} {signal:?}: {status} after {took:?}");
             assert_ne!(stage.state().interrupted, []);
         }
@@ -48,7 +45,7 @@ fn an_interrupt_that_is_not_obeyed_waits_for_the_answer() {
         assert!(process.0.try_wait().unwrap().is_none());
         state.waiting.remove(0).bytes(b"after all");
         drop(state);
-        process.ends_within(SOON);
+        process.ends_within(PATIENCE);
     });
 }
 
@@ -61,7 +58,7 @@ fn a_method_that_blocks_its_thread_is_told_while_it_runs() {
         let mut process = Process::reading(&mount.join("wait"));
         drop(stage.until(|state| state.reads.len() == 1));
         process.signal(Signal::TERM);
-        process.ends_within(SOON);
+        process.ends_within(PATIENCE);
     });
 }
 
@@ -76,7 +73,7 @@ fn two_hundred_processes_are_killed_at_once() {
             process.signal(Signal::KILL);
         }
         for process in &mut crowd {
-            process.ends_within(SOON);
+            process.ends_within(PATIENCE);
         }
         assert_eq!(stage.state().waiting.len(), 0);
     });
@@ -95,7 +92,7 @@ fn a_process_that_is_killed_at_any_moment_ends() {
             // The moment is what varies; nothing is waited for.
             std::thread::sleep(Duration::from_micros(u64::from(round * 37 % 3000)));
             process.signal(Signal::KILL);
-            longest = longest.max(process.ends_within(SOON).1);
+            longest = longest.max(process.ends_within(PATIENCE).1);
         }
         println!("{transport:?}: the longest took {longest:?}");
     });
@@ -123,10 +120,10 @@ fn a_wait_for_a_lock_can_be_interrupted_and_the_lock_goes_on() {
         drop(stage.until(|state| state.flocks == 3));
         assert_eq!(stage.lockers(), 2);
         impatient.signal(Signal::TERM);
-        impatient.ends_within(SOON);
+        impatient.ends_within(PATIENCE);
         assert_eq!(stage.lockers(), 1);
         stage.state().waiting.remove(0).bytes(b"");
-        assert!(holder.ends_within(crate::support::PATIENCE).0.success());
-        assert!(patient.ends_within(crate::support::PATIENCE).0.success());
+        assert!(holder.ends_within(PATIENCE).0.success());
+        assert!(patient.ends_within(PATIENCE).0.success());
     });
 }
