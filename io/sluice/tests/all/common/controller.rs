@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use api::{Client, Endpoint};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::SLUICE;
+use super::{PATIENCE, SLUICE};
 
 /// A running controller, killed at the end; its directory stays until the test ends.
 pub struct Controller {
@@ -63,8 +63,11 @@ impl Controller {
         controller
     }
 
+    /// A client of it, who waits for as long as all tests do: an answer that a person would not
+    /// wait for any more is one.
     pub fn client(&self) -> Client {
-        Client::at(&self.url.parse::<Endpoint>().unwrap()).unwrap()
+        let client = Client::at(&self.url.parse::<Endpoint>().unwrap()).unwrap();
+        client.with_time_limit(PATIENCE)
     }
 
     /// `HOST:PORT`, as its metrics are asked for.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use api::{Address, Client, WhyQuery};
 use ninep::{Fid, Reply, Request};
 
-use crate::common::{Proxy, Setup, USER};
+use crate::common::{PATIENCE, Proxy, Setup, USER};
 
 pub(crate) const LIMIT: u64 = 20_000_000;
 
@@ -58,7 +58,8 @@ pub(crate) fn proxy_with(test: &str, node: &str, url: &str, more: &str) -> Proxy
 }
 
 pub(crate) fn api_of(proxy: &Proxy) -> Client {
-    Client::new(&Address::Unix(proxy.dir.join("api"))).unwrap()
+    let client = Client::new(&Address::Unix(proxy.dir.join("api"))).unwrap();
+    client.with_time_limit(PATIENCE)
 }
 
 /// A job's reader at one proxy: reads what the page cache has, as fast as it may.
