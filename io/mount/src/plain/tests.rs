@@ -20,7 +20,7 @@ const MSIZE: u32 = 1 << 16;
 const ROOT: Qid = Qid { kind: QTDIR, version: 0, path: 1 };
 const FILE: Qid = Qid { kind: 0, version: 0, path: 7 };
 /// Only a failure waits for so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The server's end of a connection.
 struct Server(UnixStream);

@@ -5,7 +5,7 @@ use ninep::dialect::{Handles, OwnReply, OwnRequest};
 use crate::peer::errno::*;
 use crate::peer::{Client, IDENTITY, Setup, USER};
 
-/// Twenty requests of the job take twenty seconds.
+/// Two hundred requests of the job take more than three minutes.
 const RULES: &str = "
 [[rule]]
 name = \"slow\"
@@ -32,7 +32,7 @@ fn a_job_whose_requests_wait_is_told_at_once_what_they_wait_for() {
     let mut client = served.client_of("x", USER, "dd.1");
     let root = client.root.clone();
     let asked = || OwnRequest::Lookup { fid: ninep::dialect::handle_fid(0), name: b"x" };
-    for _ in 0..20 {
+    for _ in 0..200 {
         client.send(Handles::one(&root), asked());
     }
     crate::peer::until("they are known to be held", || {
