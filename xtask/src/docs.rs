@@ -71,16 +71,17 @@ fn printed(root: &Path, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Builds the release binary (CI has it already) and says where it is.
+/// Builds the release binary as CI does, which has it already, and says where it is: built alone
+/// it would have other features, and all of it would be built once more.
 fn sluice(root: &Path) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "sluice"])
+    let status = Command::new(root.join(".ci/build.sh"))
+        .args(["sluice", "sluice-bench"])
         .current_dir(root)
+        .stderr(std::process::Stdio::null())
         .status()
-        .context("cannot run cargo build")?;
+        .context("cannot run .ci/build.sh")?;
     if !status.success() {
-        bail!("sluice does not build");
+        bail!("sluice does not build: .ci/build.sh sluice sluice-bench says why");
     }
     Ok(crate::ci::target_folder(root).join("release/sluice"))
 }

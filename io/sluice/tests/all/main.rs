@@ -12,7 +12,6 @@ mod controlled;
 mod controller;
 mod controllers;
 mod decay;
-mod demo;
 mod documents;
 mod entrusted;
 mod faults;

@@ -220,8 +220,8 @@ impl Shell {
     pub(crate) fn fail(&self, why: &str) -> ! {
         let seen = self.seen();
         let skipped = seen.len().saturating_sub(SHOWN_MAX);
-        let skipped = seen.ceil_char_boundary(skipped);
-        panic!("{why}\n---- the terminal ----\n{}", &seen[skipped..]);
+        let shown = String::from_utf8_lossy(&seen.as_bytes()[skipped..]);
+        panic!("{why}\n---- the terminal ----\n{shown}");
     }
 }
 
