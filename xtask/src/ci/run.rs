@@ -124,6 +124,9 @@ fn run_command(
         .args(&words[1..])
         .current_dir(root)
         .env("CARGO_TERM_COLOR", "never")
+        // `cargo xtask` has set it for us, and build scripts below look at it: with another value
+        // than by hand, what they belong to would be built once more.
+        .env_remove("CARGO_MANIFEST_DIR")
         .envs(sizes::ALL.iter().map(|size| (size.variable, size.value())))
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)

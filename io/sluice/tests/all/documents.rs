@@ -74,7 +74,7 @@ const README: (&str, &[&str], Untyped) = (
         ("make demo", "it takes minutes and has a test of its own"),
         ("make build", "what is tested is built already"),
         ("mount -t 9p", "needs the kernel's 9P client, which has tests of its own"),
-        ("sluice bench", "a measurement"),
+        ("sluice-bench", "a measurement"),
     ],
 );
 

@@ -125,7 +125,7 @@ fn wrong_questions_are_refused_and_name_what_is_wrong() {
     let proxy = Setup::new("why-wrong").api().start();
     for (args, text) in [
         (&["--user", "nobody-has-this-name"][..], "there is no user \"nobody-has-this-name\" here"),
-        (&["--top", "--since", "1h"], "a proxy knows no times: give --controller URL"),
+        (&["--top", "--since", "1h"], "give --controller URL"),
         (&["--top", "--by", "group"], "a proxy tells jobs and users apart, not by group"),
         (&["--since", "1h"], "--top"),
         (&["--top", "--by", "shoe"], "invalid value 'shoe'"),

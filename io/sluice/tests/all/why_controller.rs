@@ -103,7 +103,7 @@ fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once()
     assert!(client.live().unwrap().samples.is_empty());
     for (query, text) in [
         ("by=shoe", "by: \"shoe\" is not one of"),
-        ("since=x", "since: \"-x\" is not a point of time"),
+        ("since=x", "since: \"x\": not a point of time"),
         ("until=1h", "\"until\" is no parameter of GET /v1/why/top"),
     ] {
         match client.why_top(query) {
