@@ -8,7 +8,7 @@
 //! Weights are compared by the order in which requests are served, which no other load on this
 //! machine changes: nothing is let go before all requests are there, and only replies count that
 //! came while both jobs with weights had more. How near a limit is reached from below is a matter
-//! of speed, which `sluice bench qos` measures; here it is not exceeded.
+//! of speed, which `sluice-bench qos` measures; here it is not exceeded.
 
 #![allow(clippy::unwrap_used)]
 

@@ -134,7 +134,7 @@ pub(crate) fn sum(readers: &[Reader]) -> u64 {
 
 /// Asserts that together they read no more in a second or two than the limit lets through, with
 /// what it makes up for (a tenth of a second) and what was on its way. How near they come to it is
-/// a matter of speed, which `sluice bench qos` measures.
+/// a matter of speed, which `sluice-bench qos` measures.
 pub(crate) fn assert_limited(readers: &[Reader], what: &str) {
     let (began, before) = (Instant::now(), sum(readers));
     std::thread::sleep(Duration::from_secs(2));
