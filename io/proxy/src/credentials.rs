@@ -222,6 +222,77 @@ mod tests {
         assert_eq!(effective, before);
     }
 
+    /// Threads that act for users at random start threads, which do the same: each is at any time
+    /// what it believes to be, as the kernel tells it. `SLUICE_SEED` repeats a run.
+    #[test]
+    fn threads_that_start_each_other_at_random_are_who_they_believe_to_be() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let seed = std::env::var("SLUICE_SEED").ok().and_then(|text| text.parse().ok());
+        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        println!("to repeat: SLUICE_SEED={seed}");
+        for round in 0..8 {
+            let (done, ended) = std::sync::mpsc::channel();
+            start_acting(seed.wrapping_mul(31).wrapping_add(round) | 1, 3, done);
+            // Each thread sends what was wrong with it, and all senders are gone at the end.
+            let wrong: Vec<String> = ended.iter().collect();
+            assert_eq!(wrong, [""; 0]);
+        }
+    }
+
+    /// Starts a thread as the crew does, which acts for a while and starts others, so deep.
+    fn start_acting(seed: u64, depth: u32, wrong: std::sync::mpsc::Sender<String>) {
+        let acts = move || {
+            let mut state = seed;
+            let mut below = |limit: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % limit
+            };
+            for _ in 0..20 {
+                let uid = 2000 + below(4) as u32;
+                // Users of one number come with several lists, of one length too.
+                let who = user(uid, &[uid, 100 + below(3) as u32], false);
+                match below(5) {
+                    0 => become_root(),
+                    1 => leave_root(&who).unwrap(),
+                    2 if depth > 0 => start_acting(below(u64::MAX) | 1, depth - 1, wrong.clone()),
+                    _ => become_user(&who, who.groups[below(2) as usize]).unwrap(),
+                }
+                if let Err(what) = believes_what_is() {
+                    wrong.send(what).unwrap();
+                }
+            }
+        };
+        crate::crew::start_thread(0, acts).unwrap();
+    }
+
+    /// Compares what the calling thread believes with what the kernel says.
+    fn believes_what_is() -> Result<(), String> {
+        let last = |key| of_this_thread(key).pop().unwrap().parse::<u32>().unwrap();
+        let is = (last("Uid:"), last("Gid:"));
+        let effective = u64::from_str_radix(&of_this_thread("CapEff:")[0], 16).unwrap();
+        let mut groups: Vec<u32> =
+            of_this_thread("Groups:").iter().map(|group| group.parse().unwrap()).collect();
+        groups.sort_unstable();
+        ACTING.with_borrow(|acting| {
+            let mut believed = acting.groups.as_ref().map(|groups| groups.to_vec());
+            if let Some(groups) = &mut believed {
+                groups.sort_unstable();
+            }
+            let as_root = effective & CapabilitySet::DAC_OVERRIDE.bits() != 0;
+            let right = is == (acting.uid, acting.gid)
+                && believed.as_ref().is_none_or(|believed| *believed == groups)
+                && as_root == (acting.uid == 0);
+            let believes = (acting.uid, acting.gid);
+            let told =
+                || format!("{believes:?} {believed:?}, and is {is:?} {groups:?} {effective:x}");
+            if right { Ok(()) } else { Err(told()) }
+        })
+    }
+
     /// The words of a line of the calling thread's status.
     fn of_this_thread(key: &str) -> Vec<String> {
         let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
