@@ -90,7 +90,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "compile",
-            500,
+            900,
             "the tests of every crate, built",
             "cargo test --workspace --no-run",
         ),
