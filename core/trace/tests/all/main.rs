@@ -2,4 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+extern crate sluice_trace as trace;
+
 mod bytes;
+mod samples;

@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 
-use model::{Amount, Bytes, Identity, JobId, Kind, Lane, Nanos, Nid};
 use proptest::prelude::*;
-use trace::{Access, TraceOutcome, TraceRecord};
+use trace::TraceRecord;
 
+use self::samples::{any_request, identity, request};
 use super::*;
+
+#[path = "../../../../core/trace/tests/all/samples.rs"]
+mod samples;
 
 /// A file that is removed at the end.
 struct Scratch(PathBuf);
@@ -50,27 +53,6 @@ impl Recorder {
     }
 }
 
-fn identity(job: &str) -> Identity {
-    let nid = Nid::tcp("192.0.2.7".parse().unwrap());
-    Identity { job: JobId::new(job).unwrap(), uid: 500, gid: 100, projid: Some(0), nid }
-}
-
-fn request(subject: u32, number: u64) -> TraceRequest {
-    TraceRequest {
-        subject,
-        class: None,
-        kind: Kind::Getattr,
-        lane: Lane::Device,
-        access: None,
-        arrived: Time::from_nanos(number * 1000),
-        queued: Nanos::new(number),
-        service: Nanos::new(7),
-        asked: Bytes::ZERO,
-        served: Amount::new(0, 1),
-        outcome: TraceOutcome::Done,
-    }
-}
-
 /// The records up to the end or an error, and the reader as it is then.
 fn read(bytes: &[u8]) -> (Vec<TraceRecord>, Option<TraceError>, TraceReader<&[u8]>) {
     let mut reader = TraceReader::new(bytes).unwrap();
@@ -90,37 +72,6 @@ fn read_whole(bytes: &[u8]) -> (Vec<TraceRecord>, TraceReader<&[u8]>) {
     assert!(wrong.is_none(), "{wrong:?}");
     assert!(!reader.cut());
     (records, reader)
-}
-
-fn any_number() -> impl Strategy<Value = u64> {
-    (any::<u64>(), 0..64u32).prop_map(|(number, shift)| number >> shift)
-}
-
-fn any_request(subjects: u32) -> impl Strategy<Value = TraceRequest> {
-    let class = prop::option::of(any_number());
-    let access = prop::option::of(prop::sample::select(&Access::ALL[..]));
-    let lane = prop::sample::select(&[Lane::Cached, Lane::Device][..]);
-    let what = (1..=subjects, class, prop::sample::select(Kind::ALL), lane, access);
-    let failed = any::<u32>().prop_map(TraceOutcome::of);
-    let outcome = prop_oneof![Just(TraceOutcome::Done), failed, Just(TraceOutcome::Cancelled)];
-    let when = (any_number(), any_number(), any_number());
-    let amounts = (any_number(), prop::option::of(any_number()), any_number());
-    (what, when, amounts, outcome).prop_map(|(what, when, amounts, outcome)| {
-        let (subject, class, kind, lane, access) = what;
-        TraceRequest {
-            subject,
-            class,
-            kind,
-            lane,
-            access,
-            arrived: Time::from_nanos(when.0),
-            queued: Nanos::new(when.1),
-            service: Nanos::new(when.2),
-            asked: Bytes::new(amounts.1.unwrap_or(amounts.0)),
-            served: Amount::new(amounts.0, amounts.2),
-            outcome,
-        }
-    })
 }
 
 proptest! {
