@@ -74,9 +74,8 @@ fn printed(root: &Path, words: &[&str]) -> Result<String> {
 /// Builds the release binary as CI does, which has it already, and says where it is: built alone
 /// it would have other features, and all of it would be built once more.
 fn sluice(root: &Path) -> Result<PathBuf> {
-    let status = Command::new(root.join(".ci/build.sh"))
+    let status = crate::as_by_hand(Command::new(root.join(".ci/build.sh")))
         .args(["sluice", "sluice-bench"])
-        .env_remove("CARGO_MANIFEST_DIR")
         .current_dir(root)
         .stderr(std::process::Stdio::null())
         .status()

@@ -15,7 +15,7 @@ mod source;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
@@ -63,6 +63,19 @@ fn report(chore: &str, violations: &[String]) -> bool {
         count => println!("{chore}: {count} to mend"),
     }
     violations.is_empty()
+}
+
+/// A command without what `cargo xtask` has set for this program about its own package. Build
+/// scripts look at it, and cargo builds what they belong to once more where it has another value
+/// than when a developer types the command.
+fn as_by_hand(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
 }
 
 /// The folder of the workspace's Cargo.toml, one above this crate's.

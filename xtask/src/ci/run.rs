@@ -120,13 +120,10 @@ fn run_command(
 ) -> Result<Option<String>> {
     println!("$ {}", words.join(" "));
     let (reader, writer) = io::pipe()?;
-    let mut child = Command::new(&words[0])
+    let mut child = crate::as_by_hand(Command::new(&words[0]))
         .args(&words[1..])
         .current_dir(root)
         .env("CARGO_TERM_COLOR", "never")
-        // `cargo xtask` has set it for us, and build scripts below look at it: with another value
-        // than by hand, what they belong to would be built once more.
-        .env_remove("CARGO_MANIFEST_DIR")
         .envs(sizes::ALL.iter().map(|size| (size.variable, size.value())))
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
