@@ -22,8 +22,9 @@ const DOCUMENTS: &[(&str, &[&str])] = &[
 
 /// Writes every document anew; true unless a command failed.
 pub(crate) fn write(root: &Path) -> Result<bool> {
+    let sluice = build(root)?;
     for (path, words) in DOCUMENTS {
-        let text = printed(root, words)?;
+        let text = printed(&sluice, words)?;
         if fs::read_to_string(root.join(path)).ok().as_ref() == Some(&text) {
             println!("{path}: up to date");
             continue;
@@ -34,12 +35,13 @@ pub(crate) fn write(root: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Says which documents are out of date; true if none is.
-pub(crate) fn check(root: &Path) -> Result<bool> {
+/// Says which documents are out of date by the binary given, or by one built here; true if none is.
+pub(crate) fn check(root: &Path, sluice: Option<&str>) -> Result<bool> {
+    let sluice = sluice.map_or_else(|| build(root), |path| Ok(root.join(path)))?;
     let mut stale = Vec::new();
     for (path, words) in DOCUMENTS {
         let written = fs::read_to_string(root.join(path)).unwrap_or_default();
-        if let Some(line) = first_difference(&written, &printed(root, words)?) {
+        if let Some(line) = first_difference(&written, &printed(&sluice, words)?) {
             stale.push(format!("{path}:{line}: out of date: run `cargo xtask docs`"));
         }
     }
@@ -55,12 +57,12 @@ fn first_difference(written: &str, made: &str) -> Option<usize> {
     Some(same + 1)
 }
 
-/// What `sluice WORDS…` prints, from a build of this workspace.
-fn printed(root: &Path, words: &[&str]) -> Result<String> {
-    let output = Command::new(sluice(root)?)
+/// What `sluice WORDS…` prints.
+fn printed(sluice: &Path, words: &[&str]) -> Result<String> {
+    let output = Command::new(sluice)
         .args(words)
         .output()
-        .with_context(|| format!("cannot run sluice {}", words.join(" ")))?;
+        .with_context(|| format!("cannot run {} {}", sluice.display(), words.join(" ")))?;
     if !output.status.success() {
         bail!(
             "sluice {} failed: {}",
@@ -71,19 +73,17 @@ fn printed(root: &Path, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Builds the release binary as CI does, which has it already, and says where it is: built alone
-/// it would have other features, and all of it would be built once more.
-fn sluice(root: &Path) -> Result<PathBuf> {
-    let status = crate::as_by_hand(Command::new(root.join(".ci/build.sh")))
-        .args(["sluice", "sluice-bench"])
+/// Builds `sluice` from this workspace and says where it is.
+fn build(root: &Path) -> Result<PathBuf> {
+    let status = crate::as_by_hand(Command::new("cargo"))
+        .args(["build", "--quiet", "--package", "sluice"])
         .current_dir(root)
-        .stderr(std::process::Stdio::null())
         .status()
-        .context("cannot run .ci/build.sh")?;
+        .context("cannot run cargo")?;
     if !status.success() {
-        bail!("sluice does not build: .ci/build.sh sluice sluice-bench says why");
+        bail!("sluice does not build: cargo build --package sluice says why");
     }
-    Ok(crate::ci::target_folder(root).join("release/sluice"))
+    Ok(crate::ci::target_folder(root).join("debug/sluice"))
 }
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ const USAGE: &str = "usage: cargo xtask CHORE
   layers           crates depend on lower layers only; core/ names nothing of the world
   tidy             long files and functions, dead files, leftovers, words the glossary bans;
                    what runs left in git; names of files, links and tests that do not exist
-  docs [--check]   write docs/CONFIG.md, METRICS.md and ACCESS.md from the code, or only say
-                   whether they are up to date";
+  docs             write docs/CONFIG.md, METRICS.md and ACCESS.md from the code
+  docs --check [SLUICE]   only say whether they are up to date, by the binary SLUICE if there is one";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -48,7 +48,8 @@ fn run(words: &[&str]) -> Result<bool> {
         ["layers"] => Ok(report("layers", &layers::check(&root)?)),
         ["tidy"] => tidy::run(&root),
         ["docs"] => docs::write(&root),
-        ["docs", "--check"] => docs::check(&root),
+        ["docs", "--check"] => docs::check(&root, None),
+        ["docs", "--check", sluice] => docs::check(&root, Some(sluice)),
         _ => bail!("{USAGE}"),
     }
 }

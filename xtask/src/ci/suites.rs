@@ -1,7 +1,9 @@
 //! What CI consists of: each suite with its commands, needs and budget.
 //!
-//! The order is from what fails fastest to what takes longest. The release
-//! binary is built once, and the suites after it use that one.
+//! The order is from what fails fastest to what takes longest. Everything is built once, for the
+//! tests: the suites after "compile" use the binaries that it leaves, which keep their own promises
+//! (debug assertions). The release binary is for `make demo`, `make bench` and `make soak`
+//! (docs/decisions/0013).
 
 use std::path::Path;
 
@@ -37,16 +39,16 @@ const SOCKET_TESTS: &str =
 
 /// Every suite, in the order of running.
 pub(crate) fn all(target: &Path) -> Vec<Suite> {
-    let mut suites = sources();
-    let sluice = target.join("release/sluice");
+    let sluice = target.join("debug/sluice");
+    let mut suites = sources(&sluice.to_string_lossy());
     suites.extend(behaviour(&sluice.to_string_lossy()));
     suites.extend(mounts(&sluice.to_string_lossy()));
-    suites.push(mirror(&target.join("release/examples/mirror").to_string_lossy()));
+    suites.push(mirror(&target.join("debug/examples/mirror").to_string_lossy()));
     suites
 }
 
 /// What can be said from the sources, and the one build that the rest uses.
-fn sources() -> Vec<Suite> {
+fn sources(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new("fmt", 60, "rustfmt has nothing to change", "cargo fmt --all --check")
             .needs(&[("rustfmt", "rustfmt-web, or rustup's component rustfmt")]),
@@ -70,16 +72,16 @@ fn sources() -> Vec<Suite> {
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
         Suite::new(
-            "build",
-            650,
-            "the release binary, stripped, and the laboratory's",
-            ".ci/build.sh sluice sluice-bench",
+            "compile",
+            900,
+            "the binaries and the tests of every crate, built",
+            "cargo test --workspace --no-run",
         ),
         Suite::new(
             "docs",
             60,
             "docs/CONFIG.md, METRICS.md and ACCESS.md say what the code says",
-            "cargo xtask docs --check",
+            &format!("cargo xtask docs --check {sluice}"),
         ),
     ]
 }
@@ -88,12 +90,6 @@ fn sources() -> Vec<Suite> {
 fn behaviour(sluice: &str) -> Vec<Suite> {
     let guest = |suite: &str| format!("tests/with-proxy.sh {sluice} tests/guest.sh {suite}");
     vec![
-        Suite::new(
-            "compile",
-            900,
-            "the tests of every crate, built",
-            "cargo test --workspace --no-run",
-        ),
         Suite::new(
             "test",
             800,
@@ -201,13 +197,6 @@ fn mounts(sluice: &str) -> Vec<Suite> {
             &mount("stress"),
         )
         .needs(&[("stress-ng", "stress-ng")]),
-        // Apart from the release binary, which would be built with what examples need.
-        Suite::new(
-            "example",
-            150,
-            "the mirror of io/fuse is built as its users build it",
-            "cargo build --release --package sluice-fuse --example mirror",
-        ),
     ]
 }
 
