@@ -6,11 +6,25 @@ use std::fs;
 
 use ninep::open;
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOTAG, Reply, Request, Tag};
+use rustix::process::Signal;
 
 use crate::common::errno::*;
 use crate::common::{Client, HangingOpens, Proxy, Setup, names};
 
-const ONE_A_SECOND: &str = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
+/// A thousand bytes may be written, and the next ones a quarter of an hour later.
+const NO_SECOND_WRITE: &str = "[[rule]]\nname = \"slow\"\nlimit = { write = \"1B/s\" }\n";
+
+/// A client with a file `f` of a thousand bytes as fid 1, whose next write has to wait.
+fn writer(proxy: &Proxy) -> Client {
+    let mut client = proxy.client();
+    client.make(1, "f");
+    assert_eq!(client.write(1, 0, &[b'.'; 1000]), Ok(1000));
+    client
+}
+
+fn write(data: &[u8]) -> Request<'_> {
+    Request::Write { fid: Fid(1), offset: 0, data }
+}
 
 // ---- locks ----
 
@@ -289,31 +303,30 @@ fn a_lock_that_was_being_taken_when_its_client_went_is_not_kept() {
 
 #[test]
 fn tflush_takes_queued_requests_out_and_they_never_happen() {
-    let proxy = Setup::new("flush").rules(ONE_A_SECOND).start();
-    let mut client = proxy.client();
-    client.mkdir(0, "first").unwrap();
-    let made = |name| Request::Mkdir { dfid: Fid(0), name, mode: 0o755, gid: u32::MAX };
-    let queued = client.send(&made(b"queued"));
+    let proxy = Setup::new("flush").rules(NO_SECOND_WRITE).start();
+    let mut client = writer(&proxy);
+    let queued = client.send(&write(b"queued"));
     let flush = client.send(&Request::Flush { oldtag: queued });
     assert_eq!(client.next().tag(), flush);
     // The same in one piece: request and flush arrive together.
     let mut bytes = Vec::new();
-    made(b"together").encode(Tag(1001), &mut bytes);
+    write(b"together").encode(Tag(1001), &mut bytes);
     Request::Flush { oldtag: Tag(1001) }.encode(Tag(1002), &mut bytes);
     client.send_bytes(&bytes);
     assert_eq!(client.next().tag(), Tag(1002));
-    // The tag can be used again, and what follows was not held up by the flushed.
-    client.send_as(Tag(1001), &made(b"last"));
+    // The tag can be used again, and what follows is not held up by the flushed.
+    client.send_as(Tag(1001), &write(b"last"));
+    client.stat(0).unwrap();
+    fs::write(proxy.dir.join("rules.toml"), "").unwrap();
+    proxy.signal(Signal::HUP);
     assert!(client.wait(Tag(1001)).is_ok());
-    let mut left: Vec<_> =
-        fs::read_dir(proxy.data()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    left.sort();
-    assert_eq!(left, ["first", "last"]);
+    let content = fs::read(proxy.data().join("f")).unwrap();
+    assert_eq!((&content[..4], &content[4..]), (&b"last"[..], &[b'.'; 996][..]));
 }
 
 #[test]
 fn flushes_of_nothing_of_themselves_and_of_each_other_are_answered() {
-    let proxy = Setup::new("flushes").rules(ONE_A_SECOND).start();
+    let proxy = Setup::new("flushes").rules(NO_SECOND_WRITE).start();
     let mut client = proxy.client();
     for old in [Tag(4000), NOTAG] {
         let frame = client.call(&Request::Flush { oldtag: old });
@@ -321,27 +334,24 @@ fn flushes_of_nothing_of_themselves_and_of_each_other_are_answered() {
     }
     client.send_as(Tag(7), &Request::Flush { oldtag: Tag(7) });
     assert_eq!(client.wait(Tag(7)).reply(), Ok(Reply::Flush));
-    client.mkdir(0, "first").unwrap();
-    let request = Request::Mkdir { dfid: Fid(0), name: b"a", mode: 0o755, gid: u32::MAX };
+    let mut client = writer(&proxy);
     let mut bytes = Vec::new();
-    request.encode(Tag(20), &mut bytes);
+    write(b"a").encode(Tag(20), &mut bytes);
     Request::Flush { oldtag: Tag(20) }.encode(Tag(21), &mut bytes);
     Request::Flush { oldtag: Tag(20) }.encode(Tag(22), &mut bytes);
     Request::Flush { oldtag: Tag(21) }.encode(Tag(23), &mut bytes);
     client.send_bytes(&bytes);
     let order: Vec<_> = (0..3).map(|_| client.next().tag().0).collect();
     assert_eq!(order, [21, 22, 23]);
-    assert!(!proxy.data().join("a").exists());
+    assert_eq!(fs::read(proxy.data().join("f")).unwrap(), [b'.'; 1000]);
 }
 
 #[test]
 fn a_tag_that_is_in_use_ends_the_connection() {
-    let proxy = Setup::new("tag").rules(ONE_A_SECOND).start();
-    let mut client = proxy.client();
-    client.mkdir(0, "first").unwrap();
-    let request = Request::Getattr { fid: Fid(0), mask: 1 };
-    client.send_as(Tag(1), &request);
-    client.send_as(Tag(1), &request);
+    let proxy = Setup::new("tag").rules(NO_SECOND_WRITE).start();
+    let mut client = writer(&proxy);
+    client.send_as(Tag(1), &write(b"a"));
+    client.send_as(Tag(1), &write(b"a"));
     client.expect_closed();
 }
 
