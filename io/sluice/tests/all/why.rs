@@ -11,7 +11,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use api::{HoldKind, Why, WhyQuery};
+use api::{Hold, HoldKind, Why, WhyQuery};
 
 use crate::common::{Proxy, SLUICE, Setup, USER, until};
 use crate::controlled::{Reader, api_of};
@@ -63,12 +63,18 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
         ["dd.1", "sh.1", "sh.2"].iter().all(|job| held_for(&of(job), 3_000_000_000))
     });
 
-    let text = told(&proxy, &["--job", "dd.1"]);
-    assert!(
-        text.contains(
-            "jobid=dd.1 (rule jobs) is held by the limit of rule jobs (jobid=dd.1) since "
-        ),
-        "{text}"
+    // What holds a job now may be looked at while its reader waits for a processor.
+    let told_that = |args: &[&str], holds: &[&str]| {
+        let mut text = String::new();
+        until(&format!("{args:?} tells {holds:?}"), || {
+            text = told(&proxy, args);
+            holds.iter().all(|hold| text.contains(hold))
+        });
+        text
+    };
+    let text = told_that(
+        &["--job", "dd.1"],
+        &["jobid=dd.1 (rule jobs) is held by the limit of rule jobs (jobid=dd.1) since "],
     );
     assert!(text.contains("The limit is 2.00 MB/s, and "), "{text}");
     assert!(
@@ -77,15 +83,22 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     );
     assert!(text.contains("What would change it: a higher limit of rule jobs;"), "{text}");
 
-    let json = told(&proxy, &["--job", "dd.1", "--json"]);
-    let answer: Why = serde_json::from_str(&json).unwrap();
-    let holds: Vec<_> = answer.holds.iter().filter(|hold| hold.now).collect();
-    assert_eq!(holds.len(), 1, "{json}");
-    assert_eq!((holds[0].kind, holds[0].rule.as_str()), (HoldKind::Limit, "jobs"));
+    // By the limit: a busy machine may make it wait for a thread, too.
+    let by_limit = |why: &Why| -> Vec<Hold> {
+        let now = why.holds.iter().filter(|hold| hold.now && hold.kind == HoldKind::Limit);
+        now.filter(|hold| hold.limit.as_ref().is_some_and(|l| l.used_per_s > 0)).cloned().collect()
+    };
+    let mut answer = Why::default();
+    until("the limit holds it, and was used lately", || {
+        answer = serde_json::from_str(&told(&proxy, &["--job", "dd.1", "--json"])).unwrap();
+        !by_limit(&answer).is_empty()
+    });
+    let holds = by_limit(&answer);
+    assert_eq!((holds.len(), holds[0].rule.as_str()), (1, "jobs"), "{answer:?}");
     let limit = holds[0].limit.as_ref().unwrap();
     assert_eq!((limit.per_s, limit.in_bytes, limit.key.as_str()), (2_000_000, true, "jobid=dd.1"));
     // What was used lately is a matter of speed; that it is about the limit is one of units.
-    assert!((1..=4_000_000).contains(&limit.used_per_s), "{limit:?}");
+    assert!(limit.used_per_s <= 4_000_000, "{limit:?}");
     assert!(limit.next_ns < 100_000_000, "one in flight takes 33 ms: {limit:?}");
     // Each of those under way waited at most all the time, and one of them always did.
     let most = DEPTH as u64 * u64::try_from(began.elapsed().as_nanos()).unwrap();
@@ -93,26 +106,28 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     assert_eq!(holds[0].bytes, holds[0].requests * u64::from(crate::controlled::BLOCK));
     let subject = &answer.subjects[0];
     assert_eq!((subject.job.as_str(), subject.uid), ("dd.1", USER));
-    assert!(subject.delayed > 0 && subject.delayed_ns > subject.queue_ns / 2, "{subject:?}");
+    // It was held for three seconds, and was in the queue while it was.
+    assert!(subject.delayed > 0 && subject.delayed_ns > 1_000_000_000, "{subject:?}");
+    assert!(subject.delayed_ns <= subject.queue_ns, "{subject:?}");
 
-    let text = told(&proxy, &["--job", "sh.1"]);
-    assert!(text.contains("is held by meter shared since "), "{text}");
+    let text = told_that(&["--job", "sh.1"], &["is held by meter shared since "]);
     assert!(text.contains("a higher limit of [[meter]] shared"), "{text}");
-    let shared = of("sh.2").holds.into_iter().find(|hold| hold.now).unwrap().limit.unwrap();
-    assert!((1..=6_000_000).contains(&shared.used_per_s), "both use it: {shared:?}");
+    let mut shared = Vec::new();
+    until("the meter holds the other one", || {
+        shared = by_limit(&of("sh.2"));
+        !shared.is_empty()
+    });
+    let shared = shared[0].limit.as_ref().unwrap();
+    assert!(shared.used_per_s <= 6_000_000, "both use it: {shared:?}");
 
     // It may be looked at while it waits for a thread.
     until("nothing holds the free one", || {
         told(&proxy, &["--job", "free.1"]).starts_with("Nothing holds job free.1 now.\n")
     });
     assert_eq!(told(&proxy, &["--job", "gone"]), "No requests of job gone are known here.\n");
-    let everything = told(&proxy, &["--user", &USER.to_string()]);
-    assert!(
-        everything.contains("meter shared") && everything.contains("rule jobs"),
-        "{everything}"
-    );
-    let only = told(&proxy, &["--limit", "shared"]);
-    assert!(only.contains("meter shared") && !only.contains("rule jobs ("), "{only}");
+    told_that(&["--user", &USER.to_string()], &["meter shared", "rule jobs"]);
+    let only = told_that(&["--limit", "shared"], &["meter shared"]);
+    assert!(!only.contains("rule jobs ("), "{only}");
 
     let top = told(&proxy, &["--top"]);
     let rows: Vec<_> = top.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();

@@ -63,7 +63,8 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
         table().rows.first().is_some_and(|row| row.name == "dd.1" && row.delayed > 100)
     });
     let row = &table().rows[0];
-    assert!(row.delayed_ns / row.delayed > 1_000_000, "{row:?}");
+    // What waits for less than 100 µs is not counted as delayed.
+    assert!(row.delayed_ns >= row.delayed * 100_000, "{row:?}");
     assert!(row.delayed_bytes > 0 && row.delayed_bytes <= row.bytes, "{row:?}");
     until("the delays of both proxies were counted", || {
         let table = sluice(&["why", "--top", "--by", "proxy", "--controller", &controller.url]);
@@ -73,25 +74,33 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     });
 
     // One sample of each proxy, and their sum in the table.
-    let live = client.live().unwrap();
-    let mut proxies: Vec<_> = live.samples.iter().map(|sample| sample.proxy.as_str()).collect();
-    proxies.sort_unstable();
-    assert_eq!((proxies, live.silent.len()), (vec!["a", "b"], 0));
+    until("both have a sample", || {
+        let live = client.live().unwrap();
+        let mut proxies: Vec<_> = live.samples.iter().map(|sample| sample.proxy.as_str()).collect();
+        proxies.sort_unstable();
+        (proxies, live.silent.len()) == (vec!["a", "b"], 0)
+    });
     let args = ["top", "--once", "--json", "--interval", "2s", "--controller", &controller.url];
-    let report: serde_json::Value = serde_json::from_str(&sluice(&args)).unwrap();
+    let mut report = serde_json::Value::Null;
+    until("both are in the table, and the job with what it reads", || {
+        report = serde_json::from_str(&sluice(&args)).unwrap();
+        let targets = report["status"]["targets"].as_array().map(Vec::len);
+        targets == Some(2) && report["rows"][0]["read_bytes_per_s"].as_u64() > Some(0)
+    });
     let row = &report["rows"][0];
     assert_eq!(row["name"], "dd.1");
     let rate = row["read_bytes_per_s"].as_u64().unwrap();
-    assert!((1..=LIMIT * 2).contains(&rate), "{rate} B/s over both: not in these units");
-    assert_eq!(report["status"]["targets"].as_array().unwrap().len(), 2, "{report}");
+    assert!(rate <= LIMIT * 2, "{rate} B/s over both: not in these units");
 
     drop((at_b, b));
     until("one answers, and the other one is named", || {
         let why = of_job(&client);
         why.silent == ["b"] && held_at(&why) == ["a"]
     });
-    let text = sluice(&["why", "--job", "dd.1", "--controller", &controller.url]);
-    assert!(text.starts_with("No answer in time from: b.\n"), "{text}");
+    until("it is said, too", || {
+        let text = sluice(&["why", "--job", "dd.1", "--controller", &controller.url]);
+        text.starts_with("No answer in time from: b.\n")
+    });
 }
 
 #[test]
