@@ -15,6 +15,7 @@ use crate::browser::looks::CROWDED;
 use crate::browser::{Browser, WIDE};
 use crate::common::{Controller, Proxy, USER};
 use crate::controlled::Folder;
+use ninep::{Fid, Request};
 use serde_json::Value;
 
 /// A thousand jobs at each proxy, all asking again and again.
@@ -27,9 +28,11 @@ fn crowd(proxies: &[Proxy], stop: &AtomicBool) {
     }
     while !stop.load(Ordering::Relaxed) {
         for client in &mut clients {
-            for job in 0..JOBS {
-                client.stat(job + 1).unwrap();
-            }
+            // All at once: each job is seen at work in each of the page's spans, however long a
+            // round trip takes.
+            let stat = |job| Request::Getattr { fid: Fid(job + 1), mask: 1 };
+            let tags: Vec<_> = (0..JOBS).map(|job| client.send(&stat(job))).collect();
+            tags.into_iter().for_each(|tag| assert!(client.wait(tag).is_ok()));
         }
         std::thread::sleep(Duration::from_millis(200));
     }
