@@ -8,7 +8,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -67,9 +66,12 @@ impl Drop for Helper {
     }
 }
 
-/// A port that was free a moment ago.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// Where influxd says in its log that it answers, once it does.
+fn address(dir: &Path) -> Option<String> {
+    let log = fs::read_to_string(dir.join("log")).unwrap();
+    let line = log.lines().find(|line| line.contains("Listening on HTTP"))?;
+    let at = line.split(' ').find_map(|word| word.strip_prefix("addr="))?;
+    get(at, "/ping").contains(" 204 ").then(|| at.to_owned())
 }
 
 #[test]
@@ -78,13 +80,12 @@ fn influxdb_has_what_a_job_wrote() {
     if !program.exists() {
         return skip("no influxd here (Debian: influxdb)");
     }
-    let (dir, at) = (Helper::dir("influx"), free());
+    let dir = Helper::dir("influx");
     let here = dir.display();
     let config = format!(
-        "reporting-disabled = true\nbind-address = \"{}\"\n[meta]\ndir = \"{here}/meta\"\n\
+        "reporting-disabled = true\nbind-address = \"127.0.0.1:0\"\n[meta]\ndir = \"{here}/meta\"\n\
          [data]\ndir = \"{here}/data\"\nwal-dir = \"{here}/wal\"\n\
-         [http]\nbind-address = \"{at}\"\n",
-        free()
+         [http]\nbind-address = \"127.0.0.1:0\"\n"
     );
     fs::write(dir.join("influxdb.conf"), config).unwrap();
     let mut command = Command::new(program);
@@ -92,9 +93,12 @@ fn influxdb_has_what_a_job_wrote() {
         dir.clone(),
         command.arg("-config").arg(dir.join("influxdb.conf")).env("HOME", &dir),
     );
-    let answers =
-        || TcpStream::connect(at).is_ok() && get(&at.to_string(), "/ping").contains(" 204 ");
-    until("influxd is ready", answers);
+    let mut at = None;
+    until("influxd is ready", || {
+        at = address(&dir);
+        at.is_some()
+    });
+    let at = at.expect("it is ready");
 
     let proxy = proxy("metrics-influx");
     let push = |once: bool| {
@@ -108,13 +112,13 @@ fn influxdb_has_what_a_job_wrote() {
     let refused = push(true).output().unwrap();
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && error.contains("database sluice"), "{error}");
-    let server = Client::at(&Endpoint::Http { host: "127.0.0.1".into(), port: at.port() }).unwrap();
+    let server = Client::at(&format!("http://{at}").parse::<Endpoint>().unwrap()).unwrap();
     server.post_text("/query?q=CREATE%20DATABASE%20sluice", "").unwrap();
     let _pushing = Helper::start(Helper::dir("influx-push"), &mut push(false));
     let query = "/query?db=sluice&q=SELECT%20last(value)%20FROM%20sluice_job_written_bytes_total\
                  %20WHERE%20jobid%3D%27night.7%27%20AND%20host%3D%27node1%27";
     until("influxdb has it", || {
-        let answer = get(&at.to_string(), query);
+        let answer = get(&at, query);
         answer.contains(" 200 OK") && answer.contains(&format!(",{WRITTEN}]"))
     });
 }

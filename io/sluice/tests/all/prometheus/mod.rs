@@ -82,6 +82,17 @@ impl Prometheus {
 
     /// Starts one that scrapes what listens at each `HOST:PORT`, and waits until it answers.
     pub fn start(program: &Path, targets: &[String]) -> Prometheus {
+        // Another program may take a port between its choice and its use: then it chooses again.
+        let mut started = None;
+        until("prometheus is ready", || {
+            started = Prometheus::try_start(program, targets);
+            started.is_some()
+        });
+        started.expect("it is ready")
+    }
+
+    /// `None` if it ended before it was ready.
+    fn try_start(program: &Path, targets: &[String]) -> Option<Prometheus> {
         let dir = testkit::place("prometheus");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
@@ -102,12 +113,14 @@ impl Prometheus {
             .stderr(log)
             .spawn()
             .unwrap();
-        let prometheus = Prometheus { child, dir, at };
-        until("prometheus is ready", || {
-            let is_there = TcpStream::connect(&prometheus.at).is_ok();
-            is_there && get(&prometheus.at, "/-/ready").contains(" 200 OK")
+        let mut prometheus = Prometheus { child, dir, at };
+        let mut ended = false;
+        until("prometheus answers or ends", || {
+            ended = prometheus.child.try_wait().unwrap().is_some();
+            let is_there = !ended && TcpStream::connect(&prometheus.at).is_ok();
+            ended || is_there && get(&prometheus.at, "/-/ready").contains(" 200 OK")
         });
-        prometheus
+        (!ended).then_some(prometheus)
     }
 
     /// The largest figure that a query finds; `None` if there is none.
@@ -176,7 +189,8 @@ pub fn panels(dir: &Path) -> Vec<Panel> {
 
 /// As Grafana asks with everything chosen.
 fn without_variables(query: &str) -> String {
-    let query = query.replace("$__rate_interval", "5s");
+    // Long enough for two scrapes, however late they come.
+    let query = query.replace("$__rate_interval", "1m");
     let query = query.replace("$target", ".*").replace("$jobid", ".*");
     assert!(!query.contains('$'), "an unknown variable: {query}");
     query
