@@ -8,8 +8,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::Command;
 
 use api::{Client, ClientError, Endpoint};
@@ -42,12 +40,14 @@ fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
     c.stop();
     until("parts that rest have moved", || parts()[0] > 950_000_000);
     let sent = || client.proxies().unwrap().proxies.iter().map(|p| p.sent).collect::<Vec<_>>();
-    let before = sent();
-    assert_limited(&readers, "one of them");
-    assert_limited(&readers, "one of them, still");
-    // Who rests is there all the same: parts stay where they are.
-    let moved = sent().iter().zip(&before).any(|(after, before)| after - before > 2);
-    assert!(!moved, "{before:?}, then {:?}", sent());
+    // Who rests is there all the same: parts stay where they are, over four seconds in which the
+    // reader was not kept from reading by something else.
+    until("parts stay where they are", || {
+        let before = sent();
+        assert_limited(&readers, "one of them");
+        assert_limited(&readers, "one of them, still");
+        sent().iter().zip(&before).all(|(after, before)| after - before <= 2)
+    });
 }
 
 #[test]
@@ -137,11 +137,12 @@ fn without_a_controller_a_proxy_falls_back_or_keeps_what_it_had_as_it_was_told()
     let halves = || parts().iter().all(|part| (470..530).contains(part));
     until("those that work have it all", halves);
     controller.kill();
-    let kept = parts()[0];
-    // An equal part is a third.
+    // An equal part is a third. What was on its way by then has come.
     until("one has fallen back", || (330..=334).contains(&parts()[1]));
-    assert_eq!(parts()[0], kept);
+    let kept = parts()[0];
+    assert!(kept > 400, "{kept} thousandths");
     assert_limited(&readers, "one that keeps and one that falls back");
+    assert_eq!(parts()[0], kept);
     drop(rests);
 }
 
@@ -150,18 +151,7 @@ fn wrong_calls_are_refused_and_name_what_is_wrong() {
     let data = Folder::new("wrong");
     let controller = Controller::start(&data.0, "http://127.0.0.1:0");
     let ask = |method: &str, path: &str, head: &str, body: &str| {
-        let address = controller.url.strip_prefix("http://").unwrap();
-        let mut stream = TcpStream::connect(address).unwrap();
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: \
-             {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        crate::entrusted::ask(&controller.url, &format!("{method} {path}"), head, body)
     };
     let json = "content-type: application/json\r\n";
     let report = |target: &str, more: &str| {
