@@ -265,9 +265,10 @@ fn whoever_uses_a_mount_is_known_at_the_proxy_by_user_groups_and_job() {
     assert_eq!(output.stdout, b"content", "{output:?}");
     assert!(!read("1000", "dd.8").status.success());
     let api = Client::new(&Address::Unix(proxy.dir.join("api"))).unwrap();
-    let subjects = api.subjects().unwrap().subjects;
-    let paid = |job: &str| subjects.iter().any(|subject| subject.job == job && subject.uid == 1000);
-    assert!(paid("dd.7"), "{subjects:?}");
+    until("the job has paid", || {
+        let subjects = api.subjects().unwrap().subjects;
+        subjects.iter().any(|subject| subject.job == "dd.7" && subject.uid == 1000)
+    });
     assert!(sluice(&["umount", place.text()]).status.success());
 }
 

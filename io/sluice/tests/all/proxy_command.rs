@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
 use crate::common::{Client, PATIENCE};
 use ninep::{Fid, Request};
@@ -287,11 +286,7 @@ fn the_api_counts_what_was_done_and_names_who_attached() {
     client.send(&waits);
     client.walk(0, 3, &[]).unwrap();
     drop(client);
-    let began = Instant::now();
-    while api.status().unwrap().connections > 0 {
-        assert!(began.elapsed() < PATIENCE, "the connection is closed");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    testkit::until("the connection is closed", || api.status().unwrap().connections == 0);
     let left = api::Totals { requests: 10, ops: 9, cancelled: 2, ..expected };
     assert_eq!(api.status().unwrap().totals, left);
 }
