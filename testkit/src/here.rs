@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,6 +17,16 @@ pub fn until(what: &str, mut is: impl FnMut() -> bool) {
     while !is() {
         assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Waits until nothing has the port of this address any more, such as `http://127.0.0.1:4711`: for
+/// a server that was killed and starts again where it was, since the system may have given its port
+/// to somebody's connection meanwhile. Of an address without a port, or with port 0, it is free.
+pub fn until_free(address: &str) {
+    let (_, at) = address.split_once("://").unwrap_or(("", address));
+    if let Ok(at) = at.parse::<SocketAddr>() {
+        until(&format!("{address} is free"), || TcpListener::bind(at).is_ok());
     }
 }
 

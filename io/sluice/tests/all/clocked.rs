@@ -41,6 +41,7 @@ impl Clocked {
     }
 
     fn start_at(data: &Path, listen: &str, now_ns: u64) -> Clocked {
+        testkit::until_free(listen);
         let mut command = testkit::again(module_path!(), "controller");
         command.env(DATA, data).env(LISTEN, listen).env(NOW, now_ns.to_string());
         command.stdin(Stdio::piped());

@@ -39,6 +39,7 @@ impl Controller {
 
     /// One with other flags as well, until it says a line that begins with `until`.
     pub fn with(data: &Path, listen: &str, flags: &[&str], until: &str) -> Controller {
+        testkit::until_free(listen);
         let mut command = Command::new(SLUICE);
         command.args(["controller", "--listen", listen]).args(flags).arg("--data").arg(data);
         Controller::of(command, until)

@@ -122,8 +122,9 @@ impl Setup {
         let socket = format!("unix://{here}/9p");
         let mut command = Command::new(SLUICE);
         command.arg("proxy").arg("--config").arg(dir.join("sluice.toml"));
-        if !self.top.contains("listen =") {
-            command.args(["--listen", "tcp://127.0.0.1:0", "--listen", &socket]);
+        match self.top.split_once("listen = [\"") {
+            Some((_, at)) => testkit::until_free(at.split('"').next().unwrap_or_default()),
+            None => drop(command.args(["--listen", "tcp://127.0.0.1:0", "--listen", &socket])),
         }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = lines(child.stdout.take().unwrap());
