@@ -7,6 +7,7 @@ use std::fs;
 
 use ninep::dialect::{Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::open;
+use testkit::alone;
 
 use crate::peer::{Client, Served};
 
@@ -38,27 +39,33 @@ fn look_up_all(client: &mut Client) -> Vec<u8> {
 
 #[test]
 fn twenty_thousand_lookups_hold_no_descriptor_and_their_handles_can_be_used() {
-    let served = Served::plain("descriptors");
-    for nth in 0..NAMES {
-        fs::write(served.data().join(format!("{nth}")), format!("{nth}")).unwrap();
-    }
-    let mut client = served.client();
-    // What is made once, such as threads, pipes and an open root, is there before.
-    client.open_name(1, "0", open::RDONLY).unwrap();
-    client.read(1, 0, 10).unwrap();
-    let before = descriptors();
-    let last = look_up_all(&mut client);
-    let after = descriptors();
-    assert!(after <= before + 16, "{before} descriptors before, {after} after");
-    client.open(&last, 2, "", (open::RDONLY, 0)).unwrap();
-    assert_eq!(client.read(2, 0, 10).unwrap(), format!("{}", NAMES - 1).into_bytes());
-    // Open files do hold one each: the count would have told.
-    for fid in 100..200 {
-        client.open(&last, fid, "", (open::RDONLY, 0)).unwrap();
-    }
-    assert!(descriptors() >= after + 100);
-    for fid in 100..200 {
-        client.clunk(fid).unwrap();
-    }
-    assert!(descriptors() <= after + 16);
+    alone(
+        module_path!(),
+        "twenty_thousand_lookups_hold_no_descriptor_and_their_handles_can_be_used",
+        || {
+            let served = Served::plain("descriptors");
+            for nth in 0..NAMES {
+                fs::write(served.data().join(format!("{nth}")), format!("{nth}")).unwrap();
+            }
+            let mut client = served.client();
+            // What is made once, such as threads, pipes and an open root, is there before.
+            client.open_name(1, "0", open::RDONLY).unwrap();
+            client.read(1, 0, 10).unwrap();
+            let before = descriptors();
+            let last = look_up_all(&mut client);
+            let after = descriptors();
+            assert!(after <= before + 16, "{before} descriptors before, {after} after");
+            client.open(&last, 2, "", (open::RDONLY, 0)).unwrap();
+            assert_eq!(client.read(2, 0, 10).unwrap(), format!("{}", NAMES - 1).into_bytes());
+            // Open files do hold one each: the count would have told.
+            for fid in 100..200 {
+                client.open(&last, fid, "", (open::RDONLY, 0)).unwrap();
+            }
+            assert!(descriptors() >= after + 100);
+            for fid in 100..200 {
+                client.clunk(fid).unwrap();
+            }
+            assert!(descriptors() <= after + 16);
+        },
+    );
 }

@@ -7,16 +7,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 use ninep::dialect::{Handles, OwnReply, OwnRequest, RequestHeader, handle_fid};
 use ninep::{Fid, Request, Tag, open};
+use testkit::alone;
 
 use crate::peer::errno::{EBADF, ENOSPC};
 use crate::peer::{Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
-
-/// Which threads hang is seen for the whole process: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// An ext4 in a file, mounted.
 struct Image {
@@ -82,12 +79,19 @@ impl Drop for Image {
     }
 }
 
-/// How many threads of this process wait in the kernel and cannot be interrupted.
+/// How many threads of this process wait in a system call and cannot be interrupted. Each test is
+/// alone in its process, so that these are its own.
 fn hanging() -> usize {
     let hangs = |task: std::io::Result<fs::DirEntry>| {
-        let stat = task.and_then(|task| fs::read_to_string(task.path().join("stat")));
-        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('D')))
+        let task = task?.path();
+        let stat = fs::read_to_string(task.join("stat"))?;
+        let waits = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('D'));
+        // One that waits for a page of the program is in none: it has no number here.
+        let call = fs::read_to_string(task.join("syscall"))?;
+        let number = call.split(' ').next().and_then(|word| word.parse::<u32>().ok());
+        Ok(waits && number.is_some())
     };
+    let hangs = |task| hangs(task).unwrap_or_else(|_: std::io::Error| false);
     fs::read_dir("/proc/self/task").unwrap().map(hangs).filter(|h| *h).count()
 }
 
@@ -98,175 +102,198 @@ fn mkdir(name: &str) -> OwnRequest<'_> {
 
 #[test]
 fn a_session_goes_on_only_after_what_its_lost_connection_had_executing() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Some(image) = Image::mount("frozen") else { return };
-    let served = image.serve("frozen-server");
-    let mut client = served.client();
-    let root = client.root.clone();
-    image.freeze();
-    let ticket = client.send_once(Handles::one(&root), mkdir("d"));
-    until("the mkdir hangs", || hanging() > 0);
-    client.lose();
-    // The same channel over another connection.
-    let mut next = served.connect();
-    let id = client.id();
-    let answer = std::thread::scope(|scope| {
-        let session = scope.spawn(|| next.session(id, 0, 64, "x"));
-        // It cannot be told from a reply that is late; so others must be served meanwhile.
-        let mut other = served.connect();
-        other.session(fresh_id(), 0, 64, "x").unwrap();
-        for _ in 0..100 {
-            other.ping();
-        }
-        let early = session.is_finished();
-        image.thaw();
-        (early, session.join().unwrap().unwrap())
-    });
-    assert!(!answer.0, "answered while the mkdir was executing");
-    assert!(answer.1.resumed);
-    assert!(image.dir.join("d").exists(), "executed by the time of the answer");
-    drop(next);
-    // And its reply is remembered, though the connection was lost before there was one.
-    fs::remove_dir(image.dir.join("d")).unwrap();
-    assert!(client.reconnect().resumed);
-    client.again();
-    client.wait(ticket.tag).done().unwrap();
-    assert!(!image.dir.join("d").exists());
+    alone(
+        module_path!(),
+        "a_session_goes_on_only_after_what_its_lost_connection_had_executing",
+        || {
+            let Some(image) = Image::mount("frozen") else { return };
+            let served = image.serve("frozen-server");
+            let mut client = served.client();
+            let root = client.root.clone();
+            image.freeze();
+            let ticket = client.send_once(Handles::one(&root), mkdir("d"));
+            until("the mkdir hangs", || hanging() > 0);
+            client.lose();
+            // The same channel over another connection.
+            let mut next = served.connect();
+            let id = client.id();
+            let answer = std::thread::scope(|scope| {
+                let session = scope.spawn(|| next.session(id, 0, 64, "x"));
+                // It cannot be told from a reply that is late; so others must be served meanwhile.
+                let mut other = served.connect();
+                other.session(fresh_id(), 0, 64, "x").unwrap();
+                for _ in 0..100 {
+                    other.ping();
+                }
+                let early = session.is_finished();
+                image.thaw();
+                (early, session.join().unwrap().unwrap())
+            });
+            assert!(!answer.0, "answered while the mkdir was executing");
+            assert!(answer.1.resumed);
+            assert!(image.dir.join("d").exists(), "executed by the time of the answer");
+            drop(next);
+            // And its reply is remembered, though the connection was lost before there was one.
+            fs::remove_dir(image.dir.join("d")).unwrap();
+            assert!(client.reconnect().resumed);
+            client.again();
+            client.wait(ticket.tag).done().unwrap();
+            assert!(!image.dir.join("d").exists());
+        },
+    );
 }
 
 #[test]
 fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Some(image) = Image::mount("line") else { return };
-    let served = image.serve("line-server");
-    let mut client = served.client();
-    let root = client.root.clone();
-    image.freeze();
-    let ticket = client.send_once(Handles::one(&root), mkdir("d"));
-    until("the mkdir hangs", || hanging() > 0);
-    client.lose();
-    let (id, slots, aname) = (client.id(), 64, &b"x"[..]);
-    let session = OwnRequest::Session { id, channel: 0, slots, aname };
-    // Some wait in line and go, some stay in it and are overtaken.
-    let mut line: Vec<_> = (0..6).map(|_| served.connect()).collect();
-    for (nth, connection) in line.iter_mut().enumerate() {
-        connection.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
-        if nth % 2 == 0 {
-            connection.lose();
-        }
-    }
-    // Several round trips: what was sent before them has been read.
-    served.client().ping();
-    let mut last = served.connect();
-    last.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
-    served.client().ping();
-    assert!(!last.readable(0), "the mkdir is still executing");
-    image.thaw();
-    let frame = last.wait(Tag(1));
-    assert!(matches!(frame.own(), Ok(OwnReply::Session { resumed: 1, .. })), "{frame:?}");
-    line.iter_mut().for_each(Client::expect_closed);
-    assert!(image.dir.join("d").exists());
-    assert!(client.reconnect().resumed);
-    client.again();
-    client.wait(ticket.tag).done().unwrap();
+    alone(
+        module_path!(),
+        "who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next",
+        || {
+            let Some(image) = Image::mount("line") else { return };
+            let served = image.serve("line-server");
+            let mut client = served.client();
+            let root = client.root.clone();
+            image.freeze();
+            let ticket = client.send_once(Handles::one(&root), mkdir("d"));
+            until("the mkdir hangs", || hanging() > 0);
+            client.lose();
+            let (id, slots, aname) = (client.id(), 64, &b"x"[..]);
+            let session = OwnRequest::Session { id, channel: 0, slots, aname };
+            // Some wait in line and go, some stay in it and are overtaken.
+            let mut line: Vec<_> = (0..6).map(|_| served.connect()).collect();
+            for (nth, connection) in line.iter_mut().enumerate() {
+                connection.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
+                if nth % 2 == 0 {
+                    connection.lose();
+                }
+            }
+            // Several round trips: what was sent before them has been read.
+            served.client().ping();
+            let mut last = served.connect();
+            last.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
+            served.client().ping();
+            assert!(!last.readable(0), "the mkdir is still executing");
+            image.thaw();
+            let frame = last.wait(Tag(1));
+            assert!(matches!(frame.own(), Ok(OwnReply::Session { resumed: 1, .. })), "{frame:?}");
+            line.iter_mut().for_each(Client::expect_closed);
+            assert!(image.dir.join("d").exists());
+            assert!(client.reconnect().resumed);
+            client.again();
+            client.wait(ticket.tag).done().unwrap();
+        },
+    );
 }
 
 #[test]
 fn a_create_that_was_executing_when_its_connection_was_lost_has_its_fid() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Some(image) = Image::mount("create") else { return };
-    let served = image.serve("create-server");
-    let mut client = served.client();
-    client.create(1, "from");
-    client.write(1, 0, b"content").unwrap();
-    let root = client.root.clone();
-    let flags = open::RDWR | open::CREATE | open::EXCL;
-    image.freeze();
-    let create = client.send_once(Handles::one(&root), open_request(2, "f", (flags, 0o644)));
-    until("the create hangs", || hanging() > 0);
-    client.lose();
-    // The server has seen the end of a connection once it serves another that came later.
-    served.client().ping();
-    image.thaw();
-    assert!(client.reconnect().resumed);
-    client.again();
-    let answer = opened(&client.wait(create.tag)).unwrap();
-    assert!(answer.created);
-    client.copy((1, 0), (2, 0), 7).unwrap();
-    assert_eq!(fs::read(image.dir.join("f")).unwrap(), b"content");
-    client.clunk(2).unwrap();
+    alone(
+        module_path!(),
+        "a_create_that_was_executing_when_its_connection_was_lost_has_its_fid",
+        || {
+            let Some(image) = Image::mount("create") else { return };
+            let served = image.serve("create-server");
+            let mut client = served.client();
+            client.create(1, "from");
+            client.write(1, 0, b"content").unwrap();
+            let root = client.root.clone();
+            let flags = open::RDWR | open::CREATE | open::EXCL;
+            image.freeze();
+            let create =
+                client.send_once(Handles::one(&root), open_request(2, "f", (flags, 0o644)));
+            until("the create hangs", || hanging() > 0);
+            client.lose();
+            // The server has seen the end of a connection once it serves another that came later.
+            served.client().ping();
+            image.thaw();
+            assert!(client.reconnect().resumed);
+            client.again();
+            let answer = opened(&client.wait(create.tag)).unwrap();
+            assert!(answer.created);
+            client.copy((1, 0), (2, 0), 7).unwrap();
+            assert_eq!(fs::read(image.dir.join("f")).unwrap(), b"content");
+            client.clunk(2).unwrap();
+        },
+    );
 }
 
 #[test]
 fn a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_done() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Some(image) = Image::mount("clunk") else { return };
-    let served = image.serve("clunk-server");
-    let mut client = served.client();
-    let root = client.root.clone();
-    client.create(1, "f");
-    client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
-    image.freeze();
-    // The directory by one fid, the file by another of the session's.
-    let link = Request::Link { dfid: Fid(2), fid: Fid(1), name: b"second" };
-    let link = client.send_once(Handles::NONE, link);
-    until("the link hangs", || hanging() > 0);
-    let clunk = client.send(Handles::NONE, Request::Clunk { fid: Fid(1) });
-    client.lose();
-    served.client().ping();
-    image.thaw();
-    assert!(client.reconnect().resumed);
-    client.again();
-    client.wait(link.tag).done().unwrap();
-    assert!(image.dir.join("second").exists());
-    // Whether it was done before or is now: the fid is free.
-    let _ = client.wait(clunk).done();
-    assert_eq!(client.stat_fid(1), Err(EBADF));
+    alone(
+        module_path!(),
+        "a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_done",
+        || {
+            let Some(image) = Image::mount("clunk") else { return };
+            let served = image.serve("clunk-server");
+            let mut client = served.client();
+            let root = client.root.clone();
+            client.create(1, "f");
+            client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
+            image.freeze();
+            // The directory by one fid, the file by another of the session's.
+            let link = Request::Link { dfid: Fid(2), fid: Fid(1), name: b"second" };
+            let link = client.send_once(Handles::NONE, link);
+            until("the link hangs", || hanging() > 0);
+            let clunk = client.send(Handles::NONE, Request::Clunk { fid: Fid(1) });
+            client.lose();
+            served.client().ping();
+            image.thaw();
+            assert!(client.reconnect().resumed);
+            client.again();
+            client.wait(link.tag).done().unwrap();
+            assert!(image.dir.join("second").exists());
+            // Whether it was done before or is now: the fid is free.
+            let _ = client.wait(clunk).done();
+            assert_eq!(client.stat_fid(1), Err(EBADF));
+        },
+    );
 }
 
 #[test]
 fn an_append_for_which_there_is_no_space_leaves_nothing_behind() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Some(image) = Image::mount("full") else { return };
-    let served = image.serve("full-server");
-    let mut client = served.client();
-    client.create(1, "f");
-    let block = |nth: u64| vec![nth as u8; 700_000];
-    let full = (0..30).find(|nth| match client.append(1, &block(*nth)) {
-        Ok((offset, number)) => {
-            assert_eq!((offset, number), (nth * 700_000, nth + 1));
-            false
-        }
-        Err(errno) => errno == ENOSPC,
+    alone(module_path!(), "an_append_for_which_there_is_no_space_leaves_nothing_behind", || {
+        let Some(image) = Image::mount("full") else { return };
+        let served = image.serve("full-server");
+        let mut client = served.client();
+        client.create(1, "f");
+        let block = |nth: u64| vec![nth as u8; 700_000];
+        let full = (0..30).find(|nth| match client.append(1, &block(*nth)) {
+            Ok((offset, number)) => {
+                assert_eq!((offset, number), (nth * 700_000, nth + 1));
+                false
+            }
+            Err(errno) => errno == ENOSPC,
+        });
+        let full = full.expect("16 MiB have an end");
+        let content = fs::read(image.dir.join("f")).unwrap();
+        assert_eq!(content.len() as u64, full * 700_000, "whole or not at all");
+        assert!((0..full).all(|nth| content[nth as usize * 700_000..].starts_with(&block(nth))));
+        // What is small enough still fits, right behind it.
+        assert_eq!(client.append(1, b"small").unwrap().0, full * 700_000);
     });
-    let full = full.expect("16 MiB have an end");
-    let content = fs::read(image.dir.join("f")).unwrap();
-    assert_eq!(content.len() as u64, full * 700_000, "whole or not at all");
-    assert!((0..full).all(|nth| content[nth as usize * 700_000..].starts_with(&block(nth))));
-    // What is small enough still fits, right behind it.
-    assert_eq!(client.append(1, b"small").unwrap().0, full * 700_000);
 }
 
 #[test]
 fn what_hangs_on_one_channel_holds_up_no_other_of_the_session() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Some(image) = Image::mount("thawed") else { return };
-    let served = image.serve("thawed-server");
-    let mut zero = served.client();
-    let mut one = zero.channel(1);
-    let root = zero.root.clone();
-    fs::write(image.dir.join("f"), "content").unwrap();
-    one.find("f").unwrap();
-    image.freeze();
-    let ticket = zero.send_once(Handles::one(&root), mkdir("d"));
-    until("the mkdir hangs", || hanging() > 0);
-    one.find("f").unwrap();
-    one.ping();
-    zero.ping();
-    assert!(!zero.came(ticket.tag));
-    assert!(one.reconnect().resumed, "a channel with nothing under way");
-    one.find("f").unwrap();
-    image.thaw();
-    zero.wait(ticket.tag).done().unwrap();
-    assert!(image.dir.join("d").exists());
+    alone(module_path!(), "what_hangs_on_one_channel_holds_up_no_other_of_the_session", || {
+        let Some(image) = Image::mount("thawed") else { return };
+        let served = image.serve("thawed-server");
+        let mut zero = served.client();
+        let mut one = zero.channel(1);
+        let root = zero.root.clone();
+        fs::write(image.dir.join("f"), "content").unwrap();
+        one.find("f").unwrap();
+        image.freeze();
+        let ticket = zero.send_once(Handles::one(&root), mkdir("d"));
+        until("the mkdir hangs", || hanging() > 0);
+        one.find("f").unwrap();
+        one.ping();
+        zero.ping();
+        assert!(!zero.came(ticket.tag));
+        assert!(one.reconnect().resumed, "a channel with nothing under way");
+        one.find("f").unwrap();
+        image.thaw();
+        zero.wait(ticket.tag).done().unwrap();
+        assert!(image.dir.join("d").exists());
+    });
 }
