@@ -20,10 +20,12 @@ use std::time::{Duration, Instant};
 
 use api::{Client, DecayAccount, Event, EventKind, RateForm, WhyQuery};
 use model::Nanos;
+use ninep::{Fid, Request, open};
 
 use crate::clocked::Clocked;
-use crate::common::{Controller, PATIENCE, Proxy, SLUICE, USER, until};
-use crate::controlled::{BLOCK, Folder, Reader, api_of, proxy};
+use crate::common::{Controller, HangingOpens, PATIENCE, Proxy, SLUICE, USER, until};
+use crate::controlled::{BLOCK, Reader, api_of, proxy};
+use testkit::TestFolder;
 
 const OTHER: u32 = USER + 1;
 const MB: u64 = 1_000_000;
@@ -165,8 +167,8 @@ fn request(stream: &TcpStream) -> (String, Vec<u8>) {
 
 #[test]
 fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_told_once() {
-    let data = Folder::new("decay-period");
-    let mut controller = Clocked::start(&data.0);
+    let data = TestFolder::new();
+    let mut controller = Clocked::start(data.path());
     let client = controller.client();
     let mode = "mode = \"step\"\nperiod = \"1min\"\n";
     // 30 MB a minute.
@@ -215,8 +217,8 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
 
 #[test]
 fn a_controller_that_was_killed_in_mid_period_keeps_the_account_and_holds_on() {
-    let data = Folder::new("decay-killed");
-    let mut controller = Clocked::start(&data.0);
+    let data = TestFolder::new();
+    let mut controller = Clocked::start(data.path());
     let client = controller.client();
     client.set_rules(&hourly()).unwrap();
     let proxy = ruled("decay-killed", controller.url());
@@ -233,7 +235,7 @@ fn a_controller_that_was_killed_in_mid_period_keeps_the_account_and_holds_on() {
         until(what, || reader.bytes() > bytes + MB);
     };
     read_on("he reads at the floor");
-    let mut controller = controller.killed_and_started(&data.0);
+    let mut controller = controller.killed_and_started(data.path());
     let client = controller.client();
     assert_eq!(level(&client, USER), "floor", "before anybody has told anything");
     let used = || account(&client, USER).map_or(0, |account| account.used);
@@ -259,8 +261,8 @@ fn a_controller_that_was_killed_in_mid_period_keeps_the_account_and_holds_on() {
 
 #[test]
 fn under_contention_only_means_that_nobody_is_held_back_who_is_alone() {
-    let data = Folder::new("decay-contended");
-    let mut controller = Clocked::start(&data.0);
+    let data = TestFolder::new();
+    let mut controller = Clocked::start(data.path());
     let client = controller.client();
     client.set_rules(&(hourly() + "contention = true\n")).unwrap();
     let proxy = ruled("decay-contended", controller.url());
@@ -274,18 +276,28 @@ fn under_contention_only_means_that_nobody_is_held_back_who_is_alone() {
     told(&client, USER, &[EventKind::Warned]);
     assert_eq!(limit_at(&proxy, USER), None);
 
-    let mut readers: Vec<_> = (0..4).map(|nth| Reader::of(&proxy, OTHER + nth)).collect();
-    readers.push(Reader::of(&proxy, USER));
+    // More opens than there are slots, of two users, and none of them comes to its end.
+    std::fs::write(proxy.data().join("g"), "").unwrap();
+    let Some(opens) = HangingOpens::of(&proxy.data().join("g")) else { return };
+    let mut others = [OTHER, OTHER + 1].map(|uid| proxy.client_of("x?job=dd.1", uid));
+    for client in &mut others {
+        (1..=100).for_each(|fid| drop(client.walk(0, fid, &["g"]).unwrap()));
+    }
+    for client in &mut others {
+        for fid in 1..=100 {
+            client.send(&Request::Lopen { fid: Fid(fid), flags: open::RDONLY });
+        }
+    }
     until("requests wait for one another", || client.decays(None).unwrap().contended);
     until("he is held back now", || level(&client, USER) == "floor");
-    readers.iter_mut().for_each(Reader::stop);
+    drop(opens);
 }
 
 /// What small reads and large ones make of an entitlement.
 #[test]
 fn a_pattern_makes_the_entitlement_another_and_is_named() {
-    let data = Folder::new("decay-behaviour");
-    let mut controller = Clocked::start(&data.0);
+    let data = TestFolder::new();
+    let mut controller = Clocked::start(data.path());
     let client = controller.client();
     let text = hourly() + "behaviour = { small-reads = \"50%\", sequential = \"150%\" }\n";
     client.set_rules(&text).unwrap();
@@ -326,15 +338,15 @@ fn a_pattern_makes_the_entitlement_another_and_is_named() {
 
 #[test]
 fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
-    let data = Folder::new("decay-events");
-    let told = data.0.join("told");
+    let data = TestFolder::new();
+    let told = data.path().join("told");
     let (url, posted) = webhook();
     // One by a flag, and one by the configuration.
     let command = format!("cat >> {}", told.display());
-    let config = data.0.join("controller.toml");
+    let config = data.path().join("controller.toml");
     std::fs::write(&config, format!("on_event = \"false\"\nwebhook = \"{url}\"\n")).unwrap();
     let words = ["--on-event", &command, "--config", config.to_str().unwrap()];
-    let controller = Controller::start_with(&data.0.join("c"), "http://127.0.0.1:0", &words);
+    let controller = Controller::start_with(&data.path().join("c"), "http://127.0.0.1:0", &words);
     let client = controller.client();
     let mut leader = client.events("since=0").unwrap();
     until("the first event is on disk", || {
