@@ -17,10 +17,11 @@ use api::{
 };
 
 use crate::common::{Controller, until};
-use crate::controlled::{Folder, LIMIT, limited};
+use crate::controlled::{LIMIT, limited};
 use crate::entrusted::{
     ask, client, first_token, secret, showing, sluice, sluice_with, status, text, token,
 };
+use testkit::TestFolder;
 
 /// The rows of docs/ACCESS.md: call, and whether user, read, operate, admin and proxy may.
 fn rows() -> Vec<(String, [bool; 5])> {
@@ -41,9 +42,9 @@ fn rows() -> Vec<(String, [bool; 5])> {
 
 #[test]
 fn each_role_may_do_what_the_table_says_and_what_is_refused_changes_nothing() {
-    let data = Folder::new("roles");
-    let root = first_token(&data.0);
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
     let tokens = Role::ALL.map(|role| token(&admin, role.name(), role));
     admin.set_rules(&limited(LIMIT)).unwrap();
@@ -95,8 +96,8 @@ fn each_role_may_do_what_the_table_says_and_what_is_refused_changes_nothing() {
 
 #[test]
 fn without_tokens_loopback_is_everybody_s_and_with_the_first_nobody_s_without() {
-    let data = Folder::new("first");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let url = controller.url.as_str();
     let anybody = controller.client();
     anybody.set_rules(&limited(LIMIT)).unwrap();
@@ -112,7 +113,7 @@ fn without_tokens_loopback_is_everybody_s_and_with_the_first_nobody_s_without() 
     assert!(error.contains("without a token") && error.contains("--token-file"), "{error}");
 
     // With it everything goes on; revoking the last one opens this machine's door again.
-    let file = secret(data.0.join("root.token"), &root);
+    let file = secret(data.path().join("root.token"), &root);
     let with = |args: &[&str]| {
         let flags = ["--controller", url, "--token-file", text(&file)];
         sluice(&[args, &flags[..]].concat())
@@ -130,9 +131,9 @@ fn without_tokens_loopback_is_everybody_s_and_with_the_first_nobody_s_without() 
 
 #[test]
 fn a_token_that_was_revoked_or_expired_is_of_no_use_at_once() {
-    let data = Folder::new("ends");
-    let root = first_token(&data.0);
-    let mut controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let mut controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
     // The connection is kept: what counts is the call.
     let reader = client(&controller.url, &showing(&token(&admin, "ann", Role::Read))).keeping();
@@ -159,7 +160,7 @@ fn a_token_that_was_revoked_or_expired_is_of_no_use_at_once() {
 
     // Another process finds the same on record.
     controller.kill();
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let names: Vec<_> = client(&controller.url, &showing(&root)).tokens().unwrap().tokens;
     let names: Vec<_> = names.iter().map(|token| token.name.as_str()).collect();
     assert_eq!(names, ["bob", "root"]);
@@ -167,9 +168,9 @@ fn a_token_that_was_revoked_or_expired_is_of_no_use_at_once() {
 
 #[test]
 fn a_user_sees_its_own_usage_and_nobody_else_s() {
-    let data = Folder::new("own");
-    let root = first_token(&data.0);
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
     let proxy = client(&controller.url, &showing(&token(&admin, "proxies", Role::Proxy)));
     let line = |id: u64, uid: u32| UsageLine {
@@ -203,8 +204,8 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
 
 #[test]
 fn beyond_this_machine_it_refuses_to_start_and_the_commands_that_it_names_make_it_start() {
-    let data = Folder::new("commands");
-    let dir = text(&data.0);
+    let data = TestFolder::new();
+    let dir = text(data.path());
     let refused = |listen: &str| {
         let error = sluice(&["controller", "--data", dir, "--listen", listen]).unwrap_err();
         assert!(error.contains(listen), "{error}");
@@ -224,9 +225,9 @@ fn beyond_this_machine_it_refuses_to_start_and_the_commands_that_it_names_make_i
     assert_eq!(flags[at + 1], "https://0.0.0.0:0");
     let rest = [&flags[..at], &flags[at + 2..]].concat();
     let rest: Vec<_> = rest.into_iter().filter(|flag| !["--data", dir].contains(flag)).collect();
-    let controller = Controller::with(&data.0, flags[at + 1], &rest, "ready");
+    let controller = Controller::with(data.path(), flags[at + 1], &rest, "ready");
     let url = controller.url.replace("0.0.0.0", "127.0.0.1");
-    let ca = Some(data.0.join("tls/ca.pem"));
+    let ca = Some(data.path().join("tls/ca.pem"));
     let root = client(&url, &Credentials { ca: ca.clone(), ..showing(token.trim()) });
     root.set_rules(&limited(LIMIT)).unwrap();
     let error = root.revoke_token("admin").unwrap_err().to_string();
@@ -235,21 +236,21 @@ fn beyond_this_machine_it_refuses_to_start_and_the_commands_that_it_names_make_i
     assert!(matches!(nobody.rules(), Err(ClientError::Refused { status: 401, .. })));
 
     // A certificate alone is not enough.
-    let other = Folder::new("no-token");
+    let other = TestFolder::new();
     let (cert, key) = (rest[1], rest[3]);
     let flags = ["--listen", "https://0.0.0.0:0", "--tls-cert", cert, "--tls-key", key];
-    let error = sluice(&[&["controller", "--data", text(&other.0)], &flags[..]].concat());
+    let error = sluice(&[&["controller", "--data", text(other.path())], &flags[..]].concat());
     let error = error.unwrap_err();
     let command = error.lines().find_map(|line| line.strip_prefix("  sluice ")).unwrap();
     sluice(&command.split(' ').collect::<Vec<_>>()).unwrap();
-    let _started = Controller::with(&other.0, flags[1], &flags[2..], "ready");
+    let _started = Controller::with(other.path(), flags[1], &flags[2..], "ready");
 }
 
 #[test]
 fn each_accepted_change_is_written_down_and_no_refused_one() {
-    let data = Folder::new("audit");
-    let root = first_token(&data.0);
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
     let ann = token(&admin, "ann", Role::Operate);
     let operator = client(&controller.url, &showing(&ann));
@@ -280,12 +281,12 @@ fn each_accepted_change_is_written_down_and_no_refused_one() {
         (Some("role operate"), None)
     );
     assert!(lines[0].from.contains("without a controller") && lines[1].from.contains("127.0.0.1:"));
-    let file = data.0.join("audit.log");
+    let file = data.path().join("audit.log");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let kept =
-        fs::read_to_string(&file).unwrap() + &fs::read_to_string(data.0.join("lock")).unwrap();
+        fs::read_to_string(&file).unwrap() + &fs::read_to_string(data.path().join("lock")).unwrap();
     assert!(!kept.contains("slc_"), "{kept}");
-    let kept = fs::read(data.0.join("decided.db")).unwrap();
+    let kept = fs::read(data.path().join("decided.db")).unwrap();
     let has = |needle: &str| kept.windows(needle.len()).any(|window| window == needle.as_bytes());
     assert!(!has(&root[4..]) && !has(&ann[4..]), "a token's text is on record");
 
@@ -303,11 +304,11 @@ fn each_accepted_change_is_written_down_and_no_refused_one() {
 
 #[test]
 fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
-    let data = Folder::new("commands-told");
-    let root = first_token(&data.0);
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
-    let ann = secret(data.0.join("ann"), &token(&admin, "ann", Role::Read));
+    let ann = secret(data.path().join("ann"), &token(&admin, "ann", Role::Read));
     let url = controller.url.as_str();
     let rule = |args: &[&str], file: &str| {
         sluice_with(
@@ -320,7 +321,7 @@ fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
     let error = rule(&start, text(&ann)).unwrap_err();
     let says = "PUT /v1/rules needs role operate, and ann has role read";
     assert!(error.contains(says), "{error}");
-    let bob = secret(data.0.join("bob"), &token(&admin, "bob", Role::Operate));
+    let bob = secret(data.path().join("bob"), &token(&admin, "bob", Role::Operate));
     rule(&start, text(&bob)).unwrap();
     fs::set_permissions(&bob, fs::Permissions::from_mode(0o644)).unwrap();
     let error = rule(&["list"], text(&bob)).unwrap_err();
@@ -329,7 +330,7 @@ fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
     let error = sluice(&remote).unwrap_err();
     assert!(error.contains("in the clear: give https://192.0.2.1:1"), "{error}");
 
-    let running = ["token", "list", "--data", text(&data.0)];
+    let running = ["token", "list", "--data", text(data.path())];
     let error = sluice(&running).unwrap_err();
     assert!(error.contains("ask it, with --controller URL"), "{error}");
     let made = sluice_with(
@@ -345,16 +346,16 @@ fn commands_say_what_role_is_needed_and_take_no_secret_that_others_may_read() {
 #[test]
 fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_own() {
     let Some(cluster) = testkit::Cluster::start() else { return };
-    let data = Folder::new("shared-tokens");
+    let data = TestFolder::new();
     let store = format!("etcd:{}", cluster.endpoints().join(","));
-    let dirs = ["1", "2"].map(|name| data.0.join(name));
+    let dirs = ["1", "2"].map(|name| data.path().join(name));
     let offline = |args: &[&str]| {
         let place = ["--data", text(&dirs[0]), "--store", &store];
         sluice(&[&["token"], args, &place].concat())
     };
     let root = offline(&["create", "root", "--role", "admin"]).unwrap();
     let copies = offline(&["create", "copies", "--role", "proxy"]).unwrap();
-    let file = secret(data.0.join("copies"), &copies);
+    let file = secret(data.path().join("copies"), &copies);
     let flags = ["--store", &store, "--token-file", text(&file)];
     let start = |dir| Controller::with(dir, "http://127.0.0.1:0", &flags, "listening on ");
     let mut controllers = dirs.each_ref().map(|dir| start(dir));
@@ -370,7 +371,7 @@ fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_o
     until("what was used is copied", || {
         clients[other].controller_status().unwrap().copied_ns_ago.is_some()
     });
-    let place = ["--data", text(&data.0), "--store", &store];
+    let place = ["--data", text(data.path()), "--store", &store];
     let error = sluice(&[&["token", "list"], &place[..]].concat()).unwrap_err();
     assert!(error.contains(&controllers[first].url) && error.contains("leads"), "{error}");
     controllers[first].kill();

@@ -19,35 +19,36 @@ use api::{ClientError, Credentials, Endpoint, ProxyReport, Role};
 use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 
 use crate::common::{Controller, PATIENCE, Proxy, Setup, until};
-use crate::controlled::{Folder, LIMIT, api_of, limited};
+use crate::controlled::{LIMIT, api_of, limited};
 use crate::entrusted::{client, first_token, secret, showing, sluice, text, token};
+use testkit::TestFolder;
 
 /// A controller with a certificate, its authority, and its administrator.
 struct Site {
-    folder: Folder,
+    folder: TestFolder,
     controller: Controller,
     root: String,
 }
 
 impl Site {
-    fn start(name: &str) -> Site {
-        let folder = Folder::new(name);
-        let tls = folder.0.join("tls");
+    fn start() -> Site {
+        let folder = TestFolder::new();
+        let tls = folder.path().join("tls");
         let dir = text(&tls);
         sluice(&["cert", "authority", dir]).unwrap();
         let hosts = ["--host", "127.0.0.1", "--host", "localhost"];
         sluice(&[&["cert", "issue", dir, "c1"], &hosts[..]].concat()).unwrap();
         sluice(&["cert", "issue", dir, "a", "--client"]).unwrap();
-        let root = first_token(&folder.0);
+        let root = first_token(folder.path());
         let file = |name: &str| format!("{dir}/{name}");
         let (cert, key, ca) = (file("c1.pem"), file("c1.key"), file("ca.pem"));
         let flags = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
-        let controller = Controller::with(&folder.0, "https://127.0.0.1:0", &flags, "ready");
+        let controller = Controller::with(folder.path(), "https://127.0.0.1:0", &flags, "ready");
         Site { folder, controller, root }
     }
 
     fn tls(&self) -> PathBuf {
-        self.folder.0.join("tls")
+        self.folder.path().join("tls")
     }
 
     fn ca(&self) -> Credentials {
@@ -91,7 +92,7 @@ fn proxy(test: &str, node: &str, url: &str, lines: &str) -> Proxy {
 
 #[test]
 fn proxies_with_certificates_and_with_tokens_are_one_controller_s() {
-    let site = Site::start("tls-proxies");
+    let site = Site::start();
     let (url, tls) = (site.controller.url.clone(), site.tls());
     assert!(url.starts_with("https://127.0.0.1:"), "{url}");
     let root = client(&url, &site.with_token(&site.root));
@@ -142,9 +143,9 @@ fn proxies_with_certificates_and_with_tokens_are_one_controller_s() {
 
 #[test]
 fn commands_reach_it_with_the_authority_s_file_and_not_without() {
-    let site = Site::start("tls-commands");
+    let site = Site::start();
     let url = site.controller.url.as_str();
-    let (ca, root) = (site.tls().join("ca.pem"), site.folder.0.join("root.token"));
+    let (ca, root) = (site.tls().join("ca.pem"), site.folder.path().join("root.token"));
     let root = secret(root, &site.root);
     let with = ["--controller", url, "--ca", text(&ca), "--token-file", text(&root)];
     let start = ["rule", "start", "jobs", "--match", "*", "--limit", "20MB/s"];
@@ -165,10 +166,10 @@ fn commands_reach_it_with_the_authority_s_file_and_not_without() {
 
 #[test]
 fn wrong_authorities_and_certificates_that_ended_are_believed_by_neither_side() {
-    let site = Site::start("tls-wrong");
+    let site = Site::start();
     let url = site.controller.url.as_str();
     let tls = site.tls();
-    let elsewhere = site.folder.0.join("elsewhere");
+    let elsewhere = site.folder.path().join("elsewhere");
     sluice(&["cert", "authority", text(&elsewhere)]).unwrap();
     sluice(&["cert", "issue", text(&elsewhere), "a", "--client"]).unwrap();
     let told = |credentials: &Credentials| {
@@ -194,11 +195,11 @@ fn wrong_authorities_and_certificates_that_ended_are_believed_by_neither_side() 
 
     // A controller whose own certificate has ended.
     site.ended("c2");
-    let data = Folder::new("tls-ended");
-    first_token(&data.0);
+    let data = TestFolder::new();
+    first_token(data.path());
     let (cert, key) = (tls.join("c2.pem"), tls.join("c2.key"));
     let flags = ["--tls-cert", text(&cert), "--tls-key", text(&key)];
-    let ended = Controller::with(&data.0, "https://127.0.0.1:0", &flags, "ready");
+    let ended = Controller::with(data.path(), "https://127.0.0.1:0", &flags, "ready");
     let error = client(&ended.url, &site.ca()).rules().unwrap_err();
     let error = format!("{:#}", anyhow::Error::from(error));
     assert!(error.contains("xpired"), "{error}");
@@ -206,7 +207,7 @@ fn wrong_authorities_and_certificates_that_ended_are_believed_by_neither_side() 
 
 #[test]
 fn nothing_older_than_tls_1_3_is_spoken() {
-    let site = Site::start("tls-old");
+    let site = Site::start();
     let at = site.controller.url.strip_prefix("https://").unwrap();
     // A whole ClientHello of TLS 1.2 (RFC 5246, 7.4.1.2): two cipher suites that its servers
     // have, groups and signatures, and no extension supported_versions.
@@ -241,14 +242,14 @@ fn nothing_older_than_tls_1_3_is_spoken() {
 
 #[test]
 fn a_key_that_others_may_read_is_refused_with_its_mode() {
-    let site = Site::start("tls-mode");
+    let site = Site::start();
     let (cert, key) = (site.tls().join("a.pem"), site.tls().join("a.key"));
     let mode = fs::metadata(&key).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
-    let data = Folder::new("tls-mode-other");
+    let data = TestFolder::new();
     let flags = ["--tls-cert", text(&cert), "--tls-key", text(&key)];
-    let error = sluice(&[&["controller", "--data", text(&data.0)], &flags[..]].concat());
+    let error = sluice(&[&["controller", "--data", text(data.path())], &flags[..]].concat());
     let error = error.unwrap_err();
     assert!(error.contains("a.key has mode 0640"), "{error}");
     let ca = site.tls().join("ca.pem");

@@ -14,14 +14,14 @@ use api::{Client, ClientError, Endpoint};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{
-    BLOCK, Folder, LIMIT, Reader, api_of, assert_limited, limited, part_at, proxy, proxy_with,
-    settled, sum,
+    BLOCK, LIMIT, Reader, api_of, assert_limited, limited, part_at, proxy, proxy_with, settled, sum,
 };
+use testkit::TestFolder;
 
 #[test]
 fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
-    let data = Folder::new("one-limit");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     client.set_rules(&limited(LIMIT)).unwrap();
     let proxies = ["a", "b", "c"].map(|node| proxy("one-limit", node, &controller.url));
@@ -52,8 +52,8 @@ fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
 
 #[test]
 fn other_rules_reach_every_proxy_and_take_the_place_of_its_file() {
-    let data = Folder::new("news");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     let first = client.set_rules(&limited(LIMIT)).unwrap();
     let proxies = ["a", "b", "c"].map(|node| proxy("news", node, &controller.url));
@@ -81,8 +81,8 @@ fn other_rules_reach_every_proxy_and_take_the_place_of_its_file() {
 
 #[test]
 fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_are_served() {
-    let data = Folder::new("killed");
-    let mut controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let mut controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     let rules = client.set_rules(&limited(LIMIT)).unwrap();
     let proxies = ["a", "b", "c"].map(|node| proxy("killed", node, &controller.url));
@@ -98,7 +98,7 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
     }
     assert_limited(&readers, "without a controller");
 
-    let controller = Controller::start(&data.0, &controller.url);
+    let controller = Controller::start(data.path(), &controller.url);
     let client = controller.client();
     assert_eq!(client.rules().unwrap().text, rules.text);
     assert!(client.controller_status().unwrap().term > term);
@@ -122,8 +122,8 @@ fn a_controller_that_was_killed_finds_rules_proxies_and_usage_and_meanwhile_all_
 
 #[test]
 fn without_a_controller_a_proxy_falls_back_or_keeps_what_it_had_as_it_was_told() {
-    let data = Folder::new("lost");
-    let mut controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let mut controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     client.set_rules(&limited(LIMIT)).unwrap();
     let url = &controller.url;
@@ -148,8 +148,8 @@ fn without_a_controller_a_proxy_falls_back_or_keeps_what_it_had_as_it_was_told()
 
 #[test]
 fn wrong_calls_are_refused_and_name_what_is_wrong() {
-    let data = Folder::new("wrong");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let ask = |method: &str, path: &str, head: &str, body: &str| {
         crate::entrusted::ask(&controller.url, &format!("{method} {path}"), head, body)
     };
@@ -196,23 +196,23 @@ fn wrong_calls_are_refused_and_name_what_is_wrong() {
 
 #[test]
 fn a_controller_listens_only_where_this_machine_alone_can_reach_it() {
-    let data = Folder::new("open");
+    let data = TestFolder::new();
     for listen in ["http://0.0.0.0:0", "http://192.0.2.1:1", "http://[::]:0"] {
         let output = Command::new(SLUICE)
             .args(["controller", "--listen", listen, "--data"])
-            .arg(&data.0)
+            .arg(data.path())
             .output()
             .unwrap();
         assert!(!output.status.success());
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(listen) && said.contains("other machines"), "{said}");
     }
-    let _held = Controller::start(&data.0, &format!("unix://{}/c", data.0.display()));
-    let endpoint = Endpoint::Unix(data.0.join("c"));
+    let _held = Controller::start(data.path(), &format!("unix://{}/c", data.path().display()));
+    let endpoint = Endpoint::Unix(data.path().join("c"));
     assert!(Client::at(&endpoint).unwrap().controller_status().is_ok());
     let second = Command::new(SLUICE)
         .args(["controller", "--listen", "http://127.0.0.1:0", "--data"])
-        .arg(&data.0)
+        .arg(data.path())
         .output()
         .unwrap();
     let said = String::from_utf8(second.stderr).unwrap();
@@ -221,8 +221,8 @@ fn a_controller_listens_only_where_this_machine_alone_can_reach_it() {
 
 #[test]
 fn sluice_rule_changes_the_rules_of_a_controller() {
-    let data = Folder::new("rule");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let rule = |args: &[&str], variable: Option<&str>| {
         let mut command = Command::new(SLUICE);
         command.arg("rule").args(args).env_remove("SLUICE_CONTROLLER");

@@ -12,19 +12,20 @@ use std::time::Instant;
 use api::{Client, Endpoints, Rules};
 
 use crate::common::{Controller, SLUICE, until};
-use crate::controlled::{Folder, LIMIT, Reader, api_of, assert_limited, limited, proxy, sum};
+use crate::controlled::{LIMIT, Reader, api_of, assert_limited, limited, proxy, sum};
+use testkit::TestFolder;
 
 /// The controllers of a test; those that were killed stand again.
 struct Controllers {
-    folder: Folder,
+    folder: TestFolder,
     all: Vec<Controller>,
     etcd: Vec<String>,
 }
 
 impl Controllers {
-    fn start(name: &str, etcd: &[String]) -> Controllers {
-        let folder = Folder::new(name);
-        let stand = |at: usize| Controller::stand(&folder.0.join(at.to_string()), etcd);
+    fn start(etcd: &[String]) -> Controllers {
+        let folder = TestFolder::new();
+        let stand = |at: usize| Controller::stand(&folder.path().join(at.to_string()), etcd);
         let all = (0..3).map(stand).collect();
         Controllers { folder, all, etcd: etcd.to_vec() }
     }
@@ -57,7 +58,7 @@ impl Controllers {
 
     /// Starts one that was killed, where it was.
     fn start_again(&mut self, at: usize) {
-        let data = self.folder.0.join(at.to_string());
+        let data = self.folder.path().join(at.to_string());
         self.all[at] = Controller::stand_at(&data, &self.all[at].url.clone(), &self.etcd);
     }
 }
@@ -81,7 +82,7 @@ fn counted(client: &Client) -> u64 {
 #[test]
 fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
     let Some(cluster) = testkit::Cluster::start() else { return };
-    let mut controllers = Controllers::start("deaths", &cluster.endpoints());
+    let mut controllers = Controllers::start(&cluster.endpoints());
     let first = controllers.wait_for_leader();
     let client = controllers.client();
     let mut rules = set(&client, &limited(LIMIT));
@@ -137,7 +138,7 @@ fn whichever_controller_dies_another_decides_and_no_rule_and_no_byte_is_lost() {
 #[test]
 fn one_that_stands_by_says_who_leads_and_nothing_else() {
     let Some(cluster) = testkit::Cluster::start() else { return };
-    let mut controllers = Controllers::start("standing", &cluster.endpoints());
+    let mut controllers = Controllers::start(&cluster.endpoints());
     // The leader may be another one by the time that it is asked for, where all of them wait for
     // a processor.
     until("one that stands by knows who leads, and says so to who changes rules", || {

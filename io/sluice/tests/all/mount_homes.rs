@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use crate::common::{Proxy, Setup, until};
 use crate::mounted::{Mounted, can_mount, finish};
 use mount::{Mount, Settings};
+use testkit::TestFolder;
 
 /// A proxy of a directory that others export too.
 fn one_of(name: &str, data: &Path, key: &Path) -> Setup {
@@ -29,27 +30,21 @@ fn one_of(name: &str, data: &Path, key: &Path) -> Setup {
 }
 
 /// A directory for proxies to share, and a file for their key; removed at the end.
-struct Place(PathBuf);
+struct Place(TestFolder);
 
 impl Place {
-    fn new(name: &str) -> Place {
-        let dir = testkit::place(name);
-        fs::create_dir_all(dir.join("data")).unwrap();
-        Place(dir)
+    fn new() -> Place {
+        let folder = TestFolder::new();
+        fs::create_dir(folder.path().join("data")).unwrap();
+        Place(folder)
     }
 
     fn data(&self) -> PathBuf {
-        self.0.join("data")
+        self.0.path().join("data")
     }
 
     fn proxy(&self, name: &str) -> Setup {
-        one_of(name, &self.data(), &self.0.join("key"))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        one_of(name, &self.data(), &self.0.path().join("key"))
     }
 }
 
@@ -78,7 +73,7 @@ fn each_proxy_is_told_what_its_mounts_had_of_the_other() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("service");
+    let place = Place::new();
     let (one, two) = (place.proxy("service-1").start(), place.proxy("service-2").start());
     let mount = Mounted::of(&sources([&one, &two]), "attr=0");
     for number in 0..64 {
@@ -101,7 +96,7 @@ fn files_and_directories_are_spread_over_the_proxies() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("spread");
+    let place = Place::new();
     let (one, two) = (place.proxy("spread-1").start(), place.proxy("spread-2").start());
     let mount = Mounted::of(&sources([&one, &two]), "attr=0");
     for number in 0..32 {
@@ -154,7 +149,7 @@ fn the_files_of_a_proxy_that_dies_move_and_return() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("moves");
+    let place = Place::new();
     let names = ["moves-1", "moves-2"];
     let mut proxies = names.map(|name| Some(place.proxy(name).start()));
     let [Some(one), Some(two)] = &proxies else { unreachable!() };
@@ -198,7 +193,7 @@ fn a_proxy_that_is_not_there_yet_has_its_place_kept() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("later");
+    let place = Place::new();
     let one = place.proxy("later-1").start();
     let two = place.proxy("later-2").start();
     let sources = sources([&one, &two]);
@@ -224,10 +219,10 @@ fn proxies_that_do_not_know_each_others_handles_are_refused() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("keys");
+    let place = Place::new();
     let one = place.proxy("keys-1").start();
-    let two = one_of("keys-2", &place.data(), &place.0.join("another-key")).start();
-    let at = place.0.join("at");
+    let two = one_of("keys-2", &place.data(), &place.0.path().join("another-key")).start();
+    let at = place.0.path().join("at");
     fs::create_dir(&at).unwrap();
     let settings = Settings::new(&sources([&one, &two]), &at, "").unwrap();
     let error = Mount::start(&settings).unwrap_err().to_string();

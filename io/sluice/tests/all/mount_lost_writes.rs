@@ -10,12 +10,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::common::{Proxy, Setup, root_here, skip, until};
 use crate::lossy::Lossy;
 use crate::posix_pair::{Mounted, bytes, words, worker};
 use rustix::io::Errno;
+use testkit::TestFolder;
 
 /// The server of the file system; without words to work on, a look at whether it loses.
 #[test]
@@ -26,9 +27,9 @@ fn a_file_system_that_is_told_to_lose_what_was_not_synced_does_so_once() {
     if !can_mount() {
         return;
     }
-    let dir = Dir::new("alone");
-    let lossy = mount(&dir.0.join("at"), &dir.0.join("lose"));
-    let path = dir.0.join("at/file");
+    let dir = TestFolder::new();
+    let lossy = mount(&dir.path().join("at"), &dir.path().join("lose"));
+    let path = dir.path().join("at/file");
     let mut file = open(&path);
     file.write_all(b"kept").unwrap();
     file.sync_all().unwrap();
@@ -57,23 +58,6 @@ fn can_mount() -> bool {
     root_here() && fuse
 }
 
-/// A directory that is gone afterwards.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Dir {
-        let dir = std::env::temp_dir().join(format!("sluice-lossy-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Dir(dir)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
@@ -84,7 +68,7 @@ struct Stand {
     // Served until its clients are gone: fields are dropped in this order.
     _proxy: Proxy,
     lossy: Lossy,
-    dir: Dir,
+    dir: TestFolder,
 }
 
 impl Stand {
@@ -92,9 +76,9 @@ impl Stand {
         if !can_mount() {
             return None;
         }
-        let dir = Dir::new(name);
-        let lossy = mount(&dir.0.join("at"), &dir.0.join("lose"));
-        let export = format!("[[export]]\nname = \"x\"\ndir = {:?}\n", dir.0.join("at"));
+        let dir = TestFolder::new();
+        let lossy = mount(&dir.path().join("at"), &dir.path().join("lose"));
+        let export = format!("[[export]]\nname = \"x\"\ndir = {:?}\n", dir.path().join("at"));
         let proxy = Setup::new(name).top("squash = \"none\"").tables(&export).start();
         let mount = Mounted::new(&proxy, "mount", options);
         Some(Stand { mount, _proxy: proxy, lossy, dir })
@@ -102,7 +86,7 @@ impl Stand {
 
     /// What the file system has, past proxy and mount.
     fn behind(&self, name: &str) -> Vec<u8> {
-        fs::read(self.dir.0.join("at").join(name)).unwrap()
+        fs::read(self.dir.path().join("at").join(name)).unwrap()
     }
 
     /// Syncs until that succeeds: the loss may be told once.
@@ -133,7 +117,7 @@ fn what_the_disk_lost_is_written_once_more_before_fsync_succeeds() {
         assert!(stand.behind("file") == expected, "{options}");
         // And it is durable now: another loss takes nothing.
         stand.lossy.lose_at_next_sync();
-        assert!(open(&stand.dir.0.join("at/file")).sync_all().is_err());
+        assert!(open(&stand.dir.path().join("at/file")).sync_all().is_err());
         assert!(stand.behind("file") == expected, "{options}");
     }
 }

@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 
 use crate::common::Controller;
-use crate::controlled::Folder;
 use crate::entrusted::{ask, first_token, status};
 use api::Rules;
+use testkit::TestFolder;
 
 /// What a page names: `"/page/x"` in its texts.
 fn named(text: &str) -> BTreeSet<String> {
@@ -17,9 +17,9 @@ fn named(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn everybody_gets_the_page_and_all_that_it_names_and_its_figures_only_who_may() {
-    let data = Folder::new("page");
-    let root = first_token(&data.0);
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let (mut known, mut left) = (BTreeSet::new(), vec!["/".to_owned()]);
     while let Some(path) = left.pop() {
         let answer = ask(&controller.url, &format!("GET {path}"), "", "");
@@ -56,8 +56,8 @@ fn everybody_gets_the_page_and_all_that_it_names_and_its_figures_only_who_may() 
 
 #[test]
 fn one_rule_is_started_ranked_changed_and_stopped_and_the_others_stay_to_the_byte() {
-    let data = Folder::new("page-edits");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     let text = "# ours\n[[rule]]\nname = \"a\"\nmatch = \"uid={5}\"\n";
     client.set_rules(text).unwrap();

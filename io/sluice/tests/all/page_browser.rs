@@ -12,25 +12,26 @@ use std::time::Instant;
 use crate::browser::looks::{CROWDED, FAINT, WIDER};
 use crate::browser::{Browser, DARK, PHONE, WIDE};
 use crate::common::{Controller, Proxy, USER, until};
-use crate::controlled::{Folder, LIMIT, Reader, api_of, limited};
+use crate::controlled::{LIMIT, Reader, api_of, limited};
 use crate::entrusted::{client, first_token, secret, showing, token};
 use api::{Client, Role, Rules};
 use fantoccini::key::Key;
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::TestFolder;
 
 /// A controller with two proxies and a reader at each, each held to a limit.
 struct Scene {
     readers: [Reader; 2],
     proxies: [Proxy; 2],
     controller: Controller,
-    data: Folder,
+    data: TestFolder,
 }
 
 impl Scene {
     fn new(name: &str) -> Scene {
-        let data = Folder::new(name);
-        let controller = Controller::start(&data.0.join("c"), "http://127.0.0.1:0");
+        let data = TestFolder::new();
+        let controller = Controller::start(&data.path().join("c"), "http://127.0.0.1:0");
         controller.client().set_rules(&limited(LIMIT)).unwrap();
         let proxies = ["a", "b"].map(|node| crate::controlled::proxy(name, node, &controller.url));
         let [a, b] = &proxies;
@@ -429,7 +430,7 @@ fn what_is_old_is_said_to_be_until_the_controller_answers_again() {
     browser.until_says("#old", "the controller does not answer");
     browser.shot("old");
     let url = scene.controller.url.clone();
-    scene.controller = Controller::start(&scene.data.0.join("c"), &url);
+    scene.controller = Controller::start(&scene.data.path().join("c"), &url);
     browser.until("fresh again", "return !document.getElementById('old').checkVisibility()");
     browser.until_told("figures of now", || {
         browser.row("#payers", "dd.1").is_some_and(|row| megabytes(&row[1]) > 0.0)
@@ -438,14 +439,14 @@ fn what_is_old_is_said_to_be_until_the_controller_answers_again() {
 
 #[test]
 fn with_tokens_the_page_asks_for_one_and_shows_what_its_role_may_see() {
-    let data = Folder::new("page-token");
-    let root = first_token(&data.0.join("c"));
-    let controller = Controller::start(&data.0.join("c"), "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(&data.path().join("c"));
+    let controller = Controller::start(&data.path().join("c"), "http://127.0.0.1:0");
     let admin = client(&controller.url, &showing(&root));
     admin.set_rules(&limited(LIMIT)).unwrap();
     let [user, read, operate, proxy] = [Role::User, Role::Read, Role::Operate, Role::Proxy]
         .map(|role| token(&admin, role.name(), role));
-    let file = secret(data.0.join("proxy.token"), &proxy);
+    let file = secret(data.path().join("proxy.token"), &proxy);
     let top = format!(
         "controller = \"{}\"\nnode = \"a\"\ncontroller_token_file = {file:?}",
         controller.url

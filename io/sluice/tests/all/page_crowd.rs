@@ -14,9 +14,9 @@ use std::time::Duration;
 use crate::browser::looks::CROWDED;
 use crate::browser::{Browser, WIDE};
 use crate::common::{Controller, Proxy, USER};
-use crate::controlled::Folder;
 use ninep::{Fid, Request};
 use serde_json::Value;
+use testkit::TestFolder;
 
 /// A thousand jobs at each proxy, all asking again and again.
 fn crowd(proxies: &[Proxy], stop: &AtomicBool) {
@@ -42,8 +42,8 @@ const JOBS: u32 = 1_000;
 
 #[test]
 fn with_a_thousand_jobs_the_greatest_show_and_all_are_found() {
-    let data = Folder::new("page-crowd");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     controller.client().set_rules("[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n").unwrap();
     let proxies =
         ["a", "b"].map(|node| crate::controlled::proxy("page-crowd", node, &controller.url));

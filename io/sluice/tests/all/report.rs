@@ -16,8 +16,9 @@ use ninep::{Fid, Reply, Request};
 
 use crate::clocked::Clocked;
 use crate::common::{PATIENCE, Proxy, USER, until};
-use crate::controlled::{Folder, limited, proxy};
+use crate::controlled::{limited, proxy};
 use crate::entrusted::{client, showing, sluice};
+use testkit::TestFolder;
 
 const OTHER: u32 = USER + 1;
 const READS: u64 = 400;
@@ -57,9 +58,9 @@ fn names(report: &JobReport) -> Vec<&str> {
 
 #[test]
 fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there() {
-    let data = Folder::new("report");
+    let data = TestFolder::new();
     // All of it is of the clock's first minute.
-    let mut controller = Clocked::start(&data.0.join("c"));
+    let mut controller = Clocked::start(&data.path().join("c"));
     controller.pass(Nanos::from_secs(50));
     let admin = controller.client();
     // 244 pieces a second.
@@ -101,7 +102,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
     assert_eq!((log.users.as_slice(), log.counters.delayed), (&[OTHER][..], 0));
 
     // People see the same.
-    let picture = data.0.join("job.svg");
+    let picture = data.path().join("job.svg");
     let words = ["report", "--job", "dd.1", "--controller", controller.url(), "--svg"];
     let text = sluice(&[&words[..], &[picture.to_str().unwrap()]].concat()).unwrap();
     for line in [

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use crate::common::{Proxy, SLUICE, Setup, USER};
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::TestFolder;
 
 /// A job at a disk that serves 1000 of its requests a second.
 const SCENARIO: &str = r#"from = "a test"
@@ -33,27 +34,11 @@ within = "1%"
 source = "a millisecond each"
 "#;
 
-/// A directory of this test's own, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let dir = testkit::place(name);
-        fs::create_dir_all(&dir).unwrap();
-        Folder(dir)
-    }
-
-    fn put(&self, name: &str, text: &str) -> PathBuf {
-        let file = self.0.join(name);
-        fs::write(&file, text).unwrap();
-        file
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Writes a file into a directory of the test's own.
+fn put(folder: &TestFolder, name: &str, text: &str) -> PathBuf {
+    let file = folder.path().join(name);
+    fs::write(&file, text).unwrap();
+    file
 }
 
 fn sim(args: &[&str], files: &[&Path]) -> Output {
@@ -70,8 +55,8 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn a_scenario_that_comes_true_ends_with_0_and_says_so_in_a_table() {
-    let folder = Folder::new("sim-true");
-    let file = folder.put("one.toml", SCENARIO);
+    let folder = TestFolder::new();
+    let file = put(&folder, "one.toml", SCENARIO);
     let output = sim(&[], &[&file]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
@@ -85,8 +70,8 @@ fn a_scenario_that_comes_true_ends_with_0_and_says_so_in_a_table() {
 
 #[test]
 fn one_that_does_not_ends_with_1_and_tells_the_command_that_repeats_it() {
-    let folder = Folder::new("sim-false");
-    let file = folder.put("one.toml", &SCENARIO.replace("value = 1000", "value = 1100"));
+    let folder = TestFolder::new();
+    let file = put(&folder, "one.toml", &SCENARIO.replace("value = 1000", "value = 1100"));
     let output = sim(&["--quiet", "--seed", "7"], &[&file]);
     assert_eq!(output.status.code(), Some(1));
     let text = stdout(&output);
@@ -99,27 +84,27 @@ fn one_that_does_not_ends_with_1_and_tells_the_command_that_repeats_it() {
 
 #[test]
 fn every_wrong_file_is_told_by_line_and_nothing_is_run() {
-    let folder = Folder::new("sim-wrong");
-    folder.put("a.toml", SCENARIO);
-    let slots = folder.put("b.toml", &SCENARIO.replace("slots = 1", "slots = 0"));
-    let what = folder.put("c.toml", &SCENARIO.replace("rate a", "speed a"));
-    let output = sim(&[], &[&folder.0]);
+    let folder = TestFolder::new();
+    put(&folder, "a.toml", SCENARIO);
+    let slots = put(&folder, "b.toml", &SCENARIO.replace("slots = 1", "slots = 0"));
+    let what = put(&folder, "c.toml", &SCENARIO.replace("rate a", "speed a"));
+    let output = sim(&[], &[folder.path()]);
     assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()));
     let text = stderr(&output);
     let told = |file: &Path, rest: &str| text.contains(&format!("{}{rest}", file.display()));
     assert!(told(&slots, ":8:9: 0 is not a number from 1 to"), "{text}");
     assert!(told(&what, ":17:8: \"speed\" is not a figure; there are rate,"), "{text}");
 
-    let none = sim(&[], &[&folder.0.join("none.toml")]);
+    let none = sim(&[], &[&folder.path().join("none.toml")]);
     assert_eq!(none.status.code(), Some(2));
     assert!(stderr(&none).contains("none.toml: No such file"), "{}", stderr(&none));
 }
 
 #[test]
 fn json_has_what_was_found_and_a_figure_is_drawn() {
-    let folder = Folder::new("sim-json");
-    let file = folder.put("one.toml", SCENARIO);
-    let figures = folder.0.join("figures");
+    let folder = TestFolder::new();
+    let file = put(&folder, "one.toml", SCENARIO);
+    let figures = folder.path().join("figures");
     let output = sim(&["--json", "--out", figures.to_str().unwrap()], &[&file]);
     assert_eq!(output.status.code(), Some(0));
     let object: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -206,9 +191,9 @@ fn a_replay_shows_what_each_job_would_have_had_and_which_rule_held_it_back() {
 
 #[test]
 fn wrong_rules_and_no_trace_end_with_2() {
-    let folder = Folder::new("sim-replay-wrong");
-    let rules = folder.put("bad.toml", "[[rule]]\nname = \"a\"\nweight = 0\n");
-    let empty = folder.put("empty.toml", "");
+    let folder = TestFolder::new();
+    let rules = put(&folder, "bad.toml", "[[rule]]\nname = \"a\"\nweight = 0\n");
+    let empty = put(&folder, "empty.toml", "");
     let replay = |trace: &Path, rules: &Path| {
         let mut command = Command::new(SLUICE);
         let output = command.arg("sim").arg("--trace").arg(trace).arg("--rules").arg(rules);
@@ -220,7 +205,7 @@ fn wrong_rules_and_no_trace_end_with_2() {
     assert!(told.contains(&format!("{}:3:10: ", rules.display())), "{told}");
     let told = replay(&rules, &empty);
     assert!(told.contains("bad.toml: no trace of sluice proxy --record"), "{told}");
-    let costs = folder.put("costs.toml", "slots = 3\n");
+    let costs = put(&folder, "costs.toml", "slots = 3\n");
     let mut command = Command::new(SLUICE);
     let command = command.arg("sim").arg("--trace").arg(&empty).arg("--rules").arg(&empty);
     let told = stderr(&command.arg("--target").arg(&costs).output().unwrap());

@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{Controller, Proxy, SLUICE, USER, until};
-use crate::controlled::{Folder, limited, proxy};
+use crate::controlled::{limited, proxy};
+use testkit::TestFolder;
 
 /// Points in the past, and whether what the test did surely lies behind them.
 const PAST: [(&str, bool); 22] = [
@@ -99,9 +100,9 @@ fn run(words: &[&str], option: &str, value: &str, variables: &[(&str, &str)]) ->
 }
 
 /// A controller that knows a rule and a job, as each of the commands wants to show something.
-fn stage(name: &str) -> (Folder, Controller, Proxy) {
-    let data = Folder::new(name);
-    let controller = Controller::start(&data.0.join("c"), "http://127.0.0.1:0");
+fn stage(name: &str) -> (TestFolder, Controller, Proxy) {
+    let data = TestFolder::new();
+    let controller = Controller::start(&data.path().join("c"), "http://127.0.0.1:0");
     let admin = controller.client();
     admin.set_rules(&limited(100_000_000)).unwrap();
     let proxy = proxy(name, "a", &controller.url);
@@ -133,8 +134,8 @@ fn every_command_that_looks_back_takes_every_form() {
 
 #[test]
 fn what_is_no_point_of_time_is_refused_with_the_option_and_what_was_typed() {
-    let data = Folder::new("times-nonsense");
-    let authority = data.0.join("tls").display().to_string();
+    let data = TestFolder::new();
+    let authority = data.path().join("tls").display().to_string();
     // None of them gets as far as to ask anybody.
     let variables = [("SLUICE_CONTROLLER", "http://127.0.0.1:1")];
     let mut commands = that_look_back().to_vec();
@@ -188,8 +189,8 @@ fn a_date_is_of_the_zone_of_whoever_types_it() {
 
 #[test]
 fn what_expires_may_do_so_at_every_form() {
-    let data = Folder::new("times-expiry");
-    let (tokens, tls) = (data.0.join("c").display().to_string(), data.0.join("tls"));
+    let data = TestFolder::new();
+    let (tokens, tls) = (data.path().join("c").display().to_string(), data.path().join("tls"));
     let first = ["token", "create", "root", "--role", "admin"];
     assert_eq!(run(&first, "--data", &tokens, &[]).status, 0);
     for (nth, form) in AHEAD.iter().enumerate() {

@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::common::{SLUICE, Setup, until};
-use crate::controlled::{Folder, Reader};
+use crate::controlled::Reader;
+use testkit::TestFolder;
 
 const FRAMES: usize = 5;
 
@@ -55,9 +56,9 @@ fn reads(report: &Value) -> bool {
 #[test]
 fn a_session_is_kept_and_shown_again_with_the_same_figures_at_any_speed() {
     let proxy = Setup::new("top-record").api().start();
-    let folder = Folder::new("top-record-file");
+    let folder = TestFolder::new();
     let (file, api) =
-        (folder.0.join("session"), format!("unix://{}", proxy.dir.join("api").display()));
+        (folder.path().join("session"), format!("unix://{}", proxy.dir.join("api").display()));
     let _reader = Reader::of_job(&proxy, "dd.1", 1);
     let mut recorded = None;
     until("a session is recorded", || {

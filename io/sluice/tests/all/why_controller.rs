@@ -12,7 +12,8 @@ use std::process::Command;
 use api::{Client, ClientError, DelayTable, HoldKind, Why, WhyQuery};
 
 use crate::common::{Controller, SLUICE, until};
-use crate::controlled::{Folder, LIMIT, Reader, limited, proxy};
+use crate::controlled::{LIMIT, Reader, limited, proxy};
+use testkit::TestFolder;
 
 fn sluice(args: &[&str]) -> String {
     let out = Command::new(SLUICE).args(args).output().unwrap();
@@ -26,8 +27,8 @@ fn of_job(client: &Client) -> Why {
 
 #[test]
 fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
-    let data = Folder::new("why-all");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     client.set_rules(&limited(LIMIT)).unwrap();
     let [a, b] = ["a", "b"].map(|node| proxy("why-all", node, &controller.url));
@@ -105,8 +106,8 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
 
 #[test]
 fn wrong_questions_are_refused_and_with_no_proxies_the_answer_is_there_at_once() {
-    let data = Folder::new("why-none");
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let client = controller.client();
     assert_eq!(of_job(&client).explain(), "No requests of job dd.1 are known here.\n");
     assert!(client.live().unwrap().samples.is_empty());

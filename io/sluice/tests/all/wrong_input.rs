@@ -15,8 +15,9 @@ use api::{Client, CountersForm, PayerForm, ProxyReport, Role, UsageLine, UsageRe
 use serde_json::Value;
 
 use crate::common::{Controller, until};
-use crate::controlled::{Folder, LIMIT, limited};
+use crate::controlled::{LIMIT, limited};
 use crate::entrusted::{ask, client, first_token, showing, status, token};
+use testkit::TestFolder;
 
 /// What is wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -324,9 +325,9 @@ fn furnish(url: &str, admin: &Client) -> Vec<(Role, String)> {
 
 #[test]
 fn wrong_input_to_any_call_is_refused_with_the_reason_and_changes_nothing() {
-    let data = Folder::new("wrong-input");
-    let root = first_token(&data.0);
-    let controller = Controller::start(&data.0, "http://127.0.0.1:0");
+    let data = TestFolder::new();
+    let root = first_token(data.path());
+    let controller = Controller::start(data.path(), "http://127.0.0.1:0");
     let url = controller.url.as_str();
     let admin = client(url, &showing(&root));
     let tokens = furnish(url, &admin);

@@ -8,7 +8,6 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -25,24 +24,6 @@ pub(crate) fn limited(per_sec: u64) -> String {
     format!(
         "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={{dd.*}}\"\nper = [\"jobid\"]\nlimit = \"{per_sec}B/s\"\n"
     )
-}
-
-/// A directory of the test's own.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new(name: &str) -> Folder {
-        let path = testkit::place(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 pub(crate) fn proxy(test: &str, node: &str, url: &str) -> Proxy {
