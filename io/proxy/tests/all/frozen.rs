@@ -82,7 +82,7 @@ impl Drop for Image {
 /// How many threads of this process wait in a system call and cannot be interrupted. Each test is
 /// alone in its process, so that these are its own.
 fn hanging() -> usize {
-    let hangs = |task: std::io::Result<fs::DirEntry>| {
+    let hangs = |task: std::io::Result<fs::DirEntry>| -> std::io::Result<bool> {
         let task = task?.path();
         let stat = fs::read_to_string(task.join("stat"))?;
         let waits = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('D'));
@@ -91,8 +91,8 @@ fn hanging() -> usize {
         let number = call.split(' ').next().and_then(|word| word.parse::<u32>().ok());
         Ok(waits && number.is_some())
     };
-    let hangs = |task| hangs(task).unwrap_or_else(|_: std::io::Error| false);
-    fs::read_dir("/proc/self/task").unwrap().map(hangs).filter(|h| *h).count()
+    let hangs = fs::read_dir("/proc/self/task").unwrap().map(hangs);
+    hangs.filter(|hangs| matches!(hangs, Ok(true))).count()
 }
 
 fn mkdir(name: &str) -> OwnRequest<'_> {
