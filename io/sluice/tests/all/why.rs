@@ -48,6 +48,13 @@ fn told(proxy: &Proxy, args: &[&str]) -> String {
     text
 }
 
+/// What holds now by a limit that was used lately: a busy machine may make it wait for a thread,
+/// too.
+fn by_limit(why: &Why) -> Vec<Hold> {
+    let now = why.holds.iter().filter(|hold| hold.now && hold.kind == HoldKind::Limit);
+    now.filter(|hold| hold.limit.as_ref().is_some_and(|l| l.used_per_s > 0)).cloned().collect()
+}
+
 #[test]
 fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it() {
     let proxy = Setup::new("why").rules(RULES).api().start();
@@ -83,11 +90,6 @@ fn each_job_is_told_what_holds_it_since_when_until_when_and_what_would_change_it
     );
     assert!(text.contains("What would change it: a higher limit of rule jobs;"), "{text}");
 
-    // By the limit: a busy machine may make it wait for a thread, too.
-    let by_limit = |why: &Why| -> Vec<Hold> {
-        let now = why.holds.iter().filter(|hold| hold.now && hold.kind == HoldKind::Limit);
-        now.filter(|hold| hold.limit.as_ref().is_some_and(|l| l.used_per_s > 0)).cloned().collect()
-    };
     let mut answer = Why::default();
     until("the limit holds it, and was used lately", || {
         answer = serde_json::from_str(&told(&proxy, &["--job", "dd.1", "--json"])).unwrap();
