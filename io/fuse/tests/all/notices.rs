@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use crate::support::stage::{DATA, Stage};
-use crate::support::{Mounted, on_each_transport};
+use crate::support::{Mounted, on_each_transport, unmounted};
 use fuse::{Capabilities, Errno, InodeId, OpenFlags, Options, Transport};
 
 /// A stage whose names, attributes and data are cached until a notice comes.
@@ -129,7 +129,7 @@ fn a_request_names_its_thread_and_the_file_system_sees_beginning_and_end() {
             assert_eq!(connection, mount.connection());
             assert!(!state.destroyed);
         }
-        mount.unmount().unwrap();
+        unmounted(|| mount.unmount());
         assert!(stage.state().destroyed);
         let gone = mount.notifier().inval_inode(DATA, 0, 0).unwrap_err();
         assert!(matches!(gone, Errno::NODEV | Errno::NOTCONN | Errno::NOENT), "{gone}");

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::support::stage::Stage;
-use crate::support::{Process, TempDir, on_each_transport};
+use crate::support::{Process, TempDir, on_each_transport, unmounted};
 use fuse::{Errno, Options, Port, Session, Transport};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 
@@ -89,7 +89,7 @@ fn threads_of_ones_own_serve_what_is_there_and_go_on_waiting_for_other_things() 
             );
             std::thread::yield_now();
         }
-        session.unmount().unwrap();
+        unmounted(|| session.unmount());
         assert_eq!(rung.load(Ordering::SeqCst), threads, "each once");
         let ends = ends.lock().unwrap();
         let gone = [Errno::NODEV, Errno::NOTCONN];
@@ -120,6 +120,6 @@ fn a_port_without_requests_serves_none_and_does_not_wait() {
         assert_eq!(told.recv_timeout(crate::support::PATIENCE).unwrap(), Ok(0));
         let mut reader = Process::reading(&session.path().join("data"));
         assert!(reader.ends_within(crate::support::PATIENCE).0.success());
-        session.unmount().unwrap();
+        unmounted(|| session.unmount());
     });
 }

@@ -6,7 +6,9 @@ use std::fs;
 use std::process::Command;
 
 use crate::support::stage::Stage;
-use crate::support::{Mounted, PATIENCE, Process, TempDir, aloud, can_mount, on_each_transport};
+use crate::support::{
+    Mounted, PATIENCE, Process, TempDir, aloud, can_mount, on_each_transport, unmounted,
+};
 use fuse::{Options, Session, Transport};
 
 /// The kernel lets a process see the mount before it is served; its request comes while the
@@ -47,7 +49,7 @@ fn where_io_uring_is_forbidden_the_device_serves() {
         let stage = Stage::default();
         let mut session = Session::mount(&place.folder("mount"), stage, &options).unwrap();
         let found = fs::metadata(session.path().join("data")).unwrap().is_file();
-        session.unmount().unwrap();
+        unmounted(|| session.unmount());
         (session.connection().transport, found)
     });
     assert_eq!(served.join().unwrap(), (Transport::Device, true));

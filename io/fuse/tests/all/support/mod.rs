@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fuse::{FileSystem, Options, Session, Transport};
+use fuse::{Errno, FileSystem, Options, Session, Transport};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use testkit::PATIENCE;
@@ -37,6 +37,17 @@ pub(crate) fn on_each_transport(body: impl Fn(Transport)) {
 fn let_rings() -> Result<(), String> {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
     std::fs::write(SWITCH, "Y").map_err(|error| format!("{SWITCH}: {error}"))
+}
+
+/// Unmounts, as soon as nobody has anything of it open: a process that another test starts has
+/// for a moment whatever this one has, and over the ring the last close may still be on its way.
+pub(crate) fn unmounted(mut unmount: impl FnMut() -> Result<(), Errno>) {
+    let start = Instant::now();
+    while let Err(error) = unmount() {
+        assert_eq!(error, Errno::BUSY);
+        assert!(start.elapsed() < PATIENCE, "it stays in use");
+        std::thread::yield_now();
+    }
 }
 
 /// Prints a line that the test harness does not swallow.
