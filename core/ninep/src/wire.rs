@@ -359,7 +359,12 @@ impl<'o> Put<'o> {
 
     pub(crate) fn names(&mut self, names: Names<'_>) {
         self.u16(names.len() as u16);
-        self.out.extend_from_slice(names.as_bytes());
+        self.wired(names.as_bytes());
+    }
+
+    /// What is in its wire form already.
+    pub(crate) fn wired(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
     }
 
     pub(crate) fn qids(&mut self, qids: Qids) {

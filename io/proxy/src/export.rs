@@ -68,6 +68,19 @@ impl Node {
         Node::new(fd, Some(export.root.dev))
     }
 
+    /// Whether a name in this directory is that file, which is not opened for it.
+    ///
+    /// # Errors
+    /// `EINVAL` for `.` and `..`; else what the backend says.
+    pub(crate) fn names(&self, name: &[u8], file: &Node) -> Result<bool, Errno> {
+        if let b"." | b".." = name {
+            return Err(Errno::INVAL);
+        }
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = rustix::fs::statx(&self.fd, name, flags, StatxFlags::INO)?;
+        Ok((device(&stat), stat.stx_ino) == (file.dev, file.ino))
+    }
+
     /// The directory above this one; the export's root is above itself.
     pub(crate) fn parent(&self, export: &Export) -> io::Result<Node> {
         let up = |from: BorrowedFd<'_>| {

@@ -254,12 +254,16 @@ impl Channel {
         // The frame names the ticket that keeps it: which one that is, a copy tells.
         let ticket = self.calls.clone().begin(once, Vec::new()).expect("a free tag and slot");
         let Ticket { tag, slot, sequence } = ticket;
-        let header =
-            RequestHeader { identity: self.identity, slot, sequence, elsewhere: 0, handles };
+        let header = self.header(slot, sequence, handles);
         let mut bytes = Vec::new();
         encode_request(tag, &header, request, &mut bytes);
         assert_eq!(self.calls.begin(once, bytes), Ok(ticket));
         ticket
+    }
+
+    fn header<'h>(&self, slot: u16, sequence: u32, handles: Handles<'h>) -> RequestHeader<'h> {
+        let identity = self.identity;
+        RequestHeader { identity, slot, sequence, handles, ..RequestHeader::SESSION }
     }
 
     /// The bytes of a call that is not answered.
@@ -288,8 +292,7 @@ impl Channel {
         handles: Handles<'_>,
         request: impl Into<AnyRequest<'a>>,
     ) -> Frame {
-        let header =
-            RequestHeader { identity: self.identity, slot, sequence, elsewhere: 0, handles };
+        let header = self.header(slot, sequence, handles);
         self.send_as(tag, &header, &request.into());
         self.wait(tag)
     }

@@ -1,14 +1,15 @@
 //! What every message of the dialect has between its tag and its body.
 //!
 //! ```text
-//!   T: identity[4] slot[2] sequence[4] elsewhere[4] n[1] n × handle[s]      R: verifier[8] committed[8]
+//!   T: identity[4] slot[2] sequence[4] elsewhere[4] n[1] n × handle[s] m[1] m × (handle[s] name[s])
+//!   R: verifier[8] committed[8]
 //! ```
 
-use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT};
+use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT, PLACES_MAX};
 use crate::error::DecodeError;
 use crate::header::RREAD;
 use crate::types::{Fid, HEADER_LEN, Tag};
-use crate::wire::{Get, Put};
+use crate::wire::{Get, Put, string_len};
 
 /// The first of the fid numbers that stand for a handle of the message's header.
 const HANDLE_FIDS: u32 = 0xffff_fff0;
@@ -32,6 +33,9 @@ pub struct RequestHeader<'a> {
     pub elsewhere: u32,
     /// The files that fid fields name by [`handle_fid`].
     pub handles: Handles<'a>,
+    /// Where the first of them still is, as far as who asks knows: the message is `ESTALE` if one
+    /// of these names is another file by now, or none.
+    pub places: Places<'a>,
 }
 
 /// What each reply says of the server besides its answer.
@@ -49,6 +53,76 @@ pub struct ReplyHeader {
 pub struct Handles<'a> {
     handles: [&'a [u8]; HANDLES_MAX],
     count: u8,
+}
+
+/// Names in directories, at most [`PLACES_MAX`], in their wire form; an iterator over them, each the
+/// directory's handle and a name in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places<'a> {
+    count: u8,
+    /// `count` times a handle and a name, each len\[2\] and so many bytes, and nothing after.
+    bytes: &'a [u8],
+}
+
+impl<'a> Places<'a> {
+    /// No name: the file is meant wherever it is.
+    pub const NONE: Places<'static> = Places { count: 0, bytes: &[] };
+
+    /// The first [`PLACES_MAX`] of these, each a directory's handle and a name in it; their wire form
+    /// is put into `space`, which is emptied first.
+    ///
+    /// # Panics
+    /// If a handle or a name is longer than 65,535 bytes.
+    pub fn pack<'p>(
+        places: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
+        space: &'a mut Vec<u8>,
+    ) -> Places<'a> {
+        space.clear();
+        let mut count = 0;
+        for (directory, name) in places.into_iter().take(PLACES_MAX) {
+            count += 1;
+            for part in [directory, name] {
+                space.extend_from_slice(&string_len(part).to_le_bytes());
+                space.extend_from_slice(part);
+            }
+        }
+        Places { count, bytes: space }
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn take(get: &mut Get<'a>) -> Result<Places<'a>, DecodeError> {
+        let count = get.u8("places")?;
+        if usize::from(count) > PLACES_MAX {
+            return Err(get.bad_value("places", count));
+        }
+        let start = get.rest();
+        for _ in 0..count {
+            get.handle("directory")?;
+            get.name("name")?;
+        }
+        let bytes = &start[..start.len() - get.rest().len()];
+        Ok(Places { count, bytes })
+    }
+}
+
+impl<'a> Iterator for Places<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut part = || {
+            let (len, rest) = self.bytes.split_first_chunk::<2>()?;
+            let (part, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+            self.bytes = rest;
+            Some(part)
+        };
+        let place = (part()?, part()?);
+        self.count -= 1;
+        Some(place)
+    }
 }
 
 /// The fid that stands for the message's handle number `index`.
@@ -95,6 +169,7 @@ impl<'a> RequestHeader<'a> {
         sequence: 0,
         elsewhere: 0,
         handles: Handles::NONE,
+        places: Places::NONE,
     };
 
     pub(crate) fn take(get: &mut Get<'a>) -> Result<RequestHeader<'a>, DecodeError> {
@@ -108,7 +183,8 @@ impl<'a> RequestHeader<'a> {
         for handle in &mut handles.handles[..count.into()] {
             *handle = get.handle("handle")?;
         }
-        Ok(RequestHeader { identity, slot, sequence, elsewhere, handles })
+        let places = Places::take(get)?;
+        Ok(RequestHeader { identity, slot, sequence, elsewhere, handles, places })
     }
 
     pub(crate) fn put(&self, put: &mut Put<'_>) {
@@ -120,6 +196,8 @@ impl<'a> RequestHeader<'a> {
         for handle in &self.handles.handles[..self.handles.count.into()] {
             put.handle(handle);
         }
+        put.u8(self.places.count);
+        put.wired(self.places.bytes);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The dialect `9P2000.L.sluice.1`: what the mount and the proxy say to each other
+//! The dialect `9P2000.L.sluice.2`: what the mount and the proxy say to each other
 //! beyond 9P2000.L.
 //!
 //! ```text
@@ -38,14 +38,14 @@ pub use commits::Commits;
 pub use entries::{Entries, Entry, EntryError, Event, Events};
 pub use groups::Groups;
 pub use header::{
-    Handles, READ_REPLY_HEADER_LEN, ReplyHeader, RequestHeader, handle_fid, handle_index,
+    Handles, Places, READ_REPLY_HEADER_LEN, ReplyHeader, RequestHeader, handle_fid, handle_index,
     read_reply_header,
 };
 pub use messages::{OwnReply, OwnRequest};
 pub use slots::{Begin, SlotError, Slots};
 
 /// What Tversion offers and answers for this dialect.
-pub const VERSION: &[u8] = b"9P2000.L.sluice.1";
+pub const VERSION: &[u8] = b"9P2000.L.sluice.2";
 /// The slot of a message that may be executed again without harm.
 pub const NOSLOT: u16 = u16::MAX;
 /// The identity number of messages that are about the session itself.
@@ -54,6 +54,8 @@ pub const NOBODY: u32 = u32::MAX;
 pub const HANDLE_MAX: usize = 4 << 10;
 /// The most handles that one message names: rename, link and copy have two files.
 pub const HANDLES_MAX: usize = 2;
+/// The most places in which one message says that its file is: names of a file that is linked a lot.
+pub const PLACES_MAX: usize = 32;
 /// The most supplementary groups of an identity: the kernel's own bound is 65,536, but
 /// they must fit into the smallest message.
 pub const GROUPS_MAX: usize = 512;

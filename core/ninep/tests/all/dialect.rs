@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use sluice_ninep::dialect::{
     AnyReply, AnyRequest, Begin, Calls, Entries, Events, Handles, Lost, NOSLOT, OwnReply,
-    OwnRequest, ReplyHeader, RequestHeader, Slots, Ticket, answer_version, decode_reply,
+    OwnRequest, Places, ReplyHeader, RequestHeader, Slots, Ticket, answer_version, decode_reply,
     decode_request, encode_reply, encode_request, handle_fid, read_reply_header,
 };
 use sluice_ninep::{DecodeError, Reply, Request, Tag, error_reply};
@@ -39,8 +39,12 @@ fn reply(tag: Tag, header: ReplyHeader, reply: &AnyReply<'_>) -> Vec<u8> {
 fn frames(values: &Values) -> Vec<Vec<u8>> {
     let (handle, mut frames) = (&values.data[..values.data.len().min(40)], Vec::new());
     let handles = if handle.is_empty() { Handles::NONE } else { Handles::two(handle, b"x") };
-    let header =
-        RequestHeader { identity: values.word, slot: 3, sequence: 9, elsewhere: 5, handles };
+    let mut space = Vec::new();
+    let names = handle.chunks(9).map(|name| (&b"dir"[..], name));
+    let names = names.filter(|(_, name)| !name.contains(&0) && !name.contains(&b'/'));
+    let places = Places::pack(names, &mut space);
+    let (identity, slot, sequence, elsewhere) = (values.word, 3, 9, 5);
+    let header = RequestHeader { identity, slot, sequence, elsewhere, handles, places };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
     crate::samples::requests(values, |tag, plain| {
         frames.push(request(tag, &header, &plain.into()))
@@ -65,19 +69,24 @@ fn decode_any(frame: &[u8]) -> Result<(), TestCaseError> {
 #[test]
 fn a_request_has_its_header_between_tag_and_body() {
     let handles = Handles::one(b"\x01\x02\x03");
-    let header = RequestHeader { identity: 7, slot: 2, sequence: 0x0102, elsewhere: 0x03, handles };
+    let mut space = Vec::new();
+    let places = Places::pack([(&b"d"[..], &b"it"[..])], &mut space);
+    let (identity, slot, sequence, elsewhere) = (7, 2, 0x0102, 0x03);
+    let header = RequestHeader { identity, slot, sequence, elsewhere, handles, places };
     let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
     #[rustfmt::skip]
     let bytes = [
-        39, 0, 0, 0, 24, 5, 0, // size, type, tag
+        47, 0, 0, 0, 24, 5, 0, // size, type, tag
         7, 0, 0, 0, 2, 0, 2, 1, 0, 0, 3, 0, 0, 0, // identity, slot, sequence, elsewhere
         1, 3, 0, 1, 2, 3, // one handle
+        1, 1, 0, b'd', 2, 0, b'i', b't', // one place: a directory's handle, a name
         0xf0, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, // the handle's fid, mask
     ];
     assert_eq!(request(Tag(5), &header, &getattr.into()), bytes);
     let (tag, back, asked) = decode_request(&bytes).unwrap();
     assert_eq!((tag, back, asked), (Tag(5), header, getattr.into()));
     assert_eq!(back.handles.get(handle_fid(0)), Some(&[1, 2, 3][..]));
+    assert_eq!(back.places.collect::<Vec<_>>(), [(&b"d"[..], &b"it"[..])]);
 }
 
 #[test]
@@ -99,8 +108,8 @@ fn a_reply_has_verifier_and_commit_number_before_its_body() {
 
 #[test]
 fn only_this_dialect_is_answered() {
-    assert_eq!(answer_version(b"9P2000.L.sluice.1"), Some(&b"9P2000.L.sluice.1"[..]));
-    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.2", b"9P2000.L.sluice.10", b""] {
+    assert_eq!(answer_version(b"9P2000.L.sluice.2"), Some(&b"9P2000.L.sluice.2"[..]));
+    for offered in [&b"9P2000.L"[..], b"9P2000.L.sluice.1", b"9P2000.L.sluice.20", b""] {
         assert_eq!(answer_version(offered), None);
     }
 }
@@ -112,6 +121,10 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     handles[21] = 3;
     let three = DecodeError::BadValue { tag: Tag(1), field: "handles", value: 3 };
     assert_eq!(decode_request(&handles), Err(three));
+    let mut places = ping.clone();
+    places[22] = 33;
+    let more = DecodeError::BadValue { tag: Tag(1), field: "places", value: 33 };
+    assert_eq!(decode_request(&places), Err(more));
 
     let header = RequestHeader { handles: Handles::one(&[7; 4097]), ..RequestHeader::SESSION };
     let long = request(Tag(1), &header, &OwnRequest::Ping.into());
@@ -127,7 +140,7 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
         proof: b"",
     };
     let mut groups = request(Tag(1), &RequestHeader::SESSION, &identity.into());
-    groups[34..36].copy_from_slice(&513u16.to_le_bytes());
+    groups[35..37].copy_from_slice(&513u16.to_le_bytes());
     let many = DecodeError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
     assert_eq!(decode_request(&groups), Err(many));
 }

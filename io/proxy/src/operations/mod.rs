@@ -20,7 +20,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use model::Amount;
-use ninep::dialect::{self, AnyReply, AnyRequest, Handles, OwnReply, OwnRequest};
+use ninep::dialect::{self, AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, Places};
 use ninep::{Attributes, Reply, Request};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
@@ -272,12 +272,12 @@ impl<'a> On<'a> {
 /// Executes one operation on the calling thread.
 pub(crate) fn perform(on: On<'_>) -> Ending {
     let Operation { to, file, frame, .. } = &on.running.operation;
-    let (handles, request) = if matches!(to.form, Form::Plain) {
+    let (handles, places, request) = if matches!(to.form, Form::Plain) {
         let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
-        (Handles::NONE, AnyRequest::Plain(request))
+        (Handles::NONE, Places::NONE, AnyRequest::Plain(request))
     } else {
         let (_, header, request) = dialect::decode_request(frame.bytes()).expect(DECODED);
-        (header.handles, request)
+        (header.handles, header.places, request)
     };
     let named;
     let fid = match file {
@@ -285,7 +285,8 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
         File::Handle(user) => {
             let about = About::of_any(&request).expect("only what is about a file is queued");
             let handle = handles.get(about.fid).expect("looked at when it was taken in");
-            match resolve(user, handle).and_then(|fid| own::opened_for(fid, &request)) {
+            let found = resolve(user, handle).and_then(|fid| still_at(fid, places));
+            match found.and_then(|fid| own::opened_for(fid, &request)) {
                 Ok(fid) => named = Arc::new(fid),
                 Err(error) => return on.answer(Err(error)),
             }
@@ -306,6 +307,25 @@ fn resolve(user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
     let node = user.export.handles.resolve(handle, &user.export)?;
     let subject = user.subject_of(&node, user.subject(model::PathSet::default()));
     Ok(Fid::new(user.clone(), node, None, Role::Path, subject))
+}
+
+/// The fid, if its file still has all these names. Whether it has one in a directory that the user
+/// must not search is not told, and taken for granted.
+///
+/// # Errors
+/// `ESTALE` if one is another file by now, or none; else what the backend says.
+fn still_at(fid: Fid, places: Places<'_>) -> io::Result<Fid> {
+    let user = &fid.user;
+    for (directory, name) in places {
+        let directory = user.export.handles.resolve(directory, &user.export)?;
+        credentials::become_user(&user.credentials, user.credentials.gid)?;
+        match directory.names(name, &fid.node) {
+            Ok(true) | Err(Errno::ACCESS) => {}
+            Ok(false) | Err(Errno::NOENT | Errno::NOTDIR) => return Err(Errno::STALE.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(fid)
 }
 
 /// The dialect's own messages.

@@ -449,7 +449,7 @@ fn several_servers_are_refused_where_one_does_not_know_the_dialect() {
     let settings =
         mount::Settings::new(&format!("{source},{source}"), Path::new("/mnt"), "").unwrap();
     let error = mount::Mount::start(&settings).unwrap_err().to_string();
-    assert!(error.contains("9P2000.L.sluice.1 is needed, or 9P2000.L where it is"), "{error}");
+    assert!(error.contains("9P2000.L.sluice.2 is needed, or 9P2000.L where it is"), "{error}");
 }
 
 /// Passes connections on to a proxy, and offers it nothing but plain 9P2000.L.

@@ -492,8 +492,8 @@ fn the_next_call_of_a_slot_does_not_overtake_the_one_under_way() {
         identity,
         slot: ticket.slot,
         sequence: ticket.sequence,
-        elsewhere: 0,
         handles: Handles::one(&root),
+        ..ninep::dialect::RequestHeader::SESSION
     };
     client.send_as(first.tag, &header(first, 1), &mkdir_request("d").into());
     client.identity = 2;

@@ -87,7 +87,7 @@ fn a_version_ends_the_dialect_on_a_connection_and_begins_what_it_agrees_on() {
     let frame = client.try_next().unwrap();
     assert!(matches!(Reply::decode(&frame.0), Ok((Tag(3), Reply::Attach { .. }))), "{frame:?}");
     // And back: the session is the one that it was.
-    assert_eq!(client.offer(8192, b"9P2000.L.sluice.1").1, b"9P2000.L.sluice.1");
+    assert_eq!(client.offer(8192, b"9P2000.L.sluice.2").1, b"9P2000.L.sluice.2");
     assert!(client.session(client.id(), 0, 64, "x").unwrap().resumed);
     client.stat_fid(1).unwrap();
 }
@@ -99,7 +99,7 @@ fn other_dialects_are_answered_with_9p2000_l() {
         let mut client = Client::connect(served.tcp());
         assert_eq!(client.offer(8192, offered).1, b"9P2000.L");
     }
-    assert_eq!(Client::connect(served.tcp()).offer(8192, b"9P2000.sluice.1").1, b"unknown");
+    assert_eq!(Client::connect(served.tcp()).offer(8192, b"9P2000.sluice.2").1, b"unknown");
 }
 
 // ---- over connections ----
