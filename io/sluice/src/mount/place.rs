@@ -3,6 +3,7 @@
 //! Nothing here asks a file system that is mounted at the place: its process may be dead, or
 //! wait for ever for its proxy. The one exception has a deadline.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -18,16 +19,51 @@ use rustix::io::Errno;
 pub(crate) struct Mounted {
     /// What is mounted, as its mounter called it.
     pub(crate) source: String,
+    /// The device's number, as `0:98`: the same for every copy of the mount.
+    device: String,
     kind: String,
     at: PathBuf,
+}
+
+/// A mount that is left of several of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Copy {
+    /// A process that sees it.
+    pub(crate) process: u32,
+    /// Where that sees it.
+    pub(crate) at: PathBuf,
 }
 
 impl Mounted {
     /// What is mounted at a place that [`absolute`] gave; the topmost, if there are several.
     pub(crate) fn at(place: &Path) -> io::Result<Option<Mounted>> {
-        let table = fs::read("/proc/self/mountinfo")?;
-        let mut lines = table.split(|byte| *byte == b'\n').filter_map(Mounted::parse);
-        Ok(lines.rfind(|mounted| mounted.at == place))
+        let table = Mounted::all("self")?;
+        Ok(table.into_iter().rfind(|mounted| mounted.at == place))
+    }
+
+    /// The table of mounts of a process.
+    fn all(process: &str) -> io::Result<Vec<Mounted>> {
+        let table = fs::read(format!("/proc/{process}/mountinfo"))?;
+        Ok(table.split(|byte| *byte == b'\n').filter_map(Mounted::parse).collect())
+    }
+
+    /// Copies of this mount that are left, each with a process that sees it: one of each name space.
+    pub(crate) fn copies(&self) -> Vec<Copy> {
+        let mut spaces = BTreeSet::new();
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut copies = Vec::new();
+        for process in processes.collect::<BTreeSet<u32>>() {
+            // One that has ended meanwhile, or must not be looked at, tells nothing.
+            let space = fs::read_link(format!("/proc/{process}/ns/mnt"));
+            if !space.is_ok_and(|space| spaces.insert(space)) {
+                continue;
+            }
+            let table = Mounted::all(&process.to_string()).unwrap_or_default();
+            let same = table.into_iter().filter(|mounted| mounted.device == self.device);
+            copies.extend(same.map(|mounted| Copy { process, at: mounted.at }));
+        }
+        copies
     }
 
     /// A mount of ours.
@@ -48,11 +84,13 @@ impl Mounted {
     /// A line of /proc/self/mountinfo, proc_pid_mountinfo(5).
     fn parse(line: &[u8]) -> Option<Mounted> {
         let mut fields = line.split(|byte| *byte == b' ');
-        let at = unescaped(fields.nth(4)?);
+        let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+        let at = unescaped(fields.nth(1)?);
         // Some fields that may be missing end in one that is "-".
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (unescaped(fields.next()?), unescaped(fields.next()?));
         Some(Mounted {
+            device,
             source: source.to_string_lossy().into(),
             kind: kind.to_string_lossy().into(),
             at: at.into(),
@@ -134,7 +172,7 @@ mod tests {
     fn a_line_of_the_table_of_mounts_is_read() {
         let line = br"36 35 0:98 / /mnt/a\040b rw,nosuid shared:1 master:2 - fuse.sluice unix:///s//x rw,user_id=0";
         let mounted = Mounted::parse(line).unwrap();
-        assert_eq!(mounted.at, Path::new("/mnt/a b"));
+        assert_eq!((mounted.at.as_path(), &*mounted.device), (Path::new("/mnt/a b"), "0:98"));
         assert_eq!(mounted.source, "unix:///s//x");
         assert!(mounted.is_sluice());
         let plain = Mounted::parse(b"22 27 0:21 / /proc rw - proc proc rw").unwrap();

@@ -12,12 +12,14 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::json;
 
-use super::place::{self, Mounted};
+use super::place::{self, Copy, Mounted};
 use super::record::{FOLDER, Other};
 
 /// Unmounts what `sluice mount` has mounted.
 ///
-/// Returns when its process has written everything back and is gone.
+/// Returns when its process has written everything back and is gone. Where another mount name space, of
+/// a container or a service, has a copy of the mount, it is served on for that: then this says
+/// which process has it, and returns.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The directory.
@@ -41,7 +43,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     // Before the mount is gone: a new one there would have a record of its own.
     let process = Other::open(Path::new(FOLDER), &place);
     take_away(&place, args.force)?;
+    // Those end with the connection.
+    let copies = if args.force { Vec::new() } else { mounted.copies() };
     let written_back = match &process {
+        Some(process) if !copies.is_empty() => {
+            say_where(process, &copies);
+            false
+        }
         Some(process) if args.force => {
             end(process)?;
             false
@@ -58,6 +66,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             "source": mounted.source,
             "forced": args.force,
             "written_back": written_back,
+            "copies": copies.iter().map(in_json).collect::<Vec<_>>(),
         });
         writeln!(io::stdout(), "{outcome:#}")?;
     }
@@ -67,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             place.display()
         ),
         Some(_) => ensure!(
-            written_back || args.force,
+            written_back || args.force || !copies.is_empty(),
             "{} is unmounted, but its process was killed: what it held is lost",
             place.display()
         ),
@@ -88,6 +97,27 @@ fn take_away(place: &Path, force: bool) -> anyhow::Result<()> {
         ),
         other => other.with_context(|| format!("cannot unmount {}", place.display())),
     }
+}
+
+/// Says who keeps a mount that is gone here.
+fn say_where(process: &Other, copies: &[Copy]) {
+    eprintln!(
+        "sluice: unmounted here; what was closed is written. Process {} serves on, for:",
+        process.pid()
+    );
+    for Copy { process, at } in copies {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        eprintln!(
+            "  {} in the mount name space of process {process} ({})",
+            at.display(),
+            name.trim()
+        );
+    }
+    eprintln!("It ends when these are unmounted too or their name spaces end.");
+}
+
+fn in_json(copy: &Copy) -> serde_json::Value {
+    json!({ "process": copy.process, "dir": copy.at.to_string_lossy() })
 }
 
 /// Waits for the process behind a mount that is gone, however long that takes.

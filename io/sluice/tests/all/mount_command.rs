@@ -320,3 +320,28 @@ fn under_the_name_that_mount8_uses_it_mounts_too() {
     assert_eq!(output.status.code(), Some(32), "{output:?}");
     assert!(output.stderr.starts_with(b"mount.sluice: "), "{output:?}");
 }
+
+#[test]
+fn umount_returns_and_says_so_where_another_name_space_has_a_copy() {
+    let Some(place) = Place::new("copy") else { return };
+    let proxy = Proxy::plain("copy");
+    mount(&proxy, &place);
+    let process = place.process();
+    let mut other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep infinity"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let output = sluice(&["umount", place.text(), "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["written_back"], false);
+    let copies = serde_json::json!([{ "process": other.id(), "dir": place.text() }]);
+    assert_eq!(told["copies"], copies);
+    assert!(String::from_utf8(output.stderr).unwrap().contains(place.text()));
+    assert!(!place.is_mounted() && !is_gone(process));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    until("the process behind the mount ends", || is_gone(process));
+}
