@@ -4,7 +4,9 @@
 //!   write ─► run: grows while it waits ─► under way, a few of a file ─► executed
 //!     │ no room                                 │ failed ─► told at the next write, fsync, close
 //!     └─► waits                                 ▼
-//!   close, fsync, stat, read, lock ───────► wait for what was written before them
+//!   close, fsync, truncation, unlock ─────► wait for what was written before them
+//!   read ─────────────────────────────────► waits for what it reads
+//!   stat, look-up, open ──────────────────► wait for nothing: Since says how long the file is
 //! ```
 //!
 //! While little is under way a write goes at once; what comes meanwhile and continues the last
@@ -21,6 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use fuse::Errno;
+use ninep::Attributes;
 use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV};
 use rustc_hash::FxHashMap;
 
@@ -55,9 +58,23 @@ struct State {
     /// How many runs there were, and how many of lost writes.
     last: u64,
     lost: u64,
-    /// What [`AllBehind::changes`] was when the file changed last.
+    /// Where runs ended that were executed, and what [`AllBehind::changes`] was then: the later, the
+    /// nearer to the beginning of the file, since a later one that reaches further counts alone.
+    ended: VecDeque<(u64, u64)>,
+    /// What [`AllBehind::changes`] was when the file changed last, other than by a run.
     changed: u64,
     held: Vec<Held>,
+}
+
+/// What has happened to a file since its attributes were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// Nothing.
+    Same,
+    /// It was written from here, at least to this length.
+    Longer(u64),
+    /// It was changed from here otherwise: the attributes may be older than that.
+    Changed,
 }
 
 /// A message that writes, and what it is about.
@@ -98,12 +115,16 @@ pub(crate) struct Held {
 }
 
 /// What is waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     /// All that was written before is executed.
     Executed,
     /// As [`Until::Executed`], up to this run.
     ExecutedTo(u64),
+    /// What was written there before is executed.
+    Read(Range<u64>),
+    /// As [`Until::Read`], up to this run.
+    ReadTo(Range<u64>, u64),
     /// There is room for so many bytes more.
     Room(u64),
 }
@@ -117,6 +138,27 @@ pub(crate) enum Put {
     Full,
     /// All files together have none: to be written without this.
     NoRoom,
+}
+
+/// Attributes of a file, as they are with what was written from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) told: Attributes,
+    /// Nothing that was written before will change them.
+    pub(crate) last: bool,
+}
+
+impl Since {
+    /// The attributes with the length that the file has by now.
+    pub(crate) fn applied_to(self, told: Attributes) -> Known {
+        match self {
+            Since::Longer(end) => {
+                Known { told: Attributes { size: told.size.max(end), ..told }, last: false }
+            }
+            Since::Same => Known { told, last: true },
+            Since::Changed => Known { told, last: false },
+        }
+    }
 }
 
 impl AllBehind {
@@ -173,7 +215,7 @@ impl AllBehind {
         lock(&node.behind.state).changed = now;
     }
 
-    /// For [`Behind::changed_since`].
+    /// For [`Behind::since`].
     pub(crate) fn now(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
@@ -206,11 +248,21 @@ impl Behind {
         self.runs.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether attributes that were asked for at `then` ([`AllBehind::now`]) may be older than
-    /// what has been written.
-    pub(crate) fn changed_since(&self, then: u64) -> bool {
+    /// What has happened that attributes which were asked for at `then` ([`AllBehind::now`]) may not
+    /// tell.
+    pub(crate) fn since(&self, then: u64) -> Since {
         let state = lock(&self.state);
-        state.runs() > 0 || state.changed > then
+        match state.reach(then) {
+            _ if state.changed > then => Since::Changed,
+            Some(end) => Since::Longer(end),
+            None => Since::Same,
+        }
+    }
+
+    /// How far the file reaches at least, by what was written from here and may not have been executed
+    /// at `then`; 0 if there is no such thing.
+    pub(crate) fn reach(&self, then: u64) -> u64 {
+        lock(&self.state).reach(then).unwrap_or(0)
     }
 
     /// The next run that may begin now.
@@ -221,14 +273,17 @@ impl Behind {
     /// Keeps somebody until it is time; gives back who need not wait.
     pub(crate) fn hold(&self, held: Held) -> Option<Held> {
         let mut state = lock(&self.state);
+        let last = NEW + state.last;
         let until = match held.until {
-            Until::Executed => Until::ExecutedTo(NEW + state.last),
+            Until::Executed => Until::ExecutedTo(last),
+            Until::Read(place) => Until::ReadTo(place, last),
             until => until,
         };
-        if !state.is_to_wait(until) {
+        let held = Held { until, ..held };
+        if !state.is_to_wait(&held.until) {
             return Some(held);
         }
-        state.held.push(Held { until, ..held });
+        state.held.push(held);
         None
     }
 }
@@ -282,13 +337,28 @@ impl State {
 
     /// Whether nobody waits for the last run as it is.
     fn may_grow(&self) -> bool {
-        !self.held.iter().any(|held| held.until == Until::ExecutedTo(NEW + self.last))
+        let last = NEW + self.last;
+        !self.held.iter().any(|held| match held.until {
+            Until::ExecutedTo(to) | Until::ReadTo(_, to) => to == last,
+            Until::Executed | Until::Read(_) | Until::Room(_) => false,
+        })
+    }
+
+    /// The runs that are not executed.
+    fn pending(&self) -> impl Iterator<Item = (u64, &Range<u64>)> {
+        let waiting = self.waiting.iter().map(|run| (run.number, &run.write.place));
+        waiting.chain(self.under_way.iter().map(|(number, place)| (*number, place)))
+    }
+
+    fn reach(&self, then: u64) -> Option<u64> {
+        let executed = self.ended.iter().filter(|(_, number)| *number > then).map(|(end, _)| *end);
+        executed.chain(self.pending().map(|(_, place)| place.end)).max()
     }
 
     fn begin(&mut self) -> Option<Run> {
         let next = &self.waiting.front()?.write.place;
-        let overlaps = |other: &Range<u64>| next.start < other.end && other.start < next.end;
-        if self.under_way.len() >= DEPTH || self.under_way.iter().any(|(_, at)| overlaps(at)) {
+        let in_use = |(_, place): &(u64, Range<u64>)| overlap(next, place);
+        if self.under_way.len() >= DEPTH || self.under_way.iter().any(in_use) {
             return None;
         }
         let run = self.waiting.pop_front()?;
@@ -302,24 +372,33 @@ impl State {
         let (_, place) = self.under_way.swap_remove(at);
         let bytes = place.end - place.start;
         self.bytes -= bytes;
-        self.changed = now;
+        while self.ended.back().is_some_and(|(end, _)| *end <= place.end) {
+            self.ended.pop_back();
+        }
+        if self.ended.len() == ENDED_MAX
+            && let Some((_, number)) = self.ended.pop_front()
+        {
+            self.changed = self.changed.max(number);
+        }
+        self.ended.push_back((place.end, now));
         bytes
     }
 
-    fn is_to_wait(&self, until: Until) -> bool {
+    fn is_to_wait(&self, until: &Until) -> bool {
         match until {
-            Until::Room(bytes) => self.is_full(bytes),
+            Until::Room(bytes) => self.is_full(*bytes),
             Until::Executed => self.runs() > 0,
-            Until::ExecutedTo(last) => {
-                let waiting = self.waiting.iter().map(|run| run.number);
-                waiting.chain(self.under_way.iter().map(|run| run.0)).any(|run| run <= last)
+            Until::ExecutedTo(last) => self.pending().any(|(run, _)| run <= *last),
+            Until::Read(place) => self.pending().any(|(_, at)| overlap(at, place)),
+            Until::ReadTo(place, last) => {
+                self.pending().any(|(run, at)| run <= *last && overlap(at, place))
             }
         }
     }
 
     fn ready(&mut self) -> Vec<Then> {
         let mut held = std::mem::take(&mut self.held);
-        let go = held.extract_if(.., |held| !self.is_to_wait(held.until));
+        let go = held.extract_if(.., |held| !self.is_to_wait(&held.until));
         let go = go.map(|held| held.then).collect();
         self.held = held;
         go
@@ -348,9 +427,16 @@ impl fmt::Debug for Held {
     }
 }
 
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
 /// Runs are numbered from here on; those of lost writes below it, so that whoever waits waits
 /// for them too.
 const NEW: u64 = 1 << 32;
+/// Ends of executed runs that are remembered: so many, each before the one before it. For who asked
+/// before a forgotten one the file has changed.
+const ENDED_MAX: usize = 64;
 /// Messages of one file under way. More would leave nothing to travel together.
 const DEPTH: usize = 4;
 /// Bytes of one file: what the last close of a writer waits for at most.

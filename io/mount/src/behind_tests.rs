@@ -169,17 +169,66 @@ fn who_is_killed_waits_no_longer_and_what_was_written_goes_on() {
 fn attributes_that_were_asked_for_before_a_write_was_executed_are_old() {
     let bench = Bench::new();
     let file = bench.open(b"a");
+    let behind = &file.node.behind;
     let asked = bench.all.now();
-    assert!(!file.node.behind.changed_since(asked));
-    bench.put(&file, 0, b"one");
-    assert!(file.node.behind.changed_since(bench.all.now()), "it is not executed");
-    let run = file.node.behind.begin().unwrap();
+    assert_eq!(behind.since(asked), Since::Same);
+    bench.put(&file, 7, b"one");
+    assert_eq!(behind.since(bench.all.now()), Since::Longer(10), "it is not executed");
+    let run = behind.begin().unwrap();
+    assert_eq!(behind.since(bench.all.now()), Since::Longer(10), "nor is it now");
     go(bench.executed(&file, run.number));
-    assert!(file.node.behind.changed_since(asked));
-    assert!(!file.node.behind.changed_since(bench.all.now()));
+    assert_eq!((behind.since(asked), behind.reach(asked)), (Since::Longer(10), 10));
+    assert_eq!(behind.since(bench.all.now()), Since::Same);
     let asked = bench.all.now();
     bench.all.changed(&file.node);
-    assert!(file.node.behind.changed_since(asked));
+    assert_eq!(behind.since(asked), Since::Changed);
+    let told = Attributes { size: 12, ..Attributes::default() };
+    let size = |since: Since| since.applied_to(told).told.size;
+    assert_eq!((size(Since::Longer(10)), size(Since::Longer(14)), size(Since::Same)), (12, 14, 12));
+}
+
+#[test]
+fn ends_of_runs_are_known_to_who_asked_before_each_and_bounded() {
+    let bench = Bench::new();
+    let file = bench.open(b"a");
+    let execute = |offset| {
+        bench.put(&file, offset, b"x");
+        let run = file.node.behind.begin().unwrap();
+        go(bench.executed(&file, run.number));
+    };
+    let behind = &file.node.behind;
+    let first = bench.all.now();
+    execute(99);
+    let second = bench.all.now();
+    execute(49);
+    assert_eq!((behind.reach(first), behind.reach(second)), (100, 50));
+    execute(59);
+    assert_eq!((behind.reach(first), behind.reach(second)), (100, 60));
+    let third = bench.all.now();
+    (0..=ENDED_MAX as u64).rev().for_each(execute);
+    assert_eq!(behind.since(first), Since::Changed, "the furthest end is forgotten");
+    assert_eq!(behind.since(third), Since::Changed);
+    assert_eq!(lock(&behind.state).ended.len(), ENDED_MAX);
+}
+
+#[test]
+fn who_reads_waits_for_what_was_written_there_alone() {
+    let bench = Bench::new();
+    let file = bench.open(b"a");
+    let behind = &file.node.behind;
+    bench.put(&file, 0, b"first");
+    let first = behind.begin().unwrap();
+    bench.put(&file, 100, b"second");
+    let second = behind.begin().unwrap();
+    let (elsewhere, _) = held(Until::Read(5..100), 1);
+    assert!(behind.hold(elsewhere).is_some(), "nothing is written there");
+    let (there, told) = held(Until::Read(4..50), 1);
+    assert!(behind.hold(there).is_none());
+    bench.put(&file, 0, b"again");
+    go(bench.executed(&file, second.number));
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    go(bench.executed(&file, first.number));
+    assert_eq!(told.load(Ordering::SeqCst), 1, "what was written later is not waited for");
 }
 
 #[test]

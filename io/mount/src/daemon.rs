@@ -19,6 +19,7 @@ use crate::jobs::Jobs;
 use crate::link::{self, Begin, Begun, GreetError, Homes};
 use crate::metrics::Metrics;
 use crate::nodes::Nodes;
+use crate::notices::Notices;
 use crate::operations::told::Told;
 use crate::options::{Settings, Source, nanos};
 
@@ -94,6 +95,7 @@ impl Mount {
             believed: settings.attr,
             payload,
             notifier: OnceLock::new(),
+            notices: Notices::new(),
             told: Told::default(),
         });
         export.write_again_what_is_lost();

@@ -31,6 +31,8 @@ pub(crate) struct OpenFile {
     /// A directory's entries that were read ahead.
     pub(crate) listing: Mutex<Listing>,
     stale: AtomicBool,
+    /// Something was written by it.
+    written: AtomicBool,
     /// The errno of a write that failed after it was answered; 0 if none did.
     failed: AtomicI32,
 }
@@ -63,8 +65,12 @@ impl Files {
         payer: Arc<Payer>,
         flags: u32,
     ) -> Arc<OpenFile> {
-        let (listing, stale, failed) = Default::default();
-        let file = Arc::new(OpenFile { fid, node, payer, flags, listing, stale, failed });
+        let (listing, stale, written, failed) = Default::default();
+        let file = OpenFile { fid, node, payer, flags, listing, stale, written, failed };
+        let file = Arc::new(file);
+        if file.writes() {
+            file.node.writers.fetch_add(1, Ordering::SeqCst);
+        }
         lock(&self.table)[fid.0 as usize] = Some(file.clone());
         file
     }
@@ -84,7 +90,11 @@ impl Files {
 
     /// The kernel will not name it again. Its fid stays taken until it is released.
     pub(crate) fn close(&self, handle: Handle) -> Option<Arc<OpenFile>> {
-        lock(&self.table).get_mut(handle.0 as usize)?.take()
+        let file = lock(&self.table).get_mut(handle.0 as usize)?.take()?;
+        if file.writes() {
+            file.node.writers.fetch_sub(1, Ordering::SeqCst);
+        }
+        Some(file)
     }
 
     /// The proxy does not know the fid any more, or never did.
@@ -145,6 +155,20 @@ impl OpenFile {
             0 => Ok(()),
             error => Err(Errno::from_raw_os_error(error)),
         }
+    }
+
+    /// Something is written by it; from the page cache it may be any file's of the inode.
+    pub(crate) fn wrote(&self, from_cache: bool) {
+        match from_cache {
+            true => self.node.written_back.store(true, Ordering::SeqCst),
+            false => self.written.store(true, Ordering::SeqCst),
+        }
+    }
+
+    /// Whether something may have been written by it.
+    pub(crate) fn has_written(&self) -> bool {
+        let written_back = self.writes() && self.node.written_back.load(Ordering::SeqCst);
+        written_back || self.written.load(Ordering::SeqCst)
     }
 
     /// Whether writes go to the end, wherever that is.

@@ -21,12 +21,14 @@ use fuse::{
     Notifier, Open, Opened, Position, Read, Release, Reply, Request, RequestId, SetAttributes,
     SetXattr, Statfs, Write, Written, Xattr,
 };
-use ninep::Attributes;
+use ninep::dialect::AnyRequest;
 
+use crate::behind::Known;
 use crate::files::{Files, OpenFile};
 use crate::jobs::Jobs;
 use crate::link::{Answer, Ask, Call, Homes, Payer, Shared, Waiter, here};
 use crate::nodes::{Node, Nodes};
+use crate::notices::Notices;
 use crate::operations::told::{Told, is_told};
 use crate::operations::{attributes, behind, data, directory, locks, names, or_error, told, xattr};
 use crate::translate;
@@ -44,6 +46,7 @@ pub(crate) struct Inner {
     /// Payload of one message in bytes.
     pub(crate) payload: u32,
     pub(crate) notifier: OnceLock<Notifier>,
+    pub(crate) notices: Notices,
     /// The mount's own files that are open.
     pub(crate) told: Told,
 }
@@ -200,26 +203,44 @@ impl Export {
         link.call_on(on, Call::new(payer, ask, Some(waiter), done));
     }
 
-    /// What the kernel is told of a file that it looked up.
-    pub(crate) fn entry(&self, handle: &[u8], told: &Attributes) -> Entry {
-        self.entry_of(&self.nodes.look_up(handle, told), told)
-    }
-
-    /// The same, of a node that was looked up.
-    pub(crate) fn entry_of(&self, node: &Node, told: &Attributes) -> Entry {
+    /// What the kernel is told of a node that was looked up by this name. It believes the name as long
+    /// as the attributes, unless there are more names than can be kept.
+    pub(crate) fn entry(&self, place: (InodeId, &[u8]), node: &Node, known: &Known) -> Entry {
+        let kept = self.nodes.placed(node, place.0, place.1);
         Entry {
             inode: node.id,
-            generation: told.generation,
-            attributes: translate::attributes(told),
-            ttl: self.believed,
-            attributes_ttl: self.believed,
+            generation: known.told.generation,
+            attributes: translate::attributes(&known.told),
+            ttl: if kept { self.believed } else { Duration::ZERO },
+            attributes_ttl: self.believed_of(known),
         }
     }
 
     /// What the kernel is told of a file that it knows.
-    pub(crate) fn attr(&self, node: &Node, told: &Attributes) -> Attr {
-        self.nodes.told(node, told);
-        Attr { attributes: translate::attributes(told), ttl: self.believed }
+    pub(crate) fn attr(&self, node: &Node, known: &Known) -> Attr {
+        self.nodes.told(node, &known.told);
+        Attr { attributes: translate::attributes(&known.told), ttl: self.believed_of(known) }
+    }
+
+    fn believed_of(&self, known: &Known) -> Duration {
+        if known.last { self.believed } else { Duration::ZERO }
+    }
+
+    /// A file has not all its names any more: none of them is believed from now on. Goes on once the
+    /// kernel knows that.
+    pub(crate) fn displaced(&self, node: &Node, then: impl FnOnce(&Export) + Send + 'static) {
+        let names = self.nodes.displaced(node);
+        let Some(notifier) = self.notifier.get().filter(|_| !names.is_empty()) else {
+            return then(self);
+        };
+        let later = self.clone();
+        self.notices.expire_names(notifier, names, move || then(&later));
+    }
+
+    /// A message about a file that the kernel may have found by a name: `ESTALE` if it has not all
+    /// the names that the kernel believes.
+    pub(crate) fn ask_by_name<'m>(&self, node: &Node, message: impl Into<AnyRequest<'m>>) -> Ask {
+        Ask::of_placed(&node.handle, &self.nodes.places(node), message)
     }
 }
 

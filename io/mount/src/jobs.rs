@@ -16,6 +16,7 @@
 //! because that may block on this very mount (see `environment.rs`); at most
 //! [`THREADS_MAX`] threads are remembered, and no more than a quarter of the process's descriptors.
 
+mod called;
 mod cgroup;
 mod environment;
 mod sources;
@@ -41,6 +42,7 @@ use sources::JobSource;
 use table::Table;
 use task::{Status, Task};
 
+pub(crate) use called::by_descriptor;
 pub(crate) use sources::JobSources;
 
 /// Finds out which job and groups the threads of this machine belong to.

@@ -23,6 +23,7 @@ mod link;
 mod locks;
 mod metrics;
 mod nodes;
+mod notices;
 mod operations;
 mod options;
 mod plain;

@@ -8,14 +8,19 @@
 //!
 //! A node costs memory only: neither the proxy nor this process holds a descriptor for it.
 //!
-//! Invariant: both maps have the same nodes; the root is never dropped.
+//! The kernel goes by names that it was told for as long as it believes them, and then asks for the file
+//! without its name. So the names are kept here as well, as places: what is done by a name goes to
+//! the proxy with the file's places, and is `ESTALE` there if one is another file by now.
+//!
+//! Invariants: both maps have the same nodes; the root is never dropped; a place is one node's.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, InodeId};
 use ninep::Attributes;
-use ninep::dialect::PLAIN_FILE;
+use ninep::dialect::{PLACES_MAX, PLAIN_FILE};
 use rustc_hash::FxHashMap;
 
 use crate::behind::Behind;
@@ -30,6 +35,10 @@ pub(crate) struct Node {
     pub(crate) handle: Arc<[u8]>,
     /// What was written and answered, and not yet executed.
     pub(crate) behind: Behind,
+    /// Files that are open on it for writing, and so may be mapped for writing.
+    pub(crate) writers: AtomicUsize,
+    /// The page cache has handed over what was written through mappings.
+    pub(crate) written_back: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -47,7 +56,7 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Nodes {
     table: Mutex<Table>,
-    /// How long attributes may be believed.
+    /// How long names and attributes may be believed.
     believed: Duration,
 }
 
@@ -55,6 +64,7 @@ pub(crate) struct Nodes {
 struct Table {
     by_id: FxHashMap<u64, Counted>,
     by_handle: FxHashMap<Arc<[u8]>, u64>,
+    by_place: FxHashMap<Place, u64>,
     next: u64,
 }
 
@@ -62,13 +72,36 @@ struct Table {
 struct Counted {
     node: Arc<Node>,
     lookups: u64,
+    /// Where the kernel may believe it to be, and until when; the newest is the last.
+    places: Vec<(Place, Instant)>,
+}
+
+/// A name in a directory, which has this number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    directory: u64,
+    name: Arc<[u8]>,
+}
+
+/// A place as the proxy is told it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WirePlace {
+    /// The directory's handle.
+    pub(crate) directory: Arc<[u8]>,
+    pub(crate) name: Arc<[u8]>,
+}
+
+impl Place {
+    fn new(directory: InodeId, name: &[u8]) -> Place {
+        Place { directory: directory.0, name: name.into() }
+    }
 }
 
 impl Nodes {
     /// The root alone. What attributes say is believed for so long.
     pub(crate) fn new(root: &[u8], believed: Duration) -> Nodes {
-        let mut table =
-            Table { by_id: FxHashMap::default(), by_handle: FxHashMap::default(), next: 1 };
+        let (by_id, by_handle, by_place) = Default::default();
+        let mut table = Table { by_id, by_handle, by_place, next: 1 };
         table.add(root);
         Nodes { table: Mutex::new(table), believed }
     }
@@ -87,6 +120,60 @@ impl Nodes {
         };
         self.told(&node, attributes);
         node
+    }
+
+    /// The kernel is told that a node has this name. False if it has too many already: then the
+    /// kernel must not believe it.
+    pub(crate) fn placed(&self, node: &Node, directory: InodeId, name: &[u8]) -> bool {
+        let now = Instant::now();
+        let until = now + self.believed + LATE;
+        lock(&self.table).place(node.id.0, Place::new(directory, name), now, until)
+    }
+
+    /// A name was taken away.
+    pub(crate) fn removed(&self, directory: InodeId, name: &[u8]) {
+        lock(&self.table).unplace(&Place::new(directory, name));
+    }
+
+    /// What had one name has another.
+    pub(crate) fn renamed(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
+        let mut table = lock(&self.table);
+        let moved = table.unplace(&Place::new(from.0, from.1));
+        let to = Place::new(to.0, to.1);
+        match moved {
+            Some(id) => {
+                let now = Instant::now();
+                table.place(id, to, now, now + self.believed + LATE);
+            }
+            None => {
+                table.unplace(&to);
+            }
+        }
+    }
+
+    /// Where the kernel may believe a node to be: handles of directories with names in them.
+    pub(crate) fn places(&self, node: &Node) -> Vec<WirePlace> {
+        let mut table = lock(&self.table);
+        table.forget_old_places(node.id.0, Instant::now());
+        let Some(counted) = table.by_id.get(&node.id.0) else { return Vec::new() };
+        let wired = |(place, _): &(Place, Instant)| {
+            let directory = table.by_id.get(&place.directory)?.node.handle.clone();
+            Some(WirePlace { directory, name: place.name.clone() })
+        };
+        counted.places.iter().rev().filter_map(wired).collect()
+    }
+
+    /// A node is not, or not only, where it was. Gives the names that the kernel must not believe any more:
+    /// until it does not, a file is opened by one that is another's.
+    pub(crate) fn displaced(&self, node: &Node) -> Vec<(InodeId, Arc<[u8]>)> {
+        let mut table = lock(&self.table);
+        let Some(counted) = table.by_id.get_mut(&node.id.0) else { return Vec::new() };
+        let places = std::mem::take(&mut counted.places);
+        for (place, _) in &places {
+            table.by_place.remove(place);
+        }
+        let places = places.into_iter();
+        places.map(|(place, _)| (InodeId(place.directory), place.name)).collect()
     }
 
     /// What the proxy said of a node.
@@ -123,6 +210,9 @@ impl Nodes {
         if counted.lookups == 0 && inode != InodeId::ROOT {
             let gone = table.by_id.remove(&inode.0).expect("it was there");
             table.by_handle.remove(&gone.node.handle);
+            for (place, _) in &gone.places {
+                table.by_place.remove(place);
+            }
         }
     }
 
@@ -139,11 +229,41 @@ impl Table {
         let handle: Arc<[u8]> = handle.into();
         let id = self.next;
         self.next += 1;
-        let (behind, known) = Default::default();
-        let node = Node { id: InodeId(id), handle: handle.clone(), behind, known };
-        self.by_id.insert(id, Counted { node: Arc::new(node), lookups: 0 });
+        let (behind, writers, written_back, known) = Default::default();
+        let (number, name) = (InodeId(id), handle.clone());
+        let node = Node { id: number, handle: name, behind, writers, written_back, known };
+        self.by_id.insert(id, Counted { node: Arc::new(node), lookups: 0, places: Vec::new() });
         self.by_handle.insert(handle, id);
         id
+    }
+
+    fn place(&mut self, id: u64, place: Place, now: Instant, until: Instant) -> bool {
+        self.unplace(&place);
+        self.forget_old_places(id, now);
+        let Some(counted) = self.by_id.get_mut(&id) else { return false };
+        if counted.places.len() >= PLACES_MAX {
+            return false;
+        }
+        counted.places.push((place.clone(), until));
+        self.by_place.insert(place, id);
+        true
+    }
+
+    fn forget_old_places(&mut self, id: u64, now: Instant) {
+        let Some(counted) = self.by_id.get_mut(&id) else { return };
+        let old = counted.places.extract_if(.., |(_, until)| *until < now);
+        for (place, _) in old {
+            self.by_place.remove(&place);
+        }
+    }
+
+    /// The node that had this place.
+    fn unplace(&mut self, place: &Place) -> Option<u64> {
+        let id = self.by_place.remove(place)?;
+        if let Some(counted) = self.by_id.get_mut(&id) {
+            counted.places.retain(|(known, _)| known != place);
+        }
+        Some(id)
     }
 }
 
@@ -184,9 +304,57 @@ impl Node {
     }
 }
 
+/// How late the kernel may take notice of what it was told: from then on it believes it.
+const LATE: Duration = Duration::from_secs(60);
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn names(nodes: &Nodes, node: &Node) -> Vec<Vec<u8>> {
+        nodes.places(node).iter().map(|place| place.name.to_vec()).collect()
+    }
+
+    #[test]
+    fn a_node_is_where_the_kernel_was_told_it_is() {
+        let nodes = Nodes::new(b"root", Duration::from_secs(1));
+        let [one, other] = [b"a", b"b"].map(|handle| nodes.look_up(handle, &Attributes::default()));
+        nodes.placed(&one, InodeId::ROOT, b"x");
+        nodes.placed(&one, InodeId::ROOT, b"y");
+        nodes.placed(&one, InodeId::ROOT, b"x");
+        assert_eq!(names(&nodes, &one), [b"x", b"y"]);
+        assert_eq!(*nodes.places(&one)[0].directory, *b"root");
+        nodes.placed(&other, InodeId::ROOT, b"x");
+        assert_eq!(
+            (names(&nodes, &one), names(&nodes, &other)),
+            (vec![b"y".to_vec()], vec![b"x".to_vec()])
+        );
+        nodes.renamed((InodeId::ROOT, b"y"), (InodeId::ROOT, b"x"));
+        assert_eq!(names(&nodes, &one), [b"x"]);
+        assert!(names(&nodes, &other).is_empty());
+        nodes.renamed((InodeId::ROOT, b"unknown"), (InodeId::ROOT, b"x"));
+        assert!(names(&nodes, &one).is_empty());
+        nodes.placed(&one, InodeId::ROOT, b"x");
+        nodes.removed(InodeId::ROOT, b"x");
+        assert!(names(&nodes, &one).is_empty());
+    }
+
+    #[test]
+    fn places_are_bounded_and_go_with_their_node() {
+        let nodes = Nodes::new(b"root", Duration::ZERO);
+        let node = nodes.look_up(b"a", &Attributes::default());
+        for name in 0..PLACES_MAX as u8 {
+            assert!(nodes.placed(&node, InodeId::ROOT, &[b'A' + name]));
+        }
+        assert!(!nodes.placed(&node, InodeId::ROOT, b"one more"));
+        assert!(nodes.placed(&node, InodeId::ROOT, b"A"), "it has this one");
+        assert_eq!(names(&nodes, &node).len(), PLACES_MAX);
+        assert_eq!(nodes.displaced(&node).len(), PLACES_MAX);
+        assert!(names(&nodes, &node).is_empty());
+        nodes.placed(&node, InodeId::ROOT, b"x");
+        nodes.forget(node.id, 1);
+        assert!(lock(&nodes.table).by_place.is_empty());
+    }
 
     #[test]
     fn a_node_lives_until_every_look_up_is_taken_back() {

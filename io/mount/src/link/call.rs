@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuse::{Errno, RequestId};
-use ninep::dialect::{AnyReply, AnyRequest, Handles, RequestHeader, Ticket, encode_request};
+use ninep::dialect::{
+    AnyReply, AnyRequest, Handles, Places, RequestHeader, Ticket, decode_request, encode_request,
+};
 use ninep::{NOTAG, Reply};
 
 use super::identities::Payer;
-use crate::nodes::Node;
+use crate::nodes::{Node, WirePlace};
 
 /// What came of a call.
 pub(crate) type Answer<'a> = Result<AnyReply<'a>, Errno>;
@@ -101,7 +103,33 @@ impl Ask {
 
     /// What must be executed once.
     pub(crate) fn once<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
-        Ask { once: true, ..Ask::new(handles, request) }
+        Ask::new(handles, request).only_once()
+    }
+
+    /// What may be executed twice, of one file: `ESTALE` if that is not in all these places any more.
+    pub(crate) fn of_placed<'r>(
+        handle: &[u8],
+        places: &[WirePlace],
+        request: impl Into<AnyRequest<'r>>,
+    ) -> Ask {
+        let mut space = Vec::new();
+        let places = places.iter().map(|place| (&place.directory[..], &place.name[..]));
+        let places = Places::pack(places, &mut space);
+        Ask::of(Frame::encode(Handles::one(handle), places, &request.into()))
+    }
+
+    /// The same message about its file wherever that is.
+    pub(crate) fn anywhere(&self) -> Ask {
+        let (tag, header, request) = decode_request(self.frame.bytes()).expect("we encoded it");
+        let mut bytes = Vec::new();
+        let header = RequestHeader { places: Places::NONE, ..header };
+        encode_request(tag, &header, &request, &mut bytes);
+        Ask { frame: Frame(Arc::new(bytes)), ..self.clone() }
+    }
+
+    /// The same, which must be executed once.
+    pub(crate) fn only_once(self) -> Ask {
+        Ask { once: true, ..self }
     }
 
     /// The same, with this many bytes of payload.
@@ -132,9 +160,13 @@ impl Ask {
 
 impl Frame {
     pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Frame {
+        Frame::encode(handles, Places::NONE, &request.into())
+    }
+
+    fn encode(handles: Handles<'_>, places: Places<'_>, request: &AnyRequest<'_>) -> Frame {
         let mut bytes = Vec::new();
-        let header = RequestHeader { handles, ..RequestHeader::SESSION };
-        encode_request(NOTAG, &header, &request.into(), &mut bytes);
+        let header = RequestHeader { handles, places, ..RequestHeader::SESSION };
+        encode_request(NOTAG, &header, request, &mut bytes);
         Frame(Arc::new(bytes))
     }
 
@@ -197,8 +229,8 @@ const ELSEWHERE: usize = 17;
 // The dialect's own write and append.
 const WRITE: u8 = 216;
 const APPEND: u8 = 218;
-// Behind them, of a write: n[1] fid[4] offset[8] flags[4] count[4].
-const WRITE_COUNT: usize = 21 + 1 + 16;
+// Behind them, of a write: n[1] m[1] fid[4] offset[8] flags[4] count[4].
+const WRITE_COUNT: usize = 21 + 2 + 16;
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, RequestHeader, decode_request,
-    handle_fid,
+    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, Places, RequestHeader,
+    decode_request, handle_fid,
 };
 use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
 
@@ -95,7 +95,7 @@ struct Looker<'a, 't> {
 
 fn look(files: &Files, talk: &mut Talk, call: &Call) -> Found {
     let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
-    let header = RequestHeader { slot: NOSLOT, sequence: 0, ..header };
+    let header = RequestHeader { slot: NOSLOT, sequence: 0, places: Places::NONE, ..header };
     let mut looker = Looker { talk, header, call };
     match request {
         AnyRequest::Own(OwnRequest::Make { fid, name, mode, target, .. }) => {

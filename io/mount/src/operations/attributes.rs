@@ -3,25 +3,41 @@
 //! ```text
 //!   open file at hand ─► its fid
 //!   none ─► the node's handle ─► ESTALE: the name is gone, but somebody has it open? ─► fid
+//!           (a change: if the file still has the names by which the kernel may have come)
 //! ```
+//!
+//! Who asks waits for nothing: the length is that of what was written here, executed or not. Who
+//! changes something comes after what was written before.
 
 use std::sync::Arc;
 
 use fuse::{Attr, Errno, Handle, Reply, Request, SetAttributes, Statfs};
-use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
+use ninep::dialect::{AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, getattr};
 
 use super::{behind, or_error};
+use crate::behind::Known;
 use crate::files::OpenFile;
 use crate::filesystem::Export;
+use crate::jobs::by_descriptor;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
 use crate::translate;
 
 pub(crate) fn get(export: &Export, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    by_file_or_handle(export, request, node, handle, reply, |fid, handles| {
-        Ask::new(handles, ninep::Request::Getattr { fid, mask: getattr::ALL })
+    let message = |fid| ninep::Request::Getattr { fid, mask: getattr::ALL }.into();
+    let (who, asked) = (*request, export.shared().behind.now());
+    let about = About { node: node.clone(), by_name: false, message };
+    by_file_or_handle(export, request, about, handle, reply, move |export, answer, reply| {
+        let told = match answer {
+            Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => told,
+            Ok(_) => return reply.error(Errno::PROTO),
+            Err(error) => return reply.error(error),
+        };
+        behind::as_written(export, &who, (node, told, asked), reply, |export, node, known| {
+            Ok(export.attr(node, &known?))
+        });
     });
 }
 
@@ -35,9 +51,23 @@ pub(crate) fn set(export: &Export, request: &Request, set: &SetAttributes, reply
     node.not_plain();
     let through = set.handle.filter(|_| set.size.is_some());
     let set = translate::set_attributes(set);
-    by_file_or_handle(export, request, node, through, reply, move |fid, handles| {
-        Ask::new(handles, OwnRequest::Change { fid, set })
+    let message = move |fid| OwnRequest::Change { fid, set }.into();
+    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
+        let about = About { node: node.clone(), by_name: true, message };
+        by_file_or_handle(export, who, about, through, reply, move |export, answer, reply| {
+            reply.send(changed(export, &node, answer));
+        });
     });
+}
+
+fn changed(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno> {
+    match answer? {
+        AnyReply::Own(OwnReply::Change { attributes }) => {
+            export.shared().behind.changed(node);
+            Ok(export.attr(node, &Known { told: attributes, last: true }))
+        }
+        _ => Err(Errno::PROTO),
+    }
 }
 
 pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
@@ -59,60 +89,64 @@ pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
     });
 }
 
-/// Asks about a file by what is known of it, once it is as it was written.
-fn by_file_or_handle(
+/// A message about a file, however that is named in it.
+pub(super) struct About<M> {
+    pub(super) node: Arc<Node>,
+    /// The kernel may have found it by a name, and means the file that has the name now.
+    pub(super) by_name: bool,
+    pub(super) message: M,
+}
+
+/// Asks about a file by what is known of it.
+pub(super) fn by_file_or_handle<T: 'static>(
     export: &Export,
     request: &Request,
-    node: Arc<Node>,
+    about: About<impl Fn(Fid) -> AnyRequest<'static> + Send + 'static>,
     handle: Option<Handle>,
-    reply: Reply<Attr>,
-    ask: impl Fn(Fid, Handles<'_>) -> Ask + Send + 'static,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, Answer<'_>, Reply<T>) + Send + 'static,
 ) {
-    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        if let Some(handle) = handle {
-            let file = or_error!(export.files().get(handle), reply);
-            return by_file(export, who, node, &file, ask, reply);
+    if let Some(handle) = handle {
+        let file = or_error!(export.files().get(handle), reply);
+        return by_file(export, request, &file, about.message, reply, then);
+    }
+    let node = about.node.clone();
+    let first = (about.message)(handle_fid(0));
+    let ask = match about.by_name {
+        true => export.ask_by_name(&node, first),
+        false => Ask::new(Handles::one(&node.handle), first),
+    };
+    let who = *request;
+    export.as_caller_with(&node, request, ask, reply, move |export, _, answer, reply| {
+        let About { node, by_name, message } = about;
+        if !matches!(answer, Err(Errno::STALE)) {
+            return then(export, answer, reply);
         }
-        let (first, who) = (ask(handle_fid(0), Handles::one(&node.handle)), *who);
-        export.as_caller_with(
-            &node.clone(),
-            &who,
-            first,
-            reply,
-            move |export, _, answer, reply| {
-                let open = match answer {
-                    // A handle that is a path, or an inode without names: the open file still is one.
-                    Err(Errno::STALE) => export.files().of_node(node.id),
-                    _ => None,
-                };
-                match open {
-                    Some(file) => by_file(export, &who, node, &file, ask, reply),
-                    None => reply.send(attr(export, &node, answer)),
-                }
-            },
-        );
+        let file = export.files().of_node(node.id);
+        let named = by_name && !export.nodes.places(&node).is_empty();
+        let this_file = file.is_some() && (!named || by_descriptor(who.thread));
+        export.displaced(&node.clone(), move |export| match file {
+            // A handle that is a path, or an inode without names: the open file still is one.
+            Some(file) if !named => by_file(export, &who, &file, message, reply, then),
+            // It was named by a descriptor, and is this file, wherever that is.
+            Some(_) if this_file => {
+                let about = About { node, by_name: false, message };
+                by_file_or_handle(export, &who, about, None, reply, then);
+            }
+            // By a path: the kernel looks it up anew.
+            _ => then(export, Err(Errno::STALE), reply),
+        });
     });
 }
 
-fn by_file(
+fn by_file<T: 'static>(
     export: &Export,
     request: &Request,
-    node: Arc<Node>,
     file: &Arc<OpenFile>,
-    ask: impl Fn(Fid, Handles<'_>) -> Ask,
-    reply: Reply<Attr>,
+    message: impl Fn(Fid) -> AnyRequest<'static>,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, Answer<'_>, Reply<T>) + Send + 'static,
 ) {
-    let ask = ask(file.fid, Handles::NONE);
-    export.as_opener(request, file, ask, reply, move |export, answer| attr(export, &node, answer));
-}
-
-fn attr(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno> {
-    match answer? {
-        AnyReply::Plain(ninep::Reply::Getattr(told)) => Ok(export.attr(node, &told)),
-        AnyReply::Own(OwnReply::Change { attributes }) => {
-            export.shared().behind.changed(node);
-            Ok(export.attr(node, &attributes))
-        }
-        _ => Err(Errno::PROTO),
-    }
+    let ask = Ask::new(Handles::NONE, message(file.fid));
+    export.as_opener_with(request, file, ask, reply, then);
 }

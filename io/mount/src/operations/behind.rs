@@ -13,7 +13,7 @@ use ninep::dialect::{AnyReply, Handles, OwnReply, handle_fid};
 use ninep::{Attributes, getattr};
 
 use super::{data, or_error};
-use crate::behind::{Held, Piece, Put, Run, Sent, Then, Until};
+use crate::behind::{Held, Known, Piece, Put, Run, Sent, Since, Then, Until};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask, Call, Payer, Waiter, here};
@@ -100,26 +100,57 @@ pub(super) fn after<T: 'static>(
     hold(export, node, Until::Executed, request, reply, then);
 }
 
-/// What a file's attributes are now, where those that came with a reply may be older than what
-/// was written: the kernel would take back the size that it knows.
+/// Goes on once what was written to a part of a file before is executed.
+pub(super) fn after_part<T: 'static>(
+    export: &Export,
+    node: &Node,
+    place: Range<u64>,
+    request: &Request,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+) {
+    if node.behind.is_idle() {
+        return then(export, request, reply);
+    }
+    hold(export, node, Until::Read(place), request, reply, then);
+}
+
+/// A file's attributes, told when `asked`, with what was written from here since: the kernel would
+/// take back the size that it knows. Nobody waits for that to be executed.
+pub(super) fn as_written<T: FuseAnswer + 'static>(
+    export: &Export,
+    request: &Request,
+    (node, told, asked): (Arc<Node>, Attributes, u64),
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
+) {
+    match node.behind.since(asked) {
+        Since::Changed => told_again(export, request, node, reply, then),
+        since => reply.send(then(export, &node, Ok(since.applied_to(told)))),
+    }
+}
+
+/// The same, asked for anew.
 pub(super) fn told_again<T: FuseAnswer + 'static>(
     export: &Export,
     request: &Request,
     node: Arc<Node>,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Node, Result<Attributes, Errno>) -> Result<T, Errno> + Send + 'static,
+    then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
 ) {
-    after(export, &node.clone(), request, reply, move |export, who, reply| {
-        let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
-        let ask = Ask::new(Handles::one(&node.handle), message);
-        export.as_caller(&node.clone(), who, ask, reply, move |export, _, answer| {
-            let told = match answer {
-                Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => Ok(told),
-                Ok(_) => Err(Errno::PROTO),
-                Err(error) => Err(error),
-            };
-            then(export, &node, told)
-        });
+    let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
+    let ask = Ask::new(Handles::one(&node.handle), message);
+    let asked = export.shared().behind.now();
+    export.as_caller(&node.clone(), request, ask, reply, move |export, _, answer| {
+        let told = match answer {
+            // What changes meanwhile is the kernel's to know: it has not been answered yet.
+            Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => {
+                Ok(node.behind.since(asked).applied_to(told))
+            }
+            Ok(_) => Err(Errno::PROTO),
+            Err(error) => Err(error),
+        };
+        then(export, &node, told)
     });
 }
 
@@ -199,6 +230,8 @@ fn executed(
     if let Err(error) = written {
         tracing::warn!(inode = node.id.0, ?place, %error, "a write failed that was answered");
         export.files().fail(node.id, error);
+        // It is not as long as was said.
+        export.shared().behind.changed(node);
         export.doubt_attributes(node.id);
     }
     let ready = export.shared().behind.executed(node, payer, number);

@@ -3,14 +3,16 @@
 //! ```text
 //!   open, create ─► Topen newfid ─► OpenFile ─► read, write: by fid, paid by the opener
 //!                     │ version as at the last open? the page cache is kept
+//!                     │ not at its names any more? ESTALE: the kernel asks for the name anew
 //!   write ─┬─ cached ─► answered at once (behind)      close, fsync ─► wait for those
 //!          └─ direct, appended, attr=0 ─► answered when executed
 //!   release ─► Tclunk ─► the fid is free
 //! ```
 //!
 //! Close-to-open: what was written before a close is seen by who opens after it, on any
-//! mount, because a close waits for it and every open asks the proxy. Where the file is another than it was, the kernel
-//! drops the pages that it has, and what it believes of the size.
+//! mount, because a close waits for it and every open asks the proxy, for the file that has the name then.
+//! Where the file is another than it was, the kernel drops the pages that it has, and what it believes
+//! of the size. Who opens or reads a file that others write waits for nothing but the bytes that it reads.
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
@@ -35,20 +37,44 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
     let newfid = or_error!(export.files().reserve(), reply);
     // The kernel has followed links and has made what was to be made.
     let flags = open_flags(open.flags) & !(bits::CREATE | bits::EXCL | bits::NOFOLLOW);
+    if flags & bits::TRUNC == 0 {
+        return open_now(export, request, (node, newfid), flags, reply);
+    }
+    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
+        open_now(export, who, (node, newfid), flags, reply);
+    });
+}
+
+fn open_now(
+    export: &Export,
+    request: &Request,
+    (node, newfid): (Arc<Node>, Fid),
+    flags: u32,
+    reply: Reply<Opened>,
+) {
     let message = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
     // A fid is taken by it, so it is not for repeating.
-    let ask = Ask::once(Handles::one(&node.handle), message);
-    behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        export.as_caller(&node.clone(), who, ask, reply, move |export, payer, answer| {
-            let ((), told) = made(export, newfid, payer, answer, |_, _, _| ())?;
-            export.nodes.told(&node, &told);
-            let inode = node.id;
-            let opened = opened(export, newfid, node, payer, flags, told.qid.version);
-            if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
-                export.doubt_attributes(inode);
+    let ask = export.ask_by_name(&node, message).only_once();
+    let who = node.clone();
+    export.as_caller_with(&who, request, ask, reply, move |export, payer, answer, reply| {
+        let told = match made(export, newfid, payer, answer, |_, _, _| ()) {
+            Ok(((), told)) => told,
+            // The kernel looks the name up anew and comes back, with what it is now.
+            Err(Errno::STALE) => {
+                return export.displaced(&node, move |_| reply.error(Errno::STALE));
             }
-            Ok(opened)
-        });
+            Err(error) => return reply.error(error),
+        };
+        export.nodes.told(&node, &told);
+        let inode = node.id;
+        if flags & bits::TRUNC != 0 {
+            export.shared().behind.changed(&node);
+        }
+        let opened = opened(export, newfid, node, payer, flags, told.qid.version);
+        if !opened.flags.contains(OpenFlags::KEEP_CACHE) {
+            export.doubt_attributes(inode);
+        }
+        reply.ok(&opened);
     });
 }
 
@@ -82,41 +108,61 @@ fn create_now(
     let message = OwnRequest::Open { fid, newfid, name, flags, mode };
     let ask = Ask::once(Handles::one(&directory.handle), message);
     let (who, asked) = (*request, export.shared().behind.now());
-    export.as_caller_with(&directory, request, ask, reply, move |export, payer, answer, reply| {
+    let home = directory.clone();
+    export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let made = made(export, newfid, payer, answer, |export, handle, told| {
             export.nodes.look_up(handle, told)
         });
         let (node, told) = or_error!(made, reply);
         let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
-        if !node.behind.changed_since(asked) {
-            return reply.ok(&Created { entry: export.entry_of(&node, &told), opened });
-        }
-        // It was there, and this mount knows it by another name.
+        // It may have been there, known to this mount by another name.
         let payer = payer.clone();
-        behind::told_again(export, &who, node, reply, move |export, node, told| {
-            let told = told.inspect_err(|_| {
+        let found = (node, told, asked);
+        behind::as_written(export, &who, found, reply, move |export, node, known| {
+            let known = known.inspect_err(|_| {
                 export.nodes.forget(node.id, 1);
                 export.files().close(opened.handle);
                 clunk(export, newfid, &payer);
             })?;
-            Ok(Created { entry: export.entry_of(node, &told), opened })
+            let entry = export.entry((directory.id, called.to_bytes()), node, &known);
+            Ok(Created { entry, opened })
         });
     });
 }
 
 pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<Data>) {
     let file = or_error!(export.files().get(read.handle), reply);
-    let count = read.size.min(export.payload);
-    let message = ninep::Request::Read { fid: file.fid, offset: read.offset, count };
+    let (offset, count) = (read.offset, read.size.min(export.payload));
+    let message = ninep::Request::Read { fid: file.fid, offset, count };
     let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
-    // Other bytes than those that are read count too: without them the file may be shorter.
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
-        export.as_opener_with(who, &file, ask, reply, |_, answer, reply| match answer {
-            Ok(AnyReply::Plain(ninep::Reply::Read { data })) => reply.bytes(data),
+    let (node, place) = (file.node.clone(), offset..offset.saturating_add(count.into()));
+    behind::after_part(export, &node, place.clone(), request, reply, move |export, who, reply| {
+        let (node, asked) = (file.node.clone(), export.shared().behind.now());
+        export.as_opener_with(who, &file, ask, reply, move |_, answer, reply| match answer {
+            Ok(AnyReply::Plain(ninep::Reply::Read { data })) => {
+                // Where the proxy's file ends it goes on here, with what is written behind that.
+                let end = node.behind.reach(asked).min(place.end);
+                let missing = end.saturating_sub(offset.saturating_add(data.len() as u64));
+                with_zeros(data, missing as usize, reply);
+            }
             Ok(_) => reply.error(Errno::PROTO),
             Err(error) => reply.error(error),
         });
     });
+}
+
+/// These bytes, and so many zeros.
+fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<Data>) {
+    if missing == 0 {
+        return reply.bytes(data);
+    }
+    let mut pieces = vec![data];
+    while missing > 0 {
+        let zeros = &ZEROS[..missing.min(ZEROS.len())];
+        pieces.push(zeros);
+        missing -= zeros.len();
+    }
+    reply.pieces(&pieces);
 }
 
 /// Writes: answered at once where the page cache keeps the bytes anyway, and other mounts do
@@ -125,6 +171,7 @@ pub(crate) fn write(export: &Export, request: &Request, write: Write<'_>, reply:
     let file = or_error!(export.files().get(write.handle), reply);
     or_error!(file.take_failure(), reply);
     file.node.written();
+    file.wrote(write.from_cache);
     let flags = file.flags | open_flags(write.flags);
     let cached = write.from_cache || flags & (bits::DIRECT | bits::APPEND) == 0;
     let at_once = cached && !export.believed.is_zero();
@@ -354,6 +401,8 @@ fn clunk(export: &Export, fid: Fid, payer: &Arc<Payer>) {
         _ => export.files().release(fid),
     });
 }
+
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 // Of fallocate(2): what may be done twice.
 const KEEP_SIZE: u32 = 1;

@@ -18,6 +18,7 @@ use fuse::{DirEntry, Entries as Names, EntriesPlus, Errno, Read, Reply, Request}
 use ninep::dialect::{AnyReply, Entries, Entry, Handles, OwnReply, OwnRequest};
 
 use super::{or_error, told};
+use crate::behind::Since;
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Ask, lock};
@@ -56,6 +57,7 @@ pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: R
     let directory = request.inode;
     with_entries(export, request, read, reply, move |export, listing, reply| {
         let asked = listing.asked;
+        let age = listing.read.map_or(Duration::ZERO, |read| read.elapsed());
         reply.list(|out| {
             listing.give(|entry| {
                 if told::hides(directory, entry.name) {
@@ -68,14 +70,18 @@ pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: R
                     name: entry.name,
                 };
                 let Some((handle, told)) = &entry.file else { return out.add_name(&name) };
+                let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
                 let node = export.nodes.look_up(handle, told);
-                if node.behind.changed_since(asked) {
+                let since = node.behind.since(asked);
+                if since == Since::Changed || export.believed <= age {
                     // The kernel is not to believe these attributes; it asks if it needs some.
                     export.nodes.forget(node.id, 1);
                     return out.add_name(&name);
                 }
-                let known = export.entry_of(&node, told);
-                let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
+                let known = since.applied_to(*told);
+                let mut known = export.entry((directory, entry.name), &node, &known);
+                known.ttl = known.ttl.saturating_sub(age);
+                known.attributes_ttl = known.attributes_ttl.saturating_sub(age);
                 let added = out.add(&known, &name);
                 if !added {
                     // The kernel was not told of this look-up.

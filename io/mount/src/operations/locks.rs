@@ -1,16 +1,23 @@
 //! Locks, held at the proxy and known here so that they can be taken again.
 //!
 //! ```text
-//!   setlk ─► Tlock ─┬─ granted ─► Locks
-//!                   ├─ somebody has it: EAGAIN, or the proxy waits
-//!                   └─ the proxy has no room for one that waits: asked again in a while
+//!   setlk ─┬─ the owner has some, or gives back ─► mapped and cached writes brought out ─┐
+//!          └─ else ──────────────────────────────────────────────────────────────────────┴─► Tlock
+//!   Tlock ─┬─ granted ─► Locks ─► the kernel drops the file's pages and attributes ─► answered
+//!          ├─ somebody has it: EAGAIN, or the proxy waits
+//!          └─ the proxy has no room for one that waits: asked again in a while
 //!   flush ─► the owner has fcntl locks? given back first
 //! ```
+//!
+//! Locks make data coherent: what was written before one was given back is read by who gets it next, on
+//! whatever node. So at each grant everything that is cached of the file goes, whatever its times say:
+//! two writes in one tick of the backend's clock leave them as they were.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fuse::{Errno, Handle, Lock, LockKind, LockOwner, LockRequest, Reply, Request};
+use fuse::{Errno, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest, Reply, Request};
 use ninep::dialect::AnyReply;
 use ninep::{LockKind as WireKind, LockStatus};
 
@@ -22,10 +29,44 @@ use crate::locks::{Owner, WHOLE};
 
 pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
-    // Who gets the lock next is to see what was written under it.
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
-        try_lock(export, who, &file, asked, reply);
+    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let gives = asked.lock.kind == LockKind::None;
+    if !gives && !export.shared().locks.has(file.node.id, owner) {
+        return try_lock(export, request, &file, asked, reply);
+    }
+    // Who gets the lock next is to see what was written under it, by way of a mapping too.
+    let who = *request;
+    brought_out(export, &file.clone(), move |export| {
+        behind::after(export, &file.node.clone(), &who, reply, move |export, who, reply| {
+            try_lock(export, who, &file, asked, reply);
+        });
     });
+}
+
+/// Goes on once the kernel has handed over what was written through mappings of a file.
+fn brought_out(export: &Export, file: &OpenFile, then: impl FnOnce(&Export) + Send + 'static) {
+    if file.node.writers.load(Ordering::SeqCst) == 0 {
+        return then(export);
+    }
+    pages_dropped(export, file.node.id, then);
+}
+
+/// Goes on once the kernel has nothing of a file any more, dirty pages written.
+fn pages_dropped(export: &Export, inode: InodeId, then: impl FnOnce(&Export) + Send + 'static) {
+    let Some(notifier) = export.notifier.get() else { return then(export) };
+    let later = export.clone();
+    export.notices.drop_pages(notifier, inode, move || then(&later));
+}
+
+/// A lock was granted: it is known, and what others wrote before is seen.
+fn granted(export: &Export, file: &Arc<OpenFile>, (owner, lock): (Owner, Lock), reply: Reply<()>) {
+    export.shared().locks.set(file, owner, lock);
+    match lock.kind {
+        LockKind::None => reply.ok(&()),
+        LockKind::Read | LockKind::Write => {
+            pages_dropped(export, file.node.id, move |_| reply.ok(&()));
+        }
+    }
 }
 
 fn try_lock(
@@ -41,10 +82,7 @@ fn try_lock(
     let thread = request.thread;
     export.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
         match status(answer) {
-            Ok(LockStatus::Success) => {
-                export.shared().locks.set(&locked, owner, asked.lock);
-                reply.ok(&());
-            }
+            Ok(LockStatus::Success) => granted(export, &locked, (owner, asked.lock), reply),
             // One that waits is only refused for lack of room.
             Ok(LockStatus::Blocked) if asked.wait => later(export, thread, &locked, asked, reply),
             Ok(LockStatus::Blocked) => reply.error(Errno::AGAIN),
@@ -61,10 +99,7 @@ fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest,
     let waiter = Waiter { request: reply.id(), thread };
     let (again, locked) = (export.clone(), file.clone());
     let done = move |answer: Answer<'_>| match status(answer) {
-        Ok(LockStatus::Success) => {
-            again.shared().locks.set(&locked, owner, asked.lock);
-            reply.ok(&());
-        }
+        Ok(LockStatus::Success) => granted(&again, &locked, (owner, asked.lock), reply),
         Ok(LockStatus::Blocked) => later(&again, thread, &locked, asked, reply),
         Ok(LockStatus::Error | LockStatus::Grace) => reply.error(Errno::NOLCK),
         Err(error) => reply.error(error),
@@ -105,7 +140,8 @@ pub(crate) fn flush(
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let owner = Owner { owner, flock: false };
-    if !file.writes() {
+    // The kernel has handed over what was written through mappings.
+    if !file.has_written() && !export.shared().locks.has(file.node.id, owner) {
         return unlock(export, request, &file, owner, reply);
     }
     behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {

@@ -4,51 +4,54 @@
 //!   directory's handle, name ─► one message ─► the file's handle and attributes ─► Entry
 //! ```
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
 
 use fuse::{Data, Entry, Errno, InodeId, NewFile, Reply, Request};
 use ninep::Attributes;
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 
 use super::{behind, or_error};
+use crate::behind::Known;
 use crate::filesystem::Export;
-use crate::link::{Answer, Ask};
+use crate::link::Ask;
 use crate::nodes::Node;
 
-/// Which file has this name? That there is none may be believed as long as that there is one.
+/// Which file has this name? That there is none is never believed: who makes one elsewhere and says
+/// so expects that it is found.
 pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Reply<Entry>) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = OwnRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let ask = Ask::new(Handles::one(&directory.handle), message);
-    let (who, asked) = (*request, export.shared().behind.now());
+    let (who, name) = (*request, name.to_owned());
+    let asked = export.shared().behind.now();
     export.as_caller_with(&directory, request, ask, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Own(OwnReply::Lookup { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
-                if !node.behind.changed_since(asked) {
-                    return reply.ok(&export.entry_of(&node, &attributes));
-                }
-                behind::told_again(export, &who, node, reply, entry_told);
+                entry(export, &who, (node, attributes, asked), name, reply);
             }
             Ok(_) => reply.error(Errno::PROTO),
-            Err(Errno::NOENT) if !export.believed.is_zero() => {
-                reply.ok(&Entry::absent(export.believed));
-            }
             Err(error) => reply.error(error),
         }
     });
 }
 
-/// The entry of a node that was looked up, if its attributes could be had.
-fn entry_told(
+/// The entry of a node that was looked up, if its attributes can be had as they are now.
+fn entry(
     export: &Export,
-    node: &Node,
-    told: Result<Attributes, Errno>,
-) -> Result<Entry, Errno> {
-    // Without them the kernel is not told of the look-up.
-    let told = told.inspect_err(|_| export.nodes.forget(node.id, 1))?;
-    export.nodes.told(node, &told);
-    Ok(export.entry_of(node, &told))
+    request: &Request,
+    (node, told, asked): (Arc<Node>, Attributes, u64),
+    name: CString,
+    reply: Reply<Entry>,
+) {
+    let directory = request.inode;
+    behind::as_written(export, request, (node, told, asked), reply, move |export, node, known| {
+        // Without them the kernel is not told of the look-up.
+        let known = known.inspect_err(|_| export.nodes.forget(node.id, 1))?;
+        export.nodes.told(node, &known.told);
+        Ok(export.entry((directory, name.to_bytes()), node, &known))
+    });
 }
 
 /// Makes a file of the type in its mode, less the umask.
@@ -113,7 +116,21 @@ fn make_now(
         target: target.to_bytes(),
     };
     let ask = Ask::once(Handles::one(&directory.handle), message);
-    export.as_caller(&directory, request, ask, reply, |export, _, answer| entry(export, answer));
+    let name = name.to_owned();
+    export.as_caller(
+        &directory.clone(),
+        request,
+        ask,
+        reply,
+        move |export, _, answer| match answer? {
+            AnyReply::Own(OwnReply::Make { handle, attributes }) => {
+                let node = export.nodes.look_up(handle, &attributes);
+                let known = Known { told: attributes, last: true };
+                Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
+            }
+            _ => Err(Errno::PROTO),
+        },
+    );
 }
 
 pub(crate) fn symlink(
@@ -139,7 +156,12 @@ pub(crate) fn remove(
     let dirfid = handle_fid(0);
     let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
     let ask = Ask::once(Handles::one(&directory.handle), message);
-    export.as_caller(&directory, request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    let name = name.to_owned();
+    export.as_caller(&directory.clone(), request, ask, reply, move |export, _, answer| {
+        answer?;
+        export.nodes.removed(directory.id, name.to_bytes());
+        Ok(())
+    });
 }
 
 pub(crate) fn rename(
@@ -159,7 +181,12 @@ pub(crate) fn rename(
         newname: to.to_bytes(),
     };
     let ask = Ask::once(Handles::two(&old.handle, &new.handle), message);
-    export.as_caller(&new, request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    let (from, to) = (from.to_owned(), to.to_owned());
+    export.as_caller(&new.clone(), request, ask, reply, move |export, _, answer| {
+        answer?;
+        export.nodes.renamed((old.id, from.to_bytes()), (new.id, to.to_bytes()));
+        Ok(())
+    });
 }
 
 /// Gives a file one more name. The reply to that says nothing of the file: its attributes are
@@ -176,14 +203,22 @@ pub(crate) fn link(
     let (dfid, fid) = (handle_fid(0), handle_fid(1));
     let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
     let ask = Ask::once(Handles::two(&directory.handle, &file.handle), message);
-    let who = *request;
-    export.as_caller_with(&directory, request, ask, reply, move |export, _, answer, reply| {
-        or_error!(answer, reply);
-        export.shared().behind.changed(&file);
-        behind::told_again(export, &who, file, reply, |export, node, told| {
-            told.map(|told| export.entry(&node.handle, &told))
-        });
-    });
+    let (who, name) = (*request, name.to_owned());
+    export.as_caller_with(
+        &directory.clone(),
+        request,
+        ask,
+        reply,
+        move |export, _, answer, reply| {
+            or_error!(answer, reply);
+            export.shared().behind.changed(&file);
+            behind::told_again(export, &who, file, reply, move |export, node, known| {
+                let known = known?;
+                let node = export.nodes.look_up(&node.handle, &known.told);
+                Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
+            });
+        },
+    );
 }
 
 pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
@@ -195,16 +230,6 @@ pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
         Ok(_) => reply.error(Errno::PROTO),
         Err(error) => reply.error(error),
     });
-}
-
-/// The entry of what was made.
-fn entry(export: &Export, answer: Answer<'_>) -> Result<Entry, Errno> {
-    match answer? {
-        AnyReply::Own(OwnReply::Make { handle, attributes }) => {
-            Ok(export.entry(handle, &attributes))
-        }
-        _ => Err(Errno::PROTO),
-    }
 }
 
 /// The type of a directory in a mode.

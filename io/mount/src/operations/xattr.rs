@@ -7,13 +7,14 @@
 //! ```
 
 use std::ffi::CStr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use fuse::{Errno, Reply, Request, SetXattr, Xattr};
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 
 use super::or_error;
 use crate::filesystem::Export;
+use crate::jobs::by_descriptor;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
 
@@ -39,19 +40,34 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
     node.not_plain();
     let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
     let message = OwnRequest::Setxattr { fid: handle_fid(0), name, flags, data };
-    let handles = Handles::one(&node.handle);
-    let ask = if flags == 0 { Ask::new(handles, message) } else { Ask::once(handles, message) };
-    export.as_caller(&node.clone(), request, ask, reply, move |export, _, answer| {
-        export.shared().behind.changed(&node);
-        answer.map(|_| ())
-    });
+    let ask = export.ask_by_name(&node, message);
+    let ask = if flags == 0 { ask } else { ask.only_once() };
+    change(export, request, node, ask, reply);
 }
 
 pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = OwnRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
-    let ask = Ask::once(Handles::one(&node.handle), message);
-    export.as_caller(&node, request, ask, reply, |_, _, answer| answer.map(|_| ()));
+    let ask = export.ask_by_name(&node, message).only_once();
+    change(export, request, node, ask, reply);
+}
+
+fn change(export: &Export, request: &Request, node: Arc<Node>, ask: Ask, reply: Reply<()>) {
+    let (who, again) = (*request, ask.clone());
+    export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
+        export.shared().behind.changed(&node);
+        let elsewhere =
+            matches!(answer, Err(Errno::STALE)) && !export.nodes.places(&node).is_empty();
+        if !elsewhere {
+            return reply.send(answer.map(|_| ()));
+        }
+        // By a path: the kernel looks it up anew. By a descriptor it is this file, wherever it is.
+        let this_file = by_descriptor(who.thread);
+        export.displaced(&node.clone(), move |export| match this_file {
+            true => change(export, &who, node, again.anywhere(), reply),
+            false => reply.error(Errno::STALE),
+        });
+    });
 }
 
 fn ask(export: &Export, request: &Request, node: &Node, name: &[u8], reply: Reply<Xattr>) {

@@ -15,7 +15,9 @@
 use std::sync::Arc;
 
 use fuse::Errno;
-use ninep::dialect::{AnyReply, AnyRequest, OwnReply, OwnRequest, RequestHeader, encode_reply};
+use ninep::dialect::{
+    AnyReply, AnyRequest, OwnReply, OwnRequest, RequestHeader, encode_reply, handle_fid,
+};
 use ninep::{Fid, LOCK_BLOCK, Reply, Request, Tag};
 
 use super::files::File;
@@ -42,10 +44,32 @@ pub(super) type Answered = Result<Vec<u8>, Fail>;
 impl Asked<'_> {
     /// Does it.
     pub(super) fn perform(&self, request: AnyRequest<'_>) -> Answered {
+        self.is_in_place()?;
         match request {
             AnyRequest::Plain(request) => self.plain(request),
             AnyRequest::Own(request) => self.own(request),
         }
+    }
+
+    /// Whether the message's first file has all the names that the message gives it.
+    fn is_in_place(&self) -> Result<(), Fail> {
+        let Some(handle) = self.header.handles.get(handle_fid(0)) else { return Ok(()) };
+        for (directory, name) in self.header.places {
+            let files = self.life.files()?;
+            let (file, directory) = (files.by_handle(handle)?, files.by_handle(directory)?);
+            let who = self.life.who(self.header.identity)?;
+            let at = self.life.walk_to(self.job, &directory, who.uid)?;
+            match self.life.walk(self.job, at.fid, &[name]) {
+                Ok((_, qid)) if qid.is_none_or(|qid| file.is(qid)) => {}
+                Err(Fail::Errno(Errno::ACCESS)) => {}
+                Ok(_) | Err(Fail::Errno(Errno::NOENT | Errno::NOTDIR)) => {
+                    self.life.walked.forget(file.serial);
+                    return Err(Errno::STALE.into());
+                }
+                Err(fail) => return Err(fail),
+            }
+        }
+        Ok(())
     }
 
     /// The reply.

@@ -1,0 +1,68 @@
+//! Whether a thread that waits in a system call named its file by a descriptor or by a path.
+//!
+//! ```text
+//!   /proc/TID/syscall: `NUMBER ARG0 … ARG5 SP PC`, or `running` ─► fchmod, fsetxattr, …? or a path
+//! ```
+//!
+//! The kernel asks for a change of attributes by an inode alone. Where the name that led to the
+//! inode is another file by now, a path means that other file and a descriptor this one.
+
+use std::fs;
+
+/// Whether the thread's call names its file by a descriptor. Where that cannot be read (it is another
+/// user's, or its kernel shows nothing) it is taken to be so: the kernel would not ask again.
+pub(crate) fn by_descriptor(thread: u32) -> bool {
+    fs::read_to_string(format!("/proc/{thread}/syscall"))
+        .map_or(true, |call| is_by_descriptor(&call))
+}
+
+fn is_by_descriptor(call: &str) -> bool {
+    let mut words = call.split_whitespace();
+    let Some(number) = words.next().and_then(|word| word.parse::<i64>().ok()) else { return false };
+    let arguments: Vec<u64> = words.map_while(argument).take(6).collect();
+    let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
+    let empty_path = |at| argument(at) & libc::AT_EMPTY_PATH as u64 != 0;
+    match number {
+        libc::SYS_fchmod | libc::SYS_fchown | libc::SYS_fsetxattr | libc::SYS_fremovexattr => true,
+        // Without a path it is the descriptor's file: futimens(3).
+        libc::SYS_utimensat => argument(1) == 0 || empty_path(3),
+        libc::SYS_fchownat => empty_path(4),
+        SYS_FCHMODAT2 => empty_path(3),
+        SYS_SETXATTRAT | SYS_REMOVEXATTRAT => empty_path(2),
+        _ => false,
+    }
+}
+
+fn argument(word: &str) -> Option<u64> {
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
+}
+
+// Younger than the headers of some systems; the same on every processor.
+const SYS_FCHMODAT2: i64 = 452;
+const SYS_SETXATTRAT: i64 = 463;
+const SYS_REMOVEXATTRAT: i64 = 466;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: i64, arguments: &str) -> bool {
+        is_by_descriptor(&format!("{number} {arguments} 0x0 0x0 0x0 0x7ffd0 0x7f00\n"))
+    }
+
+    #[test]
+    fn calls_on_descriptors_are_told_from_calls_on_paths() {
+        assert!(call(libc::SYS_fchmod, "0x3 0x1a4 0x0"));
+        assert!(call(libc::SYS_utimensat, "0x3 0x0 0x7ffd"));
+        assert!(call(SYS_FCHMODAT2, "0x3 0x7ffd 0x1a4 0x1000"));
+        assert!(!call(SYS_FCHMODAT2, "0x3 0x7ffd 0x1a4 0x100"));
+        assert!(!call(libc::SYS_utimensat, "0xffffff9c 0x7ffd00 0x7ffd"));
+        assert!(!call(libc::SYS_fchmodat, "0xffffff9c 0x7ffd00 0x1a4"));
+        assert!(!is_by_descriptor("running\n"));
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_looked_at_is_taken_to_have_a_descriptor() {
+        assert!(by_descriptor(u32::MAX));
+    }
+}
