@@ -226,25 +226,10 @@ impl Dispatcher {
         let (who, paths) = (self.subjects[subject].who.clone(), self.subjects[subject].paths);
         let rule = rules.rule_for(&who, kind, paths).map(|i| &rules.rules[i]);
         let class = self.class_for(rule, &who, kind);
-        let mut meters = Vec::new();
-        for (limit, nth) in rule.into_iter().flat_map(limits_of) {
-            if limit.kinds.contains(kind) {
-                let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));
-                let limit = &Limit { rate: effective.unwrap_or(limit.rate), ..limit };
-                let key = self.classes[class].key.clone();
-                let key = MeterKey::of_rule(&key, limit.kinds, limit.rate, nth);
-                meters.push(self.meter_for(limit, key));
-            }
-        }
-        for meter in rules.meters_for(&who, kind, paths).map(|i| &rules.meters[i]) {
-            let key =
-                MeterKey::of_meter(&meter.name, meter.limit.rate, key_of(&meter.per, &who, kind));
-            meters.push(self.meter_for(&meter.limit, key));
-        }
-        for decay in rules.decays_for(&who, kind, paths).map(|i| &rules.decays[i]) {
-            let key = MeterKey::of_decay(decay, key_of(&decay.per, &who, kind));
-            meters.push(self.meter_for(&top_of(decay), key));
-        }
+        let key = self.classes[class].key.clone();
+        let limits = self.limits_for(rule, &key, (&who, kind, paths));
+        let meters = limits.into_iter().map(|(limit, key)| self.meter_for(&limit, key));
+        let meters: Vec<u32> = meters.collect();
         debug_assert!(meters.len() <= RuleSet::METERS_MAX, "the parser refuses such rules");
         let route = self.route_for(subject, class, &meters);
         let own = &mut self.classes[class];
@@ -253,6 +238,58 @@ impl Dispatcher {
         let ways = &mut self.subjects[subject].ways;
         ways.get_or_insert_with(|| Box::new([Way::UNKNOWN; Kind::COUNT]))[kind as usize] = way;
         way
+    }
+
+    /// What a request of a class pays, and by which keys the meters are found.
+    pub(crate) fn limits_for(
+        &self,
+        rule: Option<&Rule>,
+        class: &ClassKey,
+        (who, kind, paths): (&Identity, Kind, PathSet),
+    ) -> Vec<(Limit, MeterKey)> {
+        let rules = &self.rules;
+        let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));
+        let own = rule.into_iter().flat_map(limits_of);
+        let own = own.filter(|(limit, _)| limit.kinds.contains(kind)).map(|(limit, nth)| {
+            let limit = Limit { rate: effective.unwrap_or(limit.rate), ..limit };
+            (limit, MeterKey::of_rule(class, limit.kinds, limit.rate, nth))
+        });
+        let meters = rules.meters_for(who, kind, paths).map(|i| &rules.meters[i]).map(|meter| {
+            let key = key_of(&meter.per, who, kind);
+            (meter.limit, MeterKey::of_meter(&meter.name, meter.limit.rate, key))
+        });
+        let decays = rules
+            .decays_for(who, kind, paths)
+            .map(|i| &rules.decays[i])
+            .map(|decay| (top_of(decay), MeterKey::of_decay(decay, key_of(&decay.per, who, kind))));
+        own.chain(meters).chain(decays).collect()
+    }
+
+    /// The key of the class that a request would get, without making it.
+    pub(crate) fn class_key_for(
+        &self,
+        rule: Option<&Rule>,
+        who: &Identity,
+        kind: Kind,
+    ) -> ClassKey {
+        let Some(rule) = rule else {
+            return ClassKey { rule: RuleSet::DEFAULT.into(), values: Box::default() };
+        };
+        let values = key_of(&rule.per, who, kind).into();
+        let key = ClassKey { rule: rule.name.as_str().into(), values };
+        let known = self.names.classes.contains_key(&key) || self.names.rested.contains_key(&key);
+        let classes = self.names.keyed.get(&*rule.name).copied().unwrap_or(0);
+        let full = rule.max_classes.is_some_and(|most| classes >= most);
+        if known || !full || self.idle_class_of(rule).is_some() {
+            return key;
+        }
+        ClassKey { values: Box::default(), ..key }
+    }
+
+    /// The class of a rule that is idle for longest.
+    fn idle_class_of(&self, rule: &Rule) -> Option<u32> {
+        let of_rule = |key: &ClassKey| *key.rule == *rule.name && !key.values.is_empty();
+        self.names.idle_classes.iter().find(|i| of_rule(&self.rested[*i].key))
     }
 
     fn class_for(&mut self, rule: Option<&Rule>, who: &Identity, kind: Kind) -> u32 {
@@ -276,8 +313,7 @@ impl Dispatcher {
         if self.names.keyed.get(&*rule.name).copied().unwrap_or(0) < most {
             return true;
         }
-        let of_rule = |key: &ClassKey| *key.rule == *rule.name && !key.values.is_empty();
-        let oldest = self.names.idle_classes.iter().find(|i| of_rule(&self.rested[*i].key));
+        let oldest = self.idle_class_of(rule);
         if let Some(oldest) = oldest {
             self.drop_rested(oldest);
         }
@@ -342,8 +378,7 @@ impl Dispatcher {
             return *index;
         }
         let grant = self.grants.of_meter(&key);
-        let limit = &Limit { rate: grant.rate.unwrap_or(limit.rate), ..*limit };
-        let index = self.meters.insert(Meter::new(limit, grant.part, key.clone()));
+        let index = self.meters.insert(Meter::granted(limit, grant, key.clone()));
         self.names.meters.insert(key, index);
         for lane in &mut self.lanes {
             lane.deadline_places.grow(self.meters.span());

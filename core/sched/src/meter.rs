@@ -22,6 +22,7 @@ use model::{
 };
 
 use crate::classify::ClassKey;
+use crate::grant::MeterGrant;
 use crate::heap::Heap;
 use crate::promise;
 use crate::slab::NONE;
@@ -252,6 +253,12 @@ impl Meter {
             idle: 0,
             key,
         }
+    }
+
+    /// A meter with what a controller grants of its limit.
+    pub(crate) fn granted(limit: &Limit, grant: MeterGrant, key: MeterKey) -> Meter {
+        let limit = Limit { rate: grant.rate.unwrap_or(limit.rate), ..*limit };
+        Meter::new(&limit, grant.part, key)
     }
 
     /// Takes a new rate and burst of the same unit.

@@ -40,11 +40,11 @@ impl Server {
         let user = to.form.binding().and_then(|binding| binding.session.user(header.identity));
         let who = &user.ok_or(Errno::INVAL)?.identity;
         let (job, user) = (Some(who.job.to_string()), Some(who.uid));
-        let why = self.why_of(&WhyQuery { job, user, limit: None });
+        let query = WhyQuery { job, user, limit: None };
         let mut text = match what {
-            0 => why.explain(),
-            1 => why.usage(),
-            2 => why.limits(),
+            0 => self.why_of(&query).explain(),
+            1 => self.why_of(&query).usage(),
+            2 => self.limits_of(who).limits(),
             _ => return Err(Errno::INVAL.into()),
         };
         // Whole lines, as far as there is room.

@@ -5,7 +5,9 @@
 //!   subjects ─ their ways ─► classes and meters ───► SubjectStanding
 //! ```
 
-use model::{Bytes, Identity, KeyValue, Nanos, Part, Rate, Scope, Time};
+use std::collections::BTreeMap;
+
+use model::{Bytes, Identity, KeyValue, Kind, Nanos, Part, PathSet, Rate, Scope, Time};
 
 use super::{By, Cause, HELD_MIN_NS};
 use crate::class::QUEUES;
@@ -167,6 +169,28 @@ impl Dispatcher {
             }
         });
         standing.collect()
+    }
+
+    /// The limits that requests of `who` in these directories pay, of whatever kind, whether it has
+    /// made one yet or not; nothing is made for it. O(rules + limits).
+    pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterReport> {
+        let now = self.now.max(now);
+        let mut found = BTreeMap::new();
+        for kind in Kind::ALL.iter().copied() {
+            let rule = self.rules.rule_for(who, kind, paths).map(|at| &self.rules.rules[at]);
+            let class = self.class_key_for(rule, who, kind);
+            for (limit, key) in self.limits_for(rule, &class, (who, kind, paths)) {
+                found.entry(key).or_insert(limit);
+            }
+        }
+        let reports = found.into_iter().map(|(key, limit)| match self.names.meters.get(&key) {
+            Some(meter) => self.report_meter(&self.meters[*meter], now),
+            None => {
+                let granted = self.grants.of_meter(&key);
+                self.report_meter(&Meter::granted(&limit, granted, key), now)
+            }
+        });
+        reports.collect()
     }
 
     fn report_held(

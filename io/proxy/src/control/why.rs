@@ -18,7 +18,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use model::{Identity, KeyValue, Time};
+use model::{Identity, KeyValue, PathSet, Time};
 use sched::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
 
 use super::Control;
@@ -61,6 +61,29 @@ impl Server {
         why
     }
 
+    /// The limits of somebody: those that his job's requests paid until now, and those that the
+    /// rules have for him whatever he asks, although nothing was asked yet.
+    pub(crate) fn limits_of(&self, who: &Identity) -> Why {
+        let query = WhyQuery { job: Some(who.job.to_string()), user: Some(who.uid), limit: None };
+        let scheduling = self.settings().schedule;
+        let t_ns = self.clock.now().as_nanos();
+        let mut why = Why { t_ns, scheduling, ..Why::default() };
+        for target in self.targets() {
+            let found = target.with_dispatcher(|dispatcher, now| {
+                let standings = dispatcher.standings(now, |known| is_asked(&query, known));
+                (dispatcher.limits_of(who, PathSet::default(), now), standings, now)
+            });
+            let Some((limits, standings, now)) = found else { continue };
+            why.subjects.push(WhySubject {
+                target: target.name.clone(),
+                limits: limits.iter().map(|meter| limit(meter, now)).collect(),
+                ..WhySubject::default()
+            });
+            why.subjects.extend(standings.iter().map(|standing| subject(&target, standing, now)));
+        }
+        Why { asked: query, ..why }
+    }
+
     /// What a controller asks.
     pub(crate) fn answer_controller(&self, question: &ProxyQuestion) -> ProxyAnswer {
         let what = match &question.what {
@@ -90,14 +113,15 @@ fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &Usage) {
     rows.truncate(ROWS_MAX);
 }
 
+fn is_asked(query: &WhyQuery, who: &Identity) -> bool {
+    query.job.as_ref().is_none_or(|job| job == who.job.as_str())
+        && query.user.is_none_or(|user| user == who.uid)
+}
+
 fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
-    let is_asked = |who: &Identity| {
-        query.job.as_ref().is_none_or(|job| job == who.job.as_str())
-            && query.user.is_none_or(|user| user == who.uid)
-    };
     let everybody = query.job.is_none() && query.user.is_none();
     let found = target.with_dispatcher(|dispatcher, now| {
-        let standings = dispatcher.standings(now, is_asked);
+        let standings = dispatcher.standings(now, |who| is_asked(query, who));
         let classes: BTreeSet<_> = standings.iter().flat_map(|one| one.classes.iter()).collect();
         let held = dispatcher.held(now, |class, _, key| {
             everybody || classes.contains(&class) || has_key(query, key)

@@ -51,6 +51,32 @@ fn a_job_whose_requests_wait_is_told_at_once_what_they_wait_for() {
 }
 
 #[test]
+fn somebody_who_has_asked_nothing_is_told_the_limits_that_hold() {
+    if !crate::peer::root_here() {
+        return;
+    }
+    let rules = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={dd.*}\"\nper = [\"jobid\"]\n\
+                 limit = { write = \"7MB/s\" }\nmax_classes = 1\n\
+                 [[meter]]\nname = \"all\"\nmatch = \"*\"\nrate = \"20GB/s\"\n\
+                 [[meter]]\nname = \"each\"\nmatch = \"uid={1000}\"\nper = [\"uid\"]\n\
+                 rate = \"100ops/s\"\n";
+    let served = Setup::new("tell-limits").rules(rules).start();
+    let mut client = served.client_of("x", USER, "dd.1");
+    let limits = tell(&mut client, 2, 4096).unwrap();
+    for name in ["rule jobs (jobid=dd.1)", "meter all", "meter each (uid=1000)"] {
+        assert!(limits.contains(name), "{name} is missing in {limits}");
+    }
+    // Being told took no class away, nor made one.
+    assert!(served.control().classes().classes.iter().all(|class| class.rule != "jobs"));
+    client.mkdir("made").unwrap();
+    let after = tell(&mut client, 2, 4096).unwrap();
+    assert_eq!(after.lines().count(), limits.lines().count(), "{limits}{after}");
+    let mut other = served.client_of("x", USER + 1, "");
+    let limits = tell(&mut other, 2, 4096).unwrap();
+    assert!(limits.contains("meter all") && !limits.contains("rule jobs"), "{limits}");
+}
+
+#[test]
 fn nobody_is_told_of_others_and_what_is_wrong_is_einval() {
     if !crate::peer::root_here() {
         return;
