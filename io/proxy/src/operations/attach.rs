@@ -114,19 +114,20 @@ fn credentials_of(
     let settings = server.settings();
     let (squash_uid, squash_gid) = (settings.squash_uid, settings.squash_gid);
     let named = || std::str::from_utf8(uname).ok().and_then(Users::uid_of);
+    // Nobody is a user like any other, unless it is whom others are squashed to.
+    let mut squashed = settings.squash == Squash::All;
     let uid = match (peer.uid, n_uname) {
         // A Unix-socket peer other than root is only itself.
         (Some(own), NONUNAME) if own != 0 => own,
         (Some(own), claimed) if own != 0 && own != claimed => return Err(Errno::PERM.into()),
-        (_, NONUNAME) => named().unwrap_or(squash_uid),
+        (_, NONUNAME) => named().unwrap_or_else(|| {
+            squashed = true;
+            squash_uid
+        }),
         (_, claimed) => claimed,
     };
-    let squashed = match settings.squash {
-        Squash::All => true,
-        Squash::Root => uid == 0,
-        Squash::None => false,
-    };
-    if squashed || uid == squash_uid {
+    squashed |= settings.squash == Squash::Root && (uid == 0 || uid == squash_uid);
+    if squashed {
         let groups = Arc::from([squash_gid]);
         return Ok(Credentials { uid: squash_uid, gid: squash_gid, groups, gid_trusted: false });
     }

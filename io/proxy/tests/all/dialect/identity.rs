@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use ninep::dialect::{GROUPS_MAX, Handles, OwnRequest, RequestHeader, handle_fid};
-use ninep::{Fid, Request, Tag, getattr, open};
+use ninep::{Fid, Request, SetAttributes, Tag, getattr, open, setattr};
 
 use crate::peer::errno::*;
 use crate::peer::{Client, IDENTITY, SLOW, Served, Setup, USER, fresh_id, open_request};
@@ -130,6 +130,31 @@ fn groups_are_believed_from_trusted_addresses_and_from_no_others() {
         client.identify_with(3, (USER, USER, &[7, 9]), b"").unwrap();
         assert_eq!(client.open_name(2, "group", open::RDONLY), Err(EACCES), "without it");
     }
+}
+
+#[test]
+fn nobody_keeps_his_groups_as_any_user_does_where_nobody_is_squashed() {
+    if !crate::peer::root_here() {
+        return;
+    }
+    for uid in [NOBODY, NOBODY - 1] {
+        let served = Setup::new("nobody").top(TRUSTED).top("squash = \"none\"").start();
+        for_the_group(&served);
+        let mut client = served.client();
+        client.identify_with(2, (uid, GROUP + 1, &[7, GROUP]), b"").unwrap();
+        assert_eq!(makes(&served, &mut client, "d"), (uid, GROUP + 1));
+        client.open_name(1, "group", open::RDONLY).unwrap();
+        let dir = client.find("d").unwrap().handle;
+        let group = SetAttributes { valid: setattr::GID, gid: GROUP, ..SetAttributes::default() };
+        client.change(&dir, group).unwrap();
+        assert_eq!(fs::metadata(served.data().join("d")).unwrap().gid(), GROUP);
+    }
+    // Where root is squashed to it, it has the rights of nobody else.
+    let served = Setup::new("squashed-nobody").top(TRUSTED).start();
+    for_the_group(&served);
+    let mut client = served.client();
+    client.identify_with(2, (NOBODY, GROUP + 1, &[7, GROUP]), b"").unwrap();
+    assert_eq!(client.open_name(1, "group", open::RDONLY), Err(EACCES));
 }
 
 #[test]
