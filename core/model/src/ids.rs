@@ -23,7 +23,7 @@ pub struct Identity {
     pub uid: u32,
     /// That user's group.
     pub gid: u32,
-    /// The project quota id of the attached directory, where the file system has one.
+    /// The project quota id of the file that is meant; `None` if it is not known.
     pub projid: Option<u32>,
     /// The node it came from.
     pub nid: Nid,

@@ -60,7 +60,8 @@ pub use page::{Family, Page};
 pub use process::tell_process;
 pub use report::{JobBeside, JobHolder, JobPattern, JobPoint, JobReport};
 pub use rules::{
-    DecayRuleReport, LimitReport, MeterReport, ParentReport, RuleLoad, RuleReport, Rules,
+    DecayRuleReport, ExportProjects, LimitReport, MeterReport, ParentReport, ProjectsKnown,
+    RuleLoad, RuleReport, Rules,
 };
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{Listening, SocketError, make_folder_of};

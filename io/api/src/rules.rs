@@ -31,11 +31,35 @@ pub struct Rules {
     /// Decays in their order: each one that matches counts and holds back.
     #[serde(default)]
     pub decays: Vec<DecayRuleReport>,
+    /// Of which files `projid` is known, for each export; empty unless rules ask a proxy for it.
+    #[serde(default)]
+    pub projid: Vec<ExportProjects>,
     /// What is under way that no rule takes, on each target.
     pub unmatched: Vec<RuleLoad>,
     /// The part of the reserved rates that could not be kept in the last second, in parts per
     /// million, by target: above 0 where more is reserved than the target gives.
     pub promises_cut_ppm: BTreeMap<String, u64>,
+}
+
+/// Of which files of an export the project quota id is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportProjects {
+    /// The export's name.
+    pub export: String,
+    /// Of which files.
+    pub known: ProjectsKnown,
+}
+
+/// Of which files a project quota id is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProjectsKnown {
+    /// Of all.
+    Files,
+    /// Of those that are open: the proxy's kernel cannot tell it of others without an open.
+    OpenFiles,
+    /// Of none: the file system has no projects.
+    Nothing,
 }
 
 /// One rule: a condition and what it grants.

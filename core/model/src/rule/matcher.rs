@@ -116,6 +116,12 @@ impl Match {
         !self.is_any() && !other.is_any() && self.any_of.iter().all(apart)
     }
 
+    /// Whether it asks for a file's project.
+    pub(super) fn has_projid(&self) -> bool {
+        let mut predicates = self.any_of.iter().flat_map(|c| &c.all_of);
+        predicates.any(|predicate| matches!(predicate, Predicate::Projid(_)))
+    }
+
     /// The kinds of request that may satisfy the condition.
     pub(super) fn kinds(&self) -> KindSet {
         if self.is_any() {
@@ -437,6 +443,12 @@ mod tests {
         let takes = |text: &str| {
             text.parse::<Match>().unwrap().accepts(&nobody, Kind::Open, PathSet::default())
         };
+        let unknown = ann();
+        let takes_unknown = |text: &str| {
+            let matcher: Match = text.parse().unwrap();
+            matcher.accepts(&unknown, Kind::Read, PathSet::default())
+        };
+        assert!(takes_unknown("projid={-1}") && !takes_unknown("projid={0}"), "−1 alone");
         assert!(takes("uid={-1}&projid={7}") && !takes("projid={-1}") && !takes("gid={-1}"));
     }
 

@@ -246,6 +246,19 @@ impl RuleSet {
         !self.paths.is_empty()
     }
 
+    /// Whether any condition or key asks for the project of a file.
+    pub fn has_projids(&self) -> bool {
+        let asks = |matcher: &Match, per: &[KeyField]| {
+            matcher.has_projid() || per.contains(&KeyField::Projid)
+        };
+        self.rules.iter().any(|rule| asks(&rule.matcher, &rule.per))
+            || self.meters.iter().any(|meter| asks(&meter.matcher, &meter.per))
+            || self.decays.iter().any(|decay| {
+                asks(&decay.matcher, &decay.per)
+                    || decay.exempt.as_ref().is_some_and(Match::has_projid)
+            })
+    }
+
     /// The same, whose rules are found by what they name.
     fn indexed(self) -> RuleSet {
         let index = Index(Some(RuleIndex::new(&self.rules)));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use api::{Address, Client, Rules};
+use api::{Address, Client, ExportProjects, ProjectsKnown, Rules};
 use model::RuleSet;
 use serde_json::{Value, json};
 
@@ -60,6 +60,9 @@ impl Check {
             return Ok(accepted_json(&rules, grant.as_ref()));
         }
         let mut text = accepted(&name, &rules);
+        if set.has_projids() {
+            text.push_str(&unknown_projects(&name, &rules.projid));
+        }
         if let Some(grant) = grant {
             let _ = write!(text, "\n{grant}");
         }
@@ -99,6 +102,30 @@ fn accepted(name: &str, rules: &Rules) -> String {
     };
     let (rules, meters) = (count(rules.rules.len(), "rule"), count(rules.meters.len(), "meter"));
     let _ = writeln!(text, "{name}: {rules}, {meters}{decays}, no error");
+    text
+}
+
+/// Of which files `projid` is not known, where rules ask for it; of a file of rules alone that is
+/// said for any proxy.
+fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
+    const OPENED: &str = "projid is that of the file once it is open; of a file that is only looked \
+                          up it is unknown, -1";
+    if exports.is_empty() {
+        return format!("{name}: {OPENED}, where the proxy's kernel is older than Linux 6.17\n");
+    }
+    let mut text = String::new();
+    for ExportProjects { export, known } in exports {
+        let said = match known {
+            ProjectsKnown::Files => continue,
+            ProjectsKnown::OpenFiles => {
+                format!("{OPENED}: this kernel has no file_getattr(2), which came with Linux 6.17")
+            }
+            ProjectsKnown::Nothing => {
+                "its file system has no projects: projid is unknown, -1, for every file".into()
+            }
+        };
+        let _ = writeln!(text, "{name}: export {export}: {said}");
+    }
     text
 }
 
@@ -143,6 +170,22 @@ mod tests {
         let asked = check(&file, "uid=7").unwrap();
         assert!(asked.contains("no error\n\njobid='' uid=7 "), "{asked}");
         std::fs::remove_file(&file).unwrap();
+    }
+
+    #[test]
+    fn the_projid_of_a_file_that_is_only_looked_up_is_said_to_be_unknown_where_it_is() {
+        let file =
+            file("projid", "[[meter]]\nname = \"a\"\nmatch = \"projid={7}\"\nrate = \"1MB/s\"\n");
+        let text = check(&file, "").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(text.contains("only looked up it is unknown, -1"), "{text}");
+        let export = |known| ExportProjects { export: "x".into(), known };
+        let said = |known| unknown_projects("rules", &[export(known)]);
+        assert_eq!(said(ProjectsKnown::Files), "");
+        assert!(
+            said(ProjectsKnown::OpenFiles).contains("export x: projid is that of the file once")
+        );
+        assert!(said(ProjectsKnown::Nothing).contains("export x: its file system has no projects"));
     }
 
     #[test]
