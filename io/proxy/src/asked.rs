@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Lane, PathSet, Time};
+use model::{Amount, Kind, Lane, Time};
 use ninep::dialect::{AnyRequest, OwnRequest};
 use ninep::{LockKind, Request};
 use rustix::fs::FileType;
@@ -18,6 +18,7 @@ use trace::Access;
 
 use crate::fids::{Fid, Role};
 use crate::gate::{Asked, File, SPLICE_MIN};
+use crate::location::Location;
 
 /// The most that one Copy copies: longer, and nobody else would have a turn.
 pub(crate) const COPY_MAX: u64 = 16 << 20;
@@ -130,13 +131,14 @@ impl About {
         })
     }
 
-    /// What the dispatcher must know of it, now that it is known who asks and about what.
-    pub(crate) fn ask(&self, file: &File) -> Asked {
+    /// What the dispatcher must know of it, now that it is known who asks and about what; of what
+    /// was named by handle also where it lies.
+    pub(crate) fn ask(&self, file: &File, location: Location) -> Asked {
         match file {
             File::Fid(fid) => self.ask_of_fid(fid),
             File::Handle(user) => {
                 let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
-                let subject = user.subject(PathSet::default());
+                let subject = user.subject(location);
                 Asked {
                     subject,
                     kind,

@@ -10,12 +10,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use api::ProjectsKnown;
 use ninep::Qid;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::gate::Target;
 use crate::handles::Handles;
+use crate::hard_links::{FileKey, HardLinkTable};
+use crate::sys::{self, Project};
 
 /// One `[[export]]`.
 pub(crate) struct Export {
@@ -28,8 +31,12 @@ pub(crate) struct Export {
     /// The dispatcher that its requests pass.
     pub(crate) target: Arc<Target>,
     pub(crate) handles: Handles,
-    /// The project quota id of the root directory, where the file system has one.
-    pub(crate) projid: Option<u32>,
+    /// The project of the root directory, where the file system has them.
+    pub(crate) project: Option<Project>,
+    /// Of which files the project is known.
+    pub(crate) projects: ProjectsKnown,
+    /// The names of files that have several.
+    pub(crate) links: HardLinkTable,
 }
 
 /// A file or directory that a fid refers to.
@@ -40,13 +47,16 @@ pub(crate) struct Node {
     pub(crate) qid: Qid,
     pub(crate) dev: u64,
     pub(crate) ino: u64,
+    /// How many names it had when it was found.
+    names: u32,
 }
 
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
-/// What a qid needs.
+/// What a qid needs, and how many names there are.
 const QID_MASK: StatxFlags =
-    StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::CTIME).union(StatxFlags::MTIME);
+    StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::NLINK).union(TIMES);
+const TIMES: StatxFlags = StatxFlags::CTIME.union(StatxFlags::MTIME);
 const EMPTY: &CStr = c"";
 /// Directories deeper than this below an export cannot be left upwards.
 const DEPTH_MAX: usize = 65_536;
@@ -59,7 +69,7 @@ impl Node {
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let mix = if export_dev.is_none_or(|d| d == dev) { 0 } else { mount_mix(fd.as_fd()) };
         let qid = qid_of(&stat, mix);
-        Ok(Node { qid, kind, dev, ino: stat.stx_ino, fd })
+        Ok(Node { qid, kind, dev, ino: stat.stx_ino, names: stat.stx_nlink, fd })
     }
 
     /// The file under a name of this directory, which must not be `.` or `..`.
@@ -112,6 +122,33 @@ impl Node {
 
     pub(crate) fn same_file(&self, other: &Node) -> bool {
         (self.dev, self.ino) == (other.dev, other.ino)
+    }
+
+    /// What tells it from all other files that are there.
+    pub(crate) fn key(&self) -> FileKey {
+        (self.dev, self.ino)
+    }
+
+    /// Whether it had more than one name when it was found. A directory never has.
+    pub(crate) fn has_several_names(&self) -> bool {
+        self.names > 1 && self.kind != FileType::Directory
+    }
+
+    /// How many names it has now; none if that cannot be told.
+    pub(crate) fn names_now(&self) -> u32 {
+        let stat = rustix::fs::statx(&self.fd, EMPTY, AtFlags::EMPTY_PATH, StatxFlags::NLINK);
+        stat.map_or(0, |stat| stat.stx_nlink)
+    }
+
+    /// The file's project. That of one that is open costs a call; any other is asked for only if
+    /// it is `wanted`, and known where the kernel tells it without an open.
+    pub(crate) fn project(&self, wanted: bool) -> Option<Project> {
+        match sys::project(self.fd.as_fd()) {
+            Err(error) if wanted && error.raw_os_error() == Some(libc::EBADF) => {
+                sys::project_of_path(self.proc_path().as_c_str()).ok()
+            }
+            project => project.ok(),
+        }
     }
 
     /// Opens the file itself, whatever its names are by now. The caller has

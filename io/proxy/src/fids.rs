@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use model::{Identity, PathSet};
+use model::Identity;
 use rustc_hash::FxHashMap;
 use rustix::fs::OFlags;
 use sched::SubjectId;
 
 use crate::credentials::Credentials;
 use crate::export::{Export, Node};
+use crate::location::Location;
 use crate::locks::FidLocks;
 use crate::record::LastAccess;
 use crate::writes::WriteFile;
@@ -81,12 +82,14 @@ pub(crate) struct User {
     pub(crate) identity: Identity,
     /// The name that the client gave; empty if it gave none.
     pub(crate) uname: Box<str>,
-    /// Interned subjects, one for each set of `path` directories met; held until the last fid goes.
-    subjects: Mutex<BTreeMap<PathSet, SubjectId>>,
+    /// Interned subjects, one for each location met; held until the last fid goes.
+    subjects: Mutex<BTreeMap<Location, SubjectId>>,
     /// Its number in the trace that is being recorded; 0 before its first request.
     pub(crate) traced: AtomicU32,
 }
 
+/// The most subjects of one user that are kept apart by project.
+const PROJECTS_MAX: usize = 4096;
 /// The most bytes of a user's name that are kept, to be shown.
 const UNAME_MAX: usize = 64;
 
@@ -161,25 +164,33 @@ impl User {
         User { export, credentials, identity, uname, subjects, traced }
     }
 
-    /// The subject of this user's requests on a file below the given directories.
-    pub(crate) fn subject(&self, paths: PathSet) -> SubjectId {
+    /// The subject of this user's requests on a file that lies there. Of a user who met more
+    /// than [`PROJECTS_MAX`] projects, further ones are not known.
+    pub(crate) fn subject(&self, location: Location) -> SubjectId {
         let mut subjects = self.subjects.lock().expect("not poisoned");
-        let export = &self.export;
-        let intern = || export.target.intern(&self.identity, paths, &export.name);
-        *subjects.entry(paths).or_insert_with(intern)
+        if let Some(subject) = subjects.get(&location) {
+            return *subject;
+        }
+        let location = match subjects.len() < PROJECTS_MAX {
+            true => location,
+            false => Location { project: None, ..location },
+        };
+        *subjects.entry(location).or_insert_with(|| {
+            let who = Identity { projid: location.project, ..self.identity.clone() };
+            self.export.target.intern(&who, location.paths, &self.export.name)
+        })
     }
 
-    /// The subject for a file that was just walked to or opened; asks for its path
-    /// only if a rule does. A path too long to tell lies where its parent lies.
-    pub(crate) fn subject_of(&self, node: &Node, parent: SubjectId) -> SubjectId {
-        let rules = self.export.target.rules();
-        if !rules.has_paths() {
-            return self.subject(PathSet::default());
-        }
-        match node.path_below(&self.export) {
-            Ok(path) => self.subject(rules.path_set(&path)),
-            Err(_) => parent,
-        }
+    /// The subject for a file that was just walked to or opened, by `name` if that is known; asks
+    /// for its path only if a rule does. A path too long to tell lies where its parent lies.
+    pub(crate) fn subject_of(
+        &self,
+        node: &Node,
+        name: Option<&[u8]>,
+        parent: SubjectId,
+    ) -> SubjectId {
+        let Some(paths) = self.export.paths_of(node, name) else { return parent };
+        self.subject(self.export.location(node, paths))
     }
 }
 

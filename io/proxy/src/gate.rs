@@ -5,7 +5,7 @@
 //! never runs backwards for the dispatcher.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 
@@ -19,6 +19,7 @@ use trace::Access;
 use crate::buffers::Frame;
 use crate::connection::ReplyTo;
 use crate::fids::{Fid, User};
+use crate::location::{NumberedRules, Wanted};
 use crate::mounts::Once;
 use crate::times::Times;
 use crate::writes::Writes;
@@ -48,7 +49,10 @@ pub(crate) struct Target {
     pub(crate) writes: Writes,
     pub(crate) clock: Clock,
     gate: Mutex<Gate>,
-    rules: RwLock<Arc<RuleSet>>,
+    rules: RwLock<NumberedRules>,
+    /// Their number, and what they want to know of files: looked at for each request.
+    number: AtomicU64,
+    wanted: (AtomicBool, AtomicBool),
     /// How long calls of each kind, lane and size took lately, in nanoseconds.
     usual: [AtomicU32; Kind::COUNT * 4],
 }
@@ -272,7 +276,11 @@ impl Target {
         let (waiting, fetching, times) = (Slab::new(), VecDeque::new(), Times::new());
         let gate = Mutex::new(Gate { order, waiting, fetching, times });
         let usual = std::array::from_fn(|_| AtomicU32::new(0));
-        Target { index, name, nowait, writes, clock, gate, rules: RwLock::new(rules), usual }
+        let wanted = Wanted::of(&rules);
+        let wanted = (AtomicBool::new(wanted.paths), AtomicBool::new(wanted.projects));
+        let rules = RwLock::new(NumberedRules { number: 0, set: rules });
+        let number = AtomicU64::new(0);
+        Target { index, name, nowait, writes, clock, gate, rules, number, wanted, usual }
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {
@@ -280,13 +288,30 @@ impl Target {
     }
 
     /// The rules in force.
-    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+    pub(crate) fn rules(&self) -> NumberedRules {
         self.rules.read().expect("not poisoned").clone()
+    }
+
+    /// Their number, which is never that of others.
+    pub(crate) fn rules_number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// What they want to know of files.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let (paths, projects) = &self.wanted;
+        Wanted { paths: paths.load(Ordering::Relaxed), projects: projects.load(Ordering::Relaxed) }
     }
 
     /// Puts other rules in force, for queued requests too.
     pub(crate) fn set_rules(&self, rules: Arc<RuleSet>) {
-        *self.rules.write().expect("not poisoned") = rules.clone();
+        let mut in_force = self.rules.write().expect("not poisoned");
+        *in_force = NumberedRules { number: in_force.number + 1, set: rules.clone() };
+        let wanted = Wanted::of(&rules);
+        self.wanted.0.store(wanted.paths, Ordering::Relaxed);
+        self.wanted.1.store(wanted.projects, Ordering::Relaxed);
+        self.number.store(in_force.number, Ordering::Release);
+        drop(in_force);
         self.with_dispatcher(|dispatcher, now| dispatcher.set_rules(rules, now));
     }
 

@@ -21,6 +21,7 @@ use crate::connection::{Connection, InFlight, ReplyTo, Session};
 use crate::fids::Fid;
 use crate::gate::{Asked, File, Operation};
 use crate::input::Incoming;
+use crate::location::Location;
 use crate::mounts::Form;
 use crate::outbox::{Outbox, read_header_len};
 use crate::record::Who;
@@ -131,7 +132,7 @@ impl Server {
             return self.refuse(session, (who, what), &to(session), Errno::BADF, outbox);
         };
         let file = File::Fid(fid);
-        let asked = about.ask(&file);
+        let asked = about.ask(&file, Location::default());
         let expected = expected_bytes(&request);
         let operation = Operation { to: to(session), file, frame: Frame::EMPTY, once: None };
         if !session.has_room(expected) {

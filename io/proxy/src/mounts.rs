@@ -31,6 +31,8 @@ use rustix::io::Errno;
 use crate::connection::{Connection, Peer, ReplyTo};
 use crate::export::{Export, Node};
 use crate::fids::{Fid, Fids, User};
+use crate::handle_paths::{ClientPaths, PathTable};
+use crate::location::Location;
 use crate::server::Server;
 
 /// What a connection speaks, by its last Tversion.
@@ -59,6 +61,8 @@ pub(crate) struct MountSession {
     pub(crate) fids: Fids,
     users: RwLock<FxHashMap<u32, Arc<User>>>,
     channels: Mutex<BTreeMap<u16, Channel>>,
+    /// By which names it reached the files that it names by handle.
+    pub(crate) names: ClientPaths,
     commits: Mutex<Commits>,
     committed: AtomicU64,
     verifier: Arc<AtomicU64>,
@@ -101,6 +105,7 @@ pub(crate) struct Mounts {
     ready: Mutex<VecDeque<Pending>>,
     /// Changes when writes that were answered may be lost.
     verifier: Arc<AtomicU64>,
+    names: Arc<PathTable>,
 }
 
 /// What Tsession asks for.
@@ -181,13 +186,19 @@ impl Drop for Binding {
 }
 
 impl MountSession {
-    fn new(export: Arc<Export>, peer: &Peer, verifier: Arc<AtomicU64>) -> MountSession {
+    fn new(
+        export: Arc<Export>,
+        peer: &Peer,
+        verifier: Arc<AtomicU64>,
+        names: ClientPaths,
+    ) -> MountSession {
         MountSession {
             export,
             owner: owner(peer),
             fids: Fids::default(),
             users: RwLock::default(),
             channels: Mutex::default(),
+            names,
             commits: Mutex::default(),
             committed: AtomicU64::new(0),
             verifier,
@@ -205,6 +216,25 @@ impl MountSession {
     /// Who an identity number is.
     pub(crate) fn user(&self, identity: u32) -> Option<Arc<User>> {
         self.users.read().expect("not poisoned").get(&identity).cloned()
+    }
+
+    /// Where the file behind a handle lies: by the name that was looked up last, and all names of
+    /// one that has several. O(1).
+    pub(crate) fn location(&self, handle: &[u8]) -> Location {
+        let export = &self.export;
+        let (target, unknown) = (&export.target, export.unknown());
+        let wanted = target.wanted();
+        if !wanted.anything() {
+            return unknown;
+        }
+        let Some((mut location, linked)) = self.names.find(handle, target) else { return unknown };
+        if let Some(paths) = linked.and_then(|key| export.links.paths(key, &target.rules())) {
+            location.paths.0 |= paths.0;
+        }
+        if !wanted.projects {
+            location.project = unknown.project;
+        }
+        location
     }
 
     /// Gives an identity its number; the one before is forgotten.
@@ -287,6 +317,7 @@ impl Mounts {
             sessions: Mutex::default(),
             ready: Mutex::default(),
             verifier: Arc::new(AtomicU64::new(u64::from_le_bytes(verifier))),
+            names: PathTable::new(),
         })
     }
 
@@ -347,7 +378,8 @@ impl Mounts {
             None if sessions.len() >= most => return Err(Errno::MFILE.into()),
             None => {
                 let peer = &to.connection.peer;
-                let session = MountSession::new(export, peer, self.verifier.clone());
+                let session =
+                    MountSession::new(export, peer, self.verifier.clone(), self.names.client());
                 let session = Arc::new(session);
                 sessions.insert(terms.id, session.clone());
                 session

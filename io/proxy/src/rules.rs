@@ -141,7 +141,7 @@ impl Server {
         let mounted = self.mounts.all().into_iter().map(|session| session.fids.clone());
         for fids in plain.chain(mounted) {
             for fid in fids.lock().expect("not poisoned").values() {
-                fid.set_subject(fid.user.subject_of(&fid.node, fid.subject()));
+                fid.set_subject(fid.user.subject_of(&fid.node, None, fid.subject()));
             }
         }
         self.poke();

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use api::ProjectsKnown;
 use model::{Grants, Part, RuleSet};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
@@ -18,6 +19,7 @@ use crate::costs_file::CostsFile;
 use crate::export::{Export, Node};
 use crate::gate::{Clock, Target};
 use crate::handles::{Handles, Key};
+use crate::hard_links::HardLinkTable;
 use crate::rules::InForce;
 use crate::server::StartError;
 use crate::writes::{Backing, Writes};
@@ -90,15 +92,28 @@ pub(crate) fn open_exports(
             name: export.name.as_str().into(),
             dir: export.dir.clone(),
             readonly: export.readonly,
-            root,
+            root: root.clone(),
             target,
-            projid: crate::sys::project_id(dir.as_fd()),
+            project: crate::sys::project(dir.as_fd()).ok(),
+            projects: projects_known(&dir, &root),
+            links: HardLinkTable::new(),
             open: dir.try_clone().map_err(failed)?,
             handles: Handles::new(key, &export.name, dir),
         };
         exports.insert(export.name.clone(), Arc::new(opened));
     }
     Ok((exports, targets))
+}
+
+/// Of which files of an export the project is known.
+fn projects_known(dir: &OwnedFd, root: &Node) -> ProjectsKnown {
+    if crate::sys::project(dir.as_fd()).is_err() {
+        return ProjectsKnown::Nothing;
+    }
+    match root.project(true) {
+        Some(_) => ProjectsKnown::Files,
+        None => ProjectsKnown::OpenFiles,
+    }
 }
 
 fn make_target(

@@ -5,8 +5,10 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -242,9 +244,23 @@ pub(crate) fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
     if result == 0 { bytes.max(0) as usize } else { 0 }
 }
 
-/// The project quota id of a directory; `None` where the file system has none
-/// (linux: FS_IOC_FSGETXATTR, `include/uapi/linux/fs.h`).
-pub(crate) fn project_id(dir: BorrowedFd<'_>) -> Option<u32> {
+/// A file's project: the id that its space is counted for, and whether what is made in it, if
+/// it is a directory, gets the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Project {
+    pub(crate) id: u32,
+    pub(crate) inherits: bool,
+}
+
+/// FS_XFLAG_PROJINHERIT (linux: `include/uapi/linux/fs.h`).
+const PROJECT_INHERIT: u64 = 0x200;
+
+/// The project of a file that is open, not by O_PATH (linux: FS_IOC_FSGETXATTR,
+/// `include/uapi/linux/fs.h`).
+///
+/// # Errors
+/// `EBADF` for O_PATH; `ENOTTY` or `EOPNOTSUPP` where the file system has no projects.
+pub(crate) fn project(file: BorrowedFd<'_>) -> io::Result<Project> {
     #[repr(C)]
     #[derive(Default)]
     struct FsXattr {
@@ -258,6 +274,48 @@ pub(crate) fn project_id(dir: BorrowedFd<'_>) -> Option<u32> {
     const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
     let mut xattr = FsXattr::default();
     // SAFETY: the call fills one struct of the size that its number states.
-    let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSGETXATTR, &mut xattr) };
-    (result == 0).then_some(xattr.project)
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FSGETXATTR, &mut xattr) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let inherits = u64::from(xattr.flags) & PROJECT_INHERIT != 0;
+    Ok(Project { id: xattr.project, inherits })
+}
+
+/// The project of the file at a path, which is not opened for it (linux 6.17: file_getattr(2),
+/// `struct file_attr` in `include/uapi/linux/fs.h`). A kernel without the call is asked once.
+///
+/// # Errors
+/// `ENOSYS` on an older kernel; `EOPNOTSUPP` where the file system has no projects.
+pub(crate) fn project_of_path(path: &CStr) -> io::Result<Project> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct FileAttr {
+        flags: u64,
+        extent_size: u32,
+        extents: u32,
+        project: u32,
+        cow_extent_size: u32,
+    }
+    /// The same on all architectures; libc does not have it yet.
+    const SYS_FILE_GETATTR: libc::c_long = 468;
+    static MISSING: AtomicBool = AtomicBool::new(false);
+    if MISSING.load(Ordering::Relaxed) {
+        return Err(Errno::NOSYS.into());
+    }
+    let mut attr = FileAttr::default();
+    // SAFETY: the kernel reads a path that ends with a zero byte and fills at most as many bytes
+    // of `attr` as it is told that there are; both are ours until the call returns.
+    let result = unsafe {
+        let size = size_of::<FileAttr>();
+        libc::syscall(SYS_FILE_GETATTR, libc::AT_FDCWD, path.as_ptr(), &raw mut attr, size, 0)
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::ENOSYS) {
+            MISSING.store(true, Ordering::Relaxed);
+        }
+        return Err(error);
+    }
+    Ok(Project { id: attr.project, inherits: attr.flags & PROJECT_INHERIT != 0 })
 }

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{
-    Attach, ClassReport, Classes, Connections, CostPoint, ExportReport, RuleLoad, Rules, Status,
-    SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
+    Attach, ClassReport, Classes, Connections, CostPoint, ExportProjects, ExportReport, RuleLoad,
+    Rules, Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
 use model::RuleSet;
 
 use super::Control;
 use crate::config::{Config, CostMode};
 use crate::connection::Connection;
+use crate::export::Export;
 use crate::fids::User;
 use crate::gate::Target;
 use crate::rules::RulesRefused;
@@ -94,6 +95,13 @@ impl Control for Server {
         let mut rules = Rules::of(&in_force.text, &in_force.set);
         rules.file = self.settings().rules.as_ref().map(|path| path.display().to_string());
         rules.saved = in_force.is_saved();
+        if in_force.set.has_projids() {
+            let known = |export: &Arc<Export>| ExportProjects {
+                export: export.name.to_string(),
+                known: export.projects,
+            };
+            rules.projid = self.exports().iter().map(known).collect();
+        }
         for target in self.targets() {
             add_loads(&mut rules, &target);
         }

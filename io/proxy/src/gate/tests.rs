@@ -13,6 +13,7 @@ use crate::credentials::Credentials;
 use crate::export::{Export, Node};
 use crate::fids::{Fid, Role, User};
 use crate::handles::{Handles, Key};
+use crate::location::Location;
 use crate::writes::Backing;
 
 /// One target with one device slot, and an open file of an export that it schedules.
@@ -53,7 +54,9 @@ impl Bed {
             open: directory(),
             target: target.clone(),
             handles,
-            projid: None,
+            project: None,
+            projects: api::ProjectsKnown::Nothing,
+            links: crate::hard_links::HardLinkTable::new(),
         };
         let (uid, gid, groups) = (1000, 1000, Arc::from([1000]));
         let credentials = Credentials { uid, gid, groups, gid_trusted: false };
@@ -63,7 +66,7 @@ impl Bed {
         let user = Arc::new(User::new(Arc::new(export), credentials, identity, b""));
         let file = rustix::fs::memfd_create("read", MemfdFlags::CLOEXEC).unwrap();
         let node = Arc::new(Node::new(file, None).unwrap());
-        let subject = user.subject(PathSet::default());
+        let subject = user.subject(Location::default());
         let fid = Arc::new(Fid::new(user, node, None, Role::Path, subject));
         let (socket, _) = UnixStream::pair().unwrap();
         let peer = Peer { nid, uid: None, trusted: false };
@@ -78,7 +81,7 @@ impl Bed {
             let request = ninep::Request::Read { fid: ninep::Fid(1), offset: 0, count: 4096 };
             let asked = crate::asked::About::of(&request).unwrap();
             let file = File::Fid(self.fid.clone());
-            let asked = asked.ask(&file);
+            let asked = asked.ask(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
             (Operation { to, file, frame: Frame::EMPTY, once: None }, asked)
         };

@@ -14,6 +14,7 @@ use crate::buffers::Frame;
 use crate::connection::{Connection, ReplyTo, Session};
 use crate::gate::{File, Operation};
 use crate::input::Incoming;
+use crate::location::Location;
 use crate::mounts::{self, Binding, Once};
 use crate::outbox::Outbox;
 use crate::record::Who;
@@ -114,7 +115,10 @@ impl Server {
                 return Ok(());
             }
         };
-        let mut asked = about.ask(&file);
+        // A fid knows where its file lies.
+        let handle = header.handles.get(about.fid);
+        let location = handle.map_or_else(Location::default, |it| binding.session.location(it));
+        let mut asked = about.ask(&file, location);
         asked.elsewhere = Some(header.elsewhere);
         self.admit(session, tag, None, bytes.len() + expected)?;
         let operation = Operation { to, file, frame: Frame::EMPTY, once };

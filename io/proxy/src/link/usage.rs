@@ -69,13 +69,13 @@ impl Book {
     /// The report to be sent now; `None` if there is nothing to say yet.
     pub(super) fn next_report(&mut self, server: &Server, now: Time) -> Option<UsageReport> {
         let targets = server.targets();
-        let decays = targets.iter().any(|target| !target.rules().decays.is_empty());
+        let decays = targets.iter().any(|target| !target.rules().set.decays.is_empty());
         let look = if decays { LOOK_DECAYS } else { LOOK };
         if self.looked.is_some_and(|looked| now.since(looked) < look) {
             return None;
         }
         for target in targets {
-            let rules = target.rules();
+            let rules = target.rules().set;
             let subjects = target.with_dispatcher(|d, _| d.subjects().collect::<Vec<_>>());
             for subject in subjects.into_iter().flatten() {
                 self.note(target.index, &rules, &subject, now);

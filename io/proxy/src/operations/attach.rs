@@ -35,13 +35,13 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
         job,
         uid: credentials.uid,
         gid: credentials.gid,
-        projid: export.projid,
+        projid: export.unknown().project,
         nid: to.connection.peer.nid.clone(),
     };
     let root = export.root.clone();
     let qid = root.qid;
     let user = Arc::new(User::new(export, credentials, identity, uname));
-    let subject = user.subject_of(&root, user.subject(model::PathSet::default()));
+    let subject = user.subject_of(&root, None, user.subject(user.export.unknown()));
     let new = Fid::new(user.clone(), root, None, Role::Path, subject);
     let mut session = to.connection.session.lock().expect("not poisoned");
     let fids = session.fids.clone();
@@ -76,7 +76,7 @@ pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> 
         job,
         uid: credentials.uid,
         gid: credentials.gid,
-        projid: session.export.projid,
+        projid: session.export.unknown().project,
         nid: peer.nid.clone(),
     };
     let user = User::new(session.export.clone(), credentials, identity, b"");

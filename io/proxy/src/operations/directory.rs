@@ -14,9 +14,11 @@ use ninep::{DirEntry, Qid, Reply};
 use rustix::fs::{FileType, RawDir, SeekFrom};
 use rustix::io::Errno;
 
+use super::reached::Reached;
 use super::{Context, Ending, attributes};
 use crate::export::qid_kind;
 use crate::fids::Role;
+use crate::location::join;
 
 /// The kernel fills at most so much at once; a client's count may be larger.
 const GETDENTS_BYTES: usize = 64 << 10;
@@ -34,11 +36,14 @@ pub(super) fn readdir(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
 /// asks may see them.
 pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     let (mut files, most) = (0, cx.msize() - LIST_HEADER_LEN);
-    let export = &cx.fid().user.export;
+    let (export, dir) = (&cx.fid().user.export, cx.own_path());
     let look = |name: &[u8]| -> io::Result<_> {
         let node = cx.fid().node.look_up(name, export)?;
         let attributes = attributes::all_attributes(&node, export)?;
-        Ok((export.handles.of(&node, export)?, attributes))
+        let handle = export.handles.of(&node, export)?;
+        let path = dir.as_ref().map(|dir| join(dir, name));
+        cx.learn_reached(&handle, &node, Reached { path: path.as_deref(), made: false });
+        Ok((handle, attributes))
     };
     let listed = cx.as_user().and_then(|()| {
         // An entry of the dialect is six times as long as the kernel's.

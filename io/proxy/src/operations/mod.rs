@@ -12,6 +12,7 @@ mod locking;
 mod names;
 mod open;
 mod own;
+mod reached;
 mod walk;
 mod xattr;
 
@@ -34,6 +35,7 @@ use crate::gate::{File, Operation, Running};
 use crate::mounts::{Form, MountSession};
 use crate::outbox::{Batch, Outbox, errno_of};
 use crate::server::Server;
+use reached::Reached;
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,8 @@ pub(crate) struct Context<'a> {
     fid: &'a Arc<Fid>,
     /// What other fids of the message may name.
     handles: Handles<'a>,
+    /// The handle that named the file, if one did.
+    handle: Option<&'a [u8]>,
 }
 
 /// Where an operation runs.
@@ -106,7 +110,7 @@ impl<'a> Context<'a> {
     /// Another file of the same message.
     fn other_fid(&self, fid: ninep::Fid) -> io::Result<Arc<Fid>> {
         if let Some(handle) = self.handles.get(fid) {
-            return resolve(&self.fid.user, handle).map(Arc::new);
+            return resolve(&self.on, &self.fid.user, handle).map(Arc::new);
         }
         let fids = self.fids()?;
         let fids = fids.lock().expect("not poisoned");
@@ -177,16 +181,19 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Answers with a file's handle and attributes.
+    /// Answers with the handle and attributes of a file that was reached by `path`.
     fn answer_file(
         &self,
         file: io::Result<Arc<Node>>,
+        how: Reached<'_>,
         reply: impl for<'r> FnOnce(&'r [u8], Attributes) -> OwnReply<'r>,
     ) -> Ending {
         let export = &self.fid().user.export;
         let found = file.and_then(|node| {
             let attributes = attributes::all_attributes(&node, export)?;
-            Ok((export.handles.of(&node, export)?, attributes))
+            let handle = export.handles.of(&node, export)?;
+            self.learn_reached(&handle, &node, how);
+            Ok((handle, attributes))
         });
         match found {
             Ok((handle, attributes)) => self.answer_own(Ok(reply(&handle, attributes))),
@@ -280,20 +287,20 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
         (header.handles, header.places, request)
     };
     let named;
-    let fid = match file {
-        File::Fid(fid) => fid,
+    let (fid, handle) = match file {
+        File::Fid(fid) => (fid, None),
         File::Handle(user) => {
             let about = About::of_any(&request).expect("only what is about a file is queued");
             let handle = handles.get(about.fid).expect("looked at when it was taken in");
-            let found = resolve(user, handle).and_then(|fid| still_at(fid, places));
+            let found = resolve(&on, user, handle).and_then(|fid| still_at(fid, places));
             match found.and_then(|fid| own::opened_for(fid, &request)) {
                 Ok(fid) => named = Arc::new(fid),
                 Err(error) => return on.answer(Err(error)),
             }
-            &named
+            (&named, Some(handle))
         }
     };
-    let cx = Context { on, fid, handles };
+    let cx = Context { on, fid, handles, handle };
     match request {
         AnyRequest::Plain(request) => perform_plain(&cx, request),
         AnyRequest::Own(request) => perform_own(&cx, request),
@@ -303,10 +310,11 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
 const DECODED: &str = "decoded once when it was taken in";
 
 /// A fid for one operation on the file that a handle means.
-fn resolve(user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
+fn resolve(on: &On<'_>, user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
     let node = user.export.handles.resolve(handle, &user.export)?;
-    let subject = user.subject_of(&node, user.subject(model::PathSet::default()));
-    Ok(Fid::new(user.clone(), node, None, Role::Path, subject))
+    on.learn_unknown((handle, &node), &user.export);
+    // It pays for nothing: who does was known when the message was taken in.
+    Ok(Fid::new(user.clone(), node, None, Role::Path, on.running.asked.subject))
 }
 
 /// The fid, if its file still has all these names. Whether it has one in a directory that the user

@@ -9,7 +9,9 @@ use ninep::{REMOVE_DIR, Reply};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
+use super::reached::Reached;
 use super::{Context, Ending, walk};
+use crate::credentials;
 use crate::export::Node;
 use crate::fids::{Entry, Fid, Role};
 
@@ -58,9 +60,9 @@ pub(super) fn mknod<'r>(
 
 /// A further name for a file. It is named by its descriptor, so that no name of it
 /// has to be looked up again; what the user may link is checked by the kernel.
-pub(super) fn link<'r>(cx: &Context<'_>, file: ninep::Fid, name: &[u8]) -> io::Result<Reply<'r>> {
+pub(super) fn link<'r>(cx: &Context<'_>, number: ninep::Fid, name: &[u8]) -> io::Result<Reply<'r>> {
     let dir = directory(cx, name)?;
-    let file = cx.other_in_export(file)?;
+    let file = cx.other_in_export(number)?;
     if file.node.kind == FileType::Directory {
         return Err(Errno::PERM.into());
     }
@@ -68,12 +70,21 @@ pub(super) fn link<'r>(cx: &Context<'_>, file: ninep::Fid, name: &[u8]) -> io::R
     let from = file.node.proc_path();
     let (from, to) = (from.as_c_str(), &dir.fd);
     rustix::fs::linkat(rustix::fs::CWD, from, to, name, AtFlags::SYMLINK_FOLLOW)?;
+    if let Err(errno) = cx.learn_link((&file, number), name) {
+        // Whoever may not remove what he made, root may.
+        credentials::become_root();
+        rustix::fs::unlinkat(to, name, AtFlags::empty())?;
+        return Err(errno.into());
+    }
     Ok(Reply::Link)
 }
 
 /// Looks one name up, `..` too.
 pub(super) fn lookup(cx: &Context<'_>, name: &[u8]) -> Ending {
-    cx.answer_file(find(cx, name), |handle, attributes| OwnReply::Lookup { handle, attributes })
+    let found = find(cx, name);
+    let path = if found.is_ok() { cx.path_to(name) } else { None };
+    let how = Reached { path: path.as_deref(), made: false };
+    cx.answer_file(found, how, |handle, attributes| OwnReply::Lookup { handle, attributes })
 }
 
 fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<Node>> {
@@ -89,7 +100,9 @@ pub(super) fn make(
     target: &[u8],
 ) -> Ending {
     let made = make_node(cx, name, (mode, rdev), target);
-    cx.answer_file(made, |handle, attributes| OwnReply::Make { handle, attributes })
+    let path = if made.is_ok() { cx.path_to(name) } else { None };
+    let how = Reached { path: path.as_deref(), made: true };
+    cx.answer_file(made, how, |handle, attributes| OwnReply::Make { handle, attributes })
 }
 
 fn make_node(
@@ -136,6 +149,7 @@ pub(super) fn renameat<'r>(
     cx.as_user()?;
     let written = written_file(cx, &to.node, new);
     rustix::fs::renameat(&from.fd, old, &to.node.fd, new)?;
+    cx.learn_renamed(&to, new);
     forget_writes(cx, written);
     Ok(Reply::Renameat)
 }
@@ -178,16 +192,18 @@ pub(super) fn unlinkat<'r>(cx: &Context<'_>, name: &[u8], flags: u32) -> io::Res
     Ok(Reply::Unlinkat)
 }
 
-/// The file of this name, if writes of a mount may have to be forgotten with it.
+/// The file of this name, if writes of a mount or its names may have to be forgotten with it.
 fn written_file(cx: &Context<'_>, dir: &Node, name: &[u8]) -> Option<Node> {
-    cx.mount().filter(|mount| mount.has_written())?;
-    dir.look_up(name, &cx.fid().user.export).ok()
+    let export = &cx.fid().user.export;
+    let written = cx.mount().is_some_and(|mount| mount.has_written());
+    (written || !export.links.is_empty()).then(|| dir.look_up(name, export).ok())?
 }
 
 /// A name is gone. What was written to a file that has none left will not be missed: nobody
 /// can make it durable, and no commit number is to wait for that.
 fn forget_writes(cx: &Context<'_>, file: Option<Node>) {
     let Some(file) = file else { return };
+    cx.fid().user.export.links.forget(file.key(), || file.names_now() <= 1);
     if rustix::fs::fstat(&file.fd).is_ok_and(|stat| stat.st_nlink == 0) {
         cx.server.mounts.all().iter().for_each(|mount| mount.durable(&file, mount.mark()));
     }

@@ -9,6 +9,7 @@ use ninep::dialect::OwnReply;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::reached::Reached;
 use super::{Context, Ending};
 use crate::export::{self, Node};
 use crate::fids::{Entry, Fid, Role};
@@ -35,7 +36,7 @@ pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::
     let fd = fid.node.reopen(flags)?;
     let node = Node::new(fd, Some(fid.user.export.root.dev))?;
     let qid = node.qid;
-    let subject = fid.user.subject_of(&node, fid.subject());
+    let subject = fid.user.subject_of(&node, None, fid.subject());
     let role = if dir { Role::Dir(Mutex::new(())) } else { file(flags) };
     let new = Fid::new(fid.user.clone(), node.into(), fid.entry.clone(), role, subject);
     cx.put_fid(number, new, Some(fid))?;
@@ -50,15 +51,18 @@ pub(super) fn open_in_one(
     (flags, mode): (u32, u32),
 ) -> Ending {
     let mut made = false;
-    let opened = open_named(cx, newfid, name, (flags, mode), &mut made);
+    let path = cx.path_to(name);
+    let opened = open_named(cx, newfid, (name, path.as_deref()), (flags, mode), &mut made);
     let created = made.into();
-    cx.answer_file(opened, |handle, attributes| OwnReply::Open { handle, created, attributes })
+    // What was opened by its handle may have another name by now.
+    let how = Reached { path: path.as_deref().filter(|_| !name.is_empty()), made };
+    cx.answer_file(opened, how, |handle, attributes| OwnReply::Open { handle, created, attributes })
 }
 
 fn open_named(
     cx: &Context<'_>,
     newfid: ninep::Fid,
-    name: &[u8],
+    (name, path): (&[u8], Option<&[u8]>),
     (wire, mode): (u32, u32),
     made: &mut bool,
 ) -> io::Result<Arc<Node>> {
@@ -87,7 +91,7 @@ fn open_named(
         (found.reopen(flags)?, found.kind)
     };
     let node = Arc::new(Node::new(fd, Some(export.root.dev))?);
-    let subject = fid.user.subject_of(&node, fid.subject());
+    let subject = fid.user.subject_of(&node, path, fid.subject());
     let role = if kind == FileType::Directory { Role::Dir(Mutex::new(())) } else { file(flags) };
     let new = Fid::new(fid.user.clone(), node.clone(), None, role, subject);
     cx.put_fid(newfid, new, None)?;
@@ -115,7 +119,7 @@ pub(super) fn create<'r>(
     let (fd, _) = create_or_open(fid, name, flags, mode)?;
     let node = Node::new(fd, Some(fid.user.export.root.dev))?;
     let qid = node.qid;
-    let subject = fid.user.subject_of(&node, fid.subject());
+    let subject = fid.user.subject_of(&node, None, fid.subject());
     let entry = Some(Entry { dir: fid.node.clone(), name: name.into() });
     let new = Fid::new(fid.user.clone(), node.into(), entry, file(flags), subject);
     cx.put_fid(number, new, Some(fid))?;

@@ -45,7 +45,7 @@ pub(super) fn walk<'r>(
         entry = None;
     }
     let subject =
-        if wanted == 0 { fid.subject() } else { fid.user.subject_of(&node, fid.subject()) };
+        if wanted == 0 { fid.subject() } else { fid.user.subject_of(&node, None, fid.subject()) };
     let new = Fid::new(fid.user.clone(), node, entry, Role::Path, subject);
     cx.put_fid(newfid, new, (newfid == number).then_some(fid))?;
     Ok(Reply::Walk { qids })

@@ -26,6 +26,7 @@ mod mount_faults;
 mod mount_files;
 mod mount_homes;
 mod mount_kills;
+mod mount_links;
 mod mount_locks;
 mod mount_looks;
 mod mount_lost_writes;

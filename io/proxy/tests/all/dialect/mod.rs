@@ -8,6 +8,7 @@ mod data;
 mod handles;
 mod identity;
 mod list;
+mod locations;
 mod names;
 mod once;
 mod sessions;

@@ -1,0 +1,292 @@
+//! By which name a client reached a file, found by the file's handle: so that what names a file
+//! by handle is counted where the file lies.
+//!
+//! ```text
+//!   lookup, open, list, make, rename: directory's path + name ─► learn: the handle's path
+//!   any message on a handle ─► find: its location, O(1), before it is queued
+//! ```
+//!
+//! The name that was looked up last counts, since that is the one in use: a mount's kernel looks a
+//! name up again within the time that it may keep it, and after a rename. What a file with more
+//! names than one is in is kept apart and for all clients together (hard_links.rs).
+//!
+//! Bounds: [`CLIENT_BYTES_MAX`] for a client and [`TOTAL_BYTES_MAX`] over all. Beyond its own bound a
+//! client loses the name that it used longest ago; beyond the other the client loses its names
+//! whose last use is the longest ago of all. A handle that is not known is looked at when its
+//! message is executed (the kernel tells the path of what has one name) and counts from then on.
+
+use std::sync::{Arc, Mutex};
+
+use lru::LruCache;
+use model::PathSet;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use crate::gate::Target;
+use crate::location::{Location, NumberedRules};
+
+/// What the names of a client may take in bytes: some 50,000 files.
+const CLIENT_BYTES_MAX: usize = 8 << 20;
+/// What the names of all clients may take in bytes.
+const TOTAL_BYTES_MAX: usize = 128 << 20;
+/// What an entry takes beside its path, about.
+const ENTRY_BYTES: usize = 112;
+/// So many names at once are taken from the client whose last use is the longest ago.
+const EVICT_AT_ONCE: usize = 64;
+
+/// The names of all clients.
+pub(crate) struct PathTable {
+    clients: Mutex<Clients>,
+    bounds: (usize, usize),
+}
+
+/// One client's part of it; its names end with it.
+pub(crate) struct ClientPaths {
+    table: Arc<PathTable>,
+    client: u64,
+}
+
+/// What is known of the file behind a handle.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownFile {
+    /// Its path from the export's root.
+    pub(crate) path: Box<[u8]>,
+    pub(crate) project: Option<u32>,
+    /// It is a directory whose project is that of what is made in it.
+    pub(crate) inherits: bool,
+    /// Device and inode of a file with several names.
+    pub(crate) linked: Option<(u64, u64)>,
+}
+
+/// A handle, by the code that begins each: no two files have the same.
+type NameKey = u128;
+
+#[derive(Default)]
+struct Clients {
+    names: FxHashMap<u64, Names>,
+    bytes: usize,
+    /// Counts uses, to tell which was first.
+    used: u64,
+    last_client: u64,
+}
+
+struct Names {
+    files: LruCache<NameKey, NamedFile, FxBuildHasher>,
+    bytes: usize,
+}
+
+struct NamedFile {
+    known: KnownFile,
+    /// The directories of its path, by the rules of this number.
+    paths: PathSet,
+    rules: u64,
+    used: u64,
+}
+
+impl PathTable {
+    pub(crate) fn new() -> Arc<PathTable> {
+        PathTable::bounded(CLIENT_BYTES_MAX, TOTAL_BYTES_MAX)
+    }
+
+    fn bounded(client: usize, total: usize) -> Arc<PathTable> {
+        Arc::new(PathTable { clients: Mutex::default(), bounds: (client, total) })
+    }
+
+    /// A client without names.
+    pub(crate) fn client(self: &Arc<PathTable>) -> ClientPaths {
+        let clients = &mut *self.clients.lock().expect("not poisoned");
+        clients.last_client += 1;
+        ClientPaths { table: self.clone(), client: clients.last_client }
+    }
+}
+
+impl ClientPaths {
+    /// Notes by which name a file was reached.
+    pub(crate) fn learn(&self, handle: &[u8], known: KnownFile) {
+        let Some(key) = key_of(handle) else { return };
+        let clients = &mut *self.table.clients.lock().expect("not poisoned");
+        clients.learn((self.client, key), known, self.table.bounds);
+    }
+
+    /// Whether a handle's file is known.
+    pub(crate) fn has(&self, handle: &[u8]) -> bool {
+        let clients = self.table.clients.lock().expect("not poisoned");
+        let files = clients.names.get(&self.client).map(|names| &names.files);
+        key_of(handle).zip(files).is_some_and(|(key, files)| files.contains(&key))
+    }
+
+    /// What is known of a handle's file.
+    pub(crate) fn known(&self, handle: &[u8]) -> Option<KnownFile> {
+        let key = key_of(handle)?;
+        let clients = &mut *self.table.clients.lock().expect("not poisoned");
+        clients.find(self.client, key).map(|file| file.known.clone())
+    }
+
+    /// Where a handle's file lies, as far as its own name says, and whether it has others.
+    pub(crate) fn find(
+        &self,
+        handle: &[u8],
+        target: &Target,
+    ) -> Option<(Location, Option<(u64, u64)>)> {
+        let key = key_of(handle)?;
+        let clients = &mut *self.table.clients.lock().expect("not poisoned");
+        let file = clients.find(self.client, key)?;
+        if file.rules != target.rules_number() {
+            file.compare(&target.rules());
+        }
+        let Location { paths, project } = file.location();
+        Some((Location { paths, project }, file.known.linked))
+    }
+}
+
+impl Drop for ClientPaths {
+    fn drop(&mut self) {
+        let clients = &mut *self.table.clients.lock().expect("not poisoned");
+        let names = clients.names.remove(&self.client);
+        clients.bytes -= names.map_or(0, |names| names.bytes);
+    }
+}
+
+impl Clients {
+    fn find(&mut self, client: u64, key: NameKey) -> Option<&mut NamedFile> {
+        let file = self.names.get_mut(&client)?.files.get_mut(&key)?;
+        self.used += 1;
+        file.used = self.used;
+        Some(file)
+    }
+
+    fn learn(
+        &mut self,
+        (client, key): (u64, NameKey),
+        known: KnownFile,
+        (client_max, total_max): (usize, usize),
+    ) {
+        self.used += 1;
+        let bytes = ENTRY_BYTES + known.path.len();
+        // Of rules that never are: it is compared when it is looked for.
+        let file = NamedFile { known, paths: PathSet::default(), rules: u64::MAX, used: self.used };
+        let names = self.names.entry(client).or_insert_with(Names::new);
+        let before = names.bytes;
+        if let Some(old) = names.files.put(key, file) {
+            names.bytes -= old.bytes();
+        }
+        names.bytes += bytes;
+        while names.bytes > client_max && names.evict() {}
+        self.bytes = self.bytes - before + names.bytes;
+        while self.bytes > total_max && self.evict() {}
+    }
+
+    /// Takes some names of the client whose last use is the longest ago.
+    fn evict(&mut self) -> bool {
+        let oldest = |names: &Names| names.files.peek_lru().map_or(u64::MAX, |(_, file)| file.used);
+        let Some(names) = self.names.values_mut().min_by_key(|names| oldest(names)) else {
+            return false;
+        };
+        let before = names.bytes;
+        for _ in 0..EVICT_AT_ONCE.min(names.files.len()) {
+            names.evict();
+        }
+        self.bytes = self.bytes - before + names.bytes;
+        before != names.bytes
+    }
+}
+
+impl Names {
+    fn new() -> Names {
+        Names { files: LruCache::unbounded_with_hasher(FxBuildHasher), bytes: 0 }
+    }
+
+    fn evict(&mut self) -> bool {
+        let Some((_, file)) = self.files.pop_lru() else { return false };
+        self.bytes -= file.bytes();
+        true
+    }
+}
+
+impl NamedFile {
+    fn bytes(&self) -> usize {
+        ENTRY_BYTES + self.known.path.len()
+    }
+
+    fn compare(&mut self, rules: &NumberedRules) {
+        self.paths = rules.set.path_set(&self.known.path);
+        self.rules = rules.number;
+    }
+
+    fn location(&self) -> Location {
+        Location { paths: self.paths, project: self.known.project }
+    }
+}
+
+fn key_of(handle: &[u8]) -> Option<NameKey> {
+    handle.first_chunk().map(|code| u128::from_le_bytes(*code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(number: u32) -> [u8; 20] {
+        let mut handle = [7; 20];
+        handle[..4].copy_from_slice(&number.to_le_bytes());
+        handle
+    }
+
+    fn file(path: &str) -> KnownFile {
+        KnownFile { path: path.as_bytes().into(), ..KnownFile::default() }
+    }
+
+    fn bytes(table: &PathTable) -> usize {
+        table.clients.lock().unwrap().bytes
+    }
+
+    #[test]
+    fn the_name_that_was_looked_up_last_counts() {
+        let table = PathTable::new();
+        let (one, two) = (table.client(), table.client());
+        one.learn(&handle(1), file("/a"));
+        one.learn(&handle(1), file("/b"));
+        assert_eq!(one.known(&handle(1)), Some(file("/b")));
+        assert_eq!((one.known(&handle(2)), two.known(&handle(1))), (None, None));
+        drop((one, two));
+        assert_eq!((bytes(&table), table.clients.lock().unwrap().names.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_table_of_paths_by_handle_is_bounded_for_each_client_and_over_all() {
+        let one_entry = ENTRY_BYTES + 2;
+        let table = PathTable::bounded(1_000 * one_entry, 2_500 * one_entry);
+        let clients: Vec<_> = (0..4).map(|_| table.client()).collect();
+        for number in 0..3_000 {
+            clients[0].learn(&handle(number), file("/a"));
+            // In use all the time: others go first.
+            assert!(clients[0].known(&handle(0)).is_some());
+        }
+        assert_eq!(bytes(&table), 1_000 * one_entry);
+        assert!(clients[0].known(&handle(2_999)).is_some());
+        assert!(clients[0].known(&handle(1_000)).is_none());
+        for client in &clients[1..] {
+            for number in 0..3_000 {
+                client.learn(&handle(number), file("/a"));
+                assert!(bytes(&table) <= 2_500 * one_entry);
+            }
+        }
+        assert!(bytes(&table) > 2_400 * one_entry);
+        // Whose names were used longest ago has lost them, and nobody is kept from new ones.
+        assert!(clients[0].known(&handle(2_998)).is_none());
+        assert!(clients[3].known(&handle(2_999)).is_some());
+        clients[0].learn(&handle(1), file("/a"));
+        assert!(clients[0].known(&handle(1)).is_some());
+    }
+
+    #[test]
+    fn a_long_path_takes_as_much_as_it_is_long() {
+        let table = PathTable::bounded(10_000, 100_000);
+        let client = table.client();
+        let long = "/x".repeat(1_000);
+        for number in 0..100 {
+            client.learn(&handle(number), file(&long));
+            assert!(bytes(&table) <= 10_000);
+        }
+        assert!(client.known(&handle(99)).is_some());
+    }
+}

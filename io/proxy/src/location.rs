@@ -1,0 +1,128 @@
+//! Where a file lies, for rules on `path` and `projid`: in which directories that they name, and
+//! in which project.
+//!
+//! ```text
+//!   one name      what the kernel says of the open file; the name that was looked up where it
+//!                 cannot say
+//!   more names    those two, and all that are remembered (hard_links.rs): it lies in the directories
+//!                 of each of them
+//!   project       the file's own: of its descriptor where that is open, by file_getattr(2) where
+//!                 it is not and the kernel has that; else not known
+//! ```
+//!
+//! Nothing is opened to find out, and nothing is asked that no rule asks for.
+
+use std::sync::Arc;
+
+use api::ProjectsKnown;
+use model::{PathSet, RuleSet};
+use rustix::fs::FileType;
+
+use crate::export::{Export, Node};
+use crate::sys::Project;
+
+/// What rules know of a file beside who asks and what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Location {
+    /// In which of the directories that rules name it lies.
+    pub(crate) paths: PathSet,
+    /// Its project quota id; `None`, the −1 of rules, is "not known".
+    pub(crate) project: Option<u32>,
+}
+
+/// What the rules of a target want to know of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) paths: bool,
+    pub(crate) projects: bool,
+}
+
+/// Rules with their number: a [`PathSet`] is good only for the rules that made it.
+#[derive(Clone, Debug)]
+pub(crate) struct NumberedRules {
+    pub(crate) number: u64,
+    pub(crate) set: Arc<RuleSet>,
+}
+
+impl Wanted {
+    pub(crate) fn of(rules: &RuleSet) -> Wanted {
+        Wanted { paths: rules.has_paths(), projects: rules.has_projids() }
+    }
+
+    pub(crate) fn anything(self) -> bool {
+        self.paths || self.projects
+    }
+}
+
+impl Export {
+    /// Of a file of which nothing is known. Without rules that ask, it counts to the project of
+    /// the export's root, so that the sums of a tree that is one project are whole.
+    pub(crate) fn unknown(&self) -> Location {
+        let project = match self.target.wanted().projects {
+            true => None,
+            false => self.project.map(|project| project.id),
+        };
+        Location { paths: PathSet::default(), project }
+    }
+
+    /// The directories that a file lies in which was reached by `name`, a path below the export, if
+    /// that is known; `None` if nobody can say: a path may be too long to tell.
+    pub(crate) fn paths_of(&self, node: &Node, name: Option<&[u8]>) -> Option<PathSet> {
+        if !self.target.wanted().paths {
+            return Some(PathSet::default());
+        }
+        let rules = self.target.rules();
+        let kernel = self.kernel_path(node);
+        if !node.has_several_names() {
+            self.links.forget(node.key(), || node.names_now() <= 1);
+            let name = kernel.as_deref().or(name)?;
+            return Some(rules.set.path_set(name));
+        }
+        let known = self.links.paths(node.key(), &rules);
+        let names = [kernel.as_deref(), name].into_iter().flatten();
+        let each = names.map(|name| self.links.add(node.key(), name, &rules));
+        each.chain(known).reduce(|all, paths| PathSet(all.0 | paths.0))
+    }
+
+    /// A file's path as the kernel has it: one of several.
+    pub(crate) fn kernel_path(&self, node: &Node) -> Option<Vec<u8>> {
+        let path = node.path_below(self).ok()?;
+        // A file that was opened by handle while the kernel knew no name of it.
+        let nameless = path == b"/" && node.kind != FileType::Directory;
+        (!nameless).then_some(path)
+    }
+
+    /// The project of a file. That of one that is open costs a call; any other is asked for only if
+    /// rules want to know, and where the kernel tells it without an open. A file system without
+    /// projects is not asked: it may ask its own server.
+    pub(crate) fn project_of(&self, node: &Node) -> Option<Project> {
+        match self.projects {
+            ProjectsKnown::Nothing => None,
+            ProjectsKnown::OpenFiles => node.project(false),
+            ProjectsKnown::Files => node.project(self.target.wanted().projects),
+        }
+    }
+
+    /// Where a file lies that is in these directories.
+    pub(crate) fn location(&self, node: &Node, paths: PathSet) -> Location {
+        let project = self.project_of(node).map(|project| project.id);
+        Location { paths, project: project.or(self.unknown().project) }
+    }
+}
+
+/// The path of a name in the directory at `dir`.
+pub(crate) fn join(dir: &[u8], name: &[u8]) -> Box<[u8]> {
+    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
+    [dir, b"/", name].concat().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_joined_below_the_root_too() {
+        assert_eq!(&*join(b"/", b"a"), b"/a");
+        assert_eq!(&*join(b"/a/b", b"c"), b"/a/b/c");
+    }
+}

@@ -1,0 +1,160 @@
+//! By which name a message reached a file, for whoever counts by directory or project.
+//!
+//! Only for mounts, which name files by handle, and only while rules ask: see handle_paths.rs.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{Context, On};
+use crate::export::{Export, Node};
+use crate::fids::Fid;
+use crate::handle_paths::KnownFile;
+use crate::location::join;
+
+/// How a file came to be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reached<'a> {
+    /// Its path below the export, if it was reached by a name.
+    pub(super) path: Option<&'a [u8]>,
+    /// It was made by this message, in the message's directory.
+    pub(super) made: bool,
+}
+
+impl On<'_> {
+    /// Notes where the file behind a handle lies, if somebody wants to know.
+    pub(super) fn learn(&self, (handle, node): (&[u8], &Node), export: &Export, how: Reached<'_>) {
+        self.learn_in(None, (handle, node), export, how);
+    }
+
+    /// The same of a file that was made in a directory whose project may be its own.
+    fn learn_in(
+        &self,
+        dir: Option<&[u8]>,
+        (handle, node): (&[u8], &Node),
+        export: &Export,
+        how: Reached<'_>,
+    ) {
+        let wanted = export.target.wanted();
+        let Some(mount) = self.mount().filter(|_| wanted.anything()) else { return };
+        let project = export.project_of(node);
+        let linked = node.has_several_names().then(|| node.key());
+        // What an open told of a file stays known when it is only looked up again.
+        let wants_before = linked.is_some() || how.path.is_none() || project.is_none();
+        let before = if wants_before { mount.names.known(handle) } else { None };
+        let before = before.unwrap_or_default();
+        let kernel = if how.path.is_none() { export.kernel_path(node) } else { None };
+        let path = how.path.or(kernel.as_deref()).unwrap_or(&before.path);
+        if linked.is_none() {
+            export.links.forget(node.key(), || node.names_now() <= 1);
+        } else if wanted.paths {
+            let rules = export.target.rules();
+            // The name by which this client knew it until now is one of its names, too.
+            for name in [&*before.path, path].into_iter().filter(|name| !name.is_empty()) {
+                export.links.add(node.key(), name, &rules);
+            }
+        }
+        // Where the kernel does not say, what is made in a directory has what that hands on.
+        let handed_on = || {
+            let known = mount.names.known(dir?)?;
+            known.project.filter(|_| how.made && known.inherits)
+        };
+        let (id, inherits) = match project {
+            Some(project) => (Some(project.id), project.inherits),
+            None => (before.project.or_else(handed_on), before.inherits),
+        };
+        let known = KnownFile { path: path.into(), project: id, inherits, linked };
+        if !known.path.is_empty() || !wanted.paths {
+            mount.names.learn(handle, known);
+        }
+    }
+
+    /// Looks where a handle's file lies that nobody knows by name, for the messages that follow.
+    pub(super) fn learn_unknown(&self, (handle, node): (&[u8], &Node), export: &Export) {
+        let Some(mount) = self.mount().filter(|_| export.target.wanted().anything()) else {
+            return;
+        };
+        if !mount.names.has(handle) {
+            self.learn((handle, node), export, Reached::default());
+        }
+    }
+}
+
+impl Context<'_> {
+    /// The path of the message's own file, if rules ask for paths and somebody can say.
+    pub(super) fn own_path(&self) -> Option<Box<[u8]>> {
+        self.path_of_fid(self.fid(), self.handle)
+    }
+
+    fn path_of_fid(&self, fid: &Fid, handle: Option<&[u8]>) -> Option<Box<[u8]>> {
+        let export = &fid.user.export;
+        if !export.target.wanted().paths {
+            return None;
+        }
+        let known = handle.zip(self.mount()).and_then(|(handle, it)| it.names.known(handle));
+        match known {
+            Some(known) if !known.path.is_empty() => Some(known.path),
+            _ => export.kernel_path(&fid.node).map(Into::into),
+        }
+    }
+
+    /// The path by which `name` reaches a file from the message's own; empty: it is that itself.
+    pub(super) fn path_to(&self, name: &[u8]) -> Option<Box<[u8]>> {
+        match name {
+            b"." | b".." => None,
+            b"" => self.own_path(),
+            name => self.own_path().map(|dir| join(&dir, name)),
+        }
+    }
+
+    /// Notes where a file lies that this message reached or made.
+    pub(super) fn learn_reached(&self, handle: &[u8], node: &Node, how: Reached<'_>) {
+        self.learn_in(self.handle, (handle, node), &self.fid().user.export, how);
+    }
+
+    /// A file has another name now: whoever names it by handle is counted there.
+    pub(super) fn learn_renamed(&self, dir: &Fid, name: &[u8]) {
+        let export = &self.fid().user.export;
+        if self.mount().is_none() || !export.target.wanted().anything() {
+            return;
+        }
+        // Somebody may have renamed it again: then it is known where it is looked up next.
+        let Ok(node) = dir.node.look_up(name, export) else { return };
+        let Ok(handle) = export.handles.of(&node, export) else { return };
+        let path = self.path_of_fid(dir, None).map(|dir| join(&dir, name));
+        let how = Reached { path: path.as_deref(), made: false };
+        self.learn_reached(&handle, &node, how);
+    }
+
+    /// Notes both names of a file that was linked: it lies in the directories of both.
+    ///
+    /// # Errors
+    /// `EXDEV` if there is no room to remember that and the link leads out of a directory that
+    /// rules name: it is to be undone.
+    pub(super) fn learn_link(
+        &self,
+        (file, named): (&Arc<Fid>, ninep::Fid),
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let export = &file.user.export;
+        if !export.target.wanted().paths {
+            return Ok(());
+        }
+        let Some(link) = self.path_of_fid(self.fid(), None).map(|dir| join(&dir, name)) else {
+            return Ok(());
+        };
+        let (rules, key) = (export.target.rules(), file.node.key());
+        let looked_up = self.path_of_fid(file, self.handles.get(named));
+        let kernel = export.kernel_path(&file.node);
+        if looked_up.is_none() && kernel.is_none() {
+            export.links.add(key, &link, &rules);
+        }
+        // Which of them is right is not asked: one that is not adds a directory at most.
+        for known in [looked_up.as_deref(), kernel.as_deref()].into_iter().flatten() {
+            if !export.links.add_link(key, (known, &link), &rules) {
+                return Err(Errno::XDEV);
+            }
+        }
+        Ok(())
+    }
+}
