@@ -36,7 +36,7 @@ pub(crate) struct Export {
     /// Of which files the project is known.
     pub(crate) projects: ProjectsKnown,
     /// The names of files that have several.
-    pub(crate) links: HardLinkTable,
+    pub(crate) links: Arc<HardLinkTable>,
 }
 
 /// A file or directory that a fid refers to.

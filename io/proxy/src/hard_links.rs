@@ -59,11 +59,13 @@ struct LinkedFile {
     differ: bool,
 }
 
-impl HardLinkTable {
-    pub(crate) fn new() -> HardLinkTable {
+impl Default for HardLinkTable {
+    fn default() -> HardLinkTable {
         HardLinkTable::bounded(FILES_MAX, BYTES_MAX)
     }
+}
 
+impl HardLinkTable {
     fn bounded(files: usize, bytes: usize) -> HardLinkTable {
         let names = LruCache::unbounded();
         HardLinkTable {
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_file_lies_wherever_a_name_of_it_does() {
-        let (table, rules) = (HardLinkTable::new(), rules(1, RULES));
+        let (table, rules) = (HardLinkTable::default(), rules(1, RULES));
         assert_eq!(table.add((1, 1), b"/out", &rules), PathSet(0));
         assert_eq!(table.add((1, 1), b"/dir/in", &rules), PathSet(1));
         assert_eq!(table.add((1, 1), b"/out", &rules), PathSet(1));
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn names_are_compared_anew_when_the_rules_change() {
-        let (table, before) = (HardLinkTable::new(), rules(1, ""));
+        let (table, before) = (HardLinkTable::default(), rules(1, ""));
         assert!(table.add_link((1, 1), (b"/dir/in", b"/out"), &before));
         assert_eq!(table.paths((1, 1), &before), Some(PathSet(0)));
         assert_eq!(table.paths((1, 1), &rules(2, RULES)), Some(PathSet(1)));

@@ -139,7 +139,8 @@ impl Server {
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
         let key = setup::load_key(&config)?;
-        let (exports, targets) = setup::open_exports(&config, &rules.set, (clock, &key), &[])?;
+        let (exports, targets) =
+            setup::open_exports(&config, &rules.set, (clock, &key), (&[], &[]))?;
         let mounts = Mounts::new().map_err(system("cannot get random numbers"))?;
         let recorder = match &config.record {
             None => None,
@@ -206,8 +207,9 @@ impl Server {
             rules = InForce { in_file: rules.in_file, ..before };
         }
         let old = self.targets.read().expect("not poisoned").clone();
+        let exported = self.exports();
         let (exports, targets) =
-            setup::open_exports(&config, &rules.set, (self.clock, &self.key), &old)?;
+            setup::open_exports(&config, &rules.set, (self.clock, &self.key), (&old, &exported))?;
         for target in &targets {
             setup::apply(&config, target)?;
         }

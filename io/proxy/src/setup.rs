@@ -19,7 +19,6 @@ use crate::costs_file::CostsFile;
 use crate::export::{Export, Node};
 use crate::gate::{Clock, Target};
 use crate::handles::{Handles, Key};
-use crate::hard_links::HardLinkTable;
 use crate::rules::InForce;
 use crate::server::StartError;
 use crate::writes::{Backing, Writes};
@@ -57,12 +56,13 @@ pub(crate) fn load_rules(config: &Config) -> Result<InForce, StartError> {
 }
 
 /// Opens the exports and makes the targets that schedule them. Targets of `old` with
-/// the same name go on, with their queues and what they know of jobs.
+/// the same name go on, with their queues and what they know of jobs, and so does what is known of
+/// the links in an export of the same name and directory.
 pub(crate) fn open_exports(
     config: &Config,
     rules: &Arc<RuleSet>,
     (clock, key): (Clock, &Key),
-    old: &[Arc<Target>],
+    (old, exported): (&[Arc<Target>], &[Arc<Export>]),
 ) -> Result<(Exports, Vec<Arc<Target>>), StartError> {
     let layout = config.layout()?;
     let mut targets = old.to_vec();
@@ -88,6 +88,9 @@ pub(crate) fn open_exports(
         let path = rustix::fs::open(&export.dir, flags | OFlags::PATH, Mode::empty())
             .map_err(|e| failed(e.into()))?;
         let root = Arc::new(Node::new(path, None).map_err(failed)?);
+        let same =
+            |before: &&Arc<Export>| *before.name == *export.name && before.root.same_file(&root);
+        let known = exported.iter().find(same);
         let opened = Export {
             name: export.name.as_str().into(),
             dir: export.dir.clone(),
@@ -96,7 +99,7 @@ pub(crate) fn open_exports(
             target,
             project: crate::sys::project(dir.as_fd()).ok(),
             projects: projects_known(&dir, &root),
-            links: HardLinkTable::new(),
+            links: known.map_or_else(Arc::default, |before| before.links.clone()),
             open: dir.try_clone().map_err(failed)?,
             handles: Handles::new(key, &export.name, dir),
         };

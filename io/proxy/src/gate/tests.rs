@@ -56,7 +56,7 @@ impl Bed {
             handles,
             project: None,
             projects: api::ProjectsKnown::Nothing,
-            links: crate::hard_links::HardLinkTable::new(),
+            links: Arc::default(),
         };
         let (uid, gid, groups) = (1000, 1000, Arc::from([1000]));
         let credentials = Credentials { uid, gid, groups, gid_trusted: false };

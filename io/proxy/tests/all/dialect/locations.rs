@@ -179,6 +179,11 @@ fn a_hard_link_does_not_take_a_file_out_of_its_meter() {
     served.set_rules("");
     served.set_rules(DIRECTORY);
     assert_eq!(written(&served, &mut other, &link), 1000);
+    // So does a session that begins after the configuration was read again.
+    served.reload();
+    let mut later = served.client();
+    let link = handle(&mut later, "link");
+    assert_eq!(written(&served, &mut later, &link), 1000);
     // With one name left, it lies where that is.
     client.unlink(&dir, "f", 0).unwrap();
     let link = handle(&mut other, "link");

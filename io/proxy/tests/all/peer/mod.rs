@@ -127,6 +127,12 @@ impl Served {
         self.server = Some(std::thread::spawn(start).join().unwrap());
     }
 
+    /// Has the server read its configuration again, as SIGHUP does.
+    pub fn reload(&self) {
+        let config = Config::parse("test", &self.config).unwrap();
+        self.server.as_ref().unwrap().reload(config).unwrap();
+    }
+
     pub fn stop(&mut self) {
         if let Some(server) = self.server.take() {
             server.drain();
