@@ -23,7 +23,7 @@ import traceback
 from places import NotReady, Place, tail
 from work import Work, say
 
-PROGRAMS = ["sqlite", "locks", "names", "copies", "git", "compile", "mpi", "postgres"]
+PROGRAMS = ["sqlite", "locks", "names", "calls", "copies", "git", "compile", "mpi", "postgres"]
 MODULES = {"compile": "build", "git": "versions"}
 PLACES = ["plain", "one", "two", "homes"]
 OPTIONS = "allow_other,suid,dev"
