@@ -197,6 +197,13 @@ fn mounts(sluice: &str) -> Vec<Suite> {
             &mount("stress"),
         )
         .needs(&[("stress-ng", "stress-ng")]),
+        Suite::new(
+            "mount-programs",
+            300,
+            "databases, git, copies, compilers and MPI on mounts do what they do in a directory",
+            &format!("tests/programs.sh {sluice} short"),
+        )
+        .needs(&[("python3", "python3")]),
     ]
 }
 
