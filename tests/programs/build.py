@@ -29,7 +29,7 @@ code.a: $(OBJECTS)
 
 
 def places(is_long):
-    return ["plain", "one", "two", "homes"]
+    return ["plain", "one", "two", "homes"] if is_long else ["one", "homes"]
 
 
 def seconds(is_long):

@@ -220,7 +220,13 @@ def flags_ioctl_get():
 
 @case
 def flags_ioctl_set():
-    fcntl.ioctl(opened(), 0x40086602, struct.pack("l", 0x10))
+    file = opened()
+    fcntl.ioctl(file, 0x40086602, struct.pack("l", 0x10))
+    try:
+        os.unlink("a")
+    finally:
+        # what cannot be changed cannot be cleaned up
+        fcntl.ioctl(file, 0x40086602, struct.pack("l", 0))
 
 
 @case

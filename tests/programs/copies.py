@@ -20,7 +20,7 @@ DEFAULT_ACL = "system.posix_acl_default"
 
 
 def places(is_long):
-    return ["plain", "one", "two", "homes"]
+    return ["plain", "one", "two", "homes"] if is_long else ["one", "homes"]
 
 
 def seconds(is_long):

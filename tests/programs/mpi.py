@@ -21,7 +21,7 @@ ENVIRONMENT = {
 
 
 def places(is_long):
-    return ["plain", "one", "two", "homes"]
+    return ["plain", "one", "two", "homes"] if is_long else ["two", "homes"]
 
 
 def seconds(is_long):

@@ -92,7 +92,7 @@ class Bed:
         clear_memory(self.work)
         subprocess.run(["umount", "-l", f"{self.ways}/store"], check=False)
         shutil.rmtree(self.ways, ignore_errors=True)
-        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.rmtree(self.work)
 
 
 def descendants(pid):

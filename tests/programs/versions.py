@@ -21,7 +21,7 @@ FIXED = {
 
 
 def places(is_long):
-    return ["plain", "one", "two", "homes"]
+    return ["plain", "one", "two", "homes"] if is_long else ["one", "two"]
 
 
 def seconds(is_long):
