@@ -19,7 +19,7 @@ help: ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
 	@echo "One suite of the tests: cargo xtask ci SUITE (cargo xtask ci --list names them)."
 
-demo: ## two jobs on two mounts of one proxy, without rules and then with them (2 minutes)
+demo: ## two jobs on one mount of a proxy, without rules and then with them (2 minutes)
 	@.ci/install-deps.sh build demo
 	@.ci/build.sh sluice sluice-bench
 	@$(BENCH) demo --dir $(TARGET) --out $(TARGET)/demo.svg

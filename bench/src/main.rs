@@ -5,7 +5,7 @@
 //!   peers  ─► servers (sluice, diod, ganesha, bare) + load + ceilings ─► report
 //!   mount  ─► mounts (sluice, bare, sshfs, glusterfs) + fio, find, tar … ─► report
 //!   qos    ─► one proxy for each promise, jobs that compete ─► the promise and what was kept
-//!   demo   ─► one proxy, two mounts, a bully and a victim ─► without rules, and with them
+//!   demo   ─► one proxy, one mount, a bully and a victim ─► without rules, and with them
 //!   bare   the least a server can do: request → splice → reply
 //!
 //! The generator must cost less than what it measures, so requests leave and

@@ -1,4 +1,4 @@
-//! The demo's jobs: ordinary programs that know nothing of Sluice, each on its job's mount.
+//! The demo's jobs: ordinary programs that know nothing of Sluice, on one mount.
 //!
 //! ```text
 //!   fio, a status with all latencies so far ─► the difference to the one before ─┐
@@ -61,7 +61,7 @@ impl Job {
         }
     }
 
-    /// The job that it belongs to: its mount, and its name in rules.
+    /// The job that it belongs to, by its environment and in rules.
     pub(super) fn account(self) -> &'static str {
         match self {
             Job::Bully => "bully",

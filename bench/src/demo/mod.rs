@@ -1,4 +1,4 @@
-//! `sluice-bench demo`: two jobs on two mounts of one proxy, first without rules and then with them.
+//! `sluice-bench demo`: two jobs on one mount, first without rules and then with them.
 //!
 //! ```text
 //!   time ─────────────────────────────────────────────────────────────────►
@@ -42,8 +42,8 @@ use self::summary::Summary;
 
 /// Shows what rules do: two jobs on one proxy, without rules and then with them.
 ///
-/// Starts a proxy over a new directory, mounts it twice, once for each
-/// of two jobs, and lets ordinary programs work there: a bully (fio, 16 writers of 1 MiB)
+/// Starts a proxy over a new directory, mounts it as on a node that two jobs
+/// share, and lets ordinary programs work there: a bully (fio, 16 writers of 1 MiB)
 /// and a victim (fio with random reads of 4 KiB and now and then an fdatasync; shell tools
 /// that list, make, rename and remove). Ends with a table and, with --out, a picture, and
 /// removes everything else it has made; so it does on Ctrl-C. Mounting needs root.
@@ -181,6 +181,8 @@ impl Demo {
 
     /// All phases, one after the other.
     fn play(&mut self) -> anyhow::Result<()> {
+        self.screen.say("mounting the export");
+        self.stage.mount()?;
         self.start(Job::Victim)?;
         self.start(Job::Shell)?;
         self.phase(Phase::Alone, self.scale.alone_s)?;
@@ -221,10 +223,6 @@ impl Demo {
     }
 
     fn start(&mut self, job: Job) -> anyhow::Result<()> {
-        if job != Job::Shell {
-            self.screen.say(&format!("mounting the export for the {}", job.name()));
-            self.stage.mount(job.account())?;
-        }
         self.stage.start(job, &self.sender)?;
         self.wait(&format!("the {} does not begin", job.name()), |demo| demo.working.contains(&job))
     }

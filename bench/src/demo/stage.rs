@@ -1,16 +1,16 @@
-//! The demo's processes and files: the proxy, the mounts, the jobs, and the directories.
+//! The demo's processes and files: the proxy, the mount, the jobs, and the directories.
 //!
 //! ```text
 //!   Stage ─┬─ jobs   (process groups of their own: Ctrl-C is the parent's to handle)
-//!          ├─ mounts ─── TMPDIR/sluice-demo-run-PID/JOB  where a job works
+//!          ├─ mount  ─── TMPDIR/sluice-demo-run-PID/mount  where all of them work
 //!          ├─ proxy  ─── DIR/sluice-demo-PID/data        what is exported, on disk
 //!          └─ Place  ─── TMPDIR/sluice-demo-run-PID/…    sockets (short paths) and logs
 //! ```
 //!
 //! Whoever drops a [`Stage`] has nothing left of it when drop returns: the jobs end
-//! first, then the mounts, then the proxy, then the directories go. A demo that is killed
+//! first, then the mount, then the proxy, then the directories go. A demo that is killed
 //! takes its processes with it by the parent-death signal; only its directories stay then,
-//! with dead mounts.
+//! with a dead mount.
 
 use std::fs::{DirBuilder, File};
 use std::io::{BufRead as _, BufReader};
@@ -34,7 +34,7 @@ use crate::place::RunDir;
 pub(super) struct Stage {
     // Fields are dropped in this order.
     jobs: Vec<(Job, Process)>,
-    mounts: Vec<Process>,
+    mount: Option<Process>,
     proxy: Process,
     read_file: ReadFile,
     place: Place,
@@ -70,7 +70,7 @@ impl Stage {
             // Everything here is one user's; its directories are closed to all others.
             String::from("--squash=none"),
         ];
-        let mut proxy = Process::start("proxy", sluice, &arguments, &place)?;
+        let mut proxy = Process::start("proxy", sluice, &arguments, &place, None)?;
         let news = news.clone();
         proxy.tell(move |stdout| {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -80,39 +80,38 @@ impl Stage {
             let _ = news.send(News::Proxy(None));
         })?;
         let sluice = sluice.to_owned();
-        Ok(Stage { jobs: Vec::new(), mounts: Vec::new(), proxy, read_file, place, sluice, sizes })
+        Ok(Stage { jobs: Vec::new(), mount: None, proxy, read_file, place, sluice, sizes })
     }
 
-    /// Mounts the export for a job: whatever works there is charged to it.
-    pub(super) fn mount(&mut self, account: &str) -> anyhow::Result<()> {
-        let at = self.place.mount(account);
+    /// Mounts the export for all jobs, as on a node that they share: each is known by its environment.
+    pub(super) fn mount(&mut self) -> anyhow::Result<()> {
+        let at = self.place.mount();
         make_dir(&at)?;
         let arguments = [
             String::from("mount"),
             format!("{}//data", self.place.server()),
             at.display().to_string(),
             String::from("-o"),
-            format!("job=fixed:{account}"),
+            format!("job=env:{JOB_VARIABLE}"),
             String::from("--foreground"),
         ];
-        let name = format!("mount-{account}");
-        let process = Process::start(&name, &self.sluice, &arguments, &self.place)?;
-        self.mounts.push(process);
+        let mut process = Process::start("mount", &self.sluice, &arguments, &self.place, None)?;
         let deadline = Instant::now() + MOUNT_MAX;
         while !is_mounted(&at, self.place.run.path())? {
-            let mount = self.mounts.last_mut().expect("it was pushed above");
-            if mount.has_ended() || Instant::now() > deadline {
-                return Err(self.why_ended(&name));
+            if process.has_ended() || Instant::now() > deadline {
+                return Err(self.why_ended("mount"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        self.mount = Some(process);
         Ok(())
     }
 
-    /// Starts `job` on its mount; it tells `news` what it gets.
+    /// Starts `job` on the mount; it tells `news` what it gets.
     pub(super) fn start(&mut self, job: Job, news: &Sender<News>) -> anyhow::Result<()> {
-        let (program, arguments) = job.command(&self.place.mount(job.account()), self.sizes);
-        let mut process = Process::start(job.name(), Path::new(program), &arguments, &self.place)?;
+        let (program, arguments) = job.command(&self.place.mount(), self.sizes);
+        let (program, account) = (Path::new(program), Some(job.account()));
+        let mut process = Process::start(job.name(), program, &arguments, &self.place, account)?;
         let news = news.clone();
         process.tell(move |stdout| {
             job.listen(stdout, &mut |interval| {
@@ -133,7 +132,7 @@ impl Stage {
     /// The demo's processes, this one first.
     pub(super) fn processes(&self) -> Vec<u32> {
         let jobs = self.jobs.iter().map(|(_, process)| process);
-        let children = jobs.chain(&self.mounts).chain([&self.proxy]);
+        let children = jobs.chain(&self.mount).chain([&self.proxy]);
         let children = children.map(|process| process.child.id());
         std::iter::once(std::process::id()).chain(children).collect()
     }
@@ -154,7 +153,7 @@ impl Stage {
 
 /// The two directories of a demo.
 struct Place {
-    /// Sockets, logs and mounts: a socket's path has room for 107 bytes, which a
+    /// Sockets, logs and the mount: a socket's path has room for 107 bytes, which a
     /// directory of the user's may exceed. Dropped first, or what is mounted would be served
     /// from nothing.
     run: RunDir,
@@ -180,9 +179,9 @@ impl Place {
         format!("unix://{}", self.run.path().join("api").display())
     }
 
-    /// Where a job's mount is.
-    fn mount(&self, account: &str) -> PathBuf {
-        self.run.path().join(account)
+    /// Where the mount is.
+    fn mount(&self) -> PathBuf {
+        self.run.path().join("mount")
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -202,6 +201,7 @@ impl Process {
         program: &Path,
         arguments: &[String],
         place: &Place,
+        account: Option<&str>,
     ) -> anyhow::Result<Process> {
         let log = File::create(place.log(name)).context("cannot write a log")?;
         // A demo that is killed runs no guard; its children must end all the same.
@@ -209,6 +209,7 @@ impl Process {
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program)
             .args(arguments)
+            .envs(account.map(|account| (JOB_VARIABLE, account)))
             .current_dir(place.run.path())
             .process_group(0)
             .stdin(Stdio::null())
@@ -308,6 +309,8 @@ fn is_mounted(at: &Path, above: &Path) -> anyhow::Result<bool> {
     Ok(device(at)? != device(above)?)
 }
 
+/// The variable that says which job a process belongs to.
+const JOB_VARIABLE: &str = "SLUICE_DEMO_JOB";
 /// How long a mount may take.
 const MOUNT_MAX: Duration = Duration::from_secs(10);
 /// How long a process may take to end by itself.

@@ -123,8 +123,8 @@ fn an_interrupt_in_the_middle_leaves_no_process_and_no_file() {
     let mut lines = BufReader::new(demo.0.stdout.take().unwrap()).lines();
     let both = lines.find(|line| line.as_ref().unwrap().contains("   bully "));
     assert!(both.is_some());
-    // The proxy, two mounts, two fios and a shell, and perhaps the tool that it runs.
-    testkit::until("all of them are there", || place.processes().len() >= 6);
+    // The proxy, a mount, two fios and a shell, and perhaps the tool that it runs.
+    testkit::until("all of them are there", || place.processes().len() >= 5);
     kill_process(Pid::from_child(&demo.0), Signal::INT).unwrap();
     // Nobody reads the rest: the demo must not wait for that either.
     drop(lines);
