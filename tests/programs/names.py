@@ -25,7 +25,8 @@ def seconds(is_long):
 
 def run(work):
     times = 100 if work.is_long else 10
-    for check in (rotated, replaced, anew, made_elsewhere, moved_folder, removed_open, appended, rewritten):
+    for check in (rotated, replaced, anew, made_elsewhere, missed, moved_folder, removed_open, appended,
+                  rewritten):
         with work.check(f"names-{check.__name__.replace('_', '-')}"):
             check(work, times)
     for take, give in ((take_exclusive, os.unlink), (take_link, os.unlink)):
@@ -106,6 +107,16 @@ def made_elsewhere(work, times):
         put(f"{there}/{path}", b"there")
         put(f"{here}/{path}", b"+here", os.O_CREAT | os.O_APPEND)
         equal(get(f"{work.store}/{path}"), b"there+here", "beside")
+
+
+def missed(work, times):
+    """A name that was missed here is made there, and opened here without O_CREAT; ROMIO does so."""
+    for number in range(times):
+        here, there = sides(work, number)
+        path = f"missed{number}"
+        expect(not os.path.exists(f"{here}/{path}"), "it is there")
+        put(f"{there}/{path}", b"there")
+        equal(get(f"{here}/{path}"), b"there", "here")
 
 
 def moved_folder(work, times):
