@@ -95,7 +95,9 @@ fn a_version_ends_the_dialect_on_a_connection_and_begins_what_it_agrees_on() {
 #[test]
 fn other_dialects_are_answered_with_9p2000_l() {
     let served = Served::plain("dialects");
-    for offered in [&b"9P2000.L.sluice.2"[..], b"9P2000.L.sluice", b"9P2000.L"] {
+    for offered in
+        [&b"9P2000.L.sluice.1"[..], b"9P2000.L.sluice.3", b"9P2000.L.sluice", b"9P2000.L"]
+    {
         let mut client = Client::connect(served.tcp());
         assert_eq!(client.offer(8192, offered).1, b"9P2000.L");
     }
