@@ -35,5 +35,7 @@ if ! command -v python3 >/dev/null; then
 	exit 0
 fi
 mkdir -p "$CACHE"
+# A make that is tested is not a part of the make that this may run in.
+unset MAKEFLAGS MAKELEVEL MFLAGS
 # -B: nothing is left in the tree
 exec python3 -B "$HERE/programs/run.py" "$@"
