@@ -127,6 +127,9 @@ fn an_open_file_and_its_lock_outlive_the_proxy() {
     let path = mount.join("file");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all_at(b"before", 0).unwrap();
+    // A proxy that is started here has this file for a moment too, and closing it waits for what is
+    // not executed: for that proxy.
+    file.sync_all().unwrap();
     file.lock().unwrap();
     proxy.crash();
     let proxy = again("outlive");
