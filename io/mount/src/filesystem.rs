@@ -25,7 +25,7 @@ use ninep::dialect::AnyRequest;
 
 use crate::behind::Known;
 use crate::files::{Files, OpenFile};
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, by_descriptor};
 use crate::link::{Answer, Ask, Call, Homes, Payer, Shared, Waiter, here};
 use crate::nodes::{Node, Nodes};
 use crate::notices::Notices;
@@ -235,6 +235,12 @@ impl Export {
         };
         let later = self.clone();
         self.notices.expire_names(notifier, names, move || then(&later));
+    }
+
+    /// Whether a change of a file that is not where the kernel believes it to be means this file all the
+    /// same: it is open here, and the thread that waits named it by a descriptor.
+    pub(crate) fn means_this_file(&self, node: &Node, thread: u32) -> bool {
+        self.files().of_node(node.id).is_some() && by_descriptor(thread)
     }
 
     /// A message about a file that the kernel may have found by a name: `ESTALE` if it has not all

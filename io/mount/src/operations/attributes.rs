@@ -19,7 +19,6 @@ use super::{behind, or_error};
 use crate::behind::Known;
 use crate::files::OpenFile;
 use crate::filesystem::Export;
-use crate::jobs::by_descriptor;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
 use crate::translate;
@@ -90,21 +89,21 @@ pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
 }
 
 /// A message about a file, however that is named in it.
-pub(super) struct About<M> {
-    pub(super) node: Arc<Node>,
+struct About<M> {
+    node: Arc<Node>,
     /// The kernel may have found it by a name, and means the file that has the name now.
-    pub(super) by_name: bool,
-    pub(super) message: M,
+    by_name: bool,
+    message: M,
 }
 
 /// Asks about a file by what is known of it.
-pub(super) fn by_file_or_handle<T: 'static>(
+fn by_file_or_handle(
     export: &Export,
     request: &Request,
     about: About<impl Fn(Fid) -> AnyRequest<'static> + Send + 'static>,
     handle: Option<Handle>,
-    reply: Reply<T>,
-    then: impl FnOnce(&Export, Answer<'_>, Reply<T>) + Send + 'static,
+    reply: Reply<Attr>,
+    then: impl FnOnce(&Export, Answer<'_>, Reply<Attr>) + Send + 'static,
 ) {
     if let Some(handle) = handle {
         let file = or_error!(export.files().get(handle), reply);
@@ -122,30 +121,30 @@ pub(super) fn by_file_or_handle<T: 'static>(
         if !matches!(answer, Err(Errno::STALE)) {
             return then(export, answer, reply);
         }
-        let file = export.files().of_node(node.id);
         let named = by_name && !export.nodes.places(&node).is_empty();
-        let this_file = file.is_some() && (!named || by_descriptor(who.thread));
-        export.displaced(&node.clone(), move |export| match file {
-            // A handle that is a path, or an inode without names: the open file still is one.
-            Some(file) if !named => by_file(export, &who, &file, message, reply, then),
-            // It was named by a descriptor, and is this file, wherever that is.
-            Some(_) if this_file => {
+        let this_file = named && export.means_this_file(&node, who.thread);
+        export.displaced(&node.clone(), move |export| {
+            if this_file {
                 let about = About { node, by_name: false, message };
-                by_file_or_handle(export, &who, about, None, reply, then);
+                return by_file_or_handle(export, &who, about, None, reply, then);
             }
-            // By a path: the kernel looks it up anew.
-            _ => then(export, Err(Errno::STALE), reply),
+            match export.files().of_node(node.id).filter(|_| !named) {
+                // A handle that is a path, or an inode without names: the open file still is one.
+                Some(file) => by_file(export, &who, &file, message, reply, then),
+                // By a path: the kernel looks it up anew.
+                None => then(export, Err(Errno::STALE), reply),
+            }
         });
     });
 }
 
-fn by_file<T: 'static>(
+fn by_file(
     export: &Export,
     request: &Request,
     file: &Arc<OpenFile>,
     message: impl Fn(Fid) -> AnyRequest<'static>,
-    reply: Reply<T>,
-    then: impl FnOnce(&Export, Answer<'_>, Reply<T>) + Send + 'static,
+    reply: Reply<Attr>,
+    then: impl FnOnce(&Export, Answer<'_>, Reply<Attr>) + Send + 'static,
 ) {
     let ask = Ask::new(Handles::NONE, message(file.fid));
     export.as_opener_with(request, file, ask, reply, then);

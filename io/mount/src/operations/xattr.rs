@@ -14,7 +14,6 @@ use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 
 use super::or_error;
 use crate::filesystem::Export;
-use crate::jobs::by_descriptor;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
 
@@ -62,7 +61,7 @@ fn change(export: &Export, request: &Request, node: Arc<Node>, ask: Ask, reply: 
             return reply.send(answer.map(|_| ()));
         }
         // By a path: the kernel looks it up anew. By a descriptor it is this file, wherever it is.
-        let this_file = by_descriptor(who.thread);
+        let this_file = export.means_this_file(&node, who.thread);
         export.displaced(&node.clone(), move |export| match this_file {
             true => change(export, &who, node, again.anywhere(), reply),
             false => reply.error(Errno::STALE),
