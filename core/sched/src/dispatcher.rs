@@ -19,6 +19,7 @@ use crate::classify::{Names, Subject};
 use crate::cost::Costs;
 use crate::dependent::Dependents;
 use crate::depth::DepthControl;
+use crate::donate::Donations;
 use crate::grant::GrantTable;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
@@ -122,6 +123,7 @@ pub struct Dispatcher {
     /// What the subjects were served that are forgotten, and the metadata operations of it.
     pub(crate) forgotten: (Usage, Ops),
     pub(crate) names: Names,
+    pub(crate) donations: Donations,
     #[cfg(debug_assertions)]
     calls: u64,
 }
@@ -153,6 +155,7 @@ impl Dispatcher {
             subjects: Slab::default(),
             forgotten: Default::default(),
             names: Names::default(),
+            donations: Donations::default(),
             #[cfg(debug_assertions)]
             calls: 0,
         };

@@ -26,6 +26,7 @@ mod delay;
 mod dependent;
 mod depth;
 mod dispatcher;
+mod donate;
 mod gate;
 mod grant;
 mod heap;
@@ -46,6 +47,7 @@ mod untold;
 
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
+pub use donate::{Donated, DonationReport};
 pub use held::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
 pub use ids::{ClassId, RequestId, SubjectId};
 pub use report::{ClassReport, SubjectReport, Usage};

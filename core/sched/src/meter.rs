@@ -206,7 +206,7 @@ impl Pacer {
     }
 
     /// Whole nanoseconds and the rest that `units` take.
-    fn time_of(&self, units: u64) -> (u64, u64) {
+    pub(crate) fn time_of(&self, units: u64) -> (u64, u64) {
         let (speed, per) = self.pace();
         if let Some(scaled) = units.checked_mul(per) {
             return (scaled / speed, scaled % speed);

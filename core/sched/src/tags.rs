@@ -19,7 +19,7 @@ use model::{Part, Time, Weight};
 pub(crate) struct VirtualTime(u128);
 
 /// A class's weight here: its rule's, by the part of it that this proxy is granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Phi(u64);
 
 impl Phi {

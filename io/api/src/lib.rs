@@ -66,8 +66,8 @@ pub use rules::{
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{Listening, SocketError, make_folder_of};
 pub use why::{
-    Answer, DelayRow, DelayTable, Hold, HoldKind, LimitNow, Live, LiveSample, ProxyAnswer,
-    ProxyQuestion, Question, Why, WhyQuery, WhySubject,
+    Answer, DelayRow, DelayTable, Donation, Hold, HoldKind, LimitNow, Live, LiveSample,
+    ProxyAnswer, ProxyQuestion, Question, Why, WhyQuery, WhySubject,
 };
 
 /// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are

@@ -47,6 +47,9 @@ pub struct Why {
     pub subjects: Vec<WhySubject>,
     /// What holds their requests now, then what held them.
     pub holds: Vec<Hold>,
+    /// Who waits, or waited lately, for another's writes.
+    #[serde(default)]
+    pub donations: Vec<Donation>,
     /// Subjects and causes that are not listed.
     pub left_out: u64,
     /// Proxies that gave no answer in time.
@@ -169,6 +172,39 @@ pub struct Hold {
     pub queued: u64,
 }
 
+/// Writes of one payer that another waited for: they went in the lane of the one who waits, where
+/// they got on sooner.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Donation {
+    /// The proxy; empty where only one was asked.
+    #[serde(default)]
+    pub proxy: String,
+    /// The target.
+    pub target: String,
+    /// The writer's job; empty if there is none.
+    pub writer_job: String,
+    /// The writer.
+    pub writer_uid: u32,
+    /// The job of who waits; empty if there is none.
+    pub waiter_job: String,
+    /// Who waits.
+    pub waiter_uid: u32,
+    /// The file, as `export:/path`.
+    pub file: String,
+    /// The limit that held the last of these writes, if one did; without figures if it is gone.
+    pub limit: Option<LimitNow>,
+    /// Writes that were waited for.
+    pub requests: u64,
+    /// Their payload.
+    pub bytes: u64,
+    /// Those that went in the lane of who waits.
+    pub donated: u64,
+    /// How long ago the first was waited for.
+    pub since_ns_ago: u64,
+    /// And the last.
+    pub last_ns_ago: u64,
+}
+
 /// Who was delayed by limits in a span of time, the longest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DelayTable {
@@ -282,6 +318,8 @@ impl Why {
     pub const SUBJECTS_MAX: usize = 256;
     /// The most causes that are listed.
     pub const HOLDS_MAX: usize = 512;
+    /// The most waits for another's writes that are listed.
+    pub const DONATIONS_MAX: usize = 128;
 
     /// Puts what is listed in order and within its bounds.
     pub fn arrange(&mut self) {
@@ -295,6 +333,9 @@ impl Why {
         });
         self.left_out += self.subjects.len().saturating_sub(Why::SUBJECTS_MAX) as u64;
         self.left_out += self.holds.len().saturating_sub(Why::HOLDS_MAX) as u64;
+        self.donations.sort_by_key(|donation| donation.last_ns_ago);
+        self.left_out += self.donations.len().saturating_sub(Why::DONATIONS_MAX) as u64;
+        self.donations.truncate(Why::DONATIONS_MAX);
         self.subjects.truncate(Why::SUBJECTS_MAX);
         self.holds.truncate(Why::HOLDS_MAX);
     }
@@ -313,6 +354,11 @@ impl Why {
             hold
         };
         self.holds.extend(answer.holds.into_iter().map(named));
+        let named = |mut donation: Donation| {
+            proxy.clone_into(&mut donation.proxy);
+            donation
+        };
+        self.donations.extend(answer.donations.into_iter().map(named));
     }
 }
 

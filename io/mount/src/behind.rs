@@ -53,7 +53,7 @@ pub(crate) struct AllBehind {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Run>,
-    under_way: Vec<(u64, Range<u64>)>,
+    under_way: Vec<UnderWay>,
     bytes: u64,
     /// How many runs there were, and how many of lost writes.
     last: u64,
@@ -64,6 +64,14 @@ struct State {
     /// What [`AllBehind::changes`] was when the file changed last, other than by a run.
     changed: u64,
     held: Vec<Held>,
+}
+
+/// A run that has begun.
+#[derive(Debug)]
+struct UnderWay {
+    number: u64,
+    place: Range<u64>,
+    payer: Arc<Payer>,
 }
 
 /// What has happened to a file since its attributes were asked for.
@@ -92,6 +100,8 @@ pub(crate) struct Run {
     pub(crate) write: Sent,
     /// What was opened for it; `None` if that may be closed, and the message has a handle.
     pub(crate) file: Option<Arc<OpenFile>>,
+    /// Another who waits for it, and has it go in his lane.
+    pub(crate) donor: Option<Arc<Payer>>,
     kill_set_id: bool,
 }
 
@@ -270,8 +280,8 @@ impl Behind {
         lock(&self.state).begin()
     }
 
-    /// Keeps somebody until it is time; gives back who need not wait.
-    pub(crate) fn hold(&self, held: Held) -> Option<Held> {
+    /// Keeps somebody until it is time, and says until when; gives back who need not wait.
+    pub(crate) fn hold(&self, held: Held) -> Result<Until, Held> {
         let mut state = lock(&self.state);
         let last = NEW + state.last;
         let until = match held.until {
@@ -279,12 +289,18 @@ impl Behind {
             Until::Read(place) => Until::ReadTo(place, last),
             until => until,
         };
-        let held = Held { until, ..held };
-        if !state.is_to_wait(&held.until) {
-            return Some(held);
+        let held = Held { until: until.clone(), ..held };
+        if !state.is_to_wait(&until) {
+            return Err(held);
         }
         state.held.push(held);
-        None
+        Ok(until)
+    }
+
+    /// Somebody waits until then: the writes of others that have not begun go in his lane. Where those
+    /// write that have.
+    pub(crate) fn donate(&self, until: &Until, donor: &Arc<Payer>) -> Vec<Range<u64>> {
+        lock(&self.state).donate(until, donor)
     }
 }
 
@@ -323,6 +339,7 @@ impl State {
                 place: offset..end,
             },
             file: Some(file.clone()),
+            donor: None,
             kill_set_id,
         });
     }
@@ -331,7 +348,8 @@ impl State {
         self.lost += 1;
         self.bytes += lost.bytes();
         let before = self.waiting.iter().take_while(|run| run.number < NEW).count();
-        let run = Run { number: self.lost, write: lost, file: None, kill_set_id: false };
+        let run =
+            Run { number: self.lost, write: lost, file: None, donor: None, kill_set_id: false };
         self.waiting.insert(before, run);
     }
 
@@ -347,7 +365,7 @@ impl State {
     /// The runs that are not executed.
     fn pending(&self) -> impl Iterator<Item = (u64, &Range<u64>)> {
         let waiting = self.waiting.iter().map(|run| (run.number, &run.write.place));
-        waiting.chain(self.under_way.iter().map(|(number, place)| (*number, place)))
+        waiting.chain(self.under_way.iter().map(|run| (run.number, &run.place)))
     }
 
     fn reach(&self, then: u64) -> Option<u64> {
@@ -357,19 +375,20 @@ impl State {
 
     fn begin(&mut self) -> Option<Run> {
         let next = &self.waiting.front()?.write.place;
-        let in_use = |(_, place): &(u64, Range<u64>)| overlap(next, place);
+        let in_use = |run: &UnderWay| overlap(next, &run.place);
         if self.under_way.len() >= DEPTH || self.under_way.iter().any(in_use) {
             return None;
         }
         let run = self.waiting.pop_front()?;
-        self.under_way.push((run.number, run.write.place.clone()));
+        let (place, payer) = (run.write.place.clone(), run.write.payer.clone());
+        self.under_way.push(UnderWay { number: run.number, place, payer });
         Some(run)
     }
 
     fn end(&mut self, number: u64, now: u64) -> u64 {
-        let at = self.under_way.iter().position(|(other, _)| *other == number);
+        let at = self.under_way.iter().position(|run| run.number == number);
         let Some(at) = at else { return 0 };
-        let (_, place) = self.under_way.swap_remove(at);
+        let UnderWay { place, .. } = self.under_way.swap_remove(at);
         let bytes = place.end - place.start;
         self.bytes -= bytes;
         while self.ended.back().is_some_and(|(end, _)| *end <= place.end) {
@@ -394,6 +413,27 @@ impl State {
                 self.pending().any(|(run, at)| run <= *last && overlap(at, place))
             }
         }
+    }
+
+    fn donate(&mut self, until: &Until, donor: &Arc<Payer>) -> Vec<Range<u64>> {
+        // Runs begin in their order, so those before the last that is waited for are waited for too.
+        let last = match until {
+            Until::ExecutedTo(last) => Some(*last),
+            Until::ReadTo(place, last) => {
+                let in_the_way = |(run, at): &(u64, &Range<u64>)| run <= last && overlap(at, place);
+                self.pending().filter(in_the_way).map(|(run, _)| run).max()
+            }
+            Until::Room(_) => Some(u64::MAX),
+            Until::Executed | Until::Read(_) => None,
+        };
+        let Some(last) = last else { return Vec::new() };
+        let is_his = |payer: &Arc<Payer>| Arc::ptr_eq(payer, donor);
+        let waiting = self.waiting.iter_mut().filter(|run| run.number <= last);
+        for run in waiting.filter(|run| !is_his(&run.write.payer)) {
+            run.donor.get_or_insert_with(|| donor.clone());
+        }
+        let begun = self.under_way.iter().filter(|run| run.number <= last && !is_his(&run.payer));
+        begun.map(|run| run.place.clone()).collect()
     }
 
     fn ready(&mut self) -> Vec<Then> {

@@ -103,12 +103,12 @@ fn who_waits_goes_on_when_what_was_written_before_is_executed_and_no_later() {
     let file = bench.open(b"a");
     let behind = &file.node.behind;
     let (nothing, told) = held(Until::Executed, 7);
-    assert!(behind.hold(nothing).is_some(), "nothing is to be waited for");
+    assert!(behind.hold(nothing).is_err(), "nothing is to be waited for");
     bench.put(&file, 0, b"one");
     let first = behind.begin().unwrap();
     bench.put(&file, 50, b"two");
     let (waits, later) = held(Until::Executed, 7);
-    assert!(behind.hold(waits).is_none());
+    assert!(behind.hold(waits).is_ok());
     // What comes now is not waited for, and does not make what is waited for larger.
     bench.put(&file, 53, b"three");
     let second = behind.begin().unwrap();
@@ -140,7 +140,7 @@ fn a_file_and_a_payer_have_bounds() {
     // Each payer here is another identity, as `Payer::known` makes them.
     assert_eq!(bench.put(another, 0, b"x"), Put::Taken);
     let (waits, told) = held(Until::Room(1), 7);
-    assert!(first.node.behind.hold(waits).is_none());
+    assert!(first.node.behind.hold(waits).is_ok());
     let run = first.node.behind.begin().unwrap();
     go(bench.executed(first, run.number));
     assert_eq!(told.load(Ordering::SeqCst), 1);
@@ -156,7 +156,7 @@ fn who_is_killed_waits_no_longer_and_what_was_written_goes_on() {
     bench.put(&file, 0, b"one");
     let run = file.node.behind.begin().unwrap();
     let ((killed, dead), (waits, alive)) = (held(Until::Executed, 7), held(Until::Executed, 8));
-    assert!(file.node.behind.hold(killed).is_none() && file.node.behind.hold(waits).is_none());
+    assert!(file.node.behind.hold(killed).is_ok() && file.node.behind.hold(waits).is_ok());
     let now = Instant::now();
     go(bench.all.let_go(now, |thread| thread == 7));
     assert!(bench.all.let_go(now, |_| true).is_empty(), "it looks once in a while");
@@ -221,9 +221,9 @@ fn who_reads_waits_for_what_was_written_there_alone() {
     bench.put(&file, 100, b"second");
     let second = behind.begin().unwrap();
     let (elsewhere, _) = held(Until::Read(5..100), 1);
-    assert!(behind.hold(elsewhere).is_some(), "nothing is written there");
+    assert!(behind.hold(elsewhere).is_err(), "nothing is written there");
     let (there, told) = held(Until::Read(4..50), 1);
-    assert!(behind.hold(there).is_none());
+    assert!(behind.hold(there).is_ok());
     bench.put(&file, 0, b"again");
     go(bench.executed(&file, second.number));
     assert_eq!(told.load(Ordering::SeqCst), 0);
@@ -242,7 +242,7 @@ fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() 
     }
     bench.put(&file, 2, b"new");
     let (waits, told) = held(Until::Executed, 7);
-    assert!(behind.hold(waits).is_none());
+    assert!(behind.hold(waits).is_ok());
     for data in [&b"older"[..], b"old"] {
         let (node, payer) = (file.node.clone(), file.payer.clone());
         let message = OwnRequest::Write { fid: handle_fid(0), offset: 1000, flags: 0, data };
@@ -265,4 +265,24 @@ fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() 
     go(bench.executed(&file, old.number));
     assert_eq!(told.load(Ordering::SeqCst), 1);
     assert!(behind.is_idle() && !bench.all.any());
+}
+
+#[test]
+fn what_others_write_before_goes_in_the_lane_of_who_waits() {
+    let bench = Bench::new();
+    let file = bench.open(b"a");
+    let behind = &file.node.behind;
+    for piece in 0..DEPTH as u64 + 3 {
+        bench.put(&file, piece * 100, b"aaaa");
+        behind.begin();
+    }
+    let donor = Payer::known(2, 64, 1 << 22);
+    let (there, _) = held(Until::Read(500..504), 7);
+    let until = behind.hold(there).unwrap();
+    assert!(behind.donate(&until, &file.payer).is_empty(), "its own lane it has");
+    let begun = behind.donate(&until, &donor);
+    assert_eq!(begun, [0..4, 100..104, 200..204, 300..304]);
+    (1..=DEPTH as u64).for_each(|run| go(bench.executed(&file, NEW + run)));
+    let donors = std::iter::from_fn(|| behind.begin()).map(|run| run.donor.is_some());
+    assert_eq!(donors.collect::<Vec<_>>(), [true, true, false], "the last is not waited for");
 }

@@ -125,13 +125,25 @@ impl Export {
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
     ) {
-        let (export, on) = (self.clone(), here());
+        let (on, thread) = (here(), request.thread);
+        self.caller_at(home, request, move |export, payer| match payer {
+            Ok(payer) => export.send((on, thread), payer, ask, reply, then),
+            Err(error) => reply.error(error),
+        });
+    }
+
+    /// Who pays at one of the proxies for what the process that calls does.
+    pub(crate) fn caller_at(
+        &self,
+        home: usize,
+        request: &Request,
+        then: impl FnOnce(&Export, Result<Arc<Payer>, Errno>) + Send + 'static,
+    ) {
+        let export = self.clone();
         let Request { uid, gid, thread, .. } = *request;
         self.jobs.find(thread, move |caller| {
-            match export.homes.links[home].payer(uid, gid, &caller.groups, &caller.job) {
-                Ok(payer) => export.send((on, thread), payer, ask, reply, then),
-                Err(error) => reply.error(error),
-            }
+            let payer = export.homes.links[home].payer(uid, gid, &caller.groups, &caller.job);
+            then(&export, payer);
         });
     }
 

@@ -14,6 +14,7 @@
 
 mod call;
 mod channel;
+mod control;
 mod greet;
 mod homes;
 mod identities;
@@ -29,6 +30,7 @@ mod turn;
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +50,8 @@ pub(crate) use identities::Payer;
 pub(crate) use signals::Pace;
 pub(crate) use turn::run;
 
-use channel::{Channel, Control, Interrupted, News, Phase};
+use channel::{Channel, Interrupted, News, Phase};
+use control::Control;
 use identities::Payers;
 use kept::{Changed, Kept};
 use signals::{Missed, Signalled, is_being_killed};
@@ -57,6 +60,7 @@ use socket::Broken;
 use crate::behind::{AllBehind, Sent};
 use crate::files::Files;
 use crate::locks::Locks;
+use crate::nodes::Node;
 use crate::options::Source;
 use crate::plain::Gateway;
 
@@ -208,6 +212,19 @@ impl Link {
     /// Calls on a thread's channel after a while.
     pub(crate) fn call_later(&self, on: usize, call: Call, after: Duration) {
         self.seat(on).push_later(call, Instant::now() + after);
+    }
+
+    /// Somebody waits for what is written to these places of a file: it goes in his lane.
+    pub(crate) fn donate(&self, node: &Node, places: &[Range<u64>], donor: &Arc<Payer>) {
+        let is = |call: &Call| {
+            let kept = call.ask.kept.as_ref();
+            kept.is_some_and(|(of, place)| std::ptr::eq(&**of, node) && places.contains(place))
+        };
+        for on in 0..self.seats.len() {
+            if self.seat(on).donate(is, donor) {
+                self.wake(on);
+            }
+        }
     }
 
     /// A signal came for who waits for this request. Only one that ends the process ends the

@@ -126,6 +126,7 @@ impl About {
             | OwnRequest::Retire { .. }
             | OwnRequest::Ping
             | OwnRequest::Tell { .. }
+            | OwnRequest::Donate { .. }
             | OwnRequest::Wait => return None,
             OwnRequest::Commit { fid } => about(fid, Kind::Fsync),
         })

@@ -4,6 +4,8 @@
 //! (the operations) and reads the clock while it holds the lock, so that time
 //! never runs backwards for the dispatcher.
 
+mod donor;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -23,6 +25,8 @@ use crate::location::{NumberedRules, Wanted};
 use crate::mounts::Once;
 use crate::times::Times;
 use crate::writes::Writes;
+
+pub(crate) use donor::Donor;
 
 /// From this size on a read goes through a pipe, which costs less than the copy, and one that
 /// was chosen for the device is not tried without waiting first.
@@ -64,6 +68,8 @@ pub(crate) struct Operation {
     pub(crate) frame: Frame,
     /// The slot that remembers its reply.
     pub(crate) once: Option<Once>,
+    /// Who else waits for it.
+    pub(crate) donor: Option<Box<Donor>>,
 }
 
 /// The file that a request is about, in the way it named it.
@@ -350,6 +356,8 @@ impl Target {
             let tag = operation.to.tag;
             asked.arrived = now;
             let token = gate.waiting.insert(Some((operation, asked)));
+            let waiting = gate.waiting[token].as_ref();
+            let donor = waiting.and_then(|(operation, _)| operation.donor.as_ref());
             let id = match &mut gate.order {
                 Order::Scheduled(dispatcher) => {
                     let Asked { subject, kind, amount, lane, elsewhere, .. } = asked;
@@ -358,6 +366,13 @@ impl Target {
                         let cost = dispatcher.target().costs.charge(Lane::Device, kind, ops);
                         dispatcher.served_elsewhere(subject, kind, cost, now);
                     }
+                    let subject = match donor {
+                        Some(donor) => {
+                            let pair = (subject, donor.subject);
+                            dispatcher.donated(pair, (kind, amount), &donor.file, now)
+                        }
+                        None => subject,
+                    };
                     let arrival = Arrival { subject, kind, amount, lane, token: token as u64 };
                     Some(dispatcher.enqueue(arrival, now))
                 }
@@ -440,6 +455,22 @@ impl Target {
         let Order::Scheduled(dispatcher) = &mut gate.order else { return None };
         let token = dispatcher.cancel(id, self.clock.now())?;
         gate.waiting.remove(token as usize)
+    }
+
+    /// A request that has not been chosen yet goes in the lane of who waits for it, if it is sooner
+    /// there: its number from now on.
+    pub(crate) fn donate(&self, id: RequestId, donor: Box<Donor>) -> Option<RequestId> {
+        let mut guard = self.gate();
+        let gate = &mut *guard;
+        let Order::Scheduled(dispatcher) = &mut gate.order else { return None };
+        let now = self.clock.now();
+        let donated = dispatcher.donate(id, donor.subject, &donor.file, now)?;
+        let (operation, _) = gate.waiting[donated.token as usize].as_mut()?;
+        let before = operation.donor.replace(donor);
+        drop(guard);
+        // It may be what a user is held by, whose end is told to the gate.
+        drop(before);
+        Some(donated.id)
     }
 
     /// Whether something could be executed right now.

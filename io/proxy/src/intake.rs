@@ -134,7 +134,8 @@ impl Server {
         let file = File::Fid(fid);
         let asked = about.ask(&file, Location::default());
         let expected = expected_bytes(&request);
-        let operation = Operation { to: to(session), file, frame: Frame::EMPTY, once: None };
+        let operation =
+            Operation { to: to(session), file, frame: Frame::EMPTY, once: None, donor: None };
         if !session.has_room(expected) {
             let what = (asked.kind, asked.amount.bytes, asked.access);
             let who = Who::User(operation.user());

@@ -68,7 +68,7 @@ messages! {
     216 Write {
         fid: Fid = fid, "The open file.";
         offset: u64 = u64, "Where to begin, in bytes.";
-        flags: u32 = u32, "WRITE_KILL_PRIV.";
+        flags: u32 = u32, "WRITE_KILL_PRIV, WRITE_DONATED.";
         data: &'a [u8] = data, "What to write.";
     }
     /// Writes at the end of an open file, wherever that is by then.
@@ -128,6 +128,11 @@ messages! {
     238 Tell {
         what: u8 = u8, "0: what holds it, 1: what it used, 2: what it has to pay.";
         count: u32 = u32, "How many bytes at most.";
+    }
+    /// The header's identity waits for an earlier write of this connection: it goes in that one's lane.
+    240 Donate {
+        fid: Fid = fid, "The open file that is written.";
+        oldtag: Tag = tag, "The write's tag.";
     }
 }
 
@@ -211,6 +216,8 @@ messages! {
     235 Wait {
         data: &'a [u8] = data, "Whole events, for `Events`.";
     }
+    /// Known: whether the write waited still, and goes sooner so, is not said.
+    241 Donate
     /// Told: whole lines.
     239 Tell {
         data: &'a [u8] = data, "The text, UTF-8.";

@@ -64,6 +64,8 @@ pub const GROUPS_MAX: usize = 512;
 pub const PLAIN_FILE: u64 = 1 << 62;
 /// Flag of `OwnRequest::Write`: take set-id bits away, as a write by its user would.
 pub const WRITE_KILL_PRIV: u32 = 1;
+/// Flag of a write to a fid: the header's identity waits for it, and it goes in that one's lane.
+pub const WRITE_DONATED: u32 = 2;
 
 /// The dialect to answer to what a client offers; `None` if it is not this one.
 pub fn answer_version(offered: &[u8]) -> Option<&'static [u8]> {

@@ -15,7 +15,7 @@ use crate::classify::ClassKey;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
 use crate::lane::LANES;
-use crate::meter::Meter;
+use crate::meter::{Meter, MeterKey};
 use crate::report::Usage;
 use crate::slab::NONE;
 
@@ -206,6 +206,12 @@ impl Dispatcher {
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.wait));
         let (rule, key) = (key.rule.to_string(), key.values.to_vec());
         (!causes.is_empty()).then_some(HeldReport { class, rule, key, queued, causes })
+    }
+
+    /// How the meter of that key stands, if there is one.
+    pub(crate) fn report_named_meter(&self, key: &MeterKey, now: Time) -> Option<MeterReport> {
+        let index = self.names.meters.get(key)?;
+        Some(self.report_meter(&self.meters[*index], now))
     }
 
     fn report_meter(&self, meter: &Meter, now: Time) -> MeterReport {

@@ -4,6 +4,7 @@
 
 mod calls;
 mod dependent_rules;
+mod donations;
 mod grants;
 mod held;
 mod lanes;

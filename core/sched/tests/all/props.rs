@@ -25,6 +25,7 @@ enum Call {
     Complete { which: usize, tenths: u64 },
     Miss { which: usize },
     Cancel { which: usize },
+    Donate { which: usize, job: usize },
     Rules { which: usize },
     Slots { slots_max: u32 },
     Pass { micros: u64 },
@@ -44,6 +45,7 @@ fn call() -> impl Strategy<Value = Call> {
         6 => (any::<usize>(), 0..12u64).prop_map(|(which, tenths)| Call::Complete { which, tenths }),
         2 => any::<usize>().prop_map(|which| Call::Miss { which }),
         3 => any::<usize>().prop_map(|which| Call::Cancel { which }),
+        2 => (any::<usize>(), 0..4usize).prop_map(|(which, job)| Call::Donate { which, job }),
         1 => (0..6usize).prop_map(|which| Call::Rules { which }),
         1 => (1..9u32).prop_map(|slots_max| Call::Slots { slots_max }),
         4 => (0..40_000u64).prop_map(|micros| Call::Pass { micros }),
@@ -187,6 +189,7 @@ impl Book {
                 }
             }
             Call::Cancel { which } => self.cancel(which),
+            Call::Donate { which, job } => self.donate(which, job),
             Call::Rules { which } => self.sched.set_rules(rule_set(which), self.now),
             Call::Slots { slots_max } => {
                 self.sched.set_target(target(slots_max, 1_000_000), self.now)
@@ -299,13 +302,31 @@ impl Book {
         (count > 0).then(|| self.running.swap_remove(which % count))
     }
 
-    fn cancel(&mut self, which: usize) {
-        let count = self.waiting.len();
-        if count == 0 {
+    fn pick_waiting(&self, which: usize) -> Option<(u64, RequestId)> {
+        let at = which.checked_rem(self.waiting.len())?;
+        self.waiting.iter().nth(at).map(|(token, id)| (*token, *id))
+    }
+
+    /// What waits goes on waiting, as one of the two.
+    fn donate(&mut self, which: usize, job: usize) {
+        let Some((token, id)) = self.pick_waiting(which) else { return };
+        let to = self.subjects[job];
+        let donated = self.sched.donate(id, to, &"file".into(), self.now).expect("it waits");
+        assert_eq!(donated.token, token);
+        if donated.id == id {
             return;
         }
-        let (token, id) =
-            self.waiting.iter().nth(which % count).map(|(t, i)| (*t, *i)).expect("in range");
+        assert_eq!(donated.subject, to);
+        assert_eq!(self.sched.donate(id, to, &"file".into(), self.now), None, "the old id is gone");
+        self.waiting.insert(token, donated.id);
+        if self.since.contains_key(&token) {
+            self.end_to_wait(token);
+            self.since.insert(token, self.now);
+        }
+    }
+
+    fn cancel(&mut self, which: usize) {
+        let Some((token, id)) = self.pick_waiting(which) else { return };
         self.waiting.remove(&token);
         self.end_to_wait(token);
         assert_eq!(self.sched.cancel(id, self.now), Some(token));

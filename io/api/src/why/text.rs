@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   Why ─┬─ explain: what holds now ─► since, until, how much, in use, what would change it
+//!        │           who waits for whose writes, and what holds those
 //!        ├─ usage:   what was done and delayed
 //!        └─ limits:  what there is to pay
 //! ```
 
 use std::fmt::Write as _;
 
-use super::{Hold, HoldKind, LimitNow, Why, WhySubject};
+use super::{Donation, Hold, HoldKind, LimitNow, Why, WhySubject};
 
 impl Why {
     /// What holds whom, in sentences; one cause a paragraph.
@@ -37,6 +38,9 @@ impl Why {
         let worth = |hold: &&&Hold| hold.requests > 0 && hold.wait_ns >= TELLING_NS;
         for hold in before.iter().filter(worth) {
             hold.recall(&mut out);
+        }
+        for donation in &self.donations {
+            donation.explain(&mut out);
         }
         if self.left_out > 0 {
             let _ = writeln!(out, "{} further lines are left out.", self.left_out);
@@ -194,6 +198,37 @@ impl Hold {
             }
             (HoldKind::Limit, None) | (HoldKind::Other, _) => "those rules are gone".into(),
         }
+    }
+}
+
+impl Donation {
+    /// To the writer and to who waits alike.
+    fn explain(&self, out: &mut String) {
+        let payer = |job: &str, uid: u32| match job {
+            "" => format!("user {uid} without a job"),
+            job => format!("job {job} of user {uid}"),
+        };
+        let waiter = sentence(&payer(&self.waiter_job, self.waiter_uid));
+        let _ = writeln!(
+            out,
+            "{}{waiter} waits for writes of {} to {}: {} ({}) since {} ago, the last {} ago.",
+            place(&self.proxy, &self.target),
+            payer(&self.writer_job, self.writer_uid),
+            self.file,
+            self.requests,
+            amount(self.bytes),
+            span(self.since_ns_ago),
+            span(self.last_ns_ago),
+        );
+        let held = match &self.limit {
+            Some(limit) => format!("Held by {}", limit.named()),
+            None => "Held by no limit".into(),
+        };
+        let _ = writeln!(
+            out,
+            "  {held}; {} of them went in the lane of who waits, which pays for them.",
+            self.donated
+        );
     }
 }
 
@@ -464,6 +499,33 @@ mod tests {
         let nobody = Why { asked: why.asked, ..Why::default() };
         assert_eq!(nobody.explain(), "No requests of job dd.1 are known here.\n");
         assert_eq!(nobody.limits(), "Job dd.1 has no limit.\n");
+    }
+
+    #[test]
+    fn who_waits_for_whose_writes_is_told_with_the_limit_that_holds_these() {
+        let limit = held().holds[0].limit.clone();
+        let donation = Donation {
+            target: "fs".into(),
+            writer_job: "dd.1".into(),
+            writer_uid: 1000,
+            waiter_job: String::new(),
+            waiter_uid: 7,
+            file: "data:/out".into(),
+            limit,
+            requests: 4,
+            bytes: 4 << 20,
+            donated: 3,
+            since_ns_ago: 2_000_000_000,
+            last_ns_ago: 30_000_000,
+            ..Donation::default()
+        };
+        let why = Why { donations: vec![donation], ..held() };
+        let text = why.explain();
+        let told = "[fs] User 7 without a job waits for writes of job dd.1 of user 1000 to data:/out: \
+                    4 (4.19 MB) since 2.00 s ago, the last 30.0 ms ago.\n  \
+                    Held by the limit of rule jobs (jobid=dd.1); 3 of them went in the lane of who \
+                    waits, which pays for them.\n";
+        assert!(text.ends_with(told), "{text}");
     }
 
     #[test]

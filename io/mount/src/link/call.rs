@@ -13,9 +13,10 @@ use std::time::SystemTime;
 
 use fuse::{Errno, RequestId};
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, Places, RequestHeader, Ticket, decode_request, encode_request,
+    AnyReply, AnyRequest, Handles, Places, RequestHeader, Ticket, WRITE_DONATED, decode_request,
+    encode_request,
 };
-use ninep::{NOTAG, Reply};
+use ninep::{Fid, NOTAG, Reply};
 
 use super::identities::Payer;
 use crate::nodes::{Node, WirePlace};
@@ -34,6 +35,8 @@ pub(crate) struct Call {
     pub(crate) waiter: Option<Waiter>,
     /// When it was begun; only for what must be executed once.
     pub(crate) since: Option<SystemTime>,
+    /// Who waits for it besides, and has it go in his lane.
+    donor: Option<Arc<Payer>>,
     pub(crate) done: Done,
 }
 
@@ -75,7 +78,30 @@ impl Call {
         waiter: Option<Waiter>,
         done: impl FnOnce(Answer<'_>) + Send + 'static,
     ) -> Call {
-        Call { payer, ask, waiter, since: None, done: Box::new(done) }
+        Call { payer, ask, waiter, since: None, donor: None, done: Box::new(done) }
+    }
+
+    /// In whose lane it goes.
+    pub(crate) fn pays(&self) -> &Arc<Payer> {
+        self.donor.as_ref().unwrap_or(&self.payer)
+    }
+
+    /// Somebody waits for it: it goes in his lane, if it writes to an open file, is another's, and the
+    /// proxy knows him.
+    pub(crate) fn donate(&mut self, donor: &Arc<Payer>) -> bool {
+        let goes = donor.is_known()
+            && !Arc::ptr_eq(self.pays(), donor)
+            && self.ask.frame.set_donor(Some(donor.number));
+        if goes {
+            self.donor = Some(donor.clone());
+        }
+        goes
+    }
+
+    /// It goes in the lane of its own payer.
+    pub(crate) fn take_back(&mut self) {
+        self.donor = None;
+        self.ask.frame.set_donor(None);
     }
 
     /// Whether it is this request's.
@@ -192,6 +218,28 @@ impl Frame {
         bytes[ELSEWHERE..ELSEWHERE + 4].copy_from_slice(&elsewhere.to_le_bytes());
     }
 
+    /// Says of a write to a fid who waits for it, if anybody does; false if it is another message.
+    fn set_donor(&mut self, identity: Option<u32>) -> bool {
+        if self.written_fid().is_none() {
+            return false;
+        }
+        let bytes = Arc::make_mut(&mut self.0);
+        bytes[WRITE_FLAGS] &= !(WRITE_DONATED as u8);
+        if let Some(identity) = identity {
+            bytes[WRITE_FLAGS] |= WRITE_DONATED as u8;
+            bytes[IDENTITY..IDENTITY + 4].copy_from_slice(&identity.to_le_bytes());
+        }
+        true
+    }
+
+    /// The fid of a write that names its file by that.
+    pub(crate) fn written_fid(&self) -> Option<Fid> {
+        let bytes = &self.0[..];
+        let is_plain = ninep::frame_kind(bytes) == Some(WRITE) && bytes[LISTS..LISTS + 2] == [0, 0];
+        let fid = bytes.get(LISTS + 2..LISTS + 6)?;
+        is_plain.then(|| Fid(u32::from_le_bytes(fid.try_into().expect("4 bytes"))))
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -229,8 +277,10 @@ const ELSEWHERE: usize = 17;
 // The dialect's own write and append.
 const WRITE: u8 = 216;
 const APPEND: u8 = 218;
-// Behind them, of a write: n[1] m[1] fid[4] offset[8] flags[4] count[4].
-const WRITE_COUNT: usize = 21 + 2 + 16;
+// Behind them n[1] m[1]; of a write without handles and places then fid[4] offset[8] flags[4] count[4].
+const LISTS: usize = 21;
+const WRITE_FLAGS: usize = LISTS + 2 + 12;
+const WRITE_COUNT: usize = LISTS + 2 + 16;
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -249,7 +299,7 @@ impl fmt::Debug for Call {
 mod tests {
     use super::*;
     use ninep::dialect::{OwnRequest, decode_request, handle_fid};
-    use ninep::{Fid, Request, Tag};
+    use ninep::{Request, Tag};
 
     #[test]
     fn a_stamped_frame_is_the_message_with_its_ticket() {
@@ -271,6 +321,25 @@ mod tests {
         let mut frame = Frame::new(Handles::NONE, write(b"some"));
         frame.grow(b" more");
         assert_eq!(frame.bytes(), Frame::new(Handles::NONE, write(b"some more")).bytes());
+    }
+
+    #[test]
+    fn a_write_that_somebody_waits_for_says_who() {
+        let write = |flags| OwnRequest::Write { fid: Fid(7), offset: 9, flags, data: b"some" };
+        let mut frame = Frame::new(Handles::NONE, write(1));
+        assert_eq!(frame.written_fid(), Some(Fid(7)));
+        assert!(frame.set_donor(Some(77)));
+        let (_, header, body) = decode_request(frame.bytes()).unwrap();
+        assert_eq!((header.identity, body), (77, AnyRequest::Own(write(1 | WRITE_DONATED))));
+        assert!(frame.set_donor(None));
+        assert_eq!(decode_request(frame.bytes()).unwrap().2, AnyRequest::Own(write(1)));
+        let mut by_handle = Frame::new(Handles::one(b"handle"), write(0));
+        let mut other = Frame::new(Handles::NONE, Request::Clunk { fid: Fid(7) });
+        for frame in [&mut by_handle, &mut other] {
+            let before = frame.clone();
+            assert!(!frame.set_donor(Some(77)));
+            assert_eq!(frame.bytes(), before.bytes());
+        }
     }
 
     #[test]

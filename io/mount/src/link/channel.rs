@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use fuse::{Errno, RequestId};
-use ninep::dialect::{AnyReply, Calls, Handles, OwnReply, OwnRequest, Ticket};
-use ninep::{Request, Tag};
+use ninep::Tag;
+use ninep::dialect::{AnyReply, Calls, OwnReply, Ticket};
 
-use super::call::{Answer, Ask, Call, Done, Frame, Waiter, answer_of};
+use super::call::{Answer, Ask, Call, Done, Waiter, answer_of};
+use super::control::Control;
 use super::identities::Payer;
 use super::lanes::Lanes;
 use super::socket::{Broken, Outbox};
@@ -94,16 +95,6 @@ enum UnderWay {
         once: bool,
     },
     Control(Control),
-}
-
-/// What a channel says on its own account.
-#[derive(Clone, Debug)]
-pub(crate) enum Control {
-    Identity(Arc<Payer>),
-    Retire(u32),
-    Flush(Tag),
-    Ping,
-    Wait,
 }
 
 /// What the rest of the link does about something that was received.
@@ -283,6 +274,23 @@ impl Channel {
         // It is sent once more with the others and flushed then, so that its slot goes on
         // counting; nobody waits for that.
         Interrupted::GivenUp(call.let_go())
+    }
+
+    /// Somebody waits for writes, those that `is` names: they go in his lane. True if there is
+    /// something to be sent for it.
+    pub(crate) fn donate(&mut self, is: impl Fn(&Call) -> bool, donor: &Arc<Payer>) -> bool {
+        let mut any = self.lanes.donate(&is, donor);
+        for (place, tag) in self.under_way.iter_mut().zip(0..) {
+            let Some(UnderWay::Call { call, flushed: None }) = place else { continue };
+            if is(call)
+                && let Some(fid) = call.ask.frame.written_fid()
+                && self.lanes.donate_begun(call, donor)
+            {
+                self.control.push_back(Control::Donate(Tag(tag), fid, donor.clone()));
+                any = true;
+            }
+        }
+        any
     }
 
     /// The call of this request, wherever it is.
@@ -493,12 +501,22 @@ impl Channel {
             call.since = Some(SystemTime::now());
         }
         let elsewhere = if call.ask.frame.is_metadata() { call.payer.count() } else { 0 };
-        call.ask.frame.stamp(ticket, call.payer.number, elsewhere);
+        call.ask.frame.stamp(ticket, call.pays().number, elsewhere);
         self.out.push(&call.ask.frame);
         self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Call { call, flushed: None });
     }
 
     fn begin_control(&mut self, control: Control) {
+        if let Control::Donate(tag, _, donor) = &control {
+            // It may have been answered meanwhile, and its tag be another's.
+            let waits = match &self.under_way[usize::from(tag.0)] {
+                Some(UnderWay::Call { call, .. }) => Arc::ptr_eq(call.pays(), donor),
+                _ => false,
+            };
+            if !waits {
+                return;
+            }
+        }
         let ticket = self.calls.begin(false, ()).expect("a tag was free");
         self.waits += usize::from(matches!(control, Control::Wait));
         self.out.push(&control.frame(ticket));
@@ -535,7 +553,10 @@ impl Channel {
                 Ok(News::Identity(payer))
             }
             (Control::Wait, Ok(AnyReply::Own(OwnReply::Wait { data }))) => Ok(News::Events(data)),
-            (Control::Wait | Control::Ping | Control::Retire(_), _) => Ok(News::Nothing),
+            // A proxy that does not know it leaves them in the writer's lane.
+            (Control::Donate(..) | Control::Wait | Control::Ping | Control::Retire(_), _) => {
+                Ok(News::Nothing)
+            }
         }
     }
 
@@ -567,23 +588,6 @@ impl AddAssign for Tally {
         self.errors += other.errors;
         self.connected += other.connected;
         self.lost += other.lost;
-    }
-}
-
-impl Control {
-    fn frame(&self, ticket: Ticket) -> Frame {
-        let mut space = Vec::new();
-        let mut frame = match self {
-            Control::Identity(payer) => Frame::new(Handles::NONE, payer.message(&mut space)),
-            Control::Retire(identity) => {
-                Frame::new(Handles::NONE, OwnRequest::Retire { identity: *identity })
-            }
-            Control::Flush(oldtag) => Frame::new(Handles::NONE, Request::Flush { oldtag: *oldtag }),
-            Control::Ping => Frame::new(Handles::NONE, OwnRequest::Ping),
-            Control::Wait => Frame::new(Handles::NONE, OwnRequest::Wait),
-        };
-        frame.stamp(ticket, ninep::dialect::NOBODY, 0);
-        frame
     }
 }
 

@@ -3,8 +3,10 @@
 use super::*;
 use crate::link::call::Ask;
 use fuse::RequestId;
-use ninep::dialect::{AnyRequest, NOSLOT, RequestHeader, decode_request};
-use ninep::{Fid, Reply};
+use ninep::dialect::{
+    AnyRequest, Handles, NOSLOT, OwnRequest, RequestHeader, WRITE_DONATED, decode_request,
+};
+use ninep::{Fid, Reply, Request};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
@@ -28,6 +30,13 @@ struct Sent {
     slot: u16,
     sequence: u32,
     kind: u8,
+}
+
+/// What is sent of the dialect's own messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum OwnKind {
+    Write { fid: u32, flags: u32 },
+    Donate { fid: u32, oldtag: Tag },
 }
 
 const CLUNK: u8 = 120;
@@ -76,6 +85,28 @@ impl Bench {
                 AnyRequest::Own(own) => own.kind(),
             };
             sent.push(Sent { tag, slot, sequence, kind });
+        }
+        sent
+    }
+
+    /// The same of the dialect's own messages: tag, identity and what matters of the body.
+    fn frames(&mut self) -> Vec<(Tag, u32, OwnKind)> {
+        assert!(self.channel.begin(Instant::now()).is_empty());
+        self.channel.send().unwrap();
+        self.inbox.fill(self.peer.as_fd()).unwrap();
+        let mut sent = Vec::new();
+        while let Some(frame) = self.inbox.next().unwrap() {
+            let (tag, header, request) = decode_request(frame).unwrap();
+            let kind = match request {
+                AnyRequest::Own(OwnRequest::Write { fid, flags, .. }) => {
+                    OwnKind::Write { fid: fid.0, flags }
+                }
+                AnyRequest::Own(OwnRequest::Donate { fid, oldtag }) => {
+                    OwnKind::Donate { fid: fid.0, oldtag }
+                }
+                other => panic!("{other:?}"),
+            };
+            sent.push((tag, header.identity, kind));
         }
         sent
     }
@@ -323,9 +354,9 @@ fn everybody_in_a_full_channel_is_looked_at_before_long() {
 fn locks_are_left_to_those_who_had_them_when_a_session_is_begun_anew() {
     let mut bench = Bench::new(2);
     let lock = |bench: &mut Bench, number| {
-        let call = bench.call(number, false);
-        let ask = call.ask.clone().freely().locking();
-        bench.channel.push(Call { ask, ..call });
+        let mut call = bench.call(number, false);
+        call.ask = call.ask.freely().locking();
+        bench.channel.push(call);
     };
     lock(&mut bench, 1);
     assert_eq!(bench.turn().len(), 1, "nobody had any in a session before the first");
@@ -339,4 +370,69 @@ fn locks_are_left_to_those_who_had_them_when_a_session_is_begun_anew() {
     assert_eq!(bench.turn_at(almost).len(), 1, "what takes no lock");
     assert!(bench.interrupt(2), "who waits for that can be killed");
     assert_eq!(bench.turn_at(now + LOCK_GRACE).len(), 1);
+}
+
+#[test]
+fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
+    let mut bench = Bench::new(2);
+    let write = |bench: &Bench, number: u32| {
+        let mut call = bench.call(number, false);
+        let message = OwnRequest::Write { fid: Fid(number), offset: 0, flags: 0, data: b"data" };
+        call.ask = Ask::new(Handles::NONE, message).with_bytes(4);
+        call
+    };
+    // The writer's window has room for one.
+    bench.payer.set_window(1, 1 << 20);
+    let (first, second) = (write(&bench, 1), write(&bench, 2));
+    bench.channel.push(first);
+    bench.channel.push(second);
+    let sent = bench.frames();
+    assert_eq!(sent.len(), 1);
+    let (tag, identity, body) = &sent[0];
+    assert_eq!((*identity, body), (1, &OwnKind::Write { fid: 1, flags: 0 }));
+    let donor = Payer::known(9, 100, 1 << 20);
+    let unknown = Payer::known(8, 0, 0);
+    unknown.refuse(Errno::PERM);
+    assert!(!bench.channel.donate(|_| false, &donor), "for nothing that is here");
+    bench.channel.donate(|_| true, &unknown);
+    assert!(bench.frames().is_empty(), "whom the proxy does not know donates nothing");
+    assert!(bench.channel.donate(|_| true, &donor));
+    let sent = bench.frames();
+    let bodies: Vec<_> = sent.iter().map(|(_, identity, body)| (*identity, body.clone())).collect();
+    let donated = OwnKind::Donate { fid: 1, oldtag: *tag };
+    let second = OwnKind::Write { fid: 2, flags: WRITE_DONATED };
+    assert_eq!(bodies, [(9, donated), (9, second)], "the writer's window is its own no more");
+    // Another session: both begin anew, in the lane of who waits.
+    bench.lose();
+    bench.channel.restart(2, 2, Instant::now());
+    bench.connect();
+    let again: Vec<_> =
+        bench.frames().into_iter().map(|(_, identity, body)| (identity, body)).collect();
+    let flags = WRITE_DONATED;
+    let writes = [1, 2].map(|fid| (9, OwnKind::Write { fid, flags }));
+    assert_eq!(again, writes);
+    // Unless the proxy refuses him by now.
+    bench.lose();
+    bench.channel.restart(2, 3, Instant::now());
+    donor.refuse(Errno::PERM);
+    bench.connect();
+    let again: Vec<_> =
+        bench.frames().into_iter().map(|(_, identity, body)| (identity, body)).collect();
+    assert_eq!(again, [(1, OwnKind::Write { fid: 1, flags: 0 })]);
+}
+
+#[test]
+fn who_waits_for_a_write_that_was_answered_meanwhile_says_nothing() {
+    let mut bench = Bench::new(2);
+    let mut call = bench.call(1, false);
+    let message = OwnRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: b"data" };
+    call.ask = Ask::new(Handles::NONE, message);
+    bench.channel.push(call);
+    let tag = bench.turn()[0].tag;
+    let donor = Payer::known(9, 100, 1 << 20);
+    assert!(bench.channel.donate(|_| true, &donor));
+    bench.reply(tag, Reply::Error { ecode: 5 });
+    bench.push(2, false);
+    let kinds: Vec<_> = bench.turn().iter().map(|sent| sent.kind).collect();
+    assert_eq!(kinds, [CLUNK], "the tag is another's");
 }

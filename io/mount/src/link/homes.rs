@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use fuse::{Errno, RequestId};
 
-use super::channel::{Channel, Control};
+use super::channel::Channel;
+use super::control::Control;
 use super::greet::{GreetError, Talk};
 use super::identities::{Payer, Payers};
 use super::kept::Kept;

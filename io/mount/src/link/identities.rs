@@ -167,6 +167,11 @@ impl Payer {
         self.requests.store(requests.max(1), Ordering::SeqCst);
     }
 
+    /// Whether the proxy knows it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.requests.load(Ordering::SeqCst) > 0 && self.refused().is_none()
+    }
+
     /// The proxy does not take it.
     pub(crate) fn refuse(&self, error: Errno) {
         self.refused.store(error.raw_os_error(), Ordering::SeqCst);

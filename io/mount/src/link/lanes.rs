@@ -10,11 +10,13 @@
 //! slot that is not there holds up its own identity only.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use fuse::{Errno, RequestId};
 use rustc_hash::FxHashMap;
 
 use super::call::{Call, Waiter};
+use super::identities::Payer;
 
 /// A channel's waiting calls, and what each identity has under way.
 #[derive(Debug, Default)]
@@ -43,7 +45,7 @@ impl Lanes {
         if call.ask.free {
             return self.free.push_back(call);
         }
-        self.lane(call.payer.number).queue.push_back(call);
+        self.lane(call.pays().number).queue.push_back(call);
     }
 
     /// A call comes back, to go before what came after it.
@@ -52,7 +54,7 @@ impl Lanes {
         if call.ask.free {
             return self.free.push_front(call);
         }
-        self.lane(call.payer.number).queue.push_front(call);
+        self.lane(call.pays().number).queue.push_front(call);
     }
 
     /// The next call that may begin, counted as under way; with `slot` it may need one. Or one
@@ -61,10 +63,18 @@ impl Lanes {
         if let Some(call) = self.next_free(slot) {
             return Some(Ok(call));
         }
-        for _ in 0..self.turn.len() {
+        let mut left = self.turn.len();
+        while left > 0 {
+            left -= 1;
             let number = self.turn.pop_front()?;
             let lane = self.lanes.get_mut(&number).expect("who has a turn has a lane");
             let head = lane.queue.front().expect("who has a turn has a call");
+            if head.pays().number != head.payer.number && head.pays().refused().is_some() {
+                self.turn.push_front(number);
+                self.take_head_back(number);
+                left = self.turn.len();
+                continue;
+            }
             let refused = head.payer.refused();
             let goes = refused.is_some() || lane.admits(head, slot);
             if !goes {
@@ -79,8 +89,7 @@ impl Lanes {
                 self.uncount(&call);
                 return Some(Err((call, error)));
             }
-            lane.calls += 1;
-            lane.bytes += call.ask.bytes;
+            lane.begin(&call);
             self.uncount(&call);
             return Some(Ok(call));
         }
@@ -93,13 +102,45 @@ impl Lanes {
         if call.ask.free {
             return;
         }
-        if let Some(lane) = self.lanes.get_mut(&call.payer.number) {
-            lane.calls = lane.calls.saturating_sub(1);
-            lane.bytes = lane.bytes.saturating_sub(call.ask.bytes);
+        if let Some(lane) = self.lanes.get_mut(&call.pays().number) {
+            lane.end(call);
         }
         if self.lanes.len() > LANES_MAX {
             self.lanes.retain(|_, lane| lane.calls > 0 || !lane.queue.is_empty());
         }
+    }
+
+    /// Somebody waits for calls that have not begun, those that `is` names: they go in his lane.
+    /// True if there were any.
+    pub(crate) fn donate(&mut self, is: impl Fn(&Call) -> bool, donor: &Arc<Payer>) -> bool {
+        let mut taken = Vec::new();
+        for lane in self.lanes.values_mut().filter(|lane| lane.queue.iter().any(&is)) {
+            let (of_his, others) = lane.queue.drain(..).partition(&is);
+            lane.queue = others;
+            let of_his: VecDeque<Call> = of_his;
+            taken.extend(of_his);
+        }
+        self.turn.retain(|number| !self.lanes[number].queue.is_empty());
+        let any = !taken.is_empty();
+        for mut call in taken {
+            self.uncount(&call);
+            call.donate(donor);
+            self.push(call);
+        }
+        any
+    }
+
+    /// The same of a call that is under way.
+    pub(crate) fn donate_begun(&mut self, call: &mut Call, donor: &Arc<Payer>) -> bool {
+        let before = call.pays().number;
+        if !call.donate(donor) {
+            return false;
+        }
+        if let Some(lane) = self.lanes.get_mut(&before) {
+            lane.end(call);
+        }
+        self.lanes.entry(donor.number).or_default().begin(call);
+        true
     }
 
     /// Nothing is under way any more.
@@ -176,6 +217,20 @@ impl Lanes {
         Some(call)
     }
 
+    /// Who donated his lane to the first call of one may not use it himself any more.
+    fn take_head_back(&mut self, number: u32) {
+        let Some(mut call) = self.lanes.get_mut(&number).and_then(|lane| lane.queue.pop_front())
+        else {
+            return;
+        };
+        if self.lanes[&number].queue.is_empty() {
+            self.turn.retain(|other| *other != number);
+        }
+        self.uncount(&call);
+        call.take_back();
+        self.push(call);
+    }
+
     /// The identity's lane, which is about to have a call.
     fn lane(&mut self, number: u32) -> &mut Lane {
         let lane = self.lanes.entry(number).or_default();
@@ -197,8 +252,18 @@ impl Lanes {
 }
 
 impl Lane {
+    fn begin(&mut self, call: &Call) {
+        self.calls += 1;
+        self.bytes += call.ask.bytes;
+    }
+
+    fn end(&mut self, call: &Call) {
+        self.calls = self.calls.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(call.ask.bytes);
+    }
+
     fn admits(&self, call: &Call, slot: bool) -> bool {
-        (slot || !call.ask.once) && call.payer.admits(self.calls, self.bytes, call.ask.bytes)
+        (slot || !call.ask.once) && call.pays().admits(self.calls, self.bytes, call.ask.bytes)
     }
 }
 

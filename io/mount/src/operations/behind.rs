@@ -38,7 +38,9 @@ pub(super) fn write(
         Put::Full => {
             let until = Until::Room(data.len() as u64);
             let (file, write) = (file.clone(), Waiting::of(write));
-            hold(export, &file.node.clone(), until, request, reply, move |export, who, reply| {
+            let opened = file.clone();
+            let who = (&opened.node, Some(&opened.payer));
+            hold(export, who, until, request, reply, move |export, who, reply| {
                 self::write(export, who, &file, &write.as_write(), reply);
             });
         }
@@ -89,7 +91,7 @@ impl Waiting {
 /// Goes on once what was written to a file before is executed.
 pub(super) fn after<T: 'static>(
     export: &Export,
-    node: &Node,
+    node: &Arc<Node>,
     request: &Request,
     reply: Reply<T>,
     then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
@@ -97,22 +99,38 @@ pub(super) fn after<T: 'static>(
     if node.behind.is_idle() {
         return then(export, request, reply);
     }
-    hold(export, node, Until::Executed, request, reply, then);
+    hold(export, (node, None), Until::Executed, request, reply, then);
 }
 
-/// Goes on once what was written to a part of a file before is executed.
+/// The same on behalf of who opened a file.
+pub(super) fn after_opener<T: 'static>(
+    export: &Export,
+    file: &Arc<OpenFile>,
+    request: &Request,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+) {
+    if file.node.behind.is_idle() {
+        return then(export, request, reply);
+    }
+    let who = (&file.node, Some(&file.payer));
+    hold(export, who, Until::Executed, request, reply, then);
+}
+
+/// As [`after_opener`], of what was written to a part of the file before.
 pub(super) fn after_part<T: 'static>(
     export: &Export,
-    node: &Node,
+    file: &Arc<OpenFile>,
     place: Range<u64>,
     request: &Request,
     reply: Reply<T>,
     then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
 ) {
-    if node.behind.is_idle() {
+    if file.node.behind.is_idle() {
         return then(export, request, reply);
     }
-    hold(export, node, Until::Read(place), request, reply, then);
+    let who = (&file.node, Some(&file.payer));
+    hold(export, who, Until::Read(place), request, reply, then);
 }
 
 /// A file's attributes, told when `asked`, with what was written from here since: the kernel would
@@ -162,23 +180,42 @@ pub(super) fn after_all(export: &Export, node: &Node, then: impl FnOnce(&Export)
     let later = export.clone();
     let then = Box::new(move |_| then(&later));
     let held = node.behind.hold(Held { until: Until::Executed, waiter: None, then });
-    if let Some(Held { then, .. }) = held {
+    if let Err(Held { then, .. }) = held {
         then(Ok(()));
     }
 }
 
+/// Keeps who waits for a file's writes: who opened it, or the process that calls.
 fn hold<T: 'static>(
     export: &Export,
-    node: &Node,
+    (node, opener): (&Arc<Node>, Option<&Arc<Payer>>),
     until: Until,
     request: &Request,
     reply: Reply<T>,
     then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
 ) {
     let (waiter, then) = waiting(export, request, reply, then);
-    let held = Held { until, waiter: Some(waiter), then };
-    if let Some(Held { then, .. }) = node.behind.hold(held) {
-        then(Ok(()));
+    let until = match node.behind.hold(Held { until, waiter: Some(waiter), then }) {
+        Ok(until) => until,
+        Err(Held { then, .. }) => return then(Ok(())),
+    };
+    if let Some(opener) = opener {
+        return donate(export, node, opener, &until);
+    }
+    let node = node.clone();
+    export.caller_at(export.homes.of(&node), request, move |export, caller| {
+        // Who cannot be named waits as the writer does.
+        if let Ok(caller) = caller {
+            donate(export, &node, &caller, &until);
+        }
+    });
+}
+
+/// What others write goes in the lane of who waits for it.
+fn donate(export: &Export, node: &Node, donor: &Arc<Payer>, until: &Until) {
+    let begun = node.behind.donate(until, donor);
+    if !begun.is_empty() {
+        export.homes.link(donor).donate(node, &begun, donor);
     }
 }
 
@@ -207,7 +244,7 @@ pub(crate) fn write_again(export: &Export, lost: Vec<Sent>) {
 
 /// Begins what may begin of a file.
 fn pump(export: &Export, node: &Node) {
-    while let Some(Run { number, write, file, .. }) = node.behind.begin() {
+    while let Some(Run { number, write, file, donor, .. }) = node.behind.begin() {
         let bytes = write.bytes() as usize;
         let Sent { node, payer, frame, place } = write;
         let ask = Ask::of(frame).with_bytes(bytes).kept(&node, &place);
@@ -216,7 +253,12 @@ fn pump(export: &Export, node: &Node) {
             let written = whole(file.as_deref(), &place, answer);
             executed(&later, &node, &pays, (number, &place), written);
         };
-        export.homes.link(&payer).call_on(here(), Call::new(payer.clone(), ask, None, done));
+        let mut call = Call::new(payer.clone(), ask, None, done);
+        // The payers of one proxy are not those of another.
+        if let Some(donor) = donor.filter(|donor| donor.home == payer.home) {
+            call.donate(&donor);
+        }
+        export.homes.link(&payer).call_on(here(), call);
     }
 }
 

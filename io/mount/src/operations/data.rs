@@ -135,13 +135,14 @@ pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<
     let (offset, count) = (read.offset, read.size.min(export.payload));
     let message = ninep::Request::Read { fid: file.fid, offset, count };
     let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
-    let (node, place) = (file.node.clone(), offset..offset.saturating_add(count.into()));
-    behind::after_part(export, &node, place.clone(), request, reply, move |export, who, reply| {
+    let place = offset..offset.saturating_add(count.into());
+    let last = place.end;
+    behind::after_part(export, &file.clone(), place, request, reply, move |export, who, reply| {
         let (node, asked) = (file.node.clone(), export.shared().behind.now());
         export.as_opener_with(who, &file, ask, reply, move |_, answer, reply| match answer {
             Ok(AnyReply::Plain(ninep::Reply::Read { data })) => {
                 // Where the proxy's file ends it goes on here, with what is written behind that.
-                let end = node.behind.reach(asked).min(place.end);
+                let end = node.behind.reach(asked).min(last);
                 let missing = end.saturating_sub(offset.saturating_add(data.len() as u64));
                 with_zeros(data, missing as usize, reply);
             }
@@ -213,7 +214,7 @@ pub(super) fn write_through(
     let (file, len) = (file.clone(), data.len());
     let place = start..start + len as u64;
     let ask = ask.with_bytes(len).kept(&file.node, &place);
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+    behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
         export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.shared().behind.changed(&node);
@@ -247,7 +248,7 @@ fn fsync_open(
     data_only: bool,
     reply: Reply<()>,
 ) {
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+    behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         or_error!(file.take_failure(), reply);
         let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
         let ask = Ask::new(Handles::NONE, message);
@@ -288,7 +289,7 @@ pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, r
         true => Ask::new(Handles::NONE, message),
         false => Ask::once(Handles::NONE, message),
     };
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+    behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
         export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.shared().behind.changed(&node);
@@ -307,7 +308,7 @@ pub(crate) fn seek(
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let ask = Ask::new(Handles::NONE, OwnRequest::Seek { fid: file.fid, offset, whence });
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+    behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         export.as_opener(who, &file, ask, reply, |_, answer| match answer? {
             AnyReply::Own(OwnReply::Seek { offset }) => Ok(Position(offset)),
             _ => Err(Errno::PROTO),
@@ -331,8 +332,8 @@ pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: R
         length: copy.len,
     };
     let ask = Ask::new(Handles::NONE, message);
-    behind::after(export, &from.node, request, reply, move |export, who, reply| {
-        behind::after(export, &to.node.clone(), who, reply, move |export, who, reply| {
+    behind::after_opener(export, &from.clone(), request, reply, move |export, who, reply| {
+        behind::after_opener(export, &to.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
             export.as_opener(who, &to, ask, reply, move |export, answer| {
                 export.shared().behind.changed(&node);

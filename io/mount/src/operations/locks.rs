@@ -37,7 +37,7 @@ pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply:
     // Who gets the lock next is to see what was written under it, by way of a mapping too.
     let who = *request;
     brought_out(export, &file.clone(), move |export| {
-        behind::after(export, &file.node.clone(), &who, reply, move |export, who, reply| {
+        behind::after_opener(export, &file.clone(), &who, reply, move |export, who, reply| {
             try_lock(export, who, &file, asked, reply);
         });
     });
@@ -144,7 +144,7 @@ pub(crate) fn flush(
     if !file.has_written() && !export.shared().locks.has(file.node.id, owner) {
         return unlock(export, request, &file, owner, reply);
     }
-    behind::after(export, &file.node.clone(), request, reply, move |export, who, reply| {
+    behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         unlock(export, who, &file, owner, reply);
     });
 }

@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::{
-    Answer, Classes, Hold, HoldKind, LimitNow, LiveSample, ProxyAnswer, ProxyQuestion, Question,
-    Subjects, Usage, Why, WhyQuery, WhySubject,
+    Answer, Classes, Donation, Hold, HoldKind, LimitNow, LiveSample, ProxyAnswer, ProxyQuestion,
+    Question, Subjects, Usage, Why, WhyQuery, WhySubject,
 };
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use model::{Identity, KeyValue, PathSet, Time};
-use sched::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
+use sched::{DonationReport, HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
 
 use super::Control;
 use crate::gate::Target;
@@ -126,9 +126,11 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
         let held = dispatcher.held(now, |class, _, key| {
             everybody || classes.contains(&class) || has_key(query, key)
         });
-        (now, standings.clone(), held)
+        let donations = dispatcher
+            .donations(now, |writer, who| is_asked(query, writer) || is_asked(query, who));
+        (now, standings.clone(), held, donations)
     });
-    let Some((now, standings, held)) = found else { return };
+    let Some((now, standings, held, donations)) = found else { return };
     let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);
     let subjects = standings.iter().map(|standing| subject(target, standing, now));
     why.subjects.extend(subjects.filter(|subject| {
@@ -136,6 +138,11 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
     }));
     let holds = held.iter().flat_map(|report| holds(target, report, now));
     why.holds.extend(holds.filter(|hold| match &hold.limit {
+        Some(limit) => of_limit(&limit.name),
+        None => query.limit.is_none(),
+    }));
+    let donations = donations.iter().map(|report| donation(target, report, now));
+    why.donations.extend(donations.filter(|donation| match &donation.limit {
         Some(limit) => of_limit(&limit.name),
         None => query.limit.is_none(),
     }));
@@ -175,17 +182,15 @@ fn holds(target: &Target, report: &HeldReport, now: Time) -> impl Iterator<Item 
     let key = key.join(" ");
     report.causes.iter().map(move |cause| {
         let HeldCause { by, meter, .. } = cause;
-        let (kind, limit) = match by {
-            HeldBy::Meter { scope, in_bytes } => {
-                let gone = || LimitNow::of(scope, *in_bytes);
-                (HoldKind::Limit, Some(meter.as_ref().map_or_else(gone, |meter| limit(meter, now))))
-            }
-            HeldBy::Share => (HoldKind::Share, None),
-            HeldBy::Busy => (HoldKind::Busy, None),
-            HeldBy::Slots => (HoldKind::Slots, None),
-            HeldBy::Elsewhere => (HoldKind::Elsewhere, None),
-            HeldBy::Other => (HoldKind::Other, None),
+        let kind = match by {
+            HeldBy::Meter { .. } => HoldKind::Limit,
+            HeldBy::Share => HoldKind::Share,
+            HeldBy::Busy => HoldKind::Busy,
+            HeldBy::Slots => HoldKind::Slots,
+            HeldBy::Elsewhere => HoldKind::Elsewhere,
+            HeldBy::Other => HoldKind::Other,
         };
+        let limit = limit_of(by, meter.as_ref(), now);
         Hold {
             proxy: String::new(),
             target: target.name.clone(),
@@ -204,6 +209,31 @@ fn holds(target: &Target, report: &HeldReport, now: Time) -> impl Iterator<Item 
             queued: report.queued.into(),
         }
     })
+}
+
+fn donation(target: &Target, report: &DonationReport, now: Time) -> Donation {
+    let DonationReport { writer, waiter, file, by, meter, .. } = report;
+    Donation {
+        proxy: String::new(),
+        target: target.name.clone(),
+        writer_job: writer.job.to_string(),
+        writer_uid: writer.uid,
+        waiter_job: waiter.job.to_string(),
+        waiter_uid: waiter.uid,
+        file: file.to_string(),
+        limit: limit_of(by, meter.as_ref(), now),
+        requests: report.requests,
+        bytes: report.bytes.get(),
+        donated: report.donated,
+        since_ns_ago: now.since(report.since).get(),
+        last_ns_ago: now.since(report.last).get(),
+    }
+}
+
+/// The meter that holds, if it is one; without figures if it is gone.
+fn limit_of(by: &HeldBy, meter: Option<&MeterReport>, now: Time) -> Option<LimitNow> {
+    let HeldBy::Meter { scope, in_bytes } = by else { return None };
+    Some(meter.map_or_else(|| LimitNow::of(scope, *in_bytes), |meter| limit(meter, now)))
 }
 
 fn limit(meter: &MeterReport, now: Time) -> LimitNow {

@@ -83,7 +83,7 @@ impl Bed {
             let file = File::Fid(self.fid.clone());
             let asked = asked.ask(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
-            (Operation { to, file, frame: Frame::EMPTY, once: None }, asked)
+            (Operation { to, file, frame: Frame::EMPTY, once: None, donor: None }, asked)
         };
         self.target.enqueue((0..count).map(read), |_, _| {});
     }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use model::{Bytes, Kind};
 use ninep::Request;
-use ninep::dialect::{self, AnyRequest, NOSLOT, OwnReply, OwnRequest, RequestHeader, handle_index};
+use ninep::dialect::{
+    self, AnyRequest, NOSLOT, OwnReply, OwnRequest, RequestHeader, WRITE_DONATED, handle_index,
+};
 use rustix::io::Errno;
 
 use super::{Arrivals, Violation, expected_bytes};
 use crate::asked::About;
 use crate::buffers::Frame;
 use crate::connection::{Connection, ReplyTo, Session};
-use crate::gate::{File, Operation};
+use crate::gate::{Donor, File, Operation};
 use crate::input::Incoming;
 use crate::location::Location;
 use crate::mounts::{self, Binding, Once};
@@ -73,6 +75,11 @@ impl Server {
                 AnyRequest::Own(OwnRequest::Ping) => {
                     self.answer(session, &to, Ok(OwnReply::Ping), outbox)
                 }
+                AnyRequest::Own(OwnRequest::Donate { fid, oldtag }) => {
+                    self.hand_over(session, arrivals);
+                    let donated = self.donate(session, &binding, &header, (fid, oldtag));
+                    self.answer(session, &to, donated.map(|()| OwnReply::Donate), outbox)
+                }
                 AnyRequest::Own(OwnRequest::Wait) => {
                     self.admit(session, tag, None, 0)?;
                     session.waits.push(tag);
@@ -121,9 +128,30 @@ impl Server {
         let mut asked = about.ask(&file, location);
         asked.elsewhere = Some(header.elsewhere);
         self.admit(session, tag, None, bytes.len() + expected)?;
-        let operation = Operation { to, file, frame: Frame::EMPTY, once };
+        let donor = donor_of(&binding, &header, &request, &file);
+        let operation = Operation { to, file, frame: Frame::EMPTY, once, donor };
         let operation = Operation { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
+        Ok(())
+    }
+
+    /// The header's identity waits for a write of this connection. One that has begun, or was answered,
+    /// needs nobody's lane.
+    fn donate(
+        &self,
+        session: &mut Session,
+        binding: &Binding,
+        header: &RequestHeader<'_>,
+        (fid, oldtag): (ninep::Fid, ninep::Tag),
+    ) -> Result<(), Errno> {
+        let user = binding.session.user(header.identity).ok_or(Errno::INVAL)?;
+        let fid = session.fid(fid).ok_or(Errno::BADF)?;
+        let Some(in_flight) = session.tags.get_mut(&oldtag.0) else { return Ok(()) };
+        if let Some((target, id)) = in_flight.request
+            && let Some(id) = self.target(target).donate(id, Donor::of(user, &fid))
+        {
+            in_flight.request = Some((target, id));
+        }
         Ok(())
     }
 
@@ -184,6 +212,23 @@ fn file_of(
     }
     header.handles.get(about.fid).ok_or(Errno::BADF)?;
     binding.session.user(header.identity).map(File::Handle).ok_or(Errno::INVAL)
+}
+
+/// Who waits for a write as it comes, as it says. An identity that is not known waits for nothing.
+fn donor_of(
+    binding: &Binding,
+    header: &RequestHeader<'_>,
+    request: &AnyRequest<'_>,
+    file: &File,
+) -> Option<Box<Donor>> {
+    match (request, file) {
+        (AnyRequest::Own(OwnRequest::Write { flags, .. }), File::Fid(fid))
+            if flags & WRITE_DONATED != 0 =>
+        {
+            binding.session.user(header.identity).map(|user| Donor::of(user, fid))
+        }
+        _ => None,
+    }
 }
 
 /// Takes in a call that has a slot.

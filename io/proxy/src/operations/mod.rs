@@ -368,6 +368,7 @@ fn perform_own(cx: &Context<'_>, request: OwnRequest<'_>) -> Ending {
         | OwnRequest::Retire { .. }
         | OwnRequest::Ping
         | OwnRequest::Tell { .. }
+        | OwnRequest::Donate { .. }
         | OwnRequest::Wait => unreachable!("never handed to a dispatcher"),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use model::Amount;
 use ninep::Request;
-use ninep::dialect::{AnyRequest, OwnReply, OwnRequest, WRITE_KILL_PRIV};
+use ninep::dialect::{AnyRequest, OwnReply, OwnRequest, WRITE_DONATED, WRITE_KILL_PRIV};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -173,7 +173,7 @@ fn position(fid: &Fid) -> io::Result<&Mutex<()>> {
 }
 
 fn check_write_flags(flags: u32) -> io::Result<()> {
-    if flags & !WRITE_KILL_PRIV == 0 { Ok(()) } else { Err(Errno::INVAL.into()) }
+    if flags & !(WRITE_KILL_PRIV | WRITE_DONATED) == 0 { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
 /// The kernel takes set-id bits away when a user writes, but not from what root writes: the

@@ -12,7 +12,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Proxy, until};
+use api::{Donation, Why};
+
+use crate::common::{Proxy, SLUICE, until};
 use crate::mounted::{Mounted, can_mount, finish, setup};
 use rustix::process::Signal;
 
@@ -27,7 +29,7 @@ fn held_up(name: &str) -> Option<(Proxy, Mounted, Child)> {
     if !can_mount() {
         return None;
     }
-    let proxy = setup(name).rules(RULES).start();
+    let proxy = setup(name).rules(RULES).api().start();
     let mount = Mounted::new(&proxy, "job=env:OF_JOB");
     let mut dd = Command::new("dd");
     let to = format!("of={}", mount.join("file").display());
@@ -106,4 +108,44 @@ fn who_reads_what_is_not_executed_gets_it_once_it_is() {
     let beside = fs::read(proxy.data().join("file")).unwrap();
     until("it has read", || reader.is_finished());
     assert!(reader.join().unwrap() == beside[BEGIN as usize..]);
+}
+
+/// Who waits for whose writes, as the proxy tells a job.
+fn donations_of(proxy: &Proxy, job: &str) -> Vec<Donation> {
+    let api = format!("unix://{}", proxy.dir.join("api").display());
+    let asked =
+        Command::new(SLUICE).args(["why", "--json", "--job", job, "--proxy", &api]).output();
+    serde_json::from_slice::<Why>(&asked.unwrap().stdout).unwrap().donations
+}
+
+#[test]
+fn who_must_wait_for_what_another_has_written_has_it_done_in_his_own_lane() {
+    // Reading it, making it durable and changing it: days before the writer's limit would let that.
+    for (program, words) in [("cat", &[][..]), ("sync", &[]), ("truncate", &["-s+1"])] {
+        let Some((proxy, mount, mut dd)) = held_up(&format!("lane-{program}")) else { return };
+        let file = mount.join("file");
+        let mut waits = Command::new(program);
+        waits.args(words).arg(&file).env("OF_JOB", program).stdout(Stdio::null());
+        let mut waits = waits.spawn().unwrap();
+        until("who waits goes on", || waits.try_wait().unwrap().is_some());
+        assert!(waits.wait().unwrap().success(), "{program}");
+        until("the writer too", || dd.try_wait().unwrap().is_some());
+        assert!(dd.wait().unwrap().success());
+        assert!(fs::read(&file).unwrap() == fs::read(proxy.data().join("file")).unwrap());
+        // Both are told who writes, which file, and what holds it.
+        for job in ["slow", program] {
+            let told = donations_of(&proxy, job);
+            assert_eq!(told.len(), 1, "{told:?}");
+            let told = &told[0];
+            assert_eq!((&*told.writer_job, &*told.waiter_job), ("slow", program));
+            assert_eq!(told.file, "x:/file");
+            let limit = told.limit.as_ref().unwrap();
+            assert_eq!((&*limit.section, &*limit.name), ("rule", "slow"));
+            assert!(told.donated > 0 && told.bytes > 0, "{told:?}");
+        }
+        let own =
+            Command::new("cat").arg(mount.join(".sluice/why")).env("OF_JOB", program).output();
+        let own = String::from_utf8(own.unwrap().stdout).unwrap();
+        assert!(own.contains("x:/file") && own.contains("slow"), "{own}");
+    }
 }

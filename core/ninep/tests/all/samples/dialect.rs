@@ -1,13 +1,14 @@
 //! One of each of the dialect's own messages.
 
+use sluice_ninep::Tag;
 use sluice_ninep::dialect::{Entry, Event, Groups, OwnReply, OwnRequest};
 
 use super::Values;
 
 /// The types of the dialect's requests, in the order of [`requests`].
-pub(crate) const REQUEST_TYPES: [u8; 20] = [
+pub(crate) const REQUEST_TYPES: [u8; 21] = [
     200, 202, 204, 206, 208, 210, 212, 214, 216, 218, 220, 222, 224, 226, 228, 230, 232, 234, 236,
-    238,
+    238, 240,
 ];
 
 /// Gives one of each of the dialect's requests to `each`.
@@ -39,6 +40,7 @@ pub(crate) fn requests(values: &Values, mut each: impl FnMut(OwnRequest<'_>)) {
     each(OwnRequest::Wait);
     each(OwnRequest::Commit { fid });
     each(OwnRequest::Tell { what: values.word as u8, count: word });
+    each(OwnRequest::Donate { fid, oldtag: Tag(short) });
 }
 
 /// Gives one of each of the dialect's replies to `each`, in the same order.
@@ -71,6 +73,7 @@ pub(crate) fn replies(values: &Values, mut each: impl FnMut(OwnReply<'_>)) {
     each(OwnReply::Wait { data: &events });
     each(OwnReply::Commit);
     each(OwnReply::Tell { data });
+    each(OwnReply::Donate);
 }
 
 fn list(values: &Values, handle: &[u8]) -> Vec<u8> {

@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod data;
+mod donated;
 mod handles;
 mod identity;
 mod list;

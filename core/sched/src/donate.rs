@@ -1,0 +1,238 @@
+//! Requests that somebody else waits for: they go in the lane of the one who waits.
+//!
+//! ```text
+//!   a job writes under a limit; another reads the file and must wait for these writes
+//!   donate: the write leaves the writer's class ─► that of who waits, if it gets on sooner there
+//! ```
+//!
+//! It is priority inheritance (Sha, Rajkumar and Lehoczky, "Priority Inheritance Protocols",
+//! IEEE Transactions on Computers 39(9), 1990) with a price: who waits pays, in tags and at
+//! meters, what is done for him. So nobody gets more than he may have, and who is held by a
+//! tighter limit than the writer donates nothing.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use model::{Amount, Bytes, Identity, Kind, Time};
+
+use crate::class::{PAID, Request, Stage};
+use crate::dispatcher::{Arrival, Dispatcher};
+use crate::held::{HeldBy, MeterReport};
+use crate::ids::{RequestId, SubjectId};
+use crate::lane::LANES;
+use crate::meter::MeterKey;
+use crate::slab::NONE;
+use crate::tags::Phi;
+
+/// A request that was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Donated {
+    /// Its id from now on.
+    pub id: RequestId,
+    /// The caller's name for it, as before.
+    pub token: u64,
+    /// As whose it goes.
+    pub subject: SubjectId,
+}
+
+/// Requests of one subject that another waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DonationReport {
+    /// Whose requests they are.
+    pub writer: Arc<Identity>,
+    /// Who waits for them.
+    pub waiter: Arc<Identity>,
+    /// What they write, as the caller named it; empty if he did not.
+    pub file: Arc<str>,
+    /// What held the last of them in its own class.
+    pub by: HeldBy,
+    /// How that meter stands, where it is one that still exists.
+    pub meter: Option<MeterReport>,
+    /// Requests that were waited for.
+    pub requests: u64,
+    /// Their payload.
+    pub bytes: Bytes,
+    /// Those of them that went in the lane of who waits.
+    pub donated: u64,
+    /// When the first of them was waited for.
+    pub since: Time,
+    /// When the last of them was.
+    pub last: Time,
+}
+
+/// What was donated lately, the last at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Donations(Vec<Donation>);
+
+#[derive(Debug)]
+struct Donation {
+    writer: Arc<Identity>,
+    waiter: Arc<Identity>,
+    file: Arc<str>,
+    by: Option<MeterKey>,
+    requests: u64,
+    bytes: u64,
+    donated: u64,
+    since: Time,
+    last: Time,
+}
+
+impl Donations {
+    fn count(&mut self, new: Donation) {
+        let same = |known: &Donation| {
+            known.writer == new.writer && known.waiter == new.waiter && known.file == new.file
+        };
+        let known = self.0.iter().position(same).map(|at| self.0.remove(at));
+        if self.0.len() == KEPT_MAX {
+            self.0.remove(0);
+        }
+        let new = match known {
+            None => new,
+            Some(known) => Donation {
+                requests: known.requests + new.requests,
+                bytes: known.bytes.saturating_add(new.bytes),
+                donated: known.donated + new.donated,
+                since: known.since,
+                ..new
+            },
+        };
+        self.0.push(new);
+    }
+}
+
+impl Dispatcher {
+    /// `waiter` waits for a request of another that waits here: it goes as the waiter's from now on,
+    /// behind what he has here himself, if it gets on sooner there. `file` is what it is about, for
+    /// [`Dispatcher::donations`]. Where it is from now on; `None` if it runs or is gone. Poll
+    /// afterwards.
+    ///
+    /// # Panics
+    /// If the waiter was released as often as it was taken.
+    pub fn donate(
+        &mut self,
+        id: RequestId,
+        waiter: SubjectId,
+        file: &Arc<str>,
+        now: Time,
+    ) -> Option<Donated> {
+        if !self.requests.has(id.index, id.generation) {
+            return None;
+        }
+        let request = self.requests[id.index];
+        let Request { kind, amount, lane, token, subject: index, .. } = request;
+        let writer = SubjectId { index, generation: self.subjects.generation(index) };
+        if request.stage == Stage::Running {
+            return None;
+        }
+        // What has paid and waits again goes before others already.
+        if request.has(PAID) || request.stage == Stage::Urgent {
+            return Some(Donated { id, token, subject: writer });
+        }
+        let subject = self.donated((writer, waiter), (kind, amount), file, now);
+        if subject == writer {
+            return Some(Donated { id, token, subject: writer });
+        }
+        self.cancel(id, now)?;
+        let lane = LANES[usize::from(lane)];
+        let arrival = Arrival { subject, kind, amount, lane, token };
+        Some(Donated { id: self.enqueue(arrival, now), token, subject })
+    }
+
+    /// As whose a request of `writer` is to be enqueued that `waiter` waits for.
+    ///
+    /// # Panics
+    /// If one of them was released as often as it was taken.
+    pub fn donated(
+        &mut self,
+        (writer, waiter): (SubjectId, SubjectId),
+        (kind, amount): (Kind, Amount),
+        file: &Arc<str>,
+        now: Time,
+    ) -> SubjectId {
+        self.advance(now);
+        for subject in [writer, waiter] {
+            let SubjectId { index, generation } = subject;
+            assert!(self.subjects.has(index, generation), "subject {index} is gone");
+        }
+        let who = [writer, waiter].map(|subject| self.subjects[subject.index].who.clone());
+        let [writer_is, waiter_is] = who;
+        if writer_is == waiter_is {
+            self.settle();
+            return writer;
+        }
+        let (own, by) = self.prospect(writer, kind, amount);
+        let (others, _) = self.prospect(waiter, kind, amount);
+        let goes = others < own;
+        self.donations.count(Donation {
+            writer: writer_is,
+            waiter: waiter_is,
+            file: file.clone(),
+            by,
+            requests: 1,
+            bytes: amount.bytes.get(),
+            donated: goes.into(),
+            since: self.now,
+            last: self.now,
+        });
+        self.settle();
+        if goes { waiter } else { writer }
+    }
+
+    /// Requests that others waited for lately, of those `wanted` (writer, waiter), the last first;
+    /// a bounded number is kept.
+    pub fn donations(
+        &self,
+        now: Time,
+        wanted: impl Fn(&Identity, &Identity) -> bool,
+    ) -> Vec<DonationReport> {
+        let now = self.now.max(now);
+        let known = self.donations.0.iter().rev();
+        let asked = known.filter(|one| wanted(&one.writer, &one.waiter));
+        let report = asked.map(|one| DonationReport {
+            writer: one.writer.clone(),
+            waiter: one.waiter.clone(),
+            file: one.file.clone(),
+            by: one.by.as_ref().map_or(HeldBy::Share, |key| HeldBy::Meter {
+                scope: key.scope(),
+                in_bytes: key.in_bytes,
+            }),
+            meter: one.by.as_ref().and_then(|key| self.report_named_meter(key, now)),
+            requests: one.requests,
+            bytes: Bytes::new(one.bytes),
+            donated: one.donated,
+            since: one.since,
+            last: one.last,
+        });
+        report.collect()
+    }
+
+    /// How soon a subject's request gets on, the less the sooner: how long the slowest meter takes
+    /// for it, among those that hold others already, then by weight. And that meter.
+    fn prospect(
+        &mut self,
+        subject: SubjectId,
+        kind: Kind,
+        amount: Amount,
+    ) -> ((u64, Reverse<Phi>), Option<MeterKey>) {
+        let way = self.way(subject.index, kind);
+        let phi = self.classes[way.class].phi_of(kind);
+        if way.route == NONE {
+            return ((0, Reverse(phi)), None);
+        }
+        let now = self.now;
+        let links = self.routes[way.route].links().iter();
+        let meters = links.map(|link| &self.meters[self.links[*link].meter]);
+        let takes = meters.filter_map(|meter| {
+            let units = meter.pacer.rate().units_of(amount);
+            let holds = units > 0 && (meter.pacer.due() > now || !meter.nobody_in_line());
+            holds.then(|| (meter.pacer.time_of(units).0, &meter.key))
+        });
+        match takes.max_by_key(|(takes, _)| *takes) {
+            None => ((0, Reverse(phi)), None),
+            Some((takes, key)) => ((takes.max(1), Reverse(phi)), Some(key.clone())),
+        }
+    }
+}
+
+/// Pairs of writer and waiter, with files, that are remembered.
+const KEPT_MAX: usize = 64;

@@ -1,0 +1,46 @@
+//! What a channel says on its own account, beside the calls.
+
+use std::sync::Arc;
+
+use ninep::dialect::{Handles, OwnRequest, Ticket};
+use ninep::{Fid, Request, Tag};
+
+use super::call::Frame;
+use super::identities::Payer;
+
+/// What a channel says on its own account.
+#[derive(Clone, Debug)]
+pub(crate) enum Control {
+    Identity(Arc<Payer>),
+    Retire(u32),
+    Flush(Tag),
+    /// Who waits for the write with that tag.
+    Donate(Tag, Fid, Arc<Payer>),
+    Ping,
+    Wait,
+}
+
+impl Control {
+    /// The message, with its ticket.
+    pub(crate) fn frame(&self, ticket: Ticket) -> Frame {
+        let mut space = Vec::new();
+        let mut frame = match self {
+            Control::Identity(payer) => Frame::new(Handles::NONE, payer.message(&mut space)),
+            Control::Retire(identity) => {
+                Frame::new(Handles::NONE, OwnRequest::Retire { identity: *identity })
+            }
+            Control::Flush(oldtag) => Frame::new(Handles::NONE, Request::Flush { oldtag: *oldtag }),
+            Control::Donate(oldtag, fid, _) => {
+                Frame::new(Handles::NONE, OwnRequest::Donate { fid: *fid, oldtag: *oldtag })
+            }
+            Control::Ping => Frame::new(Handles::NONE, OwnRequest::Ping),
+            Control::Wait => Frame::new(Handles::NONE, OwnRequest::Wait),
+        };
+        let identity = match self {
+            Control::Donate(_, _, donor) => donor.number,
+            _ => ninep::dialect::NOBODY,
+        };
+        frame.stamp(ticket, identity, 0);
+        frame
+    }
+}

@@ -1,0 +1,31 @@
+//! Who waits for somebody else's write.
+
+use std::sync::Arc;
+
+use sched::SubjectId;
+
+use crate::fids::{Fid, User};
+
+/// Somebody who waits for another's write, which goes in his lane.
+pub(crate) struct Donor {
+    /// As whom, for a file that lies there; held by `user`.
+    pub(super) subject: SubjectId,
+    /// The file, for people.
+    pub(super) file: Arc<str>,
+    _user: Arc<User>,
+}
+
+impl Donor {
+    /// Who waits for a write to an open file.
+    pub(crate) fn of(user: Arc<User>, fid: &Fid) -> Box<Donor> {
+        let subject = user.subject_of(&fid.node, None, fid.subject());
+        let export = &fid.user.export;
+        let path = export.kernel_path(&fid.node).unwrap_or_default();
+        let path = String::from_utf8_lossy(&path[..path.len().min(FILE_NAME_MAX)]);
+        let file = format!("{}:{path}", export.name).into();
+        Box::new(Donor { subject, file, _user: user })
+    }
+}
+
+/// The most bytes of a file's path that are told of who waits for it.
+const FILE_NAME_MAX: usize = 1024;
