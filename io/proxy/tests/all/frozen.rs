@@ -13,7 +13,7 @@ use ninep::{Fid, Request, Tag, open};
 use testkit::alone;
 
 use crate::peer::errno::{EBADF, ENOSPC};
-use crate::peer::{Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
+use crate::peer::{Channel, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
 
 /// An ext4 in a file, mounted.
 struct Image {
@@ -176,7 +176,7 @@ fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
             image.thaw();
             let frame = last.wait(Tag(1));
             assert!(matches!(frame.own(), Ok(OwnReply::Session { resumed: 1, .. })), "{frame:?}");
-            line.iter_mut().for_each(Client::expect_closed);
+            line.iter_mut().for_each(Channel::expect_closed);
             assert!(image.dir.join("d").exists());
             assert!(client.reconnect().resumed);
             client.again();

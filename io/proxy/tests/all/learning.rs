@@ -24,7 +24,7 @@ use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
 
 use crate::disk::{Disk, Times};
-use crate::peer::{Client, Served, Setup, USER, until};
+use crate::peer::{Channel, Served, Setup, USER, until};
 
 const SLOTS: u32 = 32;
 /// What the proxy believes: a large write holds two slots.
@@ -60,7 +60,7 @@ impl Bench {
     }
 
     /// A connection of a job that has the file of its name open as fid 1.
-    fn client(&self, job: &str) -> Client {
+    fn client(&self, job: &str) -> Channel {
         let mut client = self.served.client_of("x", USER, job);
         client.open_name(1, job, open::WRONLY).unwrap();
         client

@@ -8,7 +8,7 @@ use ninep::{Fid, LockKind, NOFID, Names, Reply, Request, SetAttributes, Tag, get
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Client, Dice, IDENTITY, Served, USER, lock_request, rename_request, write_as_user,
+    Channel, Dice, IDENTITY, Served, USER, lock_request, rename_request, write_as_user,
 };
 
 /// The frame of a request of identity 1 without a slot.
@@ -20,7 +20,7 @@ fn frame(tag: u16, handles: Handles<'_>, request: OwnRequest<'_>) -> Vec<u8> {
 }
 
 /// Sends a frame that is answered with an error.
-fn refused(client: &mut Client, bytes: &[u8]) -> u32 {
+fn refused(client: &mut Channel, bytes: &[u8]) -> u32 {
     client.send_bytes(bytes);
     let tag = ninep::frame_tag(bytes).unwrap();
     client.wait(tag).done().expect_err("it is refused")
@@ -251,7 +251,7 @@ fn counts_that_no_reply_could_hold_are_einval() {
     let mut client = served.client();
     let root = client.root.clone();
     let msize = {
-        let mut small = Client::connect(served.tcp());
+        let mut small = Channel::connect(served.tcp());
         small.begin(8192);
         small.session(client.id(), 1, 4, "x").unwrap();
         small.identity = IDENTITY;
@@ -279,7 +279,7 @@ fn sizes_outside_of_what_was_agreed_end_the_connection_and_no_other() {
     let served = Served::plain("sizes");
     let mut other = served.client();
     for size in [0u32, 6, 8193, u32::MAX] {
-        let mut client = Client::connect(served.tcp());
+        let mut client = Channel::connect(served.tcp());
         client.begin(8192);
         client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
         client.identify(IDENTITY, USER, "").unwrap();
@@ -352,7 +352,7 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
     let served = Served::plain("beside");
     let mut client = served.client();
     client.create(1, "shared");
-    let mut plain = Client::connect(served.tcp());
+    let mut plain = Channel::connect(served.tcp());
     assert_eq!(plain.offer(1 << 16, b"9P2000.L").1, b"9P2000.L");
     let mut ask = |request: Request<'_>| {
         let mut bytes = Vec::new();
@@ -388,7 +388,7 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
 #[test]
 fn a_link_target_that_no_reply_could_hold_is_enametoolong() {
     let served = Served::plain("target");
-    let mut client = Client::connect(served.tcp());
+    let mut client = Channel::connect(served.tcp());
     client.begin(4096);
     client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
     client.identify(IDENTITY, USER, "").unwrap();

@@ -11,11 +11,11 @@ use ninep::{Fid, Names, Request, getattr, open};
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Client, Dice, IDENTITY, Served, Setup, USER, fresh_id, rename_request, write_as_user,
+    Channel, Dice, IDENTITY, Served, Setup, USER, fresh_id, rename_request, write_as_user,
 };
 
 /// What a message on this handle answers.
-fn stat(client: &mut Client, handle: &[u8]) -> Result<(), u32> {
+fn stat(client: &mut Channel, handle: &[u8]) -> Result<(), u32> {
     client.stat(handle).map(drop)
 }
 
@@ -297,7 +297,7 @@ fn lists_and_lookups_and_opens_give_the_same_handle() {
     assert_eq!(listed, [made.clone(), made.clone()], "two names, one file");
     assert_eq!(client.find("g").unwrap().handle, made);
     // Another session, another connection and another user call it the same.
-    let mut other = Client::connect(served.tcp());
+    let mut other = Channel::connect(served.tcp());
     other.begin(8192);
     other.session(fresh_id(), 5, 1, "x").unwrap();
     other.identify(77, USER + 1, "job").unwrap();

@@ -11,7 +11,7 @@ use ninep::open;
 use rustix::fs::{XattrFlags, lsetxattr};
 
 use crate::peer::errno::*;
-use crate::peer::{Client, Served, USER, assert_as_stat, write_as_user};
+use crate::peer::{Channel, Served, USER, assert_as_stat, write_as_user};
 
 const DIR: u32 = open::RDONLY | open::DIRECTORY;
 /// Values of `d_type`.
@@ -20,7 +20,7 @@ const DT_REG: u8 = 8;
 const DT_LNK: u8 = 10;
 
 /// Opens the export's root as a directory.
-fn open_root(client: &mut Client, fid: u32) {
+fn open_root(client: &mut Channel, fid: u32) {
     client.open(&client.root.clone(), fid, "", (DIR, 0)).unwrap();
 }
 
@@ -179,7 +179,7 @@ fn files_with_neither_acl_nor_attributes_are_said_to_be_plain_and_no_others() {
     }
     // It follows what happens to the file, here and by others.
     let late = client.find("late").unwrap().handle;
-    let plain = |client: &mut Client| client.stat(&late).unwrap().valid & PLAIN_FILE != 0;
+    let plain = |client: &mut Channel| client.stat(&late).unwrap().valid & PLAIN_FILE != 0;
     client.setxattr(&late, "user.b", (0, b"2")).unwrap();
     assert!(!plain(&mut client));
     client.removexattr(&late, "user.b").unwrap();

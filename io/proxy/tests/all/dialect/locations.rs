@@ -11,7 +11,7 @@ use api::ProjectsKnown;
 use ninep::{SetAttributes, open, setattr};
 
 use crate::peer::errno::*;
-use crate::peer::{Client, Served, Setup, USER, everybodys, root_here, skip, write_as_user};
+use crate::peer::{Channel, Served, Setup, USER, everybodys, root_here, skip, write_as_user};
 
 /// A class for the directory, and one for all else.
 const DIRECTORY: &str = "
@@ -41,7 +41,7 @@ fn counted<T>(served: &Served, act: impl FnOnce() -> T) -> ((u64, u64), T) {
 }
 
 /// A server with `dir/f` and the directory `other`, and a mount's session with it.
-fn with_file(name: &str, rules: &str) -> (Served, Client) {
+fn with_file(name: &str, rules: &str) -> (Served, Channel) {
     let served = Setup::new(name).rules(rules).start();
     for dir in ["dir", "other"] {
         fs::create_dir(served.data().join(dir)).unwrap();
@@ -53,13 +53,13 @@ fn with_file(name: &str, rules: &str) -> (Served, Client) {
 }
 
 /// The handle of a file at a path below the export, looked up name by name.
-fn handle(client: &mut Client, path: &str) -> Vec<u8> {
+fn handle(client: &mut Channel, path: &str) -> Vec<u8> {
     let root = client.root.clone();
     path.split('/').fold(root, |dir, name| client.lookup(&dir, name).unwrap().handle)
 }
 
 /// How many bytes of a write through a newly opened fid count to `dir`.
-fn written(served: &Served, client: &mut Client, handle: &[u8]) -> u64 {
+fn written(served: &Served, client: &mut Channel, handle: &[u8]) -> u64 {
     let (counted, ()) = counted(served, || {
         client.open(handle, 9, "", (open::RDWR, 0)).unwrap();
         client.write(9, 0, &[1; 1000]).unwrap();

@@ -12,11 +12,11 @@ use sluice_proxy::config::Config;
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Client, Door, IDENTITY, Served, Setup, Terms, USER, fresh_id, lock_request, until,
+    Channel, Door, IDENTITY, Served, Setup, Terms, USER, fresh_id, lock_request, until,
 };
 
 /// A client of a session with fid 1 open on a new file `f`, and a lock on it.
-fn with_lock(served: &Served) -> Client {
+fn with_lock(served: &Served) -> Channel {
     let mut client = served.client();
     client.create(1, "f");
     assert_eq!(client.lock(1, LockKind::Write, "one"), Ok(LockStatus::Success));
@@ -98,10 +98,10 @@ fn other_dialects_are_answered_with_9p2000_l() {
     for offered in
         [&b"9P2000.L.sluice.1"[..], b"9P2000.L.sluice.3", b"9P2000.L.sluice", b"9P2000.L"]
     {
-        let mut client = Client::connect(served.tcp());
+        let mut client = Channel::connect(served.tcp());
         assert_eq!(client.offer(8192, offered).1, b"9P2000.L");
     }
-    assert_eq!(Client::connect(served.tcp()).offer(8192, b"9P2000.sluice.2").1, b"unknown");
+    assert_eq!(Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.2").1, b"unknown");
 }
 
 // ---- over connections ----
@@ -259,16 +259,16 @@ fn a_session_is_bound_to_the_address_of_its_peer() {
     let served = Served::plain("address");
     let mut client = with_lock(&served);
     let Door::Tcp(to) = served.tcp() else { unreachable!("it is TCP's") };
-    let mut stranger = Client::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), to));
+    let mut stranger = Channel::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), to));
     stranger.begin(8192);
     assert_eq!(stranger.session(client.id(), 0, 64, "x"), Err(EPERM));
     client.stat_fid(1).unwrap();
     // Nor does a lost connection make it anybody's.
     client.lose();
-    let mut stranger = Client::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), to));
+    let mut stranger = Channel::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), to));
     stranger.begin(8192);
     assert_eq!(stranger.session(client.id(), 0, 64, "x"), Err(EPERM));
-    let mut local = Client::connect(served.unix(0));
+    let mut local = Channel::connect(served.unix(0));
     local.begin(8192);
     assert_eq!(local.session(client.id(), 0, 64, "x"), Err(EPERM));
     assert!(client.reconnect().resumed);
@@ -280,13 +280,13 @@ fn a_session_over_a_unix_socket_is_bound_to_the_user_of_its_peer() {
         return;
     }
     let served = Served::plain("unix");
-    let mut client = Client::connect(served.unix(USER));
+    let mut client = Channel::connect(served.unix(USER));
     client.begin(8192);
     client.session(fresh_id(), 0, 64, "x").unwrap();
     client.identify(IDENTITY, USER, "").unwrap();
     client.create(1, "f");
     for uid in [USER + 1, 0] {
-        let mut stranger = Client::connect(served.unix(uid));
+        let mut stranger = Channel::connect(served.unix(uid));
         stranger.begin(8192);
         assert_eq!(stranger.session(client.id(), 0, 64, "x"), Err(EPERM), "user {uid}");
     }
@@ -405,7 +405,7 @@ fn a_retired_identity_is_unknown_and_its_open_files_stay_open() {
 fn locks_hold_against_plain_clients_and_other_sessions_alike() {
     let served = Served::plain("locks");
     let mut client = with_lock(&served);
-    let mut plain = Client::connect(served.tcp());
+    let mut plain = Channel::connect(served.tcp());
     plain.offer(8192, b"9P2000.L");
     let mut ask = |request: Request<'_>| {
         let mut bytes = Vec::new();

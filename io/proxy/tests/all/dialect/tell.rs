@@ -3,7 +3,7 @@
 use ninep::dialect::{Handles, OwnReply, OwnRequest};
 
 use crate::peer::errno::*;
-use crate::peer::{Client, IDENTITY, Setup, USER};
+use crate::peer::{Channel, IDENTITY, Setup, USER};
 
 /// Two hundred requests of the job take more than three minutes.
 const RULES: &str = "
@@ -14,7 +14,7 @@ per = [\"jobid\"]
 limit = \"1ops/s\"
 ";
 
-fn tell(client: &mut Client, what: u8, count: u32) -> Result<String, u32> {
+fn tell(client: &mut Channel, what: u8, count: u32) -> Result<String, u32> {
     let frame = client.call(Handles::NONE, OwnRequest::Tell { what, count });
     let told = match frame.own()? {
         OwnReply::Tell { data } => String::from_utf8(data.to_vec()).unwrap(),

@@ -4,7 +4,7 @@
 //! ```text
 //!   Setup ─► Served ── a `Server` in this process, ended when dropped or started again
 //!               ▲ Door: TCP from some address, or a Unix socket as some user
-//!            Client ── a session's channel: any message, any loss of the connection
+//!           Channel ── a session's channel: any message, any loss of the connection
 //! ```
 //!
 //! Nothing here waits without a deadline: a socket that stays silent for `PATIENCE` and a
@@ -30,8 +30,8 @@ use sluice_proxy::config::Config;
 use sluice_proxy::control::Control;
 
 pub use testkit::p9::{
-    Channel as Client, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request,
-    open_request, opened, rename_request,
+    Channel, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request, open_request,
+    opened, rename_request,
 };
 pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
 
@@ -39,7 +39,7 @@ pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
 pub const USER: u32 = 1000;
 pub const IDENTITY: u32 = 1;
 /// Holds the job `slow` back for as long as any test runs, once it has owed for
-/// [`Client::owe`].
+/// [`Channel::owe`].
 pub const SLOW: &str = "[[rule]]\nname = \"slow\"\nmatch = \"jobid={slow}\"\n\
                         limit = { metadata = \"1ops/s\", burst = \"1ops\" }\n";
 
@@ -168,18 +168,18 @@ impl Served {
     }
 
     /// A connection that has agreed on the dialect and said no more.
-    pub fn connect(&self) -> Client {
-        let mut client = Client::connect(self.tcp());
+    pub fn connect(&self) -> Channel {
+        let mut client = Channel::connect(self.tcp());
         client.begin(1 << 20);
         client
     }
 
     /// A connection with a session of its own for export `x` and the identity of [`USER`].
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> Channel {
         self.client_of("x", USER, "")
     }
 
-    pub fn client_of(&self, aname: &str, uid: u32, job: &str) -> Client {
+    pub fn client_of(&self, aname: &str, uid: u32, job: &str) -> Channel {
         let mut client = self.connect();
         client.session(fresh_id(), 0, 64, aname).unwrap();
         client.identify(IDENTITY, uid, job).unwrap();
