@@ -16,6 +16,7 @@ import subprocess
 from work import equal, expect, run as command
 
 NEEDS = [("gcc", "gcc"), ("make", "make"), ("cargo", "cargo-web, or rustup")]
+SHORT = ["one", "homes"]
 MAKEFILE = """\
 SOURCES := $(sort $(wildcard *.c))
 OBJECTS := $(SOURCES:.c=.o)
@@ -26,14 +27,6 @@ code.a: $(OBJECTS)
 \tar rcsD $@ $^
 -include $(OBJECTS:.o=.d)
 """
-
-
-def places(is_long):
-    return ["plain", "one", "two", "homes"] if is_long else ["one", "homes"]
-
-
-def seconds(is_long):
-    return 1800
 
 
 def run(work):

@@ -15,16 +15,9 @@ import struct
 from work import clear, equal, expect, run as command
 
 NEEDS = [("rsync", "rsync"), ("tar", "tar"), ("cp", "coreutils")]
+SHORT = ["one", "homes"]
 ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"
-
-
-def places(is_long):
-    return ["plain", "one", "two", "homes"] if is_long else ["one", "homes"]
-
-
-def seconds(is_long):
-    return 1800
 
 
 def run(work):

@@ -21,14 +21,6 @@ OFD_SETLK, OFD_SETLKW = 37, 38
 LOCK_WORDS = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
 
 
-def places(is_long):
-    return ["plain", "one", "two", "homes"]
-
-
-def seconds(is_long):
-    return 1800
-
-
 def run(work):
     each, times = (300, 300) if work.is_long else (40, 30)
     for kind in KINDS:

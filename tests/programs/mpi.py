@@ -11,6 +11,7 @@ import os
 from work import equal, run as command
 
 NEEDS = [("mpicc", "libopenmpi-dev"), ("mpirun", "openmpi-bin")]
+SHORT = ["two", "homes"]
 RANKS = 4
 ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -18,14 +19,6 @@ ENVIRONMENT = {
     "OMPI_MCA_btl": "self,vader", "OMPI_MCA_pml": "ob1", "OMPI_MCA_plm_rsh_agent": "false",
     "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
 }
-
-
-def places(is_long):
-    return ["plain", "one", "two", "homes"] if is_long else ["two", "homes"]
-
-
-def seconds(is_long):
-    return 1800
 
 
 def run(work):

@@ -15,14 +15,6 @@ from work import Child, equal, expect, together
 NEEDS = []
 
 
-def places(is_long):
-    return ["plain", "one", "two", "homes"]
-
-
-def seconds(is_long):
-    return 1800
-
-
 def run(work):
     times = 100 if work.is_long else 10
     for check in (rotated, replaced, anew, made_elsewhere, missed, moved_folder, removed_open, appended,

@@ -17,6 +17,7 @@ from places import FAR, wait_for
 from work import equal, expect, run as command
 
 NEEDS = [("psql", "postgresql"), ("pg_lsclusters", "postgresql")]
+SHORT = ["homes"]
 USER = "postgres"
 CLIENTS = 4
 SETTINGS = """
@@ -30,10 +31,6 @@ checkpoint_timeout = 30s
 fsync = on
 full_page_writes = on
 """
-
-
-def places(is_long):
-    return ["plain", "one", "two", "homes"] if is_long else ["homes"]
 
 
 def seconds(is_long):

@@ -25,7 +25,10 @@ from work import Work, say
 
 PROGRAMS = ["sqlite", "locks", "names", "calls", "copies", "git", "compile", "mpi", "postgres"]
 MODULES = {"compile": "build", "git": "versions"}
+# where a program runs that says nothing of it, by SHORT or LONG, and after which time it is ended,
+# unless it has `seconds`
 PLACES = ["plain", "one", "two", "homes"]
+SECONDS = 1800
 OPTIONS = "allow_other,suid,dev"
 PR_SET_CHILD_SUBREAPER = 36
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -157,7 +160,8 @@ def one(bed, tally, program, name, is_long):
         else:
             tally.read(line)
 
-    status = follow(pid, lines, read, module.seconds(is_long))
+    seconds = module.seconds(is_long) if hasattr(module, "seconds") else SECONDS
+    status = follow(pid, lines, read, seconds)
     os.close(our_answers)
     bed.kill_rest()
     if status != 0:
@@ -242,7 +246,7 @@ def main():
                 tally.read(f"skipped: {program}: {why}")
                 continue
             module = importlib.import_module(MODULES.get(program, program))
-            for name in module.places(is_long):
+            for name in getattr(module, "LONG" if is_long else "SHORT", PLACES):
                 if name in wanted:
                     one(bed, tally, program, name, is_long)
         bed.stop(tally)

@@ -18,10 +18,6 @@ WRITERS = 6
 WAIT_S = 1800  # until a lock is given up: never, in effect
 
 
-def places(is_long):
-    return ["plain", "one", "two", "homes"]
-
-
 def seconds(is_long):
     return 3600 + 2 * how_long() if is_long else 1200
 

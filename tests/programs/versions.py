@@ -12,20 +12,13 @@ import random
 from work import equal, expect, run as command
 
 NEEDS = [("git", "git")]
+SHORT = ["one", "two"]
 FIXED = {
     "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_AUTHOR_DATE": "2001-02-03T04:05:06Z",
     "GIT_COMMITTER_NAME": "C", "GIT_COMMITTER_EMAIL": "c@example.org", "GIT_COMMITTER_DATE": "2001-02-03T04:05:06Z",
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0",
     "GIT_DIR": None, "GIT_WORK_TREE": None,
 }
-
-
-def places(is_long):
-    return ["plain", "one", "two", "homes"] if is_long else ["one", "two"]
-
-
-def seconds(is_long):
-    return 1800
 
 
 def run(work):
