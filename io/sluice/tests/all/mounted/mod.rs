@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use mount::{Mount, Settings};
+use mount::{Mount, MountError, Settings};
 
 use crate::common::{Proxy, Setup, root_here, skip, until};
 
@@ -84,9 +84,17 @@ impl Mounted {
         at.strip_prefix("http://").unwrap().into()
     }
 
-    /// Unmounts it as umount(8) does.
+    /// Unmounts it as umount(8) does, once nothing of it is open any more: between fork and exec a
+    /// process that another test starts has what this one had open.
     pub fn unmount(&mut self) {
-        self.mount.take().unwrap().unmount().unwrap();
+        let mut mount = self.mount.take().unwrap();
+        until("nothing is open", || match mount.unmount() {
+            Err(MountError::Unmount(fuse::Errno::BUSY)) => false,
+            ended => {
+                ended.unwrap();
+                true
+            }
+        });
     }
 }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! At the end of a test that has passed both are unmounted as an administrator would do it,
-//! which fails the test if something is still in use or a mount has died. Workers are
+//! which fails the test if something stays in use or a mount has died. Workers are
 //! processes of the test's own program, told by their environment what to do.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part of it")]
@@ -106,14 +106,29 @@ impl Mounted {
 
     fn unmount(&self, flag: Option<&str>) -> Output {
         let mut command = Command::new("timeout");
-        command.args(["60", SLUICE, "umount"]).arg(&self.0).args(flag).output().unwrap()
+        command.arg(PATIENCE.as_secs().to_string()).args([SLUICE, "umount"]);
+        command.arg(&self.0).args(flag).output().unwrap()
+    }
+
+    /// Once nothing of it is open any more: between fork and exec a process that another test
+    /// starts has what this one had open.
+    fn unmount_once_closed(&self) -> Output {
+        let began = Instant::now();
+        loop {
+            let output = self.unmount(None);
+            let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let is_mounted = table.contains(&format!(" {} ", self.0.display()));
+            if output.status.success() || !is_mounted || began.elapsed() > PATIENCE {
+                return output;
+            }
+        }
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
-        let told = (!failed).then(|| self.unmount(None));
+        let told = (!failed).then(|| self.unmount_once_closed());
         let ended_well = told.as_ref().is_some_and(|output| output.status.success());
         let log = fs::read_to_string(self.record("log")).unwrap_or_default();
         if !ended_well {
