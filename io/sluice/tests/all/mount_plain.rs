@@ -28,6 +28,9 @@ struct Diod {
     dir: PathBuf,
     address: SocketAddr,
     child: Child,
+    /// The one that takes its place, forked before anything waits for that: what is forked has
+    /// this process's files of the mount until exec closes them, and closing may wait for diod.
+    next: Child,
 }
 
 impl Diod {
@@ -45,8 +48,9 @@ impl Diod {
         fs::create_dir_all(dir.join("data")).unwrap();
         everybodys(&dir.join("data"));
         let address = address_of_its_own();
-        let child = serve(&dir, address);
-        Some(Diod { dir, address, child })
+        let [mut child, next] = [(); 2].map(|()| prepare(&dir, address));
+        begin(&mut child, address);
+        Some(Diod { dir, address, child, next })
     }
 
     fn mount(&self, options: &str) -> Mounted {
@@ -64,14 +68,19 @@ impl Diod {
     }
 
     fn start_again(&mut self) {
-        self.child = serve(&self.dir, self.address);
+        begin(&mut self.next, self.address);
+        // Forked while one serves.
+        let after = prepare(&self.dir, self.address);
+        self.child = std::mem::replace(&mut self.next, after);
     }
 }
 
 impl Drop for Diod {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        for child in [&mut self.child, &mut self.next] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         if std::thread::panicking() {
             let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             eprintln!("diod said: {log}");
@@ -90,19 +99,24 @@ fn address_of_its_own() -> SocketAddr {
     ([127, 64 | high & 63, middle, low], port).into()
 }
 
-/// Starts diod, and waits until it listens.
-fn serve(dir: &Path, address: SocketAddr) -> Child {
-    let mut command = Command::new(DIOD);
+/// A process that becomes diod when it is told to.
+fn prepare(dir: &Path, address: SocketAddr) -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", "read word && exec \"$0\" \"$@\"", DIOD]);
     command.args(["--foreground", "--no-auth", "--no-userdb", "--config-file", "/dev/null"]);
     command.arg("--export").arg(dir.join("data")).arg("--listen").arg(address.to_string());
     command.arg("--logdest").arg(dir.join("log"));
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Has it become diod, and waits until that listens.
+fn begin(child: &mut Child, address: SocketAddr) {
+    child.stdin.take().unwrap().write_all(b"begin\n").unwrap();
     until("diod listens", || {
         let ended = child.try_wait().unwrap();
         assert!(ended.is_none(), "diod has ended: {ended:?}");
         TcpStream::connect(address).is_ok()
     });
-    child
 }
 
 /// Where Debian puts it.
