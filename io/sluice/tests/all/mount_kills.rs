@@ -20,6 +20,7 @@ use crate::common::{Setup, root_here, skip, until};
 use crate::mixed::{Dice, Load, Obeying};
 use crate::posix_pair::Mounted;
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::TestFolder;
 
 /// A proxy that lets root be root, so that what is done in the mount is as beside it.
 fn setup(name: &str) -> Setup {
@@ -45,7 +46,8 @@ fn workers_find_what_they_did_and_miss_what_they_did_not() {
     if crate::mixed::serve() {
         return;
     }
-    let dir = std::env::temp_dir().join(format!("sluice-mixed-{}", std::process::id()));
+    let folder = TestFolder::new();
+    let dir = folder.path();
     let (here, empty) = (dir.join("here"), dir.join("empty"));
     for dir in [&here, &empty] {
         fs::create_dir_all(dir).unwrap();
@@ -55,7 +57,6 @@ fn workers_find_what_they_did_and_miss_what_they_did_not() {
     load.stop();
     load.look_in(&here);
     let missed = catch_unwind(AssertUnwindSafe(|| load.look_in(&empty)));
-    fs::remove_dir_all(dir).unwrap();
     assert!(missed.is_err(), "it looks for nothing");
 }
 
