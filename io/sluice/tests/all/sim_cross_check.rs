@@ -35,23 +35,24 @@ match = "jobid={limited}"
 limit = "500ops/s"
 "#;
 
-/// The same, but for what holds everybody until all requests are there.
+/// The same, but for what holds everybody until all requests are there: a read of each goes, and
+/// the next one a quarter of an hour later.
 const HELD: &str = r#"
 [[rule]]
 name = "heavy"
 match = "jobid={heavy}"
 weight = 3
-limit = "1ops/s"
+limit = "1B/s"
 
 [[rule]]
 name = "light"
 match = "jobid={light}"
-limit = "1ops/s"
+limit = "1B/s"
 
 [[rule]]
 name = "limited"
 match = "jobid={limited}"
-limit = "1ops/s"
+limit = "1B/s"
 "#;
 
 const JOBS: [&str; 3] = ["heavy", "light", "limited"];
@@ -61,7 +62,7 @@ const COUNT: u32 = 1024;
 const LIMIT: u64 = 500;
 /// What a limit that names no burst makes up for, and the request in hand.
 const BURST: u64 = LIMIT / 10 + 1;
-/// Requests by which the order may differ: those that went before all were there.
+/// Requests that may go before all are there, by which the order may differ.
 const LAG: u64 = SENT / 100;
 
 #[test]
