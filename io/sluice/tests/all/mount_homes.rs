@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::common::{Proxy, Setup, until};
+use crate::controlled::api_of;
 use crate::mounted::{Mounted, can_mount, finish};
-use mount::{Mount, Settings};
+use mount::{Mount, MountError, Settings};
 use testkit::TestFolder;
 
 /// A proxy of a directory that others export too.
@@ -56,16 +57,12 @@ fn sources(proxies: [&Proxy; 2]) -> String {
 
 /// Requests that a proxy has counted, of all kinds.
 fn requests(proxy: &Proxy) -> u64 {
-    let api = format!("unix://{}", proxy.dir.join("api").display());
-    let client = api::Client::new(&api.parse().unwrap()).unwrap();
-    client.classes().unwrap().classes.iter().map(|class| class.usage.requests).sum()
+    api_of(proxy).classes().unwrap().classes.iter().map(|class| class.usage.requests).sum()
 }
 
 /// What a proxy was told of service elsewhere, in ns of cost.
 fn elsewhere(proxy: &Proxy) -> u64 {
-    let api = format!("unix://{}", proxy.dir.join("api").display());
-    let client = api::Client::new(&api.parse().unwrap()).unwrap();
-    client.classes().unwrap().classes.iter().map(|class| class.usage.elsewhere_ns).sum()
+    api_of(proxy).classes().unwrap().classes.iter().map(|class| class.usage.elsewhere_ns).sum()
 }
 
 #[test]
@@ -199,12 +196,13 @@ fn a_proxy_that_is_not_there_yet_has_its_place_kept() {
     let sources = sources([&one, &two]);
     two.crash();
     let mount = Mounted::of(&sources, "attr=0");
-    for number in 0..16 {
+    // So many that some have their home there, whatever the key.
+    for number in 0..64 {
         fs::write(mount.join(&format!("file{number}")), "there").unwrap();
     }
     let two = place.proxy("later-2").again().start();
     let read_all = || {
-        for number in 0..16 {
+        for number in 0..64 {
             assert_eq!(fs::read(mount.join(&format!("file{number}"))).unwrap(), b"there");
         }
     };

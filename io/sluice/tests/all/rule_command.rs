@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::common::{Client, Proxy, SLUICE, Setup, USER, until};
+use crate::controlled::api_of;
 use ninep::{Fid, Request, Tag};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -75,10 +76,6 @@ fn queued(proxy: &Proxy, rule: &str) -> u64 {
         .unwrap()
 }
 
-fn api(proxy: &Proxy) -> api::Client {
-    api::Client::new(&format!("unix://{}/api", proxy.dir.display()).parse().unwrap()).unwrap()
-}
-
 /// A client with an open file of 5000 bytes as fid 1, whose rule is in debt by one read.
 fn indebted(proxy: &Proxy) -> Client {
     let mut client = proxy.client();
@@ -99,7 +96,7 @@ fn rules_are_started_changed_ranked_and_stopped_over_the_heads_of_what_waits() {
     let tags: Vec<Tag> = (0..3).map(|_| read_later(&mut client)).collect();
     until("three reads wait", || queued(&proxy, "slow") == 3);
     let class = |rule: &str| {
-        let classes = api(&proxy).classes().unwrap().classes;
+        let classes = api_of(&proxy).classes().unwrap().classes;
         classes.into_iter().find(|class| class.rule == rule).unwrap()
     };
     let before = class("slow");
@@ -221,7 +218,7 @@ fn editors_at_once_all_get_their_changes_in() {
 #[test]
 fn a_change_over_rules_that_are_not_in_force_any_more_is_refused() {
     let proxy = proxy("stale", SLOW);
-    let api = api(&proxy);
+    let api = api_of(&proxy);
     let old = api.rules().unwrap();
     stdout(&ask(&proxy, &["start", "new", "--match", "uid={5}"]));
     let error = api.replace_rules("", Some(&old.version), false).unwrap_err();

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use api::{Client, Credentials, Endpoint, NewToken, Role};
 
-use crate::common::SLUICE;
+use crate::common::{PATIENCE, SLUICE};
 
 /// Runs a command; what it printed, or what it said was wrong.
 pub(crate) fn sluice(args: &[&str]) -> Result<String, String> {
@@ -56,7 +56,8 @@ pub(crate) fn showing(token: &str) -> Credentials {
 }
 
 pub(crate) fn client(url: &str, credentials: &Credentials) -> Client {
-    Client::at(&url.parse::<Endpoint>().unwrap()).unwrap().with(credentials).unwrap()
+    let client = Client::at(&url.parse::<Endpoint>().unwrap()).unwrap().with(credentials).unwrap();
+    client.with_time_limit(PATIENCE)
 }
 
 /// Has an administrator make a token.
@@ -69,6 +70,8 @@ pub(crate) fn token(by: &Client, name: &str, role: Role) -> String {
 /// One exchange over TCP without TLS: the answer's head and body.
 pub(crate) fn ask(url: &str, call: &str, head: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
     let head = format!(
         "{call} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n"
