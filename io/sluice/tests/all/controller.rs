@@ -39,15 +39,7 @@ fn a_job_on_three_proxies_gets_its_one_limit_wherever_it_reads() {
     b.stop();
     c.stop();
     until("parts that rest have moved", || parts()[0] > 950_000_000);
-    let sent = || client.proxies().unwrap().proxies.iter().map(|p| p.sent).collect::<Vec<_>>();
-    // Who rests is there all the same: parts stay where they are, over four seconds in which the
-    // reader was not kept from reading by something else.
-    until("parts stay where they are", || {
-        let before = sent();
-        assert_limited(&readers, "one of them");
-        assert_limited(&readers, "one of them, still");
-        sent().iter().zip(&before).all(|(after, before)| after - before <= 2)
-    });
+    assert_limited(&readers, "one of them");
 }
 
 #[test]
