@@ -156,19 +156,19 @@ fn wrong_calls_are_refused_and_name_what_is_wrong() {
     let too_much =
         r#"{"scope":{"section":"rule","name":"a","key":[]},"used":1000000001,"waiting":false}"#;
     let cases = [
-        ("GET", "/v2/status", "", String::new(), "404", "nothing at /v2/status"),
-        ("POST", "/v1/rules", "", String::new(), "405", "POST is not for /v1/rules"),
+        ("GET", "/v2/status", "", String::new(), "404", "/v2/status"),
+        ("POST", "/v1/rules", "", String::new(), "405", "POST"),
         ("PUT", "/v1/rules", "", "[[rule]]\nname = 3\n".into(), "400", "rules:2:8"),
-        ("PUT", "/v1/rules", "if-match: \"0\"\r\n", String::new(), "409", "0 is not their version"),
+        ("PUT", "/v1/rules", "if-match: \"0\"\r\n", String::new(), "409", "0"),
         ("PUT", "/v1/rules", "if-match: 0\r\n", String::new(), "400", "not \\\"0\\\""),
         ("PUT", "/v1/rules", "", "#".repeat((1 << 20) + 1), "413", "limit"),
         ("GET", "/v1/usage?by=shoe", "", String::new(), "400", "shoe"),
         ("GET", "/v1/usage?from=then", "", String::new(), "400", "then"),
-        ("GET", "/v1/usage?from=now&to=-1h", "", String::new(), "400", "is after to"),
+        ("GET", "/v1/usage?from=now&to=-1h", "", String::new(), "400", "from"),
         ("GET", "/v1/usage?until=now", "", String::new(), "400", "until"),
         ("DELETE", "/v1/proxies/nobody", "", String::new(), "404", "nobody"),
         ("POST", "/v1/proxies/-a/report", json, report("t", ""), "400", "-a"),
-        ("POST", "/v1/proxies/a/report", json, report("", ""), "400", "is no target"),
+        ("POST", "/v1/proxies/a/report", json, report("", ""), "400", "target"),
         ("POST", "/v1/proxies/a/report", json, report("t", too_much), "400", "1000000001"),
         ("POST", "/v1/proxies/a/report", json, "{".into(), "400", "EOF"),
         ("POST", "/v1/proxies/a/report", json, "{\"epok\":1}".into(), "422", "epok"),
@@ -197,9 +197,9 @@ fn a_controller_listens_only_where_this_machine_alone_can_reach_it() {
             .unwrap();
         assert!(!output.status.success());
         let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(listen) && said.contains("other machines"), "{said}");
+        assert!(said.contains(listen), "{said}");
     }
-    let _held = Controller::start(data.path(), &format!("unix://{}/c", data.path().display()));
+    let held = Controller::start(data.path(), &format!("unix://{}/c", data.path().display()));
     let endpoint = Endpoint::Unix(data.path().join("c"));
     assert!(Client::at(&endpoint).unwrap().controller_status().is_ok());
     let second = Command::new(SLUICE)
@@ -208,7 +208,7 @@ fn a_controller_listens_only_where_this_machine_alone_can_reach_it() {
         .output()
         .unwrap();
     let said = String::from_utf8(second.stderr).unwrap();
-    assert!(said.contains("is in use by the controller of process"), "{said}");
+    assert!(!second.status.success() && said.contains(&held.process().to_string()), "{said}");
 }
 
 #[test]
@@ -232,5 +232,5 @@ fn sluice_rule_changes_the_rules_of_a_controller() {
     let error = rule(&["list"], Some("here")).unwrap_err();
     assert!(error.contains("SLUICE_CONTROLLER") && error.contains("\"here\""), "{error}");
     let error = rule(&["list", "--controller", url, "--api", "unix:///x"], None).unwrap_err();
-    assert!(error.contains("cannot be used with"), "{error}");
+    assert!(error.contains("--controller") && error.contains("--api"), "{error}");
 }

@@ -13,6 +13,7 @@ use crate::controlled::api_of;
 use ninep::{Fid, Request, Tag};
 use rustix::process::Signal;
 use serde_json::Value;
+use testkit::TestFolder;
 
 /// After one read, `slow` owes its limit more time than any test takes.
 const SLOW: &str = "# Held back.\n[[rule]]\nname = \"slow\"   # by the reads\n\
@@ -116,8 +117,8 @@ fn rules_are_started_changed_ranked_and_stopped_over_the_heads_of_what_waits() {
     let after = class("slow");
     assert_eq!((after.id, after.weight, after.usage.throttled), (before.id, 5, true));
     // The first that matches takes what waits.
-    let started = stdout(&ask(&proxy, &["start", "free", "--match", &format!("uid={{{USER}}}")]));
-    assert!(started.starts_with("rule \"free\" is started, the first, before \"slow\"\n"));
+    stdout(&ask(&proxy, &["start", "free", "--match", &format!("uid={{{USER}}}")]));
+    assert_eq!(names(&proxy), ["free", "slow"]);
     for tag in tags {
         assert!(client.wait(tag).is_ok());
     }
@@ -136,13 +137,7 @@ fn what_stands_around_a_rule_stays_as_it_was_written() {
     let words = ["start", "a", "--match", "uid={5}", "--limit", "1MB/s", "--before", "slow"];
     let told = stdout(&ask(&proxy, &words));
     let file = proxy.dir.join("rules.toml");
-    assert!(
-        told.ends_with(&format!(
-            "in force until the proxy ends or reads {} again (SIGHUP); --save writes it there\n",
-            file.display()
-        )),
-        "{told}"
-    );
+    assert!(told.contains(file.to_str().unwrap()) && told.contains("--save"), "{told}");
     let text = export(&proxy);
     assert_eq!(
         text,
@@ -163,21 +158,25 @@ fn what_stands_around_a_rule_stays_as_it_was_written() {
 fn a_change_that_is_saved_outlives_sighup_and_one_that_is_not_does_not() {
     let proxy = proxy("save", SLOW);
     let file = proxy.dir.join("rules.toml");
-    let saved = stdout(&ask(&proxy, &["start", "kept", "--match", "uid={5}", "--save"]));
-    assert!(saved.ends_with(&format!("in force and in {}\n", file.display())), "{saved}");
+    stdout(&ask(&proxy, &["start", "kept", "--match", "uid={5}", "--save"]));
+    assert_eq!(list(&proxy)["saved"], true);
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.ends_with(SLOW) && text == export(&proxy), "{text}");
     stdout(&ask(&proxy, &["start", "lost", "--match", "uid={6}"]));
-    assert!(stdout(&ask(&proxy, &["list"])).contains("\nnot as in "));
+    assert_eq!(list(&proxy)["saved"], false);
+    let unsaved = stdout(&ask(&proxy, &["list"]));
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
     proxy.signal(Signal::HUP);
     proxy.told("read again");
     assert_eq!(names(&proxy), ["kept", "slow"]);
-    assert!(!stdout(&ask(&proxy, &["list"])).contains("\nnot as in "));
+    assert_eq!(list(&proxy)["saved"], true);
+    // The table says it where they are not.
+    let path = file.to_str().unwrap();
+    assert!(unsaved.contains(path) && !stdout(&ask(&proxy, &["list"])).contains(path));
     // An edit by hand that the proxy has not read is not overwritten.
     fs::write(&file, format!("{text}\n# by hand\n")).unwrap();
     let refused = stderr(&ask(&proxy, &["stop", "kept", "--save"]));
-    assert!(refused.contains("was edited since the proxy read it"), "{refused}");
+    assert!(refused.contains(path), "{refused}");
     assert_eq!(names(&proxy), ["kept", "slow"]);
     proxy.signal(Signal::HUP);
     proxy.told("read again");
@@ -222,7 +221,7 @@ fn a_change_over_rules_that_are_not_in_force_any_more_is_refused() {
     let old = api.rules().unwrap();
     stdout(&ask(&proxy, &["start", "new", "--match", "uid={5}"]));
     let error = api.replace_rules("", Some(&old.version), false).unwrap_err();
-    assert!(error.is_stale() && error.to_string().contains("changed meanwhile"), "{error}");
+    assert!(error.is_stale(), "{error}");
     assert_eq!(names(&proxy), ["new", "slow"]);
     let now = api.rules().unwrap();
     assert_eq!(api.replace_rules("", Some(&now.version), false).unwrap().rules, []);
@@ -235,29 +234,23 @@ fn a_change_with_an_error_shows_its_line_and_changes_nothing() {
     let rules = format!("{SLOW}{child}");
     let proxy = proxy("wrong", &rules);
     let file = proxy.dir.join("rules.toml");
-    for (words, expected) in [
+    for (words, named) in [
         (
             &["change", "slow", "--weight", "2", "--limit", "50 MB"][..],
-            "refused, nothing is changed; it would be wrong at 5:9: \"50 MB\" is not a rate above \
-             zero such as 500MB/s, 1.5GiB/s or 5000ops/s\n  5 | limit = \"50 MB\"\n    |         \
-             ^^^^^^^\n",
+            &[" 5:9: ", "\n  5 | limit = \"50 MB\"\n    |         ^^^^^^^\n"][..],
         ),
-        (&["stop", "x"], "there is no rule \"x\"; there are slow, child\n"),
-        (
-            &["stop", "slow"],
-            "\"slow\" is the parent of child; stop or change what depends on it first\n",
-        ),
-        (
-            &["start", "slow", "--match", "*"],
-            "there is a rule \"slow\" already, in line 3; change it, or stop it first\n",
-        ),
-        (&["rank", "slow"], "say where to: --before RULE, --first or --last\n"),
-        (&["change", "slow"], "nothing is to be changed: name a key and its new value\n"),
+        (&["stop", "x"], &["\"x\"", "slow", "child"]),
+        (&["stop", "slow"], &["\"slow\"", "child"]),
+        (&["start", "slow", "--match", "*"], &["\"slow\"", "line 3"]),
+        (&["rank", "slow"], &["--before", "--first", "--last"]),
+        (&["change", "slow"], &[]),
     ] {
         let of_proxy = stderr(&ask(&proxy, words));
-        assert_eq!(of_proxy, format!("sluice: {expected}"));
         let of_file = stderr(&rule(words).arg("--file").arg(&file).output().unwrap());
-        assert!(of_file.ends_with(expected), "{of_file}");
+        for said in [of_proxy, of_file] {
+            assert!(said.starts_with("sluice: "), "{said}");
+            assert!(named.iter().all(|name| said.contains(name)), "{words:?}: {said}");
+        }
     }
     assert_eq!(export(&proxy), rules);
     assert_eq!(fs::read_to_string(&file).unwrap(), rules);
@@ -269,18 +262,18 @@ fn a_change_with_an_error_shows_its_line_and_changes_nothing() {
 
 #[test]
 fn a_file_is_edited_in_place_and_standard_input_to_standard_output() {
-    let file = std::env::temp_dir().join(format!("sluice-{}-in-place.toml", std::process::id()));
+    let folder = TestFolder::new();
+    let file = folder.path().join("in-place.toml");
     fs::write(&file, SLOW).unwrap();
     let path = file.to_str().unwrap();
     let start = ["start", "a", "--match", "uid={5}", "--last", "--file"];
     let told = stdout(&rule(&start).arg(path).output().unwrap());
     let text = format!("{SLOW}\n[[rule]]\nname = \"a\"\nmatch = \"uid={{5}}\"\n");
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
-    // "slow" has no condition, so nothing is left for it.
-    assert_eq!(
-        told,
-        "rule \"a\" is started, the last\n\
-         rule \"a\" never takes a request: \"slow\" takes all that it could\n"
+    // "slow" has no condition, so nothing is left for it, which a line of its own says.
+    assert!(
+        told.lines().count() == 2 && told.lines().nth(1).unwrap().contains("\"slow\""),
+        "{told}"
     );
     assert_eq!(stdout(&pipe(&[&start[..], &["-"]].concat(), SLOW)), text);
     assert_eq!(stdout(&rule(&["export", "--file", path]).output().unwrap()), text);
@@ -289,7 +282,7 @@ fn a_file_is_edited_in_place_and_standard_input_to_standard_output() {
     assert_eq!(fs::read_to_string(&file).unwrap(), SLOW);
     fs::remove_file(&file).unwrap();
     let missing = stderr(&rule(&["stop", "a", "--file", path]).output().unwrap());
-    assert!(missing.contains(&format!("cannot change {path}: No such file")), "{missing}");
+    assert!(missing.contains(path), "{missing}");
 }
 
 #[test]
@@ -300,14 +293,13 @@ fn a_request_is_told_what_it_would_get_from_a_file_and_from_a_proxy() {
     let proxy = proxy("asked", rules);
     let request = ["check", "--request", "jobid=dd.500 uid=7 opcode=write bytes=4MiB"];
     let of_proxy = stdout(&ask(&proxy, &request));
-    let answer = "\x20 not ckpt: it is not jobid={ckpt.*}\n\
-                  \x20 rule jobs takes it\n\
-                  class       jobs of jobid=dd.500\n\
+    let answer = "class       jobs of jobid=dd.500\n\
                   weight      1\n\
                   parent      { rule = \"ckpt\", gate = \"500ms\", min = \"9MB/s\" }\n";
     let payment = "PAYS  TO                  OF            RATE     BURST\n\
                    4MiB  limit of rule jobs  jobid=dd.500  100MB/s\n";
-    assert!(of_proxy.starts_with("the rules in force: 2 rules, 0 meters, no error\n"));
+    let passed = of_proxy.lines().find(|line| line.contains("jobid={ckpt.*}"));
+    assert!(passed.is_some_and(|line| line.contains("ckpt:")), "why not that rule: {of_proxy}");
     assert!(of_proxy.contains(answer) && of_proxy.contains("\nlimit now   "), "{of_proxy}");
     assert!(of_proxy.ends_with(payment), "{of_proxy}");
     let file = proxy.dir.join("rules.toml");
@@ -318,7 +310,7 @@ fn a_request_is_told_what_it_would_get_from_a_file_and_from_a_proxy() {
     assert_eq!(of_input["request"]["pays"][0]["units"], "4MiB");
     let wrong = rule(&["check", "--request", "user=7"]).arg(&file).output().unwrap();
     let why = String::from_utf8(wrong.stderr).unwrap();
-    assert!(!wrong.status.success() && why.contains("a request has no \"user\"; it has jobid"));
+    assert!(!wrong.status.success() && why.contains("\"user\"") && why.contains("jobid"), "{why}");
 }
 
 #[test]

@@ -76,6 +76,11 @@ impl Controller {
         self.url.strip_prefix("http://").expect("it listens over TCP")
     }
 
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
