@@ -309,6 +309,22 @@ fn d_is_lowered_until_a_small_request_takes_what_it_may() {
 }
 
 #[test]
+fn d_comes_back_once_requests_take_less_than_they_may() {
+    let latency = Some(Nanos::from_millis(120));
+    let mut w = World::new(Target { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
+    w.shares_device = true;
+    w.client("a", Kind::Read, 1, 40);
+    // A request of ten takes 400 ms, and one of three 120 ms.
+    w.slower = 4;
+    w.run(ms(60_000));
+    assert!(w.sched.slots_max() <= 3, "{}", w.sched.slots_max());
+    // One of ten takes 100 ms from now on.
+    w.slower = 1;
+    w.run(ms(120_000));
+    assert_eq!(w.sched.slots_max(), 10);
+}
+
+#[test]
 fn costs_are_learnt_from_requests_that_run_alone() {
     let mut w =
         World::new(Target { recalibrate: true, ..target(10, UNIT_NS) }, rules(vec![], vec![]));

@@ -1,6 +1,9 @@
 //! What a running proxy learns of its device: slots that hold a latency, and costs that
 //! follow what requests take. On a disk whose times the test decides.
 //!
+//! That slots come back needs requests that take less than the latency, which no machine
+//! promises: core/sched is told such times, in published.rs.
+//!
 //! ```text
 //!   Load: a job that keeps writes under way ─► Server ─► Disk: one at a time
 //!                                                │
@@ -24,7 +27,7 @@ use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
 
 use crate::disk::{Disk, Times};
-use crate::peer::{Channel, Served, Setup, USER, until};
+use crate::peer::{Channel, PATIENCE, Served, Setup, USER, until};
 
 const SLOTS: u32 = 32;
 /// What the proxy believes: a large write holds two slots.
@@ -55,7 +58,7 @@ impl Bench {
             .start();
         let socket = served.dir.join("api");
         let _control = ControlServer::start(&socket, served.control()).unwrap();
-        let api = api::Client::new(&Address::Unix(socket)).unwrap();
+        let api = api::Client::new(&Address::Unix(socket)).unwrap().with_time_limit(PATIENCE);
         Bench { api, _control, served }
     }
 
@@ -130,7 +133,7 @@ impl Drop for Load {
 }
 
 #[test]
-fn a_latency_lowers_the_slots_under_large_requests_and_they_come_back() {
+fn a_latency_lowers_the_slots_under_large_requests() {
     let times = Times { small: Duration::ZERO, large: Duration::from_millis(10) };
     let Some(disk) = Disk::mount("latency", times) else { return };
     let loads = |bench: &Bench| {
@@ -153,14 +156,9 @@ fn a_latency_lowers_the_slots_under_large_requests_and_they_come_back() {
     };
     let bench = Bench::new(&disk, "held", "latency = \"20ms\"");
     assert_eq!(bench.target().slots_max, SLOTS);
-    let (large, small) = loads(&bench);
+    let _loads = loads(&bench);
     until("the slots go down", || bench.target().slots_max <= SLOTS / 3);
     until("small ones have less before them", || bench.service_ns("small", 30) * 3 < usual * 2);
-    // Without the large ones a small one has next to nothing before it: more may go at once,
-    // and more than there are slots want to.
-    drop((large, small));
-    let _small = Load::start(&bench, "small", 4096, 2 * SLOTS as usize);
-    until("the slots come back", || bench.target().slots_max == SLOTS);
 }
 
 #[test]
