@@ -11,7 +11,9 @@ use api::ProjectsKnown;
 use ninep::{SetAttributes, open, setattr};
 
 use crate::peer::errno::*;
-use crate::peer::{Channel, Served, Setup, USER, everybodys, root_here, skip, write_as_user};
+use crate::peer::{
+    Channel, Served, Setup, USER, everybodys, root_here, skip, until, write_as_user,
+};
 
 /// A class for the directory, and one for all else.
 const DIRECTORY: &str = "
@@ -23,9 +25,14 @@ match = \"path={/dir}\"
 name = \"rest\"
 ";
 
-/// Requests, and bytes written and read, that the classes of a rule were served.
+/// Requests, and bytes written and read, that the classes of a rule were served. A request is
+/// counted once it is over, which may be after its answer.
 fn served_to(served: &Served, rule: &str) -> (u64, u64) {
-    let classes = served.control().classes().classes;
+    let mut classes = Vec::new();
+    until("nothing is under way", || {
+        classes = served.control().classes().classes;
+        classes.iter().all(|class| class.usage.queued + class.usage.running == 0)
+    });
     let of = classes.iter().filter(|class| class.rule == rule).map(|class| &class.usage);
     of.fold((0, 0), |(requests, bytes), usage| {
         (requests + usage.requests, bytes + usage.read_bytes + usage.written_bytes)
