@@ -17,7 +17,7 @@ use rustix::fs::{getxattr_query, removexattr};
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Dice, Frame, Served, Setup, appended, lock_request, open_request, opened,
+    Channel, Dice, Frame, PATIENCE, Served, Setup, appended, lock_request, open_request, opened,
     rename_request, write_as_user,
 };
 
@@ -39,7 +39,7 @@ fn lose_reply(
     undo: impl FnOnce(),
 ) -> Frame {
     // What is undone while it is being executed could make it fail.
-    assert!(client.readable(30_000), "it is answered");
+    assert!(client.readable(PATIENCE.as_millis() as i64), "it is answered");
     assert!(seen(), "it was executed");
     client.lose();
     undo();

@@ -12,7 +12,7 @@ use sluice_proxy::config::Config;
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Door, IDENTITY, Served, Setup, Terms, USER, fresh_id, lock_request, until,
+    Channel, Door, IDENTITY, PATIENCE, Served, Setup, Terms, USER, fresh_id, lock_request, until,
 };
 
 /// A client of a session with fid 1 open on a new file `f`, and a lock on it.
@@ -179,7 +179,8 @@ fn of_many_connections_for_one_channel_the_last_has_it() {
         for connection in &mut all {
             let session = OwnRequest::Session { id, channel: 0, slots, aname };
             connection.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
-            assert!(connection.readable(30_000), "answered, and the one before closed");
+            let answered = connection.readable(PATIENCE.as_millis() as i64);
+            assert!(answered, "and the one before closed");
         }
         let mut last = all.pop().unwrap();
         let frame = last.wait(Tag(1));

@@ -36,12 +36,11 @@ fn a_job_whose_requests_wait_is_told_at_once_what_they_wait_for() {
         client.send(Handles::one(&root), asked());
     }
     crate::peer::until("they are known to be held", || {
-        tell(&mut client, 0, 4096)
-            .unwrap()
-            .contains("is held by the limit of rule slow (jobid=dd.1)")
+        let why = tell(&mut client, 0, 4096).unwrap();
+        why.contains("slow") && why.contains("jobid=dd.1")
     });
-    assert!(tell(&mut client, 1, 4096).unwrap().contains("Job dd.1, user 1000, "));
-    assert!(tell(&mut client, 2, 4096).unwrap().contains("the limit of rule slow"));
+    assert!(tell(&mut client, 1, 4096).unwrap().contains("dd.1"));
+    assert!(tell(&mut client, 2, 4096).unwrap().contains("slow"));
     // Whole lines, as many as there is room for.
     let whole = tell(&mut client, 0, 4096).unwrap();
     let first = whole.lines().next().unwrap().len() as u32 + 1;
@@ -63,8 +62,9 @@ fn somebody_who_has_asked_nothing_is_told_the_limits_that_hold() {
     let served = Setup::new("tell-limits").rules(rules).start();
     let mut client = served.client_of("x", USER, "dd.1");
     let limits = tell(&mut client, 2, 4096).unwrap();
-    for name in ["rule jobs (jobid=dd.1)", "meter all", "meter each (uid=1000)"] {
-        assert!(limits.contains(name), "{name} is missing in {limits}");
+    for names in [&["jobs", "jobid=dd.1"][..], &["meter all"], &["each", "uid=1000"]] {
+        let is = |line: &str| names.iter().all(|name| line.contains(name));
+        assert!(limits.lines().any(is), "{names:?} are missing in {limits}");
     }
     // Being told took no class away, nor made one.
     assert!(served.control().classes().classes.iter().all(|class| class.rule != "jobs"));
@@ -73,7 +73,7 @@ fn somebody_who_has_asked_nothing_is_told_the_limits_that_hold() {
     assert_eq!(after.lines().count(), limits.lines().count(), "{limits}{after}");
     let mut other = served.client_of("x", USER + 1, "");
     let limits = tell(&mut other, 2, 4096).unwrap();
-    assert!(limits.contains("meter all") && !limits.contains("rule jobs"), "{limits}");
+    assert!(limits.contains("all") && !limits.contains("jobs"), "{limits}");
 }
 
 #[test]
