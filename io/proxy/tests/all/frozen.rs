@@ -8,7 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ninep::dialect::{Handles, OwnReply, OwnRequest, RequestHeader, handle_fid};
+use ninep::dialect::{
+    AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, Ticket, handle_fid,
+};
 use ninep::{Fid, Request, Tag, open};
 use testkit::alone;
 
@@ -54,9 +56,18 @@ impl Image {
         Some(image)
     }
 
-    /// From now on whatever would change the file system waits.
-    fn freeze(&self) {
+    /// Sends a request that is being executed when this returns: from now on whatever would change
+    /// the file system waits.
+    fn hangs<'r>(
+        &self,
+        client: &mut Channel,
+        handles: Handles<'_>,
+        request: impl Into<AnyRequest<'r>>,
+    ) -> Ticket {
         run("fsfreeze", &["-f", text(&self.dir)]).unwrap();
+        let ticket = client.send_once(handles, request);
+        until("it hangs", || hanging() > 0);
+        ticket
     }
 
     fn thaw(&self) {
@@ -95,6 +106,16 @@ fn hanging() -> usize {
     hangs.filter(|hangs| matches!(hangs, Ok(true))).count()
 }
 
+/// Does `body` in a process of its own, as [`alone`] does, with a file system, a server of it and
+/// a client; not at all, said aloud, where none can be mounted.
+fn on_image(test: &str, name: &str, body: impl FnOnce(&Image, &Served, Channel)) {
+    alone(module_path!(), test, || {
+        let Some(image) = Image::mount(name) else { return };
+        let served = image.serve(&format!("{name}-server"));
+        body(&image, &served, served.client());
+    });
+}
+
 fn mkdir(name: &str) -> OwnRequest<'_> {
     let (fid, name) = (handle_fid(0), name.as_bytes());
     OwnRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
@@ -102,17 +123,12 @@ fn mkdir(name: &str) -> OwnRequest<'_> {
 
 #[test]
 fn a_session_goes_on_only_after_what_its_lost_connection_had_executing() {
-    alone(
-        module_path!(),
+    on_image(
         "a_session_goes_on_only_after_what_its_lost_connection_had_executing",
-        || {
-            let Some(image) = Image::mount("frozen") else { return };
-            let served = image.serve("frozen-server");
-            let mut client = served.client();
+        "frozen",
+        |image, served, mut client| {
             let root = client.root.clone();
-            image.freeze();
-            let ticket = client.send_once(Handles::one(&root), mkdir("d"));
-            until("the mkdir hangs", || hanging() > 0);
+            let ticket = image.hangs(&mut client, Handles::one(&root), mkdir("d"));
             client.lose();
             // The same channel over another connection.
             let mut next = served.connect();
@@ -145,17 +161,12 @@ fn a_session_goes_on_only_after_what_its_lost_connection_had_executing() {
 
 #[test]
 fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
-    alone(
-        module_path!(),
+    on_image(
         "who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next",
-        || {
-            let Some(image) = Image::mount("line") else { return };
-            let served = image.serve("line-server");
-            let mut client = served.client();
+        "line",
+        |image, served, mut client| {
             let root = client.root.clone();
-            image.freeze();
-            let ticket = client.send_once(Handles::one(&root), mkdir("d"));
-            until("the mkdir hangs", || hanging() > 0);
+            let ticket = image.hangs(&mut client, Handles::one(&root), mkdir("d"));
             client.lose();
             let (id, slots, aname) = (client.id(), 64, &b"x"[..]);
             let session = OwnRequest::Session { id, channel: 0, slots, aname };
@@ -187,21 +198,16 @@ fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
 
 #[test]
 fn a_create_that_was_executing_when_its_connection_was_lost_has_its_fid() {
-    alone(
-        module_path!(),
+    on_image(
         "a_create_that_was_executing_when_its_connection_was_lost_has_its_fid",
-        || {
-            let Some(image) = Image::mount("create") else { return };
-            let served = image.serve("create-server");
-            let mut client = served.client();
+        "create",
+        |image, served, mut client| {
             client.create(1, "from");
             client.write(1, 0, b"content").unwrap();
             let root = client.root.clone();
             let flags = open::RDWR | open::CREATE | open::EXCL;
-            image.freeze();
-            let create =
-                client.send_once(Handles::one(&root), open_request(2, "f", (flags, 0o644)));
-            until("the create hangs", || hanging() > 0);
+            let create = open_request(2, "f", (flags, 0o644));
+            let create = image.hangs(&mut client, Handles::one(&root), create);
             client.lose();
             // The server has seen the end of a connection once it serves another that came later.
             served.client().ping();
@@ -219,21 +225,16 @@ fn a_create_that_was_executing_when_its_connection_was_lost_has_its_fid() {
 
 #[test]
 fn a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_done() {
-    alone(
-        module_path!(),
+    on_image(
         "a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_done",
-        || {
-            let Some(image) = Image::mount("clunk") else { return };
-            let served = image.serve("clunk-server");
-            let mut client = served.client();
+        "clunk",
+        |image, served, mut client| {
             let root = client.root.clone();
             client.create(1, "f");
             client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
-            image.freeze();
             // The directory by one fid, the file by another of the session's.
             let link = Request::Link { dfid: Fid(2), fid: Fid(1), name: b"second" };
-            let link = client.send_once(Handles::NONE, link);
-            until("the link hangs", || hanging() > 0);
+            let link = image.hangs(&mut client, Handles::NONE, link);
             let clunk = client.send(Handles::NONE, Request::Clunk { fid: Fid(1) });
             client.lose();
             served.client().ping();
@@ -251,49 +252,51 @@ fn a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_don
 
 #[test]
 fn an_append_for_which_there_is_no_space_leaves_nothing_behind() {
-    alone(module_path!(), "an_append_for_which_there_is_no_space_leaves_nothing_behind", || {
-        let Some(image) = Image::mount("full") else { return };
-        let served = image.serve("full-server");
-        let mut client = served.client();
-        client.create(1, "f");
-        let block = |nth: u64| vec![nth as u8; 700_000];
-        let full = (0..30).find(|nth| match client.append(1, &block(*nth)) {
-            Ok((offset, number)) => {
-                assert_eq!((offset, number), (nth * 700_000, nth + 1));
-                false
-            }
-            Err(errno) => errno == ENOSPC,
-        });
-        let full = full.expect("16 MiB have an end");
-        let content = fs::read(image.dir.join("f")).unwrap();
-        assert_eq!(content.len() as u64, full * 700_000, "whole or not at all");
-        assert!((0..full).all(|nth| content[nth as usize * 700_000..].starts_with(&block(nth))));
-        // What is small enough still fits, right behind it.
-        assert_eq!(client.append(1, b"small").unwrap().0, full * 700_000);
-    });
+    on_image(
+        "an_append_for_which_there_is_no_space_leaves_nothing_behind",
+        "full",
+        |image, _, mut client| {
+            client.create(1, "f");
+            let block = |nth: u64| vec![nth as u8; 700_000];
+            let full = (0..30).find(|nth| match client.append(1, &block(*nth)) {
+                Ok((offset, number)) => {
+                    assert_eq!((offset, number), (nth * 700_000, nth + 1));
+                    false
+                }
+                Err(errno) => errno == ENOSPC,
+            });
+            let full = full.expect("16 MiB have an end");
+            let content = fs::read(image.dir.join("f")).unwrap();
+            assert_eq!(content.len() as u64, full * 700_000, "whole or not at all");
+            assert!(
+                (0..full).all(|nth| content[nth as usize * 700_000..].starts_with(&block(nth)))
+            );
+            // What is small enough still fits, right behind it.
+            assert_eq!(client.append(1, b"small").unwrap().0, full * 700_000);
+        },
+    );
 }
 
 #[test]
 fn what_hangs_on_one_channel_holds_up_no_other_of_the_session() {
-    alone(module_path!(), "what_hangs_on_one_channel_holds_up_no_other_of_the_session", || {
-        let Some(image) = Image::mount("thawed") else { return };
-        let served = image.serve("thawed-server");
-        let mut zero = served.client();
-        let mut one = zero.channel(1);
-        let root = zero.root.clone();
-        fs::write(image.dir.join("f"), "content").unwrap();
-        one.find("f").unwrap();
-        image.freeze();
-        let ticket = zero.send_once(Handles::one(&root), mkdir("d"));
-        until("the mkdir hangs", || hanging() > 0);
-        one.find("f").unwrap();
-        one.ping();
-        zero.ping();
-        assert!(!zero.came(ticket.tag));
-        assert!(one.reconnect().resumed, "a channel with nothing under way");
-        one.find("f").unwrap();
-        image.thaw();
-        zero.wait(ticket.tag).done().unwrap();
-        assert!(image.dir.join("d").exists());
-    });
+    on_image(
+        "what_hangs_on_one_channel_holds_up_no_other_of_the_session",
+        "thawed",
+        |image, _, mut zero| {
+            let mut one = zero.channel(1);
+            let root = zero.root.clone();
+            fs::write(image.dir.join("f"), "content").unwrap();
+            one.find("f").unwrap();
+            let ticket = image.hangs(&mut zero, Handles::one(&root), mkdir("d"));
+            one.find("f").unwrap();
+            one.ping();
+            zero.ping();
+            assert!(!zero.came(ticket.tag));
+            assert!(one.reconnect().resumed, "a channel with nothing under way");
+            one.find("f").unwrap();
+            image.thaw();
+            zero.wait(ticket.tag).done().unwrap();
+            assert!(image.dir.join("d").exists());
+        },
+    );
 }
