@@ -42,6 +42,8 @@ pub struct EtcdStore {
     writer: Writer,
     /// Records that this value tried to write: each has a mark of its own.
     written: u64,
+    /// How long a call may look for a member that does it.
+    patience: Duration,
 }
 
 /// Tells the records of one try from all others: 8 random bytes and a count.
@@ -60,7 +62,14 @@ impl EtcdStore {
             fence,
             writer,
             written: 0,
+            patience: PATIENCE,
         })
+    }
+
+    /// The same, whose calls look for so long for a member that does them.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> EtcdStore {
+        EtcdStore { patience, ..self }
     }
 
     fn place(&self) -> String {
@@ -89,9 +98,9 @@ impl EtcdStore {
 impl Store for EtcdStore {
     fn load(&mut self, after: Revision) -> Result<History, StoreError> {
         let keys = Keys::new(self.members.etcd());
-        let members = &mut self.members;
+        let (members, patience) = (&mut self.members, self.patience);
         let read =
-            members.ask("load", PATIENCE, async |client, _| read_all(client, &keys, after).await);
+            members.ask("load", patience, async |client, _| read_all(client, &keys, after).await);
         let loaded = wait_for(&self.runtime, read)?.map_err(|problem| self.damaged(problem))?;
         loaded.history.checked(&self.place(), after, loaded.newest)
     }
@@ -114,8 +123,8 @@ impl Store for EtcdStore {
                 TxnOp::get(keys.record(revision), None),
                 TxnOp::get(keys.leader.clone(), None),
             ]);
-        let members = &mut self.members;
-        let asked = members.ask("append", PATIENCE, async |mut client, tries| {
+        let (members, patience) = (&mut self.members, self.patience);
+        let asked = members.ask("append", patience, async |mut client, tries| {
             Ok((client.txn(txn.clone()).await?, tries))
         });
         let (answer, tries) = match wait_for(&self.runtime, asked) {
@@ -142,7 +151,7 @@ impl Store for EtcdStore {
             let source = Box::new(EtcdError::Silent {
                 place: self.place(),
                 what: "append",
-                waited: PATIENCE,
+                waited: self.patience,
                 last: format!("records up to {newest} are in a snapshot already"),
             });
             return Err(StoreError::Uncertain { place: self.place(), revision, source });
@@ -169,8 +178,8 @@ impl Store for EtcdStore {
 
     fn newest(&mut self, after: Revision, patience: Duration) -> Result<Revision, StoreError> {
         let keys = Keys::new(self.members.etcd());
-        let members = &mut self.members;
-        let waited = wait_for(&self.runtime, wait_for_head(members, &keys, after, patience))?;
+        let (members, most) = (&mut self.members, self.patience);
+        let waited = wait_for(&self.runtime, wait_for_head(members, &keys, after, patience, most))?;
         waited.map_err(|problem| self.damaged(problem))
     }
 }
@@ -187,7 +196,7 @@ impl EtcdStore {
     }
 
     fn read_pointer(&mut self, keys: &Keys) -> Result<(FoundPointer, Revision), StoreError> {
-        let asked = self.members.ask("read the snapshot", PATIENCE, async |mut client, _| {
+        let asked = self.members.ask("read the snapshot", self.patience, async |mut client, _| {
             let head = client.get(keys.head.clone(), None).await?;
             let pointer = client.get(keys.snapshot.clone(), None).await?;
             Ok((head, pointer))
@@ -215,9 +224,10 @@ impl EtcdStore {
                 .when(conditions)
                 .and_then([TxnOp::put(keys.part(pointer, index), part, None)])
                 .or_else([TxnOp::get(keys.leader.clone(), None)]);
-            let asked = self.members.ask("keep a snapshot", PATIENCE, async |mut client, _| {
-                client.txn(txn.clone()).await
-            });
+            let asked =
+                self.members.ask("keep a snapshot", self.patience, async |mut client, _| {
+                    client.txn(txn.clone()).await
+                });
             let answer = wait_for(&self.runtime, asked)?;
             if !answer.succeeded() {
                 let found = found_by(answer.op_responses());
@@ -251,9 +261,9 @@ impl EtcdStore {
                 range(after_prefix(&ours), after_prefix(&keys.parts)),
             ])
             .or_else([TxnOp::get(keys.leader.clone(), None)]);
-        let asked = self
-            .members
-            .ask("keep a snapshot", PATIENCE, async |mut client, _| client.txn(txn.clone()).await);
+        let asked = self.members.ask("keep a snapshot", self.patience, async |mut client, _| {
+            client.txn(txn.clone()).await
+        });
         let answer = wait_for(&self.runtime, asked)?;
         if !answer.succeeded() {
             let found = found_by(answer.op_responses());
@@ -408,10 +418,11 @@ async fn wait_for_head(
     keys: &Keys,
     after: Revision,
     patience: Duration,
+    most: Duration,
 ) -> Result<Result<Revision, String>, EtcdError> {
     let deadline = Instant::now() + patience;
     loop {
-        let asked = members.ask("read the newest revision", PATIENCE, async |mut client, _| {
+        let asked = members.ask("read the newest revision", most, async |mut client, _| {
             client.get(keys.head.clone(), None).await
         });
         let answer = asked.await?;
@@ -448,7 +459,7 @@ pub(crate) async fn watch_once(members: &mut Members, key: &str, moment: i64, pa
     }
 }
 
-/// How long a call may look for a member that does it: longer than an election among
+/// How long a call may look for a member unless it is said: longer than an election among
 /// them, shorter than anybody waits for an answer of `sluice rule`.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// How long one watch is trusted before the key is read again.

@@ -15,16 +15,16 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::etcd::etcd;
+use crate::etcd::{self, etcd};
 use api::{
     Client, CountersForm, Endpoints, Event, EventKind, OpsForm, PayerForm, ProxyReport,
     TargetReportForm, UsageLine, UsageReport,
 };
-use controller::store::{EtcdStore, Revision, Store};
+use controller::store::{Revision, Store};
 use controller::{Clock, Etcd, Settings, Standing, StorePlace};
 use model::{KeyValue, Kind, Nanos, Rate, Scope, Time};
 use plan::StandingSettings;
-use testkit::{Cluster, TestFolder, again, until};
+use testkit::{Cluster, PATIENCE, TestFolder, again, until};
 
 const DIRECTORY: &str = "TAKEOVER_TEST_DIRECTORY";
 const ETCD: &str = "TAKEOVER_TEST_ETCD";
@@ -159,7 +159,7 @@ impl Proxy {
 }
 
 fn client(urls: &str) -> Client {
-    Client::at(urls.parse::<Endpoints>().unwrap()).unwrap()
+    Client::at(urls.parse::<Endpoints>().unwrap()).unwrap().with_time_limit(PATIENCE)
 }
 
 /// What the user's account has, and its level.
@@ -223,7 +223,7 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
         let ago = second.client().controller_status().ok().and_then(|s| s.copied_ns_ago);
         ago.is_some_and(|ago| u128::from(ago) < known.elapsed().as_nanos())
     });
-    let mut store = EtcdStore::open(&etcd, None).unwrap();
+    let mut store = etcd::store(&etcd, None);
     until("his standing is on record", || {
         let records = store.load(Revision::ZERO).unwrap().records;
         let last = records.iter().rfind(|record| record.body.starts_with(b"{\"decays\""));
@@ -232,7 +232,11 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
 
     drop(first);
     until("the second leads", || second.leads());
-    let used = account(&second.client());
+    let mut used = None;
+    until("it tells the account", || {
+        used = account(&second.client());
+        used.is_some()
+    });
     assert_eq!(used, Some((70 * MB, "floor".into())), "before the proxy has told anything");
     until("the proxy is found", || {
         proxy.report(&both, 80 * MB);
