@@ -144,6 +144,5 @@ fn a_name_that_no_case_has_is_refused_and_leaves_nothing() {
     let Some(place) = Place::new("none") else { return };
     let output = place.bench(&["--only", "no such case"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1, "{output:?}");
     place.assert_nothing_is_left();
 }
