@@ -28,6 +28,7 @@ mod mount_homes;
 mod mount_kills;
 mod mount_links;
 mod mount_locks;
+mod mount_locks_over;
 mod mount_looks;
 mod mount_lost_writes;
 mod mount_names;

@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -24,7 +25,7 @@ const SIZE: usize = 9000;
 
 /// A kind of lock, and how much of a file it takes.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Flock,
     Fcntl,
     Ofd,
@@ -33,9 +34,15 @@ enum Kind {
 }
 
 impl Kind {
-    fn set(self, file: &File, how: FlockOperation) {
+    /// Takes it, waiting if need be, or gives it back.
+    pub(crate) fn set(self, file: &File, how: FlockOperation) {
+        self.try_set(file, how).unwrap();
+    }
+
+    /// The same where that may fail.
+    pub(crate) fn try_set(self, file: &File, how: FlockOperation) -> io::Result<()> {
         if let Kind::Flock = self {
-            return flock(file, how).unwrap();
+            return Ok(flock(file, how)?);
         }
         let kind = match how {
             FlockOperation::LockShared => nix::libc::F_RDLCK,
@@ -54,7 +61,8 @@ impl Kind {
             Kind::Ofd => FcntlArg::F_OFD_SETLKW(&range),
             _ => FcntlArg::F_SETLKW(&range),
         };
-        fcntl(file, argument).unwrap();
+        fcntl(file, argument)?;
+        Ok(())
     }
 }
 

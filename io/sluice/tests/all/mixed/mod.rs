@@ -253,6 +253,10 @@ impl Obeying {
         Obeying::start(Command::new("sh").args(["-c", script]))
     }
 
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns once it is done.
     pub fn tell(&mut self, line: &str) {
         writeln!(self.lines.as_ref().unwrap(), "{line}").unwrap();

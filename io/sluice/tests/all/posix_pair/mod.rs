@@ -59,21 +59,25 @@ impl Pair {
 
 impl Mounted {
     pub fn new(proxy: &Proxy, name: &str, options: &str) -> Mounted {
-        Mounted::by(Command::new(SLUICE), proxy, name, options)
+        Mounted::by(Command::new(SLUICE), &source(proxy), proxy.dir.join(name), options)
+    }
+
+    /// Of what several proxies serve, at a directory that is made.
+    pub fn of(proxies: &[&Proxy], at: PathBuf, options: &str) -> Mounted {
+        let sources: Vec<_> = proxies.iter().map(|proxy| source(proxy)).collect();
+        Mounted::by(Command::new(SLUICE), &sources.join(","), at, options)
     }
 
     /// Served by a process that may have so many descriptors.
     pub fn with_descriptors(proxy: &Proxy, name: &str, options: &str, most: usize) -> Mounted {
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={most}:{most}")).arg(SLUICE);
-        Mounted::by(command, proxy, name, options)
+        Mounted::by(command, &source(proxy), proxy.dir.join(name), options)
     }
 
-    fn by(mut command: Command, proxy: &Proxy, name: &str, options: &str) -> Mounted {
-        let at = proxy.dir.join(name);
+    fn by(mut command: Command, source: &str, at: PathBuf, options: &str) -> Mounted {
         fs::create_dir(&at).unwrap();
-        let source = format!("unix://{}//x", proxy.socket().display());
-        let words = ["mount", &source, at.to_str().unwrap()];
+        let words = ["mount", source, at.to_str().unwrap()];
         command.args(words);
         if !options.is_empty() {
             command.args(["-o", options]);
@@ -138,6 +142,11 @@ impl Drop for Mounted {
         let _ = fs::remove_file(self.record("log"));
         assert!(failed || ended_well, "{told:?}");
     }
+}
+
+/// Where a proxy serves its export, the same when it is started again.
+fn source(proxy: &Proxy) -> String {
+    format!("unix://{}//x", proxy.socket().display())
 }
 
 /// Starts this program once more, for its test `name` of module `of` alone, with `words` to work on.
