@@ -74,6 +74,7 @@ pub(super) fn set<'r>(
     if name.is_empty() || flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
         return Err(Errno::INVAL.into());
     }
+    check_right(cx, name)?;
     cx.as_user()?;
     let flags = XattrFlags::from_bits_retain(flags);
     rustix::fs::setxattr(cx.fid().node.proc_path().as_c_str(), name, value, flags)?;
@@ -84,6 +85,7 @@ pub(super) fn set<'r>(
 pub(super) fn remove<'r>(cx: &Context<'_>, name: &[u8]) -> io::Result<OwnReply<'r>> {
     cx.writable()?;
     check_name(name)?;
+    check_right(cx, name)?;
     cx.as_user()?;
     rustix::fs::removexattr(cx.fid().node.proc_path().as_c_str(), name)?;
     Ok(OwnReply::Removexattr)
@@ -131,6 +133,7 @@ pub(super) fn finish(cx: &Context<'_>, write: &XattrWrite) -> io::Result<()> {
     if write.value.len() != write.size {
         return Err(Errno::INVAL.into());
     }
+    check_right(cx, &write.name)?;
     cx.as_user()?;
     let path = cx.fid().node.proc_path();
     // It removes an ACL without any flag; an ACL of no bytes does not exist.
@@ -151,4 +154,12 @@ fn check_name(name: &[u8]) -> io::Result<()> {
         _ if name.contains(&0) => Err(Errno::INVAL.into()),
         _ => Ok(()),
     }
+}
+
+/// Refuses to change capabilities of files for anybody but root. The kernel asks for CAP_SETFCAP
+/// alone, whoever owns the file, and a thread that acts for a user still has that one (linux:
+/// `cap_convert_nscap`, `cap_task_fix_setuid`).
+fn check_right(cx: &Context<'_>, name: &[u8]) -> io::Result<()> {
+    let refused = name == b"security.capability" && cx.credentials().uid != 0;
+    if refused { Err(Errno::PERM.into()) } else { Ok(()) }
 }

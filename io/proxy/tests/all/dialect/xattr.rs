@@ -110,3 +110,27 @@ fn attributes_of_a_file_are_there_for_those_who_may_read_it() {
     assert_eq!(client.removexattr(&f, "user.a"), Err(EACCES));
     assert_eq!(value(&served.data().join("f"), "user.a").unwrap(), b"private");
 }
+
+/// The kernel would let a thread of the proxy set them for anybody, on any file.
+#[test]
+fn capabilities_of_a_file_are_not_a_users_to_set_or_remove() {
+    let served = Served::plain("file-capabilities");
+    let path = served.data().join("f");
+    let mut client = served.client();
+    let f = client.create(1, "f").handle;
+    let name = "security.capability";
+    assert_eq!(client.setxattr(&f, name, (0, &CHOWN_CAPABILITY)), Err(EPERM));
+    if lsetxattr(&path, name, &CHOWN_CAPABILITY, XattrFlags::empty()).is_ok() {
+        assert_eq!(client.removexattr(&f, name), Err(EPERM));
+        assert_eq!(value(&path, name).unwrap(), CHOWN_CAPABILITY);
+    }
+}
+
+/// `cap_chown+ep` (linux: struct vfs_cap_data, revision 2).
+const CHOWN_CAPABILITY: [u8; 20] = {
+    let mut bytes = [0; 20];
+    bytes[0] = 1;
+    bytes[3] = 2;
+    bytes[4] = 1;
+    bytes
+};
