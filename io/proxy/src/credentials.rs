@@ -7,6 +7,20 @@
 //!
 //! Setting a file-system uid other than 0 takes the file capabilities out of the
 //! thread's effective set by itself, and going back to 0 restores them.
+//!
+//! A new thread begins as the one that starts it is at that moment. What it gets, and why that is
+//! right:
+//!
+//! | of a thread | who changes it, and when |
+//! |---|---|
+//! | file-system uid and gid, effective capabilities | [`become_user`] and its like: [`begin_thread`] sets them anew |
+//! | supplementary groups | [`become_user`]: a thread that has begun knows none, so whoever it acts for sets his; as root they do not matter |
+//! | real, effective and saved uid and gid | nobody |
+//! | permitted, inheritable and ambient capabilities, securebits | [`drop_capabilities`], before any thread acts for a user; the ambient set is never more than the inheritable one |
+//! | bounding set, no_new_privs, seccomp | nobody; the first two matter to programs that are executed, and the proxy executes none |
+//! | umask, root and current directory | shared by all threads, since none unshares them; the umask is 0 before the proxy listens, as clients have applied theirs |
+//! | name spaces, control groups | nobody: they are the process's |
+//! | signal mask, scheduling policy, nice value, processors | nobody: as the proxy was started |
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +28,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CapabilitySet, CapabilitySets};
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
 
 use crate::sys;
 
@@ -41,8 +55,8 @@ impl Credentials {
     }
 }
 
-/// What a thread acts as, as far as it set that itself; `groups` is none as long as it has the
-/// process's own.
+/// What a thread acts as, as far as it set that itself; `groups` is none as long as it has those
+/// that it began with.
 struct Acting {
     uid: u32,
     gid: u32,
@@ -120,15 +134,44 @@ pub(crate) const WORKER_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID);
 
+/// Those that the kernel takes from a thread that ceases to be root for the file system, and gives
+/// back (linux: CAP_FS_MASK).
+const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::MKNOD);
+
 /// Drops every capability that workers do not need, for good, in the calling
 /// thread and those it will start. CAP_SYS_RESOURCE among them: with it, quotas
 /// and reserved blocks would not bind.
+///
+/// # Errors
+/// If users would be served with the proxy's own capabilities, and that cannot be changed.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
     let have = rustix::thread::capabilities(None)?;
     let keep = have.permitted.intersection(WORKER_CAPABILITIES);
-    let sets =
-        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+    if keep.intersects(FILE_CAPABILITIES) {
+        take_from_users()?;
+    }
+    // A proxy that is not root and was given capabilities has not ceased to be root, so nothing
+    // was taken from it: it begins as who has.
+    let as_root = rustix::process::geteuid().is_root();
+    let effective = if as_root { keep } else { keep.difference(FILE_CAPABILITIES) };
+    let sets = CapabilitySets { effective, permitted: keep, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets)?;
+    Ok(())
+}
+
+/// Has the kernel take [`FILE_CAPABILITIES`] from a thread that becomes a user, which whoever
+/// starts the proxy may have forbidden it.
+fn take_from_users() -> io::Result<()> {
+    let bits = rustix::thread::capabilities_secure_bits()?;
+    let forbids = CapabilitiesSecureBits::NO_SETUID_FIXUP;
+    if bits.contains(forbids) {
+        rustix::thread::set_capabilities_secure_bits(bits.difference(forbids))?;
+    }
     Ok(())
 }
 
@@ -223,26 +266,46 @@ mod tests {
     }
 
     /// Threads that act for users at random start threads, which do the same: each is at any time
-    /// what it believes to be, as the kernel tells it. `SLUICE_SEED` repeats a run.
+    /// what it believes to be, as the kernel tells it, and has the rest of its process.
+    /// `SLUICE_SEED` repeats a run.
     #[test]
     fn threads_that_start_each_other_at_random_are_who_they_believe_to_be() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let seed = std::env::var("SLUICE_SEED").ok().and_then(|text| text.parse().ok());
-        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
-        println!("to repeat: SLUICE_SEED={seed}");
-        for round in 0..8 {
-            let (done, ended) = std::sync::mpsc::channel();
-            start_acting(seed.wrapping_mul(31).wrapping_add(round) | 1, 3, done);
-            // Each thread sends what was wrong with it, and all senders are gone at the end.
-            let wrong: Vec<String> = ended.iter().collect();
-            assert_eq!(wrong, [""; 0]);
-        }
+        // Capabilities and the umask are its whole process's.
+        let name = "threads_that_start_each_other_at_random_are_who_they_believe_to_be";
+        testkit::alone(module_path!(), name, || {
+            let seed = std::env::var("SLUICE_SEED").ok().and_then(|text| text.parse().ok());
+            let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+            println!("to repeat: SLUICE_SEED={seed}");
+            // As the proxy begins.
+            rustix::process::umask(rustix::fs::Mode::empty());
+            drop_capabilities().unwrap();
+            let process = Arc::new(of_all_threads());
+            let nothing = "[\"0000000000000000\"]";
+            let expected = [("CapInh:", nothing), ("CapAmb:", nothing), ("Umask:", "[\"0000\"]")];
+            for (key, said) in expected {
+                assert!(process.contains(&format!("{key} {said}")), "{process:?}");
+            }
+            for round in 0..8 {
+                let (done, ended) = std::sync::mpsc::channel();
+                start_acting(seed.wrapping_mul(31).wrapping_add(round) | 1, 3, &process, done);
+                // Each thread sends what was wrong with it, and all senders are gone at the end.
+                let wrong: Vec<String> = ended.iter().collect();
+                assert_eq!(wrong, [""; 0]);
+            }
+        });
     }
 
     /// Starts a thread as the crew does, which acts for a while and starts others, so deep.
-    fn start_acting(seed: u64, depth: u32, wrong: std::sync::mpsc::Sender<String>) {
+    fn start_acting(
+        seed: u64,
+        depth: u32,
+        process: &Arc<Vec<String>>,
+        wrong: std::sync::mpsc::Sender<String>,
+    ) {
+        let process = process.clone();
         let acts = move || {
             let mut state = seed;
             let mut below = |limit: u64| {
@@ -258,11 +321,17 @@ mod tests {
                 match below(5) {
                     0 => become_root(),
                     1 => leave_root(&who).unwrap(),
-                    2 if depth > 0 => start_acting(below(u64::MAX) | 1, depth - 1, wrong.clone()),
+                    2 if depth > 0 => {
+                        start_acting(below(u64::MAX) | 1, depth - 1, &process, wrong.clone());
+                    }
                     _ => become_user(&who, who.groups[below(2) as usize]).unwrap(),
                 }
                 if let Err(what) = believes_what_is() {
                     wrong.send(what).unwrap();
+                }
+                let rest = of_all_threads();
+                if rest != *process {
+                    wrong.send(format!("{rest:?} of a process with {process:?}")).unwrap();
                 }
             }
         };
@@ -273,7 +342,8 @@ mod tests {
     fn believes_what_is() -> Result<(), String> {
         let last = |key| of_this_thread(key).pop().unwrap().parse::<u32>().unwrap();
         let is = (last("Uid:"), last("Gid:"));
-        let effective = u64::from_str_radix(&of_this_thread("CapEff:")[0], 16).unwrap();
+        let set = |key| u64::from_str_radix(&of_this_thread(key)[0], 16).unwrap();
+        let (effective, permitted) = (set("CapEff:"), set("CapPrm:"));
         let mut groups: Vec<u32> =
             of_this_thread("Groups:").iter().map(|group| group.parse().unwrap()).collect();
         groups.sort_unstable();
@@ -282,15 +352,44 @@ mod tests {
             if let Some(groups) = &mut believed {
                 groups.sort_unstable();
             }
-            let as_root = effective & CapabilitySet::DAC_OVERRIDE.bits() != 0;
+            let may = match acting.uid {
+                0 => permitted,
+                _ => permitted & !FILE_CAPABILITIES.bits(),
+            };
             let right = is == (acting.uid, acting.gid)
                 && believed.as_ref().is_none_or(|believed| *believed == groups)
-                && as_root == (acting.uid == 0);
+                && effective == may;
             let believes = (acting.uid, acting.gid);
             let told =
                 || format!("{believes:?} {believed:?}, and is {is:?} {groups:?} {effective:x}");
             if right { Ok(()) } else { Err(told()) }
         })
+    }
+
+    /// What the calling thread has in common with all of its process, whoever it acts for.
+    fn of_all_threads() -> Vec<String> {
+        let own = |what: &str| {
+            let link = std::fs::read_link(format!("/proc/thread-self/{what}")).unwrap();
+            format!("{what} {}", link.display())
+        };
+        let links = ["root", "cwd", "ns/mnt", "ns/user", "ns/net"].map(own);
+        let lines = [
+            "CapInh:",
+            "CapPrm:",
+            "CapBnd:",
+            "CapAmb:",
+            "NoNewPrivs:",
+            "Seccomp:",
+            "Umask:",
+            "SigBlk:",
+            "Cpus_allowed:",
+        ];
+        let said = |key| format!("{key} {:?}", of_this_thread(key));
+        let real = ["Uid:", "Gid:"].map(|key| format!("{key} {:?}", &of_this_thread(key)[..3]));
+        let bits = rustix::thread::capabilities_secure_bits().unwrap();
+        let nice = rustix::process::getpriority_process(None).unwrap();
+        let rest = [format!("{bits:?}"), format!("nice {nice}")];
+        links.into_iter().chain(lines.map(said)).chain(real).chain(rest).collect()
     }
 
     /// The words of a line of the calling thread's status.

@@ -43,6 +43,7 @@ mod posix_pair;
 mod posix_two_mounts;
 mod prometheus;
 mod proxy_command;
+mod proxy_rights;
 mod report;
 mod rule_command;
 mod security;

@@ -184,14 +184,26 @@ fn every_thread_has_only_the_capabilities_it_needs() {
     let mut client = proxy.client();
     client.make(1, "f");
     client.write(1, 0, &[1; 100_000]).unwrap();
+    assert_eq!(proxy.status("Umask:"), "0000", "clients have applied theirs");
+    let process = format!("/proc/{}", proxy.child.id());
     let mut threads = 0;
-    for task in fs::read_dir(format!("/proc/{}/task", proxy.child.id())).unwrap() {
-        let status = format!("{}/status", task.unwrap().path().display());
+    for task in fs::read_dir(format!("{process}/task")).unwrap() {
+        let task = task.unwrap().path().display().to_string();
+        let status = format!("{task}/status");
         let set = |key| u64::from_str_radix(&crate::common::status_of(&status, key), 16).unwrap();
         let name = crate::common::status_of(&status, "Name:");
         assert_eq!(set("CapPrm:") & !allowed, 0, "thread {name} may use more");
         assert_eq!(set("CapEff:") & !allowed, 0, "thread {name} uses more");
-        assert_eq!(set("CapInh:"), 0, "thread {name} hands some on");
+        assert_eq!(set("CapInh:") | set("CapAmb:"), 0, "thread {name} hands some on");
+        // What they have in common.
+        for key in ["CapBnd:", "NoNewPrivs:", "Seccomp:", "Umask:", "SigBlk:", "Cpus_allowed:"] {
+            let own = crate::common::status_of(&status, key);
+            assert_eq!(own, proxy.status(key), "{key} of thread {name}");
+        }
+        for link in ["root", "cwd", "ns/mnt", "ns/user"] {
+            let at = |place: &str| fs::read_link(format!("{place}/{link}")).unwrap();
+            assert_eq!(at(&task), at(&process), "{link} of thread {name}");
+        }
         threads += 1;
     }
     assert!(threads >= 3, "{threads} threads");

@@ -45,6 +45,7 @@ pub struct Setup {
     rules: String,
     api: bool,
     fresh: bool,
+    under: Vec<String>,
 }
 
 /// A running proxy, killed and its directory removed at the end.
@@ -68,6 +69,7 @@ impl Setup {
             rules: String::new(),
             api: false,
             fresh: true,
+            under: Vec::new(),
         }
     }
 
@@ -101,6 +103,12 @@ impl Setup {
         self
     }
 
+    /// Started by a command that runs what comes behind its own words.
+    pub fn under(mut self, words: &[&str]) -> Setup {
+        self.under = words.iter().map(|word| (*word).to_owned()).collect();
+        self
+    }
+
     /// The directory that the proxy will have; `data` in it is everybody's.
     pub fn dir(&self) -> PathBuf {
         testkit::place(&self.name)
@@ -120,8 +128,9 @@ impl Setup {
         fs::write(dir.join("sluice.toml"), config).unwrap();
         fs::write(dir.join("rules.toml"), self.rules.replace('@', &here)).unwrap();
         let socket = format!("unix://{here}/9p");
-        let mut command = Command::new(SLUICE);
-        command.arg("proxy").arg("--config").arg(dir.join("sluice.toml"));
+        let mut words = self.under.iter().map(String::as_str).chain([SLUICE, "proxy", "--config"]);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words).arg(dir.join("sluice.toml"));
         match self.top.split_once("listen = [\"") {
             Some((_, at)) => testkit::until_free(at.split('"').next().unwrap_or_default()),
             None => drop(command.args(["--listen", "tcp://127.0.0.1:0", "--listen", &socket])),
