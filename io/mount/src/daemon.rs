@@ -15,6 +15,7 @@ use fuse::{Capabilities, MountFlags, Options, Session, Transport};
 use model::Linger;
 
 use crate::filesystem::{Export, Inner};
+use crate::helpers;
 use crate::jobs::Jobs;
 use crate::link::{self, Begin, Begun, GreetError, Homes};
 use crate::metrics::Metrics;
@@ -72,6 +73,7 @@ impl Mount {
         if settings.sources.is_empty() {
             return Err(MountError::NoSource);
         }
+        helpers::note_processors();
         let jobs = Jobs::new(&settings.jobs).map_err(MountError::Jobs)?;
         let threads = match settings.uring {
             true => processors(),

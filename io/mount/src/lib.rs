@@ -18,6 +18,7 @@ mod behind;
 mod daemon;
 mod files;
 mod filesystem;
+mod helpers;
 mod jobs;
 mod link;
 mod locks;

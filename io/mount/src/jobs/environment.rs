@@ -20,10 +20,10 @@ use std::ffi::CStr;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use super::task::Task;
+use crate::helpers;
 
 /// The readers and their watcher. They end when this is dropped, those that hang when their
 /// read returns.
@@ -83,7 +83,7 @@ impl Readers {
     pub(super) fn start() -> io::Result<Readers> {
         let readers = Readers(Arc::default());
         let shared = readers.0.clone();
-        Builder::new().name("environ-watch".into()).spawn(move || shared.watch())?;
+        helpers::start("environ-watch".into(), move || shared.watch())?;
         readers.0.lock().readers = 1;
         readers.0.add_reader()?;
         Ok(readers)
@@ -129,11 +129,11 @@ impl Shared {
     /// Starts a reader that is counted already.
     fn add_reader(self: &Arc<Shared>) -> io::Result<()> {
         let shared = self.clone();
-        let spawned = Builder::new().name("environ-read".into()).spawn(move || shared.read());
+        let spawned = helpers::start("environ-read".into(), move || shared.read());
         if spawned.is_err() {
             self.lock().readers -= 1;
         }
-        spawned.map(drop)
+        spawned
     }
 
     /// A reader: one question after another.

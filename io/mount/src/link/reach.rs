@@ -20,6 +20,7 @@ use super::channel::{Phase, SLOTS};
 use super::greet::{GreetError, Talk};
 use super::socket::Broken;
 use super::{Link, lock, restore, settle};
+use crate::helpers;
 
 impl Link {
     /// Connects every channel, to the first of its proxies that is there.
@@ -74,8 +75,8 @@ impl Link {
         }
         tracing::warn!(channel = on, home = self.home, %why, "connection lost");
         let link = self.clone();
-        let helper = std::thread::Builder::new().name(format!("reconnect-{on}"));
-        if let Err(error) = helper.spawn(move || link.reconnect(on)) {
+        let name = format!("reconnect-{on}");
+        if let Err(error) = helpers::start(name, move || link.reconnect(on)) {
             tracing::error!(%error, "nobody can reconnect");
         }
     }
