@@ -10,7 +10,9 @@
 # `SUITE: N passed, N failed, N skipped`; exit status 0 if none failed, 1 if one
 # did, 2 if a tool is missing, 3 if the guest did not finish.
 #
-#   fstest     our own file operations, tests/v9fs-guest/fstest.c
+#   fstest     our own file operations, tests/v9fs-guest/fstest.c; then, if SLUICE is
+#              a binary that can mount the server here, tests/v9fs-guest/beside.c: locks
+#              of the guest and of that mount, on the same files
 #   pjdfstest  POSIX, twice in one boot: on tmpfs and on the mount. Each test that
 #              passes on tmpfs must pass on the mount, but for pjdfstest.expected
 #   fsx        random operations on one file, with the mount's cache off and on
@@ -32,7 +34,11 @@ export VM_CACHE=${VM_CACHE:-$CACHE/guest}
 # kept, for what did not finish
 LOG=$CACHE/last-$SUITE.log
 WORK=$(mktemp -d "$CACHE/suite.XXXXXX")
-trap 'rm -rf "$WORK"' EXIT
+clean_up() {
+	if mountpoint -q "$WORK/mount"; then "$SLUICE" umount --force "$WORK/mount" || true; fi
+	rm -rf --one-file-system "$WORK"
+}
+trap clean_up EXIT
 
 # program NAME VERSION: a static build of a published program, in $WORK/extra
 program() {
@@ -69,10 +75,39 @@ results() {
 }
 
 fstest() {
-	local rc=0
+	local rc=0 beside=0
+	! mount_beside || beside=1
+	if [ "$beside" = 1 ]; then
+		export VM_EXTRA=$WORK/extra VM_AFTER="/extra/beside /mnt/beside guest host"
+		"$WORK/extra/beside" "$WORK/mount/beside" host guest >"$WORK/beside" &
+	fi
 	"$HERE/v9fs-guest/run.sh" "${ADDRESS[@]}" | tee "$WORK/out" || rc=${PIPESTATUS[0]}
 	[ "$rc" -ne 0 ] || grep -q '^fstest: .* 0 failed' "$WORK/out" || rc=1
+	if [ "$beside" = 1 ]; then
+		# without the guest's last check it would wait for long
+		grep -q '^ok beside-guest-range-counts' "$WORK/out" || rc=$((rc == 0 ? 1 : rc))
+		[ "$rc" -eq 0 ] || kill $! 2>/dev/null || true
+		wait $! || rc=$((rc == 0 ? 1 : rc))
+		cat "$WORK/beside"
+		"$SLUICE" umount "$WORK/mount" || rc=$((rc == 0 ? 1 : rc))
+	fi
 	exit "$rc"
+}
+
+# mount_beside: mounts the server here as well, with what both sides need in it; or says why not
+mount_beside() {
+	[ -z "${VM_TESTS:-}" ] && [ -n "${SLUICE:-}" ] || return 1
+	if [ "$(id -u)" != 0 ] || [ ! -e /dev/fuse ]; then
+		echo "skipped: locks of v9fs beside a mount: needs root and /dev/fuse"
+		return 1
+	fi
+	mkdir -p "$WORK/extra" "$WORK/mount"
+	gcc -O2 -static -o "$WORK/extra/beside" "$HERE/v9fs-guest/beside.c" || die 2 "beside.c does not build"
+	local source="tcp://${ADDRESS[0]}:${ADDRESS[1]}/${ADDRESS[2]}"
+	case ${ADDRESS[0]} in */*) source="unix://${ADDRESS[0]}//${ADDRESS[2]}" ;; esac
+	# nothing is seen anew because time passes
+	"$SLUICE" mount "$source" "$WORK/mount" -o attr=1h || die 1 "the mount beside failed"
+	"$WORK/extra/beside" "$WORK/mount/beside" || die 1 "nothing can be made in the mount beside"
 }
 
 pjdfstest() {

@@ -3,8 +3,8 @@
 #
 #   tests/with-proxy.sh SLUICE COMMAND…        COMMAND… gets ADDRESS PORT ANAME appended
 #
-# SLUICE is the binary; the command finds its process in $PROXY_PID and the
-# exported folder in $EXPORT_DIR. With PROXY_UNIX=1 the address is a Unix socket, else TCP on the loopback; PROXY_FLAGS
+# SLUICE is the binary, which the command finds in $SLUICE; the process is in
+# $PROXY_PID and the exported folder in $EXPORT_DIR. With PROXY_UNIX=1 the address is a Unix socket, else TCP on the loopback; PROXY_FLAGS
 # adds flags. The exported folder is on the file system of DIR_BELOW (default:
 # .cache at the root), a real one, so that extended attributes and sparse files
 # are there. Exit status: the command's, or 1 if the proxy did not start, crashed,
@@ -31,7 +31,7 @@ trap 'exit 130' INT
 "$SLUICE" proxy --export "x=$WORK/export" --listen tcp://127.0.0.1:0 --listen "unix://$WORK/socket" \
 	--squash none ${PROXY_FLAGS:-} >"$WORK/out" 2>"$WORK/err" &
 PROXY=$!
-export PROXY_PID=$PROXY EXPORT_DIR=$WORK/export
+export SLUICE PROXY_PID=$PROXY EXPORT_DIR=$WORK/export
 
 for _ in $(seq 300); do
 	if grep -qx ready "$WORK/out"; then break; fi

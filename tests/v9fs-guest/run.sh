@@ -27,6 +27,8 @@
 #   VM_BENCH    1: also rates, on one line            [0]
 #   VM_CMD      a file to run in the guest instead of the tests (busybox sh; it
 #               finds the mount at /mnt; its exit status is the result)
+#   VM_AFTER    a command that runs in the guest after the tests; its lines of
+#               `ok` and `not ok` count as theirs                              []
 #   VM_EXTRA    a folder that is copied to /extra in the guest (static programs)
 #   VM_ACCEL    tcg, kvm, or auto: kvm if the kernel boots under it (tried once
 #               for each VM_CACHE; /dev/kvm may be there and not work)  [auto]
@@ -44,7 +46,7 @@ die() { echo "v9fs-guest: $2" >&2; exit "$1"; }
 [ $# -eq 3 ] || die 2 "usage: VM_CACHE=DIR run.sh ADDRESS PORT ANAME"
 ADDRESS=$1 PORT=$2 ANAME=$3
 : "${VM_CACHE:?a folder for kernel and initramfs}" "${VM_MSIZE:=131072}" "${VM_OPTS:=}" "${VM_CACHEMODE:=none}"
-: "${VM_UNAME=root}" "${VM_HOSTNAME:=localhost}" "${VM_TESTS:=}" "${VM_ALLOW:=}" "${VM_BENCH:=0}" "${VM_CMD:=}" "${VM_EXTRA:=}" "${VM_ACCEL:=auto}"
+: "${VM_UNAME=root}" "${VM_HOSTNAME:=localhost}" "${VM_TESTS:=}" "${VM_ALLOW:=}" "${VM_BENCH:=0}" "${VM_CMD:=}" "${VM_AFTER:=}" "${VM_EXTRA:=}" "${VM_ACCEL:=auto}"
 : "${VM_SMP:=1}" "${VM_TIMEOUT:=600}" "${VM_LOG:=$VM_CACHE/last-console.log}" "${VM_KERNEL:=}"
 command -v qemu-system-x86_64 >/dev/null || die 2 "no qemu-system-x86_64: apt-get install --no-install-recommends qemu-system-x86"
 command -v gcc >/dev/null || die 2 "no gcc"
@@ -130,7 +132,7 @@ esac
 q() { printf "%s='%s'\n" "$1" "${2//\'/\'\\\'\'}"; }
 {
 	q ADDR "$GADDR"; q PORT "$GPORT"; q ANAME "$ANAME"; q MSIZE "$VM_MSIZE"; q OPTS "$VM_OPTS"
-	q CACHEMODE "$VM_CACHEMODE"; q TESTS "$VM_TESTS"; q BENCH "$VM_BENCH"; q UNAME "$VM_UNAME"; q NAME "$VM_HOSTNAME"
+	q CACHEMODE "$VM_CACHEMODE"; q TESTS "$VM_TESTS"; q BENCH "$VM_BENCH"; q AFTER "$VM_AFTER"; q UNAME "$VM_UNAME"; q NAME "$VM_HOSTNAME"
 } >"$R/args"
 pack() { (cd "$1" && find . | "$K/busybox" cpio -o -H newc 2>/dev/null | gzip -1); }
 pack "$R" >"$WORK/initrd.gz"

@@ -126,8 +126,8 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            150,
-            "file operations through the Linux kernel's own 9P client",
+            180,
+            "file operations through the Linux kernel's own 9P client, and locks beside a mount",
             &guest("fstest"),
         )
         .needs(GUEST),
