@@ -10,7 +10,7 @@
 # `programs: N passed, N failed, N skipped`; exit status 0 if none failed, 1 if
 # one did, 2 if it was called wrongly. tests/programs/README.md has the programs.
 #
-# SECONDS_SQLITE (default 3600) is how long SQLite runs in `long`; MOUNT_OPTIONS
+# SECONDS_SQLITE (default 60, in `long` 3600) is how long SQLite runs; MOUNT_OPTIONS
 # are added to the options of each mount, PLACES limits the places.
 # CACHE (default: .cache at the root) is where everything is, until the end.
 set -euo pipefail

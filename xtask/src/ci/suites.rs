@@ -199,7 +199,7 @@ fn mounts(sluice: &str) -> Vec<Suite> {
         .needs(&[("stress-ng", "stress-ng")]),
         Suite::new(
             "mount-programs",
-            300,
+            360,
             "databases, git, copies, compilers and MPI on mounts do what they do in a directory",
             &format!("tests/programs.sh {sluice} short"),
         )
