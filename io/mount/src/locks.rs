@@ -12,6 +12,7 @@
 //! For the same reason an exclusive flock lock needs a file that is open for writing (EBADF
 //! otherwise), as on NFS.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fuse::{InodeId, Lock, LockKind, LockOwner};
@@ -28,7 +29,13 @@ pub(crate) struct Locks {
     /// `HOST:random`.
     client: String,
     held: Mutex<FxHashMap<InodeId, Vec<Held>>>,
+    /// Locks that are forgotten here and perhaps not at the proxy.
+    giving_back: Arc<AtomicUsize>,
 }
+
+/// Some locks are being given back as long as this is there.
+#[derive(Debug)]
+pub(crate) struct GivingBack(Arc<AtomicUsize>);
 
 /// Whose locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +55,7 @@ pub(crate) struct Held {
 impl Locks {
     /// None. `client` is this mount's name, which no other has.
     pub(crate) fn new(client: String) -> Locks {
-        Locks { client, held: Mutex::default() }
+        Locks { client, held: Mutex::default(), giving_back: Arc::default() }
     }
 
     /// The message that takes a lock or gives it back.
@@ -103,6 +110,21 @@ impl Locks {
         }
     }
 
+    /// All locks of an owner on a file's inode are about to be given back. To be kept until the
+    /// proxy has answered.
+    pub(crate) fn give_back(&self, file: &Arc<OpenFile>, owner: Owner) -> GivingBack {
+        // Counted before nobody holds them any more.
+        self.giving_back.fetch_add(1, Ordering::SeqCst);
+        let giving = GivingBack(self.giving_back.clone());
+        self.set(file, owner, WHOLE);
+        giving
+    }
+
+    /// Whether a link's proxy may have locks of this mount's.
+    pub(crate) fn any_at(&self, home: usize) -> bool {
+        !self.all_at(home).is_empty() || self.giving_back.load(Ordering::SeqCst) > 0
+    }
+
     /// Whether an owner has locks of this kind on the inode.
     pub(crate) fn has(&self, inode: InodeId, owner: Owner) -> bool {
         let all = lock(&self.held);
@@ -127,6 +149,12 @@ impl Locks {
     fn name(&self, Owner { owner, flock }: Owner) -> String {
         let kind = if flock { "flock" } else { "fcntl" };
         format!("{}:{kind}:{:x}", self.client, owner.0)
+    }
+}
+
+impl Drop for GivingBack {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -208,8 +236,11 @@ mod tests {
         assert!(locks.has(file.node.id, B));
         assert_eq!(locks.process(file.node.id, locks.name(A).as_bytes()), Some(7));
         locks.set(&file, B, WHOLE);
-        locks.set(&file, A, WHOLE);
+        let giving = locks.give_back(&file, A);
         assert!(locks.all_at(0).is_empty() && !locks.has(file.node.id, A));
+        assert!(locks.any_at(0), "the proxy may still have it");
+        drop(giving);
+        assert!(!locks.any_at(0));
     }
 
     #[test]

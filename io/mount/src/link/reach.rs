@@ -172,7 +172,7 @@ impl Link {
         // A lock would be free for a moment; who waits for one waits for others.
         let locked = || {
             let waits = (0..self.seats.len()).any(|on| !self.seat(on).can_be_quiet());
-            waits || !self.shared.locks.all_at(self.home).is_empty()
+            waits || self.shared.locks.any_at(self.home)
         };
         if !away || locked() || self.talk_to(0).is_err() {
             return true;
@@ -188,7 +188,7 @@ impl Link {
             }
             std::thread::sleep(PAUSE_MIN);
         };
-        if drained {
+        if drained && !self.was_granted_a_lock() {
             let mut life = lock(&self.life);
             (life.at, life.id) = (0, life.id.wrapping_add(1));
             life.epoch += 1;
@@ -201,6 +201,14 @@ impl Link {
         self.pausing.store(false, Ordering::SeqCst);
         (0..self.seats.len()).for_each(|on| self.shared.ring(on));
         drained
+    }
+
+    /// Whether a lock was granted while nobody looked; now that nothing is under way and nothing
+    /// begins, none is any more.
+    fn was_granted_a_lock(&self) -> bool {
+        // It may not be known yet.
+        self.wait_for_receivers();
+        self.shared.locks.any_at(self.home)
     }
 }
 

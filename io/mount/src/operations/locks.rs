@@ -160,9 +160,12 @@ fn unlock(
     if !export.shared().locks.has(file.node.id, owner) {
         return reply.send(written);
     }
-    export.shared().locks.set(file, owner, WHOLE);
+    let giving = export.shared().locks.give_back(file, owner);
     let ask = export.shared().locks.ask(file, owner, &WHOLE, false);
-    export.as_opener(request, file, ask, reply, move |_, answer| status(answer).and(written));
+    export.as_opener(request, file, ask, reply, move |_, answer| {
+        drop(giving);
+        status(answer).and(written)
+    });
 }
 
 /// An open file ends, and with it its flock lock.
@@ -171,9 +174,9 @@ pub(crate) fn give_back(export: &Export, file: &Arc<OpenFile>, owner: LockOwner)
     if !export.shared().locks.has(file.node.id, owner) {
         return;
     }
-    export.shared().locks.set(file, owner, WHOLE);
+    let giving = export.shared().locks.give_back(file, owner);
     let ask = export.shared().locks.ask(file, owner, &WHOLE, false);
-    export.aside(&file.payer, ask, |_, _| {});
+    export.aside(&file.payer, ask, move |_, _| drop(giving));
 }
 
 fn status(answer: Answer<'_>) -> Result<LockStatus, Errno> {

@@ -9,8 +9,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,9 +20,9 @@ use std::thread::JoinHandle;
 
 use crate::common::{Proxy, Setup, until};
 use crate::controlled::api_of;
-use crate::mounted::{Mounted, can_mount, finish};
+use crate::mounted::{Mounted, Relay, can_mount, finish};
 use mount::{Mount, MountError, Settings};
-use testkit::TestFolder;
+use testkit::{TestFolder, until_free};
 
 /// A proxy of a directory that others export too.
 fn one_of(name: &str, data: &Path, key: &Path) -> Setup {
@@ -183,6 +184,58 @@ fn the_files_of_a_proxy_that_dies_move_and_return() {
     stop.store(true, Ordering::SeqCst);
     let rounds: usize = finish(workers).iter().sum();
     println!("{rounds} rounds over two deaths");
+}
+
+/// A lock that is granted between the mount's looking for its own proxy and its going there: the
+/// lock would be free for a moment.
+#[test]
+fn a_session_does_not_return_while_a_lock_is_held_that_was_granted_as_it_looked() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let [one, two] = ["late-lock-1", "late-lock-2"].map(|name| place.proxy(name).start());
+    let at = one.tcp;
+    let mount = Mounted::of(&format!("tcp://{at}/x,unix://{}//x", two.socket().display()), "");
+    let other = Mounted::new(&two, "");
+    let names: Vec<_> = (0..16).map(|number| format!("file{number}")).collect();
+    for name in &names {
+        fs::write(mount.join(name), "before").unwrap();
+    }
+    one.crash();
+    for name in &names {
+        assert_eq!(fs::read(mount.join(name)).unwrap(), b"before");
+    }
+    // It is back, but whoever connects to where it was hears nothing for a while.
+    let one = place.proxy("late-lock-1").again().start();
+    until_free(&format!("tcp://{at}"));
+    let listener = TcpListener::bind(at).unwrap();
+    let (looks, _) = listener.accept().unwrap();
+    let open = |mount: &Mounted, name| {
+        OpenOptions::new().read(true).write(true).open(mount.join(name)).unwrap()
+    };
+    let files: Vec<_> = names.iter().map(|name| open(&mount, name)).collect();
+    files.iter().for_each(|file| file.lock().unwrap());
+    let looked = Relay::join(&looks, one.tcp);
+    Relay::pass_on(listener, one.tcp);
+    until("it has found its proxy", || looked.iter().all(JoinHandle::is_finished));
+    for round in 0..30 {
+        for file in &files {
+            file.write_all_at(format!("{round:06}").as_bytes(), 0).unwrap();
+            file.sync_all().unwrap();
+        }
+    }
+    for name in &names {
+        let tried = open(&other, name).try_lock();
+        assert!(matches!(tried, Err(TryLockError::WouldBlock)), "{name}: {tried:?}");
+    }
+    let before = requests(&one);
+    files.iter().for_each(|file| file.unlock().unwrap());
+    until("its files return to it", || {
+        assert_eq!(fs::read(mount.join(&names[0])).unwrap(), b"000029");
+        names.iter().for_each(|name| drop(open(&mount, name)));
+        requests(&one) > before
+    });
 }
 
 #[test]

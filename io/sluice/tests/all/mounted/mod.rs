@@ -108,7 +108,11 @@ impl Drop for Mounted {
 impl Relay {
     /// Passes on what comes to what listens at `to`.
     pub fn new(to: SocketAddr) -> Relay {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Relay::pass_on(TcpListener::bind("127.0.0.1:0").unwrap(), to)
+    }
+
+    /// Passes on what comes to a listener.
+    pub fn pass_on(listener: TcpListener, to: SocketAddr) -> Relay {
         let address = listener.local_addr().unwrap();
         let streams: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
         let all = streams.clone();
@@ -118,15 +122,16 @@ impl Relay {
                 // Before anything passes: whoever sees that something did can cut it.
                 let ends = [from.try_clone().unwrap(), to.try_clone().unwrap()];
                 all.lock().unwrap().extend(ends);
-                for (mut from, mut to) in [
-                    (from.try_clone().unwrap(), to.try_clone().unwrap()),
-                    (to.try_clone().unwrap(), from.try_clone().unwrap()),
-                ] {
-                    std::thread::spawn(move || pass(&mut from, &mut to));
-                }
+                between(&from, &to);
             }
         });
         Relay { address, streams }
+    }
+
+    /// Passes on what comes by a connection that is there. Gives the threads that do, which end
+    /// with it.
+    pub fn join(from: &TcpStream, to: SocketAddr) -> [JoinHandle<()>; 2] {
+        between(from, &TcpStream::connect(to).unwrap())
     }
 
     /// Ends every connection, whatever is on its way. Says how many there were.
@@ -137,6 +142,13 @@ impl Relay {
         }
         cut.len() / 2
     }
+}
+
+fn between(one: &TcpStream, other: &TcpStream) -> [JoinHandle<()>; 2] {
+    [(one, other), (other, one)].map(|(from, to)| {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        std::thread::spawn(move || pass(&mut from, &mut to))
+    })
 }
 
 fn pass(from: &mut TcpStream, to: &mut TcpStream) {
