@@ -92,7 +92,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
-            800,
+            1200,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
