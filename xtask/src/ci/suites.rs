@@ -112,7 +112,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
             .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            150,
+            200,
             "pjdfstest and fsx, built once for all that use them",
             "tests/guest.sh programs",
         )
@@ -185,7 +185,7 @@ fn mounts(sluice: &str) -> Vec<Suite> {
         .needs(MOUNT),
         Suite::new(
             "mount-fsx",
-            200,
+            260,
             "random reads, writes, holes and maps on a mount leave the right bytes",
             &mount("fsx"),
         )
@@ -199,7 +199,7 @@ fn mounts(sluice: &str) -> Vec<Suite> {
         .needs(&[("stress-ng", "stress-ng")]),
         Suite::new(
             "mount-programs",
-            360,
+            420,
             "databases, git, copies, compilers and MPI on mounts do what they do in a directory",
             &format!("tests/programs.sh {sluice} short"),
         )
