@@ -134,6 +134,11 @@ impl Node {
         self.names > 1 && self.kind != FileType::Directory
     }
 
+    /// Whether it had any name when it was found.
+    pub(crate) fn has_names(&self) -> bool {
+        self.names > 0
+    }
+
     /// How many names it has now; none if that cannot be told.
     pub(crate) fn names_now(&self) -> u32 {
         let stat = rustix::fs::statx(&self.fd, EMPTY, AtFlags::EMPTY_PATH, StatxFlags::NLINK);

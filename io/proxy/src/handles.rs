@@ -164,6 +164,10 @@ impl Handles {
             }
         })?);
         if node.kind == FileType::Directory {
+            // Somebody has it open, so that the backend still finds it. It says the same to all.
+            if !node.has_names() {
+                return Err(Errno::STALE.into());
+            }
             let mut directories = self.directories.lock().expect("not poisoned");
             directories.put(handle.into(), node.clone());
         }

@@ -101,7 +101,10 @@ fn read_dir(
     let _alone = cursor.lock().expect("not poisoned");
     let mut data = Vec::new();
     let mut space = vec![MaybeUninit::uninit(); space.clamp(1024, GETDENTS_BYTES)];
-    rustix::fs::seek(fid.node.fd.as_fd(), SeekFrom::Start(offset))?;
+    rustix::fs::seek(fid.node.fd.as_fd(), SeekFrom::Start(offset)).map_err(|errno| {
+        // ext4 finds no place in a directory that was removed. Reading on in one is ENOENT.
+        if errno == Errno::INVAL && fid.node.names_now() == 0 { Errno::NOENT } else { errno }
+    })?;
     let mut dir = RawDir::new(fid.node.fd.as_fd(), &mut space);
     loop {
         let Some(entry) = dir.next() else { return Ok(data) };
