@@ -23,6 +23,7 @@ use crate::nodes::Nodes;
 use crate::notices::Notices;
 use crate::operations::told::Told;
 use crate::options::{Settings, Source, nanos};
+use crate::retries::StaleRetries;
 
 /// A mounted export. Dropping it takes it away, in use or not.
 #[derive(Debug)]
@@ -98,6 +99,7 @@ impl Mount {
             payload,
             notifier: OnceLock::new(),
             notices: Notices::new(),
+            retries: StaleRetries::default(),
             told: Told::default(),
         });
         export.write_again_what_is_lost();

@@ -31,6 +31,7 @@ use crate::nodes::{Node, Nodes};
 use crate::notices::Notices;
 use crate::operations::told::{Told, is_told};
 use crate::operations::{attributes, behind, data, directory, locks, names, or_error, told, xattr};
+use crate::retries::StaleRetries;
 use crate::translate;
 
 /// The export of a proxy as a file system. Clones are the same one.
@@ -47,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) payload: u32,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) notices: Notices,
+    pub(crate) retries: StaleRetries,
     /// The mount's own files that are open.
     pub(crate) told: Told,
 }
@@ -238,15 +240,17 @@ impl Export {
         if known.last { self.believed } else { Duration::ZERO }
     }
 
-    /// A file has not all its names any more: none of them is believed from now on. Goes on once the
-    /// kernel knows that.
-    pub(crate) fn displaced(&self, node: &Node, then: impl FnOnce(&Export) + Send + 'static) {
+    /// A file has not all its names any more: the kernel is told to believe none of them. Nobody waits for
+    /// that, since it takes the directory's lock, which may be held by who waits for this file's.
+    pub(crate) fn doubt_names(&self, node: &Node) {
         let names = self.nodes.displaced(node);
-        let Some(notifier) = self.notifier.get().filter(|_| !names.is_empty()) else {
-            return then(self);
-        };
-        let later = self.clone();
-        self.notices.expire_names(notifier, names, move || then(&later));
+        let Some(notifier) = self.notifier.get().filter(|_| !names.is_empty()) else { return };
+        let export = self.downgrade();
+        self.notices.expire_names(notifier, names, move |name| {
+            if let Some(export) = export.upgrade() {
+                export.nodes.expired(name);
+            }
+        });
     }
 
     /// Whether a change of a file that is not where the kernel believes it to be means this file all the
@@ -256,9 +260,16 @@ impl Export {
     }
 
     /// A message about a file that the kernel may have found by a name: `ESTALE` if it has not all
-    /// the names that the kernel believes.
-    pub(crate) fn ask_by_name<'m>(&self, node: &Node, message: impl Into<AnyRequest<'m>>) -> Ask {
-        Ask::of_placed(&node.handle, &self.nodes.places(node), message)
+    /// the names that the kernel believes. One to which a name was just found to lead is meant wherever it
+    /// is by now. Gives as well whether the message has any names.
+    pub(crate) fn ask_by_name<'m>(
+        &self,
+        node: &Node,
+        was_found: bool,
+        message: impl Into<AnyRequest<'m>>,
+    ) -> (Ask, bool) {
+        let places = if was_found { Vec::new() } else { self.nodes.places(node) };
+        (Ask::of_placed(&node.handle, &places, message), !places.is_empty())
     }
 }
 

@@ -42,7 +42,7 @@ use sources::JobSource;
 use table::Table;
 use task::{Status, Task};
 
-pub(crate) use called::by_descriptor;
+pub(crate) use called::{by_descriptor, makes_a_name};
 pub(crate) use sources::JobSources;
 
 /// Finds out which job and groups the threads of this machine belong to.

@@ -28,6 +28,7 @@ mod notices;
 mod operations;
 mod options;
 mod plain;
+mod retries;
 mod translate;
 
 pub use daemon::{Mount, MountError, URING_SWITCH};

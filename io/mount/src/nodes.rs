@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, InodeId};
-use ninep::Attributes;
 use ninep::dialect::{PLACES_MAX, PLAIN_FILE};
+use ninep::{Attributes, QTDIR};
 use rustc_hash::FxHashMap;
 
 use crate::behind::Behind;
@@ -50,6 +50,7 @@ struct Known {
     version: Option<u32>,
     /// How long the file was when that was heard last.
     len: u64,
+    directory: bool,
 }
 
 /// All of them.
@@ -72,8 +73,17 @@ struct Table {
 struct Counted {
     node: Arc<Node>,
     lookups: u64,
-    /// Where the kernel may believe it to be, and until when; the newest is the last.
-    places: Vec<(Place, Instant)>,
+    /// Where the kernel may believe it to be; the newest is the last.
+    places: Vec<BelievedPlace>,
+}
+
+/// A place where the kernel may believe a node to be.
+#[derive(Debug)]
+struct BelievedPlace {
+    place: Place,
+    until: Instant,
+    /// The kernel is being told to believe it no longer.
+    expiring: bool,
 }
 
 /// A name in a directory, which has this number.
@@ -89,6 +99,15 @@ pub(crate) struct WirePlace {
     /// The directory's handle.
     pub(crate) directory: Arc<[u8]>,
     pub(crate) name: Arc<[u8]>,
+}
+
+/// A name that the kernel is to believe no longer.
+#[derive(Clone, Debug)]
+pub(crate) struct DoubtedName {
+    pub(crate) directory: InodeId,
+    pub(crate) name: Arc<[u8]>,
+    /// Tells this belief from a later one in the same name.
+    until: Instant,
 }
 
 impl Place {
@@ -130,9 +149,9 @@ impl Nodes {
         lock(&self.table).place(node.id.0, Place::new(directory, name), now, until)
     }
 
-    /// A name was taken away.
-    pub(crate) fn removed(&self, directory: InodeId, name: &[u8]) {
-        lock(&self.table).unplace(&Place::new(directory, name));
+    /// A name was taken away. Gives whether the kernel may have had a file under it.
+    pub(crate) fn removed(&self, directory: InodeId, name: &[u8]) -> bool {
+        lock(&self.table).unplace(&Place::new(directory, name)).is_some()
     }
 
     /// What had one name has another.
@@ -151,29 +170,62 @@ impl Nodes {
         }
     }
 
-    /// Where the kernel may believe a node to be: handles of directories with names in them.
+    /// Where the kernel may believe a node to be, the newest first: handles of directories with names in
+    /// them.
     pub(crate) fn places(&self, node: &Node) -> Vec<WirePlace> {
         let mut table = lock(&self.table);
         table.forget_old_places(node.id.0, Instant::now());
         let Some(counted) = table.by_id.get(&node.id.0) else { return Vec::new() };
-        let wired = |(place, _): &(Place, Instant)| {
-            let directory = table.by_id.get(&place.directory)?.node.handle.clone();
-            Some(WirePlace { directory, name: place.name.clone() })
+        let wired = |believed: &BelievedPlace| {
+            let Place { directory, name } = &believed.place;
+            let directory = table.by_id.get(directory)?.node.handle.clone();
+            Some(WirePlace { directory, name: name.clone() })
         };
         counted.places.iter().rev().filter_map(wired).collect()
     }
 
-    /// A node is not, or not only, where it was. Gives the names that the kernel must not believe any more:
-    /// until it does not, a file is opened by one that is another's.
-    pub(crate) fn displaced(&self, node: &Node) -> Vec<(InodeId, Arc<[u8]>)> {
+    /// The node and the directories through which the kernel may have come to it.
+    pub(crate) fn way_to(&self, node: &Node) -> Vec<InodeId> {
+        let table = lock(&self.table);
+        let (mut way, mut at) = (vec![node.id], 0);
+        while at < way.len() && way.len() < WAY_MAX {
+            let places = table.by_id.get(&way[at].0).map_or(&[][..], |counted| &counted.places);
+            for BelievedPlace { place, .. } in places {
+                let above = InodeId(place.directory);
+                if !way.contains(&above) {
+                    way.push(above);
+                }
+            }
+            at += 1;
+        }
+        way
+    }
+
+    /// A node is not, or not only, where it was. Gives the names that the kernel must not believe any more,
+    /// each once. Until it has heard that, and a while longer, they count as believed: see [`Nodes::expired`].
+    pub(crate) fn displaced(&self, node: &Node) -> Vec<DoubtedName> {
         let mut table = lock(&self.table);
         let Some(counted) = table.by_id.get_mut(&node.id.0) else { return Vec::new() };
-        let places = std::mem::take(&mut counted.places);
-        for (place, _) in &places {
-            table.by_place.remove(place);
+        let places = counted.places.iter_mut().filter(|believed| !believed.expiring);
+        let doubted = places.map(|believed| {
+            believed.expiring = true;
+            let Place { directory, name } = &believed.place;
+            let (directory, name) = (InodeId(*directory), name.clone());
+            DoubtedName { directory, name, until: believed.until }
+        });
+        doubted.collect()
+    }
+
+    /// The kernel does not believe a name any more, unless it has asked for it again since. Who has gone by
+    /// it until now may still have to say what for.
+    pub(crate) fn expired(&self, doubted: &DoubtedName) {
+        let place = Place { directory: doubted.directory.0, name: doubted.name.clone() };
+        let mut table = lock(&self.table);
+        let Some(id) = table.by_place.get(&place).copied() else { return };
+        let places = table.by_id.get_mut(&id).into_iter().flat_map(|counted| &mut counted.places);
+        for believed in places.filter(|it| it.place == place && it.until == doubted.until) {
+            believed.until = believed.until.min(Instant::now() + EXPIRED_LATE);
         }
-        let places = places.into_iter();
-        places.map(|(place, _)| (InodeId(place.directory), place.name)).collect()
     }
 
     /// What the proxy said of a node.
@@ -182,6 +234,7 @@ impl Nodes {
         let mut known = lock(&node.known);
         known.plain_until = plain.then(|| Instant::now() + self.believed);
         known.len = attributes.size;
+        known.directory = attributes.qid.kind & QTDIR != 0;
     }
 
     /// The node that the kernel names.
@@ -210,8 +263,8 @@ impl Nodes {
         if counted.lookups == 0 && inode != InodeId::ROOT {
             let gone = table.by_id.remove(&inode.0).expect("it was there");
             table.by_handle.remove(&gone.node.handle);
-            for (place, _) in &gone.places {
-                table.by_place.remove(place);
+            for believed in &gone.places {
+                table.by_place.remove(&believed.place);
             }
         }
     }
@@ -244,16 +297,15 @@ impl Table {
         if counted.places.len() >= PLACES_MAX {
             return false;
         }
-        counted.places.push((place.clone(), until));
+        counted.places.push(BelievedPlace { place: place.clone(), until, expiring: false });
         self.by_place.insert(place, id);
         true
     }
 
     fn forget_old_places(&mut self, id: u64, now: Instant) {
         let Some(counted) = self.by_id.get_mut(&id) else { return };
-        let old = counted.places.extract_if(.., |(_, until)| *until < now);
-        for (place, _) in old {
-            self.by_place.remove(&place);
+        for old in counted.places.extract_if(.., |believed| believed.until < now) {
+            self.by_place.remove(&old.place);
         }
     }
 
@@ -261,7 +313,7 @@ impl Table {
     fn unplace(&mut self, place: &Place) -> Option<u64> {
         let id = self.by_place.remove(place)?;
         if let Some(counted) = self.by_id.get_mut(&id) {
-            counted.places.retain(|(known, _)| known != place);
+            counted.places.retain(|known| known.place != *place);
         }
         Some(id)
     }
@@ -271,6 +323,11 @@ impl Node {
     /// Whether it is known to have neither ACL nor extended attributes.
     pub(crate) fn is_plain(&self) -> bool {
         lock(&self.known).plain_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_directory(&self) -> bool {
+        lock(&self.known).directory
     }
 
     /// Its attributes were changed from here, other than by what is told next.
@@ -307,6 +364,11 @@ impl Node {
 /// How late the kernel may take notice of what it was told: from then on it believes it.
 const LATE: Duration = Duration::from_secs(60);
 
+/// How late a file may be opened by a name that the kernel went by before it was told not to.
+const EXPIRED_LATE: Duration = Duration::from_secs(10);
+/// Directories above a node that are looked for: more are in few paths.
+const WAY_MAX: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,7 +403,7 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_go_with_their_node() {
-        let nodes = Nodes::new(b"root", Duration::ZERO);
+        let nodes = Nodes::new(b"root", Duration::from_secs(1));
         let node = nodes.look_up(b"a", &Attributes::default());
         for name in 0..PLACES_MAX as u8 {
             assert!(nodes.placed(&node, InodeId::ROOT, &[b'A' + name]));
@@ -349,11 +411,27 @@ mod tests {
         assert!(!nodes.placed(&node, InodeId::ROOT, b"one more"));
         assert!(nodes.placed(&node, InodeId::ROOT, b"A"), "it has this one");
         assert_eq!(names(&nodes, &node).len(), PLACES_MAX);
-        assert_eq!(nodes.displaced(&node).len(), PLACES_MAX);
-        assert!(names(&nodes, &node).is_empty());
-        nodes.placed(&node, InodeId::ROOT, b"x");
+        let doubted = nodes.displaced(&node);
+        assert_eq!(doubted.len(), PLACES_MAX);
+        assert!(nodes.displaced(&node).is_empty(), "the kernel is being told");
+        assert!(nodes.placed(&node, InodeId::ROOT, b"A"), "asked for once more meanwhile");
+        doubted.iter().for_each(|name| nodes.expired(name));
+        lock(&nodes.table).forget_old_places(node.id.0, Instant::now() + EXPIRED_LATE);
+        assert_eq!(names(&nodes, &node), [b"A"], "believed anew");
         nodes.forget(node.id, 1);
         assert!(lock(&nodes.table).by_place.is_empty());
+    }
+
+    #[test]
+    fn the_way_to_a_node_is_by_all_its_names() {
+        let nodes = Nodes::new(b"root", Duration::from_secs(1));
+        let [a, b, file] =
+            [b"a", b"b", b"f"].map(|handle| nodes.look_up(handle, &Attributes::default()));
+        nodes.placed(&a, InodeId::ROOT, b"a");
+        nodes.placed(&b, a.id, b"b");
+        nodes.placed(&file, b.id, b"x");
+        nodes.placed(&file, a.id, b"y");
+        assert_eq!(nodes.way_to(&file), [file.id, b.id, a.id, InodeId::ROOT]);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! Notices about pages and names, sent from threads that answer no requests.
 //!
 //! ```text
-//!   drop_pages(inode, then) ──► queue ─► a thread: notice ─ waits for pages under read,
-//!   expire_names(names, then) ─►           │                 has dirty ones written (requests of the kernel)
-//!                                          └─► then
+//!   drop_pages(inode, then) ───► queue ─► a thread: notice ─ waits for pages under read,
+//!   expire_names(names, each) ─►           │                 has dirty ones written (requests of the kernel)
+//!                                          └─► then, each
 //! ```
 //!
 //! Such a notice takes the locks of pages and directories, and requests that are still to be
 //! answered hold them. So it must not be sent by a thread of the session (see `fuse`'s notify.rs), and
 //! one that waits for its proxy must not keep others from theirs.
 //!
-//! The queue is bounded by the kernel's requests: each of them has one notice here at most.
+//! The queue is bounded: by the kernel's requests, each of which waits for one notice at most, and by the
+//! names that it believes, each of which is here once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,6 +21,7 @@ use std::thread;
 use fuse::{InodeId, Notifier};
 
 use crate::link::lock;
+use crate::nodes::DoubtedName;
 
 /// Who sends them. Dropping it lets its threads end.
 #[derive(Debug)]
@@ -65,20 +67,21 @@ impl Notices {
         }));
     }
 
-    /// Has the kernel ask for names before it uses them again, and then goes on.
+    /// Has the kernel ask for names before it uses them again; `each` is told of every one of them that the
+    /// kernel does not believe any more.
     pub(crate) fn expire_names(
         &self,
         notifier: &Notifier,
-        names: Vec<(InodeId, Arc<[u8]>)>,
-        then: impl FnOnce() + Send + 'static,
+        names: Vec<DoubtedName>,
+        each: impl Fn(&DoubtedName) + Send + 'static,
     ) {
         let notifier = notifier.clone();
         self.send(Box::new(move || {
-            for (directory, name) in &names {
+            for name in &names {
                 // What it does not know it does not believe.
-                let _ = notifier.expire_entry(*directory, name);
+                let _ = notifier.expire_entry(name.directory, &name.name);
+                each(name);
             }
-            then();
         }));
     }
 

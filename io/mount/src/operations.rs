@@ -6,6 +6,7 @@ pub(crate) mod data;
 pub(crate) mod directory;
 pub(crate) mod locks;
 pub(crate) mod names;
+pub(crate) mod stale;
 pub(crate) mod told;
 pub(crate) mod xattr;
 

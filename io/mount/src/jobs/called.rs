@@ -1,4 +1,5 @@
-//! Whether a thread that waits in a system call named its file by a descriptor or by a path.
+//! Whether a thread that waits in a system call named its file by a descriptor or by a path, and whether it
+//! makes one.
 //!
 //! ```text
 //!   /proc/TID/syscall: `NUMBER ARG0 … ARG5 SP PC`, or `running` ─► fchmod, fsetxattr, …? or a path
@@ -16,9 +17,31 @@ pub(crate) fn by_descriptor(thread: u32) -> bool {
         .map_or(true, |call| is_by_descriptor(&call))
 }
 
+/// Whether the thread's call makes a name: Linux looks that up, and hands an error of the look-up to the
+/// program without walking anew. False where that cannot be read.
+pub(crate) fn makes_a_name(thread: u32) -> bool {
+    fs::read_to_string(format!("/proc/{thread}/syscall"))
+        .is_ok_and(|call| number_of(&call).is_some_and(is_making_a_name))
+}
+
+fn is_making_a_name(number: i64) -> bool {
+    match number {
+        libc::SYS_mkdirat | libc::SYS_mknodat | libc::SYS_symlinkat | libc::SYS_linkat => true,
+        // The name of a socket.
+        libc::SYS_bind => true,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_mkdir | libc::SYS_mknod | libc::SYS_symlink | libc::SYS_link => true,
+        _ => false,
+    }
+}
+
+fn number_of(call: &str) -> Option<i64> {
+    call.split_whitespace().next()?.parse().ok()
+}
+
 fn is_by_descriptor(call: &str) -> bool {
-    let mut words = call.split_whitespace();
-    let Some(number) = words.next().and_then(|word| word.parse::<i64>().ok()) else { return false };
+    let Some(number) = number_of(call) else { return false };
+    let words = call.split_whitespace().skip(1);
     let arguments: Vec<u64> = words.map_while(argument).take(6).collect();
     let argument = |at: usize| arguments.get(at).copied().unwrap_or(0);
     let empty_path = |at| argument(at) & libc::AT_EMPTY_PATH as u64 != 0;
@@ -59,6 +82,14 @@ mod tests {
         assert!(!call(libc::SYS_utimensat, "0xffffff9c 0x7ffd00 0x7ffd"));
         assert!(!call(libc::SYS_fchmodat, "0xffffff9c 0x7ffd00 0x1a4"));
         assert!(!is_by_descriptor("running\n"));
+    }
+
+    #[test]
+    fn calls_that_make_names_are_told_from_others() {
+        assert!(is_making_a_name(libc::SYS_mkdirat) && is_making_a_name(libc::SYS_linkat));
+        assert!(!is_making_a_name(libc::SYS_openat) && !is_making_a_name(libc::SYS_unlinkat));
+        assert_eq!((number_of("83 0x1 0x2\n"), number_of("running\n")), (Some(83), None));
+        assert!(!makes_a_name(u32::MAX), "there is no such thread");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use fuse::{Attr, Errno, Handle, Reply, Request, SetAttributes, Statfs};
 use ninep::dialect::{AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, handle_fid};
 use ninep::{Fid, getattr};
 
+use super::stale::FileWalk;
 use super::{behind, or_error};
 use crate::behind::Known;
 use crate::files::OpenFile;
@@ -71,9 +72,24 @@ fn changed(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Err
 
 pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    let message = ninep::Request::Statfs { fid: handle_fid(0) };
-    let ask = Ask::new(Handles::one(&node.handle), message);
-    export.as_caller(&node, request, ask, reply, |_, _, answer| match answer? {
+    let message = |fid| ninep::Request::Statfs { fid };
+    let ask = Ask::new(Handles::one(&node.handle), message(handle_fid(0)));
+    let who = *request;
+    export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
+        // It may be gone, and open here all the same.
+        let stale = matches!(answer, Err(Errno::STALE));
+        match stale.then(|| export.files().of_node(node.id)).flatten() {
+            Some(file) => {
+                let ask = Ask::new(Handles::NONE, message(file.fid));
+                export.as_opener(&who, &file, ask, reply, |_, answer| file_system(answer));
+            }
+            None => reply.send(file_system(answer)),
+        }
+    });
+}
+
+fn file_system(answer: Answer<'_>) -> Result<Statfs, Errno> {
+    match answer? {
         AnyReply::Plain(ninep::Reply::Statfs(told)) => Ok(Statfs {
             blocks: told.blocks,
             blocks_free: told.bfree,
@@ -85,7 +101,7 @@ pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
             name_max: told.namelen,
         }),
         _ => Err(Errno::PROTO),
-    });
+    }
 }
 
 /// A message about a file, however that is named in it.
@@ -111,30 +127,36 @@ fn by_file_or_handle(
     }
     let node = about.node.clone();
     let first = (about.message)(handle_fid(0));
-    let ask = match about.by_name {
-        true => export.ask_by_name(&node, first),
-        false => Ask::new(Handles::one(&node.handle), first),
+    let (walk, (ask, named)) = match about.by_name {
+        true => {
+            let walk = FileWalk::to_use(export, request, &node);
+            (walk, export.ask_by_name(&node, walk.found, first))
+        }
+        false => {
+            let walk = FileWalk::to_look(export, request, &node);
+            (walk, (Ask::new(Handles::one(&node.handle), first), false))
+        }
     };
     let who = *request;
     export.as_caller_with(&node, request, ask, reply, move |export, _, answer, reply| {
-        let About { node, by_name, message } = about;
+        let About { node, message, .. } = about;
         if !matches!(answer, Err(Errno::STALE)) {
             return then(export, answer, reply);
         }
-        let named = by_name && !export.nodes.places(&node).is_empty();
-        let this_file = named && export.means_this_file(&node, who.thread);
-        export.displaced(&node.clone(), move |export| {
-            if this_file {
-                let about = About { node, by_name: false, message };
-                return by_file_or_handle(export, &who, about, None, reply, then);
+        if named && export.means_this_file(&node, who.thread) {
+            export.doubt_names(&node);
+            let about = About { node, by_name: false, message };
+            return by_file_or_handle(export, &who, about, None, reply, then);
+        }
+        match export.files().of_node(node.id).filter(|_| !named) {
+            // A handle that is a path, or an inode without names: the open file still is one.
+            Some(file) => {
+                export.doubt_names(&node);
+                by_file(export, &who, &file, message, reply, then);
             }
-            match export.files().of_node(node.id).filter(|_| !named) {
-                // A handle that is a path, or an inode without names: the open file still is one.
-                Some(file) => by_file(export, &who, &file, message, reply, then),
-                // By a path: the kernel looks it up anew.
-                None => then(export, Err(Errno::STALE), reply),
-            }
-        });
+            // By a path: the kernel looks it up anew.
+            None => reply.error(walk.gone(export, &node)),
+        }
     });
 }
 

@@ -24,6 +24,7 @@ use fuse::{
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
 
+use super::stale::{FileWalk, NameWalk};
 use super::{behind, locks, names, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
@@ -53,16 +54,15 @@ fn open_now(
     reply: Reply<Opened>,
 ) {
     let message = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
+    let walk = FileWalk::to_use(export, request, &node);
     // A fid is taken by it, so it is not for repeating.
-    let ask = export.ask_by_name(&node, message).only_once();
-    let who = node.clone();
-    export.as_caller_with(&who, request, ask, reply, move |export, payer, answer, reply| {
+    let (ask, _) = export.ask_by_name(&node, walk.found, message);
+    let (ask, home) = (ask.only_once(), node.clone());
+    export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let told = match made(export, newfid, payer, answer, |_, _, _| ()) {
             Ok(((), told)) => told,
             // The kernel looks the name up anew and comes back, with what it is now.
-            Err(Errno::STALE) => {
-                return export.displaced(&node, move |_| reply.error(Errno::STALE));
-            }
+            Err(Errno::STALE) => return reply.error(walk.gone(export, &node)),
             Err(error) => return reply.error(error),
         };
         export.nodes.told(&node, &told);
@@ -107,13 +107,17 @@ fn create_now(
     let (fid, name) = (handle_fid(0), called.to_bytes());
     let message = OwnRequest::Open { fid, newfid, name, flags, mode };
     let ask = Ask::once(Handles::one(&directory.handle), message);
+    let walk = NameWalk::new(export, request, &[&directory]);
     let (who, asked) = (*request, export.shared().behind.now());
     let home = directory.clone();
     export.as_caller_with(&home, request, ask, reply, move |export, payer, answer, reply| {
         let made = made(export, newfid, payer, answer, |export, handle, told| {
             export.nodes.look_up(handle, told)
         });
-        let (node, told) = or_error!(made, reply);
+        let (node, told) = match made {
+            Err(Errno::STALE) => return reply.error(walk.gone(export, &[&directory])),
+            made => or_error!(made, reply),
+        };
         let opened = opened(export, newfid, node.clone(), payer, flags, told.qid.version);
         // It may have been there, known to this mount by another name.
         let payer = payer.clone();

@@ -1,7 +1,8 @@
 //! Names: looked up, made, given and taken away.
 //!
 //! ```text
-//!   directory's handle, name ─► one message ─► the file's handle and attributes ─► Entry
+//!   directory's handle, name ─► one message ─┬─► the file's handle and attributes ─► Entry
+//!                                            └─► the directory is gone ─► stale.rs
 //! ```
 
 use std::ffi::{CStr, CString};
@@ -11,6 +12,7 @@ use fuse::{Data, Entry, Errno, InodeId, NewFile, Reply, Request};
 use ninep::Attributes;
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 
+use super::stale::NameWalk;
 use super::{behind, or_error};
 use crate::behind::Known;
 use crate::filesystem::Export;
@@ -24,15 +26,28 @@ pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Rep
     let message = OwnRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let ask = Ask::new(Handles::one(&directory.handle), message);
     let (who, name) = (*request, name.to_owned());
-    let asked = export.shared().behind.now();
-    export.as_caller_with(&directory, request, ask, reply, move |export, _, answer, reply| {
+    let walk = NameWalk::new(export, request, &[&directory]);
+    let (asked, home) = (export.shared().behind.now(), directory.clone());
+    export.as_caller_with(&home, request, ask, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Own(OwnReply::Lookup { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
+                walk.found(export, &node);
                 entry(export, &who, (node, attributes, asked), name, reply);
             }
             Ok(_) => reply.error(Errno::PROTO),
-            Err(error) => reply.error(error),
+            // Where the kernel has a file of this name it asks whether that is still so, and takes any error
+            // for a no: the look-up that counts comes next.
+            Err(Errno::STALE) if export.nodes.removed(directory.id, name.to_bytes()) => {
+                reply.error(Errno::STALE);
+            }
+            Err(Errno::STALE) => reply.error(walk.gone_at_look_up(export, &directory)),
+            Err(error) => {
+                if !export.nodes.removed(directory.id, name.to_bytes()) {
+                    walk.found_nothing(export);
+                }
+                reply.error(error);
+            }
         }
     });
 }
@@ -75,7 +90,7 @@ pub(crate) fn make(
 pub(super) fn masked<T: 'static>(
     export: &Export,
     request: &Request,
-    directory: &Node,
+    directory: &Arc<Node>,
     new: NewFile,
     reply: Reply<T>,
     then: impl FnOnce(&Export, u32, Reply<T>) + Send + 'static,
@@ -87,15 +102,22 @@ pub(super) fn masked<T: 'static>(
     let name = b"system.posix_acl_default";
     let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count: 0 };
     let ask = Ask::new(Handles::one(&directory.handle), message);
-    export.as_caller_with(directory, request, ask, reply, move |export, _, answer, reply| {
-        match answer {
+    let walk = NameWalk::new(export, request, &[directory]);
+    let (home, directory) = (directory, directory.clone());
+    export.as_caller_with(
+        home,
+        request,
+        ask,
+        reply,
+        move |export, _, answer, reply| match answer {
             Ok(AnyReply::Own(OwnReply::Getxattr { length: 1.., .. })) => {
                 then(export, new.mode, reply)
             }
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => then(export, masked, reply),
+            Err(Errno::STALE) => reply.error(walk.gone(export, &[&directory])),
             Err(error) => reply.error(error),
-        }
-    });
+        },
+    );
 }
 
 /// Makes a file of the type in its mode; `target` is where a symbolic link points.
@@ -116,19 +138,22 @@ fn make_now(
         target: target.to_bytes(),
     };
     let ask = Ask::once(Handles::one(&directory.handle), message);
+    let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(
         &directory.clone(),
         request,
         ask,
         reply,
-        move |export, _, answer| match answer? {
-            AnyReply::Own(OwnReply::Make { handle, attributes }) => {
+        move |export, _, answer| match answer {
+            Ok(AnyReply::Own(OwnReply::Make { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
                 let known = Known { told: attributes, last: true };
                 Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
             }
-            _ => Err(Errno::PROTO),
+            Ok(_) => Err(Errno::PROTO),
+            Err(Errno::STALE) => Err(walk.gone(export, &[&directory])),
+            Err(error) => Err(error),
         },
     );
 }
@@ -156,9 +181,13 @@ pub(crate) fn remove(
     let dirfid = handle_fid(0);
     let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
     let ask = Ask::once(Handles::one(&directory.handle), message);
+    let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(&directory.clone(), request, ask, reply, move |export, _, answer| {
-        answer?;
+        match answer {
+            Err(Errno::STALE) => return Err(walk.gone(export, &[&directory])),
+            answer => answer?,
+        };
         export.nodes.removed(directory.id, name.to_bytes());
         Ok(())
     });
@@ -181,9 +210,13 @@ pub(crate) fn rename(
         newname: to.to_bytes(),
     };
     let ask = Ask::once(Handles::two(&old.handle, &new.handle), message);
+    let walk = NameWalk::new(export, request, &[&old, &new]);
     let (from, to) = (from.to_owned(), to.to_owned());
     export.as_caller(&new.clone(), request, ask, reply, move |export, _, answer| {
-        answer?;
+        match answer {
+            Err(Errno::STALE) => return Err(walk.gone(export, &[&old, &new])),
+            answer => answer?,
+        };
         export.nodes.renamed((old.id, from.to_bytes()), (new.id, to.to_bytes()));
         Ok(())
     });
@@ -203,6 +236,7 @@ pub(crate) fn link(
     let (dfid, fid) = (handle_fid(0), handle_fid(1));
     let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
     let ask = Ask::once(Handles::two(&directory.handle, &file.handle), message);
+    let walk = NameWalk::new(export, request, &[&directory, &file]);
     let (who, name) = (*request, name.to_owned());
     export.as_caller_with(
         &directory.clone(),
@@ -210,6 +244,9 @@ pub(crate) fn link(
         ask,
         reply,
         move |export, _, answer, reply| {
+            if let Err(Errno::STALE) = answer {
+                return reply.error(walk.gone(export, &[&directory, &file]));
+            }
             or_error!(answer, reply);
             export.shared().behind.changed(&file);
             behind::told_again(export, &who, file, reply, move |export, node, known| {

@@ -13,6 +13,7 @@ use fuse::{Errno, Reply, Request, SetXattr, Xattr};
 use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
 
 use super::or_error;
+use super::stale::FileWalk;
 use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
@@ -39,33 +40,41 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
     node.not_plain();
     let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
     let message = OwnRequest::Setxattr { fid: handle_fid(0), name, flags, data };
-    let ask = export.ask_by_name(&node, message);
+    let walk = FileWalk::to_use(export, request, &node);
+    let (ask, named) = export.ask_by_name(&node, walk.found, message);
     let ask = if flags == 0 { ask } else { ask.only_once() };
-    change(export, request, node, ask, reply);
+    change(export, request, (node, walk, named), ask, reply);
 }
 
 pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = OwnRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
-    let ask = export.ask_by_name(&node, message).only_once();
-    change(export, request, node, ask, reply);
+    let walk = FileWalk::to_use(export, request, &node);
+    let (ask, named) = export.ask_by_name(&node, walk.found, message);
+    change(export, request, (node, walk, named), ask.only_once(), reply);
 }
 
-fn change(export: &Export, request: &Request, node: Arc<Node>, ask: Ask, reply: Reply<()>) {
+fn change(
+    export: &Export,
+    request: &Request,
+    (node, walk, named): (Arc<Node>, FileWalk, bool),
+    ask: Ask,
+    reply: Reply<()>,
+) {
     let (who, again) = (*request, ask.clone());
     export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
         export.shared().behind.changed(&node);
-        let elsewhere =
-            matches!(answer, Err(Errno::STALE)) && !export.nodes.places(&node).is_empty();
-        if !elsewhere {
+        if !matches!(answer, Err(Errno::STALE)) {
             return reply.send(answer.map(|_| ()));
         }
         // By a path: the kernel looks it up anew. By a descriptor it is this file, wherever it is.
-        let this_file = export.means_this_file(&node, who.thread);
-        export.displaced(&node.clone(), move |export| match this_file {
-            true => change(export, &who, node, again.anywhere(), reply),
-            false => reply.error(Errno::STALE),
-        });
+        match named && export.means_this_file(&node, who.thread) {
+            true => {
+                export.doubt_names(&node);
+                change(export, &who, (node, walk, false), again.anywhere(), reply);
+            }
+            false => reply.error(walk.gone(export, &node)),
+        }
     });
 }
 

@@ -33,6 +33,7 @@ mod mount_looks;
 mod mount_lost_writes;
 mod mount_names;
 mod mount_plain;
+mod mount_removal;
 mod mount_writes;
 mod mounted;
 mod page;

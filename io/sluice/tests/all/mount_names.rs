@@ -105,6 +105,25 @@ fn a_directory_that_was_replaced_elsewhere_is_listed_as_the_new_one() {
 }
 
 #[test]
+fn who_was_told_to_look_again_believes_no_other_name_for_it() {
+    let Some(pair) = believing("again") else { return };
+    for round in 0..10 {
+        known(&pair.a, "gone", "old");
+        known(&pair.a, "replaced", "old");
+        replace(&pair.b, "replaced", "new");
+        fs::remove_file(pair.b.join("gone")).unwrap();
+        // Both are looked for once more, here and now.
+        assert_eq!(File::open(pair.a.join("gone")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(text(&pair.a.join("replaced")), "new");
+        let (later, content) = (format!("later{round}"), format!("round {round}"));
+        fs::write(pair.b.join(&later), "old").unwrap();
+        assert_eq!(fs::metadata(pair.a.join(&later)).unwrap().len(), 3);
+        replace(&pair.b, &later, &content);
+        assert_eq!(text(&pair.a.join(&later)), content);
+    }
+}
+
+#[test]
 fn attributes_set_by_a_path_are_those_of_the_file_that_has_the_name_now() {
     let Some(pair) = believing("attributes") else { return };
     type Change = (&'static str, fn(&Path));
