@@ -56,6 +56,11 @@ impl Nid {
         fits.then(|| Nid(name.into()))
     }
 
+    /// What comes before every name in their order; no node has it.
+    pub fn least() -> Nid {
+        Nid(Arc::default())
+    }
+
     /// The name of a peer on this machine.
     pub fn local() -> Nid {
         Nid("0@lo".into())

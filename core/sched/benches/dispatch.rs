@@ -1,4 +1,5 @@
-//! What the dispatcher costs: one enqueue, dispatch and complete with every class backlogged.
+//! What the dispatcher costs: one enqueue, dispatch and complete with every class backlogged, and what
+//! one user asks of it.
 //!
 //! On a shared machine the times drift; `examples/count.rs` counts instructions instead.
 
@@ -30,6 +31,10 @@ fn dispatch(c: &mut Criterion) {
         let mut load = backlog(classes, tight, Lane::Cached);
         let name = format!("cycle/{classes} classes, one tight meter");
         c.bench_function(&name, |b| b.iter(|| load.cycle()));
+    }
+    for jobs in [10, 100_000] {
+        let load = backlog(jobs, None, Lane::Cached);
+        c.bench_function(&format!("why/{jobs} jobs"), |b| b.iter(|| load.why()));
     }
 }
 

@@ -29,6 +29,7 @@ fn main() {
     let mut load = backlog(number(classes) as usize, rate, lane);
     (0..WARM_UP).for_each(|_| load.cycle());
     run_cycles(&mut load, number(cycles));
+    assert!(load.why() > 0, "the job is known");
 }
 
 #[inline(never)]

@@ -11,10 +11,12 @@
 //! subjects, which have nothing but sums to be found again).
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use model::{
-    Identity, KeyValue, Kind, Limit, LimitMode, Ops, PathSet, Rule, RuleSet, Weight, key_of,
+    Identity, JobId, KeyValue, Kind, Limit, LimitMode, Nid, Ops, PathSet, Rule, RuleSet, Weight,
+    key_of,
 };
 
 use crate::class::Class;
@@ -471,6 +473,23 @@ pub(crate) fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
 }
 
 impl Names {
+    /// The subjects by who they are, from the first of a job on: identities begin with their job.
+    pub(crate) fn subjects_from(
+        &self,
+        job: Option<&JobId>,
+    ) -> impl Iterator<Item = (&Identity, &[(PathSet, u32)])> {
+        let first = job.map(|job| Identity {
+            job: job.clone(),
+            uid: 0,
+            gid: 0,
+            projid: None,
+            nid: Nid::least(),
+        });
+        let from = first.as_ref().map_or(Bound::Unbounded, Bound::Included);
+        let known = self.subjects.range::<Identity, _>((from, Bound::Unbounded));
+        known.map(|(who, places)| (&**who, &**places))
+    }
+
     /// Counts a class out that is forgotten.
     pub(crate) fn uncount(&mut self, key: &ClassKey) {
         if !key.values.is_empty()

@@ -28,7 +28,7 @@ use crate::dispatcher::Dispatcher;
 use crate::lane::DEVICE;
 use crate::meter::MeterKey;
 
-pub use report::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
+pub use report::{HeldBy, HeldCause, HeldReport, MeterReport, Payers, SubjectStanding};
 
 /// The causes of one class.
 #[derive(Clone, Debug, Default)]

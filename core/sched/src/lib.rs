@@ -43,12 +43,14 @@ mod rest;
 mod slab;
 mod slots;
 mod tags;
+mod turns;
 mod untold;
 
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
 pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
 pub use donate::{Donated, DonationReport};
-pub use held::{HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
+pub use held::{HeldBy, HeldCause, HeldReport, MeterReport, Payers, SubjectStanding};
 pub use ids::{ClassId, RequestId, SubjectId};
 pub use report::{ClassReport, SubjectReport, Usage};
 pub use slots::slots_held;
+pub use turns::Turns;

@@ -30,6 +30,7 @@ use crate::record::Recorder;
 use crate::rules::InForce;
 use crate::setup;
 use crate::tally::Tally;
+use crate::tell::Teller;
 use crate::worker::Worker;
 
 /// Blocked locks are tried again so often: a program of this machine may have let go.
@@ -72,6 +73,7 @@ pub struct Server {
     /// Held while a page is made.
     pub(crate) metrics: Mutex<Metrics>,
     thread_number: AtomicU64,
+    pub(crate) teller: Teller,
     /// More than one thread may serve what the page cache can answer.
     pub(crate) parallel: bool,
 }
@@ -179,8 +181,10 @@ impl Server {
             recorder,
             metrics: Mutex::default(),
             thread_number: AtomicU64::new(0),
+            teller: Teller::new(),
             parallel,
         });
+        server.start_teller().map_err(system("cannot start a thread"))?;
         for _ in 0..2 {
             server.crew.enlist();
             server.start_worker().map_err(system("cannot start a thread"))?;
@@ -253,6 +257,7 @@ impl Server {
             self.leave(leaving, &Mutex::default());
         }
         self.crew.stop();
+        self.teller.stop();
         self.poke();
         if let Some(recorder) = &self.recorder {
             recorder.finish();
@@ -372,6 +377,7 @@ impl Server {
         }
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
+        work |= self.teller.has_told();
         for target in self.targets.read().expect("not poisoned").iter() {
             let outlook = target.outlook();
             work |= outlook.work;
@@ -444,6 +450,11 @@ impl Server {
     /// Takes input from a connection again.
     pub(crate) fn resume(&self, connection: Arc<Connection>) {
         self.resumed.lock().expect("not poisoned").push_back(connection);
+        self.poke_leader();
+    }
+
+    /// Wakes the leader if it waits for events: there is work for it that comes from no socket.
+    pub(crate) fn poke_leader(&self) {
         if self.armed.load(Ordering::SeqCst) != 0 {
             self.poke();
         }

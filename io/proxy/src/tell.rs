@@ -1,54 +1,146 @@
 //! Ttell: what a mount's user is told of himself, as text.
 //!
 //! ```text
-//!   Ttell, identity ─► who that is here ─► Why of his job ─► why | usage | limits ─► Rtell
+//!   Ttell ─► who that is here ─► turns of each user ─► a thread of its own: Why of his job ─► text
+//!   Rtell ◄──────── the leader ◄──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! It is answered at once and waits in no queue, for the queue is what it is about. Nobody is
-//! told of others: the job and the user are those that the identity was granted.
+//! It waits in no queue of the dispatcher, for that is what it is about. Nobody is told of others: the
+//! job and the user are those that the identity was granted. A user may ask [`AT_ONCE`] times at once and ten
+//! times a second; who has too many questions here is told EAGAIN.
 
+use std::collections::VecDeque;
 use std::io;
+use std::sync::{Arc, Condvar, Mutex};
 
 use api::WhyQuery;
+use model::{Nanos, Nid};
 use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
 use rustix::io::Errno;
+use sched::Turns;
 
 use crate::connection::ReplyTo;
+use crate::fids::User;
 use crate::outbox::Outbox;
 use crate::server::Server;
 
+/// Questions that wait, and their answers.
+pub(crate) struct Teller {
+    turns: Mutex<Turns<Caller, Question>>,
+    more: Condvar,
+    told: Mutex<VecDeque<Told>>,
+}
+
+/// A user at a node.
+type Caller = (Nid, u32);
+
+/// A Ttell that was taken in.
+struct Question {
+    to: ReplyTo,
+    who: Arc<User>,
+    what: u8,
+    /// Bytes that the answer may have.
+    count: usize,
+}
+
+/// A question's answer, on its way to the leader.
+struct Told {
+    to: ReplyTo,
+    text: io::Result<String>,
+}
+
+impl Teller {
+    pub(crate) fn new() -> Teller {
+        let turns = Mutex::new(Turns::new(EACH, AT_ONCE));
+        Teller { turns, more: Condvar::new(), told: Mutex::default() }
+    }
+
+    /// Lets its thread look whether all threads are to end.
+    pub(crate) fn stop(&self) {
+        let _turns = self.turns.lock().expect("not poisoned");
+        self.more.notify_one();
+    }
+
+    /// Whether there are answers for the leader.
+    pub(crate) fn has_told(&self) -> bool {
+        !self.told.lock().expect("not poisoned").is_empty()
+    }
+}
+
 impl Server {
-    /// Answers a Ttell that was put aside; false if it is another message.
-    pub(crate) fn tell(&self, to: &ReplyTo, frame: &[u8], outbox: &mut Outbox) -> bool {
+    /// Starts the thread that looks for answers, by a thread that acts for nobody.
+    pub(crate) fn start_teller(self: &Arc<Server>) -> io::Result<()> {
+        let server = self.clone();
+        let run = move || server.answer_questions();
+        std::thread::Builder::new().name("sluice-tell".into()).spawn(run).map(drop)
+    }
+
+    /// Takes a Ttell in that was put aside; false if it is another message.
+    pub(crate) fn ask(&self, to: &ReplyTo, frame: &[u8], outbox: &mut Outbox) -> bool {
         if ninep::frame_kind(frame) != Some(TELL) || to.form.binding().is_none() {
             return false;
         }
-        let text = self.text_for(to, frame);
-        let batch = outbox.batch(to);
-        match &text {
-            Ok(text) => batch.reply(to.tag, OwnReply::Tell { data: text.as_bytes() }),
-            Err(error) => batch.error(to.tag, error),
+        let asked = question(to, frame).and_then(|question| {
+            let who = &question.who.identity;
+            let caller = (who.nid.clone(), who.uid);
+            let mut turns = self.teller.turns.lock().expect("not poisoned");
+            turns.ask(caller, question, self.clock.now()).map_err(|_| Errno::AGAIN)
+        });
+        match asked {
+            Ok(()) => self.teller.more.notify_one(),
+            Err(errno) => outbox.batch(to).error(to.tag, &errno.into()),
         }
         true
     }
 
-    fn text_for(&self, to: &ReplyTo, frame: &[u8]) -> io::Result<String> {
-        let decoded = dialect::decode_request(frame).ok();
-        let Some((_, header, AnyRequest::Own(OwnRequest::Tell { what, count }))) = decoded else {
-            return Err(Errno::INVAL.into());
-        };
-        let user = to.form.binding().and_then(|binding| binding.session.user(header.identity));
-        let who = &user.ok_or(Errno::INVAL)?.identity;
+    /// Answers what the thread of questions has found out.
+    pub(crate) fn tell(&self, outbox: &mut Outbox) {
+        let told = std::mem::take(&mut *self.teller.told.lock().expect("not poisoned"));
+        for Told { to, text } in told {
+            let batch = outbox.batch(&to);
+            match &text {
+                Ok(text) => batch.reply(to.tag, OwnReply::Tell { data: text.as_bytes() }),
+                Err(error) => batch.error(to.tag, error),
+            }
+        }
+    }
+
+    /// What its thread does, until all threads are to end.
+    fn answer_questions(&self) {
+        let Teller { turns, more, told } = &self.teller;
+        let mut waiting = turns.lock().expect("not poisoned");
+        while !self.crew.stopping() {
+            let now = self.clock.now();
+            if let Some(question) = waiting.next(now) {
+                drop(waiting);
+                let text = self.text_for(&question);
+                told.lock().expect("not poisoned").push_back(Told { to: question.to, text });
+                self.poke_leader();
+                waiting = turns.lock().expect("not poisoned");
+                continue;
+            }
+            waiting = match waiting.next_due() {
+                None => more.wait(waiting).expect("not poisoned"),
+                Some(due) => {
+                    let span = due.since(now).to_duration();
+                    more.wait_timeout(waiting, span).expect("not poisoned").0
+                }
+            };
+        }
+    }
+
+    fn text_for(&self, question: &Question) -> io::Result<String> {
+        let who = &question.who.identity;
         let (job, user) = (Some(who.job.to_string()), Some(who.uid));
         let query = WhyQuery { job, user, limit: None };
-        let mut text = match what {
+        let mut text = match question.what {
             0 => self.why_of(&query).explain(),
             1 => self.why_of(&query).usage(),
             2 => self.limits_of(who).limits(),
             _ => return Err(Errno::INVAL.into()),
         };
         // Whole lines, as far as there is room.
-        while text.len() > count as usize {
+        while text.len() > question.count {
             let lines = text.trim_end_matches('\n');
             let end = lines.rfind('\n').map_or(0, |at| at + 1);
             text.truncate(end);
@@ -57,5 +149,19 @@ impl Server {
     }
 }
 
+fn question(to: &ReplyTo, frame: &[u8]) -> Result<Question, Errno> {
+    let decoded = dialect::decode_request(frame).ok();
+    let Some((_, header, AnyRequest::Own(OwnRequest::Tell { what, count }))) = decoded else {
+        return Err(Errno::INVAL);
+    };
+    let who = to.form.binding().and_then(|binding| binding.session.user(header.identity));
+    let who = who.ok_or(Errno::INVAL)?;
+    Ok(Question { to: to.clone(), who, what, count: count as usize })
+}
+
 /// The message's type.
 const TELL: u8 = 238;
+/// How often a user may ask in the long run.
+const EACH: Nanos = Nanos::from_millis(100);
+/// How many questions of a user are answered at once before that.
+const AT_ONCE: u32 = 8;

@@ -151,6 +151,7 @@ impl Worker {
         }
         self.events = events;
         self.bind_next();
+        self.server.tell(&mut self.outbox.lock().expect("not poisoned"));
         while let Some(connection) = self.server.next_resumed() {
             self.read(&connection);
         }
@@ -199,9 +200,9 @@ impl Worker {
     }
 
     /// Somebody says who he is: Tattach, or Tsession or Tidentity of the dialect. A Ttell, which
-    /// waits in no queue either, is answered.
+    /// waits in no queue either, is handed on.
     fn attach(&mut self, to: &ReplyTo, frame: &[u8], arrived: Time) {
-        if self.server.tell(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
+        if self.server.ask(to, frame, &mut self.outbox.lock().expect("not poisoned")) {
             return;
         }
         let started = self.server.clock.now();

@@ -7,6 +7,7 @@ pub const ENOENT: u32 = 2;
 pub const ENXIO: u32 = 6;
 pub const E2BIG: u32 = 7;
 pub const EBADF: u32 = 9;
+pub const EAGAIN: u32 = 11;
 pub const EACCES: u32 = 13;
 pub const EBUSY: u32 = 16;
 pub const EEXIST: u32 = 17;

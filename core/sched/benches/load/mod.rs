@@ -6,7 +6,7 @@ use model::{
     Amount, Identity, JobId, KeyField, Kind, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
     PathSet, Rate, Rule, RuleSet, Time,
 };
-use sluice_sched::{Arrival, Costs, Dispatcher, SubjectId, Target};
+use sluice_sched::{Arrival, Costs, Dispatcher, Payers, SubjectId, Target};
 
 pub(crate) struct Load {
     sched: Dispatcher,
@@ -82,5 +82,13 @@ impl Load {
         };
         self.arrive(next.subject);
         self.sched.complete(next.id, Amount::new(4096, 1), self.now);
+    }
+
+    /// What holds one of the jobs: what its own user is told.
+    pub(crate) fn why(&self) -> usize {
+        let who = identity(self.subjects.len() / 2);
+        let payers = Payers { job: Some(&who.job), user: Some(who.uid) };
+        let standings = self.sched.standings(self.now, payers);
+        self.sched.held_of(&standings, self.now).len() + standings.len()
     }
 }

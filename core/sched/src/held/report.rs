@@ -5,9 +5,9 @@
 //!   subjects ─ their ways ─► classes and meters ───► SubjectStanding
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Bytes, Identity, KeyValue, Kind, Nanos, Part, PathSet, Rate, Scope, Time};
+use model::{Bytes, Identity, JobId, KeyValue, Kind, Nanos, Part, PathSet, Rate, Scope, Time};
 
 use super::{By, Cause, HELD_MIN_NS};
 use crate::class::QUEUES;
@@ -110,10 +110,28 @@ pub struct SubjectStanding {
     pub who: Identity,
     /// Its classes, of the kinds of request that it made.
     pub classes: Vec<ClassId>,
+    /// Where these are.
+    places: Vec<u32>,
     /// The meters that these requests pay.
     pub meters: Vec<MeterReport>,
     /// Its sums.
     pub usage: Usage,
+}
+
+/// Who is asked about: those who have all that is given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Payers<'q> {
+    /// Those of this job.
+    pub job: Option<&'q JobId>,
+    /// Those of this user.
+    pub user: Option<u32>,
+}
+
+impl Payers<'_> {
+    /// Whether somebody is one of them.
+    pub fn has(&self, who: &Identity) -> bool {
+        self.job.is_none_or(|job| *job == who.job) && self.user.is_none_or(|user| user == who.uid)
+    }
 }
 
 impl Dispatcher {
@@ -142,15 +160,35 @@ impl Dispatcher {
         reports
     }
 
-    /// The subjects that are wanted, with their classes and meters. O(subjects).
-    pub fn standings(&self, now: Time, wanted: impl Fn(&Identity) -> bool) -> Vec<SubjectStanding> {
+    /// What held the classes in which these subjects have requests. O(their classes).
+    pub fn held_of(&self, standings: &[SubjectStanding], now: Time) -> Vec<HeldReport> {
         let now = self.now.max(now);
-        let of = self.subjects.iter().filter(|(_, subject)| wanted(&subject.who));
-        let standing = of.map(|(index, subject)| {
+        let of = standings.iter().flat_map(|one| one.places.iter().zip(&one.classes));
+        let classes: BTreeSet<(u32, ClassId)> = of.map(|(at, id)| (*at, *id)).collect();
+        let reports = classes.into_iter().filter_map(|(index, id)| {
+            let class = &self.classes[index];
+            if !self.classes.lives(index) || class.id != id {
+                return None;
+            }
+            let causes = self.causes_of(index, now);
+            self.report_held(id, &class.key, class.queued, causes, now)
+        });
+        reports.collect()
+    }
+
+    /// The subjects of these payers, with their classes and meters. O(subjects of the job) where one is given,
+    /// else O(subjects).
+    pub fn standings(&self, now: Time, payers: Payers<'_>) -> Vec<SubjectStanding> {
+        let now = self.now.max(now);
+        let known = self.names.subjects_from(payers.job);
+        let of_job = known.take_while(|(who, _)| payers.job.is_none_or(|job| *job == who.job));
+        let of = of_job.filter(|(who, _)| payers.has(who)).flat_map(|(_, places)| places);
+        let standing = of.map(|(_, index)| {
+            let (index, subject) = (*index, &self.subjects[*index]);
             let (mut classes, mut meters) = (Vec::new(), Vec::new());
             let ways = subject.ways.iter().flat_map(|ways| ways.iter());
             for way in ways.filter(|way| way.class != NONE) {
-                classes.push(self.classes[way.class].id);
+                classes.push((self.classes[way.class].id, way.class));
                 if way.route != NONE {
                     let links = self.routes[way.route].links().iter();
                     meters.extend(links.map(|link| self.links[*link].meter));
@@ -158,12 +196,14 @@ impl Dispatcher {
             }
             classes.sort_unstable();
             classes.dedup();
+            let (classes, places) = classes.into_iter().unzip();
             meters.sort_unstable();
             meters.dedup();
             SubjectStanding {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
                 who: Identity::clone(&subject.who),
                 classes,
+                places,
                 meters: meters.iter().map(|at| self.report_meter(&self.meters[*at], now)).collect(),
                 usage: subject.usage,
             }

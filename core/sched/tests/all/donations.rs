@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, limited, ms, rule, rules, shared, target, who};
-use model::{Amount, Bytes, Kind, Lane, PathSet, RuleSet, SectionKind, Time};
-use sluice_sched::{Arrival, Dispatcher, HeldBy, RequestId, SubjectId};
+use model::{Amount, Bytes, JobId, Kind, Lane, PathSet, RuleSet, SectionKind, Time};
+use sluice_sched::{Arrival, Dispatcher, HeldBy, Payers, RequestId, SubjectId};
 
 /// Two jobs: one writes, one waits.
 struct Pair {
@@ -67,7 +67,8 @@ fn writes_that_somebody_waits_for_go_in_his_lane_and_he_pays() {
     served.extend(pair.served(at));
     assert_eq!(served, [(waiter, 2), (waiter, 3)], "within a second of the writer's limit");
     let used = |job: &str| {
-        let standings = pair.sched.standings(at, |known| known.job.as_str() == job);
+        let job = JobId::new(job).unwrap();
+        let standings = pair.sched.standings(at, Payers { job: Some(&job), user: None });
         standings[0].usage.written
     };
     assert_eq!(used("waiter"), Bytes::new(2 * UNIT_BYTES), "who waits has paid");

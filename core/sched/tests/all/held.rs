@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
 use model::{
-    Bytes, Dependence, Kind, Lane, Nanos, Parent, PathSet, Rule, RuleSet, Scope, SectionKind,
+    Bytes, Dependence, Identity, JobId, Kind, Lane, Nanos, Nid, Parent, PathSet, Rule, RuleSet,
+    Scope, SectionKind,
 };
-use sluice_sched::{HeldBy, HeldCause, HeldReport};
+use sluice_sched::{HeldBy, HeldCause, HeldReport, Payers, SubjectStanding};
 
 const UNIT_NS: u64 = 1_000_000;
 
@@ -172,13 +173,42 @@ fn who_stands_where_is_found_by_identity() {
     world.client("a", Kind::Read, 1, 1);
     world.client("b", Kind::Read, 1, 1);
     world.run(ms(500));
-    let found = world.sched.standings(world.now, |who| who.job.to_string() == "a");
+    let found = standings(&world, "a", None);
     assert_eq!(found.len(), 1);
     let class = held(&world, "a")[0].class;
     assert_eq!(found[0].classes, [class]);
+    assert_eq!(world.sched.held_of(&found, world.now), held(&world, "a"));
     assert_eq!(found[0].meters.iter().map(|meter| &*meter.scope.name).collect::<Vec<_>>(), ["m"]);
     let free = world.sched.subject(&who("c"), PathSet::default());
-    let idle = world.sched.standings(world.now, |who| who.job.to_string() == "c");
+    let idle = standings(&world, "c", None);
     assert_eq!((idle[0].id, idle[0].classes.len()), (free, 0));
     assert_eq!(world.clients[0].lane, Lane::Device);
+}
+
+#[test]
+fn of_a_job_only_its_own_subjects_are_looked_at_and_of_its_users_the_one_who_asks() {
+    let mut world = world(8, rules(vec![rule("all", 1)], Vec::new()));
+    for (job, uid, nid) in
+        [("b", 1, "x"), ("a", 2, "x"), ("b", 2, "y"), ("b", 1, "y"), ("c", 1, "x")]
+    {
+        let nid = Nid::new(nid).unwrap();
+        let one = Identity { job: JobId::new(job).unwrap(), uid, nid, ..who(job) };
+        world.sched.subject(&one, PathSet::default());
+    }
+    let found = |job, user| {
+        let of = standings(&world, job, user).into_iter();
+        of.map(|one| (one.who.uid, one.who.nid.to_string())).collect::<Vec<_>>()
+    };
+    let known = [(1, "x"), (1, "y"), (2, "y")].map(|(uid, nid)| (uid, nid.to_owned()));
+    assert_eq!(found("b", None), known);
+    assert_eq!(found("b", Some(1)), known[..2]);
+    assert_eq!(found("b", Some(3)), []);
+    let of_user = world.sched.standings(world.now, Payers { job: None, user: Some(2) });
+    assert_eq!(of_user.len(), 2);
+    assert_eq!(world.sched.standings(world.now, Payers::default()).len(), 5);
+}
+
+fn standings(world: &World, job: &str, user: Option<u32>) -> Vec<SubjectStanding> {
+    let job = JobId::new(job).unwrap();
+    world.sched.standings(world.now, Payers { job: Some(&job), user })
 }

@@ -18,8 +18,8 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use model::{Identity, KeyValue, PathSet, Time};
-use sched::{DonationReport, HeldBy, HeldCause, HeldReport, MeterReport, SubjectStanding};
+use model::{Identity, JobId, KeyValue, PathSet, Time};
+use sched::{DonationReport, HeldBy, HeldCause, HeldReport, MeterReport, Payers, SubjectStanding};
 
 use super::Control;
 use crate::gate::Target;
@@ -65,12 +65,13 @@ impl Server {
     /// rules have for him whatever he asks, although nothing was asked yet.
     pub(crate) fn limits_of(&self, who: &Identity) -> Why {
         let query = WhyQuery { job: Some(who.job.to_string()), user: Some(who.uid), limit: None };
+        let payers = Payers { job: Some(&who.job), user: Some(who.uid) };
         let scheduling = self.settings().schedule;
         let t_ns = self.clock.now().as_nanos();
         let mut why = Why { t_ns, scheduling, ..Why::default() };
         for target in self.targets() {
             let found = target.with_dispatcher(|dispatcher, now| {
-                let standings = dispatcher.standings(now, |known| is_asked(&query, known));
+                let standings = dispatcher.standings(now, payers);
                 (dispatcher.limits_of(who, PathSet::default(), now), standings, now)
             });
             let Some((limits, standings, now)) = found else { continue };
@@ -113,22 +114,26 @@ fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &Usage) {
     rows.truncate(ROWS_MAX);
 }
 
-fn is_asked(query: &WhyQuery, who: &Identity) -> bool {
-    query.job.as_ref().is_none_or(|job| job == who.job.as_str())
-        && query.user.is_none_or(|user| user == who.uid)
-}
-
 fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
-    let everybody = query.job.is_none() && query.user.is_none();
+    let job = query.job.as_deref().map(JobId::new);
+    // No job has such a name.
+    let Ok(job) = job.map(|known| known.ok_or(())).transpose() else { return };
+    let payers = Payers { job: job.as_ref(), user: query.user };
     let found = target.with_dispatcher(|dispatcher, now| {
-        let standings = dispatcher.standings(now, |who| is_asked(query, who));
-        let classes: BTreeSet<_> = standings.iter().flat_map(|one| one.classes.iter()).collect();
-        let held = dispatcher.held(now, |class, _, key| {
-            everybody || classes.contains(&class) || has_key(query, key)
-        });
-        let donations = dispatcher
-            .donations(now, |writer, who| is_asked(query, writer) || is_asked(query, who));
-        (now, standings.clone(), held, donations)
+        let standings = dispatcher.standings(now, payers);
+        let held = match payers {
+            Payers { job: Some(_), user: Some(_) } => dispatcher.held_of(&standings, now),
+            Payers { job: None, user: None } => dispatcher.held(now, |_, _, _| true),
+            _ => {
+                let of = standings.iter().flat_map(|one| one.classes.iter());
+                let classes: BTreeSet<_> = of.collect();
+                dispatcher
+                    .held(now, |class, _, key| classes.contains(&class) || has_key(query, key))
+            }
+        };
+        let donations =
+            dispatcher.donations(now, |writer, who| payers.has(writer) || payers.has(who));
+        (now, standings, held, donations)
     });
     let Some((now, standings, held, donations)) = found else { return };
     let of_limit = |name: &str| query.limit.as_ref().is_none_or(|limit| limit == name);
@@ -148,12 +153,11 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
     }));
 }
 
-/// Whether a class's key says that it is of who is asked about: he may be gone. A job's name says
-/// nothing of its user.
+/// Whether a class's key says that it is of the job or the user that is asked about, who may be gone.
 fn has_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
     key.iter().any(|value| match value {
-        KeyValue::Jobid(job) => query.user.is_none() && query.job.as_deref() == Some(job.as_str()),
-        KeyValue::Uid(uid) => query.job.is_none() && query.user == Some(*uid),
+        KeyValue::Jobid(job) => query.job.as_deref() == Some(job.as_str()),
+        KeyValue::Uid(uid) => query.user == Some(*uid),
         _ => false,
     })
 }

@@ -92,3 +92,28 @@ fn nobody_is_told_of_others_and_what_is_wrong_is_einval() {
     client.identity = IDENTITY + 9;
     assert_eq!(tell(&mut client, 0, 4096), Err(EINVAL), "an identity that nobody has");
 }
+
+#[test]
+fn who_asks_without_end_is_told_to_come_again_and_keeps_nobody_else_from_asking() {
+    if !crate::peer::root_here() {
+        return;
+    }
+    let served = Setup::new("tell-flood").rules(RULES).start();
+    let mut flood = served.client_of("x", USER, "dd.1");
+    let mut other = served.client_of("x", USER + 1, "dd.2");
+    let message = || OwnRequest::Tell { what: 0, count: 4096 };
+    let tags: Vec<_> = (0..500).map(|_| flood.send(Handles::NONE, message())).collect();
+    let told = tell(&mut other, 1, 4096);
+    assert!(told.is_ok(), "{told:?}");
+    let mut answers = [0, 0];
+    for tag in tags {
+        match flood.wait(tag).own() {
+            Ok(OwnReply::Tell { .. }) => answers[0] += 1,
+            Err(EAGAIN) => answers[1] += 1,
+            answer => panic!("{answer:?}"),
+        }
+    }
+    // As many at once as are answered so, and as many more as may wait, whatever came meanwhile.
+    assert!(answers[0] >= 24 && answers[1] > 0, "{answers:?}");
+    assert!(tell(&mut flood, 0, 4096).is_ok(), "it has come again");
+}

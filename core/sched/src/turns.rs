@@ -1,0 +1,162 @@
+//! Questions that are answered beside the dispatcher: some at once, then so many a second of each caller.
+//!
+//! ```text
+//!   ask(caller, question) ─► due: now, or when the caller's allowance says ─► next(now): earliest first
+//!                         └─► refused: too many wait
+//! ```
+//!
+//! The allowance is the generic cell rate algorithm (ITU-T I.371, virtual scheduling): a caller's theoretical
+//! arrival time moves on by the interval with each question, and a question is due `burst` - 1 intervals
+//! before it. What it refuses elsewhere waits here.
+
+use std::collections::BTreeMap;
+
+use model::{Nanos, Time};
+
+/// Questions of callers `K` that wait for their turn.
+#[derive(Debug)]
+pub struct Turns<K, Q> {
+    interval: Nanos,
+    burst: u32,
+    /// Who has questions here, or asked so lately that it still counts.
+    callers: BTreeMap<K, Allowance>,
+    /// By when they are due, then as they came.
+    waiting: BTreeMap<(Time, u64), (K, Q)>,
+    asked: u64,
+    /// When callers were forgotten last.
+    swept: Time,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Allowance {
+    /// When the next question would come if they came evenly.
+    expected: Time,
+    waiting: usize,
+}
+
+impl<K: Ord + Clone, Q> Turns<K, Q> {
+    /// A caller may ask `burst` questions at once (1 at least), and one each `interval` in the long run.
+    pub fn new(interval: Nanos, burst: u32) -> Turns<K, Q> {
+        let (callers, waiting) = (BTreeMap::new(), BTreeMap::new());
+        Turns { interval, burst: burst.max(1), callers, waiting, asked: 0, swept: Time::ZERO }
+    }
+
+    /// Takes a question in. It comes back if 16 of this caller or 1,024 of all wait, or 4,096 callers
+    /// have asked lately.
+    pub fn ask(&mut self, caller: K, question: Q, now: Time) -> Result<(), Q> {
+        self.sweep(now);
+        let known = self.callers.get(&caller).copied();
+        let room = self.waiting.len() < ALL_MAX
+            && match known {
+                Some(allowance) => allowance.waiting < WAITING_MAX,
+                None => self.callers.len() < CALLERS_MAX,
+            };
+        if !room {
+            return Err(question);
+        }
+        let Allowance { expected, waiting } = known.unwrap_or_default();
+        let ahead = Nanos::new(self.interval.get().saturating_mul((self.burst - 1).into()));
+        let due = now.max(expected.before(ahead));
+        let allowance =
+            Allowance { expected: expected.max(due) + self.interval, waiting: waiting + 1 };
+        self.callers.insert(caller.clone(), allowance);
+        self.asked += 1;
+        self.waiting.insert((due, self.asked), (caller, question));
+        Ok(())
+    }
+
+    /// The question that is due next, if it is due.
+    pub fn next(&mut self, now: Time) -> Option<Q> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let (_, (caller, question)) = self.waiting.pop_first()?;
+        if let Some(allowance) = self.callers.get_mut(&caller) {
+            allowance.waiting -= 1;
+        }
+        Some(question)
+    }
+
+    /// When the next question is due.
+    pub fn next_due(&self) -> Option<Time> {
+        self.waiting.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    /// Forgets who has nothing here and all of his allowance, once an interval at most.
+    fn sweep(&mut self, now: Time) {
+        if self.callers.len() < CALLERS_MAX / 2 || now.since(self.swept) < self.interval {
+            return;
+        }
+        self.swept = now;
+        self.callers.retain(|_, allowance| allowance.waiting > 0 || allowance.expected > now);
+    }
+}
+
+/// Questions of one caller that wait.
+const WAITING_MAX: usize = 16;
+/// Questions of all callers that wait.
+const ALL_MAX: usize = 1_024;
+/// Callers that are remembered.
+const CALLERS_MAX: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EACH: Nanos = Nanos::from_millis(100);
+
+    fn turns() -> Turns<u32, u32> {
+        Turns::new(EACH, 4)
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::ZERO + Nanos::from_millis(ms)
+    }
+
+    #[test]
+    fn a_burst_is_answered_at_once_and_the_rest_evenly() {
+        let mut turns = turns();
+        (0..6).for_each(|question| turns.ask(1, question, at(1_000)).unwrap());
+        let mut answered = Vec::new();
+        for ms in 1_000..2_000 {
+            answered
+                .extend(std::iter::from_fn(|| turns.next(at(ms))).map(|question| (question, ms)));
+        }
+        let at_once = (0..4).map(|question| (question, 1_000));
+        assert_eq!(answered, at_once.chain([(4, 1_100), (5, 1_200)]).collect::<Vec<_>>());
+        assert_eq!(turns.next_due(), None);
+    }
+
+    #[test]
+    fn whoever_asks_much_keeps_nobody_else_waiting() {
+        let mut turns = turns();
+        (0..16).for_each(|question| turns.ask(1, question, at(0)).unwrap());
+        turns.ask(2, 100, at(0)).unwrap();
+        let now: Vec<_> = std::iter::from_fn(|| turns.next(at(0))).collect();
+        assert_eq!(now, [0, 1, 2, 3, 100]);
+    }
+
+    #[test]
+    fn what_is_too_much_comes_back_and_later_there_is_room() {
+        let mut turns = turns();
+        (0..WAITING_MAX as u32).for_each(|question| turns.ask(1, question, at(0)).unwrap());
+        assert_eq!(turns.ask(1, 99, at(0)), Err(99));
+        assert_eq!(turns.next(at(0)), Some(0));
+        turns.ask(1, 99, at(0)).unwrap();
+        let callers = (ALL_MAX - WAITING_MAX) as u32;
+        (0..callers).for_each(|caller| turns.ask(10 + caller, 0, at(0)).unwrap());
+        assert_eq!(turns.ask(9, 7, at(0)), Err(7), "all together");
+    }
+
+    #[test]
+    fn callers_are_bounded_and_forgotten_once_they_have_their_allowance() {
+        let mut turns = turns();
+        for caller in 0..CALLERS_MAX as u32 {
+            turns.ask(caller, 0, at(0)).unwrap();
+            turns.next(at(0)).unwrap();
+        }
+        assert_eq!(turns.ask(u32::MAX, 7, at(50)), Err(7), "nobody has all of his allowance yet");
+        turns.ask(u32::MAX, 7, at(100)).unwrap();
+        assert_eq!(turns.callers.len(), 1);
+    }
+}
