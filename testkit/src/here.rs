@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long anything that must happen may take before a test fails. Only a failure waits for so
@@ -50,4 +51,11 @@ pub fn root_here() -> bool {
 /// Lets everybody make and remove files in a directory.
 pub fn everybodys(dir: &Path) {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+}
+
+/// Copies a program that is to be started, by a process of its own: a file that this one had open for writing
+/// another test's child may have open still, and then it cannot be started (ETXTBSY).
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "cp {} {}", from.display(), to.display());
 }

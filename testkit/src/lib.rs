@@ -21,4 +21,4 @@ pub mod p9;
 pub use again::{again, alone};
 pub use etcd::Cluster;
 pub use folder::{TestFolder, place};
-pub use here::{PATIENCE, everybodys, root_here, skip, until, until_free};
+pub use here::{PATIENCE, copy_program, everybodys, root_here, skip, until, until_free};

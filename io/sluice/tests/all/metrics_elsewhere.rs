@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::common::{Proxy, SLUICE, Setup, root_here, skip, until};
+use crate::common::{Proxy, SLUICE, Setup, copy_program, root_here, skip, until};
 use crate::prometheus::{Page, get};
 use api::{Client, Endpoint};
 
@@ -136,7 +136,7 @@ fn collectd_has_what_a_job_wrote() {
     let dir = Helper::dir("collectd");
     // Its exec plugin refuses root, and others may not reach where this was built.
     let ours = dir.join("sluice");
-    fs::hard_link(SLUICE, &ours).or_else(|_| fs::copy(SLUICE, &ours).map(drop)).unwrap();
+    copy_program(Path::new(SLUICE), &ours);
     let (here, from) = (dir.display(), proxy.metrics());
     let config = format!(
         "Hostname \"node1\"\nInterval 1\nBaseDir \"{here}\"\nPIDFile \"{here}/pid\"\n\

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::common::{Proxy, SLUICE, Setup, root_here, skip, status_of, until};
+use crate::common::{Proxy, SLUICE, Setup, copy_program, root_here, skip, status_of, until};
 use api::{Address, Client};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -276,7 +276,7 @@ fn whoever_uses_a_mount_is_known_at_the_proxy_by_user_groups_and_job() {
 fn a_program_of_the_mount_can_be_run_in_a_job() {
     let Some(place) = Place::new("run") else { return };
     let proxy = Setup::new("run").api().start();
-    fs::copy("/bin/true", proxy.data().join("program")).unwrap();
+    copy_program(Path::new("/bin/true"), &proxy.data().join("program"));
     mount(&proxy, &place);
     let program = place.0.join("program");
     for _ in 0..20 {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-use crate::common::{Proxy, until};
+use crate::common::{Proxy, copy_program, until};
 use crate::mounted::{Mounted, can_mount, finish, setup};
 use rustix::process::Signal;
 
@@ -201,7 +201,7 @@ fn a_write_to_a_running_program_harms_it_not() {
     let proxy = setup("busy").start();
     let mount = Mounted::new(&proxy, "exec");
     let path = mount.join("sleep");
-    fs::copy("/bin/sleep", &path).unwrap();
+    copy_program(Path::new("/bin/sleep"), &path);
     let len = fs::metadata(&path).unwrap().len();
     for _ in 0..20 {
         let mut program = Command::new(&path).arg("infinity").spawn().unwrap();

@@ -18,7 +18,9 @@ use ninep::{Fid, NONUNAME, Request, SetAttributes, open, setattr};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::process::Signal;
 
-use crate::common::{Client, PATIENCE, Proxy, Setup, USER, everybodys, root_here, until};
+use crate::common::{
+    Client, PATIENCE, Proxy, Setup, USER, copy_program, everybodys, root_here, until,
+};
 
 const EPERM: u32 = 1;
 const ENOENT: u32 = 2;
@@ -149,7 +151,7 @@ fn a_unix_socket_peer_is_only_itself() {
     let proxy = Proxy::plain("peercred");
     // The test's own program may lie where an ordinary user cannot go.
     let program = proxy.dir.join("peer");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    copy_program(&std::env::current_exe().unwrap(), &program);
     let output = Command::new(&program)
         .args(["--exact", "security::peer", "--ignored", "--nocapture"])
         .env("SLUICE_TEST_SOCKET", proxy.socket())

@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub use controller::Controller;
 pub use testkit::p9::{Client, Entry, Frame, errno, names};
-pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
+pub use testkit::{PATIENCE, copy_program, everybodys, root_here, skip, until};
 
 pub use place::{HangingOpens, Image, Tmpfs};
 
