@@ -31,7 +31,7 @@ for target in "${targets[@]}"; do
 	corpus=fuzz/corpus/$target artifacts=fuzz/artifacts/$target/
 	mkdir -p "$corpus" "$artifacts"
 	echo "# $target for $seconds s"
-	if "$TARGET/$HOST/release/$target" "$corpus" -max_total_time="$seconds" -max_len=65536 -timeout=10 -rss_limit_mb=2048 \
+	if "$TARGET/$HOST/release/$target" "$corpus" -max_total_time="$seconds" -max_len=65536 -timeout=60 -rss_limit_mb=2048 \
 		-artifact_prefix="$artifacts" -print_final_stats=1 >"$artifacts/log" 2>&1; then
 		passed=$((passed + 1))
 		echo "ok $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$artifacts/log") inputs"

@@ -84,7 +84,7 @@ unmount_all() {
 	local transport
 	for transport in $TRANSPORTS; do
 		umount "$WORK/$transport" || fail "$transport: umount"
-		timeout 20 tail --pid="${SERVING[$transport]}" -f /dev/null || fail "$transport: its process goes on"
+		timeout 120 tail --pid="${SERVING[$transport]}" -f /dev/null || fail "$transport: its process goes on"
 		wait "${SERVING[$transport]}" || fail "$transport: its process ended with $?"
 		[ ! -s "$WORK/$transport.err" ] || fail "$transport: $(head -n 5 "$WORK/$transport.err")"
 	done

@@ -21,6 +21,8 @@ set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 export CACHE=${CACHE:-$(dirname "$HERE")/.cache}
 LONG=${LONG:-}
+# seconds until what must happen counts as never: only a failure waits for so long
+PATIENCE=120
 # shellcheck source=tests/posix.sh
 . "$HERE/posix.sh"
 
@@ -57,7 +59,7 @@ mount_it() { # mount_it OPTIONS
 
 # at the end it must go as an administrator would have it
 unmount_it() {
-	if timeout 20 "$SLUICE" umount "$MOUNT"; then return; fi
+	if timeout $PATIENCE "$SLUICE" umount "$MOUNT"; then return; fi
 	fail "umount"
 	"$SLUICE" umount "$MOUNT" --force || true
 }
@@ -78,7 +80,7 @@ run_fsx() {
 	local name=$1 config=$2 operations=$3 seed
 	shift 3
 	for seed in "$@"; do
-		if timeout "$((60 + operations / 200))" "$PROGRAM" -q -f "$HERE/$config" -N "$operations" -S "$seed" -P "$WORK" \
+		if timeout "$((PATIENCE + operations / 50))" "$PROGRAM" -q -f "$HERE/$config" -N "$operations" -S "$seed" -P "$WORK" \
 			"$MOUNT/fsx-$seed" >"$WORK/fsx.log" 2>&1; then
 			pass
 			echo "ok $name seed $seed, $operations operations"
@@ -114,7 +116,7 @@ stress() {
 	mkdir -m 0777 "$folder"
 	while read -r names; do
 		# shellcheck disable=SC2046,SC2086
-		if ! timeout -k 5 $((seconds + 30)) stress-ng --temp-path "$folder" --timeout "${seconds}s" --oomable --verify \
+		if ! timeout -k 5 $((seconds + PATIENCE)) stress-ng --temp-path "$folder" --timeout "${seconds}s" --oomable --verify \
 			$BOUNDS $(printf -- '--%s 1 ' $names) >"$log" 2>&1 </dev/null; then
 			fail "$names"
 			tail -n 20 "$log" | sed 's/^/# /'
@@ -129,7 +131,7 @@ stress() {
 			echo "ok $names"
 			grep -aE 'skipped|skipping|not implemented' "$log" | sed 's/^/# /' || true
 		fi
-		if ! timeout 10 stat "$folder" >/dev/null || ! kill -0 "$PROXY_PID" 2>/dev/null; then
+		if ! timeout $PATIENCE stat "$folder" >/dev/null || ! kill -0 "$PROXY_PID" 2>/dev/null; then
 			fail "$names: the mount or the proxy doesn't answer any more"
 			break
 		fi

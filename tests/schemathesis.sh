@@ -42,7 +42,7 @@ trap 'exit 130' INT
 # started NAME PATTERN: what the process of that name said, once it has
 started() {
 	local said
-	for _ in $(seq 300); do
+	for _ in $(seq 1200); do
 		said=$(sed -nE "s|$2|\1|p" "$WORK/$1.out")
 		if [ -n "$said" ]; then echo "$said"; return; fi
 		sleep 0.1
@@ -71,7 +71,7 @@ PORT=$(started relay '^([0-9]+)$')
 export SCHEMATHESIS_HOOKS=hooks PYTHONPATH=$ROOT/tests/schemathesis PYTHONDONTWRITEBYTECODE=1 OWN_TOKEN=harness
 ask() {
 	"$VENV/bin/st" run "$1/openapi.json" --no-color --warnings off --generation-deterministic \
-		--max-examples "$EXAMPLES" --request-timeout 20 --checks all \
+		--max-examples "$EXAMPLES" --request-timeout 120 --checks all \
 		--exclude-checks "positive_data_acceptance,ensure_resource_availability$LESS" "${@:2}"
 }
 

@@ -33,7 +33,7 @@ trap 'exit 130' INT
 PROXY=$!
 export SLUICE PROXY_PID=$PROXY EXPORT_DIR=$WORK/export
 
-for _ in $(seq 300); do
+for _ in $(seq 1200); do
 	if grep -qx ready "$WORK/out"; then break; fi
 	if ! kill -0 "$PROXY" 2>/dev/null; then break; fi
 	sleep 0.1
@@ -57,7 +57,7 @@ if ! kill -TERM "$PROXY" 2>/dev/null; then
 	tail -n 30 "$WORK/err" >&2
 	rc=1
 else
-	for _ in $(seq 300); do
+	for _ in $(seq 1200); do
 		kill -0 "$PROXY" 2>/dev/null || break
 		sleep 0.1
 	done
