@@ -23,6 +23,7 @@ mod describe;
 mod edit;
 mod endpoint;
 mod events;
+mod hosts;
 mod link;
 mod messages;
 pub mod metrics;
@@ -45,6 +46,7 @@ pub use describe::{AnyAnswer, described, query_names};
 pub use edit::{Place, RuleAction, RuleChange, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
+pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
 pub use link::{
     COMPACT_REPORT, ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm,
     Named, OpsForm, PayerForm, Proxies, ProxyOrder, ProxyReport, ProxyStanding, RateForm,

@@ -7,7 +7,8 @@
 //!
 //! Each connection carries one exchange and ends within [`EXCHANGE_TIME_MAX`], so who connects
 //! and says nothing costs one place for a bounded time. Nothing can be changed here. Who may
-//! ask is decided by the address: the mode 0600 of a Unix socket, the reach of an IP address.
+//! ask is decided by the address: the mode 0600 of a Unix socket, the reach of an IP address. No
+//! web page of elsewhere may ([`AllowedHosts`]).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -30,7 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::{Address, Listening, Page, SocketError, path};
+use crate::{Address, AllowedHosts, Listening, Page, SocketError, path};
 
 /// Where metrics are shown: `http://127.0.0.1:9400` or `unix:///run/sluice/metrics.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +76,8 @@ pub struct MetricsServer {
 type Make = Arc<dyn Fn() -> String + Send + Sync>;
 
 enum Listener {
-    Tcp(TcpListener),
+    /// The port, and whether only this machine reaches it.
+    Tcp(TcpListener, bool),
     /// The socket, and what removes its name.
     Unix(UnixListener, #[expect(dead_code, reason = "held to be dropped")] Listening),
 }
@@ -171,7 +173,8 @@ fn listen(at: &Address) -> Result<(Listener, Address), MetricsError> {
             listener.set_nonblocking(true).map_err(port)?;
             let address = listener.local_addr().map_err(port)?;
             let listener = TcpListener::from_std(listener).map_err(port)?;
-            Ok((Listener::Tcp(listener), Address::Tcp(address)))
+            let only_loopback = address.ip().to_canonical().is_loopback();
+            Ok((Listener::Tcp(listener, only_loopback), Address::Tcp(address)))
         }
         Address::Unix(path) => {
             let listening = Listening::at(path, 0o600)?;
@@ -208,13 +211,13 @@ async fn serve(listener: &Listener, make: &Make, mut stopped: oneshot::Receiver<
 
 async fn accept(listener: &Listener, make: &Make, place: OwnedSemaphorePermit) -> io::Result<()> {
     match listener {
-        Listener::Tcp(listener) => {
+        Listener::Tcp(listener, only_loopback) => {
             let (stream, _) = listener.accept().await?;
-            tokio::spawn(exchange(stream, make.clone(), place));
+            tokio::spawn(exchange(stream, make.clone(), *only_loopback, place));
         }
         Listener::Unix(listener, _) => {
             let (stream, _) = listener.accept().await?;
-            tokio::spawn(exchange(stream, make.clone(), place));
+            tokio::spawn(exchange(stream, make.clone(), false, place));
         }
     }
     Ok(())
@@ -223,10 +226,11 @@ async fn accept(listener: &Listener, make: &Make, place: OwnedSemaphorePermit) -
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     make: Make,
+    only_loopback: bool,
     _place: OwnedSemaphorePermit,
 ) {
     let service = service_fn(move |request| {
-        let answer = answer(&request, &make);
+        let answer = answer(&request, &make, only_loopback);
         async move { Ok::<_, Infallible>(answer) }
     });
     let connection = http1::Builder::new()
@@ -241,7 +245,11 @@ async fn exchange(
     }
 }
 
-fn answer(request: &Request<Incoming>, make: &Make) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, make: &Make, only_loopback: bool) -> Response<Full<Bytes>> {
+    let hosts = AllowedHosts::default().check(request.uri(), request.headers(), only_loopback);
+    if let Err(refused) = hosts {
+        return text_of(StatusCode::FORBIDDEN, PLAIN, format!("{refused}\n"));
+    }
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, path::METRICS) => (StatusCode::OK, Page::CONTENT_TYPE, make()),
         (_, path::METRICS) => {
@@ -254,6 +262,10 @@ fn answer(request: &Request<Incoming>, make: &Make) -> Response<Full<Bytes>> {
             (StatusCode::NOT_FOUND, PLAIN, text)
         }
     };
+    text_of(status, kind, text)
+}
+
+fn text_of(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
     let response = Response::builder().status(status).header(CONTENT_TYPE, kind);
     response.body(Full::new(text.into())).expect("its parts are valid")
 }
@@ -269,7 +281,7 @@ mod tests {
     use super::*;
 
     fn exchange(mut stream: impl Read + Write, request: &str) -> String {
-        write!(stream, "{request} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -317,6 +329,26 @@ mod tests {
             let answer = exchange(tcp(&server), request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
             assert!(answer.contains(says), "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_web_page_of_elsewhere_reads_no_metrics() {
+        let server =
+            MetricsServer::start(&"http://127.0.0.1:0".parse().unwrap(), || "x 1\n".into());
+        let server = server.unwrap();
+        for (head, status) in [
+            ("host: evil.example:9400", "403"),
+            ("host: localhost\r\norigin: http://evil.example", "403"),
+            ("host: localhost\r\norigin: null", "403"),
+            ("accept: text/plain", "403"),
+            ("host: 127.0.0.1:9400", "200"),
+        ] {
+            let (mut stream, mut answer) = (tcp(&server), String::new());
+            write!(stream, "GET /metrics HTTP/1.1\r\n{head}\r\n\r\n").unwrap();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{head}: {answer}");
+            assert_eq!(answer.ends_with("x 1\n"), status == "200", "{head}: {answer}");
         }
     }
 

@@ -21,6 +21,7 @@ mod asking;
 mod counts;
 mod doors;
 mod events;
+mod hosts;
 mod listen;
 mod offline;
 mod plan;
@@ -38,7 +39,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Credentials, CredentialsError, Endpoint, EventKind, SocketError};
+use api::{Credentials, CredentialsError, Endpoint, EventKind, HostName, SocketError};
 use model::RuleFileError;
 
 use crate::audit::{Audit, AuditError};
@@ -75,6 +76,9 @@ pub struct Settings {
     /// Where its API listens: `http://IP:PORT` of this machine's loopback, `unix:///path`, and
     /// `https://IP:PORT` where there are tokens. Port 0 lets the system choose.
     pub listen: Vec<Endpoint>,
+    /// Names under which it answers on loopback besides `localhost` and loopback addresses, as
+    /// behind a reverse proxy.
+    pub allowed_hosts: Vec<HostName>,
     /// What it shows at `https://` places.
     pub tls: Option<TlsFiles>,
     /// What it shows the leader while it stands by.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ::controller::{Etcd, Standing, StorePlace, Webhook};
 use anyhow::Context;
-use api::Endpoint;
+use api::{Endpoint, HostName};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// http://127.0.0.1:5650, if nothing is said.
     #[arg(long, value_name = "URL")]
     listen: Vec<Endpoint>,
+    /// A name under which it answers at a loopback address, besides localhost and loopback
+    /// addresses; may be repeated. For a reverse proxy that passes its own name on.
+    #[arg(long, value_name = "NAME")]
+    allowed_host: Vec<HostName>,
     /// Where the other controllers of one etcd reach this one; where it listens, if nothing is
     /// said.
     #[arg(long, value_name = "URL")]

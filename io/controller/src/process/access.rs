@@ -36,6 +36,8 @@ pub(crate) struct Peer {
     /// An address, or a user at a Unix socket.
     pub(crate) from: String,
     pub(crate) certificate: Option<ClientCertificate>,
+    /// Whether it connected to an address that only this machine reaches.
+    pub(crate) over_loopback: bool,
 }
 
 /// Who asks.
@@ -153,7 +155,7 @@ mod tests {
     }
 
     fn peer(certificate: Option<ClientCertificate>) -> Peer {
-        Peer { from: "127.0.0.1:1".into(), certificate }
+        Peer { from: "127.0.0.1:1".into(), certificate, over_loopback: true }
     }
 
     fn shows(value: &str) -> HeaderMap {

@@ -130,6 +130,7 @@ mod tests {
             store: StorePlace::Data,
             listen: vec![listen.parse().unwrap()],
             tls: None,
+            allowed_hosts: Vec::new(),
             credentials: Credentials::default(),
             advertise: None,
             on_event: None,

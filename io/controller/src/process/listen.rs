@@ -3,16 +3,18 @@
 //! ```text
 //!   bind: all places, before any thread ─► serve: accept ─► (TLS) ─► one task a connection, kept
 //!                                           CONNECTIONS_MAX, HEAD_TIME_MAX ┘   └► Peer, with each call
+//!                                                       call of a web page of elsewhere ◄─┘ 403
 //! ```
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::{Endpoint, Listening};
+use api::{AllowedHosts, Endpoint, Listening};
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
@@ -25,14 +27,15 @@ use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use super::StartError;
 use super::access::Peer;
+use super::{StartError, hosts};
 use crate::tls::ClientCertificate;
 
 /// Places that are bound and not served yet.
 pub(super) struct Bound {
     tcp: Vec<Tcp>,
     unix: Vec<Arc<Listening>>,
+    hosts: Arc<AllowedHosts>,
 }
 
 /// A port, with TLS or without.
@@ -47,10 +50,12 @@ pub(super) struct Serving {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Listens at each place, at `https://` ones with `tls`; the places with their real ports.
+/// Listens at each place, at `https://` ones with `tls`, on loopback under the names of `hosts`;
+/// the places with their real ports.
 pub(super) fn bind(
     places: &[Endpoint],
     tls: Option<&Arc<ServerConfig>>,
+    hosts: AllowedHosts,
 ) -> Result<(Bound, Vec<String>), StartError> {
     let (mut tcp, mut unix, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for endpoint in places {
@@ -76,7 +81,7 @@ pub(super) fn bind(
             }
         }
     }
-    Ok((Bound { tcp, unix }, names))
+    Ok((Bound { tcp, unix, hosts: Arc::new(hosts) }, names))
 }
 
 impl Bound {
@@ -86,7 +91,8 @@ impl Bound {
             Ok(Tcp { listener: listener.try_clone()?, tls: tls.clone() })
         };
         let tcp = self.tcp.iter().map(again).collect::<io::Result<_>>();
-        Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix: self.unix.clone() })
+        let (unix, hosts) = (self.unix.clone(), self.hosts.clone());
+        Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix, hosts })
     }
 
     /// Begins to answer.
@@ -94,6 +100,7 @@ impl Bound {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (stop, stopped) = oneshot::channel::<()>();
+        let router = router.layer(from_fn_with_state(self.hosts, hosts::check));
         let run = move || {
             runtime.block_on(async {
                 let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -126,7 +133,11 @@ impl Drop for Serving {
 }
 
 async fn accept_tcp(tcp: Tcp, router: Router, places: Arc<Semaphore>) {
-    let listener = match tokio::net::TcpListener::from_std(tcp.listener) {
+    let listener = tcp.listener.local_addr().and_then(|address| {
+        let over_loopback = address.ip().to_canonical().is_loopback();
+        Ok((tokio::net::TcpListener::from_std(tcp.listener)?, over_loopback))
+    });
+    let (listener, over_loopback) = match listener {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "cannot accept over TCP"),
     };
@@ -137,11 +148,11 @@ async fn accept_tcp(tcp: Tcp, router: Router, places: Arc<Semaphore>) {
                 // Small answers must not wait for one another's acknowledgement.
                 let _ = stream.set_nodelay(true);
                 let router = router.clone();
+                let peer = Peer { from: from.to_string(), certificate: None, over_loopback };
                 match tcp.tls.clone() {
-                    Some(tls) => drop(tokio::spawn(secured(stream, from, tls, router, place))),
+                    Some(tls) => drop(tokio::spawn(secured(stream, peer, tls, router, place))),
                     None => {
-                        let peer = Peer { from: from.to_string(), certificate: None };
-                        tokio::spawn(exchanges(TokioIo::new(stream), peer, router, place));
+                        drop(tokio::spawn(exchanges(TokioIo::new(stream), peer, router, place)))
                     }
                 }
             }
@@ -165,7 +176,7 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, places: Arc<Sema
             Ok((stream, _)) => {
                 let uid = stream.peer_cred().map(|peer| peer.uid().to_string());
                 let from = format!("uid {}, Unix socket", uid.as_deref().unwrap_or("?"));
-                let peer = Peer { from, certificate: None };
+                let peer = Peer { from, certificate: None, over_loopback: false };
                 tokio::spawn(exchanges(TokioIo::new(stream), peer, router.clone(), place));
             }
             Err(error) => pause(&error).await,
@@ -183,11 +194,12 @@ async fn pause(error: &std::io::Error) {
 /// TLS, which must be agreed in time, and then the exchanges.
 async fn secured(
     stream: TcpStream,
-    from: SocketAddr,
+    peer: Peer,
     tls: TlsAcceptor,
     router: Router,
     place: OwnedSemaphorePermit,
 ) {
+    let from = &peer.from;
     let stream = match tokio::time::timeout(HANDSHAKE_TIME_MAX, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%from, %error, "TLS was not agreed"),
@@ -195,8 +207,7 @@ async fn secured(
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = shown.and_then(ClientCertificate::of);
-    let peer = Peer { from: from.to_string(), certificate };
-    exchanges(TokioIo::new(stream), peer, router, place).await;
+    exchanges(TokioIo::new(stream), Peer { certificate, ..peer }, router, place).await;
 }
 
 /// One connection's exchanges, one after the other. A head that does not come in time ends it;

@@ -25,7 +25,7 @@ use axum::{Json, Router};
 use super::events::EventFile;
 use super::listen::{self, Bound};
 use super::offline::{decided_path, open_store};
-use super::{Controller, Settings, StartError, StorePlace, doors};
+use super::{Controller, Settings, StartError, StorePlace, doors, hosts};
 use crate::clock::Clock;
 use crate::directory::DataDirectory;
 use crate::election::{Election, Fence, Office};
@@ -73,7 +73,7 @@ impl Standing {
         settings.credentials.token()?;
         settings.credentials.tls()?;
         let ledger = open_ledger(&ledger_path(&settings.data), &settings.clock)?;
-        let (bound, listeners) = listen::bind(&settings.listen, tls.as_ref())?;
+        let (bound, listeners) = listen::bind(&settings.listen, tls.as_ref(), hosts::of(settings))?;
         let election = match &settings.store {
             StorePlace::Data => None,
             StorePlace::Etcd(etcd) => {

@@ -48,6 +48,7 @@ fn controller() {
         listen: vec!["http://127.0.0.1:0".parse().unwrap()],
         advertise: None,
         tls: None,
+        allowed_hosts: Vec::new(),
         credentials: api::Credentials::default(),
         on_event: None,
         webhook: None,

@@ -46,7 +46,8 @@ settings! {
         pub api: ApiSocket = ApiSocket::Auto, "`auto`, `off` or `unix:///path`";
         /// Where metrics are shown as Prometheus text (docs/METRICS.md), besides the control
         /// API's socket. Whoever can connect reads the names of jobs: on 127.0.0.1 every user
-        /// of this machine, on other addresses whoever reaches them.
+        /// of this machine, on other addresses whoever reaches them. On 127.0.0.1 a scrape names
+        /// an address or `localhost`, so that no web page reads them.
         pub metrics: Option<MetricsAddress> = None, "`http://IP:PORT` or `unix:///path`";
         /// The rule file (docs/RULES.md). Without one every request falls into one
         /// class named `default`.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ::controller::{Clock, Settings, StorePlace, TlsFiles, Webhook};
 use anyhow::{Context as _, anyhow, bail};
-use api::{Credentials, Endpoint};
+use api::{Credentials, Endpoint, HostName};
 use serde::Deserialize;
 
 use super::{Args, DEFAULT_LISTEN, store};
@@ -26,6 +26,9 @@ struct Config {
     /// As `--listen`, a list.
     #[serde(default)]
     listen: Vec<String>,
+    /// As `--allowed-host`, a list.
+    #[serde(default)]
+    allowed_hosts: Vec<HostName>,
     /// As `--advertise`.
     advertise: Option<String>,
     /// As `--store`.
@@ -53,6 +56,10 @@ pub(super) fn settings(args: Args) -> anyhow::Result<Settings> {
     };
     let (tls, credentials) = (tls(&args, &mut config)?, credentials(&args, &mut config));
     let Args { data, mut listen, advertise, store: store_place, on_event, webhook, .. } = args;
+    let allowed_hosts = match args.allowed_host {
+        none if none.is_empty() => config.allowed_hosts,
+        flags => flags,
+    };
     let wrong = |key: &str, why: String| anyhow!("{name}: {key}: {why}");
     let place = |key: &str, text: &str| {
         text.parse::<Endpoint>().map_err(|error| wrong(key, error.to_string()))
@@ -84,7 +91,18 @@ pub(super) fn settings(args: Args) -> anyhow::Result<Settings> {
     let data = data.context("say where it keeps what it knows: --data DIR, or data in --config")?;
     let on_event = on_event.or(config.on_event);
     let clock = Clock::System;
-    Ok(Settings { data, store, listen, tls, credentials, advertise, on_event, webhook, clock })
+    Ok(Settings {
+        data,
+        store,
+        listen,
+        allowed_hosts,
+        tls,
+        credentials,
+        advertise,
+        on_event,
+        webhook,
+        clock,
+    })
 }
 
 /// What it shows at `https://` places.
@@ -150,9 +168,10 @@ mod tests {
     #[test]
     fn flags_are_written_over_what_the_file_says() {
         let text = "data = \"/a\"\nlisten = [\"unix:///a/s\", \"http://127.0.0.1:1\"]\n\
-                    on_event = \"logger\"\nwebhook = \"http://h:1/x\"\n";
+                    allowed_hosts = [\"io-1.site\"]\non_event = \"logger\"\nwebhook = \"http://h:1/x\"\n";
         let settings = settings_of("both", text, &["--data", "/b", "--on-event", "mail"]).unwrap();
         assert_eq!((settings.data, settings.listen.len()), ("/b".into(), 2));
+        assert_eq!(settings.allowed_hosts, ["io-1.site".parse().unwrap()]);
         assert_eq!(settings.on_event.as_deref(), Some("mail"));
         assert_eq!(settings.webhook.unwrap().to_string(), "http://h:1/x");
         assert_eq!(settings.store, StorePlace::Data);
@@ -179,6 +198,7 @@ mod tests {
             ("key", "data = \"/a\"\nonevent = \"x\"\n", "onevent"),
             ("url", "data = \"/a\"\nwebhook = \"https://x\"\n", "webhook: \"https://x\""),
             ("store", "data = \"/a\"\nstore = \"redis\"\n", "store: give sqlite"),
+            ("host", "data = \"/a\"\nallowed_hosts = [\"a:1\"]\n", "a:1"),
             ("none", "", "--data DIR"),
             ("half", "data = \"/a\"\ntls_cert = \"/c\"\n", "--tls-key"),
         ] {

@@ -90,6 +90,7 @@ fn controller() {
         store: StorePlace::Data,
         listen: vec![value(LISTEN).parse().unwrap()],
         tls: None,
+        allowed_hosts: Vec::new(),
         credentials: api::Credentials::default(),
         advertise: None,
         on_event: None,

@@ -447,7 +447,7 @@ fn open_stream(controller: &Controller, after: u64) -> BufReader<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(
         stream,
-        "GET /v1/events HTTP/1.0\r\nhost: x\r\naccept: text/event-stream\r\nlast-event-id: {after}\r\n\r\n"
+        "GET /v1/events HTTP/1.0\r\nhost: localhost\r\naccept: text/event-stream\r\nlast-event-id: {after}\r\n\r\n"
     )
     .unwrap();
     let mut stream = BufReader::new(stream);

@@ -56,6 +56,7 @@ mod top_record;
 mod trace_command;
 mod typed;
 mod why;
+mod web_page;
 mod why_controller;
 mod why_mount;
 mod wrong_input;

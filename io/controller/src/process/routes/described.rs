@@ -84,7 +84,7 @@ const TOML: [&str; 3] =
 const ANY: [AnyAnswer; 7] = [
     (400, "a path or parameter that no call has, or a value that cannot be"),
     (401, "a token is needed, or this one is not known"),
-    (403, "it is for another role"),
+    (403, "it is for another role, or a web page of elsewhere sends it"),
     (408, "no whole request within 30 s"),
     (421, "another controller leads: it is named"),
     (500, "it failed here"),

@@ -69,13 +69,19 @@ pub(crate) fn token(by: &Client, name: &str, role: Role) -> String {
 
 /// One exchange over TCP without TLS: the answer's head and body.
 pub(crate) fn ask(url: &str, call: &str, head: &str, body: &str) -> String {
+    let at = url.strip_prefix("http://").unwrap();
+    let head = format!("host: {at}\r\n{head}");
+    ask_as(url, call, &head, body)
+}
+
+/// The same with a head that names the host itself, or none.
+pub(crate) fn ask_as(url: &str, call: &str, head: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
-    let head = format!(
-        "{call} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n"
-    );
+    let head =
+        format!("{call} HTTP/1.1\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     // Who is told that it is too much closes before all of it is written.
     let _ = stream.write_all(body.as_bytes());
