@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 /// A batch job's name, as the mount or the attach gave it; empty when there is none.
 ///
-/// At most [`JobId::MAX_LEN`] bytes, no control characters: it travels into tables,
-/// metrics and logs.
+/// At most [`JobId::MAX_LEN`] bytes, no control characters and none that change the direction of
+/// text: it travels into tables, metrics and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Arc<str>);
 
@@ -33,9 +33,9 @@ impl JobId {
     /// The longest name in bytes.
     pub const MAX_LEN: usize = 128;
 
-    /// A job's name; `None` if it is too long or holds control characters.
+    /// A job's name; `None` if it is too long or holds characters that a terminal obeys.
     pub fn new(name: &str) -> Option<JobId> {
-        let fits = name.len() <= JobId::MAX_LEN && !name.chars().any(char::is_control);
+        let fits = name.len() <= JobId::MAX_LEN && !name.chars().any(is_obeyed);
         fits.then(|| JobId(name.into()))
     }
 
@@ -50,9 +50,9 @@ impl Nid {
     pub const MAX_LEN: usize = 128;
 
     /// A name that another process of ours made; `None` if it is empty, too long or holds
-    /// control characters.
+    /// characters that a terminal obeys.
     pub fn new(name: &str) -> Option<Nid> {
-        let fits = (1..=Nid::MAX_LEN).contains(&name.len()) && !name.chars().any(char::is_control);
+        let fits = (1..=Nid::MAX_LEN).contains(&name.len()) && !name.chars().any(is_obeyed);
         fits.then(|| Nid(name.into()))
     }
 
@@ -89,6 +89,14 @@ impl fmt::Display for Nid {
     }
 }
 
+/// Whether a terminal or a page does what a character says in place of showing it: controls, ends
+/// of lines, and what Unicode calls `Bidi_Control`, by which a name looks like another one.
+fn is_obeyed(character: char) -> bool {
+    let directs = matches!(character,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || directs || matches!(character, '\u{2028}' | '\u{2029}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +106,11 @@ mod tests {
         assert!(JobId::new("dd.500").is_some());
         assert!(JobId::new("two\nlines").is_none());
         assert!(JobId::new(&"x".repeat(129)).is_none());
+        assert!(JobId::new("مهمة-7").is_some(), "a name that is written from the right is one");
+        for character in ['\u{202e}', '\u{2066}', '\u{200f}', '\u{61c}', '\u{2028}', '\u{7f}'] {
+            let name = format!("dd{character}005");
+            assert!(JobId::new(&name).is_none() && Nid::new(&name).is_none(), "{name:?}");
+        }
     }
 
     #[test]
