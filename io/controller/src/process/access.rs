@@ -73,8 +73,10 @@ impl Access {
         let (tokens, now_s) = (self.tokens(), now_s());
         let from = peer.from.clone();
         if let Some(value) = headers.get(AUTHORIZATION) {
-            let shown = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-            let shown = shown.ok_or("give the header Authorization as: Bearer slc_…")?;
+            // The scheme's case does not matter (RFC 9110, 11.1).
+            let shown = value.to_str().ok().and_then(|value| value.split_once(' '));
+            let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
+            let (_, shown) = shown.ok_or("give the header Authorization as: Bearer slc_…")?;
             let Some(record) = tokens.find(shown.trim()) else {
                 return Err("this token is not known here: it was revoked, or is another \
                             controller's"
@@ -185,7 +187,10 @@ mod tests {
         let (late, ended) = TokenRecord::make(&new("b", Some(2)), 1);
         let some = access(&folder, &[lasts, ended], false);
         let ask = |value: &str| some.identify(&peer(None), &shows(value));
-        assert_eq!(ask(&format!("Bearer {text}")).unwrap().name, "a");
+        for scheme in ["Bearer", "bearer", "BEARER"] {
+            assert_eq!(ask(&format!("{scheme} {text}")).unwrap().name, "a");
+        }
+        assert!(ask(&format!("Bearer{text}")).is_err() && ask(&text).is_err());
         assert!(ask(&format!("Bearer {late}")).unwrap_err().contains("token b has expired"));
         assert!(ask("Bearer slc_x").unwrap_err().contains("not known here"));
         assert!(ask("Basic eDp5").unwrap_err().contains("Bearer"));
