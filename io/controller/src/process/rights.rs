@@ -44,15 +44,15 @@ pub(crate) const RIGHTS: &[Right] = &[
     row("GET", path::JOB_REPORT, Role::User, false, "what a job did; role `user`: that user's"),
     row("GET", path::WHY_TOP, Role::Read, false, "who was delayed, how long"),
     row("GET", path::LIVE, Role::Read, false, "what is under way at every proxy"),
-    row("GET", path::EVENTS, Role::Read, true, "what happened: decays, proxies, leaders, rules"),
+    row("GET", path::EVENTS, Role::Read, false, "what happened: decays, proxies, leaders, rules"),
     row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
     row("PUT", path::RULES, Role::Operate, false, "other rules for all proxies"),
     row("POST", path::RULE_EDITS, Role::Operate, false, "starts, changes, stops or ranks a rule"),
     row("GET", path::PROXIES, Role::Read, false, "the proxies"),
     row("DELETE", path::PROXY, Role::Operate, false, "forgets a proxy that is gone for good"),
     row("POST", path::REPORT, Role::Admin, true, "what a proxy did, and what it is to do"),
-    row("GET", path::LEDGER_CHANGES, Role::Read, true, "for controllers that stand by"),
-    row("GET", path::LEDGER_FILE, Role::Read, true, "for controllers that stand by"),
+    row("GET", path::LEDGER_CHANGES, Role::Read, false, "for controllers that stand by"),
+    row("GET", path::LEDGER_FILE, Role::Read, false, "for controllers that stand by"),
     row("GET", path::METRICS, Role::Read, false, "for Prometheus"),
     row("GET", path::TOKENS, Role::Admin, false, "the tokens' names and roles"),
     row("POST", path::TOKENS, Role::Admin, false, "makes a token"),
@@ -190,6 +190,12 @@ mod tests {
         for row in RIGHTS.iter().filter(|row| row.method != "GET" && row.path != path::REPORT) {
             assert!(row.least >= Role::Operate && !row.proxies, "{row:?}");
         }
+    }
+
+    #[test]
+    fn a_proxy_that_was_taken_over_tells_nobody_what_others_used() {
+        let open: Vec<_> = RIGHTS.iter().filter(|row| row.proxies).map(|row| row.path).collect();
+        assert_eq!(open, [path::STATUS, path::OPENAPI, path::RULES, path::REPORT]);
     }
 
     #[test]

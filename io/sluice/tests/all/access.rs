@@ -354,7 +354,7 @@ fn controllers_of_one_etcd_share_tokens_and_one_that_stands_by_copies_with_its_o
         sluice(&[&["token"], args, &place].concat())
     };
     let root = offline(&["create", "root", "--role", "admin"]).unwrap();
-    let copies = offline(&["create", "copies", "--role", "proxy"]).unwrap();
+    let copies = offline(&["create", "copies", "--role", "read"]).unwrap();
     let file = secret(data.path().join("copies"), &copies);
     let flags = ["--store", &store, "--token-file", text(&file)];
     let start = |dir| Controller::with(dir, "http://127.0.0.1:0", &flags, "listening on ");

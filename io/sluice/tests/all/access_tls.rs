@@ -137,6 +137,15 @@ fn proxies_with_certificates_and_with_tokens_are_one_controller_s() {
     node.rules().unwrap();
     let error = node.set_rules("").unwrap_err();
     assert!(matches!(error, ClientError::Refused { status: 403, .. }), "{error}");
+    let refused = |outcome: Result<(), ClientError>| {
+        assert!(matches!(outcome, Err(ClientError::Refused { status: 403, .. })), "{outcome:?}");
+    };
+    // Nor what users of other nodes did: the key lies on a node.
+    let taken = site.folder.path().join("ledger");
+    refused(node.ledger_file(&mut fs::File::create(taken).unwrap()));
+    refused(node.ledger_changes("born_ns=0&commit=0&term=0&boot=0&generation=0").map(drop));
+    refused(node.events("since=0").map(drop));
+    refused(node.usage("by=user").map(drop));
     let report = ProxyReport { epoch: 1, ..ProxyReport::default() };
     assert!(matches!(node.report("b", &report), Err(ClientError::Refused { status: 403, .. })));
 }
