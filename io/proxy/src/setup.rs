@@ -217,12 +217,33 @@ fn accepts_nowait(dir: &OwnedFd) -> bool {
 
 /// Lets the process have the descriptors that so many connections may need.
 pub(crate) fn raise_descriptor_limit(connections_max: u64) {
-    let wanted = 1024 * 1024 + connections_max;
+    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
+    let most = most.and_then(|text| text.trim().parse().ok());
+    let wanted = descriptors_wanted(connections_max, most.unwrap_or(u64::MAX));
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: Some(wanted), maximum: Some(wanted) };
     if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
         // Not privileged, or more than the kernel allows: as much as there may be.
         let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
+/// A million files and the connections, or what the kernel lets a process have: a request for more
+/// than fs.nr_open is refused whole, root's too.
+fn descriptors_wanted(connections_max: u64, nr_open: u64) -> u64 {
+    (1024 * 1024 + connections_max).min(nr_open)
+}
+
         let _ = rustix::process::setrlimit(Resource::Nofile, most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_descriptors_are_asked_for_than_the_kernel_gives() {
+        let stock = 1_048_576;
+        assert_eq!(descriptors_wanted(4_096, stock), stock);
+        assert_eq!(descriptors_wanted(4_096, 1 << 30), stock + 4_096);
+        assert_eq!(descriptors_wanted(4_096, 65_536), 65_536);
     }
 }
