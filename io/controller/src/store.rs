@@ -19,6 +19,7 @@ mod etcd;
 mod sqlite;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use etcd::EtcdStore;
@@ -135,6 +136,20 @@ pub enum StoreError {
         place: String,
         /// What is wrong, with the key or revision at fault.
         problem: String,
+    },
+    /// The file is gone, and what is beside it says that there was one.
+    #[error(
+        "{} is missing or empty, and {} beside it {} that there were rules and tokens: restore it \
+         from a backup, or begin without them, with sluice token create NAME --role admin \
+         --accept-lost-records --data {}",
+        path.display(), beside.join(", "), if beside.len() == 1 { "says" } else { "say" },
+        path.parent().unwrap_or(path).display()
+    )]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// What is beside it.
+        beside: Vec<&'static str>,
     },
     /// The file failed.
     #[error(transparent)]

@@ -54,6 +54,10 @@ enum Action {
         expires: Option<Point>,
         #[command(flatten)]
         place: Place,
+        /// With --data, begin new records where decided.db was lost: its rules and tokens are
+        /// gone for good.
+        #[arg(long, requires = "data")]
+        accept_lost_records: bool,
         /// Print token and record as JSON.
         #[arg(long)]
         json: bool,
@@ -92,24 +96,24 @@ struct Place {
 /// Runs `sluice token`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
-        Action::Create { name, role, user, expires, place, json } => {
+        Action::Create { name, role, user, expires, place, accept_lost_records, json } => {
             let expires_s = expires.map(|expires| expires.seconds());
             let new = NewToken { name, role, user, expires_s };
-            let made = match place.offline()? {
+            let made = match place.offline(accept_lost_records)? {
                 Some(mut offline) => offline.make_token(&new)?,
                 None => place.controller.client()?.make_token(&new)?,
             };
             if json { pretty(&made)? } else { made.token + "\n" }
         }
         Action::List { place, json } => {
-            let tokens = match place.offline()? {
+            let tokens = match place.offline(false)? {
                 Some(offline) => offline.tokens(),
                 None => place.controller.client()?.tokens()?,
             };
             if json { pretty(&tokens)? } else { table(&tokens, now_s()) }
         }
         Action::Revoke { name, place } => {
-            match place.offline()? {
+            match place.offline(false)? {
                 Some(mut offline) => offline.revoke_token(&name)?,
                 None => place.controller.client()?.revoke_token(&name)?,
             };
@@ -120,9 +124,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 impl Place {
-    fn offline(&self) -> anyhow::Result<Option<Offline>> {
+    fn offline(&self, accept_lost: bool) -> anyhow::Result<Option<Offline>> {
         let Some(data) = &self.data else { return Ok(None) };
-        match Offline::open(data, &self.store) {
+        match Offline::open(data, &self.store, accept_lost) {
             Err(OfflineError::Directory(DirectoryError::InUse { path, holder })) => bail!(
                 "the controller of process {holder} runs on {}: ask it, with --controller URL \
                  instead of --data",

@@ -5,6 +5,7 @@
 //!      └ a controller runs there: ask it instead                      └─► DATA/audit.log
 //! ```
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -59,11 +60,16 @@ pub enum OfflineError {
 }
 
 impl Offline {
-    /// Takes the records of a data directory, and of an etcd, in hand.
+    /// Takes the records of a data directory, and of an etcd, in hand. With `accept_lost` new ones
+    /// are begun where they were lost.
     ///
     /// # Errors
     /// If a controller runs there, or they cannot be read.
-    pub fn open(data: &Path, place: &StorePlace) -> Result<Offline, OfflineError> {
+    pub fn open(
+        data: &Path,
+        place: &StorePlace,
+        accept_lost: bool,
+    ) -> Result<Offline, OfflineError> {
         let directory = DataDirectory::open(data)?;
         let (election, fence) = match place {
             StorePlace::Data => (None, None),
@@ -73,6 +79,9 @@ impl Offline {
                 (Some(election), Some(fence))
             }
         };
+        if accept_lost && *place == StorePlace::Data {
+            drop(SqliteStore::open(&decided_path(data))?);
+        }
         let records = Records::open(open_store(data, place, fence)?)?;
         let access = Access::new(records.tokens(), Audit::open(data)?, false);
         let from = format!("uid {}, without a controller", rustix::process::getuid().as_raw());
@@ -102,17 +111,32 @@ impl Offline {
     }
 }
 
-/// The store of a controller.
+/// The store of a controller. One of its own in the data directory is made if it is not there,
+/// which is so before there is anything else: a lost one would be begun anew without a token, for
+/// everybody.
 pub(super) fn open_store(
     data: &Path,
     place: &StorePlace,
     fence: Option<Fence>,
 ) -> Result<Box<dyn Store>, StoreError> {
     Ok(match place {
-        StorePlace::Data => Box::new(SqliteStore::open(&decided_path(data))?),
+        StorePlace::Data => {
+            let path = decided_path(data);
+            let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
+            let is_there = |name: &&str| data.join(name).exists();
+            let beside: Vec<_> = BESIDE.into_iter().filter(is_there).collect();
+            // SQLite begins an empty file anew, whatever was in its write-ahead log.
+            if size(&path) == 0 && !beside.is_empty() {
+                return Err(StoreError::Lost { path, beside });
+            }
+            Box::new(SqliteStore::open(&path)?)
+        }
         StorePlace::Etcd(etcd) => Box::new(EtcdStore::open(etcd, fence)?),
     })
 }
+
+/// What a controller has in its directory after its records' file was made.
+const BESIDE: [&str; 3] = ["used.db", "events.db", "audit.log"];
 
 /// The records' file in a data directory.
 pub(super) fn decided_path(data: &Path) -> PathBuf {

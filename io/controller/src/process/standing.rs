@@ -68,6 +68,10 @@ impl Standing {
             return Err(StartError::Nowhere);
         }
         let directory = DataDirectory::open(&settings.data)?;
+        if settings.store == StorePlace::Data {
+            // Before all that would miss it.
+            drop(open_store(&settings.data, &settings.store, None)?);
+        }
         let tls = doors::check(settings)?;
         // What the leader is to be shown is looked at now, not when it is needed.
         settings.credentials.token()?;
