@@ -31,8 +31,8 @@ use serde::de::DeserializeOwned;
 use crate::{
     Address, AuditLines, COMPACT_REPORT, Classes, Connections, ControllerStatus, Credentials,
     CredentialsError, Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, JobReport,
-    Live, MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules, Status, Subjects, Tokens,
-    UsageTable, Why, WhyQuery, path,
+    ListenerError, Live, MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules, Status,
+    Subjects, Tokens, UsageTable, Why, WhyQuery, path,
 };
 use exchange::Connected;
 
@@ -76,6 +76,9 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
+    /// Whoever listens there is not to be believed.
+    #[error(transparent)]
+    Listener(#[from] ListenerError),
     /// No whole answer came in time.
     #[error("{} gave no answer within {} s", .at.name(), .limit.as_secs_f32())]
     TimedOut {
@@ -410,7 +413,8 @@ impl Client {
                 Ok(body) => return Ok((&places[turn], body)),
                 Err(error) => error,
             };
-            let passed_over = matches!(error, ClientError::Connect { .. }) || error.stands_by();
+            let unreached = matches!(error, ClientError::Connect { .. } | ClientError::Listener(_));
+            let passed_over = unreached || error.stands_by();
             let was_heard = matches!(error, ClientError::Refused { .. }) && !error.stands_by();
             if !passed_over {
                 let next = if was_heard { turn } else { turn + 1 };

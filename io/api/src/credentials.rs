@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Files are read when a client is made. A file that holds a secret and that others may read is
-//! refused: whoever could read it has it already.
+//! refused: whoever could read it has it already. So is one that somebody else put there.
 
 use std::fmt;
 use std::fs::File;
@@ -21,6 +21,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore};
+
+use crate::PrivateFileError;
+use crate::files::check_owner;
 
 /// What a caller shows, and whom it trusts; nothing by default, which is enough for a controller
 /// of this machine that has no tokens.
@@ -61,6 +64,9 @@ pub enum CredentialsError {
         /// Its permissions.
         mode: u32,
     },
+    /// A secret that somebody else chose.
+    #[error(transparent)]
+    Private(#[from] PrivateFileError),
     /// A file that holds something else.
     #[error("{} holds no {what}", path.display())]
     Nothing {
@@ -228,7 +234,7 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError>
 /// What a file holds that nobody else may read.
 ///
 /// # Errors
-/// If it cannot be read, or others may read it.
+/// If it cannot be read, others may read it, or somebody else put it there.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, CredentialsError> {
     read_bounded(path, true)
 }
@@ -236,9 +242,13 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, CredentialsError> {
 fn read_bounded(path: &Path, secret: bool) -> Result<Vec<u8>, CredentialsError> {
     let failed = |source| CredentialsError::Read { path: path.into(), source };
     let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+    let found = file.metadata().map_err(failed)?;
+    let mode = found.mode() & 0o7777;
     if secret && mode & 0o077 != 0 {
         return Err(CredentialsError::Exposed { path: path.into(), mode });
+    }
+    if secret {
+        check_owner(path, found.uid())?;
     }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -286,6 +296,21 @@ mod tests {
             let error = credentials.token().unwrap_err().to_string();
             assert!(error.contains(&format!("mode {mode:04o}")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_secret_that_somebody_else_put_there_is_refused() {
+        if !testkit::root_here() {
+            return;
+        }
+        let path = file("planted", "slc_a", 0o600);
+        std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
+        let refused = read_secret(&path).unwrap_err();
+        assert!(matches!(
+            refused,
+            CredentialsError::Private(PrivateFileError::Owner { uid: 65_534, .. })
+        ));
+        fs::remove_file(path).unwrap();
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod describe;
 mod edit;
 mod endpoint;
 mod events;
+mod files;
 mod hosts;
 mod link;
 mod messages;
@@ -46,6 +47,9 @@ pub use describe::{AnyAnswer, described, query_names};
 pub use edit::{Place, RuleAction, RuleChange, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
 pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
+pub use files::{
+    PrivateFileError, check_private, close_directory, make_directory, private_options,
+};
 pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
 pub use link::{
     COMPACT_REPORT, ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm,
@@ -66,7 +70,7 @@ pub use rules::{
     RuleLoad, RuleReport, Rules,
 };
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
-pub use socket::{Listening, SocketError, make_folder_of};
+pub use socket::{ListenerError, Listening, SocketError, check_listener};
 pub use why::{
     Answer, DelayRow, DelayTable, Donation, Hold, HoldKind, LimitNow, Live, LiveSample,
     ProxyAnswer, ProxyQuestion, Question, Why, WhyQuery, WhySubject,

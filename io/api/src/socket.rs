@@ -1,20 +1,26 @@
-//! Listening on a Unix socket whose name belongs to us while we live.
+//! Listening on a Unix socket whose name belongs to us while we live, and whom to believe that
+//! listens at one.
 //!
 //! ```text
 //!   nothing there ─ make its folder ────────────► bind
 //!   a socket that nobody listens at (stale) ────► remove, bind
 //!   a socket that somebody listens at ──────────► InUse
 //!   anything else ──────────────────────────────► Foreign, left alone
+//!
+//!   connected ─ SO_PEERCRED: root, this user, or who owns the directory? ─no─► Stranger
 //! ```
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::files::{is_trusted, make_directory};
 
 /// A Unix socket that listens; its name is removed when this is dropped.
 #[derive(Debug)]
@@ -60,6 +66,32 @@ pub enum SocketError {
     },
 }
 
+/// Why the process that listens at a Unix socket is not spoken to.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenerError {
+    /// Anybody could have put the socket there.
+    #[error(
+        "{} is listened at by uid {uid}: it should be root, this user or who owns its directory; \
+         run this command as that user if it is what it should be",
+        .path.display()
+    )]
+    Stranger {
+        /// The name.
+        path: PathBuf,
+        /// Who listens.
+        uid: u32,
+    },
+    /// The kernel does not say who it is.
+    #[error("cannot tell who listens at {}", .path.display())]
+    Unknown {
+        /// The name.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
 /// Connections that wait to be accepted, at most; listen(2). A thousand proxies may come back at once.
 const BACKLOG: i32 = 1024;
 
@@ -68,7 +100,8 @@ impl Listening {
     /// is made if it is not there, as /run/sluice is not after each boot. `mode` is the name's permissions, as in chmod(2): who may write may connect.
     pub fn at(path: &Path, mode: u32) -> Result<Listening, SocketError> {
         let refused = |source| SocketError::Refused { path: path.into(), source };
-        make_folder_of(path).map_err(|source| SocketError::Folder { path: path.into(), source })?;
+        let folder = path.parent().map_or(Ok(()), |folder| make_directory(folder, 0o755));
+        folder.map_err(|source| SocketError::Folder { path: path.into(), source })?;
         remove_stale(path)?;
         let listener = bind(path, mode).map_err(|error| match error {
             // Somebody was quicker between the look and the bind.
@@ -77,6 +110,11 @@ impl Listening {
         })?;
         let metadata = fs::symlink_metadata(path).map_err(refused)?;
         Ok(Listening { listener, path: path.into(), name: (metadata.dev(), metadata.ino()) })
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The socket.
@@ -96,15 +134,19 @@ impl Drop for Listening {
     }
 }
 
-/// Makes the folder of a socket if it is not there: everybody may look into it, only its owner
-/// change it.
+/// Whether the process at the other end of a socket that was connected by its name may be
+/// believed: it runs as root, as this user, or as the user who owns the directory of the name,
+/// as a service's does in its own.
 ///
 /// # Errors
-/// It cannot be made.
-pub fn make_folder_of(path: &Path) -> io::Result<()> {
-    match path.parent().filter(|folder| !folder.exists()) {
-        Some(folder) => fs::DirBuilder::new().recursive(true).mode(0o755).create(folder),
-        None => Ok(()),
+/// If it is somebody else, or unknown.
+pub fn check_listener(stream: impl AsFd, path: &Path) -> Result<(), ListenerError> {
+    let unknown = |source| ListenerError::Unknown { path: path.into(), source };
+    let peer = sockopt::socket_peercred(stream).map_err(|error| unknown(error.into()))?;
+    let uid = peer.uid.as_raw();
+    match is_trusted(uid, path).map_err(unknown)? {
+        true => Ok(()),
+        false => Err(ListenerError::Stranger { path: path.into(), uid }),
     }
 }
 
@@ -128,8 +170,8 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
 }
 
 /// Binds and listens. The mode is set on the socket before it has a name, so the name
-/// never exists with any other (linux: net/unix/af_unix.c, unix_bind_bsd takes the
-/// socket inode's mode); the umask is the whole process's and other threads use it.
+/// never exists with a wider one (linux: net/unix/af_unix.c, unix_bind_bsd takes the
+/// socket inode's mode without what the umask takes, which is then given back).
 fn bind(path: &Path, mode: u32) -> rustix::io::Result<UnixListener> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -139,8 +181,22 @@ fn bind(path: &Path, mode: u32) -> rustix::io::Result<UnixListener> {
     )?;
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    widen(path, mode)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
+}
+
+/// Gives the name the permissions that the umask took. It is opened first: whoever can write to the
+/// folder could put a link there, to anything.
+fn widen(path: &Path, mode: u32) -> rustix::io::Result<()> {
+    let name = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
+    let found = rustix::fs::fstat(&name)?;
+    let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    if !is_socket || found.st_mode & 0o7777 == mode {
+        return Ok(());
+    }
+    let by_number = format!("/proc/self/fd/{}", name.as_raw_fd());
+    rustix::fs::chmod(by_number, Mode::from_raw_mode(mode))
 }
 
 #[cfg(test)]
@@ -161,6 +217,8 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         drop(listening);
         assert!(!path.exists());
+        let _for_all = Listening::at(&path, 0o666).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o666, "whatever the umask is");
     }
 
     #[test]

@@ -9,9 +9,8 @@
 //! line is written, so a disk that is full loses lines and no changes; it says so in the log.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -109,8 +108,8 @@ fn old(path: &Path) -> PathBuf {
 
 /// Opens or makes the file, and ends a line that was cut short.
 fn open(path: &Path) -> io::Result<Open> {
-    let mut file =
-        OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    api::check_private(path).map_err(io::Error::other)?;
+    let mut file = api::private_options().read(true).append(true).create(true).open(path)?;
     let mut bytes = file.metadata()?.len();
     if bytes > 0 {
         let mut last = [0];
@@ -193,7 +192,7 @@ mod tests {
         audit.write(&line(1, "whole"));
         drop(audit);
         let path = folder.path().join("audit.log");
-        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"at_s\":2,\"wh").unwrap();
         let audit = Audit::open(folder.path()).unwrap();
         audit.write(&line(3, "next"));

@@ -1,15 +1,15 @@
 //! The data directory of one controller.
 //!
 //! ```text
-//!   DataDirectory::open(/var/lib/sluice) ─► flock(/var/lib/sluice/lock), kept while the value lives
-//!                                            └─ held already: refused, naming the process that holds it
+//!   DataDirectory::open(/var/lib/sluice) ─► made 0700, nobody else's to write ─► flock(/var/lib/sluice/lock), kept while the value lives
+//!                                             └─ held already: refused, naming the process that holds it
 //! ```
 //!
 //! Two controllers on one directory would both believe that they alone append. The
 //! lock is the kernel's: it ends with the process, however that ends, so none is
 //! ever left over.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -50,13 +50,14 @@ pub enum DirectoryError {
 }
 
 impl DataDirectory {
-    /// Makes the directory if it is not there, and locks it.
+    /// Makes the directory if it is not there, takes from others the right to write there, and
+    /// locks it.
     pub fn open(path: &Path) -> Result<DataDirectory, DirectoryError> {
         let unusable = |path: &Path, source| DirectoryError::Unusable { path: path.into(), source };
-        fs::create_dir_all(path).map_err(|e| unusable(path, e))?;
+        let made = api::make_directory(path, 0o700).and_then(|()| api::close_directory(path));
+        made.map_err(|e| unusable(path, e))?;
         let name = path.join("lock");
-        let mut options = OpenOptions::new();
-        let mut lock = options
+        let mut lock = api::private_options()
             .read(true)
             .write(true)
             .create(true)
@@ -108,7 +109,7 @@ mod tests {
     fn a_path_that_cannot_be_a_directory_is_named() {
         let folder = TestFolder::new();
         let file = folder.path().join("file");
-        fs::write(&file, "").unwrap();
+        std::fs::write(&file, "").unwrap();
         let error = DataDirectory::open(&file.join("data")).unwrap_err().to_string();
         assert!(error.contains("file/data"), "{error}");
     }

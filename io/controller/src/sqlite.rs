@@ -1,16 +1,18 @@
 //! SQLite files of a controller: opened alike, known by their kind and format.
 //!
 //! ```text
-//!   no file ──► made, tables, kind and format written ─┐
-//!   a file ───► kind and format are ours? ─yes─────────┴─► write-ahead log, synced at each commit
-//!                    └─no─► refused, named
+//!   no file ──► made 0600, tables, kind and format written ─┐
+//!   a file ───► others may not write it, kind and format ───┴─► write-ahead log, synced at each
+//!               are ours? ─no─► refused, named                  commit, 0600 as SQLite sees to
 //! ```
 //!
 //! `synchronous = FULL`: what a commit acknowledged survives the loss of power.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use api::PrivateFileError;
 use rusqlite::{Connection, TransactionBehavior};
 
 /// What a file is for; SQLite keeps the two numbers in the file's header.
@@ -39,6 +41,18 @@ pub enum SqliteError {
         #[source]
         source: rusqlite::Error,
     },
+    /// Others could have written it.
+    #[error(transparent)]
+    Private(#[from] PrivateFileError),
+    /// It cannot be made.
+    #[error("cannot make {}", path.display())]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
     /// The file is another program's, or of another kind or format.
     #[error(
         "{} is not a {what} of format {format} (it says kind {found_id:#x}, format {found_format}); name another file, or move this one away",
@@ -62,6 +76,7 @@ impl FileKind {
     /// Opens the file at `path`, making it if it is not there.
     pub(crate) fn open(&self, path: &Path) -> Result<Connection, SqliteError> {
         let failed = |source| self.failed(path, source);
+        make_private(path)?;
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(BUSY).map_err(failed)?;
         let number = |connection: &Connection, name: &str| {
@@ -104,6 +119,22 @@ impl FileKind {
         transaction.pragma_update(None, "user_version", self.format)?;
         transaction.commit()
     }
+}
+
+/// Makes a file that only its owner may read, empty, or looks at the one that is there and at
+/// what SQLite left beside it. SQLite gives its other files the permissions of the first.
+pub(crate) fn make_private(path: &Path) -> Result<(), SqliteError> {
+    let mut exists = false;
+    for beside in ["-wal", "-shm", "-journal", ""] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(beside);
+        exists = api::check_private(Path::new(&name))?;
+    }
+    if !exists {
+        let made = api::private_options().write(true).create_new(true).open(path);
+        made.map_err(|source| SqliteError::Make { path: path.into(), source })?;
+    }
+    Ok(())
 }
 
 /// How long a reader from outside (a backup, a curious administrator) may hold the file.

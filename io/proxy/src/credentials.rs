@@ -18,7 +18,7 @@
 //! | real, effective and saved uid and gid | nobody |
 //! | permitted, inheritable and ambient capabilities, securebits | [`drop_capabilities`], before any thread acts for a user; the ambient set is never more than the inheritable one |
 //! | bounding set, no_new_privs, seccomp | nobody; the first two matter to programs that are executed, and the proxy executes none |
-//! | umask, root and current directory | shared by all threads, since none unshares them; the umask is 0 before the proxy listens, as clients have applied theirs |
+//! | umask, root and current directory | [`begin_thread`] makes them the thread's own and its umask 0, as clients have applied theirs; what the proxy makes for itself is made by other threads, under the umask that it was started with |
 //! | name spaces, control groups | nobody: they are the process's |
 //! | signal mask, scheduling policy, nice value, processors | nobody: as the proxy was started |
 
@@ -67,10 +67,14 @@ thread_local! {
     static ACTING: RefCell<Acting> = const { RefCell::new(Acting { uid: 0, gid: 0, groups: None }) };
 }
 
-/// Makes a thread that has just begun act for nobody. To be called before anything else: the
-/// kernel gives a new thread the file-system uid and gid, the groups and the effective
-/// capabilities of the thread that started it, which may be acting for a user.
+/// Makes a thread that has just begun act for nobody, with a umask of its own that takes nothing.
+/// To be called before anything else: the kernel gives a new thread the file-system uid and gid,
+/// the groups and the effective capabilities of the thread that started it, which may be acting
+/// for a user.
 pub(crate) fn begin_thread() -> io::Result<()> {
+    // Where a container's filter of system calls refuses it, the umask is the whole process's.
+    let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS);
+    rustix::process::umask(rustix::fs::Mode::empty());
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::set_fsuid(uid)?;
     sys::set_fsgid(gid)?;
@@ -279,13 +283,12 @@ mod tests {
             let seed = std::env::var("SLUICE_SEED").ok().and_then(|text| text.parse().ok());
             let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
             println!("to repeat: SLUICE_SEED={seed}");
-            // As the proxy begins.
-            rustix::process::umask(rustix::fs::Mode::empty());
+            // As a careful administrator starts the proxy.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
             drop_capabilities().unwrap();
             let process = Arc::new(of_all_threads());
             let nothing = "[\"0000000000000000\"]";
-            let expected = [("CapInh:", nothing), ("CapAmb:", nothing), ("Umask:", "[\"0000\"]")];
-            for (key, said) in expected {
+            for (key, said) in [("CapInh:", nothing), ("CapAmb:", nothing)] {
                 assert!(process.contains(&format!("{key} {said}")), "{process:?}");
             }
             for round in 0..8 {
@@ -295,6 +298,7 @@ mod tests {
                 let wrong: Vec<String> = ended.iter().collect();
                 assert_eq!(wrong, [""; 0]);
             }
+            assert_eq!(of_this_thread("Umask:"), ["0077"], "that of the crew is its own");
         });
     }
 
@@ -357,6 +361,7 @@ mod tests {
                 _ => permitted & !FILE_CAPABILITIES.bits(),
             };
             let right = is == (acting.uid, acting.gid)
+                && of_this_thread("Umask:") == ["0000"]
                 && believed.as_ref().is_none_or(|believed| *believed == groups)
                 && effective == may;
             let believes = (acting.uid, acting.gid);
@@ -380,7 +385,6 @@ mod tests {
             "CapAmb:",
             "NoNewPrivs:",
             "Seccomp:",
-            "Umask:",
             "SigBlk:",
             "Cpus_allowed:",
         ];

@@ -18,10 +18,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use api::PrivateFileError;
 use lru::LruCache;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -33,6 +33,35 @@ use crate::sys::{self, KernelHandle};
 /// What the proxies of a group share, so that each knows the others' handles.
 #[derive(Clone)]
 pub(crate) struct Key([u8; KEY_LEN]);
+
+/// Why a file is not used as the key.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeyError {
+    /// Others may know it, or chose it.
+    #[error(transparent)]
+    Private(#[from] PrivateFileError),
+    /// It is no key.
+    #[error(
+        "{} is no key of handles, which has {KEY_LEN} bytes chosen at random: it has {bytes}{}; \
+         remove it, and a key is made, which no mount knows a handle of",
+        path.display(), if *bytes == KEY_LEN { ", all of them 0" } else { "" }
+    )]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+        /// How long it is.
+        bytes: usize,
+    },
+    /// It can be neither read nor made.
+    #[error("{} can be neither read nor made", path.display())]
+    System {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
 
 /// The handles of one export.
 pub(crate) struct Handles {
@@ -57,12 +86,11 @@ impl Key {
     /// Reads the key file, or makes it.
     ///
     /// # Errors
-    /// If it can be neither, or does not have 32 bytes.
-    pub(crate) fn load(path: &Path) -> io::Result<Key> {
-        match fs::read(path) {
-            Ok(bytes) => Key::from_bytes(&bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Key::make(path),
-            Err(error) => Err(error),
+    /// If it can be neither, is no key, or somebody else could have put it there.
+    pub(crate) fn load(path: &Path) -> Result<Key, KeyError> {
+        match Key::read(path)? {
+            Some(key) => Ok(key),
+            None => Key::make(path),
         }
     }
 
@@ -73,33 +101,40 @@ impl Key {
         if got == KEY_LEN { Ok(Key(key)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    fn from_bytes(bytes: &[u8]) -> io::Result<Key> {
-        let key = bytes.try_into().map_err(|_| {
-            let what = format!("{} bytes; a key has {KEY_LEN}", bytes.len());
-            io::Error::new(io::ErrorKind::InvalidData, what)
-        })?;
-        Ok(Key(key))
+    fn read(path: &Path) -> Result<Option<Key>, KeyError> {
+        if !api::check_private(path)? {
+            return Ok(None);
+        }
+        let bytes =
+            fs::read(path).map_err(|source| KeyError::System { path: path.into(), source })?;
+        // A machine that died may leave zeros where a file was being written.
+        let key = <[u8; KEY_LEN]>::try_from(&*bytes).ok().filter(|key| *key != [0; KEY_LEN]);
+        let no_key = || KeyError::NoKey { path: path.into(), bytes: bytes.len() };
+        key.map(|key| Some(Key(key))).ok_or_else(no_key)
     }
 
     /// Another proxy may be doing the same: whose file is there first has it.
-    fn make(path: &Path) -> io::Result<Key> {
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir)?;
-        }
-        let key = Key::random()?;
-        let own = path.with_extension(format!("new-{}", std::process::id()));
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
-        let written = file.write_all(&key.0).and_then(|()| file.sync_all());
-        let linked = written.and_then(|()| fs::hard_link(&own, path));
-        fs::remove_file(&own)?;
-        match linked {
+    fn make(path: &Path) -> Result<Key, KeyError> {
+        let failed = |source| KeyError::System { path: path.into(), source };
+        let key = Key::random().map_err(failed)?;
+        match key.write(path) {
             Ok(()) => Ok(key),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Key::from_bytes(&fs::read(path)?)
+                Key::read(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(failed(error)),
         }
+    }
+
+    /// Writes it whole or not at all, and never over another one.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        path.parent().map_or(Ok(()), |dir| api::make_directory(dir, 0o755))?;
+        let own = path.with_extension(format!("new-{}", std::process::id()));
+        let mut file = api::private_options().write(true).create_new(true).open(&own)?;
+        let written = file.write_all(&self.0).and_then(|()| file.sync_all());
+        let linked = written.and_then(|()| fs::hard_link(&own, path));
+        fs::remove_file(&own)?;
+        linked
     }
 }
 
@@ -222,8 +257,11 @@ mod tests {
         assert_ne!(Key::random().unwrap().0, key.0);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        fs::write(&path, b"short").unwrap();
-        assert_eq!(Key::load(&path).err().unwrap().to_string(), "5 bytes; a key has 32");
+        for no_key in [&b""[..], b"short", &[0; KEY_LEN], &[1; KEY_LEN + 1]] {
+            fs::write(&path, no_key).unwrap();
+            let error = Key::load(&path).err().unwrap();
+            assert!(matches!(error, KeyError::NoKey { bytes, .. } if bytes == no_key.len()));
+        }
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -3,12 +3,9 @@
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use api::Address;
+use api::{Address, Listening};
 use model::Nid;
 
 use crate::config::Config;
@@ -17,7 +14,7 @@ use crate::connection::Peer;
 /// One address that clients connect to.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(Listening),
 }
 
 impl Listener {
@@ -29,14 +26,10 @@ impl Listener {
                 Ok(Listener::Tcp(listener))
             }
             Address::Unix(path) => {
-                api::make_folder_of(path)?;
-                remove_stale(path)?;
-                let listener = UnixListener::bind(path)?;
-                listener.set_nonblocking(true)?;
                 // Who may connect is who may attach; the kernel tells us who it is.
-                let mode = rustix::fs::Mode::from_raw_mode(0o666);
-                rustix::fs::chmod(path, mode)?;
-                Ok(Listener::Unix(listener, path.clone()))
+                let listening = Listening::at(path, 0o666).map_err(io::Error::other)?;
+                listening.listener().set_nonblocking(true)?;
+                Ok(Listener::Unix(listening))
             }
         }
     }
@@ -47,7 +40,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 Address::Tcp(listener.local_addr().expect("a bound socket has an address"))
             }
-            Listener::Unix(_, path) => Address::Unix(path.clone()),
+            Listener::Unix(listening) => Address::Unix(listening.path().into()),
         }
     }
 
@@ -68,8 +61,8 @@ impl Listener {
                 let nid = Nid::tcp(address);
                 Ok(Some((socket.into(), Peer { nid, uid: None, trusted })))
             }
-            Listener::Unix(listener, _) => {
-                let (socket, _) = listener.accept()?;
+            Listener::Unix(listening) => {
+                let (socket, _) = listening.listener().accept()?;
                 socket.set_nonblocking(true)?;
                 let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
                 let peer = Peer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
@@ -83,16 +76,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listener, _) => listener.as_fd(),
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            // It may have been replaced or removed meanwhile; that is as good.
-            let _ = std::fs::remove_file(path);
+            Listener::Unix(listening) => listening.listener().as_fd(),
         }
     }
 }
@@ -111,13 +95,3 @@ fn end_when_silent(socket: &TcpStream) -> io::Result<()> {
 
 /// How long the machine of a client may not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-
-/// Removes the socket of a proxy that is gone; leaves one that answers, and anything else.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => Err(io::ErrorKind::AlreadyExists.into()),
-        Ok(_) if UnixStream::connect(path).is_ok() => Err(io::ErrorKind::AddrInUse.into()),
-        Ok(_) => std::fs::remove_file(path),
-        Err(_) => Ok(()),
-    }
-}

@@ -22,9 +22,8 @@ mod subjects;
 mod tests;
 mod writer;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -87,8 +86,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Recorder {
     /// Begins a trace in a new file, readable by its owner only: it says who did what.
     pub(crate) fn start(path: &Path) -> io::Result<Recorder> {
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let mut options = api::private_options();
+        let mut file = options.write(true).create(true).truncate(true).open(path)?;
         file.write_all(&trace::file_header())?;
         let (recorder, writer) = Recorder::new(file, WAITING_MAX);
         let run = move || {

@@ -119,7 +119,6 @@ impl Server {
     /// If the configuration names something that is not there or may not be used.
     pub fn start(config: Config) -> Result<Arc<Server>, StartError> {
         setup::raise_descriptor_limit(config.connections_max.into());
-        rustix::process::umask(rustix::fs::Mode::empty());
         let clock = Clock::start();
         let rules = setup::load_rules(&config)?;
         let system = |what: &str| StartError::system(what.to_owned());

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use api::ProjectsKnown;
+use api::{PrivateFileError, ProjectsKnown};
 use model::{Grants, Part, RuleSet};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
@@ -18,7 +18,7 @@ use crate::connection::Bounds;
 use crate::costs_file::CostsFile;
 use crate::export::{Export, Node};
 use crate::gate::{Clock, Target};
-use crate::handles::{Handles, Key};
+use crate::handles::{Handles, Key, KeyError};
 use crate::rules::InForce;
 use crate::server::StartError;
 use crate::writes::{Backing, Writes};
@@ -32,14 +32,22 @@ const KEY_PATH: &str = "/var/lib/sluice/handle.key";
 
 /// The key of the handles that mounts keep.
 pub(crate) fn load_key(config: &Config) -> Result<Key, StartError> {
+    let unusable = |error| {
+        StartError::system("cannot use the key of handles")(io::Error::other::<KeyError>(error))
+    };
     if let Some(path) = &config.handle_key {
-        let what = format!("cannot use the key of handles {}", path.display());
-        return Key::load(path).map_err(StartError::system(what));
+        return Key::load(path).map_err(unusable);
     }
-    Key::load(Path::new(KEY_PATH)).or_else(|error| {
-        tracing::warn!(%error, "{KEY_PATH} cannot be used: mounts will not survive this proxy");
-        Key::random().map_err(StartError::system("cannot make a key of handles"))
-    })
+    match Key::load(Path::new(KEY_PATH)) {
+        // Of another user, or on a file system without room: handles end with the proxy.
+        Err(
+            error @ (KeyError::System { .. } | KeyError::Private(PrivateFileError::System { .. })),
+        ) => {
+            tracing::warn!(%error, "{KEY_PATH} cannot be used: mounts will not survive this proxy");
+            Key::random().map_err(StartError::system("cannot make a key of handles"))
+        }
+        loaded => loaded.map_err(unusable),
+    }
 }
 
 type Exports = FxHashMap<String, Arc<Export>>;
@@ -215,6 +223,12 @@ fn accepts_nowait(dir: &OwnedFd) -> bool {
     read != Err(rustix::io::Errno::OPNOTSUPP)
 }
 
+/// A million files and the connections, or what the kernel lets a process have: a request for more
+/// than fs.nr_open is refused whole, root's too.
+fn descriptors_wanted(connections_max: u64, nr_open: u64) -> u64 {
+    (1024 * 1024 + connections_max).min(nr_open)
+}
+
 /// Lets the process have the descriptors that so many connections may need.
 pub(crate) fn raise_descriptor_limit(connections_max: u64) {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
@@ -225,12 +239,6 @@ pub(crate) fn raise_descriptor_limit(connections_max: u64) {
     if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
         // Not privileged, or more than the kernel allows: as much as there may be.
         let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
-/// A million files and the connections, or what the kernel lets a process have: a request for more
-/// than fs.nr_open is refused whole, root's too.
-fn descriptors_wanted(connections_max: u64, nr_open: u64) -> u64 {
-    (1024 * 1024 + connections_max).min(nr_open)
-}
-
         let _ = rustix::process::setrlimit(Resource::Nofile, most);
     }
 }

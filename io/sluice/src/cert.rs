@@ -91,7 +91,7 @@ enum Of {
 }
 
 fn authority(dir: &Path, expires: &Point) -> anyhow::Result<[PathBuf; 2]> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    api::make_directory(dir, 0o755).with_context(|| format!("cannot make {}", dir.display()))?;
     let key = KeyPair::generate().context("cannot make a key")?;
     // Of two authorities of one name, neither side could tell which one signed.
     let mark = key.public_key_raw().iter().rev().take(4).map(|byte| format!("{byte:02x}"));

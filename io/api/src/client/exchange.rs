@@ -18,7 +18,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use super::ClientError;
-use crate::{CredentialsError, Endpoint};
+use crate::{CredentialsError, Endpoint, check_listener};
 
 /// A connection on which nothing is under way.
 pub(super) struct Connected {
@@ -40,6 +40,7 @@ impl Connected {
         match at {
             Endpoint::Unix(path) => {
                 let stream = UnixStream::connect(path).await.map_err(failed)?;
+                check_listener(&stream, path)?;
                 Connected::over(at, TokioIo::new(stream)).await
             }
             Endpoint::Http { host, port } => {

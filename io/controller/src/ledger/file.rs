@@ -22,7 +22,7 @@ use super::chunks;
 use super::codec::{CodecError, Reader, put_sums};
 use super::counters::Counters;
 use super::subjects::{SlotId, SubjectKind, Subjects};
-use crate::sqlite::FileKind;
+use crate::sqlite::{FileKind, make_private};
 
 /// The file, and how far it is written.
 pub(crate) struct LedgerFile {
@@ -272,6 +272,7 @@ impl LedgerFile {
 
     /// Writes a copy of the whole file to `path`, which must not be there yet.
     pub(crate) fn save_to(&mut self, path: &Path) -> Result<(), LedgerError> {
+        make_private(path)?;
         let saved = self.connection.execute("VACUUM INTO ?1", [path.to_string_lossy()]);
         saved.map_err(|source| KIND.failed(path, source))?;
         Ok(())

@@ -11,7 +11,7 @@
 //! What the leader counted in its last second and had not passed on is in the next report of
 //! each proxy: those are cumulative. Without etcd there is nobody else, and it leads at once.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -245,7 +245,9 @@ impl Standing {
     fn take_whole(&self, client: &Client) -> Result<PathBuf, String> {
         let path = self.settings.data.join("used.new");
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-        let mut file = File::create(&path).map_err(failed)?;
+        let mut options = api::private_options();
+        let file = options.write(true).create(true).truncate(true).open(&path);
+        let mut file = file.map_err(failed)?;
         client.ledger_file(&mut file).map_err(|error| error.to_string())?;
         file.sync_all().map_err(failed)?;
         Ok(path)

@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
+use std::io::{Error, ErrorKind, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -45,7 +45,12 @@ pub(crate) fn connect(address: &Address, patience: Duration) -> std::io::Result<
             stream.set_nodelay(true)?;
             Ok(stream.into())
         }
-        Address::Unix(path) => Ok(UnixStream::connect(path)?.into()),
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            let checked = api::check_listener(&stream, path);
+            checked.map_err(|why| Error::new(ErrorKind::PermissionDenied, why))?;
+            Ok(stream.into())
+        }
     }
 }
 

@@ -134,7 +134,9 @@ settings! {
         /// The key that signs the handles which mounts keep in place of open files: 32 random
         /// bytes, made if the file is missing. Mounts survive a restart that finds the same
         /// key, and proxies that serve the same exports share it. Without one,
-        /// `/var/lib/sluice/handle.key`.
+        /// `/var/lib/sluice/handle.key`. It belongs to root, to the proxy's user or to the owner of
+        /// its directory, and nobody else may write to it: else the proxy does not start. From
+        /// those who may read it, it is taken.
         pub handle_key: Option<PathBuf> = None, "path";
         /// How long the session of a mount is kept after its last connection was lost: its
         /// open files, its locks, and the replies that it may not have got.

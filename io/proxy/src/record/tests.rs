@@ -168,7 +168,7 @@ fn a_chunk_that_does_not_fill_is_written_the_second_time_it_is_seen() {
 
 #[test]
 fn a_full_disk_loses_requests_and_nothing_else() {
-    let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (recorder, writer) = Recorder::new(file, 1);
     let shared = recorder.shared.clone();
     recorder.record(&request(recorder.define("dd"), 0));

@@ -12,7 +12,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ impl Record {
     /// # Errors
     /// If the record cannot be written.
     pub(crate) fn write(folder: &Path, place: &Path, source: &str) -> io::Result<Record> {
-        make(folder)?;
+        api::make_directory(folder, 0o755)?;
         let path = folder.join(format!("mount-{}.json", escaped(place)));
         // The former one may belong to a process that still writes back: its name is taken
         // away, not its file.
@@ -152,7 +152,7 @@ pub(crate) fn open_log(
         let log = private().create(true).truncate(true).open(file)?;
         return Ok((log, file.to_owned()));
     }
-    make(folder)?;
+    api::make_directory(folder, 0o755)?;
     let path = folder.join(format!("mount-{}.log", escaped(place)));
     // A new file, whatever somebody may have put there.
     match fs::remove_file(&path) {
@@ -162,13 +162,9 @@ pub(crate) fn open_log(
 }
 
 fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
+    let mut options = api::private_options();
+    options.write(true);
     options
-}
-
-fn make(folder: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
 
 /// Where records and logs are.

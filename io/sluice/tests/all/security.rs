@@ -182,11 +182,12 @@ fn every_thread_has_only_the_capabilities_it_needs() {
     }
     // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, MKNOD, SETFCAP.
     let allowed: u64 = 0x1f | 1 << 6 | 1 << 7 | 1 << 27 | 1 << 31;
-    let proxy = Setup::new("capabilities").api().top("record = \"@/trace\"").start();
+    let umask = ["sh", "-c", "umask 027; exec \"$0\" \"$@\""];
+    let setup = Setup::new("capabilities").api().top("record = \"@/trace\"");
+    let proxy = setup.under(&umask).start();
     let mut client = proxy.client();
     client.make(1, "f");
     client.write(1, 0, &[1; 100_000]).unwrap();
-    assert_eq!(proxy.status("Umask:"), "0000", "clients have applied theirs");
     let process = format!("/proc/{}", proxy.child.id());
     let mut threads = 0;
     for task in fs::read_dir(format!("{process}/task")).unwrap() {
@@ -198,7 +199,11 @@ fn every_thread_has_only_the_capabilities_it_needs() {
         assert_eq!(set("CapEff:") & !allowed, 0, "thread {name} uses more");
         assert_eq!(set("CapInh:") | set("CapAmb:"), 0, "thread {name} hands some on");
         // What they have in common.
-        for key in ["CapBnd:", "NoNewPrivs:", "Seccomp:", "Umask:", "SigBlk:", "Cpus_allowed:"] {
+        let serves = name.strip_prefix("sluice-").is_some_and(|rest| rest.parse::<u32>().is_ok());
+        let umask = if serves { "0000" } else { "0027" };
+        let own = crate::common::status_of(&status, "Umask:");
+        assert_eq!(own, umask, "clients have applied theirs: thread {name}");
+        for key in ["CapBnd:", "NoNewPrivs:", "Seccomp:", "SigBlk:", "Cpus_allowed:"] {
             let own = crate::common::status_of(&status, key);
             assert_eq!(own, proxy.status(key), "{key} of thread {name}");
         }
