@@ -3,7 +3,7 @@
 //!   L4  sluice
 //!   L3  proxy  mount  controller  lustre  capi
 //!   L2  sim*   api    fuse   chart
-//!   L1  sched* plan*  pcc*   trace*
+//!   L1  sched* plan*  pcc*   trace*  bounds*
 //!   L0  model* ninep*                     (* in core/, the others in io/)
 //!
 //! Beside them stand `bench` and `testkit`, which may use any layer; what ships may use
@@ -26,6 +26,7 @@ use crate::{purity, source};
 const LAYERS: &[(&str, u32)] = &[
     ("core/model", 0),
     ("core/ninep", 0),
+    ("core/bounds", 1),
     ("core/sched", 1),
     ("core/plan", 1),
     ("core/pcc", 1),

@@ -1,0 +1,221 @@
+//! Bounds of what all clients share: open files, locks, memory.
+//!
+//! ```text
+//!   free = max - used
+//!   a peer may hold        free / peers                     that hold anything, itself included
+//!   a user of it may hold  (that - what the peer holds) / users              of the peer, likewise
+//! ```
+//!
+//! One user alone gets a third, and one peer with several users a half. This is the dynamic
+//! threshold of shared-memory switches (Choudhury and Hahne, 1998) at two levels, with a factor
+//! that falls as holders come: with a fixed one, peers that come one after the other and take all
+//! they can get leave a half, a quarter, an eighth; with this one the n-th leaves max / (n + 1).
+//! So something is always left for whoever comes next. A fixed part for each would be too little
+//! for the only client of a proxy, or too much for the hundredth. Nothing that is held is taken
+//! away: a holder above its part gets no more until it has given back.
+//!
+//! Of a table whose places can be taken back, such as connections, a holder may have all while
+//! nobody else wants one: [`reclaim`] says which go then.
+//!
+//! Left to others: what a unit is, and what a client that is refused is told.
+
+mod reclaim;
+
+use std::collections::BTreeMap;
+
+use model::Nid;
+
+pub use reclaim::{Place, Worth, reclaim};
+
+/// Who holds something: a user of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Holder {
+    /// The node that the connection came from.
+    pub peer: Nid,
+    /// The user, or `None` for what a connection holds for all its users.
+    pub uid: Option<u32>,
+}
+
+/// Which bound a request for more has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtBound {
+    /// All is in use.
+    All,
+    /// The peer has its part.
+    Peer,
+    /// The user has its part of what the peer may hold.
+    User,
+}
+
+/// How much there is of one thing, and who holds it.
+#[derive(Clone, Debug, Default)]
+pub struct FairBound {
+    max: u64,
+    used: u64,
+    peak: u64,
+    refused: u64,
+    peers: BTreeMap<Nid, PeerUsage>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct PeerUsage {
+    used: u64,
+    users: BTreeMap<Option<u32>, u64>,
+}
+
+impl FairBound {
+    /// A bound of `max` units, all of them free.
+    pub fn new(max: u64) -> FairBound {
+        FairBound { max, ..FairBound::default() }
+    }
+
+    /// Changes how many units there are; what is held stays, even if it is more.
+    pub fn set_max(&mut self, max: u64) {
+        self.max = max;
+    }
+
+    /// Takes units, to be given back by [`FairBound::give_back`].
+    ///
+    /// # Errors
+    /// If a bound would be passed; nothing is taken then.
+    pub fn take(&mut self, holder: &Holder, amount: u64) -> Result<(), AtBound> {
+        if let Err(bound) = self.check(holder, amount) {
+            self.refused += 1;
+            return Err(bound);
+        }
+        let peer = self.peers.entry(holder.peer.clone()).or_default();
+        *peer.users.entry(holder.uid).or_default() += amount;
+        peer.used += amount;
+        self.used += amount;
+        self.peak = self.peak.max(self.used);
+        Ok(())
+    }
+
+    /// Gives units back that the holder has taken.
+    ///
+    /// # Panics
+    /// If the holder does not have so many.
+    pub fn give_back(&mut self, holder: &Holder, amount: u64) {
+        if amount == 0 {
+            return;
+        }
+        let peer = self.peers.get_mut(&holder.peer).expect("a peer gives back what it has");
+        let user = peer.users.get_mut(&holder.uid).expect("a user gives back what it has");
+        assert!(*user >= amount, "{holder:?} gives back {amount} of {user}");
+        *user -= amount;
+        if *user == 0 {
+            peer.users.remove(&holder.uid);
+        }
+        peer.used -= amount;
+        self.used -= amount;
+        if peer.used == 0 {
+            self.peers.remove(&holder.peer);
+        }
+    }
+
+    /// Whether [`FairBound::take`] would succeed now.
+    ///
+    /// # Errors
+    /// The bound that would be passed.
+    pub fn check(&self, holder: &Holder, amount: u64) -> Result<(), AtBound> {
+        let free = self.max.saturating_sub(self.used);
+        if amount > free {
+            return Err(AtBound::All);
+        }
+        let peer = self.peers.get(&holder.peer);
+        let peers = self.peers.len() as u64 + u64::from(peer.is_none());
+        let left = (free / peers).saturating_sub(peer.map_or(0, |peer| peer.used));
+        if amount > left {
+            return Err(AtBound::Peer);
+        }
+        let user = peer.and_then(|peer| peer.users.get(&holder.uid));
+        let count = peer.map_or(0, |peer| peer.users.len()) as u64 + u64::from(user.is_none());
+        let most = left / count;
+        if user.copied().unwrap_or(0) + amount > most { Err(AtBound::User) } else { Ok(()) }
+    }
+
+    /// How many units there are.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
+    /// How many units are held.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The most units that were held since this was last asked.
+    pub fn take_peak(&mut self) -> u64 {
+        std::mem::replace(&mut self.peak, self.used)
+    }
+
+    /// How often somebody was refused.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(peer: u8, uid: u32) -> Holder {
+        Holder { peer: Nid::tcp(std::net::Ipv4Addr::new(10, 0, 0, peer).into()), uid: Some(uid) }
+    }
+
+    /// Takes units one at a time for as long as there are any; how many, and what ended it.
+    fn take_all(bound: &mut FairBound, holder: &Holder) -> (u64, AtBound) {
+        (0..).find_map(|taken| bound.take(holder, 1).err().map(|end| (taken, end))).unwrap()
+    }
+
+    #[test]
+    fn one_user_gets_a_third_and_the_next_ones_still_get_parts() {
+        let mut bound = FairBound::new(900);
+        assert_eq!(take_all(&mut bound, &holder(1, 1000)), (300, AtBound::User));
+        assert_eq!(take_all(&mut bound, &holder(1, 1001)), (75, AtBound::User));
+        assert_eq!(take_all(&mut bound, &holder(2, 1000)), (105, AtBound::User));
+        assert_eq!((bound.used(), bound.refused()), (480, 3));
+    }
+
+    #[test]
+    fn whoever_comes_last_still_gets_a_part_beside_a_hundred_greedy_peers() {
+        let mut bound = FairBound::new(10_000);
+        for peer in 0..100 {
+            (0..5).for_each(|uid| drop(take_all(&mut bound, &holder(peer, uid))));
+        }
+        assert!(bound.max() - bound.used() > 10_000 / 101);
+        assert!(take_all(&mut bound, &holder(200, 1)).0 > 0);
+    }
+
+    #[test]
+    fn what_is_given_back_can_be_had_again_and_leaves_no_trace() {
+        let mut bound = FairBound::new(9);
+        let (a, b) = (holder(1, 1), holder(2, 1));
+        assert_eq!(take_all(&mut bound, &a).0, 3);
+        bound.give_back(&a, 3);
+        assert!(bound.peers.is_empty() && bound.used() == 0);
+        assert_eq!(take_all(&mut bound, &b).0, 3);
+    }
+
+    #[test]
+    fn a_lower_bound_takes_nothing_away_and_gives_nothing() {
+        let mut bound = FairBound::new(9);
+        let a = holder(1, 1);
+        bound.take(&a, 3).unwrap();
+        bound.set_max(2);
+        assert_eq!(bound.take(&a, 1), Err(AtBound::All));
+        bound.give_back(&a, 3);
+        assert_eq!(bound.take(&a, 1), Ok(()));
+    }
+
+    #[test]
+    fn large_amounts_count_as_many_small_ones() {
+        let mut bound = FairBound::new(100);
+        assert_eq!(bound.take(&holder(1, 1), 101), Err(AtBound::All));
+        assert_eq!(bound.take(&holder(1, 1), 60), Ok(()));
+        assert_eq!(bound.take(&holder(1, 2), 1), Err(AtBound::Peer));
+        assert_eq!(bound.take(&holder(2, 2), 40), Err(AtBound::Peer));
+        assert_eq!(bound.take(&holder(2, 2), 15), Ok(()));
+        assert_eq!(bound.used(), 75);
+    }
+}
