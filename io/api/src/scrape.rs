@@ -142,7 +142,7 @@ impl MetricsServer {
         let (stop, stopped) = oneshot::channel();
         let make: Make = Arc::new(make);
         let run = move || runtime.block_on(serve(&listener, &make, stopped));
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(run);
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(crate::critical(run));
         let thread = Some(thread.map_err(MetricsError::Thread)?);
         Ok(MetricsServer { address: MetricsAddress(address), stop: Some(stop), thread })
     }

@@ -66,7 +66,7 @@ impl Election {
         let runtime = runtime()?;
         let thread = std::thread::Builder::new()
             .name("election".into())
-            .spawn(move || wait_for(&runtime, candidate.run()))
+            .spawn(api::critical(move || wait_for(&runtime, candidate.run())))
             .map_err(|source| EtcdError::Runtime { source })?;
         Ok(Election { shared, thread: Some(thread) })
     }

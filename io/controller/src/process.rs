@@ -306,7 +306,7 @@ impl Controller {
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(api::critical(run));
         self.threads.push(thread.map_err(StartError::Thread)?);
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! gone, whoever took it away.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -278,5 +279,12 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 const RING_PAYLOAD_MIN: u32 = 8192;
 
 fn thread(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name).spawn(run)
+    let whole = move || {
+        // What a file system's method panics with is caught before: without one of its threads a
+        // mount may hang for ever, and a process that is gone is an error at once.
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            std::process::abort();
+        }
+    };
+    std::thread::Builder::new().name(name).spawn(whole)
 }

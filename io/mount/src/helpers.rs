@@ -29,7 +29,7 @@ pub(crate) fn start(name: String, body: impl FnOnce() + Send + 'static) -> io::R
         }
         body();
     };
-    std::thread::Builder::new().name(name).spawn(whole).map(drop)
+    std::thread::Builder::new().name(name).spawn(api::critical(whole)).map(drop)
 }
 
 #[cfg(test)]

@@ -95,7 +95,9 @@ impl Notices {
         state.threads += 1;
         drop(state);
         let queue = self.0.clone();
-        let begun = thread::Builder::new().name("notices".to_owned()).spawn(move || queue.serve());
+        let begun = thread::Builder::new()
+            .name("notices".to_owned())
+            .spawn(api::critical(move || queue.serve()));
         if let Err(error) = begun {
             tracing::warn!(%error, "a thread less than wanted");
             let mut state = lock(&self.0.state);

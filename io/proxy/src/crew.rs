@@ -237,12 +237,10 @@ pub(crate) fn start_thread(
     let whole = move || {
         // Who starts it may be acting for a user.
         credentials::begin_thread().expect("a thread may become what its process is");
-        // Half a crew would hold its locks and slots for ever: better a proxy that is
-        // started again than one that hangs.
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
-            std::process::abort();
-        }
+        body();
     };
+    // Half a crew would hold its locks and slots for ever.
+    let whole = api::critical(whole);
     std::thread::Builder::new().name(name).stack_size(512 << 10).spawn(whole).map(drop)
 }
 

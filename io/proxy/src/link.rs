@@ -380,7 +380,10 @@ fn client(controller: &Endpoints, credentials: &Credentials) -> Result<Client, C
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LinkError> {
-    std::thread::Builder::new().name(name.into()).spawn(run).map_err(LinkError::Thread)
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(api::critical(run))
+        .map_err(LinkError::Thread)
 }
 
 /// This machine's name, without its domain.

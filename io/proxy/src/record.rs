@@ -97,7 +97,7 @@ impl Recorder {
             }
             writer.run();
         };
-        std::thread::Builder::new().name("sluice-record".into()).spawn(run)?;
+        std::thread::Builder::new().name("sluice-record".into()).spawn(api::critical(run))?;
         Ok(recorder)
     }
 

@@ -54,7 +54,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     io::stdout().write_all(text.as_bytes())?;
     if let Some(path) = written.filter(|_| !json) {
-        println!("\nwritten to {0}; use it with: costs = \"{0}\"", path.display());
+        let path = path.display();
+        writeln!(io::stdout(), "\nwritten to {path}; use it with: costs = \"{path}\"")?;
     }
     Ok(())
 }

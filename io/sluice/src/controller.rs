@@ -7,7 +7,6 @@
 
 mod config;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
 use crate::credentials::CredentialArgs;
+use crate::log;
 
 /// Decides for many proxies: rules for all, one limit over all, usage of all.
 ///
@@ -87,13 +87,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     loop {
         let standing = Standing::begin(&settings)?;
         for place in standing.listeners() {
-            say(&format!("listening on {place}"))?;
+            log::announce(&format!("listening on {place}"));
         }
         // Where it stands again, the system is not to choose other ports.
         let places = standing.listeners().iter().map(|place| place.parse());
         settings.listen = places.collect::<Result<_, _>>()?;
         let Some(controller) = standing.lead(&mut ends)? else { return Ok(()) };
-        say("ready")?;
+        log::announce("ready");
         while controller.leads_after(LOOK) {
             if ends() {
                 info!("ending; the proxies serve on with what they hold");
@@ -102,13 +102,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         warn!("another controller may lead now; this one stands by again");
     }
-}
-
-/// A line for whoever started it.
-fn say(line: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout();
-    writeln!(out, "{line}")?;
-    out.flush()
 }
 
 /// `sqlite` or `etcd:URL,URL`.

@@ -3,6 +3,9 @@
 //! Errors go to stderr as `sluice: what: why`, with exit status 1 (`sluice sim` has 2 for
 //! input that is wrong); a reader that closes our stdout early (`| head`) is no error.
 
+// They panic where the stream cannot be written.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
 mod audit;
 mod calibrate;
 mod cert;
@@ -11,6 +14,7 @@ mod credentials;
 mod decay;
 mod docs;
 mod events;
+mod log;
 mod metrics;
 mod mount;
 mod place;
@@ -25,11 +29,10 @@ mod usage;
 mod when;
 mod why;
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 /// Decides whose I/O goes next on shared storage, and keeps the promises made to each job.
 #[derive(Debug, Parser)]
@@ -67,19 +70,21 @@ enum Command {
 
 fn main() -> ExitCode {
     if mount::is_called_by_mount8() {
-        log_to_stderr();
+        log::start();
         return mount::run_for_mount8();
     }
     let cli = Cli::parse();
-    log_to_stderr();
-    match run(cli.command) {
+    log::start();
+    let status = match run(cli.command) {
         Ok(status) => status,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sluice: {error:#}");
+            log::say(&format!("sluice: {error:#}"));
             ExitCode::FAILURE
         }
-    }
+    };
+    log::finish();
+    status
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -105,16 +110,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Docs(args) => docs::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("SLUICE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let colour = io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colour)
-        .with_writer(io::stderr)
-        .init();
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

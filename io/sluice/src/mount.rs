@@ -36,6 +36,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
+use crate::log;
 use place::Mounted;
 use record::{FOLDER, Record};
 
@@ -90,7 +91,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     prepare(&place)?;
     if args.foreground {
-        return serve(&settings, || Ok(writeln!(io::stdout(), "ready")?));
+        return serve(&settings, || {
+            log::announce("ready");
+            Ok(())
+        });
     }
     start_in_background(&args, &place)
 }
@@ -103,7 +107,8 @@ fn prepare(place: &Path) -> anyhow::Result<()> {
         }
         unmount(place, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
             .with_context(|| format!("cannot clear the dead mount at {}", place.display()))?;
-        eprintln!("sluice: {} was a mount whose process had died: it is cleared", place.display());
+        let place = place.display();
+        log::say(&format!("sluice: {place} was a mount whose process had died: it is cleared"));
     }
     let found = place.metadata().with_context(|| place.display().to_string())?;
     if !found.is_dir() {
@@ -186,7 +191,8 @@ fn serve(
     });
     let ready = Arc::new(AtomicBool::new(false));
     let (place, is_ready) = (settings.at.clone(), ready.clone());
-    std::thread::spawn(move || unmount_on_signal(signals, &place, &is_ready));
+    let signals = api::critical(move || unmount_on_signal(signals, &place, &is_ready));
+    std::thread::Builder::new().name("signals".into()).spawn(signals)?;
     let mut mount = match Mount::start(settings) {
         Ok(mount) => mount,
         Err(error) => {

@@ -6,7 +6,6 @@
 //!   SIGHUP          ─► read file, flags and rules again; with an error the old stay in force
 //! ```
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
 use crate::credentials::CredentialArgs;
+use crate::log;
 
 /// Serves directories over 9P2000.L and schedules every request by job.
 ///
@@ -86,15 +86,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let link = Link::start(&server)?;
     let control = control::start(&api, server.clone())?;
     let metrics = metrics.map(|at| show_metrics(&at, server.clone())).transpose()?;
-    let mut out = std::io::stdout();
     for address in server.addresses() {
-        writeln!(out, "listening on {address}")?;
+        log::announce(&format!("listening on {address}"));
     }
     if let Some(metrics) = &metrics {
-        writeln!(out, "metrics at {}", metrics.address())?;
+        log::announce(&format!("metrics at {}", metrics.address()));
     }
-    writeln!(out, "ready")?;
-    out.flush()?;
+    log::announce("ready");
     for signal in signals.forever() {
         match signal {
             SIGHUP => reload(&args, &server),
@@ -102,11 +100,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
     }
     info!("draining; a second signal ends at once");
-    std::thread::spawn(move || {
+    let ends_at_once = api::critical(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {
             std::process::exit(1);
         }
     });
+    std::thread::Builder::new().name("signals".into()).spawn(ends_at_once)?;
     if !server.drain() {
         warn!("requests were left unanswered after drain_timeout");
     }

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use ::sim::Policy;
 
+use crate::log;
 use replay::Replay;
 use runs::Progress;
 use scenarios::Planned;
@@ -106,14 +107,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let input = match Input::read(&args) {
         Ok(input) => input,
         Err(wrong) => {
-            wrong.iter().for_each(|error| eprintln!("sluice: {error:#}"));
+            wrong.iter().for_each(|error| log::say(&format!("sluice: {error:#}")));
             return Ok(ExitCode::from(WRONG_INPUT));
         }
     };
     if let Some(out) = &args.out
         && let Err(error) = std::fs::create_dir_all(out)
     {
-        eprintln!("sluice: cannot make {}: {error}", out.display());
+        log::say(&format!("sluice: cannot make {}: {error}", out.display()));
         return Ok(ExitCode::from(WRONG_INPUT));
     }
     let holds = match input {

@@ -115,7 +115,7 @@ impl Bound {
             });
             runtime.shutdown_timeout(STOP_TIME_MAX);
         };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(run);
+        let thread = std::thread::Builder::new().name("control".into()).spawn(api::critical(run));
         let thread = thread.map_err(StartError::Thread)?;
         Ok(Serving { stop: Some(stop), thread: Some(thread) })
     }

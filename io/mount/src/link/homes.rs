@@ -191,7 +191,7 @@ impl Homes {
                 }
             }
         };
-        if let Err(error) = helper.spawn(watch) {
+        if let Err(error) = helper.spawn(api::critical(watch)) {
             tracing::warn!(%error, "who takes over from a proxy keeps its files");
         }
     }

@@ -70,16 +70,18 @@ pub(super) fn serve(life: Arc<Life>, socket: OwnedFd, msize: u32) -> io::Result<
     let channel = Arc::new(Channel { life, socket, sending, state, work });
     let spawn = |name: &str| std::thread::Builder::new().name(format!("plain-{name}"));
     let reader = channel.clone();
-    spawn("reader").spawn(move || {
+    spawn("reader").spawn(api::critical(move || {
         let (mut reads, mut bound) = (reads, None);
         let Err(why) = reader.read(&mut reads, msize, &mut bound);
         tracing::debug!(channel = bound, %why, "a channel has ended");
         reader.end();
         reader.life.unbind(bound);
-    })?;
+    }))?;
     for _ in 0..WORKERS {
         let worker = channel.clone();
-        spawn("worker").spawn(move || worker.work()).inspect_err(|_| channel.end())?;
+        spawn("worker")
+            .spawn(api::critical(move || worker.work()))
+            .inspect_err(|_| channel.end())?;
     }
     Ok(())
 }

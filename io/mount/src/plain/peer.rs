@@ -149,19 +149,21 @@ impl Peer {
         let (table, sending, room) = Default::default();
         let peer = Arc::new(Peer { socket, msize, sending, table, room });
         let reads = peer.clone();
-        std::thread::Builder::new().name("plain-replies".into()).spawn(move || {
-            let why = loop {
-                match read_frame(&mut reader, reads.msize) {
-                    Ok(frame) => reads.told(frame),
-                    Err(why) if why.kind() == ErrorKind::UnexpectedEof => {
-                        break io::Error::new(why.kind(), "the server closed it");
+        std::thread::Builder::new().name("plain-replies".into()).spawn(api::critical(
+            move || {
+                let why = loop {
+                    match read_frame(&mut reader, reads.msize) {
+                        Ok(frame) => reads.told(frame),
+                        Err(why) if why.kind() == ErrorKind::UnexpectedEof => {
+                            break io::Error::new(why.kind(), "the server closed it");
+                        }
+                        Err(why) => break why,
                     }
-                    Err(why) => break why,
-                }
-            };
-            reads.lose();
-            ended(&why);
-        })?;
+                };
+                reads.lose();
+                ended(&why);
+            },
+        ))?;
         Ok(peer)
     }
 

@@ -126,7 +126,7 @@ impl ControlServer {
                 warn!("the control API ended: {error}");
             }
         };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(run);
+        let thread = std::thread::Builder::new().name("control".into()).spawn(api::critical(run));
         let thread = thread.map_err(ControlError::Thread)?;
         Ok(ControlServer { path: path.into(), stop: Some(stop), thread: Some(thread) })
     }

@@ -52,7 +52,9 @@ impl Space {
                 space.ask(&targets);
                 space.is_asking.store(false, Ordering::Release);
             };
-            if let Err(error) = std::thread::Builder::new().name("space".into()).spawn(ask) {
+            if let Err(error) =
+                std::thread::Builder::new().name("space".into()).spawn(api::critical(ask))
+            {
                 tracing::warn!("cannot start the thread that asks for space: {error}");
                 self.is_asking.store(false, Ordering::Release);
             }

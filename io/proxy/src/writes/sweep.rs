@@ -44,7 +44,8 @@ impl Listed {
             origin: Instant::now(),
         });
         let sweeper = shared.clone();
-        std::thread::Builder::new().name("sluice-sweep".into()).spawn(move || sweeper.run())?;
+        let run = api::critical(move || sweeper.run());
+        std::thread::Builder::new().name("sluice-sweep".into()).spawn(run)?;
         Ok(Listed { shared })
     }
 

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::place::{self, Copy, Mounted};
 use super::record::{FOLDER, Other};
+use crate::log;
 
 /// Unmounts what `sluice mount` has mounted.
 ///
@@ -71,10 +72,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         writeln!(io::stdout(), "{outcome:#}")?;
     }
     match process {
-        None => eprintln!(
+        None => log::say(&format!(
             "sluice: {} is unmounted; no process was behind it any more, so what it held is lost",
             place.display()
-        ),
+        )),
         Some(_) => ensure!(
             written_back || args.force || !copies.is_empty(),
             "{} is unmounted, but its process was killed: what it held is lost",
@@ -101,19 +102,19 @@ fn take_away(place: &Path, force: bool) -> anyhow::Result<()> {
 
 /// Says who keeps a mount that is gone here.
 fn say_where(process: &Other, copies: &[Copy]) {
-    eprintln!(
+    log::say(&format!(
         "sluice: unmounted here; what was closed is written. Process {} serves on, for:",
         process.pid()
-    );
+    ));
     for Copy { process, at } in copies {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-        eprintln!(
+        log::say(&format!(
             "  {} in the mount name space of process {process} ({})",
             at.display(),
             name.trim()
-        );
+        ));
     }
-    eprintln!("It ends when these are unmounted too or their name spaces end.");
+    log::say("It ends when these are unmounted too or their name spaces end.");
 }
 
 fn in_json(copy: &Copy) -> serde_json::Value {
@@ -123,11 +124,11 @@ fn in_json(copy: &Copy) -> serde_json::Value {
 /// Waits for the process behind a mount that is gone, however long that takes.
 fn wait(process: &Other) {
     if !process.wait(Some(Instant::now() + SILENCE)) {
-        eprintln!(
+        log::say(&format!(
             "sluice: unmounted; process {} still writes back (it waits for its proxy if that \
              is gone; kill it to give up)",
             process.pid()
-        );
+        ));
         process.wait(None);
     }
 }

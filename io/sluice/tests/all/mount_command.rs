@@ -92,6 +92,20 @@ fn is_gone(process: Pid) -> bool {
 }
 
 #[test]
+fn a_mount_whose_log_is_on_a_full_disk_is_there_when_the_command_returns() {
+    let Some(place) = Place::new("fulllog") else { return };
+    let proxy = Setup::new("fulllog").top("squash = \"none\"").start();
+    let words = ["mount", &source(&proxy), place.text(), "--log", "/dev/full"];
+    let mounted = sluice(&words);
+    assert!(mounted.status.success(), "{mounted:?}");
+    assert!(place.is_mounted());
+    fs::write(place.0.join("f"), "text").unwrap();
+    assert_eq!(fs::read(proxy.data().join("f")).unwrap(), b"text");
+    let unmounted = sluice(&["umount", place.text()]);
+    assert!(unmounted.status.success() && !place.is_mounted(), "{unmounted:?}");
+}
+
+#[test]
 fn a_mount_can_be_used_when_the_command_returns_and_is_gone_after_umount() {
     let Some(place) = Place::new("use") else { return };
     let proxy = Proxy::plain("use");

@@ -129,7 +129,8 @@ impl Deliveries {
         let (queue, events) = sync_channel(QUEUE);
         let (stop, of_thread) = (self.stop.clone(), counts.clone());
         let thread = std::thread::Builder::new().name(name.into());
-        let thread = thread.spawn(move || run(&events, delivered.of(&of_thread), &stop))?;
+        let thread =
+            thread.spawn(api::critical(move || run(&events, delivered.of(&of_thread), &stop)))?;
         let (queue, thread) = (Some(queue), Some(thread));
         self.all.push(Delivery { queue, delivered, counts: counts.clone(), thread });
         Ok(())

@@ -206,7 +206,8 @@ impl Proxy {
         }
     }
 
-    fn rest_of_stderr(&self) -> String {
+    /// What is left of stderr, to its end.
+    pub fn rest_of_stderr(&self) -> String {
         self.stderr.lock().unwrap().iter().collect::<Vec<_>>().join("\n")
     }
 

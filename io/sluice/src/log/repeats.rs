@@ -1,0 +1,153 @@
+//! Repeated lines: of each place in the code some in each window, the rest as a number.
+//!
+//! The kernel's printk does it so, with the same figures. What was asked for in detail (`debug`
+//! and `trace`) is not limited. A thread reports the numbers at the end of a window and lives as
+//! long as there are any.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Lets a line pass or counts it.
+pub(super) struct Limiter;
+
+impl<S: Subscriber> Layer<S> for Limiter {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let about = event.metadata();
+        if *about.level() > Level::INFO || about.target() == TARGET {
+            return true;
+        }
+        let place = Place { target: about.target(), line: about.line().unwrap_or_default() };
+        let verdict = with_repeats(|repeats| repeats.count(place, Instant::now()));
+        if verdict == Verdict::FirstLeftOut {
+            report_later();
+        }
+        verdict == Verdict::Passes
+    }
+}
+
+/// Logs how many lines were left out since the last report; whether there were any.
+pub(super) fn report() -> bool {
+    let left_out = with_repeats(Repeats::take);
+    for (place, count) in &left_out {
+        tracing::warn!(
+            target: TARGET, count, of = place.target, line = place.line, "repeated lines were left out"
+        );
+    }
+    !left_out.is_empty()
+}
+
+/// Starts the thread that reports, unless there is one.
+fn report_later() {
+    if with_repeats(|repeats| std::mem::replace(&mut repeats.has_reporter, true)) {
+        return;
+    }
+    let run = || loop {
+        std::thread::sleep(WINDOW);
+        if !report() && with_repeats(Repeats::dismiss) {
+            return;
+        }
+    };
+    if std::thread::Builder::new().name("log".into()).spawn(run).is_err() {
+        // The next window tries again, and the end of the process reports in any case.
+        with_repeats(|repeats| repeats.has_reporter = false);
+    }
+}
+
+/// What became of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Passes,
+    FirstLeftOut,
+    LeftOut,
+}
+
+/// Where in the code a line comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    target: &'static str,
+    line: u32,
+}
+
+/// How often each place has logged lately. As large as the code has places.
+struct Repeats {
+    places: BTreeMap<Place, Window>,
+    has_reporter: bool,
+}
+
+struct Window {
+    since: Instant,
+    passed: u32,
+    left_out: u64,
+}
+
+impl Repeats {
+    const fn new() -> Repeats {
+        Repeats { places: BTreeMap::new(), has_reporter: false }
+    }
+
+    fn count(&mut self, place: Place, now: Instant) -> Verdict {
+        let fresh = Window { since: now, passed: 0, left_out: 0 };
+        let window = self.places.entry(place).or_insert(fresh);
+        if now.saturating_duration_since(window.since) >= WINDOW {
+            (window.since, window.passed) = (now, 0);
+        }
+        if window.passed < BURST {
+            window.passed += 1;
+            return Verdict::Passes;
+        }
+        window.left_out += 1;
+        if window.left_out == 1 { Verdict::FirstLeftOut } else { Verdict::LeftOut }
+    }
+
+    fn take(&mut self) -> Vec<(Place, u64)> {
+        let left_out = self.places.iter_mut().filter(|(_, window)| window.left_out > 0);
+        left_out.map(|(place, window)| (*place, std::mem::take(&mut window.left_out))).collect()
+    }
+
+    /// Whether the reporter may end: nothing was left out since its last report.
+    fn dismiss(&mut self) -> bool {
+        self.has_reporter = self.places.values().any(|window| window.left_out > 0);
+        !self.has_reporter
+    }
+}
+
+fn with_repeats<T>(act: impl FnOnce(&mut Repeats) -> T) -> T {
+    act(&mut REPEATS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+static REPEATS: Mutex<Repeats> = Mutex::new(Repeats::new());
+
+/// Under which name the numbers are logged, whatever SLUICE_LOG leaves out.
+const TARGET: &str = "sluice::repeats";
+pub(super) const DIRECTIVE: &str = "sluice::repeats=warn";
+/// As many lines of one place pass in each window, as printk has it.
+const BURST: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_flood_a_burst_passes_in_each_window_and_the_rest_is_a_number() {
+        let (flood, other) = (Place { target: "a", line: 1 }, Place { target: "a", line: 2 });
+        let (mut repeats, begin, mut passed) = (Repeats::new(), Instant::now(), 0);
+        for at in 0..1000 {
+            let verdict = repeats.count(flood, begin);
+            assert_eq!(verdict == Verdict::FirstLeftOut, at == BURST);
+            passed += u32::from(verdict == Verdict::Passes);
+        }
+        assert_eq!(passed, BURST);
+        // Another place is not held back by it.
+        assert_eq!(repeats.count(other, begin), Verdict::Passes);
+        assert!(!repeats.dismiss());
+        assert_eq!(repeats.take(), [(flood, u64::from(1000 - BURST))]);
+        assert!(repeats.dismiss() && repeats.take().is_empty());
+        assert_eq!(repeats.count(flood, begin + WINDOW), Verdict::Passes);
+    }
+}
