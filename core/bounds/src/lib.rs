@@ -12,7 +12,8 @@
 //! they can get leave a half, a quarter, an eighth; with this one the n-th leaves max / (n + 1).
 //! So something is always left for whoever comes next. A fixed part for each would be too little
 //! for the only client of a proxy, or too much for the hundredth. Nothing that is held is taken
-//! away: a holder above its part gets no more until it has given back.
+//! away: a holder above its part gets no more until it has given back. A peer that holds nothing may
+//! take whatever is free at once.
 //!
 //! Of a table whose places can be taken back, such as connections, a holder may have all while
 //! nobody else wants one: [`reclaim`] says which go then.
@@ -122,15 +123,15 @@ impl FairBound {
         if amount > free {
             return Err(AtBound::All);
         }
-        let peer = self.peers.get(&holder.peer);
-        let peers = self.peers.len() as u64 + u64::from(peer.is_none());
-        let left = (free / peers).saturating_sub(peer.map_or(0, |peer| peer.used));
+        // Or a large request would wait for ever beside many peers with small ones.
+        let Some(peer) = self.peers.get(&holder.peer) else { return Ok(()) };
+        let left = (free / self.peers.len() as u64).saturating_sub(peer.used);
         if amount > left {
             return Err(AtBound::Peer);
         }
-        let user = peer.and_then(|peer| peer.users.get(&holder.uid));
-        let count = peer.map_or(0, |peer| peer.users.len()) as u64 + u64::from(user.is_none());
-        let most = left / count;
+        let user = peer.users.get(&holder.uid);
+        let users = peer.users.len() as u64 + u64::from(user.is_none());
+        let most = left / users;
         if user.copied().unwrap_or(0) + amount > most { Err(AtBound::User) } else { Ok(()) }
     }
 
@@ -214,8 +215,9 @@ mod tests {
         assert_eq!(bound.take(&holder(1, 1), 101), Err(AtBound::All));
         assert_eq!(bound.take(&holder(1, 1), 60), Ok(()));
         assert_eq!(bound.take(&holder(1, 2), 1), Err(AtBound::Peer));
-        assert_eq!(bound.take(&holder(2, 2), 40), Err(AtBound::Peer));
-        assert_eq!(bound.take(&holder(2, 2), 15), Ok(()));
-        assert_eq!(bound.used(), 75);
+        // A peer that holds nothing may have whatever is free.
+        assert_eq!(bound.take(&holder(2, 2), 40), Ok(()));
+        assert_eq!(bound.take(&holder(3, 2), 1), Err(AtBound::All));
+        assert_eq!(bound.used(), 100);
     }
 }

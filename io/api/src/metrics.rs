@@ -92,6 +92,16 @@ metrics! {
     "Proxies": "What a proxy answered, to all together." {
         /// Connections now.
         CONNECTIONS = "sluice_proxy_connections", Gauge, Count, [];
+        /// How much is in use of what all clients share: `connections`, `sessions`, `open_files`,
+        /// `locks` (ranges) and `memory` (bytes).
+        BOUND_USED = "sluice_proxy_bound_used", Gauge, Count, ["bound"];
+        /// The most that may be in use.
+        BOUND_MAX = "sluice_proxy_bound_max", Gauge, Count, ["bound"];
+        /// How often somebody was refused more of it. The log names who; if that is no single
+        /// client, the bound is too low.
+        BOUND_REFUSED = "sluice_proxy_bound_refused_total", Counter, Count, ["bound"];
+        /// Idle connections and abandoned sessions that ended because others needed their places.
+        TAKEN_BACK = "sluice_proxy_taken_back_total", Counter, Count, ["bound"];
         /// Threads that serve requests.
         THREADS = "sluice_proxy_threads", Gauge, Count, [];
         /// The most there may be. As many at work as this means that calls hang.

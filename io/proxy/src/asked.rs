@@ -157,7 +157,7 @@ impl About {
     fn ask_of_fid(&self, fid: &Arc<Fid>) -> Asked {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
-            (Role::XattrRead(_), Kind::Read) => (Kind::Getxattr, Lane::Cached),
+            (Role::XattrRead { .. }, Kind::Read) => (Kind::Getxattr, Lane::Cached),
             (Role::XattrWrite(_), Kind::Write) => (Kind::Setxattr, Lane::Cached),
             (_, Kind::Read) if fid.misses.are_many() && self.amount.bytes < SPLICE_MIN => {
                 (Kind::Read, Lane::Device)

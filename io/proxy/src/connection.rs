@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use model::Nid;
+use model::{Nid, Time};
 use ninep::{MSIZE_MIN, Reply, Tag};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sched::RequestId;
 
+use crate::bounds::{Charge, FREE};
+use crate::buffers::Frame;
 use crate::fids::{Fid, Fids};
 use crate::input::Input;
 use crate::locks::TLOCK_MAX;
@@ -48,6 +50,8 @@ pub(crate) struct Connection {
     pub(crate) lock_owners: Arc<AtomicUsize>,
     /// The number in the trace of those who have not attached; 0 before their first request.
     pub(crate) traced: AtomicU32,
+    /// When it was last read, give or take half a second.
+    used: AtomicU64,
 }
 
 /// Who is at the other end.
@@ -82,6 +86,13 @@ pub(crate) struct Session {
     pub(crate) tally: Tally,
     /// No input is taken until replies have left.
     pub(crate) paused: bool,
+    /// A message that waits for memory.
+    pub(crate) stalled: Option<Frame>,
+    /// How many bytes it may have in flight, and what was charged for that.
+    pub(crate) covered: usize,
+    pub(crate) memory: Option<Charge>,
+    /// It is in the line of those that wait for memory.
+    pub(crate) starves: bool,
     interest: epoll::EventFlags,
 }
 
@@ -165,12 +176,30 @@ impl Connection {
             lock_waiters: Arc::default(),
             lock_owners: Arc::default(),
             traced: AtomicU32::new(0),
+            used: AtomicU64::new(0),
         }
     }
 
     /// Puts the connection into a poll set, to be told of input.
     pub(crate) fn register(&self, poll: &OwnedFd) -> io::Result<()> {
         Ok(epoll::add(poll, &self.socket, epoll::EventData::new_u64(self.id), READ | GONE)?)
+    }
+
+    /// It was read then.
+    pub(crate) fn used_at(&self, now: Time) {
+        self.used.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// When it was last read.
+    pub(crate) fn last_used(&self) -> Time {
+        Time::from_nanos(self.used.load(Ordering::Relaxed))
+    }
+
+    /// Drops what the peer has not read: the connection is closed.
+    pub(crate) fn forget_unsent(&self) {
+        let queue = std::mem::take(&mut self.out.lock().expect("not poisoned").queue);
+        self.unsent.store(0, Ordering::Relaxed);
+        drop(queue);
     }
 
     /// Bytes that wait for the peer to read them.
@@ -354,6 +383,10 @@ impl Session {
             bytes: 0,
             tally: Tally::default(),
             paused: false,
+            stalled: None,
+            covered: FREE,
+            memory: None,
+            starves: false,
             interest: READ | GONE,
         }
     }
@@ -385,6 +418,12 @@ impl Session {
     pub(crate) fn pause(&mut self, connection: &Connection, poll: &OwnedFd) {
         self.paused = true;
         self.want(connection, poll, READ, false);
+    }
+
+    /// There may be memory again.
+    pub(crate) fn fed(&mut self, connection: &Connection, poll: &OwnedFd) {
+        (self.starves, self.paused) = (false, false);
+        self.want(connection, poll, READ, true);
     }
 
     /// Forgets the answered requests and appends the replies of flushes that waited for them.

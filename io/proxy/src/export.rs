@@ -8,13 +8,15 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use api::ProjectsKnown;
+use bounds::Holder;
 use ninep::Qid;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::bounds::{Charge, Shared, SharedBounds};
 use crate::gate::Target;
 use crate::handles::Handles;
 use crate::hard_links::{FileKey, HardLinkTable};
@@ -49,6 +51,8 @@ pub(crate) struct Node {
     pub(crate) ino: u64,
     /// How many names it had when it was found.
     names: u32,
+    /// Who holds its descriptor, from the first fid on.
+    charge: Mutex<Option<Charge>>,
 }
 
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -69,7 +73,33 @@ impl Node {
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let mix = if export_dev.is_none_or(|d| d == dev) { 0 } else { mount_mix(fd.as_fd()) };
         let qid = qid_of(&stat, mix);
-        Ok(Node { qid, kind, dev, ino: stat.stx_ino, names: stat.stx_nlink, fd })
+        let (ino, names) = (stat.stx_ino, stat.stx_nlink);
+        Ok(Node { qid, kind, dev, ino, names, charge: Mutex::default(), fd })
+    }
+
+    /// Has somebody hold the descriptor, if nobody does; whether that is new.
+    ///
+    /// # Errors
+    /// `ENFILE` if the holder, its peer or all have as many as they may.
+    pub(crate) fn charge(
+        &self,
+        holder: impl FnOnce() -> Holder,
+        bounds: &Arc<SharedBounds>,
+    ) -> Result<bool, Errno> {
+        let mut charge = self.charge.lock().expect("not poisoned");
+        let is_new = charge.is_none();
+        if is_new {
+            *charge = Some(bounds.charge(Shared::OpenFiles, holder(), 1)?);
+        }
+        Ok(is_new)
+    }
+
+    /// Is paid for by what was paid for the node that it replaces; whether there was anything.
+    pub(crate) fn inherit(&self, old: &Node) -> bool {
+        let charge = old.charge.lock().expect("not poisoned").take();
+        let pays = charge.is_some();
+        *self.charge.lock().expect("not poisoned") = charge;
+        pays
     }
 
     /// The file under a name of this directory, which must not be `.` or `..`.

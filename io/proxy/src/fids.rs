@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use bounds::Holder;
 use model::Identity;
 use rustc_hash::FxHashMap;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use sched::SubjectId;
 
+use crate::bounds::{Charge, Shared, SharedBounds};
 use crate::credentials::Credentials;
 use crate::export::{Export, Node};
 use crate::location::Location;
@@ -32,6 +35,8 @@ pub(crate) struct Fid {
     /// Who pays: the subject's bits. Changes when rules with paths are loaded.
     subject: AtomicU64,
     pub(crate) misses: Misses,
+    /// Who holds a fid that has no descriptor of its own.
+    charge: Option<Charge>,
 }
 
 /// Whether the page cache lately had what was read through a fid: misses weigh more than
@@ -62,7 +67,7 @@ pub(crate) enum Role {
     /// An open directory. The lock keeps two reads from moving one cursor.
     Dir(Mutex<()>),
     /// The value of an extended attribute, or the list of their names, as it was at the walk.
-    XattrRead(Box<[u8]>),
+    XattrRead { value: Box<[u8]>, _charge: Charge },
     /// An extended attribute that is set when the fid is clunked.
     XattrWrite(Mutex<XattrWrite>),
 }
@@ -73,6 +78,8 @@ pub(crate) struct XattrWrite {
     pub(crate) size: usize,
     pub(crate) flags: u32,
     pub(crate) value: Vec<u8>,
+    /// Who holds the memory, from the start.
+    pub(crate) _charge: Charge,
 }
 
 /// One attach: a user, a job, an export.
@@ -108,6 +115,7 @@ impl Fid {
             role,
             subject: AtomicU64::new(subject.to_bits()),
             misses: Misses::default(),
+            charge: None,
         }
     }
 
@@ -117,6 +125,27 @@ impl Fid {
 
     pub(crate) fn set_subject(&self, subject: SubjectId) {
         self.subject.store(subject.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Has its user hold its descriptors; a fid that brings none counts as one. `pays`: one has
+    /// been taken over.
+    ///
+    /// # Errors
+    /// `ENFILE` at a bound.
+    pub(crate) fn charge(
+        &mut self,
+        bounds: &Arc<SharedBounds>,
+        mut pays: bool,
+    ) -> Result<(), Errno> {
+        let (root, user) = (&self.user.export.root, &self.user);
+        let nodes = [Some(&self.node), self.entry.as_ref().map(|entry| &entry.dir)];
+        for node in nodes.into_iter().flatten().filter(|node| !Arc::ptr_eq(node, root)) {
+            pays |= node.charge(|| user.holder(), bounds)?;
+        }
+        if !pays {
+            self.charge = Some(bounds.charge(Shared::OpenFiles, user.holder(), 1)?);
+        }
+        Ok(())
     }
 
     /// Whether it has been opened, as a file or as an attribute.
@@ -162,6 +191,11 @@ impl User {
         let uname = String::from_utf8_lossy(&uname[..uname.len().min(UNAME_MAX)]).into();
         let (subjects, traced) = (Mutex::default(), AtomicU32::new(0));
         User { export, credentials, identity, uname, subjects, traced }
+    }
+
+    /// Who holds what this user opens.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder { peer: self.identity.nid.clone(), uid: Some(self.identity.uid) }
     }
 
     /// The subject of this user's requests on a file that lies there. Of a user who met more

@@ -77,7 +77,6 @@ const MAC_LEN: usize = 16;
 const BY_KERNEL: u8 = 1;
 const BY_PATH: u8 = 2;
 /// Directories of one export that stay open: each is a descriptor.
-const DIRECTORIES_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("more than none");
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS);
@@ -140,12 +139,13 @@ impl Key {
 
 impl Handles {
     /// Handles of the export `name`, whose root directory is open as `root`.
-    pub(crate) fn new(key: &Key, name: &str, root: OwnedFd) -> Handles {
+    pub(crate) fn new(key: &Key, name: &str, root: OwnedFd, directories: usize) -> Handles {
         let key = *blake3::keyed_hash(&key.0, name.as_bytes()).as_bytes();
         let known = sys::name_to_handle(root.as_fd())
             .and_then(|handle| sys::open_by_handle(root.as_fd(), &handle, LOOK));
         let mount = known.is_ok().then_some(root);
-        Handles { key, mount, directories: Mutex::new(LruCache::new(DIRECTORIES_MAX)) }
+        let directories = NonZeroUsize::new(directories).unwrap_or(NonZeroUsize::MIN);
+        Handles { key, mount, directories: Mutex::new(LruCache::new(directories)) }
     }
 
     /// The handle of a file.

@@ -21,6 +21,9 @@ const LARGE: usize = 16 << 10;
 /// The most of a large message that one call takes: copying a mebibyte keeps every other
 /// connection waiting for 250 µs.
 const AT_ONCE: usize = 256 << 10;
+const TREAD: u8 = 116;
+const TREADDIR: u8 = 40;
+const TLIST: u8 = 210;
 
 /// What a connection has sent but not finished, or may not be taken in yet.
 #[derive(Default)]
@@ -49,6 +52,8 @@ pub(crate) enum Incoming<'a> {
     Borrowed(&'a [u8]),
     /// In its own buffer.
     Owned(Buffer),
+    /// Kept from an earlier reading.
+    Kept(Frame),
 }
 
 /// A message whose size field is below the header's or above what was agreed.
@@ -64,7 +69,19 @@ impl Incoming<'_> {
         match self {
             Incoming::Borrowed(bytes) => bytes,
             Incoming::Owned(buffer) => buffer.bytes(),
+            Incoming::Kept(frame) => frame.bytes(),
         }
+    }
+
+    /// Bytes that it and its reply take at most, of a session with such messages. What asks for an
+    /// amount of data has it at its end.
+    pub(crate) fn memory(&self, msize: u32) -> usize {
+        let bytes = self.bytes();
+        let asked = match (ninep::frame_kind(bytes), bytes.last_chunk()) {
+            (Some(TREAD | TREADDIR | TLIST), Some(count)) => u32::from_le_bytes(*count).min(msize),
+            _ => 0,
+        };
+        bytes.len() + asked as usize
     }
 
     /// Keeps the message beyond the reading.
@@ -72,6 +89,7 @@ impl Incoming<'_> {
         match self {
             Incoming::Borrowed(bytes) => Frame::copy(bytes),
             Incoming::Owned(buffer) => Frame::Large(buffer),
+            Incoming::Kept(frame) => frame,
         }
     }
 }
@@ -118,6 +136,11 @@ impl Round<'_> {
         }
         self.end += count.saturating_sub(rest);
         Ok(Some(count))
+    }
+
+    /// Bytes of a message that is not whole yet.
+    pub(crate) fn pending(&self) -> usize {
+        self.input.partial.as_ref().map_or(0, |partial| partial.buffer.len())
     }
 
     /// The next whole message of at most `limit` bytes.

@@ -11,7 +11,9 @@
 //! sends the reply; nothing is handed over unless a backend call has to wait
 //! (`crew`). [`Server`] is the whole of it for the binary and the tests.
 
+mod accept;
 mod asked;
+mod bounds;
 mod buffers;
 mod calibrate;
 pub mod config;
@@ -28,10 +30,12 @@ mod handles;
 mod hard_links;
 mod input;
 mod intake;
+mod limits;
 mod link;
 mod listen;
 mod location;
 mod locks;
+mod memory;
 mod metrics;
 mod mounts;
 mod operations;

@@ -1,8 +1,9 @@
 //! Sockets that clients connect to.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use api::{Address, Listening};
@@ -45,32 +46,57 @@ impl Listener {
     }
 
     /// The next connection; `Ok(None)` for one that was not let in.
+    ///
+    /// # Errors
+    /// If there is none, or nothing can be accepted now.
     pub(crate) fn accept(&self, settings: &Config) -> io::Result<Option<(OwnedFd, Peer)>> {
-        match self {
+        let accepted = match self {
             Listener::Tcp(listener) => {
-                let (socket, from) = listener.accept()?;
-                let address = from.ip().to_canonical();
-                if !settings.allows(address) {
-                    tracing::debug!(%address, "not on the list of allowed addresses");
-                    return Ok(None);
-                }
-                socket.set_nonblocking(true)?;
-                socket.set_nodelay(true)?;
-                end_when_silent(&socket)?;
-                let trusted = settings.trusts(address);
-                let nid = Nid::tcp(address);
-                Ok(Some((socket.into(), Peer { nid, uid: None, trusted })))
+                listener.accept().map(|(socket, from)| Listener::let_in_tcp(socket, from, settings))
             }
             Listener::Unix(listening) => {
-                let (socket, _) = listening.listener().accept()?;
-                socket.set_nonblocking(true)?;
-                let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-                let peer = Peer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
-                Ok(Some((socket.into(), peer)))
+                listening.listener().accept().map(|(socket, _)| Listener::let_in_unix(socket))
             }
+        };
+        match accepted {
+            Ok(let_in) => Ok(let_in.unwrap_or_else(|error| {
+                tracing::debug!(%error, "a connection ended before it began");
+                None
+            })),
+            // The peer was faster, or a signal came.
+            Err(error) if IS_OF_ONE.contains(&error.kind()) => Ok(None),
+            Err(error) => Err(error),
         }
     }
+
+    fn let_in_tcp(
+        socket: TcpStream,
+        from: SocketAddr,
+        settings: &Config,
+    ) -> io::Result<Option<(OwnedFd, Peer)>> {
+        let address = from.ip().to_canonical();
+        if !settings.allows(address) {
+            tracing::debug!(%address, "not on the list of allowed addresses");
+            return Ok(None);
+        }
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        end_when_silent(&socket)?;
+        let trusted = settings.trusts(address);
+        Ok(Some((socket.into(), Peer { nid: Nid::tcp(address), uid: None, trusted })))
+    }
+
+    fn let_in_unix(socket: UnixStream) -> io::Result<Option<(OwnedFd, Peer)>> {
+        socket.set_nonblocking(true)?;
+        let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+        let peer = Peer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
+        Ok(Some((socket.into(), peer)))
+    }
 }
+
+/// What accept fails with for one connection, while the next may be whole.
+const IS_OF_ONE: [io::ErrorKind; 3] =
+    [io::ErrorKind::ConnectionAborted, io::ErrorKind::Interrupted, io::ErrorKind::ConnectionReset];
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -22,12 +22,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use bounds::Holder;
 use ninep::{LockKind, LockStatus, Tag};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::ranges::Ranges;
 use self::waiting::{Place, Waiting};
+use crate::bounds::{Charge, Shared, SharedBounds};
 use crate::connection::{Connection, ReplyTo};
 use crate::credentials::{self, Credentials};
 use crate::export::Node;
@@ -61,6 +63,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) waiters_max: usize,
     /// How many owners its connection may bring: each holds a descriptor.
     pub(crate) owners_max: usize,
+    /// Who pays for its descriptor and its ranges.
+    pub(crate) bounds: &'a Arc<SharedBounds>,
+    pub(crate) holder: Holder,
     /// Begins its record in a trace, if it waits.
     pub(crate) record: &'a dyn Fn() -> Option<Draft>,
 }
@@ -96,6 +101,9 @@ struct Held {
     through: Vec<Arc<FidLocks>>,
     /// How many locks of this owner wait.
     waiters: Arc<AtomicUsize>,
+    /// Its ranges.
+    charge: Charge,
+    _open_file: Charge,
     _place: Place,
 }
 
@@ -148,7 +156,12 @@ impl Locks {
             }
             // Opening may hang where nothing else does: no lock is held meanwhile.
             let place = Place::take(&asked.to.connection.lock_owners, asked.owners_max);
-            fresh = Some(Held::new(place.ok_or(Errno::NOLCK)?, open_for_locks(asked.node)?));
+            let place = place.ok_or(Errno::NOLCK)?;
+            let charge = |what, amount| asked.bounds.charge(what, asked.holder.clone(), amount);
+            // Locking calls know no ENFILE.
+            let open_file = charge(Shared::OpenFiles, 1).map_err(|_| Errno::NOLCK)?;
+            let charges = (charge(Shared::Locks, 0)?, open_file);
+            fresh = Some(Held::new(place, charges, open_for_locks(asked.node)?));
         }
     }
 
@@ -310,9 +323,9 @@ enum Attempt {
 }
 
 impl Held {
-    fn new(place: Place, file: OwnedFd) -> Held {
+    fn new(place: Place, (charge, open_file): (Charge, Charge), file: OwnedFd) -> Held {
         let (ranges, through, waiters) = (Ranges::default(), Vec::new(), Arc::default());
-        Held { file, ranges, through, waiters, _place: place }
+        Held { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
     }
 
     /// Asks the kernel once, and notes what it has done.
@@ -321,7 +334,15 @@ impl Held {
         if next.len() > RANGES_MAX.max(self.ranges.len()) {
             return Err(Errno::NOLCK);
         }
+        // An unlock that cuts a range in two is let through: it ends more than it costs.
+        let before = self.charge.amount();
+        let charged = self.charge.resize(next.len() as u64);
+        if wanted.kind != LockKind::Unlock {
+            charged?;
+        }
         if let Err(error) = sys::ofd_lock(self.file.as_fd(), wanted.to_kernel()) {
+            // Less, or what was had a moment ago and may be refused only if others were faster.
+            let _ = self.charge.resize(before);
             return match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
                 Errno::AGAIN | Errno::ACCESS => Ok(LockStatus::Blocked),
                 errno => Err(errno),
@@ -342,6 +363,7 @@ impl Held {
             // nothing more, and that gives back whatever it holds.
             let _ = sys::ofd_lock(self.file.as_fd(), all.to_kernel());
             self.ranges = Ranges::default();
+            let _ = self.charge.resize(0);
             self.through.clear();
         }
     }

@@ -22,6 +22,7 @@ use api::metrics as names;
 use model::{JobId, Lane, Ops};
 use sched::{Dispatcher, SubjectId, Usage};
 
+use crate::bounds::Shared;
 use crate::gate::Target;
 use crate::server::Server;
 use lines::{FIGURES, Lines, Sums};
@@ -113,6 +114,7 @@ impl Server {
     fn tell_proxy(&self, page: &mut Page) {
         let tally = self.tally();
         page.single(&names::CONNECTIONS, self.connections().len() as u64);
+        self.tell_bounds(page);
         page.single(&names::THREADS, self.crew.threads() as u64);
         page.single(&names::THREADS_MAX, self.settings().threads_max.into());
         page.single(&names::DRAINING, self.is_draining().into());
@@ -122,6 +124,30 @@ impl Server {
         page.single(&names::READ_BYTES, tally.read_bytes);
         page.single(&names::WRITTEN_BYTES, tally.written_bytes);
         page.single(&names::OPERATIONS, tally.ops);
+    }
+
+    fn tell_bounds(&self, page: &mut Page) {
+        let limits = self.limits();
+        let tables = [
+            ("connections", self.connections().len(), limits.connections),
+            ("sessions", self.mounts.all().len(), limits.sessions),
+        ];
+        let shared = Shared::ALL.map(|what| (what.name(), self.shared.figures(what)));
+        for (metric, at) in [(&names::BOUND_USED, 0), (&names::BOUND_MAX, 1)] {
+            let mut family = page.family(metric);
+            for (name, used, max) in tables {
+                family.line(&[name], [used, max][at] as u64);
+            }
+            shared.iter().for_each(|(name, figures)| family.line(&[name], figures[at]));
+        }
+        let (connections, sessions) = (self.accepting.counts(), self.mounts.counts());
+        let mut family = page.family(&names::BOUND_REFUSED);
+        family.line(&["connections"], connections[0]);
+        family.line(&["sessions"], sessions[0]);
+        shared.iter().for_each(|(name, figures)| family.line(&[name], figures[2]));
+        let mut family = page.family(&names::TAKEN_BACK);
+        family.line(&["connections"], connections[1]);
+        family.line(&["sessions"], sessions[1]);
     }
 
     fn tell_space(&self, page: &mut Page, targets: &[Arc<Target>], space: &Arc<Space>) {

@@ -22,16 +22,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use model::Nid;
+use bounds::{Holder, Place, Worth, reclaim};
+use model::{Nid, Time};
 use ninep::Tag;
 use ninep::dialect::{Begin, Commits, ReplyHeader, SlotError, Slots};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
+use crate::bounds::Charge;
 use crate::connection::{Connection, Peer, ReplyTo};
 use crate::export::{Export, Node};
 use crate::fids::{Fid, Fids, User};
 use crate::handle_paths::{ClientPaths, PathTable};
+use crate::intake::Leaving;
 use crate::location::Location;
 use crate::server::Server;
 
@@ -59,7 +62,7 @@ pub(crate) struct MountSession {
     /// Only the same user, or the same address, may take it up again.
     owner: (Option<u32>, Nid),
     pub(crate) fids: Fids,
-    users: RwLock<FxHashMap<u32, Arc<User>>>,
+    users: RwLock<FxHashMap<u32, (Arc<User>, Charge)>>,
     channels: Mutex<BTreeMap<u16, Channel>>,
     /// By which names it reached the files that it names by handle.
     pub(crate) names: ClientPaths,
@@ -106,6 +109,20 @@ pub(crate) struct Mounts {
     /// Changes when writes that were answered may be lost.
     verifier: Arc<AtomicU64>,
     names: Arc<PathTable>,
+    /// What times of sessions count from.
+    began: Instant,
+    refused: AtomicU64,
+    taken_back: AtomicU64,
+}
+
+/// What became of a Tsession.
+struct Entered {
+    /// Who is to be bound now.
+    next: Option<Pending>,
+    /// The connection that is to be closed first.
+    before: Option<Arc<Connection>>,
+    /// What sessions had open that ended for it.
+    files: Vec<Arc<Fid>>,
 }
 
 /// What Tsession asks for.
@@ -125,6 +142,8 @@ pub(crate) struct Once {
 
 /// The most slots of a channel: each remembers a reply.
 const SLOTS_MAX: u16 = 64;
+/// So many abandoned sessions end with one look at all of them.
+const AT_ONCE: usize = 64;
 /// The most channels of a session.
 const CHANNELS_MAX: usize = 256;
 /// The most identities of a session.
@@ -215,7 +234,7 @@ impl MountSession {
 
     /// Who an identity number is.
     pub(crate) fn user(&self, identity: u32) -> Option<Arc<User>> {
-        self.users.read().expect("not poisoned").get(&identity).cloned()
+        Some(self.users.read().expect("not poisoned").get(&identity)?.0.clone())
     }
 
     /// Where the file behind a handle lies: by the name that was looked up last, and all names of
@@ -238,12 +257,17 @@ impl MountSession {
     }
 
     /// Gives an identity its number; the one before is forgotten.
-    pub(crate) fn set_user(&self, identity: u32, user: Arc<User>) -> io::Result<()> {
+    pub(crate) fn set_user(
+        &self,
+        identity: u32,
+        user: Arc<User>,
+        charge: Charge,
+    ) -> io::Result<()> {
         let mut users = self.users.write().expect("not poisoned");
         if users.len() >= IDENTITIES_MAX && !users.contains_key(&identity) {
-            return Err(Errno::MFILE.into());
+            return Err(Errno::NFILE.into());
         }
-        let before = users.insert(identity, user);
+        let before = users.insert(identity, (user, charge));
         drop(users);
         // Forgetting it asks the dispatcher, which is not to wait for this lock.
         drop(before);
@@ -301,6 +325,25 @@ impl MountSession {
         next
     }
 
+    /// Its place in the table of sessions, with times since `began`.
+    fn place(&self, id: u128, began: Instant) -> Place {
+        let is_empty = self.fids.lock().expect("not poisoned").is_empty();
+        let worth = match is_empty && !self.has_written() {
+            true => Worth::Nothing,
+            false => Worth::State,
+        };
+        let worth = (!self.is_bound()).then_some(worth);
+        let left = self.left.lock().expect("not poisoned").saturating_duration_since(began);
+        let (uid, peer) = self.owner.clone();
+        let used = Time::from_nanos(left.as_nanos() as u64);
+        Place { id, holder: Holder { peer, uid }, worth, used }
+    }
+
+    fn take_files(&self) -> Vec<Arc<Fid>> {
+        let files = std::mem::take(&mut *self.fids.lock().expect("not poisoned"));
+        files.into_values().collect()
+    }
+
     fn is_bound(&self) -> bool {
         let channels = self.channels.lock().expect("not poisoned");
         channels.values().any(|channel| channel.connection.is_some())
@@ -318,6 +361,9 @@ impl Mounts {
             ready: Mutex::default(),
             verifier: Arc::new(AtomicU64::new(u64::from_le_bytes(verifier))),
             names: PathTable::new(),
+            began: Instant::now(),
+            refused: AtomicU64::new(0),
+            taken_back: AtomicU64::new(0),
         })
     }
 
@@ -349,23 +395,54 @@ impl Mounts {
             let old = session.left.lock().expect("not poisoned").elapsed() > keep;
             let over = old && !session.is_bound();
             if over {
-                let all = std::mem::take(&mut *session.fids.lock().expect("not poisoned"));
-                fids.extend(all.into_values());
+                fids.extend(session.take_files());
             }
             !over
         });
         fids
     }
 
-    /// Finds or begins a session and puts `to` next in line for one of its channels. Returns
-    /// who is to be bound now, and the connection that is to be closed first.
+    /// Forgets abandoned sessions for a newcomer to the full table; what they had open is added to
+    /// `files`.
+    fn take_back(
+        &self,
+        sessions: &mut FxHashMap<u128, Arc<MountSession>>,
+        newcomer: &Peer,
+        files: &mut Vec<Arc<Fid>>,
+    ) -> io::Result<()> {
+        let (began, newcomer) = (self.began, newcomer.holder());
+        let places: Vec<_> = sessions.iter().map(|(id, it)| it.place(*id, began)).collect();
+        let now = Time::from_nanos(began.elapsed().as_nanos() as u64);
+        let taken = reclaim(&places, &newcomer, AT_ONCE, now);
+        tracing::warn!(
+            peer = %newcomer.peer, uid = newcomer.uid, count = taken.len(),
+            "the table of sessions is full: abandoned ones end"
+        );
+        if taken.is_empty() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Errno::NFILE.into());
+        }
+        self.taken_back.fetch_add(taken.len() as u64, Ordering::Relaxed);
+        for session in taken.iter().filter_map(|id| sessions.remove(id)) {
+            files.extend(session.take_files());
+        }
+        Ok(())
+    }
+
+    /// Sessions that were refused so far, and those that were ended for others.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [&self.refused, &self.taken_back].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Finds or begins a session and puts `to` next in line for one of its channels.
     fn enter(
         &self,
         export: Arc<Export>,
         to: &ReplyTo,
         terms: Terms,
         most: usize,
-    ) -> io::Result<(Option<Pending>, Option<Arc<Connection>>)> {
+    ) -> io::Result<Entered> {
+        let mut files = Vec::new();
         let mut sessions = self.sessions.lock().expect("not poisoned");
         let found = sessions.get(&terms.id).cloned();
         let resumed = found.is_some();
@@ -375,9 +452,11 @@ impl Mounts {
             }
             Some(session) if session.export.name != export.name => return Err(Errno::INVAL.into()),
             Some(session) => session,
-            None if sessions.len() >= most => return Err(Errno::MFILE.into()),
             None => {
                 let peer = &to.connection.peer;
+                if sessions.len() >= most {
+                    self.take_back(&mut sessions, peer, &mut files)?;
+                }
                 let session =
                     MountSession::new(export, peer, self.verifier.clone(), self.names.client());
                 let session = Arc::new(session);
@@ -387,7 +466,7 @@ impl Mounts {
         };
         let mut channels = session.channels.lock().expect("not poisoned");
         if channels.len() >= CHANNELS_MAX && !channels.contains_key(&terms.channel) {
-            return Err(Errno::MFILE.into());
+            return Err(Errno::NFILE.into());
         }
         let granted = terms.slots.min(SLOTS_MAX);
         let fresh =
@@ -396,13 +475,14 @@ impl Mounts {
         let next =
             Pending { to: to.clone(), session: session.clone(), channel: terms.channel, resumed };
         let Some(before) = channel.connection.replace(Arc::downgrade(&to.connection)) else {
-            return Ok((Some(next), None));
+            return Ok(Entered { next: Some(next), before: None, files });
         };
         // Whoever was in line is gone, or it would not have come again.
         let given_up = channel.next.replace(next);
         drop(channels);
         drop(given_up);
-        Ok((None, before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.connection))))
+        let before = before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.connection));
+        Ok(Entered { next: None, before, files })
     }
 }
 
@@ -420,13 +500,14 @@ impl Server {
         if to.form.binding().is_some() {
             return Err(Errno::BUSY.into());
         }
-        let most = self.settings().connections_max as usize;
-        let (pending, before) = self.mounts.enter(export, to, terms, most)?;
+        let most = self.limits().sessions;
+        let Entered { next, before, files } = self.mounts.enter(export, to, terms, most)?;
+        self.leave(Leaving::files(files), outbox);
         if let Some(before) = before {
             let leaving = self.close(&before, &"another connection has its channel");
             self.leave(leaving, outbox);
         }
-        Ok(pending)
+        Ok(next)
     }
 
     /// Ties a connection to its channel. `None`: it is gone, and the next one has its turn.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
 use api::Address;
@@ -13,6 +13,8 @@ use model::{Nanos, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
+use crate::accept::Accepting;
+use crate::bounds::SharedBounds;
 use crate::config::Config;
 use crate::connection::{Bounds, Connection};
 use crate::credentials::{self, Users};
@@ -20,9 +22,12 @@ use crate::crew::{self, Crew};
 use crate::export::Export;
 use crate::gate::{Clock, Target};
 use crate::handles::Key;
+use crate::input::Incoming;
 use crate::intake::{Arrivals, Leaving};
+use crate::limits::{self, Limits};
 use crate::listen::Listener;
 use crate::locks::Locks;
+use crate::memory::MemoryState;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
 use crate::outbox::Outbox;
@@ -50,17 +55,22 @@ pub struct Server {
     wake: OwnedFd,
     settings: RwLock<Arc<Config>>,
     bounds: RwLock<Bounds>,
+    limits: RwLock<Limits>,
+    /// What all clients share.
+    pub(crate) shared: Arc<SharedBounds>,
+    pub(crate) accepting: Accepting,
+    pub(crate) memory: MemoryState,
     exports: RwLock<FxHashMap<String, Arc<Export>>>,
     targets: RwLock<Vec<Arc<Target>>>,
     pub(crate) rules: RwLock<InForce>,
     /// Held while rules or settings take the place of others.
     pub(crate) changing: Mutex<()>,
-    listeners: Mutex<Vec<Listener>>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
     addresses: Vec<Address>,
-    connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
+    pub(crate) connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
     /// What was answered on connections that are closed. Locked before any session.
     pub(crate) gone: Mutex<Tally>,
-    next_connection: AtomicU64,
+    pub(crate) next_connection: AtomicU64,
     /// Connections that may take input again.
     resumed: Mutex<VecDeque<Arc<Connection>>>,
     leader_outbox: Mutex<Option<Arc<Mutex<Outbox>>>>,
@@ -109,7 +119,7 @@ impl StartError {
 
 /// Keys of the poll set that are no connections.
 pub(crate) const WAKE: u64 = 0;
-const FIRST_LISTENER: u64 = 1;
+pub(crate) const FIRST_LISTENER: u64 = 1;
 const FIRST_CONNECTION: u64 = 1000;
 
 impl Server {
@@ -118,7 +128,14 @@ impl Server {
     /// # Errors
     /// If the configuration names something that is not there or may not be used.
     pub fn start(config: Config) -> Result<Arc<Server>, StartError> {
-        setup::raise_descriptor_limit(config.connections_max.into());
+        let limits = Limits::of(&config, limits::raise_descriptor_limit());
+        if limits.connections < config.connections_max as usize {
+            tracing::warn!(
+                connections_max = config.connections_max,
+                connections = limits.connections,
+                "the limit of open files leaves place for fewer connections"
+            );
+        }
         let clock = Clock::start();
         let rules = setup::load_rules(&config)?;
         let system = |what: &str| StartError::system(what.to_owned());
@@ -135,13 +152,17 @@ impl Server {
             let key = epoll::EventData::new_u64(FIRST_LISTENER + listeners.len() as u64);
             epoll::add(&poll, &listener, key, epoll::EventFlags::IN)
                 .map_err(|e| system("cannot use the poll set")(e.into()))?;
-            listeners.push(listener);
+            listeners.push(Arc::new(listener));
         }
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
         let key = setup::load_key(&config)?;
-        let (exports, targets) =
-            setup::open_exports(&config, &rules.set, (clock, &key), (&[], &[]))?;
+        let (exports, targets) = setup::open_exports(
+            &config,
+            &rules.set,
+            (clock, &key, limits.directories),
+            (&[], &[]),
+        )?;
         let mounts = Mounts::new().map_err(system("cannot get random numbers"))?;
         let recorder = match &config.record {
             None => None,
@@ -161,7 +182,11 @@ impl Server {
             key,
             wake,
             bounds: RwLock::new(setup::bounds(&config)),
-            addresses: listeners.iter().map(Listener::address).collect(),
+            shared: SharedBounds::new(&limits),
+            limits: RwLock::new(limits),
+            accepting: Accepting::default(),
+            memory: MemoryState::default(),
+            addresses: listeners.iter().map(|listener| listener.address()).collect(),
             settings: RwLock::new(Arc::new(config)),
             exports: RwLock::new(exports),
             targets: RwLock::new(targets),
@@ -204,6 +229,7 @@ impl Server {
     /// If anything in it is wrong; then nothing has changed.
     pub fn reload(&self, config: Config) -> Result<(), StartError> {
         let _alone = self.changing.lock().expect("not poisoned");
+        let limits = Limits::of(&config, limits::descriptors());
         let mut rules = setup::load_rules(&config)?;
         let before = self.rules_in_force();
         if before.controller.is_some() {
@@ -211,11 +237,17 @@ impl Server {
         }
         let old = self.targets.read().expect("not poisoned").clone();
         let exported = self.exports();
-        let (exports, targets) =
-            setup::open_exports(&config, &rules.set, (self.clock, &self.key), (&old, &exported))?;
+        let (exports, targets) = setup::open_exports(
+            &config,
+            &rules.set,
+            (self.clock, &self.key, limits.directories),
+            (&old, &exported),
+        )?;
         for target in &targets {
             setup::apply(&config, target)?;
         }
+        self.shared.set(&limits);
+        *self.limits.write().expect("not poisoned") = limits;
         *self.bounds.write().expect("not poisoned") = setup::bounds(&config);
         *self.settings.write().expect("not poisoned") = Arc::new(config);
         *self.exports.write().expect("not poisoned") = exports;
@@ -288,6 +320,14 @@ impl Server {
 
     pub(crate) fn bounds(&self) -> Bounds {
         *self.bounds.read().expect("not poisoned")
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.read().expect("not poisoned")
+    }
+
+    pub(crate) fn listeners(&self) -> MutexGuard<'_, Vec<Arc<Listener>>> {
+        self.listeners.lock().expect("not poisoned")
     }
 
     pub(crate) fn export(&self, name: &str) -> Option<Arc<Export>> {
@@ -368,12 +408,15 @@ impl Server {
     pub(crate) fn before_poll(&self) -> Option<Timespec> {
         let now = self.clock.now();
         let mut until = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
-        if self.connections.read().expect("not poisoned").is_empty() && self.mounts.is_empty() {
+        let is_idle =
+            self.connections.read().expect("not poisoned").is_empty() && self.mounts.is_empty();
+        if is_idle && !self.memory.is_unsettled() {
             until = Time::MAX;
         }
         if self.locks.any_waiting() {
             until = until.min(Time::from_nanos(self.lock_retry.load(Ordering::Relaxed)));
         }
+        until = self.accepting.resumes().map_or(until, |resumes| until.min(resumes));
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
         work |= self.teller.has_told();
@@ -406,6 +449,7 @@ impl Server {
     pub(crate) fn after_poll(&self, outbox: &Mutex<Outbox>) {
         self.armed.store(0, Ordering::SeqCst);
         let now = self.clock.now();
+        self.resume_accepting(now);
         if now.as_nanos() < self.housekeeping.load(Ordering::Relaxed) {
             return;
         }
@@ -421,6 +465,7 @@ impl Server {
                 self.leave(leaving, outbox);
             }
         }
+        self.settle_memory();
         let expired = self.mounts.expire(self.settings().session_keep.to_duration());
         self.leave(Leaving::files(expired), outbox);
     }
@@ -463,37 +508,15 @@ impl Server {
         self.resumed.lock().expect("not poisoned").pop_front()
     }
 
-    /// An event that is not a connection's.
-    pub(crate) fn accept_or_wake(&self, key: u64) {
+    /// An event that is not a connection's. Returns the connections that are to end for new ones.
+    pub(crate) fn accept_or_wake(&self, key: u64) -> Vec<Arc<Connection>> {
         if key == WAKE {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-            return;
+            return Vec::new();
         }
-        let listeners = self.listeners.lock().expect("not poisoned");
-        let Some(listener) = listeners.get((key - FIRST_LISTENER) as usize) else { return };
-        let settings = self.settings();
-        loop {
-            let (socket, peer) = match listener.accept(&settings) {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => continue,
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    return;
-                }
-            };
-            let mut connections = self.connections.write().expect("not poisoned");
-            if connections.len() >= settings.connections_max as usize {
-                tracing::warn!(max = settings.connections_max, "too many connections");
-                continue;
-            }
-            let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-            let connection = Arc::new(Connection::new(id, socket, peer));
-            match connection.register(&self.poll) {
-                Ok(()) => drop(connections.insert(id, connection)),
-                Err(error) => tracing::warn!(%error, "cannot watch a connection"),
-            }
-        }
+        // Shared with nobody but a drain: that waits, and a pause locks them again.
+        let listener = self.listeners().get((key - FIRST_LISTENER) as usize).cloned();
+        listener.map_or_else(Vec::new, |listener| self.accept(&listener))
     }
 
     /// Reads a connection once; an error says why it must be closed.
@@ -515,6 +538,8 @@ impl Server {
             session.pause(connection, &self.poll);
             return Ok(());
         }
+        let ticked = Time::from_nanos(self.housekeeping.load(Ordering::Relaxed));
+        connection.used_at(ticked.before(HOUSEKEEPING));
         let mut round = input.round(scratch);
         let mut filled = false;
         let result = loop {
@@ -522,18 +547,27 @@ impl Server {
                 session.pause(connection, &self.poll);
                 break Ok(());
             }
-            let next = match round.next(session.msize) {
+            let next = match session.stalled.take() {
+                Some(frame) => Ok(Some(Incoming::Kept(frame))),
+                None => round.next(session.msize),
+            };
+            let next = match next {
                 Ok(next) => next,
                 Err(error) => break Err(error.to_string()),
             };
             if let Some(incoming) = next {
+                let memory = incoming.memory(session.msize);
+                if !session.cover(self, connection, memory) {
+                    session.stalled = Some(incoming.into_frame());
+                    break Ok(());
+                }
                 if let Err(why) = self.take_in(connection, &mut session, incoming, arrivals, outbox)
                 {
                     break Err(why.to_string());
                 }
                 continue;
             }
-            if filled {
+            if filled || !session.cover(self, connection, round.pending()) {
                 break Ok(());
             }
             filled = true;
@@ -568,7 +602,9 @@ impl Server {
         let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         let mut session = connection.session.lock().expect("not poisoned");
         let leaving = self.end_session(connection, &mut session);
+        (session.stalled, session.memory) = (None, None);
         drop(session);
+        connection.forget_unsent();
         self.count_gone(connection);
         self.connections.write().expect("not poisoned").remove(&connection.id);
         leaving

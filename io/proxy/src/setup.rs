@@ -10,7 +10,6 @@ use model::{Grants, Part, RuleSet};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
-use rustix::process::{Resource, Rlimit};
 use sched::{CostMode, Costs};
 
 use crate::config::{self, Config};
@@ -69,7 +68,7 @@ pub(crate) fn load_rules(config: &Config) -> Result<InForce, StartError> {
 pub(crate) fn open_exports(
     config: &Config,
     rules: &Arc<RuleSet>,
-    (clock, key): (Clock, &Key),
+    (clock, key, directories): (Clock, &Key, usize),
     (old, exported): (&[Arc<Target>], &[Arc<Export>]),
 ) -> Result<(Exports, Vec<Arc<Target>>), StartError> {
     let layout = config.layout()?;
@@ -109,7 +108,7 @@ pub(crate) fn open_exports(
             projects: projects_known(&dir, &root),
             links: known.map_or_else(Arc::default, |before| before.links.clone()),
             open: dir.try_clone().map_err(failed)?,
-            handles: Handles::new(key, &export.name, dir),
+            handles: Handles::new(key, &export.name, dir, directories),
         };
         exports.insert(export.name.clone(), Arc::new(opened));
     }
@@ -221,37 +220,4 @@ fn accepts_nowait(dir: &OwnedFd) -> bool {
     let into = &mut [std::io::IoSliceMut::new(&mut byte)];
     let read = rustix::io::preadv2(&file, into, 0, ReadWriteFlags::NOWAIT);
     read != Err(rustix::io::Errno::OPNOTSUPP)
-}
-
-/// A million files and the connections, or what the kernel lets a process have: a request for more
-/// than fs.nr_open is refused whole, root's too.
-fn descriptors_wanted(connections_max: u64, nr_open: u64) -> u64 {
-    (1024 * 1024 + connections_max).min(nr_open)
-}
-
-/// Lets the process have the descriptors that so many connections may need.
-pub(crate) fn raise_descriptor_limit(connections_max: u64) {
-    let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok();
-    let most = most.and_then(|text| text.trim().parse().ok());
-    let wanted = descriptors_wanted(connections_max, most.unwrap_or(u64::MAX));
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: Some(wanted), maximum: Some(wanted) };
-    if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
-        // Not privileged, or more than the kernel allows: as much as there may be.
-        let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        let _ = rustix::process::setrlimit(Resource::Nofile, most);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_more_descriptors_are_asked_for_than_the_kernel_gives() {
-        let stock = 1_048_576;
-        assert_eq!(descriptors_wanted(4_096, stock), stock);
-        assert_eq!(descriptors_wanted(4_096, 1 << 30), stock + 4_096);
-        assert_eq!(descriptors_wanted(4_096, 65_536), 65_536);
-    }
 }

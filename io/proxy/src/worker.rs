@@ -132,7 +132,9 @@ impl Worker {
         for event in &events {
             let key = event.data.u64();
             let Some(connection) = self.server.connection(key) else {
-                self.server.accept_or_wake(key);
+                for idle in self.server.accept_or_wake(key) {
+                    self.close(&idle, &"its place was needed");
+                }
                 continue;
             };
             let flags = event.flags;
@@ -406,6 +408,7 @@ impl Worker {
     }
 
     fn after_send(&mut self, connection: &Arc<Connection>, sent: Sent) {
+        self.server.feed(connection);
         match sent {
             Sent::Ok => {}
             Sent::Resume => self.server.resume(connection.clone()),

@@ -102,6 +102,9 @@ impl Config {
             ("threads_max", self.threads_max, 2, 4096),
             ("threads", self.threads, 0, self.threads_max),
             ("connections_max", self.connections_max, 1, 1 << 20),
+            ("sessions_max", self.sessions_max, 1, 1 << 20),
+            ("open_files_max", self.open_files_max, 0, 1 << 24),
+            ("locks_max", self.locks_max, 1, 1 << 24),
             ("fids_max", self.fids_max, 1, 1 << 24),
             // Tag 65535 is NOTAG, which belongs to Tversion.
             ("tags_max", self.tags_max, 1, 65535),
@@ -129,6 +132,15 @@ impl Config {
                 self.bytes_in_flight_max
             );
             return Err(Fault::new("bytes_in_flight_max", message));
+        }
+        let least = self.bytes_in_flight_max.get().saturating_mul(2);
+        if self.memory_max.get() < least {
+            let message = format!(
+                "{} is less than twice bytes_in_flight_max, {}",
+                self.memory_max,
+                Bytes::new(least)
+            );
+            return Err(Fault::new("memory_max", message));
         }
         if self.window_bytes < Bytes::kib(64) {
             let message = format!("{} is less than 64KiB", self.window_bytes);

@@ -100,10 +100,32 @@ settings! {
         /// The largest message that clients are offered. Beyond 4 MiB nothing gets faster
         /// and one message holds a connection for longer.
         pub msize_max: Bytes = Bytes::mib(4), "amount of data, 4KiB to 4MiB";
-        /// The most connections at a time. One more is closed at once.
+        /// The most connections at a time, and no more than a quarter of the descriptors that the
+        /// process may have. In a full table, a newcomer gets the place of an idle connection of
+        /// the peer that has most: one without fids, then one of a mount, which comes back by
+        /// itself, then any. If no peer has more than the newcomer, that is closed at once.
         pub connections_max: u32 = 4096, "count";
-        /// The most fids of one connection, and the most owners of locks. Each may hold a
-        /// descriptor, and the process has one table of those for everybody.
+        /// The most sessions of mounts at a time, those included that wait for their mount
+        /// (`session_keep`). In a full table, a newcomer gets the place of an abandoned one of the
+        /// peer that has most, first of those without open files; else it is refused with ENFILE.
+        pub sessions_max: u32 = 4096, "count";
+        /// The most descriptors that fids and owners of locks may hold, of all clients together; a
+        /// fid that shares its descriptor with another counts as one.
+        /// 0 is what the process's limit leaves beside connections, pipes and its own files: some
+        /// 11,500 of 20,000. Of what is free, each of the peers that hold any may have an equal
+        /// part, and each user of a peer an equal part of that: alone a third, and there is always
+        /// something left for the next. Beyond it, opening fails with ENFILE.
+        pub open_files_max: u32 = 0, "count";
+        /// The most locked ranges of files of all clients together, in parts as above. Beyond it,
+        /// locking fails with ENOLCK.
+        pub locks_max: u32 = 65536, "count";
+        /// The most memory for requests, replies that were not taken yet, values of extended
+        /// attributes and identities of mounts, of all clients together, in parts as above. The first 64KiB of each
+        /// connection are not counted. Beyond it the proxy stops reading from a connection, and
+        /// extended attributes and identities fail with ENOMEM.
+        pub memory_max: Bytes = Bytes::mib(1024), "amount of data, twice `bytes_in_flight_max` or more";
+        /// The most fids of one connection, and the most owners of locks. Beyond it, what would
+        /// make one fails with ENFILE, locking with ENOLCK.
         pub fids_max: u32 = 65536, "count";
         /// The most unanswered requests of one connection. Beyond it the proxy stops
         /// reading from that connection until it has answered one. At most half of them

@@ -45,7 +45,7 @@ impl Bed {
         let target = Target::new(0, settings, rules, true, writes, Clock::start(), true);
         let target = Arc::new(target);
         let root = Arc::new(Node::new(directory(), None).unwrap());
-        let handles = Handles::new(&Key::random().unwrap(), "x", dir);
+        let handles = Handles::new(&Key::random().unwrap(), "x", dir, 16);
         let export = Export {
             name: "x".into(),
             dir: "/tmp".into(),

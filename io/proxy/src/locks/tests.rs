@@ -3,7 +3,10 @@
 use std::os::unix::net::UnixStream;
 
 use super::*;
+use model::Nid;
+
 use crate::connection::{InFlight, Peer};
+use crate::limits::Limits;
 
 const GRANTED: Option<Outcome> = Some(Outcome::Status(LockStatus::Success));
 const BLOCKED: Option<Outcome> = Some(Outcome::Status(LockStatus::Blocked));
@@ -18,6 +21,7 @@ struct Bed {
     connection: Arc<Connection>,
     waiters_max: usize,
     owners_max: usize,
+    bounds: Arc<SharedBounds>,
 }
 
 fn nameless_file() -> Node {
@@ -40,6 +44,11 @@ impl Bed {
             connection: Arc::new(Connection::new(7, socket.into(), peer)),
             waiters_max: 100,
             owners_max: 100,
+            bounds: SharedBounds::new(&Limits {
+                locks: 90_000,
+                open_files: 900,
+                ..Limits::default()
+            }),
         }
     }
 
@@ -76,6 +85,8 @@ impl Bed {
             waits,
             waiters_max: self.waiters_max,
             owners_max: self.owners_max,
+            bounds: &self.bounds,
+            holder: Holder { peer: Nid::local(), uid: Some(1) },
             record: &|| None,
         })
     }

@@ -12,6 +12,7 @@ use ninep::dialect::{self, Groups};
 use ninep::{NOFID, NONUNAME, Qid, Request};
 use rustix::io::Errno;
 
+use crate::bounds::Shared;
 use crate::config::{self, Squash};
 use crate::connection::{Peer, ReplyTo};
 use crate::credentials::{Credentials, Users};
@@ -42,7 +43,8 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
     let qid = root.qid;
     let user = Arc::new(User::new(export, credentials, identity, uname));
     let subject = user.subject_of(&root, None, user.subject(user.export.unknown()));
-    let new = Fid::new(user.clone(), root, None, Role::Path, subject);
+    let mut new = Fid::new(user.clone(), root, None, Role::Path, subject);
+    new.charge(&server.shared, false)?;
     let mut session = to.connection.session.lock().expect("not poisoned");
     let fids = session.fids.clone();
     let mut fids = fids.lock().expect("not poisoned");
@@ -50,7 +52,7 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
         return Err(Errno::BADF.into());
     }
     if fids.len() >= server.settings().fids_max as usize {
-        return Err(Errno::MFILE.into());
+        return Err(Errno::NFILE.into());
     }
     fids.insert(fid.0, Arc::new(new));
     session.attached = true;
@@ -80,8 +82,12 @@ pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> 
         nid: peer.nid.clone(),
     };
     let user = User::new(session.export.clone(), credentials, identity, b"");
-    session.set_user(who.identity, Arc::new(user))
+    let charge = server.shared.charge(Shared::Memory, user.holder(), IDENTITY_BYTES)?;
+    session.set_user(who.identity, Arc::new(user), charge)
 }
+
+/// What an identity is taken to cost, with its groups and its subjects.
+const IDENTITY_BYTES: u64 = 1 << 10;
 
 /// What Tidentity says.
 #[derive(Clone, Copy, Debug)]

@@ -25,7 +25,7 @@ use crate::writes::{Account, WriteFile, WriteRequest};
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match &cx.fid().role {
         Role::File { .. } => read_file(cx, offset, count),
-        Role::XattrRead(value) => {
+        Role::XattrRead { value, .. } => {
             let start = value.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
             let end = value.len().min(start + count as usize);
             cx.answer(Ok(Reply::Read { data: &value[start..end] }))
@@ -166,7 +166,7 @@ pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
     let result = match &cx.fid().role {
         Role::File { .. } => write_file(cx, offset, data),
         Role::XattrWrite(write) => super::xattr::write(write, offset, data),
-        Role::Path | Role::Dir(_) | Role::XattrRead(_) => Err(Errno::BADF.into()),
+        Role::Path | Role::Dir(_) | Role::XattrRead { .. } => Err(Errno::BADF.into()),
     };
     let written = *result.as_ref().unwrap_or(&0);
     let reply = result.map(|count| Reply::Write { count: count as u32 });

@@ -71,6 +71,8 @@ fn try_lock(
         waits: flags & LOCK_BLOCK != 0,
         waiters_max: cx.server.bounds().lock_waiters_max(),
         owners_max: cx.server.settings().fids_max as usize,
+        bounds: &cx.server.shared,
+        holder: fid.user.holder(),
         record: &|| record(cx),
     })
 }

@@ -27,6 +27,7 @@ use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
 use crate::asked::About;
+use crate::bounds::Shared;
 use crate::connection::ReplyTo;
 use crate::credentials::{self, Credentials};
 use crate::export::Node;
@@ -141,7 +142,15 @@ impl<'a> Context<'a> {
     /// Whether a new fid could have this number; `replaces` is what may be there. Asked
     /// before anything is done that cannot be taken back.
     fn check_fid(&self, at: ninep::Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
+        if replaces.is_none_or(|old| !is_alone(old)) {
+            self.check_open_files()?;
+        }
         self.check_in(&self.fids()?.lock().expect("not poisoned"), at, replaces)
+    }
+
+    /// Refuses to open a file more than the user may.
+    fn check_open_files(&self) -> io::Result<()> {
+        Ok(self.server.shared.check(Shared::OpenFiles, &self.fid.user.holder(), 1)?)
     }
 
     fn check_in(
@@ -154,7 +163,7 @@ impl<'a> Context<'a> {
             dialect::handle_index(at).is_some() && !matches!(self.to().form, Form::Plain);
         match (fids.get(&at.0), replaces) {
             (None, None) if fids.len() >= self.server.settings().fids_max as usize => {
-                Err(Errno::MFILE.into())
+                Err(Errno::NFILE.into())
             }
             (None, None) if at == ninep::NOFID || names_handle => Err(Errno::INVAL.into()),
             (None, None) => Ok(()),
@@ -164,10 +173,13 @@ impl<'a> Context<'a> {
     }
 
     /// Puts a new fid into the session's table, under the same conditions.
-    fn put_fid(&self, at: ninep::Fid, fid: Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
+    fn put_fid(&self, at: ninep::Fid, mut fid: Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
         let fids = self.fids()?;
         let mut fids = fids.lock().expect("not poisoned");
         self.check_in(&fids, at, replaces)?;
+        let ends = replaces.filter(|old| is_alone(old) && !Arc::ptr_eq(&old.node, &fid.node));
+        let pays = ends.is_some_and(|old| fid.node.inherit(&old.node));
+        fid.charge(&self.server.shared, pays)?;
         fids.insert(at.0, Arc::new(fid));
         Ok(())
     }
@@ -305,6 +317,11 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
         AnyRequest::Plain(request) => perform_plain(&cx, request),
         AnyRequest::Own(request) => perform_own(&cx, request),
     }
+}
+
+/// Whether the fid's descriptor goes with it.
+fn is_alone(fid: &Arc<Fid>) -> bool {
+    Arc::strong_count(&fid.node) == 1
 }
 
 const DECODED: &str = "decoded once when it was taken in";

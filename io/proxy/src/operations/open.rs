@@ -111,6 +111,8 @@ pub(super) fn create<'r>(
         return Err(Errno::BADF.into());
     }
     cx.check_fid(number, Some(fid))?;
+    // The directory stays open: the new file's fid can be removed by its name in it.
+    cx.check_open_files()?;
     let name = cx.name(&fid.node, name)?;
     cx.writable()?;
     let flags = from_wire(flags)?;

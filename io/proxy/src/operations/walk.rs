@@ -20,7 +20,7 @@ pub(super) fn walk<'r>(
 ) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
     // The protocol forbids walking from an open fid; diod's own client does it.
-    let attribute = matches!(fid.role, Role::XattrRead(_) | Role::XattrWrite(_));
+    let attribute = matches!(fid.role, Role::XattrRead { .. } | Role::XattrWrite(_));
     if attribute || (fid.is_open() && newfid == number) {
         return Err(Errno::BADF.into());
     }

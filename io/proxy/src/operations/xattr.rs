@@ -14,6 +14,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::{Context, Ending};
+use crate::bounds::Shared;
 use crate::fids::{Fid, Role, XattrWrite};
 
 /// The kernel's own bounds for a value and for a list of names.
@@ -25,7 +26,8 @@ pub(super) fn walk<'r>(cx: &Context<'_>, newfid: ninep::Fid, name: &[u8]) -> io:
     let fid = cx.fid();
     let space = value_of(cx, name)?;
     let size = space.len() as u64;
-    let role = Role::XattrRead(space.into_boxed_slice());
+    let charge = cx.server.shared.charge(Shared::Memory, fid.user.holder(), size)?;
+    let role = Role::XattrRead { value: space.into_boxed_slice(), _charge: charge };
     let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
     cx.put_fid(newfid, new, None)?;
     Ok(Reply::Xattrwalk { size })
@@ -110,7 +112,8 @@ pub(super) fn create<'r>(
         return Err(Errno::INVAL.into());
     }
     let size = usize::try_from(size).ok().filter(|size| *size <= VALUE_MAX).ok_or(Errno::TOOBIG)?;
-    let write = XattrWrite { name: name.into(), size, flags, value: Vec::new() };
+    let charge = cx.server.shared.charge(Shared::Memory, fid.user.holder(), size as u64)?;
+    let write = XattrWrite { name: name.into(), size, flags, value: Vec::new(), _charge: charge };
     let role = Role::XattrWrite(Mutex::new(write));
     let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
     cx.put_fid(number, new, Some(fid))?;

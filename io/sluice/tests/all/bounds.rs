@@ -17,7 +17,7 @@ use rustix::process::Signal;
 
 use crate::common::{Client, Proxy, Setup, USER, until};
 
-const EMFILE: u32 = 24;
+const ENFILE: u32 = 23;
 const ENOLCK: u32 = 37;
 /// A job may read a thousand bytes, and the next ones a quarter of an hour later.
 const NO_SECOND_READ: &str =
@@ -57,12 +57,12 @@ fn one_connection_too_many_is_closed_and_the_others_are_not() {
 }
 
 #[test]
-fn one_fid_too_many_is_emfile_until_one_is_clunked() {
+fn one_fid_too_many_is_enfile_until_one_is_clunked() {
     let proxy = Setup::new("fids").top("fids_max = 4").start();
     let mut client = proxy.client();
     (1..4).for_each(|fid| drop(client.walk(0, fid, &[]).unwrap()));
-    assert_eq!(client.walk(0, 4, &[]), Err(EMFILE));
-    assert_eq!(client.attach(4, "x", USER), Err(EMFILE));
+    assert_eq!(client.walk(0, 4, &[]), Err(ENFILE));
+    assert_eq!(client.attach(4, "x", USER), Err(ENFILE));
     // A fid that changes is not one more.
     client.create(3, "f", open::RDWR, 0o644).unwrap();
     client.clunk(1).unwrap();

@@ -1,0 +1,163 @@
+//! New connections: accepted while there are descriptors and places, otherwise later.
+//!
+//! ```text
+//!   listener readable ─► accept ─► a place? ─yes─► poll set
+//!                          │          └ no ─► of an idle connection of the largest peer ─► that ends
+//!                          │                  └ none ─► closed, and a pause
+//!                          └ no descriptor ─► a pause: the backlog waits in the kernel
+//! ```
+//!
+//! A listener is level-triggered: without the pause, what cannot be accepted would be tried again
+//! and again at the full speed of a processor.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bounds::{Holder, Place, Worth, reclaim};
+use model::{Nanos, Time};
+use rustc_hash::FxHashMap;
+use rustix::event::epoll;
+
+use crate::connection::{Connection, Peer};
+use crate::listen::Listener;
+use crate::mounts::Form;
+use crate::server::{FIRST_LISTENER, Server};
+
+/// Until when nothing is accepted, and what was taken back so far.
+#[derive(Default)]
+pub(crate) struct Accepting {
+    paused_until: AtomicU64,
+    refused: AtomicU64,
+    taken_back: AtomicU64,
+}
+
+impl Accepting {
+    /// When to accept again, if that is paused.
+    pub(crate) fn resumes(&self) -> Option<Time> {
+        match self.paused_until.load(Ordering::Relaxed) {
+            0 => None,
+            until => Some(Time::from_nanos(until)),
+        }
+    }
+
+    /// Connections that were refused so far, and those that were ended for others.
+    pub(crate) fn counts(&self) -> [u64; 2] {
+        [&self.refused, &self.taken_back].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Server {
+    /// Accepts what waits at a listener. Returns the connections that are to end for that.
+    pub(crate) fn accept(&self, listener: &Listener) -> Vec<Arc<Connection>> {
+        let settings = self.settings();
+        let mut ending = Vec::new();
+        while self.accepting.resumes().is_none() {
+            match listener.accept(&settings) {
+                Ok(Some((socket, peer))) => self.seat(socket, peer, &mut ending),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    self.pause_accepting();
+                }
+            }
+        }
+        ending
+    }
+
+    /// Accepts again if a pause is over.
+    pub(crate) fn resume_accepting(&self, now: Time) {
+        if self.accepting.resumes().is_some_and(|until| until <= now) {
+            self.accepting.paused_until.store(0, Ordering::Relaxed);
+            self.watch_listeners(epoll::EventFlags::IN);
+        }
+    }
+
+    /// Gives a new connection a place, or closes it.
+    fn seat(&self, socket: OwnedFd, peer: Peer, ending: &mut Vec<Arc<Connection>>) {
+        let most = self.limits().connections;
+        let mut connections = self.connections.write().expect("not poisoned");
+        if connections.len().saturating_sub(ending.len()) >= most {
+            let victims = self.least_used(&connections, &peer);
+            if victims.is_empty() {
+                tracing::warn!(max = most, peer = %peer.nid, uid = peer.uid, "too many connections");
+                drop(connections);
+                self.accepting.refused.fetch_add(1, Ordering::Relaxed);
+                return self.pause_accepting();
+            }
+            self.accepting.taken_back.fetch_add(victims.len() as u64, Ordering::Relaxed);
+            ending.extend(victims);
+        }
+        let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(Connection::new(id, socket, peer));
+        connection.used_at(self.clock.now());
+        match connection.register(&self.poll) {
+            Ok(()) => drop(connections.insert(id, connection)),
+            Err(error) => tracing::warn!(%error, "cannot watch a connection"),
+        }
+    }
+
+    /// The connections whose places a newcomer and others after it may have.
+    fn least_used(
+        &self,
+        connections: &FxHashMap<u64, Arc<Connection>>,
+        newcomer: &Peer,
+    ) -> Vec<Arc<Connection>> {
+        let places: Vec<_> = connections.values().map(|connection| place(connection)).collect();
+        let newcomer = newcomer.holder();
+        let ids = reclaim(&places, &newcomer, AT_ONCE, self.clock.now());
+        let victims: Vec<_> =
+            ids.iter().filter_map(|id| connections.get(&(*id as u64)).cloned()).collect();
+        if let Some(first) = victims.first() {
+            tracing::warn!(
+                from = %first.peer.nid, uid = first.peer.uid, by = %newcomer.peer,
+                count = victims.len(), "the table of connections is full: idle ones end"
+            );
+        }
+        victims
+    }
+
+    fn pause_accepting(&self) {
+        let until = self.clock.now() + PAUSE;
+        self.accepting.paused_until.store(until.as_nanos(), Ordering::Relaxed);
+        self.watch_listeners(epoll::EventFlags::empty());
+    }
+
+    fn watch_listeners(&self, flags: epoll::EventFlags) {
+        for (at, listener) in self.listeners().iter().enumerate() {
+            let key = epoll::EventData::new_u64(FIRST_LISTENER + at as u64);
+            // It fails only for one that is not in the poll set any more.
+            let _ = epoll::modify(&self.poll, listener, key, flags);
+        }
+    }
+}
+
+impl Peer {
+    /// Who holds what its connections have.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder { peer: self.nid.clone(), uid: self.uid }
+    }
+}
+
+/// A connection's place in the table. One that is locked is being used.
+fn place(connection: &Connection) -> Place {
+    let worth = connection.session.try_lock().ok().and_then(|session| {
+        let is_idle =
+            session.tags.is_empty() && session.stalled.is_none() && connection.unsent() == 0;
+        let has_fids = || !session.fids.lock().expect("not poisoned").is_empty();
+        is_idle.then(|| match session.form {
+            Form::Bound(_) => Worth::Reconnect,
+            Form::Plain | Form::Unbound if has_fids() => Worth::State,
+            Form::Plain | Form::Unbound => Worth::Nothing,
+        })
+    });
+    let (holder, used) = (connection.peer.holder(), connection.last_used());
+    Place { id: connection.id.into(), holder, worth, used }
+}
+
+/// How long nothing is accepted when something is missing for it.
+const PAUSE: Nanos = Nanos::from_millis(100);
+/// So many places are taken back with one look at all of them.
+const AT_ONCE: usize = 16;

@@ -1,0 +1,153 @@
+//! What all clients share and each may have a part of: open files, locked ranges, memory.
+//!
+//! ```text
+//!   fids, lock owners ─ open files ─┐
+//!   lock owners ─ locked ranges ────┼─► SharedBounds: a core::FairBound for each ─► Charge
+//!   connections, xattrs ─ memory ───┘                                                 │ dropped
+//!                                   ▲──────────────────── given back ─────────────────┘
+//! ```
+//!
+//! Who is refused is logged, with the bound that was met. Reads and writes of open files do not
+//! come here: what a connection has in flight is charged in blocks (`memory.rs`).
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bounds::{AtBound, FairBound, Holder};
+use rustix::io::Errno;
+
+use crate::limits::Limits;
+
+/// What each connection may have in flight uncounted: small requests never meet the bound.
+pub(crate) const FREE: usize = 64 << 10;
+
+/// Something of which there is only so much for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shared {
+    /// Descriptors of files: of fids and of owners of locks.
+    OpenFiles,
+    /// Ranges of files that are locked.
+    Locks,
+    /// Bytes of requests, replies and extended attributes.
+    Memory,
+}
+
+/// The bounds of all that is shared.
+pub(crate) struct SharedBounds([Mutex<FairBound>; Shared::ALL.len()]);
+
+/// What somebody holds, until it is dropped.
+pub(crate) struct Charge {
+    of: Arc<SharedBounds>,
+    what: Shared,
+    holder: Holder,
+    amount: u64,
+}
+
+impl Shared {
+    pub(crate) const ALL: [Shared; 3] = [Shared::OpenFiles, Shared::Locks, Shared::Memory];
+
+    /// Its name in metrics and in the log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Shared::OpenFiles => "open_files",
+            Shared::Locks => "locks",
+            Shared::Memory => "memory",
+        }
+    }
+
+    /// What a client is told whose request would pass its bound. Not `EMFILE`, which programs
+    /// take for a limit of their own.
+    fn errno(self) -> Errno {
+        match self {
+            Shared::OpenFiles => Errno::NFILE,
+            Shared::Locks => Errno::NOLCK,
+            Shared::Memory => Errno::NOMEM,
+        }
+    }
+
+    fn max(self, limits: &Limits) -> u64 {
+        match self {
+            Shared::OpenFiles => limits.open_files,
+            Shared::Locks => limits.locks,
+            Shared::Memory => limits.memory,
+        }
+    }
+}
+
+impl SharedBounds {
+    pub(crate) fn new(limits: &Limits) -> Arc<SharedBounds> {
+        let of = |what: Shared| Mutex::new(FairBound::new(what.max(limits)));
+        Arc::new(SharedBounds(Shared::ALL.map(of)))
+    }
+
+    /// Puts other bounds in force.
+    pub(crate) fn set(&self, limits: &Limits) {
+        Shared::ALL.into_iter().for_each(|what| self.lock(what).set_max(what.max(limits)));
+    }
+
+    /// Takes units for a holder.
+    pub(crate) fn charge(
+        self: &Arc<SharedBounds>,
+        what: Shared,
+        holder: Holder,
+        amount: u64,
+    ) -> Result<Charge, Errno> {
+        let mut charge = Charge { of: self.clone(), what, holder, amount: 0 };
+        charge.resize(amount)?;
+        Ok(charge)
+    }
+
+    /// Refuses what could not be charged now: asked before something is done that cannot be undone.
+    pub(crate) fn check(&self, what: Shared, holder: &Holder, amount: u64) -> Result<(), Errno> {
+        let checked = self.lock(what).check(holder, amount);
+        checked.map_err(|bound| refused(what, holder, bound))
+    }
+
+    /// What is used, the bound, and how often somebody was refused.
+    pub(crate) fn figures(&self, what: Shared) -> [u64; 3] {
+        let bound = self.lock(what);
+        [bound.used(), bound.max(), bound.refused()]
+    }
+
+    /// Bytes that are charged, and the most that were since this was last asked.
+    pub(crate) fn memory_used(&self) -> (u64, u64) {
+        let mut bound = self.lock(Shared::Memory);
+        (bound.used(), bound.take_peak())
+    }
+
+    fn lock(&self, what: Shared) -> MutexGuard<'_, FairBound> {
+        self.0[what as usize].lock().expect("not poisoned")
+    }
+}
+
+impl Charge {
+    /// How much is held.
+    pub(crate) fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Holds another amount from now on; less is never refused.
+    pub(crate) fn resize(&mut self, amount: u64) -> Result<(), Errno> {
+        if amount > self.amount {
+            let taken = self.of.lock(self.what).take(&self.holder, amount - self.amount);
+            taken.map_err(|bound| refused(self.what, &self.holder, bound))?;
+        } else {
+            self.of.lock(self.what).give_back(&self.holder, self.amount - amount);
+        }
+        self.amount = amount;
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.of.lock(self.what).give_back(&self.holder, self.amount);
+    }
+}
+
+/// Says who is at a bound.
+fn refused(what: Shared, holder: &Holder, bound: AtBound) -> Errno {
+    tracing::warn!(
+        bound = what.name(), peer = %holder.peer, uid = holder.uid, of = ?bound, "at a bound"
+    );
+    what.errno()
+}
