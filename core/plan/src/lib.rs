@@ -21,6 +21,7 @@
 mod controller;
 mod decay;
 mod held;
+mod lives;
 mod members;
 mod messages;
 mod metadata;
@@ -31,6 +32,7 @@ mod uses;
 
 pub use controller::{Controller, ControllerSettings};
 pub use decay::{DecayEvent, DecayReport, Decays, Ledger, Stage};
+pub use lives::{LifeCheck, Lives};
 pub use members::MemberReport;
 pub use messages::{Holdings, Order, Report, Served, Term, Told};
 pub use standing::{Silence, Standing, StandingSettings};

@@ -30,6 +30,8 @@ pub enum EventKind {
     Lost,
     /// It is heard again.
     Returned,
+    /// Two proxies report under one name.
+    Duplicate,
     /// A controller began to decide.
     Leader,
     /// Other rules are in force.
@@ -143,6 +145,7 @@ impl EventKind {
             EventKind::Released => "released",
             EventKind::Lost => "lost",
             EventKind::Returned => "returned",
+            EventKind::Duplicate => "duplicate",
             EventKind::Leader => "leader",
             EventKind::Rules => "rules",
         }

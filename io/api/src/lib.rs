@@ -61,8 +61,8 @@ pub use link::{
     UsageTable, UseOf, WrongMessage,
 };
 pub use messages::{
-    Attach, ClassReport, Classes, Connection, Connections, CostPoint, ErrorReport, ExportReport,
-    Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
+    Attach, ClassReport, Classes, Connection, Connections, ControllerLink, CostPoint, ErrorReport,
+    ExportReport, Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
 pub use page::{Family, Page};
 pub use process::tell_process;

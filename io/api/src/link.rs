@@ -222,6 +222,9 @@ pub struct ProxyOrder {
     /// What somebody asks, 8 at most.
     #[serde(default)]
     pub questions: Vec<ProxyQuestion>,
+    /// Another process reports under the same name; its reports are not taken.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 /// One target's order: `plan::Order` without name and life.
@@ -322,6 +325,9 @@ pub struct ProxyStanding {
     pub heard_ns_ago: u64,
     /// Whether it counts for all that it may be using, since it is silent.
     pub silent: bool,
+    /// Whether another process reports under its name.
+    #[serde(default)]
+    pub duplicate: bool,
     /// The part of everything that it falls back to when it hears nothing, in billionths.
     pub fallback: u32,
     /// The revision that it was sent.

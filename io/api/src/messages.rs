@@ -32,6 +32,34 @@ pub struct Status {
     pub connections: u64,
     /// What was done since the start, on connections of now and before.
     pub totals: Totals,
+    /// How it stands with its controller; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Box<ControllerLink>>,
+}
+
+/// How a proxy stands with its controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ControllerLink {
+    /// Where the controller answers; all of its addresses with commas.
+    pub controller: String,
+    /// The name under which the proxy reports.
+    pub name: String,
+    /// Whether the last call was answered.
+    pub connected: bool,
+    /// How long ago the last answer came, in nanoseconds; absent before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_ns_ago: Option<u64>,
+    /// Why the last call was not answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Another proxy reports under the same name.
+    pub duplicate: bool,
+    /// Calls that were answered,
+    pub answered: u64,
+    /// that were refused, and
+    pub refused: u64,
+    /// to which no answer came.
+    pub unanswered: u64,
 }
 
 /// What was done for somebody since a connection was made, or since the proxy started.

@@ -108,6 +108,14 @@ metrics! {
         THREADS_MAX = "sluice_proxy_threads_max", Gauge, Count, [];
         /// 1 from SIGTERM on, 0 before.
         DRAINING = "sluice_proxy_draining", Gauge, Count, [];
+        /// 1 while the controller answers, 0 while it does not or refuses; none without a controller.
+        LINK_UP = "sluice_proxy_controller_up", Gauge, Count, [];
+        /// How long ago its last answer came.
+        LINK_AGE = "sluice_proxy_controller_order_age_seconds", Gauge, Seconds, [];
+        /// Calls to it: `answered`, `refused`, or `unanswered`.
+        LINK_CALLS = "sluice_proxy_controller_calls_total", Counter, Count, ["outcome"];
+        /// 1 while another proxy reports under the same name.
+        LINK_DUPLICATE = "sluice_proxy_controller_duplicate", Gauge, Count, [];
         /// Requests answered; attaches, and those refused at once, are among them.
         REQUESTS = "sluice_proxy_requests_total", Counter, Count, [];
         /// Requests answered with an error. Many are harmless: a name that is not there.
@@ -233,7 +241,8 @@ metrics! {
         CONTROLLER_BEHIND = "sluice_controller_behind_proxies", Gauge, Count, ["target"];
         /// Limits, reservations and weights by key that are divided now.
         CONTROLLER_SCOPES = "sluice_controller_scopes", Gauge, Count, [];
-        /// Reports of proxies: `taken`, or `refused` as of one proxy too many.
+        /// Reports of proxies: `taken`, `refused` as of one proxy too many, or `duplicate` as of a
+        /// proxy whose name another one has that began later.
         CONTROLLER_REPORTS = "sluice_controller_reports_total", Counter, Count, ["outcome"];
         /// Orders that were sent, one for each target of an answer.
         CONTROLLER_ORDERS = "sluice_controller_orders_total", Counter, Count, [];

@@ -12,6 +12,7 @@
 //! What cannot be sent is dropped; whatever was lost is said again by a later report, and a
 //! controller that is not heard for long is lived without as `plan::Standing` has it.
 
+mod state;
 mod sums;
 mod usage;
 
@@ -32,7 +33,10 @@ use plan::{Silence, Standing, StandingSettings};
 use crate::config::ControllerLost;
 use crate::gate::Target;
 use crate::server::Server;
+use state::{GONE, REFUSED_PAUSE};
 use usage::Book;
+
+pub(crate) use state::LinkState;
 
 /// The thread that speaks with the controller; it ends when this is dropped.
 pub struct Link {
@@ -85,8 +89,8 @@ struct Driver {
     rules: Option<String>,
     /// The greatest number of a controller that was heard.
     term: u64,
-    /// Whether the last call was answered, for the log.
-    heard: Option<bool>,
+    /// The controller refused a call: none is made until then.
+    paused: Option<Instant>,
 }
 
 /// Calls the controller.
@@ -129,12 +133,12 @@ impl Link {
             let (to_post, events) = (to_post.clone(), events.clone());
             spawn("link-post", move || poster.run(&to_post, &events))?;
         }
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        server.link.begin(controller.to_string(), &name);
         let driver = Driver {
             server: server.clone(),
             controller,
             name: name.as_str().into(),
-            epoch: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+            epoch: since_1970(),
             members: Vec::new(),
             standing: StandingSettings {
                 silence: match settings.controller_lost {
@@ -150,7 +154,7 @@ impl Link {
             under_way: 0,
             rules: None,
             term: 0,
-            heard: None,
+            paused: None,
         };
         let thread = spawn("link", move || driver.run(&heard))?;
         Ok(Some(Link { events, thread: Some(thread) }))
@@ -176,7 +180,7 @@ impl Driver {
             match events.recv_timeout(tick.saturating_duration_since(Instant::now())) {
                 Ok(Event::Order(order)) => {
                     self.under_way -= 1;
-                    self.note(None);
+                    self.server.link.answered(&order, self.server.clock.now());
                     if self.hear(&order) {
                         self.report(false);
                     }
@@ -184,7 +188,7 @@ impl Driver {
                 }
                 Ok(Event::Lost(error)) => {
                     self.under_way -= 1;
-                    self.note(Some(&error));
+                    self.lose(&error);
                 }
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
@@ -192,7 +196,10 @@ impl Driver {
             if Instant::now() >= tick {
                 tick = Instant::now() + TICK;
                 self.meet_targets();
-                self.report(true);
+                if self.paused.is_none_or(|until| tick > until) {
+                    self.paused = None;
+                    self.report(true);
+                }
                 self.apply_grants();
             }
             self.wait_for_news();
@@ -239,7 +246,7 @@ impl Driver {
     /// Leaves a call at the controller, if none is there: news come as its answer. While the
     /// controller does not answer, reports are enough.
     fn wait_for_news(&mut self) {
-        if self.under_way == 0 && self.heard == Some(true) {
+        if self.under_way == 0 && self.server.link.is_heard() {
             let report = self.bare_report();
             self.post(report);
         }
@@ -328,17 +335,17 @@ impl Driver {
         }
     }
 
-    /// Logs when the controller comes and goes.
-    fn note(&mut self, error: Option<&ClientError>) {
-        let before = self.heard.replace(error.is_none());
-        match error {
-            None if before != Some(true) => {
-                tracing::info!(controller = %self.controller, name = &*self.name, "heard of the controller");
-            }
-            Some(error) if before != Some(false) => {
-                tracing::warn!(%error, "the controller does not answer; serving on");
-            }
-            _ => {}
+    /// A call was not answered, or refused.
+    fn lose(&mut self, error: &ClientError) {
+        self.server.link.failed(error);
+        let ClientError::Refused { status, .. } = error else { return };
+        self.paused = Some(Instant::now() + REFUSED_PAUSE.to_duration());
+        if *status == GONE {
+            // Another one had this name and has ended: what it was given is given to this one.
+            self.epoch = since_1970().max(self.epoch + 1);
+            self.members.clear();
+            self.usage.begin_life();
+            self.rules = None;
         }
     }
 }
@@ -384,6 +391,12 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
         .name(name.into())
         .spawn(api::critical(run))
         .map_err(LinkError::Thread)
+}
+
+/// Now, in nanoseconds since 1970: tells lives apart.
+fn since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// This machine's name, without its domain.

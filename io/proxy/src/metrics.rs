@@ -118,6 +118,7 @@ impl Server {
         page.single(&names::THREADS, self.crew.threads() as u64);
         page.single(&names::THREADS_MAX, self.settings().threads_max.into());
         page.single(&names::DRAINING, self.is_draining().into());
+        self.tell_link(page);
         page.single(&names::REQUESTS, tally.requests);
         page.single(&names::ERRORS, tally.errors);
         page.single(&names::CANCELLED, tally.cancelled);
@@ -148,6 +149,19 @@ impl Server {
         let mut family = page.family(&names::TAKEN_BACK);
         family.line(&["connections"], connections[1]);
         family.line(&["sessions"], sessions[1]);
+    }
+
+    fn tell_link(&self, page: &mut Page) {
+        let Some(link) = self.link.report(self.clock.now()) else { return };
+        page.single(&names::LINK_UP, link.connected.into());
+        if let Some(age) = link.order_ns_ago {
+            page.single(&names::LINK_AGE, age);
+        }
+        let mut calls = page.family(&names::LINK_CALLS);
+        calls.line(&["answered"], link.answered);
+        calls.line(&["refused"], link.refused);
+        calls.line(&["unanswered"], link.unanswered);
+        page.single(&names::LINK_DUPLICATE, link.duplicate.into());
     }
 
     fn tell_space(&self, page: &mut Page, targets: &[Arc<Target>], space: &Arc<Space>) {

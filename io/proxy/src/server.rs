@@ -25,6 +25,7 @@ use crate::handles::Key;
 use crate::input::Incoming;
 use crate::intake::{Arrivals, Leaving};
 use crate::limits::{self, Limits};
+use crate::link::LinkState;
 use crate::listen::Listener;
 use crate::locks::Locks;
 use crate::memory::MemoryState;
@@ -84,6 +85,7 @@ pub struct Server {
     pub(crate) metrics: Mutex<Metrics>,
     thread_number: AtomicU64,
     pub(crate) teller: Teller,
+    pub(crate) link: LinkState,
     /// More than one thread may serve what the page cache can answer.
     pub(crate) parallel: bool,
 }
@@ -206,6 +208,7 @@ impl Server {
             metrics: Mutex::default(),
             thread_number: AtomicU64::new(0),
             teller: Teller::new(),
+            link: LinkState::default(),
             parallel,
         });
         server.start_teller().map_err(system("cannot start a thread"))?;

@@ -22,6 +22,7 @@ mod proxy;
 mod report;
 mod rule;
 mod sim;
+mod status;
 mod token;
 mod top;
 mod trace;
@@ -50,6 +51,7 @@ enum Command {
     Controller(controller::Args),
     Mount(mount::Args),
     Umount(mount::UmountArgs),
+    Status(status::Args),
     Top(top::Args),
     Why(why::Args),
     Report(report::Args),
@@ -93,6 +95,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Controller(args) => controller::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => mount::run_umount(args),
+        Command::Status(args) => return status::run(args),
         Command::Top(args) => top::run(args),
         Command::Why(args) => why::run(args),
         Command::Report(args) => report::run(args),

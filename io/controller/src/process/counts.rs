@@ -20,6 +20,8 @@ pub(crate) struct Counts {
     pub(crate) reports: Count,
     /// Reports of proxies that are one too many.
     pub(crate) refused: Count,
+    /// Reports of proxies whose name another one has that began later.
+    pub(crate) duplicate: Count,
     /// Orders, one for each target of an answer.
     pub(crate) orders: Count,
     /// Usage reports that the ledger counted,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use api::{EventKind, ProxyAnswer, ProxyOrder, Question, RulesText, TargetOrderForm};
 use model::{Rate, Scope, Time};
-use plan::{Controller, ControllerSettings, MemberReport, Order, Report};
+use plan::{Controller, ControllerSettings, LifeCheck, Lives, MemberReport, Order, Report};
 use tokio::sync::oneshot;
 
 use super::asking::{Asking, Heard};
@@ -53,13 +53,22 @@ pub(crate) struct Said {
     pub(crate) reports: Vec<(Arc<str>, Report)>,
     pub(crate) answers: Vec<ProxyAnswer>,
     /// Dropped where the proxy is one too many.
-    pub(crate) answer: oneshot::Sender<ProxyOrder>,
+    pub(crate) answer: oneshot::Sender<Result<ProxyOrder, Superseded>>,
+}
+
+/// Another process has the proxy's name, and began later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Superseded {
+    /// It is not heard any more: this one may begin a new life.
+    pub(crate) again: bool,
 }
 
 /// What people may see.
 pub(crate) struct View {
     pub(crate) now: Time,
     pub(crate) members: Vec<(Arc<str>, MemberReport)>,
+    /// Names under which two proxies report.
+    pub(crate) duplicates: BTreeSet<Arc<str>>,
     pub(crate) scopes: usize,
 }
 
@@ -86,11 +95,14 @@ pub(crate) struct Desk {
     teller: Teller,
     /// Proxies that are silent, as it was told.
     silent: BTreeSet<Arc<str>>,
+    lives: Lives,
 }
 
 /// A call that is to be answered.
 struct Waiting {
-    answer: oneshot::Sender<ProxyOrder>,
+    answer: oneshot::Sender<Result<ProxyOrder, Superseded>>,
+    /// Another process reports under the same name.
+    duplicate: bool,
     epoch: u64,
     rules: Option<String>,
     /// What the proxy said of its targets: membership and revision.
@@ -144,6 +156,7 @@ impl Desk {
             stored: began,
             teller,
             silent: BTreeSet::new(),
+            lives: Lives::new(MEMBERS_MAX),
         }
     }
 
@@ -202,15 +215,31 @@ impl Desk {
     }
 
     fn report(&mut self, said: Said) {
-        self.answer(&said.name);
-        let is_new = |name: &Arc<str>| !self.known.keys().any(|(_, known)| known == name);
-        if self.known.len() >= MEMBERS_MAX && is_new(&said.name) {
-            tracing::warn!(proxy = &*said.name, MEMBERS_MAX, "one proxy too many");
-            self.counts.refused.add(1);
-            return;
-        }
-        self.counts.reports.add(1);
         let now = self.now();
+        let is_new = |name: &Arc<str>| !self.known.keys().any(|(_, known)| known == name);
+        let check = match self.known.len() >= MEMBERS_MAX && is_new(&said.name) {
+            true => None,
+            false => self.lives.hear(&said.name, said.epoch, now),
+        };
+        let duplicate = match check {
+            None => {
+                tracing::warn!(proxy = &*said.name, MEMBERS_MAX, "one proxy too many");
+                self.counts.refused.add(1);
+                return;
+            }
+            Some(LifeCheck::Superseded { again, news }) => {
+                if news {
+                    self.tell_duplicate(&said.name);
+                }
+                self.counts.duplicate.add(1);
+                // Who asked may have gone.
+                let _ = said.answer.send(Err(Superseded { again }));
+                return;
+            }
+            Some(LifeCheck::Current { duplicate }) => duplicate,
+        };
+        self.answer(&said.name);
+        self.counts.reports.add(1);
         let mut targets = BTreeMap::new();
         for (target, report) in said.reports {
             if !self.targets.contains_key(&target) {
@@ -240,7 +269,8 @@ impl Desk {
         }
         let until = Instant::now() + HOLD;
         let orders = BTreeMap::new();
-        self.waiting.insert(name, Waiting { answer, epoch, rules, said: targets, orders, until });
+        let said = targets;
+        self.waiting.insert(name, Waiting { answer, duplicate, epoch, rules, said, orders, until });
     }
 
     fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
@@ -272,6 +302,7 @@ impl Desk {
             found |= controller.forget(name, now);
         }
         self.withheld.retain(|(_, of), _| &**of != name);
+        self.lives.forget(name);
         self.stored = self.began;
         found
     }
@@ -345,6 +376,15 @@ impl Desk {
         }
     }
 
+    fn tell_duplicate(&self, name: &Arc<str>) {
+        let text = format!(
+            "two proxies report as {name}: only the one that began last is taken; give the other \
+             another name (--node)"
+        );
+        tracing::error!("{text}");
+        self.teller.tell_now(EventKind::Duplicate, &**name, text);
+    }
+
     fn answer_ready(&mut self) {
         while let Some(name) = self.ready.pop_first() {
             self.answer(&name);
@@ -359,13 +399,14 @@ impl Desk {
         self.counts.orders.add(waiting.orders.len() as u64);
         let targets = waiting.orders.into_iter();
         // Who asked may have gone.
-        let _ = waiting.answer.send(ProxyOrder {
+        let _ = waiting.answer.send(Ok(ProxyOrder {
             term: self.term,
             targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
             rules: given.then(rules),
             usage_taken: None,
             questions: self.asking.questions(name),
-        });
+            duplicate: waiting.duplicate,
+        }));
     }
 
     /// Has the store keep what it does not have of the members, one change at a time. What fell
@@ -428,9 +469,15 @@ impl Desk {
         let members = self.targets.iter().flat_map(|(target, controller)| {
             controller.members().map(|member| (target.clone(), member))
         });
+        let members: Vec<_> = members.collect();
+        let now = self.now();
+        let names = members.iter().map(|(_, member)| &member.name);
+        let duplicates =
+            names.filter(|name| self.lives.has_duplicate(name, now)).cloned().collect();
         View {
-            now: self.now(),
-            members: members.collect(),
+            now,
+            members,
+            duplicates,
             scopes: self.targets.values().map(Controller::scopes).sum(),
         }
     }
@@ -485,7 +532,11 @@ mod tests {
         }
 
         /// Hands a report in; what is answered at once, and how to hear of the rest.
-        fn say(&mut self, of: &mut Standing, name: &str) -> oneshot::Receiver<ProxyOrder> {
+        fn say(
+            &mut self,
+            of: &mut Standing,
+            name: &str,
+        ) -> oneshot::Receiver<Result<ProxyOrder, Superseded>> {
             let report =
                 of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
             // Through the wire's form, as in life.
@@ -522,7 +573,7 @@ mod tests {
                 self.desk.began -= TICK / 2;
                 let mut order = self.say(&mut standing, name);
                 self.store();
-                let Ok(order) = order.try_recv() else { break };
+                let Ok(order) = order.try_recv().map(Result::unwrap) else { break };
                 let order = order.targets["t"].to_order(&name.into(), 1).unwrap();
                 if !standing.hear(&order, self.desk.now()) {
                     break;
@@ -540,7 +591,7 @@ mod tests {
         assert!(order.try_recv().is_err(), "the store was not asked yet, or has not answered");
         let stored = room.store();
         assert_eq!((&*stored[0].name, stored[0].epoch), ("a", 1));
-        assert!(order.try_recv().unwrap().targets.contains_key("t"));
+        assert!(order.try_recv().unwrap().unwrap().targets.contains_key("t"));
     }
 
     #[test]
@@ -560,7 +611,7 @@ mod tests {
         let rules = InForce { version: "v2".into(), given: true, ..InForce::default() };
         room.desk.take(Ask::Rules(Arc::new(rules)));
         room.settle();
-        assert_eq!(second.try_recv().unwrap().rules.unwrap().version, "v2");
+        assert_eq!(second.try_recv().unwrap().unwrap().rules.unwrap().version, "v2");
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl Control for Server {
             targets,
             connections: Server::connections(self).len() as u64,
             totals: totals(&self.tally()),
+            controller: self.link.report(self.clock.now()).map(Box::new),
         }
     }
 

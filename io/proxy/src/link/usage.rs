@@ -102,6 +102,17 @@ impl Book {
         self.lines.values_mut().for_each(|line| line.known = Sums::default());
     }
 
+    /// This proxy begins a new life, of which nothing was counted yet: it has what was not counted of the
+    /// one before.
+    pub(super) fn begin_life(&mut self) {
+        for line in self.lines.values_mut() {
+            line.sums = line.sums.since(&line.known);
+            line.known = Sums::default();
+        }
+        (self.sent, self.closed) = (None, Sums::default());
+        self.gone.clear();
+    }
+
     /// Adds what a subject had since it was looked at last to the lines of its classes.
     fn note(&mut self, target: usize, rules: &RuleSet, subject: &SubjectReport, now: Time) {
         let place = (target, subject.id.to_bits());

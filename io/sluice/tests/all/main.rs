@@ -37,6 +37,7 @@ mod mount_plain;
 mod mount_removal;
 mod mount_writes;
 mod mounted;
+mod one_name;
 mod page;
 mod page_browser;
 mod page_crowd;

@@ -90,6 +90,7 @@ fn tell_reports(page: &mut Page, counts: &Counts) {
     let mut reports = page.family(&names::CONTROLLER_REPORTS);
     reports.line(&["taken"], counts.reports.get());
     reports.line(&["refused"], counts.refused.get());
+    reports.line(&["duplicate"], counts.duplicate.get());
     page.single(&names::CONTROLLER_ORDERS, counts.orders.get());
     let mut usage = page.family(&names::CONTROLLER_USAGE);
     usage.line(&["counted"], counts.counted.get());

@@ -77,6 +77,8 @@ pub(super) async fn forget(
         (status = 200, body = ProxyOrder),
         (status = 400, description = "a name or value that cannot be", body = ErrorReport),
         (status = 403, description = "another proxy's certificate", body = ErrorReport),
+        (status = 409, description = "another process of this name began later", body = ErrorReport),
+        (status = 410, description = "it did, and is not heard any more: begin a new life", body = ErrorReport),
         (status = 413, description = "too long", body = ErrorReport),
         (status = 415, description = "neither of these forms", body = ErrorReport),
         (status = 422, description = "not such a message", body = ErrorReport),
@@ -128,10 +130,23 @@ pub(super) async fn report(
     let TakenReport { epoch, rules, targets: reports, answers, .. } = body;
     let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
     hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
-    let mut order = order.await.map_err(|_| {
+    let order = order.await.map_err(|_| {
         let message =
             format!("proxy {name} is not taken: there are too many, or the controller ends");
         refusal(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    let mut order = order.map_err(|superseded| match superseded.again {
+        false => {
+            let message = format!(
+                "another proxy reports as {name} and began later: give one of them another name \
+                 (--node)"
+            );
+            refusal(StatusCode::CONFLICT, message)
+        }
+        true => {
+            let message = format!("another proxy of the name {name} began later and has ended");
+            refusal(StatusCode::GONE, message)
+        }
     })?;
     order.usage_taken = shared.taken.of(&name, epoch);
     Ok(Json(order))
@@ -144,6 +159,7 @@ fn listed(view: plan::View) -> Proxies {
         epoch: member.epoch,
         heard_ns_ago: view.now.since(member.heard).get(),
         silent: member.silent,
+        duplicate: view.duplicates.contains(&member.name),
         fallback: member.fallback.billionths(),
         sent: member.revisions.0,
         acknowledged: member.revisions.1,

@@ -1,0 +1,223 @@
+//! `sluice status`: which processes there are, how they stand with each other, and what is wrong.
+//!
+//! ```text
+//!   a proxy:       GET /v1/status ──────────────► itself, its controller ─┬─► what is wrong ─► exit status 1
+//!   a controller:  GET /v1/status, /v1/proxies ─► itself, its proxies ────┘
+//! ```
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use api::why::span;
+use api::{ClientError, ControllerStatus, Proxies, ProxyStanding, Status};
+use serde::Serialize;
+
+use crate::place::{Answerer, Place};
+use crate::top::table;
+
+/// Shows a proxy or a controller with its proxies: where each is, what it hears of the others, and what is
+/// wrong.
+///
+/// Exit status 1 if anything is wrong, or nobody answers.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  sluice status\n  \
+                        sluice status --controller http://127.0.0.1:5650\n  \
+                        sluice status --json | jq -r '.problems[]'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Print it as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is shown.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    controller: Option<ControllerStatus>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    proxies: Vec<ProxyStanding>,
+    /// What is wrong, one sentence each.
+    problems: Vec<String>,
+}
+
+/// Runs `sluice status`.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let shown = match args.place.answerer()? {
+        Answerer::Proxy(client) => Shown::of_proxy(client.status()?),
+        Answerer::Controller(client) => {
+            let status = client.controller_status()?;
+            let proxies = match client.proxies() {
+                // One that stands by knows none.
+                Err(ClientError::Refused { status: 421, .. }) => Proxies::default(),
+                proxies => proxies?,
+            };
+            Shown::of_controller(status, proxies.proxies)
+        }
+    };
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&shown)? + "\n",
+        false => shown.text(),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(if shown.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Shown {
+    fn of_proxy(status: Status) -> Shown {
+        let mut problems = Vec::new();
+        if status.draining {
+            problems.push("it is ending: nothing new is accepted".into());
+        }
+        if let Some(link) = &status.controller {
+            if link.duplicate {
+                problems.push(format!(
+                    "another proxy reports as {}: give one of them another name (--node)",
+                    link.name
+                ));
+            }
+            match (&link.problem, link.connected) {
+                (Some(problem), _) => problems.push(format!("controller: {problem}")),
+                (None, false) => problems.push("the controller has not answered yet".into()),
+                (None, true) => {}
+            }
+        }
+        Shown { proxy: Some(status), controller: None, proxies: Vec::new(), problems }
+    }
+
+    fn of_controller(status: ControllerStatus, proxies: Vec<ProxyStanding>) -> Shown {
+        let mut problems: Vec<_> = proxies.iter().filter_map(problem_of).collect();
+        problems.dedup();
+        if !status.leads && status.leader.is_none() {
+            problems.push("no controller decides: this one stands by and knows of no other".into());
+        }
+        Shown { proxy: None, controller: Some(status), proxies, problems }
+    }
+
+    fn text(&self) -> String {
+        let mut rows = Vec::new();
+        let mut row = |head: &str, text: String| rows.push(vec![head.to_owned(), text]);
+        if let Some(status) = &self.proxy {
+            let Status { version, pid, t_ns, .. } = status;
+            row("proxy", format!("sluice {version}, process {pid}, up for {}", span(*t_ns)));
+            status.listeners.iter().for_each(|at| row("listens", at.clone()));
+            for export in &status.exports {
+                row("export", format!("{} is {}", export.name, export.dir));
+            }
+            let (threads, most) = (status.threads.started, status.threads.max);
+            let connections = status.connections;
+            row("serves", format!("{connections} connections, {threads} of {most} threads"));
+            match &status.controller {
+                None => row("controller", "none: its rules are its own".into()),
+                Some(link) => {
+                    let heard = match link.order_ns_ago {
+                        Some(ago) => format!("last answer {} ago", span(ago)),
+                        None => "no answer yet".into(),
+                    };
+                    row("controller", format!("{} as {}: {heard}", link.controller, link.name));
+                }
+            }
+        }
+        if let Some(status) = &self.controller {
+            let ControllerStatus { version, pid, t_ns, term, .. } = status;
+            row("controller", format!("sluice {version}, process {pid}, up for {}", span(*t_ns)));
+            status.listeners.iter().for_each(|at| row("listens", at.clone()));
+            row("store", status.store.clone());
+            row(
+                "decides",
+                match (status.leads, &status.leader) {
+                    (true, _) => format!("itself, term {term}"),
+                    (false, Some(leader)) => format!("{leader}; this one stands by"),
+                    (false, None) => "nobody".into(),
+                },
+            );
+        }
+        self.problems.iter().for_each(|problem| row("wrong", problem.clone()));
+        if self.problems.is_empty() {
+            row("wrong", "nothing".into());
+        }
+        let mut text = String::new();
+        let width = rows.iter().map(|cells| cells[0].len()).max().unwrap_or(0);
+        for cells in rows {
+            text += &format!("{:width$}  {}\n", cells[0], cells[1]);
+        }
+        if !self.proxies.is_empty() {
+            let head = ["PROXY", "TARGET", "HEARD", "RULES AND PARTS", "STATE"];
+            let rows = self.proxies.iter().map(|proxy| {
+                let parts = match proxy.sent == proxy.acknowledged {
+                    true => "in force".to_owned(),
+                    false => "sent".to_owned(),
+                };
+                let state = match (proxy.duplicate, proxy.silent) {
+                    (true, _) => "two of this name",
+                    (false, true) => "silent",
+                    (false, false) => "ok",
+                };
+                let heard = format!("{} ago", span(proxy.heard_ns_ago));
+                vec![proxy.name.clone(), proxy.target.clone(), heard, parts, state.into()]
+            });
+            text += "\n";
+            text += &table::aligned(&head, &[2], rows);
+        }
+        text
+    }
+}
+
+fn problem_of(proxy: &ProxyStanding) -> Option<String> {
+    let ProxyStanding { name, .. } = proxy;
+    if proxy.duplicate {
+        let text = format!("two proxies report as {name}: give one of them another name (--node)");
+        return Some(text);
+    }
+    let ago = span(proxy.heard_ns_ago);
+    proxy.silent.then(|| format!("proxy {name} has not been heard for {ago}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::ControllerLink;
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_proxy_is_said_and_nothing_else_is() {
+        let link = |connected, problem: Option<&str>, duplicate| {
+            let problem = problem.map(str::to_owned);
+            let link =
+                ControllerLink { connected, problem, duplicate, ..ControllerLink::default() };
+            Shown::of_proxy(Status { controller: Some(Box::new(link)), ..Status::default() })
+                .problems
+                .len()
+        };
+        assert_eq!(link(true, None, false), 0);
+        assert_eq!(link(false, None, false), 1);
+        assert_eq!(link(false, Some("needs a token"), false), 1);
+        assert_eq!(link(true, None, true), 1);
+        assert_eq!(Shown::of_proxy(Status::default()).problems.len(), 0, "it needs no controller");
+    }
+
+    #[test]
+    fn each_proxy_that_is_silent_or_doubled_is_one_problem() {
+        let proxy = |name: &str, target: &str, silent, duplicate| ProxyStanding {
+            name: name.into(),
+            target: target.into(),
+            silent,
+            duplicate,
+            ..ProxyStanding::default()
+        };
+        let proxies = vec![
+            proxy("a", "x", false, true),
+            proxy("a", "y", false, true),
+            proxy("b", "x", true, false),
+            proxy("c", "x", false, false),
+        ];
+        let leads = ControllerStatus { leads: true, ..ControllerStatus::default() };
+        let shown = Shown::of_controller(leads, proxies);
+        assert_eq!(shown.problems.len(), 2, "{:?}", shown.problems);
+        assert_eq!(shown.text().lines().filter(|line| line.starts_with("wrong")).count(), 2);
+        assert_eq!(Shown::of_controller(ControllerStatus::default(), vec![]).problems.len(), 1);
+    }
+}
