@@ -72,7 +72,7 @@ impl Server {
     pub(crate) fn start_teller(self: &Arc<Server>) -> io::Result<()> {
         let server = self.clone();
         let run = move || server.answer_questions();
-        std::thread::Builder::new().name("sluice-tell".into()).spawn(run).map(drop)
+        std::thread::Builder::new().name("sluice-tell".into()).spawn(api::critical(run)).map(drop)
     }
 
     /// Takes a Ttell in that was put aside; false if it is another message.
