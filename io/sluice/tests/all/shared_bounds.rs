@@ -41,7 +41,9 @@ fn without_descriptors_nothing_is_accepted_for_a_while_and_others_are_served() {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     let before = set_descriptors(&proxy, Rlimit { current: Some(4), maximum });
     let mut late = proxy.connect();
-    (0..300).for_each(|_| drop(client.stat(0).unwrap()));
+    for _ in 0..300 {
+        client.stat(0).unwrap();
+    }
     assert!(!late.readable(300));
     set_descriptors(&proxy, before);
     late.version(1 << 16);
@@ -80,7 +82,9 @@ fn one_client_cannot_take_the_open_files_of_all() {
     let mut beside = proxy.client_of("x", USER + 1);
     beside.open_name(1, "f", 0).unwrap();
     let mut other = other(&proxy);
-    (1..5).for_each(|fid| drop(other.open_name(fid, "f", 0).unwrap()));
+    for fid in 1..5 {
+        other.open_name(fid, "f", 0).unwrap();
+    }
     // Nothing is made where there is no fid for it.
     assert_eq!(greedy.create(90, "new", 1, 0o644), Err(ENFILE));
     assert!(!proxy.data().join("new").exists());
@@ -158,7 +162,9 @@ fn whoever_fills_the_table_of_connections_makes_room_for_others() {
     other.stat(0).unwrap();
     many.retain_mut(|client| !client.readable(0));
     assert_eq!(many.len(), 11);
-    many.iter_mut().for_each(|client| drop(client.stat(0).unwrap()));
+    for client in &mut many {
+        client.stat(0).unwrap();
+    }
 }
 
 #[test]
@@ -202,7 +208,9 @@ fn clients_that_do_not_read_hold_bounded_memory_and_a_burst_is_given_back() {
             client.attach(0, "x", USER).unwrap();
             client.open_name(1, "f", 0).unwrap();
             let read = Request::Read { fid: Fid(1), offset: 0, count: SIZE - 11 };
-            (0..4).for_each(|_| drop(client.send(&read)));
+            for _ in 0..4 {
+                client.send(&read);
+            }
             client
         })
         .collect();
