@@ -76,8 +76,9 @@ fn a_controller_whose_log_cannot_be_written_goes_on_with_all_its_threads() {
         let count = || fs::read_to_string(&seen).map_or(0, |text| text.lines().count());
         until("the first event is passed on", || count() == 1);
         for (nth, name) in ["a", "b"].into_iter().enumerate() {
+            let url = format!("http://{}", controller.at());
             let edited = Command::new(SLUICE)
-                .args(["rule", "start", name, "--controller", controller.at()])
+                .args(["rule", "start", name, "--controller", &url])
                 .args(["--match", "*", "--limit", "1MB/s"])
                 .output()
                 .unwrap();
