@@ -5,19 +5,23 @@
 //!                         └─► refused: too many wait
 //! ```
 //!
-//! The allowance is the generic cell rate algorithm (ITU-T I.371, virtual scheduling): a caller's theoretical
-//! arrival time moves on by the interval with each question, and a question is due `burst` - 1 intervals
-//! before it. What it refuses elsewhere waits here.
+//! The allowance is what a meter charges to ([`Pacer`], the generic cell rate algorithm of ITU-T I.371): each
+//! question moves a caller's due time on by the interval, and may be answered `burst` - 1 intervals before
+//! it. What that algorithm refuses elsewhere waits here.
 
 use std::collections::BTreeMap;
 
-use model::{Nanos, Time};
+use model::{Nanos, Part, Rate, Time};
+
+use crate::meter::Pacer;
 
 /// Questions of callers `K` that wait for their turn.
 #[derive(Debug)]
 pub struct Turns<K, Q> {
+    rate: Rate,
+    /// One question of a caller in the long run, and how far ahead of that he may be.
     interval: Nanos,
-    burst: u32,
+    ahead: Nanos,
     /// Who has questions here, or asked so lately that it still counts.
     callers: BTreeMap<K, Allowance>,
     /// By when they are due, then as they came.
@@ -27,18 +31,21 @@ pub struct Turns<K, Q> {
     swept: Time,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Allowance {
-    /// When the next question would come if they came evenly.
-    expected: Time,
+    /// Due when the next question would come if they came evenly.
+    pacer: Pacer,
     waiting: usize,
 }
 
 impl<K: Ord + Clone, Q> Turns<K, Q> {
-    /// A caller may ask `burst` questions at once (1 at least), and one each `interval` in the long run.
-    pub fn new(interval: Nanos, burst: u32) -> Turns<K, Q> {
+    /// A caller may ask `burst` questions at once (1 at least), and in the long run as many as the rate says.
+    pub fn new(rate: Rate, burst: u32) -> Turns<K, Q> {
+        let pacer = Pacer::new(rate, Part::WHOLE);
+        let span = |count: u32| Nanos::new(pacer.time_of(count.into()).0);
+        let (interval, ahead) = (span(1), span(burst.saturating_sub(1)));
         let (callers, waiting) = (BTreeMap::new(), BTreeMap::new());
-        Turns { interval, burst: burst.max(1), callers, waiting, asked: 0, swept: Time::ZERO }
+        Turns { rate, interval, ahead, callers, waiting, asked: 0, swept: Time::ZERO }
     }
 
     /// Takes a question in. It comes back if 16 of this caller or 1,024 of all wait, or 4,096 callers
@@ -54,11 +61,11 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         if !room {
             return Err(question);
         }
-        let Allowance { expected, waiting } = known.unwrap_or_default();
-        let ahead = Nanos::new(self.interval.get().saturating_mul((self.burst - 1).into()));
-        let due = now.max(expected.before(ahead));
-        let allowance =
-            Allowance { expected: expected.max(due) + self.interval, waiting: waiting + 1 };
+        let fresh = || Allowance { pacer: Pacer::new(self.rate, Part::WHOLE), waiting: 0 };
+        let mut allowance = known.unwrap_or_else(fresh);
+        let due = now.max(allowance.pacer.due().before(self.ahead));
+        allowance.pacer.charge(1, Some(0), due);
+        allowance.waiting += 1;
         self.callers.insert(caller.clone(), allowance);
         self.asked += 1;
         self.waiting.insert((due, self.asked), (caller, question));
@@ -88,7 +95,7 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
             return;
         }
         self.swept = now;
-        self.callers.retain(|_, allowance| allowance.waiting > 0 || allowance.expected > now);
+        self.callers.retain(|_, allowance| allowance.waiting > 0 || allowance.pacer.due() > now);
     }
 }
 
@@ -103,10 +110,8 @@ const CALLERS_MAX: usize = 4_096;
 mod tests {
     use super::*;
 
-    const EACH: Nanos = Nanos::from_millis(100);
-
     fn turns() -> Turns<u32, u32> {
-        Turns::new(EACH, 4)
+        Turns::new(Rate::ops_per_sec(10).unwrap(), 4)
     }
 
     fn at(ms: u64) -> Time {

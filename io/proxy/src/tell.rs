@@ -14,7 +14,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
 use api::WhyQuery;
-use model::{Nanos, Nid};
+use model::{Nid, Rate};
 use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
 use rustix::io::Errno;
 use sched::Turns;
@@ -51,7 +51,8 @@ struct Told {
 
 impl Teller {
     pub(crate) fn new() -> Teller {
-        let turns = Mutex::new(Turns::new(EACH, AT_ONCE));
+        let rate = Rate::ops_per_sec(PER_SECOND).expect("more than none");
+        let turns = Mutex::new(Turns::new(rate, AT_ONCE));
         Teller { turns, more: Condvar::new(), told: Mutex::default() }
     }
 
@@ -94,8 +95,12 @@ impl Server {
     }
 
     /// Answers what the thread of questions has found out.
-    pub(crate) fn tell(&self, outbox: &mut Outbox) {
+    pub(crate) fn tell(&self, outbox: &Mutex<Outbox>) {
         let told = std::mem::take(&mut *self.teller.told.lock().expect("not poisoned"));
+        if told.is_empty() {
+            return;
+        }
+        let mut outbox = outbox.lock().expect("not poisoned");
         for Told { to, text } in told {
             let batch = outbox.batch(&to);
             match &text {
@@ -162,6 +167,6 @@ fn question(to: &ReplyTo, frame: &[u8]) -> Result<Question, Errno> {
 /// The message's type.
 const TELL: u8 = 238;
 /// How often a user may ask in the long run.
-const EACH: Nanos = Nanos::from_millis(100);
+const PER_SECOND: u64 = 10;
 /// How many questions of a user are answered at once before that.
 const AT_ONCE: u32 = 8;

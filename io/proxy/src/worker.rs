@@ -153,7 +153,7 @@ impl Worker {
         }
         self.events = events;
         self.bind_next();
-        self.server.tell(&mut self.outbox.lock().expect("not poisoned"));
+        self.server.tell(&self.outbox);
         while let Some(connection) = self.server.next_resumed() {
             self.read(&connection);
         }
