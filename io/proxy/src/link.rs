@@ -33,7 +33,7 @@ use plan::{Silence, Standing, StandingSettings};
 use crate::config::ControllerLost;
 use crate::gate::Target;
 use crate::server::Server;
-use state::{GONE, REFUSED_PAUSE};
+use state::GONE;
 use usage::Book;
 
 pub(crate) use state::LinkState;
@@ -339,7 +339,7 @@ impl Driver {
     fn lose(&mut self, error: &ClientError) {
         self.server.link.failed(error);
         let ClientError::Refused { status, .. } = error else { return };
-        self.paused = Some(Instant::now() + REFUSED_PAUSE.to_duration());
+        self.paused = Some(Instant::now() + REFUSED_PAUSE);
         if *status == GONE {
             // Another one had this name and has ended: what it was given is given to this one.
             self.epoch = since_1970().max(self.epoch + 1);
@@ -407,6 +407,8 @@ fn machine() -> String {
 
 /// As often as parts move.
 const TICK: Duration = Duration::from_millis(100);
+/// How long a refused proxy waits until it asks again: somebody has to do something first.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// One call may wait at the controller while the next is made.
 const POSTERS: usize = 2;
 /// Questions that are answered at once, and answers that wait to be told.

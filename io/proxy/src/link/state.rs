@@ -8,7 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::{ClientError, ControllerLink, ProxyOrder};
-use model::{Nanos, Time};
+use model::Time;
 
 /// What is known of it; empty for a proxy without a controller.
 #[derive(Debug, Default)]
@@ -16,15 +16,10 @@ pub(crate) struct LinkState(Mutex<Option<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    controller: String,
-    name: String,
+    /// All but what the last call and the time now say.
+    link: ControllerLink,
     last: Call,
     ordered: Option<Time>,
-    problem: Option<String>,
-    duplicate: bool,
-    answered: u64,
-    refused: u64,
-    unanswered: u64,
 }
 
 /// What became of a call.
@@ -41,62 +36,55 @@ enum Call {
 impl LinkState {
     /// A controller is to be spoken with, under this name.
     pub(super) fn begin(&self, controller: String, name: &str) {
-        *self.lock() = Some(Known {
-            controller,
-            name: name.to_owned(),
-            last: Call::Never,
-            ordered: None,
-            problem: None,
-            duplicate: false,
-            answered: 0,
-            refused: 0,
-            unanswered: 0,
-        });
+        let link = ControllerLink { controller, name: name.into(), ..ControllerLink::default() };
+        *self.lock() = Some(Known { link, last: Call::Never, ordered: None });
     }
 
     /// A call was answered.
     pub(super) fn answered(&self, order: &ProxyOrder, now: Time) {
         let mut locked = self.lock();
-        let Some(known) = locked.as_mut() else { return };
-        let Known { controller, name, .. } = &*known;
-        if known.last != Call::Answered {
+        let Some(Known { link, last, ordered }) = locked.as_mut() else { return };
+        let ControllerLink { controller, name, .. } = &*link;
+        if *last != Call::Answered {
             tracing::info!(controller, name, "heard of the controller");
         }
-        if order.duplicate && !known.duplicate {
+        if order.duplicate && !link.duplicate {
             tracing::error!(
                 controller,
                 name,
                 "another proxy reports under this name; its reports are not taken: give one of \
                  them another name (--node)"
             );
-        } else if known.duplicate && !order.duplicate {
+        } else if link.duplicate && !order.duplicate {
             tracing::info!(name, "no other proxy reports under this name any more");
         }
-        (known.last, known.ordered, known.problem) = (Call::Answered, Some(now), None);
-        known.duplicate = order.duplicate;
-        known.answered += 1;
+        (*last, *ordered) = (Call::Answered, Some(now));
+        (link.problem, link.duplicate) = (None, order.duplicate);
+        link.answered += 1;
     }
 
     /// A call was not. Each other reason is logged once.
     pub(super) fn failed(&self, error: &ClientError) {
         let mut locked = self.lock();
-        let Some(known) = locked.as_mut() else { return };
+        let Some(Known { link, last, .. }) = locked.as_mut() else { return };
         let call = match error {
             ClientError::Refused { status, .. } => Call::Refused(*status),
             _ => Call::Unanswered,
         };
-        let Known { controller, name, .. } = &*known;
+        let ControllerLink { controller, name, .. } = &*link;
         match call {
-            _ if call == known.last => {}
+            _ if call == *last => {}
             Call::Refused(_) => {
                 tracing::error!(controller, name, %error, "the controller refuses this proxy; serving on");
             }
             _ => tracing::warn!(controller, %error, "the controller does not answer; serving on"),
         }
-        known.refused += u64::from(call != Call::Unanswered);
-        known.unanswered += u64::from(call == Call::Unanswered);
-        (known.last, known.problem) = (call, Some(error.to_string()));
-        known.duplicate = call == Call::Refused(CONFLICT);
+        match call {
+            Call::Unanswered => link.unanswered += 1,
+            _ => link.refused += 1,
+        }
+        (link.problem, link.duplicate) = (Some(error.to_string()), call == Call::Refused(CONFLICT));
+        *last = call;
     }
 
     /// Whether the last call was answered.
@@ -107,18 +95,10 @@ impl LinkState {
     /// What people may know of it.
     pub(crate) fn report(&self, now: Time) -> Option<ControllerLink> {
         let locked = self.lock();
-        let known = locked.as_ref()?;
-        Some(ControllerLink {
-            controller: known.controller.clone(),
-            name: known.name.clone(),
-            connected: known.last == Call::Answered,
-            order_ns_ago: known.ordered.map(|ordered| now.since(ordered).get()),
-            problem: known.problem.clone(),
-            duplicate: known.duplicate,
-            answered: known.answered,
-            refused: known.refused,
-            unanswered: known.unanswered,
-        })
+        let Known { link, last, ordered } = locked.as_ref()?;
+        let connected = *last == Call::Answered;
+        let order_ns_ago = ordered.map(|ordered| now.since(ordered).get());
+        Some(ControllerLink { connected, order_ns_ago, ..link.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Known>> {
@@ -126,8 +106,6 @@ impl LinkState {
     }
 }
 
-/// How long a refused proxy waits until it asks again: somebody has to do something first.
-pub(super) const REFUSED_PAUSE: Nanos = Nanos::from_secs(1);
 /// The HTTP status of a proxy whose name another one has.
 const CONFLICT: u16 = 409;
 /// That one is not heard any more.
