@@ -33,7 +33,7 @@ use plan::{Silence, Standing, StandingSettings};
 use crate::config::ControllerLost;
 use crate::gate::Target;
 use crate::server::Server;
-use state::GONE;
+use state::{GONE, refusal};
 use usage::Book;
 
 pub(crate) use state::LinkState;
@@ -338,9 +338,9 @@ impl Driver {
     /// A call was not answered, or refused.
     fn lose(&mut self, error: &ClientError) {
         self.server.link.failed(error);
-        let ClientError::Refused { status, .. } = error else { return };
+        let Some(status) = refusal(error) else { return };
         self.paused = Some(Instant::now() + REFUSED_PAUSE);
-        if *status == GONE {
+        if status == GONE {
             // Another one had this name and has ended: what it was given is given to this one.
             self.epoch = since_1970().max(self.epoch + 1);
             self.members.clear();

@@ -67,10 +67,7 @@ impl LinkState {
     pub(super) fn failed(&self, error: &ClientError) {
         let mut locked = self.lock();
         let Some(Known { link, last, .. }) = locked.as_mut() else { return };
-        let call = match error {
-            ClientError::Refused { status, .. } => Call::Refused(*status),
-            _ => Call::Unanswered,
-        };
+        let call = refusal(error).map_or(Call::Unanswered, Call::Refused);
         let ControllerLink { controller, name, .. } = &*link;
         match call {
             _ if call == *last => {}
@@ -106,6 +103,15 @@ impl LinkState {
     }
 }
 
+/// The HTTP status with which a controller refused; `None` where none did: one that stands by says only
+/// that another decides, or that none does yet.
+pub(super) fn refusal(error: &ClientError) -> Option<u16> {
+    match error {
+        ClientError::Refused { status, .. } if !error.stands_by() => Some(*status),
+        _ => None,
+    }
+}
+
 /// The HTTP status of a proxy whose name another one has.
 const CONFLICT: u16 = 409;
 /// That one is not heard any more.
@@ -132,5 +138,15 @@ mod tests {
         state.answered(&ProxyOrder { duplicate: true, ..ProxyOrder::default() }, Time::ZERO);
         let told = state.report(Time::ZERO).unwrap();
         assert!(told.connected && told.duplicate && told.problem.is_none());
+    }
+
+    #[test]
+    fn a_controller_that_stands_by_refuses_nobody() {
+        let state = LinkState::default();
+        state.begin("http://c:1".into(), "a");
+        let stands_by = ClientError::Refused { status: 421, message: "it stands by".into() };
+        state.failed(&stands_by);
+        let told = state.report(Time::ZERO).unwrap();
+        assert_eq!((told.connected, told.refused, told.unanswered), (false, 0, 1));
     }
 }
