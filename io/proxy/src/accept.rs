@@ -50,7 +50,7 @@ impl Accepting {
 
 impl Server {
     /// Accepts what waits at a listener. Returns the connections that are to end for that.
-    pub(crate) fn accept(&self, listener: &Listener) -> Vec<Arc<Connection>> {
+    pub(crate) fn accept(self: &Arc<Server>, listener: &Listener) -> Vec<Arc<Connection>> {
         let settings = self.settings();
         let mut ending = Vec::new();
         while self.accepting.resumes().is_none() {
@@ -76,7 +76,7 @@ impl Server {
     }
 
     /// Gives a new connection a place, or closes it.
-    fn seat(&self, socket: OwnedFd, peer: Peer, ending: &mut Vec<Arc<Connection>>) {
+    fn seat(self: &Arc<Server>, socket: OwnedFd, peer: Peer, ending: &mut Vec<Arc<Connection>>) {
         let most = self.limits().connections;
         let mut connections = self.connections.write().expect("not poisoned");
         if connections.len().saturating_sub(ending.len()) >= most {
@@ -91,7 +91,7 @@ impl Server {
             ending.extend(victims);
         }
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(Connection::new(id, socket, peer));
+        let connection = Arc::new(Connection::new(id, socket, peer, Arc::downgrade(self)));
         connection.used_at(self.clock.now());
         match connection.register(&self.poll) {
             Ok(()) => drop(connections.insert(id, connection)),
@@ -149,8 +149,8 @@ fn place(connection: &Connection) -> Place {
         let has_fids = || !session.fids.lock().expect("not poisoned").is_empty();
         is_idle.then(|| match session.form {
             Form::Bound(_) => Worth::Reconnect,
-            Form::Plain | Form::Unbound if has_fids() => Worth::State,
-            Form::Plain | Form::Unbound => Worth::Nothing,
+            Form::Plain(_) | Form::Unbound if has_fids() => Worth::State,
+            Form::Plain(_) | Form::Unbound => Worth::Nothing,
         })
     });
     let (holder, used) = (connection.peer.holder(), connection.last_used());

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use model::{Nid, Time};
 use ninep::{MSIZE_MIN, Reply, Tag};
@@ -26,6 +26,8 @@ use crate::locks::TLOCK_MAX;
 use crate::mounts::Form;
 use crate::outbox::Batch;
 use crate::pipes::PipeLoad;
+use crate::plain::PlainSession;
+use crate::server::Server;
 use crate::tally::Tally;
 
 /// One client's connection.
@@ -93,6 +95,7 @@ pub(crate) struct Session {
     pub(crate) memory: Option<Charge>,
     /// It is in the line of those that wait for memory.
     pub(crate) starves: bool,
+    server: Weak<Server>,
     interest: epoll::EventFlags,
 }
 
@@ -160,12 +163,12 @@ impl Bounds {
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, socket: OwnedFd, peer: Peer) -> Connection {
+    pub(crate) fn new(id: u64, socket: OwnedFd, peer: Peer, server: Weak<Server>) -> Connection {
         Connection {
             id,
             socket,
             peer,
-            session: Mutex::new(Session::new()),
+            session: Mutex::new(Session::new(server)),
             input: Mutex::default(),
             out: Mutex::default(),
             unsent: AtomicUsize::new(0),
@@ -368,15 +371,16 @@ impl Connection {
 }
 
 impl Session {
-    fn new() -> Session {
+    fn new(server: Weak<Server>) -> Session {
+        let plain = PlainSession::new(server.clone());
         Session {
             epoch: 0,
             msize: MSIZE_MIN,
             agreed: false,
             attached: false,
             detached: (std::time::Instant::now(), 0),
-            form: Form::Plain,
-            fids: Fids::default(),
+            fids: plain.fids.clone(),
+            form: Form::Plain(plain.into()),
             tags: FxHashMap::default(),
             flushes: Vec::new(),
             waits: Vec::new(),
@@ -387,12 +391,20 @@ impl Session {
             covered: FREE,
             memory: None,
             starves: false,
+            server,
             interest: READ | GONE,
         }
     }
 
     pub(crate) fn is_dialect(&self) -> bool {
-        !matches!(self.form, Form::Plain)
+        !matches!(self.form, Form::Plain(_))
+    }
+
+    /// Begins a session of 9P2000.L that has nothing open; returns the form of the one before.
+    pub(crate) fn begin_plain(&mut self) -> Form {
+        let plain = PlainSession::new(self.server.clone());
+        self.fids = plain.fids.clone();
+        std::mem::replace(&mut self.form, Form::Plain(plain.into()))
     }
 
     pub(crate) fn fid(&self, number: ninep::Fid) -> Option<Arc<Fid>> {

@@ -148,6 +148,13 @@ impl Fid {
         Ok(())
     }
 
+    /// Its session is over: no locks are taken through it any more.
+    pub(crate) fn end_locks(&self) {
+        if let Role::File { locks, .. } = &self.role {
+            locks.end();
+        }
+    }
+
     /// Whether it has been opened, as a file or as an attribute.
     pub(crate) fn is_open(&self) -> bool {
         !matches!(self.role, Role::Path)

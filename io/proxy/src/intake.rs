@@ -260,14 +260,17 @@ impl Server {
         self.admit(session, tag, None, 0)?;
         // Its reply is still in the form that every client knows.
         let to = session.reply_to(connection, tag);
-        session.form = if dialect.is_some() { Form::Unbound } else { Form::Plain };
+        if dialect.is_some() {
+            session.form = Form::Unbound;
+        }
         let reply = Reply::Version { msize: session.msize, version: answer };
         outbox.batch(&to).reply(tag, reply);
         Ok(leaving)
     }
 
     /// Forgets what Tversion began: queued requests are cancelled, running ones and locks that
-    /// wait go unanswered. What it had open is to [leave](Server::leave).
+    /// wait go unanswered. What it had queued is to [leave](Server::leave); what it had open does
+    /// so with it, or when the last of what is being executed has ended.
     pub(crate) fn end_session(&self, connection: &Connection, session: &mut Session) -> Leaving {
         let mut leaving = Leaving::default();
         for (_, request) in session.tags.drain() {
@@ -283,11 +286,9 @@ impl Server {
             session.tally.cancelled += 1;
         }
         session.waits.clear();
-        let fids = std::mem::take(&mut session.fids);
         // A mount's session goes on, and its files with it.
-        if let Form::Plain = std::mem::replace(&mut session.form, Form::Plain) {
-            let fids = std::mem::take(&mut *fids.lock().expect("not poisoned"));
-            leaving.fids.extend(fids.into_values());
+        if let Form::Plain(ended) = session.begin_plain() {
+            ended.end();
         }
         // Who never attached gains nothing by beginning again.
         if std::mem::take(&mut session.attached) {
@@ -297,10 +298,15 @@ impl Server {
         leaving
     }
 
-    /// Gives back the locks of a session that is over, and closes its files. It may take
+    /// Gives back the locks of sessions that are over, and closes their files. It may take
     /// its time; who gets a lock by it is answered through `outbox`.
     pub(crate) fn leave(&self, leaving: Leaving, outbox: &Mutex<Outbox>) {
-        leaving.fids.iter().for_each(|fid| self.give_back_locks(fid, outbox));
+        let Leaving { fids, operations } = leaving;
+        // They may be the last that held their session.
+        drop(operations);
+        let ended = std::iter::from_fn(|| self.ended.next());
+        let all = std::iter::once(fids).chain(ended);
+        all.for_each(|fids| fids.iter().for_each(|fid| self.give_back_locks(fid, outbox)));
     }
 
     /// Takes a request out of its dispatcher's queue, if it has not been chosen yet.

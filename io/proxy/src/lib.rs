@@ -41,6 +41,7 @@ mod mounts;
 mod operations;
 mod outbox;
 mod pipes;
+mod plain;
 mod record;
 mod rule_file;
 mod rules;

@@ -79,6 +79,8 @@ enum Use {
     #[default]
     Never,
     Used,
+    /// Its session is over, and its locks wait to be given back.
+    Ended,
     Closed,
 }
 
@@ -127,19 +129,31 @@ impl Owner {
 }
 
 impl FidLocks {
-    /// `false` if the fid was closed: what came later would never be given back.
+    /// `false` if the fid was closed or its session is over: what came later would never be given
+    /// back.
     fn begin(&self) -> bool {
         let mut now = self.0.lock().expect("not poisoned");
         if *now == Use::Never {
             *now = Use::Used;
         }
-        *now != Use::Closed
+        *now == Use::Used
+    }
+
+    /// Its session is over: what was locked through it is nobody's to change, until the fid is
+    /// closed.
+    pub(crate) fn end(&self) {
+        let mut now = self.0.lock().expect("not poisoned");
+        *now = if *now == Use::Used { Use::Ended } else { Use::Closed };
+    }
+
+    fn is_ended(&self) -> bool {
+        *self.0.lock().expect("not poisoned") == Use::Ended
     }
 
     /// Whether there may be something to give back.
     fn close(&self) -> bool {
         let mut now = self.0.lock().expect("not poisoned");
-        std::mem::replace(&mut *now, Use::Closed) == Use::Used
+        matches!(std::mem::replace(&mut *now, Use::Closed), Use::Used | Use::Ended)
     }
 }
 
@@ -169,7 +183,9 @@ impl Locks {
     /// where it is one of ours. `node` is open for reading or writing.
     pub(crate) fn test(&self, node: &Node, owner: &Owner, wanted: Wanted) -> io::Result<Found> {
         self.with_file(owner.file, |owners| {
-            for (name, held) in owners.iter().filter(|(name, _)| **name != owner.name) {
+            let others =
+                owners.iter().filter(|(name, held)| **name != owner.name || held.is_ended());
+            for (name, held) in others {
                 if let Some(range) = held.ranges.conflict(&wanted) {
                     return Ok(Some((range, Some(name.clone()))));
                 }
@@ -328,8 +344,15 @@ impl Held {
         Held { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
     }
 
-    /// Asks the kernel once, and notes what it has done.
+    /// Asks the kernel once, and notes what it has done. What the owner took in a session that is
+    /// over is in its own way, too: a call of that session may still be executed.
     fn set(&mut self, wanted: Wanted, through: &Arc<FidLocks>) -> Result<LockStatus, Errno> {
+        if self.is_ended() {
+            return Ok(match wanted.kind {
+                LockKind::Unlock => LockStatus::Success,
+                LockKind::Read | LockKind::Write => LockStatus::Blocked,
+            });
+        }
         let next = self.ranges.with(wanted);
         if next.len() > RANGES_MAX.max(self.ranges.len()) {
             return Err(Errno::NOLCK);
@@ -366,6 +389,11 @@ impl Held {
             let _ = self.charge.resize(0);
             self.through.clear();
         }
+    }
+
+    /// Whether some of it was taken in a session that is over.
+    fn is_ended(&self) -> bool {
+        self.through.iter().any(|fid| fid.is_ended())
     }
 
     fn is_through(&self, fid: &Arc<FidLocks>) -> bool {

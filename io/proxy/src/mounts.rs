@@ -36,13 +36,14 @@ use crate::fids::{Fid, Fids, User};
 use crate::handle_paths::{ClientPaths, PathTable};
 use crate::intake::Leaving;
 use crate::location::Location;
+use crate::plain::PlainSession;
 use crate::server::Server;
 
 /// What a connection speaks, by its last Tversion.
 #[derive(Clone)]
 pub(crate) enum Form {
     /// 9P2000.L.
-    Plain,
+    Plain(Arc<PlainSession>),
     /// The dialect; no session yet.
     Unbound,
     /// The dialect, as one channel of a session.
@@ -153,7 +154,7 @@ impl Form {
     /// What each reply begins with; `None` in 9P2000.L.
     pub(crate) fn header(&self) -> Option<ReplyHeader> {
         match self {
-            Form::Plain => None,
+            Form::Plain(_) => None,
             Form::Unbound => Some(ReplyHeader::default()),
             Form::Bound(binding) => Some(binding.session.header()),
         }
@@ -162,7 +163,7 @@ impl Form {
     pub(crate) fn binding(&self) -> Option<&Arc<Binding>> {
         match self {
             Form::Bound(binding) => Some(binding),
-            Form::Plain | Form::Unbound => None,
+            Form::Plain(_) | Form::Unbound => None,
         }
     }
 }
@@ -341,7 +342,7 @@ impl MountSession {
 
     fn take_files(&self) -> Vec<Arc<Fid>> {
         let files = std::mem::take(&mut *self.fids.lock().expect("not poisoned"));
-        files.into_values().collect()
+        files.into_values().inspect(|fid| fid.end_locks()).collect()
     }
 
     fn is_bound(&self) -> bool {

@@ -163,7 +163,7 @@ impl Batch {
 /// Bytes of a read's reply before its payload.
 pub(crate) fn read_header_len(form: &Form) -> usize {
     match form {
-        Form::Plain => ninep::READ_REPLY_HEADER_LEN,
+        Form::Plain(_) => ninep::READ_REPLY_HEADER_LEN,
         Form::Unbound | Form::Bound(_) => dialect::READ_REPLY_HEADER_LEN,
     }
 }

@@ -32,6 +32,7 @@ use crate::memory::MemoryState;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
 use crate::outbox::Outbox;
+use crate::plain::EndedSessions;
 use crate::record::Recorder;
 use crate::rules::InForce;
 use crate::setup;
@@ -52,6 +53,7 @@ pub struct Server {
     pub(crate) locks: Locks,
     pub(crate) users: Users,
     pub(crate) mounts: Mounts,
+    pub(crate) ended: EndedSessions,
     key: Key,
     wake: OwnedFd,
     settings: RwLock<Arc<Config>>,
@@ -181,6 +183,7 @@ impl Server {
             locks: Locks::default(),
             users: Users::new(config.group_cache_time.to_duration()),
             mounts,
+            ended: EndedSessions::default(),
             key,
             wake,
             bounds: RwLock::new(setup::bounds(&config)),
@@ -422,7 +425,7 @@ impl Server {
         until = self.accepting.resumes().map_or(until, |resumes| until.min(resumes));
         self.armed.store(until.as_nanos(), Ordering::SeqCst);
         let mut work = !self.resumed.lock().expect("not poisoned").is_empty();
-        work |= self.teller.has_told();
+        work |= self.teller.has_told() || self.ended.any();
         for target in self.targets.read().expect("not poisoned").iter() {
             let outlook = target.outlook();
             work |= outlook.work;
@@ -512,7 +515,7 @@ impl Server {
     }
 
     /// An event that is not a connection's. Returns the connections that are to end for new ones.
-    pub(crate) fn accept_or_wake(&self, key: u64) -> Vec<Arc<Connection>> {
+    pub(crate) fn accept_or_wake(self: &Arc<Server>, key: u64) -> Vec<Arc<Connection>> {
         if key == WAKE {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             return Vec::new();

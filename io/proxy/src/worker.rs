@@ -19,7 +19,7 @@ use crate::crew::{Call, Role};
 use crate::fids::User;
 use crate::gate::{Finished, Running, Target};
 use crate::input::SCRATCH;
-use crate::intake::Arrivals;
+use crate::intake::{Arrivals, Leaving};
 use crate::mounts::{Bound, Form, Terms};
 use crate::operations::{self, Ending, NewIdentity, On};
 use crate::outbox::{Outbox, errno_of};
@@ -153,6 +153,7 @@ impl Worker {
         }
         self.events = events;
         self.bind_next();
+        self.see_off_ended();
         self.server.tell(&self.outbox);
         while let Some(connection) = self.server.next_resumed() {
             self.read(&connection);
@@ -232,7 +233,7 @@ impl Worker {
         to: &ReplyTo,
         frame: &[u8],
     ) -> io::Result<Option<(Option<Arc<User>>, Greeting)>> {
-        if let Form::Plain = to.form {
+        if let Form::Plain(_) = to.form {
             let (user, qid) = operations::attach(&self.server, to, frame)?;
             return Ok(Some((Some(user), Greeting::Attached(qid))));
         }
@@ -262,6 +263,15 @@ impl Worker {
                 Ok(None) => {}
                 Err(error) => self.refuse_greeting(&pending.to, &error),
             }
+        }
+    }
+
+    /// Sessions of which nothing is executed any more leave.
+    fn see_off_ended(&mut self) {
+        if self.server.ended.any() {
+            let call = self.begin_call();
+            self.server.leave(Leaving::default(), &self.outbox);
+            self.end_call(call);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Weak;
 
 use ninep::Tag;
 use rustix::fs::{MemfdFlags, OFlags};
@@ -70,7 +71,7 @@ impl Bed {
         let fid = Arc::new(Fid::new(user, node, None, Role::Path, subject));
         let (socket, _) = UnixStream::pair().unwrap();
         let peer = Peer { nid, uid: None, trusted: false };
-        let connection = Arc::new(Connection::new(7, socket.into(), peer));
+        let connection = Arc::new(Connection::new(7, socket.into(), peer, Weak::new()));
         Bed { target, fid, connection }
     }
 

@@ -1,6 +1,7 @@
 //! Locks without a socket: what is granted, what waits, and what is forgotten.
 
 use std::os::unix::net::UnixStream;
+use std::sync::Weak;
 
 use super::*;
 use model::Nid;
@@ -41,7 +42,7 @@ impl Bed {
             locks: Locks::default(),
             node: nameless_file(),
             fid: Arc::default(),
-            connection: Arc::new(Connection::new(7, socket.into(), peer)),
+            connection: Arc::new(Connection::new(7, socket.into(), peer, Weak::new())),
             waiters_max: 100,
             owners_max: 100,
             bounds: SharedBounds::new(&Limits {
@@ -291,6 +292,33 @@ fn a_session_that_is_over_has_nobody_waiting() {
     assert_eq!(bed.wait(3, Write, ALL), Some(given_up()));
     assert!(!bed.locks.any_waiting());
     bed.close(&bed.fid);
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn what_a_session_that_is_over_holds_is_in_its_owners_own_way_until_it_is_given_back() {
+    let bed = Bed::new();
+    let (next, other) = (Arc::default(), Arc::default());
+    bed.set(1, Write, (0, 10));
+    bed.fid.end();
+    // The same process, in a session that it began since.
+    let ask = |kind, waits| bed.ask(&next, 1, wanted(kind, (0, 10)), waits).unwrap();
+    assert_eq!(ask(Write, false), BLOCKED);
+    assert_eq!(bed.test(1, Read, ALL), Some((wanted(Write, (0, 10)), 1)));
+    // It has nothing of its own there that it could give back.
+    assert_eq!(ask(Unlock, false), GRANTED);
+    let others = bed.ask(&other, 2, wanted(Read, (0, 1)), false).unwrap();
+    assert_eq!(others, BLOCKED);
+    assert_eq!(ask(Write, true), WAITS);
+    assert_eq!(bed.retry(), []);
+    assert_eq!(bed.close(&bed.fid), []);
+    assert_eq!(bed.retry(), [success(1)]);
+    // And the end of the first session takes nothing from the second.
+    assert_eq!(bed.close(&bed.fid), []);
+    assert_eq!(bed.test(2, Write, ALL), Some((wanted(Write, (0, 10)), 1)));
+    let late = bed.ask(&bed.fid, 3, wanted(Read, (50, 1)), false).unwrap_err();
+    assert_eq!(late.raw_os_error(), Some(libc::EBADF));
+    bed.close(&next);
     bed.assert_nothing_is_left();
 }
 

@@ -160,7 +160,7 @@ impl<'a> Context<'a> {
         replaces: Option<&Arc<Fid>>,
     ) -> io::Result<()> {
         let names_handle =
-            dialect::handle_index(at).is_some() && !matches!(self.to().form, Form::Plain);
+            dialect::handle_index(at).is_some() && !matches!(self.to().form, Form::Plain(_));
         match (fids.get(&at.0), replaces) {
             (None, None) if fids.len() >= self.server.settings().fids_max as usize => {
                 Err(Errno::NFILE.into())
@@ -291,7 +291,7 @@ impl<'a> On<'a> {
 /// Executes one operation on the calling thread.
 pub(crate) fn perform(on: On<'_>) -> Ending {
     let Operation { to, file, frame, .. } = &on.running.operation;
-    let (handles, places, request) = if matches!(to.form, Form::Plain) {
+    let (handles, places, request) = if matches!(to.form, Form::Plain(_)) {
         let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
         (Handles::NONE, Places::NONE, AnyRequest::Plain(request))
     } else {

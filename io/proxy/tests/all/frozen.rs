@@ -11,11 +11,13 @@ use std::process::Command;
 use ninep::dialect::{
     AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, Ticket, handle_fid,
 };
-use ninep::{Fid, Request, Tag, open};
+use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
 use testkit::alone;
 
 use crate::peer::errno::{EBADF, ENOSPC};
-use crate::peer::{Channel, Served, Setup, fresh_id, open_request, opened, root_here, skip, until};
+use crate::peer::{
+    Channel, Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until,
+};
 
 /// An ext4 in a file, mounted.
 struct Image {
@@ -68,6 +70,14 @@ impl Image {
         let ticket = client.send_once(handles, request);
         until("it hangs", || hanging() > 0);
         ticket
+    }
+
+    /// The same of a client of 9P2000.L.
+    fn hangs_plain(&self, client: &mut Client, request: &Request<'_>) -> Tag {
+        run("fsfreeze", &["-f", text(&self.dir)]).unwrap();
+        let tag = client.send(request);
+        until("it hangs", || hanging() > 0);
+        tag
     }
 
     fn thaw(&self) {
@@ -297,6 +307,64 @@ fn what_hangs_on_one_channel_holds_up_no_other_of_the_session() {
             image.thaw();
             zero.wait(ticket.tag).done().unwrap();
             assert!(image.dir.join("d").exists());
+        },
+    );
+}
+
+/// Ends the session of a client that holds a lock while its write hangs; others must not have the
+/// lock before that has ended, and then read what it wrote.
+fn locks_outlast_a_write(
+    image: &Image,
+    served: &Served,
+    end: impl FnOnce(Client) -> Option<Client>,
+) {
+    let (write, all) = (LockKind::Write, (0, 0));
+    let (mut holder, mut other) = (served.plain_client(), served.plain_client());
+    holder.make(1, "f");
+    other.open_name(1, "f", open::RDWR).unwrap();
+    assert_eq!(holder.lock(1, write, all, ("a", 1)), Ok(LockStatus::Success));
+    image.hangs_plain(&mut holder, &Request::Write { fid: Fid(1), offset: 0, data: b"old" });
+    let kept = end(holder);
+    // The server has seen the end of a connection once it serves another that came later.
+    let mut again = served.plain_client();
+    again.open_name(1, "f", open::RDWR).unwrap();
+    assert_eq!(other.lock(1, write, all, ("b", 1)), Ok(LockStatus::Blocked));
+    // The owner that held it has it no longer either: the write is not of its session.
+    assert_eq!(again.lock(1, write, all, ("a", 1)), Ok(LockStatus::Blocked));
+    let waits = other.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+    let behind = other.send(&Request::Getattr { fid: Fid(1), mask: 1 });
+    assert_eq!(other.next().tag(), behind, "granted while the write was being executed");
+    assert!(!other.readable(0));
+    image.thaw();
+    assert_eq!(other.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
+    assert_eq!(other.read(1, 0, 10).unwrap(), b"old");
+    drop(kept);
+}
+
+#[test]
+fn a_lock_outlasts_the_connection_of_its_holder_until_its_write_has_ended() {
+    on_image(
+        "a_lock_outlasts_the_connection_of_its_holder_until_its_write_has_ended",
+        "fenced",
+        |image, served, _| {
+            locks_outlast_a_write(image, served, |holder| {
+                drop(holder);
+                None
+            });
+        },
+    );
+}
+
+#[test]
+fn a_lock_outlasts_the_session_of_its_holder_until_its_write_has_ended() {
+    on_image(
+        "a_lock_outlasts_the_session_of_its_holder_until_its_write_has_ended",
+        "refenced",
+        |image, served, _| {
+            locks_outlast_a_write(image, served, |mut holder| {
+                holder.version(1 << 20);
+                Some(holder)
+            });
         },
     );
 }

@@ -30,8 +30,8 @@ use sluice_proxy::config::Config;
 use sluice_proxy::control::Control;
 
 pub use testkit::p9::{
-    Channel, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request, open_request,
-    opened, rename_request,
+    Channel, Client, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request,
+    open_request, opened, rename_request,
 };
 pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
 
@@ -171,6 +171,14 @@ impl Served {
     pub fn connect(&self) -> Channel {
         let mut client = Channel::connect(self.tcp());
         client.begin(1 << 20);
+        client
+    }
+
+    /// A connection that speaks 9P2000.L, attached to `x` as [`USER`] with fid 0.
+    pub fn plain_client(&self) -> Client {
+        let mut client = Client::open_door(&self.tcp());
+        client.version(1 << 20);
+        client.attach(0, "x", USER).unwrap();
         client
     }
 
