@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 use model::{Nid, Time};
 use ninep::{MSIZE_MIN, Reply, Tag};
 use rustc_hash::FxHashMap;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sched::RequestId;
@@ -196,6 +196,14 @@ impl Connection {
     /// When it was last read.
     pub(crate) fn last_used(&self) -> Time {
         Time::from_nanos(self.used.load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer has closed or was reset. It asks the kernel.
+    pub(crate) fn peer_is_gone(&self) -> bool {
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut polled = [PollFd::new(&self.socket, gone)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(gone)
     }
 
     /// Drops what the peer has not read: the connection is closed.

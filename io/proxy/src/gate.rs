@@ -40,6 +40,10 @@ const LARGE: Bytes = Bytes::kib(64);
 /// first: they are done before the leader looks at the sockets again.
 const AT_ONCE: usize = 16;
 
+/// No client gives a proxy up and goes on at another in so short a time. The leader looks at the
+/// sockets more often.
+const PROMPT: Nanos = Nanos::from_secs(1);
+
 /// Time since the proxy's start.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock(Instant);
@@ -70,6 +74,8 @@ pub(crate) struct Operation {
     pub(crate) once: Option<Once>,
     /// Who else waits for it.
     pub(crate) donor: Option<Box<Donor>>,
+    /// A time before it was read, when the leader began to look at the sockets.
+    pub(crate) looked: Time,
 }
 
 /// The file that a request is about, in the way it named it.
@@ -87,6 +93,19 @@ impl Operation {
             File::Fid(fid) => &fid.user,
             File::Handle(user) => user,
         }
+    }
+
+    /// It is not executed: its slot may have another call.
+    pub(crate) fn abandon(&self) {
+        if let (Some(once), Some(binding)) = (self.once, self.to.form.binding()) {
+            binding.abandon(once);
+        }
+    }
+
+    /// Whether its client has gone since it was read. Only what has waited for longer than
+    /// [`PROMPT`] has its socket asked.
+    pub(crate) fn is_abandoned(&self, now: Time) -> bool {
+        now.since(self.looked) > PROMPT && self.to.connection.peer_is_gone()
     }
 }
 
@@ -242,6 +261,11 @@ impl Running {
         let random = access.is_some_and(|access| access != Access::Sequential);
         let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
         Finished { token, id, call, served, kind, lane, queued, started, called, untold, random }
+    }
+
+    /// It ended without being executed: how long it took says nothing about others.
+    pub(crate) fn dropped(&self) -> Finished {
+        Finished { call: None, ..self.finished(Amount::default()) }
     }
 }
 

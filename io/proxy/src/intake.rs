@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Bytes, Kind};
+use model::{Amount, Bytes, Kind, Time};
 use ninep::{DecodeError, Reply, Request, Tag, dialect};
 use rustix::io::Errno;
 use sched::RequestId;
@@ -19,7 +19,7 @@ use crate::asked::{About, kind_of_type};
 use crate::buffers::Frame;
 use crate::connection::{Connection, InFlight, ReplyTo, Session};
 use crate::fids::Fid;
-use crate::gate::{Asked, File, Operation};
+use crate::gate::{Asked, File, Operation, Running};
 use crate::input::Incoming;
 use crate::location::Location;
 use crate::mounts::Form;
@@ -40,6 +40,8 @@ pub(crate) struct Arrivals {
     pub(crate) attaches: Vec<(ReplyTo, Frame)>,
     /// To leave where that may take its time.
     pub(crate) leaving: Vec<Leaving>,
+    /// A time before any of it was read.
+    pub(crate) looked: Time,
 }
 
 /// Files that nobody refers to any more, for [`Server::leave`]: giving back their locks
@@ -134,8 +136,9 @@ impl Server {
         let file = File::Fid(fid);
         let asked = about.ask(&file, Location::default());
         let expected = expected_bytes(&request);
+        let (to, looked) = (to(session), arrivals.looked);
         let operation =
-            Operation { to: to(session), file, frame: Frame::EMPTY, once: None, donor: None };
+            Operation { to, file, frame: Frame::EMPTY, once: None, donor: None, looked };
         if !session.has_room(expected) {
             let what = (asked.kind, asked.amount.bytes, asked.access);
             let who = Who::User(operation.user());
@@ -315,10 +318,18 @@ impl Server {
         if let Some(recorder) = self.recorder() {
             recorder.cancelled(operation.user(), &asked, self.clock.now());
         }
-        if let (Some(once), Some(binding)) = (operation.once, operation.to.form.binding()) {
-            binding.abandon(once);
-        }
+        operation.abandon();
         Some(operation)
+    }
+
+    /// An operation that was chosen is not executed after all.
+    pub(crate) fn cancel_chosen(&self, running: &Running) {
+        let operation = &running.operation;
+        if let Some(recorder) = self.recorder() {
+            recorder.cancelled(operation.user(), &running.asked, self.clock.now());
+        }
+        operation.abandon();
+        self.count_cancelled(&operation.to.connection);
     }
 
     /// Tflush: a request that still waits is gone at once; one that is being

@@ -117,6 +117,8 @@ impl Worker {
         let timeout = self.server.before_poll();
         self.events.clear();
         let began = self.server.clock.now();
+        // What is read now came after this, however long the proxy may be stopped meanwhile.
+        self.arrivals.looked = began;
         let polled = self.look(began, timeout);
         self.linger.came_after(self.server.clock.now().since(began));
         self.server.after_poll(&self.outbox);
@@ -138,6 +140,12 @@ impl Worker {
                 continue;
             };
             let flags = event.flags;
+            // Nothing more of it is read: its client has not waited for an answer, and may have done
+            // the same elsewhere since, if this proxy was stopped for a while.
+            if flags.intersects(GONE) {
+                self.close(&connection, &"the peer is gone");
+                continue;
+            }
             if flags.contains(epoll::EventFlags::OUT) {
                 let bounds = self.server.bounds();
                 let sent = connection.send_rest(&self.server.poll, bounds);
@@ -146,17 +154,17 @@ impl Worker {
             if flags.intersects(!epoll::EventFlags::OUT) {
                 self.read(&connection);
             }
-            // A paused connection is not read to its end, but its peer's end is one.
-            if flags.intersects(GONE) && connection.session.lock().expect("not poisoned").paused {
-                self.close(&connection, &"the peer is gone");
-            }
         }
         self.events = events;
         self.bind_next();
         self.see_off_ended();
         self.server.tell(&self.outbox);
         while let Some(connection) = self.server.next_resumed() {
-            self.read(&connection);
+            // What it has sent was read in part, and that may be long ago.
+            match connection.peer_is_gone() {
+                true => self.close(&connection, &"the peer is gone"),
+                false => self.read(&connection),
+            }
         }
     }
 
@@ -346,6 +354,11 @@ impl Worker {
     /// Executes one operation; `None` if it goes on waiting. Whether to flush before more.
     fn execute(&mut self, target: &Target, running: Running) -> (Option<Finished>, bool) {
         let call = self.before(target, &running);
+        // The clock is read again: the proxy may have been stopped after it was chosen.
+        if !running.quick && running.operation.is_abandoned(self.server.clock.now()) {
+            self.end_call(call);
+            return (Some(self.drop_abandoned(running)), false);
+        }
         let flush = Cell::new(false);
         let (server, outbox) = (&*self.server, &*self.outbox);
         let on = On { server, running: &running, outbox, flush: &flush };
@@ -367,6 +380,14 @@ impl Worker {
         drop(running);
         self.end_call(call);
         (Some(finished), flush.get())
+    }
+
+    /// Ends the connection of a client that is gone in place of executing what it asked for.
+    fn drop_abandoned(&mut self, running: Running) -> Finished {
+        self.server.cancel_chosen(&running);
+        let finished = running.dropped();
+        self.close(&running.operation.to.connection, &"the peer is gone");
+        finished
     }
 
     /// Sees to it that a call which may wait keeps nobody else waiting.

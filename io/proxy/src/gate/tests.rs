@@ -22,6 +22,7 @@ struct Bed {
     target: Arc<Target>,
     fid: Arc<Fid>,
     connection: Arc<Connection>,
+    peer: UnixStream,
 }
 
 fn directory() -> std::os::fd::OwnedFd {
@@ -69,10 +70,10 @@ impl Bed {
         let node = Arc::new(Node::new(file, None).unwrap());
         let subject = user.subject(Location::default());
         let fid = Arc::new(Fid::new(user, node, None, Role::Path, subject));
-        let (socket, _) = UnixStream::pair().unwrap();
+        let (socket, client) = UnixStream::pair().unwrap();
         let peer = Peer { nid, uid: None, trusted: false };
         let connection = Arc::new(Connection::new(7, socket.into(), peer, Weak::new()));
-        Bed { target, fid, connection }
+        Bed { target, fid, connection, peer: client }
     }
 
     /// Enqueues so many reads of 4 KiB.
@@ -84,7 +85,8 @@ impl Bed {
             let file = File::Fid(self.fid.clone());
             let asked = asked.ask(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
-            (Operation { to, file, frame: Frame::EMPTY, once: None, donor: None }, asked)
+            let (frame, looked) = (Frame::EMPTY, Time::from_nanos(500));
+            (Operation { to, file, frame, once: None, donor: None, looked }, asked)
         };
         self.target.enqueue((0..count).map(read), |_, _| {});
     }
@@ -144,4 +146,17 @@ fn a_file_whose_reads_hit_again_is_read_in_the_cached_lane_again() {
     assert_eq!(lane(), Lane::Device);
     bed.fid.misses.make_up();
     assert_eq!(lane(), Lane::Cached);
+}
+
+#[test]
+fn only_what_has_waited_for_long_is_abandoned_with_its_client() {
+    let bed = Bed::new();
+    bed.enqueue(1);
+    let running = bed.next(&mut Vec::new()).pop().unwrap();
+    let abandoned = |now| running.operation.is_abandoned(now);
+    let (soon, late) = (Time::from_nanos(1_000_000_500), Time::from_nanos(1_000_000_501));
+    assert!(!abandoned(soon) && !abandoned(late), "the client waits");
+    bed.peer.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(!abandoned(soon), "the socket is not asked");
+    assert!(abandoned(late));
 }

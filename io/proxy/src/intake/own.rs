@@ -129,7 +129,8 @@ impl Server {
         asked.elsewhere = Some(header.elsewhere);
         self.admit(session, tag, None, bytes.len() + expected)?;
         let donor = donor_of(&binding, &header, &request, &file);
-        let operation = Operation { to, file, frame: Frame::EMPTY, once, donor };
+        let looked = arrivals.looked;
+        let operation = Operation { to, file, frame: Frame::EMPTY, once, donor, looked };
         let operation = Operation { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
         Ok(())

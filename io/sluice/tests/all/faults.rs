@@ -215,6 +215,78 @@ fn a_second_proxy_does_not_take_the_socket_of_one_that_runs() {
     Client::unix(&proxy.socket()).version(8192);
 }
 
+// ---- the proxy stands still ----
+
+/// A session over the Unix socket, whose end the proxy can see as soon as it [hangs up](hang_up).
+fn local(proxy: &Proxy, aname: &str) -> Client {
+    let mut client = Client::unix(&proxy.socket());
+    client.version(1 << 20);
+    client.attach(0, aname, USER).unwrap();
+    client
+}
+
+/// A command that another test starts may have the socket, too, for a moment: closing it alone
+/// would not end it.
+fn hang_up(client: &Client) {
+    rustix::net::shutdown(client.fd(), rustix::net::Shutdown::Both).unwrap();
+}
+
+/// What was sent before is in the queue when this returns.
+fn is_queued(client: &mut Client) {
+    let nothing = Request::Flush { oldtag: Tag(4000) };
+    assert_eq!(client.call(&nothing).reply(), Ok(Reply::Flush));
+}
+
+#[test]
+fn what_a_client_sent_to_a_stopped_proxy_before_it_went_is_not_executed() {
+    let proxy = Proxy::plain("stopped");
+    let mut client = local(&proxy, "x");
+    client.make(1, "f");
+    let before = proxy.sockets();
+    proxy.pause();
+    client.send(&Request::Write { fid: Fid(1), offset: 0, data: b"old" });
+    client.send(&mkdir(b"late"));
+    hang_up(&client);
+    proxy.signal(Signal::CONT);
+    until("it is closed", || proxy.sockets() < before);
+    assert!(!proxy.data().join("late").exists());
+    assert_eq!(fs::read(proxy.data().join("f")).unwrap(), b"");
+}
+
+#[test]
+fn what_was_queued_in_a_stopped_proxy_is_not_executed_after_its_client_went() {
+    let Some(disk) = Image::mount("stoppedqueue-disk", 64, &[], "errors=continue") else { return };
+    // What hangs has the only slot, and the rest waits behind it.
+    let proxy = with_cold("stoppedqueue", &disk.dir, "slots_max = 1\n");
+    let Frozen { proxy, disk } = &Frozen { proxy, disk };
+    let mut stuck = local(proxy, "cold");
+    // Their ends keep the thread that reads the sockets while another executes what is queued.
+    let crowd: Vec<_> = (0..700).map(|_| local(proxy, "x")).collect();
+    let mut client = local(proxy, "cold");
+    let before = proxy.sockets();
+    disk.freeze();
+    let first = stuck.send(&mkdir(b"first"));
+    is_queued(&mut stuck);
+    client.send(&mkdir(b"late"));
+    is_queued(&mut client);
+    proxy.pause();
+    let stopped = Instant::now();
+    crowd.iter().for_each(hang_up);
+    hang_up(&client);
+    disk.thaw();
+    // Nothing happens meanwhile: for less than a second the proxy takes nobody to have moved.
+    while stopped.elapsed() < Duration::from_millis(1100) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    proxy.signal(Signal::CONT);
+    assert!(stuck.wait(first).is_ok());
+    until("all are closed", || proxy.sockets() < before - 700);
+    // It had to wait for the slot behind whatever was queued before.
+    assert_eq!(stuck.mkdir(0, "last"), Ok(()));
+    assert!(disk.dir.join("first").exists());
+    assert!(!disk.dir.join("late").exists());
+}
+
 // ---- the disk is full ----
 
 /// An export `cold` of this directory beside `x`.

@@ -196,6 +196,18 @@ impl Proxy {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Stops the process until it is sent [`Signal::CONT`]. A thread that hangs in a call to the
+    /// backend stops when that returns.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let rests = |task: std::io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 'D']))
+        };
+        until("the proxy is stopped", || fs::read_dir(&tasks).unwrap().all(rests));
+    }
+
     /// The next line of stderr that contains `text`.
     pub fn told(&self, text: &str) -> String {
         loop {
