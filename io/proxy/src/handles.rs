@@ -34,6 +34,13 @@ use crate::sys::{self, KernelHandle};
 #[derive(Clone)]
 pub(crate) struct Key([u8; KEY_LEN]);
 
+/// A key, and where it is from.
+pub(crate) struct LoadedKey {
+    pub(crate) key: Key,
+    /// Its file was there before: a proxy may have run with it.
+    pub(crate) is_old: bool,
+}
+
 /// Why a file is not used as the key.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KeyError {
@@ -81,15 +88,22 @@ const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS);
 
+impl LoadedKey {
+    /// A key that was made now.
+    pub(crate) fn new(key: Key) -> LoadedKey {
+        LoadedKey { key, is_old: false }
+    }
+}
+
 impl Key {
     /// Reads the key file, or makes it.
     ///
     /// # Errors
     /// If it can be neither, is no key, or somebody else could have put it there.
-    pub(crate) fn load(path: &Path) -> Result<Key, KeyError> {
+    pub(crate) fn load(path: &Path) -> Result<LoadedKey, KeyError> {
         match Key::read(path)? {
-            Some(key) => Ok(key),
-            None => Key::make(path),
+            Some(key) => Ok(LoadedKey { key, is_old: true }),
+            None => Key::make(path).map(LoadedKey::new),
         }
     }
 
@@ -252,8 +266,10 @@ mod tests {
     fn a_key_is_made_once_and_is_nobody_elses_to_read() {
         let dir = std::env::temp_dir().join(format!("sluice-key-{}", std::process::id()));
         let path = dir.join("deep").join("handle.key");
-        let key = Key::load(&path).unwrap();
-        assert_eq!(Key::load(&path).unwrap().0, key.0);
+        let LoadedKey { key, is_old } = Key::load(&path).unwrap();
+        let again = Key::load(&path).unwrap();
+        assert_eq!(again.key.0, key.0);
+        assert_eq!((is_old, again.is_old), (false, true));
         assert_ne!(Key::random().unwrap().0, key.0);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);

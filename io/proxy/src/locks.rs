@@ -9,10 +9,13 @@
 //! A blocking lock that must wait is put aside (`waiting`) and tried again when a lock
 //! is given back here, and now and then because a local program may have given one back.
 //!
+//! For a while after a restart locks are for those who had them before (`grace`); others wait.
+//!
 //! Any call to the backend may hang. It is made under the lock of its own file at most,
 //! and opening under none: who asks about another file, cancels a wait or ends a session
 //! never waits for it. Order: a file's lock, then a session's, then one of the tables'.
 
+mod grace;
 mod ranges;
 mod waiting;
 
@@ -23,10 +26,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bounds::Holder;
+use model::Time;
 use ninep::{LockKind, LockStatus, Tag};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use self::grace::Admission;
 use self::ranges::Ranges;
 use self::waiting::{Place, Waiting};
 use crate::bounds::{Charge, Shared, SharedBounds};
@@ -36,6 +41,7 @@ use crate::export::Node;
 use crate::record::Draft;
 use crate::sys;
 
+pub(crate) use self::grace::Grace;
 pub(crate) use self::ranges::Wanted;
 pub(crate) use self::waiting::{Answer, Outcome};
 
@@ -59,6 +65,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) wanted: Wanted,
     /// Whether it is to wait where it is refused.
     pub(crate) waits: bool,
+    /// Whether its owner says that it had the lock before the proxy was started.
+    pub(crate) reclaims: bool,
     /// How many locks of its connection may wait.
     pub(crate) waiters_max: usize,
     /// How many owners its connection may bring: each holds a descriptor.
@@ -89,6 +97,7 @@ enum Use {
 pub(crate) struct Locks {
     files: Mutex<BTreeMap<FileId, Arc<File>>>,
     waiting: Waiting,
+    grace: Grace,
 }
 
 /// Its lock is held over calls to the backend.
@@ -158,13 +167,22 @@ impl FidLocks {
 }
 
 impl Locks {
+    pub(crate) fn new(grace: Grace) -> Locks {
+        Locks { grace, ..Locks::default() }
+    }
+
     /// Takes, changes or gives back a lock. `None`: it waits, and its reply comes from
     /// [`Locks::retry`].
-    pub(crate) fn set(&self, asked: &Asked<'_>) -> io::Result<Option<Outcome>> {
+    pub(crate) fn set(&self, asked: &Asked<'_>, now: Time) -> io::Result<Option<Outcome>> {
+        let admission = self.grace.admit(asked.wanted.kind, asked.reclaims, now);
+        if admission == Admission::Refuse {
+            return Ok(Some(Outcome::Status(LockStatus::Error)));
+        }
         let mut fresh = None;
         loop {
-            let tried =
-                self.with_file(asked.owner.file, |owners| self.attempt(owners, asked, &mut fresh));
+            let tried = self.with_file(asked.owner.file, |owners| {
+                self.attempt(owners, asked, admission, &mut fresh)
+            });
             if let Attempt::Ended(outcome) = tried? {
                 return Ok(outcome);
             }
@@ -230,8 +248,8 @@ impl Locks {
     }
 
     /// Tries those that wait for a file, oldest first, and answers who need not wait on.
-    pub(crate) fn retry(&self, node: &Node, answer: &mut dyn FnMut(Answer)) {
-        if self.any_waiting() {
+    pub(crate) fn retry(&self, node: &Node, answer: &mut dyn FnMut(Answer), now: Time) {
+        if self.any_waiting() && !self.grace.lasts(now) {
             let file = file_id(node);
             self.with_file(file, |owners| self.try_waiters(file, owners, answer));
         }
@@ -239,7 +257,10 @@ impl Locks {
 
     /// The same for every file, except those that somebody is busy with: a call there
     /// may hang, and the others need not wait for that.
-    pub(crate) fn retry_all(&self, answer: &mut dyn FnMut(Answer)) {
+    pub(crate) fn retry_all(&self, answer: &mut dyn FnMut(Answer), now: Time) {
+        if self.grace.lasts(now) {
+            return;
+        }
         for id in self.waiting.files() {
             let Some(file) = self.files().get(&id).cloned() else { continue };
             if let Ok(mut owners) = file.try_lock() {
@@ -264,6 +285,7 @@ impl Locks {
         &self,
         owners: &mut Owners,
         asked: &Asked<'_>,
+        admission: Admission,
         fresh: &mut Option<Held>,
     ) -> io::Result<Attempt> {
         let unlock = asked.wanted.kind == LockKind::Unlock;
@@ -280,8 +302,13 @@ impl Locks {
             let nothing_held = Attempt::Ended(Some(Outcome::Status(LockStatus::Success)));
             return Ok(if unlock { nothing_held } else { Attempt::NotOpen });
         };
-        Ok(Attempt::Ended(match held.set(asked.wanted, asked.through)? {
-            LockStatus::Blocked if asked.waits => {
+        let (status, waits) = match admission {
+            Admission::Wait => (LockStatus::Blocked, true),
+            Admission::TryOnce => (held.set(asked.wanted, asked.through)?, false),
+            _ => (held.set(asked.wanted, asked.through)?, asked.waits),
+        };
+        Ok(Attempt::Ended(match status {
+            LockStatus::Blocked if waits => {
                 self.waiting.begin(asked, &held.waiters).map(|answer| answer.outcome)
             }
             status => Some(Outcome::Status(status)),
@@ -294,7 +321,7 @@ impl Locks {
             tried = Some(number);
             let held = owners.get_mut(&waiter.name).expect("an owner who waits is not forgotten");
             match held.set(waiter.wanted, &waiter.through) {
-                Ok(LockStatus::Blocked) => {
+                Ok(LockStatus::Blocked) if !waiter.once => {
                     self.waiting.park(waiter).into_iter().for_each(&mut *answer)
                 }
                 Ok(status) => answer(waiter.answer(Outcome::Status(status))),

@@ -21,13 +21,13 @@ use crate::credentials::{self, Users};
 use crate::crew::{self, Crew};
 use crate::export::Export;
 use crate::gate::{Clock, Target};
-use crate::handles::Key;
+use crate::handles::{Key, LoadedKey};
 use crate::input::Incoming;
 use crate::intake::{Arrivals, Leaving};
 use crate::limits::{self, Limits};
 use crate::link::LinkState;
 use crate::listen::Listener;
-use crate::locks::Locks;
+use crate::locks::{Grace, Locks};
 use crate::memory::MemoryState;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
@@ -160,7 +160,7 @@ impl Server {
         }
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
-        let key = setup::load_key(&config)?;
+        let LoadedKey { key, is_old } = setup::load_key(&config)?;
         let (exports, targets) = setup::open_exports(
             &config,
             &rules.set,
@@ -175,12 +175,17 @@ impl Server {
                     .map_err(StartError::system(format!("cannot record to {}", path.display())))?,
             ),
         };
+        // Under a key that was made just now, nobody has had a lock.
+        let grace = match is_old {
+            true => Grace::new(clock.now() + config.lock_grace),
+            false => Grace::default(),
+        };
         let parallel = setup::threads(&config) > 1;
         let server = Arc::new(Server {
             clock,
             crew: Crew::new(config.takeover, config.threads_max as usize),
             poll,
-            locks: Locks::default(),
+            locks: Locks::new(grace),
             users: Users::new(config.group_cache_time.to_duration()),
             mounts,
             ended: EndedSessions::default(),

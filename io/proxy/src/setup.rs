@@ -17,7 +17,7 @@ use crate::connection::Bounds;
 use crate::costs_file::CostsFile;
 use crate::export::{Export, Node};
 use crate::gate::{Clock, Target};
-use crate::handles::{Handles, Key, KeyError};
+use crate::handles::{Handles, Key, KeyError, LoadedKey};
 use crate::rules::InForce;
 use crate::server::StartError;
 use crate::writes::{Backing, Writes};
@@ -30,7 +30,7 @@ const SLOTS_DEFAULT: u32 = 64;
 const KEY_PATH: &str = "/var/lib/sluice/handle.key";
 
 /// The key of the handles that mounts keep.
-pub(crate) fn load_key(config: &Config) -> Result<Key, StartError> {
+pub(crate) fn load_key(config: &Config) -> Result<LoadedKey, StartError> {
     let unusable = |error| {
         StartError::system("cannot use the key of handles")(io::Error::other::<KeyError>(error))
     };
@@ -43,7 +43,8 @@ pub(crate) fn load_key(config: &Config) -> Result<Key, StartError> {
             error @ (KeyError::System { .. } | KeyError::Private(PrivateFileError::System { .. })),
         ) => {
             tracing::warn!(%error, "{KEY_PATH} cannot be used: mounts will not survive this proxy");
-            Key::random().map_err(StartError::system("cannot make a key of handles"))
+            let made = Key::random().map(LoadedKey::new);
+            made.map_err(StartError::system("cannot make a key of handles"))
         }
         loaded => loaded.map_err(unusable),
     }

@@ -163,6 +163,12 @@ settings! {
         /// How long the session of a mount is kept after its last connection was lost: its
         /// open files, its locks, and the replies that it may not have got.
         pub session_keep: Nanos = Nanos::from_secs(60), "span of time";
+        /// How long after a start locks are for those who had them before it. A client that says so
+        /// gets its lock again at once; every other lock waits for the end of this time, unlocking
+        /// never. It needs a `handle_key` that was there when the proxy started: under one that was made
+        /// then, nobody has had a lock. After it, and with `0s`, nobody gets a lock again by saying
+        /// so, since somebody else may have had it meanwhile. SIGHUP does not change it.
+        pub lock_grace: Nanos = Nanos::from_secs(5), "span of time";
         /// How many requests one user and job of a mount may have under way on each of its
         /// connections: a job that is held back must leave place for its neighbours.
         pub window_requests: u32 = 64, "count";

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Weak;
 
 use super::*;
-use model::Nid;
+use model::{Nid, Time};
 
 use crate::connection::{InFlight, Peer};
 use crate::limits::Limits;
@@ -74,22 +74,34 @@ impl Bed {
         through: &Arc<FidLocks>,
         (proc_id, wanted, waits): (u32, Wanted, bool),
     ) -> io::Result<Option<Outcome>> {
+        self.ask_at(node, through, (proc_id, wanted, waits), (false, Time::ZERO))
+    }
+
+    fn ask_at(
+        &self,
+        node: &Node,
+        through: &Arc<FidLocks>,
+        (proc_id, wanted, waits): (u32, Wanted, bool),
+        (reclaims, now): (bool, Time),
+    ) -> io::Result<Option<Outcome>> {
         let session = self.connection.session.lock().unwrap();
         let to = session.reply_to(&self.connection, Tag(proc_id as u16));
         drop(session);
-        self.locks.set(&Asked {
+        let asked = Asked {
             to: &to,
             node,
             through,
             owner: Owner::new(node, b"node", proc_id).unwrap(),
             wanted,
             waits,
+            reclaims,
             waiters_max: self.waiters_max,
             owners_max: self.owners_max,
             bounds: &self.bounds,
             holder: Holder { peer: Nid::local(), uid: Some(1) },
             record: &|| None,
-        })
+        };
+        self.locks.set(&asked, now)
     }
 
     fn set(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<Outcome> {
@@ -112,8 +124,12 @@ impl Bed {
     }
 
     fn retry(&self) -> Vec<(u16, Outcome)> {
+        self.retry_at(Time::ZERO)
+    }
+
+    fn retry_at(&self, now: Time) -> Vec<(u16, Outcome)> {
         let mut answers = Vec::new();
-        self.locks.retry(&self.node, &mut |a| answers.push((a.to.tag.0, a.outcome)));
+        self.locks.retry(&self.node, &mut |a| answers.push((a.to.tag.0, a.outcome)), now);
         answers
     }
 
@@ -368,7 +384,7 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
     let file = bed.locks.files().get(&file_id(&bed.node)).cloned().unwrap();
     let busy = file.lock().unwrap();
     let mut answers = Vec::new();
-    bed.locks.retry_all(&mut |a| answers.push((a.to.tag.0, a.outcome)));
+    bed.locks.retry_all(&mut |a| answers.push((a.to.tag.0, a.outcome)), Time::ZERO);
     assert_eq!(answers, [success(3)]);
     assert!(bed.locks.cancel(&bed.connection, Tag(2)).is_some());
     bed.locks.cancel_all(&bed.connection);
@@ -377,5 +393,51 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
     // The next who is there tidies up behind those that went.
     bed.locks.give_back(&other, &fid, &mut |_| panic!("nobody waits"));
     bed.set(1, Unlock, ALL);
+    bed.assert_nothing_is_left();
+}
+
+/// In a grace that ends at 5 ns.
+fn in_grace() -> Bed {
+    Bed { locks: Locks::new(Grace::new(Time::from_nanos(5))), ..Bed::new() }
+}
+
+impl Bed {
+    /// Asks for a lock of the whole file.
+    fn lock_at(&self, proc_id: u32, (waits, reclaims): (bool, bool), ns: u64) -> Option<Outcome> {
+        let asked = (proc_id, wanted(Write, ALL), waits);
+        self.ask_at(&self.node, &self.fid, asked, (reclaims, Time::from_nanos(ns))).unwrap()
+    }
+}
+
+#[test]
+fn in_the_grace_a_lock_is_taken_again_at_once_and_others_wait_for_its_end() {
+    let bed = in_grace();
+    assert_eq!(bed.lock_at(1, (false, false), 0), WAITS);
+    assert_eq!(bed.lock_at(2, (true, false), 0), WAITS);
+    assert_eq!(bed.lock_at(3, (false, true), 1), GRANTED);
+    // Even the owner itself waits for what it has not had before.
+    assert_eq!(bed.lock_at(3, (false, false), 1), WAITS);
+    // Whoever takes a lock again does not wait for it.
+    assert_eq!(bed.lock_at(4, (true, true), 4), BLOCKED);
+    assert_eq!(bed.retry_at(Time::from_nanos(4)), []);
+    let blocked = |tag| (tag, Outcome::Status(LockStatus::Blocked));
+    assert_eq!(bed.retry_at(Time::from_nanos(5)), [blocked(1), success(3)]);
+    assert_eq!(bed.lock_at(5, (true, true), 5), Some(Outcome::Status(LockStatus::Error)));
+    bed.set(3, Unlock, ALL);
+    assert_eq!(bed.retry_at(Time::from_nanos(5)), [success(2)]);
+    bed.close(&bed.fid);
+    bed.assert_nothing_is_left();
+}
+
+#[test]
+fn what_waits_for_the_end_of_the_grace_is_given_up_as_any_other_waiting() {
+    let bed = Bed { waiters_max: 2, ..in_grace() };
+    assert_eq!(bed.lock_at(1, (false, false), 0), WAITS);
+    assert_eq!(bed.lock_at(2, (false, false), 0), WAITS);
+    assert_eq!(bed.lock_at(3, (false, false), 0), BLOCKED);
+    assert!(bed.locks.cancel(&bed.connection, Tag(1)).is_some());
+    // Unlocking never waits.
+    assert_eq!(bed.set(1, Unlock, ALL), GRANTED);
+    assert_eq!(bed.close(&bed.fid), [(2, Outcome::Failed(Errno::BADF))]);
     bed.assert_nothing_is_left();
 }

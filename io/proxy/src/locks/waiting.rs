@@ -1,4 +1,5 @@
-//! Those whose blocking Tlock has not been granted: no thread and no slot is held.
+//! Those whose blocking Tlock has not been granted, or whose Tlock came in the grace: no thread and
+//! no slot is held.
 //!
 //!   refused ─► park ─► [by file, in order] ─► taken out to be tried ─┬─ granted: answered
 //!                ▲          │                                       │
@@ -23,11 +24,13 @@ use super::{Asked, FidLocks, FileId, OwnerName, Wanted};
 use crate::connection::{Connection, ReplyTo};
 use crate::record::Draft;
 
-/// A blocking Tlock whose reply is held.
+/// A Tlock whose reply is held.
 pub(super) struct Waiter {
     pub(super) to: ReplyTo,
     pub(super) name: OwnerName,
     pub(super) wanted: Wanted,
+    /// It waits for the end of the grace alone, and is then tried once.
+    pub(super) once: bool,
     /// The fid's: closing that fid ends the waiting.
     pub(super) through: Arc<FidLocks>,
     /// What a trace is told when it ends, if there is one.
@@ -95,8 +98,9 @@ impl Waiter {
 }
 
 impl Waiting {
-    /// Lets a Tlock wait that was just refused, unless as many of its connection wait as
-    /// may: then it is [`LockStatus::Blocked`]. `of_owner` counts those of its owner.
+    /// Lets a Tlock wait that was just refused or came in the grace, unless as many of its
+    /// connection wait as may: then it is [`LockStatus::Blocked`]. `of_owner` counts those of its
+    /// owner.
     pub(super) fn begin(&self, asked: &Asked<'_>, of_owner: &Arc<AtomicUsize>) -> Option<Answer> {
         let of_connection = &asked.to.connection.lock_waiters;
         let Some(place) = Place::take(of_connection, asked.waiters_max) else {
@@ -108,6 +112,7 @@ impl Waiting {
             to: asked.to.clone(),
             name: asked.owner.name.clone(),
             wanted: asked.wanted,
+            once: !asked.waits,
             through: asked.through.clone(),
             record: (asked.record)(),
             file: asked.owner.file,

@@ -17,7 +17,7 @@ use crate::outbox::Outbox;
 use crate::record::Draft;
 use crate::server::Server;
 
-/// A blocking request that must wait is not answered until the lock is granted.
+/// A request that must wait is not answered until the lock is granted, or the grace is over.
 pub(super) fn lock(
     cx: &Context<'_>,
     range: (LockKind, u64, u64),
@@ -62,19 +62,21 @@ fn try_lock(
     if refused || flags & !(LOCK_BLOCK | LOCK_RECLAIM) != 0 {
         return Err(if refused { Errno::BADF } else { Errno::INVAL }.into());
     }
-    cx.server.locks.set(&Asked {
+    let asked = Asked {
         to: cx.to(),
         node: &fid.node,
         through: locks,
         owner: Owner::new(&fid.node, client_id, proc_id)?,
         wanted: Wanted { kind, start, len: length },
         waits: flags & LOCK_BLOCK != 0,
+        reclaims: flags & LOCK_RECLAIM != 0,
         waiters_max: cx.server.bounds().lock_waiters_max(),
         owners_max: cx.server.settings().fids_max as usize,
         bounds: &cx.server.shared,
         holder: fid.user.holder(),
         record: &|| record(cx),
-    })
+    };
+    cx.server.locks.set(&asked, cx.server.clock.now())
 }
 
 /// Begins the record of a lock whose reply is held.
@@ -120,11 +122,13 @@ impl Server {
     /// behalf of one file may hang; what others are due is in the outbox by then, or
     /// comes with the next try.
     pub(crate) fn retry_locks(&self, outbox: &Mutex<Outbox>) {
-        self.locks.retry_all(&mut |answer| self.answer_held(outbox, answer));
+        let now = self.clock.now();
+        self.locks.retry_all(&mut |answer| self.answer_held(outbox, answer), now);
     }
 
     fn retry_file(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
-        self.locks.retry(&fid.node, &mut |answer| self.answer_held(outbox, answer));
+        let now = self.clock.now();
+        self.locks.retry(&fid.node, &mut |answer| self.answer_held(outbox, answer), now);
     }
 
     /// Gives back the locks taken through a fid, as closing it does, to those that wait.

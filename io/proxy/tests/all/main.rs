@@ -6,5 +6,6 @@ mod descriptors;
 mod dialect;
 mod disk;
 mod frozen;
+mod grace;
 mod learning;
 mod peer;
