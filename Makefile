@@ -24,7 +24,7 @@ demo: ## two jobs on one mount of a proxy, without rules and then with them (2 m
 	@.ci/build.sh sluice sluice-bench
 	@$(BENCH) demo --dir $(TARGET) --out $(TARGET)/demo.svg
 
-test: ## every suite of CI, each within its budget; the table at the end says where the time went (half an hour in a fresh clone)
+test: ## every suite of CI; the table at the end says where the time went (half an hour in a fresh clone)
 	@.ci/install-deps.sh build test
 	@$(CARGO) xtask ci
 

@@ -1,6 +1,6 @@
 //! The project's chores behind one door: `cargo xtask ci | layers | tidy | docs`.
 //!
-//!   make test ─► xtask ci ─► one suite after another, each with a budget ─► table, `N passed, N failed`
+//!   make test ─► xtask ci ─► one suite after another ─► table, `N passed, N failed`
 //!                   │
 //!                   └─► the other chores are suites of it, and commands of their own
 //!

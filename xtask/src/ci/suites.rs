@@ -1,4 +1,4 @@
-//! What CI consists of: each suite with its commands, needs and budget.
+//! What CI consists of: each suite with its commands, its needs and the time it usually takes.
 //!
 //! The order is from what fails fastest to what takes longest. Everything is built once, for the
 //! tests: the suites after "compile" use the binaries that it leaves, which keep their own promises
@@ -14,9 +14,9 @@ pub(crate) struct Suite {
     pub(crate) name: &'static str,
     /// What it proves, for `--list`.
     pub(crate) what: &'static str,
-    /// Seconds it may take on two slow cores with nothing built before. All of them together are
-    /// less than [`ALL_S`].
-    pub(crate) budget_s: u64,
+    /// Seconds that it takes on two slow cores with nothing built before and nothing else running. A
+    /// machine that is busy may take longer: that fails nothing, but is marked.
+    pub(crate) usual_s: u64,
     /// Programs without which it is skipped, each with what it comes with.
     pub(crate) needs: &'static [(&'static str, &'static str)],
     /// The command and its arguments; a program without a folder is found in PATH.
@@ -28,10 +28,9 @@ const GUEST: &[(&str, &str)] =
 
 const MOUNT: &[(&str, &str)] = &[("gcc", "gcc"), ("join", "coreutils")];
 
-/// Seconds that all budgets add up to at most: a run that keeps to each ends before the 90 minutes
-/// after which it would be cut off as a whole, with no table.
+/// Seconds that all suites together usually take at most.
 #[cfg(test)]
-const ALL_S: u64 = 85 * 60;
+const ALL_S: u64 = 35 * 60;
 
 /// What may differ by the kind of socket: sizes of messages, many at once, cancelled ones.
 const SOCKET_TESTS: &str =
@@ -50,36 +49,36 @@ pub(crate) fn all(target: &Path) -> Vec<Suite> {
 /// What can be said from the sources, and the one build that the rest uses.
 fn sources(sluice: &str) -> Vec<Suite> {
     vec![
-        Suite::new("fmt", 60, "rustfmt has nothing to change", "cargo fmt --all --check")
+        Suite::new("fmt", 5, "rustfmt has nothing to change", "cargo fmt --all --check")
             .needs(&[("rustfmt", "rustfmt-web, or rustup's component rustfmt")]),
         Suite::new(
             "layers",
-            60,
+            5,
             "crates use lower layers only, core names nothing of the world",
             "cargo xtask layers",
         ),
         Suite::new(
             "tidy",
-            60,
+            10,
             "no leftovers, dead or overlong files, no names of files that are not there",
             "cargo xtask tidy",
         ),
         Suite::new(
             "clippy",
-            400,
+            150,
             "no warning of the compiler or of clippy, in any target",
             "cargo clippy --workspace --all-targets -- -D warnings",
         )
         .needs(&[("cargo-clippy", "rustup's component clippy")]),
         Suite::new(
             "compile",
-            900,
+            330,
             "the binaries and the tests of every crate, built",
             "cargo test --workspace --no-run",
         ),
         Suite::new(
             "docs",
-            60,
+            5,
             "docs/CONFIG.md, METRICS.md and ACCESS.md say what the code says",
             &format!("cargo xtask docs --check {sluice}"),
         ),
@@ -92,69 +91,69 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "test",
-            1200,
+            380,
             "unit, table, property and promise tests of every crate",
             "cargo test --workspace --no-fail-fast",
         ),
         Suite::new(
             "sim",
-            90,
+            10,
             "every scenario comes true: the scheduler under invented time beside what is published",
             &format!("{sluice} sim --quiet scenarios/"),
         ),
         Suite::new(
             "api",
-            90,
+            30,
             "both APIs refuse what their descriptions do not allow, and answer as these say",
             &format!("tests/schemathesis.sh {sluice}"),
         ),
-        Suite::new("fuzz", 240, "decoders and rule text, led by coverage", "tests/fuzz.sh")
+        Suite::new("fuzz", 140, "decoders and rule text, led by coverage", "tests/fuzz.sh")
             .needs(&[("g++", "g++")]),
         Suite::new(
             "programs",
-            200,
+            100,
             "pjdfstest and fsx, built once for all that use them",
             "tests/guest.sh programs",
         )
         .needs(&[("gcc", "gcc")]),
         Suite::new(
             "clients",
-            30,
+            5,
             "diod's own clients list and read what is there",
             &format!("tests/with-proxy.sh {sluice} tests/diod-clients.sh"),
         )
         .needs(&[("diodls", "diod")]),
         Suite::new(
             "v9fs",
-            180,
+            90,
             "file operations through the Linux kernel's own 9P client, and locks beside a mount",
             &guest("fstest"),
         )
         .needs(GUEST),
         Suite::new(
             "v9fs-unix",
-            60,
+            15,
             "the same client through the Unix socket, its main operations",
             &format!("env PROXY_UNIX=1 VM_TESTS={SOCKET_TESTS} {}", guest("fstest")),
         )
         .needs(GUEST),
         Suite::new(
             "pjdfstest",
-            150,
+            75,
             "POSIX: what passes on tmpfs passes through the kernel's client",
             &guest("pjdfstest"),
         )
         .needs(GUEST),
         Suite::new(
             "fsx",
-            150,
+            75,
             "random reads, writes, truncations and maps leave the right bytes",
             &guest("fsx"),
         )
         .needs(GUEST),
         Suite::new(
             "demo",
-            90,
+            15,
             "the demo, shortened, from its start to a clean end",
             &format!("{sluice}-bench demo --quick --out target/demo.svg --dir target"),
         ),
@@ -165,7 +164,7 @@ fn behaviour(sluice: &str) -> Vec<Suite> {
 fn mirror(mirror: &str) -> Suite {
     Suite::new(
         "mirror",
-        90,
+        15,
         "POSIX: what passes in a directory passes on mirrors of it, over /dev/fuse and io_uring",
         &format!("tests/mirror.sh {mirror} pjdfstest"),
     )
@@ -178,28 +177,28 @@ fn mounts(sluice: &str) -> Vec<Suite> {
     vec![
         Suite::new(
             "mount-posix",
-            90,
+            20,
             "POSIX: what passes in a directory passes on a mount of it",
             &mount("pjdfstest"),
         )
         .needs(MOUNT),
         Suite::new(
             "mount-fsx",
-            260,
+            50,
             "random reads, writes, holes and maps on a mount leave the right bytes",
             &mount("fsx"),
         )
         .needs(MOUNT),
         Suite::new(
             "mount-stress",
-            150,
+            40,
             "stress-ng's stressors of file systems leave a mount that answers",
             &mount("stress"),
         )
         .needs(&[("stress-ng", "stress-ng")]),
         Suite::new(
             "mount-programs",
-            420,
+            160,
             "databases, git, copies, compilers and MPI on mounts do what they do in a directory",
             &format!("tests/programs.sh {sluice} short"),
         )
@@ -208,8 +207,8 @@ fn mounts(sluice: &str) -> Vec<Suite> {
 }
 
 impl Suite {
-    fn new(name: &'static str, budget_s: u64, what: &'static str, line: &str) -> Suite {
-        Suite { name, what, budget_s, needs: &[], command: command(line) }
+    fn new(name: &'static str, usual_s: u64, what: &'static str, line: &str) -> Suite {
+        Suite { name, what, usual_s, needs: &[], command: command(line) }
     }
 
     fn needs(self, needs: &'static [(&'static str, &'static str)]) -> Suite {
@@ -227,8 +226,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_budgets_together_end_before_the_run_is_cut_off() {
-        let sum: u64 = all(Path::new("target")).iter().map(|suite| suite.budget_s).sum();
+    fn all_together_usually_take_35_minutes_at_most() {
+        let sum: u64 = all(Path::new("target")).iter().map(|suite| suite.usual_s).sum();
         assert!(sum <= ALL_S, "{sum} s");
     }
 

@@ -14,28 +14,29 @@ pub(crate) fn print(outcomes: &[Outcome], total: Duration) {
 fn text(outcomes: &[Outcome], total: Duration) -> String {
     let mut text = format!(
         "{:<12} {:>6} {:>6} {:>7} {:>8} {:>7}  result\n",
-        "suite", "passed", "failed", "skipped", "seconds", "budget"
+        "suite", "passed", "failed", "skipped", "seconds", "usual"
     );
     let mut sum = Tally::default();
     for outcome in outcomes {
         let Tally { passed, failed, skipped } = outcome.tally;
         let result = match &outcome.verdict {
+            Verdict::Passed if outcome.seconds > outcome.usual_s as f64 => "ok, longer than usual",
             Verdict::Passed => "ok",
             Verdict::Skipped => "skipped",
             Verdict::Failed(reason) => &format!("FAILED: {reason}"),
         };
         text += &format!(
             "{:<12} {passed:>6} {failed:>6} {skipped:>7} {:>8.1} {:>7}  {result}\n",
-            outcome.name, outcome.seconds, outcome.budget_s
+            outcome.name, outcome.seconds, outcome.usual_s
         );
         for (program, seconds) in outcome.parts.longest() {
             text += &format!("  {program:<33} {seconds:>8.1}\n");
         }
         sum.add(outcome.tally);
     }
-    let budget: u64 = outcomes.iter().map(|outcome| outcome.budget_s).sum();
+    let usual: u64 = outcomes.iter().map(|outcome| outcome.usual_s).sum();
     text += &format!(
-        "{:<12} {:>6} {:>6} {:>7} {:>8.1} {budget:>7}\n\n",
+        "{:<12} {:>6} {:>6} {:>7} {:>8.1} {usual:>7}\n\n",
         "all",
         sum.passed,
         sum.failed,
@@ -56,27 +57,29 @@ mod tests {
 
     #[test]
     fn the_table_ends_with_the_sums_the_skips_and_the_plain_line() {
-        let outcome = |name, tally, verdict, skips: &[&str]| Outcome {
+        let outcome = |name, usual_s, tally, verdict, skips: &[&str]| Outcome {
             name,
             tally,
             parts: Parts::default(),
             seconds: 1.26,
-            budget_s: 30,
+            usual_s,
             verdict,
             skips: skips.iter().map(ToString::to_string).collect(),
         };
-        let one = outcome("fmt", Tally { passed: 1, failed: 0, skipped: 0 }, Verdict::Passed, &[]);
+        let one =
+            outcome("fmt", 1, Tally { passed: 1, failed: 0, skipped: 0 }, Verdict::Passed, &[]);
         let two = outcome(
             "v9fs",
+            30,
             Tally { passed: 30, failed: 5, skipped: 1 },
             Verdict::Failed("5 failed".into()),
             &["skipped: x: y"],
         );
         let expected = "\
-suite        passed failed skipped  seconds  budget  result
-fmt               1      0       0      1.3      30  ok
+suite        passed failed skipped  seconds   usual  result
+fmt               1      0       0      1.3       1  ok, longer than usual
 v9fs             30      5       1      1.3      30  FAILED: 5 failed
-all              31      5       1      2.5      60
+all              31      5       1      2.5      31
 
 SIZES
 skipped: x: y
