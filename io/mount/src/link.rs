@@ -12,6 +12,7 @@
 //!
 //! No [`Done`] is called while a channel is locked: it may call again.
 
+mod abandoned;
 mod call;
 mod channel;
 mod control;
@@ -50,11 +51,13 @@ pub(crate) use identities::Payer;
 pub(crate) use signals::Pace;
 pub(crate) use turn::run;
 
+use abandoned::Abandoned;
 use channel::{Channel, Interrupted, News, Phase};
 use control::Control;
 use identities::Payers;
 use kept::{Changed, Kept};
-use signals::{Missed, Signalled, is_being_killed};
+use restore::Retake;
+use signals::{Closing, Missed, Signalled, is_being_killed};
 use socket::Broken;
 
 use crate::behind::{AllBehind, Sent};
@@ -80,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) files: Files,
     pub(crate) locks: Locks,
     pub(crate) behind: AllBehind,
+    pub(crate) abandoned: Arc<Abandoned>,
+    pub(crate) closing: Closing,
     missed: Missed,
     signalled: Signalled,
     on_lost: OnLost,
@@ -129,6 +134,8 @@ struct Life {
     epoch: u64,
     /// Whether it was.
     restored: bool,
+    /// Whether locks may be taken again in this life.
+    retake: Retake,
     /// Which of the sources has the session.
     at: usize,
     /// The session's name, which nobody else knows. Each proxy it moves to is told another: one
@@ -140,11 +147,13 @@ impl Shared {
     /// For so many threads; `client` is the mount's name as an owner of locks.
     fn new(threads: usize, client: String) -> Result<Shared, Errno> {
         let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (files, behind, missed, signalled, on_lost) = Default::default();
+        let (files, behind, abandoned, closing, missed, signalled, on_lost) = Default::default();
         Ok(Shared {
             files,
             locks: Locks::new(client),
             behind,
+            abandoned,
+            closing,
             missed,
             signalled,
             on_lost,

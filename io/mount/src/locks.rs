@@ -2,9 +2,13 @@
 //! proxy has forgotten them.
 //!
 //! ```text
-//!   granted ─► set: owner's range replaced, cut or joined ─┐
-//!   given back, owner's file closed ─► set, kind None ─────┴─► all: taken again
+//!   granted ─► set: owner's range replaced, cut or joined ─► all: taken again
+//!   closed ─► begin_giving: no lock of the inode is asked for ─► sent: set, kind None
+//!                └─ answered: GivingBack ends ─► who waited asks
 //! ```
+//!
+//! The kernel names an owner by an address, which is soon another's: so nobody asks for a lock of an
+//! inode while one there is being given back, which the proxy would take for the new one's.
 //!
 //! An owner is named to the proxy by the mount's own name and the kernel's number. flock and
 //! fcntl locks of one process have different names, so they do not meet here, as on a local
@@ -12,7 +16,7 @@
 //! For the same reason an exclusive flock lock needs a file that is open for writing (EBADF
 //! otherwise), as on NFS.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fuse::{InodeId, Lock, LockKind, LockOwner};
@@ -29,13 +33,33 @@ pub(crate) struct Locks {
     /// `HOST:random`.
     client: String,
     held: Mutex<FxHashMap<InodeId, Vec<Held>>>,
-    /// Locks that are forgotten here and perhaps not at the proxy.
-    giving_back: Arc<AtomicUsize>,
+    /// Whether there are any, to be looked at without the lock.
+    any: AtomicBool,
+    giving_back: Arc<AllGivingBack>,
 }
 
-/// Some locks are being given back as long as this is there.
+/// Locks that are being given back.
+#[derive(Debug, Default)]
+struct AllGivingBack {
+    /// How many, to be looked at without the lock.
+    count: AtomicUsize,
+    inodes: Mutex<FxHashMap<InodeId, Giving>>,
+}
+
+/// Those of an inode, and who waits for their end.
+#[derive(Default)]
+struct Giving {
+    count: usize,
+    then: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+/// Some locks of an inode are being given back as long as this is there. It is dropped where no
+/// channel is locked: who waited goes on then.
 #[derive(Debug)]
-pub(crate) struct GivingBack(Arc<AtomicUsize>);
+pub(crate) struct GivingBack {
+    all: Arc<AllGivingBack>,
+    inode: InodeId,
+}
 
 /// Whose locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +79,17 @@ pub(crate) struct Held {
 impl Locks {
     /// None. `client` is this mount's name, which no other has.
     pub(crate) fn new(client: String) -> Locks {
-        Locks { client, held: Mutex::default(), giving_back: Arc::default() }
+        let (held, any, giving_back) = Default::default();
+        Locks { client, held, any, giving_back }
     }
 
-    /// The message that takes a lock or gives it back.
-    pub(crate) fn ask(&self, file: &OpenFile, owner: Owner, lock: &Lock, wait: bool) -> Ask {
+    /// The message that takes a lock or gives it back, with the protocol's flags.
+    pub(crate) fn ask(&self, file: &OpenFile, owner: Owner, lock: &Lock, flags: u32) -> Ask {
         let client_id = self.name(owner);
         let request = Request::Lock {
             fid: file.fid,
             kind: kind_of(lock.kind),
-            flags: if wait { LOCK_BLOCK } else { 0 },
+            flags,
             start: lock.start,
             length: length_of(lock),
             proc_id: 0,
@@ -73,7 +98,7 @@ impl Locks {
         // What waits for a lock must not fill a window that the unlock needs.
         let ask = Ask::new(Handles::NONE, request).freely();
         let ask = if lock.kind == LockKind::None { ask } else { ask.locking() };
-        if wait { ask.patiently() } else { ask }
+        if flags & LOCK_BLOCK != 0 { ask.patiently() } else { ask }
     }
 
     /// The message that asks which lock is in the way.
@@ -108,21 +133,59 @@ impl Locks {
             true => drop(all.remove(&file.node.id)),
             false => *held = left,
         }
+        self.any.store(!all.is_empty(), Ordering::SeqCst);
     }
 
-    /// All locks of an owner on a file's inode are about to be given back. To be kept until the
-    /// proxy has answered.
-    pub(crate) fn give_back(&self, file: &Arc<OpenFile>, owner: Owner) -> GivingBack {
-        // Counted before nobody holds them any more.
-        self.giving_back.fetch_add(1, Ordering::SeqCst);
-        let giving = GivingBack(self.giving_back.clone());
-        self.set(file, owner, WHOLE);
-        giving
+    /// Locks of an inode are about to be given back. To be kept until the proxy has answered.
+    pub(crate) fn begin_giving(&self, inode: InodeId) -> GivingBack {
+        self.giving_back.count.fetch_add(1, Ordering::SeqCst);
+        lock(&self.giving_back.inodes).entry(inode).or_default().count += 1;
+        GivingBack { all: self.giving_back.clone(), inode }
+    }
+
+    /// Keeps somebody until no lock of an inode is being given back; gives back who need not wait.
+    pub(crate) fn hold<F: FnOnce() + Send + 'static>(&self, inode: InodeId, then: F) -> Option<F> {
+        if self.giving_back.count.load(Ordering::SeqCst) == 0 {
+            return Some(then);
+        }
+        match lock(&self.giving_back.inodes).get_mut(&inode) {
+            Some(giving) => {
+                giving.then.push(Box::new(then));
+                None
+            }
+            None => Some(then),
+        }
+    }
+
+    /// An open file ends, and with it what was locked by it. Whether there was anything.
+    pub(crate) fn close(&self, file: &Arc<OpenFile>) -> bool {
+        let mut all = lock(&self.held);
+        let Some(held) = all.get_mut(&file.node.id) else { return false };
+        let before = held.len();
+        held.retain(|one| !Arc::ptr_eq(&one.file, file));
+        let after = held.len();
+        if after == 0 {
+            all.remove(&file.node.id);
+        }
+        self.any.store(!all.is_empty(), Ordering::SeqCst);
+        after < before
+    }
+
+    /// Whether anything is locked by an open file.
+    pub(crate) fn any_by(&self, file: &Arc<OpenFile>) -> bool {
+        let all = lock(&self.held);
+        let held = all.get(&file.node.id);
+        held.is_some_and(|held| held.iter().any(|one| Arc::ptr_eq(&one.file, file)))
     }
 
     /// Whether a link's proxy may have locks of this mount's.
     pub(crate) fn any_at(&self, home: usize) -> bool {
-        !self.all_at(home).is_empty() || self.giving_back.load(Ordering::SeqCst) > 0
+        !self.all_at(home).is_empty() || self.giving_back.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether this mount has any locks.
+    pub(crate) fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
     }
 
     /// Whether an owner has locks of this kind on the inode.
@@ -154,7 +217,19 @@ impl Locks {
 
 impl Drop for GivingBack {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        let mut inodes = lock(&self.all.inodes);
+        let giving = inodes.get_mut(&self.inode).expect("it is counted");
+        giving.count -= 1;
+        let over = (giving.count == 0).then(|| inodes.remove(&self.inode)).flatten();
+        drop(inodes);
+        self.all.count.fetch_sub(1, Ordering::SeqCst);
+        over.into_iter().flat_map(|giving| giving.then).for_each(|then| then());
+    }
+}
+
+impl std::fmt::Debug for Giving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Giving({}, {} wait)", self.count, self.then.len())
     }
 }
 
@@ -236,11 +311,31 @@ mod tests {
         assert!(locks.has(file.node.id, B));
         assert_eq!(locks.process(file.node.id, locks.name(A).as_bytes()), Some(7));
         locks.set(&file, B, WHOLE);
-        let giving = locks.give_back(&file, A);
-        assert!(locks.all_at(0).is_empty() && !locks.has(file.node.id, A));
+        assert!(!locks.has(file.node.id, B) && locks.any_by(&file));
+        assert!(locks.close(&file) && !locks.close(&file));
+        assert!(locks.all_at(0).is_empty() && !locks.has(file.node.id, A) && !locks.any());
+    }
+
+    #[test]
+    fn nobody_asks_for_a_lock_of_an_inode_while_one_is_being_given_back_there() {
+        let (locks, one, other) = (Locks::new("here".into()), InodeId(7), InodeId(8));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let ask = || {
+            let asked = asked.clone();
+            move || {
+                asked.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        assert!(locks.hold(one, ask()).is_some());
+        let giving = [locks.begin_giving(one), locks.begin_giving(one)];
         assert!(locks.any_at(0), "the proxy may still have it");
-        drop(giving);
-        assert!(!locks.any_at(0));
+        assert!(locks.hold(one, ask()).is_none() && locks.hold(other, ask()).is_some());
+        let [first, second] = giving;
+        drop(first);
+        assert_eq!(asked.load(Ordering::SeqCst), 0);
+        drop(second);
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert!(!locks.any_at(0) && locks.hold(one, ask()).is_some());
     }
 
     #[test]

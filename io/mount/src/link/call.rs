@@ -18,6 +18,7 @@ use ninep::dialect::{
 };
 use ninep::{Fid, NOTAG, Reply};
 
+use super::abandoned::Abandoned;
 use super::identities::Payer;
 use crate::nodes::{Node, WirePlace};
 
@@ -109,10 +110,11 @@ impl Call {
         self.waiter.is_some_and(|waiter| waiter.request == request)
     }
 
-    /// Nobody waits for it any more; gives what would have been told.
-    pub(crate) fn let_go(&mut self) -> Done {
+    /// Nobody waits for it any more, whatever becomes of it; gives what would have been told.
+    pub(crate) fn let_go(&mut self, all: &Arc<Abandoned>) -> Done {
         self.waiter = None;
-        std::mem::replace(&mut self.done, Box::new(|_| {}))
+        let abandoned = all.begin(self.payer.uid());
+        std::mem::replace(&mut self.done, Box::new(move |_| drop(abandoned)))
     }
 }
 

@@ -23,10 +23,12 @@ use fuse::{Errno, RequestId};
 use ninep::Tag;
 use ninep::dialect::{AnyReply, Calls, OwnReply, Ticket};
 
+use super::abandoned::Abandoned;
 use super::call::{Answer, Ask, Call, Done, Waiter, answer_of};
 use super::control::Control;
 use super::identities::Payer;
 use super::lanes::Lanes;
+use super::signals::FLUSH_PATIENCE;
 use super::socket::{Broken, Outbox};
 use crate::behind::Sent;
 
@@ -53,10 +55,13 @@ pub(crate) struct Channel {
     locks_from: Option<Instant>,
     out: Outbox,
     heard: Instant,
+    /// The session was there then: what was sent at that time has been answered since.
+    renewed: Instant,
     pinged: Option<Instant>,
     /// Counts the waiting calls whose processes were looked at.
     looked_at: usize,
     tally: Tally,
+    abandoned: Arc<Abandoned>,
 }
 
 /// What a channel did since the mount began.
@@ -85,9 +90,10 @@ pub(crate) enum Phase {
 
 #[derive(Debug)]
 enum UnderWay {
-    /// With the time since which it is being flushed, if it is.
+    /// With the time when it was sent, and that since which it is being flushed, if it is.
     Call {
         call: Call,
+        begun: Instant,
         flushed: Option<Instant>,
     },
     /// Answered, but its tag is named by a flush that is not; with `once` it has a slot.
@@ -121,8 +127,9 @@ pub(crate) enum Interrupted {
 
 impl Channel {
     /// Without a connection, at first.
-    pub(crate) fn new() -> Channel {
+    pub(crate) fn new(abandoned: Arc<Abandoned>) -> Channel {
         Channel {
+            abandoned,
             phase: Phase::Lost(Instant::now()),
             epoch: 0,
             unsettled: Vec::new(),
@@ -136,6 +143,7 @@ impl Channel {
             later: Vec::new(),
             out: Outbox::default(),
             heard: Instant::now(),
+            renewed: Instant::now(),
             pinged: None,
             looked_at: 0,
             locks_from: None,
@@ -187,7 +195,7 @@ impl Channel {
                         self.lanes.ended(&call);
                         self.later.push((from, call));
                     }
-                    None => self.begin_call(call),
+                    None => self.begin_call(call, now),
                 },
                 Err((call, error)) => failed.push((call.done, error)),
             }
@@ -208,6 +216,11 @@ impl Channel {
         self.heard = now;
     }
 
+    /// When the proxy last had the session for certain.
+    pub(crate) fn renewed(&self) -> Instant {
+        self.renewed
+    }
+
     /// A reply came.
     ///
     /// # Errors
@@ -220,8 +233,9 @@ impl Channel {
         let unasked = || Broken::Protocol(format!("a reply with the unused tag {tag} came"));
         let place = self.under_way.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
         match place.take().ok_or_else(unasked)? {
-            UnderWay::Call { call, flushed } => {
+            UnderWay::Call { call, begun, flushed } => {
                 self.lanes.ended(&call);
+                self.renewed = self.renewed.max(begun);
                 if flushed.is_some() {
                     self.flushed -= 1;
                     // Tag and slot stay taken until the flush is answered, which names them.
@@ -260,7 +274,9 @@ impl Channel {
             return Interrupted::GivenUp(self.unsettled.swap_remove(at).done);
         }
         let found = self.under_way.iter_mut().zip(0..).find_map(|(place, tag)| match place {
-            Some(UnderWay::Call { call, flushed }) if is(call) => Some((call, flushed, Tag(tag))),
+            Some(UnderWay::Call { call, flushed, .. }) if is(call) => {
+                Some((call, flushed, Tag(tag)))
+            }
             _ => None,
         });
         let Some((call, flushed, tag)) = found else { return Interrupted::NotHere };
@@ -273,7 +289,7 @@ impl Channel {
         }
         // It is sent once more with the others and flushed then, so that its slot goes on
         // counting; nobody waits for that.
-        Interrupted::GivenUp(call.let_go())
+        Interrupted::GivenUp(call.let_go(&self.abandoned))
     }
 
     /// Somebody waits for writes, those that `is` names: they go in his lane. True if there is
@@ -281,7 +297,7 @@ impl Channel {
     pub(crate) fn donate(&mut self, is: impl Fn(&Call) -> bool, donor: &Arc<Payer>) -> bool {
         let mut any = self.lanes.donate(&is, donor);
         for (place, tag) in self.under_way.iter_mut().zip(0..) {
-            let Some(UnderWay::Call { call, flushed: None }) = place else { continue };
+            let Some(UnderWay::Call { call, flushed: None, .. }) = place else { continue };
             if is(call)
                 && let Some(fid) = call.ask.frame.written_fid()
                 && self.lanes.donate_begun(call, donor)
@@ -311,7 +327,7 @@ impl Channel {
         }
         let calls = self.under_way.iter().flatten();
         let overdue = calls.filter_map(|one| match one {
-            UnderWay::Call { call, flushed: Some(since) } => {
+            UnderWay::Call { call, flushed: Some(since), .. } => {
                 call.waiter.filter(|_| now.saturating_duration_since(*since) > FLUSH_PATIENCE)
             }
             _ => None,
@@ -322,7 +338,9 @@ impl Channel {
     /// Nobody waits for this request any more, whatever becomes of it.
     pub(crate) fn abandon(&mut self, request: RequestId) -> Option<Done> {
         self.under_way.iter_mut().flatten().find_map(|one| match one {
-            UnderWay::Call { call, .. } if call.is_for(request) => Some(call.let_go()),
+            UnderWay::Call { call, .. } if call.is_for(request) => {
+                Some(call.let_go(&self.abandoned))
+            }
             _ => None,
         })
     }
@@ -335,15 +353,17 @@ impl Channel {
         let mut given_up: Vec<Done> = Vec::new();
         for tag in 0..TAGS {
             match &mut self.under_way[usize::from(tag)] {
-                Some(UnderWay::Call { call, flushed: Some(_) }) => given_up.push(call.let_go()),
-                Some(UnderWay::Control(Control::Ping)) => {
+                Some(UnderWay::Call { call, flushed: Some(_), .. }) => {
+                    given_up.push(call.let_go(&self.abandoned))
+                }
+                Some(UnderWay::Control(Control::Ping(_))) => {
                     self.under_way[usize::from(tag)] = None;
                     self.end(Tag(tag), false);
                 }
                 _ => {}
             }
         }
-        self.control.retain(|control| !matches!(control, Control::Ping));
+        self.control.retain(|control| !matches!(control, Control::Ping(_)));
         given_up
     }
 
@@ -364,11 +384,14 @@ impl Channel {
     /// Another session begins, with `slots` slots here: what may be repeated waits again, what
     /// may not is unsettled. Gives those whose calls were interrupted.
     ///
-    /// The proxy has forgotten who has which lock, other mounts' too: nobody takes one before
-    /// those who had it may have taken it again.
-    pub(crate) fn restart(&mut self, slots: u16, epoch: u64, now: Instant) -> Vec<Done> {
-        let is_first = self.epoch == 0;
-        self.locks_from = (!is_first).then(|| now + LOCK_GRACE);
+    /// Nobody takes a lock before `locks_from`: those who had it may take it again.
+    pub(crate) fn restart(
+        &mut self,
+        slots: u16,
+        epoch: u64,
+        locks_from: Option<Instant>,
+    ) -> Vec<Done> {
+        self.locks_from = locks_from;
         let order = self.calls.again().into_iter().map(|(ticket, ())| ticket.tag);
         let order: Vec<Tag> = order.collect();
         self.calls.restart(slots);
@@ -379,7 +402,7 @@ impl Channel {
         let mut given_up = Vec::new();
         for tag in order.into_iter().rev() {
             match self.under_way[usize::from(tag.0)].take() {
-                Some(UnderWay::Call { call, flushed: Some(_) }) => given_up.push(call.done),
+                Some(UnderWay::Call { call, flushed: Some(_), .. }) => given_up.push(call.done),
                 Some(UnderWay::Call { call, .. }) if call.ask.once => self.unsettled.push(call),
                 Some(UnderWay::Call { call, .. }) => self.lanes.push_front(call),
                 Some(UnderWay::Control(control)) => self.control.push_front(control),
@@ -397,10 +420,10 @@ impl Channel {
         self.lanes.push_front(call);
     }
 
-    /// There is a connection again.
+    /// There is a connection again, over which the session was begun later than `now`.
     pub(crate) fn up(&mut self, socket: Arc<OwnedFd>, now: Instant) {
         self.phase = Phase::Up(socket);
-        self.heard = now;
+        (self.heard, self.renewed) = (now, now);
         self.tally.connected += 1;
     }
 
@@ -409,26 +432,31 @@ impl Channel {
         Tally { lost: matches!(self.phase, Phase::Lost(_)).into(), ..self.tally }
     }
 
-    /// Sends a ping if one is due.
+    /// Sends a ping if one is due: after some silence while an answer is owed, and in any case while
+    /// there are locks, to know since when they may be lost.
     ///
     /// # Errors
     /// If the last one was not answered in time.
-    pub(crate) fn tick(&mut self, now: Instant) -> Result<(), Broken> {
-        if !matches!(self.phase, Phase::Up(_)) || !self.is_owed() {
+    pub(crate) fn tick(&mut self, has_locks: bool, now: Instant) -> Result<(), Broken> {
+        if !matches!(self.phase, Phase::Up(_)) || !(self.is_owed() || has_locks) {
             return Ok(());
         }
-        let silent = now.saturating_duration_since(self.heard);
+        let since = |then: Instant| now.saturating_duration_since(then);
+        let silent = since(self.heard);
         match self.pinged {
             Some(at) if at > self.heard => {
-                let patience = now.saturating_duration_since(at) < PING_PATIENCE;
+                let patience = since(at) < PING_PATIENCE;
                 patience.then_some(()).ok_or(Broken::Silent(silent))
             }
-            _ if silent < SILENCE => Ok(()),
-            _ => {
+            last if silent >= SILENCE
+                || has_locks
+                    && since(last.map_or(self.renewed, |at| at.max(self.renewed))) >= SILENCE =>
+            {
                 self.pinged = Some(now);
-                self.control.push_back(Control::Ping);
+                self.control.push_back(Control::Ping(now));
                 Ok(())
             }
+            _ => Ok(()),
         }
     }
 
@@ -448,8 +476,8 @@ impl Channel {
         all.extend(self.later.drain(..).map(|(_, call)| call.done));
         all.extend(self.unsettled.drain(..).map(|call| call.done));
         for (place, tag) in self.under_way.iter_mut().zip(0..) {
-            if let Some(UnderWay::Call { call, flushed }) = place {
-                all.push(call.let_go());
+            if let Some(UnderWay::Call { call, flushed, .. }) = place {
+                all.push(call.let_go(&self.abandoned));
                 if flushed.replace(now).is_none() {
                     self.flushed += 1;
                     self.control.push_front(Control::Flush(Tag(tag)));
@@ -494,7 +522,7 @@ impl Channel {
         self.calls.len() > self.waits
     }
 
-    fn begin_call(&mut self, mut call: Call) {
+    fn begin_call(&mut self, mut call: Call, begun: Instant) {
         let ticket = self.calls.begin(call.ask.once, ()).expect("tag and slot were free");
         if call.ask.once {
             self.slots_free -= 1;
@@ -503,7 +531,8 @@ impl Channel {
         let elsewhere = if call.ask.frame.is_metadata() { call.payer.count() } else { 0 };
         call.ask.frame.stamp(ticket, call.pays().number, elsewhere);
         self.out.push(&call.ask.frame);
-        self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Call { call, flushed: None });
+        self.under_way[usize::from(ticket.tag.0)] =
+            Some(UnderWay::Call { call, begun, flushed: None });
     }
 
     fn begin_control(&mut self, control: Control) {
@@ -553,10 +582,12 @@ impl Channel {
                 Ok(News::Identity(payer))
             }
             (Control::Wait, Ok(AnyReply::Own(OwnReply::Wait { data }))) => Ok(News::Events(data)),
-            // A proxy that does not know it leaves them in the writer's lane.
-            (Control::Donate(..) | Control::Wait | Control::Ping | Control::Retire(_), _) => {
+            (Control::Ping(at), _) => {
+                self.renewed = self.renewed.max(at);
                 Ok(News::Nothing)
             }
+            // A proxy that does not know it leaves them in the writer's lane.
+            (Control::Donate(..) | Control::Wait | Control::Retire(_), _) => Ok(News::Nothing),
         }
     }
 
@@ -607,13 +638,8 @@ const LOOK_AT: usize = 512;
 const SILENCE: Duration = Duration::from_secs(5);
 /// and after so much more the connection counts as lost.
 const PING_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a process that is killed waits for the proxy to take its call back.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
-/// How long locks are left to those who had them: several times as long as a mount that looks
-/// for a proxy pauses.
-const LOCK_GRACE: Duration = Duration::from_secs(2);
 /// How often time is looked at.
-const TICK: Duration = Duration::from_millis(500);
+pub(super) const TICK: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 #[path = "channel_tests.rs"]

@@ -44,8 +44,8 @@ const FLUSH: u8 = 108;
 
 impl Bench {
     fn new(slots: u16) -> Bench {
-        let mut channel = Channel::new();
-        channel.restart(slots, 1, Instant::now());
+        let mut channel = Channel::new(Arc::default());
+        channel.restart(slots, 1, None);
         let (ours, peer) = UnixStream::pair().unwrap();
         channel.up(Arc::new(ours.into()), Instant::now());
         let payer = Payer::known(1, 100, 1 << 20);
@@ -111,7 +111,7 @@ impl Bench {
         sent
     }
 
-    fn reply(&mut self, tag: Tag, reply: Reply<'_>) {
+    fn reply<'a>(&mut self, tag: Tag, reply: impl Into<AnyReply<'a>>) {
         let news = self.channel.received(tag, reply.into()).map_err(|why| why.to_string());
         if let News::Done { done, answer, .. } = news.unwrap() {
             done(answer);
@@ -243,7 +243,7 @@ fn a_new_session_is_asked_again_what_may_be_repeated_and_the_rest_is_unsettled()
     bench.turn();
     bench.lose();
     assert_eq!(bench.told(), [(3, Err(Errno::INTR))], "nobody waits for a flush without a link");
-    for done in bench.channel.restart(2, 2, Instant::now()) {
+    for done in bench.channel.restart(2, 2, None) {
         done(Err(Errno::INTR));
     }
     bench.connect();
@@ -284,19 +284,41 @@ fn silence_is_answered_by_a_ping_and_then_by_giving_the_connection_up() {
     let mut bench = Bench::new(1);
     let start = Instant::now();
     bench.channel.hear(start);
-    bench.channel.tick(start + SILENCE * 3).unwrap();
+    bench.channel.tick(false, start + SILENCE * 3).unwrap();
     assert_eq!(bench.turn(), [], "nothing is under way");
     bench.push(1, false);
     bench.turn();
-    bench.channel.tick(start + SILENCE / 2).unwrap();
+    bench.channel.tick(false, start + SILENCE / 2).unwrap();
     assert_eq!(bench.turn(), []);
     let pinged = start + SILENCE;
-    bench.channel.tick(pinged).unwrap();
+    bench.channel.tick(false, pinged).unwrap();
     assert_eq!(bench.turn().len(), 1);
-    bench.channel.tick(pinged + PING_PATIENCE / 2).unwrap();
-    assert!(bench.channel.tick(pinged + PING_PATIENCE).is_err());
+    bench.channel.tick(false, pinged + PING_PATIENCE / 2).unwrap();
+    assert!(bench.channel.tick(false, pinged + PING_PATIENCE).is_err());
     bench.channel.hear(pinged + PING_PATIENCE / 2);
-    assert!(bench.channel.tick(pinged + PING_PATIENCE).is_ok(), "something came");
+    assert!(bench.channel.tick(false, pinged + PING_PATIENCE).is_ok(), "something came");
+}
+
+#[test]
+fn while_there_are_locks_it_is_known_when_the_session_was_there_last() {
+    let mut bench = Bench::new(1);
+    let start = Instant::now();
+    let after = |times| start + SILENCE * times;
+    // However late an answer is found in the socket.
+    bench.push(1, false);
+    let call = bench.turn_at(after(1))[0];
+    bench.reply(call.tag, Reply::Clunk);
+    bench.channel.hear(after(9));
+    assert_eq!(bench.channel.renewed(), after(1));
+    bench.channel.tick(false, after(9)).unwrap();
+    assert_eq!(bench.turn(), [], "nobody has locks");
+    bench.channel.tick(true, after(9)).unwrap();
+    let ping = bench.turn()[0];
+    bench.channel.tick(true, after(9) + SILENCE / 2).unwrap();
+    assert_eq!(bench.turn(), [], "one at a time");
+    bench.reply(ping.tag, OwnReply::Ping);
+    bench.channel.hear(after(18));
+    assert_eq!(bench.channel.renewed(), after(9));
 }
 
 #[test]
@@ -330,7 +352,7 @@ fn what_was_given_up_is_not_made_again_in_another_session() {
     }
     let timed_out: Vec<_> = bench.told().into_iter().map(|(_, told)| told).collect();
     assert_eq!(timed_out, [Err(Errno::TIMEDOUT); 3]);
-    bench.channel.restart(1, 2, Instant::now());
+    bench.channel.restart(1, 2, None);
     bench.connect();
     assert_eq!(bench.turn(), []);
     assert!(bench.channel.unsettled.is_empty() && bench.channel.is_idle());
@@ -362,14 +384,15 @@ fn locks_are_left_to_those_who_had_them_when_a_session_is_begun_anew() {
     assert_eq!(bench.turn().len(), 1, "nobody had any in a session before the first");
     bench.lose();
     let now = Instant::now();
-    assert!(bench.channel.restart(2, 2, now).is_empty());
+    let from = now + Duration::from_secs(9);
+    assert!(bench.channel.restart(2, 2, Some(from)).is_empty());
     bench.connect();
     lock(&mut bench, 2);
     bench.push(3, false);
-    let almost = now + LOCK_GRACE - Duration::from_millis(1);
+    let almost = from - Duration::from_millis(1);
     assert_eq!(bench.turn_at(almost).len(), 1, "what takes no lock");
     assert!(bench.interrupt(2), "who waits for that can be killed");
-    assert_eq!(bench.turn_at(now + LOCK_GRACE).len(), 1);
+    assert_eq!(bench.turn_at(from).len(), 1);
 }
 
 #[test]
@@ -404,7 +427,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     assert_eq!(bodies, [(9, donated), (9, second)], "the writer's window is its own no more");
     // Another session: both begin anew, in the lane of who waits.
     bench.lose();
-    bench.channel.restart(2, 2, Instant::now());
+    bench.channel.restart(2, 2, None);
     bench.connect();
     let again: Vec<_> =
         bench.frames().into_iter().map(|(_, identity, body)| (identity, body)).collect();
@@ -413,7 +436,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     assert_eq!(again, writes);
     // Unless the proxy refuses him by now.
     bench.lose();
-    bench.channel.restart(2, 3, Instant::now());
+    bench.channel.restart(2, 3, None);
     donor.refuse(Errno::PERM);
     bench.connect();
     let again: Vec<_> =

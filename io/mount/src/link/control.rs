@@ -1,6 +1,7 @@
 //! What a channel says on its own account, beside the calls.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use ninep::dialect::{Handles, OwnRequest, Ticket};
 use ninep::{Fid, Request, Tag};
@@ -16,7 +17,8 @@ pub(crate) enum Control {
     Flush(Tag),
     /// Who waits for the write with that tag.
     Donate(Tag, Fid, Arc<Payer>),
-    Ping,
+    /// Sent then.
+    Ping(Instant),
     Wait,
 }
 
@@ -33,7 +35,7 @@ impl Control {
             Control::Donate(oldtag, fid, _) => {
                 Frame::new(Handles::NONE, OwnRequest::Donate { fid: *fid, oldtag: *oldtag })
             }
-            Control::Ping => Frame::new(Handles::NONE, OwnRequest::Ping),
+            Control::Ping(_) => Frame::new(Handles::NONE, OwnRequest::Ping),
             Control::Wait => Frame::new(Handles::NONE, OwnRequest::Wait),
         };
         let identity = match self {

@@ -36,6 +36,8 @@ pub(crate) struct Talk {
     pub(crate) msize: u32,
     /// What the last reply began with.
     pub(crate) header: ReplyHeader,
+    /// The peer is a server of another kind, by way of the gateway.
+    pub(super) is_gateway: bool,
 }
 
 /// What the proxy said to Tsession.
@@ -94,7 +96,7 @@ impl Talk {
     ) -> Result<Talk, GreetError> {
         let channel = gateway.map_or(Ok(None), |gateway| gateway.channel(msize));
         if let Some(socket) = channel.map_err(GreetError::Connect)? {
-            return Ok(Talk::over(socket, msize));
+            return Ok(Talk { is_gateway: true, ..Talk::over(socket, msize) });
         }
         let socket = connect(&source.address, PATIENCE).map_err(GreetError::Connect)?;
         set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(Broken::from)?;
@@ -109,7 +111,8 @@ impl Talk {
             ((theirs, version), Some(gateway)) if version == ninep::VERSION => {
                 let (theirs, export) = (theirs.min(msize), &source.export);
                 let socket = gateway.begin(talk.socket, theirs, export, msize);
-                return Ok(Talk::over(socket.map_err(GreetError::Connect)?, msize));
+                let socket = socket.map_err(GreetError::Connect)?;
+                return Ok(Talk { is_gateway: true, ..Talk::over(socket, msize) });
             }
             ((_, version), _) => {
                 let version = version.escape_ascii().to_string();
@@ -120,7 +123,8 @@ impl Talk {
     }
 
     fn over(socket: OwnedFd, msize: u32) -> Talk {
-        Talk { socket, inbox: Inbox::new(msize), msize, header: ReplyHeader::default() }
+        let (inbox, header) = (Inbox::new(msize), ReplyHeader::default());
+        Talk { socket, inbox, msize, header, is_gateway: false }
     }
 
     /// Offers a protocol; gives the message size and the protocol that the peer answers.

@@ -21,6 +21,7 @@ use super::control::Control;
 use super::greet::{GreetError, Talk};
 use super::identities::{Payer, Payers};
 use super::kept::Kept;
+use super::restore::Retake;
 use super::service::Services;
 use super::signals::is_being_killed;
 use super::socket::Broken;
@@ -94,8 +95,10 @@ impl Homes {
             let order = order(&names, names[home]);
             let others = order.into_iter().filter(|other| *other != home);
             let sources = std::iter::once(home).chain(others).map(|at| sources[at].clone());
-            let seat =
-                |_| Seat { channel: Mutex::new(Channel::new()), receiving: AtomicBool::new(false) };
+            let seat = |_| Seat {
+                channel: Mutex::new(Channel::new(shared.abandoned.clone())),
+                receiving: AtomicBool::new(false),
+            };
             let link = Arc::new(Link {
                 shared: shared.clone(),
                 home,
@@ -107,7 +110,13 @@ impl Homes {
                 soft,
                 seats: (0..threads).map(seat).collect(),
                 payers: Payers::new(home, services.clone()),
-                life: Mutex::new(Life { epoch: 0, restored: false, at: 0, id }),
+                life: Mutex::new(Life {
+                    epoch: 0,
+                    restored: false,
+                    retake: Retake::Never,
+                    at: 0,
+                    id,
+                }),
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),
             });
@@ -152,8 +161,9 @@ impl Homes {
 
     /// Whether somebody is to be looked at before long.
     pub(super) fn any_waits(&self) -> bool {
-        let Shared { signalled, behind, .. } = &*self.shared;
-        signalled.any() || behind.any() || self.links.iter().any(|link| link.kept.is_full())
+        let Shared { signalled, behind, abandoned, closing, .. } = &*self.shared;
+        let any = signalled.any() || behind.any() || abandoned.any() || closing.any();
+        any || self.links.iter().any(|link| link.kept.is_full())
     }
 
     /// Lets those go who are killed while they wait for writes, and those who got a signal that
@@ -164,6 +174,10 @@ impl Homes {
         for then in self.shared.behind.let_go(now, is_being_killed).into_iter().chain(kept) {
             then(Err(Errno::INTR));
         }
+        for (then, result) in self.shared.abandoned.take_due(now, is_being_killed) {
+            then(result);
+        }
+        self.shared.closing.let_go(now, is_being_killed);
         for request in self.shared.signalled.take_due(now) {
             // Those that were answered meanwhile are in no channel.
             let mut links = self.links.iter();

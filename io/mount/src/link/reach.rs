@@ -18,6 +18,7 @@ use fuse::Errno;
 
 use super::channel::{Phase, SLOTS};
 use super::greet::{GreetError, Talk};
+use super::restore::Retake;
 use super::socket::Broken;
 use super::{Link, lock, restore, settle};
 use crate::helpers;
@@ -45,7 +46,7 @@ impl Link {
         let mut root = Vec::new();
         for on in 0..self.seats.len() {
             let from = lock(&self.life).at;
-            root = self.attach(on, (from, at), self.talk_to(at)?)?;
+            root = self.attach(on, (from, at), &Gone::default(), self.talk_to(at)?)?;
         }
         Ok(root)
     }
@@ -91,7 +92,8 @@ impl Link {
                 if at != from && !gone.may_move(Instant::now()) {
                     break;
                 }
-                let attached = self.talk_to(at).and_then(|talk| self.attach(on, (from, at), talk));
+                let attached =
+                    self.talk_to(at).and_then(|talk| self.attach(on, (from, at), &gone, talk));
                 let proxy = &self.sources[at].address;
                 match attached {
                     Ok(_) => {
@@ -112,13 +114,16 @@ impl Link {
     }
 
     /// Makes a connection a channel's, with everything as it was or told anew. `from` is where
-    /// the session was believed to be, `at` where the connection leads. Gives the root.
+    /// the session was believed to be and found to be `gone`, `at` where the connection leads.
+    /// Gives the root.
     fn attach(
         &self,
         on: usize,
         (from, at): (usize, usize),
+        gone: &Gone,
         mut talk: Talk,
     ) -> Result<Vec<u8>, GreetError> {
+        let began = Instant::now();
         let mut life = lock(&self.life);
         if life.at != from {
             return Err(Broken::Protocol("the session has moved meanwhile".into()).into());
@@ -135,34 +140,55 @@ impl Link {
         if !terms.resumed {
             life.epoch += 1;
             life.restored = false;
+            life.retake = match talk.is_gateway {
+                // A server of another kind gives locks back as soon as it loses a connection.
+                true => Retake::Never,
+                false => self.may_retake(at == from, gone),
+            };
         }
         if !life.restored {
             self.epoch.store(life.epoch, Ordering::SeqCst);
             self.wait_for_receivers();
-            restore::restore(self, &mut talk)?;
+            restore::restore(self, life.retake, &mut talk)?;
             life.restored = true;
         }
-        let epoch = life.epoch;
+        let (epoch, is_away) = (life.epoch, life.at != 0);
         drop(life);
         self.heard(epoch, talk.header);
         let same = self.seat(on).epoch == epoch;
         if same {
             self.seat(on).resume();
         } else {
-            let given_up = self.seat(on).restart(terms.slots, epoch, Instant::now());
+            // A proxy that was started again leaves locks to those who had them by itself.
+            let locks_from = is_away.then(|| match epoch {
+                1 => Instant::now() + DEAD_PATIENCE + LOCK_GRACE,
+                _ => Instant::now() + LOCK_GRACE,
+            });
+            let given_up = self.seat(on).restart(terms.slots, epoch, locks_from);
             for done in given_up {
                 done(Err(Errno::INTR));
             }
         }
         settle::settle(self, on, &mut talk)?;
         let socket = Arc::new(talk.into_socket());
-        self.seat(on).up(socket, Instant::now());
+        self.seat(on).up(socket, began);
         self.shared.ring(on);
         // Those that still have a connection of the life before learn that it is over.
         if !terms.resumed {
             (0..self.seats.len()).for_each(|other| self.shared.ring(other));
         }
         Ok(terms.root)
+    }
+
+    /// Whether locks may be taken again: where the session was, or at another proxy.
+    fn may_retake(&self, is_same: bool, gone: &Gone) -> Retake {
+        let renewed = (0..self.seats.len()).map(|on| self.seat(on).renewed()).max();
+        match renewed {
+            _ if is_same => Retake::Reclaim,
+            Some(then) if gone.is_dead() => Retake::Until(then + DEAD_PATIENCE + LOCK_GRACE),
+            // One that is silent may live, and have granted others what this mount had.
+            _ => Retake::Never,
+        }
     }
 
     /// Goes back to the own proxy once it is there again and that harms nobody. False if it is
@@ -225,6 +251,11 @@ impl Gone {
         self.dead = why.is_dead().then(|| self.dead.unwrap_or(now));
     }
 
+    /// Whether its machine says that nobody listens there.
+    fn is_dead(&self) -> bool {
+        self.dead.is_some()
+    }
+
     /// Whether it is time for another proxy to take over.
     fn may_move(&self, now: Instant) -> bool {
         let over = |since: Option<Instant>, patience| {
@@ -243,6 +274,9 @@ const DEAD_PATIENCE: Duration = Duration::from_secs(3);
 /// And one of which nothing is heard. A proxy that is cut off drops a silent connection and what
 /// is queued on it before (`io/proxy`, `SILENCE_MAX`), so nothing is executed there afterwards.
 const SILENT_PATIENCE: Duration = Duration::from_secs(30);
+/// How long, after another proxy could first have taken over, locks are left to those who had them:
+/// many times as long as a mount that looks for a proxy pauses.
+const LOCK_GRACE: Duration = Duration::from_secs(10);
 /// How long new calls wait for those under way before a session moves back.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -262,8 +296,10 @@ mod tests {
         gone.failed(&refused, start);
         gone.failed(&refused, after(2));
         assert!(!gone.may_move(after(2)) && gone.may_move(after(3)));
+        assert!(gone.is_dead());
         // It was started, but does not answer.
         gone.failed(&silent, after(3));
         assert!(!gone.may_move(after(29)) && gone.may_move(after(30)));
+        assert!(!gone.is_dead(), "it may live, and its locks with it");
     }
 }

@@ -8,27 +8,58 @@
 //!                 stale: ESTALE from now on                 stale: its owner relied on it
 //! ```
 //!
+//! A lock is taken again only where nobody can have had it meanwhile ([`Retake`]).
+//!
 //! Numbers stay what they were, so calls that wait need not be changed.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fuse::Errno;
 use ninep::dialect::{
     AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, decode_request, handle_fid,
 };
-use ninep::{LockStatus, Reply};
+use ninep::{LOCK_RECLAIM, LockStatus, Reply};
 
 use super::Link;
 use super::greet::Talk;
 use super::identities::Payer;
 use super::socket::Broken;
 use crate::files::OpenFile;
+use crate::locks::Held;
+
+/// Why locks may be taken again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retake {
+    /// The proxy was started again, and says itself whether others could take locks since: it has a
+    /// grace period, as NFSv4 has (RFC 8881, section 8.4.2).
+    Reclaim,
+    /// Another takes over from a dead one: until then nobody gets locks that others had, since every
+    /// mount leaves them so long to those.
+    Until(Instant),
+    /// They may not: others may have had them.
+    Never,
+}
 
 /// Tells everything. What cannot be had again is marked as stale.
-pub(super) fn restore(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
+pub(super) fn restore(link: &Link, retake: Retake, talk: &mut Talk) -> Result<(), Broken> {
     identities(talk, &link.payers.asked())?;
     files(talk, &link.shared.files.all_at(link.home))?;
-    locks(link, talk)
+    let mut held = link.shared.locks.all_at(link.home);
+    held.retain(|held| !held.file.is_stale());
+    locks(link, retake, &held, talk)?;
+    if matches!(retake, Retake::Until(until) if Instant::now() >= until) {
+        lose(&held);
+    }
+    Ok(())
+}
+
+/// Others may have had these locks meanwhile.
+fn lose(locks: &[Held]) {
+    for held in locks {
+        tracing::warn!(fid = held.file.fid.0, "a lock is lost: its proxy was away for too long");
+        held.file.set_stale();
+    }
 }
 
 fn identities(talk: &mut Talk, payers: &[Arc<Payer>]) -> Result<(), Broken> {
@@ -70,15 +101,22 @@ fn files(talk: &mut Talk, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
     })
 }
 
-fn locks(link: &Link, talk: &mut Talk) -> Result<(), Broken> {
-    let held = link.shared.locks.all_at(link.home);
+fn locks(link: &Link, retake: Retake, held: &[Held], talk: &mut Talk) -> Result<(), Broken> {
+    let flags = match retake {
+        Retake::Reclaim => LOCK_RECLAIM,
+        Retake::Until(_) => 0,
+        Retake::Never => {
+            lose(held);
+            return Ok(());
+        }
+    };
     let asks: Vec<_> = held
         .iter()
-        .map(|held| link.shared.locks.ask(&held.file, held.owner, &held.lock, false))
+        .map(|held| link.shared.locks.ask(&held.file, held.owner, &held.lock, flags))
         .collect();
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = asks
         .iter()
-        .zip(&held)
+        .zip(held)
         .map(|(ask, held)| {
             let (_, _, request) = decode_request(ask.frame.bytes()).expect("we encoded it");
             (paid_by(&held.file.payer, Handles::NONE), request)

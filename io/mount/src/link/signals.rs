@@ -4,6 +4,7 @@
 //!   INTERRUPT ─► a call: is its thread being killed? ─┬─ yes: it ends
 //!                │                                    └─ no: Signalled, looked at again
 //!                └─ no call yet ─► Missed, until there is one
+//!   a close that goes on whatever happens ─► Closing: its process, killed, does not wait for ever
 //! ```
 
 use std::collections::VecDeque;
@@ -11,7 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fuse::RequestId;
+use fuse::{Errno, Reply, RequestId};
+use rustc_hash::FxHashMap;
 
 use super::lock;
 
@@ -118,6 +120,60 @@ impl Missed {
     }
 }
 
+/// Closes that go on whatever happens: only their answers are given early, to processes that are
+/// killed and would wait for a proxy that does not answer.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    count: AtomicUsize,
+    replies: Mutex<FxHashMap<RequestId, Unanswered>>,
+    looked: Pace,
+}
+
+#[derive(Debug)]
+struct Unanswered {
+    thread: u32,
+    since: Instant,
+    reply: Reply<()>,
+}
+
+impl Closing {
+    /// A thread waits for this answer.
+    pub(crate) fn begin(&self, thread: u32, reply: Reply<()>, since: Instant) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        lock(&self.replies).insert(reply.id(), Unanswered { thread, since, reply });
+    }
+
+    /// The answer is there. Who has got one is not told again.
+    pub(crate) fn end(&self, request: RequestId, answer: Result<(), Errno>) {
+        let found = lock(&self.replies).remove(&request);
+        if let Some(Unanswered { reply, .. }) = found {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            reply.send(answer);
+        }
+    }
+
+    /// Whether somebody is to be looked at before long.
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Lets those go, once in a while, who have waited for long and are killed.
+    pub(super) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) {
+        if !self.any() || !self.looked.is_due(now) {
+            return;
+        }
+        let late = |one: &Unanswered| now.saturating_duration_since(one.since) > FLUSH_PATIENCE;
+        let killed: Vec<_> = lock(&self.replies)
+            .extract_if(|_, one| late(one) && killed(one.thread))
+            .map(|(_, one)| one.reply)
+            .collect();
+        self.count.fetch_sub(killed.len(), Ordering::SeqCst);
+        killed.into_iter().for_each(|reply| reply.error(Errno::INTR));
+    }
+}
+
+/// How long a process that is killed waits for the proxy to answer.
+pub(super) const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 /// How often those who wait are looked at.
 pub(super) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Interrupts that are remembered for requests that may yet call, and for how long.

@@ -18,7 +18,7 @@ use model::Linger;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::channel::{Channel, Phase};
+use super::channel::{Channel, Phase, TICK};
 use super::signals::{Pace, SIGNALS_EVERY, is_being_killed};
 use super::socket::{Broken, Inbox};
 use super::{HERE, Homes, Link};
@@ -85,7 +85,9 @@ impl<'h> Turn<'h> {
         loop {
             let ticks = self.lines.iter().filter_map(|line| line.channel().next_tick());
             let signals = (self.homes.any_waits() || !self.serving).then_some(SIGNALS_EVERY);
-            let pause = ticks.chain(signals).min();
+            // They are pinged for.
+            let locked = self.homes.shared.locks.any().then_some(TICK);
+            let pause = ticks.chain(signals).chain(locked).min();
             let ready = self.wait(pause)?;
             if ready.bell {
                 self.homes.shared.hush(self.on);
@@ -220,6 +222,14 @@ impl Line<'_> {
         Ok(polled[0].revents().intersects(PollFlags::IN | PollFlags::HUP))
     }
 
+    /// Whether something has come that is not read yet.
+    fn has_input(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let Some(socket) = &self.socket else { return false };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Takes what the proxy has sent.
     fn receive(&mut self, set: &OwnedFd) {
         let Some(socket) = self.socket.clone() else { return };
@@ -247,7 +257,7 @@ impl Line<'_> {
         loop {
             let now = Instant::now();
             let mut channel = self.channel();
-            let ticked = channel.tick(now);
+            let ticked = channel.tick(self.link.shared.locks.any(), now);
             // The pause first: who does not see it any more sees the life that it was for.
             let pausing = self.link.pausing.load(Ordering::SeqCst);
             let outlived = matches!(channel.phase, Phase::Up(_))
@@ -264,6 +274,8 @@ impl Line<'_> {
             let overdue = channel.overdue(now);
             drop(channel);
             match (ticked, sent) {
+                // A process that stood still finds what came meanwhile.
+                (Err(_), _) if self.has_input() => {}
                 (Err(why), _) => self.lose(set, &why),
                 (_, Err(error)) => self.lose(set, &error.into()),
                 _ if outlived => {

@@ -133,6 +133,45 @@ pub(super) fn after_part<T: 'static>(
     hold(export, who, Until::Read(place), request, reply, then);
 }
 
+/// Goes on once what killed processes of a file's opener have left behind is over.
+pub(super) fn after_abandoned<T: 'static>(
+    export: &Export,
+    file: &OpenFile,
+    request: &Request,
+    reply: Reply<T>,
+    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+) {
+    let abandoned = &export.shared().abandoned;
+    if !abandoned.any() {
+        return then(export, request, reply);
+    }
+    let (waiter, then) = waiting(export, request, reply, then);
+    if let Some(then) = abandoned.hold(file.payer.uid(), Some(waiter), then) {
+        then(Ok(()));
+    }
+}
+
+/// Goes on, whoever is killed, once what was written to a file before is executed, and what killed
+/// processes of its opener have left behind is over.
+pub(super) fn all_over(
+    export: &Export,
+    file: &Arc<OpenFile>,
+    then: impl FnOnce(&Export) + Send + 'static,
+) {
+    let (later, of) = (export.clone(), file.clone());
+    let then = Box::new(move |_| {
+        let uid = of.payer.uid();
+        let (abandoned, later) = (later.shared().abandoned.clone(), later);
+        if let Some(then) = abandoned.hold(uid, None, Box::new(move |_| then(&later))) {
+            then(Ok(()));
+        }
+    });
+    match file.node.behind.hold(Held { until: Until::Executed, waiter: None, then }) {
+        Ok(until) => donate(export, &file.node, &file.payer, &until),
+        Err(Held { then, .. }) => then(Ok(())),
+    }
+}
+
 /// A file's attributes, told when `asked`, with what was written from here since: the kernel would
 /// take back the size that it knows. Nobody waits for that to be executed.
 pub(super) fn as_written<T: FuseAnswer + 'static>(

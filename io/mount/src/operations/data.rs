@@ -275,11 +275,8 @@ pub(crate) fn release(export: &Export, release: Release, reply: Reply<()>) {
     let file = export.files().close(release.handle);
     reply.ok(&());
     let Some(file) = file else { return };
-    behind::after_all(export, &file.node.clone(), move |export| {
-        if let Some(owner) = release.unlock_flock {
-            locks::give_back(export, &file, owner);
-        }
-        clunk(export, file.fid, &file.payer);
+    locks::release(export, file, release.unlock_flock, |export, file, giving| {
+        clunk_then(export, file.fid, &file.payer, move || drop(giving));
     });
 }
 
@@ -400,10 +397,17 @@ fn made<T>(
 
 /// Makes the proxy forget a fid. Until it has answered that, the fid stays taken.
 fn clunk(export: &Export, fid: Fid, payer: &Arc<Payer>) {
+    clunk_then(export, fid, payer, || ());
+}
+
+/// As [`clunk`]; `then` is called once the proxy has answered.
+fn clunk_then(export: &Export, fid: Fid, payer: &Arc<Payer>, then: impl FnOnce() + Send + 'static) {
     let ask = Ask::new(Handles::NONE, ninep::Request::Clunk { fid }).freely();
-    export.aside(payer, ask, move |export, answer| match answer {
-        Err(Errno::TIMEDOUT | Errno::NOTCONN) => {}
-        _ => export.files().release(fid),
+    export.aside(payer, ask, move |export, answer| {
+        if !matches!(answer, Err(Errno::TIMEDOUT | Errno::NOTCONN)) {
+            export.files().release(fid);
+        }
+        then();
     });
 }
 

@@ -6,41 +6,66 @@
 //!   Tlock ─┬─ granted ─► Locks ─► the kernel drops the file's pages and attributes ─► answered
 //!          ├─ somebody has it: EAGAIN, or the proxy waits
 //!          └─ the proxy has no room for one that waits: asked again in a while
-//!   flush ─► the owner has fcntl locks? given back first
+//!   flush, release ─► the owner's locks are given back ─┐
+//!   setlk, unlock ──────────────────────────────────────┴─► once all is over that was begun under them
 //! ```
+//!
+//! Who gets a lock relies on it that nothing of its last owner is under way any more: writes that were
+//! answered are executed first, and so is what a killed process has left behind ([`Abandoned`]). A killed
+//! process may be gone by then.
 //!
 //! Locks make data coherent: what was written before one was given back is read by who gets it next, on
 //! whatever node. So at each grant everything that is cached of the file goes, whatever its times say:
 //! two writes in one tick of the backend's clock leave them as they were.
+//!
+//! [`Abandoned`]: crate::link::Abandoned
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuse::{Errno, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest, Reply, Request};
 use ninep::dialect::AnyReply;
-use ninep::{LockKind as WireKind, LockStatus};
+use ninep::{LOCK_BLOCK, LockKind as WireKind, LockStatus};
 
 use super::{behind, or_error};
 use crate::files::OpenFile;
 use crate::filesystem::Export;
 use crate::link::{Answer, Call, Waiter, here};
-use crate::locks::{Owner, WHOLE};
+use crate::locks::{GivingBack, Owner, WHOLE};
 
 pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
     let owner = Owner { owner: asked.owner, flock: asked.flock };
     let gives = asked.lock.kind == LockKind::None;
-    if !gives && !export.shared().locks.has(file.node.id, owner) {
-        return try_lock(export, request, &file, asked, reply);
+    let (who, has) = (*request, export.shared().locks.has(file.node.id, owner));
+    if !gives && !has {
+        return once_given_back(export, file.node.id, move |export| {
+            try_lock(export, &who, &file, asked, reply);
+        });
     }
     // Who gets the lock next is to see what was written under it, by way of a mapping too.
-    let who = *request;
     brought_out(export, &file.clone(), move |export| {
         behind::after_opener(export, &file.clone(), &who, reply, move |export, who, reply| {
-            try_lock(export, who, &file, asked, reply);
+            behind::after_abandoned(
+                export,
+                &file.clone(),
+                who,
+                reply,
+                move |export, who, reply| {
+                    try_lock(export, who, &file, asked, reply);
+                },
+            );
         });
     });
+}
+
+/// Goes on once none of an inode's locks is being given back.
+fn once_given_back(export: &Export, inode: InodeId, then: impl FnOnce(&Export) + Send + 'static) {
+    let later = export.clone();
+    if let Some(now) = export.shared().locks.hold(inode, move || then(&later)) {
+        now();
+    }
 }
 
 /// Goes on once the kernel has handed over what was written through mappings of a file.
@@ -77,7 +102,8 @@ fn try_lock(
     reply: Reply<()>,
 ) {
     let owner = Owner { owner: asked.owner, flock: asked.flock };
-    let ask = export.shared().locks.ask(file, owner, &asked.lock, asked.wait);
+    let flags = if asked.wait { LOCK_BLOCK } else { 0 };
+    let ask = export.shared().locks.ask(file, owner, &asked.lock, flags);
     let locked = file.clone();
     let thread = request.thread;
     export.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
@@ -95,7 +121,7 @@ fn try_lock(
 /// Asks once more in a while; can be interrupted meanwhile.
 fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest, reply: Reply<()>) {
     let owner = Owner { owner: asked.owner, flock: asked.flock };
-    let ask = export.shared().locks.ask(file, owner, &asked.lock, true);
+    let ask = export.shared().locks.ask(file, owner, &asked.lock, LOCK_BLOCK);
     let waiter = Waiter { request: reply.id(), thread };
     let (again, locked) = (export.clone(), file.clone());
     let done = move |answer: Answer<'_>| match status(answer) {
@@ -140,43 +166,62 @@ pub(crate) fn flush(
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let owner = Owner { owner, flock: false };
+    if export.shared().locks.has(file.node.id, owner) {
+        return unlock(export, request, file, owner, reply);
+    }
     // The kernel has handed over what was written through mappings.
-    if !file.has_written() && !export.shared().locks.has(file.node.id, owner) {
-        return unlock(export, request, &file, owner, reply);
+    if !file.has_written() {
+        return reply.send(file.take_failure());
     }
-    behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
-        unlock(export, who, &file, owner, reply);
+    behind::after_opener(export, &file.clone(), request, reply, move |_, _, reply| {
+        reply.send(file.take_failure());
     });
 }
 
-fn unlock(
+/// All of an owner's locks on a file's inode are given back, whether its process waits for that or
+/// is killed.
+fn unlock(export: &Export, request: &Request, file: Arc<OpenFile>, owner: Owner, reply: Reply<()>) {
+    let giving = export.shared().locks.begin_giving(file.node.id);
+    let id = reply.id();
+    export.shared().closing.begin(request.thread, reply, Instant::now());
+    behind::all_over(export, &file.clone(), move |export| {
+        let written = file.take_failure();
+        export.shared().locks.set(&file, owner, WHOLE);
+        let ask = export.shared().locks.ask(&file, owner, &WHOLE, 0);
+        export.aside(&file.payer.clone(), ask, move |export, answer| {
+            let stale = matches!(answer, Err(Errno::BADF)) && file.is_stale();
+            let given = if stale { Err(Errno::STALE) } else { status(answer).map(drop) };
+            drop(giving);
+            export.shared().closing.end(id, given.and(written));
+        });
+    });
+}
+
+/// An open file ends, and with it what was locked by it: `then` is to make the proxy forget it, and
+/// is given what is to be kept until that has answered.
+pub(crate) fn release(
     export: &Export,
-    request: &Request,
-    file: &Arc<OpenFile>,
-    owner: Owner,
-    reply: Reply<()>,
+    file: Arc<OpenFile>,
+    flock: Option<LockOwner>,
+    then: impl FnOnce(&Export, Arc<OpenFile>, Option<GivingBack>) + Send + 'static,
 ) {
-    let written = file.take_failure();
-    if !export.shared().locks.has(file.node.id, owner) {
-        return reply.send(written);
+    let locks = &export.shared().locks;
+    if !locks.any_by(&file) {
+        return behind::after_all(export, &file.node.clone(), move |export| {
+            then(export, file, None);
+        });
     }
-    let giving = export.shared().locks.give_back(file, owner);
-    let ask = export.shared().locks.ask(file, owner, &WHOLE, false);
-    export.as_opener(request, file, ask, reply, move |_, answer| {
-        drop(giving);
-        status(answer).and(written)
+    let giving = locks.begin_giving(file.node.id);
+    behind::all_over(export, &file.clone(), move |export| {
+        let locks = &export.shared().locks;
+        let owner = flock.map(|owner| Owner { owner, flock: true });
+        if let Some(owner) = owner.filter(|owner| locks.has(file.node.id, *owner)) {
+            let ask = locks.ask(&file, owner, &WHOLE, 0);
+            export.aside(&file.payer, ask, |_, _| {});
+        }
+        locks.close(&file);
+        then(export, file, Some(giving));
     });
-}
-
-/// An open file ends, and with it its flock lock.
-pub(crate) fn give_back(export: &Export, file: &Arc<OpenFile>, owner: LockOwner) {
-    let owner = Owner { owner, flock: true };
-    if !export.shared().locks.has(file.node.id, owner) {
-        return;
-    }
-    let giving = export.shared().locks.give_back(file, owner);
-    let ask = export.shared().locks.ask(file, owner, &WHOLE, false);
-    export.aside(&file.payer, ask, move |_, _| drop(giving));
 }
 
 fn status(answer: Answer<'_>) -> Result<LockStatus, Errno> {

@@ -168,7 +168,7 @@ settings! {
         /// never. It needs a `handle_key` that was there when the proxy started: under one that was made
         /// then, nobody has had a lock. After it, and with `0s`, nobody gets a lock again by saying
         /// so, since somebody else may have had it meanwhile. SIGHUP does not change it.
-        pub lock_grace: Nanos = Nanos::from_secs(5), "span of time";
+        pub lock_grace: Nanos = Nanos::from_secs(10), "span of time";
         /// How many requests one user and job of a mount may have under way on each of its
         /// connections: a job that is held back must leave place for its neighbours.
         pub window_requests: u32 = 64, "count";

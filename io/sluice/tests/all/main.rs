@@ -27,6 +27,7 @@ mod mount_faults;
 mod mount_files;
 mod mount_homes;
 mod mount_kills;
+mod mount_left_behind;
 mod mount_links;
 mod mount_locks;
 mod mount_locks_over;

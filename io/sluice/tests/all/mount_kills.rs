@@ -150,5 +150,5 @@ fn the_lock_is_kept(name: &str) -> bool {
     true
 }
 
-/// How long a mount that has found its proxy again leaves locks to those who had them.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long a proxy that was started again leaves locks to those who had them.
+const GRACE: Duration = Duration::from_secs(10);

@@ -46,9 +46,12 @@ impl Kind {
         }
         let kind = match how {
             FlockOperation::LockShared => nix::libc::F_RDLCK,
-            FlockOperation::LockExclusive => nix::libc::F_WRLCK,
+            FlockOperation::LockExclusive | FlockOperation::NonBlockingLockExclusive => {
+                nix::libc::F_WRLCK
+            }
             _ => nix::libc::F_UNLCK,
         };
+        let waits = how != FlockOperation::NonBlockingLockExclusive;
         let (start, len) = if let Kind::Range = self { (7, 1) } else { (0, 0) };
         let range = nix::libc::flock {
             l_type: kind as i16,
@@ -57,9 +60,11 @@ impl Kind {
             l_len: len,
             l_pid: 0,
         };
-        let argument = match self {
-            Kind::Ofd => FcntlArg::F_OFD_SETLKW(&range),
-            _ => FcntlArg::F_SETLKW(&range),
+        let argument = match (self, waits) {
+            (Kind::Ofd, true) => FcntlArg::F_OFD_SETLKW(&range),
+            (Kind::Ofd, false) => FcntlArg::F_OFD_SETLK(&range),
+            (_, true) => FcntlArg::F_SETLKW(&range),
+            (_, false) => FcntlArg::F_SETLK(&range),
         };
         fcntl(file, argument)?;
         Ok(())

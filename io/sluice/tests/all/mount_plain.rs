@@ -22,6 +22,7 @@ use std::time::Duration;
 use crate::common::{Proxy, everybodys, skip, until};
 use crate::mounted::{Mounted, can_mount, setup};
 use mount::MountError;
+use nix::libc::ESTALE;
 use rustix::fs::XattrFlags;
 
 /// A running diod, killed and its directory removed at the end.
@@ -395,7 +396,8 @@ fn a_server_that_dies_and_returns_is_waited_for() {
     let file = open.read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all_at(b"before", 0).unwrap();
     file.sync_all().unwrap();
-    file.lock().unwrap();
+    let locked = open.open(mount.join("locked")).unwrap();
+    locked.lock().unwrap();
     fs::create_dir(mount.join("dir")).unwrap();
     fs::rename(&path, mount.join("dir/moved")).unwrap();
     diod.kill();
@@ -409,10 +411,14 @@ fn a_server_that_dies_and_returns_is_waited_for() {
     waits.join().unwrap().unwrap();
     assert_eq!(fs::read(mount.join("dir/moved")).unwrap(), b"before after");
     assert_eq!(fs::read_to_string(diod.data().join("dir/new")).unwrap(), "new");
+    // diod has given the lock back, and another may have had it: who had it is told.
+    let error = locked.write_at(b"no lock", 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(ESTALE));
+    drop(locked);
     let other = diod.mount("");
-    let others = OpenOptions::new().write(true).open(other.join("dir/moved")).unwrap();
-    let tried = others.try_lock();
-    assert!(matches!(tried, Err(TryLockError::WouldBlock)), "it was taken again: {tried:?}");
+    let others = OpenOptions::new().write(true).open(other.join("locked")).unwrap();
+    until("it is anybody's", || others.try_lock().is_ok());
+    assert_eq!(fs::read(other.join("locked")).unwrap(), b"");
 }
 
 #[test]

@@ -124,8 +124,9 @@ impl Setup {
         let here = dir.display().to_string();
         let api = if self.api { "unix://@/api" } else { "off" };
         let top = format!("api = \"{api}\"\nrules = \"rules.toml\"\n{}", self.top);
-        // The key of handles is everybody's here and old: locks would wait in each test.
-        let grace = if top.contains("lock_grace") { "" } else { "lock_grace = \"0s\"\n" };
+        // The machine's key is older than a fresh proxy, which nobody has had locks at.
+        let is_told = top.contains("lock_grace");
+        let grace = if self.fresh && !is_told { "lock_grace = \"0s\"\n" } else { "" };
         let config = format!("{top}{grace}\n{}", self.tables).replace('@', &here);
         fs::write(dir.join("sluice.toml"), config).unwrap();
         fs::write(dir.join("rules.toml"), self.rules.replace('@', &here)).unwrap();
