@@ -57,7 +57,7 @@ use control::Control;
 use identities::Payers;
 use kept::{Changed, Kept};
 use restore::Retake;
-use signals::{Closing, Missed, Signalled, is_being_killed};
+use signals::{Missed, Signalled, Waits, is_being_killed};
 use socket::Broken;
 
 use crate::behind::{AllBehind, Sent};
@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) behind: AllBehind,
     pub(crate) abandoned: Arc<Abandoned>,
-    pub(crate) closing: Closing,
+    pub(crate) waits: Waits,
     missed: Missed,
     signalled: Signalled,
     on_lost: OnLost,
@@ -147,13 +147,13 @@ impl Shared {
     /// For so many threads; `client` is the mount's name as an owner of locks.
     fn new(threads: usize, client: String) -> Result<Shared, Errno> {
         let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let (files, behind, abandoned, closing, missed, signalled, on_lost) = Default::default();
+        let (files, behind, abandoned, waits, missed, signalled, on_lost) = Default::default();
         Ok(Shared {
             files,
             locks: Locks::new(client),
             behind,
             abandoned,
-            closing,
+            waits,
             missed,
             signalled,
             on_lost,

@@ -143,11 +143,14 @@ impl Locks {
         GivingBack { all: self.giving_back.clone(), inode }
     }
 
+    /// Whether locks of an inode are being given back.
+    pub(crate) fn is_giving(&self, inode: InodeId) -> bool {
+        let any = self.giving_back.count.load(Ordering::SeqCst) > 0;
+        any && lock(&self.giving_back.inodes).contains_key(&inode)
+    }
+
     /// Keeps somebody until no lock of an inode is being given back; gives back who need not wait.
     pub(crate) fn hold<F: FnOnce() + Send + 'static>(&self, inode: InodeId, then: F) -> Option<F> {
-        if self.giving_back.count.load(Ordering::SeqCst) == 0 {
-            return Some(then);
-        }
         match lock(&self.giving_back.inodes).get_mut(&inode) {
             Some(giving) => {
                 giving.then.push(Box::new(then));

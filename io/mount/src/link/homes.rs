@@ -161,8 +161,8 @@ impl Homes {
 
     /// Whether somebody is to be looked at before long.
     pub(super) fn any_waits(&self) -> bool {
-        let Shared { signalled, behind, abandoned, closing, .. } = &*self.shared;
-        let any = signalled.any() || behind.any() || abandoned.any() || closing.any();
+        let Shared { signalled, behind, abandoned, waits, .. } = &*self.shared;
+        let any = signalled.any() || behind.any() || abandoned.any() || waits.any();
         any || self.links.iter().any(|link| link.kept.is_full())
     }
 
@@ -177,7 +177,7 @@ impl Homes {
         for (then, result) in self.shared.abandoned.take_due(now, is_being_killed) {
             then(result);
         }
-        self.shared.closing.let_go(now, is_being_killed);
+        self.shared.waits.let_go(now, is_being_killed);
         for request in self.shared.signalled.take_due(now) {
             // Those that were answered meanwhile are in no channel.
             let mut links = self.links.iter();

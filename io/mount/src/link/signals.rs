@@ -4,7 +4,7 @@
 //!   INTERRUPT ─► a call: is its thread being killed? ─┬─ yes: it ends
 //!                │                                    └─ no: Signalled, looked at again
 //!                └─ no call yet ─► Missed, until there is one
-//!   a close that goes on whatever happens ─► Closing: its process, killed, does not wait for ever
+//!   what waits for no call, but for others' ─► Waits: its process, killed, does not wait for ever
 //! ```
 
 use std::collections::VecDeque;
@@ -120,10 +120,10 @@ impl Missed {
     }
 }
 
-/// Closes that go on whatever happens: only their answers are given early, to processes that are
-/// killed and would wait for a proxy that does not answer.
+/// Requests that wait for what goes on without them: their processes, killed, do not wait for a
+/// proxy that does not answer.
 #[derive(Debug, Default)]
-pub(crate) struct Closing {
+pub(crate) struct Waits {
     count: AtomicUsize,
     replies: Mutex<FxHashMap<RequestId, Unanswered>>,
     looked: Pace,
@@ -136,20 +136,18 @@ struct Unanswered {
     reply: Reply<()>,
 }
 
-impl Closing {
+impl Waits {
     /// A thread waits for this answer.
     pub(crate) fn begin(&self, thread: u32, reply: Reply<()>, since: Instant) {
         self.count.fetch_add(1, Ordering::SeqCst);
         lock(&self.replies).insert(reply.id(), Unanswered { thread, since, reply });
     }
 
-    /// The answer is there. Who has got one is not told again.
-    pub(crate) fn end(&self, request: RequestId, answer: Result<(), Errno>) {
-        let found = lock(&self.replies).remove(&request);
-        if let Some(Unanswered { reply, .. }) = found {
-            self.count.fetch_sub(1, Ordering::SeqCst);
-            reply.send(answer);
-        }
+    /// It need not wait any more: its reply, unless it was killed and has got one.
+    pub(crate) fn end(&self, request: RequestId) -> Option<Reply<()>> {
+        let found = lock(&self.replies).remove(&request)?;
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        Some(found.reply)
     }
 
     /// Whether somebody is to be looked at before long.

@@ -40,7 +40,7 @@ pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply:
     let gives = asked.lock.kind == LockKind::None;
     let (who, has) = (*request, export.shared().locks.has(file.node.id, owner));
     if !gives && !has {
-        return once_given_back(export, file.node.id, move |export| {
+        return once_given_back(export, file.node.id, &who, reply, move |export, reply| {
             try_lock(export, &who, &file, asked, reply);
         });
     }
@@ -60,10 +60,25 @@ pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply:
     });
 }
 
-/// Goes on once none of an inode's locks is being given back.
-fn once_given_back(export: &Export, inode: InodeId, then: impl FnOnce(&Export) + Send + 'static) {
-    let later = export.clone();
-    if let Some(now) = export.shared().locks.hold(inode, move || then(&later)) {
+/// Goes on once none of an inode's locks is being given back, unless who waits is killed.
+fn once_given_back(
+    export: &Export,
+    inode: InodeId,
+    request: &Request,
+    reply: Reply<()>,
+    then: impl FnOnce(&Export, Reply<()>) + Send + 'static,
+) {
+    if !export.shared().locks.is_giving(inode) {
+        return then(export, reply);
+    }
+    let (later, id) = (export.clone(), reply.id());
+    export.shared().waits.begin(request.thread, reply, Instant::now());
+    let go_on = move || {
+        if let Some(reply) = later.shared().waits.end(id) {
+            then(&later, reply);
+        }
+    };
+    if let Some(now) = export.shared().locks.hold(inode, go_on) {
         now();
     }
 }
@@ -183,7 +198,7 @@ pub(crate) fn flush(
 fn unlock(export: &Export, request: &Request, file: Arc<OpenFile>, owner: Owner, reply: Reply<()>) {
     let giving = export.shared().locks.begin_giving(file.node.id);
     let id = reply.id();
-    export.shared().closing.begin(request.thread, reply, Instant::now());
+    export.shared().waits.begin(request.thread, reply, Instant::now());
     behind::all_over(export, &file.clone(), move |export| {
         let written = file.take_failure();
         export.shared().locks.set(&file, owner, WHOLE);
@@ -192,7 +207,9 @@ fn unlock(export: &Export, request: &Request, file: Arc<OpenFile>, owner: Owner,
             let stale = matches!(answer, Err(Errno::BADF)) && file.is_stale();
             let given = if stale { Err(Errno::STALE) } else { status(answer).map(drop) };
             drop(giving);
-            export.shared().closing.end(id, given.and(written));
+            if let Some(reply) = export.shared().waits.end(id) {
+                reply.send(given.and(written));
+            }
         });
     });
 }

@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use nix::libc::{SYS_ftruncate, SYS_pwrite64, SYS_pwritev2};
+use nix::libc::{SYS_flock, SYS_ftruncate, SYS_pwrite64, SYS_pwritev2};
 use rustix::fs::FlockOperation;
 use testkit::again;
 
@@ -94,10 +94,19 @@ fn left_behind(name: &str, options: &str, (act, calls): (&str, &[i64])) {
     next.tell("find them locked");
     place.disk.freeze();
     writeln!(asked, "{act}").unwrap();
-    until("it is under way at the backend", || place.hangs_in(calls));
+    let proxy = place.proxy.child.id();
+    until("it is under way at the backend", || is_in(proxy, calls));
     holder.kill().unwrap();
     until("the killed process goes", || holder.try_wait().unwrap().is_some());
     next.tell("find them locked");
+    // Who waits for them where they were held can be killed, too.
+    let mut waits = one_in(place.a.at());
+    let lines = waits.stdin.as_mut().unwrap();
+    writeln!(lines, "lock").unwrap();
+    let process = waits.id();
+    until("it waits", || is_in(process, &[SYS_flock]));
+    waits.kill().unwrap();
+    until("it goes", || waits.try_wait().unwrap().is_some());
     place.disk.thaw();
     next.tell("lock");
     next.end();
@@ -126,16 +135,16 @@ impl Place {
         let (a, b) = (mounted("a"), mounted("b"));
         Place { a, b, proxy, disk }
     }
+}
 
-    /// Whether a thread of the proxy is in one of these system calls.
-    fn hangs_in(&self, calls: &[i64]) -> bool {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.proxy.child.id())).unwrap();
-        tasks.map(|task| task.unwrap().path().join("syscall")).any(|path| {
-            let text = fs::read_to_string(path).unwrap_or_default();
-            let call = text.split(' ').next().unwrap().parse();
-            call.is_ok_and(|call: i64| calls.contains(&call))
-        })
-    }
+/// Whether a thread of a process is in one of these system calls.
+pub(crate) fn is_in(process: u32, calls: &[i64]) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    tasks.map(|task| task.unwrap().path().join("syscall")).any(|path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let call = text.split(' ').next().unwrap().parse();
+        call.is_ok_and(|call: i64| calls.contains(&call))
+    })
 }
 
 impl Drop for Place {

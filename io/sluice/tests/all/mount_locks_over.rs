@@ -26,6 +26,7 @@ use testkit::{TestFolder, again};
 
 use crate::common::{Proxy, Setup, everybodys, until};
 use crate::mixed::Obeying;
+use crate::mount_left_behind::is_in;
 use crate::mount_locks::Kind;
 use crate::mounted::can_mount;
 use crate::posix_pair::Mounted;
@@ -240,7 +241,9 @@ impl Waited {
                 waiter.tell(&line);
                 waiter
             });
-            until("it waits for the lock", || thread.is_finished() || is_locking(process));
+            until("it waits for the lock", || {
+                thread.is_finished() || is_in(process, &[SYS_fcntl, SYS_flock])
+            });
             thread
         };
         let waiters = (0..KINDS.len()).map(waits).collect();
@@ -267,17 +270,6 @@ impl Waited {
             assert!(place.data(n) == filled_with(&self.next));
         }
     }
-}
-
-/// Whether one of its threads is in a call for a lock.
-fn is_locking(process: u32) -> bool {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
-    tasks.map(|task| task.unwrap().path().join("syscall")).any(|path| {
-        // It may end meanwhile.
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let call = text.split(' ').next().unwrap().parse();
-        call.is_ok_and(|call: i64| [SYS_flock, SYS_fcntl].contains(&call))
-    })
 }
 
 #[test]
