@@ -29,6 +29,7 @@ mod hosts;
 mod link;
 mod messages;
 pub mod metrics;
+mod mounts;
 mod page;
 mod process;
 mod report;
@@ -64,6 +65,7 @@ pub use messages::{
     Attach, ClassReport, Classes, Connection, Connections, ControllerLink, CostPoint, ErrorReport,
     ExportReport, Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
 };
+pub use mounts::{MountLink, MountStatus};
 pub use page::{Family, Page};
 pub use process::tell_process;
 pub use report::{JobBeside, JobHolder, JobPattern, JobPoint, JobReport};

@@ -42,10 +42,7 @@ impl Metrics {
         api::tell_process(&mut page);
         page.family(&names::MOUNT_INFO).line(&[&self.source, &self.at], 1);
         let Some(export) = self.export.upgrade() else { return page.finish() };
-        let mut links: BTreeMap<String, Tally> = BTreeMap::new();
-        for link in &export.homes.links {
-            *links.entry(link.name()).or_default() += link.tally();
-        }
+        let links = tallies(&export);
         let mut sum = Tally::default();
         links.values().for_each(|tally| sum += *tally);
         let mut calls = page.family(&names::MOUNT_CALLS);
@@ -61,4 +58,13 @@ impl Metrics {
         page.single(&names::MOUNT_BEHIND, shared.behind.bytes());
         page.finish()
     }
+}
+
+/// What was done by each proxy's links, by its name.
+pub(crate) fn tallies(export: &Inner) -> BTreeMap<String, Tally> {
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for link in &export.homes.links {
+        *tallies.entry(link.name()).or_default() += link.tally();
+    }
+    tallies
 }

@@ -112,7 +112,7 @@ pub(crate) fn rate(form: RateForm) -> String {
 }
 
 /// Three digits and a unit.
-fn amount(count: u64, in_bytes: bool) -> String {
+pub(crate) fn amount(count: u64, in_bytes: bool) -> String {
     let (units, last) = if in_bytes {
         (["B", "kB", "MB", "GB", "TB"], "PB")
     } else {

@@ -14,7 +14,7 @@
 //! (crate `mount`), its record and log (`record.rs`), unmounting (`umount.rs`).
 
 mod mount8;
-mod place;
+pub(crate) mod place;
 mod record;
 mod umount;
 

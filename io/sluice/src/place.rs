@@ -43,6 +43,17 @@ pub(crate) enum Answerer {
 }
 
 impl Place {
+    /// Whether the command line names one.
+    pub(crate) fn is_named(&self) -> bool {
+        self.api.is_some() || self.controller.is_some()
+    }
+
+    /// Whether it is the usual proxy of this machine, and there is none.
+    pub(crate) fn is_nobody(&self) -> anyhow::Result<bool> {
+        let Address::Unix(path) = DEFAULT_API.parse::<Address>()? else { return Ok(false) };
+        Ok(!self.is_named() && named_controller()?.is_none() && !path.exists())
+    }
+
     /// A client of whoever is to be asked.
     pub(crate) fn answerer(&self) -> anyhow::Result<Answerer> {
         if let Some(api) = &self.api {

@@ -2,23 +2,29 @@
 //!
 //! ```text
 //!   a proxy:       GET /v1/status ──────────────► itself, its controller ─┬─► what is wrong ─► exit status 1
-//!   a controller:  GET /v1/status, /v1/proxies ─► itself, its proxies ────┘
+//!   a controller:  GET /v1/status, /v1/proxies ─► itself, its proxies ────┤
+//!   this machine's mounts: .sluice/status ─► each, its proxies ───────────┘
 //! ```
+
+mod mounts;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use api::why::span;
 use api::{ClientError, ControllerStatus, Proxies, ProxyStanding, Status};
 use serde::Serialize;
 
 use crate::place::{Answerer, Place};
 use crate::top::table;
+use mounts::MountShown;
 
-/// Shows a proxy or a controller with its proxies: where each is, what it hears of the others, and what is
-/// wrong.
+/// Shows a proxy or a controller with its proxies, and this machine's mounts: where each is, what it hears of the
+/// others, and what is wrong.
 ///
-/// Exit status 1 if anything is wrong, or nobody answers.
+/// Mounts are shown unless --api or --controller names somebody else. Exit status 1 if anything is
+/// wrong, or nobody answers.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  sluice status\n  \
                         sluice status --controller http://127.0.0.1:5650\n  \
@@ -32,7 +38,7 @@ pub(crate) struct Args {
 }
 
 /// What is shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     proxy: Option<Status>,
@@ -40,13 +46,36 @@ struct Shown {
     controller: Option<ControllerStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     proxies: Vec<ProxyStanding>,
+    /// This machine's, if nobody else was named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mounts: Vec<MountShown>,
     /// What is wrong, one sentence each.
     problems: Vec<String>,
 }
 
 /// Runs `sluice status`.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let shown = match args.place.answerer()? {
+    let mounts = match args.place.is_named() {
+        true => Vec::new(),
+        false => mounts::all().context("cannot read the table of mounts")?,
+    };
+    // A node may have mounts and no proxy.
+    let shown = match !mounts.is_empty() && args.place.is_nobody()? {
+        true => Shown::default(),
+        false => ask(&args.place)?,
+    };
+    let shown = shown.with(mounts);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&shown)? + "\n",
+        false => shown.text(),
+    };
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(if shown.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a proxy or a controller says.
+fn ask(place: &Place) -> anyhow::Result<Shown> {
+    Ok(match place.answerer()? {
         Answerer::Proxy(client) => Shown::of_proxy(client.status()?),
         Answerer::Controller(client) => {
             let status = client.controller_status()?;
@@ -57,13 +86,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             };
             Shown::of_controller(status, proxies.proxies)
         }
-    };
-    let text = match args.json {
-        true => serde_json::to_string_pretty(&shown)? + "\n",
-        false => shown.text(),
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(if shown.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
 
 impl Shown {
@@ -85,7 +108,7 @@ impl Shown {
                 (None, true) => {}
             }
         }
-        Shown { proxy: Some(status), controller: None, proxies: Vec::new(), problems }
+        Shown { proxy: Some(status), problems, ..Shown::default() }
     }
 
     fn of_controller(status: ControllerStatus, proxies: Vec<ProxyStanding>) -> Shown {
@@ -94,7 +117,14 @@ impl Shown {
         if !status.leads && status.leader.is_none() {
             problems.push("no controller decides: this one stands by and knows of no other".into());
         }
-        Shown { proxy: None, controller: Some(status), proxies, problems }
+        Shown { controller: Some(status), proxies, problems, ..Shown::default() }
+    }
+
+    /// The same with this machine's mounts.
+    fn with(mut self, mounts: Vec<MountShown>) -> Shown {
+        self.problems.extend(mounts.iter().flat_map(MountShown::problems));
+        self.mounts = mounts;
+        self
     }
 
     fn text(&self) -> String {
@@ -162,6 +192,7 @@ impl Shown {
             text += "\n";
             text += &table::aligned(&head, &[2], rows);
         }
+        text += &mounts::text(&self.mounts);
         text
     }
 }

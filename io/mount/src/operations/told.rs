@@ -1,8 +1,10 @@
-//! The mount's own files: what holds the job that reads them, what it used, what it has to pay.
+//! The mount's own files: what holds the job that reads them, what it used, what it has to pay, and
+//! how the mount stands with its proxies.
 //!
 //! ```text
 //!   MOUNT/.sluice/why ─ open, as the caller ─► Ttell to each proxy ─► text, kept while it is open
-//!                 └ not listed in MOUNT: who walks the tree does not come here
+//!        │        └ not listed in MOUNT: who walks the tree does not come here
+//!        └─ status ─ open ─► the links, which are looked at and not asked
 //! ```
 //!
 //! Each open asks anew, and not in line with the job's own requests: an answer that waits for
@@ -14,6 +16,7 @@ use std::ffi::CStr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::{MountLink, MountStatus};
 use fuse::{
     Attr, Attributes, Data, DirEntry, Entries, EntriesPlus, Entry, Errno, Handle, InodeId, Open,
     OpenFlags, Opened, Read, Reply, Request,
@@ -24,6 +27,7 @@ use slab::Slab;
 use super::or_error;
 use crate::filesystem::Export;
 use crate::link::{Ask, lock};
+use crate::metrics::tallies;
 
 /// What is open of them.
 #[derive(Debug, Default)]
@@ -80,7 +84,33 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
     if open.flags & ACCESS_MODE != 0 {
         return reply.error(Errno::ROFS);
     }
+    if request.inode == file_inode(STATUS) {
+        return opened(export, status(export).text(), reply);
+    }
     ask(export, *request, (0, Line::Past), String::new(), reply);
+}
+
+/// How the mount stands with its proxies, whether they answer or not.
+fn status(export: &Export) -> MountStatus {
+    let shared = &export.homes.shared;
+    let proxies = tallies(export).into_iter().map(|(proxy, tally)| {
+        let (connected, lost) = (tally.connected, tally.lost);
+        MountLink { proxy, connected, lost }
+    });
+    MountStatus {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        open_files: shared.files.count() as u64,
+        behind_bytes: shared.behind.bytes(),
+        proxies: proxies.collect(),
+    }
+}
+
+/// The text is what is read until the file is closed.
+fn opened(export: &Export, text: String, reply: Reply<Opened>) {
+    let handle = or_error!(export.told.keep(text), reply);
+    // What it is shows in the reading; nothing of it may be kept.
+    reply.ok(&Opened { handle, flags: OpenFlags::DIRECT_IO, backing: None });
 }
 
 /// Whether a question goes past what else its job asks for.
@@ -102,9 +132,7 @@ fn ask(
 ) {
     let links = &export.homes.links;
     if at == links.len() {
-        let handle = or_error!(export.told.keep(text), reply);
-        // What it is shows in the reading; nothing of it may be kept.
-        return reply.ok(&Opened { handle, flags: OpenFlags::DIRECT_IO, backing: None });
+        return opened(export, text, reply);
     }
     if links.len() > 1 && line == Line::Past {
         text += &format!("{}:\n", links[at].name());
@@ -191,8 +219,10 @@ impl Told {
 
 /// The directory's name in the root.
 const NAME: &CStr = c".sluice";
-/// The files in it, in the order of the protocol's numbers for them.
-const FILES: [&CStr; 3] = [c"why", c"usage", c"limits"];
+/// The files in it: first those that proxies fill, in the order of the protocol's numbers for them.
+const FILES: [&CStr; 4] = [c"why", c"usage", c"limits", c"status"];
+/// The one that they do not.
+const STATUS: usize = 3;
 /// Far above the numbers of nodes, which count from 1; the files follow.
 const DIRECTORY: InodeId = InodeId(u64::MAX - 15);
 const DIRECTORY_MODE: u32 = 0o040_555;
@@ -223,16 +253,16 @@ mod tests {
             });
             names
         };
-        assert_eq!(names(0, 9), [".", "..", "why", "usage", "limits"]);
+        assert_eq!(names(0, 9), [".", "..", "why", "usage", "limits", "status"]);
         assert_eq!(names(2, 2), ["why", "usage"]);
-        assert!(names(5, 9).is_empty());
+        assert!(names(6, 9).is_empty());
     }
 
     #[test]
     fn only_its_own_names_and_inodes_are_its_own() {
         assert!(is_name(InodeId::ROOT, c".sluice") && is_name(DIRECTORY, c"anything"));
         assert!(!is_name(InodeId::ROOT, c".sluic") && !is_name(InodeId(7), c".sluice"));
-        assert!(is_told(DIRECTORY) && is_told(file_inode(2)) && !is_told(file_inode(3)));
+        assert!(is_told(DIRECTORY) && is_told(file_inode(STATUS)) && !is_told(file_inode(4)));
         assert!(!is_told(InodeId::ROOT));
         assert_eq!(may_change(InodeId::ROOT, NAME), Err(Errno::PERM));
     }

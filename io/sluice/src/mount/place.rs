@@ -41,8 +41,8 @@ impl Mounted {
         Ok(table.into_iter().rfind(|mounted| mounted.at == place))
     }
 
-    /// The table of mounts of a process.
-    fn all(process: &str) -> io::Result<Vec<Mounted>> {
+    /// The table of mounts of a process, by its number or as `self`.
+    pub(crate) fn all(process: &str) -> io::Result<Vec<Mounted>> {
         let table = fs::read(format!("/proc/{process}/mountinfo"))?;
         Ok(table.split(|byte| *byte == b'\n').filter_map(Mounted::parse).collect())
     }
@@ -64,6 +64,11 @@ impl Mounted {
             copies.extend(same.map(|mounted| Copy { process, at: mounted.at }));
         }
         copies
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> &Path {
+        &self.at
     }
 
     /// A mount of ours.

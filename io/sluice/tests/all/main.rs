@@ -56,6 +56,7 @@ mod semantics;
 mod shared_bounds;
 mod sim_command;
 mod sim_cross_check;
+mod status_mounts;
 mod times;
 mod top_record;
 mod trace_command;

@@ -131,7 +131,7 @@ fn who_walks_the_tree_does_not_find_it_and_nobody_changes_it() {
     let listed = fs::read_dir(mount.join(".sluice")).unwrap();
     let mut listed: Vec<_> = listed.map(|entry| entry.unwrap().file_name()).collect();
     listed.sort();
-    assert_eq!(listed, ["limits", "usage", "why"]);
+    assert_eq!(listed, ["limits", "status", "usage", "why"]);
     assert!(!mount.join(".sluice/mine").exists());
     assert_eq!(fs::metadata(mount.join(".sluice/why")).unwrap().permissions().mode(), 0o100_444);
 

@@ -1,0 +1,171 @@
+//! The mounts of this machine: which there are, and how each stands with its proxies.
+//!
+//! ```text
+//!   /proc/self/mountinfo ─► of type fuse.sluice ─► read AT/.sluice/status ─► its links, or what is wrong
+//! ```
+//!
+//! Whoever asks does not wait for a mount that does not answer: all are asked at once, for two
+//! seconds.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use api::MountStatus;
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::decay::amount;
+use crate::mount::place::Mounted;
+use crate::top::table;
+
+/// A mount of this machine.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct MountShown {
+    pub(super) at: PathBuf,
+    pub(super) source: String,
+    pub(super) state: MountState,
+    /// What it says of itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) status: Option<MountStatus>,
+}
+
+/// How a mount fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum MountState {
+    Ok,
+    /// It waits for a proxy.
+    Waits,
+    /// Its process has ended.
+    Ended,
+    /// It does not answer.
+    Silent,
+    /// It is another user's, or of a version without this file.
+    Unknown,
+}
+
+/// All that this process sees.
+///
+/// # Errors
+/// If the table of mounts cannot be read.
+pub(super) fn all() -> io::Result<Vec<MountShown>> {
+    let (until, mut asked) = (Instant::now() + ANSWER_TIME, Vec::new());
+    for mounted in Mounted::all("self")?.into_iter().filter(Mounted::is_sluice) {
+        let (to, answer) = channel();
+        let file = mounted.place().join(FILE);
+        // It hangs as long as the mount does, and ends with this process.
+        std::thread::spawn(move || to.send(fs::read_to_string(file)));
+        asked.push((mounted, answer));
+    }
+    let shown = |(mounted, answer): (Mounted, std::sync::mpsc::Receiver<io::Result<String>>)| {
+        let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
+        MountShown::of(mounted.place(), &mounted.source, answer.ok())
+    };
+    Ok(asked.into_iter().map(shown).collect())
+}
+
+/// The table of them; empty if there is none.
+pub(super) fn text(mounts: &[MountShown]) -> String {
+    if mounts.is_empty() {
+        return String::new();
+    }
+    let head = ["MOUNT", "SOURCE", "PROCESS", "OPEN", "BEHIND", "STATE"];
+    let rows = mounts.iter().map(|mount| {
+        let of = |text: fn(&MountStatus) -> String| {
+            mount.status.as_ref().map_or_else(|| "-".into(), text)
+        };
+        let (at, source) = (mount.at.display().to_string(), mount.source.clone());
+        let process = of(|status| status.pid.to_string());
+        let open = of(|status| status.open_files.to_string());
+        let behind = of(|status| amount(status.behind_bytes, true));
+        vec![at, source, process, open, behind, mount.state.name().into()]
+    });
+    format!("\n{}", table::aligned(&head, &[2, 3, 4], rows))
+}
+
+impl MountShown {
+    /// From what was read, if that came in time.
+    fn of(at: &Path, source: &str, answer: Option<io::Result<String>>) -> MountShown {
+        let gone = [Errno::NOTCONN, Errno::CONNABORTED].map(|errno| Some(errno.raw_os_error()));
+        let (state, status) = match answer {
+            None => (MountState::Silent, None),
+            Some(Err(error)) if gone.contains(&error.raw_os_error()) => (MountState::Ended, None),
+            Some(Err(_)) => (MountState::Unknown, None),
+            Some(Ok(text)) => match MountStatus::of(&text) {
+                Ok(status) if status.proxies.iter().any(|link| link.lost > 0) => {
+                    (MountState::Waits, Some(status))
+                }
+                Ok(status) => (MountState::Ok, Some(status)),
+                Err(_) => (MountState::Unknown, None),
+            },
+        };
+        MountShown { at: at.into(), source: source.into(), state, status }
+    }
+
+    /// What is wrong with it, one sentence each.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let at = self.at.display();
+        match self.state {
+            MountState::Ok | MountState::Unknown => Vec::new(),
+            MountState::Ended => {
+                vec![format!("the process of the mount at {at} has ended: sluice umount {at}")]
+            }
+            MountState::Silent => vec![format!("the mount at {at} does not answer")],
+            MountState::Waits => {
+                let links = self.status.iter().flat_map(|status| &status.proxies);
+                let lost = links.filter(|link| link.lost > 0).map(|link| {
+                    format!("the mount at {at} waits for its connection to {}", link.proxy)
+                });
+                lost.collect()
+            }
+        }
+    }
+}
+
+impl MountState {
+    /// What stands in the table.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            MountState::Ok => "ok",
+            MountState::Waits => "waits",
+            MountState::Ended => "ended",
+            MountState::Silent => "silent",
+            MountState::Unknown => "unknown",
+        }
+    }
+}
+
+const FILE: &str = ".sluice/status";
+/// A mount answers from its memory.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use api::MountLink;
+
+    use super::*;
+
+    fn shown(answer: Option<io::Result<String>>) -> (MountState, usize) {
+        let shown = MountShown::of(Path::new("/mnt/a"), "unix:///s//x", answer);
+        (shown.state, shown.problems().len())
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mount_is_said_and_nothing_else_is() {
+        let status = |lost| {
+            let link = |proxy: &str, lost| MountLink { proxy: proxy.into(), connected: 4, lost };
+            let proxies = vec![link("a", lost), link("b", 0)];
+            Some(Ok(MountStatus { proxies, ..MountStatus::default() }.text()))
+        };
+        let error = |errno: Errno| Some(Err(io::Error::from(errno)));
+        assert_eq!(shown(status(0)), (MountState::Ok, 0));
+        assert_eq!(shown(status(2)), (MountState::Waits, 1));
+        assert_eq!(shown(error(Errno::NOTCONN)), (MountState::Ended, 1));
+        assert_eq!(shown(None), (MountState::Silent, 1));
+        assert_eq!(shown(error(Errno::ACCESS)), (MountState::Unknown, 0), "another user's");
+        assert_eq!(shown(error(Errno::NOENT)), (MountState::Unknown, 0), "an older one");
+    }
+}
