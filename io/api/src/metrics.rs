@@ -273,6 +273,13 @@ metrics! {
         CONTROLLER_QUEUED = "sluice_controller_queued", Gauge, Count, ["queue"];
         /// The most that may wait there; what is above is refused and comes again.
         CONTROLLER_QUEUE_MAX = "sluice_controller_queue_max", Gauge, Count, ["queue"];
+        /// How much is in use of what those who call share: `connections`, `body_bytes` of long
+        /// bodies under way, and `event_streams`.
+        CONTROLLER_BOUND_USED = "sluice_controller_bound_used", Gauge, Count, ["bound"];
+        /// The most that may be in use. One address gets a third of it while others use nothing.
+        CONTROLLER_BOUND_MAX = "sluice_controller_bound_max", Gauge, Count, ["bound"];
+        /// How often somebody was refused more of it. The log names who.
+        CONTROLLER_BOUND_REFUSED = "sluice_controller_bound_refused_total", Counter, Count, ["bound"];
     }
 }
 

@@ -18,6 +18,7 @@
 mod access;
 mod accounts;
 mod asking;
+mod bounds;
 mod counts;
 mod doors;
 mod events;
@@ -42,6 +43,7 @@ use std::time::{Duration, Instant};
 use api::{Credentials, CredentialsError, Endpoint, EventKind, HostName, SocketError};
 use model::RuleFileError;
 
+use self::bounds::Bounds;
 use crate::audit::{Audit, AuditError};
 use crate::clock::Clock;
 use crate::directory::{DataDirectory, DirectoryError};
@@ -194,6 +196,7 @@ pub(crate) struct Shared {
     taken: Arc<usage::Taken>,
     rules: Arc<RwLock<Arc<InForce>>>,
     access: Arc<Access>,
+    bounds: Arc<Bounds>,
     began: Instant,
     clock: Clock,
     term: u64,
@@ -238,6 +241,7 @@ impl Controller {
             taken: Arc::default(),
             rules: Arc::new(RwLock::new(rules.clone())),
             access: access.clone(),
+            bounds: with.bound.bounds().clone(),
             began: Instant::now(),
             clock: clock.clone(),
             term,

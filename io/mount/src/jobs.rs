@@ -35,7 +35,6 @@ use std::time::{Duration, Instant};
 
 use model::JobId;
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
 use environment::{Question, Readers};
 use sources::JobSource;
@@ -119,7 +118,7 @@ impl Jobs {
     fn below(proc: &Path, sources: &JobSources) -> io::Result<Arc<Jobs>> {
         let sources: Vec<_> = sources.as_slice().iter().map(Source::new).collect();
         let reads = sources.iter().any(|source| matches!(source, Source::Environment(_)));
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
+        let descriptors = api::descriptor_limit() / 4;
         let bound = usize::try_from(descriptors).unwrap_or(THREADS_MAX).min(THREADS_MAX);
         Ok(Arc::new(Jobs {
             proc: File::open(proc)?.into(),

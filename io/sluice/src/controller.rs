@@ -83,6 +83,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let mut settings = config::settings(args)?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+    api::raise_descriptor_limit();
     let mut ends = || signals.pending().next().is_some();
     loop {
         let standing = Standing::begin(&settings)?;

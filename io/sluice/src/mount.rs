@@ -30,7 +30,7 @@ use ::mount::{Mount, Settings};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Resource, getrlimit, setrlimit, setsid};
+use rustix::process::setsid;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -184,7 +184,8 @@ fn serve(
     }
     // Before any thread starts: a signal must not find the default action.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
-    raise_open_files();
+    // Each thread that is remembered holds one.
+    api::raise_descriptor_limit();
     let record = Record::write(Path::new(FOLDER), &settings.at, &settings.source);
     let record = record.inspect_err(|error| {
         warn!(%error, "no record in {FOLDER}: `sluice umount` cannot wait for this process");
@@ -212,15 +213,6 @@ fn serve(
     info!("unmounted");
     record.into_iter().for_each(Record::remove);
     Ok(())
-}
-
-/// Raises the limit of open files as far as it goes: each thread that is remembered holds one.
-fn raise_open_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        warn!(%error, "the limit of open files stays as it is");
-    }
 }
 
 /// The first signal unmounts, the second ends the process. Before the mount is ready the first

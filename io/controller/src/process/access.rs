@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use api::{AuditLine, Role};
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use bounds::Holder;
 
 use crate::audit::Audit;
 use crate::clock::system_time;
@@ -35,6 +36,8 @@ pub(crate) struct Access {
 pub(crate) struct Peer {
     /// An address, or a user at a Unix socket.
     pub(crate) from: String,
+    /// Who holds what it takes.
+    pub(crate) holder: Holder,
     pub(crate) certificate: Option<ClientCertificate>,
     /// Whether it connected to an address that only this machine reaches.
     pub(crate) over_loopback: bool,
@@ -157,7 +160,8 @@ mod tests {
     }
 
     fn peer(certificate: Option<ClientCertificate>) -> Peer {
-        Peer { from: "127.0.0.1:1".into(), certificate, over_loopback: true }
+        let holder = Holder { peer: model::Nid::local(), uid: None };
+        Peer { from: "127.0.0.1:1".into(), holder, certificate, over_loopback: true }
     }
 
     fn shows(value: &str) -> HeaderMap {

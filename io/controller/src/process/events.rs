@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{Event, EventKind};
 use model::Time;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 pub(crate) use deliver::Deliveries;
 pub use deliver::{ParseWebhookError, Webhook};
@@ -65,8 +65,6 @@ pub(crate) struct Teller {
 pub(crate) struct Recent {
     ring: Mutex<VecDeque<Event>>,
     newest: watch::Sender<u64>,
-    /// One for each who is told events as they come.
-    pub(crate) watchers: Arc<Semaphore>,
 }
 
 impl Teller {
@@ -93,8 +91,7 @@ impl Recent {
     pub(crate) fn of(file: &EventFile) -> Result<Recent, SqliteError> {
         let ring: VecDeque<_> = file.page(Since::Newest, RECENT)?.into();
         let (newest, _) = watch::channel(file.newest());
-        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Ok(Recent { ring: Mutex::new(ring), newest, watchers })
+        Ok(Recent { ring: Mutex::new(ring), newest })
     }
 
     /// Events from there on, oldest first; `None` if only the file knows all of them.
@@ -190,8 +187,6 @@ fn publish(
 const RECENT: usize = 1_024;
 /// How many are written at once.
 const BATCH: usize = 256;
-/// How many may be told events as they come.
-const WATCHERS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   bind: all places, before any thread ─► serve: accept ─► (TLS) ─► one task a connection, kept
-//!                                           CONNECTIONS_MAX, HEAD_TIME_MAX ┘   └► Peer, with each call
+//!                                           Bounds, HEAD_TIME_MAX ┘            └► Peer, with each call
 //!                                                       call of a web page of elsewhere ◄─┘ 403
 //! ```
 
@@ -15,6 +15,7 @@ use std::time::Duration;
 use api::{AllowedHosts, Endpoint, Listening};
 use axum::Router;
 use axum::middleware::from_fn_with_state;
+use bounds::Holder;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
@@ -22,12 +23,14 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use model::Nid;
 use rustls::ServerConfig;
 use tokio::net::{TcpStream, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
 use super::access::Peer;
+use super::bounds::{Bounded, Bounds, Part, hold_body};
 use super::{StartError, hosts};
 use crate::tls::ClientCertificate;
 
@@ -36,6 +39,7 @@ pub(super) struct Bound {
     tcp: Vec<Tcp>,
     unix: Vec<Arc<Listening>>,
     hosts: Arc<AllowedHosts>,
+    bounds: Arc<Bounds>,
 }
 
 /// A port, with TLS or without.
@@ -81,7 +85,8 @@ pub(super) fn bind(
             }
         }
     }
-    Ok((Bound { tcp, unix, hosts: Arc::new(hosts) }, names))
+    let bounds = Bounds::new(api::descriptor_limit());
+    Ok((Bound { tcp, unix, hosts: Arc::new(hosts), bounds }, names))
 }
 
 impl Bound {
@@ -91,8 +96,13 @@ impl Bound {
             Ok(Tcp { listener: listener.try_clone()?, tls: tls.clone() })
         };
         let tcp = self.tcp.iter().map(again).collect::<io::Result<_>>();
-        let (unix, hosts) = (self.unix.clone(), self.hosts.clone());
-        Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix, hosts })
+        let (unix, hosts, bounds) = (self.unix.clone(), self.hosts.clone(), self.bounds.clone());
+        Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix, hosts, bounds })
+    }
+
+    /// What those who call share.
+    pub(super) fn bounds(&self) -> &Arc<Bounds> {
+        &self.bounds
     }
 
     /// Begins to answer.
@@ -100,15 +110,15 @@ impl Bound {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(StartError::Thread)?;
         let (stop, stopped) = oneshot::channel::<()>();
+        let router = router.layer(from_fn_with_state(self.bounds.clone(), hold_body));
         let router = router.layer(from_fn_with_state(self.hosts, hosts::check));
         let run = move || {
             runtime.block_on(async {
-                let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
                 for tcp in self.tcp {
-                    tokio::spawn(accept_tcp(tcp, router.clone(), places.clone()));
+                    tokio::spawn(accept_tcp(tcp, router.clone(), self.bounds.clone()));
                 }
                 for listening in self.unix {
-                    tokio::spawn(accept_unix(listening, router.clone(), places.clone()));
+                    tokio::spawn(accept_unix(listening, router.clone(), self.bounds.clone()));
                 }
                 // An error says that the other end is gone, which means the same.
                 let _ = stopped.await;
@@ -132,7 +142,7 @@ impl Drop for Serving {
     }
 }
 
-async fn accept_tcp(tcp: Tcp, router: Router, places: Arc<Semaphore>) {
+async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<Bounds>) {
     let listener = tcp.listener.local_addr().and_then(|address| {
         let over_loopback = address.ip().to_canonical().is_loopback();
         Ok((tokio::net::TcpListener::from_std(tcp.listener)?, over_loopback))
@@ -142,13 +152,15 @@ async fn accept_tcp(tcp: Tcp, router: Router, places: Arc<Semaphore>) {
         Err(error) => return tracing::error!(%error, "cannot accept over TCP"),
     };
     loop {
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, from)) => {
+                let holder = Holder { peer: Nid::tcp(from.ip()), uid: None };
+                let Some(place) = bounds.take(Bounded::Connections, &holder, 1) else { continue };
                 // Small answers must not wait for one another's acknowledgement.
                 let _ = stream.set_nodelay(true);
                 let router = router.clone();
-                let peer = Peer { from: from.to_string(), certificate: None, over_loopback };
+                let from = from.to_string();
+                let peer = Peer { from, holder, certificate: None, over_loopback };
                 match tcp.tls.clone() {
                     Some(tls) => drop(tokio::spawn(secured(stream, peer, tls, router, place))),
                     None => {
@@ -161,7 +173,7 @@ async fn accept_tcp(tcp: Tcp, router: Router, places: Arc<Semaphore>) {
     }
 }
 
-async fn accept_unix(listening: Arc<Listening>, router: Router, places: Arc<Semaphore>) {
+async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<Bounds>) {
     let listener = listening.listener().try_clone().and_then(|listener| {
         listener.set_nonblocking(true)?;
         UnixListener::from_std(listener)
@@ -171,12 +183,14 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, places: Arc<Sema
         Err(error) => return tracing::error!(%error, "cannot accept at a Unix socket"),
     };
     loop {
-        let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, _)) => {
-                let uid = stream.peer_cred().map(|peer| peer.uid().to_string());
-                let from = format!("uid {}, Unix socket", uid.as_deref().unwrap_or("?"));
-                let peer = Peer { from, certificate: None, over_loopback: false };
+                let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                let holder = Holder { peer: Nid::local(), uid };
+                let Some(place) = bounds.take(Bounded::Connections, &holder, 1) else { continue };
+                let uid = uid.map_or_else(|| "?".into(), |uid| uid.to_string());
+                let from = format!("uid {uid}, Unix socket");
+                let peer = Peer { from, holder, certificate: None, over_loopback: false };
                 tokio::spawn(exchanges(TokioIo::new(stream), peer, router.clone(), place));
             }
             Err(error) => pause(&error).await,
@@ -192,13 +206,7 @@ async fn pause(error: &std::io::Error) {
 }
 
 /// TLS, which must be agreed in time, and then the exchanges.
-async fn secured(
-    stream: TcpStream,
-    peer: Peer,
-    tls: TlsAcceptor,
-    router: Router,
-    place: OwnedSemaphorePermit,
-) {
+async fn secured(stream: TcpStream, peer: Peer, tls: TlsAcceptor, router: Router, place: Part) {
     let from = &peer.from;
     let stream = match tokio::time::timeout(HANDSHAKE_TIME_MAX, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -212,7 +220,7 @@ async fn secured(
 
 /// One connection's exchanges, one after the other. A head that does not come in time ends it;
 /// how long an answer takes is the routes' bound.
-async fn exchanges<S>(stream: S, peer: Peer, router: Router, _place: OwnedSemaphorePermit)
+async fn exchanges<S>(stream: S, peer: Peer, router: Router, _place: Part)
 where
     S: Read + Write + Unpin + Send + 'static,
 {
@@ -230,8 +238,6 @@ where
     }
 }
 
-/// The most connections at a time: two of each of a thousand proxies, and people.
-const CONNECTIONS_MAX: usize = 4_096;
 /// How long a connection may rest, and a head may take.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 /// How long it may take to agree on TLS.

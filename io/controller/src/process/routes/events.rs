@@ -24,7 +24,8 @@ use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
 use super::{Asked, Refusal, cut, ending, hand_over, refusal, time_of};
-use crate::process::access::Caller;
+use crate::process::access::{Caller, Peer};
+use crate::process::bounds::Bounded;
 use crate::process::events::{Ask, Since};
 use crate::process::{Shared, usage};
 
@@ -68,6 +69,7 @@ pub(super) struct Whose {
 )]
 pub(super) async fn events(
     State(shared): Asked,
+    Extension(peer): Extension<Peer>,
     wanted: Result<Query<Wanted>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
@@ -81,7 +83,7 @@ pub(super) async fn events(
     let last = last_event(&headers)?;
     let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepts.contains("text/event-stream") {
-        return stream(&shared, last.or(since));
+        return stream(&shared, &peer, last.or(since));
     }
     let wait = wanted.wait.as_deref().map_or(Ok(Duration::ZERO), wait_of)?;
     let page = page(&shared, since.unwrap_or(Since::Newest), most, wait).await?;
@@ -159,12 +161,13 @@ async fn read(shared: &Shared, since: Since, most: usize) -> Result<Vec<Event>, 
 
 // ---- as they come ----
 
-fn stream(shared: &Arc<Shared>, since: Option<Since>) -> Result<Response, Refusal> {
+fn stream(shared: &Arc<Shared>, peer: &Peer, since: Option<Since>) -> Result<Response, Refusal> {
     // Without a word of from where: what comes from now on.
     let now = Since::Sequence(*shared.recent.watch().borrow());
     let since = since.unwrap_or(now);
-    let Ok(place) = shared.recent.watchers.clone().try_acquire_owned() else {
-        let message = "too many are told events as they come: ask with wait=30s instead";
+    let place = shared.bounds.take(Bounded::EventStreams, &peer.holder, 1);
+    let Some(place) = place else {
+        let message = "too many of you are told events as they come: ask with wait=30s instead";
         return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, message.into()));
     };
     let (body, out) = tokio::io::duplex(STREAM_BYTES);

@@ -20,6 +20,7 @@ use axum::extract::State;
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 
+use super::super::bounds::Bounded;
 use super::super::plan::View;
 use super::super::standing::ledger_path;
 use super::super::{Counts, Shared};
@@ -56,6 +57,7 @@ pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 
     tell_ledger(&mut page, &shared.counts, &ledger_path(&shared.data));
     tell_events(&mut page, &shared.counts);
     tell_queues(&mut page, &shared);
+    tell_bounds(&mut page, &shared);
     shared.counts.scrape_ns.set(began.elapsed().as_nanos() as u64);
     ([(CONTENT_TYPE, Page::CONTENT_TYPE)], page.finish())
 }
@@ -137,6 +139,20 @@ fn tell_queues(page: &mut Page, shared: &Shared) {
     queues.iter().for_each(|(queue, (now, _))| waiting.line(&[queue], *now as u64));
     let mut most = page.family(&names::CONTROLLER_QUEUE_MAX);
     queues.iter().for_each(|(queue, (_, max))| most.line(&[queue], *max as u64));
+}
+
+fn tell_bounds(page: &mut Page, shared: &Shared) {
+    let names = [
+        &names::CONTROLLER_BOUND_USED,
+        &names::CONTROLLER_BOUND_MAX,
+        &names::CONTROLLER_BOUND_REFUSED,
+    ];
+    for (at, metric) in names.into_iter().enumerate() {
+        let mut family = page.family(metric);
+        for what in Bounded::ALL {
+            family.line(&[what.name()], shared.bounds.figures(what)[at]);
+        }
+    }
 }
 
 /// The size of an SQLite file and of the log that it is written through.

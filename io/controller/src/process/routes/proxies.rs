@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use super::super::Shared;
 use super::super::access::Caller;
+use super::super::bounds::BODY_MAX;
 use super::super::plan;
 use super::super::usage::{self, Counted};
 use super::{Asked, Refusal, cut, ending, hand_over, look, refusal};
@@ -208,7 +209,7 @@ fn taken(
 }
 
 /// The longest report as JSON: 65,536 scopes and as many lines.
-pub(super) const BYTES_MAX: usize = 32 << 20;
+pub(super) const BYTES_MAX: usize = BODY_MAX as usize;
 /// The same as postcard, in which a few bytes become a line.
 const COMPACT_BYTES_MAX: usize = 8 << 20;
 /// Answers of one report.

@@ -1,0 +1,173 @@
+//! What those who call share, of which each gets a fair part ([`FairBound`]): connections, bytes of
+//! long bodies, streams of events.
+//!
+//! ```text
+//!   accept ─► connection ─► call ─► its body, if long ─► handler ─► stream of events
+//!             or closed             or 503                          or 503
+//! ```
+//!
+//! So nobody who connects, sends or watches as much as it can keeps others out. Short bodies are
+//! not counted: what all connections together have of them is little.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::ErrorReport;
+use axum::Json;
+use axum::body::HttpBody;
+use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bounds::{FairBound, Holder};
+
+use super::access::Peer;
+
+/// Something of which there is only so much for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounded {
+    Connections,
+    BodyBytes,
+    EventStreams,
+}
+
+/// The bounds of all that is shared.
+pub(crate) struct Bounds([Mutex<FairBound>; Bounded::ALL.len()]);
+
+/// What somebody holds, until it is dropped.
+pub(crate) struct Part {
+    of: Arc<Bounds>,
+    what: Bounded,
+    holder: Holder,
+    amount: u64,
+}
+
+impl Bounded {
+    pub(crate) const ALL: [Bounded; 3] =
+        [Bounded::Connections, Bounded::BodyBytes, Bounded::EventStreams];
+
+    /// Its name in metrics and in the log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Bounded::Connections => "connections",
+            Bounded::BodyBytes => "body_bytes",
+            Bounded::EventStreams => "event_streams",
+        }
+    }
+}
+
+impl Bounds {
+    /// Those of a process that may have so many descriptors.
+    pub(crate) fn new(descriptors: u64) -> Arc<Bounds> {
+        let connections = CONNECTIONS_MAX.min(descriptors.saturating_sub(OWN_DESCRIPTORS)).max(1);
+        let of = |what| match what {
+            Bounded::Connections => connections,
+            Bounded::BodyBytes => BODY_BYTES_MAX,
+            Bounded::EventStreams => EVENT_STREAMS_MAX,
+        };
+        Arc::new(Bounds(Bounded::ALL.map(|what| Mutex::new(FairBound::new(of(what))))))
+    }
+
+    /// Takes units for a holder; `None`, and a line in the log, if it has its part.
+    pub(crate) fn take(
+        self: &Arc<Bounds>,
+        what: Bounded,
+        holder: &Holder,
+        amount: u64,
+    ) -> Option<Part> {
+        let taken = self.lock(what).take(holder, amount);
+        if let Err(bound) = taken {
+            let (peer, what) = (&holder.peer, what.name());
+            tracing::warn!(%peer, uid = holder.uid, what, ?bound, "too much for one who calls");
+            return None;
+        }
+        Some(Part { of: self.clone(), what, holder: holder.clone(), amount })
+    }
+
+    /// What is used, the bound, and how often somebody was refused.
+    pub(crate) fn figures(&self, what: Bounded) -> [u64; 3] {
+        let bound = self.lock(what);
+        [bound.used(), bound.max(), bound.refused()]
+    }
+
+    fn lock(&self, what: Bounded) -> MutexGuard<'_, FairBound> {
+        self.0[what as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.of.lock(self.what).give_back(&self.holder, self.amount);
+    }
+}
+
+impl fmt::Debug for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(Bounded::ALL.map(|what| (what, self.figures(what)))).finish()
+    }
+}
+
+/// Holds the bytes of a call's body until it is answered, before any of them is read.
+pub(super) async fn hold_body(
+    State(bounds): State<Arc<Bounds>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // Of a body that does not say its length, any may come that a path takes.
+    let expected = request.body().size_hint().upper().unwrap_or(BODY_MAX).min(BODY_MAX);
+    if expected <= SHORT {
+        return next.run(request).await;
+    }
+    let Some(_part) = bounds.take(Bounded::BodyBytes, &peer.holder, expected) else {
+        let message = "too many long bodies of yours are under way: come again in a second";
+        let report = ErrorReport { message: message.into(), controller: None };
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(report)).into_response();
+    };
+    next.run(request).await
+}
+
+/// The longest body that any path takes.
+pub(super) const BODY_MAX: u64 = 32 << 20;
+/// Of a body that is no longer, nothing is counted.
+const SHORT: u64 = 64 << 10;
+/// Bytes of longer bodies at a time.
+const BODY_BYTES_MAX: u64 = 256 << 20;
+/// The most connections at a time: two of each of a thousand proxies, and people.
+const CONNECTIONS_MAX: u64 = 4_096;
+/// Descriptors of its own: listeners, files of its directory, connections to etcd and to others.
+const OWN_DESCRIPTORS: u64 = 256;
+/// How many may be told events as they come.
+const EVENT_STREAMS_MAX: u64 = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use model::Nid;
+
+    use super::*;
+
+    fn holder(peer: &str) -> Holder {
+        Holder { peer: Nid::new(peer).unwrap(), uid: None }
+    }
+
+    #[test]
+    fn whoever_takes_all_it_can_leaves_others_theirs_and_gives_it_back() {
+        let bounds = Bounds::new(1_024);
+        let [_, max, _] = bounds.figures(Bounded::Connections);
+        assert_eq!(max, 768, "its own files find descriptors");
+        let greedy: Vec<_> =
+            std::iter::from_fn(|| bounds.take(Bounded::Connections, &holder("a"), 1)).collect();
+        assert_eq!(greedy.len() as u64, max / 3);
+        let others: Vec<_> = ["b", "c", "d"]
+            .map(|peer| bounds.take(Bounded::Connections, &holder(peer), 1).unwrap())
+            .into();
+        assert_eq!(bounds.figures(Bounded::Connections), [max / 3 + 3, max, 1]);
+        drop((greedy, others));
+        assert_eq!(bounds.figures(Bounded::Connections), [0, max, 1]);
+    }
+
+    #[test]
+    fn there_is_always_a_place_for_one() {
+        assert_eq!(Bounds::new(100).figures(Bounded::Connections), [0, 1, 0]);
+    }
+}
