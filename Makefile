@@ -37,10 +37,11 @@ bench: ## the proxy and the mount beside their peers, and the promises in short:
 	@$(CARGO) build --release --package sluice-fuse --example mirror
 	@tests/mirror.sh $(MIRROR) fio
 
-soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then 50 deaths of a proxy, mounts for an hour, real software for two, and 1,000 scenarios by chance
+soak: ## load for SOAK seconds (default 1800); fails if memory or descriptors grow; then ten minutes of attacks, 50 deaths of a proxy, mounts for an hour, real software for two, and 1,000 scenarios by chance
 	@.ci/install-deps.sh build soak
 	@.ci/build.sh sluice sluice-bench
 	@tests/soak.sh $(SLUICE) $${SOAK:-1800}
+	@SLUICE_HOSTILE_S=200 $(CARGO) test --package sluice --test all hostile -- --nocapture --test-threads=1
 	@SLUICE_KILLS=50 $(CARGO) test --package sluice --test all mount_kills -- --nocapture
 	@LONG=1 tests/mount.sh $(SLUICE) fsx
 	@LONG=1 tests/mount.sh $(SLUICE) stress

@@ -33,6 +33,7 @@ pub fn alone(of: &str, name: &str, body: impl FnOnce()) {
     }
     assert!(output.status.success(), "{name} in a process of its own:\n{out}{err}");
     assert!(out.contains("1 passed"), "{name} was not run:\n{out}");
+    print!("{out}");
 }
 
 /// Says to a process that it is the test's own.

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs::File as Stream;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -56,9 +56,14 @@ impl Frame {
 
 impl Door {
     /// Connects; a socket that stays silent for [`PATIENCE`] is an error from then on.
+    /// A connection on which anything can be said.
+    pub fn open_tcp(&self) -> io::Result<TcpStream> {
+        self.open().map(TcpStream::from)
+    }
+
     fn open(&self) -> io::Result<OwnedFd> {
         let socket: OwnedFd = match self {
-            Door::Tcp(to) => std::net::TcpStream::connect(to)?.into(),
+            Door::Tcp(to) => TcpStream::connect(to)?.into(),
             Door::From(from, to) => {
                 let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
                 rustix::net::bind(&socket, &SocketAddr::from((*from, 0)))?;

@@ -15,6 +15,11 @@ pub(crate) const ALL: &[Size] = &[
     Size { variable: "PROPTEST_CASES", what: "cases of each property", usual: "256" },
     Size { variable: "SLUICE_SEEDS", what: "seeds of scenarios and fleets by chance", usual: "50" },
     Size { variable: "SLUICE_FUZZ_S", what: "seconds of fuzzing", usual: "60" },
+    Size {
+        variable: "SLUICE_HOSTILE_S",
+        what: "seconds of attacks on a proxy, a controller and a mount, each",
+        usual: "20",
+    },
     Size { variable: "SLUICE_KILLS", what: "deaths of a proxy under load", usual: "5" },
     // They wait for other processes most of their time.
     Size { variable: "RUST_TEST_THREADS", what: "tests of a program at a time", usual: "4" },

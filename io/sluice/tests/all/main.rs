@@ -15,6 +15,7 @@ mod decay;
 mod documents;
 mod entrusted;
 mod faults;
+mod hostile;
 mod locks_and_flush;
 mod logs;
 mod lossy;

@@ -33,7 +33,7 @@ pub use testkit::p9::{
     Channel, Client, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request,
     open_request, opened, rename_request,
 };
-pub use testkit::{PATIENCE, everybodys, root_here, skip, until};
+pub use testkit::{Dice, PATIENCE, everybodys, root_here, skip, until};
 
 /// An ordinary user, who owns what the tests make, and its number in the sessions.
 pub const USER: u32 = 1000;
@@ -240,21 +240,4 @@ pub fn assert_as_stat_elsewhere(told: &Attributes, path: &Path) {
     assert_eq!((told.size, told.blocks), (stat.stx_size, stat.stx_blocks), "{at}");
     assert_eq!(told.blksize, u64::from(stat.stx_blksize), "{at}");
     assert_eq!(own, kernels.map(|t| time(&t)), "{at}");
-}
-
-/// An xorshift generator: the same seed, the same test.
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64) -> Dice {
-        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
 }

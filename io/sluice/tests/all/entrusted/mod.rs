@@ -4,12 +4,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use api::{Client, Credentials, Endpoint, NewToken, Role};
+
+use testkit::p9::Door;
 
 use crate::common::{PATIENCE, SLUICE};
 
@@ -85,6 +87,16 @@ pub(crate) fn ask_as(url: &str, call: &str, head: &str, body: &str) -> String {
     stream.write_all(head.as_bytes()).unwrap();
     // Who is told that it is too much closes before all of it is written.
     let _ = stream.write_all(body.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// The same from an address of this machine, with a token and no body.
+pub(crate) fn ask_from(from: Ipv4Addr, to: SocketAddr, call: &str, token: &str) -> String {
+    let mut stream = Door::From(from, to).open_tcp().unwrap();
+    let head = format!("host: {to}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n");
+    stream.write_all(format!("{call} HTTP/1.1\r\n{head}\r\n").as_bytes()).unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()

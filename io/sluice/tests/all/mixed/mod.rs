@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+pub use testkit::Dice;
 use testkit::again;
 
 use crate::common::{skip, until};
@@ -279,24 +280,5 @@ impl Drop for Obeying {
         drop(self.lines.take());
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// The same seed, the same numbers (xorshift64*).
-#[derive(Clone)]
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64) -> Dice {
-        // Neighbouring seeds are to have nothing in common, and none is 0.
-        Dice((seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % limit
     }
 }
