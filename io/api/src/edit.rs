@@ -96,11 +96,12 @@ pub fn key_edit(key: &str, value: &str) -> Option<KeyEdit> {
 }
 
 /// The keys of a rule, in the order of a rule file, and how each is written.
-const KEYS: [(&str, Write); 13] = [
+const KEYS: [(&str, Write); 14] = [
     ("match", text),
     ("per", list),
     ("weight", number),
     ("reserve", text),
+    ("reserve_metadata", text),
     ("limit", limits),
     ("realtime", truth),
     ("spare", truth),

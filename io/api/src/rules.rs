@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Parent, Rule, RuleSet};
+use model::{
+    DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Parent, Rate, Rule, RuleSet,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -76,6 +78,9 @@ pub struct RuleReport {
     pub weight: u32,
     /// The promised rate of each class, as `500MB/s`.
     pub reserve: Option<String>,
+    /// The part of that rate's device time, in parts per million, by which requests without bytes
+    /// go before shares; absent: nothing is promised in bytes.
+    pub reserve_metadata_ppm: Option<u32>,
     /// Ceilings of each class.
     pub limits: Vec<LimitReport>,
     /// What the one limit means: `realtime`, a promise too; `spare`, a promise and no
@@ -226,12 +231,14 @@ impl Rules {
 
 impl From<&Rule> for RuleReport {
     fn from(rule: &Rule) -> RuleReport {
+        let in_bytes = rule.promised().is_some_and(Rate::is_bytes);
         RuleReport {
             name: rule.name.clone(),
             condition: rule.matcher.to_string(),
             per: words(&rule.per),
             weight: rule.share().get(),
             reserve: rule.promised().map(|rate| rate.to_string()),
+            reserve_metadata_ppm: in_bytes.then(|| rule.reserve_metadata()),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
             limit_mode: (rule.limit_mode != LimitMode::Hard).then(|| rule.limit_mode.key().into()),
             parent: rule.parent.as_ref().map(ParentReport::from),
@@ -346,6 +353,7 @@ mod tests {
             per: vec!["jobid".into(), "uid".into()],
             weight: 4,
             reserve: Some("50MB/s".into()),
+            reserve_metadata_ppm: Some(100_000),
             limits: vec![limit(&["read", "write"], "100MB/s", None)],
             slots: Some(8),
             write_mode: Some("paced".into()),

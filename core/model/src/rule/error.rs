@@ -179,6 +179,18 @@ pub enum RuleProblem {
     /// Slots kept for a promise that is not made.
     #[error("keep_slots needs reserve, realtime or spare: they are kept for what is promised")]
     KeepsForNobody,
+    /// A part of a promise that is none.
+    #[error("{0:?} is not a part such as 10% or 2.5%, from 0% to 100%")]
+    ReserveMetadata(String),
+    /// A part of a promise that is not made.
+    #[error("reserve_metadata needs reserve, realtime or spare in bytes: it is a part of that")]
+    ReserveMetadataAlone,
+    /// A part of a promise that counts requests without bytes itself.
+    #[error("reserve_metadata is for a rate in bytes: {rate} counts every request")]
+    ReserveMetadataOps {
+        /// What is promised.
+        rate: String,
+    },
     /// A bound on classes of which there is one.
     #[error("max_classes does nothing without per")]
     MaxClassesUnused,

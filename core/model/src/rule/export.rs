@@ -39,6 +39,9 @@ impl fmt::Display for Rule {
         if let Some(reserve) = self.reserve {
             writeln!(f, "reserve = \"{reserve}\"")?;
         }
+        if let Some(ppm) = self.reserve_metadata_ppm {
+            writeln!(f, "reserve_metadata = \"{}\"", percent(ppm))?;
+        }
         if !self.limits.is_empty() {
             writeln!(f, "limit = {}", limits(&self.limits))?;
         }

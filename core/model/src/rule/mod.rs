@@ -67,6 +67,9 @@ pub struct Rule {
     pub weight: Weight,
     /// A promised rate for each class.
     pub reserve: Option<Rate>,
+    /// The part of a promise in bytes, in parts per million of its device time, by which requests
+    /// without bytes go before shares; `None`: [`Rule::RESERVE_METADATA_PPM`].
+    pub reserve_metadata_ppm: Option<u32>,
     /// Ceilings for each class, meters of the rule's own, unless `limit_mode` says otherwise.
     pub limits: Vec<Limit>,
     /// What the one limit means; each of several is a ceiling.
@@ -288,6 +291,7 @@ impl Rule {
             per: Vec::new(),
             weight: Weight::ONE,
             reserve: None,
+            reserve_metadata_ppm: None,
             limits: Vec::new(),
             limit_mode: LimitMode::Hard,
             parent: None,

@@ -8,13 +8,16 @@
 //!   reserve = R                    R         weight
 //! ```
 //!
+//! What is promised in bytes says nothing of requests without bytes, such as opens;
+//! `reserve_metadata` is the part of its device time by which they go before shares.
+//!
 //! `realtime` is Lustre's word for a rule with hard token compensation: what could not be served
 //! in time is made up for. `spare` is the proportional sharing of spare bandwidth; both are of
 //! Lustre's TBF (Qian et al., SC'17).
 
 use super::error::{Fault, RuleProblem};
 use super::limit::default_kinds;
-use super::parent::{Part, part_of};
+use super::parent::{Part, part_of, ppm_of_part};
 use super::section::{Entry, Section};
 use super::{Limit, Rule};
 use crate::{Rate, Weight};
@@ -32,11 +35,26 @@ pub enum LimitMode {
 }
 
 impl Rule {
+    /// What a rule that says nothing gives to requests without bytes: 10 % of a promise's device
+    /// time, so that files of some megabytes can be opened as fast as their bytes are promised.
+    pub const RESERVE_METADATA_PPM: u32 = 100_000;
+
     /// The rate that each class is promised: its reservation, or a limit that is a promise.
     pub fn promised(&self) -> Option<Rate> {
         match self.limit_mode {
             LimitMode::Hard => self.reserve,
             LimitMode::Realtime | LimitMode::Spare => self.limits.first().map(|limit| limit.rate),
+        }
+    }
+
+    /// The part of what is promised by which requests without bytes go before shares, in parts per
+    /// million of its device time; 0 where nothing is promised in bytes.
+    pub fn reserve_metadata(&self) -> u32 {
+        match self.promised() {
+            Some(rate) if rate.is_bytes() => {
+                self.reserve_metadata_ppm.unwrap_or(Rule::RESERVE_METADATA_PPM)
+            }
+            _ => 0,
         }
     }
 
@@ -90,12 +108,30 @@ pub(super) fn min_share(section: &Section<'_>) -> Result<Option<u32>, Fault> {
     part.transpose()
 }
 
+/// Reads `reserve_metadata`, in parts per million; `0%` is one.
+pub(super) fn reserve_metadata(section: &Section<'_>) -> Result<Option<u32>, Fault> {
+    let Some(entry) = section.get("reserve_metadata") else { return Ok(None) };
+    let text = entry.text("a text such as \"10%\"")?;
+    if text == "0%" {
+        return Ok(Some(0));
+    }
+    let wrong = |_| entry.fault(RuleProblem::ReserveMetadata(text.into()));
+    ppm_of_part(text, Part::OfOne).map(Some).map_err(wrong)
+}
+
 /// Checks what goes with a promise only.
 pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
-    match (rule.keep_slots, rule.promised()) {
-        (Some(_), None) => Err(section.need("keep_slots")?.fault(RuleProblem::KeepsForNobody)),
-        _ => Ok(()),
+    let promised = rule.promised();
+    if rule.keep_slots.is_some() && promised.is_none() {
+        return Err(section.need("keep_slots")?.fault(RuleProblem::KeepsForNobody));
     }
+    let problem = match promised {
+        _ if rule.reserve_metadata_ppm.is_none() => return Ok(()),
+        Some(Rate::Bytes(_)) => return Ok(()),
+        Some(rate) => RuleProblem::ReserveMetadataOps { rate: rate.to_string() },
+        None => RuleProblem::ReserveMetadataAlone,
+    };
+    Err(section.need("reserve_metadata")?.fault(problem))
 }
 
 impl LimitMode {

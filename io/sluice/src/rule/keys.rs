@@ -21,6 +21,9 @@ pub(super) struct Keys {
     /// A rate promised to each class, such as 50MB/s or 500ops/s.
     #[arg(long, value_name = "RATE")]
     reserve: Option<String>,
+    /// The part of a promise in bytes for requests without bytes, such as opens: 10%, or 0%.
+    #[arg(long, value_name = "PART")]
+    reserve_metadata: Option<String>,
     /// Ceilings of each class: 100MB/s, or read=100MB/s,metadata=1kops/s,burst=1s, or TOML.
     #[arg(long, value_name = "RATES")]
     limit: Option<String>,
@@ -61,6 +64,7 @@ impl Keys {
             ("per", &self.per),
             ("weight", &self.weight),
             ("reserve", &self.reserve),
+            ("reserve_metadata", &self.reserve_metadata),
             ("limit", &self.limit),
             ("realtime", &self.realtime),
             ("spare", &self.spare),
@@ -116,6 +120,8 @@ mod tests {
             "4",
             "--reserve",
             "5MB/s",
+            "--reserve-metadata",
+            "25%",
             "--limit",
             "100MB/s",
             "--slots",
@@ -127,7 +133,7 @@ mod tests {
         ]);
         let expected = "\n[[rule]]\nname = \"x\"\nmatch = \"jobid={'a \\\"b'}&uid={5 6}\"\n\
                         per = [\"jobid\", \"uid\"]\nweight = 4\nreserve = \"5MB/s\"\n\
-                        limit = \"100MB/s\"\n\
+                        reserve_metadata = \"25%\"\nlimit = \"100MB/s\"\n\
                         parent = { rule = \"ckpt\", gate = \"500ms\", min = \"10MB/s\" }\n\
                         slots = 2\nwrite_mode = \"paced\"\nmax_classes = 8\n";
         assert!(text.ends_with(expected), "{text}");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use api::{DecayRuleReport, LimitReport, ParentReport, RuleLoad, RuleReport, Rules};
-use model::{Nanos, RuleSet};
+use model::{Nanos, Rule, RuleSet};
 
 use crate::top::table;
 
@@ -90,6 +90,7 @@ const COLUMNS: &[Column] = &[
     ("PER", false, |rule| rule.per.join(" ")),
     ("WEIGHT", true, |rule| rule.weight.to_string()),
     ("RESERVE", false, |rule| rule.reserve.clone().unwrap_or_default()),
+    ("METADATA", true, |rule| metadata(rule.reserve_metadata_ppm)),
     ("LIMIT", false, |rule| rule.limits.iter().map(limit).collect::<Vec<_>>().join(", ")),
     ("MODE", false, |rule| rule.limit_mode.clone().unwrap_or_default()),
     ("NOW", false, |rule| effective(&rule.targets)),
@@ -161,12 +162,17 @@ fn parent(parent: &ParentReport) -> String {
     format!("{rule},{kind}={value},min={min}")
 }
 
+/// The part of a reservation for requests without bytes, where it is not the usual one.
+fn metadata(ppm: Option<u32>) -> String {
+    ppm.filter(|ppm| *ppm != Rule::RESERVE_METADATA_PPM).map(percent).unwrap_or_default()
+}
+
 fn number(value: Option<u32>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
 /// Parts per million as a percentage.
-fn percent(ppm: u32) -> String {
+pub(super) fn percent(ppm: u32) -> String {
     let (whole, rest) = (ppm / 10_000, format!("{:04}", ppm % 10_000));
     let rest = rest.trim_end_matches('0');
     let point = if rest.is_empty() { "" } else { "." };
@@ -199,15 +205,15 @@ mod tests {
         let rules = rules(
             "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={dd.*}\"\nper = [\"jobid\"]\nweight = 4\n\
              limit = \"100MB/s\"\n\
-             [[rule]]\nname = \"rest\"\nslots = 8\n\
+             [[rule]]\nname = \"rest\"\nslots = 8\nreserve = \"1MB/s\"\nreserve_metadata = \"25%\"\n\
              [[rule]]\nname = \"late\"\nmatch = \"uid={500}\"\n\
              [[meter]]\nname = \"opens\"\nkinds = [\"open\"]\nrate = \"100ops/s\"\n",
         );
         assert_eq!(
             list(&rules),
-            "RULE  MATCH         PER    WEIGHT  LIMIT               SLOTS\n\
-             jobs  jobid={dd.*}  jobid       4  100MB/s read write\n\
-             rest  *                         1                          8\n\
+            "RULE  MATCH         PER    WEIGHT  RESERVE  METADATA  LIMIT               SLOTS\n\
+             jobs  jobid={dd.*}  jobid       4                     100MB/s read write\n\
+             rest  *                         1  1MB/s         25%                          8\n\
              late  uid={500}                 1\n\
              \n\
              METER  MATCH  PER  RATE\n\

@@ -17,7 +17,7 @@ use api::Rules;
 use model::{Amount, Bytes, Identity, JobId, KeyField, Kind, Limit, Nid, Ops, Rate, Rule, RuleSet};
 use serde::Serialize;
 
-use super::list::effective;
+use super::list::{effective, percent};
 use crate::top::table;
 
 /// A request that has not been made.
@@ -44,6 +44,8 @@ pub(super) struct Grant {
     weight: u32,
     /// The promised rate: a reservation, or a limit that is a promise.
     reserve: Option<String>,
+    /// The part of it for requests without bytes; none where nothing is promised in bytes.
+    reserve_metadata: Option<String>,
     slots: Option<u32>,
     write_mode: Option<String>,
     max_classes: Option<u32>,
@@ -186,6 +188,7 @@ impl Grant {
             rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
             weight: rule.map_or(1, |rule| rule.share().get()),
             reserve: text_of(rule, Rule::promised),
+            reserve_metadata: rule.and_then(reserve_metadata),
             slots: rule.and_then(|rule| rule.slots),
             write_mode: text_of(rule, |rule| rule.write_mode),
             max_classes: rule.and_then(|rule| rule.max_classes),
@@ -254,7 +257,10 @@ impl fmt::Display for Grant {
         };
         line("class", Some(&class))?;
         line("weight", Some(&self.weight))?;
-        line("reserve", self.reserve.as_ref().map(|v| v as _))?;
+        let metadata = self.reserve_metadata.as_ref().map(|part| format!(", metadata {part}"));
+        let reserve =
+            self.reserve.as_ref().map(|rate| rate.clone() + &metadata.unwrap_or_default());
+        line("reserve", reserve.as_ref().map(|v| v as _))?;
         line("slots", self.slots.as_ref().map(|v| v as _))?;
         line("write_mode", self.write_mode.as_ref().map(|v| v as _))?;
         line("max_classes", self.max_classes.as_ref().map(|v| v as _))?;
@@ -323,6 +329,12 @@ fn key(per: &[KeyField], who: &Identity, kind: Kind) -> String {
     values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }
 
+/// The part of what a rule promises in bytes for requests without bytes.
+fn reserve_metadata(rule: &Rule) -> Option<String> {
+    let in_bytes = rule.promised().is_some_and(Rate::is_bytes);
+    in_bytes.then(|| percent(rule.reserve_metadata()))
+}
+
 fn text_of<T: ToString>(rule: Option<&Rule>, part: impl Fn(&Rule) -> Option<T>) -> Option<String> {
     rule.and_then(part).map(|part| part.to_string())
 }
@@ -357,7 +369,7 @@ mod tests {
              \x20 rule jobs takes it\n\
              class       jobs of jobid=dd.500 uid=1000\n\
              weight      4\n\
-             reserve     5MB/s\n\
+             reserve     5MB/s, metadata 10%\n\
              slots       2\n\
              max_classes 8\n\
              PAYS  TO                  OF                     RATE      BURST\n\

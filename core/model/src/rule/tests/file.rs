@@ -180,6 +180,23 @@ fn a_list_of_limits_may_mix_all_forms() {
 }
 
 #[test]
+fn a_tenth_of_what_is_promised_in_bytes_is_for_requests_without_bytes() {
+    let part = |keys: &str| {
+        let text = format!("[[rule]]\nname = \"a\"\n{keys}\n");
+        let set = RuleSet::parse(&text).unwrap();
+        assert_eq!(RuleSet::parse(&set.to_toml()).unwrap(), set);
+        set.rules[0].reserve_metadata()
+    };
+    assert_eq!(part("reserve = \"20MB/s\""), 100_000);
+    assert_eq!(part("limit = \"20MB/s\"\nrealtime = true"), 100_000);
+    assert_eq!(part("reserve = \"20MB/s\"\nreserve_metadata = \"12.5%\""), 125_000);
+    assert_eq!(part("limit = \"20MB/s\"\nspare = true\nreserve_metadata = \"100%\""), 1_000_000);
+    assert_eq!(part("reserve = \"20MB/s\"\nreserve_metadata = \"0%\""), 0);
+    assert_eq!(part("reserve = \"50ops/s\""), 0);
+    assert_eq!(part("limit = \"20MB/s\""), 0);
+}
+
+#[test]
 fn a_burst_in_time_is_that_much_of_its_rate() {
     let bursts = |text| limits(text).iter().map(|l| l.burst).collect::<Vec<_>>();
     assert_eq!(

@@ -68,7 +68,7 @@ fn a_fault_inside_a_condition_is_shown_at_its_word() {
 }
 
 /// A line of a rule, the columns (from, width) of its fault, and the message.
-const IN_RULE: [(&str, usize, usize, &str); 55] = [
+const IN_RULE: [(&str, usize, usize, &str); 59] = [
     (
         "parent = { rule = \"y\" }",
         10,
@@ -128,13 +128,13 @@ const IN_RULE: [(&str, usize, usize, &str); 55] = [
         "nmae = 1",
         1,
         4,
-        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, limit, realtime, spare, parent, slots, keep_slots, min_share, write_mode, max_classes",
+        "[[rule]] has no key \"nmae\"; there are name, match, per, weight, reserve, reserve_metadata, limit, realtime, spare, parent, slots, keep_slots, min_share, write_mode, max_classes",
     ),
     (
         "rate = \"1MB/s\"",
         1,
         4,
-        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, limit, realtime, spare, parent, slots, keep_slots, min_share, write_mode, max_classes",
+        "[[rule]] has no key \"rate\"; there are name, match, per, weight, reserve, reserve_metadata, limit, realtime, spare, parent, slots, keep_slots, min_share, write_mode, max_classes",
     ),
     ("weight = 0", 10, 1, "\"0\" is not a weight from 1 to 1000000"),
     ("weight = 1_000_001", 10, 9, "\"1000001\" is not a weight from 1 to 1000000"),
@@ -207,6 +207,30 @@ const IN_RULE: [(&str, usize, usize, &str); 55] = [
         14,
         1,
         "keep_slots needs reserve, realtime or spare: they are kept for what is promised",
+    ),
+    (
+        "reserve_metadata = \"10%\"",
+        20,
+        5,
+        "reserve_metadata needs reserve, realtime or spare in bytes: it is a part of that",
+    ),
+    (
+        "reserve_metadata = \"10%\"\nreserve = \"50ops/s\"",
+        20,
+        5,
+        "reserve_metadata is for a rate in bytes: 50ops/s counts every request",
+    ),
+    (
+        "reserve_metadata = \"101%\"\nreserve = \"1MB/s\"",
+        20,
+        6,
+        "\"101%\" is not a part such as 10% or 2.5%, from 0% to 100%",
+    ),
+    (
+        "reserve_metadata = 0.1\nreserve = \"1MB/s\"",
+        20,
+        3,
+        "reserve_metadata must be a text such as \"10%\", not a fraction",
     ),
     (
         "min_share = \"150%\"",
