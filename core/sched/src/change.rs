@@ -131,7 +131,7 @@ impl Dispatcher {
     fn configure(&mut self) {
         let classes: Vec<u32> = self.classes.indices().collect();
         let unit = |this: &Dispatcher, class: u32| {
-            this.classes[class].reserve.as_ref().map(|pacer| pacer.rate().is_bytes())
+            this.classes[class].reserve.as_ref().map(|reserve| reserve.rate().is_bytes())
         };
         let before: Vec<_> = classes.iter().map(|class| unit(self, *class)).collect();
         for (class, before) in classes.into_iter().zip(before) {

@@ -2,26 +2,22 @@
 //!
 //! ```text
 //!   1. urgent                            holds nothing, waits for nothing, is charged
-//!   2. reserved, R ≤ now, smallest R     does not fit? freed slots collect, nothing passes
+//!   2. reserved and due, earliest first  does not fit? freed slots collect, nothing passes
 //!   3. smallest S                        does not fit? a smaller one may pass it, until D
 //!                                        slots have or it leads by as much; then freed
 //!                                        slots collect
 //! ```
 //!
-//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows
-//! the smallest S among the ready heads and stands still for reservations and urgent
-//! requests. The bound on F is what keeps service beyond the share (a reservation, a time
-//! alone) from being held against a class for ever.
-
-use model::Time;
+//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F); on one by a
+//! reservation F := max(S, min(S + c/φ, v + lead/φ)). v follows the smallest S among the ready
+//! heads and stands still for reservations and urgent requests. The bounds on F are what keeps
+//! service beyond the share (a reservation, a time alone) from being held against a class for ever.
 
 use crate::class::{Class, NO_SIZE, RESERVED, Request, Stage};
 use crate::dispatcher::{Dispatched, Dispatcher};
 use crate::ids::{RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
-use crate::promise::CATCH_UP_NS;
 use crate::slab::NONE;
-use crate::tags::{time_key, time_of_key};
 
 /// What a lane does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,13 +123,13 @@ impl Dispatcher {
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
         state.held += slots;
-        if request.has(RESERVED) {
+        let reserved = request.has(RESERVED);
+        if reserved {
             state.promised_held += slots;
         }
         request.slots = slots;
         state.note_served(class, self.now);
-        let bound = state.lag_bound(request.cost, phi);
-        standing.finish = standing.start.after(request.cost, phi).min(bound);
+        standing.finish = state.finish_tag(standing.start, request.cost, phi, reserved);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
         standing.put_off = false;
@@ -242,7 +238,10 @@ impl Dispatcher {
         let phi = own.phi_of(kind);
         let standing = &mut own.standings[lane];
         if new >= old {
-            let bound = state.lag_bound(new, phi);
+            let bound = match self.requests[index].has(RESERVED) {
+                true => state.lead_bound(new, phi),
+                false => state.lag_bound(new, phi),
+            };
             let finish = standing.finish.max(state.v).after(new - old, phi);
             standing.finish = finish.min(bound).max(standing.finish);
             standing.start = standing.start.after(new - old, phi).min(bound).max(standing.start);
@@ -252,100 +251,6 @@ impl Dispatcher {
         }
         if standing.size != NO_SIZE {
             self.refresh(class, lane);
-        }
-    }
-
-    /// When a lane's earliest reservation falls due, if that lets something go that could
-    /// not go before.
-    pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
-        let (due, class) = self.lanes[lane].first_reserved()?;
-        let fits = self.reserved_slots(class, lane) <= self.lanes[lane].free();
-        (due > self.promises.at(self.now) && fits).then_some(self.promises.when(due))
-    }
-
-    /// The queue of a class's earliest ready head that counts towards its reservation.
-    fn reserved_queue(&self, class: u32, lane: usize) -> Option<usize> {
-        let own = &self.classes[class];
-        let rate = own.reserve.as_ref()?.rate();
-        own.standings[lane].earliest(&self.requests, |request| rate.units_of(request.amount) > 0)
-    }
-
-    fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
-        let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
-        let head = self.classes[class].standings[lane].queues[queue].head;
-        self.lanes[lane].slots(self.requests[head].size)
-    }
-
-    /// Where a class stands among a lane's reserved ones: by R, and by arrival.
-    pub(crate) fn reserve_key(&self, class: u32, lane: usize) -> Option<u128> {
-        let (own, state) = (&self.classes[class], &self.lanes[lane]);
-        if own.standings[lane].size == NO_SIZE {
-            // Its first head is beyond its cap on slots: nothing of it may go.
-            return None;
-        }
-        let queue = self.reserved_queue(class, lane)?;
-        let head = &self.requests[own.standings[lane].queues[queue].head];
-        let fits = lane != DEVICE || own.cap_allows(state.slots(head.size));
-        let due = own.reserve.as_ref()?.due();
-        fits.then(|| time_key(due, head.number))
-    }
-
-    pub(crate) fn refresh_reserve(&mut self, class: u32, lane: usize) {
-        let key = self.reserve_key(class, lane);
-        let state = &mut self.lanes[lane];
-        match key {
-            Some(key) => {
-                if !state.reserved_places.holds(class) {
-                    let since = self.promises.at(self.now);
-                    self.classes[class].standings[lane].promised = since;
-                }
-                state.reserved.put(key, class, &mut state.reserved_places);
-            }
-            None if state.reserved_places.holds(class) => {
-                state.reserved.remove(class, &mut state.reserved_places);
-            }
-            None => {}
-        }
-    }
-
-    /// Advances R for the head of a queue; both lanes stand by the same R.
-    fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
-        let index = self.classes[class].standings[lane].queues[queue].head;
-        let request = &mut self.requests[index];
-        request.flags |= RESERVED;
-        let own = &mut self.classes[class];
-        if let Some(pacer) = &mut own.reserve {
-            let units = pacer.rate().units_of(request.amount);
-            let since = own.standings[lane].promised;
-            self.promises.dispatch(pacer.due().max(since), self.now);
-            pacer.charge_late(units, CATCH_UP_NS, self.promises.at(self.now));
-            self.refresh_reserve(class, 1 - lane);
-        }
-    }
-
-    /// How far the most overdue head lags that waits for its promise, in ns. Not only the next
-    /// one counts: it may have come late with credit, and others stand behind it for long.
-    pub(crate) fn promise_lag(&self, now: Time) -> u64 {
-        let now = self.promises.at(now);
-        let lanes = self.lanes.iter().enumerate();
-        let lags = lanes.flat_map(|(lane, state)| {
-            state.reserved.iter().map(move |(key, class)| {
-                let since = self.classes[class].standings[lane].promised;
-                now.since(time_of_key(key).max(since)).get()
-            })
-        });
-        lags.max().unwrap_or(0)
-    }
-
-    /// Moves R from a charge of `old` units to one of `new`.
-    pub(crate) fn correct_reserve(&mut self, class: u32, old: u64, new: u64) {
-        let Some(pacer) = &mut self.classes[class].reserve else { return };
-        match new >= old {
-            true => pacer.charge_late(new - old, CATCH_UP_NS, self.promises.at(self.now)),
-            false => pacer.refund(old - new),
-        }
-        for lane in 0..LANES.len() {
-            self.refresh_reserve(class, lane);
         }
     }
 }

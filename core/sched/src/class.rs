@@ -13,14 +13,14 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Direction, Kind, Nanos, Part, Rate, Time, Weight, WriteMode};
+use model::{Amount, Direction, Kind, Nanos, Part, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::delay::Delay;
 use crate::held::Held;
 use crate::ids::ClassId;
-use crate::meter::Pacer;
 use crate::report::Usage;
+use crate::reservation::{Reservation, ReservationTerms};
 use crate::slab::{NONE, Slab};
 use crate::tags::{Phi, VirtualTime};
 
@@ -56,8 +56,7 @@ pub(crate) struct Class {
     /// Whether `reserve` is set.
     pub(crate) reserved: bool,
     pub(crate) standings: [Standing; 2],
-    /// Promised rate: R is when it is due.
-    pub(crate) reserve: Option<Pacer>,
+    pub(crate) reserve: Option<Reservation>,
     pub(crate) usage: Usage,
     /// What it had elsewhere.
     pub(crate) delay: Delay,
@@ -208,16 +207,13 @@ impl Class {
         }
     }
 
-    /// Takes a promised rate and the part of it; one of the same unit keeps what is owed.
-    pub(crate) fn set_reserve(&mut self, rate: Option<Rate>, part: Part, now: Time) {
-        let same_unit = |a: Rate, b: Rate| a.is_bytes() == b.is_bytes();
-        match (&mut self.reserve, rate) {
-            (Some(pacer), Some(rate)) if same_unit(pacer.rate(), rate) => {
-                if (pacer.rate(), pacer.part()) != (rate, part) {
-                    pacer.set_pace(rate, part, now);
-                }
+    /// Takes what it is promised now; a rate of the same unit keeps what is owed.
+    pub(crate) fn set_reserve(&mut self, terms: Option<ReservationTerms>, now: Time) {
+        match (&mut self.reserve, terms) {
+            (Some(known), Some(terms)) if known.rate().is_bytes() == terms.rate.is_bytes() => {
+                known.set(terms, now);
             }
-            (reserve, rate) => *reserve = rate.map(|rate| Pacer::new(rate, part)),
+            (reserve, terms) => *reserve = terms.map(Reservation::new),
         }
         self.reserved = self.reserve.is_some();
     }
@@ -251,27 +247,16 @@ impl Standing {
     pub(crate) fn first(&self, requests: &Slab<Request>) -> Option<usize> {
         match self.ready.is_power_of_two() {
             true => Some(self.ready.trailing_zeros() as usize),
-            false => self.earliest(requests, |_| true),
+            false => {
+                self.ready_queues().min_by_key(|queue| requests[self.queues[*queue].head].number)
+            }
         }
     }
 
-    /// The queue whose ready head arrived first, among those that `suits`.
-    pub(crate) fn earliest(
-        &self,
-        requests: &Slab<Request>,
-        suits: impl Fn(&Request) -> bool,
-    ) -> Option<usize> {
-        let mut best: Option<(u64, usize)> = None;
-        let mut left = self.ready;
-        while left != 0 {
-            let queue = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let request = &requests[self.queues[queue].head];
-            if suits(request) && best.is_none_or(|(number, _)| request.number < number) {
-                best = Some((request.number, queue));
-            }
-        }
-        best.map(|(_, queue)| queue)
+    /// The queues whose head is ready.
+    pub(crate) fn ready_queues(&self) -> impl Iterator<Item = usize> {
+        let ready = self.ready;
+        (0..QUEUES).filter(move |queue| ready >> queue & 1 == 1)
     }
 }
 

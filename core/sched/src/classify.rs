@@ -15,8 +15,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use model::{
-    Identity, JobId, KeyValue, Kind, Limit, LimitMode, Nid, Ops, PathSet, Rule, RuleSet, Weight,
-    key_of,
+    Identity, JobId, KeyValue, Kind, Limit, LimitMode, Nid, Ops, Part, PathSet, Rule, RuleSet,
+    Weight, key_of,
 };
 
 use crate::class::Class;
@@ -25,6 +25,7 @@ use crate::ids::{ClassId, SubjectId};
 use crate::meter::{Link, Meter, MeterKey, Route, ceilings, top_of};
 use crate::pattern::Pattern;
 use crate::report::{Usage, metadata};
+use crate::reservation::ReservationTerms;
 use crate::slab::NONE;
 use crate::tags::VirtualTime;
 
@@ -360,7 +361,7 @@ impl Dispatcher {
             class.set_weight(Weight::ONE, part, members);
             (class.slots_cap, class.min_share_ppm) = (u32::MAX, 0);
             class.write_mode = None;
-            class.set_reserve(None, part, self.now);
+            class.set_reserve(None, self.now);
             return;
         };
         let overflow = !rule.per.is_empty() && class.key.values.is_empty();
@@ -371,8 +372,10 @@ impl Dispatcher {
         let effective = self.dependents.effective(&rule.name);
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
         let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
+        let account = Part::ratio(rule.reserve_metadata().into(), 1_000_000);
         let promised = promised.filter(|_| !overflow);
-        class.set_reserve(promised, part, self.promises.at(self.now));
+        let terms = promised.map(|rate| ReservationTerms { rate, part, account });
+        class.set_reserve(terms, self.promises.at(self.now));
     }
 
     fn meter_for(&mut self, limit: &Limit, key: MeterKey) -> u32 {

@@ -164,6 +164,20 @@ impl Costs {
         }
     }
 
+    /// The bytes that the largest measured read moves in the time that a request takes the device,
+    /// rounded up.
+    pub(crate) fn device_bytes(&self, kind: Kind, amount: Amount) -> u64 {
+        let cost = self.charge(Lane::Device, kind, amount).get();
+        let (bytes, time) = self.device.read.points[self.device.read.points.len() - 1];
+        match self.mode {
+            CostMode::Bytes => cost,
+            CostMode::Calibrated => {
+                let bytes = u128::from(cost) * u128::from(bytes.max(1));
+                u64::try_from(bytes.div_ceil(time.into())).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
     /// How much longer a request takes from the device alone than the smallest read, in ns.
     pub(crate) fn beyond_smallest(&self, kind: Kind, amount: Amount) -> u64 {
         let smallest = self.device.read.points[0].1;

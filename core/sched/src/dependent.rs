@@ -16,12 +16,13 @@
 //! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were
 //! not published.
 
-use model::{Dependence, LimitMode, Parent, Part, Rate, RuleSet, Time};
+use model::{Dependence, LimitMode, Parent, Rate, RuleSet, Time};
 
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::lane::LANES;
 use crate::meter::Owner;
+use crate::reservation::ReservationTerms;
 
 /// How often what parents had is looked at.
 const WINDOW_NS: u64 = 100_000_000;
@@ -250,8 +251,10 @@ impl Dispatcher {
         let classes = self.classes.iter().filter(|(_, class)| promised(class));
         let classes: Vec<u32> = classes.map(|(index, _)| index).collect();
         for index in classes {
-            let part = self.classes[index].reserve.map_or(Part::WHOLE, |pacer| pacer.part());
-            self.classes[index].set_reserve(Some(rate), part, self.promises.at(self.now));
+            if let Some(reserve) = &mut self.classes[index].reserve {
+                let terms = ReservationTerms { rate, ..reserve.terms() };
+                reserve.set(terms, self.promises.at(self.now));
+            }
             for lane in 0..LANES.len() {
                 self.refresh_reserve(index, lane);
             }

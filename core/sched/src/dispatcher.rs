@@ -283,7 +283,7 @@ impl Dispatcher {
         let attempt = attempt.get().min(cost);
         self.charge_tags(index, cost, attempt);
         if self.requests[index].has(RESERVED) {
-            self.correct_reserved(index, Amount::default());
+            self.correct_reserve(index, Amount::default());
         }
         let (cost, size) = self.weigh(DEVICE, kind, amount);
         self.classes[class].running -= 1;
@@ -503,18 +503,9 @@ impl Dispatcher {
         self.charge_tags(index, cost, new);
         self.move_charge(route, amount, served);
         if self.requests[index].has(RESERVED) {
-            self.correct_reserved(index, served);
+            self.correct_reserve(index, served);
         }
         self.requests[index].cost = new;
-    }
-
-    fn correct_reserved(&mut self, index: u32, served: Amount) {
-        let request = &self.requests[index];
-        let class = request.class;
-        if let Some(pacer) = &self.classes[class].reserve {
-            let rate = pacer.rate();
-            self.correct_reserve(class, rate.units_of(request.amount), rate.units_of(served));
-        }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::classify::{ClassKey, limits_of};
 use crate::dispatcher::Dispatcher;
 use crate::lane::{DEVICE, LANES};
 use crate::meter::MeterKey;
+use crate::reservation::ReservationTerms;
 
 /// What is granted here.
 #[derive(Debug)]
@@ -184,8 +185,10 @@ impl Dispatcher {
         let part = self.grants.part_of_class(&self.classes[index].key);
         let class = &mut self.classes[index];
         class.set_weight(class.weight, part, self.grants.members);
-        let rate = class.reserve.as_ref().map(|pacer| pacer.rate());
-        class.set_reserve(rate, part, self.promises.at(self.now));
+        if let Some(reserve) = &mut class.reserve {
+            let terms = ReservationTerms { part, ..reserve.terms() };
+            reserve.set(terms, self.promises.at(self.now));
+        }
         self.bound_lag(index);
         for lane in 0..LANES.len() {
             self.refresh_reserve(index, lane);
@@ -195,8 +198,8 @@ impl Dispatcher {
     fn grant_rested(&mut self, index: u32) {
         let part = self.grants.part_of_class(&self.rested[index].key);
         let now = self.promises.at(self.now);
-        if let Some(pacer) = &mut self.rested[index].reserve {
-            pacer.set_pace(pacer.rate(), part, now);
+        if let Some(reserve) = &mut self.rested[index].reserve {
+            reserve.set(ReservationTerms { part, ..reserve.terms() }, now);
         }
     }
 

@@ -39,6 +39,7 @@ mod pattern;
 mod promise;
 mod recalibrate;
 mod report;
+mod reservation;
 mod rest;
 mod slab;
 mod slots;

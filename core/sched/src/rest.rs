@@ -15,8 +15,8 @@ use crate::classify::{ClassKey, IDLE_MAX};
 use crate::dispatcher::Dispatcher;
 use crate::held::Held;
 use crate::ids::ClassId;
-use crate::meter::Pacer;
 use crate::report::Usage;
+use crate::reservation::Reservation;
 use crate::tags::VirtualTime;
 
 /// What is kept of a class at rest.
@@ -25,7 +25,7 @@ pub(crate) struct Rested {
     pub(crate) key: Arc<ClassKey>,
     pub(crate) id: ClassId,
     finish: [VirtualTime; 2],
-    pub(crate) reserve: Option<Pacer>,
+    pub(crate) reserve: Option<Reservation>,
     pub(crate) usage: Usage,
     pub(crate) causes: Option<Box<Held>>,
     /// Its number among those at rest.

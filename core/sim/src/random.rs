@@ -140,7 +140,13 @@ fn promise(prng: &mut Prng, text: &mut String, weight: u64) {
         line(text, format!("limit = \"{}\"", rate(prng)));
     }
     match mode {
-        1..=3 => line(text, format!("reserve = \"{}\"", rate(prng))),
+        1..=3 => {
+            let rate = rate(prng);
+            line(text, format!("reserve = \"{rate}\""));
+            if rate.ends_with("kB/s") && prng.below(2) == 0 {
+                line(text, format!("reserve_metadata = \"{}%\"", prng.between(0, 100)));
+            }
+        }
         7 => line(text, "realtime = true".into()),
         8 => line(text, "spare = true".into()),
         _ => {}

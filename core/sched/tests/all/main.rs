@@ -12,6 +12,7 @@ mod many_classes;
 mod named_cases;
 mod props;
 mod published;
+mod reservations;
 mod rule_changes;
 mod rule_edits;
 mod server;

@@ -124,6 +124,8 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
         _ => {
             let writes = Limit { kinds: KindSet::NONE.with(Kind::Write), ..limit(bytes(90)) };
             let a = limits(vec![writes, limit(ops(80))], rule("a", 1));
+            let (reserve, part) = (Some(bytes(40)), Some(1_000_000));
+            let a = Rule { reserve, reserve_metadata_ppm: part, ..a };
             rules(vec![a], vec![shared("m", "*", ops(250))])
         }
     }
@@ -591,5 +593,29 @@ proptest! {
         let got = w.served(ms(25_000))[0] * units.0;
         let blur = rate.div_ceil(2) + units.0 + 10;
         prop_assert!(got + blur >= 20 * rate, "{got} of {} units", 20 * rate);
+    }
+
+    /// Over 20 s a flood of requests without bytes has the account of its class's reservation or the
+    /// class's share, whichever is more, but for a burst, D units that run and what F may lead by.
+    #[test]
+    fn a_flood_of_metadata_has_its_account_or_its_share_whichever_is_more(
+        rate in 1..90u64,
+        percent in 0..101u64,
+        weights in (1..9u32, 1..9u32),
+    ) {
+        let reserve = Rate::bytes_per_sec(rate * UNIT_BYTES).expect("above zero");
+        let part = Some(percent as u32 * 10_000);
+        let a = rule("a", weights.0);
+        let a = Rule { reserve: Some(reserve), reserve_metadata_ppm: part, ..a };
+        let all = rules(vec![a, rule("b", weights.1)], vec![]);
+        let mut w = World::new(target(10, 10_000_000), all);
+        w.client("a", Kind::Getattr, 0, 40);
+        w.client("b", Kind::Read, 1, 40);
+        w.run(ms(5_000));
+        let got = w.served(ms(25_000))[0];
+        let (account, share) = (20 * rate * percent / 100, 2_000 * weights.0 / (weights.0 + weights.1));
+        let want = account.max(share.into());
+        let slack = account / 40 + 10 + 5;
+        prop_assert!(got.abs_diff(want) <= slack, "{got}, where {account} and {share} are due");
     }
 }

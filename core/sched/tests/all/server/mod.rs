@@ -53,8 +53,23 @@ pub(crate) struct Client {
     pub(crate) done: u64,
     /// When each was dispatched, in ns.
     pub(crate) starts: Vec<u64>,
+    /// How long each took from its arrival to its completion, in ns, in order of dispatch.
+    pub(crate) took: Vec<(Kind, u64)>,
     /// For each request that it completes here it has so many units of service elsewhere.
     pub(crate) elsewhere: u64,
+    /// What it does again and again, a step once the one before is done; empty: the same for ever.
+    steps: Vec<Step>,
+    /// The step after this one, and requests of this one that have not been sent.
+    next_step: usize,
+    unsent: u32,
+}
+
+/// Requests of one kind that a client sends at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Step {
+    pub(crate) kind: Kind,
+    pub(crate) units: u64,
+    pub(crate) count: u32,
 }
 
 struct Job {
@@ -163,7 +178,7 @@ impl World {
     /// Adds a client; it starts when the world next runs.
     pub(crate) fn client(&mut self, job: &str, kind: Kind, units: u64, depth: u32) -> usize {
         let subject = self.sched.subject(&who(job), PathSet::default());
-        let bytes = if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 };
+        let bytes = bytes_of(kind, units);
         self.clients.push(Client {
             subject,
             kind,
@@ -175,9 +190,20 @@ impl World {
             outstanding: 0,
             done: 0,
             starts: Vec::new(),
+            took: Vec::new(),
             elsewhere: 0,
+            steps: Vec::new(),
+            next_step: 0,
+            unsent: 0,
         });
         self.clients.len() - 1
+    }
+
+    /// Adds a client that goes through these steps again and again.
+    pub(crate) fn stepping_client(&mut self, job: &str, steps: &[Step]) -> usize {
+        let index = self.client(job, steps[0].kind, steps[0].units, 0);
+        self.clients[index].steps = steps.to_vec();
+        index
     }
 
     /// Runs until `end`.
@@ -217,10 +243,12 @@ impl World {
             let mut added = false;
             for index in 0..self.clients.len() {
                 let client = &mut self.clients[index];
+                client.begin_step();
                 if client.outstanding >= client.depth {
                     continue;
                 }
                 client.outstanding += 1;
+                client.unsent = client.unsent.saturating_sub(1);
                 let amount = Amount::new(client.bytes, 1);
                 let (subject, kind, lane) = (client.subject, client.kind, client.lane);
                 let arrival = Arrival { subject, kind, amount, lane, token: index as u64 };
@@ -244,6 +272,7 @@ impl World {
                 }
             }
             client.starts.push(self.now.as_nanos());
+            let index = next.token as usize;
             let amount = Amount::new(client.bytes, 1);
             let cost = self.costs.charge(next.lane, next.kind, amount).get();
             // All slots together serve one cost-second a second.
@@ -253,7 +282,8 @@ impl World {
             self.count += 1;
             let cost = self.ragged(cost) * self.slower;
             let ns = cost * u64::from(all) / u64::from(next.slots.max(1));
-            let job = Job { id: next.id, client: next.token as usize, amount, slots };
+            self.clients[index].took.push((next.kind, next.queued.get() + ns));
+            let job = Job { id: next.id, client: index, amount, slots };
             self.running.insert((self.now + Nanos::new(ns), self.count), job);
         }
     }
@@ -289,4 +319,29 @@ impl World {
             }
         }
     }
+}
+
+impl Client {
+    /// Begins the next step if it has steps and this one is done.
+    fn begin_step(&mut self) {
+        let Some(step) = self.steps.get(self.next_step).copied() else { return };
+        if self.unsent == 0 && self.outstanding == 0 {
+            (self.kind, self.bytes) = (step.kind, bytes_of(step.kind, step.units));
+            self.unsent = step.count;
+            self.next_step = (self.next_step + 1) % self.steps.len();
+        }
+        self.depth = self.outstanding + self.unsent;
+    }
+
+    /// The time that 99 of 100 of its requests of a kind took at most, in ns.
+    pub(crate) fn p99(&self, kind: Kind) -> u64 {
+        let of_kind = self.took.iter().filter(|(of, _)| *of == kind);
+        let mut times: Vec<u64> = of_kind.map(|(_, ns)| *ns).collect();
+        times.sort_unstable();
+        times[times.len() * 99 / 100]
+    }
+}
+
+fn bytes_of(kind: Kind, units: u64) -> u64 {
+    if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 }
 }

@@ -1,0 +1,358 @@
+//! Reservations: a rate that a class is promised, and an account for what that rate does not count.
+//!
+//! ```text
+//!   head ─┬─ counts towards the rate ──► R        goes when R ≤ now
+//!         └─ without bytes, rate in bytes ──► account   goes when the account owes nothing and
+//!                                                   R ≤ now + 500 ms; until then by share
+//! ```
+//!
+//! A job reads its files one after another, and each needs an open before its bytes. By share alone
+//! the open waits until others have had what the reservation gave its class before, and beside 32
+//! classes a twentieth of the rate is left (scenarios/reserved-files.toml). Uncharged, a flood of opens takes the device; charged to R, a reservation of one
+//! byte a second takes it all the same, for opens have no bytes. So they have an account that is
+//! charged in device cost, as the bytes that the device would read meanwhile: a part of the rate,
+//! in bytes, is a part of the reservation's device time whatever the costs become.
+//!
+//! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
+//! request in the reservation phase. Beyond that its class goes by share.
+
+use model::{Amount, Nanos, Part, Rate, Time};
+
+use crate::class::{NO_SIZE, RESERVED, Request};
+use crate::dispatcher::Dispatcher;
+use crate::lane::{DEVICE, LANES};
+use crate::meter::Pacer;
+use crate::promise::CATCH_UP_NS;
+use crate::tags::time_key;
+
+/// What a class is promised here, and when that is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    /// Its due time is R.
+    rate: Pacer,
+    /// For requests without bytes: in the bytes that their cost would read. `None`: they go by share.
+    account: Option<Pacer>,
+    account_part: Part,
+}
+
+/// What the rules and a controller grant of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReservationTerms {
+    pub(crate) rate: Rate,
+    /// The part of the rate that is granted here.
+    pub(crate) part: Part,
+    /// The part of that which the account has; nothing: requests without bytes go by share.
+    pub(crate) account: Part,
+}
+
+impl Reservation {
+    /// A reservation with nothing owed.
+    pub(crate) fn new(terms: ReservationTerms) -> Reservation {
+        let rate = Pacer::new(terms.rate, terms.part);
+        Reservation { rate, account: terms.account(), account_part: terms.account }
+    }
+
+    /// Takes other terms with a rate of the same unit: what is owed stays owed and what is saved
+    /// stays saved.
+    pub(crate) fn set(&mut self, terms: ReservationTerms, now: Time) {
+        if terms == self.terms() {
+            return;
+        }
+        self.account_part = terms.account;
+        self.rate.set_pace(terms.rate, terms.part, now);
+        match (&mut self.account, terms.account()) {
+            (Some(known), Some(wanted)) => known.set_pace(terms.rate, wanted.part(), now),
+            (known, wanted) => *known = wanted,
+        }
+    }
+
+    pub(crate) fn terms(&self) -> ReservationTerms {
+        let (rate, part) = (self.rate.rate(), self.rate.part());
+        ReservationTerms { rate, part, account: self.account_part }
+    }
+
+    pub(crate) fn rate(&self) -> Rate {
+        self.rate.rate()
+    }
+
+    /// Whether a request counts towards the rate.
+    fn counts(&self, amount: Amount) -> bool {
+        self.rate().units_of(amount) > 0
+    }
+
+    /// From when on a head may go in the reservation phase, by the reservations' clock; `None`: it
+    /// goes by share only.
+    fn due(&self, amount: Amount) -> Option<Time> {
+        if self.counts(amount) {
+            return Some(self.rate.due());
+        }
+        let account = self.account.as_ref()?;
+        Some(account.due().max(self.rate.due().before(AHEAD_MAX)))
+    }
+
+    /// Since when a head that goes in the reservation phase can be late.
+    fn late_since(&self, amount: Amount) -> Option<Time> {
+        let due = self.due(amount)?;
+        Some(due.max(self.rate.due()))
+    }
+
+    /// Charges a request; `as_bytes` is what its device cost would read.
+    fn charge(&mut self, amount: Amount, as_bytes: u64, now: Time) {
+        match (self.rate().units_of(amount), &mut self.account) {
+            (0, Some(account)) => account.charge(as_bytes, Some(CATCH_UP_NS), now),
+            (units, _) => self.rate.charge_late(units, CATCH_UP_NS, now),
+        }
+    }
+
+    /// Moves the charge for what a request asked for to what it was served, each with the bytes
+    /// that its device cost would read.
+    fn correct(&mut self, asked: (Amount, u64), served: (Amount, u64), now: Time) {
+        let (old, new) = (self.rate().units_of(asked.0), self.rate().units_of(served.0));
+        if new > old {
+            self.rate.charge_late(new - old, CATCH_UP_NS, now);
+        } else {
+            self.rate.refund(old - new);
+        }
+        if old > 0 {
+            return;
+        }
+        let Some(account) = &mut self.account else { return };
+        match served.1 >= asked.1 {
+            true => account.charge(served.1 - asked.1, Some(CATCH_UP_NS), now),
+            false => account.refund(asked.1 - served.1),
+        }
+    }
+}
+
+impl ReservationTerms {
+    /// The account beside the rate, if there is one: a rate in operations counts every request.
+    fn account(self) -> Option<Pacer> {
+        let wanted = self.rate.is_bytes() && self.account != Part::ZERO;
+        let granted = self.part.of(self.account.billionths().into());
+        let part = Part::ratio(granted, Part::WHOLE.billionths().into());
+        wanted.then(|| Pacer::new(self.rate, part))
+    }
+}
+
+impl Dispatcher {
+    /// When a lane's earliest reservation falls due, if that lets something go that could
+    /// not go before.
+    pub(crate) fn reservation_deadline(&self, lane: usize) -> Option<Time> {
+        let (due, class) = self.lanes[lane].first_reserved()?;
+        let fits = self.reserved_slots(class, lane) <= self.lanes[lane].free();
+        (due > self.promises.at(self.now) && fits).then_some(self.promises.when(due))
+    }
+
+    /// Slots that the head of a class would hold which goes first by its reservation.
+    pub(crate) fn reserved_slots(&self, class: u32, lane: usize) -> u32 {
+        let queue = self.reserved_queue(class, lane).expect("a reserved class has a head");
+        let head = self.classes[class].standings[lane].queues[queue].head;
+        self.lanes[lane].slots(self.requests[head].size)
+    }
+
+    /// The queue whose ready head goes first by its class's reservation.
+    pub(crate) fn reserved_queue(&self, class: u32, lane: usize) -> Option<usize> {
+        self.reserved_head(class, lane).map(|(_, queue)| queue)
+    }
+
+    fn reserved_head(&self, class: u32, lane: usize) -> Option<(u128, usize)> {
+        let own = &self.classes[class];
+        let (reservation, standing) = (own.reserve.as_ref()?, &own.standings[lane]);
+        let heads = standing.ready_queues().filter_map(|queue| {
+            let head = &self.requests[standing.queues[queue].head];
+            Some((time_key(reservation.due(head.amount)?, head.number), queue))
+        });
+        heads.min()
+    }
+
+    /// Where a class stands among a lane's reserved ones: by when it may go, and by arrival.
+    pub(crate) fn reserve_key(&self, class: u32, lane: usize) -> Option<u128> {
+        let (own, state) = (&self.classes[class], &self.lanes[lane]);
+        if own.standings[lane].size == NO_SIZE {
+            // Its first head is beyond its cap on slots: nothing of it may go.
+            return None;
+        }
+        let (key, queue) = self.reserved_head(class, lane)?;
+        let head = &self.requests[own.standings[lane].queues[queue].head];
+        let fits = lane != DEVICE || own.cap_allows(state.slots(head.size));
+        fits.then_some(key)
+    }
+
+    /// Puts a class where it belongs among a lane's reserved ones.
+    pub(crate) fn refresh_reserve(&mut self, class: u32, lane: usize) {
+        let key = self.reserve_key(class, lane);
+        let state = &mut self.lanes[lane];
+        match key {
+            Some(key) => {
+                if !state.reserved_places.holds(class) {
+                    let since = self.promises.at(self.now);
+                    self.classes[class].standings[lane].promised = since;
+                }
+                state.reserved.put(key, class, &mut state.reserved_places);
+            }
+            None if state.reserved_places.holds(class) => {
+                state.reserved.remove(class, &mut state.reserved_places);
+            }
+            None => {}
+        }
+    }
+
+    /// Charges the head of a queue to its class's reservation, by which both lanes go.
+    pub(crate) fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
+        let index = self.classes[class].standings[lane].queues[queue].head;
+        self.requests[index].flags |= RESERVED;
+        let Request { kind, amount, .. } = self.requests[index];
+        let own = &mut self.classes[class];
+        let Some(reservation) = &mut own.reserve else { return };
+        if let Some(late) = reservation.late_since(amount) {
+            self.promises.dispatch(late.max(own.standings[lane].promised), self.now);
+        }
+        let as_bytes = match reservation.counts(amount) {
+            true => 0,
+            false => self.target.costs.device_bytes(kind, amount),
+        };
+        reservation.charge(amount, as_bytes, self.promises.at(self.now));
+        self.refresh_reserve(class, 1 - lane);
+    }
+
+    /// Moves what a running request was charged to its class's reservation to the charge for
+    /// `served`.
+    pub(crate) fn correct_reserve(&mut self, index: u32, served: Amount) {
+        let Request { class, kind, amount, .. } = self.requests[index];
+        let Some(reservation) = &mut self.classes[class].reserve else { return };
+        let costs = &self.target.costs;
+        let with_bytes = |amount: Amount| match amount == Amount::default() {
+            true => (amount, 0),
+            false => (amount, costs.device_bytes(kind, amount)),
+        };
+        reservation.correct(with_bytes(amount), with_bytes(served), self.promises.at(self.now));
+        for lane in 0..LANES.len() {
+            self.refresh_reserve(class, lane);
+        }
+    }
+
+    /// How far the most overdue head lags that waits for its reservation, in ns. Not only the next
+    /// one counts: it may have come late with credit, and others stand behind it for long.
+    pub(crate) fn promise_lag(&self, now: Time) -> u64 {
+        let now = self.promises.at(now);
+        let lanes = self.lanes.iter().enumerate();
+        let lags = lanes.flat_map(|(lane, state)| {
+            let classes = state.reserved.iter();
+            classes.map(move |(_, class)| now.since(self.late_since(class, lane)).get())
+        });
+        lags.max().unwrap_or(0)
+    }
+
+    /// Since when the first of a class's heads is late that go by its reservation.
+    fn late_since(&self, class: u32, lane: usize) -> Time {
+        let own = &self.classes[class];
+        let standing = &own.standings[lane];
+        let heads = standing.ready_queues().filter_map(|queue| {
+            let head = &self.requests[standing.queues[queue].head];
+            own.reserve.as_ref()?.late_since(head.amount)
+        });
+        heads.min().unwrap_or(Time::MAX).max(standing.promised)
+    }
+}
+
+/// How far R may be ahead for requests without bytes to go in the reservation phase: who was served
+/// more than its reservation, by a request that is large beside its rate, has no claim to more.
+const AHEAD_MAX: Nanos = Nanos::new(CATCH_UP_NS);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const DATA: Amount = Amount::new(1_000, 1);
+    const OPEN: Amount = Amount::new(0, 1);
+
+    const fn ms(count: u64) -> Time {
+        Time::from_nanos(count * 1_000_000)
+    }
+
+    /// A reservation of 1000 bytes a second, and a part of it in percent for the account.
+    fn reserved(percent: u64) -> Reservation {
+        let rate = Rate::bytes_per_sec(1_000).unwrap();
+        let account = Part::ratio(percent, 100);
+        Reservation::new(ReservationTerms { rate, part: Part::WHOLE, account })
+    }
+
+    #[test]
+    fn an_open_costs_the_account_and_not_the_rate() {
+        let mut own = reserved(10);
+        // 50 bytes are half a second of 100 a second, beside half a second that was saved.
+        own.charge(OPEN, 50, ms(10_000));
+        assert_eq!((own.due(OPEN), own.due(DATA)), (Some(ms(10_000)), Some(ms(0))));
+        own.charge(OPEN, 50, ms(10_000));
+        assert_eq!((own.due(OPEN), own.due(DATA)), (Some(ms(10_500)), Some(ms(0))));
+        own.correct((OPEN, 50), (Amount::new(0, 3), 150), ms(10_000));
+        assert_eq!(own.due(OPEN), Some(ms(11_500)), "it was three operations");
+        own.correct((OPEN, 150), (Amount::default(), 0), ms(10_000));
+        assert_eq!(own.due(OPEN), Some(ms(10_000)), "it missed the cache");
+    }
+
+    #[test]
+    fn an_open_waits_while_the_rate_is_served_more_than_half_a_second_ahead() {
+        let mut own = reserved(10);
+        own.charge(DATA, 0, ms(10_000));
+        assert_eq!((own.due(DATA), own.due(OPEN)), (Some(ms(10_500 - 1_000)), Some(ms(9_000))));
+        own.charge(DATA, 0, ms(10_000));
+        own.charge(DATA, 0, ms(10_000));
+        assert_eq!((own.due(DATA), own.due(OPEN)), (Some(ms(11_500)), Some(ms(11_000))));
+        assert_eq!(own.late_since(OPEN), Some(ms(11_500)), "not before its bytes are due");
+    }
+
+    #[test]
+    fn without_an_account_an_open_goes_by_share() {
+        assert_eq!(reserved(0).due(OPEN), None);
+        let rate = Rate::ops_per_sec(10).unwrap();
+        let terms = ReservationTerms { rate, part: Part::WHOLE, account: Part::WHOLE };
+        let mut counts_all = Reservation::new(terms);
+        counts_all.charge(OPEN, 4096, ms(10_000));
+        assert_eq!(counts_all.due(OPEN), Some(ms(9_500)), "it is one of ten a second");
+    }
+
+    #[test]
+    fn a_change_of_terms_keeps_what_the_account_owes() {
+        let mut own = reserved(10);
+        own.charge(OPEN, 150, ms(10_000));
+        own.set(ReservationTerms { account: Part::ratio(20, 100), ..own.terms() }, ms(10_000));
+        assert_eq!(own.due(OPEN), Some(ms(10_500)), "100 bytes of 200 a second");
+        own.set(ReservationTerms { part: Part::ratio(1, 2), ..own.terms() }, ms(10_000));
+        assert_eq!(own.due(OPEN), Some(ms(11_000)));
+        own.set(ReservationTerms { account: Part::ZERO, ..own.terms() }, ms(10_000));
+        assert_eq!(own.due(OPEN), None);
+    }
+
+    proptest! {
+        /// Over any span the account gives its part of the rate for that span, what half a second
+        /// saved, and one request.
+        #[test]
+        fn the_account_gives_its_part_and_one_burst_whatever_is_asked(
+            percent in 1..101u64,
+            steps in prop::collection::vec((0..400u64, 1..900u64), 1..200),
+        ) {
+            let mut own = reserved(percent);
+            let (mut now, mut given) = (ms(1_000), vec![]);
+            for (pause, bytes) in steps {
+                now = now + Nanos::from_millis(pause);
+                if own.due(OPEN).unwrap() <= now {
+                    own.charge(OPEN, bytes, now);
+                    given.push((now, bytes));
+                }
+            }
+            for from in 0..given.len() {
+                let mut sum = 0;
+                for (at, bytes) in &given[from..] {
+                    let span_ms = at.since(given[from].0).get() / 1_000_000 + 500;
+                    // Bytes a second, percent, milliseconds.
+                    let saved = (1_000 * percent * span_ms).div_ceil(100 * 1_000);
+                    prop_assert!(sum <= saved, "{sum} bytes and one more of {saved}");
+                    sum += bytes;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a reservation is worth beside many other classes: data, and the requests without bytes
+//! that a job needs to get at its data.
+//!
+//! The server gives 1000 units a second over 16 slots: a unit runs for 16 ms in its slot, an
+//! operation without bytes for 1.6 ms. 32 classes of the same weight keep four reads of four units
+//! each outstanding. The table of docs/algorithms/dispatcher.md is what these print.
+
+use crate::server::*;
+use model::{Kind, Nanos, Rate, Rule};
+
+const UNIT_NS: u64 = 1_000_000;
+const SLOTS: u32 = 16;
+const BULLIES: u32 = 32;
+
+/// 32 classes beside these.
+fn world(mut first: Vec<Rule>) -> World {
+    let names = (0..BULLIES).map(|i| format!("bully{i}"));
+    first.extend(names.map(|name| rule(&name, 1)));
+    let mut target = target(SLOTS, UNIT_NS);
+    for op in &mut target.costs.device.ops {
+        *op = Nanos::new(UNIT_NS / 10);
+    }
+    let mut w = World::new(target, rules(first, vec![]));
+    for i in 0..BULLIES {
+        w.client(&format!("bully{i}"), Kind::Read, 4, 4);
+    }
+    w
+}
+
+fn bytes(units: u64) -> Rate {
+    Rate::bytes_per_sec(units * UNIT_BYTES).expect("above zero")
+}
+
+fn reserved(job: &str, rate: Rate) -> Rule {
+    Rule { reserve: Some(rate), ..rule(job, 1) }
+}
+
+/// Requests of a client that were dispatched from one time to another.
+fn dispatched(client: &Client, from_ms: u64, to_ms: u64) -> u64 {
+    let within = from_ms * 1_000_000..to_ms * 1_000_000;
+    client.starts.iter().filter(|start| within.contains(start)).count() as u64
+}
+
+#[test]
+fn files_that_are_read_in_turn_reach_the_reservation() {
+    let mut w = world(vec![reserved("vip", bytes(500))]);
+    let one = |kind| Step { kind, units: 0, count: 1 };
+    let file = [one(Kind::Walk), one(Kind::Open), Step { kind: Kind::Read, units: 4, count: 64 }];
+    let vip = w.stepping_client("vip", &file);
+    w.run(ms(10_000));
+    let done = w.served(ms(70_000))[vip];
+    // 64 of 66 requests are reads of four units.
+    let units = done * 64 / 66 * 4;
+    println!("{units} units in 60 s");
+    assert!(units >= 60 * 500 * 98 / 100, "{units} of {} units", 60 * 500);
+}
+
+#[test]
+fn an_open_of_a_reserved_class_does_not_wait_for_its_own_reads() {
+    let mut w = world(vec![reserved("vip", bytes(500)), rule("idle", 1)]);
+    w.client("vip", Kind::Read, 4, 32);
+    let vip = w.client("vip", Kind::Open, 0, 1);
+    let idle = w.client("idle", Kind::Open, 0, 1);
+    w.run(ms(60_000));
+    // Each sends the next one when one is done: whose opens take long has few.
+    let [count, others] = [vip, idle].map(|client| w.clients[client].done);
+    assert!(count >= others / 2, "{count} opens beside its own reads, {others} with nothing else");
+    let (own, other) = (w.clients[vip].p99(Kind::Open), w.clients[idle].p99(Kind::Open));
+    assert!(own <= 2 * other, "{own} ns beside its own reads, {other} ns with nothing else queued");
+}
+
+#[test]
+fn a_flood_of_metadata_gets_the_account_of_a_reservation_or_the_share_and_not_both() {
+    let mut w = world(vec![reserved("vip", bytes(500))]);
+    let vip = w.client("vip", Kind::Open, 0, 64);
+    w.run(ms(70_000));
+    // A tenth of 500 units a second is 500 opens a second; a share of 33 would be 303.
+    let opens = dispatched(&w.clients[vip], 10_000, 70_000);
+    println!("{opens} opens in 60 s");
+    assert!(opens.abs_diff(30_000) <= 100, "{opens} of 30000");
+}
+
+#[test]
+fn the_smallest_reservation_gives_a_flood_of_metadata_its_share_and_no_more() {
+    let opens = |rule: Rule| {
+        let mut w = world(vec![rule]);
+        let vip = w.client("vip", Kind::Open, 0, 64);
+        w.run(ms(70_000));
+        dispatched(&w.clients[vip], 10_000, 70_000)
+    };
+    let smallest = reserved("vip", Rate::bytes_per_sec(1).expect("above zero"));
+    let (with, without) = (opens(smallest), opens(rule("vip", 1)));
+    println!("{with} opens in 60 s");
+    assert!(with.abs_diff(without) <= 1, "{with} with, {without} without a reservation");
+    // A 33rd of what 1000 units a second are in opens.
+    assert!(without.abs_diff(60 * 10_000 / 33) <= 200, "{without}");
+}
+
+#[test]
+fn what_a_reservation_serves_counts_towards_the_share_of_many_slots_too() {
+    for slots in [10, 32, 64] {
+        let unit = 100_000_000 / u64::from(slots);
+        let all = vec![reserved("a", ops(6 * u64::from(slots))), rule("b", 1), rule("c", 2)];
+        let mut w = World::new(target(slots, unit), rules(all, vec![]));
+        for job in ["a", "b", "c"] {
+            w.client(job, Kind::Read, 1, 2 * slots);
+        }
+        w.run(ms(10_000));
+        let got = w.served(ms(70_000));
+        let all = 600 * u64::from(slots);
+        let want = [all * 9 / 15, all * 2 / 15, all * 4 / 15];
+        for (got, want) in got.iter().zip(want) {
+            assert!(got.abs_diff(want) <= u64::from(slots), "{slots} slots: {got} of {want}");
+        }
+    }
+}
