@@ -9,3 +9,4 @@ mod frozen;
 mod grace;
 mod learning;
 mod peer;
+mod reserved;
