@@ -8,10 +8,10 @@
 //!                                        slots collect
 //! ```
 //!
-//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F); on one by a
-//! reservation F := max(S, min(S + c/φ, v + lead/φ)). v follows the smallest S among the ready
-//! heads and stands still for reservations and urgent requests. The bounds on F are what keeps
-//! service beyond the share (a reservation, a time alone) from being held against a class for ever.
+//! On dispatch F := min(S + c/φ, v + lag_max/φ) and the next S := max(v, F). v follows
+//! the smallest S among the ready heads and stands still for reservations and urgent
+//! requests. The bound on F is what keeps service beyond the share (a reservation, a time
+//! alone) from being held against a class for ever.
 
 use crate::class::{Class, NO_SIZE, RESERVED, Request, Stage};
 use crate::dispatcher::{Dispatched, Dispatcher};
@@ -123,13 +123,13 @@ impl Dispatcher {
         let slots = state.slots(request.size);
         assert!(slots <= state.free(), "{slots} slots taken where {} are free", state.free());
         state.held += slots;
-        let reserved = request.has(RESERVED);
-        if reserved {
+        if request.has(RESERVED) {
             state.promised_held += slots;
         }
         request.slots = slots;
         state.note_served(class, self.now);
-        standing.finish = state.finish_tag(standing.start, request.cost, phi, reserved);
+        let bound = state.lag_bound(request.cost, phi);
+        standing.finish = standing.start.after(request.cost, phi).min(bound);
         standing.start = standing.finish.max(state.v);
         standing.overtaken = 0;
         standing.put_off = false;
@@ -238,10 +238,7 @@ impl Dispatcher {
         let phi = own.phi_of(kind);
         let standing = &mut own.standings[lane];
         if new >= old {
-            let bound = match self.requests[index].has(RESERVED) {
-                true => state.lead_bound(new, phi),
-                false => state.lag_bound(new, phi),
-            };
+            let bound = state.lag_bound(new, phi);
             let finish = standing.finish.max(state.v).after(new - old, phi);
             standing.finish = finish.min(bound).max(standing.finish);
             standing.start = standing.start.after(new - old, phi).min(bound).max(standing.start);

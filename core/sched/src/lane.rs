@@ -30,8 +30,6 @@ pub(crate) struct LaneState {
     pub(crate) kept: u32,
     /// The greatest lag of a class beyond a few requests of its own, in ns of cost.
     lag_max: u64,
-    /// What all slots hold of the smallest request, in ns of cost.
-    in_flight: u64,
     /// Virtual time.
     pub(crate) v: VirtualTime,
     /// The class that was served last, and when; then the last other one.
@@ -58,9 +56,6 @@ pub(crate) struct Ready {
     pub(crate) places: Places,
 }
 
-/// By how many of its requests a dispatch by reservation lets a class's finish tag lead v at least.
-const LEAD_REQUESTS: u64 = 4;
-
 /// The lanes, in the order of their indices.
 pub(crate) const LANES: [Lane; 2] = [Lane::Cached, Lane::Device];
 /// Index of the device lane.
@@ -74,7 +69,6 @@ impl LaneState {
             promised_held: 0,
             kept: 0,
             lag_max: LAG_MAX_NS,
-            in_flight: 0,
             v: VirtualTime::ZERO,
             served: [(NONE, Time::ZERO); 2],
             ready: Ready::default(),
@@ -105,41 +99,14 @@ impl LaneState {
     /// Takes what the smallest request costs: on a slow device with many slots the requests in
     /// flight alone can be more than the usual bound, and none of them is beyond a class's share.
     pub(crate) fn set_unit(&mut self, unit_cost: u64) {
-        self.in_flight = unit_cost.saturating_mul(u64::from(self.slots_max));
-        self.lag_max = LAG_MAX_NS.max(self.in_flight.saturating_mul(2));
+        let in_flight = unit_cost.saturating_mul(u64::from(self.slots_max));
+        self.lag_max = LAG_MAX_NS.max(in_flight.saturating_mul(2));
     }
 
     /// The latest finish tag that a class of that weight may have after a request of that cost: the
     /// lag between equals is about one request of each, so four of its own are always within it.
     pub(crate) fn lag_bound(&self, cost: u64, weight: Phi) -> VirtualTime {
         self.v.after(self.lag_max.max(cost.saturating_mul(4)), weight)
-    }
-
-    /// The latest finish tag after a request that goes in the reservation phase. What a class was
-    /// promised counts towards its share, or it would have both; but what goes by share then must
-    /// not wait until all others have had `lag_max`. Four requests are enough where slots fall free
-    /// one by one and sizes are alike. Where all slots fall free at once, the shares of that round
-    /// move v by up to what they hold before the reservation is due again, and small requests may
-    /// overtake by as much: with four, 60 : 13.3 : 26.7 were 66 : 11 : 23 on 64 slots, and a flood of
-    /// opens had 70 where its account gives 50.
-    pub(crate) fn lead_bound(&self, cost: u64, weight: Phi) -> VirtualTime {
-        let lead = cost.saturating_mul(LEAD_REQUESTS).max(self.in_flight.saturating_mul(2));
-        self.v.after(lead, weight)
-    }
-
-    /// The finish tag of a request that starts at `start`.
-    pub(crate) fn finish_tag(
-        &self,
-        start: VirtualTime,
-        cost: u64,
-        weight: Phi,
-        reserved: bool,
-    ) -> VirtualTime {
-        let finish = start.after(cost, weight);
-        match reserved {
-            true => finish.min(self.lead_bound(cost, weight)).max(start),
-            false => finish.min(self.lag_bound(cost, weight)),
-        }
     }
 
     /// A request of a class begins or ends.
