@@ -372,7 +372,7 @@ impl Dispatcher {
         let effective = self.dependents.effective(&rule.name);
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
         let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
-        let account = Part::ratio(rule.reserve_metadata().into(), 1_000_000);
+        let account = Part::ratio(rule.reserve_metadata().unwrap_or(0).into(), 1_000_000);
         let promised = promised.filter(|_| !overflow);
         let terms = promised.map(|rate| ReservationTerms { rate, part, account });
         class.set_reserve(terms, self.promises.at(self.now));

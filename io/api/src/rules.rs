@@ -8,9 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{
-    DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Parent, Rate, Rule, RuleSet,
-};
+use model::{DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Parent, Rule, RuleSet};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -231,14 +229,13 @@ impl Rules {
 
 impl From<&Rule> for RuleReport {
     fn from(rule: &Rule) -> RuleReport {
-        let in_bytes = rule.promised().is_some_and(Rate::is_bytes);
         RuleReport {
             name: rule.name.clone(),
             condition: rule.matcher.to_string(),
             per: words(&rule.per),
             weight: rule.share().get(),
             reserve: rule.promised().map(|rate| rate.to_string()),
-            reserve_metadata_ppm: in_bytes.then(|| rule.reserve_metadata()),
+            reserve_metadata_ppm: rule.reserve_metadata(),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
             limit_mode: (rule.limit_mode != LimitMode::Hard).then(|| rule.limit_mode.key().into()),
             parent: rule.parent.as_ref().map(ParentReport::from),

@@ -48,14 +48,10 @@ impl Rule {
     }
 
     /// The part of what is promised by which requests without bytes go before shares, in parts per
-    /// million of its device time; 0 where nothing is promised in bytes.
-    pub fn reserve_metadata(&self) -> u32 {
-        match self.promised() {
-            Some(rate) if rate.is_bytes() => {
-                self.reserve_metadata_ppm.unwrap_or(Rule::RESERVE_METADATA_PPM)
-            }
-            _ => 0,
-        }
+    /// million of its device time; `None` where nothing is promised in bytes.
+    pub fn reserve_metadata(&self) -> Option<u32> {
+        let in_bytes = self.promised().is_some_and(Rate::is_bytes);
+        in_bytes.then(|| self.reserve_metadata_ppm.unwrap_or(Rule::RESERVE_METADATA_PPM))
     }
 
     /// The ceilings of each class: no limit that is only a promise.

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -78,12 +78,20 @@ impl Mounted {
 
     /// Whether its process has died. Asks the mount; one that does not answer in time lives.
     pub(crate) fn is_dead(&self) -> bool {
+        let answer = self.ask(|place| fs::metadata(place));
+        matches!(answer.recv_timeout(ANSWER_TIME), Ok(Err(error)) if says_dead(&error))
+    }
+
+    /// Asks the mount something, in a thread: that hangs as long as the mount does, and ends with
+    /// this process.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> Receiver<io::Result<T>> {
         let (to, answer) = channel();
         let place = self.at.clone();
-        // It hangs as long as the mount does, and ends with this process.
-        std::thread::spawn(move || to.send(rustix::fs::stat(&place).err()));
-        // CONNABORTED: it died while it was asked.
-        matches!(answer.recv_timeout(ANSWER_TIME), Ok(Some(Errno::NOTCONN | Errno::CONNABORTED)))
+        std::thread::spawn(move || to.send(what(&place)));
+        answer
     }
 
     /// A line of /proc/self/mountinfo, proc_pid_mountinfo(5).
@@ -101,6 +109,11 @@ impl Mounted {
             at: at.into(),
         })
     }
+}
+
+/// Whether a mount's answer means that its process has died; `ECONNABORTED`: while it was asked.
+pub(crate) fn says_dead(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// The path that the table of mounts has for a directory: absolute and without symbolic links.
@@ -164,8 +177,9 @@ pub(crate) fn escaped(place: &Path) -> String {
     if name.is_empty() { "-".into() } else { name }
 }
 
-/// How long a mount may take to say that it is dead, which the kernel does on its own.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// How long a mount may take to say something from its memory, or that it is dead, which the kernel
+/// does on its own.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// As the kernel's own limit.
 const LINKS_MAX: u32 = 40;
 

@@ -188,7 +188,7 @@ impl Grant {
             rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
             weight: rule.map_or(1, |rule| rule.share().get()),
             reserve: text_of(rule, Rule::promised),
-            reserve_metadata: rule.and_then(reserve_metadata),
+            reserve_metadata: rule.and_then(Rule::reserve_metadata).map(percent),
             slots: rule.and_then(|rule| rule.slots),
             write_mode: text_of(rule, |rule| rule.write_mode),
             max_classes: rule.and_then(|rule| rule.max_classes),
@@ -327,12 +327,6 @@ fn nid(text: &str) -> Result<Nid, &'static str> {
 fn key(per: &[KeyField], who: &Identity, kind: Kind) -> String {
     let values = model::key_of(per, who, kind);
     values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
-}
-
-/// The part of what a rule promises in bytes for requests without bytes.
-fn reserve_metadata(rule: &Rule) -> Option<String> {
-    let in_bytes = rule.promised().is_some_and(Rate::is_bytes);
-    in_bytes.then(|| percent(rule.reserve_metadata()))
 }
 
 fn text_of<T: ToString>(rule: Option<&Rule>, part: impl Fn(&Rule) -> Option<T>) -> Option<String> {

@@ -10,15 +10,14 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use api::MountStatus;
-use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::decay::amount;
-use crate::mount::place::Mounted;
+use crate::mount::place::{ANSWER_TIME, Mounted, says_dead};
 use crate::top::table;
 
 /// A mount of this machine.
@@ -54,13 +53,10 @@ pub(super) enum MountState {
 pub(super) fn all() -> io::Result<Vec<MountShown>> {
     let (until, mut asked) = (Instant::now() + ANSWER_TIME, Vec::new());
     for mounted in Mounted::all("self")?.into_iter().filter(Mounted::is_sluice) {
-        let (to, answer) = channel();
-        let file = mounted.place().join(FILE);
-        // It hangs as long as the mount does, and ends with this process.
-        std::thread::spawn(move || to.send(fs::read_to_string(file)));
+        let answer = mounted.ask(|place| fs::read_to_string(place.join(FILE)));
         asked.push((mounted, answer));
     }
-    let shown = |(mounted, answer): (Mounted, std::sync::mpsc::Receiver<io::Result<String>>)| {
+    let shown = |(mounted, answer): (Mounted, Receiver<io::Result<String>>)| {
         let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
         MountShown::of(mounted.place(), &mounted.source, answer.ok())
     };
@@ -89,10 +85,9 @@ pub(super) fn text(mounts: &[MountShown]) -> String {
 impl MountShown {
     /// From what was read, if that came in time.
     fn of(at: &Path, source: &str, answer: Option<io::Result<String>>) -> MountShown {
-        let gone = [Errno::NOTCONN, Errno::CONNABORTED].map(|errno| Some(errno.raw_os_error()));
         let (state, status) = match answer {
             None => (MountState::Silent, None),
-            Some(Err(error)) if gone.contains(&error.raw_os_error()) => (MountState::Ended, None),
+            Some(Err(error)) if says_dead(&error) => (MountState::Ended, None),
             Some(Err(_)) => (MountState::Unknown, None),
             Some(Ok(text)) => match MountStatus::of(&text) {
                 Ok(status) if status.proxies.iter().any(|link| link.lost > 0) => {
@@ -139,12 +134,11 @@ impl MountState {
 }
 
 const FILE: &str = ".sluice/status";
-/// A mount answers from its memory.
-const ANSWER_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
     use api::MountLink;
+    use rustix::io::Errno;
 
     use super::*;
 
