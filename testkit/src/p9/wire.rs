@@ -55,12 +55,12 @@ impl Frame {
 }
 
 impl Door {
-    /// Connects; a socket that stays silent for [`PATIENCE`] is an error from then on.
     /// A connection on which anything can be said.
     pub fn open_tcp(&self) -> io::Result<TcpStream> {
         self.open().map(TcpStream::from)
     }
 
+    /// Connects; a socket that stays silent for [`PATIENCE`] is an error from then on.
     fn open(&self) -> io::Result<OwnedFd> {
         let socket: OwnedFd = match self {
             Door::Tcp(to) => TcpStream::connect(to)?.into(),

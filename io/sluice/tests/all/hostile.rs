@@ -33,7 +33,7 @@ use testkit::hostile::{self, Attack, Victim};
 use testkit::p9::Door;
 use testkit::{TestFolder, alone};
 
-use crate::common::{Client, Controller, Proxy, SLUICE, Setup, USER, status_of, until};
+use crate::common::{Client, Controller, Proxy, SLUICE, Setup, USER, resident, until};
 use crate::controlled::{LIMIT, limited, proxy_with};
 use crate::entrusted::{ask_from, client, first_token, secret, showing, status, text, token};
 use crate::mounted::{can_mount, setup};
@@ -109,14 +109,12 @@ fn assert_short(log: &str, began: Instant) {
 /// Memory of a process in bytes, and its descriptors but those of directories: of these a proxy
 /// keeps some thousands, for handles that may come back.
 fn has(process: u32) -> (u64, usize) {
-    let line = status_of(&format!("/proc/{process}/status"), "VmRSS:");
-    let kib: u64 = line.trim_end_matches("kB").trim().parse().unwrap();
     let all = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
     // One may be closed meanwhile.
     let counts = all.filter(|one| {
         one.as_ref().is_ok_and(|one| fs::metadata(one.path()).is_ok_and(|data| !data.is_dir()))
     });
-    (kib << 10, counts.count())
+    (resident(process), counts.count())
 }
 
 // ---- a proxy ----

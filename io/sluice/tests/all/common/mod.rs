@@ -249,8 +249,7 @@ impl Proxy {
 
     /// Memory in use, in bytes.
     pub fn rss(&self) -> u64 {
-        let line = self.status("VmRSS:");
-        line.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+        resident(self.child.id())
     }
 
     /// How many descriptors the proxy has open.
@@ -280,6 +279,12 @@ impl Drop for Proxy {
             let _ = fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// Memory in use by a process, in bytes.
+pub fn resident(process: u32) -> u64 {
+    let line = status_of(&format!("/proc/{process}/status"), "VmRSS:");
+    line.trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
 }
 
 pub fn status_of(path: &str, key: &str) -> String {

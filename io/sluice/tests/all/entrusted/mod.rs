@@ -78,9 +78,13 @@ pub(crate) fn ask(url: &str, call: &str, head: &str, body: &str) -> String {
 
 /// The same with a head that names the host itself, or none.
 pub(crate) fn ask_as(url: &str, call: &str, head: &str, body: &str) -> String {
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+    let stream = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    exchange(stream, call, head, body)
+}
+
+fn exchange(mut stream: TcpStream, call: &str, head: &str, body: &str) -> String {
     let length = body.len();
     let head =
         format!("{call} HTTP/1.1\r\nconnection: close\r\n{head}content-length: {length}\r\n\r\n");
@@ -94,12 +98,8 @@ pub(crate) fn ask_as(url: &str, call: &str, head: &str, body: &str) -> String {
 
 /// The same from an address of this machine, with a token and no body.
 pub(crate) fn ask_from(from: Ipv4Addr, to: SocketAddr, call: &str, token: &str) -> String {
-    let mut stream = Door::From(from, to).open_tcp().unwrap();
-    let head = format!("host: {to}\r\nauthorization: Bearer {token}\r\nconnection: close\r\n");
-    stream.write_all(format!("{call} HTTP/1.1\r\n{head}\r\n").as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    let stream = Door::From(from, to).open_tcp().unwrap();
+    exchange(stream, call, &format!("host: {to}\r\nauthorization: Bearer {token}\r\n"), "")
 }
 
 /// The status of an answer.
