@@ -36,6 +36,7 @@ use crate::plain::EndedSessions;
 use crate::record::Recorder;
 use crate::rules::InForce;
 use crate::setup;
+use crate::sys;
 use crate::tally::Tally;
 use crate::tell::Teller;
 use crate::worker::Worker;
@@ -132,6 +133,7 @@ impl Server {
     /// # Errors
     /// If the configuration names something that is not there or may not be used.
     pub fn start(config: Config) -> Result<Arc<Server>, StartError> {
+        sys::return_large_memory();
         let limits = Limits::of(&config, limits::raise_descriptor_limit());
         if limits.connections < config.connections_max as usize {
             tracing::warn!(

@@ -320,6 +320,17 @@ pub(crate) fn project_of_path(path: &CStr) -> io::Result<Project> {
     Ok(Project { id: attr.project, inherits: attr.flags & PROJECT_INHERIT != 0 })
 }
 
+/// Has the allocator map each buffer of 256 KiB or more by itself, and so give it back to the system
+/// when it is freed. Otherwise glibc raises its threshold to the largest buffer that was freed, and
+/// from then on such buffers stay in the heaps of the threads that freed them.
+pub(crate) fn return_large_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes integers and locks what it changes. It fails for no value of this size.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
+    }
+}
+
 /// Gives memory that nobody uses back to the system: the allocator keeps it otherwise, and a burst
 /// would be felt until the process ends.
 pub(crate) fn release_memory() {
