@@ -147,7 +147,7 @@ fn place(connection: &Connection) -> Place {
         let is_idle =
             session.tags.is_empty() && session.stalled.is_none() && connection.unsent() == 0;
         let has_fids = || !session.fids.lock().expect("not poisoned").is_empty();
-        is_idle.then(|| match session.form {
+        is_idle.then(|| match session.form() {
             Form::Bound(_) => Worth::Reconnect,
             Form::Plain(_) | Form::Unbound if has_fids() => Worth::State,
             Form::Plain(_) | Form::Unbound => Worth::Nothing,

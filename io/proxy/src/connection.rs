@@ -75,7 +75,10 @@ pub(crate) struct Session {
     pub(crate) attached: bool,
     /// When it began to be without an attach, and how many bytes had come by then.
     pub(crate) detached: (std::time::Instant, u64),
-    pub(crate) form: Form,
+    form: Form,
+    /// Made with the first request after the form was changed. Until the connection is closed
+    /// it holds it, and is held by it.
+    path: Option<Arc<ReplyPath>>,
     pub(crate) fids: Fids,
     pub(crate) tags: FxHashMap<u16, InFlight>,
     /// (request, flush): flushes whose request is being executed.
@@ -110,9 +113,14 @@ pub(crate) struct InFlight {
 /// Where the reply to a request goes.
 #[derive(Clone)]
 pub(crate) struct ReplyTo {
+    pub(crate) path: Arc<ReplyPath>,
+    pub(crate) tag: Tag,
+}
+
+/// Where the replies of a session go, and in which form: one for all of its requests.
+pub(crate) struct ReplyPath {
     pub(crate) connection: Arc<Connection>,
     pub(crate) epoch: u32,
-    pub(crate) tag: Tag,
     pub(crate) form: Form,
 }
 
@@ -245,7 +253,7 @@ impl Connection {
             return Sent::Ok;
         }
         session.tally.take(&mut batch.tally);
-        if batch.epoch != session.epoch {
+        if batch.path.epoch != session.epoch {
             return Sent::Ok;
         }
         session.answered(batch);
@@ -389,6 +397,7 @@ impl Session {
             detached: (std::time::Instant::now(), 0),
             fids: plain.fids.clone(),
             form: Form::Plain(plain.into()),
+            path: None,
             tags: FxHashMap::default(),
             flushes: Vec::new(),
             waits: Vec::new(),
@@ -412,7 +421,17 @@ impl Session {
     pub(crate) fn begin_plain(&mut self) -> Form {
         let plain = PlainSession::new(self.server.clone());
         self.fids = plain.fids.clone();
-        std::mem::replace(&mut self.form, Form::Plain(plain.into()))
+        self.set_form(Form::Plain(plain.into()))
+    }
+
+    pub(crate) fn form(&self) -> &Form {
+        &self.form
+    }
+
+    /// What the requests from now on are in; returns what those until now were in.
+    pub(crate) fn set_form(&mut self, form: Form) -> Form {
+        self.path = None;
+        std::mem::replace(&mut self.form, form)
     }
 
     pub(crate) fn fid(&self, number: ninep::Fid) -> Option<Arc<Fid>> {
@@ -420,9 +439,17 @@ impl Session {
     }
 
     /// Where the reply to a request of this session goes.
-    pub(crate) fn reply_to(&self, connection: &Arc<Connection>, tag: Tag) -> ReplyTo {
+    pub(crate) fn reply_to(&mut self, connection: &Arc<Connection>, tag: Tag) -> ReplyTo {
+        if let Some(path) = self.path.as_ref().filter(|path| path.epoch == self.epoch) {
+            return ReplyTo { path: path.clone(), tag };
+        }
         let (connection, form) = (connection.clone(), self.form.clone());
-        ReplyTo { connection, epoch: self.epoch, tag, form }
+        let path = Arc::new(ReplyPath { connection, epoch: self.epoch, form });
+        // Whoever closes it takes the session after that, and the path with the form.
+        if !path.connection.closed.load(Ordering::Acquire) {
+            self.path = Some(path.clone());
+        }
+        ReplyTo { path, tag }
     }
 
     /// Whether the client has as much under way as it may. One request always may be.

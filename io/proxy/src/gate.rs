@@ -97,7 +97,7 @@ impl Operation {
 
     /// It is not executed: its slot may have another call.
     pub(crate) fn abandon(&self) {
-        if let (Some(once), Some(binding)) = (self.once, self.to.form.binding()) {
+        if let (Some(once), Some(binding)) = (self.once, self.to.path.form.binding()) {
             binding.abandon(once);
         }
     }
@@ -105,7 +105,7 @@ impl Operation {
     /// Whether its client has gone since it was read. Only what has waited for longer than
     /// [`PROMPT`] has its socket asked.
     pub(crate) fn is_abandoned(&self, now: Time) -> bool {
-        now.since(self.looked) > PROMPT && self.to.connection.peer_is_gone()
+        now.since(self.looked) > PROMPT && self.to.path.connection.peer_is_gone()
     }
 }
 

@@ -99,7 +99,7 @@ impl Server {
             Ok(decoded) => decoded,
             Err(error) => return self.misread(connection, session, (bytes, error), outbox),
         };
-        let to = |session: &Session| session.reply_to(connection, tag);
+        let to = |session: &mut Session| session.reply_to(connection, tag);
         match request {
             Request::Version { msize, version } => {
                 // What came in the same reading must be in the queue to be taken out of it.
@@ -128,15 +128,16 @@ impl Server {
             _ => {}
         }
         let about = About::of(&request).expect("what is about the session was acted on");
+        let to = to(session);
         let Some(fid) = session.fid(about.fid) else {
             let what = (about.kind, about.amount.bytes, None);
             let who = Who::Peer(connection);
-            return self.refuse(session, (who, what), &to(session), Errno::BADF, outbox);
+            return self.refuse(session, (who, what), &to, Errno::BADF, outbox);
         };
         let file = File::Fid(fid);
         let asked = about.ask(&file, Location::default());
         let expected = expected_bytes(&request);
-        let (to, looked) = (to(session), arrivals.looked);
+        let looked = arrivals.looked;
         let operation =
             Operation { to, file, frame: Frame::EMPTY, once: None, donor: None, looked };
         if !session.has_room(expected) {
@@ -264,7 +265,7 @@ impl Server {
         // Its reply is still in the form that every client knows.
         let to = session.reply_to(connection, tag);
         if dialect.is_some() {
-            session.form = Form::Unbound;
+            session.set_form(Form::Unbound);
         }
         let reply = Reply::Version { msize: session.msize, version: answer };
         outbox.batch(&to).reply(tag, reply);
@@ -329,7 +330,7 @@ impl Server {
             recorder.cancelled(operation.user(), &running.asked, self.clock.now());
         }
         operation.abandon();
-        self.count_cancelled(&operation.to.connection);
+        self.count_cancelled(&operation.to.path.connection);
     }
 
     /// Tflush: a request that still waits is gone at once; one that is being
@@ -380,6 +381,6 @@ impl Session {
     /// Whether what is asked for could be answered in one message. More is an error, not a
     /// short read: the client's idea of the session is wrong.
     pub(crate) fn has_room(&self, expected: usize) -> bool {
-        expected <= self.msize as usize - read_header_len(&self.form)
+        expected <= self.msize as usize - read_header_len(self.form())
     }
 }

@@ -187,7 +187,7 @@ impl Locks {
                 return Ok(outcome);
             }
             // Opening may hang where nothing else does: no lock is held meanwhile.
-            let place = Place::take(&asked.to.connection.lock_owners, asked.owners_max);
+            let place = Place::take(&asked.to.path.connection.lock_owners, asked.owners_max);
             let place = place.ok_or(Errno::NOLCK)?;
             let charge = |what, amount| asked.bounds.charge(what, asked.holder.clone(), amount);
             // Locking calls know no ENFILE.

@@ -322,7 +322,7 @@ impl MountSession {
         let mut channels = self.channels.lock().expect("not poisoned");
         let channel = channels.get_mut(&channel)?;
         let next = channel.next.take();
-        channel.connection = next.as_ref().map(|next| Arc::downgrade(&next.to.connection));
+        channel.connection = next.as_ref().map(|next| Arc::downgrade(&next.to.path.connection));
         next
     }
 
@@ -448,13 +448,13 @@ impl Mounts {
         let found = sessions.get(&terms.id).cloned();
         let resumed = found.is_some();
         let session = match found {
-            Some(session) if session.owner != owner(&to.connection.peer) => {
+            Some(session) if session.owner != owner(&to.path.connection.peer) => {
                 return Err(Errno::PERM.into());
             }
             Some(session) if session.export.name != export.name => return Err(Errno::INVAL.into()),
             Some(session) => session,
             None => {
-                let peer = &to.connection.peer;
+                let peer = &to.path.connection.peer;
                 if sessions.len() >= most {
                     self.take_back(&mut sessions, peer, &mut files)?;
                 }
@@ -475,14 +475,14 @@ impl Mounts {
         let channel = channels.entry(terms.channel).or_insert_with(fresh);
         let next =
             Pending { to: to.clone(), session: session.clone(), channel: terms.channel, resumed };
-        let Some(before) = channel.connection.replace(Arc::downgrade(&to.connection)) else {
+        let Some(before) = channel.connection.replace(Arc::downgrade(&to.path.connection)) else {
             return Ok(Entered { next: Some(next), before: None, files });
         };
         // Whoever was in line is gone, or it would not have come again.
         let given_up = channel.next.replace(next);
         drop(channels);
         drop(given_up);
-        let before = before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.connection));
+        let before = before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.path.connection));
         Ok(Entered { next: None, before, files })
     }
 }
@@ -498,7 +498,7 @@ impl Server {
     ) -> io::Result<Option<Pending>> {
         let name = std::str::from_utf8(aname).map_err(|_| Errno::INVAL)?;
         let export = self.export(name).ok_or(Errno::NOENT)?;
-        if to.form.binding().is_some() {
+        if to.path.form.binding().is_some() {
             return Err(Errno::BUSY.into());
         }
         let most = self.limits().sessions;
@@ -530,14 +530,14 @@ impl Server {
             channels.get(&pending.channel).map_or(0, |channel| channel.granted)
         };
         let (channel, server) = (pending.channel, Arc::downgrade(self));
-        let mut own = to.connection.session.lock().expect("not poisoned");
-        if to.connection.closed.load(Ordering::Acquire) || own.epoch != to.epoch {
+        let mut own = to.path.connection.session.lock().expect("not poisoned");
+        if to.path.connection.closed.load(Ordering::Acquire) || own.epoch != to.path.epoch {
             return Ok(None);
         }
         own.fids = session.fids.clone();
         own.attached = true;
-        own.form = Form::Bound(Arc::new(Binding { session, channel, server }));
-        let to = own.reply_to(&to.connection, to.tag);
+        own.set_form(Form::Bound(Arc::new(Binding { session, channel, server })));
+        let to = own.reply_to(&to.path.connection, to.tag);
         drop(own);
         let keep = self.settings().session_keep.to_duration().as_secs() as u32;
         Ok(Some(Bound { to, slots: granted, resumed: pending.resumed, keep, root }))

@@ -14,7 +14,7 @@ use ninep::dialect::{self, AnyReply};
 use ninep::{Reply, Tag};
 use rustix::io::Errno;
 
-use crate::connection::{Connection, ReplyTo};
+use crate::connection::{ReplyPath, ReplyTo};
 use crate::mounts::Form;
 use crate::pipes::PipeLoad;
 use crate::tally::Tally;
@@ -38,9 +38,7 @@ pub(crate) struct Outbox {
 
 /// Replies to one session of one connection, in order.
 pub(crate) struct Batch {
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) epoch: u32,
-    form: Form,
+    pub(crate) path: Arc<ReplyPath>,
     pub(crate) bytes: Vec<u8>,
     /// Payload in pipes, each after so many of `bytes`.
     pub(crate) pipes: Vec<(usize, PipeLoad)>,
@@ -61,8 +59,8 @@ impl Outbox {
             self.batches.len() - 1
         });
         let batch = &mut self.batches[at];
-        if let (Form::Unbound, Form::Bound(_)) = (&batch.form, &to.form) {
-            batch.form = to.form.clone();
+        if let (Form::Unbound, Form::Bound(_)) = (&batch.path.form, &to.path.form) {
+            batch.path = to.path.clone();
         }
         batch.answered.push(to.tag);
         batch
@@ -79,7 +77,9 @@ impl Outbox {
     }
 
     fn find(&self, to: &ReplyTo) -> Option<usize> {
-        let is = |b: &Batch| Arc::ptr_eq(&b.connection, &to.connection) && b.epoch == to.epoch;
+        let is = |b: &Batch| {
+            Arc::ptr_eq(&b.path.connection, &to.path.connection) && b.path.epoch == to.path.epoch
+        };
         self.batches.iter().rposition(is)
     }
 
@@ -107,18 +107,18 @@ impl Outbox {
 
 impl Batch {
     pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> Batch {
-        let (connection, form) = (to.connection.clone(), to.form.clone());
+        let path = to.path.clone();
         let (pipes, answered, tally) = (Vec::new(), Vec::new(), Tally::default());
-        let enough = match connection.in_flight.load(Ordering::Relaxed) {
+        let enough = match path.connection.in_flight.load(Ordering::Relaxed) {
             few if few < SPLIT_FROM => usize::MAX,
             many => many / 2,
         };
-        Batch { connection, epoch: to.epoch, form, bytes, pipes, answered, enough, tally }
+        Batch { path, bytes, pipes, answered, enough, tally }
     }
 
     /// Adds a reply.
     pub(crate) fn reply<'r>(&mut self, tag: Tag, reply: impl Into<AnyReply<'r>>) {
-        match (self.form.header(), reply.into()) {
+        match (self.path.form.header(), reply.into()) {
             (Some(header), reply) => dialect::encode_reply(tag, header, &reply, &mut self.bytes),
             (None, AnyReply::Plain(reply)) => reply.encode(tag, &mut self.bytes),
             (None, AnyReply::Own(_)) => unreachable!("only the dialect has its own requests"),
@@ -147,7 +147,7 @@ impl Batch {
     /// Fills the header in, now that `count` bytes are behind it.
     pub(crate) fn end_read(&mut self, tag: Tag, start: usize, count: u32) {
         let place = &mut self.bytes[start..];
-        match self.form.header() {
+        match self.path.form.header() {
             None => place[..ninep::READ_REPLY_HEADER_LEN]
                 .copy_from_slice(&ninep::read_reply_header(tag, count)),
             Some(header) => place[..dialect::READ_REPLY_HEADER_LEN]
@@ -156,7 +156,7 @@ impl Batch {
     }
 
     fn read_header_len(&self) -> usize {
-        read_header_len(&self.form)
+        read_header_len(&self.path.form)
     }
 }
 

@@ -78,7 +78,7 @@ impl Server {
 
     /// Takes a Ttell in that was put aside; false if it is another message.
     pub(crate) fn ask(&self, to: &ReplyTo, frame: &[u8], outbox: &mut Outbox) -> bool {
-        if ninep::frame_kind(frame) != Some(TELL) || to.form.binding().is_none() {
+        if ninep::frame_kind(frame) != Some(TELL) || to.path.form.binding().is_none() {
             return false;
         }
         let asked = question(to, frame).and_then(|question| {
@@ -159,7 +159,7 @@ fn question(to: &ReplyTo, frame: &[u8]) -> Result<Question, Errno> {
     let Some((_, header, AnyRequest::Own(OwnRequest::Tell { what, count }))) = decoded else {
         return Err(Errno::INVAL);
     };
-    let who = to.form.binding().and_then(|binding| binding.session.user(header.identity));
+    let who = to.path.form.binding().and_then(|binding| binding.session.user(header.identity));
     let who = who.ok_or(Errno::INVAL)?;
     Ok(Question { to: to.clone(), who, what, count: count as usize })
 }

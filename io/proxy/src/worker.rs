@@ -224,8 +224,8 @@ impl Worker {
             // It waits for what the connection before it has under way.
             Ok(None) => return,
             Ok(Some((Some(user), _))) => (Who::User(user), 0),
-            Ok(Some((None, _))) => (Who::Peer(&to.connection), 0),
-            Err(error) => (Who::Peer(&to.connection), errno_of(error)),
+            Ok(Some((None, _))) => (Who::Peer(&to.path.connection), 0),
+            Err(error) => (Who::Peer(&to.path.connection), errno_of(error)),
         };
         if let Some(recorder) = self.server.recorder() {
             recorder.attached(who, (arrived, started), errno, self.server.clock.now());
@@ -241,7 +241,7 @@ impl Worker {
         to: &ReplyTo,
         frame: &[u8],
     ) -> io::Result<Option<(Option<Arc<User>>, Greeting)>> {
-        if let Form::Plain(_) = to.form {
+        if let Form::Plain(_) = to.path.form {
             let (user, qid) = operations::attach(&self.server, to, frame)?;
             return Ok(Some((Some(user), Greeting::Attached(qid))));
         }
@@ -386,7 +386,7 @@ impl Worker {
     fn drop_abandoned(&mut self, running: Running) -> Finished {
         self.server.cancel_chosen(&running);
         let finished = running.dropped();
-        self.close(&running.operation.to.connection, &"the peer is gone");
+        self.close(&running.operation.to.path.connection, &"the peer is gone");
         finished
     }
 
@@ -430,7 +430,7 @@ impl Worker {
         let bounds = self.server.bounds();
         loop {
             let Some(mut batch) = outbox.lock().expect("not poisoned").take() else { return };
-            let connection = batch.connection.clone();
+            let connection = batch.path.connection.clone();
             let sent = connection.send(&mut batch, &self.server.poll, bounds);
             self.server.count_late(&mut batch);
             self.after_send(&connection, sent);

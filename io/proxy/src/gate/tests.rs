@@ -78,7 +78,7 @@ impl Bed {
 
     /// Enqueues so many reads of 4 KiB.
     fn enqueue(&self, count: u16) {
-        let session = self.connection.session.lock().unwrap();
+        let mut session = self.connection.session.lock().unwrap();
         let read = |tag| {
             let request = ninep::Request::Read { fid: ninep::Fid(1), offset: 0, count: 4096 };
             let asked = crate::asked::About::of(&request).unwrap();

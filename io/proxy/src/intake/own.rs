@@ -44,7 +44,7 @@ impl Server {
             arrivals.attaches.push((to, incoming.into_frame()));
             return Ok(());
         }
-        let Some(binding) = to.form.binding().cloned() else {
+        let Some(binding) = to.path.form.binding().cloned() else {
             return Err(Violation::NoSession(kind));
         };
         let Some(about) = About::of_any(&request) else {

@@ -84,7 +84,7 @@ impl Bed {
         (proc_id, wanted, waits): (u32, Wanted, bool),
         (reclaims, now): (bool, Time),
     ) -> io::Result<Option<Outcome>> {
-        let session = self.connection.session.lock().unwrap();
+        let mut session = self.connection.session.lock().unwrap();
         let to = session.reply_to(&self.connection, Tag(proc_id as u16));
         drop(session);
         let asked = Asked {

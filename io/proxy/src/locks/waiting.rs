@@ -102,7 +102,7 @@ impl Waiting {
     /// connection wait as may: then it is [`LockStatus::Blocked`]. `of_owner` counts those of its
     /// owner.
     pub(super) fn begin(&self, asked: &Asked<'_>, of_owner: &Arc<AtomicUsize>) -> Option<Answer> {
-        let of_connection = &asked.to.connection.lock_waiters;
+        let of_connection = &asked.to.path.connection.lock_waiters;
         let Some(place) = Place::take(of_connection, asked.waiters_max) else {
             let outcome = Outcome::Status(LockStatus::Blocked);
             return Some(Answer { to: asked.to.clone(), outcome, record: None });
@@ -123,12 +123,12 @@ impl Waiting {
 
     /// Lets a waiter wait, for the first time or again; `Some` if it may not.
     pub(super) fn park(&self, waiter: Waiter) -> Option<Answer> {
-        let connection = waiter.to.connection.clone();
+        let connection = waiter.to.path.connection.clone();
         let tag = waiter.to.tag;
         // What cancels a waiter holds its session's lock: before it found none to cancel,
         // or after it finds this one.
         let mut session = connection.session.lock().expect("not poisoned");
-        if session.epoch != waiter.to.epoch || connection.closed.load(Ordering::Acquire) {
+        if session.epoch != waiter.to.path.epoch || connection.closed.load(Ordering::Acquire) {
             return Some(waiter.answer(Outcome::Flushed(Vec::new())));
         }
         if session.flushes.iter().any(|(old, _)| *old == tag) {
@@ -171,7 +171,7 @@ impl Waiting {
             return Vec::new();
         }
         let mut list = self.list();
-        let is = |w: &Waiter| std::ptr::eq(&*w.to.connection, connection) && meant(w.to.tag);
+        let is = |w: &Waiter| std::ptr::eq(&*w.to.path.connection, connection) && meant(w.to.tag);
         let theirs = list.waiters.iter().filter(|(_, waiter)| is(waiter));
         let keys: Vec<_> = theirs.map(|(key, _)| *key).collect();
         let gone = keys.iter().filter_map(|key| list.waiters.remove(key));

@@ -31,13 +31,13 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
     }
     let (name, job) = parse_aname(aname)?;
     let export = server.export(name).ok_or(Errno::NOENT)?;
-    let credentials = credentials_of(server, &to.connection.peer, uname, n_uname)?;
+    let credentials = credentials_of(server, &to.path.connection.peer, uname, n_uname)?;
     let identity = Identity {
         job,
         uid: credentials.uid,
         gid: credentials.gid,
         projid: export.unknown().project,
-        nid: to.connection.peer.nid.clone(),
+        nid: to.path.connection.peer.nid.clone(),
     };
     let root = export.root.clone();
     let qid = root.qid;
@@ -45,10 +45,10 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
     let subject = user.subject_of(&root, None, user.subject(user.export.unknown()));
     let mut new = Fid::new(user.clone(), root, None, Role::Path, subject);
     new.charge(&server.shared, false)?;
-    let mut session = to.connection.session.lock().expect("not poisoned");
+    let mut session = to.path.connection.session.lock().expect("not poisoned");
     let fids = session.fids.clone();
     let mut fids = fids.lock().expect("not poisoned");
-    if session.epoch != to.epoch || fids.contains_key(&fid.0) {
+    if session.epoch != to.path.epoch || fids.contains_key(&fid.0) {
         return Err(Errno::BADF.into());
     }
     if fids.len() >= server.settings().fids_max as usize {
@@ -62,12 +62,12 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
 /// Tidentity of the dialect: who a number of this session is from now on. On the terms of
 /// an attach; what the message says of groups counts where a client's word does.
 pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> io::Result<()> {
-    let session = &to.form.binding().ok_or(Errno::INVAL)?.session;
+    let session = &to.path.form.binding().ok_or(Errno::INVAL)?.session;
     if who.identity == dialect::NOBODY || who.uid == NONUNAME {
         return Err(Errno::INVAL.into());
     }
     let job = std::str::from_utf8(who.job).ok().and_then(JobId::new).ok_or(Errno::INVAL)?;
-    let peer = &to.connection.peer;
+    let peer = &to.path.connection.peer;
     let mut credentials = credentials_of(server, peer, b"", who.uid)?;
     let squashed = credentials.uid != who.uid;
     if credentials.gid_trusted && !squashed {

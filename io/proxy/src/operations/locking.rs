@@ -147,7 +147,7 @@ impl Server {
         let outbox = Mutex::new(Outbox::default());
         self.locks.end_waiting().into_iter().for_each(|answer| self.answer_held(&outbox, answer));
         while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
-            batch.connection.clone().send(&mut batch, &self.poll, self.bounds());
+            batch.path.connection.clone().send(&mut batch, &self.poll, self.bounds());
         }
     }
 
@@ -167,7 +167,7 @@ impl Server {
         self.note_held(&answer);
         let Answer { to, outcome, .. } = answer;
         if matches!(outcome, Outcome::Flushed(_)) {
-            self.count_cancelled(&to.connection);
+            self.count_cancelled(&to.path.connection);
         }
         let mut outbox = outbox.lock().expect("not poisoned");
         match outcome {

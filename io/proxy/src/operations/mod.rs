@@ -124,8 +124,8 @@ impl<'a> Context<'a> {
         if let Some(mount) = self.mount() {
             return Ok(mount.fids.clone());
         }
-        let session = self.to().connection.session.lock().expect("not poisoned");
-        if session.epoch == self.to().epoch {
+        let session = self.to().path.connection.session.lock().expect("not poisoned");
+        if session.epoch == self.to().path.epoch {
             Ok(session.fids.clone())
         } else {
             Err(Errno::BADF.into())
@@ -160,7 +160,7 @@ impl<'a> Context<'a> {
         replaces: Option<&Arc<Fid>>,
     ) -> io::Result<()> {
         let names_handle =
-            dialect::handle_index(at).is_some() && !matches!(self.to().form, Form::Plain(_));
+            dialect::handle_index(at).is_some() && !matches!(self.to().path.form, Form::Plain(_));
         match (fids.get(&at.0), replaces) {
             (None, None) if fids.len() >= self.server.settings().fids_max as usize => {
                 Err(Errno::NFILE.into())
@@ -233,12 +233,12 @@ impl<'a> On<'a> {
 
     /// The largest message of the session in bytes.
     fn msize(&self) -> usize {
-        self.to().connection.session.lock().expect("not poisoned").msize as usize
+        self.to().path.connection.session.lock().expect("not poisoned").msize as usize
     }
 
     /// The session of the mount that asks.
     fn mount(&self) -> Option<&'a MountSession> {
-        Some(&self.to().form.binding()?.session)
+        Some(&self.to().path.form.binding()?.session)
     }
 
     fn answer(&self, result: io::Result<Reply<'_>>) -> Ending {
@@ -274,7 +274,7 @@ impl<'a> On<'a> {
                 self.answered(batch, served, errno_of(&error))
             }
         };
-        if let (Some(once), Some(binding)) = (self.running.operation.once, to.form.binding()) {
+        if let (Some(once), Some(binding)) = (self.running.operation.once, to.path.form.binding()) {
             binding.end(once, &batch.bytes[start..]);
         }
         self.flush.set(outbox.is_full());
@@ -291,7 +291,7 @@ impl<'a> On<'a> {
 /// Executes one operation on the calling thread.
 pub(crate) fn perform(on: On<'_>) -> Ending {
     let Operation { to, file, frame, .. } = &on.running.operation;
-    let (handles, places, request) = if matches!(to.form, Form::Plain(_)) {
+    let (handles, places, request) = if matches!(to.path.form, Form::Plain(_)) {
         let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
         (Handles::NONE, Places::NONE, AnyRequest::Plain(request))
     } else {
