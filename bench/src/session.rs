@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, bail};
-use ninep::{DirEntries, Fid, NOFID, Names, Reply, Request, Tag, getattr, open};
+use ninep::{DirEntries, Fid, NOFID, NameList, Reply, Request, Tag, getattr, open};
 use testkit::p9::Wire;
 
 use super::socket::Address;
@@ -82,7 +82,7 @@ impl Session {
     pub(crate) fn walk(&mut self, fid: Fid, newfid: Fid, path: &str) -> anyhow::Result<()> {
         let names = path.split('/').filter(|name| !name.is_empty()).map(str::as_bytes);
         let mut space = Vec::new();
-        let names = Names::pack(names, &mut space)?;
+        let names = NameList::pack(names, &mut space)?;
         let request = Request::Walk { fid, newfid, names };
         let reply = self.call(&request).with_context(|| format!("cannot find {path:?}"))?;
         let found = match reply {

@@ -7,7 +7,7 @@
 //! is D cycles side by side, and an operation's latency is that of its whole cycle.
 //! A step that fails does not end its cycle: later steps free what earlier ones made.
 
-use ninep::{Fid, Names, Request, Tag, getattr, open};
+use ninep::{Fid, NameList, Request, Tag, getattr, open};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -173,7 +173,7 @@ impl Work {
                 Request::Getattr { fid: of_job(&self.fids.read, job), mask: getattr::BASIC }
             }
             Step::Fsync => Request::Fsync { fid: of_job(&self.fids.write, job), datasync: 0 },
-            Step::CloneDir => Request::Walk { fid: dir, newfid: spare, names: Names::EMPTY },
+            Step::CloneDir => Request::Walk { fid: dir, newfid: spare, names: NameList::EMPTY },
             Step::Stat => Request::Getattr { fid: spare, mask: getattr::BASIC },
             Step::Clunk => Request::Clunk { fid: spare },
             Step::Remove => Request::Remove { fid: spare },
@@ -232,7 +232,7 @@ impl Work {
             Step::Unlink => Request::Unlinkat { dirfid: dir, name, flags: 0 },
             _ => {
                 let names =
-                    Names::pack([name], &mut self.walk_space).expect("one name is not too many");
+                    NameList::pack([name], &mut self.walk_space).expect("one name is not too many");
                 return Request::Walk { fid: dir, newfid: spare, names }.encode(tag, out);
             }
         };

@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sluice_model::{
-    Identity, JobId, KeyEdit, Kind, Nid, PathSet, RuleEdit, RuleFileError, RulePlace, RuleSet,
+    Identity, JobId, KeyEdit, OpKind, Nid, PathSet, RuleEdit, RuleFileError, RulePlace, RuleSet,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -55,7 +55,7 @@ fn check_meters(set: &RuleSet) {
         let job = JobId::new(job).expect("a job's name");
         let who = Identity { job, uid, gid: uid, projid: None, nid };
         for paths in [PathSet(0), PathSet(u64::MAX), set.path_set(b"/a/b")] {
-            for kind in Kind::ALL.iter().copied() {
+            for kind in OpKind::ALL.iter().copied() {
                 let rule = set.rule_for(&who, kind, paths).map(|rule| &set.rules[rule]);
                 let limits = rule.into_iter().flat_map(|rule| rule.ceilings());
                 let own = limits.filter(|limit| limit.kinds.contains(kind)).count();

@@ -6,31 +6,32 @@
 //! configuration parses and prints the same text.
 
 mod access;
+mod busy_poll;
 mod civil;
 mod ids;
-mod linger;
 mod moment;
-mod part;
 mod pattern;
 mod request;
 mod rule;
 mod scope;
+mod share;
 mod time;
 mod units;
 
 pub use access::Accesses;
+pub use busy_poll::BusyPoll;
 pub use civil::{CivilTime, FixedZone, Zone};
 pub use ids::{Identity, JobId, Nid};
-pub use linger::Linger;
 pub use moment::{Moment, MomentError};
-pub use part::{Grant, Grants, Part, Use};
-pub use pattern::{ParsePatternError, Pattern, Seen};
-pub use request::{Direction, Kind, KindSet, Lane, ParseKindError};
+pub use pattern::{AccessStats, ParsePatternError, Pattern};
+pub use request::{Direction, KindSet, Lane, OpKind, ParseKindError};
 pub use rule::{
-    Boundary, DecayMode, DecayRule, Dependence, Excerpt, KeyEdit, KeyField, Limit, LimitMode,
-    Match, MatchError, MeterRule, Parent, ParseWordError, PathSet, Resource, Rule, RuleEdit,
-    RuleEditError, RuleFileError, RulePlace, RuleProblem, RuleSet, Shadowed, WriteMode,
+    DecayMode, DecayRule, DecayWindow, DependencyKind, Excerpt, KeyEdit, KeyField, Limit,
+    LimitMode, Match, MatchError, MeterRule, ParseWordError, PathSet, Resource, Rule,
+    RuleDependency, RuleEdit, RuleEditError, RuleFileError, RulePosition, RuleProblem, RuleSet,
+    Shadowed, WriteMode,
 };
 pub use scope::{KeyValue, Scope, SectionKind, key_of};
+pub use share::{Grant, Grants, ScopeUsage, Share};
 pub use time::{Nanos, Time};
 pub use units::{Amount, Bytes, Ops, ParseUnitError, Rate, Weight};

@@ -12,15 +12,15 @@
 
 use std::str::FromStr;
 
-use crate::{Accesses, Kind};
+use crate::{Accesses, OpKind};
 
 /// What somebody's requests were in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct AccessStats {
     /// Payload of reads and writes.
     pub bytes: u64,
-    /// Operations by kind, in the order of [`Kind::ALL`].
-    pub ops: [u64; Kind::COUNT],
+    /// Operations by kind, in the order of [`OpKind::ALL`].
+    pub ops: [u64; OpKind::COUNT],
     /// Reads.
     pub reads: Accesses,
     /// Writes.
@@ -63,8 +63,8 @@ macro_rules! patterns {
                 match self { $(Pattern::$variant => $source,)* }
             }
 
-            fn is(self, seen: &Seen) -> bool {
-                let is: fn(&Seen) -> bool = match self { $(Pattern::$variant => $is,)* };
+            fn is(self, seen: &AccessStats) -> bool {
+                let is: fn(&AccessStats) -> bool = match self { $(Pattern::$variant => $is,)* };
                 is(seen)
             }
         }
@@ -105,7 +105,7 @@ patterns! {
         "up to about 64 KiB a request takes the same time whatever it moves";
     OpenPerAccess = "open-per-access", true,
         |seen| {
-            let opens = seen.ops(Kind::Open).saturating_add(seen.ops(Kind::Create));
+            let opens = seen.ops(OpKind::Open).saturating_add(seen.ops(OpKind::Create));
             let moved = seen.reads.all().saturating_add(seen.writes.all());
             opens >= ENOUGH && moved > 0 && 2 * u128::from(opens) > moved.into()
         },
@@ -114,7 +114,7 @@ patterns! {
         "each open is a request of its own to the metadata server, which serves all jobs";
     StatStorm = "stat-storm", true,
         |seen| {
-            let looks = seen.ops(Kind::Getattr).saturating_add(seen.ops(Kind::Walk));
+            let looks = seen.ops(OpKind::Getattr).saturating_add(seen.ops(OpKind::Walk));
             most(looks, seen.all_ops())
         },
         "Most operations only look up names and attributes.",
@@ -161,14 +161,14 @@ impl FromStr for Pattern {
     }
 }
 
-impl Seen {
+impl AccessStats {
     /// The patterns that it shows, in the order of [`Pattern::ALL`].
     pub fn patterns(&self) -> impl Iterator<Item = Pattern> {
         Pattern::ALL.iter().copied().filter(|pattern| pattern.is(self))
     }
 
     /// Operations of one kind.
-    pub fn ops(&self, kind: Kind) -> u64 {
+    pub fn ops(&self, kind: OpKind) -> u64 {
         self.ops[kind as usize]
     }
 
@@ -179,7 +179,7 @@ impl Seen {
 
     /// Operations that neither read nor write, closing a file aside: each open has its close.
     pub fn metadata_ops(&self) -> u64 {
-        let others = [Kind::Read, Kind::Write, Kind::Clunk, Kind::Attach];
+        let others = [OpKind::Read, OpKind::Write, OpKind::Clunk, OpKind::Attach];
         others.iter().fold(self.all_ops(), |sum, kind| sum.saturating_sub(self.ops(*kind)))
     }
 }
@@ -201,14 +201,19 @@ mod tests {
     }
 
     /// Of reads, writes, opens, looks at attributes and bytes.
-    fn seen(reads: Accesses, writes: Accesses, (opens, looks): (u64, u64), bytes: u64) -> Seen {
-        let mut seen = Seen { bytes, reads, writes, ..Seen::default() };
+    fn seen(
+        reads: Accesses,
+        writes: Accesses,
+        (opens, looks): (u64, u64),
+        bytes: u64,
+    ) -> AccessStats {
+        let mut seen = AccessStats { bytes, reads, writes, ..AccessStats::default() };
         let ops = [
-            (Kind::Read, reads.all()),
-            (Kind::Write, writes.all()),
-            (Kind::Open, opens),
-            (Kind::Clunk, opens),
-            (Kind::Getattr, looks),
+            (OpKind::Read, reads.all()),
+            (OpKind::Write, writes.all()),
+            (OpKind::Open, opens),
+            (OpKind::Clunk, opens),
+            (OpKind::Getattr, looks),
         ];
         ops.into_iter().for_each(|(kind, count)| seen.ops[kind as usize] = count);
         seen
@@ -217,8 +222,8 @@ mod tests {
     #[test]
     fn each_pattern_is_told_by_its_bounds() {
         let none = Accesses::default();
-        let cases: &[(&str, Seen, &[&str])] = &[
-            ("nothing", Seen::default(), &[]),
+        let cases: &[(&str, AccessStats, &[&str])] = &[
+            ("nothing", AccessStats::default(), &[]),
             (
                 "99 small writes are too few",
                 seen(none, accesses([99, 0, 0, 0], 0), (1, 0), 9_900),

@@ -30,20 +30,20 @@ macro_rules! kinds {
         /// Its name is what rules write in `opcode={…}`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum Kind { $($(#[$doc])* $variant,)* }
+        pub enum OpKind { $($(#[$doc])* $variant,)* }
 
-        impl Kind {
+        impl OpKind {
             /// Every kind, in order.
-            pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
+            pub const ALL: &'static [OpKind] = &[$(OpKind::$variant,)*];
 
             /// The name in rules, tables and metrics.
             pub const fn name(self) -> &'static str {
-                match self { $(Kind::$variant => $name,)* }
+                match self { $(OpKind::$variant => $name,)* }
             }
 
             /// The queue that it waits in.
             pub const fn direction(self) -> Direction {
-                match self { $(Kind::$variant => Direction::$direction,)* }
+                match self { $(OpKind::$variant => Direction::$direction,)* }
             }
         }
     };
@@ -104,19 +104,19 @@ pub struct KindSet(u32);
 
 /// A name that is no kind of request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is not a kind of request; there are {}", Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>().join(", "))]
+#[error("{name:?} is not a kind of request; there are {}", OpKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>().join(", "))]
 pub struct ParseKindError {
     name: String,
 }
 
-impl Kind {
+impl OpKind {
     /// How many kinds there are.
-    pub const COUNT: usize = Kind::ALL.len();
+    pub const COUNT: usize = OpKind::ALL.len();
 
     /// True for what is never delayed, only charged: it gives something back, so
     /// holding it would hold what others wait for (docs/ARCHITECTURE.md, "Never delayed").
     pub const fn never_delayed(self) -> bool {
-        matches!(self, Kind::Clunk | Kind::Unlock)
+        matches!(self, OpKind::Clunk | OpKind::Unlock)
     }
 }
 
@@ -124,45 +124,45 @@ impl KindSet {
     /// No kind.
     pub const NONE: KindSet = KindSet(0);
     /// Every kind.
-    pub const ALL: KindSet = KindSet((1 << Kind::COUNT) - 1);
+    pub const ALL: KindSet = KindSet((1 << OpKind::COUNT) - 1);
 
     /// This set and `kind`.
-    pub const fn with(self, kind: Kind) -> KindSet {
+    pub const fn with(self, kind: OpKind) -> KindSet {
         KindSet(self.0 | 1 << kind as u32)
     }
 
     /// All kinds of one direction.
     pub fn of(direction: Direction) -> KindSet {
-        Kind::ALL.iter().filter(|k| k.direction() == direction).copied().collect()
+        OpKind::ALL.iter().filter(|k| k.direction() == direction).copied().collect()
     }
 
     /// Whether `kind` is in the set.
-    pub const fn contains(self, kind: Kind) -> bool {
+    pub const fn contains(self, kind: OpKind) -> bool {
         self.0 & (1 << kind as u32) != 0
     }
 
     /// The kinds of the set, in order.
-    pub fn iter(self) -> impl Iterator<Item = Kind> {
-        Kind::ALL.iter().copied().filter(move |k| self.contains(*k))
+    pub fn iter(self) -> impl Iterator<Item = OpKind> {
+        OpKind::ALL.iter().copied().filter(move |k| self.contains(*k))
     }
 }
 
-impl FromIterator<Kind> for KindSet {
-    fn from_iter<I: IntoIterator<Item = Kind>>(kinds: I) -> KindSet {
+impl FromIterator<OpKind> for KindSet {
+    fn from_iter<I: IntoIterator<Item = OpKind>>(kinds: I) -> KindSet {
         kinds.into_iter().fold(KindSet::NONE, KindSet::with)
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for OpKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for OpKind {
     type Err = ParseKindError;
-    fn from_str(name: &str) -> Result<Kind, ParseKindError> {
-        let kind = Kind::ALL.iter().find(|k| k.name() == name).copied();
+    fn from_str(name: &str) -> Result<OpKind, ParseKindError> {
+        let kind = OpKind::ALL.iter().find(|k| k.name() == name).copied();
         kind.ok_or_else(|| ParseKindError { name: name.into() })
     }
 }
@@ -173,15 +173,15 @@ mod tests {
 
     #[test]
     fn every_kind_parses_from_its_name() {
-        for kind in Kind::ALL {
-            assert_eq!(kind.name().parse::<Kind>().unwrap(), *kind);
+        for kind in OpKind::ALL {
+            assert_eq!(kind.name().parse::<OpKind>().unwrap(), *kind);
         }
-        assert!("ost_read".parse::<Kind>().is_err());
+        assert!("ost_read".parse::<OpKind>().is_err());
     }
 
     #[test]
     fn directions_divide_the_kinds() {
         let parts = [Direction::Read, Direction::Write, Direction::Metadata].map(KindSet::of);
-        assert_eq!(parts.iter().map(|s| s.iter().count()).sum::<usize>(), Kind::COUNT);
+        assert_eq!(parts.iter().map(|s| s.iter().count()).sum::<usize>(), OpKind::COUNT);
     }
 }

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Identity, JobId, KeyField, Kind, Nid};
+use crate::{Identity, JobId, KeyField, Nid, OpKind};
 
 /// One value of a class's or a meter's key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,7 +27,7 @@ pub enum KeyValue {
     /// The node.
     Nid(Nid),
     /// The kind of request.
-    Opcode(Kind),
+    Opcode(OpKind),
 }
 
 /// The sections of a rule file that grant or hold back something by key.
@@ -53,7 +53,7 @@ pub struct Scope {
 }
 
 /// The values of these fields for a request: the key of its class or meter.
-pub fn key_of(per: &[KeyField], who: &Identity, kind: Kind) -> Vec<KeyValue> {
+pub fn key_of(per: &[KeyField], who: &Identity, kind: OpKind) -> Vec<KeyValue> {
     let value = |field: &KeyField| match field {
         KeyField::Jobid => KeyValue::Jobid(who.job.clone()),
         KeyField::Uid => KeyValue::Uid(who.uid),

@@ -36,7 +36,7 @@ pub use header::{
     READ_REPLY_HEADER_LEN, RREAD, TREAD, TWRITE, WRITE_HEADER_LEN, error_reply, frame_kind,
     frame_len, frame_tag, read_reply_header, write_header,
 };
-pub use lists::{Names, Qids, TooManyNames};
+pub use lists::{NameList, Qids, TooManyNames};
 pub use lock::{LOCK_BLOCK, LOCK_RECLAIM, LockKind, LockStatus};
 pub use reply::Reply;
 pub use request::Request;

@@ -11,7 +11,7 @@ use crate::wire::string_len;
 /// A decoded list holds neither NUL nor `/`. Empty names, `.` and `..` are passed
 /// on: what they mean is the server's to say.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Names<'a> {
+pub struct NameList<'a> {
     count: u16,
     /// `count` times len\[2\] bytes, and nothing after.
     bytes: &'a [u8],
@@ -29,9 +29,9 @@ pub struct Qids {
 #[error("a walk takes at most 16 names")]
 pub struct TooManyNames;
 
-impl<'a> Names<'a> {
+impl<'a> NameList<'a> {
     /// The walk that only clones.
-    pub const EMPTY: Names<'static> = Names { count: 0, bytes: &[] };
+    pub const EMPTY: NameList<'static> = NameList { count: 0, bytes: &[] };
 
     /// A list of `names` for a client's walk; their wire form is put into `space`,
     /// which is emptied first and can be used again after the walk is encoded.
@@ -44,7 +44,7 @@ impl<'a> Names<'a> {
     pub fn pack<'n>(
         names: impl IntoIterator<Item = &'n [u8]>,
         space: &'a mut Vec<u8>,
-    ) -> Result<Names<'a>, TooManyNames> {
+    ) -> Result<NameList<'a>, TooManyNames> {
         space.clear();
         let mut count = 0;
         for name in names {
@@ -55,12 +55,12 @@ impl<'a> Names<'a> {
             space.extend_from_slice(&string_len(name).to_le_bytes());
             space.extend_from_slice(name);
         }
-        Ok(Names { count, bytes: space })
+        Ok(NameList { count, bytes: space })
     }
 
     /// A list whose every length was checked.
-    pub(crate) fn checked(count: u16, bytes: &'a [u8]) -> Names<'a> {
-        Names { count, bytes }
+    pub(crate) fn checked(count: u16, bytes: &'a [u8]) -> NameList<'a> {
+        NameList { count, bytes }
     }
 
     pub(crate) fn as_bytes(&self) -> &'a [u8] {
@@ -78,13 +78,13 @@ impl<'a> Names<'a> {
     }
 }
 
-impl<'a> Iterator for Names<'a> {
+impl<'a> Iterator for NameList<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
         let (len, rest) = self.bytes.split_first_chunk::<2>()?;
         let (name, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
-        *self = Names { count: self.count - 1, bytes: rest };
+        *self = NameList { count: self.count - 1, bytes: rest };
         Some(name)
     }
 
@@ -93,9 +93,9 @@ impl<'a> Iterator for Names<'a> {
     }
 }
 
-impl ExactSizeIterator for Names<'_> {}
+impl ExactSizeIterator for NameList<'_> {}
 
-impl fmt::Debug for Names<'_> {
+impl fmt::Debug for NameList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.map(|name| name.escape_ascii().to_string())).finish()
     }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn packed_names_come_out_in_order() {
         let mut space = Vec::new();
-        let names = Names::pack([&b"a"[..], b"", b"..", b"long name"], &mut space).unwrap();
+        let names = NameList::pack([&b"a"[..], b"", b"..", b"long name"], &mut space).unwrap();
         assert_eq!(names.len(), 4);
         assert_eq!(names.collect::<Vec<_>>(), [&b"a"[..], b"", b"..", b"long name"]);
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn seventeen_names_are_too_many_to_pack() {
         let mut space = Vec::new();
-        assert!(Names::pack([&b"x"[..]; 16], &mut space).is_ok());
-        assert_eq!(Names::pack([&b"x"[..]; 17], &mut space), Err(TooManyNames));
+        assert!(NameList::pack([&b"x"[..]; 16], &mut space).is_ok());
+        assert_eq!(NameList::pack([&b"x"[..]; 17], &mut space), Err(TooManyNames));
     }
 }

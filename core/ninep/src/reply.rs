@@ -6,7 +6,7 @@ use crate::lists::Qids;
 use crate::lock::{LockKind, LockStatus};
 use crate::table::messages;
 use crate::types::{Qid, Tag};
-use crate::wire::{Get, Put};
+use crate::wire::{FrameReader, FrameWriter};
 
 messages! {
     /// What a server answers, borrowing strings and payload.

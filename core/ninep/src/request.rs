@@ -5,11 +5,11 @@
 
 use crate::attributes::SetAttributes;
 use crate::error::DecodeError;
-use crate::lists::Names;
+use crate::lists::NameList;
 use crate::lock::LockKind;
 use crate::table::messages;
 use crate::types::{Fid, Tag};
-use crate::wire::{Get, Put};
+use crate::wire::{FrameReader, FrameWriter};
 
 messages! {
     /// What a client asks, borrowing strings and payload from its frame.
@@ -43,7 +43,7 @@ messages! {
     110 Walk {
         fid: Fid = fid, "Where it begins.";
         newfid: Fid = fid, "The fid for what is found; may be `fid`.";
-        names: Names<'a> = names, "At most 16 names.";
+        names: NameList<'a> = names, "At most 16 names.";
     }
     /// Forgets a fid, closing its file.
     120 Clunk {

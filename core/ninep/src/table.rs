@@ -37,7 +37,7 @@ macro_rules! messages {
             /// # Errors
             /// If the frame is anything but exactly one such message.
             pub fn decode(frame: &'a [u8]) -> Result<(Tag, $message<'a>), DecodeError> {
-                let (kind, mut get) = Get::new(frame)?;
+                let (kind, mut get) = FrameReader::new(frame)?;
                 let message = $message::take(kind, &mut get)?;
                 get.finish()?;
                 Ok((get.tag_of_message(), message))
@@ -46,7 +46,7 @@ macro_rules! messages {
             /// Takes the body of a message of type `kind`.
             pub(crate) fn take(
                 kind: u8,
-                get: &mut Get<'a>,
+                get: &mut FrameReader<'a>,
             ) -> Result<$message<'a>, DecodeError> {
                 Ok(match kind {
                     $(
@@ -64,13 +64,13 @@ macro_rules! messages {
             /// # Panics
             /// If a string is longer than 65,535 bytes or the message than 4 GiB.
             pub fn encode(&self, tag: Tag, out: &mut Vec<u8>) {
-                let mut put = Put::new(self.kind(), tag, out);
+                let mut put = FrameWriter::new(self.kind(), tag, out);
                 self.put(&mut put);
                 put.finish();
             }
 
             /// Appends the body alone.
-            pub(crate) fn put(&self, put: &mut Put<'_>) {
+            pub(crate) fn put(&self, put: &mut FrameWriter<'_>) {
                 match *self {
                     $(
                         $message::$variant $({ $( $field, )* })? $(( $inner ))? => {

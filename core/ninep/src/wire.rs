@@ -9,18 +9,18 @@
 use crate::attributes::{Attributes, SetAttributes, Statfs, Timestamp};
 use crate::error::DecodeError;
 use crate::header::frame_len;
-use crate::lists::{Names, Qids};
+use crate::lists::{NameList, Qids};
 use crate::lock::{LockKind, LockStatus};
 use crate::types::{Fid, HEADER_LEN, NOTAG, Qid, Tag, WALK_NAMES_MAX};
 
 /// Takes fields from the front of one message's body.
-pub(crate) struct Get<'a> {
+pub(crate) struct FrameReader<'a> {
     tag: Tag,
     body: &'a [u8],
 }
 
 /// Appends one message; [`Put::finish`] fills in its size.
-pub(crate) struct Put<'o> {
+pub(crate) struct FrameWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
 }
@@ -30,7 +30,7 @@ const STRING_MAX: usize = u16::MAX as usize;
 
 macro_rules! integers {
     ($($name:ident),*) => {
-        impl<'a> Get<'a> {
+        impl<'a> FrameReader<'a> {
             $(
                 #[inline]
                 pub(crate) fn $name(&mut self, field: &'static str) -> Result<$name, DecodeError> {
@@ -38,7 +38,7 @@ macro_rules! integers {
                 }
             )*
         }
-        impl Put<'_> {
+        impl FrameWriter<'_> {
             $(
                 #[inline]
                 pub(crate) fn $name(&mut self, value: $name) {
@@ -50,10 +50,10 @@ macro_rules! integers {
 }
 integers!(u8, u16, u32, u64, u128);
 
-impl<'a> Get<'a> {
+impl<'a> FrameReader<'a> {
     /// Checks a frame's header; gives its type and its body.
     #[inline]
-    pub(crate) fn new(frame: &'a [u8]) -> Result<(u8, Get<'a>), DecodeError> {
+    pub(crate) fn new(frame: &'a [u8]) -> Result<(u8, FrameReader<'a>), DecodeError> {
         let short = DecodeError::Short { len: frame.len() };
         let (header, body) = frame.split_first_chunk::<HEADER_LEN>().ok_or(short)?;
         let size = frame_len(header).ok_or(short)?;
@@ -61,12 +61,12 @@ impl<'a> Get<'a> {
         if size as usize != frame.len() {
             return Err(DecodeError::Size { tag, size, len: frame.len() });
         }
-        Ok((header[4], Get { tag, body }))
+        Ok((header[4], FrameReader { tag, body }))
     }
 
     /// Fields of a list inside a message that was decoded: errors name no tag.
-    pub(crate) fn part(body: &'a [u8]) -> Get<'a> {
-        Get { tag: NOTAG, body }
+    pub(crate) fn part(body: &'a [u8]) -> FrameReader<'a> {
+        FrameReader { tag: NOTAG, body }
     }
 
     /// What has not been taken.
@@ -171,13 +171,13 @@ impl<'a> Get<'a> {
     }
 
     /// n\[2\] and that many names.
-    pub(crate) fn names(&mut self, field: &'static str) -> Result<Names<'a>, DecodeError> {
+    pub(crate) fn names(&mut self, field: &'static str) -> Result<NameList<'a>, DecodeError> {
         let count = self.walk_count(field)?;
         let all = self.body;
         for _ in 0..count {
             self.name(field)?;
         }
-        Ok(Names::checked(count, &all[..all.len() - self.body.len()]))
+        Ok(NameList::checked(count, &all[..all.len() - self.body.len()]))
     }
 
     /// m\[2\] and that many qids.
@@ -299,20 +299,20 @@ pub(crate) fn string_len(bytes: &[u8]) -> u16 {
     bytes.len() as u16
 }
 
-impl<'o> Put<'o> {
+impl<'o> FrameWriter<'o> {
     /// Begins a message at the end of `out`.
     #[inline]
-    pub(crate) fn new(kind: u8, tag: Tag, out: &'o mut Vec<u8>) -> Put<'o> {
+    pub(crate) fn new(kind: u8, tag: Tag, out: &'o mut Vec<u8>) -> FrameWriter<'o> {
         let start = out.len();
         let [t0, t1] = tag.0.to_le_bytes();
         out.extend_from_slice(&[0, 0, 0, 0, kind, t0, t1]);
-        Put { out, start }
+        FrameWriter { out, start }
     }
 
     /// Goes on with fields of a list: there is nothing to finish.
-    pub(crate) fn part(out: &'o mut Vec<u8>) -> Put<'o> {
+    pub(crate) fn part(out: &'o mut Vec<u8>) -> FrameWriter<'o> {
         let start = out.len();
-        Put { out, start }
+        FrameWriter { out, start }
     }
 
     /// Ends the message: writes its size.
@@ -357,7 +357,7 @@ impl<'o> Put<'o> {
         self.out.extend_from_slice(data);
     }
 
-    pub(crate) fn names(&mut self, names: Names<'_>) {
+    pub(crate) fn names(&mut self, names: NameList<'_>) {
         self.u16(names.len() as u16);
         self.wired(names.as_bytes());
     }

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use model::{Nanos, Rate, RuleSet, Scope, Time, Use};
+use model::{Nanos, Rate, RuleSet, Scope, ScopeUsage, Time};
 
 use crate::members::{Entered, MemberReport, Members};
 use crate::messages::{Holdings, Order, Report};
@@ -268,7 +268,7 @@ impl Controller {
         self.parts.go_on(&freed, &mut self.members, may_raise);
     }
 
-    fn take_uses(&mut self, id: u32, sequence: u64, uses: &[(Scope, Use)]) {
+    fn take_uses(&mut self, id: u32, sequence: u64, uses: &[(Scope, ScopeUsage)]) {
         let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         let before = std::mem::take(&mut self.members.get_mut(id).active);
         let times = (self.settings.idle, self.now);

@@ -10,30 +10,30 @@
 //! force at some revision from the acknowledged one on. A value that is not above a later one says
 //! nothing about the most, so the values that are kept fall from the first to the last.
 
-use model::Part;
+use model::Share;
 
 /// What was sent to one member, as far as it may still matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The largest: it may be in force.
-    first: (u64, Part),
+    first: (u64, Share),
     /// Smaller ones that were sent later, each with the revision that brought it.
-    later: Vec<(u64, Part)>,
+    later: Vec<(u64, Share)>,
 }
 
 impl Held {
     /// What is in force at a revision that is acknowledged.
-    pub(crate) fn new(part: Part) -> Held {
+    pub(crate) fn new(part: Share) -> Held {
         Held { first: (0, part), later: Vec::new() }
     }
 
     /// The most that it may be using.
-    pub(crate) fn most(&self) -> Part {
+    pub(crate) fn most(&self) -> Share {
         self.first.1
     }
 
     /// What it uses when it has heard everything.
-    pub(crate) fn sent(&self) -> Part {
+    pub(crate) fn sent(&self) -> Share {
         self.later.last().map_or(self.first.1, |(_, part)| *part)
     }
 
@@ -43,7 +43,7 @@ impl Held {
     }
 
     /// Another part is in force from a revision on.
-    pub(crate) fn send(&mut self, revision: u64, part: Part) {
+    pub(crate) fn send(&mut self, revision: u64, part: Share) {
         while self.later.pop_if(|(_, later)| *later <= part).is_some() {}
         if self.first.1 <= part {
             self.first = (revision, part);
@@ -74,8 +74,8 @@ const LATER_MAX: usize = 8;
 mod tests {
     use super::*;
 
-    fn part(percent: u64) -> Part {
-        Part::ratio(percent, 100)
+    fn part(percent: u64) -> Share {
+        Share::ratio(percent, 100)
     }
 
     #[test]

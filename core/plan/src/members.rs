@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use model::{Nanos, Part, Scope, Time};
+use model::{Nanos, Scope, Share, Time};
 
 use crate::held::Held;
 use crate::messages::{Order, Report, Term};
@@ -40,7 +40,7 @@ pub struct MemberReport {
     /// Whether it is silent for so long that it counts for what it may be using.
     pub silent: bool,
     /// What it may be falling back to.
-    pub fallback: Part,
+    pub fallback: Share,
     /// The revision that it was sent last, and that which it acknowledged.
     pub revisions: (u64, u64),
 }
@@ -161,8 +161,8 @@ impl Member {
             base: 0,
             revision: 0,
             members,
-            unlisted: Part::ZERO,
-            fallback: Part::ZERO,
+            unlisted: Share::ZERO,
+            fallback: Share::ZERO,
             grants: Vec::new(),
             elsewhere: Vec::new(),
         }
@@ -173,8 +173,8 @@ impl Member {
     }
 
     /// What it counts for at least: what it falls back to, unless it is there to be told.
-    pub(crate) fn floor(&self) -> Part {
-        if self.is_present() { Part::ZERO } else { self.fallback.most() }
+    pub(crate) fn floor(&self) -> Share {
+        if self.is_present() { Share::ZERO } else { self.fallback.most() }
     }
 
     /// It says which order it heard last.
@@ -218,7 +218,7 @@ impl Member {
     }
 
     /// It begins anew at revision 0 with this in force.
-    pub(crate) fn adopt(&mut self, unlisted: Part, fallback: Part) {
+    pub(crate) fn adopt(&mut self, unlisted: Share, fallback: Share) {
         (self.contact, self.told) = (Contact::Present, true);
         (self.revision, self.acknowledged, self.sealed) = (0, 0, true);
         self.unacknowledged.clear();
@@ -244,8 +244,8 @@ impl Member {
             sealed: true,
             acknowledged: 0,
             unacknowledged: BTreeMap::new(),
-            unlisted: Held::new(Part::ZERO),
-            fallback: Held::new(Part::ZERO),
+            unlisted: Held::new(Share::ZERO),
+            fallback: Held::new(Share::ZERO),
             active: Vec::new(),
             due: false,
         }

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use model::{Grant, Nanos, Part, Scope, Use};
+use model::{Grant, Nanos, Scope, ScopeUsage, Share};
 
 /// Which membership under which controller: of two, the greater is the newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,7 @@ pub struct Report {
     pub holdings: Option<Holdings>,
     /// What it did since its last report. Scopes that it did nothing with are left out. `None`: it
     /// did not look at what it does since then.
-    pub uses: Option<Vec<(Scope, Use)>>,
+    pub uses: Option<Vec<(Scope, ScopeUsage)>>,
     /// Metadata service for clients that are no mounts, by class, in all.
     pub served: Vec<(Scope, Served)>,
 }
@@ -57,11 +57,11 @@ pub struct Report {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// What it holds of everything that is not listed.
-    pub unlisted: Part,
+    pub unlisted: Share,
     /// What it falls back to.
-    pub fallback: Part,
+    pub fallback: Share,
     /// What it holds of single scopes.
-    pub listed: Vec<(Scope, Part)>,
+    pub listed: Vec<(Scope, Share)>,
 }
 
 /// What the controller orders.
@@ -87,9 +87,9 @@ pub struct Order {
     /// How many members there are.
     pub members: u32,
     /// The part of everything that is not listed.
-    pub unlisted: Part,
+    pub unlisted: Share,
     /// The part of everything when it hears nothing for long.
-    pub fallback: Part,
+    pub fallback: Share,
     /// What single scopes are granted; one that says nothing is listed no longer.
     pub grants: Vec<(Scope, Grant)>,
     /// Metadata service that its classes had of other members.

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Grant, Nanos, Part, Rate, RuleSet, Scope, SectionKind, Time, Use};
+use model::{Grant, Nanos, Rate, RuleSet, Scope, ScopeUsage, SectionKind, Share, Time};
 
 use crate::held::Held;
 use crate::members::{Member, Members};
@@ -50,7 +50,7 @@ struct Listed {
     scope: Scope,
     shares: Shares,
     /// One unit a second, as a part of the limit.
-    least: Part,
+    least: Share,
     /// The rate to which a decay holds it.
     rate: Option<Rate>,
     /// When somebody used it last.
@@ -59,11 +59,11 @@ struct Listed {
 
 /// By the members' numbers, which are small.
 #[derive(Debug, Default)]
-struct Shares(Vec<Option<Share>>);
+struct Shares(Vec<Option<ProxyShare>>);
 
 /// One member's part of one scope.
 #[derive(Debug)]
-struct Share {
+struct ProxyShare {
     held: Held,
     /// Whether the member has it listed.
     explicit: bool,
@@ -71,18 +71,18 @@ struct Share {
     /// When the member used it last, and in which report.
     used: Time,
     sequence: u64,
-    target: Part,
+    target: Share,
 }
 
 /// One member's place in a division.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    most: Part,
-    sent: Part,
+    most: Share,
+    sent: Share,
     /// What it counts for at least.
-    floor: Part,
+    floor: Share,
     /// What it is to have; `None` if it cannot be told.
-    target: Option<Part>,
+    target: Option<Share>,
 }
 
 impl Parts {
@@ -90,7 +90,7 @@ impl Parts {
     /// is returned those that it uses now. What is new is listed, if there is room.
     pub(crate) fn take_uses(
         &mut self,
-        (id, sequence, uses): (u32, u64, &[(Scope, Use)]),
+        (id, sequence, uses): (u32, u64, &[(Scope, ScopeUsage)]),
         before: &[Place],
         (members, bounds): (&Members, Bounds<'_>),
         (idle, now): (Nanos, Time),
@@ -124,7 +124,13 @@ impl Parts {
     }
 
     /// A member did something with a scope: true if the report had not said so already.
-    fn used(&mut self, id: u32, place: Place, what: &Use, (report, now): (u64, Time)) -> bool {
+    fn used(
+        &mut self,
+        id: u32,
+        place: Place,
+        what: &ScopeUsage,
+        (report, now): (u64, Time),
+    ) -> bool {
         let Some(listed) = self.get_mut(place) else { return false };
         listed.used = now;
         let share = listed.shares.get_mut(id).expect("each member has a share of what is listed");
@@ -145,7 +151,7 @@ impl Parts {
         let Some(share) = share.filter(|share| share.sequence != report) else { return true };
         let want = match now.since(share.used) {
             span if span >= idle => Want::Nothing,
-            _ => wanted(&Use { used: Some(Part::ZERO), waiting: false }, share, 1),
+            _ => wanted(&ScopeUsage { used: Some(Share::ZERO), waiting: false }, share, 1),
         };
         if share.want != want {
             share.want = want;
@@ -238,14 +244,14 @@ impl Parts {
     pub(crate) fn adopt(
         &mut self,
         id: u32,
-        held: &[(Scope, Part)],
+        held: &[(Scope, Share)],
         members: &mut Members,
         bounds: Bounds<'_>,
         now: Time,
     ) {
         let unlisted = members.get(id).unlisted.clone();
         for listed in self.listed.iter_mut().flatten() {
-            listed.shares.insert(id, Share::new(unlisted.clone(), false, now));
+            listed.shares.insert(id, ProxyShare::new(unlisted.clone(), false, now));
         }
         let mut active = Vec::new();
         for (scope, part) in held {
@@ -257,7 +263,7 @@ impl Parts {
             active.push(place);
             let listed = self.get_mut(place).expect("it was listed just now");
             // Until it says otherwise, it needs what it has.
-            let mut share = Share::new(Held::new(*part), true, now);
+            let mut share = ProxyShare::new(Held::new(*part), true, now);
             share.want = Want::UpTo(*part);
             listed.shares.insert(id, share);
             // It may hold a rate that is none any more.
@@ -278,7 +284,7 @@ impl Parts {
             match gone {
                 true => listed.shares.remove(id),
                 false => {
-                    listed.shares.insert(id, Share::new(Held::new(Part::ZERO), false, now));
+                    listed.shares.insert(id, ProxyShare::new(Held::new(Share::ZERO), false, now));
                 }
             }
         }
@@ -364,7 +370,7 @@ impl Parts {
         }
         let mut shares = Shares::default();
         for (id, member) in members.iter() {
-            shares.insert(id, Share::new(member.unlisted.clone(), false, now));
+            shares.insert(id, ProxyShare::new(member.unlisted.clone(), false, now));
         }
         let least = least_part(bounds.rules, scope);
         let listed = Listed { scope: scope.clone(), shares, least, rate: None, used: now };
@@ -382,7 +388,7 @@ impl Parts {
         let Some(listed) = self.listed.get_mut(place as usize).and_then(Option::as_mut) else {
             return;
         };
-        let row = |(id, share): (u32, &Share)| {
+        let row = |(id, share): (u32, &ProxyShare)| {
             let member = members.get(id);
             let target = member.is_present().then_some(share.target);
             let (most, sent) = (share.held.most(), share.held.sent());
@@ -408,14 +414,14 @@ impl Parts {
     }
 
     fn grant_unlisted(&mut self, members: &mut Members, may_raise: bool) {
-        let equal = Part::equal(members.count());
+        let equal = Share::equal(members.count());
         let present = members.iter().filter(|(_, member)| member.is_present()).count() as u32;
         let away = members.iter().filter(|(_, member)| !member.is_present());
-        let kept = away.fold(Part::ZERO, |sum, (_, m)| sum.plus(m.unlisted.most().max(m.floor())));
-        let unlisted = Part::WHOLE.less(kept).shared_by(present).min(equal);
+        let kept = away.fold(Share::ZERO, |sum, (_, m)| sum.plus(m.unlisted.most().max(m.floor())));
+        let unlisted = Share::WHOLE.less(kept).shared_by(present).min(equal);
         let away = members.iter().filter(|(_, member)| !member.is_present());
-        let kept = away.fold(Part::ZERO, |sum, (_, m)| sum.plus(m.fallback.most()));
-        let fallback = Part::WHOLE.less(kept).shared_by(present).min(equal);
+        let kept = away.fold(Share::ZERO, |sum, (_, m)| sum.plus(m.fallback.most()));
+        let fallback = Share::WHOLE.less(kept).shared_by(present).min(equal);
         let rows = |held: fn(&Member) -> &Held, target| -> Vec<Row> {
             let row = |(_, member): (u32, &Member)| {
                 let target = member.is_present().then_some(target);
@@ -454,7 +460,7 @@ pub(crate) struct Bounds<'b> {
 impl Listed {
     /// Says what each member is to have.
     fn aim(&mut self, members: &Members) {
-        let (mut pool, mut wants) = (Part::WHOLE, Vec::new());
+        let (mut pool, mut wants) = (Share::WHOLE, Vec::new());
         for (id, share) in self.shares.iter() {
             let member = members.get(id);
             match member.is_present() {
@@ -482,7 +488,7 @@ impl Listed {
 
     /// Whether nobody's part changes if it is listed no longer.
     fn is_as_unlisted(&self, members: &Members) -> bool {
-        let same = |(id, share): (u32, &Share)| {
+        let same = |(id, share): (u32, &ProxyShare)| {
             let unlisted = &members.get(id).unlisted;
             let settled = share.held.is_settled() && unlisted.is_settled();
             settled && share.want == Want::Nothing && share.held.most() == unlisted.most()
@@ -492,15 +498,15 @@ impl Listed {
 }
 
 impl Shares {
-    fn get(&self, id: u32) -> Option<&Share> {
+    fn get(&self, id: u32) -> Option<&ProxyShare> {
         self.0.get(id as usize)?.as_ref()
     }
 
-    fn get_mut(&mut self, id: u32) -> Option<&mut Share> {
+    fn get_mut(&mut self, id: u32) -> Option<&mut ProxyShare> {
         self.0.get_mut(id as usize)?.as_mut()
     }
 
-    fn insert(&mut self, id: u32, share: Share) {
+    fn insert(&mut self, id: u32, share: ProxyShare) {
         if self.0.len() <= id as usize {
             self.0.resize_with(id as usize + 1, || None);
         }
@@ -514,26 +520,26 @@ impl Shares {
     }
 
     /// In the order of the members' numbers.
-    fn iter(&self) -> impl Iterator<Item = (u32, &Share)> {
+    fn iter(&self) -> impl Iterator<Item = (u32, &ProxyShare)> {
         self.0.iter().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_ref()?)))
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Share)> {
+    fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut ProxyShare)> {
         self.0.iter_mut().enumerate().filter_map(|(id, share)| Some((id as u32, share.as_mut()?)))
     }
 }
 
-impl Share {
-    fn new(held: Held, explicit: bool, now: Time) -> Share {
+impl ProxyShare {
+    fn new(held: Held, explicit: bool, now: Time) -> ProxyShare {
         let target = held.sent();
-        Share { held, explicit, want: Want::Nothing, used: now, sequence: 0, target }
+        ProxyShare { held, explicit, want: Want::Nothing, used: now, sequence: 0, target }
     }
 }
 
 /// The steps that are possible now: who is sent which part; and whether a raise waits.
-fn steps(rows: &[Row], may_raise: bool) -> (Vec<(usize, Part)>, bool) {
+fn steps(rows: &[Row], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
     let mut changes = Vec::new();
-    let mut free = Part::WHOLE;
+    let mut free = Share::WHOLE;
     for (at, row) in rows.iter().enumerate() {
         // What is lowered now is free when that is acknowledged.
         free = free.less(row.most.max(row.floor));
@@ -558,7 +564,7 @@ fn steps(rows: &[Row], may_raise: bool) -> (Vec<(usize, Part)>, bool) {
 /// What a member wants after a report. What it is content with falls by a quarter with each of
 /// the ticks that the report is about, so that a short pause gives nothing away, and is a whole
 /// number of 64ths or a power of two below, so that not every breath moves parts.
-fn wanted(what: &Use, share: &Share, ticks: u64) -> Want {
+fn wanted(what: &ScopeUsage, share: &ProxyShare, ticks: u64) -> Want {
     let Some(used) = what.used.filter(|_| !what.waiting) else { return Want::More };
     let held = u64::from(share.held.sent().billionths());
     let used = u64::from(used.billionths());
@@ -573,7 +579,7 @@ fn wanted(what: &Use, share: &Share, ticks: u64) -> Want {
     let before = (0..ticks.clamp(1, 10)).fold(before, |part, _| part * 3 / 4);
     let need = before.max(used + used / 4);
     let need = if need < STEP { need.next_power_of_two() } else { need.div_ceil(STEP) * STEP };
-    Want::UpTo(Part::ratio(need, 64 * STEP))
+    Want::UpTo(Share::ratio(need, 64 * STEP))
 }
 
 /// Shares that are divided in a tick: a tenth of its time. Of more, as when a member joins a
@@ -588,7 +594,7 @@ const STEP: u64 = 1_000_000_000 / 64;
 
 /// One unit a second as a part of what a scope's rule grants. Bytes come in so many that 0.5 % of
 /// them is always more.
-fn least_part(rules: &RuleSet, scope: &Scope) -> Part {
+fn least_part(rules: &RuleSet, scope: &Scope) -> Share {
     let named = |name: &str| name == &*scope.name;
     let rates: Vec<Rate> = match scope.section {
         SectionKind::Rule => {
@@ -604,5 +610,5 @@ fn least_part(rules: &RuleSet, scope: &Scope) -> Part {
         SectionKind::Decay => Vec::new(),
     };
     let least = rates.iter().filter(|rate| !rate.is_bytes()).map(|rate| rate.per_sec()).min();
-    least.map_or(Part::ZERO, |rate| Part::ratio(1, rate))
+    least.map_or(Share::ZERO, |rate| Share::ratio(1, rate))
 }

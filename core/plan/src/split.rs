@@ -12,7 +12,7 @@
 //! rate limit gives each active one (R − σ)/K and each idle one σ/(N − K). Where it was printed
 //! two cases are missing: K = 0, where each has R/N, and K = N, where σ is 0.
 
-use model::Part;
+use model::Share;
 
 /// What one member wants of a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,14 @@ pub(crate) enum Want {
     /// It moved nothing and has no queue.
     Nothing,
     /// It is content with so much.
-    UpTo(Part),
+    UpTo(Share),
     /// Somebody waits there.
     More,
 }
 
 /// The part of each member, in the order of `wants`: together at most `pool`. `least` is the part
 /// that an idle member has at least, one unit a second, while that is less than an equal part.
-pub(crate) fn split(pool: Part, least: Part, wants: &[Want]) -> Vec<Part> {
+pub(crate) fn split(pool: Share, least: Share, wants: &[Want]) -> Vec<Share> {
     let members = wants.len() as u32;
     let active = wants.iter().filter(|want| **want != Want::Nothing).count() as u32;
     let idle = members - active;
@@ -47,19 +47,19 @@ pub(crate) fn split(pool: Part, least: Part, wants: &[Want]) -> Vec<Part> {
 }
 
 /// Max-min: who needs least first; what is left over in the end is divided equally.
-fn fill(pool: Part, active: u32, floor: Part, wants: &[Want]) -> Vec<Part> {
+fn fill(pool: Share, active: u32, floor: Share, wants: &[Want]) -> Vec<Share> {
     let need = |want: &Want| match want {
         Want::Nothing => None,
         Want::UpTo(part) => Some((*part).max(floor)),
-        Want::More => Some(Part::WHOLE),
+        Want::More => Some(Share::WHOLE),
     };
-    let mut order: Vec<(Part, usize)> = wants
+    let mut order: Vec<(Share, usize)> = wants
         .iter()
         .enumerate()
         .filter_map(|(at, want)| need(want).map(|need| (need, at)))
         .collect();
     order.sort_unstable();
-    let mut parts = vec![Part::ZERO; wants.len()];
+    let mut parts = vec![Share::ZERO; wants.len()];
     let mut left = pool;
     for (before, (need, at)) in order.iter().enumerate() {
         let level = left.shared_by(active - before as u32);
@@ -79,7 +79,7 @@ fn fill(pool: Part, active: u32, floor: Part, wants: &[Want]) -> Vec<Part> {
 }
 
 /// What idle members keep together: 0.5 %.
-const SIGMA: Part = Part::ratio(5, 1000);
+const SIGMA: Share = Share::ratio(5, 1000);
 
 #[cfg(test)]
 mod tests {
@@ -87,14 +87,14 @@ mod tests {
 
     /// What each member has of a limit of `rate`.
     fn rates(rate: u64, wants: &[Want]) -> Vec<u64> {
-        let parts = split(Part::WHOLE, Part::ratio(1, rate), wants);
+        let parts = split(Share::WHOLE, Share::ratio(1, rate), wants);
         let sum: u64 = parts.iter().map(|part| u64::from(part.billionths())).sum();
         assert!(sum <= 1_000_000_000, "{parts:?}");
         parts.iter().map(|part| part.of(rate)).collect()
     }
 
     fn of(percent: u64) -> Want {
-        Want::UpTo(Part::ratio(percent, 100))
+        Want::UpTo(Share::ratio(percent, 100))
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
                     let whole = 1_000_000_000u64;
                     let sigma =
                         (whole / 200).max(idle * (whole / rate)).min(whole / members * idle);
-                    let parts = split(Part::WHOLE, Part::ratio(1, rate), &wants);
+                    let parts = split(Share::WHOLE, Share::ratio(1, rate), &wants);
                     for (at, part) in parts.iter().enumerate() {
                         let printed = match (active, (at as u64) < active) {
                             (0, _) => whole / members,
@@ -151,7 +151,7 @@ mod tests {
     fn a_limit_smaller_than_the_members_is_never_exceeded() {
         use Want::{More, Nothing};
         let wants = [&[More][..], &[Nothing; 9]].concat();
-        let parts = split(Part::WHOLE, Part::ratio(1, 5), &wants);
-        assert_eq!(parts, [Part::equal(10); 10]);
+        let parts = split(Share::WHOLE, Share::ratio(1, 5), &wants);
+        assert_eq!(parts, [Share::equal(10); 10]);
     }
 }

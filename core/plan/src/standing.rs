@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::{Grant, Grants, Nanos, Part, Rate, Scope, Time, Use};
+use model::{Grant, Grants, Nanos, Rate, Scope, ScopeUsage, Share, Time};
 
 use crate::messages::{Holdings, Order, Report, Term};
 use crate::metadata::OwnService;
@@ -45,7 +45,7 @@ pub struct StandingSettings {
     pub rest: Nanos,
     /// Its part of everything when it never heard of a controller within `hold` of its start. Until
     /// then it gives nothing that is limited: others may be giving all of it.
-    pub alone: Part,
+    pub alone: Share,
 }
 
 /// A member's standing with its controller.
@@ -61,8 +61,8 @@ pub struct Standing {
     revision: u64,
     /// What was ordered.
     members: u32,
-    unlisted: Part,
-    fallback: Option<Part>,
+    unlisted: Share,
+    fallback: Option<Share>,
     listed: BTreeMap<Scope, Grant>,
     /// Reports that may be answered, with when they were sent by either clock.
     sent: VecDeque<(u64, Time, Nanos)>,
@@ -107,7 +107,7 @@ impl Default for StandingSettings {
             hold: Nanos::from_secs(10),
             silence: Silence::Equal,
             rest: Nanos::from_secs(1),
-            alone: Part::WHOLE,
+            alone: Share::WHOLE,
         }
     }
 }
@@ -124,7 +124,7 @@ impl Standing {
             order: 0,
             revision: 0,
             members: 1,
-            unlisted: Part::ZERO,
+            unlisted: Share::ZERO,
             fallback: None,
             listed: BTreeMap::new(),
             sent: VecDeque::new(),
@@ -147,7 +147,7 @@ impl Standing {
     /// The report to be sent now; `None` if there is nothing to say yet. To be asked each tick of
     /// the controller's (100 ms) with what the dispatcher says was used since the last one, and
     /// with `None` at once when [`Standing::hear`] says so.
-    pub fn report(&mut self, uses: Option<Vec<(Scope, Use)>>, now: Time) -> Option<Report> {
+    pub fn report(&mut self, uses: Option<Vec<(Scope, ScopeUsage)>>, now: Time) -> Option<Report> {
         self.advance(now);
         if let Some(uses) = uses {
             self.uses.take(uses, self.now);
@@ -257,7 +257,7 @@ impl Standing {
     }
 
     /// The part of a scope that it gives now.
-    pub fn part_of(&self, scope: &Scope) -> Part {
+    pub fn part_of(&self, scope: &Scope) -> Share {
         let own = self.listed.get(scope).and_then(|grant| grant.part);
         self.effective_part(own.unwrap_or(self.unlisted))
     }
@@ -362,7 +362,7 @@ impl Standing {
         }
     }
 
-    fn fallback(&self) -> Part {
+    fn fallback(&self) -> Share {
         self.fallback.unwrap_or(self.settings.alone)
     }
 
@@ -372,12 +372,12 @@ impl Standing {
         Grant { part: Some(part), rate }
     }
 
-    fn effective_part(&self, ordered: Part) -> Part {
+    fn effective_part(&self, ordered: Share) -> Share {
         match self.mode {
             Mode::Ordered => ordered,
             Mode::Lowered => ordered.min(self.fallback()),
             Mode::Fallen => self.fallback(),
-            Mode::Lifted => Part::WHOLE,
+            Mode::Lifted => Share::WHOLE,
         }
     }
 }
@@ -398,7 +398,7 @@ mod tests {
     }
 
     fn order(standing: &Standing, base: u64, revision: u64, parts: (u64, u64)) -> Order {
-        let part = |percent| Part::ratio(percent, 100);
+        let part = |percent| Share::ratio(percent, 100);
         Order {
             to: standing.name.clone(),
             epoch: 1,
@@ -429,12 +429,12 @@ mod tests {
     #[test]
     fn a_new_member_gives_nothing_until_it_is_ordered_and_all_when_there_is_no_controller() {
         let mut standing = Standing::new("a", 1, StandingSettings::default(), Time::ZERO);
-        assert_eq!(standing.poll_grants(Time::ZERO).unwrap().unlisted, Part::ZERO);
+        assert_eq!(standing.poll_grants(Time::ZERO).unwrap().unlisted, Share::ZERO);
         for second in 1..10 {
             assert_eq!(standing.poll_grants(secs(second)), None);
         }
         let grants = (10..13).find_map(|second| standing.poll_grants(secs(second)));
-        assert_eq!(grants.unwrap().unlisted, Part::WHOLE);
+        assert_eq!(grants.unwrap().unlisted, Share::WHOLE);
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
         standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
         let held = standing.report(Some(vec![]), Time::ZERO).and_then(|report| report.holdings);
         let listed = held.expect("it tells what it holds").listed;
-        assert!(listed.contains(&(decay, Part::ratio(50, 100))), "{listed:?}");
+        assert!(listed.contains(&(decay, Share::ratio(50, 100))), "{listed:?}");
     }
 
     #[test]
@@ -461,8 +461,8 @@ mod tests {
         for late in [order(&standing, 1, 2, (50, 70)), gap, other] {
             assert!(!standing.hear(&late, Time::ZERO));
         }
-        let listed = vec![(scope(), Grant::part(Part::ratio(20, 100)))];
-        let unlisted = Part::ratio(50, 100);
+        let listed = vec![(scope(), Grant::part(Share::ratio(20, 100)))];
+        let unlisted = Share::ratio(50, 100);
         assert_eq!(standing.poll_grants(Time::ZERO), Some(Grants { members: 2, unlisted, listed }));
         assert_eq!(standing.poll_grants(Time::ZERO), None);
     }
@@ -475,24 +475,24 @@ mod tests {
                 standing.poll_grants(secs(second));
                 standing.part_of(&scope())
             };
-            assert_eq!(part(&mut standing, 9), Part::ratio(percent, 100));
-            assert_eq!(part(&mut standing, 10), Part::ratio(lowered, 100));
-            let fell = (11..60).find(|at| part(&mut standing, *at) == Part::ratio(50, 100));
+            assert_eq!(part(&mut standing, 9), Share::ratio(percent, 100));
+            assert_eq!(part(&mut standing, 10), Share::ratio(lowered, 100));
+            let fell = (11..60).find(|at| part(&mut standing, *at) == Share::ratio(50, 100));
             assert!((11..30).contains(&fell.unwrap()), "{fell:?}");
             (40..60)
-                .for_each(|second| assert!(part(&mut standing, second) == Part::ratio(50, 100)));
+                .for_each(|second| assert!(part(&mut standing, second) == Share::ratio(50, 100)));
             let again = standing.report(Some(vec![]), secs(60)).unwrap();
             assert!(again.lapsed);
             let late = order(&standing, 0, 9, (90, 90));
             standing.hear(&late, secs(60));
-            assert_eq!(part(&mut standing, 60), Part::ratio(50, 100), "others may not know");
+            assert_eq!(part(&mut standing, 60), Share::ratio(50, 100), "others may not know");
             let term = Term { controller: 1, joined: 2 };
             standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
-            assert_eq!(part(&mut standing, 60), Part::ratio(50, 100), "it keeps what it has");
+            assert_eq!(part(&mut standing, 60), Share::ratio(50, 100), "it keeps what it has");
             let told = standing.report(Some(vec![]), secs(60)).unwrap().holdings.unwrap();
-            assert_eq!((told.unlisted, told.listed), (Part::ratio(50, 100), vec![]));
+            assert_eq!((told.unlisted, told.listed), (Share::ratio(50, 100), vec![]));
             standing.hear(&Order { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
-            assert_eq!(part(&mut standing, 60), Part::ratio(percent, 100));
+            assert_eq!(part(&mut standing, 60), Share::ratio(percent, 100));
         }
     }
 
@@ -500,10 +500,10 @@ mod tests {
     fn a_clock_that_jumps_ahead_raises_nothing() {
         let mut standing = ordered(1, StandingSettings::default());
         standing.poll_grants(secs(100_000));
-        assert_eq!(standing.part_of(&scope()), Part::ratio(1, 100));
+        assert_eq!(standing.part_of(&scope()), Share::ratio(1, 100));
         let mut high = ordered(99, StandingSettings::default());
         high.poll_grants(secs(100_000));
-        assert_eq!(high.part_of(&scope()), Part::ratio(50, 100));
+        assert_eq!(high.part_of(&scope()), Share::ratio(50, 100));
     }
 
     #[test]
@@ -513,11 +513,11 @@ mod tests {
         let late = order(&standing, 1, 1, (50, 99));
         standing.hear(&late, secs(9));
         standing.poll_grants(secs(11));
-        assert_eq!(standing.part_of(&scope()), Part::ratio(99, 100), "2 s + 10 s");
+        assert_eq!(standing.part_of(&scope()), Share::ratio(99, 100), "2 s + 10 s");
         standing.poll_grants(secs(12));
-        assert_eq!(standing.part_of(&scope()), Part::ratio(50, 100));
+        assert_eq!(standing.part_of(&scope()), Share::ratio(50, 100));
         standing.hear(&late, secs(13));
-        assert_eq!(standing.part_of(&scope()), Part::ratio(50, 100));
+        assert_eq!(standing.part_of(&scope()), Share::ratio(50, 100));
     }
 
     #[test]
@@ -530,11 +530,11 @@ mod tests {
             standing.hear(&stay, secs(second));
             standing.part_of(&scope())
         };
-        assert_eq!(part(&mut standing, 9), Part::ratio(99, 100));
-        assert_eq!(part(&mut standing, 10), Part::ratio(50, 100));
+        assert_eq!(part(&mut standing, 9), Share::ratio(99, 100));
+        assert_eq!(part(&mut standing, 10), Share::ratio(50, 100));
         let mut low = ordered(1, StandingSettings::default());
         for second in 1..60 {
-            assert_eq!(part(&mut low, second), Part::ratio(1, 100), "but nobody is raised");
+            assert_eq!(part(&mut low, second), Share::ratio(1, 100), "but nobody is raised");
         }
     }
 
@@ -546,7 +546,7 @@ mod tests {
             for second in 1..60 {
                 standing.poll_grants(secs(second));
             }
-            assert_eq!(standing.part_of(&scope()), Part::ratio(part, 100));
+            assert_eq!(standing.part_of(&scope()), Share::ratio(part, 100));
         }
     }
 
@@ -575,7 +575,7 @@ mod tests {
         for at in 1..60 {
             // It begins to want more, and has it.
             let waiting = (30..33).contains(&at);
-            let uses = vec![(scope(), Use { used: Some(Part::ratio(at, 100)), waiting })];
+            let uses = vec![(scope(), ScopeUsage { used: Some(Share::ratio(at, 100)), waiting })];
             if let Some(report) = standing.report(Some(uses), tick(at)) {
                 reports.push((at, report.uses));
                 let order = order(&standing, 1, 1, (50, 50));
@@ -587,7 +587,7 @@ mod tests {
         assert_eq!(at, [ticks(1, 11), vec![21], ticks(30, 43), vec![53]].concat());
         let told =
             |at: u64| &reports.iter().find(|(of, _)| *of == at).unwrap().1.as_ref().unwrap()[0].1;
-        assert_eq!(told(21).used, Some(Part::ratio(165, 1000)), "the mean of ten ticks");
-        assert_eq!(told(30), &Use { used: Some(Part::ratio(26, 100)), waiting: true });
+        assert_eq!(told(21).used, Some(Share::ratio(165, 1000)), "the mean of ten ticks");
+        assert_eq!(told(30), &ScopeUsage { used: Some(Share::ratio(26, 100)), waiting: true });
     }
 }

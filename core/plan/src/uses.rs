@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Nanos, Part, Scope, Time, Use};
+use model::{Nanos, Scope, ScopeUsage, Share, Time};
 
 /// What was not reported yet.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ struct Sum {
 
 impl Uses {
     /// Takes what was used in a tick.
-    pub(crate) fn take(&mut self, uses: Vec<(Scope, Use)>, now: Time) {
+    pub(crate) fn take(&mut self, uses: Vec<(Scope, ScopeUsage)>, now: Time) {
         let same = uses.len() == self.last.len()
             && uses.iter().zip(&self.last).all(|((scope, what), (before, waiting))| {
                 what.waiting == *waiting && scope == before
@@ -63,14 +63,14 @@ impl Uses {
     }
 
     /// What was used since the last call, as means over the ticks; `None` if there was none.
-    pub(crate) fn report(&mut self) -> Option<Vec<(Scope, Use)>> {
+    pub(crate) fn report(&mut self) -> Option<Vec<(Scope, ScopeUsage)>> {
         let ticks = u64::from(std::mem::take(&mut self.ticks));
         if ticks == 0 {
             return None;
         }
         let mean = |(scope, sum): (Scope, Sum)| {
-            let used = sum.used.map(|used| Part::ratio(used / ticks, 1_000_000_000));
-            (scope, Use { used, waiting: sum.waiting })
+            let used = sum.used.map(|used| Share::ratio(used / ticks, 1_000_000_000));
+            (scope, ScopeUsage { used, waiting: sum.waiting })
         };
         Some(std::mem::take(&mut self.sums).into_iter().map(mean).collect())
     }
@@ -80,8 +80,8 @@ impl Uses {
 mod tests {
     use super::*;
 
-    fn using(used: u32, waiting: bool) -> Vec<(Scope, Use)> {
-        vec![(Scope::rule("a", &[]), Use { used: Part::from_billionths(used), waiting })]
+    fn using(used: u32, waiting: bool) -> Vec<(Scope, ScopeUsage)> {
+        vec![(Scope::rule("a", &[]), ScopeUsage { used: Share::from_billionths(used), waiting })]
     }
 
     fn tick(at: u64) -> Time {

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use model::{
-    Amount, Identity, JobId, KeyField, Kind, KindSet, Lane, Limit, Match, Nid, PathSet, Rate, Rule,
-    RuleSet, Time,
+    Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, Nid, OpKind, PathSet, Rate,
+    Rule, RuleSet, Time,
 };
 use sluice_sched::{Arrival, Costs, Dispatcher, Target};
 
@@ -42,7 +42,7 @@ fn main() {
         let who = Identity { job, uid: i as u32, gid: 100, projid: None, nid: Nid::local() };
         let subject = sched.subject(&who, PathSet::default());
         let now = Time::from_nanos(i * 1_000_000);
-        let (kind, amount, lane) = (Kind::Read, Amount::new(4096, 1), Lane::Device);
+        let (kind, amount, lane) = (OpKind::Read, Amount::new(4096, 1), Lane::Device);
         sched.enqueue(Arrival { subject, kind, amount, lane, token: i }, now);
         let next = sched.poll_dispatch(now).expect("nothing holds it back");
         sched.complete(next.id, amount, now);

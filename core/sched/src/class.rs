@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Direction, Kind, Nanos, Part, Time, Weight, WriteMode};
+use model::{Amount, Direction, Nanos, OpKind, Share, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
 use crate::delay::Delay;
@@ -139,7 +139,7 @@ pub(crate) struct Request {
     pub(crate) next: u32,
     /// Slots it holds while it runs; none if it is never delayed.
     pub(crate) slots: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) lane: u8,
     pub(crate) queue: u8,
     pub(crate) size: u8,
@@ -193,14 +193,14 @@ impl Class {
     }
 
     /// Takes its rule's weight and the part of it, where there are so many members.
-    pub(crate) fn set_weight(&mut self, weight: Weight, part: Part, members: u32) {
+    pub(crate) fn set_weight(&mut self, weight: Weight, part: Share, members: u32) {
         self.weight = weight;
         self.phi = Phi::of(weight, part, members);
-        self.undivided = Phi::of(weight, Part::WHOLE, 1);
+        self.undivided = Phi::of(weight, Share::WHOLE, 1);
     }
 
     /// By what its requests of a kind are served.
-    pub(crate) fn phi_of(&self, kind: Kind) -> Phi {
+    pub(crate) fn phi_of(&self, kind: OpKind) -> Phi {
         match kind.direction() {
             Direction::Metadata => self.undivided,
             Direction::Read | Direction::Write => self.phi,

@@ -15,7 +15,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use model::{
-    Identity, JobId, KeyValue, Kind, Limit, LimitMode, Nid, Ops, Part, PathSet, Rule, RuleSet,
+    Identity, JobId, KeyValue, Limit, LimitMode, Nid, OpKind, Ops, PathSet, Rule, RuleSet, Share,
     Weight, key_of,
 };
 
@@ -47,10 +47,10 @@ pub(crate) struct Subject {
     /// Requests of its that have not completed.
     pub(crate) outstanding: u32,
     pub(crate) usage: Usage,
-    /// Operations by kind, in the order of [`Kind::ALL`].
-    pub(crate) ops: [Ops; Kind::COUNT],
+    /// Operations by kind, in the order of [`OpKind::ALL`].
+    pub(crate) ops: [Ops; OpKind::COUNT],
     /// None while it is idle.
-    pub(crate) ways: Option<Box<[Way; Kind::COUNT]>>,
+    pub(crate) ways: Option<Box<[Way; OpKind::COUNT]>>,
     /// None before it read or wrote.
     pub(crate) pattern: Pattern,
     pub(crate) who: Arc<Identity>,
@@ -142,7 +142,7 @@ impl Dispatcher {
     }
 
     /// Class and meters of a subject's requests of one kind.
-    pub(crate) fn way(&mut self, subject: u32, kind: Kind) -> Way {
+    pub(crate) fn way(&mut self, subject: u32, kind: OpKind) -> Way {
         match &self.subjects[subject].ways {
             Some(ways) if ways[kind as usize].class != NONE => ways[kind as usize],
             _ => self.find_way(subject, kind),
@@ -203,7 +203,7 @@ impl Dispatcher {
             ways: None,
             pattern: None,
             usage: Usage::default(),
-            ops: [Ops::default(); Kind::COUNT],
+            ops: [Ops::default(); OpKind::COUNT],
             idle: 0,
         });
         self.names.subjects.entry(who).or_default().push((paths, index));
@@ -224,7 +224,7 @@ impl Dispatcher {
         self.subjects.remove(index);
     }
 
-    fn find_way(&mut self, subject: u32, kind: Kind) -> Way {
+    fn find_way(&mut self, subject: u32, kind: OpKind) -> Way {
         let rules = Arc::clone(&self.rules);
         let (who, paths) = (self.subjects[subject].who.clone(), self.subjects[subject].paths);
         let rule = rules.rule_for(&who, kind, paths).map(|i| &rules.rules[i]);
@@ -239,7 +239,7 @@ impl Dispatcher {
         own.refs += 1;
         let way = Way { class, route };
         let ways = &mut self.subjects[subject].ways;
-        ways.get_or_insert_with(|| Box::new([Way::UNKNOWN; Kind::COUNT]))[kind as usize] = way;
+        ways.get_or_insert_with(|| Box::new([Way::UNKNOWN; OpKind::COUNT]))[kind as usize] = way;
         way
     }
 
@@ -248,7 +248,7 @@ impl Dispatcher {
         &self,
         rule: Option<&Rule>,
         class: &ClassKey,
-        (who, kind, paths): (&Identity, Kind, PathSet),
+        (who, kind, paths): (&Identity, OpKind, PathSet),
     ) -> Vec<(Limit, MeterKey)> {
         let rules = &self.rules;
         let effective = rule.and_then(|rule| self.dependents.effective(&rule.name));
@@ -273,7 +273,7 @@ impl Dispatcher {
         &self,
         rule: Option<&Rule>,
         who: &Identity,
-        kind: Kind,
+        kind: OpKind,
     ) -> ClassKey {
         let Some(rule) = rule else {
             return ClassKey { rule: RuleSet::DEFAULT.into(), values: Box::default() };
@@ -295,7 +295,7 @@ impl Dispatcher {
         self.names.idle_classes.iter().find(|i| of_rule(&self.rested[*i].key))
     }
 
-    fn class_for(&mut self, rule: Option<&Rule>, who: &Identity, kind: Kind) -> u32 {
+    fn class_for(&mut self, rule: Option<&Rule>, who: &Identity, kind: OpKind) -> u32 {
         let Some(rule) = rule else {
             let key = ClassKey { rule: RuleSet::DEFAULT.into(), values: Box::default() };
             return self.class_named(key);
@@ -372,7 +372,7 @@ impl Dispatcher {
         let effective = self.dependents.effective(&rule.name);
         let effective = effective.filter(|_| rule.limit_mode == LimitMode::Realtime);
         let promised = rule.promised().map(|rate| effective.unwrap_or(rate));
-        let account = Part::ratio(rule.reserve_metadata().unwrap_or(0).into(), 1_000_000);
+        let account = Share::ratio(rule.reserve_metadata().unwrap_or(0).into(), 1_000_000);
         let promised = promised.filter(|_| !overflow);
         let terms = promised.map(|rate| ReservationTerms { rate, part, account });
         class.set_reserve(terms, self.promises.at(self.now));

@@ -13,7 +13,7 @@
 //! costs of their own. Slots come from the device's costs in either [`CostMode`]:
 //! how much a request occupies does not depend on how it is charged.
 
-use model::{Amount, Bytes, Direction, Kind, Lane, Nanos};
+use model::{Amount, Bytes, Direction, Lane, Nanos, OpKind};
 
 use crate::slots::size_of;
 
@@ -36,7 +36,7 @@ pub struct LaneCosts {
     /// Writes by size.
     pub write: Curve,
     /// One operation of each other kind, indexed by `kind as usize`.
-    pub ops: [Nanos; Kind::COUNT],
+    pub ops: [Nanos; OpKind::COUNT],
 }
 
 /// What a weight is a share of.
@@ -133,7 +133,7 @@ fn slope(run: u64, rise: u64, over: u64) -> u64 {
 
 impl Costs {
     /// What is charged for a request, at least 1 ns.
-    pub fn charge(&self, lane: Lane, kind: Kind, amount: Amount) -> Nanos {
+    pub fn charge(&self, lane: Lane, kind: OpKind, amount: Amount) -> Nanos {
         match self.mode {
             CostMode::Calibrated => self.time(lane, kind, amount),
             CostMode::Bytes => by_bytes(kind, amount),
@@ -143,7 +143,7 @@ impl Costs {
     /// What is charged for a request of the device lane, and its size there.
     pub(crate) fn charge_and_size(
         &self,
-        kind: Kind,
+        kind: OpKind,
         amount: Amount,
         slots_max: u32,
     ) -> (Nanos, u8) {
@@ -166,7 +166,7 @@ impl Costs {
 
     /// The bytes that the largest measured read moves in the time that a request takes the device,
     /// rounded up.
-    pub(crate) fn device_bytes(&self, kind: Kind, amount: Amount) -> u64 {
+    pub(crate) fn device_bytes(&self, kind: OpKind, amount: Amount) -> u64 {
         let cost = self.charge(Lane::Device, kind, amount).get();
         let (bytes, time) = self.device.read.points[self.device.read.points.len() - 1];
         match self.mode {
@@ -179,19 +179,19 @@ impl Costs {
     }
 
     /// How much longer a request takes from the device alone than the smallest read, in ns.
-    pub(crate) fn beyond_smallest(&self, kind: Kind, amount: Amount) -> u64 {
+    pub(crate) fn beyond_smallest(&self, kind: OpKind, amount: Amount) -> u64 {
         let smallest = self.device.read.points[0].1;
         self.time(Lane::Device, kind, amount).get().saturating_sub(smallest)
     }
 
-    fn time(&self, lane: Lane, kind: Kind, amount: Amount) -> Nanos {
+    fn time(&self, lane: Lane, kind: OpKind, amount: Amount) -> Nanos {
         let costs = match lane {
             Lane::Cached => &self.cached,
             Lane::Device => &self.device,
         };
         match kind {
-            Kind::Read => costs.read.at(amount.bytes),
-            Kind::Write => costs.write.at(amount.bytes),
+            OpKind::Read => costs.read.at(amount.bytes),
+            OpKind::Write => costs.write.at(amount.bytes),
             _ => {
                 let each = costs.ops[kind as usize].get().max(1);
                 Nanos::new(each.saturating_mul(amount.ops.get().max(1)))
@@ -200,7 +200,7 @@ impl Costs {
     }
 }
 
-fn by_bytes(kind: Kind, amount: Amount) -> Nanos {
+fn by_bytes(kind: OpKind, amount: Amount) -> Nanos {
     Nanos::new(match kind.direction() {
         Direction::Metadata => amount.ops.get().max(1).saturating_mul(BYTES_PER_OP),
         Direction::Read | Direction::Write => amount.bytes.get().max(1),
@@ -223,7 +223,7 @@ impl Default for Costs {
             cached: LaneCosts {
                 read: memory.clone(),
                 write: memory,
-                ops: [Nanos::new(2_000); Kind::COUNT],
+                ops: [Nanos::new(2_000); OpKind::COUNT],
             },
             device: LaneCosts { read: device.clone(), write: device, ops: device_ops() },
             mode: CostMode::Calibrated,
@@ -237,14 +237,14 @@ fn curve(points: &[(u64, u64)]) -> Curve {
 
 /// Looking up and reading attributes is mostly answered from memory; what changes a
 /// directory goes to the journal, and a flush waits for the device.
-fn device_ops() -> [Nanos; Kind::COUNT] {
-    let mut ops = [Nanos::from_micros(5); Kind::COUNT];
-    for kind in Kind::ALL {
+fn device_ops() -> [Nanos; OpKind::COUNT] {
+    let mut ops = [Nanos::from_micros(5); OpKind::COUNT];
+    for kind in OpKind::ALL {
         let micros = match kind {
-            Kind::Create | Kind::Mkdir | Kind::Symlink | Kind::Mknod | Kind::Link => 20,
-            Kind::Unlink | Kind::Rename | Kind::Setattr | Kind::Setxattr => 20,
-            Kind::Fsync => 30,
-            Kind::Open | Kind::Getxattr => 8,
+            OpKind::Create | OpKind::Mkdir | OpKind::Symlink | OpKind::Mknod | OpKind::Link => 20,
+            OpKind::Unlink | OpKind::Rename | OpKind::Setattr | OpKind::Setxattr => 20,
+            OpKind::Fsync => 30,
+            OpKind::Open | OpKind::Getxattr => 8,
             _ => continue,
         };
         ops[*kind as usize] = Nanos::from_micros(micros);
@@ -290,19 +290,22 @@ mod tests {
     fn built_in_costs_are_the_documented_ones() {
         let costs = Costs::default();
         let charge = |lane, kind, bytes| costs.charge(lane, kind, Amount::new(bytes, 1)).get();
-        assert_eq!(charge(Lane::Cached, Kind::Read, 6_000_000), 1_001_200);
-        assert_eq!(charge(Lane::Device, Kind::Read, 4096), 20_000);
-        assert_eq!(charge(Lane::Device, Kind::Write, 1 << 20), 550_000);
-        assert_eq!(costs.charge(Lane::Device, Kind::Readdir, Amount::new(0, 10)).get(), 50_000);
-        assert_eq!(costs.charge_and_size(Kind::Read, Amount::new(1 << 20, 1), 64).1, 5);
-        assert_eq!(costs.charge_and_size(Kind::Read, Amount::new(1 << 20, 1), 8).1, 3);
+        assert_eq!(charge(Lane::Cached, OpKind::Read, 6_000_000), 1_001_200);
+        assert_eq!(charge(Lane::Device, OpKind::Read, 4096), 20_000);
+        assert_eq!(charge(Lane::Device, OpKind::Write, 1 << 20), 550_000);
+        assert_eq!(costs.charge(Lane::Device, OpKind::Readdir, Amount::new(0, 10)).get(), 50_000);
+        assert_eq!(costs.charge_and_size(OpKind::Read, Amount::new(1 << 20, 1), 64).1, 5);
+        assert_eq!(costs.charge_and_size(OpKind::Read, Amount::new(1 << 20, 1), 8).1, 3);
     }
 
     #[test]
     fn by_bytes_an_operation_counts_as_one_page() {
         let costs = Costs { mode: CostMode::Bytes, ..Costs::default() };
-        assert_eq!(costs.charge(Lane::Device, Kind::Read, Amount::new(100_000, 1)).get(), 100_000);
-        assert_eq!(costs.charge(Lane::Device, Kind::Getattr, Amount::new(0, 1)).get(), 4096);
-        assert_eq!(costs.charge_and_size(Kind::Read, Amount::new(1 << 20, 1), 64).1, 5);
+        assert_eq!(
+            costs.charge(Lane::Device, OpKind::Read, Amount::new(100_000, 1)).get(),
+            100_000
+        );
+        assert_eq!(costs.charge(Lane::Device, OpKind::Getattr, Amount::new(0, 1)).get(), 4096);
+        assert_eq!(costs.charge_and_size(OpKind::Read, Amount::new(1 << 20, 1), 64).1, 5);
     }
 }

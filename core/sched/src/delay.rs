@@ -11,7 +11,7 @@
 //! delay never puts it off by more than any other lag (the bound on F). This is the DSFQ of
 //! Wang and Merchant (FAST'07), whose hybrid keeps a least share on each server.
 
-use model::{Kind, Nanos, Time};
+use model::{Nanos, OpKind, Time};
 
 use crate::class::NO_SIZE;
 use crate::dispatcher::Dispatcher;
@@ -60,7 +60,7 @@ impl Dispatcher {
     ///
     /// # Panics
     /// If the subject was released as often as it was taken.
-    pub fn served_elsewhere(&mut self, subject: SubjectId, kind: Kind, cost: Nanos, now: Time) {
+    pub fn served_elsewhere(&mut self, subject: SubjectId, kind: OpKind, cost: Nanos, now: Time) {
         self.advance(now);
         let SubjectId { index, generation } = subject;
         assert!(self.subjects.has(index, generation), "subject {index} is gone");

@@ -16,7 +16,7 @@
 //! nothing. Dependent rules are those of Lustre's TBF (Qian et al., SC'17), whose formulas were
 //! not published.
 
-use model::{Dependence, LimitMode, Parent, Rate, RuleSet, Time};
+use model::{DependencyKind, LimitMode, Rate, RuleDependency, RuleSet, Time};
 
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
@@ -56,7 +56,7 @@ struct Watched {
 #[derive(Debug)]
 struct Child {
     rule: String,
-    parent: Parent,
+    parent: RuleDependency,
     /// The place among the parents of the one that it depends on.
     on: usize,
     /// The rule's own limit.
@@ -122,7 +122,7 @@ impl Dependents {
             parent.outstanding = u32::try_from(outstanding).expect("who goes has come");
             parent.idle_since = now;
             let is_open = |child: &Child| {
-                let gate = matches!(child.parent.kind, Dependence::Gate { .. });
+                let gate = matches!(child.parent.kind, DependencyKind::WhenIdle { .. });
                 gate && child.on == at && child.effective != child.parent.min
             };
             shuts |= change > 0 && self.children.iter().any(is_open);
@@ -174,14 +174,14 @@ impl Dependents {
         let Child { parent, on, own, .. } = &self.children[at];
         let watched = &self.parents[*on];
         let wanted = match parent.kind {
-            Dependence::Follow { part_ppm } => {
+            DependencyKind::Follow { part_ppm } => {
                 let of = self.limit_of(&parent.rule, own.is_bytes(), rules);
                 let of = of.map_or(own.per_sec(), Rate::per_sec);
                 let part = u128::from(of) * u128::from(part_ppm) / 1_000_000;
                 u64::try_from(part).unwrap_or(u64::MAX)
             }
-            Dependence::Complement { total } => total.per_sec().saturating_sub(watched.rate),
-            Dependence::Gate { idle } => {
+            DependencyKind::Remainder { total } => total.per_sec().saturating_sub(watched.rate),
+            DependencyKind::WhenIdle { idle } => {
                 let open = watched.outstanding == 0 && now.since(watched.idle_since) >= idle;
                 if open { own.per_sec() } else { 0 }
             }

@@ -10,7 +10,7 @@
 //! smaller D costs throughput: calibration found the D that costs none. It moves by a part of D,
 //! so it settles alike on a disk of 4 slots and on a flash device of 256.
 
-use model::{Amount, Kind, Nanos, Time};
+use model::{Amount, Nanos, OpKind, Time};
 
 use crate::dispatcher::{Dispatcher, Target};
 use crate::lane::DEVICE;
@@ -99,7 +99,7 @@ impl DepthControl {
 
 impl Dispatcher {
     /// Takes what a completed request of the device lane says about the device.
-    pub(crate) fn learn(&mut self, kind: Kind, served: Amount, service: Nanos, alone: bool) {
+    pub(crate) fn learn(&mut self, kind: OpKind, served: Amount, service: Nanos, alone: bool) {
         if let Some(control) = &mut self.depth {
             let beyond = self.target.costs.beyond_smallest(kind, served);
             let waits = self.lanes[DEVICE].ready.first().is_some();

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Lane, Nanos, Ops, Rate, RuleSet, Time, WriteMode};
+use model::{Amount, Lane, Nanos, OpKind, Ops, Rate, RuleSet, Time, WriteMode};
 
 use crate::choose::Choice;
 use crate::class::{Class, OWN_ROUTE, PAID, RESERVED, RETURNED, Request, Stage};
@@ -55,7 +55,7 @@ pub struct Arrival {
     /// Whose it is.
     pub subject: SubjectId,
     /// What it does.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// What it asks for; corrected by what `complete` says was served.
     pub amount: Amount,
     /// What is expected to serve it.
@@ -76,7 +76,7 @@ pub struct Dispatched {
     /// The class that paid for it.
     pub class: ClassId,
     /// What it does.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// What is to serve it.
     pub lane: Lane,
     /// Slots it holds until it completes.
@@ -421,7 +421,7 @@ impl Dispatcher {
     }
 
     /// Cost in ns and size of a request in a lane.
-    pub(crate) fn weigh(&self, lane: usize, kind: Kind, amount: Amount) -> (u64, u8) {
+    pub(crate) fn weigh(&self, lane: usize, kind: OpKind, amount: Amount) -> (u64, u8) {
         let costs = &self.target.costs;
         if lane != DEVICE {
             return (costs.charge(LANES[lane], kind, amount).get(), 0);

@@ -13,7 +13,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Identity, Kind, Time};
+use model::{Amount, Bytes, Identity, OpKind, Time};
 
 use crate::class::{PAID, Request, Stage};
 use crate::dispatcher::{Arrival, Dispatcher};
@@ -145,7 +145,7 @@ impl Dispatcher {
     pub fn donated(
         &mut self,
         (writer, waiter): (SubjectId, SubjectId),
-        (kind, amount): (Kind, Amount),
+        (kind, amount): (OpKind, Amount),
         file: &Arc<str>,
         now: Time,
     ) -> SubjectId {
@@ -211,7 +211,7 @@ impl Dispatcher {
     fn prospect(
         &mut self,
         subject: SubjectId,
-        kind: Kind,
+        kind: OpKind,
         amount: Amount,
     ) -> ((u64, Reverse<Phi>), Option<MeterKey>) {
         let way = self.way(subject.index, kind);

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Grant, Grants, Nanos, Part, Rate, RuleSet, Scope, SectionKind, Time, Use};
+use model::{Grant, Grants, Nanos, Rate, RuleSet, Scope, ScopeUsage, SectionKind, Share, Time};
 
 use crate::class::NO_SIZE;
 use crate::classify::{ClassKey, limits_of};
@@ -26,7 +26,7 @@ use crate::reservation::ReservationTerms;
 #[derive(Debug)]
 pub(crate) struct GrantTable {
     members: u32,
-    unlisted: Part,
+    unlisted: Share,
     listed: BTreeMap<Scope, Grant>,
     /// When uses were taken last.
     taken: Time,
@@ -35,13 +35,18 @@ pub(crate) struct GrantTable {
 /// What a meter is granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeterGrant {
-    pub(crate) part: Part,
+    pub(crate) part: Share,
     pub(crate) rate: Option<Rate>,
 }
 
 impl Default for GrantTable {
     fn default() -> GrantTable {
-        GrantTable { members: 1, unlisted: Part::WHOLE, listed: BTreeMap::new(), taken: Time::ZERO }
+        GrantTable {
+            members: 1,
+            unlisted: Share::WHOLE,
+            listed: BTreeMap::new(),
+            taken: Time::ZERO,
+        }
     }
 }
 
@@ -50,7 +55,7 @@ impl GrantTable {
         self.members
     }
 
-    pub(crate) fn part_of_class(&self, key: &ClassKey) -> Part {
+    pub(crate) fn part_of_class(&self, key: &ClassKey) -> Share {
         match self.listed.is_empty() {
             true => self.unlisted,
             false => self.of(&Scope::rule(&key.rule, &key.values)).part,
@@ -95,11 +100,11 @@ impl Dispatcher {
 
     /// What was used of each rule's classes, meter and decay since the last call, for those that
     /// were used. O(classes + meters). Poll afterwards.
-    pub fn take_uses(&mut self, now: Time) -> Vec<(Scope, Use)> {
+    pub fn take_uses(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
         self.advance(now);
         let span = self.now.since(self.grants.taken);
         self.grants.taken = self.now;
-        let mut uses: BTreeMap<Scope, Use> = BTreeMap::new();
+        let mut uses: BTreeMap<Scope, ScopeUsage> = BTreeMap::new();
         let meters: Vec<u32> = self.meters.indices().collect();
         for index in meters {
             let meter = &mut self.meters[index];
@@ -121,7 +126,7 @@ impl Dispatcher {
             }
             // Nothing of it was metered: its weight alone is what counts.
             let scope = Scope::rule(&class.key.rule, &class.key.values);
-            uses.entry(scope).or_insert(Use { used: None, waiting: class.queued > 0 });
+            uses.entry(scope).or_insert(ScopeUsage { used: None, waiting: class.queued > 0 });
         }
         self.settle();
         uses.into_iter().collect()
@@ -235,17 +240,17 @@ fn class_key(scope: &Scope) -> ClassKey {
 }
 
 /// What was moved in a span as a part of what the rate lets through in it.
-fn part_used(moved: u64, rate: Rate, span: Nanos) -> Part {
+fn part_used(moved: u64, rate: Rate, span: Nanos) -> Share {
     let (whole, _) = rate.amount_in(span, 0);
     match moved {
-        0 => Part::ZERO,
-        _ => Part::ratio(moved, whole.max(1)).max(LEAST),
+        0 => Share::ZERO,
+        _ => Share::ratio(moved, whole.max(1)).max(LEAST),
     }
 }
 
-const NOTHING: Use = Use { used: None, waiting: false };
+const NOTHING: ScopeUsage = ScopeUsage { used: None, waiting: false };
 /// Whoever moved anything used something.
-const LEAST: Part = match Part::from_billionths(1) {
+const LEAST: Share = match Share::from_billionths(1) {
     Some(part) => part,
-    None => Part::WHOLE,
+    None => Share::WHOLE,
 };

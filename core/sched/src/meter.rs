@@ -18,7 +18,7 @@
 use std::cmp::Ordering;
 
 use model::{
-    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Part, Rate, Rule, RuleSet, Scope, Time,
+    DecayRule, KeyValue, KindSet, Limit, LimitMode, Nanos, Rate, Rule, RuleSet, Scope, Share, Time,
 };
 
 use crate::classify::ClassKey;
@@ -49,7 +49,7 @@ const TRY_AFTER_NS: u64 = 1_000_000;
 pub(crate) struct Pacer {
     rate: Rate,
     /// The part of the rate that it lets through.
-    part: Part,
+    part: Share,
     /// The thousandths of a unit that it lets through in a second, if that is not all of the rate.
     milli: u64,
     due_ns: u64,
@@ -94,7 +94,7 @@ pub(crate) struct MeterKey {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Owner {
     /// The n-th limit of a rule with these kinds and this unit.
-    Rule { name: String, kinds: Vec<model::Kind>, nth: usize },
+    Rule { name: String, kinds: Vec<model::OpKind>, nth: usize },
     /// A `[[meter]]`.
     Meter { name: String },
     /// A `[[decay]]`.
@@ -123,11 +123,11 @@ pub(crate) struct Route {
 
 impl Pacer {
     /// A pacer with nothing owed.
-    pub(crate) fn new(rate: Rate, part: Part) -> Pacer {
+    pub(crate) fn new(rate: Rate, part: Share) -> Pacer {
         Pacer { rate, part, milli: milli(rate, part), due_ns: 0, carry: 0 }
     }
 
-    pub(crate) fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> Share {
         self.part
     }
 
@@ -182,7 +182,7 @@ impl Pacer {
     }
 
     /// Changes the rate and the part of it, likewise.
-    pub(crate) fn set_pace(&mut self, rate: Rate, part: Part, now: Time) {
+    pub(crate) fn set_pace(&mut self, rate: Rate, part: Share, now: Time) {
         let (old, old_units) = self.pace();
         (self.rate, self.part, self.milli) = (rate, part, milli(rate, part));
         let (new, new_units) = self.pace();
@@ -232,14 +232,14 @@ fn per_sec(units: u64, span_ns: u64) -> u64 {
 }
 
 /// A part of a rate in thousandths of a unit a second, rounded down but never to nothing.
-fn milli(rate: Rate, part: Part) -> u64 {
+fn milli(rate: Rate, part: Share) -> u64 {
     let fine = u128::from(rate.per_sec()) * 1000 * u128::from(part.billionths());
-    let milli = fine / u128::from(Part::WHOLE.billionths());
+    let milli = fine / u128::from(Share::WHOLE.billionths());
     u64::try_from(milli).unwrap_or(u64::MAX).max(1)
 }
 
 impl Meter {
-    pub(crate) fn new(limit: &Limit, part: Part, key: MeterKey) -> Meter {
+    pub(crate) fn new(limit: &Limit, part: Share, key: MeterKey) -> Meter {
         Meter {
             pacer: Pacer::new(limit.rate, part),
             burst: limit.burst,
@@ -477,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_divides_no_second_loses_nothing_to_rounding() {
-        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap(), Part::WHOLE);
+        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap(), Share::WHOLE);
         let mut now = at(0);
         let mut times = Vec::new();
         for _ in 0..7 {
@@ -487,7 +487,7 @@ mod tests {
         }
         // Charged at the rounded-up time with no burst, the lost part of a nanosecond stays lost.
         assert_eq!(times[..4], [0, 333_333_334, 666_666_668, 1_000_000_002]);
-        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap(), Part::WHOLE);
+        let mut pacer = Pacer::new(Rate::ops_per_sec(3).unwrap(), Share::WHOLE);
         let mut now = at(1_000_000_000);
         for _ in 0..4 + 300 {
             pacer.charge(1, Some(333_333_334), now);
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_refund_undoes_a_charge_exactly() {
-        let mut pacer = Pacer::new(Rate::bytes_per_sec(7_000_000).unwrap(), Part::WHOLE);
+        let mut pacer = Pacer::new(Rate::bytes_per_sec(7_000_000).unwrap(), Share::WHOLE);
         pacer.charge(4096, Some(0), at(1_000));
         let before = (pacer.due_ns, pacer.carry);
         pacer.charge(65_537, Some(0), at(1_000));
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn a_new_rate_keeps_the_debt_in_units_and_refills_nothing() {
         let now = at(10_000_000_000);
-        let mut pacer = Pacer::new(Rate::ops_per_sec(1).unwrap(), Part::WHOLE);
+        let mut pacer = Pacer::new(Rate::ops_per_sec(1).unwrap(), Share::WHOLE);
         pacer.charge(1, Some(0), now);
         assert_eq!(pacer.due(), at(11_000_000_000));
         pacer.set_rate(Rate::ops_per_sec(1_000).unwrap(), now);
@@ -521,10 +521,10 @@ mod tests {
 
     #[test]
     fn idleness_is_made_up_for_by_the_burst_and_no_more() {
-        let mut pacer = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap(), Part::WHOLE);
+        let mut pacer = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap(), Share::WHOLE);
         pacer.charge(1_000, None, at(60_000_000_000));
         assert_eq!(pacer.due(), at(60_000_000_000 - 100_000_000 + 1_000_000));
-        let mut large = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap(), Part::WHOLE);
+        let mut large = Pacer::new(Rate::bytes_per_sec(1_000_000).unwrap(), Share::WHOLE);
         large.charge(1_000_000, None, at(60_000_000_000));
         assert_eq!(large.due(), at(60_000_000_000));
     }
@@ -532,13 +532,13 @@ mod tests {
     #[test]
     fn a_part_lets_through_exactly_its_part_of_the_rate() {
         // A third of 10 a second is 3.333, not 3.
-        let mut pacer = Pacer::new(Rate::ops_per_sec(10).unwrap(), Part::ratio(1, 3));
+        let mut pacer = Pacer::new(Rate::ops_per_sec(10).unwrap(), Share::ratio(1, 3));
         for _ in 0..10_000 {
             let now = pacer.due();
             pacer.charge(1, Some(1_000_000_000), now);
         }
         assert_eq!(pacer.due().as_nanos() / 1_000_000_000, 3_000);
-        let mut none = Pacer::new(Rate::bytes_per_sec(100).unwrap(), Part::ZERO);
+        let mut none = Pacer::new(Rate::bytes_per_sec(100).unwrap(), Share::ZERO);
         none.charge(1, Some(0), at(0));
         assert_eq!(none.due(), at(1_000_000_000_000));
     }
@@ -546,16 +546,16 @@ mod tests {
     #[test]
     fn another_part_keeps_the_debt_in_units_and_refills_nothing() {
         let (now, rate) = (at(10_000_000_000), Rate::ops_per_sec(200).unwrap());
-        let mut pacer = Pacer::new(rate, Part::WHOLE);
+        let mut pacer = Pacer::new(rate, Share::WHOLE);
         pacer.charge(200, Some(0), now);
-        pacer.set_pace(rate, Part::ratio(1, 200), now);
+        pacer.set_pace(rate, Share::ratio(1, 200), now);
         assert_eq!(pacer.due(), at(210_000_000_000));
-        pacer.set_pace(rate, Part::ratio(1, 2), at(10_000_000_000));
+        pacer.set_pace(rate, Share::ratio(1, 2), at(10_000_000_000));
         assert_eq!(pacer.due(), at(12_000_000_000));
         // Ten saved at 100/s are ten saved at 1/s.
-        pacer.set_pace(rate, Part::ratio(1, 200), at(12_100_000_000));
+        pacer.set_pace(rate, Share::ratio(1, 200), at(12_100_000_000));
         assert_eq!(pacer.due(), at(2_100_000_000));
-        pacer.set_pace(rate, Part::WHOLE, at(12_100_000_000));
+        pacer.set_pace(rate, Share::WHOLE, at(12_100_000_000));
         assert_eq!(pacer.due(), at(12_050_000_000));
     }
 
@@ -564,7 +564,7 @@ mod tests {
         let rate = Rate::bytes_per_sec(1_000).unwrap();
         let limit = Limit { kinds: KindSet::ALL, rate, burst: Some(500) };
         let key = MeterKey::of_meter("m", rate, vec![]);
-        let mut meter = Meter::new(&limit, Part::ratio(1, 10), key);
+        let mut meter = Meter::new(&limit, Share::ratio(1, 10), key);
         meter.charge(0, at(100_000_000_000));
         assert_eq!(meter.pacer.due(), at(99_500_000_000), "half a second: 50 of 100 a second");
     }

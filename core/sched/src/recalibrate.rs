@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Amount, Direction, Kind, Nanos};
+use model::{Amount, Direction, Nanos, OpKind};
 
 use crate::cost::LaneCosts;
 
@@ -32,7 +32,7 @@ impl Observed {
     pub(crate) fn sample(
         &mut self,
         costs: &LaneCosts,
-        kind: Kind,
+        kind: OpKind,
         amount: Amount,
         service: Nanos,
     ) -> Option<LaneCosts> {
@@ -62,8 +62,8 @@ impl Observed {
         let time = Nanos::new(known.midpoint(median));
         let mut new = costs.clone();
         match kind {
-            Kind::Read => new.read = costs.read.with_time(point, time),
-            Kind::Write => new.write = costs.write.with_time(point, time),
+            OpKind::Read => new.read = costs.read.with_time(point, time),
+            OpKind::Write => new.write = costs.write.with_time(point, time),
             _ => new.ops[kind as usize] = time,
         }
         (new != *costs).then_some(new)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::cost::Costs;
 
-    fn learn(costs: &mut LaneCosts, kind: Kind, bytes: u64, us: u64, times: usize) {
+    fn learn(costs: &mut LaneCosts, kind: OpKind, bytes: u64, us: u64, times: usize) {
         let mut observed = Observed::default();
         for _ in 0..times {
             let amount = Amount::new(bytes, 1);
@@ -88,22 +88,22 @@ mod tests {
     #[test]
     fn a_device_that_became_slower_is_known_to_be_after_some_medians() {
         let mut costs = Costs::default().device;
-        learn(&mut costs, Kind::Read, 4096, 80, SAMPLES);
+        learn(&mut costs, OpKind::Read, 4096, 80, SAMPLES);
         assert_eq!(costs.read.points().next().unwrap().1, Nanos::from_micros(50));
-        learn(&mut costs, Kind::Read, 4096, 80, 9 * SAMPLES);
+        learn(&mut costs, OpKind::Read, 4096, 80, 9 * SAMPLES);
         let times: Vec<_> = costs.read.points().map(|(_, time)| time.get() / 1000).collect();
         // The larger ones take at least as long as the smallest.
         assert!((70..=80).contains(&times[0]) && times[1] == times[0], "{times:?}");
-        learn(&mut costs, Kind::Getattr, 0, 300, 9 * SAMPLES);
-        assert!(costs.ops[Kind::Getattr as usize] > Nanos::from_micros(260));
+        learn(&mut costs, OpKind::Getattr, 0, 300, 9 * SAMPLES);
+        assert!(costs.ops[OpKind::Getattr as usize] > Nanos::from_micros(260));
     }
 
     #[test]
     fn what_is_near_enough_and_sizes_without_a_point_change_nothing() {
         let before = Costs::default().device;
         let mut costs = before.clone();
-        learn(&mut costs, Kind::Read, 4096, 22, 100 * SAMPLES);
-        learn(&mut costs, Kind::Write, 5000, 900, 100 * SAMPLES);
+        learn(&mut costs, OpKind::Read, 4096, 22, 100 * SAMPLES);
+        learn(&mut costs, OpKind::Write, 5000, 900, 100 * SAMPLES);
         assert_eq!(costs, before);
     }
 }

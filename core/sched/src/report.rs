@@ -7,7 +7,8 @@ use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 
 use model::{
-    Accesses, Amount, Bytes, Direction, Identity, KeyValue, Kind, Nanos, Ops, PathSet, Rule, Weight,
+    Accesses, Amount, Bytes, Direction, Identity, KeyValue, Nanos, OpKind, Ops, PathSet, Rule,
+    Weight,
 };
 
 use crate::class::{DELAYED, Request, Stage};
@@ -57,8 +58,8 @@ pub struct SubjectReport {
     pub door: Arc<str>,
     /// Its sums.
     pub usage: Usage,
-    /// Its backend operations by kind, in the order of [`Kind::ALL`].
-    pub ops: [Ops; Kind::COUNT],
+    /// Its backend operations by kind, in the order of [`OpKind::ALL`].
+    pub ops: [Ops; OpKind::COUNT],
     /// Its reads, as far as they were told.
     pub reads: Accesses,
     /// Its writes, likewise.
@@ -255,8 +256,8 @@ impl Dispatcher {
 }
 
 /// How many of a subject's operations, by kind, neither read nor wrote a file.
-pub(crate) fn metadata(ops: &[Ops; Kind::COUNT]) -> Ops {
-    let kinds = Kind::ALL.iter().zip(ops);
+pub(crate) fn metadata(ops: &[Ops; OpKind::COUNT]) -> Ops {
+    let kinds = OpKind::ALL.iter().zip(ops);
     let of_metadata = kinds.filter(|(kind, _)| kind.direction() == Direction::Metadata);
     of_metadata.fold(Ops::default(), |sum, (_, ops)| sum + *ops)
 }

@@ -16,7 +16,7 @@
 //! Invariant: over any span of t the account is charged at most its rate times (t + 500 ms) and one
 //! request in the reservation phase. Beyond that its class goes by share.
 
-use model::{Amount, Nanos, Part, Rate, Time};
+use model::{Amount, Nanos, Rate, Share, Time};
 
 use crate::class::{NO_SIZE, RESERVED, Request};
 use crate::dispatcher::Dispatcher;
@@ -32,7 +32,7 @@ pub(crate) struct Reservation {
     rate: Pacer,
     /// For requests without bytes: in the bytes that their cost would read. `None`: they go by share.
     account: Option<Pacer>,
-    account_part: Part,
+    account_part: Share,
 }
 
 /// What the rules and a controller grant of a reservation.
@@ -40,9 +40,9 @@ pub(crate) struct Reservation {
 pub(crate) struct ReservationTerms {
     pub(crate) rate: Rate,
     /// The part of the rate that is granted here.
-    pub(crate) part: Part,
+    pub(crate) part: Share,
     /// The part of that which the account has; nothing: requests without bytes go by share.
-    pub(crate) account: Part,
+    pub(crate) account: Share,
 }
 
 impl Reservation {
@@ -127,9 +127,9 @@ impl Reservation {
 impl ReservationTerms {
     /// The account beside the rate, if there is one: a rate in operations counts every request.
     fn account(self) -> Option<Pacer> {
-        let wanted = self.rate.is_bytes() && self.account != Part::ZERO;
+        let wanted = self.rate.is_bytes() && self.account != Share::ZERO;
         let granted = self.part.of(self.account.billionths().into());
-        let part = Part::ratio(granted, Part::WHOLE.billionths().into());
+        let part = Share::ratio(granted, Share::WHOLE.billionths().into());
         wanted.then(|| Pacer::new(self.rate, part))
     }
 }
@@ -275,8 +275,8 @@ mod tests {
     /// A reservation of 1000 bytes a second, and a part of it in percent for the account.
     fn reserved(percent: u64) -> Reservation {
         let rate = Rate::bytes_per_sec(1_000).unwrap();
-        let account = Part::ratio(percent, 100);
-        Reservation::new(ReservationTerms { rate, part: Part::WHOLE, account })
+        let account = Share::ratio(percent, 100);
+        Reservation::new(ReservationTerms { rate, part: Share::WHOLE, account })
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
     fn without_an_account_an_open_goes_by_share() {
         assert_eq!(reserved(0).due(OPEN), None);
         let rate = Rate::ops_per_sec(10).unwrap();
-        let terms = ReservationTerms { rate, part: Part::WHOLE, account: Part::WHOLE };
+        let terms = ReservationTerms { rate, part: Share::WHOLE, account: Share::WHOLE };
         let mut counts_all = Reservation::new(terms);
         counts_all.charge(OPEN, 4096, ms(10_000));
         assert_eq!(counts_all.due(OPEN), Some(ms(9_500)), "it is one of ten a second");
@@ -318,11 +318,11 @@ mod tests {
     fn a_change_of_terms_keeps_what_the_account_owes() {
         let mut own = reserved(10);
         own.charge(OPEN, 150, ms(10_000));
-        own.set(ReservationTerms { account: Part::ratio(20, 100), ..own.terms() }, ms(10_000));
+        own.set(ReservationTerms { account: Share::ratio(20, 100), ..own.terms() }, ms(10_000));
         assert_eq!(own.due(OPEN), Some(ms(10_500)), "100 bytes of 200 a second");
-        own.set(ReservationTerms { part: Part::ratio(1, 2), ..own.terms() }, ms(10_000));
+        own.set(ReservationTerms { part: Share::ratio(1, 2), ..own.terms() }, ms(10_000));
         assert_eq!(own.due(OPEN), Some(ms(11_000)));
-        own.set(ReservationTerms { account: Part::ZERO, ..own.terms() }, ms(10_000));
+        own.set(ReservationTerms { account: Share::ZERO, ..own.terms() }, ms(10_000));
         assert_eq!(own.due(OPEN), None);
     }
 

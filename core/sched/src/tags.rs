@@ -12,7 +12,7 @@
 //! 64 cost-seconds a second, all of it to a single class of weight 1. 48 bits hold
 //! nine years of a million requests a second.
 
-use model::{Part, Time, Weight};
+use model::{Share, Time, Weight};
 
 /// A point in virtual time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,13 +28,13 @@ impl Phi {
 
     /// The weight of a class that is granted a part of it, where there are so many members: with
     /// equal parts it is the weight itself.
-    pub(crate) fn of(weight: Weight, part: Part, members: u32) -> Phi {
+    pub(crate) fn of(weight: Weight, part: Share, members: u32) -> Phi {
         let fine = u128::from(weight.get()) << PHI_BITS;
         if part.is_whole() && members == 1 {
             return Phi(fine as u64);
         }
         let granted = fine * u128::from(part.billionths()) * u128::from(members);
-        let granted = granted / u128::from(Part::WHOLE.billionths());
+        let granted = granted / u128::from(Share::WHOLE.billionths());
         Phi((granted as u64).max(PHI_MIN))
     }
 }
@@ -103,15 +103,15 @@ mod tests {
     use super::*;
 
     fn whole(weight: Weight) -> Phi {
-        Phi::of(weight, Part::WHOLE, 1)
+        Phi::of(weight, Share::WHOLE, 1)
     }
 
     #[test]
     fn an_equal_part_leaves_a_weight_as_it_is() {
         let three = Weight::new(3).unwrap();
-        assert_eq!(Phi::of(three, Part::equal(4), 4), whole(three));
-        assert_eq!(Phi::of(three, Part::ratio(1, 2), 4), whole(Weight::new(6).unwrap()));
-        assert_eq!(Phi::of(three, Part::ZERO, 4), Phi(PHI_MIN));
+        assert_eq!(Phi::of(three, Share::equal(4), 4), whole(three));
+        assert_eq!(Phi::of(three, Share::ratio(1, 2), 4), whole(Weight::new(6).unwrap()));
+        assert_eq!(Phi::of(three, Share::ZERO, 4), Phi(PHI_MIN));
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Nanos, Part, Rate, Time};
+use model::{Nanos, Rate, Share, Time};
 
 use crate::meter::Pacer;
 
@@ -41,7 +41,7 @@ struct Allowance {
 impl<K: Ord + Clone, Q> Turns<K, Q> {
     /// A caller may ask `burst` questions at once (1 at least), and in the long run as many as the rate says.
     pub fn new(rate: Rate, burst: u32) -> Turns<K, Q> {
-        let pacer = Pacer::new(rate, Part::WHOLE);
+        let pacer = Pacer::new(rate, Share::WHOLE);
         let span = |count: u32| Nanos::new(pacer.time_of(count.into()).0);
         let (interval, ahead) = (span(1), span(burst.saturating_sub(1)));
         let (callers, waiting) = (BTreeMap::new(), BTreeMap::new());
@@ -61,7 +61,7 @@ impl<K: Ord + Clone, Q> Turns<K, Q> {
         if !room {
             return Err(question);
         }
-        let fresh = || Allowance { pacer: Pacer::new(self.rate, Part::WHOLE), waiting: 0 };
+        let fresh = || Allowance { pacer: Pacer::new(self.rate, Share::WHOLE), waiting: 0 };
         let mut allowance = known.unwrap_or_else(fresh);
         let due = now.max(allowance.pacer.due().before(self.ahead));
         allowance.pacer.charge(1, Some(0), due);

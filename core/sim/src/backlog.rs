@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use model::{
-    Amount, Identity, JobId, Kind, Lane, Nanos, Nid, PathSet, Rate, RuleSet, Time, Weight,
+    Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rate, RuleSet, Time, Weight,
 };
 use sched::{Costs, Target};
 
@@ -110,7 +110,7 @@ impl Backlog {
     fn enqueue(&mut self, class: u32) {
         let Load { subject, amount, .. } = self.classes[class as usize];
         let incoming =
-            Incoming { subject, kind: Kind::Read, amount, lane: Lane::Device, token: class };
+            Incoming { subject, kind: OpKind::Read, amount, lane: Lane::Device, token: class };
         self.sched.enqueue(incoming, self.now);
     }
 

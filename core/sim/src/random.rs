@@ -10,7 +10,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Identity, Kind, Nanos, Nid, RuleSet, Time};
+use model::{Amount, Bytes, Identity, Nanos, Nid, OpKind, RuleSet, Time};
 use sched::{CostMode, Curve, LaneCosts};
 
 use crate::faults::Faults;
@@ -69,7 +69,7 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
     let most = smallest * prng.between(2, 64);
     let points = [(Bytes::kib(4), Nanos::new(smallest)), (Bytes::mib(1), Nanos::new(most))];
     let curve = Curve::new(&points).expect("times that rise");
-    let ops = [Nanos::new(prng.between(smallest / 2 + 1, smallest * 2)); Kind::COUNT];
+    let ops = [Nanos::new(prng.between(smallest / 2 + 1, smallest * 2)); OpKind::COUNT];
     let memory = [(Bytes::kib(4), Nanos::new(prng.between(300_000, 3_000_000)))];
     let memory = Curve::new(&memory).expect("one point");
     let slots = (u64::from(parallelism) * prng.between(1, 3)) as u32;
@@ -232,11 +232,12 @@ fn step(prng: &mut Prng, works: bool) -> Step {
 fn ask(prng: &mut Prng) -> Ask {
     let bytes = 1 << prng.between(9, 21);
     match prng.below(6) {
-        0 | 1 => Ask { kind: Kind::Write, amount: Amount::new(bytes, 1) },
+        0 | 1 => Ask { kind: OpKind::Write, amount: Amount::new(bytes, 1) },
         2 => {
-            let kinds = [Kind::Create, Kind::Getattr, Kind::Unlink, Kind::Clunk, Kind::Open];
+            let kinds =
+                [OpKind::Create, OpKind::Getattr, OpKind::Unlink, OpKind::Clunk, OpKind::Open];
             Ask { kind: kinds[prng.below(5) as usize], amount: Amount::new(0, 1) }
         }
-        _ => Ask { kind: Kind::Read, amount: Amount::new(bytes, 1) },
+        _ => Ask { kind: OpKind::Read, amount: Amount::new(bytes, 1) },
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Identity, Kind, KindSet, Lane, Nanos, RuleSet, Time};
+use model::{Amount, Bytes, Identity, KindSet, Lane, Nanos, OpKind, RuleSet, Time};
 use sched::{CostMode, Costs, Curve, LaneCosts};
 use trace::{TraceOutcome, TraceRecord, TraceSubject};
 
@@ -39,7 +39,7 @@ pub(crate) struct Subject {
 /// A recorded request, as much of it as is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     lane: Lane,
     done: bool,
     pub(crate) amount: Amount,
@@ -121,7 +121,7 @@ impl Subject {
     }
 
     /// Who it is, with each kind of request that it asked for.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Identity, Kind)> {
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Identity, OpKind)> {
         let kinds: KindSet = self.requests.iter().map(|asked| asked.kind).collect();
         kinds.iter().map(move |kind| (&self.who.who, kind))
     }
@@ -247,14 +247,14 @@ impl Recording {
 
     fn times(&self, lane: Lane, otherwise: &LaneCosts) -> LaneCosts {
         let own = || self.requests().filter(move |asked| asked.lane == lane && asked.done);
-        let moved = |kind: Kind| {
+        let moved = |kind: OpKind| {
             let of = own().filter(|asked| asked.kind == kind);
             curve(of.map(|asked| (asked.amount.bytes, asked.service)))
         };
         // Nobody asks for what was not recorded, but slots are counted in the smallest read.
-        let (read, write) = (moved(Kind::Read), moved(Kind::Write));
+        let (read, write) = (moved(OpKind::Read), moved(OpKind::Write));
         let either = read.clone().or(write.clone());
-        let mut by_kind: BTreeMap<Kind, Vec<u64>> = BTreeMap::new();
+        let mut by_kind: BTreeMap<OpKind, Vec<u64>> = BTreeMap::new();
         for asked in own() {
             let each = asked.service.get() / asked.amount.ops.get().max(1);
             by_kind.entry(asked.kind).or_default().push(each);
@@ -278,8 +278,8 @@ const SLOTS_MAX: u32 = 65_536;
 
 fn time(costs: &LaneCosts, asked: &Asked) -> Nanos {
     match asked.kind {
-        Kind::Read => costs.read.at(asked.amount.bytes),
-        Kind::Write => costs.write.at(asked.amount.bytes),
+        OpKind::Read => costs.read.at(asked.amount.bytes),
+        OpKind::Write => costs.write.at(asked.amount.bytes),
         kind => costs.ops[kind as usize],
     }
 }
@@ -339,7 +339,7 @@ mod tests {
 
     fn asked(arrived_ms: u64, queued_ms: u64, service_ms: u64, bytes: u64) -> Asked {
         Asked {
-            kind: Kind::Read,
+            kind: OpKind::Read,
             lane: Lane::Device,
             done: true,
             amount: Amount::new(bytes, 1),

@@ -14,7 +14,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use model::{Amount, Grants, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Scope, Time, Use};
+use model::{
+    Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Scope, ScopeUsage, Time,
+};
 use sched::{Arrival, Dispatcher, RequestId, SubjectId, Target, Usage};
 
 use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
@@ -90,7 +92,7 @@ impl FromStr for Policy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub(crate) subject: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
     pub(crate) lane: Lane,
     pub(crate) token: u32,
@@ -140,11 +142,11 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     fn next_deadline(&self) -> Option<Time>;
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
-    fn served_elsewhere(&mut self, _subject: u64, _kind: Kind, _what: Elsewhere, _now: Time) {}
+    fn served_elsewhere(&mut self, _subject: u64, _kind: OpKind, _what: Elsewhere, _now: Time) {}
     /// Takes what a controller grants.
     fn set_grants(&mut self, _grants: &Grants, _now: Time) {}
     /// What was used of each scope since the last call.
-    fn take_uses(&mut self, _now: Time) -> Vec<(Scope, Use)> {
+    fn take_uses(&mut self, _now: Time) -> Vec<(Scope, ScopeUsage)> {
         Vec::new()
     }
     fn queued(&self) -> usize;
@@ -206,7 +208,7 @@ impl Scheduler for Dispatcher {
         Dispatcher::set_rules(self, rules, now);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: Kind, what: Elsewhere, now: Time) {
+    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: Elsewhere, now: Time) {
         Dispatcher::served_elsewhere(self, SubjectId::from_bits(subject), kind, what.cost, now);
     }
 
@@ -214,7 +216,7 @@ impl Scheduler for Dispatcher {
         Dispatcher::set_grants(self, grants, now);
     }
 
-    fn take_uses(&mut self, now: Time) -> Vec<(Scope, Use)> {
+    fn take_uses(&mut self, now: Time) -> Vec<(Scope, ScopeUsage)> {
         Dispatcher::take_uses(self, now)
     }
 

@@ -18,7 +18,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Kind, Nanos, Time};
+use model::{Amount, Bytes, Nanos, OpKind, Time};
 use sched::{CostMode, Costs, Curve, LaneCosts};
 
 use crate::events::{Event, Events};
@@ -173,7 +173,7 @@ impl Device {
     pub(crate) fn serve_cached(
         &mut self,
         ticket: Ticket,
-        kind: Kind,
+        kind: OpKind,
         amount: Amount,
         now: Time,
         events: &mut Events,
@@ -186,20 +186,20 @@ impl Device {
     pub(crate) fn serve(
         &mut self,
         ticket: Ticket,
-        kind: Kind,
+        kind: OpKind,
         amount: Amount,
         stream: u32,
         now: Time,
         events: &mut Events,
     ) -> bool {
-        if kind == Kind::Write && self.spec.dirty.is_some() {
+        if kind == OpKind::Write && self.spec.dirty.is_some() {
             self.stalled.push_back((ticket, amount.bytes.get()));
             self.take_dirty(now, events);
             return false;
         }
         let mut time = time_of(&self.spec.device, kind, amount);
         let width = self.width(time);
-        if matches!(kind, Kind::Read | Kind::Write) && stream != self.last_stream {
+        if matches!(kind, OpKind::Read | OpKind::Write) && stream != self.last_stream {
             time += self.spec.seek.get();
             self.last_stream = stream;
         }
@@ -355,10 +355,10 @@ impl Device {
     }
 }
 
-fn time_of(costs: &LaneCosts, kind: Kind, amount: Amount) -> u64 {
+fn time_of(costs: &LaneCosts, kind: OpKind, amount: Amount) -> u64 {
     match kind {
-        Kind::Read => costs.read.at(amount.bytes).get(),
-        Kind::Write => costs.write.at(amount.bytes).get(),
+        OpKind::Read => costs.read.at(amount.bytes).get(),
+        OpKind::Write => costs.write.at(amount.bytes).get(),
         _ => costs.ops[kind as usize].get().max(1).saturating_mul(amount.ops.get().max(1)),
     }
 }
@@ -371,7 +371,7 @@ mod tests {
         let points = [(4, 1000), (8, 2000)].map(|(b, n)| (Bytes::kib(b), Nanos::new(n)));
         let curve = Curve::new(&points).unwrap();
         let costs =
-            LaneCosts { read: curve.clone(), write: curve, ops: [Nanos::new(1000); Kind::COUNT] };
+            LaneCosts { read: curve.clone(), write: curve, ops: [Nanos::new(1000); OpKind::COUNT] };
         let spec = TargetSpec {
             name: "t".into(),
             count: 1,
@@ -400,7 +400,7 @@ mod tests {
         let mut events = Events::default();
         for (request, units) in units.iter().enumerate() {
             let amount = Amount::new(units * 4096, 1);
-            device.serve((request as u32, 0), Kind::Read, amount, 0, Time::ZERO, &mut events);
+            device.serve((request as u32, 0), OpKind::Read, amount, 0, Time::ZERO, &mut events);
         }
         let mut ends = Vec::new();
         while let Some((now, event)) = events.pop(Time::MAX) {

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Bytes, Identity, Kind, Lane, Nanos, Rate, Time};
+use model::{Amount, Bytes, Identity, Lane, Nanos, OpKind, Rate, Time};
 
 use crate::network::WireSpec;
 use crate::prng::Prng;
@@ -86,7 +86,7 @@ pub(crate) struct Work {
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
 }
 
@@ -113,7 +113,7 @@ pub struct Record {
     /// From the answer to the request before it until it was asked for.
     pub think: Nanos,
     /// What it did.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// What it asked for.
     pub amount: Amount,
     /// What was expected to serve it.
@@ -163,7 +163,7 @@ pub(crate) struct Client {
     /// Requests it asked for so far.
     pub(crate) asked: u64,
     /// Bytes of a striped request that it has not asked for, and of what kind.
-    pub(crate) rest: Option<(Kind, u64)>,
+    pub(crate) rest: Option<(OpKind, u64)>,
     pub(crate) prng: Prng,
 }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Identity, Kind, Time};
+use model::{Identity, OpKind, Time};
 
 use crate::definitions::{ID_UNKNOWN, take_subject};
 use crate::format::{self, CHUNK_HEADER_LEN, ChunkType, Cursor, PAYLOAD_MAX, TraceRequest};
@@ -32,7 +32,7 @@ pub struct Decoder {
     buffer: Vec<u8>,
     /// Where what is being read begins in the trace.
     offset: u64,
-    kinds: Vec<Kind>,
+    kinds: Vec<OpKind>,
     /// Kinds that the header has still to name.
     kinds_left: u16,
     subjects: BTreeMap<u32, Arc<TraceSubject>>,
@@ -55,7 +55,7 @@ enum Expected {
     /// The length of a kind's name.
     KindLen,
     /// A kind's name.
-    Kind(usize),
+    OpKind(usize),
     /// The header of a chunk.
     Chunk,
     /// Its payload: type, length, count.
@@ -117,7 +117,7 @@ pub enum DecodeError {
     },
     /// It names a kind of request that is not known here.
     #[error(transparent)]
-    Kind(#[from] model::ParseKindError),
+    OpKind(#[from] model::ParseKindError),
     /// Its bytes make no sense from some place on.
     #[error("damaged at byte {offset}: {what}")]
     Damaged {
@@ -161,7 +161,7 @@ impl Decoder {
             _ if self.left > 0 => 0,
             Expected::Begin => BEGIN_LEN,
             Expected::KindLen => 1,
-            Expected::Kind(len) | Expected::Payload(_, len, _) => len,
+            Expected::OpKind(len) | Expected::Payload(_, len, _) => len,
             Expected::Chunk => CHUNK_HEADER_LEN,
             Expected::Complete | Expected::Cut | Expected::Failed => 0,
         };
@@ -184,8 +184,10 @@ impl Decoder {
         let done = match self.expected {
             Expected::Begin => self.take_begin(len),
             Expected::KindLen if whole => self.take_kind_len(),
-            Expected::Kind(_) if whole => self.take_kind(),
-            Expected::KindLen | Expected::Kind(_) => Err(self.damaged("it ends within its header")),
+            Expected::OpKind(_) if whole => self.take_kind(),
+            Expected::KindLen | Expected::OpKind(_) => {
+                Err(self.damaged("it ends within its header"))
+            }
             Expected::Chunk if whole => self.take_chunk_header(),
             Expected::Payload(what, _, count) if whole => self.take_payload(what, count),
             Expected::Chunk | Expected::Payload(..) => {
@@ -214,7 +216,7 @@ impl Decoder {
 
     /// Whether the trace's header is still to be read.
     pub fn is_in_header(&self) -> bool {
-        matches!(self.expected, Expected::Begin | Expected::KindLen | Expected::Kind(_))
+        matches!(self.expected, Expected::Begin | Expected::KindLen | Expected::OpKind(_))
     }
 
     /// How many bytes of the trace were read.
@@ -271,7 +273,7 @@ impl Decoder {
 
     fn take_kind_len(&mut self) -> Result<(), DecodeError> {
         let len = usize::from(self.buffer[0]).min(KIND_LEN_MAX);
-        self.expected = Expected::Kind(len);
+        self.expected = Expected::OpKind(len);
         if len == 0 {
             self.buffer.clear();
             return self.take_kind();

@@ -12,7 +12,7 @@
 
 use std::num::NonZeroU32;
 
-use model::{Amount, Bytes, Kind, Lane, Nanos, Time};
+use model::{Amount, Bytes, Lane, Nanos, OpKind, Time};
 
 use crate::access::Access;
 
@@ -50,7 +50,7 @@ pub struct TraceRequest {
     /// The dispatcher's number for its class; `None` without scheduling.
     pub class: Option<u64>,
     /// What was asked.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// Which resource served it.
     pub lane: Lane,
     /// How it follows the access that was asked for before it through the same fid, for
@@ -158,8 +158,8 @@ impl Chunk {
 pub fn file_header() -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&VERSION.to_le_bytes());
-    out.extend_from_slice(&(Kind::COUNT as u16).to_le_bytes());
-    for kind in Kind::ALL {
+    out.extend_from_slice(&(OpKind::COUNT as u16).to_le_bytes());
+    for kind in OpKind::ALL {
         put_text(&mut out, kind.name());
     }
     out
@@ -199,7 +199,7 @@ const ASKED_DIFFERS: u8 = 0x08;
 const OPS_DIFFER: u8 = 0x10;
 const HAS_CLASS: u8 = 0x20;
 const CANCELLED: u8 = 0x40;
-const _: () = assert!(Kind::COUNT <= KIND_MASK as usize + 1);
+const _: () = assert!(OpKind::COUNT <= KIND_MASK as usize + 1);
 
 fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
     let TraceRequest { asked, served, class, outcome, .. } = *request;
@@ -240,7 +240,7 @@ fn put_request(out: &mut Vec<u8>, request: &TraceRequest, previous: Time) {
 /// The next request of a chunk; `kinds` is the file's own numbering.
 pub(crate) fn take_request(
     from: &mut Cursor<'_>,
-    kinds: &[Kind],
+    kinds: &[OpKind],
     previous: Time,
 ) -> Option<TraceRequest> {
     let (first, second) = (from.byte()?, from.byte()?);
@@ -387,7 +387,7 @@ mod tests {
         let request = TraceRequest {
             subject: 1,
             class: Some(2),
-            kind: Kind::Read,
+            kind: OpKind::Read,
             lane: Lane::Device,
             access: Some(Access::Sequential),
             arrived: Time::from_nanos(1_000),
@@ -400,7 +400,7 @@ mod tests {
         let mut chunk = Chunk::allocate();
         chunk.push(&request);
         let outcome = TraceOutcome::of(2);
-        let later = TraceRequest { kind: Kind::Getattr, access: None, outcome, ..request };
+        let later = TraceRequest { kind: OpKind::Getattr, access: None, outcome, ..request };
         let later = TraceRequest { served: Amount::new(0, 1), asked: Bytes::ZERO, ..later };
         chunk.push(&TraceRequest { arrived: Time::from_nanos(999), class: None, ..later });
         let bytes = chunk.seal();

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{KeyEdit, RuleEdit, RulePlace};
+use model::{KeyEdit, RuleEdit, RulePosition};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -74,9 +74,9 @@ impl RuleChange {
         });
         let (name, keys) = (self.name.clone(), keys.collect::<Result<Vec<_>, _>>()?);
         let place = match &self.place {
-            Place::First => RulePlace::First,
-            Place::Last => RulePlace::Last,
-            Place::Before(other) => RulePlace::Before(other.clone()),
+            Place::First => RulePosition::First,
+            Place::Last => RulePosition::Last,
+            Place::Before(other) => RulePosition::Before(other.clone()),
         };
         Ok(match self.action {
             RuleAction::Start => RuleEdit::Start { name, keys, place },

@@ -8,7 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Parent, Rule, RuleSet};
+use model::{
+    DecayMode, DecayRule, KeyField, Limit, LimitMode, MeterRule, Rule, RuleDependency, RuleSet,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -250,8 +252,8 @@ impl From<&Rule> for RuleReport {
     }
 }
 
-impl From<&Parent> for ParentReport {
-    fn from(parent: &Parent) -> ParentReport {
+impl From<&RuleDependency> for ParentReport {
+    fn from(parent: &RuleDependency) -> ParentReport {
         ParentReport {
             rule: parent.rule.clone(),
             kind: parent.kind.name().into(),
@@ -275,7 +277,7 @@ impl From<&MeterRule> for MeterReport {
 impl From<&DecayRule> for DecayRuleReport {
     fn from(decay: &DecayRule) -> DecayRuleReport {
         let (mode, span) = match &decay.mode {
-            DecayMode::Step { period, .. } => ("step", period),
+            DecayMode::Period { period, .. } => ("step", period),
             DecayMode::HalfLife { half_life, .. } => ("decay", half_life),
         };
         DecayRuleReport {
@@ -357,7 +359,7 @@ mod tests {
             max_classes: Some(3),
             ..RuleReport::default()
         };
-        let all: Vec<_> = model::Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let all: Vec<_> = model::OpKind::ALL.iter().map(|kind| kind.name()).collect();
         let [rule, kind, value, min] = ["jobs", "gate", "500ms", "5ops/s"].map(String::from);
         let late = RuleReport {
             name: "late".into(),

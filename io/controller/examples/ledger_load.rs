@@ -13,7 +13,7 @@ use api::PayerForm;
 use controller::ledger::{
     Ages, Bounds, Copied, Counters, Ledger, LedgerError, Report, ReportLine, SubjectKind,
 };
-use model::{Kind, Time};
+use model::{OpKind, Time};
 use rustix::time::{ClockId, clock_gettime};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -138,9 +138,13 @@ fn serve(line: &mut ReportLine, second: u64) {
     counters.cost_ns += 1_000_000;
     counters.delayed += line.id % 3;
     counters.delayed_ns += (line.id % 3) * 50_000;
-    for (kind, ops) in
-        [(Kind::Read, 64), (Kind::Write, 3), (Kind::Open, 2), (Kind::Getattr, 9), (Kind::Clunk, 2)]
-    {
+    for (kind, ops) in [
+        (OpKind::Read, 64),
+        (OpKind::Write, 3),
+        (OpKind::Open, 2),
+        (OpKind::Getattr, 9),
+        (OpKind::Clunk, 2),
+    ] {
         counters.ops[kind as usize] += ops;
     }
 }

@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use fuse::Errno;
 use ninep::Attributes;
-use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV};
+use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV};
 use rustc_hash::FxHashMap;
 
 use crate::files::OpenFile;
@@ -329,13 +329,13 @@ impl State {
         }
         self.last += 1;
         let flags = if kill_set_id { WRITE_KILL_PRIV } else { 0 };
-        let message = OwnRequest::Write { fid: file.fid, offset, flags, data };
+        let message = ExtRequest::Write { fid: file.fid, offset, flags, data };
         self.waiting.push_back(Run {
             number: NEW + self.last,
             write: Sent {
                 node: file.node.clone(),
                 payer: file.payer.clone(),
-                frame: Frame::new(Handles::NONE, message),
+                frame: Frame::new(HandleList::NONE, message),
                 place: offset..end,
             },
             file: Some(file.clone()),

@@ -42,7 +42,7 @@ impl Bench {
 /// Where a run writes, and what.
 fn message(run: &Run) -> (u64, Vec<u8>) {
     match decode_request(run.write.frame.bytes()).unwrap().2 {
-        AnyRequest::Own(OwnRequest::Write { offset, data, .. }) => (offset, data.to_vec()),
+        AnyRequest::Ext(ExtRequest::Write { offset, data, .. }) => (offset, data.to_vec()),
         other => panic!("{other:?}"),
     }
 }
@@ -245,8 +245,8 @@ fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() 
     assert!(behind.hold(waits).is_ok());
     for data in [&b"older"[..], b"old"] {
         let (node, payer) = (file.node.clone(), file.payer.clone());
-        let message = OwnRequest::Write { fid: handle_fid(0), offset: 1000, flags: 0, data };
-        let frame = Frame::new(Handles::one(b"a"), message);
+        let message = ExtRequest::Write { fid: handle_fid(0), offset: 1000, flags: 0, data };
+        let frame = Frame::new(HandleList::one(b"a"), message);
         bench.all.put_back(Sent { node, payer, frame, place: 1000..1000 + data.len() as u64 });
     }
     for number in 1..=DEPTH as u64 {

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use api::{Address, MetricsAddress, MetricsError, MetricsServer};
 use fuse::{Capabilities, MountFlags, Options, Session, Transport};
-use model::Linger;
+use model::BusyPoll;
 
 use crate::filesystem::{Export, Inner};
 use crate::helpers;
@@ -113,7 +113,7 @@ impl Mount {
         };
         let options = options(settings, threads, payload);
         let serving = homes.clone();
-        let linger = Linger::new(nanos(settings.linger));
+        let linger = BusyPoll::new(nanos(settings.linger));
         let serve = move |number, port| link::run(&serving, number, port, linger);
         match mount(&settings.at, export, &options, serve) {
             Ok(session) => {

@@ -40,7 +40,9 @@ use std::time::{Duration, Instant};
 
 use fuse::{Errno, RequestId};
 use model::JobId;
-use ninep::dialect::{Event, Events, Handles, OwnRequest, ReplyHeader, decode_reply, handle_fid};
+use ninep::dialect::{
+    ExtRequest, HandleList, ReplyHeader, SessionEvent, SessionEvents, decode_reply, handle_fid,
+};
 use rustix::event::{EventfdFlags, eventfd};
 
 pub(crate) use call::{Answer, Ask, Call, Frame, Waiter, errno_of};
@@ -371,8 +373,8 @@ impl Link {
     /// Has everything made durable that was written.
     fn commit(self: &Arc<Link>, on: usize) {
         let (Some(payer), Some(root)) = (self.kept.oldest(), self.root.get()) else { return };
-        let message = OwnRequest::Commit { fid: handle_fid(0) };
-        let ask = Ask::new(Handles::one(root), message).freely();
+        let message = ExtRequest::Commit { fid: handle_fid(0) };
+        let ask = Ask::new(HandleList::one(root), message).freely();
         let link = self.clone();
         let done = move |answer: Answer<'_>| {
             if let Err(error) = &answer {
@@ -395,9 +397,9 @@ impl Link {
     }
 
     fn events(&self, on: usize, data: &[u8]) -> Result<(), Broken> {
-        for event in Events::new(data) {
+        for event in SessionEvents::new(data) {
             match event.map_err(|error| Broken::Protocol(error.to_string()))? {
-                Event::Window { identity, requests, bytes } => {
+                SessionEvent::Window { identity, requests, bytes } => {
                     if let Some(payer) = self.payers.by_number(identity) {
                         payer.set_window(requests, bytes);
                     }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fuse::{InodeId, Lock, LockKind, LockOwner};
-use ninep::dialect::Handles;
+use ninep::dialect::HandleList;
 use ninep::{LOCK_BLOCK, Request};
 use rustc_hash::FxHashMap;
 
@@ -96,7 +96,7 @@ impl Locks {
             client_id: client_id.as_bytes(),
         };
         // What waits for a lock must not fill a window that the unlock needs.
-        let ask = Ask::new(Handles::NONE, request).freely();
+        let ask = Ask::new(HandleList::NONE, request).freely();
         let ask = if lock.kind == LockKind::None { ask } else { ask.locking() };
         if flags & LOCK_BLOCK != 0 { ask.patiently() } else { ask }
     }
@@ -112,7 +112,7 @@ impl Locks {
             proc_id: 0,
             client_id: client_id.as_bytes(),
         };
-        Ask::new(Handles::NONE, request)
+        Ask::new(HandleList::NONE, request)
     }
 
     /// A lock was granted, or with kind `None` given back.

@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Kind, Lane, Time};
-use ninep::dialect::{AnyRequest, OwnRequest};
+use model::{Amount, Lane, OpKind, Time};
+use ninep::dialect::{AnyRequest, ExtRequest};
 use ninep::{LockKind, Request};
 use rustix::fs::FileType;
 use trace::Access;
@@ -27,7 +27,7 @@ pub(crate) const COPY_MAX: u64 = 16 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) fid: ninep::Fid,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
     /// Where a read or a write begins.
     offset: Option<u64>,
@@ -44,36 +44,36 @@ impl About {
         };
         Some(match *request {
             Request::Read { fid, offset, count } => {
-                moving(fid, Kind::Read, offset, u64::from(count))
+                moving(fid, OpKind::Read, offset, u64::from(count))
             }
             Request::Write { fid, offset, data } => {
-                moving(fid, Kind::Write, offset, data.len() as u64)
+                moving(fid, OpKind::Write, offset, data.len() as u64)
             }
-            Request::Getattr { fid, .. } => about(fid, Kind::Getattr),
+            Request::Getattr { fid, .. } => about(fid, OpKind::Getattr),
             Request::Walk { fid, names, .. } => About {
                 amount: Amount::new(0, names.len().max(1) as u64),
-                ..about(fid, Kind::Walk)
+                ..about(fid, OpKind::Walk)
             },
-            Request::Clunk { fid } => about(fid, Kind::Clunk),
-            Request::Lopen { fid, .. } => about(fid, Kind::Open),
-            Request::Lcreate { fid, .. } => about(fid, Kind::Create),
-            Request::Readdir { fid, .. } => about(fid, Kind::Readdir),
-            Request::Setattr { fid, .. } => about(fid, Kind::Setattr),
-            Request::Fsync { fid, .. } => about(fid, Kind::Fsync),
-            Request::Statfs { fid } => about(fid, Kind::Statfs),
-            Request::Readlink { fid } => about(fid, Kind::Readlink),
-            Request::Xattrwalk { fid, .. } => about(fid, Kind::Getxattr),
-            Request::Xattrcreate { fid, .. } => about(fid, Kind::Setxattr),
-            Request::Lock { fid, kind: LockKind::Unlock, .. } => about(fid, Kind::Unlock),
-            Request::Lock { fid, .. } | Request::Getlock { fid, .. } => about(fid, Kind::Lock),
-            Request::Symlink { fid, .. } => about(fid, Kind::Symlink),
-            Request::Mknod { dfid, .. } => about(dfid, Kind::Mknod),
-            Request::Link { dfid, .. } => about(dfid, Kind::Link),
-            Request::Mkdir { dfid, .. } => about(dfid, Kind::Mkdir),
-            Request::Rename { fid, .. } => about(fid, Kind::Rename),
-            Request::Renameat { olddirfid, .. } => about(olddirfid, Kind::Rename),
-            Request::Unlinkat { dirfid, .. } => about(dirfid, Kind::Unlink),
-            Request::Remove { fid } => about(fid, Kind::Unlink),
+            Request::Clunk { fid } => about(fid, OpKind::Clunk),
+            Request::Lopen { fid, .. } => about(fid, OpKind::Open),
+            Request::Lcreate { fid, .. } => about(fid, OpKind::Create),
+            Request::Readdir { fid, .. } => about(fid, OpKind::Readdir),
+            Request::Setattr { fid, .. } => about(fid, OpKind::Setattr),
+            Request::Fsync { fid, .. } => about(fid, OpKind::Fsync),
+            Request::Statfs { fid } => about(fid, OpKind::Statfs),
+            Request::Readlink { fid } => about(fid, OpKind::Readlink),
+            Request::Xattrwalk { fid, .. } => about(fid, OpKind::Getxattr),
+            Request::Xattrcreate { fid, .. } => about(fid, OpKind::Setxattr),
+            Request::Lock { fid, kind: LockKind::Unlock, .. } => about(fid, OpKind::Unlock),
+            Request::Lock { fid, .. } | Request::Getlock { fid, .. } => about(fid, OpKind::Lock),
+            Request::Symlink { fid, .. } => about(fid, OpKind::Symlink),
+            Request::Mknod { dfid, .. } => about(dfid, OpKind::Mknod),
+            Request::Link { dfid, .. } => about(dfid, OpKind::Link),
+            Request::Mkdir { dfid, .. } => about(dfid, OpKind::Mkdir),
+            Request::Rename { fid, .. } => about(fid, OpKind::Rename),
+            Request::Renameat { olddirfid, .. } => about(olddirfid, OpKind::Rename),
+            Request::Unlinkat { dirfid, .. } => about(dirfid, OpKind::Unlink),
+            Request::Remove { fid } => about(fid, OpKind::Unlink),
             Request::Version { .. }
             | Request::Auth { .. }
             | Request::Attach { .. }
@@ -84,51 +84,53 @@ impl About {
     /// The same of any message of the dialect.
     pub(crate) fn of_any(request: &AnyRequest<'_>) -> Option<About> {
         match request {
-            AnyRequest::Plain(request) => About::of(request),
-            AnyRequest::Own(request) => About::of_own(request),
+            AnyRequest::Base(request) => About::of(request),
+            AnyRequest::Ext(request) => About::of_own(request),
         }
     }
 
     /// The same of one of its own messages. `None` for what is about the session.
-    fn of_own(request: &OwnRequest<'_>) -> Option<About> {
+    fn of_own(request: &ExtRequest<'_>) -> Option<About> {
         let about = |fid, kind| About { fid, kind, amount: Amount::new(0, 1), offset: None };
         let moving = |fid, kind, bytes| About { amount: Amount::new(bytes, 1), ..about(fid, kind) };
         Some(match *request {
-            OwnRequest::Lookup { fid, .. } => about(fid, Kind::Walk),
-            OwnRequest::Open { fid, flags, .. } if flags & ninep::open::CREATE != 0 => {
-                about(fid, Kind::Create)
+            ExtRequest::Lookup { fid, .. } => about(fid, OpKind::Walk),
+            ExtRequest::Open { fid, flags, .. } if flags & ninep::open::CREATE != 0 => {
+                about(fid, OpKind::Create)
             }
-            OwnRequest::Open { fid, .. } => about(fid, Kind::Open),
-            OwnRequest::List { fid, .. } => about(fid, Kind::Readdir),
-            OwnRequest::Make { fid, mode, .. } => about(
+            ExtRequest::Open { fid, .. } => about(fid, OpKind::Open),
+            ExtRequest::List { fid, .. } => about(fid, OpKind::Readdir),
+            ExtRequest::Make { fid, mode, .. } => about(
                 fid,
                 match FileType::from_raw_mode(mode) {
-                    FileType::Directory => Kind::Mkdir,
-                    FileType::Symlink => Kind::Symlink,
-                    _ => Kind::Mknod,
+                    FileType::Directory => OpKind::Mkdir,
+                    FileType::Symlink => OpKind::Symlink,
+                    _ => OpKind::Mknod,
                 },
             ),
-            OwnRequest::Change { fid, .. } | OwnRequest::Allocate { fid, .. } => {
-                about(fid, Kind::Setattr)
+            ExtRequest::Change { fid, .. } | ExtRequest::Allocate { fid, .. } => {
+                about(fid, OpKind::Setattr)
             }
-            OwnRequest::Write { fid, offset, data, .. } => {
-                About { offset: Some(offset), ..moving(fid, Kind::Write, data.len() as u64) }
+            ExtRequest::Write { fid, offset, data, .. } => {
+                About { offset: Some(offset), ..moving(fid, OpKind::Write, data.len() as u64) }
             }
-            OwnRequest::Append { fid, data, .. } => moving(fid, Kind::Write, data.len() as u64),
-            OwnRequest::Copy { fid, length, .. } => moving(fid, Kind::Write, length.min(COPY_MAX)),
-            OwnRequest::Seek { fid, .. } => about(fid, Kind::Getattr),
-            OwnRequest::Getxattr { fid, .. } => about(fid, Kind::Getxattr),
-            OwnRequest::Setxattr { fid, .. } | OwnRequest::Removexattr { fid, .. } => {
-                about(fid, Kind::Setxattr)
+            ExtRequest::Append { fid, data, .. } => moving(fid, OpKind::Write, data.len() as u64),
+            ExtRequest::Copy { fid, length, .. } => {
+                moving(fid, OpKind::Write, length.min(COPY_MAX))
             }
-            OwnRequest::Session { .. }
-            | OwnRequest::Identity { .. }
-            | OwnRequest::Retire { .. }
-            | OwnRequest::Ping
-            | OwnRequest::Tell { .. }
-            | OwnRequest::Donate { .. }
-            | OwnRequest::Wait => return None,
-            OwnRequest::Commit { fid } => about(fid, Kind::Fsync),
+            ExtRequest::Seek { fid, .. } => about(fid, OpKind::Getattr),
+            ExtRequest::Getxattr { fid, .. } => about(fid, OpKind::Getxattr),
+            ExtRequest::Setxattr { fid, .. } | ExtRequest::Removexattr { fid, .. } => {
+                about(fid, OpKind::Setxattr)
+            }
+            ExtRequest::Session { .. }
+            | ExtRequest::Identity { .. }
+            | ExtRequest::Retire { .. }
+            | ExtRequest::Ping
+            | ExtRequest::Tell { .. }
+            | ExtRequest::Donate { .. }
+            | ExtRequest::Wait => return None,
+            ExtRequest::Commit { fid } => about(fid, OpKind::Fsync),
         })
     }
 
@@ -157,13 +159,13 @@ impl About {
     fn ask_of_fid(&self, fid: &Arc<Fid>) -> Asked {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
-            (Role::XattrRead { .. }, Kind::Read) => (Kind::Getxattr, Lane::Cached),
-            (Role::XattrWrite(_), Kind::Write) => (Kind::Setxattr, Lane::Cached),
-            (_, Kind::Read) if fid.misses.are_many() && self.amount.bytes < SPLICE_MIN => {
-                (Kind::Read, Lane::Device)
+            (Role::XattrRead { .. }, OpKind::Read) => (OpKind::Getxattr, Lane::Cached),
+            (Role::XattrWrite(_), OpKind::Write) => (OpKind::Setxattr, Lane::Cached),
+            (_, OpKind::Read) if fid.misses.are_many() && self.amount.bytes < SPLICE_MIN => {
+                (OpKind::Read, Lane::Device)
             }
-            (_, Kind::Read) => (Kind::Read, target.read_lane()),
-            (_, Kind::Write) => (Kind::Write, target.write_lane()),
+            (_, OpKind::Read) => (OpKind::Read, target.read_lane()),
+            (_, OpKind::Write) => (OpKind::Write, target.write_lane()),
             (_, kind) => (kind, Lane::Device),
         };
         let access = match (&fid.role, self.offset) {
@@ -179,39 +181,39 @@ impl About {
 
 /// The kind of request that a type byte of the protocol stands for: all that is known of
 /// a message that does not decode. `None` for what is no request.
-pub(crate) fn kind_of_type(number: u8) -> Option<Kind> {
+pub(crate) fn kind_of_type(number: u8) -> Option<OpKind> {
     Some(match number {
-        8 => Kind::Statfs,
-        12 => Kind::Open,
-        14 => Kind::Create,
-        16 => Kind::Symlink,
-        18 => Kind::Mknod,
-        20 | 74 => Kind::Rename,
-        206 => Kind::Walk,
-        208 => Kind::Open,
-        210 => Kind::Readdir,
-        212 => Kind::Mkdir,
-        214 | 220 => Kind::Setattr,
-        216 | 218 | 224 => Kind::Write,
-        222 => Kind::Getattr,
-        226 => Kind::Getxattr,
-        228 | 230 => Kind::Setxattr,
-        22 => Kind::Readlink,
-        24 => Kind::Getattr,
-        26 => Kind::Setattr,
-        30 => Kind::Getxattr,
-        32 => Kind::Setxattr,
-        40 => Kind::Readdir,
-        50 => Kind::Fsync,
-        52 | 54 => Kind::Lock,
-        70 => Kind::Link,
-        72 => Kind::Mkdir,
-        76 | 122 => Kind::Unlink,
-        104 => Kind::Attach,
-        110 => Kind::Walk,
-        116 => Kind::Read,
-        118 => Kind::Write,
-        120 => Kind::Clunk,
+        8 => OpKind::Statfs,
+        12 => OpKind::Open,
+        14 => OpKind::Create,
+        16 => OpKind::Symlink,
+        18 => OpKind::Mknod,
+        20 | 74 => OpKind::Rename,
+        206 => OpKind::Walk,
+        208 => OpKind::Open,
+        210 => OpKind::Readdir,
+        212 => OpKind::Mkdir,
+        214 | 220 => OpKind::Setattr,
+        216 | 218 | 224 => OpKind::Write,
+        222 => OpKind::Getattr,
+        226 => OpKind::Getxattr,
+        228 | 230 => OpKind::Setxattr,
+        22 => OpKind::Readlink,
+        24 => OpKind::Getattr,
+        26 => OpKind::Setattr,
+        30 => OpKind::Getxattr,
+        32 => OpKind::Setxattr,
+        40 => OpKind::Readdir,
+        50 => OpKind::Fsync,
+        52 | 54 => OpKind::Lock,
+        70 => OpKind::Link,
+        72 => OpKind::Mkdir,
+        76 | 122 => OpKind::Unlink,
+        104 => OpKind::Attach,
+        110 => OpKind::Walk,
+        116 => OpKind::Read,
+        118 => OpKind::Write,
+        120 => OpKind::Clunk,
         _ => return None,
     })
 }
@@ -248,7 +250,7 @@ mod tests {
             let (_, request) = Request::decode(&frame).unwrap();
             match (About::of(&request), request) {
                 (None, Request::Attach { .. }) => {
-                    assert_eq!(kind_of_type(number), Some(Kind::Attach));
+                    assert_eq!(kind_of_type(number), Some(OpKind::Attach));
                 }
                 (about, _) => {
                     assert_eq!(kind_of_type(number), about.map(|about| about.kind), "{number}");
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn a_walk_counts_its_names_and_a_write_its_bytes() {
         let mut space = Vec::new();
-        let names = ninep::Names::pack([&b"a"[..], b"b"], &mut space).unwrap();
+        let names = ninep::NameList::pack([&b"a"[..], b"b"], &mut space).unwrap();
         let (fid, newfid) = (ninep::Fid(1), ninep::Fid(2));
         let walk = About::of(&Request::Walk { fid, newfid, names }).unwrap();
         assert_eq!((walk.amount, walk.offset), (Amount::new(0, 2), None));

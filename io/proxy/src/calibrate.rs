@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use model::{Bytes, Kind, Nanos, WriteMode};
+use model::{Bytes, Nanos, OpKind, WriteMode};
 use sched::{CostMode, Costs, Curve, LaneCosts};
 
 pub use self::ladder::SlotLoss;
@@ -57,7 +57,7 @@ pub struct Calibration {
     /// Reads and writes by size.
     pub sizes: Vec<SizeFigures>,
     /// Kinds that were measured; the others take the cost of the one most like them.
-    pub operations: Vec<(Kind, Nanos)>,
+    pub operations: Vec<(OpKind, Nanos)>,
     /// Write modes, after the victim alone.
     pub modes: Vec<ModeFigures>,
     /// What other numbers of slots would cost.
@@ -225,21 +225,24 @@ fn curve(ladders: &[Ladder]) -> Curve {
 }
 
 /// A cost for every kind: what could not be measured costs what is most like it.
-fn every_kind(measured: &[(Kind, Nanos)]) -> [Nanos; Kind::COUNT] {
-    let cost = |kind: Kind| measured.iter().find(|(k, _)| *k == kind).map(|(_, cost)| *cost);
-    let getattr = cost(Kind::Getattr).unwrap_or(Nanos::from_micros(1));
-    let create = cost(Kind::Create).unwrap_or(getattr);
-    let like = |kind: Kind| match kind {
-        Kind::Mkdir | Kind::Symlink | Kind::Mknod | Kind::Link | Kind::Unlink | Kind::Rename => {
-            create
-        }
-        Kind::Setattr | Kind::Setxattr | Kind::Fsync => create,
-        Kind::Readlink | Kind::Open | Kind::Attach => cost(Kind::Walk).unwrap_or(getattr),
-        Kind::Unlock => cost(Kind::Lock).unwrap_or(getattr),
+fn every_kind(measured: &[(OpKind, Nanos)]) -> [Nanos; OpKind::COUNT] {
+    let cost = |kind: OpKind| measured.iter().find(|(k, _)| *k == kind).map(|(_, cost)| *cost);
+    let getattr = cost(OpKind::Getattr).unwrap_or(Nanos::from_micros(1));
+    let create = cost(OpKind::Create).unwrap_or(getattr);
+    let like = |kind: OpKind| match kind {
+        OpKind::Mkdir
+        | OpKind::Symlink
+        | OpKind::Mknod
+        | OpKind::Link
+        | OpKind::Unlink
+        | OpKind::Rename => create,
+        OpKind::Setattr | OpKind::Setxattr | OpKind::Fsync => create,
+        OpKind::Readlink | OpKind::Open | OpKind::Attach => cost(OpKind::Walk).unwrap_or(getattr),
+        OpKind::Unlock => cost(OpKind::Lock).unwrap_or(getattr),
         _ => getattr,
     };
-    let mut costs = [getattr; Kind::COUNT];
-    for kind in Kind::ALL {
+    let mut costs = [getattr; OpKind::COUNT];
+    for kind in OpKind::ALL {
         costs[*kind as usize] = cost(*kind).unwrap_or_else(|| like(*kind));
     }
     costs
@@ -261,10 +264,10 @@ mod tests {
     #[test]
     fn a_kind_that_was_not_measured_costs_what_is_most_like_it() {
         let micros = Nanos::from_micros;
-        let costs = every_kind(&[(Kind::Getattr, micros(2)), (Kind::Create, micros(30))]);
-        assert_eq!(costs[Kind::Mknod as usize], micros(30));
-        assert_eq!(costs[Kind::Clunk as usize], micros(2));
-        assert_eq!(costs[Kind::Create as usize], micros(30));
+        let costs = every_kind(&[(OpKind::Getattr, micros(2)), (OpKind::Create, micros(30))]);
+        assert_eq!(costs[OpKind::Mknod as usize], micros(30));
+        assert_eq!(costs[OpKind::Clunk as usize], micros(2));
+        assert_eq!(costs[OpKind::Create as usize], micros(30));
     }
 
     #[test]

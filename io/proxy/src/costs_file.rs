@@ -23,7 +23,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model::{Bytes, Kind, Nanos, WriteMode};
+use model::{Bytes, Nanos, OpKind, WriteMode};
 use sched::{CostMode, Costs, Curve, CurveError, LaneCosts};
 use serde::Deserialize;
 
@@ -176,7 +176,7 @@ impl RawLane {
         let wrong = |text| CostsFileError::Operation { path: path.into(), lane: names[0], text };
         let mut ops = built_in.ops;
         for (name, cost) in &self.operations {
-            let kind: Kind = name.parse().map_err(|error| wrong(format!("{error}")))?;
+            let kind: OpKind = name.parse().map_err(|error| wrong(format!("{error}")))?;
             if *cost == Nanos::ZERO {
                 return Err(wrong(format!("{name}: a cost is above zero")));
             }
@@ -197,8 +197,8 @@ fn curve_line(name: &str, curve: &Curve) -> String {
 }
 
 /// The kinds that have a cost for each operation rather than a curve.
-fn operations() -> impl Iterator<Item = Kind> {
-    Kind::ALL.iter().copied().filter(|kind| !matches!(kind, Kind::Read | Kind::Write))
+fn operations() -> impl Iterator<Item = OpKind> {
+    OpKind::ALL.iter().copied().filter(|kind| !matches!(kind, OpKind::Read | OpKind::Write))
 }
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again() {
         let mut costs = Costs::default();
-        costs.device.ops[Kind::Create as usize] = Nanos::new(29_417);
+        costs.device.ops[OpKind::Create as usize] = Nanos::new(29_417);
         for write_mode in [None, Some(WriteMode::Paced)] {
             let file = CostsFile { costs: costs.clone(), slots_max: 48, write_mode };
             let text = file.to_toml("two\nlines");

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Instant;
 
 use model::{
-    Amount, Bytes, Direction, Identity, Kind, Lane, Nanos, PathSet, RuleSet, Time, WriteMode,
+    Amount, Bytes, Direction, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Time, WriteMode,
 };
 use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
@@ -62,7 +62,7 @@ pub(crate) struct Target {
     number: AtomicU64,
     wanted: (AtomicBool, AtomicBool),
     /// How long calls of each kind, lane and size took lately, in nanoseconds.
-    usual: [AtomicU32; Kind::COUNT * 4],
+    usual: [AtomicU32; OpKind::COUNT * 4],
 }
 
 /// A request that has been taken in and not answered.
@@ -113,7 +113,7 @@ impl Operation {
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) subject: SubjectId,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
     pub(crate) lane: Lane,
     /// Operations of its kind that its subject had of other proxies since the last request;
@@ -160,7 +160,7 @@ pub(crate) struct Finished {
     /// `None` for calls that do not wait.
     call: Option<usize>,
     served: Amount,
-    kind: Kind,
+    kind: OpKind,
     lane: Lane,
     queued: Nanos,
     started: Time,
@@ -210,7 +210,7 @@ impl Gate {
         let Chosen { token, id, class, write_mode, .. } = chosen;
         let queued = chosen.queued.unwrap_or(now.since(asked.arrived));
         let short = asked.lane == Lane::Cached || (nowait && asked.amount.bytes < SPLICE_MIN);
-        let quick = asked.kind == Kind::Read && short;
+        let quick = asked.kind == OpKind::Read && short;
         let (started, called) = (now, now);
         Some(Running {
             operation,

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Bytes, Kind, Time};
+use model::{Amount, Bytes, OpKind, Time};
 use ninep::{DecodeError, Reply, Request, Tag, dialect};
 use rustix::io::Errno;
 use sched::RequestId;
@@ -229,7 +229,7 @@ impl Server {
     pub(crate) fn refuse(
         &self,
         session: &mut Session,
-        (who, what): (Who<'_>, (Kind, Bytes, Option<Access>)),
+        (who, what): (Who<'_>, (OpKind, Bytes, Option<Access>)),
         to: &ReplyTo,
         errno: Errno,
         outbox: &mut Outbox,

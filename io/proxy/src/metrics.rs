@@ -243,7 +243,8 @@ fn tell_times(page: &mut Page, targets: &[Arc<Target>]) {
     let times: Vec<_> = targets.iter().map(|target| (&target.name, target.times())).collect();
     let cells = || {
         times.iter().flat_map(|(target, times)| {
-            let labels = |kind: model::Kind, lane| [target.as_str(), kind.name(), lane_name(lane)];
+            let labels =
+                |kind: model::OpKind, lane| [target.as_str(), kind.name(), lane_name(lane)];
             times.cells().map(move |(kind, lane, cell)| (labels(kind, lane), cell))
         })
     };

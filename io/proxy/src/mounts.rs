@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use bounds::{Holder, Place, Worth, reclaim};
 use model::{Nid, Time};
 use ninep::Tag;
-use ninep::dialect::{Begin, Commits, ReplyHeader, SlotError, Slots};
+use ninep::dialect::{CommitTracker, ReplyCache, ReplyHeader, ReplyLookup, ReplySlotError};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
@@ -67,7 +67,7 @@ pub(crate) struct MountSession {
     channels: Mutex<BTreeMap<u16, Channel>>,
     /// By which names it reached the files that it names by handle.
     pub(crate) names: ClientPaths,
-    commits: Mutex<Commits>,
+    commits: Mutex<CommitTracker>,
     committed: AtomicU64,
     verifier: Arc<AtomicU64>,
     /// When its last connection ended.
@@ -75,7 +75,7 @@ pub(crate) struct MountSession {
 }
 
 struct Channel {
-    slots: Slots,
+    slots: ReplyCache,
     /// How many slots there are.
     granted: u16,
     /// Who has it, or is next in line for it.
@@ -170,12 +170,14 @@ impl Form {
 
 impl Binding {
     /// Takes in a call in a slot. `Some`: it was executed, and this was its reply.
-    pub(crate) fn begin(&self, once: Once, kind: u8) -> Result<Option<Vec<u8>>, SlotError> {
+    pub(crate) fn begin(&self, once: Once, kind: u8) -> Result<Option<Vec<u8>>, ReplySlotError> {
         self.with_slots(|slots| match slots.begin(once.slot, once.sequence, kind)? {
-            Begin::Execute => Ok(None),
-            Begin::Repeat(reply) => Ok(Some(reply.to_vec())),
+            ReplyLookup::New => Ok(None),
+            ReplyLookup::Replay(reply) => Ok(Some(reply.to_vec())),
             // On one connection a call is made once.
-            Begin::Executing => Err(SlotError::Overlapping { slot: once.slot, got: once.sequence }),
+            ReplyLookup::Executing => {
+                Err(ReplySlotError::Overlapping { slot: once.slot, got: once.sequence })
+            }
         })
     }
 
@@ -189,7 +191,7 @@ impl Binding {
         self.with_slots(|slots| slots.abandon(once.slot, once.sequence));
     }
 
-    fn with_slots<R>(&self, f: impl FnOnce(&mut Slots) -> R) -> R {
+    fn with_slots<R>(&self, f: impl FnOnce(&mut ReplyCache) -> R) -> R {
         let mut channels = self.session.channels.lock().expect("not poisoned");
         f(&mut channels.get_mut(&self.channel).expect("a bound channel is there").slots)
     }
@@ -305,7 +307,7 @@ impl MountSession {
         self.with_commits(|commits| commits.files()) > 0
     }
 
-    fn with_commits<R>(&self, f: impl FnOnce(&mut Commits) -> R) -> R {
+    fn with_commits<R>(&self, f: impl FnOnce(&mut CommitTracker) -> R) -> R {
         let mut commits = self.commits.lock().expect("not poisoned");
         let result = f(&mut commits);
         self.committed.store(commits.committed(), Ordering::Relaxed);
@@ -471,7 +473,7 @@ impl Mounts {
         }
         let granted = terms.slots.min(SLOTS_MAX);
         let fresh =
-            || Channel { slots: Slots::new(granted), granted, connection: None, next: None };
+            || Channel { slots: ReplyCache::new(granted), granted, connection: None, next: None };
         let channel = channels.entry(terms.channel).or_insert_with(fresh);
         let next =
             Pending { to: to.clone(), session: session.clone(), channel: terms.channel, resumed };
@@ -550,5 +552,5 @@ fn owner(peer: &Peer) -> (Option<u32>, Nid) {
 
 /// Appends a remembered reply as the answer to `tag`.
 pub(crate) fn repeat(reply: &[u8], tag: Tag, out: &mut Vec<u8>) {
-    Slots::again(reply, tag, out);
+    ReplyCache::again(reply, tag, out);
 }

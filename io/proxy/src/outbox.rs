@@ -120,8 +120,8 @@ impl Batch {
     pub(crate) fn reply<'r>(&mut self, tag: Tag, reply: impl Into<AnyReply<'r>>) {
         match (self.path.form.header(), reply.into()) {
             (Some(header), reply) => dialect::encode_reply(tag, header, &reply, &mut self.bytes),
-            (None, AnyReply::Plain(reply)) => reply.encode(tag, &mut self.bytes),
-            (None, AnyReply::Own(_)) => unreachable!("only the dialect has its own requests"),
+            (None, AnyReply::Base(reply)) => reply.encode(tag, &mut self.bytes),
+            (None, AnyReply::Ext(_)) => unreachable!("only the dialect has its own requests"),
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::{PrivateFileError, ProjectsKnown};
-use model::{Grants, Part, RuleSet};
+use model::{Grants, RuleSet, Share};
 use rustc_hash::FxHashMap;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
@@ -143,7 +143,7 @@ fn make_target(
         Target::new(index, figures.target, rules.clone(), nowait, writes, clock, config.schedule);
     if config.controller.is_some() {
         // Others may be giving all of each limit: nothing of it before the controller was heard.
-        let nothing = Grants { members: 1, unlisted: Part::ZERO, listed: Vec::new() };
+        let nothing = Grants { members: 1, unlisted: Share::ZERO, listed: Vec::new() };
         target.with_dispatcher(|dispatcher, now| dispatcher.set_grants(&nothing, now));
     }
     Ok(target)

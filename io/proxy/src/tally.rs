@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use model::{Amount, Direction, Kind};
+use model::{Amount, Direction, OpKind};
 
 use crate::connection::Connection;
 use crate::outbox::Batch;
@@ -32,7 +32,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Counts a request that was answered with `errno`, 0 for success.
-    pub(crate) fn count(&mut self, kind: Kind, served: Amount, errno: u32) {
+    pub(crate) fn count(&mut self, kind: OpKind, served: Amount, errno: u32) {
         self.requests += 1;
         self.errors += u64::from(errno != 0);
         self.ops += served.ops.get();
@@ -100,9 +100,9 @@ mod tests {
     #[test]
     fn bytes_are_counted_by_direction_and_metadata_moves_none() {
         let mut tally = Tally::default();
-        tally.count(Kind::Read, Amount::new(100, 1), 0);
-        tally.count(Kind::Write, Amount::new(20, 1), 0);
-        tally.count(Kind::Getxattr, Amount::new(7, 2), 61);
+        tally.count(OpKind::Read, Amount::new(100, 1), 0);
+        tally.count(OpKind::Write, Amount::new(20, 1), 0);
+        tally.count(OpKind::Getxattr, Amount::new(7, 2), 61);
         let mut sum = Tally { cancelled: 3, ..Tally::default() };
         sum.take(&mut tally);
         let expected = Tally {

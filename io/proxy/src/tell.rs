@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use api::WhyQuery;
 use model::{Nid, Rate};
-use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
+use ninep::dialect::{self, AnyRequest, ExtReply, ExtRequest};
 use rustix::io::Errno;
 use sched::Turns;
 
@@ -104,7 +104,7 @@ impl Server {
         for Told { to, text } in told {
             let batch = outbox.batch(&to);
             match &text {
-                Ok(text) => batch.reply(to.tag, OwnReply::Tell { data: text.as_bytes() }),
+                Ok(text) => batch.reply(to.tag, ExtReply::Tell { data: text.as_bytes() }),
                 Err(error) => batch.error(to.tag, error),
             }
         }
@@ -156,7 +156,7 @@ impl Server {
 
 fn question(to: &ReplyTo, frame: &[u8]) -> Result<Question, Errno> {
     let decoded = dialect::decode_request(frame).ok();
-    let Some((_, header, AnyRequest::Own(OwnRequest::Tell { what, count }))) = decoded else {
+    let Some((_, header, AnyRequest::Ext(ExtRequest::Tell { what, count }))) = decoded else {
         return Err(Errno::INVAL);
     };
     let who = to.path.form.binding().and_then(|binding| binding.session.user(header.identity));

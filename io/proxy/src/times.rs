@@ -11,7 +11,7 @@
 
 use std::ops::AddAssign;
 
-use model::{Amount, Kind, Lane, Nanos};
+use model::{Amount, Lane, Nanos, OpKind};
 
 /// The times of one target's requests.
 #[derive(Clone, Debug)]
@@ -44,13 +44,13 @@ const FIRST_BITS: u32 = 10;
 
 impl Times {
     pub(crate) fn new() -> Times {
-        Times { cells: vec![Cell::default(); Kind::COUNT * 2] }
+        Times { cells: vec![Cell::default(); OpKind::COUNT * 2] }
     }
 
     /// Counts a request that ended.
     pub(crate) fn count(
         &mut self,
-        kind: Kind,
+        kind: OpKind,
         lane: Lane,
         served: Amount,
         queued: Nanos,
@@ -65,8 +65,8 @@ impl Times {
     }
 
     /// The cells of kinds and lanes that there were requests of.
-    pub(crate) fn cells(&self) -> impl Iterator<Item = (Kind, Lane, &Cell)> {
-        let keys = Kind::ALL.iter().flat_map(|kind| LANES.map(|lane| (*kind, lane)));
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (OpKind, Lane, &Cell)> {
+        let keys = OpKind::ALL.iter().flat_map(|kind| LANES.map(|lane| (*kind, lane)));
         let cells = keys.zip(&self.cells).map(|((kind, lane), cell)| (kind, lane, cell));
         cells.filter(|(_, _, cell)| cell.requests > 0)
     }
@@ -133,15 +133,17 @@ mod tests {
     fn kinds_and_lanes_are_counted_apart_and_those_without_requests_left_out() {
         let mut times = Times::new();
         let (waited, took) = (Nanos::new(5), Nanos::new(7));
-        times.count(Kind::Read, Lane::Cached, Amount::new(100, 1), waited, took);
-        times.count(Kind::Read, Lane::Device, Amount::new(20, 1), waited, took);
-        times.count(Kind::Read, Lane::Device, Amount::new(30, 2), waited, took);
+        times.count(OpKind::Read, Lane::Cached, Amount::new(100, 1), waited, took);
+        times.count(OpKind::Read, Lane::Device, Amount::new(20, 1), waited, took);
+        times.count(OpKind::Read, Lane::Device, Amount::new(30, 2), waited, took);
         let told: Vec<_> = times
             .cells()
             .map(|(kind, lane, c)| (kind, lane, c.requests, c.bytes, c.ops, c.queue.sum_ns()))
             .collect();
-        let expected =
-            [(Kind::Read, Lane::Cached, 1, 100, 1, 5), (Kind::Read, Lane::Device, 2, 50, 3, 10)];
+        let expected = [
+            (OpKind::Read, Lane::Cached, 1, 100, 1, 5),
+            (OpKind::Read, Lane::Device, 2, 50, 3, 10),
+        ];
         assert_eq!(told, expected);
     }
 }

@@ -9,8 +9,8 @@ use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use model::{Amount, Kind, Lane, Linger, Nanos, Time};
-use ninep::dialect::{self, AnyRequest, OwnReply, OwnRequest};
+use model::{Amount, BusyPoll, Lane, Nanos, OpKind, Time};
+use ninep::dialect::{self, AnyRequest, ExtReply, ExtRequest};
 use ninep::{Qid, Reply};
 use rustix::event::{Timespec, epoll};
 
@@ -57,14 +57,14 @@ pub(crate) struct Worker {
     arrivals: Arrivals,
     events: Vec<epoll::Event>,
     leads: bool,
-    linger: Linger,
+    linger: BusyPoll,
     /// What ended and what is chosen: kept for its memory only.
     space: (Vec<Finished>, Vec<Running>),
 }
 
 impl Worker {
     pub(crate) fn new(server: Arc<Server>) -> Worker {
-        let linger = Linger::new(server.linger());
+        let linger = BusyPoll::new(server.linger());
         Worker {
             server,
             outbox: Arc::default(),
@@ -247,14 +247,14 @@ impl Worker {
         }
         let (_, _, request) = dialect::decode_request(frame).expect("decoded when it was taken in");
         match request {
-            AnyRequest::Own(OwnRequest::Session { id, channel, slots, aname }) => {
+            AnyRequest::Ext(ExtRequest::Session { id, channel, slots, aname }) => {
                 let terms = Terms { id, channel, slots };
                 let entered = self.server.open_session(to, aname, terms, &self.outbox)?;
                 let Some(pending) = entered else { return Ok(None) };
                 let bound = self.server.bind(&pending)?;
                 Ok(bound.map(|bound| (None, Greeting::Bound(bound))))
             }
-            AnyRequest::Own(OwnRequest::Identity { identity, uid, gid, groups, job, .. }) => {
+            AnyRequest::Ext(ExtRequest::Identity { identity, uid, gid, groups, job, .. }) => {
                 let who = NewIdentity { identity, uid, gid, groups, job };
                 operations::identify(&self.server, to, &who)?;
                 Ok(Some((None, Greeting::Identified)))
@@ -287,18 +287,18 @@ impl Worker {
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let to = if let Greeting::Bound(bound) = &greeting { &bound.to } else { to };
         let batch = outbox.batch(to);
-        batch.tally.count(Kind::Attach, Amount::new(0, 1), 0);
+        batch.tally.count(OpKind::Attach, Amount::new(0, 1), 0);
         match &greeting {
             Greeting::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid: *qid }),
             Greeting::Bound(Bound { slots, resumed, keep, root, .. }) => {
                 let (slots, resumed, keep) = (*slots, (*resumed).into(), *keep);
-                batch.reply(to.tag, OwnReply::Session { slots, resumed, keep, root });
+                batch.reply(to.tag, ExtReply::Session { slots, resumed, keep, root });
             }
             Greeting::Identified => {
                 let settings = self.server.settings();
                 let requests = settings.window_requests.min(settings.tags_max);
                 let bytes = settings.window_bytes.min(settings.bytes_in_flight_max).get();
-                batch.reply(to.tag, OwnReply::Identity { requests, bytes });
+                batch.reply(to.tag, ExtReply::Identity { requests, bytes });
             }
         }
     }
@@ -306,7 +306,7 @@ impl Worker {
     fn refuse_greeting(&self, to: &ReplyTo, error: &io::Error) {
         let mut outbox = self.outbox.lock().expect("not poisoned");
         let batch = outbox.batch(to);
-        batch.tally.count(Kind::Attach, Amount::new(0, 1), errno_of(error));
+        batch.tally.count(OpKind::Attach, Amount::new(0, 1), errno_of(error));
         batch.error(to.tag, error);
     }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use api::why::{amount, per_second, percent, span};
 use api::{AccessesForm, CountersForm, JobReport};
-use model::{Accesses, Kind};
+use model::{Accesses, OpKind};
 
 use crate::credentials::ControllerArgs;
 use crate::when::{self, Point, forms_of_time, utc};
@@ -108,7 +108,7 @@ fn whom(report: &JobReport) -> String {
 
 fn tell_amounts(out: &mut String, report: &JobReport) {
     let CountersForm { read_bytes, written_bytes, ops, .. } = &report.counters;
-    let (reads, writes) = (ops.of(Kind::Read), ops.of(Kind::Write));
+    let (reads, writes) = (ops.of(OpKind::Read), ops.of(OpKind::Write));
     let _ = writeln!(
         out,
         "It read {} in {reads} operations and wrote {} in {writes}.",
@@ -116,7 +116,7 @@ fn tell_amounts(out: &mut String, report: &JobReport) {
         amount(*written_bytes)
     );
     let mut others: Vec<_> =
-        ops.any().filter(|(kind, _)| !matches!(kind, Kind::Read | Kind::Write)).collect();
+        ops.any().filter(|(kind, _)| !matches!(kind, OpKind::Read | OpKind::Write)).collect();
     others.sort_by_key(|(kind, count)| (std::cmp::Reverse(*count), kind.name()));
     if !others.is_empty() {
         let all: u64 = others.iter().map(|(_, count)| *count).sum();
@@ -220,7 +220,8 @@ mod tests {
 
     fn report() -> JobReport {
         let mut ops = OpsForm::default();
-        let counts = [(Kind::Read, 20_000), (Kind::Open, 3), (Kind::Clunk, 3), (Kind::Getattr, 9)];
+        let counts =
+            [(OpKind::Read, 20_000), (OpKind::Open, 3), (OpKind::Clunk, 3), (OpKind::Getattr, 9)];
         counts.iter().for_each(|(kind, count)| ops.0[*kind as usize] = *count);
         let counters = CountersForm {
             read_bytes: 1_200_000_000,

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use api::Rules;
 use clap::Subcommand;
-use model::{RuleEdit, RulePlace, RuleSet};
+use model::{RuleEdit, RulePosition, RuleSet};
 use serde_json::json;
 
 use keys::Keys;
@@ -223,7 +223,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// A new rule; only `default` may do without a condition, as it cannot have one.
-fn start(name: String, keys: &Keys, place: Option<RulePlace>) -> anyhow::Result<RuleEdit> {
+fn start(name: String, keys: &Keys, place: Option<RulePosition>) -> anyhow::Result<RuleEdit> {
     ensure!(
         keys.has_condition() || name == RuleSet::DEFAULT,
         "say which requests it takes: --match 'jobid={{dd.*}}', or --match '*' for all that reach it"
@@ -232,11 +232,11 @@ fn start(name: String, keys: &Keys, place: Option<RulePlace>) -> anyhow::Result<
 }
 
 impl Position {
-    fn place(self) -> Option<RulePlace> {
+    fn place(self) -> Option<RulePosition> {
         match self {
-            Position { before: Some(rule), .. } => Some(RulePlace::Before(rule)),
-            Position { first: true, .. } => Some(RulePlace::First),
-            Position { last: true, .. } => Some(RulePlace::Last),
+            Position { before: Some(rule), .. } => Some(RulePosition::Before(rule)),
+            Position { first: true, .. } => Some(RulePosition::First),
+            Position { last: true, .. } => Some(RulePosition::Last),
             _ => None,
         }
     }
@@ -325,7 +325,7 @@ mod tests {
         let all = rules("[[rule]]\nname = \"all\"\n[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n");
         let start = start("all".into(), &Keys::default(), None);
         assert!(start.unwrap_err().to_string().contains("--match '*'"));
-        let edit = RuleEdit::Rank { name: "all".into(), place: RulePlace::First };
+        let edit = RuleEdit::Rank { name: "all".into(), place: RulePosition::First };
         assert_eq!(
             done(&edit, &all),
             "rule \"all\" is the first, before \"a\" now\n\

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use anyhow::bail;
 use api::UsageTable;
 use api::why::{amount, span};
-use model::{Direction, Kind};
+use model::{Direction, OpKind};
 
 use crate::credentials::ControllerArgs;
 use crate::top::table;
@@ -75,7 +75,7 @@ fn list(used: &UsageTable) -> String {
     let rows = used.rows.iter().map(|row| {
         let counters = &row.counters;
         let ops = |direction: Direction| {
-            let kinds = Kind::ALL.iter().filter(|kind| kind.direction() == direction);
+            let kinds = OpKind::ALL.iter().filter(|kind| kind.direction() == direction);
             kinds.map(|kind| counters.ops.of(*kind)).sum::<u64>().to_string()
         };
         vec![
@@ -106,8 +106,9 @@ mod tests {
 
     #[test]
     fn operations_are_told_apart_by_what_they_do() {
-        let mut ops = [0; Kind::COUNT];
-        for (kind, count) in [(Kind::Read, 3), (Kind::Write, 5), (Kind::Open, 7), (Kind::Clunk, 1)]
+        let mut ops = [0; OpKind::COUNT];
+        for (kind, count) in
+            [(OpKind::Read, 3), (OpKind::Write, 5), (OpKind::Open, 7), (OpKind::Clunk, 1)]
         {
             ops[kind as usize] = count;
         }

@@ -3,7 +3,8 @@
 use std::io;
 
 use ninep::dialect::{
-    AnyRequest, Groups, Handles, OwnRequest, RequestHeader, VERSION, encode_request, handle_fid,
+    AnyRequest, ExtRequest, GroupList, HandleList, RequestHeader, VERSION, encode_request,
+    handle_fid,
 };
 use ninep::{Fid, LOCK_BLOCK, LockKind, NOFID, Request, Tag};
 
@@ -32,7 +33,7 @@ pub(super) fn opens(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result
 pub(super) fn fids(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::attached(victim, MSIZE)?;
     let taken = (1..=4 * MANY).take_while(|fid| {
-        let names = ninep::Names::default();
+        let names = ninep::NameList::default();
         let walk = Request::Walk { fid: Fid(0), newfid: Fid(*fid), names };
         one.ask(&walk).is_ok() && !over()
     });
@@ -57,7 +58,7 @@ fn session(victim: &Victim, dice: &mut Dice) -> io::Result<Hostile> {
     let mut one = Hostile::connect(victim)?;
     one.version(MSIZE, VERSION)?;
     let id = u128::from(dice.below(u64::from(u32::MAX))) << 64 | u128::from(dice.below(1 << 40));
-    let request = OwnRequest::Session { id, channel: 0, slots: 64, aname: victim.aname.as_bytes() };
+    let request = ExtRequest::Session { id, channel: 0, slots: 64, aname: victim.aname.as_bytes() };
     own(&mut one, Tag(1), &RequestHeader::SESSION, request.into())?;
     one.wire.wait(Tag(1))?;
     Ok(one)
@@ -109,7 +110,7 @@ pub(super) fn unread(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Resul
 pub(super) fn sinks(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::attached(victim, MSIZE)?;
     let sunk = (1..=MANY).take_while(|fid| {
-        let (names, fid) = (ninep::Names::default(), Fid(*fid));
+        let (names, fid) = (ninep::NameList::default(), Fid(*fid));
         let walked = one.ask(&Request::Walk { fid: Fid(0), newfid: fid, names });
         let sink = Request::Xattrcreate { fid, name: b"user.a", size: 64 << 10, flags: 0 };
         walked.and_then(|()| one.ask(&sink)).is_ok() && !over()
@@ -180,11 +181,11 @@ pub(super) fn identities(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io
             break;
         }
         let job = format!("hostile.{identity}");
-        let request = OwnRequest::Identity {
+        let request = ExtRequest::Identity {
             identity,
             uid: victim.uid,
             gid: victim.uid,
-            groups: Groups::default(),
+            groups: GroupList::default(),
             job: job.as_bytes(),
             proof: b"",
         };
@@ -198,22 +199,22 @@ pub(super) fn identities(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io
 /// Asks why it is slow, as often as it can.
 pub(super) fn tells(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = session(victim, dice)?;
-    let identity = OwnRequest::Identity {
+    let identity = ExtRequest::Identity {
         identity: 7,
         uid: victim.uid,
         gid: victim.uid,
-        groups: Groups::default(),
+        groups: GroupList::default(),
         job: b"hostile",
         proof: b"",
     };
     own(&mut one, Tag(2), &RequestHeader::SESSION, identity.into())?;
     one.wire.wait(Tag(2))?;
-    let header = RequestHeader { identity: 7, handles: Handles::NONE, ..RequestHeader::SESSION };
+    let header = RequestHeader { identity: 7, handles: HandleList::NONE, ..RequestHeader::SESSION };
     for tag in 10..200 {
-        own(&mut one, Tag(tag), &header, OwnRequest::Tell { what: 0, count: 1 << 16 }.into())?;
+        own(&mut one, Tag(tag), &header, ExtRequest::Tell { what: 0, count: 1 << 16 }.into())?;
     }
     one.drain(over)?;
-    let ping = OwnRequest::Commit { fid: handle_fid(0) };
+    let ping = ExtRequest::Commit { fid: handle_fid(0) };
     own(&mut one, Tag(3), &RequestHeader::SESSION, ping.into())
 }
 

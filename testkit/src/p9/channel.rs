@@ -11,10 +11,10 @@
 #![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
 use ninep::dialect::{
-    AnyReply, AnyRequest, Calls, Groups, Handles, NOBODY, OwnReply, OwnRequest, ReplyHeader,
-    RequestHeader, Ticket, VERSION, decode_reply, encode_request, handle_fid,
+    AnyReply, AnyRequest, CallId, CallTable, ExtReply, ExtRequest, GroupList, HandleList, NOBODY,
+    ReplyHeader, RequestHeader, VERSION, decode_reply, encode_request, handle_fid,
 };
-use ninep::{Fid, NOTAG, Names, Reply, Request, Tag};
+use ninep::{Fid, NOTAG, NameList, Reply, Request, Tag};
 
 use super::{Door, Frame, Wire};
 
@@ -37,7 +37,7 @@ pub struct Channel {
     wire: Wire,
     msize: u32,
     session: (u128, u16, u16, String),
-    calls: Calls<Vec<u8>>,
+    calls: CallTable<Vec<u8>>,
 }
 
 /// What Rsession says.
@@ -59,27 +59,27 @@ impl Frame {
     }
 
     /// The reply to a message of the dialect, or its errno.
-    pub fn own(&self) -> Result<OwnReply<'_>, u32> {
+    pub fn own(&self) -> Result<ExtReply<'_>, u32> {
         match decode_reply(&self.0).unwrap().2 {
-            AnyReply::Own(reply) => Ok(reply),
-            AnyReply::Plain(Reply::Error { ecode }) => Err(ecode),
-            AnyReply::Plain(other) => panic!("{other:?}"),
+            AnyReply::Ext(reply) => Ok(reply),
+            AnyReply::Base(Reply::Error { ecode }) => Err(ecode),
+            AnyReply::Base(other) => panic!("{other:?}"),
         }
     }
 
     /// The reply to a message of 9P2000.L, or its errno.
     pub fn plain(&self) -> Result<Reply<'_>, u32> {
         match decode_reply(&self.0).unwrap().2 {
-            AnyReply::Plain(Reply::Error { ecode }) => Err(ecode),
-            AnyReply::Plain(reply) => Ok(reply),
-            AnyReply::Own(other) => panic!("{other:?}"),
+            AnyReply::Base(Reply::Error { ecode }) => Err(ecode),
+            AnyReply::Base(reply) => Ok(reply),
+            AnyReply::Ext(other) => panic!("{other:?}"),
         }
     }
 
     /// For replies that hold nothing, or nothing of interest.
     pub fn done(&self) -> Result<(), u32> {
         match decode_reply(&self.0).unwrap().2 {
-            AnyReply::Plain(Reply::Error { ecode }) => Err(ecode),
+            AnyReply::Base(Reply::Error { ecode }) => Err(ecode),
             _ => Ok(()),
         }
     }
@@ -96,7 +96,7 @@ impl Channel {
             head: ReplyHeader::default(),
             msize: 0,
             session: (0, 0, 0, String::new()),
-            calls: Calls::new(TAGS, 0),
+            calls: CallTable::new(TAGS, 0),
         }
     }
 
@@ -131,14 +131,14 @@ impl Channel {
         aname: &str,
     ) -> Result<Terms, u32> {
         self.session = (id, channel, slots, aname.into());
-        let request = OwnRequest::Session { id, channel, slots, aname: aname.as_bytes() };
+        let request = ExtRequest::Session { id, channel, slots, aname: aname.as_bytes() };
         self.send_as(SESSION, &RequestHeader::SESSION, &request.into());
         let frame = self.wait(SESSION);
-        let OwnReply::Session { slots, resumed, keep, root } = frame.own()? else {
+        let ExtReply::Session { slots, resumed, keep, root } = frame.own()? else {
             panic!("{frame:?}")
         };
         if resumed == 0 {
-            self.calls = Calls::new(TAGS, slots);
+            self.calls = CallTable::new(TAGS, slots);
         }
         self.root = root.to_vec();
         Ok(Terms { slots, resumed: resumed == 1, keep })
@@ -170,7 +170,7 @@ impl Channel {
         // The first of a channel has no remembered replies, whatever the session has.
         let terms = other.session(*id, channel, *slots, aname).unwrap();
         assert!(terms.resumed, "the session is there");
-        other.calls = Calls::new(TAGS, terms.slots);
+        other.calls = CallTable::new(TAGS, terms.slots);
         other.identity = self.identity;
         other
     }
@@ -191,13 +191,13 @@ impl Channel {
         job: &[u8],
     ) -> Result<(u32, u64), u32> {
         let mut space = Vec::new();
-        let groups = Groups::pack(groups.iter().copied(), &mut space);
-        let request = OwnRequest::Identity { identity: number, uid, gid, groups, job, proof: b"" };
+        let groups = GroupList::pack(groups.iter().copied(), &mut space);
+        let request = ExtRequest::Identity { identity: number, uid, gid, groups, job, proof: b"" };
         let before = std::mem::replace(&mut self.identity, NOBODY);
-        let frame = self.call(Handles::NONE, request);
+        let frame = self.call(HandleList::NONE, request);
         self.identity = before;
         match frame.own()? {
-            OwnReply::Identity { requests, bytes } => {
+            ExtReply::Identity { requests, bytes } => {
                 self.identity = number;
                 Ok((requests, bytes))
             }
@@ -211,9 +211,9 @@ impl Channel {
         let handle = self.root.clone();
         let mut walk = |newfid| {
             let mut space = Vec::new();
-            let names = Names::pack([&b".."[..]; 16], &mut space).unwrap();
+            let names = NameList::pack([&b".."[..]; 16], &mut space).unwrap();
             let (fid, newfid) = (handle_fid(0), Fid(newfid));
-            self.send(Handles::one(&handle), Request::Walk { fid, newfid, names })
+            self.send(HandleList::one(&handle), Request::Walk { fid, newfid, names })
         };
         // The first goes at once, the others wait for what it owes, and each owes as much.
         let first = walk(0xffff_0000);
@@ -228,20 +228,25 @@ impl Channel {
     // ---- calls ----
 
     /// Sends a request that the server need not remember.
-    pub fn send<'a>(&mut self, files: Handles<'_>, request: impl Into<AnyRequest<'a>>) -> Tag {
+    pub fn send<'a>(&mut self, files: HandleList<'_>, request: impl Into<AnyRequest<'a>>) -> Tag {
         self.begin_call(false, files, &request.into()).tag
     }
 
     /// Sends a request in a slot.
     pub fn send_once<'a>(
         &mut self,
-        files: Handles<'_>,
+        files: HandleList<'_>,
         request: impl Into<AnyRequest<'a>>,
-    ) -> Ticket {
+    ) -> CallId {
         self.begin_call(true, files, &request.into())
     }
 
-    fn begin_call(&mut self, once: bool, handles: Handles<'_>, request: &AnyRequest<'_>) -> Ticket {
+    fn begin_call(
+        &mut self,
+        once: bool,
+        handles: HandleList<'_>,
+        request: &AnyRequest<'_>,
+    ) -> CallId {
         let ticket = self.plan(once, handles, request);
         let bytes = self.calls.again().into_iter().find(|(known, _)| *known == ticket);
         let bytes = bytes.expect("it was begun").1.clone();
@@ -250,10 +255,15 @@ impl Channel {
     }
 
     /// Begins a call without sending it.
-    pub fn plan(&mut self, once: bool, handles: Handles<'_>, request: &AnyRequest<'_>) -> Ticket {
+    pub fn plan(
+        &mut self,
+        once: bool,
+        handles: HandleList<'_>,
+        request: &AnyRequest<'_>,
+    ) -> CallId {
         // The frame names the ticket that keeps it: which one that is, a copy tells.
         let ticket = self.calls.clone().begin(once, Vec::new()).expect("a free tag and slot");
-        let Ticket { tag, slot, sequence } = ticket;
+        let CallId { tag, slot, sequence } = ticket;
         let header = self.header(slot, sequence, handles);
         let mut bytes = Vec::new();
         encode_request(tag, &header, request, &mut bytes);
@@ -261,13 +271,13 @@ impl Channel {
         ticket
     }
 
-    fn header<'h>(&self, slot: u16, sequence: u32, handles: Handles<'h>) -> RequestHeader<'h> {
+    fn header<'h>(&self, slot: u16, sequence: u32, handles: HandleList<'h>) -> RequestHeader<'h> {
         let identity = self.identity;
         RequestHeader { identity, slot, sequence, handles, ..RequestHeader::SESSION }
     }
 
     /// The bytes of a call that is not answered.
-    pub fn planned(&self, ticket: Ticket) -> Vec<u8> {
+    pub fn planned(&self, ticket: CallId) -> Vec<u8> {
         let calls = self.calls.again();
         calls.into_iter().find(|(known, _)| *known == ticket).unwrap().1.clone()
     }
@@ -288,8 +298,8 @@ impl Channel {
     /// Calls under any tag, slot and sequence.
     pub fn call_as<'a>(
         &mut self,
-        Ticket { tag, slot, sequence }: Ticket,
-        handles: Handles<'_>,
+        CallId { tag, slot, sequence }: CallId,
+        handles: HandleList<'_>,
         request: impl Into<AnyRequest<'a>>,
     ) -> Frame {
         let header = self.header(slot, sequence, handles);
@@ -297,13 +307,13 @@ impl Channel {
         self.wait(tag)
     }
 
-    pub fn call<'a>(&mut self, files: Handles<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
+    pub fn call<'a>(&mut self, files: HandleList<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
         let tag = self.send(files, request);
         self.wait(tag)
     }
 
     /// A call in a slot.
-    pub fn once<'a>(&mut self, files: Handles<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
+    pub fn once<'a>(&mut self, files: HandleList<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
         let ticket = self.send_once(files, request);
         self.wait(ticket.tag)
     }
@@ -329,7 +339,7 @@ impl Channel {
 
     /// Takes a request back; whether it was, or has been answered before.
     pub fn flush(&mut self, oldtag: Tag) -> bool {
-        let frame = self.call(Handles::NONE, Request::Flush { oldtag });
+        let frame = self.call(HandleList::NONE, Request::Flush { oldtag });
         assert_eq!(frame.plain(), Ok(Reply::Flush));
         let answered = self.came(oldtag);
         if !answered {

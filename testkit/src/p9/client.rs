@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use ninep::{
-    Attributes, DirEntries, Fid, LockKind, LockStatus, NOFID, NONUNAME, NOTAG, Names, Qid, Reply,
-    Request, SetAttributes, Tag, getattr,
+    Attributes, DirEntries, Fid, LockKind, LockStatus, NOFID, NONUNAME, NOTAG, NameList, Qid,
+    Reply, Request, SetAttributes, Tag, getattr,
 };
 
 use super::{Door, Frame, Wire};
@@ -46,9 +46,9 @@ impl Frame {
 }
 
 /// Runs a body with a list of names in the form that a walk wants.
-pub fn names<R>(list: &[&str], body: impl FnOnce(Names<'_>) -> R) -> R {
+pub fn names<R>(list: &[&str], body: impl FnOnce(NameList<'_>) -> R) -> R {
     let mut space = Vec::new();
-    body(Names::pack(list.iter().map(|name| name.as_bytes()), &mut space).unwrap())
+    body(NameList::pack(list.iter().map(|name| name.as_bytes()), &mut space).unwrap())
 }
 
 impl Client {

@@ -4,7 +4,7 @@
 
 #![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
-use ninep::dialect::{Entries, Handles, OwnReply, OwnRequest, handle_fid};
+use ninep::dialect::{ExtReply, ExtRequest, HandleList, ListEntries, handle_fid};
 use ninep::{Attributes, Fid, LockKind, LockStatus, Reply, Request, SetAttributes, getattr};
 
 use super::{Channel, Frame};
@@ -43,9 +43,9 @@ impl Channel {
     // ---- names ----
 
     pub fn lookup(&mut self, dir: &[u8], name: &str) -> Result<File, u32> {
-        let request = OwnRequest::Lookup { fid: handle_fid(FIRST), name: name.as_bytes() };
-        match self.call(Handles::one(dir), request).own()? {
-            OwnReply::Lookup { handle, attributes } => Ok(file(handle, attributes)),
+        let request = ExtRequest::Lookup { fid: handle_fid(FIRST), name: name.as_bytes() };
+        match self.call(HandleList::one(dir), request).own()? {
+            ExtReply::Lookup { handle, attributes } => Ok(file(handle, attributes)),
             other => panic!("{other:?}"),
         }
     }
@@ -63,7 +63,7 @@ impl Channel {
         name: &str,
         (flags, mode): (u32, u32),
     ) -> Result<Opened, u32> {
-        opened(&self.call(Handles::one(handle), open_request(newfid, name, (flags, mode))))
+        opened(&self.call(HandleList::one(handle), open_request(newfid, name, (flags, mode))))
     }
 
     /// Opens a name of the export's root.
@@ -84,9 +84,9 @@ impl Channel {
         (mode, rdev, target): (u32, u64, &str),
     ) -> Result<File, u32> {
         let (fid, name, target) = (handle_fid(FIRST), name.as_bytes(), target.as_bytes());
-        let request = OwnRequest::Make { fid, name, mode, rdev, target };
-        match self.call(Handles::one(dir), request).own()? {
-            OwnReply::Make { handle, attributes } => Ok(file(handle, attributes)),
+        let request = ExtRequest::Make { fid, name, mode, rdev, target };
+        match self.call(HandleList::one(dir), request).own()? {
+            ExtReply::Make { handle, attributes } => Ok(file(handle, attributes)),
             other => panic!("{other:?}"),
         }
     }
@@ -98,35 +98,35 @@ impl Channel {
 
     pub fn link(&mut self, handle: &[u8], dir: &[u8], name: &str) -> Result<(), u32> {
         let (dfid, fid, name) = (handle_fid(1), handle_fid(FIRST), name.as_bytes());
-        self.call(Handles::two(handle, dir), Request::Link { dfid, fid, name }).done()
+        self.call(HandleList::two(handle, dir), Request::Link { dfid, fid, name }).done()
     }
 
     pub fn unlink(&mut self, dir: &[u8], name: &str, flags: u32) -> Result<(), u32> {
         let request = Request::Unlinkat { dirfid: handle_fid(FIRST), name: name.as_bytes(), flags };
-        self.call(Handles::one(dir), request).done()
+        self.call(HandleList::one(dir), request).done()
     }
 
     pub fn rename(&mut self, from: (&[u8], &str), to: (&[u8], &str)) -> Result<(), u32> {
         let request = rename_request(from.1, to.1);
-        self.call(Handles::two(from.0, to.0), request).done()
+        self.call(HandleList::two(from.0, to.0), request).done()
     }
 
     /// At most `count` bytes of entries of an open directory.
     pub fn list(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<Listed>, u32> {
-        let frame = self.call(Handles::NONE, OwnRequest::List { fid: Fid(fid), offset, count });
+        let frame = self.call(HandleList::NONE, ExtRequest::List { fid: Fid(fid), offset, count });
         let data = match frame.own()? {
-            OwnReply::List { data } => data,
+            ExtReply::List { data } => data,
             other => panic!("{other:?}"),
         };
         assert!(data.len() <= count as usize, "{} bytes of {count}", data.len());
-        let listed = |entry: ninep::dialect::Entry<'_>| Listed {
+        let listed = |entry: ninep::dialect::ListEntry<'_>| Listed {
             name: String::from_utf8_lossy(entry.name).into(),
             offset: entry.offset,
             kind: entry.kind,
             file: entry.file.map(|(handle, attributes)| file(handle, attributes)),
         };
         // A cut entry would be an error here.
-        Ok(Entries::new(data).map(|entry| listed(entry.unwrap())).collect())
+        Ok(ListEntries::new(data).map(|entry| listed(entry.unwrap())).collect())
     }
 
     /// Every entry of an open directory from an offset on.
@@ -143,14 +143,14 @@ impl Channel {
     // ---- attributes ----
 
     pub fn stat(&mut self, handle: &[u8]) -> Result<Attributes, u32> {
-        self.stat_of(Handles::one(handle), handle_fid(FIRST))
+        self.stat_of(HandleList::one(handle), handle_fid(FIRST))
     }
 
     pub fn stat_fid(&mut self, fid: u32) -> Result<Attributes, u32> {
-        self.stat_of(Handles::NONE, Fid(fid))
+        self.stat_of(HandleList::NONE, Fid(fid))
     }
 
-    fn stat_of(&mut self, handles: Handles<'_>, fid: Fid) -> Result<Attributes, u32> {
+    fn stat_of(&mut self, handles: HandleList<'_>, fid: Fid) -> Result<Attributes, u32> {
         match self.call(handles, Request::Getattr { fid, mask: getattr::ALL }).plain()? {
             Reply::Getattr(attributes) => Ok(attributes),
             other => panic!("{other:?}"),
@@ -158,17 +158,17 @@ impl Channel {
     }
 
     pub fn change(&mut self, handle: &[u8], set: SetAttributes) -> Result<Attributes, u32> {
-        self.change_of(Handles::one(handle), handle_fid(FIRST), set)
+        self.change_of(HandleList::one(handle), handle_fid(FIRST), set)
     }
 
     pub fn change_of(
         &mut self,
-        handles: Handles<'_>,
+        handles: HandleList<'_>,
         fid: Fid,
         set: SetAttributes,
     ) -> Result<Attributes, u32> {
-        match self.call(handles, OwnRequest::Change { fid, set }).own()? {
-            OwnReply::Change { attributes } => Ok(attributes),
+        match self.call(handles, ExtRequest::Change { fid, set }).own()? {
+            ExtReply::Change { attributes } => Ok(attributes),
             other => panic!("{other:?}"),
         }
     }
@@ -180,9 +180,9 @@ impl Channel {
         name: &str,
         count: u32,
     ) -> Result<(u32, Vec<u8>), u32> {
-        let request = OwnRequest::Getxattr { fid: handle_fid(FIRST), name: name.as_bytes(), count };
-        match self.call(Handles::one(handle), request).own()? {
-            OwnReply::Getxattr { length, data } => Ok((length, data.to_vec())),
+        let request = ExtRequest::Getxattr { fid: handle_fid(FIRST), name: name.as_bytes(), count };
+        match self.call(HandleList::one(handle), request).own()? {
+            ExtReply::Getxattr { length, data } => Ok((length, data.to_vec())),
             other => panic!("{other:?}"),
         }
     }
@@ -194,19 +194,19 @@ impl Channel {
         (flags, data): (u32, &[u8]),
     ) -> Result<(), u32> {
         let (fid, name) = (handle_fid(FIRST), name.as_bytes());
-        self.call(Handles::one(handle), OwnRequest::Setxattr { fid, name, flags, data }).done()
+        self.call(HandleList::one(handle), ExtRequest::Setxattr { fid, name, flags, data }).done()
     }
 
     pub fn removexattr(&mut self, handle: &[u8], name: &str) -> Result<(), u32> {
-        let request = OwnRequest::Removexattr { fid: handle_fid(FIRST), name: name.as_bytes() };
-        self.call(Handles::one(handle), request).done()
+        let request = ExtRequest::Removexattr { fid: handle_fid(FIRST), name: name.as_bytes() };
+        self.call(HandleList::one(handle), request).done()
     }
 
     // ---- data ----
 
     pub fn read(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<u8>, u32> {
         let request = Request::Read { fid: Fid(fid), offset, count };
-        match self.call(Handles::NONE, request).plain()? {
+        match self.call(HandleList::NONE, request).plain()? {
             Reply::Read { data } => Ok(data.to_vec()),
             other => panic!("{other:?}"),
         }
@@ -219,16 +219,16 @@ impl Channel {
 
     /// Writes to a file that is not open.
     pub fn write_to(&mut self, handle: &[u8], offset: u64, data: &[u8]) -> Result<(u32, u64), u32> {
-        let request = OwnRequest::Write { fid: handle_fid(FIRST), offset, flags: 0, data };
-        match self.call(Handles::one(handle), request).own()? {
-            OwnReply::Write { count, number } => Ok((count, number)),
+        let request = ExtRequest::Write { fid: handle_fid(FIRST), offset, flags: 0, data };
+        match self.call(HandleList::one(handle), request).own()? {
+            ExtReply::Write { count, number } => Ok((count, number)),
             other => panic!("{other:?}"),
         }
     }
 
     pub fn commit(&mut self, handle: &[u8]) -> Result<(), u32> {
-        let request = OwnRequest::Commit { fid: handle_fid(FIRST) };
-        self.call(Handles::one(handle), request).done()
+        let request = ExtRequest::Commit { fid: handle_fid(FIRST) };
+        self.call(HandleList::one(handle), request).done()
     }
 
     pub fn write_with(
@@ -238,17 +238,17 @@ impl Channel {
         flags: u32,
         data: &[u8],
     ) -> Result<(u32, u64), u32> {
-        let request = OwnRequest::Write { fid: Fid(fid), offset, flags, data };
-        match self.call(Handles::NONE, request).own()? {
-            OwnReply::Write { count, number } => Ok((count, number)),
+        let request = ExtRequest::Write { fid: Fid(fid), offset, flags, data };
+        match self.call(HandleList::NONE, request).own()? {
+            ExtReply::Write { count, number } => Ok((count, number)),
             other => panic!("{other:?}"),
         }
     }
 
     /// Appends; where the data begins, and the write's number.
     pub fn append(&mut self, fid: u32, data: &[u8]) -> Result<(u64, u64), u32> {
-        let request = OwnRequest::Append { fid: Fid(fid), flags: 0, data };
-        appended(&self.once(Handles::NONE, request))
+        let request = ExtRequest::Append { fid: Fid(fid), flags: 0, data };
+        appended(&self.once(HandleList::NONE, request))
     }
 
     pub fn allocate(
@@ -257,14 +257,14 @@ impl Channel {
         mode: u32,
         (offset, length): (u64, u64),
     ) -> Result<(), u32> {
-        let request = OwnRequest::Allocate { fid: Fid(fid), mode, offset, length };
-        self.call(Handles::NONE, request).done()
+        let request = ExtRequest::Allocate { fid: Fid(fid), mode, offset, length };
+        self.call(HandleList::NONE, request).done()
     }
 
     pub fn seek(&mut self, fid: u32, offset: u64, whence: u32) -> Result<u64, u32> {
-        let request = OwnRequest::Seek { fid: Fid(fid), offset, whence };
-        match self.call(Handles::NONE, request).own()? {
-            OwnReply::Seek { offset } => Ok(offset),
+        let request = ExtRequest::Seek { fid: Fid(fid), offset, whence };
+        match self.call(HandleList::NONE, request).own()? {
+            ExtReply::Seek { offset } => Ok(offset),
             other => panic!("{other:?}"),
         }
     }
@@ -277,26 +277,26 @@ impl Channel {
         length: u64,
     ) -> Result<(u64, u64), u32> {
         let (fid, tofid) = (Fid(fid), Fid(tofid));
-        let request = OwnRequest::Copy { fid, offset, tofid, tooffset, length };
-        match self.call(Handles::NONE, request).own()? {
-            OwnReply::Copy { count, number } => Ok((count, number)),
+        let request = ExtRequest::Copy { fid, offset, tofid, tooffset, length };
+        match self.call(HandleList::NONE, request).own()? {
+            ExtReply::Copy { count, number } => Ok((count, number)),
             other => panic!("{other:?}"),
         }
     }
 
     pub fn fsync(&mut self, fid: u32) -> Result<(), u32> {
-        self.call(Handles::NONE, Request::Fsync { fid: Fid(fid), datasync: 0 }).done()
+        self.call(HandleList::NONE, Request::Fsync { fid: Fid(fid), datasync: 0 }).done()
     }
 
     pub fn clunk(&mut self, fid: u32) -> Result<(), u32> {
-        self.call(Handles::NONE, Request::Clunk { fid: Fid(fid) }).done()
+        self.call(HandleList::NONE, Request::Clunk { fid: Fid(fid) }).done()
     }
 
     // ---- locks and the session ----
 
     /// Asks for a lock of a whole file without waiting.
     pub fn lock(&mut self, fid: u32, kind: LockKind, owner: &str) -> Result<LockStatus, u32> {
-        match self.call(Handles::NONE, lock_request(fid, kind, owner, 0)).plain()? {
+        match self.call(HandleList::NONE, lock_request(fid, kind, owner, 0)).plain()? {
             Reply::Lock { status } => Ok(status),
             other => panic!("{other:?}"),
         }
@@ -304,14 +304,14 @@ impl Channel {
 
     pub fn ping(&mut self) {
         let identity = std::mem::replace(&mut self.identity, ninep::dialect::NOBODY);
-        assert_eq!(self.call(Handles::NONE, OwnRequest::Ping).own(), Ok(OwnReply::Ping));
+        assert_eq!(self.call(HandleList::NONE, ExtRequest::Ping).own(), Ok(ExtReply::Ping));
         self.identity = identity;
     }
 }
 
-pub fn open_request(newfid: u32, name: &str, (flags, mode): (u32, u32)) -> OwnRequest<'_> {
+pub fn open_request(newfid: u32, name: &str, (flags, mode): (u32, u32)) -> ExtRequest<'_> {
     let (fid, newfid, name) = (handle_fid(FIRST), Fid(newfid), name.as_bytes());
-    OwnRequest::Open { fid, newfid, name, flags, mode }
+    ExtRequest::Open { fid, newfid, name, flags, mode }
 }
 
 /// From a name of the first handle to a name of the second.
@@ -328,7 +328,7 @@ pub fn lock_request(fid: u32, kind: LockKind, owner: &str, flags: u32) -> Reques
 
 pub fn opened(frame: &Frame) -> Result<Opened, u32> {
     match frame.own()? {
-        OwnReply::Open { handle, created, attributes } => {
+        ExtReply::Open { handle, created, attributes } => {
             assert!(created <= 1);
             Ok(Opened { file: file(handle, attributes), created: created == 1 })
         }
@@ -338,7 +338,7 @@ pub fn opened(frame: &Frame) -> Result<Opened, u32> {
 
 pub fn appended(frame: &Frame) -> Result<(u64, u64), u32> {
     match frame.own()? {
-        OwnReply::Append { offset, number } => Ok((offset, number)),
+        ExtReply::Append { offset, number } => Ok((offset, number)),
         other => panic!("{other:?}"),
     }
 }

@@ -13,7 +13,7 @@ use api::{
     Client, ClientError, CountersForm, Endpoints, PayerForm, ProxyReport, ScopeForm,
     TargetReportForm, UsageLine, UsageReport, UseOf,
 };
-use model::{JobId, KeyValue, Kind, Nanos, Part, Scope, Time};
+use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
 use plan::{Standing, StandingSettings};
 
 use super::super::Run;
@@ -186,14 +186,14 @@ fn count(usage: &mut UsageReport, classes: u64) {
 fn add(counters: &mut CountersForm, times: u64) {
     counters.read_bytes += times * (1 << 20);
     counters.cost_ns += times * 1_000_000;
-    counters.ops.0[Kind::Read as usize] += times;
+    counters.ops.0[OpKind::Read as usize] += times;
 }
 
 /// Each class used half of its part.
 fn uses(classes: u64) -> Vec<UseOf> {
     let job = |at: u64| JobId::new(&format!("job.{at}"));
     let jobs = (1..=classes).filter_map(job).map(KeyValue::Jobid);
-    let used = Some(Part::ratio(1, 2_000).billionths());
+    let used = Some(Share::ratio(1, 2_000).billionths());
     let use_of = |job| {
         let scope = ScopeForm::from(&Scope::rule("jobs", &[job]));
         UseOf { scope, used, waiting: true }

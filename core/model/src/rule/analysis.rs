@@ -8,7 +8,7 @@
 use super::index::RuleIndex;
 use super::matcher::Conjunction;
 use super::{DecayRule, MeterRule, Rule, RuleSet};
-use crate::Kind;
+use crate::OpKind;
 
 /// A rule that never takes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Shadowed {
 
 /// The most meters that one request could have to pay.
 pub(super) struct WorstCase {
-    pub(super) kind: Kind,
+    pub(super) kind: OpKind,
     pub(super) count: usize,
     /// The last meter that is part of it.
     pub(super) meter: Option<usize>,
@@ -57,7 +57,7 @@ struct Exclusions(Vec<Vec<bool>>);
 /// An upper bound, for the kind of request where it is highest; `None` without any meter.
 pub(super) fn worst_case(set: &RuleSet) -> Option<WorstCase> {
     let exclusions = Exclusions::of(&set.meters);
-    let cases = Kind::ALL.iter().map(|kind| {
+    let cases = OpKind::ALL.iter().map(|kind| {
         let (groups, meter) = groups(&set.meters, &exclusions, *kind);
         let rule = limits(&set.rules, *kind);
         let limits = rule.map_or(0, |(_, limits)| limits);
@@ -75,7 +75,7 @@ pub(super) fn worst_case(set: &RuleSet) -> Option<WorstCase> {
 /// Divides the meters for a kind into groups within which all exclude each other, each
 /// into the first group that it fits. One request pays at most one meter of each group.
 /// Gives the number of groups, and the meter that opened the last one.
-fn groups(meters: &[MeterRule], known: &Exclusions, kind: Kind) -> (usize, Option<usize>) {
+fn groups(meters: &[MeterRule], known: &Exclusions, kind: OpKind) -> (usize, Option<usize>) {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut last = None;
     for (index, meter) in meters.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Exclusions {
 }
 
 /// The rule with the most limits that a kind pays, and how many.
-fn limits(rules: &[Rule], kind: Kind) -> Option<(usize, usize)> {
+fn limits(rules: &[Rule], kind: OpKind) -> Option<(usize, usize)> {
     let taking = rules.iter().enumerate().filter(|(_, r)| r.matcher.kinds().contains(kind));
     let counted = taking.map(|(index, rule)| {
         (index, rule.ceilings().iter().filter(|limit| limit.kinds.contains(kind)).count())

@@ -20,12 +20,12 @@
 
 use std::fmt;
 
-use super::error::{Fault, RuleProblem};
+use super::error::{RuleFault, RuleProblem};
 use super::export::{percent, text, write_head};
 use super::limit;
-use super::parent::{Part, part_of};
-use super::section::{Entry, Section, in_order};
-use super::words::{Boundary, Resource};
+use super::parent::{PercentRange, part_of};
+use super::section::{Section, SectionEntry, in_order};
+use super::words::{DecayWindow, Resource};
 use super::{KeyField, Match};
 use crate::{Direction, KindSet, Nanos, Pattern, Rate};
 
@@ -65,11 +65,11 @@ pub struct DecayRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecayMode {
     /// By thresholds, until the period is over.
-    Step {
+    Period {
         /// Its length, in whole minutes.
         period: Nanos,
         /// Where it begins.
-        boundary: Boundary,
+        boundary: DecayWindow,
         /// From so many millionths of what the entitlement lets through in a period on, the limit
         /// is so many millionths of `max`; `None` is the floor. In rising order.
         steps: Vec<(u32, Option<u32>)>,
@@ -104,7 +104,7 @@ pub(super) fn decay(
     section: &Section<'_>,
     name: String,
     (matcher, exempt, per): (Match, Option<Match>, Vec<KeyField>),
-) -> Result<DecayRule, Fault> {
+) -> Result<DecayRule, RuleFault> {
     if let Some(field) = per.iter().find(|field| matches!(field, KeyField::Nid | KeyField::Opcode))
     {
         let problem = RuleProblem::DecayPer { field: field.name() };
@@ -122,7 +122,8 @@ pub(super) fn decay(
         return Err(floor_entry.fault(problem));
     }
     let every = span(section, "every", EVERY_MIN)?.unwrap_or(EVERY);
-    let part = section.get("hysteresis").map(|entry| part_of(entry, Part::OfOne)).transpose()?;
+    let part =
+        section.get("hysteresis").map(|entry| part_of(entry, PercentRange::OfOne)).transpose()?;
     let contention = section.get("contention").map(|entry| entry.truth()).transpose()?;
     Ok(DecayRule {
         name,
@@ -141,7 +142,7 @@ pub(super) fn decay(
     })
 }
 
-fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, Fault> {
+fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, RuleFault> {
     let entry = section.need("mode")?;
     let (mode, foreign): (_, &[&'static str]) = match entry.text("step or decay")? {
         "step" => ("step", &["half_life", "kappa"]),
@@ -171,23 +172,23 @@ fn mode(section: &Section<'_>, max: Option<Rate>) -> Result<DecayMode, Fault> {
     });
     let steps =
         section.get("steps").map_or(Ok(vec![(1_000_000, None)]), |entry| steps(entry, max))?;
-    Ok(DecayMode::Step { period, boundary: boundary.transpose()?.unwrap_or_default(), steps })
+    Ok(DecayMode::Period { period, boundary: boundary.transpose()?.unwrap_or_default(), steps })
 }
 
 /// Reads `{ "75%" = "50%", "100%" = "floor" }`.
-fn steps(entry: Entry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<u32>)>, Fault> {
+fn steps(entry: SectionEntry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<u32>)>, RuleFault> {
     const WANT: &str = "a table such as { \"75%\" = \"50%\", \"100%\" = \"floor\" }";
     let mut steps: Vec<(u32, Option<u32>)> = Vec::new();
     for (at, to) in in_order(entry.table(WANT)?) {
-        let threshold = super::parent::ppm_of_part(to.key, Part::OfAny);
-        let threshold = threshold.map_err(|problem| Fault::new(problem, at.clone()))?;
+        let threshold = super::parent::ppm_of_part(to.key, PercentRange::OfAny);
+        let threshold = threshold.map_err(|problem| RuleFault::new(problem, at.clone()))?;
         if steps.last().is_some_and(|(before, _)| *before >= threshold) {
-            return Err(Fault::new(RuleProblem::DecaySteps, at));
+            return Err(RuleFault::new(RuleProblem::DecaySteps, at));
         }
         let part = match to.text(WANT)? {
             "floor" => None,
             _ if max.is_none() => return Err(to.fault(RuleProblem::DecayMax)),
-            _ => Some(part_of(to, Part::OfOne)?),
+            _ => Some(part_of(to, PercentRange::OfOne)?),
         };
         steps.push((threshold, part));
     }
@@ -198,13 +199,13 @@ fn steps(entry: Entry<'_>, max: Option<Rate>) -> Result<Vec<(u32, Option<u32>)>,
 }
 
 /// Reads `{ small-writes = "50%", sequential = "120%" }`.
-fn behaviour(entry: Entry<'_>) -> Result<Vec<(Pattern, u32)>, Fault> {
+fn behaviour(entry: SectionEntry<'_>) -> Result<Vec<(Pattern, u32)>, RuleFault> {
     const WANT: &str = "a table such as { small-writes = \"50%\", sequential = \"120%\" }";
     let mut factors = Vec::new();
     for (at, to) in in_order(entry.table(WANT)?) {
         let pattern = to.key.parse::<Pattern>();
-        let pattern = pattern.map_err(|why| Fault::new(RuleProblem::DecayPattern(why), at))?;
-        let factor = part_of(to, Part::OfAny)?;
+        let pattern = pattern.map_err(|why| RuleFault::new(RuleProblem::DecayPattern(why), at))?;
+        let factor = part_of(to, PercentRange::OfAny)?;
         if !FACTORS.contains(&factor) {
             return Err(to.fault(RuleProblem::DecayFactor(percent(factor))));
         }
@@ -218,7 +219,7 @@ fn behaviour(entry: Entry<'_>) -> Result<Vec<(Pattern, u32)>, Fault> {
 }
 
 /// A rate in the unit of the resource.
-fn rate(entry: Entry<'_>, resource: Resource) -> Result<Rate, Fault> {
+fn rate(entry: SectionEntry<'_>, resource: Resource) -> Result<Rate, RuleFault> {
     let rate = limit::rate(entry)?;
     let fits = rate.is_bytes() == resource.is_bytes();
     let unit = if resource.is_bytes() { "bytes" } else { "operations" };
@@ -227,7 +228,11 @@ fn rate(entry: Entry<'_>, resource: Resource) -> Result<Rate, Fault> {
     fits.then_some(rate).ok_or_else(|| entry.fault(problem()))
 }
 
-fn span(section: &Section<'_>, key: &'static str, least: Nanos) -> Result<Option<Nanos>, Fault> {
+fn span(
+    section: &Section<'_>,
+    key: &'static str,
+    least: Nanos,
+) -> Result<Option<Nanos>, RuleFault> {
     let Some(entry) = section.get(key) else { return Ok(None) };
     let span: Result<Nanos, _> = entry.text("a text such as \"24h\" or \"10min\"")?.parse();
     let span = span.map_err(|error| entry.fault(RuleProblem::Unit(error)))?;
@@ -238,12 +243,12 @@ fn span(section: &Section<'_>, key: &'static str, least: Nanos) -> Result<Option
     if span >= least { Ok(Some(span)) } else { Err(entry.fault(problem)) }
 }
 
-fn missing(section: &Section<'_>, key: &'static str) -> Fault {
-    Fault::new(RuleProblem::Missing { section: section.name, key }, section.at.clone())
+fn missing(section: &Section<'_>, key: &'static str) -> RuleFault {
+    RuleFault::new(RuleProblem::Missing { section: section.name, key }, section.at.clone())
 }
 
 /// A decimal number from 0.1 to 10 as a text, in thousandths.
-fn kappa(entry: Entry<'_>) -> Result<u32, Fault> {
+fn kappa(entry: SectionEntry<'_>) -> Result<u32, RuleFault> {
     let text = entry.text("a text such as \"2\" or \"2.5\"")?;
     let milli = || -> Option<u32> {
         let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
@@ -278,9 +283,9 @@ impl fmt::Display for DecayRule {
                     writeln!(f, "kappa = \"{}\"", thousandths(*kappa_milli))?;
                 }
             }
-            DecayMode::Step { period, boundary, steps } => {
+            DecayMode::Period { period, boundary, steps } => {
                 writeln!(f, "mode = \"step\"\nperiod = \"{period}\"")?;
-                if *boundary != Boundary::default() {
+                if *boundary != DecayWindow::default() {
                     writeln!(f, "boundary = \"{boundary}\"")?;
                 }
                 if **steps != [(1_000_000, None)] {

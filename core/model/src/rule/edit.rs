@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use super::outline::{Outline, Piece, line_end, line_start};
+use super::outline::{Outline, OutlinePiece, line_end, line_start};
 use super::{RuleFileError, RuleSet, export, file};
 
 /// A change of one rule of a rule file.
@@ -27,7 +27,7 @@ pub enum RuleEdit {
         /// Its keys; those without a value are left out.
         keys: Vec<KeyEdit>,
         /// Where it comes to stand; a rule named `default` is always the last.
-        place: RulePlace,
+        place: RulePosition,
     },
     /// Other values of a rule that is there.
     Change {
@@ -46,13 +46,13 @@ pub enum RuleEdit {
         /// Its name.
         name: String,
         /// The place.
-        place: RulePlace,
+        place: RulePosition,
     },
 }
 
 /// A place among the rules: the first that matches takes a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum RulePlace {
+pub enum RulePosition {
     /// Before all others.
     #[default]
     First,
@@ -186,7 +186,7 @@ impl Sheet {
         &self,
         name: &str,
         keys: &[KeyEdit],
-        place: &RulePlace,
+        place: &RulePosition,
     ) -> Result<String, RuleEditError> {
         if let Some(at) = self.outline.place(name) {
             let key = self.outline.rules[at].key("name");
@@ -202,7 +202,7 @@ impl Sheet {
             }
         }
         let at = match (name, place) {
-            (RuleSet::DEFAULT, RulePlace::Before(_)) => return Err(RuleEditError::DefaultPlace),
+            (RuleSet::DEFAULT, RulePosition::Before(_)) => return Err(RuleEditError::DefaultPlace),
             (RuleSet::DEFAULT, _) => self.outline.rules.len(),
             _ => self.index(place)?,
         };
@@ -237,17 +237,17 @@ impl Sheet {
         Ok(self.without(piece))
     }
 
-    fn rank(&self, name: &str, place: &RulePlace) -> Result<String, RuleEditError> {
+    fn rank(&self, name: &str, place: &RulePosition) -> Result<String, RuleEditError> {
         let piece = &self.outline.rules[self.known(name)?];
         match place {
-            RulePlace::Before(next) if next == name => return Ok(self.text.clone()),
-            RulePlace::Before(next) => {
+            RulePosition::Before(next) if next == name => return Ok(self.text.clone()),
+            RulePosition::Before(next) => {
                 self.known(next)?;
             }
-            RulePlace::First | RulePlace::Last => {}
+            RulePosition::First | RulePosition::Last => {}
         }
         if name == RuleSet::DEFAULT {
-            let stays = *place == RulePlace::Last;
+            let stays = *place == RulePosition::Last;
             return if stays { Ok(self.text.clone()) } else { Err(RuleEditError::DefaultPlace) };
         }
         let text = self.without(piece);
@@ -268,11 +268,11 @@ impl Sheet {
     }
 
     /// How many rules come before a place.
-    fn index(&self, place: &RulePlace) -> Result<usize, RuleEditError> {
+    fn index(&self, place: &RulePosition) -> Result<usize, RuleEditError> {
         match place {
-            RulePlace::First => Ok(0),
-            RulePlace::Before(next) => self.known(next),
-            RulePlace::Last => {
+            RulePosition::First => Ok(0),
+            RulePosition::Before(next) => self.known(next),
+            RulePosition::Last => {
                 let end = self.outline.rules.len();
                 Ok(self.outline.place(RuleSet::DEFAULT).unwrap_or(end))
             }
@@ -292,7 +292,7 @@ impl Sheet {
     }
 
     /// The text without a section, and without one of the gaps around it.
-    fn without(&self, piece: &Piece) -> String {
+    fn without(&self, piece: &OutlinePiece) -> String {
         let nl = newline(&self.text);
         let (before, after) = (&self.text[..piece.lines.start], &self.text[piece.lines.end..]);
         let gap = before.is_empty() || before.ends_with(&format!("{nl}{nl}"));
@@ -307,7 +307,7 @@ impl Sheet {
     /// What is to be exchanged so that a key has another value.
     fn swap(
         &self,
-        piece: &Piece,
+        piece: &OutlinePiece,
         key: &str,
         value: Option<&str>,
     ) -> Result<Option<(Range<usize>, String)>, RuleEditError> {
@@ -333,7 +333,7 @@ impl Sheet {
     }
 
     /// The end of the last key that usually stands before this one.
-    fn end_before(&self, piece: &Piece, key: &str) -> usize {
+    fn end_before(&self, piece: &OutlinePiece, key: &str) -> usize {
         let rank = rank(key);
         let before =
             piece.keys.iter().filter(|other| other.plain && self::rank(&other.name) < rank);

@@ -334,7 +334,7 @@ pub enum RuleProblem {
     )]
     TooManyMeters {
         /// The kind of request.
-        kind: crate::Kind,
+        kind: crate::OpKind,
         /// How many it could have to pay.
         count: usize,
         /// The rule with the most limits that it pays, if any has one, and how many these are.
@@ -346,7 +346,7 @@ pub enum RuleProblem {
 
 /// A problem and its bytes in the file.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct RuleFault {
     pub(super) problem: RuleProblem,
     pub(super) at: Range<usize>,
 }
@@ -372,7 +372,7 @@ impl Excerpt {
 }
 
 impl RuleFileError {
-    pub(super) fn new(source: &str, fault: Fault) -> RuleFileError {
+    pub(super) fn new(source: &str, fault: RuleFault) -> RuleFileError {
         RuleFileError { problem: fault.problem, excerpt: Excerpt::new(source, fault.at) }
     }
 
@@ -382,9 +382,9 @@ impl RuleFileError {
     }
 }
 
-impl Fault {
-    pub(super) fn new(problem: RuleProblem, at: Range<usize>) -> Fault {
-        Fault { problem, at }
+impl RuleFault {
+    pub(super) fn new(problem: RuleProblem, at: Range<usize>) -> RuleFault {
+        RuleFault { problem, at }
     }
 }
 

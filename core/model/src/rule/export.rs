@@ -7,7 +7,9 @@
 use std::fmt::{self, Write};
 
 use super::limit::{default_kinds, names_of};
-use super::{Dependence, KeyField, Limit, LimitMode, Match, MeterRule, Parent, Rule, RuleSet};
+use super::{
+    DependencyKind, KeyField, Limit, LimitMode, Match, MeterRule, Rule, RuleDependency, RuleSet,
+};
 use crate::{Bytes, Ops, Rate, Weight};
 
 impl fmt::Display for RuleSet {
@@ -71,7 +73,7 @@ impl fmt::Display for Rule {
 }
 
 /// The value of a rule's `parent`.
-impl fmt::Display for Parent {
+impl fmt::Display for RuleDependency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, value) = (self.kind.name(), self.kind);
         let rule = text(&self.rule);
@@ -80,12 +82,12 @@ impl fmt::Display for Parent {
 }
 
 /// The value of the key that names the kind of dependence.
-impl fmt::Display for Dependence {
+impl fmt::Display for DependencyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Dependence::Follow { part_ppm } => f.write_str(&percent(*part_ppm)),
-            Dependence::Complement { total } => total.fmt(f),
-            Dependence::Gate { idle } => idle.fmt(f),
+            DependencyKind::Follow { part_ppm } => f.write_str(&percent(*part_ppm)),
+            DependencyKind::Remainder { total } => total.fmt(f),
+            DependencyKind::WhenIdle { idle } => idle.fmt(f),
         }
     }
 }
@@ -110,13 +112,13 @@ pub(super) fn percent(ppm: u32) -> String {
 }
 
 /// The value of a rule's `limit`.
-struct Limits<'l>(&'l [Limit]);
+struct RuleLimits<'l>(&'l [Limit]);
 
-fn limits(list: &[Limit]) -> Limits<'_> {
-    Limits(list)
+fn limits(list: &[Limit]) -> RuleLimits<'_> {
+    RuleLimits(list)
 }
 
-impl fmt::Display for Limits<'_> {
+impl fmt::Display for RuleLimits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(keys) = keys_of(self.0) {
             let pairs = keys.iter().zip(self.0);

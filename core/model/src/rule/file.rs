@@ -15,12 +15,12 @@ use std::ops::Range;
 use toml::de::DeTable;
 
 use super::decay;
-use super::error::{Fault, RuleFileError, RuleProblem};
+use super::error::{RuleFault, RuleFileError, RuleProblem};
 use super::limit;
 use super::parent;
 use super::path::PathPattern;
-use super::section::{Entry, Section, place_in_text};
-use super::{DecayRule, KeyField, Match, MeterRule, Rule, RuleSet, analysis, promise};
+use super::section::{Section, SectionEntry, place_in_text};
+use super::{DecayRule, KeyField, Match, MeterRule, Rule, RuleSet, analysis, limit_mode};
 use crate::Weight;
 
 /// Reads a whole file.
@@ -28,14 +28,14 @@ pub(super) fn parse(source: &str) -> Result<RuleSet, RuleFileError> {
     read(source).map_err(|fault| RuleFileError::new(source, fault))
 }
 
-fn read(source: &str) -> Result<RuleSet, Fault> {
+fn read(source: &str) -> Result<RuleSet, RuleFault> {
     let document = DeTable::parse(source).map_err(|error| syntax(source, &error))?;
     let whole = 0..source.len();
     let file = Section::new("the file", document.get_ref(), whole, &["rule", "meter", "decay"])?;
-    let mut reader = Reader { source, paths: Vec::new() };
-    let (rules, rules_at) = reader.sections(&file, &RULE, Reader::rule)?;
-    let (meters, meters_at) = reader.sections(&file, &METER, Reader::meter)?;
-    let (decays, decays_at) = reader.sections(&file, &DECAY, Reader::decay)?;
+    let mut reader = RuleFileReader { source, paths: Vec::new() };
+    let (rules, rules_at) = reader.sections(&file, &RULE, RuleFileReader::rule)?;
+    let (meters, meters_at) = reader.sections(&file, &METER, RuleFileReader::meter)?;
+    let (decays, decays_at) = reader.sections(&file, &DECAY, RuleFileReader::decay)?;
     let set = RuleSet { rules, meters, decays, paths: reader.paths, ..RuleSet::default() };
     check_default(&set.rules, &rules_at)?;
     parent::check(&set.rules, &rules_at)?;
@@ -44,13 +44,13 @@ fn read(source: &str) -> Result<RuleSet, Fault> {
 }
 
 /// What all sections need while they are read.
-struct Reader<'t> {
+struct RuleFileReader<'t> {
     source: &'t str,
     paths: Vec<PathPattern>,
 }
 
 /// A kind of section: `[[rule]]`, `[[meter]]` or `[[decay]]`.
-struct Shape {
+struct TableShape {
     key: &'static str,
     name: &'static str,
     want: &'static str,
@@ -61,13 +61,13 @@ struct Shape {
 /// What was read, and where each one's name stands.
 type Placed<T> = (Vec<T>, Vec<Range<usize>>);
 
-impl<'t> Reader<'t> {
+impl<'t> RuleFileReader<'t> {
     fn sections<T>(
         &mut self,
         file: &Section<'t>,
-        shape: &Shape,
-        read: impl Fn(&mut Self, &Section<'t>, String) -> Result<T, Fault>,
-    ) -> Result<Placed<T>, Fault> {
+        shape: &TableShape,
+        read: impl Fn(&mut Self, &Section<'t>, String) -> Result<T, RuleFault>,
+    ) -> Result<Placed<T>, RuleFault> {
         let Some(all) = file.get(shape.key) else { return Ok((Vec::new(), Vec::new())) };
         let (mut list, mut places) = (Vec::new(), Vec::new());
         let mut names = BTreeMap::new();
@@ -76,7 +76,7 @@ impl<'t> Reader<'t> {
                 Section::new(shape.name, entry.table(shape.want)?, entry.at(), shape.keys)?;
             if list.len() == shape.max {
                 let problem = RuleProblem::TooMany { section: shape.name, max: shape.max };
-                return Err(Fault::new(problem, section.at));
+                return Err(RuleFault::new(problem, section.at));
             }
             let name_entry = section.need("name")?;
             let name = name(name_entry)?;
@@ -89,7 +89,7 @@ impl<'t> Reader<'t> {
         Ok((list, places))
     }
 
-    fn rule(&mut self, section: &Section<'t>, name: String) -> Result<Rule, Fault> {
+    fn rule(&mut self, section: &Section<'t>, name: String) -> Result<Rule, RuleFault> {
         let weight = section.get("weight").map_or(Ok(Weight::ONE), weight)?;
         let text_of = |key, want| section.get(key).map(|e| e.text(want).map(|text| (e, text)));
         let reserve = text_of("reserve", "a rate such as \"50MB/s\"").transpose()?;
@@ -101,7 +101,7 @@ impl<'t> Reader<'t> {
             text.parse().map_err(|error| entry.fault(RuleProblem::Word(error)))
         });
         let limits = section.get("limit").map_or(Ok(Vec::new()), limit::limits)?;
-        let limit_mode = promise::limit_mode(section, &limits)?;
+        let limit_mode = limit_mode::limit_mode(section, &limits)?;
         let parent = section.get("parent").map(|entry| parent::parent(entry, &limits));
         let rule = Rule {
             name,
@@ -109,22 +109,22 @@ impl<'t> Reader<'t> {
             per: per(section)?,
             weight,
             reserve: reserve.transpose()?,
-            reserve_metadata_ppm: promise::reserve_metadata(section)?,
+            reserve_metadata_ppm: limit_mode::reserve_metadata(section)?,
             limits,
             limit_mode,
             parent: parent.transpose()?,
             slots: count(section, "slots")?,
             keep_slots: count(section, "keep_slots")?,
-            min_share_ppm: promise::min_share(section)?,
+            min_share_ppm: limit_mode::min_share(section)?,
             write_mode: write_mode.transpose()?,
             max_classes: count(section, "max_classes")?,
         };
         check_classes(&rule, section)?;
-        promise::check(&rule, section)?;
+        limit_mode::check(&rule, section)?;
         Ok(rule)
     }
 
-    fn meter(&mut self, section: &Section<'t>, name: String) -> Result<MeterRule, Fault> {
+    fn meter(&mut self, section: &Section<'t>, name: String) -> Result<MeterRule, RuleFault> {
         Ok(MeterRule {
             name,
             matcher: self.matcher(section)?,
@@ -133,21 +133,21 @@ impl<'t> Reader<'t> {
         })
     }
 
-    fn decay(&mut self, section: &Section<'t>, name: String) -> Result<DecayRule, Fault> {
+    fn decay(&mut self, section: &Section<'t>, name: String) -> Result<DecayRule, RuleFault> {
         let exempt = section.get("exempt").map(|entry| self.condition(entry)).transpose()?;
         decay::decay(section, name, (self.matcher(section)?, exempt, per(section)?))
     }
 
-    fn matcher(&mut self, section: &Section<'t>) -> Result<Match, Fault> {
+    fn matcher(&mut self, section: &Section<'t>) -> Result<Match, RuleFault> {
         section.get("match").map_or_else(|| Ok(Match::any()), |entry| self.condition(entry))
     }
 
-    fn condition(&mut self, entry: Entry<'t>) -> Result<Match, Fault> {
+    fn condition(&mut self, entry: SectionEntry<'t>) -> Result<Match, RuleFault> {
         let text = entry.text("a condition such as \"jobid={dd.*}\"")?;
         let place = |offset| place_in_text(self.source, &entry.at(), offset);
         let mut matcher: Match = text.parse().map_err(|error: super::MatchError| {
             let at = place(error.at.start)..place(error.at.end);
-            Fault::new(RuleProblem::Match(error), at)
+            RuleFault::new(RuleProblem::Match(error), at)
         })?;
         let resolved = matcher.resolve(&mut self.paths);
         resolved.map_err(|path| entry.fault(RuleProblem::TooManyPaths { path }))?;
@@ -160,7 +160,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-fn name(entry: Entry<'_>) -> Result<String, Fault> {
+fn name(entry: SectionEntry<'_>) -> Result<String, RuleFault> {
     let text = entry.text("a text")?;
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
     if text.is_empty() || text.len() > RuleSet::NAME_LEN_MAX || !text.bytes().all(allowed) {
@@ -169,7 +169,7 @@ fn name(entry: Entry<'_>) -> Result<String, Fault> {
     Ok(text.into())
 }
 
-fn per(section: &Section<'_>) -> Result<Vec<KeyField>, Fault> {
+fn per(section: &Section<'_>) -> Result<Vec<KeyField>, RuleFault> {
     const WANT: &str = "a list of fields such as [\"jobid\"]";
     let Some(entry) = section.get("per") else { return Ok(Vec::new()) };
     let mut fields = Vec::new();
@@ -187,13 +187,13 @@ fn per(section: &Section<'_>) -> Result<Vec<KeyField>, Fault> {
     Ok(fields)
 }
 
-fn weight(entry: Entry<'_>) -> Result<Weight, Fault> {
+fn weight(entry: SectionEntry<'_>) -> Result<Weight, RuleFault> {
     let number = entry.whole("a whole number such as 4")?;
     number.to_string().parse().map_err(|error| entry.fault(RuleProblem::Unit(error)))
 }
 
 /// A whole number above zero.
-fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, Fault> {
+fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, RuleFault> {
     let Some(entry) = section.get(key) else { return Ok(None) };
     let number = entry.whole("a whole number such as 4")?;
     let fits = u32::try_from(number).ok().filter(|count| *count > 0);
@@ -202,7 +202,7 @@ fn count(section: &Section<'_>, key: &'static str) -> Result<Option<u32>, Fault>
     fits.map(Some).ok_or_else(|| entry.fault(problem))
 }
 
-fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
+fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     let divided = !rule.per.is_empty();
     if divided && rule.promised().is_some() && rule.max_classes.is_none() {
         let key = if rule.reserve.is_some() { "reserve" } else { rule.limit_mode.key() };
@@ -216,11 +216,11 @@ fn check_classes(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
 
 /// "default" names what no rule takes, in tables and metrics; a rule of that name
 /// configures it and must not mean anything else.
-fn check_default(rules: &[Rule], places: &[Range<usize>]) -> Result<(), Fault> {
+fn check_default(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleFault> {
     let named = rules.iter().position(|rule| rule.name == RuleSet::DEFAULT);
     match named {
         Some(index) if index + 1 != rules.len() || !rules[index].matcher.is_any() => {
-            Err(Fault::new(RuleProblem::Default, places[index].clone()))
+            Err(RuleFault::new(RuleProblem::Default, places[index].clone()))
         }
         _ => Ok(()),
     }
@@ -233,7 +233,7 @@ fn check_meters(
     rules_at: &[Range<usize>],
     meters_at: &[Range<usize>],
     decays_at: &[Range<usize>],
-) -> Result<(), Fault> {
+) -> Result<(), RuleFault> {
     let Some(worst) = analysis::worst_case(set) else { return Ok(()) };
     if worst.count <= RuleSet::METERS_MAX {
         return Ok(());
@@ -253,7 +253,7 @@ fn check_meters(
             (None, meter) => meter.map(|meter| set.meters[meter].name.clone()),
         },
     };
-    Err(Fault::new(problem, at))
+    Err(RuleFault::new(problem, at))
 }
 
 /// The keys of a `[[rule]]`, in their usual order.
@@ -261,12 +261,12 @@ pub(super) fn rule_keys() -> &'static [&'static str] {
     RULE.keys
 }
 
-fn syntax(source: &str, error: &toml::de::Error) -> Fault {
+fn syntax(source: &str, error: &toml::de::Error) -> RuleFault {
     let at = error.span().unwrap_or(source.len()..source.len());
-    Fault::new(RuleProblem::Syntax(error.message().into()), at)
+    RuleFault::new(RuleProblem::Syntax(error.message().into()), at)
 }
 
-const RULE: Shape = Shape {
+const RULE: TableShape = TableShape {
     key: "rule",
     name: "[[rule]]",
     want: "a list of [[rule]] sections",
@@ -290,7 +290,7 @@ const RULE: Shape = Shape {
     max: RuleSet::RULES_MAX,
 };
 
-const METER: Shape = Shape {
+const METER: TableShape = TableShape {
     key: "meter",
     name: "[[meter]]",
     want: "a list of [[meter]] sections",
@@ -298,7 +298,7 @@ const METER: Shape = Shape {
     max: RuleSet::METER_RULES_MAX,
 };
 
-const DECAY: Shape = Shape {
+const DECAY: TableShape = TableShape {
     key: "decay",
     name: "[[decay]]",
     want: "a list of [[decay]] sections",

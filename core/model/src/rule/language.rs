@@ -20,11 +20,11 @@ use super::glob::Glob;
 use super::matcher::{Conjunction, Id, Match, MatchError, PathList, Predicate};
 use super::nid::NidPattern;
 use super::path::PathPattern;
-use crate::{Kind, KindSet};
+use crate::{KindSet, OpKind};
 
 /// Reads a whole condition.
 pub(super) fn parse(text: &str) -> Result<Match, MatchError> {
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = RuleTextReader { text, at: 0 };
     reader.skip_spaces();
     if reader.rest().is_empty() {
         return Err(reader.missing("the condition is empty; write \"*\" for every request"));
@@ -54,15 +54,15 @@ pub(super) fn quote(item: &str) -> String {
 }
 
 /// Where the reading has come to.
-struct Reader<'t> {
+struct RuleTextReader<'t> {
     text: &'t str,
     at: usize,
 }
 
 /// An item without its quotes, and its bytes with them.
-type Item<'t> = (&'t str, Range<usize>);
+type RuleTextItem<'t> = (&'t str, Range<usize>);
 
-impl<'t> Reader<'t> {
+impl<'t> RuleTextReader<'t> {
     fn conjunction(&mut self) -> Result<Conjunction, MatchError> {
         let mut whole = Conjunction::everything();
         loop {
@@ -93,7 +93,11 @@ impl<'t> Reader<'t> {
     }
 
     /// `opcode={…}`: the kinds that remain.
-    fn narrow(&self, whole: &mut Conjunction, items: &[Item<'_>]) -> Result<(), MatchError> {
+    fn narrow(
+        &self,
+        whole: &mut Conjunction,
+        items: &[RuleTextItem<'_>],
+    ) -> Result<(), MatchError> {
         let kinds: KindSet = each(items, kind)?.into_iter().collect();
         whole.kinds = whole.kinds.iter().filter(|k| kinds.contains(*k)).collect();
         if whole.kinds == KindSet::NONE {
@@ -126,7 +130,7 @@ impl<'t> Reader<'t> {
     }
 
     /// `{…}`, at least one item.
-    fn items(&mut self, field: &str) -> Result<Vec<Item<'t>>, MatchError> {
+    fn items(&mut self, field: &str) -> Result<Vec<RuleTextItem<'t>>, MatchError> {
         let open = self.at;
         if !self.take("{") {
             return Err(self.unexpected(&format!("{{ after {field}=")));
@@ -153,7 +157,7 @@ impl<'t> Reader<'t> {
     }
 
     /// One item; with `brackets`, commas between [ and ] belong to it.
-    fn item(&mut self, brackets: bool) -> Result<Item<'t>, MatchError> {
+    fn item(&mut self, brackets: bool) -> Result<RuleTextItem<'t>, MatchError> {
         let start = self.at;
         if let Some(mark) = self.rest().chars().next().filter(|c| matches!(c, '"' | '\'')) {
             let inner = &self.rest()[1..];
@@ -219,7 +223,7 @@ impl<'t> Reader<'t> {
 
 /// Reads every item, dropping those that were there already.
 fn each<T: PartialEq>(
-    items: &[Item<'_>],
+    items: &[RuleTextItem<'_>],
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, MatchError> {
     let mut list = Vec::new();
@@ -261,8 +265,8 @@ fn id(text: &str) -> Result<Id, String> {
 }
 
 /// A kind by its name.
-pub(super) fn kind(name: &str) -> Result<Kind, String> {
-    name.parse::<Kind>().map_err(|error| match lustre_name(name) {
+pub(super) fn kind(name: &str) -> Result<OpKind, String> {
+    name.parse::<OpKind>().map_err(|error| match lustre_name(name) {
         Some(here) => format!("{name:?} is Lustre's name: here it is {here}"),
         None => error.to_string(),
     })
@@ -354,7 +358,7 @@ mod tests {
 
     #[test]
     fn naming_every_kind_is_no_condition() {
-        let all: Vec<&str> = Kind::ALL.iter().map(|k| k.name()).collect();
+        let all: Vec<&str> = OpKind::ALL.iter().map(|k| k.name()).collect();
         let text = format!("uid={{1}},opcode={{{}}}", all.join(" "));
         assert!(parse(&text).unwrap().is_any());
     }

@@ -10,13 +10,13 @@
 //! Only reads and writes move bytes, so a byte rate counts those alone; to put it on
 //! other kinds by name is an error, since it would never hold anything back.
 
-use super::error::{Fault, RuleProblem};
-use super::section::{Entry, Section, in_order};
+use super::error::{RuleFault, RuleProblem};
+use super::section::{Section, SectionEntry, in_order};
 use super::{Limit, language};
-use crate::{Bytes, Direction, Kind, KindSet, Nanos, Ops, Rate};
+use crate::{Bytes, Direction, KindSet, Nanos, OpKind, Ops, Rate};
 
 /// Reads what stands behind a rule's `limit =`.
-pub(super) fn limits(entry: Entry<'_>) -> Result<Vec<Limit>, Fault> {
+pub(super) fn limits(entry: SectionEntry<'_>) -> Result<Vec<Limit>, RuleFault> {
     if let Some(table) = entry.as_table() {
         let one = table.contains_key("rate");
         return if one { Ok(vec![single(entry)?]) } else { by_kind(entry) };
@@ -32,7 +32,7 @@ pub(super) fn limits(entry: Entry<'_>) -> Result<Vec<Limit>, Fault> {
 }
 
 /// Reads the `kinds`, `rate` and `burst` of a section.
-pub(super) fn limit_of(section: &Section<'_>) -> Result<Limit, Fault> {
+pub(super) fn limit_of(section: &Section<'_>) -> Result<Limit, RuleFault> {
     let rate_entry = section.need("rate")?;
     let rate = rate(rate_entry)?;
     let kinds = match section.get("kinds") {
@@ -46,7 +46,7 @@ pub(super) fn limit_of(section: &Section<'_>) -> Result<Limit, Fault> {
 /// The kinds that a rate counts when none are named.
 pub(super) fn default_kinds(rate: Rate) -> KindSet {
     match rate {
-        Rate::Bytes(_) => KindSet::NONE.with(Kind::Read).with(Kind::Write),
+        Rate::Bytes(_) => KindSet::NONE.with(OpKind::Read).with(OpKind::Write),
         Rate::Ops(_) => KindSet::ALL,
     }
 }
@@ -56,11 +56,11 @@ pub(super) fn names_of(kinds: KindSet) -> Vec<&'static str> {
     let metadata = KindSet::of(Direction::Metadata);
     let whole = metadata.iter().all(|kind| kinds.contains(kind));
     let single = kinds.iter().filter(|kind| !whole || !metadata.contains(*kind));
-    single.map(Kind::name).chain(whole.then_some("metadata")).collect()
+    single.map(OpKind::name).chain(whole.then_some("metadata")).collect()
 }
 
 /// A text, or a table of `kinds`, `rate` and `burst`.
-fn single(entry: Entry<'_>) -> Result<Limit, Fault> {
+fn single(entry: SectionEntry<'_>) -> Result<Limit, RuleFault> {
     if entry.is_text() {
         let rate = rate(entry)?;
         return Ok(Limit { kinds: default_kinds(rate), rate, burst: None });
@@ -70,7 +70,7 @@ fn single(entry: Entry<'_>) -> Result<Limit, Fault> {
 }
 
 /// A table of rates by kind, with one burst for all of them.
-fn by_kind(whole: Entry<'_>) -> Result<Vec<Limit>, Fault> {
+fn by_kind(whole: SectionEntry<'_>) -> Result<Vec<Limit>, RuleFault> {
     let table = whole.table(WANT_LIMIT)?;
     let (bursts, rates): (Vec<_>, Vec<_>) =
         in_order(table).into_iter().partition(|(_, entry)| entry.key == "burst");
@@ -79,16 +79,16 @@ fn by_kind(whole: Entry<'_>) -> Result<Vec<Limit>, Fault> {
     }
     let mut limits = Vec::with_capacity(rates.len());
     for (key_at, entry) in rates {
-        let known = named(entry.key).map_err(|problem| Fault::new(problem, key_at.clone()))?;
+        let known = named(entry.key).map_err(|problem| RuleFault::new(problem, key_at.clone()))?;
         let rate = rate(entry)?;
-        let kinds = payable(known, rate).map_err(|problem| Fault::new(problem, key_at))?;
+        let kinds = payable(known, rate).map_err(|problem| RuleFault::new(problem, key_at))?;
         let burst = bursts.first().map(|(_, entry)| burst(*entry, rate)).transpose()?;
         limits.push(Limit { kinds, rate, burst });
     }
     Ok(limits)
 }
 
-fn kinds(entry: Entry<'_>, rate: Rate) -> Result<KindSet, Fault> {
+fn kinds(entry: SectionEntry<'_>, rate: Rate) -> Result<KindSet, RuleFault> {
     let list = entry.list("a list such as [\"read\", \"metadata\"]")?;
     if list.is_empty() {
         return Err(entry.fault(RuleProblem::Empty { key: "kinds" }));
@@ -128,13 +128,13 @@ fn payable(named: Option<KindSet>, rate: Rate) -> Result<KindSet, RuleProblem> {
     Err(RuleProblem::NoBytes { rate: rate.to_string(), kinds })
 }
 
-pub(super) fn rate(entry: Entry<'_>) -> Result<Rate, Fault> {
+pub(super) fn rate(entry: SectionEntry<'_>) -> Result<Rate, RuleFault> {
     let text = entry.text(WANT_RATE)?;
     text.parse().map_err(|error| entry.fault(RuleProblem::Unit(error)))
 }
 
 /// A burst in the rate's unit, above zero.
-fn burst(entry: Entry<'_>, rate: Rate) -> Result<u64, Fault> {
+fn burst(entry: SectionEntry<'_>, rate: Rate) -> Result<u64, RuleFault> {
     let text = entry.text(WANT_BURST)?;
     let units = match (text.parse::<Nanos>(), rate) {
         (Ok(span), _) => {

@@ -20,7 +20,7 @@ use super::glob::Glob;
 use super::language;
 use super::nid::{NidParts, NidPattern};
 use super::path::{PathPattern, PathSet};
-use crate::{Identity, Kind, KindSet};
+use crate::{Identity, KindSet, OpKind};
 
 /// A condition on identity, kind and path: the language of docs/RULES.md.
 ///
@@ -81,13 +81,13 @@ impl Match {
 
     /// Whether a request satisfies the condition; `paths` is what the rule set's
     /// [`path_set`](super::RuleSet::path_set) says of its file.
-    pub fn accepts(&self, who: &Identity, kind: Kind, paths: PathSet) -> bool {
+    pub fn accepts(&self, who: &Identity, kind: OpKind, paths: PathSet) -> bool {
         self.any_of.is_empty() || self.any_of.iter().any(|c| c.accepts(who, kind, paths))
     }
 
     /// Why a request does not satisfy the condition: for each of its alternatives what of it
     /// does not hold. Empty if the request does satisfy it.
-    pub fn unmet(&self, who: &Identity, kind: Kind, paths: PathSet) -> Vec<String> {
+    pub fn unmet(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Vec<String> {
         if self.accepts(who, kind, paths) {
             return Vec::new();
         }
@@ -159,12 +159,12 @@ impl Conjunction {
         self.kinds == KindSet::ALL && self.all_of.is_empty()
     }
 
-    fn accepts(&self, who: &Identity, kind: Kind, paths: PathSet) -> bool {
+    fn accepts(&self, who: &Identity, kind: OpKind, paths: PathSet) -> bool {
         self.kinds.contains(kind) && self.all_of.iter().all(|p| p.accepts(who, paths))
     }
 
     /// What is left when all that holds for a request is taken out.
-    fn without_held(&self, who: &Identity, kind: Kind, paths: PathSet) -> Conjunction {
+    fn without_held(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Conjunction {
         let kinds = if self.kinds.contains(kind) { KindSet::ALL } else { self.kinds };
         let unmet = self.all_of.iter().filter(|predicate| !predicate.accepts(who, paths));
         Conjunction { kinds, all_of: unmet.cloned().collect() }
@@ -408,7 +408,7 @@ mod tests {
         Identity { job: JobId::new("dd.500").unwrap(), uid: 500, gid: 100, projid: None, nid }
     }
 
-    fn accepts(text: &str, kind: Kind) -> bool {
+    fn accepts(text: &str, kind: OpKind) -> bool {
         text.parse::<Match>().unwrap().accepts(&ann(), kind, PathSet::default())
     }
 
@@ -422,7 +422,7 @@ mod tests {
             "nid={192.168.1.[1-128]@tcp}&opcode={read}",
             "projid={-1}",
         ] {
-            assert!(accepts(text, Kind::Read), "{text}");
+            assert!(accepts(text, OpKind::Read), "{text}");
         }
         for text in [
             "jobid={dd}",
@@ -433,7 +433,7 @@ mod tests {
             "uid={-1}",
             "path={/}",
         ] {
-            assert!(!accepts(text, Kind::Read), "{text}");
+            assert!(!accepts(text, OpKind::Read), "{text}");
         }
     }
 
@@ -441,12 +441,12 @@ mod tests {
     fn an_unknown_id_is_minus_one() {
         let nobody = Identity { uid: u32::MAX, projid: Some(7), ..ann() };
         let takes = |text: &str| {
-            text.parse::<Match>().unwrap().accepts(&nobody, Kind::Open, PathSet::default())
+            text.parse::<Match>().unwrap().accepts(&nobody, OpKind::Open, PathSet::default())
         };
         let unknown = ann();
         let takes_unknown = |text: &str| {
             let matcher: Match = text.parse().unwrap();
-            matcher.accepts(&unknown, Kind::Read, PathSet::default())
+            matcher.accepts(&unknown, OpKind::Read, PathSet::default())
         };
         assert!(takes_unknown("projid={-1}") && !takes_unknown("projid={0}"), "−1 alone");
         assert!(takes("uid={-1}&projid={7}") && !takes("projid={-1}") && !takes("gid={-1}"));
@@ -456,7 +456,7 @@ mod tests {
     fn a_missing_job_is_the_empty_name() {
         let free = Identity { job: JobId::default(), ..ann() };
         let takes = |text: &str| {
-            text.parse::<Match>().unwrap().accepts(&free, Kind::Open, PathSet::default())
+            text.parse::<Match>().unwrap().accepts(&free, OpKind::Open, PathSet::default())
         };
         assert!(takes("jobid={''}") && takes("jobid={*}") && !takes("jobid={dd.*}"));
     }
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn what_does_not_hold_is_named_for_each_alternative() {
         let unmet = |text: &str| {
-            text.parse::<Match>().unwrap().unmet(&ann(), Kind::Read, PathSet::default())
+            text.parse::<Match>().unwrap().unmet(&ann(), OpKind::Read, PathSet::default())
         };
         assert_eq!(unmet("jobid={cp.*}&uid={500}"), ["jobid={cp.*}"]);
         assert_eq!(

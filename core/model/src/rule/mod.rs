@@ -19,28 +19,28 @@ mod glob;
 mod index;
 mod language;
 mod limit;
+mod limit_mode;
 mod matcher;
 mod nid;
 mod outline;
 mod parent;
 mod path;
-mod promise;
 mod section;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use crate::{Amount, Identity, Kind, KindSet, Nanos, Rate, Weight};
+use crate::{Amount, Identity, KindSet, Nanos, OpKind, Rate, Weight};
 pub use analysis::Shadowed;
 pub use decay::{DecayMode, DecayRule};
-pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePlace};
+pub use edit::{KeyEdit, RuleEdit, RuleEditError, RulePosition};
 pub use error::{Excerpt, RuleFileError, RuleProblem};
 use index::RuleIndex;
+pub use limit_mode::LimitMode;
 pub use matcher::{Match, MatchError};
 use path::PathPattern;
 pub use path::PathSet;
-pub use promise::LimitMode;
-pub use words::{Boundary, KeyField, ParseWordError, Resource, WriteMode};
+pub use words::{DecayWindow, KeyField, ParseWordError, Resource, WriteMode};
 
 /// A ceiling on some kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub struct Rule {
     /// What the one limit means; each of several is a ceiling.
     pub limit_mode: LimitMode,
     /// The rule that its one limit depends on.
-    pub parent: Option<Parent>,
+    pub parent: Option<RuleDependency>,
     /// The most device slots each class may hold at once.
     pub slots: Option<u32>,
     /// Device slots that are left free for what the rule is promised.
@@ -92,30 +92,30 @@ pub struct Rule {
 
 /// What a rule's limit depends on: between `min` and the limit itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parent {
+pub struct RuleDependency {
     /// The rule.
     pub rule: String,
     /// How.
-    pub kind: Dependence,
+    pub kind: DependencyKind,
     /// The least that the limit becomes, in the limit's unit.
     pub min: Rate,
 }
 
 /// How a rule's limit depends on another rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dependence {
+pub enum DependencyKind {
     /// A part, in parts per million, of the parent's limit as it is in force.
     Follow {
         /// 1 to 100,000,000.
         part_ppm: u32,
     },
     /// What all classes of the parent together leave of a rate in the limit's unit.
-    Complement {
+    Remainder {
         /// The rate that both share.
         total: Rate,
     },
     /// The limit while the parent has had no request for so long, else the least.
-    Gate {
+    WhenIdle {
         /// How long that must be.
         idle: Nanos,
     },
@@ -200,7 +200,7 @@ impl RuleSet {
     }
 
     /// The first rule that takes a request; `None` when no rule matches.
-    pub fn rule_for(&self, who: &Identity, kind: Kind, paths: PathSet) -> Option<usize> {
+    pub fn rule_for(&self, who: &Identity, kind: OpKind, paths: PathSet) -> Option<usize> {
         let accepts = |rule: &usize| self.rules[*rule].matcher.accepts(who, kind, paths);
         match &self.index.0 {
             Some(index) => index.of(who).find(accepts),
@@ -220,7 +220,7 @@ impl RuleSet {
     pub fn meters_for(
         &self,
         who: &Identity,
-        kind: Kind,
+        kind: OpKind,
         paths: PathSet,
     ) -> impl Iterator<Item = usize> {
         let applies = move |meter: &MeterRule| {
@@ -233,7 +233,7 @@ impl RuleSet {
     pub fn decays_for(
         &self,
         who: &Identity,
-        kind: Kind,
+        kind: OpKind,
         paths: PathSet,
     ) -> impl Iterator<Item = usize> {
         let applies = move |decay: &DecayRule| {
@@ -304,20 +304,20 @@ impl Rule {
     }
 }
 
-impl Dependence {
+impl DependencyKind {
     /// Its key in `parent`.
     pub fn name(&self) -> &'static str {
         match self {
-            Dependence::Follow { .. } => "follow",
-            Dependence::Complement { .. } => "complement",
-            Dependence::Gate { .. } => "gate",
+            DependencyKind::Follow { .. } => "follow",
+            DependencyKind::Remainder { .. } => "complement",
+            DependencyKind::WhenIdle { .. } => "gate",
         }
     }
 }
 
 impl Limit {
     /// What a request of this amount pays here, in the rate's unit.
-    pub fn units_of(&self, kind: Kind, amount: Amount) -> u64 {
+    pub fn units_of(&self, kind: OpKind, amount: Amount) -> u64 {
         if self.kinds.contains(kind) { self.rate.units_of(amount) } else { 0 }
     }
 }

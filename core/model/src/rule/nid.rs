@@ -34,12 +34,12 @@ pub(super) struct Octets([u64; 4]);
 /// A node's name taken apart, once for all patterns that it is held against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NidParts<'n> {
-    address: Option<Address>,
+    address: Option<NidAddress>,
     network: &'n str,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Address {
+enum NidAddress {
     Ip4([u8; 4]),
     Ip6(Ipv6Addr),
     Number(u32),
@@ -119,14 +119,14 @@ impl AddressPattern {
         if parts.next().is_some() { Err(not_an_address(text)) } else { Ok(Self::Ip4(octets)) }
     }
 
-    fn matches(&self, address: Option<Address>) -> bool {
+    fn matches(&self, address: Option<NidAddress>) -> bool {
         match (self, address) {
             (AddressPattern::Any, _) => true,
-            (AddressPattern::Ip4(sets), Some(Address::Ip4(octets))) => {
+            (AddressPattern::Ip4(sets), Some(NidAddress::Ip4(octets))) => {
                 sets.iter().zip(octets).all(|(set, octet)| set.contains(octet))
             }
-            (AddressPattern::Ip6(mine), Some(Address::Ip6(its))) => *mine == its,
-            (AddressPattern::Number(mine), Some(Address::Number(its))) => *mine == its,
+            (AddressPattern::Ip6(mine), Some(NidAddress::Ip6(its))) => *mine == its,
+            (AddressPattern::Number(mine), Some(NidAddress::Number(its))) => *mine == its,
             _ => false,
         }
     }
@@ -156,10 +156,10 @@ impl<'n> NidParts<'n> {
     pub(super) fn of(name: &'n str) -> NidParts<'n> {
         let (address, network) = name.rsplit_once('@').unwrap_or((name, ""));
         let ip = address.parse().map(|ip| match ip {
-            IpAddr::V4(ip) => Address::Ip4(Ipv4Addr::octets(&ip)),
-            IpAddr::V6(ip) => Address::Ip6(ip),
+            IpAddr::V4(ip) => NidAddress::Ip4(Ipv4Addr::octets(&ip)),
+            IpAddr::V6(ip) => NidAddress::Ip6(ip),
         });
-        let address = ip.ok().or_else(|| plain_number(address).map(Address::Number));
+        let address = ip.ok().or_else(|| plain_number(address).map(NidAddress::Number));
         NidParts { address, network }
     }
 }

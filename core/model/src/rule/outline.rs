@@ -22,23 +22,23 @@ use toml::de::{DeTable, DeValue};
 /// The `[[rule]]` sections of a file, in its order.
 #[derive(Debug)]
 pub(super) struct Outline {
-    pub(super) rules: Vec<Piece>,
+    pub(super) rules: Vec<OutlinePiece>,
 }
 
 /// One section.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct OutlinePiece {
     pub(super) name: String,
     /// Whole lines.
     pub(super) lines: Range<usize>,
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<OutlineKey>,
     /// From the head's first byte to the last value's last one.
     content: Range<usize>,
 }
 
 /// One key of a section.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct OutlineKey {
     pub(super) name: String,
     /// From the key's first byte to the value's last one.
     pub(super) at: Range<usize>,
@@ -58,7 +58,7 @@ impl Outline {
         let mut meters = pieces(source, document.get_ref(), "meter")?;
         let mut decays = pieces(source, document.get_ref(), "decay")?;
         let others = meters.iter_mut().chain(&mut decays);
-        let mut all: Vec<&mut Piece> = rules.iter_mut().chain(others).collect();
+        let mut all: Vec<&mut OutlinePiece> = rules.iter_mut().chain(others).collect();
         all.sort_by_key(|piece| piece.content.start);
         let mut above = 0;
         for piece in &mut all {
@@ -82,8 +82,8 @@ impl Outline {
     }
 }
 
-impl Piece {
-    pub(super) fn key(&self, name: &str) -> Option<&Key> {
+impl OutlinePiece {
+    pub(super) fn key(&self, name: &str) -> Option<&OutlineKey> {
         self.keys.iter().find(|key| key.name == name)
     }
 }
@@ -98,14 +98,14 @@ pub(super) fn line_end(source: &str, at: usize) -> usize {
     source[at..].find('\n').map_or(source.len(), |newline| at + newline + 1)
 }
 
-fn pieces(source: &str, file: &DeTable<'_>, key: &str) -> Result<Vec<Piece>, &'static str> {
+fn pieces(source: &str, file: &DeTable<'_>, key: &str) -> Result<Vec<OutlinePiece>, &'static str> {
     let Some(all) = file.get(key).and_then(|value| value.get_ref().as_array()) else {
         return Ok(Vec::new());
     };
     all.iter().map(|section| piece(source, section)).collect()
 }
 
-fn piece(source: &str, section: &Spanned<DeValue<'_>>) -> Result<Piece, &'static str> {
+fn piece(source: &str, section: &Spanned<DeValue<'_>>) -> Result<OutlinePiece, &'static str> {
     let head = section.span();
     let Some(table) = section.get_ref().as_table() else { return Err("a section is no table") };
     if !source[head.clone()].starts_with("[[") {
@@ -116,10 +116,10 @@ fn piece(source: &str, section: &Spanned<DeValue<'_>>) -> Result<Piece, &'static
         let at = value.span();
         let inline = !value.get_ref().is_table() || source[at.clone()].starts_with('{');
         let name: &str = key.get_ref();
-        Key { name: name.into(), at: key.span().start..at.end, value: at, plain: inline }
+        OutlineKey { name: name.into(), at: key.span().start..at.end, value: at, plain: inline }
     });
     let content = head.start..end_of(section);
-    Ok(Piece { name: name.into(), lines: content.clone(), keys: keys.collect(), content })
+    Ok(OutlinePiece { name: name.into(), lines: content.clone(), keys: keys.collect(), content })
 }
 
 /// The last byte of a value and of all that was written into it elsewhere.

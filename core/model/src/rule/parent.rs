@@ -12,9 +12,9 @@
 
 use std::ops::Range;
 
-use super::error::{Fault, RuleProblem};
-use super::section::{Entry, Section};
-use super::{Dependence, Parent, Rule, limit};
+use super::error::{RuleFault, RuleProblem};
+use super::section::{Section, SectionEntry};
+use super::{DependencyKind, Rule, RuleDependency, limit};
 use crate::{Nanos, Rate};
 
 /// How many rules others may depend on, in either unit: a bit each in what the dispatcher keeps.
@@ -23,7 +23,10 @@ const PARENTS_MAX: usize = 32;
 const DEPTH_MAX: usize = 8;
 
 /// Reads what stands behind a rule's `parent =`, of a rule with these limits.
-pub(super) fn parent(entry: Entry<'_>, limits: &[super::Limit]) -> Result<Parent, Fault> {
+pub(super) fn parent(
+    entry: SectionEntry<'_>,
+    limits: &[super::Limit],
+) -> Result<RuleDependency, RuleFault> {
     let [limit] = limits else {
         return Err(entry.fault(RuleProblem::ParentLimit { limits: limits.len() }));
     };
@@ -37,29 +40,31 @@ pub(super) fn parent(entry: Entry<'_>, limits: &[super::Limit]) -> Result<Parent
     }
     let kinds = [section.get("follow"), section.get("complement"), section.get("gate")];
     let kind = match kinds {
-        [Some(part), None, None] => Dependence::Follow { part_ppm: part_of(part, Part::OfAny)? },
+        [Some(part), None, None] => {
+            DependencyKind::Follow { part_ppm: part_of(part, PercentRange::OfAny)? }
+        }
         [None, Some(total), None] => {
-            Dependence::Complement { total: same_unit(total, limit.rate)? }
+            DependencyKind::Remainder { total: same_unit(total, limit.rate)? }
         }
         [None, None, Some(idle)] => {
             let text = idle.text(WANT_TIME)?;
             let idle_for: Result<Nanos, _> = text.parse();
             let idle_for = idle_for.map_err(|error| idle.fault(RuleProblem::Unit(error)))?;
-            Dependence::Gate { idle: idle_for }
+            DependencyKind::WhenIdle { idle: idle_for }
         }
         _ => return Err(entry.fault(RuleProblem::ParentKind)),
     };
-    Ok(Parent { rule, kind, min })
+    Ok(RuleDependency { rule, kind, min })
 }
 
 /// Checks that every parent is there, has what its children depend on, and depends on none of
 /// them.
-pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), Fault> {
+pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), RuleFault> {
     let mut parents: Vec<&str> = Vec::new();
     let place = |rule: &str| rules.iter().position(|known| known.name == rule);
     for (rule, at) in rules.iter().zip(places) {
         let Some(parent) = &rule.parent else { continue };
-        let fault = |problem| Fault::new(problem, at.clone());
+        let fault = |problem| RuleFault::new(problem, at.clone());
         let Some(found) = place(&parent.rule) else {
             let problem =
                 RuleProblem::NoParent { rule: rule.name.clone(), parent: parent.rule.clone() };
@@ -72,7 +77,8 @@ pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), Fault
             return Err(fault(RuleProblem::TooManyParents { max: PARENTS_MAX }));
         }
         let same = |limit: &super::Limit| limit.rate.is_bytes() == rule.limits[0].rate.is_bytes();
-        if matches!(parent.kind, Dependence::Follow { .. }) && !rules[found].limits.iter().any(same)
+        if matches!(parent.kind, DependencyKind::Follow { .. })
+            && !rules[found].limits.iter().any(same)
         {
             let problem =
                 RuleProblem::ParentUnit { rule: rule.name.clone(), parent: parent.rule.clone() };
@@ -99,7 +105,7 @@ pub(super) fn check(rules: &[Rule], places: &[Range<usize>]) -> Result<(), Fault
     Ok(())
 }
 
-fn same_unit(entry: Entry<'_>, like: Rate) -> Result<Rate, Fault> {
+fn same_unit(entry: SectionEntry<'_>, like: Rate) -> Result<Rate, RuleFault> {
     let rate = limit::rate(entry)?;
     match rate.is_bytes() == like.is_bytes() {
         true => Ok(rate),
@@ -112,7 +118,7 @@ fn same_unit(entry: Entry<'_>, like: Rate) -> Result<Rate, Fault> {
 
 /// How great a part may be.
 #[derive(Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum PercentRange {
     /// Of something that it is a part of.
     OfOne = 100,
     /// Of something that it may exceed.
@@ -120,12 +126,12 @@ pub(super) enum Part {
 }
 
 /// A part such as `50%` or `12.5%`, in parts per million.
-pub(super) fn part_of(entry: Entry<'_>, most: Part) -> Result<u32, Fault> {
+pub(super) fn part_of(entry: SectionEntry<'_>, most: PercentRange) -> Result<u32, RuleFault> {
     ppm_of_part(entry.text(WANT_PART)?, most).map_err(|problem| entry.fault(problem))
 }
 
 /// The same of a text that is no value.
-pub(super) fn ppm_of_part(text: &str, most: Part) -> Result<u32, RuleProblem> {
+pub(super) fn ppm_of_part(text: &str, most: PercentRange) -> Result<u32, RuleProblem> {
     let max_percent = most as u32;
     let in_range = |ppm: &u32| (1..=max_percent * 10_000).contains(ppm);
     let ppm = text.strip_suffix('%').and_then(ppm_of).filter(in_range);

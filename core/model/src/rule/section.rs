@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
 
-use super::error::{Fault, RuleProblem};
+use super::error::{RuleFault, RuleProblem};
 
 /// A table, its name for messages and its place in the file.
 pub(super) struct Section<'t> {
@@ -19,7 +19,7 @@ pub(super) struct Section<'t> {
 
 /// A value out of a table, with the key that leads to it.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<'t> {
+pub(super) struct SectionEntry<'t> {
     pub(super) key: &'t str,
     value: &'t Spanned<DeValue<'t>>,
 }
@@ -31,7 +31,7 @@ impl<'t> Section<'t> {
         table: &'t DeTable<'t>,
         at: Range<usize>,
         known: &[&str],
-    ) -> Result<Section<'t>, Fault> {
+    ) -> Result<Section<'t>, RuleFault> {
         let unknown = table.iter().filter(|(key, _)| !known.contains(&key.get_ref().as_ref()));
         match unknown.min_by_key(|(key, _)| key.span().start) {
             None => Ok(Section { name, at, table }),
@@ -39,22 +39,22 @@ impl<'t> Section<'t> {
                 let known = known.join(", ");
                 let key_text = key.get_ref().to_string();
                 let problem = RuleProblem::UnknownKey { section: name, key: key_text, known };
-                Err(Fault::new(problem, key.span()))
+                Err(RuleFault::new(problem, key.span()))
             }
         }
     }
 
-    pub(super) fn get(&self, key: &'static str) -> Option<Entry<'t>> {
-        self.table.get(key).map(|value| Entry { key, value })
+    pub(super) fn get(&self, key: &'static str) -> Option<SectionEntry<'t>> {
+        self.table.get(key).map(|value| SectionEntry { key, value })
     }
 
-    pub(super) fn need(&self, key: &'static str) -> Result<Entry<'t>, Fault> {
+    pub(super) fn need(&self, key: &'static str) -> Result<SectionEntry<'t>, RuleFault> {
         let problem = RuleProblem::Missing { section: self.name, key };
-        self.get(key).ok_or_else(|| Fault::new(problem, self.at.clone()))
+        self.get(key).ok_or_else(|| RuleFault::new(problem, self.at.clone()))
     }
 }
 
-impl<'t> Entry<'t> {
+impl<'t> SectionEntry<'t> {
     pub(super) fn at(&self) -> Range<usize> {
         self.value.span()
     }
@@ -71,35 +71,35 @@ impl<'t> Entry<'t> {
         self.value.get_ref().is_str()
     }
 
-    pub(super) fn text(&self, want: &'static str) -> Result<&'t str, Fault> {
+    pub(super) fn text(&self, want: &'static str) -> Result<&'t str, RuleFault> {
         self.value.get_ref().as_str().ok_or_else(|| self.wrong_type(want))
     }
 
-    pub(super) fn table(&self, want: &'static str) -> Result<&'t DeTable<'t>, Fault> {
+    pub(super) fn table(&self, want: &'static str) -> Result<&'t DeTable<'t>, RuleFault> {
         self.as_table().ok_or_else(|| self.wrong_type(want))
     }
 
     /// The members of a list, each under the list's own key.
-    pub(super) fn list(&self, want: &'static str) -> Result<Vec<Entry<'t>>, Fault> {
+    pub(super) fn list(&self, want: &'static str) -> Result<Vec<SectionEntry<'t>>, RuleFault> {
         let array = self.as_array().ok_or_else(|| self.wrong_type(want))?;
-        Ok(array.iter().map(|value| Entry { key: self.key, value }).collect())
+        Ok(array.iter().map(|value| SectionEntry { key: self.key, value }).collect())
     }
 
-    pub(super) fn truth(&self) -> Result<bool, Fault> {
+    pub(super) fn truth(&self) -> Result<bool, RuleFault> {
         self.value.get_ref().as_bool().ok_or_else(|| self.wrong_type("true or false"))
     }
 
     /// A whole number, as TOML allows it to be written.
-    pub(super) fn whole(&self, want: &'static str) -> Result<i128, Fault> {
+    pub(super) fn whole(&self, want: &'static str) -> Result<i128, RuleFault> {
         let number = self.value.get_ref().as_integer().and_then(integer);
         number.ok_or_else(|| self.wrong_type(want))
     }
 
-    pub(super) fn fault(&self, problem: RuleProblem) -> Fault {
-        Fault::new(problem, self.at())
+    pub(super) fn fault(&self, problem: RuleProblem) -> RuleFault {
+        RuleFault::new(problem, self.at())
     }
 
-    pub(super) fn wrong_type(&self, want: &'static str) -> Fault {
+    pub(super) fn wrong_type(&self, want: &'static str) -> RuleFault {
         let found = match self.value.get_ref() {
             DeValue::String(_) => "a text",
             DeValue::Integer(_) => "a whole number",
@@ -114,10 +114,10 @@ impl<'t> Entry<'t> {
 }
 
 /// The entries of a table in the order they were written, which toml's map does not keep.
-pub(super) fn in_order<'t>(table: &'t DeTable<'t>) -> Vec<(Range<usize>, Entry<'t>)> {
+pub(super) fn in_order<'t>(table: &'t DeTable<'t>) -> Vec<(Range<usize>, SectionEntry<'t>)> {
     let entry = |(key, value): (&'t Spanned<_>, &'t Spanned<DeValue<'t>>)| {
         let name: &toml::de::DeString<'t> = key.get_ref();
-        (key.span(), Entry { key: name, value })
+        (key.span(), SectionEntry { key: name, value })
     };
     let mut entries: Vec<_> = table.iter().map(entry).collect();
     entries.sort_by_key(|(at, _)| at.start);

@@ -47,7 +47,7 @@ pub enum Resource {
 
 /// Where a decay's period begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Boundary {
+pub enum DecayWindow {
     /// At whole multiples of its length since 1970, for everybody at once.
     #[default]
     Epoch,
@@ -124,7 +124,7 @@ words! {
 }
 
 words! {
-    Boundary, "a boundary",
+    DecayWindow, "a boundary",
     Epoch = "epoch",
     Rolling = "rolling",
 }

@@ -16,9 +16,9 @@ use crate::types::Tag;
 
 /// The calls of one channel that have not been answered.
 #[derive(Clone, Debug)]
-pub struct Calls<T> {
+pub struct CallTable<T> {
     /// By tag.
-    calls: Vec<Option<Call<T>>>,
+    calls: Vec<Option<CallEntry<T>>>,
     free_tags: Vec<u16>,
     /// The number of each slot's last call.
     sequences: Vec<u32>,
@@ -27,7 +27,7 @@ pub struct Calls<T> {
 }
 
 #[derive(Clone, Debug)]
-struct Call<T> {
+struct CallEntry<T> {
     /// Counts calls, for their order.
     begun: u64,
     slot: u16,
@@ -37,7 +37,7 @@ struct Call<T> {
 
 /// What a call's message carries, the first time and every time it is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct CallId {
     /// The message's tag.
     pub tag: Tag,
     /// [`NOSLOT`] for a call that may be executed twice.
@@ -52,14 +52,14 @@ pub enum Lost<T> {
     /// It may be called again.
     Repeatable(T),
     /// It may have been executed, and must not be executed twice.
-    Unsettled(T),
+    InDoubt(T),
 }
 
-impl<T> Calls<T> {
+impl<T> CallTable<T> {
     /// No calls; at most `tags` at a time (NOTAG is none of them), `slots` of them remembered by
     /// the server.
-    pub fn new(tags: u16, slots: u16) -> Calls<T> {
-        Calls {
+    pub fn new(tags: u16, slots: u16) -> CallTable<T> {
+        CallTable {
             calls: (0..tags).map(|_| None).collect(),
             free_tags: (0..tags).rev().collect(),
             sequences: vec![0; slots.into()],
@@ -72,7 +72,7 @@ impl<T> Calls<T> {
     ///
     /// # Errors
     /// Gives the call back if no tag or no slot is free: an answer will free one.
-    pub fn begin(&mut self, once: bool, call: T) -> Result<Ticket, T> {
+    pub fn begin(&mut self, once: bool, call: T) -> Result<CallId, T> {
         if self.free_tags.is_empty() || (once && self.free_slots.is_empty()) {
             return Err(call);
         }
@@ -86,8 +86,8 @@ impl<T> Calls<T> {
             (NOSLOT, 0)
         };
         self.begun += 1;
-        self.calls[usize::from(tag)] = Some(Call { begun: self.begun, slot, sequence, call });
-        Ok(Ticket { tag: Tag(tag), slot, sequence })
+        self.calls[usize::from(tag)] = Some(CallEntry { begun: self.begun, slot, sequence, call });
+        Ok(CallId { tag: Tag(tag), slot, sequence })
     }
 
     /// The call with this tag was answered, or flushed without an answer.
@@ -112,8 +112,8 @@ impl<T> Calls<T> {
 
     /// The session goes on over another connection: what to send again, in the order in
     /// which it was begun.
-    pub fn again(&self) -> Vec<(Ticket, &T)> {
-        let ticket = |(tag, call): (u16, &Call<T>)| Ticket {
+    pub fn again(&self) -> Vec<(CallId, &T)> {
+        let ticket = |(tag, call): (u16, &CallEntry<T>)| CallId {
             tag: Tag(tag),
             slot: call.slot,
             sequence: call.sequence,
@@ -131,10 +131,10 @@ impl<T> Calls<T> {
         all.sort_unstable_by_key(|call| call.begun);
         let tags = self.calls.len() as u16;
         let begun = self.begun;
-        *self = Calls { begun, ..Calls::new(tags, slots) };
-        let lost = |call: Call<T>| match call.slot {
+        *self = CallTable { begun, ..CallTable::new(tags, slots) };
+        let lost = |call: CallEntry<T>| match call.slot {
             NOSLOT => Lost::Repeatable(call.call),
-            _ => Lost::Unsettled(call.call),
+            _ => Lost::InDoubt(call.call),
         };
         all.into_iter().map(lost).collect()
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_slot_counts_its_calls_and_has_one_at_a_time() {
-        let mut calls = Calls::new(8, 1);
+        let mut calls = CallTable::new(8, 1);
         let first = calls.begin(true, "mkdir").unwrap();
         assert_eq!((first.slot, first.sequence), (0, 1));
         assert_eq!(calls.begin(true, "rmdir"), Err("rmdir"), "the slot is taken");
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn no_more_calls_than_tags() {
-        let mut calls = Calls::new(2, 2);
+        let mut calls = CallTable::new(2, 2);
         calls.begin(false, 1).unwrap();
         calls.begin(false, 2).unwrap();
         assert_eq!(calls.begin(false, 3), Err(3));
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_again_keeps_its_ticket_and_order() {
-        let mut calls = Calls::new(8, 2);
+        let mut calls = CallTable::new(8, 2);
         let early = calls.begin(false, "a").unwrap();
         let middle = calls.begin(true, "b").unwrap();
         calls.end(early.tag);
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(late.tag, early.tag, "the tag is used again");
         assert_eq!(calls.again(), [(middle, &"b"), (late, &"c")]);
         let lost = calls.restart(1);
-        assert_eq!(lost, [Lost::Unsettled("b"), Lost::Repeatable("c")]);
+        assert_eq!(lost, [Lost::InDoubt("b"), Lost::Repeatable("c")]);
         assert!(calls.is_empty());
         assert_eq!(calls.begin(true, "d").unwrap().sequence, 1, "the new session's first");
     }

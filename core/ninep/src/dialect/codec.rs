@@ -2,12 +2,12 @@
 //! either table.
 
 use super::header::{ReplyHeader, RequestHeader};
-use super::messages::{OwnReply, OwnRequest};
+use super::messages::{ExtReply, ExtRequest};
 use crate::error::DecodeError;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::types::Tag;
-use crate::wire::{Get, Put};
+use crate::wire::{FrameReader, FrameWriter};
 
 /// From this type on a message is the dialect's own.
 const OWN: u8 = 200;
@@ -16,41 +16,41 @@ const OWN: u8 = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyRequest<'a> {
     /// As in 9P2000.L.
-    Plain(Request<'a>),
+    Base(Request<'a>),
     /// Of the dialect.
-    Own(OwnRequest<'a>),
+    Ext(ExtRequest<'a>),
 }
 
 /// What a server answers in the dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnyReply<'a> {
     /// As in 9P2000.L.
-    Plain(Reply<'a>),
+    Base(Reply<'a>),
     /// Of the dialect.
-    Own(OwnReply<'a>),
+    Ext(ExtReply<'a>),
 }
 
 impl<'a> From<Request<'a>> for AnyRequest<'a> {
     fn from(request: Request<'a>) -> AnyRequest<'a> {
-        AnyRequest::Plain(request)
+        AnyRequest::Base(request)
     }
 }
 
-impl<'a> From<OwnRequest<'a>> for AnyRequest<'a> {
-    fn from(request: OwnRequest<'a>) -> AnyRequest<'a> {
-        AnyRequest::Own(request)
+impl<'a> From<ExtRequest<'a>> for AnyRequest<'a> {
+    fn from(request: ExtRequest<'a>) -> AnyRequest<'a> {
+        AnyRequest::Ext(request)
     }
 }
 
 impl<'a> From<Reply<'a>> for AnyReply<'a> {
     fn from(reply: Reply<'a>) -> AnyReply<'a> {
-        AnyReply::Plain(reply)
+        AnyReply::Base(reply)
     }
 }
 
-impl<'a> From<OwnReply<'a>> for AnyReply<'a> {
-    fn from(reply: OwnReply<'a>) -> AnyReply<'a> {
-        AnyReply::Own(reply)
+impl<'a> From<ExtReply<'a>> for AnyReply<'a> {
+    fn from(reply: ExtReply<'a>) -> AnyReply<'a> {
+        AnyReply::Ext(reply)
     }
 }
 
@@ -62,12 +62,12 @@ impl<'a> From<OwnReply<'a>> for AnyReply<'a> {
 pub fn decode_request(
     frame: &[u8],
 ) -> Result<(Tag, RequestHeader<'_>, AnyRequest<'_>), DecodeError> {
-    let (kind, mut get) = Get::new(frame)?;
+    let (kind, mut get) = FrameReader::new(frame)?;
     let header = RequestHeader::take(&mut get)?;
     let request = if kind < OWN {
-        AnyRequest::Plain(Request::take(kind, &mut get)?)
+        AnyRequest::Base(Request::take(kind, &mut get)?)
     } else {
-        AnyRequest::Own(OwnRequest::take(kind, &mut get)?)
+        AnyRequest::Ext(ExtRequest::take(kind, &mut get)?)
     };
     get.finish()?;
     Ok((get.tag_of_message(), header, request))
@@ -78,12 +78,12 @@ pub fn decode_request(
 /// # Errors
 /// If the frame is anything but exactly one such message.
 pub fn decode_reply(frame: &[u8]) -> Result<(Tag, ReplyHeader, AnyReply<'_>), DecodeError> {
-    let (kind, mut get) = Get::new(frame)?;
+    let (kind, mut get) = FrameReader::new(frame)?;
     let header = ReplyHeader::take(&mut get)?;
     let reply = if kind < OWN {
-        AnyReply::Plain(Reply::take(kind, &mut get)?)
+        AnyReply::Base(Reply::take(kind, &mut get)?)
     } else {
-        AnyReply::Own(OwnReply::take(kind, &mut get)?)
+        AnyReply::Ext(ExtReply::take(kind, &mut get)?)
     };
     get.finish()?;
     Ok((get.tag_of_message(), header, reply))
@@ -100,14 +100,14 @@ pub fn encode_request(
     out: &mut Vec<u8>,
 ) {
     let kind = match request {
-        AnyRequest::Plain(plain) => plain.kind(),
-        AnyRequest::Own(own) => own.kind(),
+        AnyRequest::Base(plain) => plain.kind(),
+        AnyRequest::Ext(own) => own.kind(),
     };
-    let mut put = Put::new(kind, tag, out);
+    let mut put = FrameWriter::new(kind, tag, out);
     header.put(&mut put);
     match request {
-        AnyRequest::Plain(plain) => plain.put(&mut put),
-        AnyRequest::Own(own) => own.put(&mut put),
+        AnyRequest::Base(plain) => plain.put(&mut put),
+        AnyRequest::Ext(own) => own.put(&mut put),
     }
     put.finish();
 }
@@ -118,14 +118,14 @@ pub fn encode_request(
 /// As [`encode_request`].
 pub fn encode_reply(tag: Tag, header: ReplyHeader, reply: &AnyReply<'_>, out: &mut Vec<u8>) {
     let kind = match reply {
-        AnyReply::Plain(plain) => plain.kind(),
-        AnyReply::Own(own) => own.kind(),
+        AnyReply::Base(plain) => plain.kind(),
+        AnyReply::Ext(own) => own.kind(),
     };
-    let mut put = Put::new(kind, tag, out);
+    let mut put = FrameWriter::new(kind, tag, out);
     header.put(&mut put);
     match reply {
-        AnyReply::Plain(plain) => plain.put(&mut put),
-        AnyReply::Own(own) => own.put(&mut put),
+        AnyReply::Base(plain) => plain.put(&mut put),
+        AnyReply::Ext(own) => own.put(&mut put),
     }
     put.finish();
 }

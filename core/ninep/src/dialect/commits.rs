@@ -19,14 +19,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The writes of one session that may not be durable.
 #[derive(Clone, Debug, Default)]
-pub struct Commits {
+pub struct CommitTracker {
     last: u64,
     /// For each file with such writes, a number that none of them is below.
     dirty: BTreeMap<u64, u64>,
     first: BTreeSet<(u64, u64)>,
 }
 
-impl Commits {
+impl CommitTracker {
     /// A write to a file was executed: its number.
     pub fn written(&mut self, file: u64) -> u64 {
         self.last += 1;
@@ -36,7 +36,7 @@ impl Commits {
         self.last
     }
 
-    /// What to give to [`Commits::durable`]; asked for before the file is made durable.
+    /// What to give to [`CommitTracker::durable`]; asked for before the file is made durable.
     pub fn mark(&self) -> u64 {
         self.last
     }
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_number_stops_before_the_oldest_write_that_may_be_lost() {
-        let mut commits = Commits::default();
+        let mut commits = CommitTracker::default();
         assert_eq!(commits.committed(), 0, "nothing written, nothing missing");
         for (file, number) in [(A, 1), (B, 2), (A, 3), (B, 4), (A, 5)] {
             assert_eq!(commits.written(file), number);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_written_while_a_file_is_made_durable_is_not() {
-        let mut commits = Commits::default();
+        let mut commits = CommitTracker::default();
         commits.written(A);
         let mark = commits.mark();
         commits.written(A);
@@ -125,7 +125,7 @@ mod tests {
         /// nothing is written while files are made durable.
         #[test]
         fn it_never_promises_too_much(steps in prop::collection::vec((0u64..4, 0u8..4), 0..200)) {
-            let mut commits = Commits::default();
+            let mut commits = CommitTracker::default();
             let mut lost: Vec<(u64, u64)> = Vec::new();
             let mut marks = std::collections::BTreeMap::new();
             for (file, what) in steps {

@@ -7,11 +7,11 @@
 
 use crate::attributes::Attributes;
 use crate::error::DecodeError;
-use crate::wire::{Get, Put};
+use crate::wire::{FrameReader, FrameWriter};
 
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct ListEntry<'a> {
     /// Where the next List goes on after this entry: all 64 bits are the file system's own.
     pub offset: u64,
     /// The file's type, a `DT_` value as in `getdents`; 0 when unknown.
@@ -25,13 +25,13 @@ pub struct Entry<'a> {
 
 /// The entries of a List's `data`, in order; ends after the first error.
 #[derive(Clone, Debug)]
-pub struct Entries<'a> {
+pub struct ListEntries<'a> {
     data: &'a [u8],
 }
 
 /// News from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     /// An identity's window has changed, on every channel.
     Window {
         /// The identity's number.
@@ -46,7 +46,7 @@ pub enum Event {
 /// The events of a Wait's `data`, in order; ends after the first error. Kinds that are
 /// not known are passed over, so that a newer server can send more.
 #[derive(Clone, Debug)]
-pub struct Events<'a> {
+pub struct SessionEvents<'a> {
     data: &'a [u8],
 }
 
@@ -60,13 +60,13 @@ pub struct EntryError {
 
 const WINDOW: u8 = 1;
 
-impl<'a> Entry<'a> {
+impl<'a> ListEntry<'a> {
     /// Appends the entry to a List's data.
     ///
     /// # Panics
     /// If the name or the handle is longer than 65,535 bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let mut put = Put::part(out);
+        let mut put = FrameWriter::part(out);
         put.u64(self.offset);
         put.u8(self.kind);
         put.name(self.name);
@@ -77,7 +77,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    fn take(get: &mut Get<'a>) -> Result<Entry<'a>, DecodeError> {
+    fn take(get: &mut FrameReader<'a>) -> Result<ListEntry<'a>, DecodeError> {
         let (offset, kind) = (get.u64("offset")?, get.u8("kind")?);
         let name = get.name("name")?;
         let file = match get.u8("files")? {
@@ -85,66 +85,66 @@ impl<'a> Entry<'a> {
             1 => Some((get.handle("handle")?, get.attributes("attributes")?)),
             more => return Err(get.bad_value("files", more)),
         };
-        Ok(Entry { offset, kind, name, file })
+        Ok(ListEntry { offset, kind, name, file })
     }
 }
 
-impl<'a> Entries<'a> {
+impl<'a> ListEntries<'a> {
     /// The entries in `data`, the whole payload of one List.
-    pub fn new(data: &'a [u8]) -> Entries<'a> {
-        Entries { data }
+    pub fn new(data: &'a [u8]) -> ListEntries<'a> {
+        ListEntries { data }
     }
 }
 
-impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, EntryError>;
+impl<'a> Iterator for ListEntries<'a> {
+    type Item = Result<ListEntry<'a>, EntryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        take_item(&mut self.data, Entry::take)
+        take_item(&mut self.data, ListEntry::take)
     }
 }
 
-impl Event {
+impl SessionEvent {
     /// Appends the event to a Wait's data.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let Event::Window { identity, requests, bytes } = *self;
+        let SessionEvent::Window { identity, requests, bytes } = *self;
         let mut body = Vec::with_capacity(16);
-        let mut put = Put::part(&mut body);
+        let mut put = FrameWriter::part(&mut body);
         put.u32(identity);
         put.u32(requests);
         put.u64(bytes);
-        let mut put = Put::part(out);
+        let mut put = FrameWriter::part(out);
         put.u8(WINDOW);
         put.raw(&body);
     }
 
     /// `None`: of a kind that is not known here.
-    fn take(get: &mut Get<'_>) -> Result<Option<Event>, DecodeError> {
+    fn take(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, DecodeError> {
         let (kind, body) = (get.u8("event")?, get.raw("body")?);
         if kind != WINDOW {
             return Ok(None);
         }
-        let mut get = Get::part(body);
+        let mut get = FrameReader::part(body);
         let (identity, requests) = (get.u32("identity")?, get.u32("requests")?);
-        let event = Event::Window { identity, requests, bytes: get.u64("bytes")? };
+        let event = SessionEvent::Window { identity, requests, bytes: get.u64("bytes")? };
         get.finish()?;
         Ok(Some(event))
     }
 }
 
-impl<'a> Events<'a> {
+impl<'a> SessionEvents<'a> {
     /// The events in `data`, the whole payload of one Wait.
-    pub fn new(data: &'a [u8]) -> Events<'a> {
-        Events { data }
+    pub fn new(data: &'a [u8]) -> SessionEvents<'a> {
+        SessionEvents { data }
     }
 }
 
-impl Iterator for Events<'_> {
-    type Item = Result<Event, EntryError>;
+impl Iterator for SessionEvents<'_> {
+    type Item = Result<SessionEvent, EntryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match take_item(&mut self.data, Event::take)? {
+            match take_item(&mut self.data, SessionEvent::take)? {
                 Ok(None) => {}
                 Ok(Some(event)) => return Some(Ok(event)),
                 Err(error) => return Some(Err(error)),
@@ -156,13 +156,13 @@ impl Iterator for Events<'_> {
 /// Takes one item off the front of a list; the list is empty after an error.
 fn take_item<'a, T>(
     data: &mut &'a [u8],
-    take: impl FnOnce(&mut Get<'a>) -> Result<T, DecodeError>,
+    take: impl FnOnce(&mut FrameReader<'a>) -> Result<T, DecodeError>,
 ) -> Option<Result<T, EntryError>> {
     let left = data.len();
     if left == 0 {
         return None;
     }
-    let mut get = Get::part(data);
+    let mut get = FrameReader::part(data);
     let item = take(&mut get).map_err(|_| EntryError { left });
     *data = if item.is_ok() { get.rest() } else { &[] };
     Some(item)
@@ -176,16 +176,21 @@ mod tests {
     fn entries_come_back_as_they_went() {
         let attributes = Attributes { mode: 0o100644, size: 1 << 40, ..Attributes::default() };
         let all = [
-            Entry { offset: 1 << 63, kind: 4, name: b"..", file: None },
-            Entry { offset: 7, kind: 8, name: &[0xff; 255], file: Some((b"handle", attributes)) },
-            Entry { offset: u64::MAX, kind: 0, name: b"x", file: None },
+            ListEntry { offset: 1 << 63, kind: 4, name: b"..", file: None },
+            ListEntry {
+                offset: 7,
+                kind: 8,
+                name: &[0xff; 255],
+                file: Some((b"handle", attributes)),
+            },
+            ListEntry { offset: u64::MAX, kind: 0, name: b"x", file: None },
         ];
         let mut data = Vec::new();
         all.iter().for_each(|entry| entry.encode(&mut data));
-        assert!(Entries::new(&data).map(Result::unwrap).eq(all));
+        assert!(ListEntries::new(&data).map(Result::unwrap).eq(all));
         for len in 1..data.len() {
-            let ends = Entries::new(&data[..len]).filter(Result::is_err).count();
-            let whole = Entries::new(&data[..len]).filter(Result::is_ok).count();
+            let ends = ListEntries::new(&data[..len]).filter(Result::is_err).count();
+            let whole = ListEntries::new(&data[..len]).filter(Result::is_ok).count();
             assert!(ends <= 1 && whole <= 2, "{len} bytes: {whole} entries, {ends} errors");
         }
     }
@@ -194,20 +199,20 @@ mod tests {
     fn an_entry_without_a_name_that_can_be_one_is_refused() {
         for name in [&b"a/b"[..], b"a\0b"] {
             let mut data = Vec::new();
-            Entry { offset: 1, kind: 8, name, file: None }.encode(&mut data);
+            ListEntry { offset: 1, kind: 8, name, file: None }.encode(&mut data);
             let left = data.len();
-            assert_eq!(Entries::new(&data).collect::<Vec<_>>(), [Err(EntryError { left })]);
+            assert_eq!(ListEntries::new(&data).collect::<Vec<_>>(), [Err(EntryError { left })]);
         }
     }
 
     #[test]
     fn events_of_a_newer_server_are_passed_over() {
-        let window = Event::Window { identity: 3, requests: 64, bytes: 1 << 23 };
+        let window = SessionEvent::Window { identity: 3, requests: 64, bytes: 1 << 23 };
         let mut data = vec![200, 3, 0, b'n', b'e', b'w'];
         window.encode(&mut data);
         data.extend([9, 0, 0]);
-        assert_eq!(Events::new(&data).collect::<Vec<_>>(), [Ok(window)]);
+        assert_eq!(SessionEvents::new(&data).collect::<Vec<_>>(), [Ok(window)]);
         data.push(1);
-        assert_eq!(Events::new(&data).last(), Some(Err(EntryError { left: 1 })));
+        assert_eq!(SessionEvents::new(&data).last(), Some(Err(EntryError { left: 1 })));
     }
 }

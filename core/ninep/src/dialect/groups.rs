@@ -4,28 +4,28 @@ use std::fmt;
 
 use super::GROUPS_MAX;
 use crate::error::DecodeError;
-use crate::wire::{Get, Put};
+use crate::wire::{FrameReader, FrameWriter};
 
 /// Supplementary groups, in their wire form; an iterator over them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct Groups<'a> {
+pub struct GroupList<'a> {
     /// Four bytes for each.
     bytes: &'a [u8],
 }
 
-impl<'a> Groups<'a> {
+impl<'a> GroupList<'a> {
     /// A list of `groups`; their wire form is put into `space`, which is emptied first.
     /// Those beyond [`GROUPS_MAX`] are left out.
-    pub fn pack(groups: impl IntoIterator<Item = u32>, space: &'a mut Vec<u8>) -> Groups<'a> {
+    pub fn pack(groups: impl IntoIterator<Item = u32>, space: &'a mut Vec<u8>) -> GroupList<'a> {
         space.clear();
         for group in groups.into_iter().take(GROUPS_MAX) {
             space.extend_from_slice(&group.to_le_bytes());
         }
-        Groups { bytes: space }
+        GroupList { bytes: space }
     }
 }
 
-impl Iterator for Groups<'_> {
+impl Iterator for GroupList<'_> {
     type Item = u32;
 
     fn next(&mut self) -> Option<u32> {
@@ -39,27 +39,27 @@ impl Iterator for Groups<'_> {
     }
 }
 
-impl ExactSizeIterator for Groups<'_> {}
+impl ExactSizeIterator for GroupList<'_> {}
 
-impl fmt::Debug for Groups<'_> {
+impl fmt::Debug for GroupList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(*self).finish()
     }
 }
 
-impl<'a> Get<'a> {
-    pub(crate) fn groups(&mut self, field: &'static str) -> Result<Groups<'a>, DecodeError> {
+impl<'a> FrameReader<'a> {
+    pub(crate) fn groups(&mut self, field: &'static str) -> Result<GroupList<'a>, DecodeError> {
         let count = self.u16(field)?;
         if usize::from(count) > GROUPS_MAX {
             let (tag, limit) = (self.tag_of_message(), GROUPS_MAX);
             return Err(DecodeError::TooMany { tag, field, count, limit });
         }
-        Ok(Groups { bytes: self.bytes(field, usize::from(count) * 4)? })
+        Ok(GroupList { bytes: self.bytes(field, usize::from(count) * 4)? })
     }
 }
 
-impl Put<'_> {
-    pub(crate) fn groups(&mut self, groups: Groups<'_>) {
+impl FrameWriter<'_> {
+    pub(crate) fn groups(&mut self, groups: GroupList<'_>) {
         self.u16(groups.len() as u16);
         groups.for_each(|group| self.u32(group));
     }

@@ -9,7 +9,7 @@ use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT, PLACES_MAX};
 use crate::error::DecodeError;
 use crate::header::RREAD;
 use crate::types::{Fid, HEADER_LEN, Tag};
-use crate::wire::{Get, Put, string_len};
+use crate::wire::{FrameReader, FrameWriter, string_len};
 
 /// The first of the fid numbers that stand for a handle of the message's header.
 const HANDLE_FIDS: u32 = 0xffff_fff0;
@@ -32,10 +32,10 @@ pub struct RequestHeader<'a> {
     /// told it.
     pub elsewhere: u32,
     /// The files that fid fields name by [`handle_fid`].
-    pub handles: Handles<'a>,
+    pub handles: HandleList<'a>,
     /// Where the first of them still is, as far as who asks knows: the message is `ESTALE` if one
     /// of these names is another file by now, or none.
-    pub places: Places<'a>,
+    pub places: HandlePlaces<'a>,
 }
 
 /// What each reply says of the server besides its answer.
@@ -50,7 +50,7 @@ pub struct ReplyHeader {
 
 /// At most two handles, in the order of [`handle_fid`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Handles<'a> {
+pub struct HandleList<'a> {
     handles: [&'a [u8]; HANDLES_MAX],
     count: u8,
 }
@@ -58,15 +58,15 @@ pub struct Handles<'a> {
 /// Names in directories, at most [`PLACES_MAX`], in their wire form; an iterator over them, each the
 /// directory's handle and a name in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places<'a> {
+pub struct HandlePlaces<'a> {
     count: u8,
     /// `count` times a handle and a name, each len\[2\] and so many bytes, and nothing after.
     bytes: &'a [u8],
 }
 
-impl<'a> Places<'a> {
+impl<'a> HandlePlaces<'a> {
     /// No name: the file is meant wherever it is.
-    pub const NONE: Places<'static> = Places { count: 0, bytes: &[] };
+    pub const NONE: HandlePlaces<'static> = HandlePlaces { count: 0, bytes: &[] };
 
     /// The first [`PLACES_MAX`] of these, each a directory's handle and a name in it; their wire form
     /// is put into `space`, which is emptied first.
@@ -76,7 +76,7 @@ impl<'a> Places<'a> {
     pub fn pack<'p>(
         places: impl IntoIterator<Item = (&'p [u8], &'p [u8])>,
         space: &'a mut Vec<u8>,
-    ) -> Places<'a> {
+    ) -> HandlePlaces<'a> {
         space.clear();
         let mut count = 0;
         for (directory, name) in places.into_iter().take(PLACES_MAX) {
@@ -86,7 +86,7 @@ impl<'a> Places<'a> {
                 space.extend_from_slice(part);
             }
         }
-        Places { count, bytes: space }
+        HandlePlaces { count, bytes: space }
     }
 
     /// Whether none is left.
@@ -94,7 +94,7 @@ impl<'a> Places<'a> {
         self.count == 0
     }
 
-    fn take(get: &mut Get<'a>) -> Result<Places<'a>, DecodeError> {
+    fn take(get: &mut FrameReader<'a>) -> Result<HandlePlaces<'a>, DecodeError> {
         let count = get.u8("places")?;
         if usize::from(count) > PLACES_MAX {
             return Err(get.bad_value("places", count));
@@ -105,11 +105,11 @@ impl<'a> Places<'a> {
             get.name("name")?;
         }
         let bytes = &start[..start.len() - get.rest().len()];
-        Ok(Places { count, bytes })
+        Ok(HandlePlaces { count, bytes })
     }
 }
 
-impl<'a> Iterator for Places<'a> {
+impl<'a> Iterator for HandlePlaces<'a> {
     type Item = (&'a [u8], &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -140,18 +140,18 @@ pub fn handle_index(fid: Fid) -> Option<usize> {
     (index < HANDLES_MAX).then_some(index)
 }
 
-impl<'a> Handles<'a> {
+impl<'a> HandleList<'a> {
     /// No file, or all of them by fid.
-    pub const NONE: Handles<'static> = Handles { handles: [&[]; HANDLES_MAX], count: 0 };
+    pub const NONE: HandleList<'static> = HandleList { handles: [&[]; HANDLES_MAX], count: 0 };
 
     /// One file.
-    pub fn one(handle: &'a [u8]) -> Handles<'a> {
-        Handles { handles: [handle, &[]], count: 1 }
+    pub fn one(handle: &'a [u8]) -> HandleList<'a> {
+        HandleList { handles: [handle, &[]], count: 1 }
     }
 
     /// Two files.
-    pub fn two(first: &'a [u8], second: &'a [u8]) -> Handles<'a> {
-        Handles { handles: [first, second], count: 2 }
+    pub fn two(first: &'a [u8], second: &'a [u8]) -> HandleList<'a> {
+        HandleList { handles: [first, second], count: 2 }
     }
 
     /// The handle that a fid of this message stands for.
@@ -168,26 +168,26 @@ impl<'a> RequestHeader<'a> {
         slot: NOSLOT,
         sequence: 0,
         elsewhere: 0,
-        handles: Handles::NONE,
-        places: Places::NONE,
+        handles: HandleList::NONE,
+        places: HandlePlaces::NONE,
     };
 
-    pub(crate) fn take(get: &mut Get<'a>) -> Result<RequestHeader<'a>, DecodeError> {
+    pub(crate) fn take(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, DecodeError> {
         let (identity, slot) = (get.u32("identity")?, get.u16("slot")?);
         let (sequence, elsewhere) = (get.u32("sequence")?, get.u32("elsewhere")?);
         let count = get.u8("handles")?;
         if usize::from(count) > HANDLES_MAX {
             return Err(get.bad_value("handles", count));
         }
-        let mut handles = Handles { count, ..Handles::default() };
+        let mut handles = HandleList { count, ..HandleList::default() };
         for handle in &mut handles.handles[..count.into()] {
             *handle = get.handle("handle")?;
         }
-        let places = Places::take(get)?;
+        let places = HandlePlaces::take(get)?;
         Ok(RequestHeader { identity, slot, sequence, elsewhere, handles, places })
     }
 
-    pub(crate) fn put(&self, put: &mut Put<'_>) {
+    pub(crate) fn put(&self, put: &mut FrameWriter<'_>) {
         put.u32(self.identity);
         put.u16(self.slot);
         put.u32(self.sequence);
@@ -205,11 +205,11 @@ impl ReplyHeader {
     /// Bytes of it on the wire.
     pub const ENCODED_LEN: usize = 16;
 
-    pub(crate) fn take(get: &mut Get<'_>) -> Result<ReplyHeader, DecodeError> {
+    pub(crate) fn take(get: &mut FrameReader<'_>) -> Result<ReplyHeader, DecodeError> {
         Ok(ReplyHeader { verifier: get.u64("verifier")?, committed: get.u64("committed")? })
     }
 
-    pub(crate) fn put(self, put: &mut Put<'_>) {
+    pub(crate) fn put(self, put: &mut FrameWriter<'_>) {
         put.u64(self.verifier);
         put.u64(self.committed);
     }
@@ -228,7 +228,7 @@ pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ
     bytes
 }
 
-impl<'a> Get<'a> {
+impl<'a> FrameReader<'a> {
     /// len\[2\] and at most [`HANDLE_MAX`] bytes of any value, but not none.
     pub(crate) fn handle(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let handle = self.raw(field)?;
@@ -244,7 +244,7 @@ impl<'a> Get<'a> {
     }
 }
 
-impl Put<'_> {
+impl FrameWriter<'_> {
     pub(crate) fn handle(&mut self, handle: &[u8]) {
         self.raw(handle);
     }
@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_fid_names_a_handle_only_if_the_message_has_it() {
-        let handles = Handles::one(b"first");
+        let handles = HandleList::one(b"first");
         assert_eq!(handles.get(handle_fid(0)), Some(&b"first"[..]));
         assert_eq!(handles.get(handle_fid(1)), None, "there is one");
-        assert_eq!(Handles::two(b"a", b"b").get(handle_fid(1)), Some(&b"b"[..]));
+        assert_eq!(HandleList::two(b"a", b"b").get(handle_fid(1)), Some(&b"b"[..]));
         for fid in [Fid(0), Fid(HANDLE_FIDS - 1), Fid(HANDLE_FIDS + 2), crate::NOFID] {
             assert_eq!(handle_index(fid), None);
             assert_eq!(handles.get(fid), None);

@@ -1,16 +1,16 @@
 //! The dialect's own messages: what the mount needs in one round trip, and what
 //! 9P2000.L has no word for. The replies are in the same order below.
 
-use super::groups::Groups;
+use super::groups::GroupList;
 use crate::attributes::{Attributes, SetAttributes};
 use crate::error::DecodeError;
 use crate::table::messages;
 use crate::types::{Fid, Tag};
-use crate::wire::{Get, Put};
+use crate::wire::{FrameReader, FrameWriter};
 
 messages! {
     /// A request that only the dialect has.
-    OwnRequest;
+    ExtRequest;
 
     /// Begins or goes on with a session over this connection.
     200 Session {
@@ -24,7 +24,7 @@ messages! {
         identity: u32 = u32, "The number; one that is known is given anew.";
         uid: u32 = u32, "The user.";
         gid: u32 = u32, "The group of what it makes.";
-        groups: Groups<'a> = groups, "Supplementary groups.";
+        groups: GroupList<'a> = groups, "Supplementary groups.";
         job: &'a [u8] = text, "The job; empty if there is none.";
         proof: &'a [u8] = raw, "What shows that the job is its own; empty for a mere claim.";
     }
@@ -138,7 +138,7 @@ messages! {
 
 messages! {
     /// A reply that only the dialect has.
-    OwnReply;
+    ExtReply;
 
     /// The session's terms.
     201 Session {

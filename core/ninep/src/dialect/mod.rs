@@ -4,7 +4,7 @@
 //! ```text
 //!   size type tag │ identity slot sequence handles │ body of a plain or an own message
 //!   ──────────────┼────────────────────────────────┼──────────────────────────────────
-//!   as in 9P      │ who pays; which try; which file │ Twalk, Tgetattr … or `OwnRequest`
+//!   as in 9P      │ who pays; which try; which file │ Twalk, Tgetattr … or `ExtRequest`
 //!
 //!   mount: Calls ── tag, slot, sequence ──►  link  ──► proxy: Slots ── execute, or repeat
 //!            ▲                             (may break)           the reply of the first try
@@ -15,8 +15,8 @@
 //! message has the longer header, and a fid field may name a [`handle`](handle_fid)
 //! of its header in place of a fid. Nothing of 9P2000.L is taken away.
 //!
-//! The three halves here do no I/O and are told what happens: [`Slots`] (the reply cache
-//! of the server), [`Commits`] (which writes are durable), [`Calls`] (the client's tags,
+//! The three halves here do no I/O and are told what happens: [`ReplyCache`] (the reply cache
+//! of the server), [`CommitTracker`] (which writes are durable), [`CallTable`] (the client's tags,
 //! slots and tries). docs/protocol.md has every byte; docs/decisions/0006 says why.
 //!
 //! Invariant, shown by `tests/all/dialect.rs` over links that break anywhere: a call that
@@ -30,19 +30,19 @@ mod entries;
 mod groups;
 mod header;
 mod messages;
-mod slots;
+mod reply_cache;
 
-pub use calls::{Calls, Lost, Ticket};
+pub use calls::{CallId, CallTable, Lost};
 pub use codec::{AnyReply, AnyRequest, decode_reply, decode_request, encode_reply, encode_request};
-pub use commits::Commits;
-pub use entries::{Entries, Entry, EntryError, Event, Events};
-pub use groups::Groups;
+pub use commits::CommitTracker;
+pub use entries::{EntryError, ListEntries, ListEntry, SessionEvent, SessionEvents};
+pub use groups::GroupList;
 pub use header::{
-    Handles, Places, READ_REPLY_HEADER_LEN, ReplyHeader, RequestHeader, handle_fid, handle_index,
-    read_reply_header,
+    HandleList, HandlePlaces, READ_REPLY_HEADER_LEN, ReplyHeader, RequestHeader, handle_fid,
+    handle_index, read_reply_header,
 };
-pub use messages::{OwnReply, OwnRequest};
-pub use slots::{Begin, SlotError, Slots};
+pub use messages::{ExtReply, ExtRequest};
+pub use reply_cache::{ReplyCache, ReplyLookup, ReplySlotError};
 
 /// What Tversion offers and answers for this dialect.
 pub const VERSION: &[u8] = b"9P2000.L.sluice.2";
@@ -62,7 +62,7 @@ pub const GROUPS_MAX: usize = 512;
 /// Bit of an attribute's `valid`: the file has neither ACL nor extended attributes, so
 /// nobody needs to ask. Beyond the bits that 9P2000.L knows.
 pub const PLAIN_FILE: u64 = 1 << 62;
-/// Flag of `OwnRequest::Write`: take set-id bits away, as a write by its user would.
+/// Flag of `ExtRequest::Write`: take set-id bits away, as a write by its user would.
 pub const WRITE_KILL_PRIV: u32 = 1;
 /// Flag of a write to a fid: the header's identity waits for it, and it goes in that one's lane.
 pub const WRITE_DONATED: u32 = 2;

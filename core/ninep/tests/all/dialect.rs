@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sluice_ninep::dialect::{
-    AnyReply, AnyRequest, Begin, Calls, Entries, Events, Handles, Lost, NOSLOT, OwnReply,
-    OwnRequest, Places, ReplyHeader, RequestHeader, Slots, Ticket, answer_version, decode_reply,
-    decode_request, encode_reply, encode_request, handle_fid, read_reply_header,
+    AnyReply, AnyRequest, CallId, CallTable, ExtReply, ExtRequest, HandleList, HandlePlaces,
+    ListEntries, Lost, NOSLOT, ReplyCache, ReplyHeader, ReplyLookup, RequestHeader, SessionEvents,
+    answer_version, decode_reply, decode_request, encode_reply, encode_request, handle_fid,
+    read_reply_header,
 };
 use sluice_ninep::{DecodeError, Reply, Request, Tag, error_reply};
 
@@ -38,11 +39,11 @@ fn reply(tag: Tag, header: ReplyHeader, reply: &AnyReply<'_>) -> Vec<u8> {
 /// Frames of every message of the dialect, plain ones among them.
 fn frames(values: &Values) -> Vec<Vec<u8>> {
     let (handle, mut frames) = (&values.data[..values.data.len().min(40)], Vec::new());
-    let handles = if handle.is_empty() { Handles::NONE } else { Handles::two(handle, b"x") };
+    let handles = if handle.is_empty() { HandleList::NONE } else { HandleList::two(handle, b"x") };
     let mut space = Vec::new();
     let names = handle.chunks(9).map(|name| (&b"dir"[..], name));
     let names = names.filter(|(_, name)| !name.contains(&0) && !name.contains(&b'/'));
-    let places = Places::pack(names, &mut space);
+    let places = HandlePlaces::pack(names, &mut space);
     let (identity, slot, sequence, elsewhere) = (values.word, 3, 9, 5);
     let header = RequestHeader { identity, slot, sequence, elsewhere, handles, places };
     requests(values, |own| frames.push(request(Tag(5), &header, &own.into())));
@@ -68,9 +69,9 @@ fn decode_any(frame: &[u8]) -> Result<(), TestCaseError> {
 
 #[test]
 fn a_request_has_its_header_between_tag_and_body() {
-    let handles = Handles::one(b"\x01\x02\x03");
+    let handles = HandleList::one(b"\x01\x02\x03");
     let mut space = Vec::new();
-    let places = Places::pack([(&b"d"[..], &b"it"[..])], &mut space);
+    let places = HandlePlaces::pack([(&b"d"[..], &b"it"[..])], &mut space);
     let (identity, slot, sequence, elsewhere) = (7, 2, 0x0102, 0x03);
     let header = RequestHeader { identity, slot, sequence, elsewhere, handles, places };
     let getattr = Request::Getattr { fid: handle_fid(0), mask: 0x7ff };
@@ -92,7 +93,7 @@ fn a_request_has_its_header_between_tag_and_body() {
 #[test]
 fn a_reply_has_verifier_and_commit_number_before_its_body() {
     let header = ReplyHeader { verifier: 0x0807_0605_0403_0201, committed: 9 };
-    let write = OwnReply::Write { count: 4096, number: 10 };
+    let write = ExtReply::Write { count: 4096, number: 10 };
     #[rustfmt::skip]
     let bytes = [
         35, 0, 0, 0, 217, 5, 0,
@@ -102,7 +103,7 @@ fn a_reply_has_verifier_and_commit_number_before_its_body() {
     assert_eq!(reply(Tag(5), header, &write.into()), bytes);
     let mut read = read_reply_header(Tag(6), header, 4).to_vec();
     read.extend_from_slice(b"data");
-    let data = AnyReply::Plain(Reply::Read { data: b"data" });
+    let data = AnyReply::Base(Reply::Read { data: b"data" });
     assert_eq!(decode_reply(&read), Ok((Tag(6), header, data)));
 }
 
@@ -116,7 +117,7 @@ fn only_this_dialect_is_answered() {
 
 #[test]
 fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
-    let ping = request(Tag(1), &RequestHeader::SESSION, &OwnRequest::Ping.into());
+    let ping = request(Tag(1), &RequestHeader::SESSION, &ExtRequest::Ping.into());
     let mut handles = ping.clone();
     handles[21] = 3;
     let three = DecodeError::BadValue { tag: Tag(1), field: "handles", value: 3 };
@@ -126,12 +127,12 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     let more = DecodeError::BadValue { tag: Tag(1), field: "places", value: 33 };
     assert_eq!(decode_request(&places), Err(more));
 
-    let header = RequestHeader { handles: Handles::one(&[7; 4097]), ..RequestHeader::SESSION };
-    let long = request(Tag(1), &header, &OwnRequest::Ping.into());
+    let header = RequestHeader { handles: HandleList::one(&[7; 4097]), ..RequestHeader::SESSION };
+    let long = request(Tag(1), &header, &ExtRequest::Ping.into());
     let error = decode_request(&long).unwrap_err().to_string();
     assert_eq!(error, "message with tag 1: handle has 4097 bytes, 1 to 4096 are allowed");
 
-    let identity = OwnRequest::Identity {
+    let identity = ExtRequest::Identity {
         identity: 1,
         uid: 2,
         gid: 3,
@@ -171,7 +172,7 @@ proptest! {
         requests(&values, |own| {
             let header = RequestHeader::SESSION;
             let frame = request(Tag(5), &header, &own.into());
-            assert_eq!(decode_request(&frame), Ok((Tag(5), header, AnyRequest::Own(own))));
+            assert_eq!(decode_request(&frame), Ok((Tag(5), header, AnyRequest::Ext(own))));
             types.push(frame[4]);
         });
         prop_assert_eq!(&types[..], &REQUEST_TYPES[..]);
@@ -179,7 +180,7 @@ proptest! {
         replies(&values, |own| {
             let header = ReplyHeader { verifier: values.long, committed: 3 };
             let frame = reply(Tag(5), header, &own.into());
-            assert_eq!(decode_reply(&frame), Ok((Tag(5), header, AnyReply::Own(own))));
+            assert_eq!(decode_reply(&frame), Ok((Tag(5), header, AnyReply::Ext(own))));
             types.push(frame[4]);
         });
         prop_assert_eq!(types, REQUEST_TYPES.map(|kind| kind + 1).to_vec());
@@ -203,8 +204,8 @@ proptest! {
         decode_any(&frame)?;
         set_size(&mut frame);
         decode_any(&frame)?;
-        prop_assert!(Entries::new(&frame).count() <= frame.len() / 12 + 1);
-        prop_assert!(Events::new(&frame).count() <= frame.len() / 3 + 1);
+        prop_assert!(ListEntries::new(&frame).count() <= frame.len() / 12 + 1);
+        prop_assert!(SessionEvents::new(&frame).count() <= frame.len() / 3 + 1);
     }
 
     /// The client and the server halves over a link that loses everything at any moment.
@@ -234,11 +235,11 @@ struct Op {
 
 /// One channel between the two halves; its server may die and begin anew.
 struct World {
-    calls: Calls<Op>,
-    slots: Slots,
+    calls: CallTable<Op>,
+    slots: ReplyCache,
     next: u32,
-    to_server: Vec<(Ticket, Op)>,
-    executing: Vec<(Ticket, Op)>,
+    to_server: Vec<(CallId, Op)>,
+    executing: Vec<(CallId, Op)>,
     to_client: Vec<(Tag, Vec<u8>)>,
     /// Executions of each operation, over all lives of the server.
     executed: BTreeMap<u32, u32>,
@@ -254,8 +255,8 @@ const KIND: u8 = 72;
 impl World {
     fn new() -> World {
         World {
-            calls: Calls::new(6, SLOTS),
-            slots: Slots::new(SLOTS),
+            calls: CallTable::new(6, SLOTS),
+            slots: ReplyCache::new(SLOTS),
             next: 0,
             to_server: Vec::new(),
             executing: Vec::new(),
@@ -287,13 +288,15 @@ impl World {
             return self.executing.push((ticket, op));
         }
         match self.slots.begin(ticket.slot, ticket.sequence, KIND).expect("a client of ours") {
-            Begin::Execute => self.executing.push((ticket, op)),
-            Begin::Repeat(reply) => {
+            ReplyLookup::New => self.executing.push((ticket, op)),
+            ReplyLookup::Replay(reply) => {
                 let mut again = Vec::new();
-                Slots::again(reply, ticket.tag, &mut again);
+                ReplyCache::again(reply, ticket.tag, &mut again);
                 self.to_client.push((ticket.tag, again));
             }
-            Begin::Executing => unreachable!("a new connection waits for the old one's calls"),
+            ReplyLookup::Executing => {
+                unreachable!("a new connection waits for the old one's calls")
+            }
         }
     }
 
@@ -350,14 +353,14 @@ impl World {
         }
         self.to_server.clear();
         self.to_client.clear();
-        self.slots = Slots::new(SLOTS);
+        self.slots = ReplyCache::new(SLOTS);
         for lost in self.calls.restart(SLOTS) {
             match lost {
                 Lost::Repeatable(op) => {
                     let ticket = self.calls.begin(op.once, op).expect("its tag is free");
                     self.to_server.push((ticket, op));
                 }
-                Lost::Unsettled(op) => assert!(self.unsettled.insert(op.number)),
+                Lost::InDoubt(op) => assert!(self.unsettled.insert(op.number)),
             }
         }
     }

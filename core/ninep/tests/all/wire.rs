@@ -3,8 +3,9 @@
 
 use sluice_ninep::{
     Attributes, DecodeError, DirEntry, Fid, IO_HEADER, LOCK_BLOCK, LockKind, LockStatus, MSIZE_MAX,
-    MSIZE_MIN, NOFID, NONUNAME, NOTAG, Names, QTDIR, Qid, Qids, READ_REPLY_HEADER_LEN, REMOVE_DIR,
-    Reply, Request, SetAttributes, Tag, Timestamp, WRITE_HEADER_LEN, getattr, open, setattr,
+    MSIZE_MIN, NOFID, NONUNAME, NOTAG, NameList, QTDIR, Qid, Qids, READ_REPLY_HEADER_LEN,
+    REMOVE_DIR, Reply, Request, SetAttributes, Tag, Timestamp, WRITE_HEADER_LEN, getattr, open,
+    setattr,
 };
 
 /// `"0b000000 07 'text'"` to bytes: hexadecimal pairs, spaced at will, and text in quotes.
@@ -59,11 +60,11 @@ fn a_session_begins() {
 #[test]
 fn names_are_walked_and_changed() {
     let mut space = Vec::new();
-    let names = Names::pack([&b"dir"[..], b"f"], &mut space).unwrap();
+    let names = NameList::pack([&b"dir"[..], b"f"], &mut space).unwrap();
     let walk = Request::Walk { fid: Fid(1), newfid: Fid(2), names };
     let wire = "19000000 6e 0500 01000000 02000000 0200 0300 'dir' 0100 'f'";
     is_request(Tag(5), walk, wire);
-    let walk = Request::Walk { fid: Fid(1), newfid: Fid(1), names: Names::EMPTY };
+    let walk = Request::Walk { fid: Fid(1), newfid: Fid(1), names: NameList::EMPTY };
     is_request(Tag(5), walk, "11000000 6e 0500 01000000 01000000 0000");
     let qids = Qids::from_iter([Qid { kind: QTDIR, version: 0, path: 3 }]);
     let wire = "16000000 6f 0500 0100 80 00000000 0300000000000000";

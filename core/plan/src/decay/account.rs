@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use model::{Boundary, DecayMode, Nanos, Time};
+use model::{DecayMode, DecayWindow, Nanos, Time};
 
 use super::exp2::Fraction;
 
@@ -40,10 +40,10 @@ impl Account {
     pub(crate) fn new(mode: &DecayMode) -> Account {
         let past = match mode {
             DecayMode::HalfLife { .. } => Past::HalfLife { used: 0, minute: 0 },
-            DecayMode::Step { boundary: Boundary::Epoch, .. } => {
+            DecayMode::Period { boundary: DecayWindow::Epoch, .. } => {
                 Past::Period { used: 0, number: 0 }
             }
-            DecayMode::Step { boundary: Boundary::Rolling, .. } => {
+            DecayMode::Period { boundary: DecayWindow::Rolling, .. } => {
                 Past::Rolling { buckets: VecDeque::new() }
             }
         };
@@ -94,13 +94,13 @@ impl Account {
                 let age = if age <= MINUTE { age / 2 } else { age - MINUTE / 2 };
                 past.saturating_add(decayed(self.sum, age, *half_life))
             }
-            (Past::Period { used, number }, DecayMode::Step { period, .. }) => {
+            (Past::Period { used, number }, DecayMode::Period { period, .. }) => {
                 let now_is = now_ns / period.get();
                 let past = if *number == now_is { *used } else { 0 };
                 let current = self.minute * MINUTE / period.get() == now_is;
                 past.saturating_add(if current { self.sum } else { 0 })
             }
-            (Past::Rolling { buckets }, DecayMode::Step { period, .. }) => {
+            (Past::Rolling { buckets }, DecayMode::Period { period, .. }) => {
                 let since = now_ns.saturating_sub(period.get());
                 let width = bucket_minutes(*period) * MINUTE;
                 let recent = buckets.iter().filter(|(number, _)| (number + 1) * width > since);
@@ -124,12 +124,12 @@ impl Account {
                 *used = past.saturating_add(decayed(sum, MINUTE / 2, *half_life));
                 *at = minute + 1;
             }
-            (Past::Period { used, number }, DecayMode::Step { period, .. }) => {
+            (Past::Period { used, number }, DecayMode::Period { period, .. }) => {
                 let of = minute * MINUTE / period.get();
                 let before = if *number == of { *used } else { 0 };
                 (*used, *number) = (before.saturating_add(sum), of);
             }
-            (Past::Rolling { buckets }, DecayMode::Step { period, .. }) => {
+            (Past::Rolling { buckets }, DecayMode::Period { period, .. }) => {
                 let number = minute / bucket_minutes(*period);
                 match buckets.back_mut() {
                     Some((last, used)) if *last == number => *used = used.saturating_add(sum),
@@ -168,8 +168,12 @@ mod tests {
         DecayMode::HalfLife { half_life: Nanos::from_secs(secs), kappa_milli: 2000 }
     }
 
-    fn step(secs: u64, boundary: Boundary) -> DecayMode {
-        DecayMode::Step { period: Nanos::from_secs(secs), boundary, steps: vec![(1_000_000, None)] }
+    fn step(secs: u64, boundary: DecayWindow) -> DecayMode {
+        DecayMode::Period {
+            period: Nanos::from_secs(secs),
+            boundary,
+            steps: vec![(1_000_000, None)],
+        }
     }
 
     #[test]
@@ -198,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_period_counts_from_its_boundary_and_a_rolling_one_from_now() {
-        let (epoch, rolling) = (step(600, Boundary::Epoch), step(600, Boundary::Rolling));
+        let (epoch, rolling) = (step(600, DecayWindow::Epoch), step(600, DecayWindow::Rolling));
         for (mode, at_boundary, later) in [(&epoch, 0, 0), (&rolling, 7, 0)] {
             let mut account = Account::new(mode);
             account.record(7, mode, secs(6_590));
@@ -212,7 +216,7 @@ mod tests {
     #[test]
     fn an_account_made_again_from_its_minutes_is_the_same_to_the_byte() {
         for mode in
-            [half_life(3_600), step(86_400, Boundary::Epoch), step(86_400, Boundary::Rolling)]
+            [half_life(3_600), step(86_400, DecayWindow::Epoch), step(86_400, DecayWindow::Rolling)]
         {
             let mut account = Account::new(&mode);
             let mut ledger = Vec::new();

@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use model::{
-    Amount, Boundary, DecayMode, DecayRule, Identity, Kind, Nanos, PathSet, Rate, RuleSet, Scope,
-    Time, key_of,
+    Amount, DecayMode, DecayRule, DecayWindow, Identity, Nanos, OpKind, PathSet, Rate, RuleSet,
+    Scope, Time, key_of,
 };
 
 use account::Account;
@@ -116,7 +116,7 @@ impl Decays {
         &mut self,
         who: &Identity,
         paths: PathSet,
-        kind: Kind,
+        kind: OpKind,
         served: Amount,
         now: Time,
     ) {
@@ -186,7 +186,7 @@ impl Decays {
         let by_name = |set: &RuleSet, name: &str| {
             set.decays.iter().find(|decay| decay.name == name).map(|decay| {
                 let mode = match &decay.mode {
-                    DecayMode::Step { period, boundary, .. } => (*period, Some(*boundary)),
+                    DecayMode::Period { period, boundary, .. } => (*period, Some(*boundary)),
                     DecayMode::HalfLife { half_life, .. } => (*half_life, None),
                 };
                 (mode, decay.resource, decay.per.clone())
@@ -420,7 +420,7 @@ impl Key {
 /// What a key is entitled to, in units: E = x·P, or x·h/ln 2.
 fn entitled(decay: &DecayRule, factor_ppm: u32) -> u64 {
     let (span, scale) = match decay.mode {
-        DecayMode::Step { period, .. } => (period, 1_000_000_000),
+        DecayMode::Period { period, .. } => (period, 1_000_000_000),
         DecayMode::HalfLife { half_life, .. } => (half_life, BY_LN_2),
     };
     let nanos = u128::from(span.get()) * scale / 1_000_000_000;
@@ -441,7 +441,7 @@ fn limit_of(decay: &DecayRule, ratio_ppm: u64) -> Option<Rate> {
             let limit = Fraction::half_to(exponent, 1_000 * u64::from(WHOLE_PPM)).of(max);
             at_least(limit).filter(|limit| limit.per_sec() < max || max == floor.per_sec())
         }
-        DecayMode::Step { steps, .. } => {
+        DecayMode::Period { steps, .. } => {
             let reached = steps.iter().rfind(|(threshold, _)| ratio_ppm >= (*threshold).into());
             match (reached?.1, decay.max) {
                 (Some(WHOLE_PPM), _) => None,
@@ -473,10 +473,10 @@ fn differs(decay: &DecayRule, before: Option<Rate>, now: Option<Rate>) -> bool {
 /// When a key is free again if it uses nothing until then.
 fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
     match &decay.mode {
-        DecayMode::Step { period, boundary: Boundary::Epoch, .. } => {
+        DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
             Some(next_multiple(now, *period))
         }
-        DecayMode::Step { period, boundary: Boundary::Rolling, .. } => Some(now + *period),
+        DecayMode::Period { period, boundary: DecayWindow::Rolling, .. } => Some(now + *period),
         DecayMode::HalfLife { half_life, .. } => {
             let halves = u128::from(log2_milli(ratio_ppm, WHOLE_PPM.into()));
             let span = u128::from(half_life.get()) * halves / 1000;
@@ -489,7 +489,7 @@ fn release(decay: &DecayRule, ratio_ppm: u64, now: Time) -> Option<Time> {
 fn next_look(decay: &DecayRule, now: Time) -> Time {
     let next = next_multiple(now, decay.every);
     match &decay.mode {
-        DecayMode::Step { period, boundary: Boundary::Epoch, .. } => {
+        DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
             next.min(next_multiple(now, *period))
         }
         _ => next,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Amount, Identity, JobId, KeyValue, Kind, Nid, PathSet, Rate, RuleSet, Scope, Time};
+use model::{Amount, Identity, JobId, KeyValue, Nid, OpKind, PathSet, Rate, RuleSet, Scope, Time};
 use sluice_plan::{DecayEvent, Decays, Ledger, Stage};
 
 const MB: u64 = 1_000_000;
@@ -77,7 +77,7 @@ fn write(decays: &mut Decays, users: &mut [Writer], from: u64, to: u64) -> Vec<D
             decays.record(
                 &self::user(user.uid),
                 PathSet::default(),
-                Kind::Write,
+                OpKind::Write,
                 amount,
                 secs(second),
             );
@@ -200,8 +200,8 @@ fn thresholds_may_have_factors() {
         // A tenth of 60,000 operations in each ten seconds.
         let at = secs(10 * part);
         let ops = Amount::new(0, 6_000);
-        decays.record(&user(1), PathSet::default(), Kind::Create, ops, at);
-        decays.record(&user(1), PathSet::default(), Kind::Read, Amount::new(1 << 40, 1), at);
+        decays.record(&user(1), PathSet::default(), OpKind::Create, ops, at);
+        decays.record(&user(1), PathSet::default(), OpKind::Read, Amount::new(1 << 40, 1), at);
         let at = secs(10 * part + 10);
         limits.extend(decays.poll_rate(at).map(|(_, rate)| (part, rate.map(Rate::per_sec))));
     }
@@ -318,7 +318,7 @@ fn another_rule_file_keeps_accounts_that_count_the_same() {
 fn an_account_that_is_empty_costs_nothing() {
     let mut decays = Decays::new(step(), secs(0));
     for uid in 1..1_000 {
-        decays.record(&user(uid), PathSet::default(), Kind::Write, Amount::new(MB, 1), secs(5));
+        decays.record(&user(uid), PathSet::default(), OpKind::Write, Amount::new(MB, 1), secs(5));
     }
     assert_eq!(decays.reports().count(), 999);
     decays.poll_rate(secs(601));

@@ -1,7 +1,7 @@
 //! The worked tables of docs/algorithms/global.md.
 
 use crate::fleet::{Fleet, Weather, scope};
-use model::Part;
+use model::Share;
 use sluice_plan::{Silence, StandingSettings};
 
 /// Members that have registered and have nothing to do.
@@ -79,7 +79,7 @@ fn equal_demand_gives_equal_parts_whatever_was_before() {
     (0..5).for_each(|node| fleet.ask(node, "jobs", 90));
     fleet.run(50, Fleet::check);
     for node in 0..5 {
-        assert_eq!(fleet.part(node, "jobs"), Part::equal(5));
+        assert_eq!(fleet.part(node, "jobs"), Share::equal(5));
     }
 }
 
@@ -105,7 +105,7 @@ fn a_silent_member_counts_for_what_it_may_use_until_it_is_forgotten() {
     let now = fleet.now();
     assert!(fleet.controller.as_mut().unwrap().forget("proxy0", now));
     fleet.run(100, Fleet::check);
-    assert_eq!(fleet.part(1, "jobs"), Part::WHOLE);
+    assert_eq!(fleet.part(1, "jobs"), Share::WHOLE);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_member_that_is_silent_for_five_minutes_is_forgotten() {
     assert_eq!(fleet.controller.as_ref().unwrap().members().count(), 2);
     fleet.run(1_500, Fleet::check);
     assert_eq!(fleet.controller.as_ref().unwrap().members().count(), 1);
-    assert_eq!(fleet.part(1, "jobs"), Part::WHOLE);
+    assert_eq!(fleet.part(1, "jobs"), Share::WHOLE);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_process_that_starts_anew_leaves_its_part_and_begins_with_nothing() {
     fleet.run(300, Fleet::check);
     assert_eq!(fleet.rates("jobs"), [199, 1]);
     fleet.restart(0);
-    assert_eq!(fleet.part(0, "jobs"), Part::ZERO);
+    assert_eq!(fleet.part(0, "jobs"), Share::ZERO);
     let steps = steps_until(&mut fleet, 100, |fleet| fleet.rates("jobs")[0] >= 100);
     assert!(steps <= 50, "{steps} steps");
 }
@@ -179,7 +179,7 @@ fn another_controller_takes_over_what_members_hold() {
     fleet.ask(1, "jobs", 100);
     fleet.run(1_000, |fleet| {
         fleet.check();
-        assert!(fleet.part(1, "jobs") <= Part::ratio(1, 200), "it is not known yet what is held");
+        assert!(fleet.part(1, "jobs") <= Share::ratio(1, 200), "it is not known yet what is held");
     });
     fleet.run(1_000, Fleet::check);
     assert_eq!(fleet.rates("jobs")[..2], [66, 66]);
@@ -221,13 +221,13 @@ fn what_nobody_used_for_a_minute_is_listed_no_longer() {
 #[test]
 fn a_class_without_a_limit_has_its_weight_where_it_works() {
     let mut fleet = quiet(2);
-    let weight_only = model::Use { used: None, waiting: false };
+    let weight_only = model::ScopeUsage { used: None, waiting: false };
     let now = fleet.now();
     let node = &mut fleet.nodes[0];
     let report = node.standing.report(Some(vec![(scope("more"), weight_only)]), now).unwrap();
     fleet.controller.as_mut().unwrap().report(&report, now);
     fleet.run(80, Fleet::check);
-    assert_eq!(fleet.part(0, "more"), Part::ratio(199, 200));
+    assert_eq!(fleet.part(0, "more"), Share::ratio(199, 200));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! `SLUICE_SEEDS` says how many seeds are run; a failure names its seed.
 
 use crate::fleet::{Chance, Fleet, Weather};
-use model::Part;
+use model::Share;
 
 /// How many seeds are run.
 fn seeds() -> u64 {
@@ -89,14 +89,14 @@ fn nobody_gives_more_than_there_is_whatever_happens_and_all_converges_when_it_is
         fleet.run(60, Fleet::check);
         for node in 0..members {
             let part = fleet.part(node, "jobs");
-            assert_eq!(part, Part::equal(members as u32), "seed {seed}, member {node}");
+            assert_eq!(part, Share::equal(members as u32), "seed {seed}, member {node}");
         }
         for node in 1..members {
             fleet.ask(node, "jobs", 0);
         }
         fleet.run(160, Fleet::check);
         let idle = members as u64 - 1;
-        let active = Part::WHOLE.less(Part::ratio(idle, 200));
+        let active = Share::WHOLE.less(Share::ratio(idle, 200));
         assert_eq!(fleet.part(0, "jobs"), active, "seed {seed}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{
-    Amount, Identity, JobId, KeyField, Kind, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
+    Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
     PathSet, Rate, Rule, RuleSet, Time,
 };
 use sluice_sched::{Arrival, Costs, Dispatcher, Payers, SubjectId, Target};
@@ -66,7 +66,7 @@ impl Load {
 
     fn arrive(&mut self, subject: SubjectId) {
         let amount = Amount::new(4096, 1);
-        let arrival = Arrival { subject, kind: Kind::Read, amount, lane: self.lane, token: 0 };
+        let arrival = Arrival { subject, kind: OpKind::Read, amount, lane: self.lane, token: 0 };
         self.sched.enqueue(arrival, self.now);
     }
 

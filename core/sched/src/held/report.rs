@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Bytes, Identity, JobId, KeyValue, Kind, Nanos, Part, PathSet, Rate, Scope, Time};
+use model::{Bytes, Identity, JobId, KeyValue, Nanos, OpKind, PathSet, Rate, Scope, Share, Time};
 
 use super::{By, Cause, HELD_MIN_NS};
 use crate::class::QUEUES;
@@ -90,7 +90,7 @@ pub struct MeterReport {
     /// Its rate now, over all proxies.
     pub rate: Rate,
     /// The part of it that is let through here.
-    pub part: Part,
+    pub part: Share,
     /// Units a second that it let through here over the last second or two.
     pub used_per_sec: u64,
     /// When nothing is owed any more: it lets the next request go.
@@ -216,7 +216,7 @@ impl Dispatcher {
     pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterReport> {
         let now = self.now.max(now);
         let mut found = BTreeMap::new();
-        for kind in Kind::ALL.iter().copied() {
+        for kind in OpKind::ALL.iter().copied() {
             let rule = self.rules.rule_for(who, kind, paths).map(|at| &self.rules.rules[at]);
             let class = self.class_key_for(rule, who, kind);
             for (limit, key) in self.limits_for(rule, &class, (who, kind, paths)) {

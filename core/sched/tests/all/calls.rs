@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
 use model::{
-    Amount, KeyField, KeyValue, Kind, KindSet, Lane, Limit, Match, Nanos, PathSet, Rule, RuleSet,
+    Amount, KeyField, KeyValue, KindSet, Lane, Limit, Match, Nanos, OpKind, PathSet, Rule, RuleSet,
     Time,
 };
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId};
@@ -36,20 +36,21 @@ impl Desk {
     }
 
     /// Enqueues one unit request; its token is its number, from 1.
-    fn put(&mut self, subject: SubjectId, kind: Kind, lane: Lane, now: Time) -> RequestId {
+    fn put(&mut self, subject: SubjectId, kind: OpKind, lane: Lane, now: Time) -> RequestId {
         self.put_units(subject, kind, lane, 1, now)
     }
 
     fn put_units(
         &mut self,
         subject: SubjectId,
-        kind: Kind,
+        kind: OpKind,
         lane: Lane,
         units: u64,
         now: Time,
     ) -> RequestId {
         self.count += 1;
-        let bytes = if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 };
+        let bytes =
+            if matches!(kind, OpKind::Read | OpKind::Write) { units * UNIT_BYTES } else { 0 };
         let amount = Amount::new(bytes, 1);
         let id =
             self.sched.enqueue(Arrival { subject, kind, amount, lane, token: self.count }, now);
@@ -80,7 +81,7 @@ fn a_request_holds_its_slots_until_it_completes() {
     let mut desk = Desk::new(rules(vec![], vec![]));
     let a = desk.subject("a");
     for _ in 0..3 {
-        desk.put_units(a, Kind::Read, Lane::Device, 2, ms(0));
+        desk.put_units(a, OpKind::Read, Lane::Device, 2, ms(0));
     }
     let first = desk.poll(ms(1)).expect("slots are free");
     assert_eq!((first.token, first.slots, first.queued), (1, 2, Nanos::from_millis(1)));
@@ -98,7 +99,7 @@ fn a_limit_names_the_time_to_come_back_and_nobody_wakes_in_vain() {
     let mut desk = Desk::new(rules(vec![limited("a", 3)], vec![]));
     let a = desk.subject("a");
     for _ in 0..3 {
-        desk.put(a, Kind::Read, Lane::Device, ms(0));
+        desk.put(a, OpKind::Read, Lane::Device, ms(0));
     }
     assert_eq!(desk.drain(ms(0)), [1]);
     assert_eq!(desk.sched.next_deadline(), Some(Time::from_nanos(333_333_334)));
@@ -110,11 +111,11 @@ fn a_limit_names_the_time_to_come_back_and_nobody_wakes_in_vain() {
 fn a_deadline_is_not_named_while_the_lane_has_no_slot() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
-    desk.put(a, Kind::Read, Lane::Device, ms(0));
-    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
     let first = desk.poll(ms(0)).expect("the limit allows one");
     for _ in 0..3 {
-        desk.put(b, Kind::Read, Lane::Device, ms(0));
+        desk.put(b, OpKind::Read, Lane::Device, ms(0));
     }
     assert_eq!(desk.drain(ms(0)).len(), 3);
     assert_eq!(desk.sched.next_deadline(), None);
@@ -128,8 +129,8 @@ fn a_short_read_is_charged_for_what_it_read() {
     let a = Rule { limits: vec![Limit { burst: Some(0), ..limit(bytes) }], ..rule("a", 1) };
     let mut desk = Desk::new(rules(vec![a], vec![]));
     let a = desk.subject("a");
-    desk.put_units(a, Kind::Read, Lane::Device, 4, ms(0));
-    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.put_units(a, OpKind::Read, Lane::Device, 4, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
     let first = desk.poll(ms(0)).expect("nothing is owed");
     assert_eq!(desk.sched.next_deadline(), None, "all four slots are held");
     desk.complete(first.id, ms(1));
@@ -143,12 +144,12 @@ fn a_cancelled_request_gives_back_what_it_paid_wherever_it_stood() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
     for _ in 0..4 {
-        desk.put(b, Kind::Read, Lane::Device, ms(0));
+        desk.put(b, OpKind::Read, Lane::Device, ms(0));
     }
     let running: Vec<RequestId> = std::iter::from_fn(|| desk.poll(ms(0))).map(|d| d.id).collect();
     // The first is ready and has paid, the second waits behind it, the third as well.
     let ids: Vec<RequestId> =
-        (0..3).map(|_| desk.put(a, Kind::Read, Lane::Device, ms(0))).collect();
+        (0..3).map(|_| desk.put(a, OpKind::Read, Lane::Device, ms(0))).collect();
     assert_eq!(desk.sched.cancel(ids[0], ms(0)), Some(5));
     desk.sched.check_invariants();
     assert_eq!(desk.sched.cancel(ids[2], ms(0)), Some(7));
@@ -156,7 +157,7 @@ fn a_cancelled_request_gives_back_what_it_paid_wherever_it_stood() {
     // The first one's payment came back, so the second went without waiting a second.
     assert_eq!(desk.drain(ms(1)), [6]);
     assert_eq!(desk.sched.cancel(ids[1], ms(1)), None, "it runs");
-    let fourth = desk.put(a, Kind::Read, Lane::Device, ms(1));
+    let fourth = desk.put(a, OpKind::Read, Lane::Device, ms(1));
     assert_eq!(desk.sched.cancel(fourth, ms(1)), Some(8), "it waited at the meter");
     desk.sched.check_invariants();
     assert_eq!(desk.sched.cancel(ids[0], ms(1)), None, "it is gone");
@@ -167,10 +168,10 @@ fn a_cancelled_request_gives_back_what_it_paid_wherever_it_stood() {
 fn a_miss_comes_back_first_in_the_device_lane_and_pays_its_meters_once() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let a = desk.subject("a");
-    desk.put(a, Kind::Read, Lane::Cached, ms(0));
+    desk.put(a, OpKind::Read, Lane::Cached, ms(0));
     let hit = desk.poll(ms(0)).expect("the limit allows one");
     assert_eq!((hit.lane, hit.slots), (Lane::Cached, 1));
-    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
     desk.sched.miss(hit.id, ms(5));
     desk.sched.check_invariants();
     let again = desk.poll(ms(6)).expect("it has paid");
@@ -187,11 +188,11 @@ fn a_miss_gives_its_turn_by_a_promise_back_and_takes_it_at_the_device() {
     let mut desk = Desk::new(rules(vec![promised, rule("b", 1000)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
     for _ in 0..8 {
-        desk.put(b, Kind::Read, Lane::Device, ms(1000));
+        desk.put(b, OpKind::Read, Lane::Device, ms(1000));
     }
     let running: Vec<Dispatched> = std::iter::from_fn(|| desk.poll(ms(1000))).collect();
     // R may lag by half a second and a request, so two go by it, and R is 2 s until they miss.
-    let tries = [0, 0].map(|_| desk.put(a, Kind::Read, Lane::Cached, ms(1000)));
+    let tries = [0, 0].map(|_| desk.put(a, OpKind::Read, Lane::Cached, ms(1000)));
     assert_eq!(desk.drain(ms(1000)), [9, 10]);
     for id in tries {
         desk.sched.miss(id, ms(1000));
@@ -203,7 +204,7 @@ fn a_miss_gives_its_turn_by_a_promise_back_and_takes_it_at_the_device() {
         assert_eq!(desk.drain(ms(1001)), [next]);
     }
     // The third goes by its share in the idle cached lane, and has to wait for R.
-    let third = desk.put(a, Kind::Read, Lane::Cached, ms(1002));
+    let third = desk.put(a, OpKind::Read, Lane::Cached, ms(1002));
     assert_eq!(desk.drain(ms(1002)), [11]);
     desk.sched.miss(third, ms(1002));
     desk.complete(tries[0], ms(1999));
@@ -217,18 +218,18 @@ fn what_gives_something_back_is_never_delayed_only_charged() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
     for _ in 0..4 {
-        desk.put(b, Kind::Read, Lane::Device, ms(0));
+        desk.put(b, OpKind::Read, Lane::Device, ms(0));
     }
     assert_eq!(desk.drain(ms(0)).len(), 4);
     for _ in 0..3 {
-        desk.put(a, Kind::Clunk, Lane::Device, ms(0));
+        desk.put(a, OpKind::Clunk, Lane::Device, ms(0));
     }
     let clunk = desk.poll(ms(0)).expect("a clunk needs no slot");
     assert_eq!((clunk.token, clunk.slots), (5, 0));
     assert_eq!(desk.drain(ms(0)), [6, 7]);
     desk.complete(clunk.id, ms(0));
     // Three operations are owed at 1/s.
-    desk.put(a, Kind::Getattr, Lane::Cached, ms(0));
+    desk.put(a, OpKind::Getattr, Lane::Cached, ms(0));
     assert_eq!(desk.drain(ms(0)), []);
     assert_eq!(desk.sched.next_deadline(), Some(ms(3000)));
 }
@@ -238,7 +239,7 @@ fn a_change_of_rules_acts_at_once_and_refills_nothing() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let a = desk.subject("a");
     for _ in 0..4 {
-        desk.put(a, Kind::Read, Lane::Device, ms(0));
+        desk.put(a, OpKind::Read, Lane::Device, ms(0));
     }
     let first = desk.poll(ms(0)).expect("the limit allows one");
     desk.sched.set_rules(rules(vec![limited("a", 1)], vec![]), ms(100));
@@ -259,7 +260,7 @@ fn waiting_requests_move_to_their_new_class_in_order_of_arrival() {
     let mut desk = Desk::new(rules(vec![], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
     for subject in [a, b, a, b] {
-        desk.put_units(subject, Kind::Read, Lane::Device, 4, ms(0));
+        desk.put_units(subject, OpKind::Read, Lane::Device, 4, ms(0));
     }
     let first = desk.poll(ms(0)).expect("slots are free");
     desk.sched.set_rules(rules(vec![rule("b", 1000), rule("a", 1)], vec![]), ms(1));
@@ -278,7 +279,7 @@ fn fewer_slots_take_effect_as_running_requests_end() {
     let mut desk = Desk::new(rules(vec![], vec![]));
     let a = desk.subject("a");
     for _ in 0..6 {
-        desk.put(a, Kind::Read, Lane::Device, ms(0));
+        desk.put(a, OpKind::Read, Lane::Device, ms(0));
     }
     let running: Vec<RequestId> = std::iter::from_fn(|| desk.poll(ms(0))).map(|d| d.id).collect();
     desk.sched.set_target(target(2, UNIT_NS), ms(1));
@@ -299,7 +300,7 @@ fn keys_make_classes_and_those_beyond_the_bound_share_one_without_a_promise() {
     let mut desk = Desk::new(rules(vec![per_job], vec![]));
     for job in ["a", "b", "c", "d"] {
         let subject = desk.subject(job);
-        desk.put(subject, Kind::Getattr, Lane::Cached, ms(0));
+        desk.put(subject, OpKind::Getattr, Lane::Cached, ms(0));
     }
     let keys: Vec<Vec<KeyValue>> = desk.sched.classes().map(|class| class.key).collect();
     let job = |name| vec![KeyValue::Jobid(who(name).job)];
@@ -316,7 +317,7 @@ fn a_class_whose_job_is_gone_makes_room_for_the_next() {
     let mut desk = Desk::new(rules(vec![per_job], vec![]));
     for (i, job) in ["a", "b", "c"].into_iter().enumerate() {
         let subject = desk.subject(job);
-        desk.put(subject, Kind::Getattr, Lane::Cached, ms(0));
+        desk.put(subject, OpKind::Getattr, Lane::Cached, ms(0));
         let id = desk.poll(ms(0)).expect("slots are free").id;
         desk.complete(id, ms(0));
         desk.sched.release_subject(subject);
@@ -330,9 +331,9 @@ fn a_class_whose_job_is_gone_makes_room_for_the_next() {
 fn a_class_rests_once_whoever_leaves_it_last() {
     let mut desk = Desk::new(rules(vec![rule("a", 1), rule("b", 1)], vec![]));
     let (a, b) = (desk.subject("a"), desk.subject("b"));
-    let ends = [a, b].map(|subject| desk.put(subject, Kind::Read, Lane::Device, ms(0)));
+    let ends = [a, b].map(|subject| desk.put(subject, OpKind::Read, Lane::Device, ms(0)));
     desk.drain(ms(0));
-    let waits = desk.put(a, Kind::Read, Lane::Device, ms(0));
+    let waits = desk.put(a, OpKind::Read, Lane::Device, ms(0));
     // Their jobs are gone while something of theirs runs or waits.
     desk.sched.release_subject(a);
     desk.sched.release_subject(b);
@@ -343,8 +344,8 @@ fn a_class_rests_once_whoever_leaves_it_last() {
     let id = |desk: &Desk, rule: &str| desk.sched.classes().find(|c| c.rule == rule).unwrap().id;
     let before = ["a", "b"].map(|rule| id(&desk, rule));
     let (a, c) = (desk.subject("a"), desk.subject("c"));
-    desk.put(c, Kind::Read, Lane::Device, ms(2));
-    desk.put(a, Kind::Read, Lane::Device, ms(2));
+    desk.put(c, OpKind::Read, Lane::Device, ms(2));
+    desk.put(a, OpKind::Read, Lane::Device, ms(2));
     assert_eq!(["a", "b"].map(|rule| id(&desk, rule)), before);
     assert_eq!(desk.sched.classes().count(), 3);
 }
@@ -353,12 +354,12 @@ fn a_class_rests_once_whoever_leaves_it_last() {
 fn who_comes_back_finds_its_debt() {
     let mut desk = Desk::new(rules(vec![limited("a", 1)], vec![]));
     let a = desk.subject("a");
-    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
     let id = desk.poll(ms(0)).expect("the limit allows one").id;
     desk.complete(id, ms(0));
     desk.sched.release_subject(a);
     let a = desk.subject("a");
-    desk.put(a, Kind::Read, Lane::Device, ms(1));
+    desk.put(a, OpKind::Read, Lane::Device, ms(1));
     assert_eq!(desk.sched.next_deadline(), Some(ms(1000)));
 }
 
@@ -368,8 +369,8 @@ fn one_meter_serves_both_lanes_by_turns() {
     let mut desk = Desk::new(rules(vec![rule("a", 1)], meters));
     let a = desk.subject("a");
     for _ in 0..20 {
-        desk.put(a, Kind::Read, Lane::Cached, ms(0));
-        desk.put(a, Kind::Read, Lane::Device, ms(0));
+        desk.put(a, OpKind::Read, Lane::Cached, ms(0));
+        desk.put(a, OpKind::Read, Lane::Device, ms(0));
     }
     let (mut lanes, mut time) = ([0; 2], ms(0));
     while time <= ms(1_900) {
@@ -386,8 +387,8 @@ fn one_meter_serves_both_lanes_by_turns() {
 fn figures_are_those_of_what_was_served() {
     let mut desk = Desk::new(rules(vec![], vec![]));
     let a = desk.subject("a");
-    desk.put_units(a, Kind::Write, Lane::Device, 4, ms(0));
-    desk.put(a, Kind::Read, Lane::Device, ms(0));
+    desk.put_units(a, OpKind::Write, Lane::Device, 4, ms(0));
+    desk.put(a, OpKind::Read, Lane::Device, ms(0));
     let first = desk.poll(ms(3)).expect("slots are free");
     let report = desk.sched.subjects().next().expect("one subject");
     assert_eq!((report.queued, report.running, report.slots), (1, 1, 4));
@@ -405,10 +406,10 @@ fn figures_are_those_of_what_was_served() {
 fn a_rule_with_a_limit_by_direction_meters_each_direction() {
     let only = |kind| KindSet::NONE.with(kind);
     let of = |kind, rate| Limit { kinds: only(kind), rate: ops(rate), burst: Some(0) };
-    let a = Rule { limits: vec![of(Kind::Read, 1), of(Kind::Write, 2)], ..rule("a", 1) };
+    let a = Rule { limits: vec![of(OpKind::Read, 1), of(OpKind::Write, 2)], ..rule("a", 1) };
     let mut desk = Desk::new(rules(vec![a], vec![]));
     let a = desk.subject("a");
-    for kind in [Kind::Read, Kind::Write, Kind::Read, Kind::Write, Kind::Getattr] {
+    for kind in [OpKind::Read, OpKind::Write, OpKind::Read, OpKind::Write, OpKind::Getattr] {
         desk.put(a, kind, Lane::Cached, ms(0));
     }
     assert_eq!(desk.drain(ms(0)), [1, 2, 5]);
@@ -426,7 +427,7 @@ fn nothing_grows_with_the_jobs_that_came_and_went() {
     for i in 0..66_000 {
         let now = ms(i);
         let subject = sched.subject(&who(&format!("j{i}")), PathSet::default());
-        let (kind, lane) = (Kind::Getattr, Lane::Cached);
+        let (kind, lane) = (OpKind::Getattr, Lane::Cached);
         sched.enqueue(Arrival { subject, kind, amount: Amount::new(0, 1), lane, token: i }, now);
         let id = sched.poll_dispatch(now).expect("slots are free").id;
         sched.complete(id, Amount::new(0, 1), now);
@@ -441,7 +442,7 @@ fn what_all_were_served_outlives_who_was_served() {
     let mut desk = Desk::new(rules(vec![], vec![]));
     for i in 0..1_100 {
         let who = desk.subject(&format!("j{i}"));
-        for kind in [Kind::Mkdir, Kind::Read] {
+        for kind in [OpKind::Mkdir, OpKind::Read] {
             desk.put(who, kind, Lane::Device, ms(0));
             let next = desk.poll(ms(0)).expect("slots are free");
             desk.sched.complete(next.id, Amount::new(0, 2), ms(1));

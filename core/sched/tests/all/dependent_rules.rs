@@ -3,7 +3,7 @@
 //! The server gives 100 unit requests a second over D = 10 slots, in rounds of 100 ms.
 
 use crate::server::*;
-use model::{Dependence, Kind, Nanos, Parent, Rule};
+use model::{DependencyKind, Nanos, OpKind, Rule, RuleDependency};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -11,8 +11,8 @@ fn world(all: Vec<Rule>) -> World {
     World::new(target(10, UNIT_NS), rules(all, vec![]))
 }
 
-fn child(job: &str, rate: u64, on: &str, kind: Dependence, min: u64) -> Rule {
-    let parent = Some(Parent { rule: on.into(), kind, min: ops(min) });
+fn child(job: &str, rate: u64, on: &str, kind: DependencyKind, min: u64) -> Rule {
+    let parent = Some(RuleDependency { rule: on.into(), kind, min: ops(min) });
     Rule { parent, ..limited(job, rate) }
 }
 
@@ -21,16 +21,16 @@ fn effective(w: &World, rule: &str) -> u64 {
     found.expect("it depends on another").1.per_sec()
 }
 
-const fn part(percent: u32) -> Dependence {
-    Dependence::Follow { part_ppm: percent * 10_000 }
+const fn part(percent: u32) -> DependencyKind {
+    DependencyKind::Follow { part_ppm: percent * 10_000 }
 }
 
 #[test]
 fn a_follower_has_a_part_of_its_parents_limit_within_its_bounds() {
     let set = |a: u64| vec![limited("a", a), child("b", 20, "a", part(50), 5)];
     let mut w = world(set(30));
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     assert_eq!(w.served(ms(20_000)), [300, 150]);
     // Its own limit is the most, and min the least.
@@ -49,7 +49,7 @@ fn a_follower_of_a_follower_has_a_part_of_the_part() {
         vec![child("c", 50, "b", part(50), 1), child("b", 50, "a", part(50), 1), limited("a", 40)];
     let mut w = world(all);
     for job in ["a", "b", "c"] {
-        w.client(job, Kind::Read, 1, 20);
+        w.client(job, OpKind::Read, 1, 20);
     }
     w.run(ms(10_000));
     assert_eq!(w.served(ms(20_000)), [400, 200, 100]);
@@ -57,14 +57,14 @@ fn a_follower_of_a_follower_has_a_part_of_the_part() {
 
 #[test]
 fn a_complement_has_what_its_parent_leaves_of_the_total() {
-    let total = Dependence::Complement { total: ops(80) };
+    let total = DependencyKind::Remainder { total: ops(80) };
     let all = vec![limited("a", 50), child("b", 70, "a", total, 10)];
     let mut w = world(all);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     // Nobody of a: b has the most that it may.
     assert_eq!(w.served(ms(20_000)), [700]);
-    let a = w.client("a", Kind::Read, 1, 20);
+    let a = w.client("a", OpKind::Read, 1, 20);
     w.run(ms(22_000));
     let got = w.served(ms(32_000));
     assert!(got[1].abs_diff(500) <= 1 && got[0].abs_diff(300) <= 10, "{got:?}: 30 left of 80");
@@ -77,12 +77,12 @@ fn a_complement_has_what_its_parent_leaves_of_the_total() {
 
 #[test]
 fn a_gate_is_shut_at_once_when_its_parent_asks_and_opens_when_it_has_been_idle() {
-    let gate = Dependence::Gate { idle: Nanos::from_millis(500) };
+    let gate = DependencyKind::WhenIdle { idle: Nanos::from_millis(500) };
     let mut w = world(vec![rule("a", 1), child("b", 60, "a", gate, 5)]);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     assert_eq!((w.served(ms(20_000)), effective(&w, "b")), (vec![600], 60));
-    let a = w.client("a", Kind::Read, 1, 1);
+    let a = w.client("a", OpKind::Read, 1, 1);
     w.run(ms(20_001));
     assert_eq!(effective(&w, "b"), 5, "at once");
     w.run(ms(21_000));
@@ -97,10 +97,10 @@ fn a_gate_is_shut_at_once_when_its_parent_asks_and_opens_when_it_has_been_idle()
 
 #[test]
 fn a_limit_that_changes_by_itself_refills_nothing() {
-    let gate = Dependence::Gate { idle: Nanos::from_millis(200) };
+    let gate = DependencyKind::WhenIdle { idle: Nanos::from_millis(200) };
     let mut w = world(vec![rule("a", 1), child("b", 90, "a", gate, 1)]);
-    w.client("b", Kind::Read, 1, 20);
-    let a = w.client("a", Kind::Read, 1, 1);
+    w.client("b", OpKind::Read, 1, 20);
+    let a = w.client("a", OpKind::Read, 1, 1);
     w.run(ms(10_000));
     // It opens for the part of each second in which a has been idle for 200 ms.
     let before = w.clients[0].done;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, limited, ms, rule, rules, shared, target, who};
-use model::{Amount, Bytes, JobId, Kind, Lane, PathSet, RuleSet, SectionKind, Time};
+use model::{Amount, Bytes, JobId, Lane, OpKind, PathSet, RuleSet, SectionKind, Time};
 use sluice_sched::{Arrival, Dispatcher, HeldBy, Payers, RequestId, SubjectId};
 
 /// Two jobs: one writes, one waits.
@@ -26,7 +26,7 @@ impl Pair {
     fn write(&mut self, subject: SubjectId, now: Time) -> RequestId {
         self.tokens += 1;
         let (amount, lane) = (Amount::new(UNIT_BYTES, 1), Lane::Device);
-        let arrival = Arrival { subject, kind: Kind::Write, amount, lane, token: self.tokens };
+        let arrival = Arrival { subject, kind: OpKind::Write, amount, lane, token: self.tokens };
         self.sched.enqueue(arrival, now)
     }
 
@@ -128,7 +128,7 @@ fn nobody_donates_to_a_limit_that_both_pay() {
 #[test]
 fn what_is_remembered_is_bounded_and_the_last_is_told_first() {
     let mut pair = Pair::new(rules(vec![limited("writer", 1)], vec![]));
-    let kinds = (Kind::Write, Amount::new(UNIT_BYTES, 1));
+    let kinds = (OpKind::Write, Amount::new(UNIT_BYTES, 1));
     for number in 0..200 {
         let file = format!("fs:/{number}").into();
         pair.sched.donated((pair.writer, pair.waiter), kinds, &file, ms(number));

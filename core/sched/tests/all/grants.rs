@@ -5,8 +5,8 @@
 
 use crate::server::*;
 use model::{
-    Amount, Grant, Grants, KeyField, KeyValue, Kind, Lane, Nanos, Part, PathSet, Rate, Rule,
-    RuleSet, Scope, Use,
+    Amount, Grant, Grants, KeyField, KeyValue, Lane, Nanos, OpKind, PathSet, Rate, Rule, RuleSet,
+    Scope, ScopeUsage, Share,
 };
 use sluice_sched::{Arrival, Dispatcher};
 
@@ -18,14 +18,14 @@ fn world(all: Vec<Rule>) -> World {
     w
 }
 
-fn percent(part: u64) -> Part {
-    Part::ratio(part, 100)
+fn percent(part: u64) -> Share {
+    Share::ratio(part, 100)
 }
 
 /// Parts of single rules; the others are at an equal part of `members`.
-fn granted(members: u32, listed: &[(&str, Part)]) -> Grants {
+fn granted(members: u32, listed: &[(&str, Share)]) -> Grants {
     let listed = listed.iter().map(|(name, part)| (Scope::rule(name, &[]), Grant::part(*part)));
-    Grants { members, unlisted: Part::equal(members), listed: listed.collect() }
+    Grants { members, unlisted: Share::equal(members), listed: listed.collect() }
 }
 
 fn assert_near(got: &[u64], want: &[u64], slack: u64) {
@@ -33,15 +33,15 @@ fn assert_near(got: &[u64], want: &[u64], slack: u64) {
     assert!(near && got.len() == want.len(), "{got:?}, not {want:?}");
 }
 
-fn used(world: &mut World) -> Vec<(Scope, Use)> {
+fn used(world: &mut World) -> Vec<(Scope, ScopeUsage)> {
     world.sched.take_uses(world.now)
 }
 
 #[test]
 fn a_limit_is_scaled_by_its_part_and_by_that_of_what_is_not_listed() {
     let mut w = world(vec![limited("a", 40), limited("b", 40)]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     assert_near(&w.served(ms(20_000)), &[400, 400], 6);
     w.sched.set_grants(&granted(2, &[("a", percent(99)), ("b", percent(1))]), w.now);
     assert_near(&w.served(ms(30_000)), &[396, 4], 5);
@@ -56,7 +56,7 @@ fn a_limit_is_scaled_by_its_part_and_by_that_of_what_is_not_listed() {
 #[test]
 fn parts_that_go_up_and_down_refill_nothing() {
     let mut w = world(vec![limited("a", 50)]);
-    w.client("a", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
     w.run(ms(20_000));
     let before = w.clients[0].done;
     for step in 0..100 {
@@ -71,7 +71,7 @@ fn parts_that_go_up_and_down_refill_nothing() {
 #[test]
 fn a_third_of_a_small_limit_is_exact() {
     let mut w = world(vec![limited("a", 10)]);
-    w.client("a", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
     w.sched.set_grants(&granted(3, &[]), w.now);
     assert_near(&w.served(ms(310_000)), &[1_000], 2);
 }
@@ -81,7 +81,7 @@ fn a_promise_is_scaled_by_its_part_also_for_a_class_at_rest() {
     let promised = Rule { reserve: Some(ops(60)), ..rule("a", 1) };
     let mut w = world(vec![promised, rule("b", 1), rule("c", 2)]);
     for job in ["a", "b", "c"] {
-        w.client(job, Kind::Read, 1, 20);
+        w.client(job, OpKind::Read, 1, 20);
     }
     w.run(ms(20_000));
     assert_near(&w.served(ms(30_000)), &[600, 133, 267], 12);
@@ -109,13 +109,13 @@ fn a_promise_is_scaled_by_its_part_also_for_a_class_at_rest() {
 #[test]
 fn a_weight_is_multiplied_by_its_part_and_by_the_members() {
     let mut w = world(vec![rule("a", 1), rule("b", 1)]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.sched.set_grants(&granted(4, &[]), w.now);
     w.run(ms(15_000));
     assert_near(&w.served(ms(25_000)), &[500, 500], 6);
     // a works at all four proxies, b only here: b has 4 times the weight of a.
-    w.sched.set_grants(&granted(4, &[("b", Part::WHOLE)]), w.now);
+    w.sched.set_grants(&granted(4, &[("b", Share::WHOLE)]), w.now);
     w.run(ms(30_000));
     assert_near(&w.served(ms(40_000)), &[200, 800], 8);
     let weights: Vec<u32> = w.sched.classes().map(|class| class.weight.get()).collect();
@@ -133,8 +133,8 @@ fn a_key_that_comes_later_has_the_part_that_is_listed_for_it() {
     let key = |job: &str| Scope::rule("jobs", &[KeyValue::Jobid(who(job).job)]);
     let listed = vec![(key("io.1"), Grant::part(percent(75)))];
     w.sched.set_grants(&Grants { members: 2, unlisted: percent(50), listed }, w.now);
-    w.client("io.1", Kind::Read, 1, 20);
-    w.client("io.2", Kind::Read, 1, 20);
+    w.client("io.1", OpKind::Read, 1, 20);
+    w.client("io.2", OpKind::Read, 1, 20);
     assert_near(&w.served(ms(30_000)), &[600, 400], 8);
 }
 
@@ -142,10 +142,10 @@ fn a_key_that_comes_later_has_the_part_that_is_listed_for_it() {
 fn a_meter_of_many_classes_is_divided_too() {
     let all = rules(vec![rule("a", 1), rule("b", 1)], vec![shared("m", "a b", ops(60))]);
     let mut w = World::new(target(10, UNIT_NS), all);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     let listed = vec![(Scope::meter("m", &[]), Grant::part(percent(10)))];
-    w.sched.set_grants(&Grants { members: 1, unlisted: Part::WHOLE, listed }, w.now);
+    w.sched.set_grants(&Grants { members: 1, unlisted: Share::WHOLE, listed }, w.now);
     w.run(ms(5_000));
     assert_near(&w.served(ms(25_000)), &[60, 60], 4);
 }
@@ -153,9 +153,9 @@ fn a_meter_of_many_classes_is_divided_too() {
 #[test]
 fn uses_say_what_was_moved_of_the_whole_limit_and_who_waits() {
     let mut w = world(vec![limited("a", 40), limited("b", 80), rule("c", 1), limited("d", 5)]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 1);
-    w.client("c", Kind::Read, 1, 1);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 1);
+    w.client("c", OpKind::Read, 1, 1);
     used(&mut w);
     w.run(ms(20_000));
     let uses = used(&mut w);
@@ -185,7 +185,7 @@ fn decayed(max: &str) -> World {
 fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
     let mut w = decayed("");
     for job in ["a", "b", "root"] {
-        w.client(job, Kind::Getattr, 1, 20);
+        w.client(job, OpKind::Getattr, 1, 20);
     }
     w.run(ms(10_000));
     let free = w.served(ms(20_000));
@@ -214,8 +214,8 @@ fn a_decay_holds_one_key_to_its_rate_and_lets_it_go_again() {
 #[test]
 fn a_decay_with_a_top_holds_everybody_to_it() {
     let mut w = decayed("max = \"20ops/s\"\n");
-    w.client("a", Kind::Getattr, 1, 20);
-    w.client("root", Kind::Getattr, 1, 20);
+    w.client("a", OpKind::Getattr, 1, 20);
+    w.client("root", OpKind::Getattr, 1, 20);
     w.run(ms(10_000));
     let served = w.served(ms(20_000));
     assert!(served[0].abs_diff(200) <= 4 && served[1] > 700, "{served:?}");
@@ -224,8 +224,8 @@ fn a_decay_with_a_top_holds_everybody_to_it() {
 #[test]
 fn service_elsewhere_may_be_told_of_a_class() {
     let mut w = world(vec![rule("a", 1), rule("b", 1)]);
-    w.client("a", Kind::Getattr, 1, 20);
-    w.client("b", Kind::Getattr, 1, 20);
+    w.client("a", OpKind::Getattr, 1, 20);
+    w.client("b", OpKind::Getattr, 1, 20);
     w.run(ms(20_000));
     let mut before = w.clients[0].done;
     let start = (w.clients[0].done, w.clients[1].done);
@@ -247,7 +247,7 @@ fn what_plain_clients_were_served_is_told_once_by_class() {
     let mut sched = Dispatcher::new(target(10, UNIT_NS), rules(vec![rule("a", 1)], vec![]));
     let subject = sched.subject(&who("a"), PathSet::default());
     let ask = |sched: &mut Dispatcher| {
-        let (kind, amount, lane) = (Kind::Getattr, Amount::new(0, 1), Lane::Device);
+        let (kind, amount, lane) = (OpKind::Getattr, Amount::new(0, 1), Lane::Device);
         sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1));
         let running = sched.poll_dispatch(ms(1)).expect("a slot is free");
         sched.count_untold(running.id);
@@ -265,16 +265,16 @@ fn without_grants_everything_is_as_the_rules_say() {
     let alone =
         || World::new(target(10, UNIT_NS), rules(vec![limited("a", 33), rule("b", 3)], vec![]));
     let run = |mut w: World, tell: &dyn Fn(&mut Dispatcher)| {
-        w.client("a", Kind::Read, 1, 20);
-        w.client("b", Kind::Read, 3, 20);
-        w.client("c", Kind::Read, 1, 20);
+        w.client("a", OpKind::Read, 1, 20);
+        w.client("b", OpKind::Read, 3, 20);
+        w.client("c", OpKind::Read, 1, 20);
         tell(&mut w.sched);
         w.run(ms(20_000));
         w.clients.iter().map(|client| client.starts.clone()).collect::<Vec<_>>()
     };
     let plain = run(alone(), &|_| {});
     let whole = run(alone(), &|sched| {
-        let all = Grants { members: 1, unlisted: Part::WHOLE, listed: vec![] };
+        let all = Grants { members: 1, unlisted: Share::WHOLE, listed: vec![] };
         sched.set_grants(&all, model::Time::ZERO);
     });
     assert_eq!(plain, whole);
@@ -290,8 +290,8 @@ fn metadata_that_is_told_is_not_divided_by_parts_as_well() {
     };
     let listed = vec![part("a", 25), part("b", 50)];
     w.sched.set_grants(&Grants { members: 4, unlisted: percent(25), listed }, w.now);
-    w.client("a", Kind::Getattr, 1, 20);
-    w.client("b", Kind::Getattr, 1, 20);
+    w.client("a", OpKind::Getattr, 1, 20);
+    w.client("b", OpKind::Getattr, 1, 20);
     w.run(ms(20_000));
     let start = [w.clients[0].done, w.clients[1].done];
     let mut before = start;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, World, limited, ms, ops, rule, rules, shared, target, who};
 use model::{
-    Bytes, Dependence, Identity, JobId, Kind, Lane, Nanos, Nid, Parent, PathSet, Rule, RuleSet,
-    Scope, SectionKind,
+    Bytes, DependencyKind, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rule,
+    RuleDependency, RuleSet, Scope, SectionKind,
 };
 use sluice_sched::{HeldBy, HeldCause, HeldReport, Payers, SubjectStanding};
 
@@ -41,8 +41,8 @@ fn section(by: &HeldBy) -> (SectionKind, &str) {
 #[test]
 fn a_rules_limit_is_named_with_its_rate_its_use_and_its_next_release() {
     let mut world = world(8, rules(vec![limited("a", 10), rule("b", 1)], vec![]));
-    world.client("a", Kind::Read, 1, 4);
-    world.client("b", Kind::Read, 1, 1);
+    world.client("a", OpKind::Read, 1, 4);
+    world.client("b", OpKind::Read, 1, 1);
     world.run(ms(10_050));
     let cause = cause(&world, "a");
     assert_eq!(section(&cause.by), (SectionKind::Rule, "a"));
@@ -64,8 +64,8 @@ fn a_rules_limit_is_named_with_its_rate_its_use_and_its_next_release() {
 fn a_shared_meter_is_named_to_everybody_who_waits_for_it() {
     let set = rules(vec![rule("a", 1), rule("b", 3)], vec![shared("m", "a b", ops(40))]);
     let mut world = world(8, set);
-    world.client("a", Kind::Read, 1, 2);
-    world.client("b", Kind::Read, 1, 2);
+    world.client("a", OpKind::Read, 1, 2);
+    world.client("b", OpKind::Read, 1, 2);
     world.run(ms(5_000));
     for job in ["a", "b"] {
         let cause = cause(&world, job);
@@ -79,12 +79,12 @@ fn a_shared_meter_is_named_to_everybody_who_waits_for_it() {
 #[test]
 fn what_others_were_served_is_share_and_what_nobody_was_is_busy() {
     let mut two = world(1, rules(vec![rule("a", 1), rule("b", 1)], vec![]));
-    two.client("a", Kind::Read, 1, 3);
-    two.client("b", Kind::Read, 1, 3);
+    two.client("a", OpKind::Read, 1, 3);
+    two.client("b", OpKind::Read, 1, 3);
     two.run(ms(2_000));
     assert_eq!((cause(&two, "a").by, cause(&two, "b").by), (HeldBy::Share, HeldBy::Share));
     let mut one = world(1, rules(vec![rule("a", 1)], vec![]));
-    one.client("a", Kind::Read, 1, 3);
+    one.client("a", OpKind::Read, 1, 3);
     one.run(ms(2_000));
     assert_eq!(cause(&one, "a").by, HeldBy::Busy);
 }
@@ -93,7 +93,7 @@ fn what_others_were_served_is_share_and_what_nobody_was_is_busy() {
 fn a_cap_on_slots_is_named_while_the_device_has_room() {
     let capped = Rule { slots: Some(1), ..rule("a", 1) };
     let mut world = world(8, rules(vec![capped], vec![]));
-    world.client("a", Kind::Read, 1, 4);
+    world.client("a", OpKind::Read, 1, 4);
     world.run(ms(2_000));
     let cause = cause(&world, "a");
     assert_eq!((cause.by, cause.meter), (HeldBy::Slots, None));
@@ -105,8 +105,8 @@ fn a_cap_on_slots_is_named_while_the_device_has_room() {
 #[test]
 fn service_elsewhere_is_named_to_who_is_put_off_for_it() {
     let mut world = world(1, rules(vec![rule("a", 1), rule("b", 1)], vec![]));
-    world.client("a", Kind::Read, 1, 2);
-    world.client("b", Kind::Read, 1, 2);
+    world.client("a", OpKind::Read, 1, 2);
+    world.client("b", OpKind::Read, 1, 2);
     world.clients[0].elsewhere = 3;
     world.run(ms(4_000));
     let of_a = &held(&world, "a")[0].causes[0];
@@ -115,15 +115,15 @@ fn service_elsewhere_is_named_to_who_is_put_off_for_it() {
 
 #[test]
 fn a_limit_that_depends_on_another_rule_says_on_which() {
-    let gate = Parent {
+    let gate = RuleDependency {
         rule: "b".into(),
-        kind: Dependence::Gate { idle: Nanos::from_millis(200) },
+        kind: DependencyKind::WhenIdle { idle: Nanos::from_millis(200) },
         min: ops(5),
     };
     let child = Rule { parent: Some(gate), ..limited("a", 1_000) };
     let mut world = world(8, rules(vec![child, rule("b", 1)], vec![]));
-    world.client("a", Kind::Read, 1, 2);
-    world.client("b", Kind::Read, 1, 1);
+    world.client("a", OpKind::Read, 1, 2);
+    world.client("b", OpKind::Read, 1, 1);
     world.run(ms(3_000));
     let meter = cause(&world, "a").meter.expect("it exists");
     assert_eq!((meter.rate, meter.depends_on.as_deref()), (ops(5), Some("b")));
@@ -132,7 +132,7 @@ fn a_limit_that_depends_on_another_rule_says_on_which() {
 #[test]
 fn a_pause_of_more_than_a_second_begins_anew_and_sums_go_on() {
     let mut world = world(8, rules(vec![limited("a", 10)], vec![]));
-    world.client("a", Kind::Read, 1, 2);
+    world.client("a", OpKind::Read, 1, 2);
     world.run(ms(2_000));
     let before = cause(&world, "a");
     world.clients[0].depth = 0;
@@ -149,7 +149,7 @@ fn a_pause_of_more_than_a_second_begins_anew_and_sums_go_on() {
 fn what_is_kept_of_a_class_is_bounded() {
     let meter = |n: u32| rules(vec![rule("a", 1)], vec![shared(&format!("m{n}"), "a", ops(10))]);
     let mut world = world(8, meter(0));
-    world.client("a", Kind::Read, 1, 2);
+    world.client("a", OpKind::Read, 1, 2);
     for n in 0..20u32 {
         world.sched.set_rules(meter(n), world.now);
         world.run(ms(u64::from(n + 1) * 1_000));
@@ -170,8 +170,8 @@ fn what_is_kept_of_a_class_is_bounded() {
 fn who_stands_where_is_found_by_identity() {
     let set = rules(vec![rule("a", 1), rule("b", 1)], vec![shared("m", "a", ops(40))]);
     let mut world = world(8, set);
-    world.client("a", Kind::Read, 1, 1);
-    world.client("b", Kind::Read, 1, 1);
+    world.client("a", OpKind::Read, 1, 1);
+    world.client("b", OpKind::Read, 1, 1);
     world.run(ms(500));
     let found = standings(&world, "a", None);
     assert_eq!(found.len(), 1);

@@ -4,7 +4,7 @@
 //! over ten slots.
 
 use crate::server::*;
-use model::{Kind, Rate, Rule};
+use model::{OpKind, Rate, Rule};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -20,7 +20,7 @@ fn reserved(job: &str, weight: u32, rate: Rate) -> Rule {
 fn a_promise_holds_though_every_request_misses_the_cache_first() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1000)]);
     w.cached_client("a", 1, 20, 10);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     // 60 of the device's 100 a second for 30 s; by weight it would be 3 in all.
     assert_eq!(w.served(ms(40_000)), [1800, 1200]);
@@ -36,9 +36,9 @@ fn a_promise_for_large_requests_gets_the_same_by_way_of_the_cache() {
             let mut w = world(vec![reserved("a", 1, bytes), rule("b", 5)]);
             match cached {
                 true => w.cached_client("a", 3, 40, 10),
-                false => w.client("a", Kind::Read, 3, 40),
+                false => w.client("a", OpKind::Read, 3, 40),
             };
-            w.client("b", Kind::Read, 1, 20);
+            w.client("b", OpKind::Read, 1, 20);
             w.run(ms(5_000));
             w.served(ms(105_000))
         };
@@ -52,7 +52,7 @@ fn a_promise_for_large_requests_gets_the_same_by_way_of_the_cache() {
 fn hits_count_towards_a_promise_as_misses_do() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1000)]);
     w.cached_client("a", 1, 20, 5);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     let got = w.served(ms(40_000));
     // Every second one of a's misses, and the device serves it or b. More hits than the
@@ -68,7 +68,7 @@ fn one_promise_spans_both_lanes_and_what_is_left_of_each_is_shared_by_weight() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1), rule("c", 2)]);
     for job in ["a", "b", "c"] {
         w.cached_client(job, 1, 20, 0);
-        w.client(job, Kind::Read, 1, 20);
+        w.client(job, OpKind::Read, 1, 20);
     }
     w.run(ms(10_000));
     let got = w.served(ms(40_000));
@@ -83,9 +83,9 @@ fn one_promise_spans_both_lanes_and_what_is_left_of_each_is_shared_by_weight() {
 fn weights_hold_in_each_lane_whatever_is_used_of_the_other() {
     let mut w = world(vec![rule("a", 3), rule("b", 1), rule("c", 1)]);
     w.cached_client("a", 1, 40, 0);
-    w.client("a", Kind::Read, 1, 40);
+    w.client("a", OpKind::Read, 1, 40);
     w.cached_client("b", 1, 40, 0);
-    w.client("c", Kind::Read, 1, 40);
+    w.client("c", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     // 1000 requests in each lane, 3 : 1 beside b in one and beside c in the other; tags of
     // one lane say nothing in the other.
@@ -96,7 +96,7 @@ fn weights_hold_in_each_lane_whatever_is_used_of_the_other() {
 fn misses_share_the_device_by_weight() {
     let mut w = world(vec![rule("a", 4), rule("b", 1)]);
     w.cached_client("a", 1, 40, 10);
-    w.client("b", Kind::Read, 1, 40);
+    w.client("b", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     assert_eq!(w.served(ms(20_000)), [800, 200]);
 }

@@ -2,7 +2,7 @@
 //! that it moves between the line and the ready ones, not in time.
 
 use crate::server::{UNIT_BYTES, limit, ms, ops, rule, rules, shared, target, who};
-use model::{Amount, KeyField, Kind, Lane, Limit, Match, MeterRule, Nanos, PathSet, Rule, Time};
+use model::{Amount, KeyField, Lane, Limit, Match, MeterRule, Nanos, OpKind, PathSet, Rule, Time};
 use sluice_sched::{Arrival, Dispatched, Dispatcher, SubjectId};
 
 const CLASSES: usize = 2_000;
@@ -25,16 +25,16 @@ impl Crowd {
         let mut crowd = Crowd { sched, others: vec![], due: ms(1_200 - burst) };
         // 200 operations at once, of which the burst is saved: the rest is owed at 1 a ms.
         let debtor = crowd.subject("j");
-        crowd.enqueue(debtor, Kind::Getattr, 200);
+        crowd.enqueue(debtor, OpKind::Getattr, 200);
         let first = crowd.sched.poll_dispatch(ms(1_000)).expect("nothing is owed");
         crowd.sched.complete(first.id, Amount::new(0, 200), ms(1_000));
         for job in 0..CLASSES {
             let subject = crowd.subject(&format!("j{job}"));
-            crowd.enqueue(subject, Kind::Getattr, 1);
+            crowd.enqueue(subject, OpKind::Getattr, 1);
         }
         let other = crowd.subject("other");
         for _ in 0..4 {
-            crowd.enqueue(other, Kind::Read, 1);
+            crowd.enqueue(other, OpKind::Read, 1);
         }
         crowd.others = std::iter::from_fn(|| crowd.sched.poll_dispatch(ms(1_000))).collect();
         assert_eq!((crowd.others.len(), crowd.in_line()), (4, CLASSES));
@@ -45,8 +45,8 @@ impl Crowd {
         self.sched.subject(&who(job), PathSet::default())
     }
 
-    fn enqueue(&mut self, subject: SubjectId, kind: Kind, ops: u64) {
-        let bytes = if kind == Kind::Read { UNIT_BYTES } else { 0 };
+    fn enqueue(&mut self, subject: SubjectId, kind: OpKind, ops: u64) {
+        let bytes = if kind == OpKind::Read { UNIT_BYTES } else { 0 };
         let (amount, lane) = (Amount::new(bytes, ops), Lane::Device);
         self.sched.enqueue(Arrival { subject, kind, amount, lane, token: 0 }, ms(1_000));
     }

@@ -4,7 +4,7 @@
 //! it and runs for 100 ms in its slot), as in the model those tables come from.
 
 use crate::server::*;
-use model::{Kind, KindSet, Limit, MeterRule, Rate, Rule};
+use model::{KindSet, Limit, MeterRule, OpKind, Rate, Rule};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -28,7 +28,7 @@ fn units(per_sec: u64) -> Rate {
 fn a_reservation_comes_before_shares_and_the_rest_is_shared_by_weight() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1), rule("c", 2)], vec![]);
     for job in ["a", "b", "c"] {
-        w.client(job, Kind::Read, 1, 20);
+        w.client(job, OpKind::Read, 1, 20);
     }
     w.run(ms(10_000));
     let got = w.served(ms(40_000));
@@ -38,8 +38,8 @@ fn a_reservation_comes_before_shares_and_the_rest_is_shared_by_weight() {
 #[test]
 fn of_reservations_beyond_what_there_is_each_is_kept_to_the_same_part() {
     let mut w = world(vec![reserved("a", 1, ops(120)), reserved("b", 1, ops(50))], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     // 3000 in the ratio of 120 to 50.
     assert_eq!(w.served(ms(40_000)), [2118, 882]);
@@ -50,8 +50,8 @@ fn of_reservations_beyond_what_there_is_each_is_kept_to_the_same_part() {
 #[test]
 fn a_promise_that_was_cut_is_whole_again_when_there_is_enough() {
     let mut w = world(vec![reserved("a", 1, ops(60)), reserved("b", 1, ops(60))], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(100_000));
     w.sched.set_rules(rules(vec![reserved("a", 1, ops(60)), rule("b", 9)], vec![]), w.now);
     w.run(ms(102_000));
@@ -64,8 +64,8 @@ fn a_promise_that_was_cut_is_whole_again_when_there_is_enough() {
 #[test]
 fn a_stuck_device_is_told_as_promises_that_are_not_kept() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1)], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     assert_eq!(w.sched.promises_cut_ppm(w.now), 0);
     // What begins now takes a hundred seconds. The dispatcher hears of nothing, and is asked.
@@ -91,9 +91,9 @@ fn who_asks_for_less_than_it_was_promised_costs_others_nothing_of_theirs() {
     let promised = vec![reserved("a", 1, ops(1000)), reserved("b", 1, ops(60)), rule("c", 1)];
     let mut w = world(promised, vec![]);
     w.ragged_percent = 50;
-    w.client("a", Kind::Read, 1, 1);
-    w.client("b", Kind::Read, 1, 20);
-    w.client("c", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 1);
+    w.client("b", OpKind::Read, 1, 20);
+    w.client("c", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     // Each of a's takes 100 ms on average, and there is always one.
     let got = w.served(ms(110_000));
@@ -104,8 +104,8 @@ fn who_asks_for_less_than_it_was_promised_costs_others_nothing_of_theirs() {
 #[test]
 fn a_reservation_that_ends_is_not_held_against_its_class() {
     let mut w = world(vec![reserved("a", 1, ops(60)), rule("b", 1)], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(100_000));
     w.sched.set_rules(rules(vec![rule("a", 1), rule("b", 1)], vec![]), w.now);
     // It is ahead by lag_max = 250 ms of cost, 25 requests, and not by the 1000 that it had
@@ -119,10 +119,10 @@ fn a_reservation_that_ends_is_not_held_against_its_class() {
 #[test]
 fn a_class_blocked_behind_a_meter_does_not_hold_v_back() {
     let mut w = world(vec![limited("a", 1, 1), rule("b", 1), rule("c", 1)], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(100_000));
-    w.client("c", Kind::Read, 1, 20);
+    w.client("c", OpKind::Read, 1, 20);
     // The round that runs at 100 s was b's but for one of a's ten. The 990 after it, less
     // nine of a's, are halved: b has 9 + 981 / 2.
     let got = w.served(ms(110_000));
@@ -133,8 +133,8 @@ fn a_class_blocked_behind_a_meter_does_not_hold_v_back() {
 #[test]
 fn a_lifted_limit_is_not_paid_back_by_the_others() {
     let mut w = world(vec![limited("a", 1, 1), rule("b", 1)], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(100_000));
     w.sched.set_rules(rules(vec![rule("a", 1), rule("b", 1)], vec![]), w.now);
     // The round that runs at 100 s was b's but for one; the 990 after it are halved, and a,
@@ -146,8 +146,8 @@ fn a_lifted_limit_is_not_paid_back_by_the_others() {
 #[test]
 fn large_reserved_requests_get_all_of_their_reservation() {
     let mut w = world(vec![reserved("a", 1, units(60)), rule("b", 1000)], vec![]);
-    w.client("a", Kind::Read, 4, 8);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 4, 8);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     // Here all requests end in rounds, so slots are free together and none has to wait.
     assert_eq!(w.served(ms(70_000)), [3600 / 4, 2400]);
@@ -160,8 +160,8 @@ fn cost_of_collecting(slots_max: u32, ragged_percent: u64, all: Vec<Rule>) -> (u
     let slots = u64::from(slots_max);
     let mut w = World::new(target(slots_max, UNIT_NS * 10 / slots), rules(all, vec![]));
     w.ragged_percent = ragged_percent;
-    w.client("a", Kind::Read, 4, slots_max);
-    w.client("b", Kind::Read, 1, 2 * slots_max);
+    w.client("a", OpKind::Read, 4, slots_max);
+    w.client("b", OpKind::Read, 1, 2 * slots_max);
     w.run(ms(10_000));
     let before = w.idle_slot_ns;
     let got = w.served(ms(110_000));
@@ -195,8 +195,8 @@ fn collecting_slots_for_a_promise_costs_something_where_service_times_differ() {
 #[test]
 fn small_requests_pass_a_head_that_does_not_fit_but_not_for_ever() {
     let mut w = world(vec![rule("large", 1), rule("small", 1)], vec![]);
-    w.client("large", Kind::Read, 8, 2);
-    w.client("small", Kind::Read, 1, 40);
+    w.client("large", OpKind::Read, 8, 2);
+    w.client("small", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     let before = w.clients[0].starts.len();
     let got = w.served(ms(90_000));
@@ -213,8 +213,8 @@ fn small_requests_pass_a_head_that_does_not_fit_but_not_for_ever() {
 #[test]
 fn a_light_class_does_not_overtake_a_heavy_one_without_end() {
     let mut w = world(vec![rule("large", 10), rule("small", 1)], vec![]);
-    w.client("large", Kind::Read, 8, 4);
-    w.client("small", Kind::Read, 1, 40);
+    w.client("large", OpKind::Read, 8, 4);
+    w.client("small", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     let got = w.served(ms(98_000));
     // One large request in each of 880 rounds of 100 ms, for two do not fit; small ones in the
@@ -227,8 +227,8 @@ fn a_light_class_does_not_overtake_a_heavy_one_without_end() {
 fn weights_from_1_to_32_are_exact() {
     for weight in [2, 4, 8, 16, 32] {
         let mut w = world(vec![rule("a", weight), rule("b", 1)], vec![]);
-        w.client("a", Kind::Write, 1, 40);
-        w.client("b", Kind::Read, 1, 40);
+        w.client("a", OpKind::Write, 1, 40);
+        w.client("b", OpKind::Read, 1, 40);
         // 100 of b's and 100 × weight of a's are whole rounds of ten slots.
         let rounds = 10 * (u64::from(weight) + 1);
         w.run(ms(10_000));
@@ -240,8 +240,8 @@ fn weights_from_1_to_32_are_exact() {
 #[test]
 fn weights_hold_for_requests_of_different_sizes() {
     let mut w = world(vec![rule("a", 3), rule("b", 1)], vec![]);
-    w.client("a", Kind::Read, 4, 20);
-    w.client("b", Kind::Read, 1, 40);
+    w.client("a", OpKind::Read, 4, 20);
+    w.client("b", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     let got = w.served(ms(90_000));
     let (a, b) = (got[0] * 4, got[1]);
@@ -254,7 +254,7 @@ fn classes_behind_one_meter_share_it_by_weight_whatever_runs_beside() {
     let meters = vec![shared("m", "a b", ops(50))];
     let mut w = world(vec![rule("a", 1), rule("b", 4), rule("c", 1)], meters);
     for job in ["a", "b", "c"] {
-        w.client(job, Kind::Read, 1, 20);
+        w.client(job, OpKind::Read, 1, 20);
     }
     w.run(ms(10_000));
     let got = w.served(ms(60_000));
@@ -268,7 +268,7 @@ fn many_classes_behind_one_meter_share_it_by_weight() {
     let all = names.iter().enumerate().map(|(i, name)| rule(name, 1 + i as u32 % 2)).collect();
     let mut w = world(all, vec![shared("m", "j*", ops(75))]);
     for name in &names {
-        w.client(name, Kind::Read, 1, 4);
+        w.client(name, OpKind::Read, 1, 4);
     }
     w.run(ms(10_000));
     let got = w.served(ms(50_000));
@@ -283,7 +283,7 @@ fn a_limit_smaller_than_one_request_spaces_requests_out() {
     let rate = Rate::bytes_per_sec(UNIT_BYTES).expect("above zero");
     let rule = Rule { limits: vec![limit(rate)], ..rule("a", 1) };
     let mut w = world(vec![rule], vec![]);
-    w.client("a", Kind::Read, 4, 3);
+    w.client("a", OpKind::Read, 4, 3);
     w.run(ms(60_000));
     // One request is 4 s of the rate; the burst is the request in hand, which at the
     // origin of time has not been saved up.
@@ -302,7 +302,7 @@ fn limits_hold_from_1_mb_to_1_gb_a_second() {
             // Twice the limit without it: a page takes its share of 2 × the rate.
             let unit_ns = UNIT_BYTES * 1_000_000_000 / (per_sec * 2);
             let mut w = World::new(target(64, unit_ns), rules(all, vec![]));
-            w.client("a", Kind::Read, request / UNIT_BYTES, depth);
+            w.client("a", OpKind::Read, request / UNIT_BYTES, depth);
             w.clients[0].depth = depth;
             w.run(ms(1_000));
             let got = w.served(ms(11_000))[0] * request;
@@ -331,10 +331,10 @@ fn unlimited_rate(request: u64, unit_ns: u64, depth: u32) -> u64 {
 #[test]
 fn a_write_limit_does_not_block_reads() {
     let only = |kind| KindSet::NONE.with(kind);
-    let writes = Limit { kinds: only(Kind::Write), rate: ops(1), burst: Some(0) };
+    let writes = Limit { kinds: only(OpKind::Write), rate: ops(1), burst: Some(0) };
     let mut w = world(vec![Rule { limits: vec![writes], ..rule("a", 1) }], vec![]);
-    w.client("a", Kind::Write, 1, 30);
-    w.client("a", Kind::Read, 1, 30);
+    w.client("a", OpKind::Write, 1, 30);
+    w.client("a", OpKind::Read, 1, 30);
     w.run(ms(9_950));
     assert_eq!(w.clients[0].starts.len(), 10);
     // 99.5 rounds of 10 slots, nine of them written through.
@@ -346,7 +346,7 @@ fn a_request_pays_each_of_its_meters_and_the_slowest_decides() {
     let meters = vec![shared("ab", "a b", ops(30)), shared("bc", "b c", ops(20))];
     let mut w = world(vec![rule("a", 1), rule("b", 1), rule("c", 1)], meters);
     for job in ["a", "b", "c"] {
-        w.client(job, Kind::Read, 1, 10);
+        w.client(job, OpKind::Read, 1, 10);
     }
     w.run(ms(10_000));
     let got = w.served(ms(70_000));
@@ -360,8 +360,8 @@ fn a_request_pays_each_of_its_meters_and_the_slowest_decides() {
 fn a_slow_limit_of_one_class_does_not_stall_the_meter_it_shares() {
     let meters = vec![shared("all", "a b", ops(80))];
     let mut w = world(vec![limited("a", 1, 2), rule("b", 1)], meters);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     let got = w.served(ms(40_000));
     assert_eq!((got[0], got[0] + got[1]), (60, 2400));
@@ -371,8 +371,8 @@ fn a_slow_limit_of_one_class_does_not_stall_the_meter_it_shares() {
 fn a_class_at_its_slot_cap_leaves_the_rest_to_others() {
     let capped = Rule { slots: Some(3), ..rule("a", 9) };
     let mut w = world(vec![capped, rule("b", 1)], vec![]);
-    w.client("a", Kind::Read, 1, 20);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("a", OpKind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(10_000));
     assert_eq!(w.served(ms(20_000)), [300, 700]);
 }

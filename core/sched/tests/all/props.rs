@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, World, limit, ms, ops, rule, rules, shared, target, who};
 use model::{
-    Amount, Dependence, Grant, Grants, Kind, KindSet, Lane, Limit, LimitMode, Nanos, Parent, Part,
-    PathSet, Rate, Rule, RuleSet, Scope, Time,
+    Amount, DependencyKind, Grant, Grants, KindSet, Lane, Limit, LimitMode, Nanos, OpKind, PathSet,
+    Rate, Rule, RuleDependency, RuleSet, Scope, Share, Time,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, Target};
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];
-const KINDS: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Getattr, Kind::Clunk];
+const KINDS: [OpKind; 4] = [OpKind::Read, OpKind::Write, OpKind::Getattr, OpKind::Clunk];
 
 #[derive(Clone, Debug)]
 enum Call {
@@ -80,11 +80,12 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
             vec![shared("m", "a b", ops(150))],
         ),
         3 => {
-            let on = |rule: &str, kind| Some(Parent { rule: rule.into(), kind, min: ops(5) });
-            let total = Dependence::Complement { total: ops(250) };
-            let gate = Dependence::Gate { idle: Nanos::from_millis(20) };
+            let on =
+                |rule: &str, kind| Some(RuleDependency { rule: rule.into(), kind, min: ops(5) });
+            let total = DependencyKind::Remainder { total: ops(250) };
+            let gate = DependencyKind::WhenIdle { idle: Nanos::from_millis(20) };
             let one = |rule: Rule, rate| limits(vec![limit(ops(rate))], rule);
-            let follow = Dependence::Follow { part_ppm: 500_000 };
+            let follow = DependencyKind::Follow { part_ppm: 500_000 };
             rules(
                 vec![
                     Rule { parent: on("b", total), ..one(rule("a", 3), 200) },
@@ -100,9 +101,9 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
                 limit_mode: mode,
                 ..limits(vec![limit(ops(rate))], rule)
             };
-            let parent = Parent {
+            let parent = RuleDependency {
                 rule: "b".into(),
-                kind: Dependence::Follow { part_ppm: 700_000 },
+                kind: DependencyKind::Follow { part_ppm: 700_000 },
                 min: ops(5),
             };
             rules(
@@ -122,7 +123,7 @@ fn rule_set(which: usize) -> Arc<RuleSet> {
             )
         }
         _ => {
-            let writes = Limit { kinds: KindSet::NONE.with(Kind::Write), ..limit(bytes(90)) };
+            let writes = Limit { kinds: KindSet::NONE.with(OpKind::Write), ..limit(bytes(90)) };
             let a = limits(vec![writes, limit(ops(80))], rule("a", 1));
             let (reserve, part) = (Some(bytes(40)), Some(1_000_000));
             let a = Rule { reserve, reserve_metadata_ppm: part, ..a };
@@ -212,14 +213,14 @@ impl Book {
                     None => Scope::meter("m", &[]),
                 };
                 // Now and then it is listed no longer.
-                let part = (percent <= 100).then(|| Grant::part(Part::ratio(percent, 100)));
+                let part = (percent <= 100).then(|| Grant::part(Share::ratio(percent, 100)));
                 let listed = vec![(scope, part.unwrap_or_default())];
-                let unlisted = Part::ratio(unlisted, 100);
+                let unlisted = Share::ratio(unlisted, 100);
                 self.sched.set_grants(&Grants { members, unlisted, listed }, self.now);
             }
             Call::Uses => {
                 for (_, what) in self.sched.take_uses(self.now) {
-                    assert!(what.waiting || what.used != Some(Part::ZERO), "nothing was used");
+                    assert!(what.waiting || what.used != Some(Share::ZERO), "nothing was used");
                 }
             }
             Call::Pass { micros } => self.now = self.now + Nanos::from_micros(micros),
@@ -242,7 +243,7 @@ impl Book {
         self.check_held();
     }
 
-    fn begin_to_wait(&mut self, token: u64, kind: Kind) {
+    fn begin_to_wait(&mut self, token: u64, kind: OpKind) {
         if !kind.never_delayed() {
             self.since.insert(token, self.now);
         }
@@ -271,9 +272,10 @@ impl Book {
         }
     }
 
-    fn enqueue(&mut self, job: usize, kind: Kind, units: u64, cached: bool) {
+    fn enqueue(&mut self, job: usize, kind: OpKind, units: u64, cached: bool) {
         self.count += 1;
-        let bytes = if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 };
+        let bytes =
+            if matches!(kind, OpKind::Read | OpKind::Write) { units * UNIT_BYTES } else { 0 };
         let (amount, token) = (Amount::new(bytes, 1), self.count);
         let lane = if cached { Lane::Cached } else { Lane::Device };
         let arrival = Arrival { subject: self.subjects[job], kind, amount, lane, token };
@@ -340,7 +342,7 @@ impl Book {
         // A class that is granted nothing would come out in years.
         let all = JOBS.iter().map(|job| (Scope::rule(job, &[]), Grant::default()));
         let listed = all.chain([(Scope::meter("m", &[]), Grant::default())]).collect();
-        let whole = Grants { members: 1, unlisted: Part::WHOLE, listed };
+        let whole = Grants { members: 1, unlisted: Share::WHOLE, listed };
         self.sched.set_grants(&whole, self.now);
         loop {
             while self.poll() {}
@@ -470,7 +472,7 @@ proptest! {
                 number += 1;
                 let amount = Amount::new(units * UNIT_BYTES, 1);
                 asked.push(amount);
-                let (subject, kind, lane) = (subjects[job], Kind::Read, Lane::Device);
+                let (subject, kind, lane) = (subjects[job], OpKind::Read, Lane::Device);
                 sched.enqueue(Arrival { subject, kind, amount, lane, token: number }, ms(0));
                 let slots = (units as u32).next_power_of_two().min(slots_max);
                 naive.enqueue(job, number, u128::from(units) * 1_000, slots);
@@ -507,7 +509,7 @@ proptest! {
             let amount = Amount::new(units * UNIT_BYTES, 1);
             let token = sizes.len() as u64;
             sizes.push(amount);
-            sched.enqueue(Arrival { subject, kind: Kind::Read, amount, lane: Lane::Device, token }, now);
+            sched.enqueue(Arrival { subject, kind: OpKind::Read, amount, lane: Lane::Device, token }, now);
             while let Some(next) = sched.poll_dispatch(now) {
                 let amount = sizes[next.token as usize];
                 sent.push((now.as_nanos(), amount.bytes.get()));
@@ -543,7 +545,7 @@ proptest! {
         for i in 0..2 * ends.len() + 200 {
             let (subject, amount) = (subjects[i % 2], amounts[i % 2]);
             let arrival =
-                Arrival { subject, kind: Kind::Read, amount, lane: Lane::Device, token: i as u64 % 2 };
+                Arrival { subject, kind: OpKind::Read, amount, lane: Lane::Device, token: i as u64 % 2 };
             sched.enqueue(arrival, ms(0));
         }
         // Units of cost times the other's weight: comparable, and whole.
@@ -585,7 +587,7 @@ proptest! {
         // 40 outstanding are enough demand though the cached lane is free each 400 ms only,
         // which is less than what R may lag by.
         w.cached_client("a", units.0, 40, misses);
-        w.client("b", Kind::Read, units.1, 20);
+        w.client("b", OpKind::Read, units.1, 20);
         if both_lanes {
             w.cached_client("c", units.1.min(4), 20, 0);
         }
@@ -609,8 +611,8 @@ proptest! {
         let a = Rule { reserve: Some(reserve), reserve_metadata_ppm: part, ..a };
         let all = rules(vec![a, rule("b", weights.1)], vec![]);
         let mut w = World::new(target(10, 10_000_000), all);
-        w.client("a", Kind::Getattr, 0, 40);
-        w.client("b", Kind::Read, 1, 40);
+        w.client("a", OpKind::Getattr, 0, 40);
+        w.client("b", OpKind::Read, 1, 40);
         w.run(ms(5_000));
         let got = w.served(ms(25_000))[0];
         let (account, share) = (20 * rate * percent / 100, 2_000 * weights.0 / (weights.0 + weights.1));

@@ -5,8 +5,8 @@
 
 use crate::server::*;
 use model::{
-    Amount, Bytes, Dependence, Kind, Lane, Limit, LimitMode, MeterRule, Nanos, Parent, PathSet,
-    Rule,
+    Amount, Bytes, DependencyKind, Lane, Limit, LimitMode, MeterRule, Nanos, OpKind, PathSet, Rule,
+    RuleDependency,
 };
 use sluice_sched::{Arrival, CostMode, Curve, Target};
 
@@ -31,7 +31,7 @@ fn spare(job: &str, rate: u64) -> Rule {
 
 fn backlogged(mut w: World, jobs: &[&str]) -> World {
     for job in jobs {
-        w.client(job, Kind::Read, 1, 20);
+        w.client(job, OpKind::Read, 1, 20);
     }
     w.run(ms(10_000));
     w
@@ -82,9 +82,9 @@ fn hard_token_compensation_is_a_reservation_equal_to_the_limit() {
 #[test]
 fn hard_token_compensation_saves_no_burst_from_idleness() {
     let mut w = world(vec![realtime("a", 50), rule("b", 1)]);
-    w.client("b", Kind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     w.run(ms(60_000));
-    w.client("a", Kind::Read, 1, 100);
+    w.client("a", OpKind::Read, 1, 100);
     w.run(ms(70_000));
     let in_first = |span_ms: u64| {
         let end = (60_000 + span_ms) * 1_000_000;
@@ -143,8 +143,8 @@ fn slots_kept_free_let_a_promised_request_start_at_once() {
         let set = rules(vec![promised, rule("b", 20)], vec![five]);
         let mut w = World::new(target(10, UNIT_NS), set);
         w.ragged_percent = 50;
-        w.client("b", Kind::Read, 1, 40);
-        w.client("a", Kind::Read, 1, 1);
+        w.client("b", OpKind::Read, 1, 40);
+        w.client("a", OpKind::Read, 1, 1);
         w.run(ms(60_000));
         let gaps = w.clients[1].starts.windows(2).map(|pair| pair[1] - pair[0]);
         (gaps.collect::<Vec<u64>>(), w.clients[0].done)
@@ -163,7 +163,7 @@ fn slots_kept_free_let_a_promised_request_start_at_once() {
 fn a_request_larger_than_what_is_not_kept_runs_when_no_other_does() {
     let promised = Rule { keep_slots: Some(8), ..realtime("a", 10) };
     let mut w = world(vec![promised, rule("b", 1)]);
-    w.client("b", Kind::Read, 8, 3);
+    w.client("b", OpKind::Read, 8, 3);
     w.run(ms(10_000));
     // One at a time, 100 ms each.
     assert_eq!(w.clients[0].done, 100);
@@ -171,8 +171,11 @@ fn a_request_larger_than_what_is_not_kept_runs_when_no_other_does() {
 
 #[test]
 fn a_dependent_rule_is_a_rate_computed_from_the_parent_in_the_dispatcher() {
-    let parent =
-        Parent { rule: "a".into(), kind: Dependence::Follow { part_ppm: 500_000 }, min: ops(1) };
+    let parent = RuleDependency {
+        rule: "a".into(),
+        kind: DependencyKind::Follow { part_ppm: 500_000 },
+        min: ops(1),
+    };
     // Its promise follows as well as its ceiling.
     let child = Rule { parent: Some(parent), ..realtime("b", 40) };
     let all = |rate| rules(vec![limited("a", rate), child.clone(), rule("c", 1000)], vec![]);
@@ -190,8 +193,8 @@ fn sfq_d_is_weights_with_one_slot_for_every_request() {
     one.costs.mode = CostMode::Bytes;
     one.costs.device.read = Curve::new(&[(Bytes::new(UNIT_BYTES), Nanos::new(UNIT_NS))]).unwrap();
     let mut w = World::new(one, rules(vec![rule("a", 3), rule("b", 1)], vec![]));
-    w.client("a", Kind::Read, 4, 40);
-    w.client("b", Kind::Read, 1, 40);
+    w.client("a", OpKind::Read, 4, 40);
+    w.client("b", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     // A round of ten: bytes are 3 : 1, so requests are 3 : 4.
     assert_near(&w.served(ms(24_000)), &[600, 800], 2);
@@ -204,7 +207,7 @@ fn sfq_d_plus_fills_the_last_slots_with_a_later_request_that_fits() {
     let (large, small) = (subject(&mut w, "large"), subject(&mut w, "small"));
     let mut enqueue = |subject, units: u64, token| {
         let amount = Amount::new(units * UNIT_BYTES, 1);
-        let arrival = Arrival { subject, kind: Kind::Read, amount, lane: Lane::Device, token };
+        let arrival = Arrival { subject, kind: OpKind::Read, amount, lane: Lane::Device, token };
         w.sched.enqueue(arrival, ms(0));
     };
     (0..2).for_each(|token| enqueue(large, 8, token));
@@ -222,10 +225,10 @@ fn sfq_d_plus_fills_the_last_slots_with_a_later_request_that_fits() {
 #[test]
 fn metadata_is_charged_by_its_kind() {
     let mut of = target(10, UNIT_NS);
-    of.costs.device.ops[Kind::Create as usize] = Nanos::new(4 * UNIT_NS);
+    of.costs.device.ops[OpKind::Create as usize] = Nanos::new(4 * UNIT_NS);
     let mut w = World::new(of, rules(vec![rule("a", 1), rule("b", 1)], vec![]));
-    w.client("a", Kind::Create, 1, 20);
-    w.client("b", Kind::Getattr, 1, 40);
+    w.client("a", OpKind::Create, 1, 20);
+    w.client("b", OpKind::Getattr, 1, 40);
     w.run(ms(10_000));
     let got = w.served(ms(50_000));
     // Half of 4000 units each: a create holds and costs four.
@@ -262,7 +265,7 @@ fn a_class_alone_is_served_at_once_whatever_it_had_elsewhere() {
     assert_eq!(w.served(ms(20_000)), [1000]);
     // Nor does that put it off for long when another comes: by the bound of any lag.
     w.clients[0].elsewhere = 0;
-    w.client("b", Kind::Read, 1, 20);
+    w.client("b", OpKind::Read, 1, 20);
     let got = w.served(ms(30_000));
     assert!(got[0] >= 480, "{got:?}");
 }
@@ -272,8 +275,8 @@ fn a_global_limit_is_a_meter_whose_rate_is_split_over_the_servers() {
     let set = |rate| rules(vec![limited("a", rate)], vec![]);
     let server = |rate| World::new(target(10, UNIT_NS / 10), set(rate));
     let (mut one, mut two) = (server(100), server(100));
-    one.client("a", Kind::Read, 1, 20);
-    two.client("a", Kind::Read, 1, 20);
+    one.client("a", OpKind::Read, 1, 20);
+    two.client("a", OpKind::Read, 1, 20);
     one.run(ms(10_000));
     two.run(ms(10_000));
     // The second becomes idle at 20 s and has work again at 30 s: the trace of LIME.
@@ -300,7 +303,7 @@ fn d_is_lowered_until_a_small_request_takes_what_it_may() {
     let latency = Some(Nanos::from_millis(50));
     let mut w = World::new(Target { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
     w.shares_device = true;
-    w.client("a", Kind::Read, 1, 40);
+    w.client("a", OpKind::Read, 1, 40);
     w.run(ms(60_000));
     let slots = w.sched.slots_max();
     assert!((4..=5).contains(&slots), "{slots}");
@@ -313,7 +316,7 @@ fn d_comes_back_once_requests_take_less_than_they_may() {
     let latency = Some(Nanos::from_millis(120));
     let mut w = World::new(Target { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
     w.shares_device = true;
-    w.client("a", Kind::Read, 1, 40);
+    w.client("a", OpKind::Read, 1, 40);
     // A request of ten takes 400 ms, and one of three 120 ms.
     w.slower = 4;
     w.run(ms(60_000));
@@ -329,7 +332,7 @@ fn costs_are_learnt_from_requests_that_run_alone() {
     let mut w =
         World::new(Target { recalibrate: true, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
     w.slower = 3;
-    w.client("a", Kind::Read, 1, 1);
+    w.client("a", OpKind::Read, 1, 1);
     w.run(ms(100_000));
     // Alone, a request of the model takes ten times its cost: all of D serve a cost-second a
     // second. What is learnt is that, three times as slow.
@@ -338,7 +341,7 @@ fn costs_are_learnt_from_requests_that_run_alone() {
     // Beside others nothing is learnt.
     let before = w.sched.target().costs.clone();
     w.slower = 1;
-    w.client("b", Kind::Read, 1, 10);
+    w.client("b", OpKind::Read, 1, 10);
     w.run(ms(200_000));
     assert_eq!(w.sched.target().costs, before);
 }

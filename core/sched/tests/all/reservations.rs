@@ -6,7 +6,7 @@
 //! each outstanding. The table of docs/algorithms/dispatcher.md is what these print.
 
 use crate::server::*;
-use model::{Kind, Nanos, Rate, Rule};
+use model::{Nanos, OpKind, Rate, Rule};
 
 const UNIT_NS: u64 = 1_000_000;
 const SLOTS: u32 = 16;
@@ -22,7 +22,7 @@ fn world(mut first: Vec<Rule>) -> World {
     }
     let mut w = World::new(target, rules(first, vec![]));
     for i in 0..BULLIES {
-        w.client(&format!("bully{i}"), Kind::Read, 4, 4);
+        w.client(&format!("bully{i}"), OpKind::Read, 4, 4);
     }
     w
 }
@@ -45,7 +45,8 @@ fn dispatched(client: &Client, from_ms: u64, to_ms: u64) -> u64 {
 fn files_that_are_read_in_turn_reach_the_reservation() {
     let mut w = world(vec![reserved("vip", bytes(500))]);
     let one = |kind| Step { kind, units: 0, count: 1 };
-    let file = [one(Kind::Walk), one(Kind::Open), Step { kind: Kind::Read, units: 4, count: 64 }];
+    let file =
+        [one(OpKind::Walk), one(OpKind::Open), Step { kind: OpKind::Read, units: 4, count: 64 }];
     let vip = w.stepping_client("vip", &file);
     w.run(ms(10_000));
     let done = w.served(ms(70_000))[vip];
@@ -58,21 +59,21 @@ fn files_that_are_read_in_turn_reach_the_reservation() {
 #[test]
 fn an_open_of_a_reserved_class_does_not_wait_for_its_own_reads() {
     let mut w = world(vec![reserved("vip", bytes(500)), rule("idle", 1)]);
-    w.client("vip", Kind::Read, 4, 32);
-    let vip = w.client("vip", Kind::Open, 0, 1);
-    let idle = w.client("idle", Kind::Open, 0, 1);
+    w.client("vip", OpKind::Read, 4, 32);
+    let vip = w.client("vip", OpKind::Open, 0, 1);
+    let idle = w.client("idle", OpKind::Open, 0, 1);
     w.run(ms(60_000));
     // Each sends the next one when one is done: whose opens take long has few.
     let [count, others] = [vip, idle].map(|client| w.clients[client].done);
     assert!(count >= others / 2, "{count} opens beside its own reads, {others} with nothing else");
-    let (own, other) = (w.clients[vip].p99(Kind::Open), w.clients[idle].p99(Kind::Open));
+    let (own, other) = (w.clients[vip].p99(OpKind::Open), w.clients[idle].p99(OpKind::Open));
     assert!(own <= 2 * other, "{own} ns beside its own reads, {other} ns with nothing else queued");
 }
 
 #[test]
 fn a_flood_of_metadata_gets_the_account_of_a_reservation_or_the_share_and_not_both() {
     let mut w = world(vec![reserved("vip", bytes(500))]);
-    let vip = w.client("vip", Kind::Open, 0, 64);
+    let vip = w.client("vip", OpKind::Open, 0, 64);
     w.run(ms(70_000));
     // A tenth of 500 units a second is 500 opens a second; a share of 33 would be 303.
     let opens = dispatched(&w.clients[vip], 10_000, 70_000);
@@ -84,7 +85,7 @@ fn a_flood_of_metadata_gets_the_account_of_a_reservation_or_the_share_and_not_bo
 fn the_smallest_reservation_gives_a_flood_of_metadata_its_share_and_no_more() {
     let opens = |rule: Rule| {
         let mut w = world(vec![rule]);
-        let vip = w.client("vip", Kind::Open, 0, 64);
+        let vip = w.client("vip", OpKind::Open, 0, 64);
         w.run(ms(70_000));
         dispatched(&w.clients[vip], 10_000, 70_000)
     };
@@ -103,7 +104,7 @@ fn what_a_reservation_serves_counts_towards_the_share_of_many_slots_too() {
         let all = vec![reserved("a", ops(6 * u64::from(slots))), rule("b", 1), rule("c", 2)];
         let mut w = World::new(target(slots, unit), rules(all, vec![]));
         for job in ["a", "b", "c"] {
-            w.client(job, Kind::Read, 1, 2 * slots);
+            w.client(job, OpKind::Read, 1, 2 * slots);
         }
         w.run(ms(10_000));
         let got = w.served(ms(70_000));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::server::*;
-use model::{Kind, Limit, Rule, RuleSet};
+use model::{Limit, OpKind, Rule, RuleSet};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -22,7 +22,7 @@ fn set(all: Vec<Rule>) -> Arc<RuleSet> {
 /// A server with one client that has a backlog of 200 and asks for nothing more.
 fn backlog(all: Vec<Rule>) -> World {
     let mut w = World::new(target(10, UNIT_NS), set(all));
-    w.client("a", Kind::Read, 1, 200);
+    w.client("a", OpKind::Read, 1, 200);
     w.run(ms(10_000));
     w.clients[0].depth = 0;
     w
@@ -98,8 +98,8 @@ fn a_rule_that_stops_frees_what_waits_for_the_next_decision() {
 fn a_new_weight_holds_from_the_next_decision_on() {
     let weights = |a, b| set(vec![rule("a", a), rule("b", b)]);
     let mut w = World::new(target(10, UNIT_NS), weights(1, 1));
-    w.client("a", Kind::Read, 1, 40);
-    w.client("b", Kind::Read, 1, 40);
+    w.client("a", OpKind::Read, 1, 40);
+    w.client("b", OpKind::Read, 1, 40);
     w.run(ms(10_000));
     w.sched.set_rules(weights(4, 1), w.now);
     let got = w.served(ms(10_100 + 1_000));

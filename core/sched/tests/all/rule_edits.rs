@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::server::*;
-use model::{KeyEdit, Kind, Nanos, RuleEdit, RulePlace, RuleSet};
+use model::{KeyEdit, Nanos, OpKind, RuleEdit, RulePosition, RuleSet};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -42,13 +42,13 @@ fn round() -> Vec<RuleEdit> {
         RuleEdit::Start {
             name: name("x"),
             keys: set("match", "\"jobid={x}\""),
-            place: RulePlace::First,
+            place: RulePosition::First,
         },
-        RuleEdit::Rank { name: name("a"), place: RulePlace::Last },
+        RuleEdit::Rank { name: name("a"), place: RulePosition::Last },
         RuleEdit::Change { name: name("a"), keys: limit("20ops/s") },
         RuleEdit::Change { name: name("a"), keys: limit("10ops/s") },
         RuleEdit::Change { name: name("x"), keys: set("weight", "7") },
-        RuleEdit::Rank { name: name("a"), place: RulePlace::Before(name("b")) },
+        RuleEdit::Rank { name: name("a"), place: RulePosition::Before(name("b")) },
         RuleEdit::Stop { name: name("x") },
     ]
 }
@@ -58,7 +58,7 @@ fn served(every: Option<u64>) -> (World, Vec<u64>) {
     let parse = |text: &str| Arc::new(RuleSet::parse(text).expect("the rules are right"));
     let mut w = World::new(target(10, UNIT_NS), parse(RULES));
     for job in ["a", "b", "c"] {
-        w.client(job, Kind::Read, 1, 40);
+        w.client(job, OpKind::Read, 1, 40);
     }
     w.run(ms(10_000));
     let before: Vec<u64> = w.clients.iter().map(|client| client.done).collect();
@@ -100,7 +100,7 @@ fn what_waits_moves_to_a_rule_that_is_started_and_back_when_it_is_stopped() {
     let start = RuleEdit::Start {
         name: name("free"),
         keys: set("match", "\"jobid={a}\""),
-        place: RulePlace::First,
+        place: RulePosition::First,
     };
     let freed = start.apply(RULES).expect("the edit is right");
     let parse = |text: &str| Arc::new(RuleSet::parse(text).expect("the rules are right"));

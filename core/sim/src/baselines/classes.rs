@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Identity, KeyValue, Kind, LimitMode, PathSet, Rate, RuleSet};
+use model::{Identity, KeyValue, LimitMode, OpKind, PathSet, Rate, RuleSet};
 
 /// What a class is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct Classes {
     rules: Arc<RuleSet>,
     /// Bumped with each change of rules.
     pub(crate) generation: u32,
-    subjects: Vec<(Identity, PathSet, [u32; Kind::COUNT])>,
+    subjects: Vec<(Identity, PathSet, [u32; OpKind::COUNT])>,
     known: BTreeMap<(Identity, PathSet), u32>,
     classes: BTreeMap<(String, Vec<KeyValue>), u32>,
     pub(crate) grants: Vec<Grant>,
@@ -52,13 +52,13 @@ impl Classes {
         let number = self.subjects.len() as u32;
         let known = *self.known.entry((who.clone(), paths)).or_insert(number);
         if known == number {
-            self.subjects.push((who.clone(), paths, [UNKNOWN; Kind::COUNT]));
+            self.subjects.push((who.clone(), paths, [UNKNOWN; OpKind::COUNT]));
         }
         known.into()
     }
 
     /// The class of a subject's requests of one kind.
-    pub(crate) fn class(&mut self, subject: u64, kind: Kind) -> usize {
+    pub(crate) fn class(&mut self, subject: u64, kind: OpKind) -> usize {
         let (who, paths, ways) = &mut self.subjects[subject as usize];
         let way = &mut ways[kind as usize];
         if *way == UNKNOWN {
@@ -86,7 +86,7 @@ impl Classes {
         self.rules = rules;
         self.generation += 1;
         for (_, _, ways) in &mut self.subjects {
-            *ways = [UNKNOWN; Kind::COUNT];
+            *ways = [UNKNOWN; OpKind::COUNT];
         }
     }
 }

@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Kind, Lane, PathSet, Rate, RuleSet, Time};
+use model::{Amount, Identity, Lane, OpKind, PathSet, Rate, RuleSet, Time};
 use sched::Target;
 
 use super::classes::{Classes, Grant};
@@ -269,7 +269,7 @@ impl Scheduler for DmClock {
         self.classes.set_rules(rules);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: Kind, what: Elsewhere, _now: Time) {
+    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: Elsewhere, _now: Time) {
         let class = self.classes.class(subject, kind);
         if let Some(own) = self.clients.get_mut(class) {
             own.delta += what.requests;

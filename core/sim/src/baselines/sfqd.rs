@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use model::{Amount, Identity, Kind, Lane, PathSet, RuleSet, Time};
+use model::{Amount, Identity, Lane, OpKind, PathSet, RuleSet, Time};
 use sched::Target;
 
 use super::classes::Classes;
@@ -85,7 +85,7 @@ impl SfqD {
             return 1;
         }
         let smallest = Amount::new(0, 1);
-        let unit = self.target.costs.charge(Lane::Device, Kind::Read, smallest).get();
+        let unit = self.target.costs.charge(Lane::Device, OpKind::Read, smallest).get();
         let units = cost.div_ceil(unit).clamp(1, u64::from(self.target.slots_max));
         units as u32
     }
@@ -153,7 +153,7 @@ impl Scheduler for SfqD {
         self.classes.set_rules(rules);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: Kind, what: Elsewhere, _now: Time) {
+    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: Elsewhere, _now: Time) {
         let class = self.classes.class(subject, kind);
         self.tags(class).delay += what.cost.get();
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{KeyValue, Kind, KindSet, LimitMode, PathSet, Rate, Rule, RuleSet};
+use model::{KeyValue, KindSet, LimitMode, OpKind, PathSet, Rate, Rule, RuleSet};
 
 use super::windows::CATCH_UP;
 use crate::world::Owner;
@@ -47,7 +47,7 @@ pub(crate) struct Known {
     pub(crate) keeps_slots: bool,
     /// Whether all classes are alike but for their weights.
     only_weights: bool,
-    ways: Vec<[Option<u32>; Kind::COUNT]>,
+    ways: Vec<[Option<u32>; OpKind::COUNT]>,
     belongs: Vec<Belongs>,
     classes: BTreeMap<(usize, Vec<KeyValue>), u32>,
     gauge_keys: BTreeMap<Key, u32>,
@@ -76,10 +76,15 @@ impl Known {
     }
 
     /// Where requests belong; `owner` must be given once for each identity and kind.
-    pub(crate) fn belongs(&mut self, identity: u32, kind: Kind, owner: Option<&Owner>) -> Belongs {
+    pub(crate) fn belongs(
+        &mut self,
+        identity: u32,
+        kind: OpKind,
+        owner: Option<&Owner>,
+    ) -> Belongs {
         let identity = identity as usize;
         if identity >= self.ways.len() {
-            self.ways.resize(identity + 1, [None; Kind::COUNT]);
+            self.ways.resize(identity + 1, [None; OpKind::COUNT]);
         }
         let index = match self.ways[identity][kind as usize] {
             Some(index) => index,
@@ -95,7 +100,7 @@ impl Known {
         self.belongs[index as usize].clone()
     }
 
-    fn find(&mut self, owner: &Owner, kind: Kind) -> Belongs {
+    fn find(&mut self, owner: &Owner, kind: OpKind) -> Belongs {
         let rules = self.rules.clone();
         let who = &owner.who;
         let paths = owner.path.as_ref();
@@ -129,7 +134,7 @@ impl Known {
             gauges.push(self.gauge((true, meter, 0, key), gauge));
         }
         // A queue is held up by whatever stands in it: all kinds of its direction.
-        let mut beside = Kind::ALL.iter().filter(|other| other.direction() == kind.direction());
+        let mut beside = OpKind::ALL.iter().filter(|other| other.direction() == kind.direction());
         let metered = beside.any(|other| {
             rule.is_some_and(|rule| {
                 rule.ceilings().iter().any(|limit| limit.kinds.contains(*other))

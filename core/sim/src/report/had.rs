@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{Identity, Kind, KindSet, Limit, PathSet, Rule, RuleSet, Time, Weight};
+use model::{Identity, KindSet, Limit, OpKind, PathSet, Rule, RuleSet, Time, Weight};
 use serde::Serialize;
 
 use super::{DELAYED, JobReport, JobRule, Report};
@@ -154,7 +154,7 @@ fn series(asked: &[&Asked]) -> Vec<(u64, u64)> {
 fn holds_by<'a>(
     set: &RuleSet,
     rule: &str,
-    asked: impl Iterator<Item = (&'a Identity, Kind)>,
+    asked: impl Iterator<Item = (&'a Identity, OpKind)>,
 ) -> String {
     let index = set.rules.iter().position(|known| known.name == rule);
     let (mut kinds, mut meters) = (KindSet::NONE, BTreeSet::new());
@@ -187,7 +187,7 @@ fn paid(limit: &Limit, kinds: KindSet) -> Option<String> {
         0 => return None,
         all if all == kinds.iter().count() => rate.to_string(),
         1..=3 => {
-            format!("{rate} {}", pay.into_iter().map(Kind::name).collect::<Vec<_>>().join(" "))
+            format!("{rate} {}", pay.into_iter().map(OpKind::name).collect::<Vec<_>>().join(" "))
         }
         many => format!("{rate} of {many} kinds"),
     })
@@ -211,11 +211,12 @@ mod tests {
             nid: model::Nid::local(),
         };
         let (a, b) = (who("a"), who("b"));
-        let found = |rule, asked: &[(&Identity, Kind)]| holds_by(&set, rule, asked.iter().copied());
-        let asked = [(&a, Kind::Getattr), (&a, Kind::Write), (&b, Kind::Write)];
+        let found =
+            |rule, asked: &[(&Identity, OpKind)]| holds_by(&set, rule, asked.iter().copied());
+        let asked = [(&a, OpKind::Getattr), (&a, OpKind::Write), (&b, OpKind::Write)];
         assert_eq!(found("slow", &asked), "limit 10ops/s, slots 2, share (weight 3)");
         assert_eq!(found("default", &asked), "share (weight 1)");
-        let asked = [(&a, Kind::Getattr), (&a, Kind::Read)];
+        let asked = [(&a, OpKind::Getattr), (&a, OpKind::Read)];
         let meter = "limit 10ops/s, slots 2, meter all 5MB/s read, share (weight 3)";
         assert_eq!(found("slow", &asked), meter);
     }

@@ -16,7 +16,7 @@ mod histogram;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use model::{Amount, Kind, Lane, Nanos, RuleSet, Time};
+use model::{Amount, Lane, Nanos, OpKind, RuleSet, Time};
 use serde::Serialize;
 
 use crate::scenario::Scenario;
@@ -272,7 +272,7 @@ impl Tally {
     }
 
     /// What a request costs its target, as its scheduler believes.
-    pub(crate) fn cost(&self, target: usize, lane: Lane, kind: Kind, amount: Amount) -> Nanos {
+    pub(crate) fn cost(&self, target: usize, lane: Lane, kind: OpKind, amount: Amount) -> Nanos {
         self.targets[target].costs.charge(lane, kind, amount)
     }
 

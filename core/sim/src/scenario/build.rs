@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use model::{Bytes, Identity, Kind, Nanos, Nid, Rate, RuleSet, Time};
+use model::{Bytes, Identity, Nanos, Nid, OpKind, Rate, RuleSet, Time};
 use sched::{CostMode, Costs, Curve, LaneCosts};
 use toml::Spanned;
 
@@ -125,9 +125,9 @@ fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, Wrong> {
         Some(time) if *time.get_ref() > Nanos::ZERO => *time.get_ref(),
         Some(time) => return Err(Wrong::new(time.span(), "0s is not a time above zero".into())),
     };
-    let mut ops = [operation; Kind::COUNT];
+    let mut ops = [operation; OpKind::COUNT];
     for (name, time) in &raw.operations {
-        let kind: Kind =
+        let kind: OpKind =
             name.get_ref().parse().map_err(|error| Wrong::new(name.span(), format!("{error}")))?;
         ops[kind as usize] = *time;
     }

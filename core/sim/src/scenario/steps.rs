@@ -6,7 +6,7 @@
 //!
 //! Reads and writes have a size, other kinds have none.
 
-use model::{Amount, Bytes, Direction, Kind};
+use model::{Amount, Bytes, Direction, OpKind};
 
 use crate::workloads::Ask;
 
@@ -25,7 +25,7 @@ pub(super) fn requests(text: &str) -> Result<Vec<Ask>, (std::ops::Range<usize>, 
 
 fn request(text: &str) -> Result<Ask, String> {
     let (name, size) = text.split_once(' ').unwrap_or((text, ""));
-    let kind: Kind = name.parse().map_err(|error| format!("{error}"))?;
+    let kind: OpKind = name.parse().map_err(|error| format!("{error}"))?;
     let size = size.trim();
     let moves = kind.direction() != Direction::Metadata;
     match (moves, size) {
@@ -50,7 +50,7 @@ mod tests {
     fn a_step_is_a_list_of_kinds_with_sizes() {
         let asks = requests("create, write 320B,clunk").unwrap();
         let kinds: Vec<_> = asks.iter().map(|ask| (ask.kind, ask.amount.bytes.get())).collect();
-        assert_eq!(kinds, [(Kind::Create, 0), (Kind::Write, 320), (Kind::Clunk, 0)]);
+        assert_eq!(kinds, [(OpKind::Create, 0), (OpKind::Write, 320), (OpKind::Clunk, 0)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use plan::{Controller, ControllerSettings, Order, Report, Standing, StandingSettings};
 
-use model::{Nanos, Part, Time};
+use model::{Nanos, Share, Time};
 
 use super::World;
 use crate::events::Event;
@@ -164,7 +164,7 @@ impl World {
 
     fn new_standing(&self, proxy: u32, epoch: u64) -> Standing {
         let clock = self.proxies[proxy as usize].clock(self.now);
-        let settings = StandingSettings { alone: Part::ZERO, ..StandingSettings::default() };
+        let settings = StandingSettings { alone: Share::ZERO, ..StandingSettings::default() };
         Standing::new(&format!("proxy{proxy}"), epoch, settings, clock)
     }
 
@@ -186,7 +186,7 @@ impl World {
             let sum: u64 = members
                 .map(|(_, member)| u64::from(member.standing.part_of(scope).billionths()))
                 .sum();
-            if sum > u64::from(Part::WHOLE.billionths()) {
+            if sum > u64::from(Share::WHOLE.billionths()) {
                 return self.violate(format!("the parts of {scope} add up to {sum} billionths"));
             }
         }

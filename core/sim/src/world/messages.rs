@@ -9,7 +9,7 @@
 //! A request that arrives again while it waits or runs is dropped, and one that was served is
 //! answered from the proxy's memory: exactly once, as the protocol's sessions have it.
 
-use model::{Kind, Lane, PathSet, Time};
+use model::{Lane, OpKind, PathSet, Time};
 
 use super::{Request, State, World};
 use crate::events::Event;
@@ -21,7 +21,7 @@ impl World {
     /// A client asks for something.
     pub(super) fn issue(&mut self, client: u32, proxy: u32, ask: Ask, lane: Option<Lane>) {
         let spec = &self.proxies[proxy as usize].spec;
-        let tries_cache = ask.kind == Kind::Read && spec.hit_percent > 0;
+        let tries_cache = ask.kind == OpKind::Read && spec.hit_percent > 0;
         let usual = if tries_cache { Lane::Cached } else { Lane::Device };
         let fresh = Request {
             client,

@@ -22,7 +22,7 @@ mod troubles;
 
 use std::sync::Arc;
 
-use model::{Amount, Identity, Kind, Lane, Time};
+use model::{Amount, Identity, Lane, OpKind, Time};
 
 use crate::checks::Checks;
 use crate::events::{Event, Events};
@@ -122,7 +122,7 @@ pub(crate) struct Request {
     arrived: Time,
     started: Time,
     pub(crate) amount: Amount,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) lane: Lane,
     state: State,
     /// A try in the cached lane that missed.

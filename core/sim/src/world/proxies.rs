@@ -276,8 +276,8 @@ impl World {
     pub(super) fn travel(&mut self, request: u32, way: Way) -> Time {
         let r = &self.requests[request as usize];
         let carries = match way {
-            Way::ToProxy => model::Kind::Write,
-            Way::ToClient => model::Kind::Read,
+            Way::ToProxy => model::OpKind::Write,
+            Way::ToClient => model::OpKind::Read,
         };
         let bytes = if r.kind == carries { r.amount.bytes } else { model::Bytes::ZERO };
         let (client, proxy) = (r.client as usize, r.proxy as usize);

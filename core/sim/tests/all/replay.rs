@@ -1,6 +1,6 @@
 //! A recording in place of a scenario's jobs.
 
-use model::{Amount, Identity, JobId, Kind, Lane, Nanos, Nid};
+use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind};
 use sluice_sim::{Policy, Record, Replayed, Scenario, World};
 
 const BASE: &str = r#"
@@ -35,7 +35,7 @@ fn client(job: &str, count: usize, think_ms: u64, lane: Lane) -> Replayed {
         nid: Nid::local(),
     };
     let think = Nanos::from_millis(think_ms);
-    let record = Record { think, kind: Kind::Read, amount: Amount::new(4096, 1), lane };
+    let record = Record { think, kind: OpKind::Read, amount: Amount::new(4096, 1), lane };
     Replayed { who, records: vec![record; count] }
 }
 

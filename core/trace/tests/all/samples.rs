@@ -1,6 +1,6 @@
 //! Requests to record: those of a test of the bytes and of one of the recorder.
 
-use model::{Amount, Bytes, Identity, JobId, Kind, Lane, Nanos, Nid, Time};
+use model::{Amount, Bytes, Identity, JobId, Lane, Nanos, Nid, OpKind, Time};
 use proptest::prelude::*;
 use trace::{Access, TraceOutcome, TraceRequest};
 
@@ -15,7 +15,7 @@ pub(crate) fn request(subject: u32, number: u64) -> TraceRequest {
     TraceRequest {
         subject,
         class: None,
-        kind: Kind::Getattr,
+        kind: OpKind::Getattr,
         lane: Lane::Device,
         access: None,
         arrived: Time::from_nanos(number * 1000),
@@ -36,7 +36,7 @@ pub(crate) fn any_request(subjects: u32) -> impl Strategy<Value = TraceRequest> 
     let class = prop::option::of(any_number());
     let access = prop::option::of(prop::sample::select(&Access::ALL[..]));
     let lane = prop::sample::select(&[Lane::Cached, Lane::Device][..]);
-    let what = (1..=subjects, class, prop::sample::select(Kind::ALL), lane, access);
+    let what = (1..=subjects, class, prop::sample::select(OpKind::ALL), lane, access);
     let failed = any::<u32>().prop_map(TraceOutcome::of);
     let outcome = prop_oneof![Just(TraceOutcome::Done), failed, Just(TraceOutcome::Cancelled)];
     let when = (any_number(), any_number(), any_number());

@@ -74,7 +74,7 @@ pub(super) mod tests {
         let counters = CountersForm {
             read_bytes: 1 << 40,
             delayed: 3,
-            ops: OpsForm([7; model::Kind::COUNT]),
+            ops: OpsForm([7; model::OpKind::COUNT]),
             ..CountersForm::default()
         };
         let target = TargetReportForm {

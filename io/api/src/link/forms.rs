@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use model::{Grant, JobId, KeyValue, Kind, Nanos, Nid, Part, Rate, Scope, SectionKind, Use};
+use model::{
+    Grant, JobId, KeyValue, Nanos, Nid, OpKind, Rate, Scope, ScopeUsage, SectionKind, Share,
+};
 use plan::{Holdings, Order, Report, Served, Term, Told};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -106,7 +108,7 @@ impl TargetReportForm {
     pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<Report, WrongMessage> {
         let use_of = |of: &UseOf| {
             let used = of.used.map(part).transpose()?;
-            Ok((of.scope.to_scope()?, Use { used, waiting: of.waiting }))
+            Ok((of.scope.to_scope()?, ScopeUsage { used, waiting: of.waiting }))
         };
         let uses = self.uses.as_ref().map(|uses| uses.iter().map(use_of).collect());
         let served = self.served.iter().map(|of| Ok((of.scope.to_scope()?, of.served.into())));
@@ -127,9 +129,9 @@ impl TargetReportForm {
 
 impl From<&Report> for TargetReportForm {
     fn from(report: &Report) -> TargetReportForm {
-        let use_of = |(scope, what): &(Scope, Use)| UseOf {
+        let use_of = |(scope, what): &(Scope, ScopeUsage)| UseOf {
             scope: scope.into(),
-            used: what.used.map(Part::billionths),
+            used: what.used.map(Share::billionths),
             waiting: what.waiting,
         };
         let served_of = |(scope, served): &(Scope, Served)| ServedOf {
@@ -182,7 +184,7 @@ impl From<&Order> for TargetOrderForm {
     fn from(order: &Order) -> TargetOrderForm {
         let grant_of = |(scope, grant): &(Scope, Grant)| GrantOf {
             scope: scope.into(),
-            part: grant.part.map(Part::billionths),
+            part: grant.part.map(Share::billionths),
             rate: grant.rate.map(RateForm::from),
         };
         let told_of = |(scope, told): &(Scope, Told)| ToldOf {
@@ -219,7 +221,7 @@ impl HoldingsForm {
 
 impl From<&Holdings> for HoldingsForm {
     fn from(held: &Holdings) -> HoldingsForm {
-        let form = |(scope, part): &(Scope, Part)| HeldForm {
+        let form = |(scope, part): &(Scope, Share)| HeldForm {
             scope: scope.into(),
             part: part.billionths(),
         };
@@ -274,7 +276,7 @@ impl KeyForm {
                 KeyValue::Nid(Nid::new(nid).ok_or_else(|| WrongMessage::new(nid, NID))?)
             }
             KeyForm::Opcode(kind) => {
-                let parsed = kind.parse::<Kind>();
+                let parsed = kind.parse::<OpKind>();
                 KeyValue::Opcode(parsed.map_err(|_| WrongMessage::new(kind, "a kind of request"))?)
             }
         })
@@ -339,8 +341,8 @@ impl From<Served> for ServedForm {
     }
 }
 
-pub(super) fn part(billionths: u32) -> Result<Part, WrongMessage> {
-    let part = Part::from_billionths(billionths);
+pub(super) fn part(billionths: u32) -> Result<Share, WrongMessage> {
+    let part = Share::from_billionths(billionths);
     part.ok_or_else(|| WrongMessage::new(billionths, "a part: 1000000000 billionths at most"))
 }
 
@@ -362,7 +364,7 @@ mod tests {
             KeyValue::Gid(6),
             KeyValue::Projid(None),
             KeyValue::Nid(Nid::local()),
-            KeyValue::Opcode(Kind::Write),
+            KeyValue::Opcode(OpKind::Write),
         ];
         Scope::rule("jobs", &key)
     }
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_report_comes_out_as_it_went_in() {
-        let third = Part::ratio(1, 3);
+        let third = Share::ratio(1, 3);
         let report = Report {
             from: "a".into(),
             epoch: u64::MAX,
@@ -383,13 +385,13 @@ mod tests {
             revision: 5,
             lapsed: true,
             holdings: Some(Holdings {
-                unlisted: Part::WHOLE,
-                fallback: Part::ZERO,
+                unlisted: Share::WHOLE,
+                fallback: Share::ZERO,
                 listed: vec![(scope(), third)],
             }),
             uses: Some(vec![
-                (scope(), Use { used: Some(third), waiting: true }),
-                (Scope::meter("m", &[]), Use { used: None, waiting: false }),
+                (scope(), ScopeUsage { used: Some(third), waiting: true }),
+                (Scope::meter("m", &[]), ScopeUsage { used: None, waiting: false }),
             ]),
             served: vec![(scope(), Served { lap: 1, cost: Nanos::new(u64::MAX) })],
         };
@@ -411,10 +413,10 @@ mod tests {
             base: 6,
             revision: 7,
             members: 8,
-            unlisted: Part::equal(3),
-            fallback: Part::equal(7),
+            unlisted: Share::equal(3),
+            fallback: Share::equal(7),
             grants: vec![
-                (scope(), Grant { part: Some(Part::equal(3)), rate }),
+                (scope(), Grant { part: Some(Share::equal(3)), rate }),
                 (Scope::decay("d", &[]), Grant { part: None, rate: Rate::ops_per_sec(3) }),
                 (Scope::meter("m", &[]), Grant::default()),
             ],

@@ -6,23 +6,23 @@
 
 use std::fmt;
 
-use model::Kind;
+use model::OpKind;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How many operations of each kind, in the order of [`Kind::ALL`].
+/// How many operations of each kind, in the order of [`OpKind::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpsForm(pub [u64; Kind::COUNT]);
+pub struct OpsForm(pub [u64; OpKind::COUNT]);
 
 impl OpsForm {
     /// Operations of a kind.
-    pub fn of(&self, kind: Kind) -> u64 {
+    pub fn of(&self, kind: OpKind) -> u64 {
         self.0[kind as usize]
     }
 
     /// The kinds of which there were any.
-    pub fn any(&self) -> impl Iterator<Item = (Kind, u64)> {
-        let all = Kind::ALL.iter().map(|kind| (*kind, self.of(*kind)));
+    pub fn any(&self) -> impl Iterator<Item = (OpKind, u64)> {
+        let all = OpKind::ALL.iter().map(|kind| (*kind, self.of(*kind)));
         all.filter(|(_, count)| *count > 0)
     }
 }
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for Counted {
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<OpsForm, A::Error> {
         let mut ops = OpsForm::default();
         while let Some((name, count)) = from.next_entry::<String, u64>()? {
-            let kind = name.parse::<Kind>();
+            let kind = name.parse::<OpKind>();
             let kind = kind.map_err(|_| {
                 let shown: String = name.chars().take(60).collect();
                 A::Error::custom(format!("{shown:?} is not a kind of request"))
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn people_read_names_and_controllers_numbers() {
         let mut ops = OpsForm::default();
-        (ops.0[Kind::Read as usize], ops.0[Kind::Open as usize]) = (7, 1);
+        (ops.0[OpKind::Read as usize], ops.0[OpKind::Open as usize]) = (7, 1);
         let json = serde_json::to_string(&ops).unwrap();
         assert!(json.contains("\"read\":7") && json.contains("\"open\":1"), "{json}");
         assert_eq!(serde_json::from_str::<OpsForm>(&json).unwrap(), ops);

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Scope, Use};
+use model::{Scope, ScopeUsage};
 use plan::Report;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -165,7 +165,7 @@ impl Named {
         for (target, said) in targets {
             let use_of = |(scope, used, waiting): &CompactUse<'_>| {
                 let used = used.map(part).transpose()?;
-                Ok((self.scope(scope)?, Use { used, waiting: *waiting }))
+                Ok((self.scope(scope)?, ScopeUsage { used, waiting: *waiting }))
             };
             let uses = said.uses.as_ref().map(|uses| uses.iter().map(use_of).collect());
             let uses: Result<Option<Vec<_>>, WrongMessage> = uses.transpose();

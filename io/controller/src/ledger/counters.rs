@@ -6,7 +6,7 @@
 //!   of a line: cumulative, as the proxy tells them        of a subject: sums of differences
 //! ```
 
-use model::{Accesses, Kind};
+use model::{Accesses, OpKind};
 
 /// Amounts and operations: cumulative in a report, sums everywhere else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct Counters {
     pub delayed: u64,
     /// How long they waited.
     pub delayed_ns: u64,
-    /// Operations by kind, in the order of [`Kind::ALL`]; [`Counters::ops_of`] reads one.
-    pub ops: [u64; Kind::COUNT],
+    /// Operations by kind, in the order of [`OpKind::ALL`]; [`Counters::ops_of`] reads one.
+    pub ops: [u64; OpKind::COUNT],
     /// Payload of the requests that waited for a meter.
     pub delayed_bytes: u64,
     /// Sizes and order of reads.
@@ -37,7 +37,7 @@ pub(crate) const FIELDS: usize = FIELDS_1 + 2 * ACCESSES;
 /// Fields in the first form of a proxy's state.
 pub(crate) const FIELDS_1: usize = LAST + 1;
 /// Where operations end.
-const LAST: usize = 5 + Kind::COUNT;
+const LAST: usize = 5 + OpKind::COUNT;
 /// Fields of [`Accesses`].
 const ACCESSES: usize = Accesses::SIZES + 1;
 
@@ -46,13 +46,13 @@ const _: () = assert!(FIELDS < 64);
 
 impl Counters {
     /// Operations of one kind.
-    pub fn ops_of(&self, kind: Kind) -> u64 {
+    pub fn ops_of(&self, kind: OpKind) -> u64 {
         self.ops[kind as usize]
     }
 
     /// Operations that are neither reads nor writes.
     pub fn metadata_ops(&self) -> u64 {
-        let data = self.ops_of(Kind::Read).saturating_add(self.ops_of(Kind::Write));
+        let data = self.ops_of(OpKind::Read).saturating_add(self.ops_of(OpKind::Write));
         self.ops.iter().fold(0u64, |sum, ops| sum.saturating_add(*ops)).saturating_sub(data)
     }
 
@@ -109,12 +109,12 @@ impl Counters {
 
     /// What one kind of operation has of these sums: its operations, its payload, and what
     /// moved it.
-    pub(crate) fn part_of(&self, kind: Kind) -> Counters {
+    pub(crate) fn part_of(&self, kind: OpKind) -> Counters {
         let mut part = Counters::default();
         part.ops[kind as usize] = self.ops_of(kind);
         match kind {
-            Kind::Read => (part.read_bytes, part.reads) = (self.read_bytes, self.reads),
-            Kind::Write => {
+            OpKind::Read => (part.read_bytes, part.reads) = (self.read_bytes, self.reads),
+            OpKind::Write => {
                 (part.written_bytes, part.writes) = (self.written_bytes, self.writes);
             }
             _ => {}
@@ -131,11 +131,13 @@ mod tests {
     #[test]
     fn metadata_operations_are_those_without_payload() {
         let mut counters = Counters::default();
-        for (kind, ops) in [(Kind::Read, 3), (Kind::Write, 5), (Kind::Open, 7), (Kind::Clunk, 11)] {
+        for (kind, ops) in
+            [(OpKind::Read, 3), (OpKind::Write, 5), (OpKind::Open, 7), (OpKind::Clunk, 11)]
+        {
             counters.ops[kind as usize] = ops;
         }
         assert_eq!(counters.metadata_ops(), 18);
-        assert_eq!(counters.part_of(Kind::Open).metadata_ops(), 7);
+        assert_eq!(counters.part_of(OpKind::Open).metadata_ops(), 7);
     }
 
     #[test]

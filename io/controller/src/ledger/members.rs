@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::PayerForm;
-use model::Kind;
+use model::OpKind;
 use rustc_hash::FxHashMap;
 
 use super::ages::Minute;
@@ -239,8 +239,8 @@ impl Members {
             }
             match kind {
                 SubjectKind::Proxy => each(&member.name, &of_member),
-                SubjectKind::Kind => {
-                    Kind::ALL.iter().for_each(|kind| each(kind.name(), &of_member.part_of(*kind)))
+                SubjectKind::OpKind => {
+                    OpKind::ALL.iter().for_each(|kind| each(kind.name(), &of_member.part_of(*kind)))
                 }
                 SubjectKind::Project | SubjectKind::Decay | SubjectKind::Owner => {}
                 _ => each(OTHER, &other),

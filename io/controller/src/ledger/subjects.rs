@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::PayerForm;
-use model::Kind;
+use model::OpKind;
 
 use super::counters::{Counters, FIELDS};
 
@@ -52,7 +52,7 @@ subject_kinds! {
     /// A proxy.
     Proxy = "proxy";
     /// A kind of operation: its operations, and the payload of reads and writes.
-    Kind = "kind";
+    OpKind = "kind";
     /// A decay's key: what it counted.
     Decay = "decay";
     /// A user and his job, as `7 dd.500`, in each hour in which he had requests for it: that
@@ -137,8 +137,8 @@ impl Subjects {
         for kind in SubjectKind::ALL {
             subjects.take(*kind, OTHER);
         }
-        for kind in Kind::ALL {
-            subjects.take(SubjectKind::Kind, kind.name());
+        for kind in OpKind::ALL {
+            subjects.take(SubjectKind::OpKind, kind.name());
         }
         subjects.slots_max = slots_max.max(subjects.slots.len());
         subjects
@@ -192,10 +192,10 @@ impl Subjects {
 
     /// Splits sums by kind of operation.
     pub(crate) fn add_kinds(&mut self, sums: &Counters) {
-        for kind in Kind::ALL {
+        for kind in OpKind::ALL {
             let part = sums.part_of(*kind);
             if !part.is_zero() {
-                self.add_named(SubjectKind::Kind, kind.name(), &part);
+                self.add_named(SubjectKind::OpKind, kind.name(), &part);
             }
         }
     }
@@ -288,13 +288,13 @@ mod tests {
 
     fn one_read() -> Counters {
         let mut sums = Counters { read_bytes: 10, written_bytes: 3, ..Counters::default() };
-        sums.ops[Kind::Read as usize] = 1;
+        sums.ops[OpKind::Read as usize] = 1;
         sums
     }
 
     #[test]
     fn above_the_bound_subjects_are_the_others_of_their_kind() {
-        let always = SubjectKind::ALL.len() + Kind::COUNT;
+        let always = SubjectKind::ALL.len() + OpKind::COUNT;
         let mut subjects = Subjects::new(always + 1);
         let first = subjects.take(SubjectKind::Job, "a");
         let second = subjects.take(SubjectKind::Job, "b");

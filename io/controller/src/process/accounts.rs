@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 use api::{EventKind, ScopeForm};
 use model::{
-    Amount, Boundary, DecayMode, DecayRule, Identity, JobId, KeyField, Kind, Nanos, Nid, PathSet,
-    Rate, Resource, Scope, SectionKind, Time, key_of,
+    Amount, DecayMode, DecayRule, DecayWindow, Identity, JobId, KeyField, Nanos, Nid, OpKind,
+    PathSet, Rate, Resource, Scope, SectionKind, Time, key_of,
 };
 use plan::{DecayReport, Decays, Stage};
 use serde::{Deserialize, Serialize};
@@ -171,7 +171,7 @@ impl Accounts {
         for (nth, more) in &received.grown {
             let Some((who, paths)) = payer(counted, *nth, &rules) else { continue };
             let mut judged = BTreeSet::new();
-            for kind in Kind::ALL {
+            for kind in OpKind::ALL {
                 let part = more.part_of(*kind);
                 let amount = Amount::new(part.read_bytes + part.written_bytes, part.ops_of(*kind));
                 for at in rules.set.decays_for(&who, *kind, paths) {
@@ -348,9 +348,9 @@ impl Kept {
 }
 
 /// By what accounts are the same.
-fn counting(decay: &DecayRule) -> (Nanos, Option<Boundary>, Resource, &[KeyField]) {
+fn counting(decay: &DecayRule) -> (Nanos, Option<DecayWindow>, Resource, &[KeyField]) {
     let (span, boundary) = match &decay.mode {
-        DecayMode::Step { period, boundary, .. } => (*period, Some(*boundary)),
+        DecayMode::Period { period, boundary, .. } => (*period, Some(*boundary)),
         DecayMode::HalfLife { half_life, .. } => (*half_life, None),
     };
     (span, boundary, decay.resource, &decay.per)

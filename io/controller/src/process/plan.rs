@@ -452,7 +452,7 @@ impl Desk {
         self.storing = None;
         for MemberRecord { target, name, epoch, fallback } in members {
             let place = (target.into(), name.into());
-            match fallback.and_then(model::Part::from_billionths) {
+            match fallback.and_then(model::Share::from_billionths) {
                 Some(part) => self.known.insert(place, (epoch, part)),
                 None => self.known.remove(&place),
             };
@@ -617,8 +617,8 @@ mod tests {
     #[test]
     fn who_was_known_before_counts_until_he_is_heard_or_forgotten() {
         let place = ("t".into(), "gone".into());
-        let mut room = Room::new(Known::from([(place, (1, model::Part::ratio(1, 2)))]));
-        assert_eq!(room.desk.view().members[0].1.fallback, model::Part::ratio(1, 2));
+        let mut room = Room::new(Known::from([(place, (1, model::Share::ratio(1, 2)))]));
+        assert_eq!(room.desk.view().members[0].1.fallback, model::Share::ratio(1, 2));
         let (answer, mut outcome) = oneshot::channel();
         room.desk.take(Ask::Forget("gone".into(), answer));
         assert_eq!(outcome.try_recv(), Ok(true));

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use api::{EventKind, MadeToken, NewToken, Rules};
-use model::{Part, RuleFileError, RuleSet};
+use model::{RuleFileError, RuleSet, Share};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
@@ -113,7 +113,7 @@ pub(crate) struct MemberRecord {
 }
 
 /// What is on record of members: life and fallback, by target and name.
-pub(crate) type Known = BTreeMap<(Arc<str>, Arc<str>), (u64, Part)>;
+pub(crate) type Known = BTreeMap<(Arc<str>, Arc<str>), (u64, Share)>;
 
 /// One record.
 #[derive(Debug, Serialize, Deserialize)]
@@ -211,7 +211,7 @@ impl Records {
 
     pub(crate) fn members(&self) -> Known {
         let known = |member: &MemberRecord| {
-            let part = Part::from_billionths(member.fallback?).unwrap_or(Part::WHOLE);
+            let part = Share::from_billionths(member.fallback?).unwrap_or(Share::WHOLE);
             let place = (member.target.as_str().into(), member.name.as_str().into());
             Some((place, (member.epoch, part)))
         };
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(again.begin(None).unwrap(), first + 1);
         let rules = again.rules().unwrap();
         assert_eq!((&*rules.text, rules.given), (text, true));
-        let expected = (("t".into(), "a".into()), (3, Part::ratio(1, 2)));
+        let expected = (("t".into(), "a".into()), (3, Share::ratio(1, 2)));
         assert_eq!(again.members().into_iter().collect::<Vec<_>>(), [expected]);
     }
 

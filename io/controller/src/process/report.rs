@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{JobBeside, JobPattern, JobPoint, JobReport, Why};
-use model::{Nanos, Seen, Time};
+use model::{AccessStats, Nanos, Time};
 
 use super::usage::{self, Counted};
 use crate::ledger::{Counters, Ledger, LedgerError, Minute, Point, Received, SubjectKind};
@@ -100,7 +100,7 @@ pub(super) fn summary(job: &str, found: &Found, now: Time) -> JobReport {
     let rate = |units: u64| units / active_s.max(1);
     let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
     let (others, others_count) = beside(job, found, everybody);
-    let seen = Seen { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
+    let seen = AccessStats { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
     JobReport {
         job: job.into(),
         users: found.users.clone(),
@@ -248,7 +248,7 @@ const POINTS_MAX: usize = 1_500;
 #[cfg(test)]
 mod tests {
     use api::{Hold, HoldKind, WhySubject};
-    use model::{Accesses, Kind};
+    use model::{Accesses, OpKind};
 
     use super::*;
 
@@ -261,7 +261,7 @@ mod tests {
             reads: Accesses { sizes: [0, mb * 100, 0, 0], random: mb * 90 },
             ..Counters::default()
         };
-        sums.ops[Kind::Read as usize] = mb * 100;
+        sums.ops[OpKind::Read as usize] = mb * 100;
         let (at, span) = (Time::from_nanos(minute * MINUTE.get()), Nanos::from_secs(60 * minutes));
         Point { at, span, sums }
     }

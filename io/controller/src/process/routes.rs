@@ -425,7 +425,7 @@ const BY: [SubjectKind; 8] = [
     SubjectKind::Class,
     SubjectKind::Export,
     SubjectKind::Proxy,
-    SubjectKind::Kind,
+    SubjectKind::OpKind,
 ];
 /// Rows of one table.
 const ROWS_MAX: usize = 10_000;

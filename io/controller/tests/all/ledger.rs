@@ -31,7 +31,7 @@ fn usage_is_told_apart_by_every_kind_of_subject() {
         assert_eq!(told(SubjectKind::Class, "default"), Some(151));
         assert_eq!(told(SubjectKind::Export, "scratch"), Some(151));
         assert_eq!(told(SubjectKind::Proxy, "p1"), Some(151));
-        assert_eq!(told(SubjectKind::Kind, "read"), Some(151), "written: {written}");
+        assert_eq!(told(SubjectKind::OpKind, "read"), Some(151), "written: {written}");
         assert_eq!(told(SubjectKind::Job, OTHER), None);
         ledger.flush(time(0)).unwrap();
     }
@@ -102,7 +102,7 @@ fn what_no_line_has_is_among_the_others() {
     }
     let jobs = bytes_by(&mut ledger, SubjectKind::Job);
     assert_eq!((jobs["job0"], jobs["job2"], jobs[OTHER], jobs.len()), (30, 30, 210, 4));
-    for kind in [SubjectKind::User, SubjectKind::Proxy, SubjectKind::Kind, SubjectKind::Export] {
+    for kind in [SubjectKind::User, SubjectKind::Proxy, SubjectKind::OpKind, SubjectKind::Export] {
         assert_eq!(bytes_of_all(&mut ledger, kind), 300);
     }
     // room again: what a line told as others before is not counted twice

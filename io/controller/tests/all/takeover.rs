@@ -22,7 +22,7 @@ use api::{
 };
 use controller::store::{Revision, Store};
 use controller::{Clock, Etcd, Settings, Standing, StorePlace};
-use model::{KeyValue, Kind, Nanos, Rate, Scope, Time};
+use model::{KeyValue, Nanos, OpKind, Rate, Scope, Time};
 use plan::StandingSettings;
 use testkit::{Cluster, PATIENCE, TestFolder, again, until};
 
@@ -255,6 +255,6 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
 
 fn writes(count: u64) -> OpsForm {
     let mut ops = OpsForm::default();
-    ops.0[Kind::Write as usize] = count;
+    ops.0[OpKind::Write as usize] = count;
     ops
 }

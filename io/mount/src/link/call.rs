@@ -13,8 +13,8 @@ use std::time::SystemTime;
 
 use fuse::{Errno, RequestId};
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, Places, RequestHeader, Ticket, WRITE_DONATED, decode_request,
-    encode_request,
+    AnyReply, AnyRequest, CallId, HandleList, HandlePlaces, RequestHeader, WRITE_DONATED,
+    decode_request, encode_request,
 };
 use ninep::{Fid, NOTAG, Reply};
 
@@ -120,7 +120,7 @@ impl Call {
 
 impl Ask {
     /// What may be executed twice.
-    pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
+    pub(crate) fn new<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
         Ask::of(Frame::new(handles, request))
     }
 
@@ -130,7 +130,7 @@ impl Ask {
     }
 
     /// What must be executed once.
-    pub(crate) fn once<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
+    pub(crate) fn once<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
         Ask::new(handles, request).only_once()
     }
 
@@ -142,15 +142,15 @@ impl Ask {
     ) -> Ask {
         let mut space = Vec::new();
         let places = places.iter().map(|place| (&place.directory[..], &place.name[..]));
-        let places = Places::pack(places, &mut space);
-        Ask::of(Frame::encode(Handles::one(handle), places, &request.into()))
+        let places = HandlePlaces::pack(places, &mut space);
+        Ask::of(Frame::encode(HandleList::one(handle), places, &request.into()))
     }
 
     /// The same message about its file wherever that is.
     pub(crate) fn anywhere(&self) -> Ask {
         let (tag, header, request) = decode_request(self.frame.bytes()).expect("we encoded it");
         let mut bytes = Vec::new();
-        let header = RequestHeader { places: Places::NONE, ..header };
+        let header = RequestHeader { places: HandlePlaces::NONE, ..header };
         encode_request(tag, &header, &request, &mut bytes);
         Ask { frame: Frame(Arc::new(bytes)), ..self.clone() }
     }
@@ -187,11 +187,15 @@ impl Ask {
 }
 
 impl Frame {
-    pub(crate) fn new<'a>(handles: Handles<'a>, request: impl Into<AnyRequest<'a>>) -> Frame {
-        Frame::encode(handles, Places::NONE, &request.into())
+    pub(crate) fn new<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> Frame {
+        Frame::encode(handles, HandlePlaces::NONE, &request.into())
     }
 
-    fn encode(handles: Handles<'_>, places: Places<'_>, request: &AnyRequest<'_>) -> Frame {
+    fn encode(
+        handles: HandleList<'_>,
+        places: HandlePlaces<'_>,
+        request: &AnyRequest<'_>,
+    ) -> Frame {
         let mut bytes = Vec::new();
         let header = RequestHeader { handles, places, ..RequestHeader::SESSION };
         encode_request(NOTAG, &header, request, &mut bytes);
@@ -209,7 +213,7 @@ impl Frame {
     }
 
     /// Writes in what is known once the message is begun.
-    pub(crate) fn stamp(&mut self, ticket: Ticket, identity: u32, elsewhere: u32) {
+    pub(crate) fn stamp(&mut self, ticket: CallId, identity: u32, elsewhere: u32) {
         // Nobody else has it, unless it was begun before a restart and its bytes still wait
         // to be dropped.
         let bytes = Arc::make_mut(&mut self.0);
@@ -256,7 +260,7 @@ impl Frame {
 /// The answer that a reply is.
 pub(crate) fn answer_of(reply: AnyReply<'_>) -> Answer<'_> {
     match reply {
-        AnyReply::Plain(Reply::Error { ecode }) => Err(errno_of(ecode)),
+        AnyReply::Base(Reply::Error { ecode }) => Err(errno_of(ecode)),
         other => Ok(other),
     }
 }
@@ -300,43 +304,43 @@ impl fmt::Debug for Call {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ninep::dialect::{OwnRequest, decode_request, handle_fid};
+    use ninep::dialect::{ExtRequest, decode_request, handle_fid};
     use ninep::{Request, Tag};
 
     #[test]
     fn a_stamped_frame_is_the_message_with_its_ticket() {
         let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
-        let mut frame = Frame::new(Handles::one(b"handle"), request);
+        let mut frame = Frame::new(HandleList::one(b"handle"), request);
         let again = frame.clone();
-        frame.stamp(Ticket { tag: Tag(513), slot: 3, sequence: 70_000 }, 9, 4);
+        frame.stamp(CallId { tag: Tag(513), slot: 3, sequence: 70_000 }, 9, 4);
         let (tag, header, body) = decode_request(frame.bytes()).unwrap();
-        assert_eq!((tag, body), (Tag(513), AnyRequest::Plain(request)));
+        assert_eq!((tag, body), (Tag(513), AnyRequest::Base(request)));
         assert_eq!((header.identity, header.slot, header.sequence), (9, 3, 70_000));
         assert_eq!(header.elsewhere, 4);
-        assert_eq!(header.handles, Handles::one(b"handle"));
+        assert_eq!(header.handles, HandleList::one(b"handle"));
         assert_eq!(decode_request(again.bytes()).unwrap().0, NOTAG, "a clone stays as it was");
     }
 
     #[test]
     fn a_write_that_grew_is_a_larger_write() {
-        let write = |data| OwnRequest::Write { fid: Fid(7), offset: 9, flags: 1, data };
-        let mut frame = Frame::new(Handles::NONE, write(b"some"));
+        let write = |data| ExtRequest::Write { fid: Fid(7), offset: 9, flags: 1, data };
+        let mut frame = Frame::new(HandleList::NONE, write(b"some"));
         frame.grow(b" more");
-        assert_eq!(frame.bytes(), Frame::new(Handles::NONE, write(b"some more")).bytes());
+        assert_eq!(frame.bytes(), Frame::new(HandleList::NONE, write(b"some more")).bytes());
     }
 
     #[test]
     fn a_write_that_somebody_waits_for_says_who() {
-        let write = |flags| OwnRequest::Write { fid: Fid(7), offset: 9, flags, data: b"some" };
-        let mut frame = Frame::new(Handles::NONE, write(1));
+        let write = |flags| ExtRequest::Write { fid: Fid(7), offset: 9, flags, data: b"some" };
+        let mut frame = Frame::new(HandleList::NONE, write(1));
         assert_eq!(frame.written_fid(), Some(Fid(7)));
         assert!(frame.set_donor(Some(77)));
         let (_, header, body) = decode_request(frame.bytes()).unwrap();
-        assert_eq!((header.identity, body), (77, AnyRequest::Own(write(1 | WRITE_DONATED))));
+        assert_eq!((header.identity, body), (77, AnyRequest::Ext(write(1 | WRITE_DONATED))));
         assert!(frame.set_donor(None));
-        assert_eq!(decode_request(frame.bytes()).unwrap().2, AnyRequest::Own(write(1)));
-        let mut by_handle = Frame::new(Handles::one(b"handle"), write(0));
-        let mut other = Frame::new(Handles::NONE, Request::Clunk { fid: Fid(7) });
+        assert_eq!(decode_request(frame.bytes()).unwrap().2, AnyRequest::Ext(write(1)));
+        let mut by_handle = Frame::new(HandleList::one(b"handle"), write(0));
+        let mut other = Frame::new(HandleList::NONE, Request::Clunk { fid: Fid(7) });
         for frame in [&mut by_handle, &mut other] {
             let before = frame.clone();
             assert!(!frame.set_donor(Some(77)));

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use fuse::{Errno, RequestId};
 use ninep::Tag;
-use ninep::dialect::{AnyReply, Calls, OwnReply, Ticket};
+use ninep::dialect::{AnyReply, CallId, CallTable, ExtReply};
 
 use super::abandoned::Abandoned;
 use super::call::{Answer, Ask, Call, Done, Waiter, answer_of};
@@ -40,7 +40,7 @@ pub(crate) struct Channel {
     pub(crate) epoch: u64,
     /// Calls that may have been executed before the proxy forgot the session.
     pub(crate) unsettled: Vec<Call>,
-    calls: Calls<()>,
+    calls: CallTable<()>,
     under_way: Vec<Option<UnderWay>>,
     /// How many of them are calls that are being flushed, and how many wait for news: known
     /// without looking at all of them in every turn.
@@ -133,7 +133,7 @@ impl Channel {
             phase: Phase::Lost(Instant::now()),
             epoch: 0,
             unsettled: Vec::new(),
-            calls: Calls::new(TAGS, 0),
+            calls: CallTable::new(TAGS, 0),
             under_way: (0..TAGS).map(|_| None).collect(),
             flushed: 0,
             waits: 0,
@@ -370,7 +370,7 @@ impl Channel {
     /// The session goes on over another connection: everything under way is sent once more.
     pub(crate) fn resume(&mut self) {
         self.out.clear();
-        let tickets: Vec<Ticket> =
+        let tickets: Vec<CallId> =
             self.calls.again().into_iter().map(|(ticket, ())| ticket).collect();
         for ticket in tickets {
             match &self.under_way[usize::from(ticket.tag.0)] {
@@ -573,7 +573,7 @@ impl Channel {
             }
             (Control::Identity(payer), answer) => {
                 match answer {
-                    Ok(AnyReply::Own(OwnReply::Identity { requests, bytes })) => {
+                    Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
                         payer.set_window(requests, bytes);
                     }
                     Ok(_) => return Err(Broken::Protocol("an identity was answered oddly".into())),
@@ -581,7 +581,7 @@ impl Channel {
                 }
                 Ok(News::Identity(payer))
             }
-            (Control::Wait, Ok(AnyReply::Own(OwnReply::Wait { data }))) => Ok(News::Events(data)),
+            (Control::Wait, Ok(AnyReply::Ext(ExtReply::Wait { data }))) => Ok(News::Events(data)),
             (Control::Ping(at), _) => {
                 self.renewed = self.renewed.max(at);
                 Ok(News::Nothing)
@@ -601,12 +601,12 @@ impl Channel {
 fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Sent)> {
     let (node, place) = ask.kept?;
     let (number, start) = match answer {
-        Ok(AnyReply::Own(OwnReply::Write { count, number }))
+        Ok(AnyReply::Ext(ExtReply::Write { count, number }))
             if u64::from(*count) == place.end - place.start =>
         {
             (*number, place.start)
         }
-        Ok(AnyReply::Own(OwnReply::Append { offset, number })) => (*number, *offset),
+        Ok(AnyReply::Ext(ExtReply::Append { offset, number })) => (*number, *offset),
         _ => return None,
     };
     let place = start..start + (place.end - place.start);

@@ -4,7 +4,7 @@ use super::*;
 use crate::link::call::Ask;
 use fuse::RequestId;
 use ninep::dialect::{
-    AnyRequest, Handles, NOSLOT, OwnRequest, RequestHeader, WRITE_DONATED, decode_request,
+    AnyRequest, ExtRequest, HandleList, NOSLOT, RequestHeader, WRITE_DONATED, decode_request,
 };
 use ninep::{Fid, Reply, Request};
 use std::os::fd::AsFd;
@@ -53,7 +53,7 @@ impl Bench {
     }
 
     fn call(&self, number: u32, once: bool) -> Call {
-        let mut ask = Ask::new(Handles::NONE, Request::Clunk { fid: Fid(number) });
+        let mut ask = Ask::new(HandleList::NONE, Request::Clunk { fid: Fid(number) });
         ask.once = once;
         let told = self.told.clone();
         let waiter = Some(Waiter { request: request(number), thread: number });
@@ -81,8 +81,8 @@ impl Bench {
             let (tag, header, request) = decode_request(frame).unwrap();
             let RequestHeader { slot, sequence, .. } = header;
             let kind = match request {
-                AnyRequest::Plain(plain) => plain.kind(),
-                AnyRequest::Own(own) => own.kind(),
+                AnyRequest::Base(plain) => plain.kind(),
+                AnyRequest::Ext(own) => own.kind(),
             };
             sent.push(Sent { tag, slot, sequence, kind });
         }
@@ -98,10 +98,10 @@ impl Bench {
         while let Some(frame) = self.inbox.next().unwrap() {
             let (tag, header, request) = decode_request(frame).unwrap();
             let kind = match request {
-                AnyRequest::Own(OwnRequest::Write { fid, flags, .. }) => {
+                AnyRequest::Ext(ExtRequest::Write { fid, flags, .. }) => {
                     OwnKind::Write { fid: fid.0, flags }
                 }
-                AnyRequest::Own(OwnRequest::Donate { fid, oldtag }) => {
+                AnyRequest::Ext(ExtRequest::Donate { fid, oldtag }) => {
                     OwnKind::Donate { fid: fid.0, oldtag }
                 }
                 other => panic!("{other:?}"),
@@ -316,7 +316,7 @@ fn while_there_are_locks_it_is_known_when_the_session_was_there_last() {
     let ping = bench.turn()[0];
     bench.channel.tick(true, after(9) + SILENCE / 2).unwrap();
     assert_eq!(bench.turn(), [], "one at a time");
-    bench.reply(ping.tag, OwnReply::Ping);
+    bench.reply(ping.tag, ExtReply::Ping);
     bench.channel.hear(after(18));
     assert_eq!(bench.channel.renewed(), after(9));
 }
@@ -400,8 +400,8 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     let mut bench = Bench::new(2);
     let write = |bench: &Bench, number: u32| {
         let mut call = bench.call(number, false);
-        let message = OwnRequest::Write { fid: Fid(number), offset: 0, flags: 0, data: b"data" };
-        call.ask = Ask::new(Handles::NONE, message).with_bytes(4);
+        let message = ExtRequest::Write { fid: Fid(number), offset: 0, flags: 0, data: b"data" };
+        call.ask = Ask::new(HandleList::NONE, message).with_bytes(4);
         call
     };
     // The writer's window has room for one.
@@ -448,8 +448,8 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
 fn who_waits_for_a_write_that_was_answered_meanwhile_says_nothing() {
     let mut bench = Bench::new(2);
     let mut call = bench.call(1, false);
-    let message = OwnRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: b"data" };
-    call.ask = Ask::new(Handles::NONE, message);
+    let message = ExtRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: b"data" };
+    call.ask = Ask::new(HandleList::NONE, message);
     bench.channel.push(call);
     let tag = bench.turn()[0].tag;
     let donor = Payer::known(9, 100, 1 << 20);

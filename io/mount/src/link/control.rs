@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ninep::dialect::{Handles, OwnRequest, Ticket};
+use ninep::dialect::{CallId, ExtRequest, HandleList};
 use ninep::{Fid, Request, Tag};
 
 use super::call::Frame;
@@ -24,19 +24,21 @@ pub(crate) enum Control {
 
 impl Control {
     /// The message, with its ticket.
-    pub(crate) fn frame(&self, ticket: Ticket) -> Frame {
+    pub(crate) fn frame(&self, ticket: CallId) -> Frame {
         let mut space = Vec::new();
         let mut frame = match self {
-            Control::Identity(payer) => Frame::new(Handles::NONE, payer.message(&mut space)),
+            Control::Identity(payer) => Frame::new(HandleList::NONE, payer.message(&mut space)),
             Control::Retire(identity) => {
-                Frame::new(Handles::NONE, OwnRequest::Retire { identity: *identity })
+                Frame::new(HandleList::NONE, ExtRequest::Retire { identity: *identity })
             }
-            Control::Flush(oldtag) => Frame::new(Handles::NONE, Request::Flush { oldtag: *oldtag }),
+            Control::Flush(oldtag) => {
+                Frame::new(HandleList::NONE, Request::Flush { oldtag: *oldtag })
+            }
             Control::Donate(oldtag, fid, _) => {
-                Frame::new(Handles::NONE, OwnRequest::Donate { fid: *fid, oldtag: *oldtag })
+                Frame::new(HandleList::NONE, ExtRequest::Donate { fid: *fid, oldtag: *oldtag })
             }
-            Control::Ping(_) => Frame::new(Handles::NONE, OwnRequest::Ping),
-            Control::Wait => Frame::new(Handles::NONE, OwnRequest::Wait),
+            Control::Ping(_) => Frame::new(HandleList::NONE, ExtRequest::Ping),
+            Control::Wait => Frame::new(HandleList::NONE, ExtRequest::Wait),
         };
         let identity = match self {
             Control::Donate(_, _, donor) => donor.number,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, OwnReply, OwnRequest, ReplyHeader, RequestHeader, VERSION, decode_reply,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, ReplyHeader, RequestHeader, VERSION, decode_reply,
     encode_request,
 };
 use ninep::{NOTAG, Reply, Request, Tag};
@@ -159,11 +159,11 @@ impl Talk {
         slots: u16,
         export: &str,
     ) -> Result<Terms, GreetError> {
-        let request = OwnRequest::Session { id, channel, slots, aname: export.as_bytes() };
+        let request = ExtRequest::Session { id, channel, slots, aname: export.as_bytes() };
         let mut terms = Err(GreetError::Refused(Errno::PROTO));
         let each = |_, answer: Answer<'_>| {
             terms = match answer {
-                Ok(AnyReply::Own(OwnReply::Session { slots, resumed, keep: _, root })) => {
+                Ok(AnyReply::Ext(ExtReply::Session { slots, resumed, keep: _, root })) => {
                     Ok(Terms { slots, resumed: resumed != 0, root: root.to_vec() })
                 }
                 Ok(_) => Err(Broken::Protocol("Tsession was answered oddly".into()).into()),

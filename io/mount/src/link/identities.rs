@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use fuse::Errno;
 use model::JobId;
-use ninep::dialect::{Groups, OwnRequest};
+use ninep::dialect::{ExtRequest, GroupList};
 use rustc_hash::FxHashMap;
 
 use super::lock;
@@ -191,13 +191,13 @@ impl Payer {
     }
 
     /// The message that tells the proxy; `space` holds the groups.
-    pub(crate) fn message<'a>(&'a self, space: &'a mut Vec<u8>) -> OwnRequest<'a> {
+    pub(crate) fn message<'a>(&'a self, space: &'a mut Vec<u8>) -> ExtRequest<'a> {
         let Key { uid, gid, groups, job } = &self.key;
-        OwnRequest::Identity {
+        ExtRequest::Identity {
             identity: self.number,
             uid: *uid,
             gid: *gid,
-            groups: Groups::pack(groups.iter().copied(), space),
+            groups: GroupList::pack(groups.iter().copied(), space),
             job: job.as_str().as_bytes(),
             proof: b"",
         }

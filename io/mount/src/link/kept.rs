@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ninep::dialect::{
-    AnyRequest, Handles, OwnRequest, ReplyHeader, WRITE_KILL_PRIV, decode_request, handle_fid,
+    AnyRequest, ExtRequest, HandleList, ReplyHeader, WRITE_KILL_PRIV, decode_request, handle_fid,
 };
 
 use super::call::{Frame, Waiter};
@@ -184,14 +184,14 @@ fn again(write: Sent) -> Sent {
     let Sent { node, payer, frame, place } = write;
     let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
     let (flags, data) = match message {
-        AnyRequest::Own(OwnRequest::Write { flags, data, .. }) => (flags, data),
-        AnyRequest::Own(OwnRequest::Append { flags, data, .. }) => (flags, data),
+        AnyRequest::Ext(ExtRequest::Write { flags, data, .. }) => (flags, data),
+        AnyRequest::Ext(ExtRequest::Append { flags, data, .. }) => (flags, data),
         other => unreachable!("{other:?} is not kept"),
     };
     // What set-id bits were to go have gone, or go again.
     let flags = flags & WRITE_KILL_PRIV;
-    let message = OwnRequest::Write { fid: handle_fid(0), offset: place.start, flags, data };
-    let frame = Frame::new(Handles::one(&node.handle), message);
+    let message = ExtRequest::Write { fid: handle_fid(0), offset: place.start, flags, data };
+    let frame = Frame::new(HandleList::one(&node.handle), message);
     Sent { node, payer, frame, place }
 }
 

@@ -20,8 +20,8 @@ impl Bench {
     fn write(&self, offset: u64, data: &[u8]) -> Sent {
         let node = self.nodes.look_up(b"file", &Attributes::default());
         let fid = ninep::Fid(7);
-        let message = OwnRequest::Write { fid, offset, flags: WRITE_KILL_PRIV, data };
-        let frame = Frame::new(Handles::NONE, message);
+        let message = ExtRequest::Write { fid, offset, flags: WRITE_KILL_PRIV, data };
+        let frame = Frame::new(HandleList::NONE, message);
         let place = offset..offset + data.len() as u64;
         Sent { node, payer: Payer::known(1, 64, 1 << 22), frame, place }
     }
@@ -75,9 +75,9 @@ fn what_the_machine_lost_is_written_once_more_by_its_handle_in_order() {
         .iter()
         .map(|lost| {
             let (_, header, message) = decode_request(lost.frame.bytes()).unwrap();
-            assert_eq!(header.handles, Handles::one(b"file"));
+            assert_eq!(header.handles, HandleList::one(b"file"));
             match message {
-                AnyRequest::Own(OwnRequest::Write { fid, offset, flags, data }) => {
+                AnyRequest::Ext(ExtRequest::Write { fid, offset, flags, data }) => {
                     assert_eq!((fid, flags), (handle_fid(0), WRITE_KILL_PRIV));
                     (offset, data.to_vec())
                 }
@@ -95,12 +95,12 @@ fn what_the_machine_lost_is_written_once_more_by_its_handle_in_order() {
 fn an_append_is_written_once_more_where_it_was() {
     let bench = Bench::new(MIB);
     bench.heard(1, 9, 0);
-    let message = OwnRequest::Append { fid: ninep::Fid(7), flags: 0, data: b"line" };
-    let frame = Frame::new(Handles::NONE, message);
+    let message = ExtRequest::Append { fid: ninep::Fid(7), flags: 0, data: b"line" };
+    let frame = Frame::new(HandleList::NONE, message);
     bench.kept.keep(1, 1, Sent { frame, place: 40..44, ..bench.write(0, b"") });
     let lost = bench.heard(1, 10, 0).lost;
     let (_, _, message) = decode_request(lost[0].frame.bytes()).unwrap();
-    let expected = OwnRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };
+    let expected = ExtRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };
     assert_eq!(message, expected.into());
 }
 

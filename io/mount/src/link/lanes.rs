@@ -278,12 +278,12 @@ mod tests {
     use super::super::call::Ask;
     use super::super::identities::Payer;
     use super::*;
-    use ninep::dialect::Handles;
+    use ninep::dialect::HandleList;
     use ninep::{Fid, Request};
     use std::sync::Arc;
 
     fn call(payer: &Arc<Payer>, fid: u32) -> Call {
-        let ask = Ask::new(Handles::NONE, Request::Clunk { fid: Fid(fid) }).with_bytes(100);
+        let ask = Ask::new(HandleList::NONE, Request::Clunk { fid: Fid(fid) }).with_bytes(100);
         Call::new(payer.clone(), ask, None, |_| {})
     }
 

@@ -17,7 +17,8 @@ use std::time::Instant;
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, decode_request, handle_fid,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, RequestHeader, decode_request,
+    handle_fid,
 };
 use ninep::{LOCK_RECLAIM, LockStatus, Reply};
 
@@ -70,7 +71,7 @@ fn identities(talk: &mut Talk, payers: &[Arc<Payer>]) -> Result<(), Broken> {
         .map(|(payer, space)| (RequestHeader::SESSION, payer.message(space).into()))
         .collect();
     talk.ask_all(&asks, |at, answer| match answer {
-        Ok(AnyReply::Own(OwnReply::Identity { requests, bytes })) => {
+        Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
             payers[at].set_window(requests, bytes);
         }
         Ok(_) => payers[at].refuse(Errno::PROTO),
@@ -82,8 +83,8 @@ fn files(talk: &mut Talk, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = files
         .iter()
         .map(|file| {
-            let header = paid_by(&file.payer, Handles::one(&file.node.handle));
-            let request = OwnRequest::Open {
+            let header = paid_by(&file.payer, HandleList::one(&file.node.handle));
+            let request = ExtRequest::Open {
                 fid: handle_fid(0),
                 newfid: file.fid,
                 name: b"",
@@ -119,7 +120,7 @@ fn locks(link: &Link, retake: Retake, held: &[Held], talk: &mut Talk) -> Result<
         .zip(held)
         .map(|(ask, held)| {
             let (_, _, request) = decode_request(ask.frame.bytes()).expect("we encoded it");
-            (paid_by(&held.file.payer, Handles::NONE), request)
+            (paid_by(&held.file.payer, HandleList::NONE), request)
         })
         .collect();
     talk.ask_all(&asks, |at, answer| {
@@ -133,6 +134,6 @@ fn locks(link: &Link, retake: Retake, held: &[Held], talk: &mut Talk) -> Result<
 }
 
 /// The header of a message that may be executed twice.
-pub(super) fn paid_by<'a>(payer: &Payer, handles: Handles<'a>) -> RequestHeader<'a> {
+pub(super) fn paid_by<'a>(payer: &Payer, handles: HandleList<'a>) -> RequestHeader<'a> {
     RequestHeader { identity: payer.number, handles, ..RequestHeader::SESSION }
 }

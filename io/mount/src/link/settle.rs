@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, NOSLOT, OwnReply, OwnRequest, Places, RequestHeader,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces, NOSLOT, RequestHeader,
     decode_request, handle_fid,
 };
 use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
@@ -58,7 +58,7 @@ enum Outcome {
     Again,
     /// It was, and the answer says nothing but that.
     Done(Reply<'static>),
-    DoneOwn(OwnReply<'static>),
+    DoneOwn(ExtReply<'static>),
     /// It was, and this is what it made.
     Made(Vec<u8>, Attributes),
     /// It was, and this is what it made and is open now.
@@ -72,13 +72,13 @@ impl Outcome {
     fn tell(self, call: Call) {
         match self {
             Outcome::Again => unreachable!("such a call is made again"),
-            Outcome::Done(reply) => (call.done)(Ok(AnyReply::Plain(reply))),
-            Outcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Own(reply))),
+            Outcome::Done(reply) => (call.done)(Ok(AnyReply::Base(reply))),
+            Outcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Ext(reply))),
             Outcome::Made(handle, attributes) => {
-                (call.done)(Ok(OwnReply::Make { handle: &handle, attributes }.into()));
+                (call.done)(Ok(ExtReply::Make { handle: &handle, attributes }.into()));
             }
             Outcome::Opened(handle, attributes) => {
-                let reply = OwnReply::Open { handle: &handle, created: 1, attributes };
+                let reply = ExtReply::Open { handle: &handle, created: 1, attributes };
                 (call.done)(Ok(reply.into()));
             }
             Outcome::Failed(error) => (call.done)(Err(error)),
@@ -95,29 +95,29 @@ struct Looker<'a, 't> {
 
 fn look(files: &Files, talk: &mut Talk, call: &Call) -> Found {
     let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
-    let header = RequestHeader { slot: NOSLOT, sequence: 0, places: Places::NONE, ..header };
+    let header = RequestHeader { slot: NOSLOT, sequence: 0, places: HandlePlaces::NONE, ..header };
     let mut looker = Looker { talk, header, call };
     match request {
-        AnyRequest::Own(OwnRequest::Make { fid, name, mode, target, .. }) => {
+        AnyRequest::Ext(ExtRequest::Make { fid, name, mode, target, .. }) => {
             looker.made(fid, name, mode, target)
         }
-        AnyRequest::Own(OwnRequest::Open { fid, newfid, name, flags, .. })
+        AnyRequest::Ext(ExtRequest::Open { fid, newfid, name, flags, .. })
             if flags & open::EXCL != 0 =>
         {
             looker.opened(fid, newfid, name, flags)
         }
-        AnyRequest::Plain(Request::Unlinkat { dirfid, name, .. }) => looker.removed(dirfid, name),
-        AnyRequest::Plain(Request::Renameat { olddirfid, oldname, newdirfid, newname }) => {
+        AnyRequest::Base(Request::Unlinkat { dirfid, name, .. }) => looker.removed(dirfid, name),
+        AnyRequest::Base(Request::Renameat { olddirfid, oldname, newdirfid, newname }) => {
             looker.renamed((olddirfid, oldname), (newdirfid, newname))
         }
-        AnyRequest::Plain(Request::Link { dfid, fid, name }) => looker.linked(dfid, fid, name),
-        AnyRequest::Own(OwnRequest::Append { fid, data, .. }) => looker.appended(files, fid, data),
-        AnyRequest::Own(OwnRequest::Setxattr { fid, name, flags, data }) => {
+        AnyRequest::Base(Request::Link { dfid, fid, name }) => looker.linked(dfid, fid, name),
+        AnyRequest::Ext(ExtRequest::Append { fid, data, .. }) => looker.appended(files, fid, data),
+        AnyRequest::Ext(ExtRequest::Setxattr { fid, name, flags, data }) => {
             looker.xattr_set(fid, name, flags, data)
         }
-        AnyRequest::Own(OwnRequest::Removexattr { fid, name }) => looker.xattr_removed(fid, name),
+        AnyRequest::Ext(ExtRequest::Removexattr { fid, name }) => looker.xattr_removed(fid, name),
         // Whether space was cut out once or not at all cannot be seen.
-        AnyRequest::Own(OwnRequest::Allocate { .. }) => Ok(Outcome::Failed(Errno::IO)),
+        AnyRequest::Ext(ExtRequest::Allocate { .. }) => Ok(Outcome::Failed(Errno::IO)),
         _ => Ok(Outcome::Again),
     }
 }
@@ -150,8 +150,8 @@ impl Looker<'_, '_> {
             return Ok(Outcome::Failed(Errno::EXIST));
         }
         let flags = flags & !(open::CREATE | open::EXCL | open::TRUNC);
-        let header = RequestHeader { handles: Handles::one(&handle), ..self.header };
-        let request = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
+        let header = RequestHeader { handles: HandleList::one(&handle), ..self.header };
+        let request = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
         Ok(match self.talk.ask(header, request, |_| Some(()))? {
             Ok(()) => Outcome::Opened(handle, attributes),
             Err(error) => Outcome::Failed(error),
@@ -213,7 +213,7 @@ impl Looker<'_, '_> {
         let Ok(behind) = behind? else { return Ok(Outcome::Failed(Errno::IO)) };
         let at = behind.windows(data.len().max(1)).position(|found| found == data);
         Ok(at.map_or(Outcome::Again, |at| {
-            Outcome::DoneOwn(OwnReply::Append { offset: from + at as u64, number: 0 })
+            Outcome::DoneOwn(ExtReply::Append { offset: from + at as u64, number: 0 })
         }))
     }
 
@@ -222,7 +222,7 @@ impl Looker<'_, '_> {
             return Ok(Outcome::Again);
         }
         Ok(match self.xattr(fid, name)? {
-            Ok(value) if value == data => Outcome::DoneOwn(OwnReply::Setxattr),
+            Ok(value) if value == data => Outcome::DoneOwn(ExtReply::Setxattr),
             Ok(_) => Outcome::Failed(Errno::EXIST),
             Err(Errno::NODATA) => Outcome::Again,
             Err(error) => Outcome::Failed(error),
@@ -232,7 +232,7 @@ impl Looker<'_, '_> {
     fn xattr_removed(&mut self, fid: Fid, name: &[u8]) -> Found {
         Ok(match self.xattr(fid, name)? {
             Ok(_) => Outcome::Again,
-            Err(Errno::NODATA) => Outcome::DoneOwn(OwnReply::Removexattr),
+            Err(Errno::NODATA) => Outcome::DoneOwn(ExtReply::Removexattr),
             Err(error) => Outcome::Failed(error),
         })
     }
@@ -246,13 +246,13 @@ impl Looker<'_, '_> {
     }
 
     fn points_to(&mut self, handle: &[u8], target: &[u8]) -> Result<bool, Broken> {
-        let header = RequestHeader { handles: Handles::one(handle), ..self.header };
+        let header = RequestHeader { handles: HandleList::one(handle), ..self.header };
         let same =
             self.talk.ask(
                 header,
                 Request::Readlink { fid: handle_fid(0) },
                 |reply| match reply {
-                    AnyReply::Plain(Reply::Readlink { target: is }) => Some(is == target),
+                    AnyReply::Base(Reply::Readlink { target: is }) => Some(is == target),
                     _ => None,
                 },
             )?;
@@ -264,8 +264,8 @@ impl Looker<'_, '_> {
         fid: Fid,
         name: &[u8],
     ) -> Result<Result<(Vec<u8>, Attributes), Errno>, Broken> {
-        self.talk.ask(self.header, OwnRequest::Lookup { fid, name }, |reply| match reply {
-            AnyReply::Own(OwnReply::Lookup { handle, attributes }) => {
+        self.talk.ask(self.header, ExtRequest::Lookup { fid, name }, |reply| match reply {
+            AnyReply::Ext(ExtReply::Lookup { handle, attributes }) => {
                 Some((handle.to_vec(), attributes))
             }
             _ => None,
@@ -275,15 +275,15 @@ impl Looker<'_, '_> {
     fn attributes(&mut self, fid: Fid) -> Result<Result<Attributes, Errno>, Broken> {
         let request = Request::Getattr { fid, mask: getattr::BASIC };
         self.talk.ask(self.header, request, |reply| match reply {
-            AnyReply::Plain(Reply::Getattr(attributes)) => Some(attributes),
+            AnyReply::Base(Reply::Getattr(attributes)) => Some(attributes),
             _ => None,
         })
     }
 
     fn xattr(&mut self, fid: Fid, name: &[u8]) -> Result<Result<Vec<u8>, Errno>, Broken> {
-        let request = OwnRequest::Getxattr { fid, name, count: XATTR_MAX };
+        let request = ExtRequest::Getxattr { fid, name, count: XATTR_MAX };
         self.talk.ask(self.header, request, |reply| match reply {
-            AnyReply::Own(OwnReply::Getxattr { data, .. }) => Some(data.to_vec()),
+            AnyReply::Ext(ExtReply::Getxattr { data, .. }) => Some(data.to_vec()),
             _ => None,
         })
     }
@@ -294,8 +294,8 @@ impl Looker<'_, '_> {
         fid: Fid,
         place: Range<u64>,
     ) -> Result<Result<Vec<u8>, Errno>, Broken> {
-        let header = RequestHeader { handles: Handles::one(handle), ..self.header };
-        let request = OwnRequest::Open {
+        let header = RequestHeader { handles: HandleList::one(handle), ..self.header };
+        let request = ExtRequest::Open {
             fid: handle_fid(0),
             newfid: fid,
             name: b"",
@@ -319,7 +319,7 @@ impl Looker<'_, '_> {
             let most = u64::from(self.talk.msize.saturating_sub(ROOM).max(1));
             let read = Request::Read { fid, offset, count: (place.end - offset).min(most) as u32 };
             let part = self.talk.ask(self.header, read, |reply| match reply {
-                AnyReply::Plain(Reply::Read { data }) => Some(data.to_vec()),
+                AnyReply::Base(Reply::Read { data }) => Some(data.to_vec()),
                 _ => None,
             })?;
             match part {

@@ -48,7 +48,7 @@ type Directory = BTreeMap<&'static str, There>;
 /// the opens that were made to find out.
 fn settled<'a>(
     directory: Directory,
-    handles: Handles<'a>,
+    handles: HandleList<'a>,
     message: impl Into<AnyRequest<'a>>,
 ) -> (Outcome, Vec<u32>) {
     settled_ask(directory, Ask::once(handles, message))
@@ -98,36 +98,36 @@ fn reply<'d>(
     let absent = |errno: Errno| Reply::Error { ecode: errno.raw_os_error() as u32 }.into();
     let file = directory.get("open");
     match request {
-        AnyRequest::Own(OwnRequest::Lookup { name, .. }) => {
+        AnyRequest::Ext(ExtRequest::Lookup { name, .. }) => {
             match directory.get(std::str::from_utf8(name).unwrap()) {
                 Some(There { handle, attributes, .. }) => {
-                    OwnReply::Lookup { handle, attributes: *attributes }.into()
+                    ExtReply::Lookup { handle, attributes: *attributes }.into()
                 }
                 None => absent(Errno::NOENT),
             }
         }
-        AnyRequest::Plain(Request::Readlink { .. }) => {
+        AnyRequest::Base(Request::Readlink { .. }) => {
             Reply::Readlink { target: &directory["name"].data }.into()
         }
-        AnyRequest::Own(OwnRequest::Open { flags, .. }) => {
+        AnyRequest::Ext(ExtRequest::Open { flags, .. }) => {
             opens.lock().unwrap().push(flags);
             let attributes = Attributes::default();
-            OwnReply::Open { handle: b"found", created: 0, attributes }.into()
+            ExtReply::Open { handle: b"found", created: 0, attributes }.into()
         }
-        AnyRequest::Plain(Request::Getattr { .. }) => {
+        AnyRequest::Base(Request::Getattr { .. }) => {
             Reply::Getattr(file.map_or(Attributes::default(), |file| file.attributes)).into()
         }
-        AnyRequest::Plain(Request::Read { offset, count, .. }) => {
+        AnyRequest::Base(Request::Read { offset, count, .. }) => {
             let data = &file.unwrap().data[offset as usize..];
             Reply::Read { data: &data[..data.len().min(count as usize)] }.into()
         }
-        AnyRequest::Own(OwnRequest::Getxattr { .. }) => match directory.get("xattr") {
+        AnyRequest::Ext(ExtRequest::Getxattr { .. }) => match directory.get("xattr") {
             Some(There { data, .. }) => {
-                OwnReply::Getxattr { length: data.len() as u32, data }.into()
+                ExtReply::Getxattr { length: data.len() as u32, data }.into()
             }
             None => absent(Errno::NODATA),
         },
-        AnyRequest::Plain(Request::Clunk { .. }) => Reply::Clunk.into(),
+        AnyRequest::Base(Request::Clunk { .. }) => Reply::Clunk.into(),
         other => panic!("nobody needs {other:?} for looking"),
     }
 }
@@ -138,8 +138,8 @@ fn one(name: &'static str, file: There) -> Directory {
 
 fn make(mode: u32, directory: Directory) -> Outcome {
     let (fid, name, target) = (handle_fid(0), b"name", b"target");
-    let message = OwnRequest::Make { fid, name, mode, rdev: 0, target };
-    settled(directory, Handles::one(b"dir"), message).0
+    let message = ExtRequest::Make { fid, name, mode, rdev: 0, target };
+    settled(directory, HandleList::one(b"dir"), message).0
 }
 
 #[test]
@@ -174,8 +174,8 @@ fn a_symbolic_link_is_ours_if_it_points_to_the_same() {
 fn a_file_that_was_made_exclusively_is_opened_without_making_it() {
     let flags = open::RDWR | open::CREATE | open::EXCL | open::APPEND;
     let (fid, newfid) = (handle_fid(0), Fid(9));
-    let message = OwnRequest::Open { fid, newfid, name: b"name", flags, mode: 0o644 };
-    let settled = |directory| settled(directory, Handles::one(b"dir"), message);
+    let message = ExtRequest::Open { fid, newfid, name: b"name", flags, mode: 0o644 };
+    let settled = |directory| settled(directory, HandleList::one(b"dir"), message);
     assert_eq!(settled(Directory::new()), (Outcome::Again, vec![]));
     let (outcome, opens) = settled(one("name", ours(REGULAR)));
     assert!(matches!(outcome, Outcome::Opened(..)), "{outcome:?}");
@@ -187,7 +187,7 @@ fn a_file_that_was_made_exclusively_is_opened_without_making_it() {
 #[test]
 fn what_is_gone_was_removed() {
     let message = Request::Unlinkat { dirfid: handle_fid(0), name: b"name", flags: 0 };
-    let settled = |directory| settled(directory, Handles::one(b"dir"), message).0;
+    let settled = |directory| settled(directory, HandleList::one(b"dir"), message).0;
     assert_eq!(settled(Directory::new()), Outcome::Done(Reply::Unlinkat));
     assert_eq!(settled(one("name", ours(REGULAR))), Outcome::Again);
 }
@@ -200,7 +200,7 @@ fn what_lost_its_old_name_and_has_the_new_was_renamed() {
         newdirfid: handle_fid(1),
         newname: b"new",
     };
-    let settled = |directory| settled(directory, Handles::two(b"dir", b"dir"), message).0;
+    let settled = |directory| settled(directory, HandleList::two(b"dir", b"dir"), message).0;
     assert_eq!(settled(one("old", ours(REGULAR))), Outcome::Again);
     assert_eq!(settled(one("new", ours(REGULAR))), Outcome::Done(Reply::Renameat));
     assert_eq!(settled(Directory::new()), Outcome::Failed(Errno::NOENT));
@@ -209,7 +209,7 @@ fn what_lost_its_old_name_and_has_the_new_was_renamed() {
 #[test]
 fn a_hard_link_is_ours_if_it_is_the_file() {
     let message = Request::Link { dfid: handle_fid(0), fid: handle_fid(1), name: b"name" };
-    let settled = |directory| settled(directory, Handles::two(b"dir", b"found"), message).0;
+    let settled = |directory| settled(directory, HandleList::two(b"dir", b"found"), message).0;
     assert_eq!(settled(Directory::new()), Outcome::Again);
     assert_eq!(settled(one("name", ours(REGULAR))), Outcome::Done(Reply::Link));
     let mut other = ours(REGULAR);
@@ -219,15 +219,15 @@ fn a_hard_link_is_ours_if_it_is_the_file() {
 
 #[test]
 fn data_that_is_behind_what_the_file_had_was_appended() {
-    let line: OwnRequest<'_> = OwnRequest::Append { fid: Fid(0), flags: 0, data: b"line\n" };
+    let line: ExtRequest<'_> = ExtRequest::Append { fid: Fid(0), flags: 0, data: b"line\n" };
     let settled = |had: u64, data: &[u8]| {
-        let mut ask = Ask::once(Handles::NONE, line);
+        let mut ask = Ask::once(HandleList::NONE, line);
         let nodes = Nodes::new(b"root", Duration::ZERO);
         let node = nodes.look_up(b"open", &Attributes::default());
         ask.kept = Some((node, had..had + 5));
         settled_ask(one("open", with_data(REGULAR, data)), ask).0
     };
-    let there = |offset| Outcome::DoneOwn(OwnReply::Append { offset, number: 0 });
+    let there = |offset| Outcome::DoneOwn(ExtReply::Append { offset, number: 0 });
     assert_eq!(settled(0, b"other\nline\n"), there(6));
     assert_eq!(settled(6, b"other\nline\n"), there(6));
     assert_eq!(settled(0, b"line\nother\n"), there(0), "others have appended since");
@@ -243,16 +243,16 @@ fn data_that_is_behind_what_the_file_had_was_appended() {
 #[test]
 fn an_extended_attribute_that_has_the_value_was_set_by_the_call() {
     let (fid, name, flags, data) = (handle_fid(0), b"user.a", XATTR_CREATE, b"value");
-    let set = OwnRequest::Setxattr { fid, name, flags, data };
-    let remove = OwnRequest::Removexattr { fid, name };
-    let settled = |directory, message: OwnRequest<'static>| {
-        settled(directory, Handles::one(b"file"), message).0
+    let set = ExtRequest::Setxattr { fid, name, flags, data };
+    let remove = ExtRequest::Removexattr { fid, name };
+    let settled = |directory, message: ExtRequest<'static>| {
+        settled(directory, HandleList::one(b"file"), message).0
     };
     assert_eq!(settled(Directory::new(), set), Outcome::Again);
     let there = |value: &[u8]| one("xattr", with_data(REGULAR, value));
-    assert_eq!(settled(there(b"value"), set), Outcome::DoneOwn(OwnReply::Setxattr));
+    assert_eq!(settled(there(b"value"), set), Outcome::DoneOwn(ExtReply::Setxattr));
     assert_eq!(settled(there(b"others"), set), Outcome::Failed(Errno::EXIST));
     assert_eq!(settled(there(b"value"), remove), Outcome::Again);
-    let removed = Outcome::DoneOwn(OwnReply::Removexattr);
+    let removed = Outcome::DoneOwn(ExtReply::Removexattr);
     assert_eq!(settled(Directory::new(), remove), removed);
 }

@@ -214,15 +214,15 @@ const READ_MIN: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ninep::dialect::{Handles, OwnRequest};
+    use ninep::dialect::{ExtRequest, HandleList};
     use ninep::{Fid, Request};
     use std::io::Read;
     use std::os::fd::AsFd;
 
     fn write(len: usize, fill: u8) -> Frame {
         let data = vec![fill; len];
-        let request = OwnRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: &data };
-        Frame::new(Handles::NONE, request)
+        let request = ExtRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: &data };
+        Frame::new(HandleList::NONE, request)
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
     fn a_closed_connection_is_told_after_what_came_before() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut inbox = Inbox::new(4096);
-        let frame = Frame::new(Handles::NONE, Request::Flush { oldtag: ninep::Tag(1) });
+        let frame = Frame::new(HandleList::NONE, Request::Flush { oldtag: ninep::Tag(1) });
         rustix::io::write(&theirs, frame.bytes()).unwrap();
         drop(theirs);
         assert!(inbox.fill(ours.as_fd()).unwrap(), "less came than there was room for");

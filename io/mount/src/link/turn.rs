@@ -14,7 +14,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fuse::{Errno, Port};
-use model::Linger;
+use model::BusyPoll;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
@@ -25,7 +25,7 @@ use super::{HERE, Homes, Link};
 use crate::options::nanos;
 
 /// Serves until the mount is gone, and then what is still under way for a moment.
-pub(crate) fn run(homes: &Homes, on: usize, mut port: Port, linger: Linger) {
+pub(crate) fn run(homes: &Homes, on: usize, mut port: Port, linger: BusyPoll) {
     HERE.set(Some(on));
     let ended = Turn::new(homes, on, &port, linger).and_then(|mut turn| {
         let end = turn.run(&mut port);
@@ -48,7 +48,7 @@ struct Turn<'h> {
     serving: bool,
     /// When those were looked at who wait in full channels.
     looked: Pace,
-    linger: Linger,
+    linger: BusyPoll,
 }
 
 /// This thread's connection of one link.
@@ -65,7 +65,7 @@ struct Line<'h> {
 enum Never {}
 
 impl<'h> Turn<'h> {
-    fn new(homes: &'h Homes, on: usize, port: &Port, linger: Linger) -> Result<Turn<'h>, Errno> {
+    fn new(homes: &'h Homes, on: usize, port: &Port, linger: BusyPoll) -> Result<Turn<'h>, Errno> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let bell = &homes.shared.bells[on];
         epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;

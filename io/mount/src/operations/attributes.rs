@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use fuse::{Attr, Errno, Handle, Reply, Request, SetAttributes, Statfs};
-use ninep::dialect::{AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, handle_fid};
+use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, handle_fid};
 use ninep::{Fid, getattr};
 
 use super::stale::FileWalk;
@@ -31,7 +31,7 @@ pub(crate) fn get(export: &Export, request: &Request, handle: Option<Handle>, re
     let about = About { node: node.clone(), by_name: false, message };
     by_file_or_handle(export, request, about, handle, reply, move |export, answer, reply| {
         let told = match answer {
-            Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => told,
+            Ok(AnyReply::Base(ninep::Reply::Getattr(told))) => told,
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         };
@@ -51,7 +51,7 @@ pub(crate) fn set(export: &Export, request: &Request, set: &SetAttributes, reply
     node.not_plain();
     let through = set.handle.filter(|_| set.size.is_some());
     let set = translate::set_attributes(set);
-    let message = move |fid| OwnRequest::Change { fid, set }.into();
+    let message = move |fid| ExtRequest::Change { fid, set }.into();
     behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
         let about = About { node: node.clone(), by_name: true, message };
         by_file_or_handle(export, who, about, through, reply, move |export, answer, reply| {
@@ -62,7 +62,7 @@ pub(crate) fn set(export: &Export, request: &Request, set: &SetAttributes, reply
 
 fn changed(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno> {
     match answer? {
-        AnyReply::Own(OwnReply::Change { attributes }) => {
+        AnyReply::Ext(ExtReply::Change { attributes }) => {
             export.shared().behind.changed(node);
             Ok(export.attr(node, &Known { told: attributes, last: true }))
         }
@@ -73,14 +73,14 @@ fn changed(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Err
 pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = |fid| ninep::Request::Statfs { fid };
-    let ask = Ask::new(Handles::one(&node.handle), message(handle_fid(0)));
+    let ask = Ask::new(HandleList::one(&node.handle), message(handle_fid(0)));
     let who = *request;
     export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
         // It may be gone, and open here all the same.
         let stale = matches!(answer, Err(Errno::STALE));
         match stale.then(|| export.files().of_node(node.id)).flatten() {
             Some(file) => {
-                let ask = Ask::new(Handles::NONE, message(file.fid));
+                let ask = Ask::new(HandleList::NONE, message(file.fid));
                 export.as_opener(&who, &file, ask, reply, |_, answer| file_system(answer));
             }
             None => reply.send(file_system(answer)),
@@ -90,7 +90,7 @@ pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
 
 fn file_system(answer: Answer<'_>) -> Result<Statfs, Errno> {
     match answer? {
-        AnyReply::Plain(ninep::Reply::Statfs(told)) => Ok(Statfs {
+        AnyReply::Base(ninep::Reply::Statfs(told)) => Ok(Statfs {
             blocks: told.blocks,
             blocks_free: told.bfree,
             blocks_available: told.bavail,
@@ -134,7 +134,7 @@ fn by_file_or_handle(
         }
         false => {
             let walk = FileWalk::to_look(export, request, &node);
-            (walk, (Ask::new(Handles::one(&node.handle), first), false))
+            (walk, (Ask::new(HandleList::one(&node.handle), first), false))
         }
     };
     let who = *request;
@@ -168,6 +168,6 @@ fn by_file(
     reply: Reply<Attr>,
     then: impl FnOnce(&Export, Answer<'_>, Reply<Attr>) + Send + 'static,
 ) {
-    let ask = Ask::new(Handles::NONE, message(file.fid));
+    let ask = Ask::new(HandleList::NONE, message(file.fid));
     export.as_opener_with(request, file, ask, reply, then);
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fuse::{Answer as FuseAnswer, Errno, Reply, Request, Write, Written};
-use ninep::dialect::{AnyReply, Handles, OwnReply, handle_fid};
+use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
 
 use super::{data, or_error};
@@ -196,12 +196,12 @@ pub(super) fn told_again<T: FuseAnswer + 'static>(
     then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
 ) {
     let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
-    let ask = Ask::new(Handles::one(&node.handle), message);
+    let ask = Ask::new(HandleList::one(&node.handle), message);
     let asked = export.shared().behind.now();
     export.as_caller(&node.clone(), request, ask, reply, move |export, _, answer| {
         let told = match answer {
             // What changes meanwhile is the kernel's to know: it has not been answered yet.
-            Ok(AnyReply::Plain(ninep::Reply::Getattr(told))) => {
+            Ok(AnyReply::Base(ninep::Reply::Getattr(told))) => {
                 Ok(node.behind.since(asked).applied_to(told))
             }
             Ok(_) => Err(Errno::PROTO),
@@ -325,7 +325,7 @@ fn executed(
 /// Whether everything was written.
 fn whole(file: Option<&OpenFile>, place: &Range<u64>, answer: Answer<'_>) -> Result<(), Errno> {
     match answer {
-        Ok(AnyReply::Own(OwnReply::Write { count, .. })) => {
+        Ok(AnyReply::Ext(ExtReply::Write { count, .. })) => {
             // A file system that takes a part has no room for the rest.
             let whole = u64::from(count) >= place.end - place.start;
             whole.then_some(()).ok_or(Errno::NOSPC)

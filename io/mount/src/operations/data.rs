@@ -21,7 +21,7 @@ use fuse::{
     Allocate, Copied, CopyRange, Created, Data, Errno, Handle, NewFile, Open, OpenFlags, Opened,
     Position, Read, Release, Reply, Request, Write, Written,
 };
-use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, WRITE_KILL_PRIV, handle_fid};
+use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
 
 use super::stale::{FileWalk, NameWalk};
@@ -53,7 +53,7 @@ fn open_now(
     flags: u32,
     reply: Reply<Opened>,
 ) {
-    let message = OwnRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
+    let message = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
     let walk = FileWalk::to_use(export, request, &node);
     // A fid is taken by it, so it is not for repeating.
     let (ask, _) = export.ask_by_name(&node, walk.found, message);
@@ -105,8 +105,8 @@ fn create_now(
 ) {
     let newfid = or_error!(export.files().reserve(), reply);
     let (fid, name) = (handle_fid(0), called.to_bytes());
-    let message = OwnRequest::Open { fid, newfid, name, flags, mode };
-    let ask = Ask::once(Handles::one(&directory.handle), message);
+    let message = ExtRequest::Open { fid, newfid, name, flags, mode };
+    let ask = Ask::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
     let (who, asked) = (*request, export.shared().behind.now());
     let home = directory.clone();
@@ -138,13 +138,13 @@ pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<
     let file = or_error!(export.files().get(read.handle), reply);
     let (offset, count) = (read.offset, read.size.min(export.payload));
     let message = ninep::Request::Read { fid: file.fid, offset, count };
-    let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
+    let ask = Ask::new(HandleList::NONE, message).with_bytes(count as usize);
     let place = offset..offset.saturating_add(count.into());
     let last = place.end;
     behind::after_part(export, &file.clone(), place, request, reply, move |export, who, reply| {
         let (node, asked) = (file.node.clone(), export.shared().behind.now());
         export.as_opener_with(who, &file, ask, reply, move |_, answer, reply| match answer {
-            Ok(AnyReply::Plain(ninep::Reply::Read { data })) => {
+            Ok(AnyReply::Base(ninep::Reply::Read { data })) => {
                 // Where the proxy's file ends it goes on here, with what is written behind that.
                 let end = node.behind.reach(asked).min(last);
                 let missing = end.saturating_sub(offset.saturating_add(data.len() as u64));
@@ -207,12 +207,12 @@ pub(super) fn write_through(
     // Of what is appended the place is where it can begin, until the proxy says where it does.
     let (ask, start) = match file.appends() && !write.from_cache {
         true => {
-            let message = OwnRequest::Append { fid, flags, data };
-            (Ask::once(Handles::NONE, message), file.node.len())
+            let message = ExtRequest::Append { fid, flags, data };
+            (Ask::once(HandleList::NONE, message), file.node.len())
         }
         false => {
-            let message = OwnRequest::Write { fid, offset: write.offset, flags, data };
-            (Ask::new(Handles::NONE, message), write.offset)
+            let message = ExtRequest::Write { fid, offset: write.offset, flags, data };
+            (Ask::new(HandleList::NONE, message), write.offset)
         }
     };
     let (file, len) = (file.clone(), data.len());
@@ -223,8 +223,8 @@ pub(super) fn write_through(
         export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.shared().behind.changed(&node);
             match answer? {
-                AnyReply::Own(OwnReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
-                AnyReply::Own(OwnReply::Append { offset, .. }) => {
+                AnyReply::Ext(ExtReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
+                AnyReply::Ext(ExtReply::Append { offset, .. }) => {
                     node.reaches(offset + len as u64);
                     Ok(Written(len as u32))
                 }
@@ -255,7 +255,7 @@ fn fsync_open(
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         or_error!(file.take_failure(), reply);
         let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
-        let ask = Ask::new(Handles::NONE, message);
+        let ask = Ask::new(HandleList::NONE, message);
         let losses = export.homes.link(&file.payer).kept.losses();
         let who = *who;
         export.as_opener_with(&who, &file.clone(), ask, reply, move |export, answer, reply| {
@@ -284,11 +284,11 @@ pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, r
     let file = or_error!(export.files().get(allocate.handle), reply);
     let Allocate { offset, len, mode, .. } = allocate;
     file.node.written();
-    let message = OwnRequest::Allocate { fid: file.fid, mode, offset, length: len };
+    let message = ExtRequest::Allocate { fid: file.fid, mode, offset, length: len };
     let repeatable = mode & !(KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE) == 0;
     let ask = match repeatable {
-        true => Ask::new(Handles::NONE, message),
-        false => Ask::once(Handles::NONE, message),
+        true => Ask::new(HandleList::NONE, message),
+        false => Ask::once(HandleList::NONE, message),
     };
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
@@ -308,10 +308,10 @@ pub(crate) fn seek(
     reply: Reply<Position>,
 ) {
     let file = or_error!(export.files().get(handle), reply);
-    let ask = Ask::new(Handles::NONE, OwnRequest::Seek { fid: file.fid, offset, whence });
+    let ask = Ask::new(HandleList::NONE, ExtRequest::Seek { fid: file.fid, offset, whence });
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         export.as_opener(who, &file, ask, reply, |_, answer| match answer? {
-            AnyReply::Own(OwnReply::Seek { offset }) => Ok(Position(offset)),
+            AnyReply::Ext(ExtReply::Seek { offset }) => Ok(Position(offset)),
             _ => Err(Errno::PROTO),
         });
     });
@@ -325,21 +325,21 @@ pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: R
         return reply.error(Errno::OPNOTSUPP);
     }
     to.node.written();
-    let message = OwnRequest::Copy {
+    let message = ExtRequest::Copy {
         fid: from.fid,
         offset: copy.from_offset,
         tofid: to.fid,
         tooffset: copy.to_offset,
         length: copy.len,
     };
-    let ask = Ask::new(Handles::NONE, message);
+    let ask = Ask::new(HandleList::NONE, message);
     behind::after_opener(export, &from.clone(), request, reply, move |export, who, reply| {
         behind::after_opener(export, &to.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
             export.as_opener(who, &to, ask, reply, move |export, answer| {
                 export.shared().behind.changed(&node);
                 match answer? {
-                    AnyReply::Own(OwnReply::Copy { count, .. }) => Ok(Copied(count)),
+                    AnyReply::Ext(ExtReply::Copy { count, .. }) => Ok(Copied(count)),
                     _ => Err(Errno::PROTO),
                 }
             });
@@ -381,7 +381,7 @@ fn made<T>(
     take: impl FnOnce(&Export, &[u8], &ninep::Attributes) -> T,
 ) -> Result<(T, ninep::Attributes), Errno> {
     let error = match answer {
-        Ok(AnyReply::Own(OwnReply::Open { handle, attributes, created: _ })) => {
+        Ok(AnyReply::Ext(ExtReply::Open { handle, attributes, created: _ })) => {
             return Ok((take(export, handle, &attributes), attributes));
         }
         Ok(_) => Errno::PROTO,
@@ -402,7 +402,7 @@ fn clunk(export: &Export, fid: Fid, payer: &Arc<Payer>) {
 
 /// As [`clunk`]; `then` is called once the proxy has answered.
 fn clunk_then(export: &Export, fid: Fid, payer: &Arc<Payer>, then: impl FnOnce() + Send + 'static) {
-    let ask = Ask::new(Handles::NONE, ninep::Request::Clunk { fid }).freely();
+    let ask = Ask::new(HandleList::NONE, ninep::Request::Clunk { fid }).freely();
     export.aside(payer, ask, move |export, answer| {
         if !matches!(answer, Err(Errno::TIMEDOUT | Errno::NOTCONN)) {
             export.files().release(fid);

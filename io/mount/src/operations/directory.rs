@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuse::{DirEntry, Entries as Names, EntriesPlus, Errno, Read, Reply, Request};
-use ninep::dialect::{AnyReply, Entries, Entry, Handles, OwnReply, OwnRequest};
+use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, ListEntries, ListEntry};
 
 use super::{or_error, told};
 use crate::behind::Since;
@@ -111,12 +111,12 @@ fn with_entries<T: 'static>(
         }
     }
     let count = export.payload.min(LIST_BYTES);
-    let message = OwnRequest::List { fid: file.fid, offset: read.offset, count };
-    let ask = Ask::new(Handles::NONE, message).with_bytes(count as usize);
+    let message = ExtRequest::List { fid: file.fid, offset: read.offset, count };
+    let ask = Ask::new(HandleList::NONE, message).with_bytes(count as usize);
     let directory: Arc<OpenFile> = file.clone();
     let asked = export.shared().behind.now();
     export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
-        Ok(AnyReply::Own(OwnReply::List { data })) => {
+        Ok(AnyReply::Ext(ExtReply::List { data })) => {
             let mut listing = lock(&directory.listing);
             listing.refill(read.offset, data);
             listing.asked = asked;
@@ -158,7 +158,7 @@ impl Listing {
     }
 
     /// Gives entry after entry until one is not taken.
-    fn give(&mut self, mut take: impl FnMut(&Entry<'_>) -> bool) -> Result<(), Errno> {
+    fn give(&mut self, mut take: impl FnMut(&ListEntry<'_>) -> bool) -> Result<(), Errno> {
         while let Some((entry, place)) = next(&self.data, self.at)? {
             if !take(&entry) {
                 break;
@@ -181,8 +181,8 @@ impl Listing {
 }
 
 /// The entry that begins at a place, and where it lies.
-fn next(data: &[u8], at: usize) -> Result<Option<(Entry<'_>, Range<usize>)>, Errno> {
-    let mut entries = Entries::new(&data[at..]);
+fn next(data: &[u8], at: usize) -> Result<Option<(ListEntry<'_>, Range<usize>)>, Errno> {
+    let mut entries = ListEntries::new(&data[at..]);
     match entries.next() {
         None => Ok(None),
         Some(Ok(entry)) => {
@@ -212,7 +212,7 @@ mod tests {
         for number in 1..=count {
             let name = format!("file{number}");
             let file = (number % 2 == 0).then_some((&b"handle"[..], Attributes::default()));
-            let entry = Entry { offset: number * 7, kind: 8, name: name.as_bytes(), file };
+            let entry = ListEntry { offset: number * 7, kind: 8, name: name.as_bytes(), file };
             entry.encode(&mut data);
         }
         let mut listing = Listing::default();
@@ -222,7 +222,7 @@ mod tests {
 
     fn take(listing: &mut Listing, most: usize) -> Vec<u64> {
         let mut taken = Vec::new();
-        let fits = |entry: &Entry<'_>| {
+        let fits = |entry: &ListEntry<'_>| {
             let fits = taken.len() < most;
             taken.extend(fits.then_some(entry.offset));
             fits

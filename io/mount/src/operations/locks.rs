@@ -156,7 +156,7 @@ pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply:
     let ask = export.shared().locks.test(&file, owner, &asked.lock);
     let inode = file.node.id;
     export.as_opener(request, &file, ask, reply, move |export, answer| match answer? {
-        AnyReply::Plain(ninep::Reply::Getlock { kind, start, length, proc_id, client_id }) => {
+        AnyReply::Base(ninep::Reply::Getlock { kind, start, length, proc_id, client_id }) => {
             let kind = match kind {
                 WireKind::Read => LockKind::Read,
                 WireKind::Write => LockKind::Write,
@@ -243,7 +243,7 @@ pub(crate) fn release(
 
 fn status(answer: Answer<'_>) -> Result<LockStatus, Errno> {
     match answer? {
-        AnyReply::Plain(ninep::Reply::Lock { status }) => Ok(status),
+        AnyReply::Base(ninep::Reply::Lock { status }) => Ok(status),
         _ => Err(Errno::PROTO),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fuse::{Data, Entry, Errno, InodeId, NewFile, Reply, Request};
 use ninep::Attributes;
-use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
+use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::stale::NameWalk;
 use super::{behind, or_error};
@@ -23,14 +23,14 @@ use crate::nodes::Node;
 /// so expects that it is found.
 pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Reply<Entry>) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
-    let message = OwnRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
-    let ask = Ask::new(Handles::one(&directory.handle), message);
+    let message = ExtRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
+    let ask = Ask::new(HandleList::one(&directory.handle), message);
     let (who, name) = (*request, name.to_owned());
     let walk = NameWalk::new(export, request, &[&directory]);
     let (asked, home) = (export.shared().behind.now(), directory.clone());
     export.as_caller_with(&home, request, ask, reply, move |export, _, answer, reply| {
         match answer {
-            Ok(AnyReply::Own(OwnReply::Lookup { handle, attributes })) => {
+            Ok(AnyReply::Ext(ExtReply::Lookup { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
                 walk.found(export, &node);
                 entry(export, &who, (node, attributes, asked), name, reply);
@@ -100,8 +100,8 @@ pub(super) fn masked<T: 'static>(
         return then(export, masked, reply);
     }
     let name = b"system.posix_acl_default";
-    let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count: 0 };
-    let ask = Ask::new(Handles::one(&directory.handle), message);
+    let message = ExtRequest::Getxattr { fid: handle_fid(0), name, count: 0 };
+    let ask = Ask::new(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[directory]);
     let (home, directory) = (directory, directory.clone());
     export.as_caller_with(
@@ -110,7 +110,7 @@ pub(super) fn masked<T: 'static>(
         ask,
         reply,
         move |export, _, answer, reply| match answer {
-            Ok(AnyReply::Own(OwnReply::Getxattr { length: 1.., .. })) => {
+            Ok(AnyReply::Ext(ExtReply::Getxattr { length: 1.., .. })) => {
                 then(export, new.mode, reply)
             }
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => then(export, masked, reply),
@@ -130,14 +130,14 @@ fn make_now(
     reply: Reply<Entry>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
-    let message = OwnRequest::Make {
+    let message = ExtRequest::Make {
         fid: handle_fid(0),
         name: name.to_bytes(),
         mode: new.mode,
         rdev: new.device.0.into(),
         target: target.to_bytes(),
     };
-    let ask = Ask::once(Handles::one(&directory.handle), message);
+    let ask = Ask::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(
@@ -146,7 +146,7 @@ fn make_now(
         ask,
         reply,
         move |export, _, answer| match answer {
-            Ok(AnyReply::Own(OwnReply::Make { handle, attributes })) => {
+            Ok(AnyReply::Ext(ExtReply::Make { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
                 let known = Known { told: attributes, last: true };
                 Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
@@ -180,7 +180,7 @@ pub(crate) fn remove(
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let dirfid = handle_fid(0);
     let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
-    let ask = Ask::once(Handles::one(&directory.handle), message);
+    let ask = Ask::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(&directory.clone(), request, ask, reply, move |export, _, answer| {
@@ -209,7 +209,7 @@ pub(crate) fn rename(
         newdirfid: handle_fid(1),
         newname: to.to_bytes(),
     };
-    let ask = Ask::once(Handles::two(&old.handle, &new.handle), message);
+    let ask = Ask::once(HandleList::two(&old.handle, &new.handle), message);
     let walk = NameWalk::new(export, request, &[&old, &new]);
     let (from, to) = (from.to_owned(), to.to_owned());
     export.as_caller(&new.clone(), request, ask, reply, move |export, _, answer| {
@@ -235,7 +235,7 @@ pub(crate) fn link(
     let file = or_error!(export.nodes.get(inode), reply);
     let (dfid, fid) = (handle_fid(0), handle_fid(1));
     let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
-    let ask = Ask::once(Handles::two(&directory.handle, &file.handle), message);
+    let ask = Ask::once(HandleList::two(&directory.handle, &file.handle), message);
     let walk = NameWalk::new(export, request, &[&directory, &file]);
     let (who, name) = (*request, name.to_owned());
     export.as_caller_with(
@@ -261,9 +261,9 @@ pub(crate) fn link(
 pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
     let link = or_error!(export.nodes.get(request.inode), reply);
     let message = ninep::Request::Readlink { fid: handle_fid(0) };
-    let ask = Ask::new(Handles::one(&link.handle), message);
+    let ask = Ask::new(HandleList::one(&link.handle), message);
     export.as_caller_with(&link, request, ask, reply, |_, _, answer, reply| match answer {
-        Ok(AnyReply::Plain(ninep::Reply::Readlink { target })) => reply.bytes(target),
+        Ok(AnyReply::Base(ninep::Reply::Readlink { target })) => reply.bytes(target),
         Ok(_) => reply.error(Errno::PROTO),
         Err(error) => reply.error(error),
     });

@@ -21,7 +21,7 @@ use fuse::{
     Attr, Attributes, Data, DirEntry, Entries, EntriesPlus, Entry, Errno, Handle, InodeId, Open,
     OpenFlags, Opened, Read, Reply, Request,
 };
-use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest};
+use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList};
 use slab::Slab;
 
 use super::or_error;
@@ -138,12 +138,12 @@ fn ask(
         text += &format!("{}:\n", links[at].name());
     }
     let what = (request.inode.0 - DIRECTORY.0 - 1) as u8;
-    let message = OwnRequest::Tell { what, count: export.payload.min(TEXT_BYTES) };
-    let one = Ask::new(Handles::NONE, message);
+    let message = ExtRequest::Tell { what, count: export.payload.min(TEXT_BYTES) };
+    let one = Ask::new(HandleList::NONE, message);
     let one = if line == Line::Past { one.freely() } else { one };
     export.as_caller_at(at, &request, one, reply, move |export, _, answer, reply| {
         match answer {
-            Ok(AnyReply::Own(OwnReply::Tell { data })) => text += &String::from_utf8_lossy(data),
+            Ok(AnyReply::Ext(ExtReply::Tell { data })) => text += &String::from_utf8_lossy(data),
             Err(Errno::OPNOTSUPP) => text += CANNOT_TELL,
             Err(Errno::INVAL) if line == Line::Past => {
                 return ask(export, request, (at, Line::Behind), text, reply);

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::sync::{Arc, LazyLock};
 
 use fuse::{Errno, Reply, Request, SetXattr, Xattr};
-use ninep::dialect::{AnyReply, Handles, OwnReply, OwnRequest, handle_fid};
+use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::or_error;
 use super::stale::FileWalk;
@@ -39,7 +39,7 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
     let node = or_error!(export.nodes.get(request.inode), reply);
     node.not_plain();
     let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
-    let message = OwnRequest::Setxattr { fid: handle_fid(0), name, flags, data };
+    let message = ExtRequest::Setxattr { fid: handle_fid(0), name, flags, data };
     let walk = FileWalk::to_use(export, request, &node);
     let (ask, named) = export.ask_by_name(&node, walk.found, message);
     let ask = if flags == 0 { ask } else { ask.only_once() };
@@ -48,7 +48,7 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
 
 pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
-    let message = OwnRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
+    let message = ExtRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
     let walk = FileWalk::to_use(export, request, &node);
     let (ask, named) = export.ask_by_name(&node, walk.found, message);
     change(export, request, (node, walk, named), ask.only_once(), reply);
@@ -82,14 +82,14 @@ fn ask(export: &Export, request: &Request, node: &Node, name: &[u8], reply: Repl
     // Of a length alone the value is asked for too: it comes in the same message, and the
     // kernel's next question is for it.
     let count = reply.room() as u32;
-    let message = OwnRequest::Getxattr { fid: handle_fid(0), name, count };
-    let ask = Ask::new(Handles::one(&node.handle), message);
+    let message = ExtRequest::Getxattr { fid: handle_fid(0), name, count };
+    let ask = Ask::new(HandleList::one(&node.handle), message);
     export.as_caller_with(node, request, ask, reply, |_, _, answer, reply| tell(answer, reply));
 }
 
 fn tell(answer: Answer<'_>, reply: Reply<Xattr>) {
     match answer {
-        Ok(AnyReply::Own(OwnReply::Getxattr { length, data })) => match reply.room() {
+        Ok(AnyReply::Ext(ExtReply::Getxattr { length, data })) => match reply.room() {
             // Only the length is told of this.
             0 if length <= XATTR_MAX => reply.value(&vec![0; length as usize]),
             0 => reply.error(Errno::RANGE),

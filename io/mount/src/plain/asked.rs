@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, OwnReply, OwnRequest, RequestHeader, encode_reply, handle_fid,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, RequestHeader, encode_reply, handle_fid,
 };
 use ninep::{Fid, LOCK_BLOCK, Reply, Request, Tag};
 
@@ -46,8 +46,8 @@ impl Asked<'_> {
     pub(super) fn perform(&self, request: AnyRequest<'_>) -> Answered {
         self.is_in_place()?;
         match request {
-            AnyRequest::Plain(request) => self.plain(request),
-            AnyRequest::Own(request) => self.own(request),
+            AnyRequest::Base(request) => self.plain(request),
+            AnyRequest::Ext(request) => self.own(request),
         }
     }
 
@@ -132,36 +132,36 @@ impl Asked<'_> {
         }
     }
 
-    fn own(&self, request: OwnRequest<'_>) -> Answered {
+    fn own(&self, request: ExtRequest<'_>) -> Answered {
         match request {
-            OwnRequest::Identity { identity, uid, gid, .. } => {
+            ExtRequest::Identity { identity, uid, gid, .. } => {
                 self.life.identify(identity, Who { uid, gid })?;
-                self.reply(OwnReply::Identity { requests: REQUESTS, bytes: BYTES })
+                self.reply(ExtReply::Identity { requests: REQUESTS, bytes: BYTES })
             }
-            OwnRequest::Retire { identity } => {
+            ExtRequest::Retire { identity } => {
                 self.life.retire(identity);
-                self.reply(OwnReply::Retire)
+                self.reply(ExtReply::Retire)
             }
-            OwnRequest::Lookup { fid, name } => self.lookup(fid, name),
-            OwnRequest::Open { fid, newfid, name, flags, mode } => {
+            ExtRequest::Lookup { fid, name } => self.lookup(fid, name),
+            ExtRequest::Open { fid, newfid, name, flags, mode } => {
                 self.open((fid, name), newfid, flags, mode)
             }
-            OwnRequest::List { fid, offset, count } => self.list(fid, offset, count),
-            OwnRequest::Make { fid, name, mode, rdev, target } => {
+            ExtRequest::List { fid, offset, count } => self.list(fid, offset, count),
+            ExtRequest::Make { fid, name, mode, rdev, target } => {
                 self.make((fid, name), mode, rdev, target)
             }
-            OwnRequest::Change { fid, set } => self.change(fid, set),
-            OwnRequest::Write { fid, offset, data, .. } => self.write(fid, offset, data),
-            OwnRequest::Append { fid, data, .. } => self.append(fid, data),
-            OwnRequest::Seek { fid, offset, whence } => self.seek(fid, offset, whence),
-            OwnRequest::Getxattr { fid, name, count } => self.getxattr(fid, name, count),
-            OwnRequest::Setxattr { fid, name, flags, data } => {
+            ExtRequest::Change { fid, set } => self.change(fid, set),
+            ExtRequest::Write { fid, offset, data, .. } => self.write(fid, offset, data),
+            ExtRequest::Append { fid, data, .. } => self.append(fid, data),
+            ExtRequest::Seek { fid, offset, whence } => self.seek(fid, offset, whence),
+            ExtRequest::Getxattr { fid, name, count } => self.getxattr(fid, name, count),
+            ExtRequest::Setxattr { fid, name, flags, data } => {
                 self.setxattr(fid, name, flags, data)
             }
-            OwnRequest::Removexattr { fid, name } => self.removexattr(fid, name),
-            OwnRequest::Commit { .. } => {
+            ExtRequest::Removexattr { fid, name } => self.removexattr(fid, name),
+            ExtRequest::Commit { .. } => {
                 self.life.commit(self.job)?;
-                self.reply(OwnReply::Commit)
+                self.reply(ExtReply::Commit)
             }
             _ => Err(Errno::OPNOTSUPP.into()),
         }

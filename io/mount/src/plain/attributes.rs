@@ -10,7 +10,7 @@
 //! A server that goes by paths answers for whatever has the path of an open fid by now.
 
 use fuse::Errno;
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use ninep::{Attributes, Fid, Reply, Request, SetAttributes};
 
 use super::asked::{Answered, Asked, Target};
@@ -47,7 +47,7 @@ impl Asked<'_> {
                 self.attributes_by_name(&file, who)?
             }
         };
-        self.reply(OwnReply::Change { attributes })
+        self.reply(ExtReply::Change { attributes })
     }
 
     pub(super) fn statfs(&self, fid: Fid) -> Answered {

@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use fuse::Errno;
-use ninep::dialect::{AnyReply, AnyRequest, OwnReply, OwnRequest, decode_request, encode_reply};
+use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, decode_request, encode_reply};
 use ninep::{Reply, Request, Tag};
 use rustc_hash::FxHashMap;
 use rustix::net::{SendFlags, Shutdown, shutdown};
@@ -99,26 +99,26 @@ impl Channel {
             let frame = read_frame(from, msize)?;
             let (tag, _, request) = decode_request(&frame).map_err(invalid)?;
             match request {
-                AnyRequest::Own(OwnRequest::Session { id, channel, slots, .. }) => {
+                AnyRequest::Ext(ExtRequest::Session { id, channel, slots, .. }) => {
                     let root = self.life.bind(id, channel, self.socket.try_clone()?);
                     let reply = match &root {
                         Ok((resumed, root)) => {
                             *bound = Some(channel);
                             let resumed = u8::from(*resumed);
                             let slots = slots.min(SLOTS_MAX);
-                            OwnReply::Session { slots, resumed, keep: 0, root }.into()
+                            ExtReply::Session { slots, resumed, keep: 0, root }.into()
                         }
                         Err(Fail::Errno(error)) => error_of(*error),
                         Err(Fail::Lost) => return Err(io::ErrorKind::ConnectionReset.into()),
                     };
                     self.send(&self.reply(tag, &reply))?;
                 }
-                AnyRequest::Own(OwnRequest::Ping) => {
-                    self.send(&self.reply(tag, &OwnReply::Ping.into()))?;
+                AnyRequest::Ext(ExtRequest::Ping) => {
+                    self.send(&self.reply(tag, &ExtReply::Ping.into()))?;
                 }
                 // There never is any news.
-                AnyRequest::Own(OwnRequest::Wait) => {}
-                AnyRequest::Plain(Request::Flush { oldtag }) => self.flush(tag, oldtag)?,
+                AnyRequest::Ext(ExtRequest::Wait) => {}
+                AnyRequest::Base(Request::Flush { oldtag }) => self.flush(tag, oldtag)?,
                 _ => self.queue(tag, frame)?,
             }
         }

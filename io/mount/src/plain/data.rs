@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use fuse::Errno;
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use ninep::{Attributes, Fid, Reply, Request, SetAttributes, open, setattr};
 
 use super::asked::{Answered, Asked, Target};
@@ -72,7 +72,7 @@ impl Asked<'_> {
         self.life.open(newfid, opened)?;
         // Whether it was there already only EXCL tells.
         let created = u8::from(!name.is_empty() && flags & open::EXCL != 0);
-        self.reply(OwnReply::Open { handle: &handle, created, attributes })
+        self.reply(ExtReply::Open { handle: &handle, created, attributes })
     }
 
     fn create(
@@ -133,7 +133,7 @@ impl Asked<'_> {
         let opened = self.opened(fid, open::WRONLY)?;
         let count = self.put(&opened, offset, data)?;
         let number = self.life.written(self.job, &opened)?;
-        self.reply(OwnReply::Write { count, number })
+        self.reply(ExtReply::Write { count, number })
     }
 
     /// Writes at the end, all or nothing as far as the peer lets a file be cut again.
@@ -150,7 +150,7 @@ impl Asked<'_> {
             return Err(Errno::NOSPC.into());
         }
         let number = self.life.written(self.job, &opened)?;
-        self.reply(OwnReply::Append { offset, number })
+        self.reply(ExtReply::Append { offset, number })
     }
 
     pub(super) fn fsync(&self, fid: Fid, datasync: u32) -> Answered {
@@ -177,7 +177,7 @@ impl Asked<'_> {
             SEEK_HOLE => Ok(size),
             _ => Err(Errno::INVAL),
         };
-        self.reply(OwnReply::Seek { offset: found? })
+        self.reply(ExtReply::Seek { offset: found? })
     }
 
     /// The open file of a fid; of a handle, opened for this one call.

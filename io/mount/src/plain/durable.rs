@@ -12,7 +12,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use fuse::Errno;
-use ninep::dialect::Commits;
+use ninep::dialect::CommitTracker;
 use ninep::{Reply, Request, open};
 use rustc_hash::FxHashMap;
 
@@ -29,7 +29,7 @@ pub(super) struct Durable {
 
 #[derive(Debug, Default)]
 struct State {
-    commits: Commits,
+    commits: CommitTracker,
     /// By serial: those that have such writes.
     written: FxHashMap<u64, Written>,
 }

@@ -7,8 +7,8 @@
 //! A name that is gone by then is listed without attributes: who needs them asks.
 
 use fuse::Errno;
-use ninep::dialect::{Entry, OwnReply};
-use ninep::{Attributes, DirEntries, DirEntry, Fid, Names, Reply, Request, getattr};
+use ninep::dialect::{ExtReply, ListEntry};
+use ninep::{Attributes, DirEntries, DirEntry, Fid, NameList, Reply, Request, getattr};
 
 use super::asked::{Answered, Asked};
 use super::life::Opened;
@@ -42,7 +42,7 @@ impl Asked<'_> {
         if data.is_empty() && !entries.is_empty() {
             return Err(Errno::INVAL.into());
         }
-        self.reply(OwnReply::List { data: &data })
+        self.reply(ExtReply::List { data: &data })
     }
 
     fn add(
@@ -60,7 +60,7 @@ impl Asked<'_> {
         });
         let file = found.as_ref().map(|(file, told)| (&*file.handle, *told));
         let DirEntry { offset, kind, name, .. } = *entry;
-        Entry { offset, kind, name, file }.encode(out);
+        ListEntry { offset, kind, name, file }.encode(out);
         Ok(())
     }
 
@@ -83,7 +83,7 @@ impl Asked<'_> {
                 continue;
             }
             let held = self.life.peer.new_fid()?;
-            let names = Names::pack([entry.name], space).map_err(|_| Errno::PROTO)?;
+            let names = NameList::pack([entry.name], space).map_err(|_| Errno::PROTO)?;
             walks.push(Request::Walk { fid: at.fid, newfid: held.fid, names });
             fids.push((place, held));
         }

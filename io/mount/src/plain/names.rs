@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use fuse::Errno;
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use ninep::{Attributes, Fid, QTDIR, REMOVE_DIR, Reply, Request};
 
 use super::asked::{Answered, Asked};
@@ -25,7 +25,7 @@ impl Asked<'_> {
     pub(super) fn lookup(&self, fid: Fid, name: &[u8]) -> Answered {
         let (directory, who) = self.file(fid)?;
         let (file, attributes) = self.look_up(&directory, who, name)?;
-        self.reply(OwnReply::Lookup { handle: &file.handle, attributes })
+        self.reply(ExtReply::Lookup { handle: &file.handle, attributes })
     }
 
     /// A file by its name.
@@ -68,7 +68,7 @@ impl Asked<'_> {
                 .then_some(())
         })?;
         let (file, attributes) = self.look_up(&directory, who, name)?;
-        self.reply(OwnReply::Make { handle: &file.handle, attributes })
+        self.reply(ExtReply::Make { handle: &file.handle, attributes })
     }
 
     pub(super) fn unlinkat(&self, dirfid: Fid, name: &[u8], flags: u32) -> Answered {

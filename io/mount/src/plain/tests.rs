@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fuse::Errno;
 use ninep::dialect::{
-    AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, decode_reply,
+    AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, RequestHeader, decode_reply,
     encode_request, handle_fid,
 };
 use ninep::{Attributes, Fid, QTDIR, Qid, Qids, Reply, Request, Tag, getattr};
@@ -67,7 +67,7 @@ impl Link {
     }
 
     fn ask<'a>(&mut self, tag: u16, handle: &'a [u8], request: impl Into<AnyRequest<'a>>) {
-        let handles = if handle.is_empty() { Handles::NONE } else { Handles::one(handle) };
+        let handles = if handle.is_empty() { HandleList::NONE } else { HandleList::one(handle) };
         let header = RequestHeader { identity: 0, handles, ..RequestHeader::SESSION };
         let mut out = Vec::new();
         encode_request(Tag(tag), &header, &request.into(), &mut out);
@@ -87,8 +87,8 @@ impl Link {
     }
 }
 
-fn session(id: u128, channel: u16) -> OwnRequest<'static> {
-    OwnRequest::Session { id, channel, slots: 64, aname: b"x" }
+fn session(id: u128, channel: u16) -> ExtRequest<'static> {
+    ExtRequest::Session { id, channel, slots: 64, aname: b"x" }
 }
 
 fn attach(request: Request<'_>) -> Reply<'static> {
@@ -109,12 +109,12 @@ fn begun() -> (Gateway, Server, Link, Vec<u8>) {
     server.answer(attach);
     let frame = link.frame().unwrap();
     let root = match decode_reply(&frame).unwrap() {
-        (Tag(1), _, AnyReply::Own(OwnReply::Session { resumed: 0, root, .. })) => root.to_vec(),
+        (Tag(1), _, AnyReply::Ext(ExtReply::Session { resumed: 0, root, .. })) => root.to_vec(),
         other => panic!("{other:?}"),
     };
     let groups = Default::default();
     let identity =
-        OwnRequest::Identity { identity: 0, uid: 1000, gid: 100, groups, job: b"", proof: b"" };
+        ExtRequest::Identity { identity: 0, uid: 1000, gid: 100, groups, job: b"", proof: b"" };
     link.ask(2, b"", identity);
     server.answer(|request| {
         assert!(matches!(request, Request::Attach { n_uname: 1000, .. }), "{request:?}");
@@ -126,13 +126,13 @@ fn begun() -> (Gateway, Server, Link, Vec<u8>) {
 
 fn error(errno: Errno) -> String {
     let ecode = errno.raw_os_error() as u32;
-    format!("{:?}", AnyReply::Plain(Reply::Error { ecode }))
+    format!("{:?}", AnyReply::Base(Reply::Error { ecode }))
 }
 
 #[test]
 fn a_look_up_is_a_walk_and_a_getattr_and_its_fid_is_used_again() {
     let (_gateway, mut server, mut link, root) = begun();
-    link.ask(3, &root, OwnRequest::Lookup { fid: handle_fid(0), name: b"file" });
+    link.ask(3, &root, ExtRequest::Lookup { fid: handle_fid(0), name: b"file" });
     let mut walked = Fid(0);
     server.answer(|request| {
         let Request::Walk { newfid, mut names, .. } = request else { panic!("{request:?}") };
@@ -146,7 +146,7 @@ fn a_look_up_is_a_walk_and_a_getattr_and_its_fid_is_used_again() {
     });
     let frame = link.frame().unwrap();
     let (_, _, reply) = decode_reply(&frame).unwrap();
-    let AnyReply::Own(OwnReply::Lookup { handle, attributes: told }) = reply else {
+    let AnyReply::Ext(ExtReply::Lookup { handle, attributes: told }) = reply else {
         panic!("{reply:?}")
     };
     assert_eq!(told.valid, getattr::BASIC, "bits that mean more in the dialect are left out");
@@ -166,11 +166,11 @@ fn a_server_that_hangs_keeps_no_ping_waiting_and_a_flush_takes_back_what_it_can(
         link.ask(tag, &root, Request::Getattr { fid: handle_fid(0), mask: getattr::ALL });
     }
     let asked: Vec<Vec<u8>> = (0..8).map(|_| server.next()).collect();
-    link.ask(1, b"", OwnRequest::Ping);
+    link.ask(1, b"", ExtRequest::Ping);
     assert_eq!(link.told().0, 1);
     let queued = Tag(18);
     link.ask(2, b"", Request::Flush { oldtag: queued });
-    assert_eq!(link.told(), (2, format!("{:?}", AnyReply::Plain(Reply::Flush))));
+    assert_eq!(link.told(), (2, format!("{:?}", AnyReply::Base(Reply::Flush))));
     link.ask(3, b"", Request::Flush { oldtag: Tag(10) });
     let flush = server.next();
     let (flush, Request::Flush { oldtag }) = Request::decode(&flush).unwrap() else { panic!() };
@@ -200,7 +200,7 @@ fn a_connection_that_breaks_ends_the_channels_without_an_answer() {
     link.ask(1, b"", session(9, 0));
     server.answer(attach);
     let frame = link.frame().unwrap();
-    let (_, _, AnyReply::Own(OwnReply::Session { resumed, root: again, .. })) =
+    let (_, _, AnyReply::Ext(ExtReply::Session { resumed, root: again, .. })) =
         decode_reply(&frame).unwrap()
     else {
         panic!()
@@ -254,7 +254,7 @@ fn the_connection_lasts_until_a_channel_was_bound_or_the_gateway_is_gone() {
 fn what_the_link_may_not_send_ends_the_channel_or_is_refused() {
     let (_gateway, server, mut link, root) = begun();
     for (tag, name) in [(3, &b".."[..]), (4, b".")] {
-        link.ask(tag, &root, OwnRequest::Lookup { fid: handle_fid(0), name });
+        link.ask(tag, &root, ExtRequest::Lookup { fid: handle_fid(0), name });
         assert_eq!(link.told(), (tag, error(Errno::INVAL)));
     }
     link.ask(5, b"no handle", Request::Readlink { fid: handle_fid(0) });

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fuse::Errno;
-use ninep::{Attributes, Fid, Names, Qid, Reply, Request, WALK_NAMES_MAX, getattr};
+use ninep::{Attributes, Fid, NameList, Qid, Reply, Request, WALK_NAMES_MAX, getattr};
 
 use super::files::File;
 use super::life::Life;
@@ -182,7 +182,7 @@ impl Life {
     ) -> Result<Vec<Qid>, Fail> {
         let mut space = Vec::new();
         let names =
-            Names::pack(names.iter().copied(), &mut space).map_err(|_| Errno::NAMETOOLONG)?;
+            NameList::pack(names.iter().copied(), &mut space).map_err(|_| Errno::NAMETOOLONG)?;
         self.peer.ask(job, Request::Walk { fid, newfid, names }, |reply| match reply {
             Reply::Walk { qids } => Some(qids.to_vec()),
             _ => None,

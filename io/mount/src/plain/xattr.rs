@@ -7,7 +7,7 @@
 //! ```
 
 use fuse::Errno;
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use ninep::{Fid, Reply, Request, XATTR_REPLACE};
 
 use super::asked::{Answered, Asked};
@@ -32,17 +32,17 @@ impl Asked<'_> {
                 _ => Ok((size, self.read_xattr(held.fid, size)?)),
             }
         })?;
-        self.reply(OwnReply::Getxattr { length, data: &data })
+        self.reply(ExtReply::Getxattr { length, data: &data })
     }
 
     pub(super) fn setxattr(&self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> Answered {
         self.put_xattr(fid, name, flags, data)?;
-        self.reply(OwnReply::Setxattr)
+        self.reply(ExtReply::Setxattr)
     }
 
     pub(super) fn removexattr(&self, fid: Fid, name: &[u8]) -> Answered {
         self.put_xattr(fid, name, XATTR_REPLACE, b"")?;
-        self.reply(OwnReply::Removexattr)
+        self.reply(ExtReply::Removexattr)
     }
 
     fn read_xattr(&self, fid: Fid, size: u32) -> Result<Vec<u8>, Fail> {

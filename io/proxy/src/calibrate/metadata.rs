@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use model::{Kind, Nanos};
+use model::{Nanos, OpKind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, XattrFlags};
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ use super::{CalibrateError, Steps};
 use crate::writes::nameless_file;
 
 /// Cost of one operation of each kind; kinds that the file system refuses are missing.
-pub(super) type OpCosts = Vec<(Kind, Nanos)>;
+pub(super) type OpCosts = Vec<(OpKind, Nanos)>;
 
 /// One thread's place of work.
 struct Place {
@@ -38,24 +38,24 @@ const FILES: u64 = 64;
 
 /// Every kind that an operation stands for, in the order in which they must run: what
 /// is unlinked was made before, and fsync comes last, as it leaves the journal busy.
-const KINDS: [Kind; 17] = [
-    Kind::Walk,
-    Kind::Getattr,
-    Kind::Open,
-    Kind::Setattr,
-    Kind::Readdir,
-    Kind::Statfs,
-    Kind::Setxattr,
-    Kind::Getxattr,
-    Kind::Lock,
-    Kind::Create,
-    Kind::Rename,
-    Kind::Unlink,
-    Kind::Mkdir,
-    Kind::Symlink,
-    Kind::Mknod,
-    Kind::Link,
-    Kind::Fsync,
+const KINDS: [OpKind; 17] = [
+    OpKind::Walk,
+    OpKind::Getattr,
+    OpKind::Open,
+    OpKind::Setattr,
+    OpKind::Readdir,
+    OpKind::Statfs,
+    OpKind::Setxattr,
+    OpKind::Getxattr,
+    OpKind::Lock,
+    OpKind::Create,
+    OpKind::Rename,
+    OpKind::Unlink,
+    OpKind::Mkdir,
+    OpKind::Symlink,
+    OpKind::Mknod,
+    OpKind::Link,
+    OpKind::Fsync,
 ];
 
 /// Costs at saturation, within about `time`.
@@ -65,7 +65,7 @@ pub(super) fn measure(
     steps: &mut Steps<'_>,
 ) -> Result<OpCosts, CalibrateError> {
     let each = time / (CROWDS.len() * KINDS.len()) as u32;
-    let mut best = [0.0_f64; Kind::COUNT];
+    let mut best = [0.0_f64; OpKind::COUNT];
     let wrong = |error: Errno| CalibrateError::Backend(error.into());
     let place = |number: usize| Place::make(scratch.own(), &number.to_string());
     let all = CROWDS.into_iter().max().expect("there are crowds");
@@ -89,8 +89,8 @@ pub(super) fn measure(
 }
 
 /// These get less time, since everything that they make must be removed again.
-fn makes_names(kind: Kind) -> bool {
-    matches!(kind, Kind::Create | Kind::Mkdir | Kind::Symlink | Kind::Mknod | Kind::Link)
+fn makes_names(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Create | OpKind::Mkdir | OpKind::Symlink | OpKind::Mknod | OpKind::Link)
 }
 
 fn refused(error: &io::Error) -> bool {
@@ -110,40 +110,40 @@ impl Place {
         Ok(Place { dir, file, calls: 0, made: 0 })
     }
 
-    fn worker(&mut self, kind: Kind) -> impl FnMut() -> io::Result<Option<u64>> + Send {
+    fn worker(&mut self, kind: OpKind) -> impl FnMut() -> io::Result<Option<u64>> + Send {
         move || self.call(kind)
     }
 
     /// One call of the operation that stands for `kind`, and how many operations it was;
     /// `None` when there is nothing left to do it on.
-    fn call(&mut self, kind: Kind) -> io::Result<Option<u64>> {
+    fn call(&mut self, kind: OpKind) -> io::Result<Option<u64>> {
         self.calls += 1;
         let old = format!("f{}", self.calls % FILES);
         match kind {
-            Kind::Readdir => return self.list().map(Some),
-            Kind::Create => {
+            OpKind::Readdir => return self.list().map(Some),
+            OpKind::Create => {
                 create(self.dir.as_fd(), &format!("n{}", self.made))?;
                 self.made += 1;
             }
-            Kind::Unlink | Kind::Rename if self.made == 0 => return Ok(None),
-            Kind::Rename => {
+            OpKind::Unlink | OpKind::Rename if self.made == 0 => return Ok(None),
+            OpKind::Rename => {
                 self.rename_and_back()?;
                 return Ok(Some(2));
             }
-            Kind::Unlink => {
+            OpKind::Unlink => {
                 self.made -= 1;
                 self.unlink_made()?;
             }
-            Kind::Fsync => {
+            OpKind::Fsync => {
                 write_whole(self.file.as_fd(), &[1; 4096], self.calls % 16 * 4096)?;
                 rustix::fs::fsync(&self.file)?;
             }
-            Kind::Lock => {
+            OpKind::Lock => {
                 rustix::fs::flock(&self.file, rustix::fs::FlockOperation::LockExclusive)?;
                 rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock)?;
                 return Ok(Some(2));
             }
-            Kind::Walk | Kind::Getattr | Kind::Open | Kind::Statfs | Kind::Getxattr => {
+            OpKind::Walk | OpKind::Getattr | OpKind::Open | OpKind::Statfs | OpKind::Getxattr => {
                 self.look(kind, &old)?;
             }
             _ => self.change(kind, &old)?,
@@ -152,14 +152,14 @@ impl Place {
     }
 
     /// Operations that change nothing.
-    fn look(&self, kind: Kind, old: &str) -> Result<(), Errno> {
+    fn look(&self, kind: OpKind, old: &str) -> Result<(), Errno> {
         let open =
             |flags| rustix::fs::openat(&self.dir, old, flags | OFlags::CLOEXEC, Mode::empty());
         match kind {
-            Kind::Walk => drop(open(OFlags::PATH | OFlags::NOFOLLOW)?),
-            Kind::Open => drop(open(OFlags::RDONLY)?),
-            Kind::Getattr => drop(rustix::fs::statat(&self.dir, old, AtFlags::SYMLINK_NOFOLLOW)?),
-            Kind::Statfs => drop(rustix::fs::fstatfs(&self.dir)?),
+            OpKind::Walk => drop(open(OFlags::PATH | OFlags::NOFOLLOW)?),
+            OpKind::Open => drop(open(OFlags::RDONLY)?),
+            OpKind::Getattr => drop(rustix::fs::statat(&self.dir, old, AtFlags::SYMLINK_NOFOLLOW)?),
+            OpKind::Statfs => drop(rustix::fs::fstatfs(&self.dir)?),
             _ => match rustix::fs::fgetxattr(&self.file, c"user.sluice", &mut [0; 64][..]) {
                 Ok(_) | Err(Errno::NODATA) => {}
                 Err(error) => return Err(error),
@@ -169,18 +169,18 @@ impl Place {
     }
 
     /// Operations that change something, each on a name of its own.
-    fn change(&self, kind: Kind, old: &str) -> Result<(), Errno> {
+    fn change(&self, kind: OpKind, old: &str) -> Result<(), Errno> {
         let (dir, calls) = (&self.dir, self.calls);
         let mode = Mode::RUSR | Mode::WUSR;
         match kind {
-            Kind::Setattr => rustix::fs::chmodat(dir, old, mode | bit(calls), AtFlags::empty()),
-            Kind::Setxattr => {
+            OpKind::Setattr => rustix::fs::chmodat(dir, old, mode | bit(calls), AtFlags::empty()),
+            OpKind::Setxattr => {
                 let value = calls.to_ne_bytes();
                 rustix::fs::fsetxattr(&self.file, c"user.sluice", &value, XattrFlags::empty())
             }
-            Kind::Mkdir => rustix::fs::mkdirat(dir, format!("d{calls}"), Mode::RWXU),
-            Kind::Symlink => rustix::fs::symlinkat(old, dir, format!("s{calls}")),
-            Kind::Mknod => rustix::fs::mknodat(dir, format!("p{calls}"), FileType::Fifo, mode, 0),
+            OpKind::Mkdir => rustix::fs::mkdirat(dir, format!("d{calls}"), Mode::RWXU),
+            OpKind::Symlink => rustix::fs::symlinkat(old, dir, format!("s{calls}")),
+            OpKind::Mknod => rustix::fs::mknodat(dir, format!("p{calls}"), FileType::Fifo, mode, 0),
             _ => rustix::fs::linkat(dir, old, dir, format!("l{calls}"), AtFlags::empty()),
         }
     }

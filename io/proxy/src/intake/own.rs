@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use model::{Bytes, Kind};
+use model::{Bytes, OpKind};
 use ninep::Request;
 use ninep::dialect::{
-    self, AnyRequest, NOSLOT, OwnReply, OwnRequest, RequestHeader, WRITE_DONATED, handle_index,
+    self, AnyRequest, ExtReply, ExtRequest, NOSLOT, RequestHeader, WRITE_DONATED, handle_index,
 };
 use rustix::io::Errno;
 
@@ -39,7 +39,7 @@ impl Server {
         };
         let to = session.reply_to(connection, tag);
         let kind = ninep::frame_kind(bytes).unwrap_or(0);
-        if let AnyRequest::Own(OwnRequest::Session { .. }) = request {
+        if let AnyRequest::Ext(ExtRequest::Session { .. }) = request {
             self.admit(session, tag, None, bytes.len())?;
             arrivals.attaches.push((to, incoming.into_frame()));
             return Ok(());
@@ -52,15 +52,15 @@ impl Server {
                 return self.answer(session, &to, Err(Errno::INVAL), outbox);
             }
             return match request {
-                AnyRequest::Plain(Request::Flush { oldtag }) => {
+                AnyRequest::Base(Request::Flush { oldtag }) => {
                     self.take_flush((connection, session), (tag, oldtag), arrivals, outbox)
                 }
-                AnyRequest::Own(OwnRequest::Identity { .. }) => {
+                AnyRequest::Ext(ExtRequest::Identity { .. }) => {
                     self.admit(session, tag, None, bytes.len())?;
                     arrivals.attaches.push((to, incoming.into_frame()));
                     Ok(())
                 }
-                AnyRequest::Own(OwnRequest::Tell { count, .. }) => {
+                AnyRequest::Ext(ExtRequest::Tell { count, .. }) => {
                     if !session.has_room(count as usize) {
                         return self.answer(session, &to, Err(Errno::INVAL), outbox);
                     }
@@ -68,19 +68,19 @@ impl Server {
                     arrivals.attaches.push((to, incoming.into_frame()));
                     Ok(())
                 }
-                AnyRequest::Own(OwnRequest::Retire { identity }) => {
+                AnyRequest::Ext(ExtRequest::Retire { identity }) => {
                     binding.session.retire(identity);
-                    self.answer(session, &to, Ok(OwnReply::Retire), outbox)
+                    self.answer(session, &to, Ok(ExtReply::Retire), outbox)
                 }
-                AnyRequest::Own(OwnRequest::Ping) => {
-                    self.answer(session, &to, Ok(OwnReply::Ping), outbox)
+                AnyRequest::Ext(ExtRequest::Ping) => {
+                    self.answer(session, &to, Ok(ExtReply::Ping), outbox)
                 }
-                AnyRequest::Own(OwnRequest::Donate { fid, oldtag }) => {
+                AnyRequest::Ext(ExtRequest::Donate { fid, oldtag }) => {
                     self.hand_over(session, arrivals);
                     let donated = self.donate(session, &binding, &header, (fid, oldtag));
-                    self.answer(session, &to, donated.map(|()| OwnReply::Donate), outbox)
+                    self.answer(session, &to, donated.map(|()| ExtReply::Donate), outbox)
                 }
-                AnyRequest::Own(OwnRequest::Wait) => {
+                AnyRequest::Ext(ExtRequest::Wait) => {
                     self.admit(session, tag, None, 0)?;
                     session.waits.push(tag);
                     Ok(())
@@ -99,11 +99,11 @@ impl Server {
             Err(errno) => return self.answer(session, &to, Err(errno), outbox),
         };
         let expected = match request {
-            AnyRequest::Plain(request) => expected_bytes(&request),
-            AnyRequest::Own(OwnRequest::List { count, .. }) => count as usize,
+            AnyRequest::Base(request) => expected_bytes(&request),
+            AnyRequest::Ext(ExtRequest::List { count, .. }) => count as usize,
             // Its reply has a length besides.
-            AnyRequest::Own(OwnRequest::Getxattr { count, .. }) => count as usize + 4,
-            AnyRequest::Own(_) => 0,
+            AnyRequest::Ext(ExtRequest::Getxattr { count, .. }) => count as usize + 4,
+            AnyRequest::Ext(_) => 0,
         };
         let file = match file_of(session, &binding, &header, &about) {
             Ok(_) if !session.has_room(expected) => Err(Errno::INVAL),
@@ -161,7 +161,7 @@ impl Server {
         &self,
         session: &mut Session,
         to: &ReplyTo,
-        result: Result<OwnReply<'_>, Errno>,
+        result: Result<ExtReply<'_>, Errno>,
         outbox: &mut Outbox,
     ) -> Result<(), Violation> {
         self.admit(session, to.tag, None, 0)?;
@@ -183,7 +183,7 @@ impl Server {
             drop(session);
             let mut outbox = Outbox::default();
             for to in to {
-                outbox.batch(&to).reply(to.tag, OwnReply::Wait { data: &[] });
+                outbox.batch(&to).reply(to.tag, ExtReply::Wait { data: &[] });
             }
             while let Some(mut batch) = outbox.take() {
                 connection.send(&mut batch, &self.poll, self.bounds());
@@ -223,7 +223,7 @@ fn donor_of(
     file: &File,
 ) -> Option<Box<Donor>> {
     match (request, file) {
-        (AnyRequest::Own(OwnRequest::Write { flags, .. }), File::Fid(fid))
+        (AnyRequest::Ext(ExtRequest::Write { flags, .. }), File::Fid(fid))
             if flags & WRITE_DONATED != 0 =>
         {
             binding.session.user(header.identity).map(|user| Donor::of(user, fid))
@@ -237,7 +237,7 @@ fn begin_once(
     binding: &Binding,
     header: &RequestHeader<'_>,
     message: u8,
-    kind: Kind,
+    kind: OpKind,
 ) -> Result<Begun, Errno> {
     let RequestHeader { slot, sequence, .. } = *header;
     if slot == NOSLOT {
@@ -245,7 +245,9 @@ fn begin_once(
     }
     // What only asks may be asked again and is not remembered: it may be long. A lock's reply
     // may come after its connection's end.
-    if let Kind::Read | Kind::Readdir | Kind::Getxattr | Kind::Readlink | Kind::Lock = kind {
+    if let OpKind::Read | OpKind::Readdir | OpKind::Getxattr | OpKind::Readlink | OpKind::Lock =
+        kind
+    {
         return Err(Errno::INVAL);
     }
     let once = Once { slot, sequence };

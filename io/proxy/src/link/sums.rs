@@ -1,7 +1,7 @@
 //! What a payer was served in all: the numbers of one line.
 
 use api::{CountersForm, OpsForm};
-use model::{Accesses, Identity, Kind, PathSet, RuleSet, key_of};
+use model::{Accesses, Identity, OpKind, PathSet, RuleSet, key_of};
 use sched::SubjectReport;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) struct Sums {
     delayed: u64,
     delayed_ns: u64,
     delayed_bytes: u64,
-    ops: [u64; Kind::COUNT],
+    ops: [u64; OpKind::COUNT],
     reads: Accesses,
     writes: Accesses,
 }
@@ -47,11 +47,11 @@ impl Sums {
     pub(super) fn by_class(&self, rules: &RuleSet, subject: &SubjectReport) -> Vec<(String, Sums)> {
         let class_of = |kind| class_name(rules, &subject.who, kind, subject.paths);
         let mut parts: Vec<(String, Sums)> = Vec::new();
-        let used = Kind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);
-        let used: Vec<Kind> = used.copied().collect();
-        let weight = |kind: &&Kind| (self.bytes_of(**kind), self.ops[**kind as usize]);
-        let main = used.iter().max_by_key(weight).copied().unwrap_or(Kind::Read);
-        let mut place_of = |kind: Kind| {
+        let used = OpKind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);
+        let used: Vec<OpKind> = used.copied().collect();
+        let weight = |kind: &&OpKind| (self.bytes_of(**kind), self.ops[**kind as usize]);
+        let main = used.iter().max_by_key(weight).copied().unwrap_or(OpKind::Read);
+        let mut place_of = |kind: OpKind| {
             let class = class_of(if used.contains(&kind) { kind } else { main });
             let known = parts.iter().position(|(name, _)| *name == class);
             known.unwrap_or_else(|| {
@@ -60,7 +60,7 @@ impl Sums {
             })
         };
         let of_kinds: Vec<_> = used.iter().map(|kind| (*kind, place_of(*kind))).collect();
-        let [reads, writes, rest] = [Kind::Read, Kind::Write, main].map(place_of);
+        let [reads, writes, rest] = [OpKind::Read, OpKind::Write, main].map(place_of);
         for (kind, at) in of_kinds {
             parts[at].1.ops[kind as usize] = self.ops[kind as usize];
         }
@@ -89,10 +89,10 @@ impl Sums {
         }
     }
 
-    fn bytes_of(&self, kind: Kind) -> u64 {
+    fn bytes_of(&self, kind: OpKind) -> u64 {
         match kind {
-            Kind::Read => self.read_bytes,
-            Kind::Write => self.written_bytes,
+            OpKind::Read => self.read_bytes,
+            OpKind::Write => self.written_bytes,
             _ => 0,
         }
     }
@@ -115,7 +115,7 @@ impl Sums {
 }
 
 /// A class as people see it: its rule, and the values of that rule's `per`.
-fn class_name(rules: &RuleSet, who: &Identity, kind: Kind, paths: PathSet) -> String {
+fn class_name(rules: &RuleSet, who: &Identity, kind: OpKind, paths: PathSet) -> String {
     let Some(rule) = rules.rule_for(who, kind, paths).map(|at| &rules.rules[at]) else {
         return RuleSet::DEFAULT.to_string();
     };

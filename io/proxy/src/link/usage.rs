@@ -225,7 +225,7 @@ const REPORT_LINES_MAX: usize = 20_000;
 
 #[cfg(test)]
 mod tests {
-    use model::{Amount, JobId, Kind, Nid};
+    use model::{Amount, JobId, Nid, OpKind};
     use sched::{Arrival, Dispatcher, Target};
 
     use super::*;
@@ -255,10 +255,10 @@ mod tests {
         }
 
         fn read(&mut self, job: &str, bytes: u64) {
-            self.ask(job, Kind::Read, bytes);
+            self.ask(job, OpKind::Read, bytes);
         }
 
-        fn ask(&mut self, job: &str, kind: Kind, bytes: u64) {
+        fn ask(&mut self, job: &str, kind: OpKind, bytes: u64) {
             let job = JobId::new(job).unwrap();
             let who = Identity { job, uid: 1, gid: 2, projid: None, nid: Nid::local() };
             let door = Arc::from("home");
@@ -297,7 +297,7 @@ mod tests {
         desk.read("a", 10);
         let first = desk.report(1).unwrap();
         assert_eq!(bytes(&first), [("a", 10)]);
-        assert_eq!(first.lines[0].counters.ops.of(Kind::Read), 1);
+        assert_eq!(first.lines[0].counters.ops.of(OpKind::Read), 1);
         assert_eq!(first.lines[0].counters.reads.sizes, [1, 0, 0, 0]);
         assert_eq!(first.total.read_bytes, 10);
         desk.read("b", 5);
@@ -344,11 +344,11 @@ mod tests {
     fn each_class_has_its_line_with_what_came_to_it() {
         let mut desk = Desk::new();
         desk.read("a", 10);
-        (0..3).for_each(|_| desk.ask("a", Kind::Getattr, 0));
+        (0..3).for_each(|_| desk.ask("a", OpKind::Getattr, 0));
         desk.read("c", 5);
         let report = desk.report(1).unwrap();
         let of = |line: &UsageLine| {
-            let ops = [Kind::Read, Kind::Getattr].map(|kind| line.counters.ops.of(kind));
+            let ops = [OpKind::Read, OpKind::Getattr].map(|kind| line.counters.ops.of(kind));
             (line.payer.class.clone(), line.counters.read_bytes, ops)
         };
         let lines: Vec<_> = report.lines.iter().map(of).collect();

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use model::{Identity, JobId};
-use ninep::dialect::{self, Groups};
+use ninep::dialect::{self, GroupList};
 use ninep::{NOFID, NONUNAME, Qid, Request};
 use rustix::io::Errno;
 
@@ -95,7 +95,7 @@ pub(crate) struct NewIdentity<'a> {
     pub(crate) identity: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    pub(crate) groups: Groups<'a>,
+    pub(crate) groups: GroupList<'a>,
     pub(crate) job: &'a [u8],
 }
 

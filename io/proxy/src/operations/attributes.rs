@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use ninep::dialect::{OwnReply, PLAIN_FILE};
+use ninep::dialect::{ExtReply, PLAIN_FILE};
 use ninep::{Attributes, Reply, SetAttributes, Statfs, Timestamp, getattr as get, setattr as set};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, StatxFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
@@ -68,10 +68,10 @@ fn attributes_of(node: &Node, export: &Export, mask: u64) -> io::Result<Attribut
 }
 
 /// Tsetattr of the dialect: answers with what has become of the file.
-pub(super) fn change<'r>(cx: &Context<'_>, new: &SetAttributes) -> io::Result<OwnReply<'r>> {
+pub(super) fn change<'r>(cx: &Context<'_>, new: &SetAttributes) -> io::Result<ExtReply<'r>> {
     setattr(cx, new)?;
     let attributes = all_attributes(&cx.fid().node, &cx.fid().user.export)?;
-    Ok(OwnReply::Change { attributes })
+    Ok(ExtReply::Change { attributes })
 }
 
 /// As the kernel passes device numbers to programs.

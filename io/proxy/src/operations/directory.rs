@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use model::Amount;
-use ninep::dialect::{Entry, OwnReply};
+use ninep::dialect::{ExtReply, ListEntry};
 use ninep::{DirEntry, Qid, Reply};
 use rustix::fs::{FileType, RawDir, SeekFrom};
 use rustix::io::Errno;
@@ -56,7 +56,7 @@ pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
             let start = data.len();
             let file = file.as_ref().map(|(handle, attributes)| (&handle[..], *attributes));
             let DirEntry { offset, kind, name, .. } = *entry;
-            Entry { offset, kind, name, file }.encode(data);
+            ListEntry { offset, kind, name, file }.encode(data);
             let fits = data.len() <= count;
             files += u64::from(fits && file.is_some());
             if !fits {
@@ -69,7 +69,7 @@ pub(super) fn list(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
         // Each entry with its attributes is one operation of the backend.
         Ok(data) => {
             let served = Amount::new(0, 1 + files);
-            cx.answer_served(Ok(OwnReply::List { data: &data }), served)
+            cx.answer_served(Ok(ExtReply::List { data: &data }), served)
         }
         Err(error) => cx.answer_own(Err(error)),
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Mutex;
 
-use model::{Amount, Kind};
+use model::{Amount, OpKind};
 use ninep::{LOCK_BLOCK, LOCK_RECLAIM, LockKind, LockStatus, Reply};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -174,12 +174,12 @@ impl Server {
             Outcome::Status(status) => {
                 let batch = outbox.batch(&to);
                 batch.reply(to.tag, Reply::Lock { status });
-                batch.tally.count(Kind::Lock, Amount::new(0, 1), 0);
+                batch.tally.count(OpKind::Lock, Amount::new(0, 1), 0);
             }
             Outcome::Failed(errno) => {
                 let batch = outbox.batch(&to);
                 batch.error(to.tag, &errno.into());
-                batch.tally.count(Kind::Lock, Amount::new(0, 1), errno.raw_os_error() as u32);
+                batch.tally.count(OpKind::Lock, Amount::new(0, 1), errno.raw_os_error() as u32);
             }
             Outcome::Flushed(flushes) => {
                 for tag in flushes {

@@ -21,7 +21,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use model::Amount;
-use ninep::dialect::{self, AnyReply, AnyRequest, Handles, OwnReply, OwnRequest, Places};
+use ninep::dialect::{self, AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, HandlePlaces};
 use ninep::{Attributes, Reply, Request};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
@@ -59,7 +59,7 @@ pub(crate) struct Context<'a> {
     pub(crate) on: On<'a>,
     fid: &'a Arc<Fid>,
     /// What other fids of the message may name.
-    handles: Handles<'a>,
+    handles: HandleList<'a>,
     /// The handle that named the file, if one did.
     handle: Option<&'a [u8]>,
 }
@@ -198,7 +198,7 @@ impl<'a> Context<'a> {
         &self,
         file: io::Result<Arc<Node>>,
         how: Reached<'_>,
-        reply: impl for<'r> FnOnce(&'r [u8], Attributes) -> OwnReply<'r>,
+        reply: impl for<'r> FnOnce(&'r [u8], Attributes) -> ExtReply<'r>,
     ) -> Ending {
         let export = &self.fid().user.export;
         let found = file.and_then(|node| {
@@ -245,7 +245,7 @@ impl<'a> On<'a> {
         self.answer_served(result, self.running.asked.amount)
     }
 
-    fn answer_own(&self, result: io::Result<OwnReply<'_>>) -> Ending {
+    fn answer_own(&self, result: io::Result<ExtReply<'_>>) -> Ending {
         self.answer_served(result, self.running.asked.amount)
     }
 
@@ -293,7 +293,7 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
     let Operation { to, file, frame, .. } = &on.running.operation;
     let (handles, places, request) = if matches!(to.path.form, Form::Plain(_)) {
         let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
-        (Handles::NONE, Places::NONE, AnyRequest::Plain(request))
+        (HandleList::NONE, HandlePlaces::NONE, AnyRequest::Base(request))
     } else {
         let (_, header, request) = dialect::decode_request(frame.bytes()).expect(DECODED);
         (header.handles, header.places, request)
@@ -314,8 +314,8 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
     };
     let cx = Context { on, fid, handles, handle };
     match request {
-        AnyRequest::Plain(request) => perform_plain(&cx, request),
-        AnyRequest::Own(request) => perform_own(&cx, request),
+        AnyRequest::Base(request) => perform_plain(&cx, request),
+        AnyRequest::Ext(request) => perform_own(&cx, request),
     }
 }
 
@@ -339,7 +339,7 @@ fn resolve(on: &On<'_>, user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
 ///
 /// # Errors
 /// `ESTALE` if one is another file by now, or none; else what the backend says.
-fn still_at(fid: Fid, places: Places<'_>) -> io::Result<Fid> {
+fn still_at(fid: Fid, places: HandlePlaces<'_>) -> io::Result<Fid> {
     let user = &fid.user;
     for (directory, name) in places {
         let directory = user.export.handles.resolve(directory, &user.export)?;
@@ -354,39 +354,39 @@ fn still_at(fid: Fid, places: Places<'_>) -> io::Result<Fid> {
 }
 
 /// The dialect's own messages.
-fn perform_own(cx: &Context<'_>, request: OwnRequest<'_>) -> Ending {
+fn perform_own(cx: &Context<'_>, request: ExtRequest<'_>) -> Ending {
     match request {
-        OwnRequest::Lookup { name, .. } => names::lookup(cx, name),
-        OwnRequest::Open { newfid, name, flags, mode, .. } => {
+        ExtRequest::Lookup { name, .. } => names::lookup(cx, name),
+        ExtRequest::Open { newfid, name, flags, mode, .. } => {
             open::open_in_one(cx, newfid, name, (flags, mode))
         }
-        OwnRequest::List { offset, count, .. } => directory::list(cx, offset, count),
-        OwnRequest::Make { name, mode, rdev, target, .. } => {
+        ExtRequest::List { offset, count, .. } => directory::list(cx, offset, count),
+        ExtRequest::Make { name, mode, rdev, target, .. } => {
             names::make(cx, name, (mode, rdev), target)
         }
-        OwnRequest::Change { set, .. } => cx.answer_own(attributes::change(cx, &set)),
-        OwnRequest::Write { offset, flags, data, .. } => own::write(cx, offset, flags, data),
-        OwnRequest::Append { flags, data, .. } => own::append(cx, flags, data),
-        OwnRequest::Allocate { mode, offset, length, .. } => {
+        ExtRequest::Change { set, .. } => cx.answer_own(attributes::change(cx, &set)),
+        ExtRequest::Write { offset, flags, data, .. } => own::write(cx, offset, flags, data),
+        ExtRequest::Append { flags, data, .. } => own::append(cx, flags, data),
+        ExtRequest::Allocate { mode, offset, length, .. } => {
             cx.answer_own(own::allocate(cx, mode, offset, length))
         }
-        OwnRequest::Seek { offset, whence, .. } => cx.answer_own(own::seek(cx, offset, whence)),
-        OwnRequest::Copy { offset, tofid, tooffset, length, .. } => {
+        ExtRequest::Seek { offset, whence, .. } => cx.answer_own(own::seek(cx, offset, whence)),
+        ExtRequest::Copy { offset, tofid, tooffset, length, .. } => {
             own::copy(cx, offset, (tofid, tooffset), length)
         }
-        OwnRequest::Getxattr { name, count, .. } => xattr::get(cx, name, count),
-        OwnRequest::Setxattr { name, flags, data, .. } => {
+        ExtRequest::Getxattr { name, count, .. } => xattr::get(cx, name, count),
+        ExtRequest::Setxattr { name, flags, data, .. } => {
             cx.answer_own(xattr::set(cx, name, flags, data))
         }
-        OwnRequest::Removexattr { name, .. } => cx.answer_own(xattr::remove(cx, name)),
-        OwnRequest::Commit { .. } => cx.answer_own(own::commit(cx)),
-        OwnRequest::Session { .. }
-        | OwnRequest::Identity { .. }
-        | OwnRequest::Retire { .. }
-        | OwnRequest::Ping
-        | OwnRequest::Tell { .. }
-        | OwnRequest::Donate { .. }
-        | OwnRequest::Wait => unreachable!("never handed to a dispatcher"),
+        ExtRequest::Removexattr { name, .. } => cx.answer_own(xattr::remove(cx, name)),
+        ExtRequest::Commit { .. } => cx.answer_own(own::commit(cx)),
+        ExtRequest::Session { .. }
+        | ExtRequest::Identity { .. }
+        | ExtRequest::Retire { .. }
+        | ExtRequest::Ping
+        | ExtRequest::Tell { .. }
+        | ExtRequest::Donate { .. }
+        | ExtRequest::Wait => unreachable!("never handed to a dispatcher"),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use ninep::{REMOVE_DIR, Reply};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
@@ -84,7 +84,7 @@ pub(super) fn lookup(cx: &Context<'_>, name: &[u8]) -> Ending {
     let found = find(cx, name);
     let path = if found.is_ok() { cx.path_to(name) } else { None };
     let how = Reached { path: path.as_deref(), made: false };
-    cx.answer_file(found, how, |handle, attributes| OwnReply::Lookup { handle, attributes })
+    cx.answer_file(found, how, |handle, attributes| ExtReply::Lookup { handle, attributes })
 }
 
 fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<Node>> {
@@ -102,7 +102,7 @@ pub(super) fn make(
     let made = make_node(cx, name, (mode, rdev), target);
     let path = if made.is_ok() { cx.path_to(name) } else { None };
     let how = Reached { path: path.as_deref(), made: true };
-    cx.answer_file(made, how, |handle, attributes| OwnReply::Make { handle, attributes })
+    cx.answer_file(made, how, |handle, attributes| ExtReply::Make { handle, attributes })
 }
 
 fn make_node(

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use ninep::Reply;
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -56,7 +56,7 @@ pub(super) fn open_in_one(
     let created = made.into();
     // What was opened by its handle may have another name by now.
     let how = Reached { path: path.as_deref().filter(|_| !name.is_empty()), made };
-    cx.answer_file(opened, how, |handle, attributes| OwnReply::Open { handle, created, attributes })
+    cx.answer_file(opened, how, |handle, attributes| ExtReply::Open { handle, created, attributes })
 }
 
 fn open_named(

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use model::Amount;
 use ninep::Request;
-use ninep::dialect::{AnyRequest, OwnReply, OwnRequest, WRITE_DONATED, WRITE_KILL_PRIV};
+use ninep::dialect::{AnyRequest, ExtReply, ExtRequest, WRITE_DONATED, WRITE_KILL_PRIV};
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ pub(super) fn write(cx: &Context<'_>, offset: u64, flags: u32, bytes: &[u8]) -> 
     let count = *written.as_ref().unwrap_or(&0);
     let result = written.map(|count| {
         kill_set_id(cx, flags);
-        OwnReply::Write { count: count as u32, number: number(cx) }
+        ExtReply::Write { count: count as u32, number: number(cx) }
     });
     cx.answer_served(result, Amount::new(count as u64, 1))
 }
@@ -33,7 +33,7 @@ pub(super) fn write(cx: &Context<'_>, offset: u64, flags: u32, bytes: &[u8]) -> 
 pub(super) fn append(cx: &Context<'_>, flags: u32, bytes: &[u8]) -> Ending {
     let result = check_write_flags(flags).and_then(|()| append_whole(cx, bytes)).map(|offset| {
         kill_set_id(cx, flags);
-        OwnReply::Append { offset, number: number(cx) }
+        ExtReply::Append { offset, number: number(cx) }
     });
     cx.answer_served(result, Amount::new(bytes.len() as u64, 1))
 }
@@ -69,22 +69,22 @@ pub(super) fn allocate<'r>(
     mode: u32,
     offset: u64,
     length: u64,
-) -> io::Result<OwnReply<'r>> {
+) -> io::Result<ExtReply<'r>> {
     data::writing(cx)?;
     credentials::leave_root(cx.credentials())?;
     let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
     rustix::fs::fallocate(&cx.fid().node.fd, mode, offset, length)?;
-    Ok(OwnReply::Allocate)
+    Ok(ExtReply::Allocate)
 }
 
-pub(super) fn seek<'r>(cx: &Context<'_>, offset: u64, whence: u32) -> io::Result<OwnReply<'r>> {
+pub(super) fn seek<'r>(cx: &Context<'_>, offset: u64, whence: u32) -> io::Result<ExtReply<'r>> {
     let to = match whence as i32 {
         libc::SEEK_DATA => SeekFrom::Data(offset),
         libc::SEEK_HOLE => SeekFrom::Hole(offset),
         _ => return Err(Errno::INVAL.into()),
     };
     let _alone = position(cx.fid())?.lock().expect("not poisoned");
-    Ok(OwnReply::Seek { offset: rustix::fs::seek(&cx.fid().node.fd, to)? })
+    Ok(ExtReply::Seek { offset: rustix::fs::seek(&cx.fid().node.fd, to)? })
 }
 
 pub(super) fn copy(
@@ -95,7 +95,7 @@ pub(super) fn copy(
 ) -> Ending {
     let copied = copy_range(cx, offset, (to, to_offset), length);
     let count = *copied.as_ref().map_or(&0, |(count, _)| count);
-    let result = copied.map(|(count, number)| OwnReply::Copy { count, number });
+    let result = copied.map(|(count, number)| ExtReply::Copy { count, number });
     cx.answer_served(result, Amount::new(count, 1))
 }
 
@@ -126,12 +126,12 @@ fn copy_range(
 }
 
 /// Makes everything durable that the mount has written: one call for however many files.
-pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<OwnReply<'r>> {
+pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<ExtReply<'r>> {
     let mount = cx.mount().ok_or(Errno::INVAL)?;
     let mark = mount.mark();
     rustix::fs::syncfs(&cx.fid().user.export.open).inspect_err(|_| mount.lost_writes())?;
     mount.all_durable(mark);
-    Ok(OwnReply::Commit)
+    Ok(ExtReply::Commit)
 }
 
 /// What a write or fsync goes through that names its file by handle: the file, opened for this
@@ -139,8 +139,8 @@ pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<OwnReply<'r>> {
 /// for writing: its owner may, whatever the mode says by now (as NFS servers have it).
 pub(super) fn opened_for(fid: Fid, request: &AnyRequest<'_>) -> io::Result<Fid> {
     let flags = match request {
-        AnyRequest::Own(OwnRequest::Write { .. }) => OFlags::WRONLY,
-        AnyRequest::Plain(Request::Fsync { .. }) => OFlags::RDONLY,
+        AnyRequest::Ext(ExtRequest::Write { .. }) => OFlags::WRONLY,
+        AnyRequest::Base(Request::Fsync { .. }) => OFlags::RDONLY,
         _ => return Ok(fid),
     };
     if fid.node.kind != FileType::RegularFile {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ninep::{Names, Qids, Reply};
+use ninep::{NameList, Qids, Reply};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
@@ -16,7 +16,7 @@ pub(super) fn walk<'r>(
     cx: &Context<'_>,
     number: ninep::Fid,
     newfid: ninep::Fid,
-    names: Names<'_>,
+    names: NameList<'_>,
 ) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
     // The protocol forbids walking from an open fid; diod's own client does it.

@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Mutex;
 
-use ninep::dialect::OwnReply;
+use ninep::dialect::ExtReply;
 use ninep::{Reply, XATTR_CREATE, XATTR_REPLACE};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -53,12 +53,12 @@ fn value_of(cx: &Context<'_>, name: &[u8]) -> io::Result<Vec<u8>> {
 pub(super) fn get(cx: &Context<'_>, name: &[u8], count: u32) -> Ending {
     match value_of(cx, name) {
         Ok(value) if count == 0 => {
-            cx.answer_own(Ok(OwnReply::Getxattr { length: value.len() as u32, data: &[] }))
+            cx.answer_own(Ok(ExtReply::Getxattr { length: value.len() as u32, data: &[] }))
         }
         Ok(value) if value.len() > count as usize => cx.answer_own(Err(Errno::RANGE.into())),
         Ok(value) => {
             let length = value.len() as u32;
-            cx.answer_own(Ok(OwnReply::Getxattr { length, data: &value }))
+            cx.answer_own(Ok(ExtReply::Getxattr { length, data: &value }))
         }
         Err(error) => cx.answer_own(Err(error)),
     }
@@ -70,7 +70,7 @@ pub(super) fn set<'r>(
     name: &[u8],
     flags: u32,
     value: &[u8],
-) -> io::Result<OwnReply<'r>> {
+) -> io::Result<ExtReply<'r>> {
     cx.writable()?;
     check_name(name)?;
     if name.is_empty() || flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
@@ -80,17 +80,17 @@ pub(super) fn set<'r>(
     cx.as_user()?;
     let flags = XattrFlags::from_bits_retain(flags);
     rustix::fs::setxattr(cx.fid().node.proc_path().as_c_str(), name, value, flags)?;
-    Ok(OwnReply::Setxattr)
+    Ok(ExtReply::Setxattr)
 }
 
 /// Tremovexattr of the dialect.
-pub(super) fn remove<'r>(cx: &Context<'_>, name: &[u8]) -> io::Result<OwnReply<'r>> {
+pub(super) fn remove<'r>(cx: &Context<'_>, name: &[u8]) -> io::Result<ExtReply<'r>> {
     cx.writable()?;
     check_name(name)?;
     check_right(cx, name)?;
     cx.as_user()?;
     rustix::fs::removexattr(cx.fid().node.proc_path().as_c_str(), name)?;
-    Ok(OwnReply::Removexattr)
+    Ok(ExtReply::Removexattr)
 }
 
 /// Turns the fid into one to which the value is written, and set when it is clunked.

@@ -10,7 +10,7 @@
 //!
 //! Each request is taken down once, by whoever ends it.
 
-use model::{Amount, Bytes, Kind, Lane, Nanos, Time};
+use model::{Amount, Bytes, Lane, Nanos, OpKind, Time};
 use trace::{Access, TraceOutcome, TraceRequest};
 
 use super::subjects::Who;
@@ -66,7 +66,7 @@ impl Recorder {
     pub(crate) fn refused(
         &self,
         who: Who<'_>,
-        (kind, asked, access): (Kind, Bytes, Option<Access>),
+        (kind, asked, access): (OpKind, Bytes, Option<Access>),
         errno: u32,
         now: Time,
     ) {
@@ -92,7 +92,7 @@ impl Recorder {
             service: now.since(started),
             served: Amount::new(0, 1),
             outcome: TraceOutcome::of(errno),
-            ..untouched(subject, Kind::Attach, arrived)
+            ..untouched(subject, OpKind::Attach, arrived)
         });
     }
 
@@ -136,7 +136,7 @@ impl Draft {
 }
 
 /// A request at which nothing was done and that asked for nothing.
-fn untouched(subject: u32, kind: Kind, arrived: Time) -> TraceRequest {
+fn untouched(subject: u32, kind: OpKind, arrived: Time) -> TraceRequest {
     TraceRequest {
         subject,
         class: None,

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use ninep::dialect::{Handles, OwnReply, OwnRequest, handle_fid};
+use ninep::dialect::{ExtReply, ExtRequest, HandleList, handle_fid};
 use ninep::open;
 use testkit::alone;
 
@@ -24,13 +24,13 @@ fn look_up_all(client: &mut Channel) -> Vec<u8> {
     for from in (0..NAMES).step_by(200) {
         let lookup = |nth: usize| {
             let name = format!("{nth}");
-            let request = OwnRequest::Lookup { fid: handle_fid(0), name: name.as_bytes() };
-            client.send(Handles::one(&root), request)
+            let request = ExtRequest::Lookup { fid: handle_fid(0), name: name.as_bytes() };
+            client.send(HandleList::one(&root), request)
         };
         let tags: Vec<_> = (from..from + 200).map(lookup).collect();
         for tag in tags {
             let frame = client.wait(tag);
-            let Ok(OwnReply::Lookup { handle, .. }) = frame.own() else { panic!("{frame:?}") };
+            let Ok(ExtReply::Lookup { handle, .. }) = frame.own() else { panic!("{frame:?}") };
             last = handle.to_vec();
         }
     }

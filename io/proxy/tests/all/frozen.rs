@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ninep::dialect::{
-    AnyRequest, Handles, OwnReply, OwnRequest, RequestHeader, Ticket, handle_fid,
+    AnyRequest, CallId, ExtReply, ExtRequest, HandleList, RequestHeader, handle_fid,
 };
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
 use testkit::alone;
@@ -63,9 +63,9 @@ impl Image {
     fn hangs<'r>(
         &self,
         client: &mut Channel,
-        handles: Handles<'_>,
+        handles: HandleList<'_>,
         request: impl Into<AnyRequest<'r>>,
-    ) -> Ticket {
+    ) -> CallId {
         run("fsfreeze", &["-f", text(&self.dir)]).unwrap();
         let ticket = client.send_once(handles, request);
         until("it hangs", || hanging() > 0);
@@ -126,9 +126,9 @@ fn on_image(test: &str, name: &str, body: impl FnOnce(&Image, &Served, Channel))
     });
 }
 
-fn mkdir(name: &str) -> OwnRequest<'_> {
+fn mkdir(name: &str) -> ExtRequest<'_> {
     let (fid, name) = (handle_fid(0), name.as_bytes());
-    OwnRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
+    ExtRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" }
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_session_goes_on_only_after_what_its_lost_connection_had_executing() {
         "frozen",
         |image, served, mut client| {
             let root = client.root.clone();
-            let ticket = image.hangs(&mut client, Handles::one(&root), mkdir("d"));
+            let ticket = image.hangs(&mut client, HandleList::one(&root), mkdir("d"));
             client.lose();
             // The same channel over another connection.
             let mut next = served.connect();
@@ -176,10 +176,10 @@ fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
         "line",
         |image, served, mut client| {
             let root = client.root.clone();
-            let ticket = image.hangs(&mut client, Handles::one(&root), mkdir("d"));
+            let ticket = image.hangs(&mut client, HandleList::one(&root), mkdir("d"));
             client.lose();
             let (id, slots, aname) = (client.id(), 64, &b"x"[..]);
-            let session = OwnRequest::Session { id, channel: 0, slots, aname };
+            let session = ExtRequest::Session { id, channel: 0, slots, aname };
             // Some wait in line and go, some stay in it and are overtaken.
             let mut line: Vec<_> = (0..6).map(|_| served.connect()).collect();
             for (nth, connection) in line.iter_mut().enumerate() {
@@ -196,7 +196,7 @@ fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
             assert!(!last.readable(0), "the mkdir is still executing");
             image.thaw();
             let frame = last.wait(Tag(1));
-            assert!(matches!(frame.own(), Ok(OwnReply::Session { resumed: 1, .. })), "{frame:?}");
+            assert!(matches!(frame.own(), Ok(ExtReply::Session { resumed: 1, .. })), "{frame:?}");
             line.iter_mut().for_each(Channel::expect_closed);
             assert!(image.dir.join("d").exists());
             assert!(client.reconnect().resumed);
@@ -217,7 +217,7 @@ fn a_create_that_was_executing_when_its_connection_was_lost_has_its_fid() {
             let root = client.root.clone();
             let flags = open::RDWR | open::CREATE | open::EXCL;
             let create = open_request(2, "f", (flags, 0o644));
-            let create = image.hangs(&mut client, Handles::one(&root), create);
+            let create = image.hangs(&mut client, HandleList::one(&root), create);
             client.lose();
             // The server has seen the end of a connection once it serves another that came later.
             served.client().ping();
@@ -244,8 +244,8 @@ fn a_clunk_and_a_link_that_were_executing_when_their_connection_was_lost_are_don
             client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
             // The directory by one fid, the file by another of the session's.
             let link = Request::Link { dfid: Fid(2), fid: Fid(1), name: b"second" };
-            let link = image.hangs(&mut client, Handles::NONE, link);
-            let clunk = client.send(Handles::NONE, Request::Clunk { fid: Fid(1) });
+            let link = image.hangs(&mut client, HandleList::NONE, link);
+            let clunk = client.send(HandleList::NONE, Request::Clunk { fid: Fid(1) });
             client.lose();
             served.client().ping();
             image.thaw();
@@ -297,7 +297,7 @@ fn what_hangs_on_one_channel_holds_up_no_other_of_the_session() {
             let root = zero.root.clone();
             fs::write(image.dir.join("f"), "content").unwrap();
             one.find("f").unwrap();
-            let ticket = image.hangs(&mut zero, Handles::one(&root), mkdir("d"));
+            let ticket = image.hangs(&mut zero, HandleList::one(&root), mkdir("d"));
             one.find("f").unwrap();
             one.ping();
             zero.ping();

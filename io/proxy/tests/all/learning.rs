@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use api::{Address, TargetReport, Usage};
-use ninep::dialect::{Handles, OwnReply, OwnRequest};
+use ninep::dialect::{ExtReply, ExtRequest, HandleList};
 use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
 
@@ -108,14 +108,14 @@ impl Load {
             loop {
                 while goes_on.load(Ordering::Relaxed) && sent.len() < depth {
                     let (fid, data) = (Fid(1), &data[..]);
-                    let write = OwnRequest::Write { fid, offset: 0, flags: 0, data };
-                    sent.push_back(client.send(Handles::NONE, write));
+                    let write = ExtRequest::Write { fid, offset: 0, flags: 0, data };
+                    sent.push_back(client.send(HandleList::NONE, write));
                 }
                 let Some(tag) = sent.pop_front() else { return };
                 let frame = client.wait(tag);
                 let written = matches!(
                     frame.own(),
-                    Ok(OwnReply::Write { count, .. }) if count as usize == bytes
+                    Ok(ExtReply::Write { count, .. }) if count as usize == bytes
                 );
                 assert!(written, "{frame:?}");
             }

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use ninep::dialect::{Handles, OwnRequest};
+use ninep::dialect::{ExtRequest, HandleList};
 use ninep::{Fid, Tag, open};
 
 use crate::disk::{Disk, Done, HOLD, Times};
@@ -88,8 +88,8 @@ impl Job {
     fn write(&mut self, first: u8) {
         let mut data = [b'.'; 4096];
         data[0] = first;
-        let write = OwnRequest::Write { fid: Fid(DATA), offset: 0, flags: 0, data: &data };
-        self.sent.push(self.client.send(Handles::NONE, write));
+        let write = ExtRequest::Write { fid: Fid(DATA), offset: 0, flags: 0, data: &data };
+        self.sent.push(self.client.send(HandleList::NONE, write));
     }
 
     /// Sends an open of a file that no other has opened.
@@ -97,7 +97,7 @@ impl Job {
         self.fids += 1;
         let root = self.client.root.clone();
         let request = open_request(self.fids, name, (open::WRONLY, 0));
-        self.sent.push(self.client.send(Handles::one(&root), request));
+        self.sent.push(self.client.send(HandleList::one(&root), request));
     }
 
     fn finish(&mut self) {

@@ -59,7 +59,7 @@ pub(super) fn never_matches(rule: &str, by: &str) -> String {
 
 /// A ceiling in one cell: `100MB/s read write`.
 fn limit(limit: &LimitReport) -> String {
-    let all = model::Kind::ALL.len();
+    let all = model::OpKind::ALL.len();
     match limit.kinds.len() {
         kinds if kinds == all => limit.rate.clone(),
         kinds if kinds > 3 => format!("{} of {kinds} kinds", limit.rate),

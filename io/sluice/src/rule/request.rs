@@ -14,7 +14,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use api::Rules;
-use model::{Amount, Bytes, Identity, JobId, KeyField, Kind, Limit, Nid, Ops, Rate, Rule, RuleSet};
+use model::{
+    Amount, Bytes, Identity, JobId, KeyField, Limit, Nid, OpKind, Ops, Rate, Rule, RuleSet,
+};
 use serde::Serialize;
 
 use super::list::{effective, percent};
@@ -24,7 +26,7 @@ use crate::top::table;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     who: Identity,
-    kind: Kind,
+    kind: OpKind,
     /// Counted from the export's root; none: of no rule's directories.
     path: Option<String>,
     amount: Amount,
@@ -97,7 +99,7 @@ impl FromStr for Asked {
             nid: Nid::local(),
         };
         let amount = Amount::new(0, 1);
-        let mut asked = Asked { who, kind: Kind::Read, path: None, amount };
+        let mut asked = Asked { who, kind: OpKind::Read, path: None, amount };
         let (mut bytes, mut seen) = (None, Vec::new());
         for (field, value) in fields(text)? {
             if seen.contains(&field) {
@@ -136,7 +138,7 @@ impl FromStr for Asked {
                 _ => return Err(format!("a request has no {field:?}; it has {FIELDS}")),
             }
         }
-        let moves_bytes = matches!(asked.kind, Kind::Read | Kind::Write);
+        let moves_bytes = matches!(asked.kind, OpKind::Read | OpKind::Write);
         asked.amount.bytes = match bytes {
             Some(some) if !moves_bytes && some != Bytes::ZERO => {
                 return Err(format!("bytes={some}: only read and write move bytes"));
@@ -207,7 +209,7 @@ impl Payment {
         name: String,
         key: String,
         limit: &Limit,
-        (kind, amount): (Kind, Amount),
+        (kind, amount): (OpKind, Amount),
     ) -> Payment {
         let units = |units: u64| match limit.rate {
             Rate::Bytes(_) => Bytes::new(units).to_string(),
@@ -324,7 +326,7 @@ fn nid(text: &str) -> Result<Nid, &'static str> {
     address.map(Nid::tcp).ok_or(WANT)
 }
 
-fn key(per: &[KeyField], who: &Identity, kind: Kind) -> String {
+fn key(per: &[KeyField], who: &Identity, kind: OpKind) -> String {
     let values = model::key_of(per, who, kind);
     values.iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ::trace::{Access, TraceOutcome, TraceRecord};
 use hdrhistogram::Histogram;
-use model::{Amount, Direction, Kind, Nanos, Time};
+use model::{Amount, Direction, Nanos, OpKind, Time};
 use serde::Serialize;
 
 use super::Summary;
@@ -51,7 +51,7 @@ struct Sum {
     ends: Ends,
     queue: Latency,
     service: Latency,
-    kinds: BTreeMap<Kind, KindSum>,
+    kinds: BTreeMap<OpKind, KindSum>,
 }
 
 /// How many requests did not come to what was asked.
@@ -221,7 +221,7 @@ impl Sum {
 }
 
 impl KindSum {
-    fn row(&self, kind: Kind) -> KindRow {
+    fn row(&self, kind: OpKind) -> KindRow {
         KindRow {
             kind: kind.name(),
             requests: self.requests,
@@ -374,7 +374,7 @@ mod tests {
 
     use super::*;
 
-    fn record(job: &str, kind: Kind, at_us: u64, bytes: u64) -> TraceRecord {
+    fn record(job: &str, kind: OpKind, at_us: u64, bytes: u64) -> TraceRecord {
         let job = JobId::new(job).unwrap();
         let who = Identity { job, uid: 7, gid: 7, projid: None, nid: Nid::local() };
         let who = TraceSubject { who, export: "x".into(), target: "disk".into() };
@@ -390,8 +390,8 @@ mod tests {
             asked: Bytes::new(bytes),
             served: Amount::new(bytes, 1),
             outcome: match kind {
-                Kind::Open => TraceOutcome::of(2),
-                Kind::Fsync => TraceOutcome::Cancelled,
+                OpKind::Open => TraceOutcome::of(2),
+                OpKind::Fsync => TraceOutcome::Cancelled,
                 _ => TraceOutcome::Done,
             },
         };
@@ -400,12 +400,12 @@ mod tests {
 
     fn summary(by: By, class: Option<&'static str>) -> Summary {
         let mut sums = Sums::new(by);
-        sums.add(&record("", Kind::Open, 1_000_000, 0));
+        sums.add(&record("", OpKind::Open, 1_000_000, 0));
         for at in 0..4 {
-            sums.add(&record("dd", Kind::Read, at * 200, 1_000_000));
+            sums.add(&record("dd", OpKind::Read, at * 200, 1_000_000));
         }
-        sums.add(&record("dd", Kind::Write, 600, 500_000));
-        sums.add(&record("dd", Kind::Fsync, 600, 0));
+        sums.add(&record("dd", OpKind::Write, 600, 500_000));
+        sums.add(&record("dd", OpKind::Fsync, 600, 0));
         let rows = sums.rows(|_, _| class);
         Summary { by, requests: sums.requests(), lost: 3, cut: true, origin_unix_ns: 0, rows }
     }

@@ -1,7 +1,7 @@
 //! `[[decay]]`: what is read, what is refused and where, what is written.
 
 use crate::{
-    Boundary, DecayMode, Identity, JobId, Kind, Nanos, Nid, PathSet, Pattern, Rate, Resource,
+    DecayMode, DecayWindow, Identity, JobId, Nanos, Nid, OpKind, PathSet, Pattern, Rate, Resource,
     RuleSet,
 };
 
@@ -55,7 +55,7 @@ fn a_canonical_decay_is_written_as_it_was_read() {
     assert_eq!(writers.mode, DecayMode::HalfLife { half_life, kappa_milli: 2_500 });
     let steps = vec![(750_000, Some(500_000)), (1_000_000, Some(250_000)), (1_500_000, None)];
     let period = Nanos::from_secs(86_400);
-    assert_eq!(day.mode, DecayMode::Step { period, boundary: Boundary::Rolling, steps });
+    assert_eq!(day.mode, DecayMode::Period { period, boundary: DecayWindow::Rolling, steps });
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_is_left_out_has_its_default() {
     let decay = &set.decays[0];
     let steps = vec![(1_000_000, None)];
     let period = Nanos::from_secs(600);
-    assert_eq!(decay.mode, DecayMode::Step { period, boundary: Boundary::Epoch, steps });
+    assert_eq!(decay.mode, DecayMode::Period { period, boundary: DecayWindow::Epoch, steps });
     assert_eq!((decay.max, decay.contention, decay.every), (None, false, Nanos::from_secs(10)));
     assert_eq!(decay.floor, Rate::bytes_per_sec(1_000).unwrap());
     assert_eq!(RuleSet::parse(&set.to_toml()).unwrap(), set);
@@ -96,11 +96,11 @@ fn the_exempt_are_looked_at_first() {
         |uid| Identity { job: JobId::default(), uid, gid: 1, projid: None, nid: Nid::local() };
     let paths = set.path_set(b"/scratch/a");
     let decays = |uid, kind, paths| set.decays_for(&who(uid), kind, paths).collect::<Vec<_>>();
-    assert_eq!(decays(1, Kind::Write, paths), [0]);
-    assert_eq!(decays(34, Kind::Write, paths), []);
-    assert_eq!(decays(1, Kind::Write, PathSet::default()), []);
-    assert_eq!(decays(34, Kind::Create, paths), [1]);
-    assert_eq!(decays(1, Kind::Read, paths), []);
+    assert_eq!(decays(1, OpKind::Write, paths), [0]);
+    assert_eq!(decays(34, OpKind::Write, paths), []);
+    assert_eq!(decays(1, OpKind::Write, PathSet::default()), []);
+    assert_eq!(decays(34, OpKind::Create, paths), [1]);
+    assert_eq!(decays(1, OpKind::Read, paths), []);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What docs/RULES.md shows is true.
 
-use crate::{Kind, RuleSet};
+use crate::{OpKind, RuleSet};
 
 const DOCS: &str = include_str!("../../../../../docs/RULES.md");
 
@@ -36,7 +36,7 @@ fn the_bounds_and_kinds_are_those_of_the_code() {
     ] {
         assert!(DOCS.contains(&format!("| {what} | {bound} |")), "{what}");
     }
-    for kind in Kind::ALL {
+    for kind in OpKind::ALL {
         assert!(DOCS.contains(&format!("`{kind}`")), "{kind}");
     }
 }

@@ -1,6 +1,6 @@
 //! What an edit does to a text, and what it leaves as it is.
 
-use crate::{KeyEdit, RuleEdit, RuleEditError, RulePlace, RuleSet};
+use crate::{KeyEdit, RuleEdit, RuleEditError, RulePosition, RuleSet};
 
 /// A file as people write it, with what an edit must not lose.
 const FILE: &str = r#"# Rules of the big file system.
@@ -37,7 +37,7 @@ fn key(key: &'static str, value: &str) -> KeyEdit {
     KeyEdit { key, value }
 }
 
-fn start(name: &str, keys: &[KeyEdit], place: RulePlace) -> RuleEdit {
+fn start(name: &str, keys: &[KeyEdit], place: RulePosition) -> RuleEdit {
     RuleEdit::Start { name: name.into(), keys: keys.to_vec(), place }
 }
 
@@ -49,12 +49,12 @@ fn stop(name: &str) -> RuleEdit {
     RuleEdit::Stop { name: name.into() }
 }
 
-fn rank(name: &str, place: RulePlace) -> RuleEdit {
+fn rank(name: &str, place: RulePosition) -> RuleEdit {
     RuleEdit::Rank { name: name.into(), place }
 }
 
-fn before(name: &str) -> RulePlace {
-    RulePlace::Before(name.into())
+fn before(name: &str) -> RulePosition {
+    RulePosition::Before(name.into())
 }
 
 fn names(text: &str) -> Vec<String> {
@@ -68,7 +68,7 @@ fn refusal(edit: RuleEdit, text: &str) -> String {
 #[test]
 fn a_new_rule_is_the_first_and_nothing_else_moves() {
     let keys = [key("limit", "\"5MB/s\""), key("match", "\"uid={34}\"")];
-    let text = start("backup", &keys, RulePlace::First).apply(FILE).unwrap();
+    let text = start("backup", &keys, RulePosition::First).apply(FILE).unwrap();
     let section = "[[rule]]\nname = \"backup\"\nmatch = \"uid={34}\"\nlimit = \"5MB/s\"\n\n";
     let place = FILE.find("# Checkpoints").unwrap();
     assert_eq!(text, format!("{}{section}{}", &FILE[..place], &FILE[place..]));
@@ -79,14 +79,14 @@ fn a_new_rule_stands_before_the_named_one_or_last_but_for_default() {
     let named = start("x", &[], before("jobs")).apply(FILE).unwrap();
     assert_eq!(names(&named), ["ckpt", "x", "jobs", "default"]);
     assert!(named.contains("# ---- everybody else ----\n\n[[rule]]\nname = \"x\"\n\n[[rule]]\n"));
-    let last = start("x", &[key("match", "\"uid={1}\"")], RulePlace::Last).apply(FILE).unwrap();
+    let last = start("x", &[key("match", "\"uid={1}\"")], RulePosition::Last).apply(FILE).unwrap();
     assert_eq!(names(&last), ["ckpt", "jobs", "x", "default"]);
 }
 
 #[test]
 fn a_rule_named_default_is_started_behind_all_others() {
     let text = "[[rule]]\nname = \"a\"\n\n[[meter]]\nname = \"m\"\nrate = \"1MB/s\"\n";
-    let started = start("default", &[key("weight", "3")], RulePlace::First).apply(text).unwrap();
+    let started = start("default", &[key("weight", "3")], RulePosition::First).apply(text).unwrap();
     assert_eq!(
         started,
         "[[rule]]\nname = \"a\"\n\n[[rule]]\nname = \"default\"\nweight = 3\n\n\
@@ -96,7 +96,7 @@ fn a_rule_named_default_is_started_behind_all_others() {
 
 #[test]
 fn the_first_rule_of_an_empty_file_or_behind_a_comment_needs_no_other() {
-    let edit = start("a", &[], RulePlace::First);
+    let edit = start("a", &[], RulePosition::First);
     assert_eq!(edit.apply("").unwrap(), "[[rule]]\nname = \"a\"\n");
     assert_eq!(edit.apply("# none yet").unwrap(), "# none yet\n\n[[rule]]\nname = \"a\"\n");
 }
@@ -152,19 +152,19 @@ fn a_stopped_rule_goes_with_its_comments_and_one_gap() {
 
 #[test]
 fn a_rule_takes_its_comments_to_another_place() {
-    let text = rank("ckpt", RulePlace::Last).apply(FILE).unwrap();
+    let text = rank("ckpt", RulePosition::Last).apply(FILE).unwrap();
     assert_eq!(names(&text), ["jobs", "ckpt", "default"]);
     let piece = &FILE[FILE.find("# Checkpoints").unwrap()..FILE.find("\n[[meter]]").unwrap()];
     assert!(text.contains(&format!("\n\n{piece}\n[[rule]]\nname = \"default\"")), "{text}");
     assert!(text.starts_with("# Rules of the big file system.\n\n[[meter]]"), "{text}");
-    assert_eq!(names(&rank("jobs", RulePlace::First).apply(FILE).unwrap())[0], "jobs");
+    assert_eq!(names(&rank("jobs", RulePosition::First).apply(FILE).unwrap())[0], "jobs");
     let again = rank("ckpt", before("jobs")).apply(&text).unwrap();
     assert_eq!(names(&again), ["ckpt", "jobs", "default"]);
 }
 
 #[test]
 fn a_rank_before_itself_changes_nothing() {
-    for (name, place) in [("jobs", before("jobs")), ("default", RulePlace::Last)] {
+    for (name, place) in [("jobs", before("jobs")), ("default", RulePosition::Last)] {
         assert_eq!(rank(name, place).apply(FILE).unwrap(), FILE);
     }
 }
@@ -175,7 +175,7 @@ fn an_unknown_rule_is_an_error_that_names_the_known_ones() {
     for edit in [
         stop("x"),
         change("x", &[key("weight", "1")]),
-        rank("x", RulePlace::First),
+        rank("x", RulePosition::First),
         rank("jobs", before("x")),
         start("new", &[], before("x")),
     ] {
@@ -189,7 +189,7 @@ fn an_unknown_rule_is_an_error_that_names_the_known_ones() {
 #[test]
 fn a_name_that_is_taken_is_told_with_its_line() {
     let expected = "there is a rule \"jobs\" already, in line 18; change it, or stop it first";
-    assert_eq!(refusal(start("jobs", &[], RulePlace::First), FILE), expected);
+    assert_eq!(refusal(start("jobs", &[], RulePosition::First), FILE), expected);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_parent_is_not_stopped_before_its_children() {
 #[test]
 fn default_has_one_place_and_no_rule_unless_it_is_started() {
     for edit in [
-        rank("default", RulePlace::First),
+        rank("default", RulePosition::First),
         rank("default", before("jobs")),
         start("default", &[], before("a")),
     ] {
@@ -260,6 +260,6 @@ fn what_is_written_in_a_way_that_cannot_be_exchanged_is_refused() {
     let text = change("a", &[key("weight", "2")]).apply(table).unwrap();
     assert_eq!(text, table.replace("\"a\"\n", "\"a\"\nweight = 2\n"));
     let two = format!("{table}[[rule]]\nname = \"b\"\n");
-    let moved = rank("b", RulePlace::First).apply(&two).unwrap();
+    let moved = rank("b", RulePosition::First).apply(&two).unwrap();
     assert_eq!(moved, format!("[[rule]]\nname = \"b\"\n\n{table}"));
 }

@@ -1,8 +1,8 @@
 //! Files that are read, and what the set then says of requests.
 
 use crate::{
-    Direction, Identity, JobId, KeyField, Kind, KindSet, Limit, Match, Nid, PathSet, Rate, RuleSet,
-    Shadowed, Weight, WriteMode,
+    Direction, Identity, JobId, KeyField, KindSet, Limit, Match, Nid, OpKind, PathSet, Rate,
+    RuleSet, Shadowed, Weight, WriteMode,
 };
 
 const WHOLE: &str = r#"
@@ -54,7 +54,7 @@ fn limits(limit: &str) -> Vec<Limit> {
 }
 
 fn read_write() -> KindSet {
-    KindSet::NONE.with(Kind::Read).with(Kind::Write)
+    KindSet::NONE.with(OpKind::Read).with(OpKind::Write)
 }
 
 #[test]
@@ -75,14 +75,14 @@ fn every_key_reaches_its_field() {
         scratch.limits,
         [
             Limit { kinds: KindSet::of(Direction::Metadata), rate: ops(1000), burst: Some(100) },
-            Limit { kinds: kinds(Kind::Read), rate: bytes(100_000_000), burst: Some(10_000_000) },
-            Limit { kinds: kinds(Kind::Create), rate: ops(10), burst: Some(1) },
+            Limit { kinds: kinds(OpKind::Read), rate: bytes(100_000_000), burst: Some(10_000_000) },
+            Limit { kinds: kinds(OpKind::Create), rate: ops(10), burst: Some(1) },
         ]
     );
     assert_eq!((default.weight.get(), default.matcher.clone()), (2, Match::any()));
     let meter = &set.meters[0];
     assert_eq!(meter.per, [KeyField::Uid, KeyField::Nid]);
-    let creates = KindSet::NONE.with(Kind::Create).with(Kind::Mkdir);
+    let creates = KindSet::NONE.with(OpKind::Create).with(OpKind::Mkdir);
     assert_eq!(meter.limit, Limit { kinds: creates, rate: ops(50), burst: Some(5) });
 }
 
@@ -97,11 +97,11 @@ fn the_first_rule_that_matches_takes_the_request() {
     let set = RuleSet::parse(WHOLE).unwrap();
     let inside = set.path_set(b"/scratch/a/f");
     let job = who("ckpt.7", 1);
-    assert_eq!(set.rule_for(&job, Kind::Write, inside), Some(0));
-    assert_eq!(set.rule_for(&job, Kind::Read, inside), Some(1));
-    assert_eq!(set.rule_for(&job, Kind::Read, PathSet::default()), Some(2));
+    assert_eq!(set.rule_for(&job, OpKind::Write, inside), Some(0));
+    assert_eq!(set.rule_for(&job, OpKind::Read, inside), Some(1));
+    assert_eq!(set.rule_for(&job, OpKind::Read, PathSet::default()), Some(2));
     let only_ann = RuleSet::parse("[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"").unwrap();
-    assert_eq!(only_ann.rule_for(&who("", 2), Kind::Read, PathSet::default()), None);
+    assert_eq!(only_ann.rule_for(&who("", 2), OpKind::Read, PathSet::default()), None);
 }
 
 #[test]
@@ -110,9 +110,9 @@ fn a_meter_is_paid_by_its_kinds_alone() {
     let paid = |uid, kind| -> Vec<usize> {
         set.meters_for(&who("", uid), kind, PathSet::default()).collect()
     };
-    assert_eq!(paid(1000, Kind::Create), [0]);
-    assert_eq!(paid(1000, Kind::Read), []);
-    assert_eq!(paid(1, Kind::Create), []);
+    assert_eq!(paid(1000, OpKind::Create), [0]);
+    assert_eq!(paid(1000, OpKind::Read), []);
+    assert_eq!(paid(1, OpKind::Create), []);
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn paths_get_their_bits_in_the_order_of_the_file() {
     assert_eq!(set.path_set(b"/y"), PathSet(0b100));
     assert_eq!(set.path_set(b"/"), PathSet(0b100));
     let y = set.path_set(b"/y/ann");
-    assert_eq!(set.rule_for(&who("", 1), Kind::Read, y), Some(0));
-    assert_eq!(set.meters_for(&who("", 1), Kind::Read, y).collect::<Vec<_>>(), [0]);
-    assert_eq!(set.rule_for(&who("", 1), Kind::Read, set.path_set(b"/y")), None);
+    assert_eq!(set.rule_for(&who("", 1), OpKind::Read, y), Some(0));
+    assert_eq!(set.meters_for(&who("", 1), OpKind::Read, y).collect::<Vec<_>>(), [0]);
+    assert_eq!(set.rule_for(&who("", 1), OpKind::Read, set.path_set(b"/y")), None);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn sixty_four_directories_are_kept_apart() {
     let rule = |i: usize| format!("[[rule]]\nname = \"r{i}\"\nmatch = \"path={{/d{i}}}\"\n");
     let set = RuleSet::parse(&(0..64).map(rule).collect::<String>()).unwrap();
     assert_eq!(set.path_set(b"/d63/f"), PathSet(1 << 63));
-    assert_eq!(set.rule_for(&who("", 1), Kind::Read, PathSet(1 << 63)), Some(63));
+    assert_eq!(set.rule_for(&who("", 1), OpKind::Read, PathSet(1 << 63)), Some(63));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_list_of_limits_may_mix_all_forms() {
         [
             Limit { kinds: read_write(), rate: bytes(1_000_000), burst: None },
             Limit {
-                kinds: KindSet::of(Direction::Metadata).with(Kind::Read),
+                kinds: KindSet::of(Direction::Metadata).with(OpKind::Read),
                 rate: ops(9),
                 burst: Some(3)
             },

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::{
-    Identity, JobId, KeyEdit, Kind, Match, Nid, PathSet, Rule, RuleEdit, RulePlace, RuleSet,
+    Identity, JobId, KeyEdit, Match, Nid, OpKind, PathSet, Rule, RuleEdit, RulePosition, RuleSet,
     Shadowed, Weight,
 };
 
@@ -28,7 +28,7 @@ fn predicate() -> impl Strategy<Value = String> {
         "[0-3]@lo",
         (vec(octet, 4), "tcp[0-2]?").prop_map(|(o, net)| format!("{}@{net}", o.join("."))),
     ];
-    let kind = prop::sample::select(Kind::ALL).prop_map(|kind| kind.name().to_string());
+    let kind = prop::sample::select(OpKind::ALL).prop_map(|kind| kind.name().to_string());
     let path = vec("[a-c*]{1,3}", 0..3).prop_map(|names| format!("/{}", names.join("/")));
     let between = prop_oneof![Just(" "), Just(","), Just(" , "), Just("\n")];
     let field = prop_oneof![
@@ -69,9 +69,10 @@ fn limit() -> impl Strategy<Value = String> {
     let bytes = bytes.prop_map(|(count, unit)| format!("{count}{unit}"));
     let ops = (1..5000u64).prop_map(|count| format!("{count}ops/s"));
     let rate = || prop_oneof![bytes.clone(), ops.clone()];
-    let kinds = || vec(prop::sample::select(Kind::ALL), 1..3);
-    let names =
-        |kinds: Vec<Kind>| kinds.iter().map(|k| format!("\"{k}\"")).collect::<Vec<_>>().join(", ");
+    let kinds = || vec(prop::sample::select(OpKind::ALL), 1..3);
+    let names = |kinds: Vec<OpKind>| {
+        kinds.iter().map(|k| format!("\"{k}\"")).collect::<Vec<_>>().join(", ")
+    };
     let entry =
         (ops.clone(), kinds(), prop::option::of(1..90u32)).prop_map(move |(rate, kinds, burst)| {
             let burst = burst.map_or(String::new(), |secs| format!(", burst = \"{secs}s\""));
@@ -125,19 +126,19 @@ fn edit(set: &RuleSet, at: usize, what: usize) -> (RuleEdit, Vec<crate::Rule>) {
         1 => {
             let rule = rules.remove(at);
             rules.insert(0, rule);
-            to_place(RulePlace::First)
+            to_place(RulePosition::First)
         }
         2 => {
             let rule = rules.remove(at);
             rules.push(rule);
-            to_place(RulePlace::Last)
+            to_place(RulePosition::Last)
         }
         3 => {
             let next = rules[rules.len() / 2].name.clone();
             let rule = rules.remove(at);
             let to = rules.iter().position(|rule| rule.name == next).unwrap_or(at);
             rules.insert(to, rule);
-            to_place(RulePlace::Before(next))
+            to_place(RulePosition::Before(next))
         }
         4 => {
             (rules[at].weight, rules[at].slots) = (Weight::new(777).unwrap(), Some(5));
@@ -191,7 +192,7 @@ proptest! {
     #[test]
     fn the_first_rule_that_matches_is_found(
         conditions in vec(condition(), 1..16),
-        asked in vec((identity(), prop::sample::select(Kind::ALL)), 1..16),
+        asked in vec((identity(), prop::sample::select(OpKind::ALL)), 1..16),
     ) {
         let readable = conditions.iter().filter_map(|text| text.parse::<Match>().ok());
         let rule = |(number, matcher): (usize, Match)| Rule::new(&format!("r{number}"), matcher);
@@ -256,14 +257,14 @@ proptest! {
         let matcher: Match = format!("jobid={{{glob}}}").parse().unwrap();
         let who = Identity { job: JobId::new(&job).unwrap(), ..who };
         let want = glob_by_hand(glob.as_bytes(), job.as_bytes());
-        prop_assert_eq!(matcher.accepts(&who, Kind::Read, Default::default()), want);
+        prop_assert_eq!(matcher.accepts(&who, OpKind::Read, Default::default()), want);
     }
 
     #[test]
     fn covering_and_excluding_hold_for_every_request(
         (left, right) in (condition(), condition()),
         people in vec(identity(), 8),
-        kind in prop::sample::select(Kind::ALL),
+        kind in prop::sample::select(OpKind::ALL),
         path in "(/[a-c]{1,2}){0,3}",
     ) {
         let file = |condition: &str, name: &str| {

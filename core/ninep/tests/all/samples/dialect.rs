@@ -1,7 +1,7 @@
 //! One of each of the dialect's own messages.
 
 use sluice_ninep::Tag;
-use sluice_ninep::dialect::{Entry, Event, Groups, OwnReply, OwnRequest};
+use sluice_ninep::dialect::{ExtReply, ExtRequest, GroupList, ListEntry, SessionEvent};
 
 use super::Values;
 
@@ -12,75 +12,75 @@ pub(crate) const REQUEST_TYPES: [u8; 21] = [
 ];
 
 /// Gives one of each of the dialect's requests to `each`.
-pub(crate) fn requests(values: &Values, mut each: impl FnMut(OwnRequest<'_>)) {
+pub(crate) fn requests(values: &Values, mut each: impl FnMut(ExtRequest<'_>)) {
     let Values { word, long, .. } = *values;
     let (name, text, data) = (&values.name[..], &values.text[..], &values.data[..]);
     let (fid, newfid, short) = (values.fid(), values.newfid(), word as u16);
     let mut space = Vec::new();
-    let groups = Groups::pack((0..word % 600).map(|nth| word.wrapping_add(nth)), &mut space);
+    let groups = GroupList::pack((0..word % 600).map(|nth| word.wrapping_add(nth)), &mut space);
     let id = u128::from(long) << 64 | u128::from(word);
-    each(OwnRequest::Session { id, channel: short, slots: !short, aname: text });
+    each(ExtRequest::Session { id, channel: short, slots: !short, aname: text });
     let (uid, gid) = (word.wrapping_add(1), word.wrapping_add(2));
-    each(OwnRequest::Identity { identity: word, uid, gid, groups, job: text, proof: data });
-    each(OwnRequest::Retire { identity: word });
-    each(OwnRequest::Lookup { fid, name });
-    each(OwnRequest::Open { fid, newfid, name, flags: word, mode: !word });
-    each(OwnRequest::List { fid, offset: long, count: word });
-    each(OwnRequest::Make { fid, name, mode: word, rdev: long, target: text });
-    each(OwnRequest::Change { fid, set: values.set_attributes() });
-    each(OwnRequest::Write { fid, offset: long, flags: word, data });
-    each(OwnRequest::Append { fid, flags: word, data });
-    each(OwnRequest::Allocate { fid, mode: word, offset: long, length: !long });
-    each(OwnRequest::Seek { fid, offset: long, whence: word });
-    each(OwnRequest::Copy { fid, offset: long, tofid: newfid, tooffset: !long, length: long });
-    each(OwnRequest::Getxattr { fid, name: text, count: word });
-    each(OwnRequest::Setxattr { fid, name: text, flags: word, data });
-    each(OwnRequest::Removexattr { fid, name: text });
-    each(OwnRequest::Ping);
-    each(OwnRequest::Wait);
-    each(OwnRequest::Commit { fid });
-    each(OwnRequest::Tell { what: values.word as u8, count: word });
-    each(OwnRequest::Donate { fid, oldtag: Tag(short) });
+    each(ExtRequest::Identity { identity: word, uid, gid, groups, job: text, proof: data });
+    each(ExtRequest::Retire { identity: word });
+    each(ExtRequest::Lookup { fid, name });
+    each(ExtRequest::Open { fid, newfid, name, flags: word, mode: !word });
+    each(ExtRequest::List { fid, offset: long, count: word });
+    each(ExtRequest::Make { fid, name, mode: word, rdev: long, target: text });
+    each(ExtRequest::Change { fid, set: values.set_attributes() });
+    each(ExtRequest::Write { fid, offset: long, flags: word, data });
+    each(ExtRequest::Append { fid, flags: word, data });
+    each(ExtRequest::Allocate { fid, mode: word, offset: long, length: !long });
+    each(ExtRequest::Seek { fid, offset: long, whence: word });
+    each(ExtRequest::Copy { fid, offset: long, tofid: newfid, tooffset: !long, length: long });
+    each(ExtRequest::Getxattr { fid, name: text, count: word });
+    each(ExtRequest::Setxattr { fid, name: text, flags: word, data });
+    each(ExtRequest::Removexattr { fid, name: text });
+    each(ExtRequest::Ping);
+    each(ExtRequest::Wait);
+    each(ExtRequest::Commit { fid });
+    each(ExtRequest::Tell { what: values.word as u8, count: word });
+    each(ExtRequest::Donate { fid, oldtag: Tag(short) });
 }
 
 /// Gives one of each of the dialect's replies to `each`, in the same order.
-pub(crate) fn replies(values: &Values, mut each: impl FnMut(OwnReply<'_>)) {
+pub(crate) fn replies(values: &Values, mut each: impl FnMut(ExtReply<'_>)) {
     let Values { word, long, .. } = *values;
     let data = &values.data[..];
     let handle =
         if values.name.is_empty() { b"h" } else { &values.name[..values.name.len().min(4096)] };
     let attributes = values.attributes();
     let short = word as u16;
-    each(OwnReply::Session { slots: short, resumed: word as u8, keep: word, root: handle });
-    each(OwnReply::Identity { requests: word, bytes: long });
-    each(OwnReply::Retire);
-    each(OwnReply::Lookup { handle, attributes });
-    each(OwnReply::Open { handle, created: word as u8, attributes });
-    each(OwnReply::List { data: &list(values, handle) });
-    each(OwnReply::Make { handle, attributes });
-    each(OwnReply::Change { attributes });
-    each(OwnReply::Write { count: word, number: long });
-    each(OwnReply::Append { offset: long, number: !long });
-    each(OwnReply::Allocate);
-    each(OwnReply::Seek { offset: long });
-    each(OwnReply::Copy { count: long, number: !long });
-    each(OwnReply::Getxattr { length: word, data });
-    each(OwnReply::Setxattr);
-    each(OwnReply::Removexattr);
-    each(OwnReply::Ping);
+    each(ExtReply::Session { slots: short, resumed: word as u8, keep: word, root: handle });
+    each(ExtReply::Identity { requests: word, bytes: long });
+    each(ExtReply::Retire);
+    each(ExtReply::Lookup { handle, attributes });
+    each(ExtReply::Open { handle, created: word as u8, attributes });
+    each(ExtReply::List { data: &list(values, handle) });
+    each(ExtReply::Make { handle, attributes });
+    each(ExtReply::Change { attributes });
+    each(ExtReply::Write { count: word, number: long });
+    each(ExtReply::Append { offset: long, number: !long });
+    each(ExtReply::Allocate);
+    each(ExtReply::Seek { offset: long });
+    each(ExtReply::Copy { count: long, number: !long });
+    each(ExtReply::Getxattr { length: word, data });
+    each(ExtReply::Setxattr);
+    each(ExtReply::Removexattr);
+    each(ExtReply::Ping);
     let mut events = Vec::new();
-    Event::Window { identity: word, requests: !word, bytes: long }.encode(&mut events);
-    each(OwnReply::Wait { data: &events });
-    each(OwnReply::Commit);
-    each(OwnReply::Tell { data });
-    each(OwnReply::Donate);
+    SessionEvent::Window { identity: word, requests: !word, bytes: long }.encode(&mut events);
+    each(ExtReply::Wait { data: &events });
+    each(ExtReply::Commit);
+    each(ExtReply::Tell { data });
+    each(ExtReply::Donate);
 }
 
 fn list(values: &Values, handle: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     let file = Some((handle, values.attributes()));
     for (name, file) in [(&b".."[..], None), (&values.name, file)] {
-        Entry { offset: values.long, kind: 4, name, file }.encode(&mut data);
+        ListEntry { offset: values.long, kind: 4, name, file }.encode(&mut data);
     }
     data
 }

@@ -9,7 +9,7 @@
 pub(crate) mod dialect;
 
 use sluice_ninep::{
-    Attributes, DirEntry, Fid, LockKind, LockStatus, Names, QTDIR, QTFILE, QTSYMLINK, Qid, Qids,
+    Attributes, DirEntry, Fid, LockKind, LockStatus, NameList, QTDIR, QTFILE, QTSYMLINK, Qid, Qids,
     Reply, Request, SetAttributes, Statfs, Tag, Timestamp,
 };
 
@@ -143,7 +143,7 @@ impl Values {
 pub(crate) fn requests(v: &Values, mut each: impl FnMut(Tag, Request<'_>)) {
     let mut space = Vec::new();
     let walked = v.names.iter().map(Vec::as_slice);
-    let names = Names::pack(walked, &mut space).expect("at most 16 names");
+    let names = NameList::pack(walked, &mut space).expect("at most 16 names");
     let (fid, newfid, word, long) = (v.fid(), v.newfid(), v.word, v.long);
     let (name, text, data) = (v.name.as_slice(), v.text.as_slice(), v.data.as_slice());
     let (kind, proc_id, client_id) = (v.lock(), v.word, text);

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Nanos, Part, RuleSet, Scope, Time, Use};
+use model::{Nanos, RuleSet, Scope, ScopeUsage, Share, Time};
 use sluice_plan::{
     Controller, ControllerSettings, MemberReport, Order, Report, Standing, StandingSettings,
 };
@@ -63,7 +63,7 @@ pub(crate) struct Node {
     /// How far its clock is ahead, in steps.
     pub(crate) ahead: i64,
     /// What is asked for of each scope, as a part of the whole.
-    pub(crate) demand: BTreeMap<Scope, Part>,
+    pub(crate) demand: BTreeMap<Scope, Share>,
     /// The most of it that was asked for since its last report.
     asked: BTreeMap<Scope, bool>,
 }
@@ -96,7 +96,7 @@ pub(crate) fn rules() -> Arc<RuleSet> {
 impl Fleet {
     pub(crate) fn new(members: usize, seed: u64) -> Fleet {
         // A member without a controller gives nothing: what it would give is its configuration's.
-        let standing = StandingSettings { alone: Part::ZERO, ..StandingSettings::default() };
+        let standing = StandingSettings { alone: Share::ZERO, ..StandingSettings::default() };
         let mut fleet = Fleet {
             controller: None,
             term: 0,
@@ -162,7 +162,7 @@ impl Fleet {
         let demand = &mut self.nodes[node].demand;
         match percent {
             0 => demand.remove(&scope(name)),
-            _ => demand.insert(scope(name), Part::ratio(percent, 100)),
+            _ => demand.insert(scope(name), Share::ratio(percent, 100)),
         };
     }
 
@@ -204,9 +204,9 @@ impl Fleet {
         let own = &mut self.nodes[node];
         let asked = with_uses.then(|| std::mem::take(&mut own.asked));
         let used = |(scope, waiting): (Scope, bool)| {
-            let demand = own.demand.get(&scope).copied().unwrap_or(Part::ZERO);
+            let demand = own.demand.get(&scope).copied().unwrap_or(Share::ZERO);
             let used = Some(demand.min(own.standing.part_of(&scope)));
-            (scope, Use { used, waiting })
+            (scope, ScopeUsage { used, waiting })
         };
         let uses = asked.map(|asked| asked.into_iter().map(used).collect());
         if let Some(report) = own.standing.report(uses, now) {
@@ -273,7 +273,7 @@ impl Fleet {
 
     // ---- what is looked at ----
 
-    pub(crate) fn part(&self, node: usize, name: &str) -> Part {
+    pub(crate) fn part(&self, node: usize, name: &str) -> Share {
         self.nodes[node].standing.part_of(&scope(name))
     }
 

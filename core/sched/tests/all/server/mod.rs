@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{
-    Amount, Bytes, Identity, JobId, Kind, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid,
+    Amount, Bytes, Identity, JobId, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
     PathSet, Rate, Rule, RuleSet, Time, Weight,
 };
 use sluice_sched::{Arrival, CostMode, Costs, Curve, Dispatcher, LaneCosts, SubjectId, Target};
@@ -39,7 +39,7 @@ pub(crate) struct World {
 /// One closed loop.
 pub(crate) struct Client {
     pub(crate) subject: SubjectId,
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) bytes: u64,
     pub(crate) lane: Lane,
     /// Of ten requests that try the cached lane, so many miss, at once.
@@ -54,7 +54,7 @@ pub(crate) struct Client {
     /// When each was dispatched, in ns.
     pub(crate) starts: Vec<u64>,
     /// How long each took from its arrival to its completion, in ns, in order of dispatch.
-    pub(crate) took: Vec<(Kind, u64)>,
+    pub(crate) took: Vec<(OpKind, u64)>,
     /// For each request that it completes here it has so many units of service elsewhere.
     pub(crate) elsewhere: u64,
     /// What it does again and again, a step once the one before is done; empty: the same for ever.
@@ -67,7 +67,7 @@ pub(crate) struct Client {
 /// Requests of one kind that a client sends at once.
 #[derive(Clone, Copy)]
 pub(crate) struct Step {
-    pub(crate) kind: Kind,
+    pub(crate) kind: OpKind,
     pub(crate) units: u64,
     pub(crate) count: u32,
 }
@@ -94,7 +94,7 @@ pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
         Curve::new(&[point(1), point(2)]).expect("a valid value")
     };
     let costs =
-        |ns| LaneCosts { read: line(ns), write: line(ns), ops: [Nanos::new(ns); Kind::COUNT] };
+        |ns| LaneCosts { read: line(ns), write: line(ns), ops: [Nanos::new(ns); OpKind::COUNT] };
     let costs =
         Costs { cached: costs(unit_ns), device: costs(unit_ns), mode: CostMode::Calibrated };
     Target {
@@ -170,13 +170,13 @@ impl World {
         depth: u32,
         misses: u64,
     ) -> usize {
-        let index = self.client(job, Kind::Read, units, depth);
+        let index = self.client(job, OpKind::Read, units, depth);
         (self.clients[index].lane, self.clients[index].misses) = (Lane::Cached, misses);
         index
     }
 
     /// Adds a client; it starts when the world next runs.
-    pub(crate) fn client(&mut self, job: &str, kind: Kind, units: u64, depth: u32) -> usize {
+    pub(crate) fn client(&mut self, job: &str, kind: OpKind, units: u64, depth: u32) -> usize {
         let subject = self.sched.subject(&who(job), PathSet::default());
         let bytes = bytes_of(kind, units);
         self.clients.push(Client {
@@ -311,7 +311,7 @@ impl World {
             if elsewhere > 0 {
                 let unit = self.sched.target().costs.charge(
                     Lane::Device,
-                    Kind::Read,
+                    OpKind::Read,
                     Amount::new(UNIT_BYTES, 1),
                 );
                 let cost = Nanos::new(unit.get() * elsewhere);
@@ -334,7 +334,7 @@ impl Client {
     }
 
     /// The time that 99 of 100 of its requests of a kind took at most, in ns.
-    pub(crate) fn p99(&self, kind: Kind) -> u64 {
+    pub(crate) fn p99(&self, kind: OpKind) -> u64 {
         let of_kind = self.took.iter().filter(|(of, _)| *of == kind);
         let mut times: Vec<u64> = of_kind.map(|(_, ns)| *ns).collect();
         times.sort_unstable();
@@ -342,6 +342,6 @@ impl Client {
     }
 }
 
-fn bytes_of(kind: Kind, units: u64) -> u64 {
-    if matches!(kind, Kind::Read | Kind::Write) { units * UNIT_BYTES } else { 0 }
+fn bytes_of(kind: OpKind, units: u64) -> u64 {
+    if matches!(kind, OpKind::Read | OpKind::Write) { units * UNIT_BYTES } else { 0 }
 }

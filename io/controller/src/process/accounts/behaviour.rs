@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Kind, Nanos, RuleSet, Scope, Seen, Time};
+use model::{AccessStats, Nanos, OpKind, RuleSet, Scope, Time};
 use plan::Decays;
 
 use super::rule_of;
@@ -18,7 +18,7 @@ use crate::ledger::Counters;
 
 /// What was seen of keys that have shown no pattern yet.
 #[derive(Default)]
-pub(super) struct Recent(BTreeMap<Scope, (Time, Seen)>);
+pub(super) struct Recent(BTreeMap<Scope, (Time, AccessStats)>);
 
 impl Recent {
     /// What those did who have a key. Of too many keys the new ones are not looked at.
@@ -26,9 +26,9 @@ impl Recent {
         if self.0.len() >= KEYS_MAX && !self.0.contains_key(scope) {
             return;
         }
-        let (_, seen) = self.0.entry(scope.clone()).or_insert((now, Seen::default()));
+        let (_, seen) = self.0.entry(scope.clone()).or_insert((now, AccessStats::default()));
         seen.bytes = seen.bytes.saturating_add(more.read_bytes).saturating_add(more.written_bytes);
-        for kind in Kind::ALL {
+        for kind in OpKind::ALL {
             let ops = &mut seen.ops[*kind as usize];
             *ops = ops.saturating_add(more.ops_of(*kind));
         }
@@ -78,7 +78,7 @@ mod tests {
     fn writes(sizes: [u64; 4]) -> Counters {
         let writes = Accesses { sizes, random: 0 };
         let mut more = Counters { written_bytes: 1 << 30, writes, ..Counters::default() };
-        more.ops[Kind::Write as usize] = writes.all();
+        more.ops[OpKind::Write as usize] = writes.all();
         more
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use api::ScopeForm;
 use model::{
-    Boundary, DecayMode, DecayRule, KeyField, KeyValue, Nanos, Resource, RuleSet, Scope,
+    DecayMode, DecayRule, DecayWindow, KeyField, KeyValue, Nanos, Resource, RuleSet, Scope,
     SectionKind, Time,
 };
 
@@ -81,10 +81,10 @@ fn used(resource: Resource, counters: &Counters) -> u64 {
 /// From when on use may count still.
 pub(super) fn first_minute(decay: &DecayRule, now: Time) -> Minute {
     let from = match &decay.mode {
-        DecayMode::Step { period, boundary: Boundary::Epoch, .. } => {
+        DecayMode::Period { period, boundary: DecayWindow::Epoch, .. } => {
             Time::from_nanos(now.as_nanos() / period.get() * period.get())
         }
-        DecayMode::Step { period, boundary: Boundary::Rolling, .. } => {
+        DecayMode::Period { period, boundary: DecayWindow::Rolling, .. } => {
             now.before(*period).before(Nanos::new(period.get() / 60 + MINUTE_NS))
         }
         DecayMode::HalfLife { half_life, .. } => {

@@ -9,7 +9,7 @@ use api::PayerForm;
 use controller::ledger::{
     Ages, Bounds, Counters, Ledger, Received, Report, ReportLine, SubjectKind,
 };
-use model::{Kind, Time};
+use model::{OpKind, Time};
 
 /// The first minute of the tests: a whole number of 60-hour chunks after 1970.
 pub(crate) const START: u64 = 3_600 * 8_000;
@@ -56,7 +56,7 @@ impl Proxy {
     /// Reads bytes for a job, in one operation.
     pub(crate) fn serve(&mut self, job: u64, bytes: u64) {
         let mut more = Counters { read_bytes: bytes, cost_ns: 10 * bytes, ..Counters::default() };
-        more.ops[Kind::Read as usize] = 1;
+        more.ops[OpKind::Read as usize] = 1;
         let payer = PayerForm {
             job: format!("job{job}"),
             uid: 1_000 + (job % 3) as u32,

@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use ninep::dialect::{HANDLE_MAX, Handles, OwnRequest, RequestHeader, encode_request, handle_fid};
-use ninep::{Fid, LockKind, NOFID, Names, Reply, Request, SetAttributes, Tag, getattr, open};
+use ninep::dialect::{
+    ExtRequest, HANDLE_MAX, HandleList, RequestHeader, encode_request, handle_fid,
+};
+use ninep::{Fid, LockKind, NOFID, NameList, Reply, Request, SetAttributes, Tag, getattr, open};
 
 use crate::peer::errno::*;
 use crate::peer::{
@@ -12,7 +14,7 @@ use crate::peer::{
 };
 
 /// The frame of a request of identity 1 without a slot.
-fn frame(tag: u16, handles: Handles<'_>, request: OwnRequest<'_>) -> Vec<u8> {
+fn frame(tag: u16, handles: HandleList<'_>, request: ExtRequest<'_>) -> Vec<u8> {
     let header = RequestHeader { identity: IDENTITY, handles, ..RequestHeader::SESSION };
     let mut bytes = Vec::new();
     encode_request(Tag(tag), &header, &request.into(), &mut bytes);
@@ -46,32 +48,32 @@ fn a_fid_that_names_a_handle_which_the_header_lacks_is_ebadf() {
     let set = SetAttributes::default();
     let own = |fid| {
         [
-            OwnRequest::Lookup { fid, name },
-            OwnRequest::Open { fid, newfid, name, flags: open::RDONLY, mode: 0 },
-            OwnRequest::List { fid, offset: 0, count: 4096 },
-            OwnRequest::Make { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
-            OwnRequest::Change { fid, set },
-            OwnRequest::Write { fid, offset: 0, flags: 0, data: b"x" },
-            OwnRequest::Append { fid, flags: 0, data: b"x" },
-            OwnRequest::Allocate { fid, mode: 0, offset: 0, length: 10 },
-            OwnRequest::Seek { fid, offset: 0, whence: 3 },
-            OwnRequest::Copy { fid, offset: 0, tofid: Fid(1), tooffset: 0, length: 1 },
-            OwnRequest::Copy { fid: Fid(1), offset: 0, tofid: fid, tooffset: 0, length: 1 },
-            OwnRequest::Getxattr { fid, name: b"user.a", count: 10 },
-            OwnRequest::Setxattr { fid, name: b"user.a", flags: 0, data: b"x" },
-            OwnRequest::Removexattr { fid, name: b"user.a" },
+            ExtRequest::Lookup { fid, name },
+            ExtRequest::Open { fid, newfid, name, flags: open::RDONLY, mode: 0 },
+            ExtRequest::List { fid, offset: 0, count: 4096 },
+            ExtRequest::Make { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
+            ExtRequest::Change { fid, set },
+            ExtRequest::Write { fid, offset: 0, flags: 0, data: b"x" },
+            ExtRequest::Append { fid, flags: 0, data: b"x" },
+            ExtRequest::Allocate { fid, mode: 0, offset: 0, length: 10 },
+            ExtRequest::Seek { fid, offset: 0, whence: 3 },
+            ExtRequest::Copy { fid, offset: 0, tofid: Fid(1), tooffset: 0, length: 1 },
+            ExtRequest::Copy { fid: Fid(1), offset: 0, tofid: fid, tooffset: 0, length: 1 },
+            ExtRequest::Getxattr { fid, name: b"user.a", count: 10 },
+            ExtRequest::Setxattr { fid, name: b"user.a", flags: 0, data: b"x" },
+            ExtRequest::Removexattr { fid, name: b"user.a" },
         ]
     };
     for request in own(first) {
-        let answer = client.call(Handles::NONE, request).done();
+        let answer = client.call(HandleList::NONE, request).done();
         assert_eq!(answer, Err(EBADF), "{}", request.name());
     }
     for request in own(second) {
-        let answer = client.call(Handles::one(&root), request).done();
+        let answer = client.call(HandleList::one(&root), request).done();
         assert_eq!(answer, Err(EBADF), "{}", request.name());
     }
     client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
-    let names = Names::default();
+    let names = NameList::default();
     let plain = [
         Request::Walk { fid: first, newfid, names },
         Request::Getattr { fid: first, mask: getattr::ALL },
@@ -88,10 +90,10 @@ fn a_fid_that_names_a_handle_which_the_header_lacks_is_ebadf() {
         lock_request(first.0, LockKind::Write, "owner", 0),
     ];
     for request in plain {
-        let answer = client.call(Handles::NONE, request).done();
+        let answer = client.call(HandleList::NONE, request).done();
         assert_eq!(answer, Err(EBADF), "{}", request.name());
     }
-    let rename = client.call(Handles::one(&root), rename_request("f", "g"));
+    let rename = client.call(HandleList::one(&root), rename_request("f", "g"));
     assert_eq!(rename.done(), Err(EBADF), "the second of two");
     assert_eq!(fs::read_dir(served.data()).unwrap().count(), 1);
     assert_eq!(fs::metadata(served.data().join("f")).unwrap().len(), 0);
@@ -104,14 +106,14 @@ fn what_needs_an_open_file_is_ebadf_for_a_handle() {
     let f = client.create(1, "f").handle;
     let fid = handle_fid(0);
     let own = [
-        OwnRequest::Append { fid, flags: 0, data: b"x" },
-        OwnRequest::Allocate { fid, mode: 0, offset: 0, length: 10 },
-        OwnRequest::Seek { fid, offset: 0, whence: 3 },
-        OwnRequest::Copy { fid, offset: 0, tofid: Fid(1), tooffset: 0, length: 1 },
-        OwnRequest::Copy { fid: Fid(1), offset: 0, tofid: fid, tooffset: 0, length: 1 },
+        ExtRequest::Append { fid, flags: 0, data: b"x" },
+        ExtRequest::Allocate { fid, mode: 0, offset: 0, length: 10 },
+        ExtRequest::Seek { fid, offset: 0, whence: 3 },
+        ExtRequest::Copy { fid, offset: 0, tofid: Fid(1), tooffset: 0, length: 1 },
+        ExtRequest::Copy { fid: Fid(1), offset: 0, tofid: fid, tooffset: 0, length: 1 },
     ];
     for request in own {
-        let answer = client.call(Handles::one(&f), request).done();
+        let answer = client.call(HandleList::one(&f), request).done();
         assert_eq!(answer, Err(EBADF), "{}", request.name());
     }
     for request in [
@@ -119,7 +121,7 @@ fn what_needs_an_open_file_is_ebadf_for_a_handle() {
         Request::Write { fid, offset: 0, data: b"x" },
         lock_request(fid.0, LockKind::Write, "owner", 0),
     ] {
-        let answer = client.call(Handles::one(&f), request).done();
+        let answer = client.call(HandleList::one(&f), request).done();
         assert_eq!(answer, Err(EBADF), "{}", request.name());
     }
     assert_eq!(fs::metadata(served.data().join("f")).unwrap().len(), 0);
@@ -134,13 +136,13 @@ fn no_fid_is_made_or_freed_under_the_numbers_that_stand_for_handles() {
     for newfid in [handle_fid(0), handle_fid(1), NOFID] {
         let open = client.open(&f, newfid.0, "", (open::RDONLY, 0));
         assert!([Err(EBADF), Err(EINVAL)].contains(&open), "open as {newfid}: {open:?}");
-        let names = Names::default();
+        let names = NameList::default();
         let walk = Request::Walk { fid: Fid(1), newfid, names };
-        let walk = client.call(Handles::one(&f), walk).done();
+        let walk = client.call(HandleList::one(&f), walk).done();
         assert!([Err(EBADF), Err(EINVAL)].contains(&walk), "walk to {newfid}: {walk:?}");
     }
     // Whatever it answers: there is nothing to free.
-    let _ = client.call(Handles::one(&f), Request::Clunk { fid: handle_fid(0) }).done();
+    let _ = client.call(HandleList::one(&f), Request::Clunk { fid: handle_fid(0) }).done();
     // They go on standing for handles.
     client.stat(&f).unwrap();
     client.lookup(&root, "f").unwrap();
@@ -165,10 +167,10 @@ fn an_open_that_cannot_have_its_fid_does_nothing() {
     // These turn the fid itself into the open file, and a handle is none.
     let (fid, name) = (handle_fid(0), b"new");
     let lcreate = Request::Lcreate { fid, name, flags: create, mode: 0o644, gid: USER };
-    assert!(client.call(Handles::one(&root), lcreate).done().is_err());
+    assert!(client.call(HandleList::one(&root), lcreate).done().is_err());
     assert!(!served.data().join("new").exists());
     let lopen = Request::Lopen { fid, flags: open::RDWR | open::TRUNC };
-    assert!(client.call(Handles::one(&f), lopen).done().is_err());
+    assert!(client.call(HandleList::one(&f), lopen).done().is_err());
     assert_eq!(fs::read(served.data().join("f")).unwrap(), b"content");
 }
 
@@ -181,12 +183,12 @@ fn a_second_handle_that_nothing_names_changes_nothing() {
     let (f, g) = (client.find("f").unwrap().handle, client.find("g").unwrap().handle);
     for (index, size) in [(0, 0), (1, 6)] {
         let stat = Request::Getattr { fid: handle_fid(index), mask: getattr::ALL };
-        let frame = client.call(Handles::two(&f, &g), stat);
+        let frame = client.call(HandleList::two(&f, &g), stat);
         let Ok(Reply::Getattr(attributes)) = frame.plain() else { panic!("{frame:?}") };
         assert_eq!(attributes.size, size, "the one that the body names");
     }
     let stat = Request::Getattr { fid: Fid(0xffff_fff2), mask: getattr::ALL };
-    assert_eq!(client.call(Handles::two(&f, &g), stat).done(), Err(EBADF), "there is no third");
+    assert_eq!(client.call(HandleList::two(&f, &g), stat).done(), Err(EBADF), "there is no third");
 }
 
 // ---- messages that are none ----
@@ -197,7 +199,7 @@ fn headers_and_bodies_that_cannot_be_read_are_einval() {
     let mut client = served.client();
     let root = client.root.clone();
     let good =
-        frame(900, Handles::one(&root), OwnRequest::Lookup { fid: handle_fid(0), name: b"f" });
+        frame(900, HandleList::one(&root), ExtRequest::Lookup { fid: handle_fid(0), name: b"f" });
     // The number of handles stands behind identity, slot, sequence and elsewhere.
     let at = 7 + 4 + 2 + 4 + 4;
     assert_eq!(good[at], 1);
@@ -224,7 +226,7 @@ fn headers_and_bodies_that_cannot_be_read_are_einval() {
     assert_eq!(refused(&mut client, &resized(bytes)), EINVAL, "a handle that is too long");
     for name in [&b"a/b"[..], b"a\0b"] {
         let bytes =
-            frame(900, Handles::one(&root), OwnRequest::Lookup { fid: handle_fid(0), name });
+            frame(900, HandleList::one(&root), ExtRequest::Lookup { fid: handle_fid(0), name });
         assert_eq!(refused(&mut client, &bytes), EINVAL, "{name:?}");
     }
     client.mkdir("f").unwrap();
@@ -236,7 +238,7 @@ fn headers_and_bodies_that_cannot_be_read_are_einval() {
 fn types_that_nobody_knows_are_eopnotsupp() {
     let served = Served::plain("types");
     let mut client = served.client();
-    let ping = frame(900, Handles::NONE, OwnRequest::Ping);
+    let ping = frame(900, HandleList::NONE, ExtRequest::Ping);
     for kind in [1, 99, 128, 199, 201, 203, 237, 239, 241, 242, 254, 255] {
         let mut bytes = ping.clone();
         bytes[4] = kind;
@@ -297,8 +299,8 @@ fn a_tag_that_is_in_use_ends_the_connection() {
     let mut client = served.client_of("x", USER, "slow");
     client.owe();
     let root = client.root.clone();
-    let lookup = OwnRequest::Lookup { fid: handle_fid(0), name: b"f" };
-    let bytes = frame(900, Handles::one(&root), lookup);
+    let lookup = ExtRequest::Lookup { fid: handle_fid(0), name: b"f" };
+    let bytes = frame(900, HandleList::one(&root), lookup);
     client.send_bytes(&[&bytes[..], &bytes].concat());
     client.expect_closed();
     assert!(client.reconnect().resumed, "its session is another matter");
@@ -315,7 +317,7 @@ fn junk_in_whole_frames_is_answered_or_ends_the_connection_and_the_server_lives_
         let mut client = served.client();
         let root = client.root.clone();
         let good =
-            frame(1, Handles::one(&root), OwnRequest::Lookup { fid: handle_fid(0), name: b"f" });
+            frame(1, HandleList::one(&root), ExtRequest::Lookup { fid: handle_fid(0), name: b"f" });
         for tag in 0..60u16 {
             let mut bytes = good.clone();
             bytes.resize(good.len() + dice.below(60) as usize, dice.below(256) as u8);
@@ -363,7 +365,7 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
     let (fid, afid, uname, aname, n_uname) = (Fid(0), NOFID, &b""[..], &b"x"[..], USER);
     ask(Request::Attach { fid, afid, uname, aname, n_uname });
     let mut space = Vec::new();
-    let names = Names::pack([&b"shared"[..]], &mut space).unwrap();
+    let names = NameList::pack([&b"shared"[..]], &mut space).unwrap();
     ask(Request::Walk { fid, newfid: Fid(1), names });
     ask(Request::Lopen { fid: Fid(1), flags: open::RDWR });
     for nth in 0..200u64 {
@@ -379,7 +381,7 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
     let stat = Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
     assert_eq!(Reply::decode(&ask(stat)).unwrap().1, Reply::Error { ecode: EBADF });
     let mut bytes = Vec::new();
-    OwnRequest::Ping.encode(Tag(2), &mut bytes);
+    ExtRequest::Ping.encode(Tag(2), &mut bytes);
     plain.send_bytes(&bytes);
     let frame = plain.try_next().unwrap();
     assert_eq!(Reply::decode(&frame.0).unwrap().1, Reply::Error { ecode: EOPNOTSUPP });
@@ -400,7 +402,7 @@ fn a_link_target_that_no_reply_could_hold_is_enametoolong() {
         symlink("t".repeat(len), served.data().join(len.to_string())).unwrap();
         let link = client.find(&len.to_string()).unwrap().handle;
         let readlink = Request::Readlink { fid: handle_fid(0) };
-        let frame = client.call(Handles::one(&link), readlink);
+        let frame = client.call(HandleList::one(&link), readlink);
         assert_eq!((frame.done(), frame.0.len() <= 4096), (expected, true), "{len} bytes");
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV, handle_fid};
+use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, Request, open};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ fn what_is_written_lies_in_the_file_where_it_was_to() {
     assert_eq!(client.read(1, 4_000_002, 10).unwrap(), b"", "the end");
     // The message of 9P2000.L does the same.
     let plain = Request::Write { fid: Fid(1), offset: 1, data: b"plain" };
-    client.call(Handles::NONE, plain).done().unwrap();
+    client.call(HandleList::NONE, plain).done().unwrap();
     assert_eq!(fs::read(&path).unwrap()[1..6], *b"plain");
     assert_eq!(client.write(1, 0, b"").unwrap().0, 0);
 }
@@ -72,8 +72,8 @@ fn the_flag_of_a_write_takes_set_id_bits_away() {
     client.write_with(1, 0, WRITE_KILL_PRIV, b"for a user").unwrap();
     assert_eq!(mode(), 0o755);
     reset();
-    let append = OwnRequest::Append { fid: Fid(1), flags: WRITE_KILL_PRIV, data: b"more" };
-    appended(&client.once(Handles::NONE, append)).unwrap();
+    let append = ExtRequest::Append { fid: Fid(1), flags: WRITE_KILL_PRIV, data: b"more" };
+    appended(&client.once(HandleList::NONE, append)).unwrap();
     assert_eq!(mode(), 0o755);
 }
 
@@ -205,7 +205,7 @@ fn a_closed_file_is_written_and_made_durable_by_its_handle() {
     assert_eq!(client.write_to(&handle, 5, b" again").unwrap(), (6, 2));
     assert_eq!(fs::read(served.data().join("f")).unwrap(), b"first again");
     let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
-    client.call(Handles::one(&handle), request).done().unwrap();
+    client.call(HandleList::one(&handle), request).done().unwrap();
     client.ping();
     assert_eq!(client.head.committed, 2);
     let dir = client.mkdir("dir").unwrap().handle;
@@ -244,8 +244,8 @@ fn appends_of_two_clients_never_overlap() {
         for nth in round * 10..round * 10 + 10 {
             for (which, client) in [&mut one, &mut two].into_iter().enumerate() {
                 let data = block(which, nth);
-                let append = OwnRequest::Append { fid: Fid(1), flags: 0, data: &data };
-                tags.push((which, nth, client.send_once(Handles::NONE, append).tag));
+                let append = ExtRequest::Append { fid: Fid(1), flags: 0, data: &data };
+                tags.push((which, nth, client.send_once(HandleList::NONE, append).tag));
             }
         }
         for (which, nth, tag) in tags {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ninep::dialect::{Handles, OwnRequest, WRITE_DONATED};
+use ninep::dialect::{ExtRequest, HandleList, WRITE_DONATED};
 use ninep::{Fid, Tag};
 
 use crate::peer::errno::*;
@@ -23,13 +23,14 @@ fn held_up(name: &str) -> (Served, Channel) {
     (served, client)
 }
 
-fn write(flags: u32, offset: u64) -> OwnRequest<'static> {
-    OwnRequest::Write { fid: Fid(1), offset, flags, data: b"data" }
+fn write(flags: u32, offset: u64) -> ExtRequest<'static> {
+    ExtRequest::Write { fid: Fid(1), offset, flags, data: b"data" }
 }
 
 fn donate(client: &mut Channel, identity: u32, fid: u32, oldtag: Tag) -> Result<(), u32> {
     let before = std::mem::replace(&mut client.identity, identity);
-    let donated = client.call(Handles::NONE, OwnRequest::Donate { fid: Fid(fid), oldtag }).done();
+    let donated =
+        client.call(HandleList::NONE, ExtRequest::Donate { fid: Fid(fid), oldtag }).done();
     client.identity = before;
     donated
 }
@@ -37,7 +38,7 @@ fn donate(client: &mut Channel, identity: u32, fid: u32, oldtag: Tag) -> Result<
 #[test]
 fn a_queued_write_goes_as_who_waits_for_it_and_others_stay() {
     let (served, mut client) = held_up("donated");
-    let [first, second] = [4, 8].map(|offset| client.send(Handles::NONE, write(0, offset)));
+    let [first, second] = [4, 8].map(|offset| client.send(HandleList::NONE, write(0, offset)));
     client.ping();
     assert!(!client.came(first) && !client.came(second));
     donate(&mut client, QUICK, 1, second).unwrap();
@@ -61,11 +62,11 @@ fn a_write_that_somebody_waits_for_as_it_comes_goes_as_his_and_is_done_as_the_op
     // Whoever waits may not write here himself.
     client.identify(QUICK, USER + 1, "quick").unwrap();
     client.identity = QUICK;
-    let flagged = client.send(Handles::NONE, write(WRITE_DONATED, 0));
+    let flagged = client.send(HandleList::NONE, write(WRITE_DONATED, 0));
     client.wait(flagged).done().unwrap();
     assert_eq!(fs::read(served.data().join("f")).unwrap()[..4], *b"data");
     client.identity = 77;
-    let nobody = client.send(Handles::NONE, write(WRITE_DONATED, 0));
+    let nobody = client.send(HandleList::NONE, write(WRITE_DONATED, 0));
     client.identity = IDENTITY;
     client.ping();
     assert!(!client.came(nobody), "it waits as any other of the slow job");
@@ -75,15 +76,15 @@ fn a_write_that_somebody_waits_for_as_it_comes_goes_as_his_and_is_done_as_the_op
 #[test]
 fn what_cannot_be_donated_is_refused_or_changes_nothing() {
     let (_served, mut client) = held_up("undonated");
-    let waits = client.send(Handles::NONE, write(0, 0));
+    let waits = client.send(HandleList::NONE, write(0, 0));
     assert_eq!(donate(&mut client, 77, 1, waits), Err(EINVAL), "an identity that is none");
     assert_eq!(donate(&mut client, QUICK, 99, waits), Err(EBADF), "a fid that is none");
     assert_eq!(donate(&mut client, QUICK, 1, Tag(999)), Ok(()), "a tag that is not in use");
-    let once = OwnRequest::Donate { fid: Fid(1), oldtag: waits };
-    assert_eq!(client.once(Handles::NONE, once).done(), Err(EINVAL), "it has no slot");
+    let once = ExtRequest::Donate { fid: Fid(1), oldtag: waits };
+    assert_eq!(client.once(HandleList::NONE, once).done(), Err(EINVAL), "it has no slot");
     assert!(!client.came(waits));
     // An identity that is forgotten meanwhile is kept until the write is done.
     donate(&mut client, QUICK, 1, waits).unwrap();
-    client.call(Handles::NONE, OwnRequest::Retire { identity: QUICK }).done().unwrap();
+    client.call(HandleList::NONE, ExtRequest::Retire { identity: QUICK }).done().unwrap();
     client.wait(waits).done().unwrap();
 }

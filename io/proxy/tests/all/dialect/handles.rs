@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use ninep::dialect::{HANDLE_MAX, Handles, OwnReply, OwnRequest, handle_fid};
-use ninep::{Fid, Names, Request, getattr, open};
+use ninep::dialect::{ExtReply, ExtRequest, HANDLE_MAX, HandleList, handle_fid};
+use ninep::{Fid, NameList, Request, getattr, open};
 
 use crate::peer::errno::*;
 use crate::peer::{
@@ -89,7 +89,7 @@ fn a_handle_of_another_export_or_another_server_is_stale() {
     }
     assert_eq!(x.lookup(&y_root, "f").map(drop), Err(ESTALE));
     let rename = rename_request("f", "g");
-    let answer = x.call(Handles::two(&x_root, &y_root), rename).done();
+    let answer = x.call(HandleList::two(&x_root, &y_root), rename).done();
     assert_eq!(answer, Err(ESTALE), "also as the second of two");
     assert!(served.data().join("f").exists());
     // Another server has another key, whatever the export's name and the file.
@@ -183,9 +183,9 @@ fn nothing_leads_out_of_the_export_not_even_a_directory_that_was_moved_out() {
     let mut client = served.client();
     let root = client.root.clone();
     let mut space = Vec::new();
-    let names = Names::pack([&b".."[..], b".."], &mut space).unwrap();
+    let names = NameList::pack([&b".."[..], b".."], &mut space).unwrap();
     let walk = Request::Walk { fid: handle_fid(0), newfid: Fid(9), names };
-    client.call(Handles::one(&root), walk).done().unwrap();
+    client.call(HandleList::one(&root), walk).done().unwrap();
     assert_eq!(client.stat_fid(9).unwrap().qid, client.stat(&root).unwrap().qid);
     fs::create_dir(served.data().join("d")).unwrap();
     let d = client.find("d").unwrap().handle;
@@ -296,9 +296,9 @@ fn lists_and_lookups_and_opens_give_the_same_handle() {
     client.link(&made, &root, "g").unwrap();
     client.open(&root, 2, "", (open::RDONLY, 0)).unwrap();
     let frame =
-        client.call(Handles::NONE, OwnRequest::List { fid: Fid(2), offset: 0, count: 4096 });
-    let Ok(OwnReply::List { data }) = frame.own() else { panic!("{frame:?}") };
-    let listed = ninep::dialect::Entries::new(data).map(Result::unwrap);
+        client.call(HandleList::NONE, ExtRequest::List { fid: Fid(2), offset: 0, count: 4096 });
+    let Ok(ExtReply::List { data }) = frame.own() else { panic!("{frame:?}") };
+    let listed = ninep::dialect::ListEntries::new(data).map(Result::unwrap);
     let listed: Vec<_> = listed.filter_map(|entry| entry.file.map(|(h, _)| h.to_vec())).collect();
     assert_eq!(listed, [made.clone(), made.clone()], "two names, one file");
     assert_eq!(client.find("g").unwrap().handle, made);
@@ -309,5 +309,8 @@ fn lists_and_lookups_and_opens_give_the_same_handle() {
     other.identify(77, USER + 1, "job").unwrap();
     assert_eq!(other.find("f").unwrap().handle, made);
     let mask = getattr::ALL;
-    other.call(Handles::one(&made), Request::Getattr { fid: handle_fid(0), mask }).done().unwrap();
+    other
+        .call(HandleList::one(&made), Request::Getattr { fid: handle_fid(0), mask })
+        .done()
+        .unwrap();
 }

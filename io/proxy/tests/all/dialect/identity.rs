@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use ninep::dialect::{GROUPS_MAX, Handles, OwnRequest, RequestHeader, handle_fid};
+use ninep::dialect::{ExtRequest, GROUPS_MAX, HandleList, RequestHeader, handle_fid};
 use ninep::{Fid, Request, SetAttributes, Tag, getattr, open, setattr};
 
 use crate::peer::errno::*;
@@ -244,11 +244,11 @@ fn a_message_on_a_handle_is_paid_by_its_identity_and_one_on_a_fid_by_who_opened_
     client.owe();
     let stat = |fid| Request::Getattr { fid, mask: getattr::ALL };
     // By the identity of the header: slow, then quick.
-    let handle = client.send(Handles::one(&f), stat(handle_fid(0)));
+    let handle = client.send(HandleList::one(&f), stat(handle_fid(0)));
     client.identity = 2;
     client.stat(&f).unwrap();
     // By who opened it, whatever the header says.
-    let fid = client.send(Handles::NONE, stat(Fid(1)));
+    let fid = client.send(HandleList::NONE, stat(Fid(1)));
     client.identity = IDENTITY;
     client.stat_fid(2).unwrap();
     client.ping();
@@ -268,17 +268,17 @@ fn every_own_message_waits_for_its_job() {
     client.owe();
     let (fid, name, file) = (handle_fid(0), b"f", Fid(1));
     let requests = [
-        OwnRequest::Lookup { fid, name },
+        ExtRequest::Lookup { fid, name },
         open_request(3, "f", (open::RDWR, 0)),
-        OwnRequest::List { fid: Fid(2), offset: 0, count: 4096 },
-        OwnRequest::Make { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
-        OwnRequest::Change { fid: file, set: ninep::SetAttributes::default() },
-        OwnRequest::Allocate { fid: file, mode: 0, offset: 0, length: 10 },
-        OwnRequest::Getxattr { fid: file, name: b"user.a", count: 0 },
-        OwnRequest::Setxattr { fid: file, name: b"user.a", flags: 0, data: b"1" },
-        OwnRequest::Removexattr { fid: file, name: b"user.a" },
+        ExtRequest::List { fid: Fid(2), offset: 0, count: 4096 },
+        ExtRequest::Make { fid, name: b"d", mode: 0o040_755, rdev: 0, target: b"" },
+        ExtRequest::Change { fid: file, set: ninep::SetAttributes::default() },
+        ExtRequest::Allocate { fid: file, mode: 0, offset: 0, length: 10 },
+        ExtRequest::Getxattr { fid: file, name: b"user.a", count: 0 },
+        ExtRequest::Setxattr { fid: file, name: b"user.a", flags: 0, data: b"1" },
+        ExtRequest::Removexattr { fid: file, name: b"user.a" },
     ];
-    let tags = requests.map(|request| client.send(Handles::one(&root), request));
+    let tags = requests.map(|request| client.send(HandleList::one(&root), request));
     client.ping();
     let early: Vec<_> = tags.iter().filter(|tag| client.came(**tag)).collect();
     assert!(early.is_empty(), "{early:?} did not wait");
@@ -304,11 +304,11 @@ fn an_identity_whose_job_is_held_back_does_not_hold_back_others_of_the_session()
     let root = client.root.clone();
     let header = RequestHeader {
         identity: IDENTITY,
-        handles: Handles::one(&root),
+        handles: HandleList::one(&root),
         ..RequestHeader::SESSION
     };
     for tag in 1000..1200 {
-        let lookup = OwnRequest::Lookup { fid: handle_fid(0), name: b"d1" };
+        let lookup = ExtRequest::Lookup { fid: handle_fid(0), name: b"d1" };
         client.send_as(Tag(tag), &header, &lookup.into());
     }
     client.identity = 2;

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use ninep::dialect::{Handles, OwnRequest, PLAIN_FILE};
+use ninep::dialect::{ExtRequest, HandleList, PLAIN_FILE};
 use ninep::open;
 use rustix::fs::{XattrFlags, lsetxattr};
 
@@ -107,8 +107,8 @@ fn only_an_open_directory_is_listed() {
     assert_eq!(client.list(1, 0, 4096), Err(ENOTDIR));
     assert_eq!(client.list(2, 0, 4096), Err(EBADF));
     let fid = ninep::dialect::handle_fid(0);
-    let list = OwnRequest::List { fid, offset: 0, count: 4096 };
-    let refused = client.call(Handles::one(&root), list).done();
+    let list = ExtRequest::List { fid, offset: 0, count: 4096 };
+    let refused = client.call(HandleList::one(&root), list).done();
     assert!([Err(EBADF), Err(ENOTDIR)].contains(&refused), "not open: {refused:?}");
     open_root(&mut client, 3);
     assert_eq!(client.read(3, 0, 100), Err(EISDIR));

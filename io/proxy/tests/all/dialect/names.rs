@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use ninep::dialect::{Handles, OwnRequest, WRITE_KILL_PRIV, handle_fid};
-use ninep::{Fid, Names, REMOVE_DIR, Reply, Request, SetAttributes, Timestamp, open, setattr};
+use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV, handle_fid};
+use ninep::{Fid, NameList, REMOVE_DIR, Reply, Request, SetAttributes, Timestamp, open, setattr};
 
 use crate::peer::errno::*;
 use crate::peer::{Served, Setup, USER, assert_as_stat, open_request, opened, write_as_user};
@@ -66,9 +66,9 @@ fn a_walk_from_a_handle_makes_a_fid() {
     let mut client = served.client();
     let root = client.root.clone();
     let mut space = Vec::new();
-    let names = Names::pack([&b"a"[..], b"b"], &mut space).unwrap();
+    let names = NameList::pack([&b"a"[..], b"b"], &mut space).unwrap();
     let walk = Request::Walk { fid: handle_fid(0), newfid: Fid(7), names };
-    let frame = client.call(Handles::one(&root), walk);
+    let frame = client.call(HandleList::one(&root), walk);
     let Ok(Reply::Walk { qids }) = frame.plain() else { panic!("{frame:?}") };
     assert_eq!(qids.len(), 2);
     assert_as_stat(&client.stat_fid(7).unwrap(), &served.data().join("a/b"));
@@ -145,7 +145,7 @@ fn of_two_that_create_at_a_time_one_has_made_the_file() {
     for nth in 0..100 {
         let (flags, name) = (loose | if nth % 2 == 0 { exclusive } else { 0 }, format!("f{nth}"));
         let request = open_request(nth + 1, &name, (flags, 0o644));
-        let tags = [&mut one, &mut two].map(|c| c.send_once(Handles::one(&root), request).tag);
+        let tags = [&mut one, &mut two].map(|c| c.send_once(HandleList::one(&root), request).tag);
         let answers = [opened(&one.wait(tags[0])), opened(&two.wait(tags[1]))];
         let made = answers.iter().filter(|a| a.as_ref().is_ok_and(|o| o.created)).count();
         let refused = answers.iter().filter(|a| **a == Err(EEXIST)).count();
@@ -218,14 +218,14 @@ fn messages_of_9p2000_l_work_on_handles() {
     assert!(!at("dir").exists());
     let link = client.make(&root, "link", (SYMLINK, 0, "target")).unwrap().handle;
     let readlink = Request::Readlink { fid: handle_fid(0) };
-    let frame = client.call(Handles::one(&link), readlink);
+    let frame = client.call(HandleList::one(&link), readlink);
     assert_eq!(frame.plain(), Ok(Reply::Readlink { target: b"target" }));
-    let statfs = client.call(Handles::one(&root), Request::Statfs { fid: handle_fid(0) });
+    let statfs = client.call(HandleList::one(&root), Request::Statfs { fid: handle_fid(0) });
     let Ok(Reply::Statfs(figures)) = statfs.plain() else { panic!("{statfs:?}") };
     let kernels = rustix::fs::statvfs(served.data()).unwrap();
     assert_eq!((figures.blocks, u64::from(figures.bsize)), (kernels.f_blocks, kernels.f_bsize));
     let mkdir = Request::Mkdir { dfid: handle_fid(0), name: b"plain", mode: 0o711, gid: USER };
-    client.call(Handles::one(&root), mkdir).done().unwrap();
+    client.call(HandleList::one(&root), mkdir).done().unwrap();
     assert_eq!(owned(&at("plain")), (USER, USER, 0o711));
 }
 
@@ -261,7 +261,7 @@ fn a_change_answers_with_the_attributes_as_they_are_by_then() {
     client.change(&f, SetAttributes { valid: setattr::MODE, mode: 0, ..none }).unwrap();
     let cut = SetAttributes { valid: setattr::SIZE, size: 10, ..none };
     assert_eq!(client.change(&f, cut), Err(EACCES));
-    assert_eq!(client.change_of(Handles::NONE, Fid(1), cut).unwrap().size, 10);
+    assert_eq!(client.change_of(HandleList::NONE, Fid(1), cut).unwrap().size, 10);
     assert_eq!(fs::metadata(&path).unwrap().len(), 10);
 }
 
@@ -283,7 +283,7 @@ fn a_handle_has_the_rights_of_the_headers_identity_and_a_fid_of_who_opened_it() 
     assert_eq!(client.open(&own, 2, "", (open::RDONLY, 0)), Err(EACCES));
     let mode = SetAttributes { valid: setattr::MODE, mode: 0o666, ..SetAttributes::default() };
     assert_eq!(client.change(&own, mode), Err(EPERM));
-    assert_eq!(client.change_of(Handles::NONE, Fid(1), mode).unwrap().mode & MODE, 0o666);
+    assert_eq!(client.change_of(HandleList::NONE, Fid(1), mode).unwrap().mode & MODE, 0o666);
     assert_eq!(client.read(1, 0, 100).unwrap(), b"private");
     client.mkdir("other").unwrap();
     assert_eq!(owned(&served.data().join("other")).0, USER + 1);
@@ -328,13 +328,13 @@ fn a_read_only_export_refuses_every_change() {
     // No fid there is open for writing; which of the two errors comes first says nothing.
     let (fid, tofid, data_, flags) = (Fid(1), Fid(1), b"x", WRITE_KILL_PRIV);
     let writes = [
-        OwnRequest::Write { fid, offset: 0, flags, data: data_ },
-        OwnRequest::Append { fid, flags, data: data_ },
-        OwnRequest::Allocate { fid, mode: 0, offset: 0, length: 1 << 20 },
-        OwnRequest::Copy { fid, offset: 0, tofid, tooffset: 4, length: 2 },
+        ExtRequest::Write { fid, offset: 0, flags, data: data_ },
+        ExtRequest::Append { fid, flags, data: data_ },
+        ExtRequest::Allocate { fid, mode: 0, offset: 0, length: 1 << 20 },
+        ExtRequest::Copy { fid, offset: 0, tofid, tooffset: 4, length: 2 },
     ];
     for request in writes {
-        let refused = client.call(Handles::NONE, request).done();
+        let refused = client.call(HandleList::NONE, request).done();
         assert!([Err(EROFS), Err(EBADF)].contains(&refused), "{request:?}: {refused:?}");
     }
     assert_eq!(client.read(1, 0, 100).unwrap(), b"content");

@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
-use ninep::dialect::{Handles, NOBODY, NOSLOT, OwnReply, OwnRequest, RequestHeader, handle_fid};
+use ninep::dialect::{ExtReply, ExtRequest, HandleList, NOBODY, NOSLOT, RequestHeader, handle_fid};
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOFID, Reply, Request, Tag, getattr, open};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
@@ -43,10 +43,10 @@ fn anything_but_a_session_after_the_version_ends_the_connection() {
     let served = Served::plain("first");
     let (fid, afid, uname, aname, n_uname) = (Fid(0), NOFID, &b""[..], &b"x"[..], USER);
     let requests = [
-        OwnRequest::Ping.into(),
-        OwnRequest::Wait.into(),
-        OwnRequest::Retire { identity: 1 }.into(),
-        OwnRequest::Lookup { fid: handle_fid(0), name: b"f" }.into(),
+        ExtRequest::Ping.into(),
+        ExtRequest::Wait.into(),
+        ExtRequest::Retire { identity: 1 }.into(),
+        ExtRequest::Lookup { fid: handle_fid(0), name: b"f" }.into(),
         Request::Attach { fid, afid, uname, aname, n_uname }.into(),
         Request::Getattr { fid, mask: getattr::ALL }.into(),
         Request::Flush { oldtag: Tag(1) }.into(),
@@ -177,14 +177,14 @@ fn of_many_connections_for_one_channel_the_last_has_it() {
     for _ in 0..20 {
         let mut all: Vec<_> = (0..8).map(|_| served.connect()).collect();
         for connection in &mut all {
-            let session = OwnRequest::Session { id, channel: 0, slots, aname };
+            let session = ExtRequest::Session { id, channel: 0, slots, aname };
             connection.send_as(Tag(1), &RequestHeader::SESSION, &session.into());
             let answered = connection.readable(PATIENCE.as_millis() as i64);
             assert!(answered, "and the one before closed");
         }
         let mut last = all.pop().unwrap();
         let frame = last.wait(Tag(1));
-        let Ok(OwnReply::Session { resumed: 1, .. }) = frame.own() else { panic!("{frame:?}") };
+        let Ok(ExtReply::Session { resumed: 1, .. }) = frame.own() else { panic!("{frame:?}") };
         last.identity = IDENTITY;
         last.stat_fid(1).unwrap();
         for mut connection in all {
@@ -202,7 +202,7 @@ fn a_session_without_connections_expires_and_gives_all_back() {
     let mut other = served.client();
     other.open_name(1, "f", open::RDWR).unwrap();
     let waits = lock_request(1, LockKind::Write, "two", LOCK_BLOCK);
-    let tag = other.send(Handles::NONE, waits);
+    let tag = other.send(HandleList::NONE, waits);
     other.ping();
     assert!(!other.came(tag));
     client.lose();
@@ -316,8 +316,8 @@ fn a_ping_is_answered_before_what_is_queued() {
     client.owe();
     let (fid, name) = (handle_fid(0), b"d");
     let root = client.root.clone();
-    let mkdir = OwnRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" };
-    let tag = client.send(Handles::one(&root), mkdir);
+    let mkdir = ExtRequest::Make { fid, name, mode: 0o040_755, rdev: 0, target: b"" };
+    let tag = client.send(HandleList::one(&root), mkdir);
     for _ in 0..10 {
         client.ping();
     }
@@ -333,12 +333,12 @@ fn a_wait_without_news_is_not_answered_and_can_be_flushed() {
     let mut client = served.client();
     client.identity = NOBODY;
     for _ in 0..3 {
-        let tag = client.send(Handles::NONE, OwnRequest::Wait);
+        let tag = client.send(HandleList::NONE, ExtRequest::Wait);
         client.ping();
         assert!(!client.came(tag));
         assert!(client.flush(tag), "it was not answered");
     }
-    let tag = client.send(Handles::NONE, OwnRequest::Wait);
+    let tag = client.send(HandleList::NONE, ExtRequest::Wait);
     client.ping();
     assert!(!client.came(tag), "and neither by the end of the one before");
     assert!(client.reconnect().resumed, "nor is it in the way of another connection");
@@ -351,10 +351,10 @@ fn a_wait_ends_with_the_server() {
     let mut served = Served::plain("drain");
     let mut client = served.client();
     client.identity = NOBODY;
-    let tag = client.send(Handles::NONE, OwnRequest::Wait);
+    let tag = client.send(HandleList::NONE, ExtRequest::Wait);
     client.ping();
     served.stop();
-    assert_eq!(client.wait(tag).own(), Ok(OwnReply::Wait { data: b"" }));
+    assert_eq!(client.wait(tag).own(), Ok(ExtReply::Wait { data: b"" }));
     client.expect_closed();
 }
 
@@ -365,7 +365,7 @@ fn a_request_that_nobody_waits_for_any_more_is_flushed_in_the_dialect_too() {
     client.owe();
     let root = client.root.clone();
     let mkdir = Request::Mkdir { dfid: handle_fid(0), name: b"d", mode: 0o755, gid: USER };
-    let tag = client.send(Handles::one(&root), mkdir);
+    let tag = client.send(HandleList::one(&root), mkdir);
     assert!(client.flush(tag));
     let waits = lock_request(1, LockKind::Write, "two", LOCK_BLOCK);
     client.identify(2, USER, "").unwrap();
@@ -373,14 +373,14 @@ fn a_request_that_nobody_waits_for_any_more_is_flushed_in_the_dialect_too() {
     let mut other = served.client();
     other.open_name(1, "f", open::RDWR).unwrap();
     assert_eq!(other.lock(1, LockKind::Write, "one"), Ok(LockStatus::Success));
-    let tag = client.send(Handles::NONE, waits);
+    let tag = client.send(HandleList::NONE, waits);
     assert!(client.flush(tag), "a lock that waits");
     assert_eq!(other.lock(1, LockKind::Unlock, "one"), Ok(LockStatus::Success));
     assert_eq!(other.lock(1, LockKind::Write, "three"), Ok(LockStatus::Success));
     assert!(!served.data().join("d").exists());
     assert_eq!(fs::read_dir(served.data()).unwrap().count(), 1);
     // What is flushed and not known is answered all the same.
-    client.call(Handles::NONE, Request::Flush { oldtag: Tag(4000) }).done().unwrap();
+    client.call(HandleList::NONE, Request::Flush { oldtag: Tag(4000) }).done().unwrap();
 }
 
 #[test]
@@ -389,10 +389,10 @@ fn a_retired_identity_is_unknown_and_its_open_files_stay_open() {
     let mut client = served.client();
     client.create(1, "f");
     client.identify(2, USER, "").unwrap();
-    let retire = OwnRequest::Retire { identity: IDENTITY };
+    let retire = ExtRequest::Retire { identity: IDENTITY };
     let header = RequestHeader { slot: NOSLOT, ..RequestHeader::SESSION };
     client.send_as(Tag(9), &header, &retire.into());
-    assert_eq!(client.wait(Tag(9)).own(), Ok(OwnReply::Retire));
+    assert_eq!(client.wait(Tag(9)).own(), Ok(ExtReply::Retire));
     let root = client.root.clone();
     client.identity = IDENTITY;
     assert_eq!(client.lookup(&root, "f"), Err(EINVAL));
@@ -417,7 +417,7 @@ fn locks_hold_against_plain_clients_and_other_sessions_alike() {
     let (fid, afid, uname, aname, n_uname) = (Fid(0), NOFID, &b""[..], &b"x"[..], USER);
     ask(Request::Attach { fid, afid, uname, aname, n_uname });
     let mut space = Vec::new();
-    let names = ninep::Names::pack([&b"f"[..]], &mut space).unwrap();
+    let names = ninep::NameList::pack([&b"f"[..]], &mut space).unwrap();
     ask(Request::Walk { fid, newfid: Fid(1), names });
     ask(Request::Lopen { fid: Fid(1), flags: open::RDWR });
     let lock = |answer: Vec<u8>| match Reply::decode(&answer).unwrap().1 {

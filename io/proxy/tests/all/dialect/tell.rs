@@ -1,6 +1,6 @@
 //! Ttell: who is told what, before anything that is queued.
 
-use ninep::dialect::{Handles, OwnReply, OwnRequest};
+use ninep::dialect::{ExtReply, ExtRequest, HandleList};
 
 use crate::peer::errno::*;
 use crate::peer::{Channel, IDENTITY, Setup, USER};
@@ -15,9 +15,9 @@ limit = \"1ops/s\"
 ";
 
 fn tell(client: &mut Channel, what: u8, count: u32) -> Result<String, u32> {
-    let frame = client.call(Handles::NONE, OwnRequest::Tell { what, count });
+    let frame = client.call(HandleList::NONE, ExtRequest::Tell { what, count });
     let told = match frame.own()? {
-        OwnReply::Tell { data } => String::from_utf8(data.to_vec()).unwrap(),
+        ExtReply::Tell { data } => String::from_utf8(data.to_vec()).unwrap(),
         other => panic!("{other:?}"),
     };
     Ok(told)
@@ -31,9 +31,9 @@ fn a_job_whose_requests_wait_is_told_at_once_what_they_wait_for() {
     let served = Setup::new("tell").rules(RULES).start();
     let mut client = served.client_of("x", USER, "dd.1");
     let root = client.root.clone();
-    let asked = || OwnRequest::Lookup { fid: ninep::dialect::handle_fid(0), name: b"x" };
+    let asked = || ExtRequest::Lookup { fid: ninep::dialect::handle_fid(0), name: b"x" };
     for _ in 0..200 {
-        client.send(Handles::one(&root), asked());
+        client.send(HandleList::one(&root), asked());
     }
     crate::peer::until("they are known to be held", || {
         let why = tell(&mut client, 0, 4096).unwrap();
@@ -101,14 +101,14 @@ fn who_asks_without_end_is_told_to_come_again_and_keeps_nobody_else_from_asking(
     let served = Setup::new("tell-flood").rules(RULES).start();
     let mut flood = served.client_of("x", USER, "dd.1");
     let mut other = served.client_of("x", USER + 1, "dd.2");
-    let message = || OwnRequest::Tell { what: 0, count: 4096 };
-    let tags: Vec<_> = (0..500).map(|_| flood.send(Handles::NONE, message())).collect();
+    let message = || ExtRequest::Tell { what: 0, count: 4096 };
+    let tags: Vec<_> = (0..500).map(|_| flood.send(HandleList::NONE, message())).collect();
     let told = tell(&mut other, 1, 4096);
     assert!(told.is_ok(), "{told:?}");
     let mut answers = [0, 0];
     for tag in tags {
         match flood.wait(tag).own() {
-            Ok(OwnReply::Tell { .. }) => answers[0] += 1,
+            Ok(ExtReply::Tell { .. }) => answers[0] += 1,
             Err(EAGAIN) => answers[1] += 1,
             answer => panic!("{answer:?}"),
         }

@@ -15,10 +15,10 @@
 //! in time is made up for. `spare` is the proportional sharing of spare bandwidth; both are of
 //! Lustre's TBF (Qian et al., SC'17).
 
-use super::error::{Fault, RuleProblem};
+use super::error::{RuleFault, RuleProblem};
 use super::limit::default_kinds;
-use super::parent::{Part, part_of, ppm_of_part};
-use super::section::{Entry, Section};
+use super::parent::{PercentRange, part_of, ppm_of_part};
+use super::section::{Section, SectionEntry};
 use super::{Limit, Rule};
 use crate::{Rate, Weight};
 
@@ -71,8 +71,8 @@ impl Rule {
 }
 
 /// Reads `realtime` and `spare` of a rule with these limits.
-pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<LimitMode, Fault> {
-    let said = |key| -> Result<Option<Entry<'_>>, Fault> {
+pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<LimitMode, RuleFault> {
+    let said = |key| -> Result<Option<SectionEntry<'_>>, RuleFault> {
         let Some(entry) = section.get(key) else { return Ok(None) };
         Ok(entry.truth()?.then_some(entry))
     };
@@ -99,24 +99,24 @@ pub(super) fn limit_mode(section: &Section<'_>, limits: &[Limit]) -> Result<Limi
 }
 
 /// Reads `min_share`, in parts per million.
-pub(super) fn min_share(section: &Section<'_>) -> Result<Option<u32>, Fault> {
-    let part = section.get("min_share").map(|entry| part_of(entry, Part::OfOne));
+pub(super) fn min_share(section: &Section<'_>) -> Result<Option<u32>, RuleFault> {
+    let part = section.get("min_share").map(|entry| part_of(entry, PercentRange::OfOne));
     part.transpose()
 }
 
 /// Reads `reserve_metadata`, in parts per million; `0%` is one.
-pub(super) fn reserve_metadata(section: &Section<'_>) -> Result<Option<u32>, Fault> {
+pub(super) fn reserve_metadata(section: &Section<'_>) -> Result<Option<u32>, RuleFault> {
     let Some(entry) = section.get("reserve_metadata") else { return Ok(None) };
     let text = entry.text("a text such as \"10%\"")?;
     if text == "0%" {
         return Ok(Some(0));
     }
     let wrong = |_| entry.fault(RuleProblem::ReserveMetadata(text.into()));
-    ppm_of_part(text, Part::OfOne).map(Some).map_err(wrong)
+    ppm_of_part(text, PercentRange::OfOne).map(Some).map_err(wrong)
 }
 
 /// Checks what goes with a promise only.
-pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), Fault> {
+pub(super) fn check(rule: &Rule, section: &Section<'_>) -> Result<(), RuleFault> {
     let promised = rule.promised();
     if rule.keep_slots.is_some() && promised.is_none() {
         return Err(section.need("keep_slots")?.fault(RuleProblem::KeepsForNobody));

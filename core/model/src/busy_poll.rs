@@ -14,16 +14,16 @@ use crate::Nanos;
 
 /// What a thread knows of how soon work comes.
 #[derive(Clone, Copy, Debug)]
-pub struct Linger {
+pub struct BusyPoll {
     most: u64,
     mean: u64,
 }
 
-impl Linger {
+impl BusyPoll {
     /// Looks for at most so long; zero for never.
-    pub fn new(most: Nanos) -> Linger {
+    pub fn new(most: Nanos) -> BusyPoll {
         let most = most.get().min(MOST_NS);
-        Linger { most, mean: most * LONG }
+        BusyPoll { most, mean: most * LONG }
     }
 
     /// How long to look now.
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_has_work_soon_looks_for_it_and_who_has_not_sleeps() {
-        let mut linger = Linger::new(MOST);
+        let mut linger = BusyPoll::new(MOST);
         assert_eq!(linger.span(), Nanos::ZERO, "nothing is known yet");
         (0..20).for_each(|_| linger.came_after(Nanos::from_micros(150)));
         assert_eq!(linger.span(), MOST);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn zero_is_never() {
-        let mut linger = Linger::new(Nanos::ZERO);
+        let mut linger = BusyPoll::new(Nanos::ZERO);
         (0..100).for_each(|_| linger.came_after(Nanos::ZERO));
         assert_eq!(linger.span(), Nanos::ZERO);
     }

@@ -14,13 +14,13 @@ use crate::{Rate, Scope};
 
 /// A part of what a rule, meter or decay grants over all proxies: from nothing to the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Part(u32);
+pub struct Share(u32);
 
 /// What one proxy is granted of one scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Its part; `None`: that of everything that is not listed.
-    pub part: Option<Part>,
+    pub part: Option<Share>,
     /// The rate over all proxies to which a decay holds it; `None`: as the rule file says.
     pub rate: Option<Rate>,
 }
@@ -32,43 +32,43 @@ pub struct Grants {
     /// that equal parts leave weights as the rules have them. At least 1.
     pub members: u32,
     /// The part of each scope that is not listed.
-    pub unlisted: Part,
+    pub unlisted: Share,
     /// The scopes whose grant is another now; one that says nothing is listed no longer.
     pub listed: Vec<(Scope, Grant)>,
 }
 
 /// What one proxy did with one scope since it was asked last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct ScopeUsage {
     /// What it moved, as a part of what the whole limit or reservation lets through in that time,
     /// at most the whole; `None` where there is neither and only the weight is divided.
-    pub used: Option<Part>,
+    pub used: Option<Share>,
     /// Whether somebody waits for more than its part.
     pub waiting: bool,
 }
 
-impl Part {
+impl Share {
     /// Nothing.
-    pub const ZERO: Part = Part(0);
+    pub const ZERO: Share = Share(0);
     /// All of it.
-    pub const WHOLE: Part = Part(1_000_000_000);
+    pub const WHOLE: Share = Share(1_000_000_000);
 
     /// A part of so many billionths; `None` for more than the whole.
-    pub const fn from_billionths(count: u32) -> Option<Part> {
-        if count <= Part::WHOLE.0 { Some(Part(count)) } else { None }
+    pub const fn from_billionths(count: u32) -> Option<Share> {
+        if count <= Share::WHOLE.0 { Some(Share(count)) } else { None }
     }
 
     /// So many of so many, rounded down; the whole where that is more.
-    pub const fn ratio(of: u64, all: u64) -> Part {
+    pub const fn ratio(of: u64, all: u64) -> Share {
         if of >= all {
-            return Part::WHOLE;
+            return Share::WHOLE;
         }
-        Part((of as u128 * Part::WHOLE.0 as u128 / all as u128) as u32)
+        Share((of as u128 * Share::WHOLE.0 as u128 / all as u128) as u32)
     }
 
     /// An equal part for each of `count`, rounded down; the whole for none or one.
-    pub const fn equal(count: u32) -> Part {
-        Part(Part::WHOLE.0 / if count == 0 { 1 } else { count })
+    pub const fn equal(count: u32) -> Share {
+        Share(Share::WHOLE.0 / if count == 0 { 1 } else { count })
     }
 
     /// The part in billionths.
@@ -78,40 +78,40 @@ impl Part {
 
     /// Whether it is all there is.
     pub const fn is_whole(self) -> bool {
-        self.0 == Part::WHOLE.0
+        self.0 == Share::WHOLE.0
     }
 
     /// This and another part, at most the whole.
-    pub const fn plus(self, other: Part) -> Part {
+    pub const fn plus(self, other: Share) -> Share {
         let sum = self.0 as u64 + other.0 as u64;
-        if sum > Part::WHOLE.0 as u64 { Part::WHOLE } else { Part(sum as u32) }
+        if sum > Share::WHOLE.0 as u64 { Share::WHOLE } else { Share(sum as u32) }
     }
 
     /// This less another part, at least nothing.
-    pub const fn less(self, other: Part) -> Part {
-        Part(self.0.saturating_sub(other.0))
+    pub const fn less(self, other: Share) -> Share {
+        Share(self.0.saturating_sub(other.0))
     }
 
     /// So many of this part, at most the whole.
-    pub const fn times(self, count: u32) -> Part {
+    pub const fn times(self, count: u32) -> Share {
         let product = self.0 as u64 * count as u64;
-        if product > Part::WHOLE.0 as u64 { Part::WHOLE } else { Part(product as u32) }
+        if product > Share::WHOLE.0 as u64 { Share::WHOLE } else { Share(product as u32) }
     }
 
     /// One of `count` equal parts of it, rounded down; all of it for none or one.
-    pub const fn shared_by(self, count: u32) -> Part {
-        Part(self.0 / if count == 0 { 1 } else { count })
+    pub const fn shared_by(self, count: u32) -> Share {
+        Share(self.0 / if count == 0 { 1 } else { count })
     }
 
     /// This part of an amount, rounded down.
     pub const fn of(self, amount: u64) -> u64 {
-        (amount as u128 * self.0 as u128 / Part::WHOLE.0 as u128) as u64
+        (amount as u128 * self.0 as u128 / Share::WHOLE.0 as u128) as u64
     }
 }
 
 impl Grant {
     /// A part and nothing else.
-    pub const fn part(part: Part) -> Grant {
+    pub const fn part(part: Share) -> Grant {
         Grant { part: Some(part), rate: None }
     }
 
@@ -122,7 +122,7 @@ impl Grant {
 }
 
 /// As a percentage: `12.5%`.
-impl fmt::Display for Part {
+impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, rest) = (self.0 / 10_000_000, format!("{:07}", self.0 % 10_000_000));
         let rest = rest.trim_end_matches('0');
@@ -138,19 +138,22 @@ mod tests {
     #[test]
     fn equal_parts_never_add_up_to_more_than_the_whole() {
         for count in [1u32, 2, 3, 7, 1000, 999_983] {
-            let sum = u64::from(Part::equal(count).billionths()) * u64::from(count);
+            let sum = u64::from(Share::equal(count).billionths()) * u64::from(count);
             assert!(sum <= 1_000_000_000 && sum > 1_000_000_000 - u64::from(count));
         }
     }
 
     #[test]
     fn a_part_prints_as_a_percentage_and_scales_exactly() {
-        let part = Part::ratio(199, 200);
+        let part = Share::ratio(199, 200);
         assert_eq!((part.to_string().as_str(), part.of(200)), ("99.5%", 199));
-        assert_eq!(Part::WHOLE.less(part).to_string(), "0.5%");
-        assert_eq!((Part::WHOLE.to_string(), Part::ZERO.to_string()), ("100%".into(), "0%".into()));
+        assert_eq!(Share::WHOLE.less(part).to_string(), "0.5%");
         assert_eq!(
-            Part::ratio(1, 3).of(u64::MAX),
+            (Share::WHOLE.to_string(), Share::ZERO.to_string()),
+            ("100%".into(), "0%".into())
+        );
+        assert_eq!(
+            Share::ratio(1, 3).of(u64::MAX),
             (u64::MAX as u128 * 333_333_333 / 1_000_000_000) as u64
         );
     }

@@ -16,20 +16,20 @@ use crate::types::Tag;
 
 /// A channel's remembered replies.
 #[derive(Clone, Debug, Default)]
-pub struct Slots {
-    slots: Vec<Slot>,
+pub struct ReplyCache {
+    slots: Vec<ReplySlot>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct ReplySlot {
     sequence: u32,
     /// The type of the message that was called last.
     kind: u8,
-    state: State,
+    state: ReplySlotState,
 }
 
 #[derive(Clone, Debug, Default)]
-enum State {
+enum ReplySlotState {
     /// Nothing was called yet, or what was called has been taken back.
     #[default]
     Undone,
@@ -39,18 +39,18 @@ enum State {
 
 /// What to do with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin<'s> {
-    /// Execute it, then [`Slots::end`] or [`Slots::abandon`].
-    Execute,
-    /// It was executed: send this reply again, as [`again`](Slots::again) does.
-    Repeat(&'s [u8]),
+pub enum ReplyLookup<'s> {
+    /// Execute it, then [`ReplyCache::end`] or [`ReplyCache::abandon`].
+    New,
+    /// It was executed: send this reply again, as [`again`](ReplyCache::again) does.
+    Replay(&'s [u8]),
     /// It is being executed: its reply is on its way.
     Executing,
 }
 
 /// A call that a client which keeps to the rules does not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SlotError {
+pub enum ReplySlotError {
     /// The channel has fewer slots.
     #[error("slot {slot}; the channel has {slots}")]
     NoSuchSlot {
@@ -91,52 +91,63 @@ pub enum SlotError {
     },
 }
 
-impl Slots {
+impl ReplyCache {
     /// A channel with `count` slots, in none of which anything was called.
-    pub fn new(count: u16) -> Slots {
-        Slots { slots: vec![Slot::default(); count.into()] }
+    pub fn new(count: u16) -> ReplyCache {
+        ReplyCache { slots: vec![ReplySlot::default(); count.into()] }
     }
 
     /// Takes in a call of message type `kind` in a slot.
     ///
     /// # Errors
     /// If no client that keeps to the rules makes it; nothing has changed then.
-    pub fn begin(&mut self, slot: u16, sequence: u32, kind: u8) -> Result<Begin<'_>, SlotError> {
+    pub fn begin(
+        &mut self,
+        slot: u16,
+        sequence: u32,
+        kind: u8,
+    ) -> Result<ReplyLookup<'_>, ReplySlotError> {
         let slots = self.slots.len();
-        let at =
-            self.slots.get_mut(usize::from(slot)).ok_or(SlotError::NoSuchSlot { slot, slots })?;
+        let at = self
+            .slots
+            .get_mut(usize::from(slot))
+            .ok_or(ReplySlotError::NoSuchSlot { slot, slots })?;
         let again = sequence == at.sequence && sequence != 0;
         if again && at.kind != kind {
-            return Err(SlotError::Different { slot, sequence, was: at.kind, is: kind });
+            return Err(ReplySlotError::Different { slot, sequence, was: at.kind, is: kind });
         }
         match at.state {
-            State::Executing if again => return Ok(Begin::Executing),
-            State::Done(_) if again => {
-                let State::Done(reply) = &at.state else { unreachable!("it was a moment ago") };
-                return Ok(Begin::Repeat(reply));
+            ReplySlotState::Executing if again => return Ok(ReplyLookup::Executing),
+            ReplySlotState::Done(_) if again => {
+                let ReplySlotState::Done(reply) = &at.state else {
+                    unreachable!("it was a moment ago")
+                };
+                return Ok(ReplyLookup::Replay(reply));
             }
-            State::Undone if again => {}
+            ReplySlotState::Undone if again => {}
             _ if sequence != next_sequence(at.sequence) => {
-                return Err(SlotError::Misordered { slot, got: sequence, last: at.sequence });
+                return Err(ReplySlotError::Misordered { slot, got: sequence, last: at.sequence });
             }
-            State::Executing => return Err(SlotError::Overlapping { slot, got: sequence }),
+            ReplySlotState::Executing => {
+                return Err(ReplySlotError::Overlapping { slot, got: sequence });
+            }
             _ => {}
         }
-        *at = Slot { sequence, kind, state: State::Executing };
-        Ok(Begin::Execute)
+        *at = ReplySlot { sequence, kind, state: ReplySlotState::Executing };
+        Ok(ReplyLookup::New)
     }
 
     /// The call was executed: its whole reply is remembered.
     pub fn end(&mut self, slot: u16, sequence: u32, reply: &[u8]) {
         if let Some(at) = self.executing(slot, sequence) {
-            at.state = State::Done(reply.into());
+            at.state = ReplySlotState::Done(reply.into());
         }
     }
 
     /// The call was taken out of a queue, and not executed.
     pub fn abandon(&mut self, slot: u16, sequence: u32) {
         if let Some(at) = self.executing(slot, sequence) {
-            at.state = State::Undone;
+            at.state = ReplySlotState::Undone;
         }
     }
 
@@ -149,16 +160,16 @@ impl Slots {
 
     /// Bytes of remembered replies.
     pub fn bytes(&self) -> usize {
-        let reply = |slot: &Slot| match &slot.state {
-            State::Done(reply) => reply.len(),
+        let reply = |slot: &ReplySlot| match &slot.state {
+            ReplySlotState::Done(reply) => reply.len(),
             _ => 0,
         };
         self.slots.iter().map(reply).sum()
     }
 
-    fn executing(&mut self, slot: u16, sequence: u32) -> Option<&mut Slot> {
+    fn executing(&mut self, slot: u16, sequence: u32) -> Option<&mut ReplySlot> {
         let at = self.slots.get_mut(usize::from(slot))?;
-        (at.sequence == sequence && matches!(at.state, State::Executing)).then_some(at)
+        (at.sequence == sequence && matches!(at.state, ReplySlotState::Executing)).then_some(at)
     }
 }
 
@@ -170,49 +181,53 @@ mod tests {
 
     #[test]
     fn a_call_that_comes_again_gets_the_first_reply() {
-        let mut slots = Slots::new(2);
-        assert_eq!(slots.begin(1, 1, MKDIR), Ok(Begin::Execute));
-        assert_eq!(slots.begin(1, 1, MKDIR), Ok(Begin::Executing));
+        let mut slots = ReplyCache::new(2);
+        assert_eq!(slots.begin(1, 1, MKDIR), Ok(ReplyLookup::New));
+        assert_eq!(slots.begin(1, 1, MKDIR), Ok(ReplyLookup::Executing));
         slots.end(1, 1, b"reply");
-        assert_eq!(slots.begin(1, 1, MKDIR), Ok(Begin::Repeat(b"reply")));
-        assert_eq!(slots.begin(1, 2, MKDIR), Ok(Begin::Execute));
-        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute), "another slot");
+        assert_eq!(slots.begin(1, 1, MKDIR), Ok(ReplyLookup::Replay(b"reply")));
+        assert_eq!(slots.begin(1, 2, MKDIR), Ok(ReplyLookup::New));
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::New), "another slot");
         assert_eq!(slots.bytes(), 0, "the reply is not needed any more");
     }
 
     #[test]
     fn a_call_that_was_taken_back_is_executed_when_it_comes_again() {
-        let mut slots = Slots::new(1);
-        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute));
+        let mut slots = ReplyCache::new(1);
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::New));
         slots.abandon(0, 1);
-        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute));
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::New));
         slots.abandon(0, 1);
-        assert_eq!(slots.begin(0, 2, MKDIR), Ok(Begin::Execute), "or the client gives it up");
+        assert_eq!(slots.begin(0, 2, MKDIR), Ok(ReplyLookup::New), "or the client gives it up");
         slots.end(0, 1, b"late");
-        assert_eq!(slots.begin(0, 2, MKDIR), Ok(Begin::Executing), "what is late changes nothing");
+        assert_eq!(
+            slots.begin(0, 2, MKDIR),
+            Ok(ReplyLookup::Executing),
+            "what is late changes nothing"
+        );
     }
 
     #[test]
     fn calls_outside_the_rules_are_named_and_change_nothing() {
-        let mut slots = Slots::new(1);
-        let no_slot = SlotError::NoSuchSlot { slot: 1, slots: 1 };
+        let mut slots = ReplyCache::new(1);
+        let no_slot = ReplySlotError::NoSuchSlot { slot: 1, slots: 1 };
         assert_eq!(slots.begin(1, 1, MKDIR), Err(no_slot));
         for got in [0, 2, u32::MAX] {
-            let misordered = SlotError::Misordered { slot: 0, got, last: 0 };
+            let misordered = ReplySlotError::Misordered { slot: 0, got, last: 0 };
             assert_eq!(slots.begin(0, got, MKDIR), Err(misordered));
         }
-        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Execute));
-        assert_eq!(slots.begin(0, 2, MKDIR), Err(SlotError::Overlapping { slot: 0, got: 2 }));
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::New));
+        assert_eq!(slots.begin(0, 2, MKDIR), Err(ReplySlotError::Overlapping { slot: 0, got: 2 }));
         slots.end(0, 1, b"made");
-        let different = SlotError::Different { slot: 0, sequence: 1, was: MKDIR, is: 76 };
+        let different = ReplySlotError::Different { slot: 0, sequence: 1, was: MKDIR, is: 76 };
         assert_eq!(slots.begin(0, 1, 76), Err(different));
-        assert_eq!(slots.begin(0, 1, MKDIR), Ok(Begin::Repeat(b"made")));
+        assert_eq!(slots.begin(0, 1, MKDIR), Ok(ReplyLookup::Replay(b"made")));
     }
 
     #[test]
     fn a_repeated_reply_has_the_tag_of_the_new_try() {
         let mut out = b"before".to_vec();
-        Slots::again(&crate::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
+        ReplyCache::again(&crate::error_reply(Tag(1), 17), Tag(0x0203), &mut out);
         assert_eq!(out[6..], crate::error_reply(Tag(0x0203), 17));
     }
 }
