@@ -11,28 +11,28 @@
 //!
 //! Everything here is told the time and what happened, and gives reports, orders, grants and
 //! events back; who carries them is no concern of it. The simulator and the proxy run the same
-//! [`Standing`], the simulator and the controller the same [`Controller`].
+//! [`ControllerSession`], the simulator and the controller the same [`ShareAllocator`].
 //!
 //! Messages may be lost, doubled, late or in another order. What members may use together never
 //! exceeds a limit for that: the controller keeps for each member the most that it may be using,
 //! lowers first, and raises others when the lower part is acknowledged. docs/algorithms/global.md
 //! and decay.md have the rules in words, their sources and the worked tables that are tests here.
 
-mod controller;
+mod allocator;
+mod controller_session;
 mod decay;
-mod held;
-mod lives;
-mod members;
+mod epochs;
+mod in_use;
 mod messages;
-mod metadata;
-mod parts;
+mod proxies;
+mod shares;
 mod split;
-mod standing;
-mod uses;
+mod total_service;
+mod unreported;
 
-pub use controller::{Controller, ControllerSettings};
-pub use decay::{DecayEvent, DecayReport, Decays, Ledger, Stage};
-pub use lives::{LifeCheck, Lives};
-pub use members::MemberReport;
-pub use messages::{Holdings, Order, Report, Served, Term, Told};
-pub use standing::{Silence, Standing, StandingSettings};
+pub use allocator::{AllocatorSettings, ShareAllocator};
+pub use controller_session::{ControllerSession, LeaseExpiry, SessionSettings};
+pub use decay::{DecayAccounts, DecayEvent, DecayLevel, DecayStatus, UsageMinute};
+pub use epochs::{EpochCheck, ProxyEpochs};
+pub use messages::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
+pub use proxies::ProxySnapshot;

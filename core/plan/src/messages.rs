@@ -19,7 +19,7 @@ use model::{Grant, Nanos, Scope, ScopeUsage, Share};
 
 /// Which membership under which controller: of two, the greater is the newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Term {
+pub struct Membership {
     /// The controller's own number: each one that begins anew has a greater one, above 0.
     pub controller: u64,
     /// The number of the member's registration with it.
@@ -28,7 +28,7 @@ pub struct Term {
 
 /// What a member says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ShareReport {
     /// Its name, unique among those of a target.
     pub from: Arc<str>,
     /// Which of its lives: each start of the process has a greater one.
@@ -36,7 +36,7 @@ pub struct Report {
     /// The report's number in this life, from 1.
     pub sequence: u64,
     /// The term of the last order that it heard; the default if it never heard one.
-    pub term: Term,
+    pub term: Membership,
     /// The number of the last order that it heard in this term, 0 if it heard none.
     pub heard: u64,
     /// The revision in force, 0 if none of this term is.
@@ -50,7 +50,7 @@ pub struct Report {
     /// did not look at what it does since then.
     pub uses: Option<Vec<(Scope, ScopeUsage)>>,
     /// Metadata service for clients that are no mounts, by class, in all.
-    pub served: Vec<(Scope, Served)>,
+    pub served: Vec<(Scope, ServiceTotal)>,
 }
 
 /// All parts that a member holds.
@@ -66,13 +66,13 @@ pub struct Holdings {
 
 /// What the controller orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct Assignment {
     /// The member.
     pub to: Arc<str>,
     /// Which of its lives.
     pub epoch: u64,
     /// The membership for which it is.
-    pub term: Term,
+    pub term: Membership,
     /// The order's number in it, from 1.
     pub number: u64,
     /// The last report that the controller had.
@@ -93,12 +93,12 @@ pub struct Order {
     /// What single scopes are granted; one that says nothing is listed no longer.
     pub grants: Vec<(Scope, Grant)>,
     /// Metadata service that its classes had of other members.
-    pub elsewhere: Vec<(Scope, Told)>,
+    pub elsewhere: Vec<(Scope, RemoteService)>,
 }
 
 /// Service by one member, counted up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Served {
+pub struct ServiceTotal {
     /// A greater one counts from zero.
     pub lap: u64,
     /// What it costs in all since the lap began.
@@ -107,9 +107,9 @@ pub struct Served {
 
 /// Service by all others, counted up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct RemoteService {
     /// What they served, in laps of the controller's.
-    pub elsewhere: Served,
+    pub elsewhere: ServiceTotal,
     /// What is known of the member's own.
-    pub own: Served,
+    pub own: ServiceTotal,
 }

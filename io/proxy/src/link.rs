@@ -10,7 +10,7 @@
 //! Nothing on a request's way waits for it. Two posters, since a call is held by the controller
 //! until there is news or the next report comes: one call waits there while the next is made.
 //! What cannot be sent is dropped; whatever was lost is said again by a later report, and a
-//! controller that is not heard for long is lived without as `plan::Standing` has it.
+//! controller that is not heard for long is lived without as `plan::ControllerSession` has it.
 
 mod state;
 mod sums;
@@ -28,7 +28,7 @@ use api::{
     Client, ClientError, Credentials, Endpoints, ProxyAnswer, ProxyOrder, ProxyReport, RulesText,
     TargetReportForm, is_name,
 };
-use plan::{Silence, Standing, StandingSettings};
+use plan::{ControllerSession, LeaseExpiry, SessionSettings};
 
 use crate::config::ControllerLost;
 use crate::gate::Target;
@@ -78,7 +78,7 @@ struct Driver {
     name: Arc<str>,
     epoch: u64,
     members: Vec<Member>,
-    standing: StandingSettings,
+    standing: SessionSettings,
     usage: Book,
     posts: SyncSender<ProxyReport>,
     /// To what somebody asked the controller, for the next report.
@@ -104,7 +104,7 @@ struct Poster {
 /// The standing with one target's controller.
 struct Member {
     target: Arc<Target>,
-    standing: Standing,
+    standing: ControllerSession,
 }
 
 impl Link {
@@ -140,13 +140,13 @@ impl Link {
             name: name.as_str().into(),
             epoch: since_1970(),
             members: Vec::new(),
-            standing: StandingSettings {
+            standing: SessionSettings {
                 silence: match settings.controller_lost {
-                    ControllerLost::Equal => Silence::Equal,
-                    ControllerLost::Keep => Silence::Keep,
-                    ControllerLost::Lift => Silence::Lift,
+                    ControllerLost::Equal => LeaseExpiry::Equal,
+                    ControllerLost::Keep => LeaseExpiry::KeepLast,
+                    ControllerLost::Lift => LeaseExpiry::Full,
                 },
-                ..StandingSettings::default()
+                ..SessionSettings::default()
             },
             usage: Book::default(),
             posts,
@@ -210,7 +210,7 @@ impl Driver {
     fn meet_targets(&mut self) {
         for target in self.server.targets().into_iter().skip(self.members.len()) {
             let now = self.server.clock.now();
-            let standing = Standing::new(&self.name, self.epoch, self.standing, now);
+            let standing = ControllerSession::new(&self.name, self.epoch, self.standing, now);
             self.members.push(Member { target, standing });
         }
     }

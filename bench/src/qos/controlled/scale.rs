@@ -14,7 +14,7 @@ use api::{
     TargetReportForm, UsageLine, UsageReport, UseOf,
 };
 use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
-use plan::{Standing, StandingSettings};
+use plan::{ControllerSession, SessionSettings};
 
 use super::super::Run;
 use super::super::table::{Row, Table, figures};
@@ -108,10 +108,10 @@ fn proxy(
     let client = client.with_time_limit(Duration::from_secs(20));
     // It reports whenever it is asked to.
     let rest = Nanos::from_millis(500);
-    let settings = StandingSettings { rest, ..StandingSettings::default() };
+    let settings = SessionSettings { rest, ..SessionSettings::default() };
     let clock = Instant::now();
     let now = || Time::from_nanos(clock.elapsed().as_nanos() as u64 + 1);
-    let mut standing = Standing::new(name, 1, settings, now());
+    let mut standing = ControllerSession::new(name, 1, settings, now());
     let (mut due, mut told_at) = (begin, begin);
     // Made once: what a proxy says is not what is measured.
     let mut report = ProxyReport {

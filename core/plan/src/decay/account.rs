@@ -18,15 +18,15 @@ use super::exp2::Fraction;
 
 /// One key's account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct DecayAccount {
     /// The minute that is summed up, since 1970.
     minute: u64,
     sum: u64,
-    past: Past,
+    past: PastUsage,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Past {
+enum PastUsage {
     /// So much at the end of a minute.
     HalfLife { used: u64, minute: u64 },
     /// So much in the period of this number.
@@ -35,19 +35,19 @@ enum Past {
     Rolling { buckets: VecDeque<(u64, u64)> },
 }
 
-impl Account {
+impl DecayAccount {
     /// An empty account.
-    pub(crate) fn new(mode: &DecayMode) -> Account {
+    pub(crate) fn new(mode: &DecayMode) -> DecayAccount {
         let past = match mode {
-            DecayMode::HalfLife { .. } => Past::HalfLife { used: 0, minute: 0 },
+            DecayMode::HalfLife { .. } => PastUsage::HalfLife { used: 0, minute: 0 },
             DecayMode::Period { boundary: DecayWindow::Epoch, .. } => {
-                Past::Period { used: 0, number: 0 }
+                PastUsage::Period { used: 0, number: 0 }
             }
             DecayMode::Period { boundary: DecayWindow::Rolling, .. } => {
-                Past::Rolling { buckets: VecDeque::new() }
+                PastUsage::Rolling { buckets: VecDeque::new() }
             }
         };
-        Account { minute: 0, sum: 0, past }
+        DecayAccount { minute: 0, sum: 0, past }
     }
 
     /// Counts use. Gives the minute that it ended, and its sum, if that had one.
@@ -88,19 +88,19 @@ impl Account {
     pub(crate) fn used(&self, mode: &DecayMode, now: Time) -> u64 {
         let now_ns = now.as_nanos();
         match (&self.past, mode) {
-            (Past::HalfLife { used, minute }, DecayMode::HalfLife { half_life, .. }) => {
+            (PastUsage::HalfLife { used, minute }, DecayMode::HalfLife { half_life, .. }) => {
                 let past = decayed(*used, now_ns.saturating_sub(minute * MINUTE), *half_life);
                 let age = now_ns.saturating_sub(self.minute * MINUTE);
                 let age = if age <= MINUTE { age / 2 } else { age - MINUTE / 2 };
                 past.saturating_add(decayed(self.sum, age, *half_life))
             }
-            (Past::Period { used, number }, DecayMode::Period { period, .. }) => {
+            (PastUsage::Period { used, number }, DecayMode::Period { period, .. }) => {
                 let now_is = now_ns / period.get();
                 let past = if *number == now_is { *used } else { 0 };
                 let current = self.minute * MINUTE / period.get() == now_is;
                 past.saturating_add(if current { self.sum } else { 0 })
             }
-            (Past::Rolling { buckets }, DecayMode::Period { period, .. }) => {
+            (PastUsage::Rolling { buckets }, DecayMode::Period { period, .. }) => {
                 let since = now_ns.saturating_sub(period.get());
                 let width = bucket_minutes(*period) * MINUTE;
                 let recent = buckets.iter().filter(|(number, _)| (number + 1) * width > since);
@@ -118,18 +118,18 @@ impl Account {
 
     fn fold(&mut self, (minute, sum): (u64, u64), mode: &DecayMode) {
         match (&mut self.past, mode) {
-            (Past::HalfLife { used, minute: at }, DecayMode::HalfLife { half_life, .. }) => {
+            (PastUsage::HalfLife { used, minute: at }, DecayMode::HalfLife { half_life, .. }) => {
                 let past = decayed(*used, (minute + 1 - *at).saturating_mul(MINUTE), *half_life);
                 // Use within a minute is taken for use in its middle.
                 *used = past.saturating_add(decayed(sum, MINUTE / 2, *half_life));
                 *at = minute + 1;
             }
-            (Past::Period { used, number }, DecayMode::Period { period, .. }) => {
+            (PastUsage::Period { used, number }, DecayMode::Period { period, .. }) => {
                 let of = minute * MINUTE / period.get();
                 let before = if *number == of { *used } else { 0 };
                 (*used, *number) = (before.saturating_add(sum), of);
             }
-            (Past::Rolling { buckets }, DecayMode::Period { period, .. }) => {
+            (PastUsage::Rolling { buckets }, DecayMode::Period { period, .. }) => {
                 let number = minute / bucket_minutes(*period);
                 match buckets.back_mut() {
                     Some((last, used)) if *last == number => *used = used.saturating_add(sum),
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn use_counts_half_after_the_half_life() {
         let mode = half_life(3_600);
-        let mut account = Account::new(&mode);
+        let mut account = DecayAccount::new(&mode);
         account.record(1_000_000, &mode, secs(600_000));
         assert_eq!(account.used(&mode, secs(600_000)), 1_000_000);
         let later = account.used(&mode, secs(600_000 + 3_600 + 30));
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn steady_use_settles_at_rate_times_half_life_by_ln_2() {
         let mode = half_life(3_600);
-        let mut account = Account::new(&mode);
+        let mut account = DecayAccount::new(&mode);
         for second in 0..20 * 3_600 {
             account.record(1_000, &mode, secs(second));
         }
@@ -204,7 +204,7 @@ mod tests {
     fn a_period_counts_from_its_boundary_and_a_rolling_one_from_now() {
         let (epoch, rolling) = (step(600, DecayWindow::Epoch), step(600, DecayWindow::Rolling));
         for (mode, at_boundary, later) in [(&epoch, 0, 0), (&rolling, 7, 0)] {
-            let mut account = Account::new(mode);
+            let mut account = DecayAccount::new(mode);
             account.record(7, mode, secs(6_590));
             assert_eq!(account.used(mode, secs(6_599)), 7);
             account.close(mode, secs(6_600));
@@ -218,14 +218,14 @@ mod tests {
         for mode in
             [half_life(3_600), step(86_400, DecayWindow::Epoch), step(86_400, DecayWindow::Rolling)]
         {
-            let mut account = Account::new(&mode);
+            let mut account = DecayAccount::new(&mode);
             let mut ledger = Vec::new();
             for at in (0..200_000u64).step_by(37).filter(|at| at % 5_000 < 3_000) {
                 ledger.extend(account.record(at % 977, &mode, secs(at)));
                 account.used(&mode, secs(at));
             }
             ledger.extend(account.close(&mode, secs(200_100)));
-            let mut again = Account::new(&mode);
+            let mut again = DecayAccount::new(&mode);
             ledger.iter().for_each(|(minute, sum)| again.restore(*minute, *sum, &mode));
             again.close(&mode, secs(200_100));
             assert_eq!(again, account);

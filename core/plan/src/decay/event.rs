@@ -12,7 +12,7 @@ use model::{Nanos, Rate, Scope, Time};
 
 /// How far a key has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stage {
+pub enum DecayLevel {
     /// It had less than four fifths of its entitlement.
     #[default]
     Free,
@@ -32,9 +32,9 @@ pub struct DecayEvent {
     /// When.
     pub at: Time,
     /// The stage before.
-    pub before: Stage,
+    pub before: DecayLevel,
     /// The stage now.
-    pub stage: Stage,
+    pub stage: DecayLevel,
     /// What it had, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// What it is entitled to, likewise.
@@ -52,7 +52,7 @@ pub struct DecayEvent {
 impl DecayEvent {
     /// Whether a limit that was there is gone.
     pub fn is_release(&self) -> bool {
-        self.before >= Stage::Held && self.stage < Stage::Held
+        self.before >= DecayLevel::Held && self.stage < DecayLevel::Held
     }
 }
 
@@ -63,8 +63,8 @@ impl fmt::Display for DecayEvent {
         write!(f, "{}: {percent}% of the entitlement used", self.scope)?;
         match (self.stage, self.limit) {
             _ if self.is_release() => f.write_str(", no longer held back")?,
-            (Stage::Held, Some(limit)) => write!(f, ", held to {limit}")?,
-            (Stage::Floor, Some(limit)) => write!(f, ", held to the floor of {limit}")?,
+            (DecayLevel::Held, Some(limit)) => write!(f, ", held to {limit}")?,
+            (DecayLevel::Floor, Some(limit)) => write!(f, ", held to the floor of {limit}")?,
             _ => {}
         }
         if let Some(release) = self.release {

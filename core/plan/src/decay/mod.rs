@@ -26,13 +26,13 @@ use model::{
     Scope, Time, key_of,
 };
 
-use account::Account;
-pub use event::{DecayEvent, Stage};
+use account::DecayAccount;
+pub use event::{DecayEvent, DecayLevel};
 use exp2::{Fraction, log2_milli};
 
 /// One minute of what one key had: a row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ledger {
+pub struct UsageMinute {
     /// The decay and the key.
     pub scope: Scope,
     /// The minute since 1970.
@@ -43,11 +43,11 @@ pub struct Ledger {
 
 /// One key's standing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecayReport {
+pub struct DecayStatus {
     /// The decay and the key.
     pub scope: Scope,
     /// How far it has come.
-    pub stage: Stage,
+    pub stage: DecayLevel,
     /// What it had, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// What it is entitled to, likewise.
@@ -63,11 +63,11 @@ pub struct DecayReport {
 
 /// The accounts of all decays of a rule set.
 #[derive(Debug)]
-pub struct Decays {
+pub struct DecayAccounts {
     rules: Arc<RuleSet>,
     now: Time,
     contended: bool,
-    keys: BTreeMap<Scope, Key>,
+    keys: BTreeMap<Scope, DecayKey>,
     /// When each decay is looked at next, by its place among the rules.
     looks: Vec<Time>,
     /// Until then nobody is held to more than before.
@@ -75,29 +75,29 @@ pub struct Decays {
     /// What changed and was not asked for yet.
     rates: BTreeMap<Scope, Option<Rate>>,
     events: VecDeque<DecayEvent>,
-    ledger: VecDeque<Ledger>,
+    ledger: VecDeque<UsageMinute>,
 }
 
 #[derive(Debug)]
-struct Key {
-    account: Account,
-    stage: Stage,
+struct DecayKey {
+    account: DecayAccount,
+    stage: DecayLevel,
     limit: Option<Rate>,
-    behaviour: Option<Behaviour>,
+    behaviour: Option<PatternFactor>,
 }
 
 /// A factor on an entitlement that decays to 1.
 #[derive(Clone, Debug)]
-struct Behaviour {
+struct PatternFactor {
     pattern: Arc<str>,
     factor_ppm: u32,
     since: Time,
 }
 
-impl Decays {
+impl DecayAccounts {
     /// No accounts yet.
-    pub fn new(rules: Arc<RuleSet>, now: Time) -> Decays {
-        Decays {
+    pub fn new(rules: Arc<RuleSet>, now: Time) -> DecayAccounts {
+        DecayAccounts {
             looks: rules.decays.iter().map(|decay| next_look(decay, now)).collect(),
             settles: Time::ZERO,
             rules,
@@ -141,10 +141,10 @@ impl Decays {
 
     /// Keys stand where another one of these left them: their stages were told, and they are held
     /// to these rates. Until `until` nobody is held to more and no stage falls, since use that was
-    /// counted there may not be known here yet. Call it before [`Decays::restore`].
+    /// counted there may not be known here yet. Call it before [`DecayAccounts::restore`].
     pub fn resume(
         &mut self,
-        known: impl IntoIterator<Item = (Scope, Stage, Option<Rate>)>,
+        known: impl IntoIterator<Item = (Scope, DecayLevel, Option<Rate>)>,
         until: Time,
         now: Time,
     ) {
@@ -155,7 +155,7 @@ impl Decays {
                 continue;
             };
             let limit = limit.filter(|limit| limit.is_bytes() == decay.resource.is_bytes());
-            let key = self.keys.entry(scope.clone()).or_insert_with(|| Key::new(decay));
+            let key = self.keys.entry(scope.clone()).or_insert_with(|| DecayKey::new(decay));
             (key.stage, key.limit) = (stage, limit);
             self.rates.insert(scope, limit);
         }
@@ -165,14 +165,14 @@ impl Decays {
 
     /// Makes accounts again from rows of the ledger, each key's in the order of minutes. Rows of
     /// decays that are no more, or older than what is known, are left out.
-    pub fn restore(&mut self, rows: impl IntoIterator<Item = Ledger>, now: Time) {
+    pub fn restore(&mut self, rows: impl IntoIterator<Item = UsageMinute>, now: Time) {
         self.advance(now);
         let rules = self.rules.clone();
-        for Ledger { scope, minute, used } in rows {
+        for UsageMinute { scope, minute, used } in rows {
             let Some(decay) = rules.decays.iter().find(|decay| *decay.name == *scope.name) else {
                 continue;
             };
-            let key = self.keys.entry(scope).or_insert_with(|| Key::new(decay));
+            let key = self.keys.entry(scope).or_insert_with(|| DecayKey::new(decay));
             key.account.restore(minute, used, &decay.mode);
         }
         self.look_at_all();
@@ -229,7 +229,7 @@ impl Decays {
         let since = self.now;
         let Some(key) = self.keys.get_mut(scope) else { return false };
         let factor_ppm = factor_ppm.clamp(FACTOR_MIN_PPM, FACTOR_MAX_PPM);
-        key.behaviour = Some(Behaviour { pattern: pattern.into(), factor_ppm, since });
+        key.behaviour = Some(PatternFactor { pattern: pattern.into(), factor_ppm, since });
         true
     }
 
@@ -246,7 +246,7 @@ impl Decays {
     }
 
     /// The next row for the ledger. Of too many that nobody asks for the oldest are lost.
-    pub fn poll_ledger(&mut self, now: Time) -> Option<Ledger> {
+    pub fn poll_ledger(&mut self, now: Time) -> Option<UsageMinute> {
         self.advance(now);
         self.ledger.pop_front()
     }
@@ -257,10 +257,10 @@ impl Decays {
     }
 
     /// Every key that has an account.
-    pub fn reports(&self) -> impl Iterator<Item = DecayReport> {
+    pub fn reports(&self) -> impl Iterator<Item = DecayStatus> {
         self.keys.iter().filter_map(|(scope, key)| {
             let decay = self.rules.decays.iter().find(|decay| *decay.name == *scope.name)?;
-            Some(DecayReport {
+            Some(DecayStatus {
                 scope: scope.clone(),
                 stage: key.stage,
                 used: key.account.used(&decay.mode, self.now),
@@ -278,9 +278,9 @@ impl Decays {
         if amount == 0 || (self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&scope)) {
             return;
         }
-        let key = self.keys.entry(scope.clone()).or_insert_with(|| Key::new(decay));
+        let key = self.keys.entry(scope.clone()).or_insert_with(|| DecayKey::new(decay));
         if let Some((minute, used)) = key.account.record(amount, &decay.mode, self.now) {
-            self.ledger.push_back(Ledger { scope, minute, used });
+            self.ledger.push_back(UsageMinute { scope, minute, used });
         }
     }
 
@@ -308,7 +308,7 @@ impl Decays {
         let held_back = self.contended || !decay.contention;
         for (scope, key) in self.keys.range_mut(first.clone()..).take_while(|(s, _)| of_decay(s)) {
             if let Some((minute, used)) = key.account.close(&decay.mode, self.now) {
-                self.ledger.push_back(Ledger { scope: scope.clone(), minute, used });
+                self.ledger.push_back(UsageMinute { scope: scope.clone(), minute, used });
             }
             let before = (key.stage, key.limit);
             key.look(decay, held_back, self.now);
@@ -333,9 +333,14 @@ impl Decays {
     }
 }
 
-impl Key {
-    fn new(decay: &DecayRule) -> Key {
-        Key { account: Account::new(&decay.mode), stage: Stage::Free, limit: None, behaviour: None }
+impl DecayKey {
+    fn new(decay: &DecayRule) -> DecayKey {
+        DecayKey {
+            account: DecayAccount::new(&decay.mode),
+            stage: DecayLevel::Free,
+            limit: None,
+            behaviour: None,
+        }
     }
 
     fn look(&mut self, decay: &DecayRule, held_back: bool, now: Time) {
@@ -348,17 +353,17 @@ impl Key {
             self.limit = limit;
         }
         self.stage = match self.limit {
-            Some(limit) if limit == decay.floor => Stage::Floor,
-            Some(_) => Stage::Held,
+            Some(limit) if limit == decay.floor => DecayLevel::Floor,
+            Some(_) => DecayLevel::Held,
             // Who is near stays so until he is clearly away.
-            None if ratio_ppm >= NEAR_PPM => Stage::Near,
-            None if ratio_ppm >= AWAY_PPM && self.stage >= Stage::Near => Stage::Near,
-            None => Stage::Free,
+            None if ratio_ppm >= NEAR_PPM => DecayLevel::Near,
+            None if ratio_ppm >= AWAY_PPM && self.stage >= DecayLevel::Near => DecayLevel::Near,
+            None => DecayLevel::Free,
         };
     }
 
     /// Takes back what makes it freer than it was.
-    fn stay(&mut self, (stage, limit): (Stage, Option<Rate>)) {
+    fn stay(&mut self, (stage, limit): (DecayLevel, Option<Rate>)) {
         let lower = |limit: Rate| self.limit.is_some_and(|now| now.per_sec() <= limit.per_sec());
         if limit.is_some_and(|limit| !lower(limit)) {
             (self.stage, self.limit) = (stage, limit);
@@ -374,7 +379,7 @@ impl Key {
     }
 
     fn factor_ppm(&self, now: Time) -> u32 {
-        let Some(Behaviour { factor_ppm, since, .. }) = self.behaviour.as_ref() else {
+        let Some(PatternFactor { factor_ppm, since, .. }) = self.behaviour.as_ref() else {
             return WHOLE_PPM;
         };
         let left = Fraction::half_to(now.since(*since).get(), BEHAVIOUR_NS);
@@ -388,7 +393,7 @@ impl Key {
     }
 
     fn is_idle(&self, decay: &DecayRule, now: Time) -> bool {
-        let free = self.stage == Stage::Free && self.behaviour.is_none();
+        let free = self.stage == DecayLevel::Free && self.behaviour.is_none();
         free && self.account.is_empty(&decay.mode, now)
     }
 
@@ -396,7 +401,7 @@ impl Key {
         self.limit.and_then(|_| release(decay, self.ratio_ppm(decay, now), now))
     }
 
-    fn event(&self, scope: &Scope, decay: &DecayRule, before: Stage, now: Time) -> DecayEvent {
+    fn event(&self, scope: &Scope, decay: &DecayRule, before: DecayLevel, now: Time) -> DecayEvent {
         let factor = |limit: Rate, max: Rate| {
             let ppm =
                 u128::from(limit.per_sec()) * u128::from(WHOLE_PPM) / u128::from(max.per_sec());

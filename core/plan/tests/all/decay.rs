@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::{Amount, Identity, JobId, KeyValue, Nid, OpKind, PathSet, Rate, RuleSet, Scope, Time};
-use sluice_plan::{DecayEvent, Decays, Ledger, Stage};
+use sluice_plan::{DecayAccounts, DecayEvent, DecayLevel, UsageMinute};
 
 const MB: u64 = 1_000_000;
 
@@ -60,7 +60,7 @@ impl Writer {
 }
 
 /// Lets users write for some seconds. Gives the events.
-fn write(decays: &mut Decays, users: &mut [Writer], from: u64, to: u64) -> Vec<DecayEvent> {
+fn write(decays: &mut DecayAccounts, users: &mut [Writer], from: u64, to: u64) -> Vec<DecayEvent> {
     let mut events = Vec::new();
     for second in from..to {
         while let Some((scope, rate)) = decays.poll_rate(secs(second)) {
@@ -89,7 +89,7 @@ fn write(decays: &mut Decays, users: &mut [Writer], from: u64, to: u64) -> Vec<D
 #[test]
 fn the_sawtooth_of_a_single_writer_is_that_of_the_formula() {
     for full in [700, 350, 140] {
-        let mut decays = Decays::new(step(), secs(0));
+        let mut decays = DecayAccounts::new(step(), secs(0));
         let mut users = [Writer::new(1, full * MB)];
         let events = write(&mut decays, &mut users, 0, 3 * 600 + 30);
         let writer = &users[0];
@@ -107,8 +107,8 @@ fn the_sawtooth_of_a_single_writer_is_that_of_the_formula() {
             assert_eq!(writer.wrote[start + 599], 10 * MB, "the floor until the period ends");
             assert_eq!(writer.wrote[start + 600], full * MB, "full speed right at the boundary");
         }
-        let stages: Vec<Stage> = events.iter().map(|event| event.stage).collect();
-        let once = [Stage::Near, Stage::Floor, Stage::Free];
+        let stages: Vec<DecayLevel> = events.iter().map(|event| event.stage).collect();
+        let once = [DecayLevel::Near, DecayLevel::Floor, DecayLevel::Free];
         assert_eq!(stages[..3], once, "{full}");
         assert_eq!(stages.len(), 9, "once for each change: {stages:?}");
         assert!(events[2].is_release() && events[2].at == secs(600));
@@ -118,7 +118,7 @@ fn the_sawtooth_of_a_single_writer_is_that_of_the_formula() {
 
 #[test]
 fn others_and_the_exempt_are_not_touched() {
-    let mut decays = Decays::new(step(), secs(0));
+    let mut decays = DecayAccounts::new(step(), secs(0));
     let mut users = [Writer::new(1, 700 * MB), Writer::new(2, 60 * MB), Writer::new(0, 900 * MB)];
     let events = write(&mut decays, &mut users, 0, 600);
     assert!(events.iter().all(|event| event.scope != scope(0)));
@@ -127,7 +127,7 @@ fn others_and_the_exempt_are_not_touched() {
     assert!(decays.reports().all(|report| report.scope != scope(0)), "root has no account");
     // Near is all that 60 of 70 come to.
     let second = events.iter().filter(|event| event.scope == scope(2));
-    assert_eq!(second.map(|event| event.stage).collect::<Vec<_>>(), [Stage::Near]);
+    assert_eq!(second.map(|event| event.stage).collect::<Vec<_>>(), [DecayLevel::Near]);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn who_always_asks_for_more_settles_where_his_limit_is_his_use() {
     // ρ = 10 · 2^(−κ(ρ−1)): 2.82, 2.12, 1.82 and 1.65 times the entitlement.
     for (kappa, settles) in [(1, 282), (2, 212), (3, 182), (4, 165)] {
         let more = format!("kappa = \"{kappa}\"\nhysteresis = \"1%\"\n");
-        let mut decays = Decays::new(half_life(&more), secs(0));
+        let mut decays = DecayAccounts::new(half_life(&more), secs(0));
         let mut users = [Writer::new(1, 1_000 * MB)];
         write(&mut decays, &mut users, 0, 40_000);
         let mean = users[0].mean(36_000, 40_000) * 100 / (10 * MB);
@@ -145,7 +145,7 @@ fn who_always_asks_for_more_settles_where_his_limit_is_his_use() {
 
 #[test]
 fn a_limit_falls_without_a_cliff_and_moves_only_by_more_than_the_hysteresis() {
-    let mut decays = Decays::new(half_life(""), secs(0));
+    let mut decays = DecayAccounts::new(half_life(""), secs(0));
     let mut users = [Writer::new(1, 100 * MB)];
     let mut limits = Vec::new();
     for second in 0..3_000 {
@@ -164,10 +164,11 @@ fn a_limit_falls_without_a_cliff_and_moves_only_by_more_than_the_hysteresis() {
 
 #[test]
 fn who_pauses_is_released_when_he_has_no_more_than_his_entitlement() {
-    let mut decays = Decays::new(half_life(""), secs(0));
+    let mut decays = DecayAccounts::new(half_life(""), secs(0));
     let mut users = [Writer::new(1, 100 * MB)];
     let events = write(&mut decays, &mut users, 0, 2_000);
-    let held = events.iter().rfind(|event| event.stage == Stage::Held).expect("it is held back");
+    let held =
+        events.iter().rfind(|event| event.stage == DecayLevel::Held).expect("it is held back");
     assert!(held.to_string().contains("decay writers of uid=1: 1"), "{held}");
     users[0].full = 0;
     let mut events = Vec::new();
@@ -180,13 +181,13 @@ fn who_pauses_is_released_when_he_has_no_more_than_his_entitlement() {
     let last = decays.reports().next().expect("one account");
     assert!(last.used <= last.entitled && last.used * 100 > last.entitled * 99, "{last:?}");
     events.extend(write(&mut decays, &mut users, second + 1, 20_000));
-    let left: Vec<Stage> = events.iter().map(|event| event.stage).collect();
-    assert_eq!(left, [Stage::Near, Stage::Free], "once each");
+    let left: Vec<DecayLevel> = events.iter().map(|event| event.stage).collect();
+    assert_eq!(left, [DecayLevel::Near, DecayLevel::Free], "once each");
 }
 
 #[test]
 fn thresholds_may_have_factors() {
-    let mut decays = Decays::new(
+    let mut decays = DecayAccounts::new(
         rules(
             "[[decay]]\nname = \"writers\"\nper = [\"gid\"]\nresource = \"metadata\"\n\
              entitled = \"100ops/s\"\nmax = \"1kops/s\"\nfloor = \"10ops/s\"\nmode = \"step\"\n\
@@ -211,11 +212,11 @@ fn thresholds_may_have_factors() {
 #[test]
 fn nobody_is_held_back_for_nothing_where_contention_is_asked_for() {
     let text = step().to_toml() + "contention = true\n";
-    let mut decays = Decays::new(rules(&text), secs(0));
+    let mut decays = DecayAccounts::new(rules(&text), secs(0));
     decays.set_contention(false, secs(0));
     let mut users = [Writer::new(1, 700 * MB)];
     let events = write(&mut decays, &mut users, 0, 300);
-    assert_eq!(events.iter().map(|event| event.stage).collect::<Vec<_>>(), [Stage::Near]);
+    assert_eq!(events.iter().map(|event| event.stage).collect::<Vec<_>>(), [DecayLevel::Near]);
     assert_eq!(users[0].mean(0, 300), 700 * MB);
     decays.set_contention(true, secs(300));
     write(&mut decays, &mut users, 300, 310);
@@ -226,7 +227,7 @@ fn nobody_is_held_back_for_nothing_where_contention_is_asked_for() {
 
 #[test]
 fn a_behaviour_makes_the_entitlement_another_and_is_forgotten() {
-    let mut decays = Decays::new(step(), secs(0));
+    let mut decays = DecayAccounts::new(step(), secs(0));
     let known = decays.set_behaviour(&scope(1), 250_000, "small random reads", secs(0));
     assert!(!known, "nobody is judged without an account");
     let mut users = [Writer::new(1, 25 * MB)];
@@ -234,7 +235,8 @@ fn a_behaviour_makes_the_entitlement_another_and_is_forgotten() {
     assert!(decays.set_behaviour(&scope(1), 100_000, "metadata storm", secs(60)));
     let events = write(&mut decays, &mut users, 60, 600);
     // A quarter of 42 GB is 10.5 GB, and rising: at 25 MB/s it is used up in about nine minutes.
-    let floor = events.iter().find(|event| event.stage == Stage::Floor).expect("it is held back");
+    let floor =
+        events.iter().find(|event| event.stage == DecayLevel::Floor).expect("it is held back");
     let (pattern, factor) = floor.behaviour.as_ref().expect("it says why");
     assert_eq!(&**pattern, "metadata storm");
     assert!((250_000..500_000).contains(factor), "{factor}");
@@ -250,14 +252,14 @@ fn accounts_made_again_from_the_ledger_decide_the_same() {
         .to_toml()
         .replace("period = \"10min\"", "period = \"10min\"\nboundary = \"rolling\"");
     for set in [step(), half_life(""), rules(&rolling)] {
-        let mut decays = Decays::new(set.clone(), secs(0));
+        let mut decays = DecayAccounts::new(set.clone(), secs(0));
         let mut users = [Writer::new(1, 300 * MB), Writer::new(2, 90 * MB)];
         write(&mut decays, &mut users, 0, 900);
-        let rows: Vec<Ledger> = std::iter::from_fn(|| decays.poll_ledger(secs(900))).collect();
+        let rows: Vec<UsageMinute> = std::iter::from_fn(|| decays.poll_ledger(secs(900))).collect();
         assert!(rows.len() >= 28, "a row for each user and minute: {}", rows.len());
-        let mut again = Decays::new(set, secs(900));
+        let mut again = DecayAccounts::new(set, secs(900));
         again.restore(rows, secs(900));
-        let both = |decays: &Decays| -> Vec<_> {
+        let both = |decays: &DecayAccounts| -> Vec<_> {
             decays.reports().map(|report| (report.scope, report.used, report.entitled)).collect()
         };
         assert_eq!(both(&again), both(&decays));
@@ -276,10 +278,10 @@ fn accounts_made_again_from_the_ledger_decide_the_same() {
 fn who_goes_on_with_accounts_lets_nobody_go_before_all_is_known_and_tells_nothing_twice() {
     let floor = Rate::bytes_per_sec(10 * MB);
     let resumed = || {
-        let mut decays = Decays::new(step(), secs(100));
-        decays.resume([(scope(1), Stage::Floor, floor)], secs(108), secs(100));
+        let mut decays = DecayAccounts::new(step(), secs(100));
+        decays.resume([(scope(1), DecayLevel::Floor, floor)], secs(108), secs(100));
         // A minute before the other one died it had not written that he had used up all.
-        let row = Ledger { scope: scope(1), minute: 20_500 * 1_440, used: 41_000 * MB };
+        let row = UsageMinute { scope: scope(1), minute: 20_500 * 1_440, used: 41_000 * MB };
         decays.restore([row], secs(100));
         assert_eq!(decays.poll_rate(secs(100)), Some((scope(1), floor)));
         decays
@@ -302,7 +304,7 @@ fn who_goes_on_with_accounts_lets_nobody_go_before_all_is_known_and_tells_nothin
 
 #[test]
 fn another_rule_file_keeps_accounts_that_count_the_same() {
-    let mut decays = Decays::new(step(), secs(0));
+    let mut decays = DecayAccounts::new(step(), secs(0));
     let mut users = [Writer::new(1, 700 * MB)];
     write(&mut decays, &mut users, 0, 120);
     assert_eq!(users[0].limit, Some(10 * MB));
@@ -316,7 +318,7 @@ fn another_rule_file_keeps_accounts_that_count_the_same() {
 
 #[test]
 fn an_account_that_is_empty_costs_nothing() {
-    let mut decays = Decays::new(step(), secs(0));
+    let mut decays = DecayAccounts::new(step(), secs(0));
     for uid in 1..1_000 {
         decays.record(&user(uid), PathSet::default(), OpKind::Write, Amount::new(MB, 1), secs(5));
     }

@@ -2,7 +2,7 @@
 
 use crate::fleet::{Fleet, Weather, scope};
 use model::Share;
-use sluice_plan::{Silence, StandingSettings};
+use sluice_plan::{LeaseExpiry, SessionSettings};
 
 /// Members that have registered and have nothing to do.
 fn quiet(members: usize) -> Fleet {
@@ -187,9 +187,9 @@ fn another_controller_takes_over_what_members_hold() {
 
 #[test]
 fn silence_may_mean_to_keep_what_was_ordered_or_to_lift_it() {
-    for (silence, rates) in [(Silence::Keep, [199, 1]), (Silence::Lift, [200, 200])] {
+    for (silence, rates) in [(LeaseExpiry::KeepLast, [199, 1]), (LeaseExpiry::Full, [200, 200])] {
         let mut fleet = Fleet::new(0, 3);
-        fleet.standing = StandingSettings { silence, ..fleet.standing };
+        fleet.standing = SessionSettings { silence, ..fleet.standing };
         (0..2).for_each(|_| fleet.add());
         fleet.ask(0, "jobs", 100);
         fleet.run(400, Fleet::check);

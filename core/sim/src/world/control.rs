@@ -12,7 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use plan::{Controller, ControllerSettings, Order, Report, Standing, StandingSettings};
+use plan::{
+    AllocatorSettings, Assignment, ControllerSession, SessionSettings, ShareAllocator, ShareReport,
+};
 
 use model::{Nanos, Share, Time};
 
@@ -24,7 +26,7 @@ use crate::scheduler::Policy;
 /// The controller of one target.
 #[derive(Debug)]
 pub(super) struct Control {
-    controller: Controller,
+    controller: ShareAllocator,
     term: u64,
     /// Faults that keep it away.
     away: u32,
@@ -35,15 +37,15 @@ pub(super) struct Control {
 /// A proxy's half of it.
 #[derive(Debug)]
 pub(super) struct Member {
-    standing: Standing,
+    standing: ControllerSession,
     epoch: u64,
 }
 
 /// Something under way between a proxy and its target's controller.
 #[derive(Clone, Debug)]
 pub(super) enum Letter {
-    Report(Box<Report>),
-    Order(Box<Order>),
+    Report(Box<ShareReport>),
+    Order(Box<Assignment>),
 }
 
 /// Letters under way, by number.
@@ -72,8 +74,8 @@ impl World {
             return;
         }
         for _ in 0..self.scenario.targets.len() {
-            let settings = ControllerSettings::default();
-            let controller = Controller::new(settings, 1, &[], self.rules.clone(), self.now);
+            let settings = AllocatorSettings::default();
+            let controller = ShareAllocator::new(settings, 1, &[], self.rules.clone(), self.now);
             self.controls.push(Control { controller, term: 1, away: 0, armed: Time::MAX });
         }
         for proxy in 0..self.proxies.len() as u32 {
@@ -140,9 +142,10 @@ impl World {
             }
             control.term += 1;
             let known: Vec<_> = control.controller.members().collect();
-            let settings = ControllerSettings::default();
+            let settings = AllocatorSettings::default();
             let rules = self.rules.clone();
-            control.controller = Controller::new(settings, control.term, &known, rules, self.now);
+            control.controller =
+                ShareAllocator::new(settings, control.term, &known, rules, self.now);
             self.send_orders(target);
         }
     }
@@ -162,13 +165,13 @@ impl World {
         }
     }
 
-    fn new_standing(&self, proxy: u32, epoch: u64) -> Standing {
+    fn new_standing(&self, proxy: u32, epoch: u64) -> ControllerSession {
         let clock = self.proxies[proxy as usize].clock(self.now);
-        let settings = StandingSettings { alone: Share::ZERO, ..StandingSettings::default() };
-        Standing::new(&format!("proxy{proxy}"), epoch, settings, clock)
+        let settings = SessionSettings { alone: Share::ZERO, ..SessionSettings::default() };
+        ControllerSession::new(&format!("proxy{proxy}"), epoch, settings, clock)
     }
 
-    fn hear(&mut self, proxy: u32, order: &Order) {
+    fn hear(&mut self, proxy: u32, order: &Assignment) {
         let clock = self.proxies[proxy as usize].clock(self.now);
         let standing = &mut self.members[proxy as usize].standing;
         if standing.hear(order, clock)

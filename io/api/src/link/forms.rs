@@ -8,7 +8,7 @@ use std::sync::Arc;
 use model::{
     Grant, JobId, KeyValue, Nanos, Nid, OpKind, Rate, Scope, ScopeUsage, SectionKind, Share,
 };
-use plan::{Holdings, Order, Report, Served, Term, Told};
+use plan::{Assignment, Holdings, Membership, RemoteService, ServiceTotal, ShareReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -105,14 +105,14 @@ impl WrongMessage {
 
 impl TargetReportForm {
     /// The report as the proxy of this name and life made it.
-    pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<Report, WrongMessage> {
+    pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<ShareReport, WrongMessage> {
         let use_of = |of: &UseOf| {
             let used = of.used.map(part).transpose()?;
             Ok((of.scope.to_scope()?, ScopeUsage { used, waiting: of.waiting }))
         };
         let uses = self.uses.as_ref().map(|uses| uses.iter().map(use_of).collect());
         let served = self.served.iter().map(|of| Ok((of.scope.to_scope()?, of.served.into())));
-        Ok(Report {
+        Ok(ShareReport {
             from: from.clone(),
             epoch,
             sequence: self.sequence,
@@ -127,14 +127,14 @@ impl TargetReportForm {
     }
 }
 
-impl From<&Report> for TargetReportForm {
-    fn from(report: &Report) -> TargetReportForm {
+impl From<&ShareReport> for TargetReportForm {
+    fn from(report: &ShareReport) -> TargetReportForm {
         let use_of = |(scope, what): &(Scope, ScopeUsage)| UseOf {
             scope: scope.into(),
             used: what.used.map(Share::billionths),
             waiting: what.waiting,
         };
-        let served_of = |(scope, served): &(Scope, Served)| ServedOf {
+        let served_of = |(scope, served): &(Scope, ServiceTotal)| ServedOf {
             scope: scope.into(),
             served: (*served).into(),
         };
@@ -153,16 +153,16 @@ impl From<&Report> for TargetReportForm {
 
 impl TargetOrderForm {
     /// The order as the controller made it for the proxy of this name and life.
-    pub fn to_order(&self, to: &Arc<str>, epoch: u64) -> Result<Order, WrongMessage> {
+    pub fn to_order(&self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
         let grants = self.grants.iter().map(|of| {
             let rate = of.rate.map(Rate::try_from).transpose()?;
             Ok((of.scope.to_scope()?, Grant { part: of.part.map(part).transpose()?, rate }))
         });
         let told = self.elsewhere.iter().map(|of| {
-            let told = Told { elsewhere: of.elsewhere.into(), own: of.own.into() };
+            let told = RemoteService { elsewhere: of.elsewhere.into(), own: of.own.into() };
             Ok((of.scope.to_scope()?, told))
         });
-        Ok(Order {
+        Ok(Assignment {
             to: to.clone(),
             epoch,
             term: self.term.into(),
@@ -180,14 +180,14 @@ impl TargetOrderForm {
     }
 }
 
-impl From<&Order> for TargetOrderForm {
-    fn from(order: &Order) -> TargetOrderForm {
+impl From<&Assignment> for TargetOrderForm {
+    fn from(order: &Assignment) -> TargetOrderForm {
         let grant_of = |(scope, grant): &(Scope, Grant)| GrantOf {
             scope: scope.into(),
             part: grant.part.map(Share::billionths),
             rate: grant.rate.map(RateForm::from),
         };
-        let told_of = |(scope, told): &(Scope, Told)| ToldOf {
+        let told_of = |(scope, told): &(Scope, RemoteService)| ToldOf {
             scope: scope.into(),
             elsewhere: told.elsewhere.into(),
             own: told.own.into(),
@@ -317,26 +317,26 @@ impl From<Rate> for RateForm {
     }
 }
 
-impl From<TermForm> for Term {
-    fn from(form: TermForm) -> Term {
-        Term { controller: form.controller, joined: form.joined }
+impl From<TermForm> for Membership {
+    fn from(form: TermForm) -> Membership {
+        Membership { controller: form.controller, joined: form.joined }
     }
 }
 
-impl From<Term> for TermForm {
-    fn from(term: Term) -> TermForm {
+impl From<Membership> for TermForm {
+    fn from(term: Membership) -> TermForm {
         TermForm { controller: term.controller, joined: term.joined }
     }
 }
 
-impl From<ServedForm> for Served {
-    fn from(form: ServedForm) -> Served {
-        Served { lap: form.lap, cost: Nanos::new(form.cost_ns) }
+impl From<ServedForm> for ServiceTotal {
+    fn from(form: ServedForm) -> ServiceTotal {
+        ServiceTotal { lap: form.lap, cost: Nanos::new(form.cost_ns) }
     }
 }
 
-impl From<Served> for ServedForm {
-    fn from(served: Served) -> ServedForm {
+impl From<ServiceTotal> for ServedForm {
+    fn from(served: ServiceTotal) -> ServedForm {
         ServedForm { lap: served.lap, cost_ns: served.cost.get() }
     }
 }
@@ -376,11 +376,11 @@ mod tests {
     #[test]
     fn a_report_comes_out_as_it_went_in() {
         let third = Share::ratio(1, 3);
-        let report = Report {
+        let report = ShareReport {
             from: "a".into(),
             epoch: u64::MAX,
             sequence: 7,
-            term: Term { controller: 2, joined: 3 },
+            term: Membership { controller: 2, joined: 3 },
             heard: 4,
             revision: 5,
             lapsed: true,
@@ -393,7 +393,7 @@ mod tests {
                 (scope(), ScopeUsage { used: Some(third), waiting: true }),
                 (Scope::meter("m", &[]), ScopeUsage { used: None, waiting: false }),
             ]),
-            served: vec![(scope(), Served { lap: 1, cost: Nanos::new(u64::MAX) })],
+            served: vec![(scope(), ServiceTotal { lap: 1, cost: Nanos::new(u64::MAX) })],
         };
         let form = through_json(&TargetReportForm::from(&report));
         assert_eq!(form.to_report(&"a".into(), u64::MAX).unwrap(), report);
@@ -401,12 +401,12 @@ mod tests {
 
     #[test]
     fn an_order_comes_out_as_it_went_in() {
-        let sum = |lap| Served { lap, cost: Nanos::new(9) };
+        let sum = |lap| ServiceTotal { lap, cost: Nanos::new(9) };
         let rate = Rate::bytes_per_sec(6_666_667);
-        let order = Order {
+        let order = Assignment {
             to: "a".into(),
             epoch: 1,
-            term: Term { controller: 2, joined: 3 },
+            term: Membership { controller: 2, joined: 3 },
             number: 4,
             answers: 5,
             stay: true,
@@ -420,7 +420,7 @@ mod tests {
                 (Scope::decay("d", &[]), Grant { part: None, rate: Rate::ops_per_sec(3) }),
                 (Scope::meter("m", &[]), Grant::default()),
             ],
-            elsewhere: vec![(scope(), Told { elsewhere: sum(1), own: sum(2) })],
+            elsewhere: vec![(scope(), RemoteService { elsewhere: sum(1), own: sum(2) })],
         };
         let form = through_json(&TargetOrderForm::from(&order));
         assert_eq!(form.to_order(&"a".into(), 1).unwrap(), order);

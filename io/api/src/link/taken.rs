@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::{Scope, ScopeUsage};
-use plan::Report;
+use plan::ShareReport;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -29,7 +29,7 @@ pub struct TakenReport {
     /// The version of the rules that a controller gave it.
     pub rules: Option<String>,
     /// Its standing with each target.
-    pub targets: Vec<(Arc<str>, Report)>,
+    pub targets: Vec<(Arc<str>, ShareReport)>,
     /// What was used.
     pub usage: Option<TakenUsage>,
     /// Whether requests of several classes wait for one another somewhere.
@@ -181,7 +181,7 @@ impl Named {
             };
             let report = form.to_report(from, epoch).map_err(|why| why.at(target))?;
             let uses = uses.map_err(|why| why.at(target))?;
-            taken.push((target.into(), Report { uses, ..report }));
+            taken.push((target.into(), ShareReport { uses, ..report }));
         }
         let usage = usage.map(|said| self.usage(said)).transpose()?;
         Ok(TakenReport { epoch, rules, targets: taken, usage, contended, answers })

@@ -26,7 +26,7 @@ use model::{
     Amount, DecayMode, DecayRule, DecayWindow, Identity, JobId, KeyField, Nanos, Nid, OpKind,
     PathSet, Rate, Resource, Scope, SectionKind, Time, key_of,
 };
-use plan::{DecayReport, Decays, Stage};
+use plan::{DecayAccounts, DecayLevel, DecayStatus};
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
@@ -42,7 +42,7 @@ use shown::{accounts_of, level, stage_of, subject_of, told};
 /// Every key's account, and whom to tell of it.
 pub(crate) struct Accounts {
     rules: Arc<InForce>,
-    decays: Decays,
+    decays: DecayAccounts,
     /// What a decay's key is called in the ledger.
     names: BTreeMap<Scope, Arc<str>>,
     /// Rates that the plan was not told yet.
@@ -82,7 +82,7 @@ pub(crate) struct Kept {
 }
 
 /// How a key stands: what [`Decays::resume`] takes.
-pub(crate) type Known = BTreeMap<Scope, (Stage, Option<Rate>)>;
+pub(crate) type Known = BTreeMap<Scope, (DecayLevel, Option<Rate>)>;
 
 /// What was on record, and what was told since.
 pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
@@ -107,16 +107,16 @@ pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
         };
         let limit = change.limit.and_then(|form| Rate::try_from(form).ok());
         let stage = match event.kind {
-            EventKind::Warned => Stage::Near,
-            EventKind::Throttled => Stage::Held,
-            EventKind::Floor => Stage::Floor,
-            _ => Stage::Free,
+            EventKind::Warned => DecayLevel::Near,
+            EventKind::Throttled => DecayLevel::Held,
+            EventKind::Floor => DecayLevel::Floor,
+            _ => DecayLevel::Free,
         };
         if let Ok(scope) = form.to_scope() {
             known.insert(scope, (stage, limit));
         }
     }
-    known.retain(|_, (stage, _)| *stage != Stage::Free);
+    known.retain(|_, (stage, _)| *stage != DecayLevel::Free);
     known
 }
 
@@ -131,7 +131,7 @@ impl Accounts {
     ) -> Result<Accounts, LedgerError> {
         // What is not written yet is of this minute.
         ledger.tick(now)?;
-        let mut decays = Decays::new(rules.set.clone(), now);
+        let mut decays = DecayAccounts::new(rules.set.clone(), now);
         let fits = |scope: &Scope| rule_of(&rules.set, scope).is_some();
         let known = known.into_iter().filter(|(scope, _)| fits(scope));
         let known = known.map(|(scope, (stage, limit))| (scope, stage, limit));
@@ -246,13 +246,13 @@ impl Accounts {
     pub(crate) fn keep(&mut self, now: Time) {
         let reports: Vec<_> = self.decays.reports().collect();
         self.to.counts.accounts.set(reports.len() as u64);
-        let held = reports.iter().filter(|report| report.stage >= Stage::Held).count();
+        let held = reports.iter().filter(|report| report.stage >= DecayLevel::Held).count();
         self.to.counts.held.set(held as u64);
         if self.kept_at.is_some_and(|at| at.elapsed() < KEEP) {
             return;
         }
         let mut standing: Vec<_> =
-            reports.into_iter().filter(|report| report.stage != Stage::Free).collect();
+            reports.into_iter().filter(|report| report.stage != DecayLevel::Free).collect();
         standing.sort_by_key(|report| std::cmp::Reverse(report.stage));
         standing.truncate(KEPT_MAX);
         let keys: Vec<_> = standing.iter().map(Kept::of).collect();
@@ -268,7 +268,7 @@ impl Accounts {
 
     /// The decays with their accounts; of one subject, if it is named.
     pub(crate) fn view(&self, subject: Option<&str>, now: Time) -> api::Decays {
-        let mut by_decay: BTreeMap<Arc<str>, Vec<DecayReport>> = BTreeMap::new();
+        let mut by_decay: BTreeMap<Arc<str>, Vec<DecayStatus>> = BTreeMap::new();
         for report in self.decays.reports() {
             let named = |wanted: &str| {
                 subject_of(&report.scope) == wanted
@@ -312,7 +312,7 @@ impl Accounts {
                 .map_err(|error| failed = Some(error))
                 .ok()?
                 .into_iter()
-                .partition(|row: &plan::Ledger| row.minute < u64::from(current.number()));
+                .partition(|row: &plan::UsageMinute| row.minute < u64::from(current.number()));
             open = of_now;
             Some::<Vec<_>>(rows)
         });
@@ -338,7 +338,7 @@ impl Accounts {
 }
 
 impl Kept {
-    fn of(report: &DecayReport) -> Kept {
+    fn of(report: &DecayStatus) -> Kept {
         Kept {
             scope: ScopeForm::from(&report.scope),
             stage: level(report.stage).into(),

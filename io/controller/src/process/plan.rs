@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 
 use api::{EventKind, ProxyAnswer, ProxyOrder, Question, RulesText, TargetOrderForm};
 use model::{Rate, Scope, Time};
-use plan::{Controller, ControllerSettings, LifeCheck, Lives, MemberReport, Order, Report};
+use plan::{
+    AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
+    ShareReport,
+};
 use tokio::sync::oneshot;
 
 use super::asking::{Asking, Heard};
@@ -50,7 +53,7 @@ pub(crate) struct Said {
     pub(crate) epoch: u64,
     /// The version of the rules that it was given.
     pub(crate) rules: Option<String>,
-    pub(crate) reports: Vec<(Arc<str>, Report)>,
+    pub(crate) reports: Vec<(Arc<str>, ShareReport)>,
     pub(crate) answers: Vec<ProxyAnswer>,
     /// Dropped where the proxy is one too many.
     pub(crate) answer: oneshot::Sender<Result<ProxyOrder, Superseded>>,
@@ -66,7 +69,7 @@ pub(crate) struct Superseded {
 /// What people may see.
 pub(crate) struct View {
     pub(crate) now: Time,
-    pub(crate) members: Vec<(Arc<str>, MemberReport)>,
+    pub(crate) members: Vec<(Arc<str>, ProxySnapshot)>,
     /// Names under which two proxies report.
     pub(crate) duplicates: BTreeSet<Arc<str>>,
     pub(crate) scopes: usize,
@@ -77,7 +80,7 @@ pub(crate) struct Desk {
     began: Instant,
     term: u64,
     rules: Arc<InForce>,
-    targets: BTreeMap<Arc<str>, Controller>,
+    targets: BTreeMap<Arc<str>, ShareAllocator>,
     /// What decays hold keys to.
     rates: BTreeMap<Scope, Rate>,
     known: Known,
@@ -85,7 +88,7 @@ pub(crate) struct Desk {
     /// Those of them that are to be answered now.
     ready: BTreeSet<Arc<str>>,
     /// Orders whose members are not on record as they should be.
-    withheld: BTreeMap<(Arc<str>, Arc<str>), Order>,
+    withheld: BTreeMap<(Arc<str>, Arc<str>), Assignment>,
     store: Queue<records::Ask>,
     counts: Arc<Counts>,
     asking: Asking,
@@ -95,7 +98,7 @@ pub(crate) struct Desk {
     teller: Teller,
     /// Proxies that are silent, as it was told.
     silent: BTreeSet<Arc<str>>,
-    lives: Lives,
+    lives: ProxyEpochs,
 }
 
 /// A call that is to be answered.
@@ -106,7 +109,7 @@ struct Waiting {
     epoch: u64,
     rules: Option<String>,
     /// What the proxy said of its targets: membership and revision.
-    said: BTreeMap<Arc<str>, (plan::Term, u64)>,
+    said: BTreeMap<Arc<str>, (plan::Membership, u64)>,
     orders: BTreeMap<Arc<str>, TargetOrderForm>,
     until: Instant,
 }
@@ -121,9 +124,9 @@ impl Desk {
         counts: Arc<Counts>,
     ) -> Desk {
         let began = Instant::now();
-        let mut by_target: BTreeMap<Arc<str>, Vec<MemberReport>> = BTreeMap::new();
+        let mut by_target: BTreeMap<Arc<str>, Vec<ProxySnapshot>> = BTreeMap::new();
         for ((target, name), (epoch, fallback)) in &known {
-            by_target.entry(target.clone()).or_default().push(MemberReport {
+            by_target.entry(target.clone()).or_default().push(ProxySnapshot {
                 name: name.clone(),
                 epoch: *epoch,
                 heard: Time::ZERO,
@@ -132,9 +135,9 @@ impl Desk {
                 revisions: (0, 0),
             });
         }
-        let controller = |members: &[MemberReport]| {
-            let settings = ControllerSettings::default();
-            Controller::new(settings, term, members, rules.set.clone(), Time::ZERO)
+        let controller = |members: &[ProxySnapshot]| {
+            let settings = AllocatorSettings::default();
+            ShareAllocator::new(settings, term, members, rules.set.clone(), Time::ZERO)
         };
         let targets =
             by_target.iter().map(|(target, members)| (target.clone(), controller(members)));
@@ -156,7 +159,7 @@ impl Desk {
             stored: began,
             teller,
             silent: BTreeSet::new(),
-            lives: Lives::new(MEMBERS_MAX),
+            lives: ProxyEpochs::new(MEMBERS_MAX),
         }
     }
 
@@ -227,7 +230,7 @@ impl Desk {
                 self.counts.refused.add(1);
                 return;
             }
-            Some(LifeCheck::Superseded { again, news }) => {
+            Some(EpochCheck::Superseded { again, news }) => {
                 if news {
                     self.tell_duplicate(&said.name);
                 }
@@ -236,7 +239,7 @@ impl Desk {
                 let _ = said.answer.send(Err(Superseded { again }));
                 return;
             }
-            Some(LifeCheck::Current { duplicate }) => duplicate,
+            Some(EpochCheck::Current { duplicate }) => duplicate,
         };
         self.answer(&said.name);
         self.counts.reports.add(1);
@@ -247,9 +250,9 @@ impl Desk {
                     tracing::warn!(target = &*target, TARGETS_MAX, "one target too many");
                     continue;
                 }
-                let settings = ControllerSettings::default();
+                let settings = AllocatorSettings::default();
                 let rules = self.rules.set.clone();
-                let mut new = Controller::new(settings, self.term, &[], rules, now);
+                let mut new = ShareAllocator::new(settings, self.term, &[], rules, now);
                 self.rates.iter().for_each(|(scope, rate)| new.set_rate(scope, Some(*rate), now));
                 self.targets.insert(target.clone(), new);
             }
@@ -287,7 +290,7 @@ impl Desk {
     }
 
     fn ask(&mut self, what: Question, answer: oneshot::Sender<Heard>) {
-        let members = self.targets.values().flat_map(Controller::members);
+        let members = self.targets.values().flat_map(ShareAllocator::members);
         let members = members.map(|member| (member.name, member.silent));
         self.asking.begin(what, members, answer, Instant::now());
         let asked = self.waiting.keys().filter(|name| self.asking.asks(name));
@@ -324,7 +327,7 @@ impl Desk {
         }
     }
 
-    fn route(&mut self, target: Arc<str>, order: Order) {
+    fn route(&mut self, target: Arc<str>, order: Assignment) {
         let place = (target, order.to.clone());
         let is_known = self.known.get(&place).is_some_and(|(epoch, fallback)| {
             *epoch == order.epoch && (order.stay || *fallback >= order.fallback)
@@ -362,7 +365,7 @@ impl Desk {
     /// Tells which proxies are not heard any more, and which are again.
     fn tell_silent(&mut self) {
         let mut silent: BTreeMap<Arc<str>, bool> = BTreeMap::new();
-        for member in self.targets.values().flat_map(Controller::members) {
+        for member in self.targets.values().flat_map(ShareAllocator::members) {
             *silent.entry(member.name).or_insert(true) &= member.silent;
         }
         for (name, silent) in silent {
@@ -419,7 +422,7 @@ impl Desk {
         let mut gone: BTreeSet<_> = self.known.keys().cloned().collect();
         let mut changed = Vec::new();
         for (target, controller) in &self.targets {
-            for MemberReport { name, epoch, fallback, .. } in controller.members() {
+            for ProxySnapshot { name, epoch, fallback, .. } in controller.members() {
                 let place = (target.clone(), name.clone());
                 gone.remove(&place);
                 if self.known.get(&place) != Some(&(epoch, fallback)) {
@@ -478,7 +481,7 @@ impl Desk {
             now,
             members,
             duplicates,
-            scopes: self.targets.values().map(Controller::scopes).sum(),
+            scopes: self.targets.values().map(ShareAllocator::scopes).sum(),
         }
     }
 }
@@ -505,7 +508,7 @@ const RECORD_MEMBERS_MAX: usize = 1_024;
 mod tests {
     use api::TargetReportForm;
     use model::{RuleSet, Scope};
-    use plan::{Standing, StandingSettings};
+    use plan::{ControllerSession, SessionSettings};
 
     use super::*;
     use crate::process::queue::queue;
@@ -534,7 +537,7 @@ mod tests {
         /// Hands a report in; what is answered at once, and how to hear of the rest.
         fn say(
             &mut self,
-            of: &mut Standing,
+            of: &mut ControllerSession,
             name: &str,
         ) -> oneshot::Receiver<Result<ProxyOrder, Superseded>> {
             let report =
@@ -566,8 +569,9 @@ mod tests {
         }
 
         /// Registers a member up to its first orders.
-        fn join(&mut self, name: &str) -> Standing {
-            let mut standing = Standing::new(name, 1, StandingSettings::default(), self.desk.now());
+        fn join(&mut self, name: &str) -> ControllerSession {
+            let mut standing =
+                ControllerSession::new(name, 1, SessionSettings::default(), self.desk.now());
             for _ in 0..8 {
                 // Parts move each tick.
                 self.desk.began -= TICK / 2;
@@ -586,7 +590,7 @@ mod tests {
     #[test]
     fn nobody_is_ordered_anything_before_he_is_on_record() {
         let mut room = Room::new(Known::new());
-        let mut standing = Standing::new("a", 1, StandingSettings::default(), Time::ZERO);
+        let mut standing = ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO);
         let mut order = room.say(&mut standing, "a");
         assert!(order.try_recv().is_err(), "the store was not asked yet, or has not answered");
         let stored = room.store();

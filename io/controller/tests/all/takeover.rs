@@ -23,7 +23,7 @@ use api::{
 use controller::store::{Revision, Store};
 use controller::{Clock, Etcd, Settings, Standing, StorePlace};
 use model::{KeyValue, Nanos, OpKind, Rate, Scope, Time};
-use plan::StandingSettings;
+use plan::SessionSettings;
 use testkit::{Cluster, PATIENCE, TestFolder, again, until};
 
 const DIRECTORY: &str = "TAKEOVER_TEST_DIRECTORY";
@@ -105,7 +105,7 @@ impl Drop for Process {
 /// A proxy that says what its user 7 wrote, and hears what he is held to. Its clock is moved by
 /// what it hears, a second each time: nothing lapses because the test waits for a processor.
 struct Proxy {
-    standing: plan::Standing,
+    standing: plan::ControllerSession,
     now: Time,
     epoch: u64,
     sequence: u64,
@@ -116,7 +116,8 @@ impl Proxy {
     fn new() -> Proxy {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let epoch = u64::try_from(since.as_nanos()).unwrap();
-        let standing = plan::Standing::new("p", epoch, StandingSettings::default(), Time::ZERO);
+        let standing =
+            plan::ControllerSession::new("p", epoch, SessionSettings::default(), Time::ZERO);
         Proxy { standing, now: Time::ZERO, epoch, sequence: 0, held: BTreeMap::new() }
     }
 

@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use model::{Nanos, RuleSet, Scope, ScopeUsage, Share, Time};
 use sluice_plan::{
-    Controller, ControllerSettings, MemberReport, Order, Report, Standing, StandingSettings,
+    AllocatorSettings, Assignment, ControllerSession, ProxySnapshot, SessionSettings,
+    ShareAllocator, ShareReport,
 };
 
 pub(crate) const STEP: Nanos = Nanos::from_millis(10);
@@ -46,15 +47,15 @@ pub(crate) struct Weather {
 }
 
 enum Message {
-    Report(Report),
-    Order(Box<Order>),
+    Report(ShareReport),
+    Order(Box<Assignment>),
 }
 
 /// One member.
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) epoch: u64,
-    pub(crate) standing: Standing,
+    pub(crate) standing: ControllerSession,
     /// Whether its process runs.
     pub(crate) up: bool,
     /// Reports of its are lost, and orders for it.
@@ -69,14 +70,14 @@ pub(crate) struct Node {
 }
 
 pub(crate) struct Fleet {
-    pub(crate) controller: Option<Controller>,
+    pub(crate) controller: Option<ShareAllocator>,
     pub(crate) term: u64,
-    pub(crate) known: Vec<MemberReport>,
+    pub(crate) known: Vec<ProxySnapshot>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) chance: Chance,
     pub(crate) weather: Weather,
     pub(crate) rules: Arc<RuleSet>,
-    pub(crate) standing: StandingSettings,
+    pub(crate) standing: SessionSettings,
     /// Steps since the beginning.
     pub(crate) at: u64,
     wires: BTreeMap<(u64, u64), (usize, Message)>,
@@ -96,7 +97,7 @@ pub(crate) fn rules() -> Arc<RuleSet> {
 impl Fleet {
     pub(crate) fn new(members: usize, seed: u64) -> Fleet {
         // A member without a controller gives nothing: what it would give is its configuration's.
-        let standing = StandingSettings { alone: Share::ZERO, ..StandingSettings::default() };
+        let standing = SessionSettings { alone: Share::ZERO, ..SessionSettings::default() };
         let mut fleet = Fleet {
             controller: None,
             term: 0,
@@ -118,7 +119,7 @@ impl Fleet {
     /// One more member.
     pub(crate) fn add(&mut self) {
         let name = format!("proxy{}", self.nodes.len());
-        let standing = Standing::new(&name, 1, self.standing, self.now());
+        let standing = ControllerSession::new(&name, 1, self.standing, self.now());
         self.nodes.push(Node {
             name,
             epoch: 1,
@@ -136,15 +137,16 @@ impl Fleet {
         let now = self.clock(node);
         let node = &mut self.nodes[node];
         node.epoch += 1;
-        node.standing = Standing::new(&node.name, node.epoch, self.standing, now);
+        node.standing = ControllerSession::new(&node.name, node.epoch, self.standing, now);
         node.asked.clear();
         node.up = true;
     }
 
     pub(crate) fn begin_controller(&mut self) {
         self.term += 1;
-        let settings = ControllerSettings::default();
-        let new = Controller::new(settings, self.term, &self.known, self.rules.clone(), self.now());
+        let settings = AllocatorSettings::default();
+        let new =
+            ShareAllocator::new(settings, self.term, &self.known, self.rules.clone(), self.now());
         self.controller = Some(new);
     }
 
@@ -217,7 +219,7 @@ impl Fleet {
     fn controller_acts(&mut self) {
         let now = self.now();
         let Some(controller) = &mut self.controller else { return };
-        let orders: Vec<Order> = std::iter::from_fn(|| controller.poll_order(now)).collect();
+        let orders: Vec<Assignment> = std::iter::from_fn(|| controller.poll_order(now)).collect();
         self.known = controller.members().collect();
         for order in orders {
             let node = self.nodes.iter().position(|node| *node.name == *order.to);

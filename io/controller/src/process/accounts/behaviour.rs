@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use model::{AccessStats, Nanos, OpKind, RuleSet, Scope, Time};
-use plan::Decays;
+use plan::DecayAccounts;
 
 use super::rule_of;
 use crate::ledger::Counters;
@@ -38,7 +38,7 @@ impl Recent {
 
     /// Tells the accounts of those that show a pattern, and forgets those that showed none for
     /// long. Call it when a report was counted.
-    pub(super) fn judge(&mut self, rules: &RuleSet, decays: &mut Decays, now: Time) {
+    pub(super) fn judge(&mut self, rules: &RuleSet, decays: &mut DecayAccounts, now: Time) {
         self.0.retain(|scope, (since, seen)| {
             let Some(decay) = rule_of(rules, scope).map(|at| &rules.decays[at]) else {
                 return false;
@@ -87,7 +87,7 @@ mod tests {
         let rules = rules("{ small-writes = \"50%\", sequential = \"120%\" }");
         let at = |second: u64| Time::from_nanos(second * 1_000_000_000);
         let scope = |uid: u32| Scope::decay("w", &[KeyValue::Uid(uid)]);
-        let mut decays = Decays::new(rules.clone(), at(0));
+        let mut decays = DecayAccounts::new(rules.clone(), at(0));
         (1..=3).for_each(|uid| decays.charge(&scope(uid), 1_000, at(0)));
         let mut recent = Recent::default();
         for _ in 0..2 {
@@ -96,7 +96,7 @@ mod tests {
         }
         recent.see(&scope(3), &writes([99, 0, 0, 0]), at(1));
         recent.judge(&rules, &mut decays, at(1));
-        let known = |decays: &Decays| -> Vec<_> {
+        let known = |decays: &DecayAccounts| -> Vec<_> {
             decays.reports().map(|r| r.behaviour.map(|(p, ppm)| (p.to_string(), ppm))).collect()
         };
         let of = |pattern: &str, ppm| Some((pattern.to_string(), ppm));

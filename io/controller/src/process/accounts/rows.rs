@@ -23,7 +23,7 @@ pub(super) fn rows(
     set: &RuleSet,
     from: &[Option<Minute>],
     (at, to): (Minute, Minute),
-) -> Result<Vec<plan::Ledger>, LedgerError> {
+) -> Result<Vec<plan::UsageMinute>, LedgerError> {
     let mut known: BTreeMap<String, Option<(Scope, usize)>> = BTreeMap::new();
     let mut sums: BTreeMap<(Minute, Scope), u64> = BTreeMap::new();
     let time = |minute: Minute| Time::from_nanos(u64::from(minute.number()) * MINUTE_NS);
@@ -38,7 +38,7 @@ pub(super) fn rows(
             *sum = sum.saturating_add(used);
         }
     })?;
-    let row = |((minute, scope), used): ((Minute, Scope), u64)| plan::Ledger {
+    let row = |((minute, scope), used): ((Minute, Scope), u64)| plan::UsageMinute {
         scope,
         minute: minute.number().into(),
         used,

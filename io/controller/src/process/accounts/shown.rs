@@ -7,15 +7,15 @@
 
 use api::{DecayAccount, DecayAccounts, DecayChange, Event, EventKind, KeyForm};
 use model::{DecayRule, Scope, Time};
-use plan::{DecayEvent, DecayReport, Stage};
+use plan::{DecayEvent, DecayLevel, DecayStatus};
 
 pub(super) fn told(event: &DecayEvent) -> Option<Event> {
     let kind = match event.stage {
         _ if event.is_release() => EventKind::Released,
-        Stage::Near => EventKind::Warned,
-        Stage::Held => EventKind::Throttled,
-        Stage::Floor => EventKind::Floor,
-        Stage::Free => return None,
+        DecayLevel::Near => EventKind::Warned,
+        DecayLevel::Held => EventKind::Throttled,
+        DecayLevel::Floor => EventKind::Floor,
+        DecayLevel::Free => return None,
     };
     let change = DecayChange {
         name: event.scope.name.to_string(),
@@ -36,12 +36,12 @@ pub(super) fn told(event: &DecayEvent) -> Option<Event> {
     })
 }
 
-pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayReport>) -> DecayAccounts {
-    let part = |report: &DecayReport| {
+pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> DecayAccounts {
+    let part = |report: &DecayStatus| {
         u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
     };
     reports.sort_by(|a, b| part(b).cmp(&part(a)).then_with(|| a.scope.cmp(&b.scope)));
-    let account = |report: &DecayReport| DecayAccount {
+    let account = |report: &DecayStatus| DecayAccount {
         subject: subject_of(&report.scope),
         key: report.scope.key.iter().map(KeyForm::from).collect(),
         level: level(report.stage).into(),
@@ -67,17 +67,19 @@ pub(super) fn subject_of(scope: &Scope) -> String {
     }
 }
 
-pub(super) fn level(stage: Stage) -> &'static str {
+pub(super) fn level(stage: DecayLevel) -> &'static str {
     match stage {
-        Stage::Free => "free",
-        Stage::Near => "near",
-        Stage::Held => "held",
-        Stage::Floor => "floor",
+        DecayLevel::Free => "free",
+        DecayLevel::Near => "near",
+        DecayLevel::Held => "held",
+        DecayLevel::Floor => "floor",
     }
 }
 
-pub(super) fn stage_of(level: &str) -> Option<Stage> {
-    [Stage::Near, Stage::Held, Stage::Floor].into_iter().find(|stage| self::level(*stage) == level)
+pub(super) fn stage_of(level: &str) -> Option<DecayLevel> {
+    [DecayLevel::Near, DecayLevel::Held, DecayLevel::Floor]
+        .into_iter()
+        .find(|stage| self::level(*stage) == level)
 }
 
 /// Accounts of one policy that are shown.

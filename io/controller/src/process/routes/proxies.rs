@@ -154,7 +154,7 @@ pub(super) async fn report(
 }
 
 fn listed(view: plan::View) -> Proxies {
-    let standing = |(target, member): (Arc<str>, ::plan::MemberReport)| ProxyStanding {
+    let standing = |(target, member): (Arc<str>, ::plan::ProxySnapshot)| ProxyStanding {
         name: member.name.to_string(),
         target: target.to_string(),
         epoch: member.epoch,

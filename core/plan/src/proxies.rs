@@ -24,13 +24,13 @@ use std::sync::Arc;
 
 use model::{Nanos, Scope, Share, Time};
 
-use crate::held::Held;
-use crate::messages::{Order, Report, Term};
-use crate::parts::Place;
+use crate::in_use::InUseBound;
+use crate::messages::{Assignment, Membership, ShareReport};
+use crate::shares::ScopeIndex;
 
 /// What an administrator sees of a member, and what a later controller is to know of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberReport {
+pub struct ProxySnapshot {
     /// Its name.
     pub name: Arc<str>,
     /// Which of its lives.
@@ -47,14 +47,14 @@ pub struct MemberReport {
 
 /// A member.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct ProxyProgress {
     pub(crate) name: Arc<str>,
     pub(crate) epoch: u64,
-    pub(crate) term: Term,
-    pub(crate) contact: Contact,
+    pub(crate) term: Membership,
+    pub(crate) contact: Liveness,
     /// Whether it said what it holds.
     told: bool,
-    origin: Origin,
+    origin: ProxyOrigin,
     /// When it was heard last.
     pub(crate) heard: Time,
     /// Orders that it may be hearing: number, when it was sent, and when the report that it answers
@@ -76,26 +76,26 @@ pub(crate) struct Member {
     pub(crate) acknowledged: u64,
     /// Scopes whose last change is not acknowledged, with its revision.
     pub(crate) unacknowledged: BTreeMap<Scope, u64>,
-    pub(crate) unlisted: Held,
-    pub(crate) fallback: Held,
+    pub(crate) unlisted: InUseBound,
+    pub(crate) fallback: InUseBound,
     /// Scopes that it uses, in the order in which it named them last.
-    pub(crate) active: Vec<Place>,
+    pub(crate) active: Vec<ScopeIndex>,
     /// Whether an order is to be sent.
     pub(crate) due: bool,
 }
 
 /// What is known of a member's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contact {
+pub(crate) enum Liveness {
     /// It has not said what it holds.
-    Unknown,
+    Learning,
     Present,
-    Silent,
+    Unreachable,
 }
 
 /// Where a member comes from: what it may hold before it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum ProxyOrigin {
     /// An earlier controller knew it: anything.
     Restored,
     /// Nobody knew it: it may have been forgotten, and be at what it fell back to.
@@ -108,14 +108,14 @@ enum Origin {
 
 /// All of them, by a number of their own: the smallest that is free, so tables by it are short.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
-    by_id: BTreeMap<u32, Member>,
+pub(crate) struct ProxyTable {
+    by_id: BTreeMap<u32, ProxyProgress>,
     by_name: BTreeMap<Arc<str>, u32>,
     joined: u64,
 }
 
 /// What a report turned out to be.
-pub(crate) enum Entered {
+pub(crate) enum ProxyEntry {
     /// Of a member that is known.
     Known(u32),
     /// Of a new member, or of a new life of one.
@@ -124,7 +124,7 @@ pub(crate) enum Entered {
     Stale,
 }
 
-impl Member {
+impl ProxyProgress {
     /// The revision under which a change is sent.
     pub(crate) fn change(&mut self) -> u64 {
         if self.sealed {
@@ -149,9 +149,9 @@ impl Member {
     }
 
     /// The order for one that has not told what it holds: to keep it.
-    pub(crate) fn stay(&mut self, members: u32, now: Time) -> Order {
+    pub(crate) fn stay(&mut self, members: u32, now: Time) -> Assignment {
         self.due = false;
-        Order {
+        Assignment {
             number: self.number_order(now),
             stay: true,
             to: self.name.clone(),
@@ -169,7 +169,7 @@ impl Member {
     }
 
     pub(crate) fn is_present(&self) -> bool {
-        self.contact == Contact::Present
+        self.contact == Liveness::Present
     }
 
     /// What it counts for at least: what it falls back to, unless it is there to be told.
@@ -195,9 +195,9 @@ impl Member {
 
     /// It has heard the controller again. True if that makes a difference.
     pub(crate) fn come_back(&mut self) -> bool {
-        let again = self.contact == Contact::Silent && self.told;
+        let again = self.contact == Liveness::Unreachable && self.told;
         if again {
-            self.contact = Contact::Present;
+            self.contact = Liveness::Present;
         }
         again
     }
@@ -219,20 +219,20 @@ impl Member {
 
     /// It begins anew at revision 0 with this in force.
     pub(crate) fn adopt(&mut self, unlisted: Share, fallback: Share) {
-        (self.contact, self.told) = (Contact::Present, true);
+        (self.contact, self.told) = (Liveness::Present, true);
         (self.revision, self.acknowledged, self.sealed) = (0, 0, true);
         self.unacknowledged.clear();
-        (self.unlisted, self.fallback) = (Held::new(unlisted), Held::new(fallback));
+        (self.unlisted, self.fallback) = (InUseBound::new(unlisted), InUseBound::new(fallback));
     }
 
-    fn new(report: (&Arc<str>, u64), term: Term, now: Time) -> Member {
-        Member {
+    fn new(report: (&Arc<str>, u64), term: Membership, now: Time) -> ProxyProgress {
+        ProxyProgress {
             name: report.0.clone(),
             epoch: report.1,
             term,
-            contact: Contact::Unknown,
+            contact: Liveness::Learning,
             told: false,
-            origin: Origin::New,
+            origin: ProxyOrigin::New,
             heard: now,
             sent: VecDeque::new(),
             numbers: 0,
@@ -244,59 +244,59 @@ impl Member {
             sealed: true,
             acknowledged: 0,
             unacknowledged: BTreeMap::new(),
-            unlisted: Held::new(Share::ZERO),
-            fallback: Held::new(Share::ZERO),
+            unlisted: InUseBound::new(Share::ZERO),
+            fallback: InUseBound::new(Share::ZERO),
             active: Vec::new(),
             due: false,
         }
     }
 }
 
-impl Members {
+impl ProxyTable {
     /// Registers a member that is known from before the controller began: it may hold anything
     /// until it tells, and what it falls back to when it does not.
-    pub(crate) fn restore(&mut self, known: &MemberReport, term: u64, now: Time) {
+    pub(crate) fn restore(&mut self, known: &ProxySnapshot, term: u64, now: Time) {
         let id = self.insert(&known.name, known.epoch, term, now);
         let member = self.get_mut(id);
-        member.origin = Origin::Restored;
-        member.unlisted = Held::new(known.fallback);
-        member.fallback = Held::new(known.fallback);
+        member.origin = ProxyOrigin::Restored;
+        member.unlisted = InUseBound::new(known.fallback);
+        member.fallback = InUseBound::new(known.fallback);
     }
 
     /// Whose report it is.
-    pub(crate) fn enter(&mut self, report: &Report, term: u64, now: Time) -> Entered {
+    pub(crate) fn enter(&mut self, report: &ShareReport, term: u64, now: Time) -> ProxyEntry {
         let Some(&id) = self.by_name.get(&report.from) else {
             let id = self.insert(&report.from, report.epoch, term, now);
             self.get_mut(id).sequence = report.sequence;
-            return Entered::New(id);
+            return ProxyEntry::New(id);
         };
         let member = self.get_mut(id);
         if (report.epoch, report.sequence) <= (member.epoch, member.sequence) {
-            return Entered::Stale;
+            return ProxyEntry::Stale;
         }
         if report.epoch > member.epoch {
             let term = self.next_term(term);
             let member = self.get_mut(id);
-            *member = Member::new((&report.from, report.epoch), term, now);
-            member.origin = Origin::Restarted;
+            *member = ProxyProgress::new((&report.from, report.epoch), term, now);
+            member.origin = ProxyOrigin::Restarted;
             member.sequence = report.sequence;
-            return Entered::New(id);
+            return ProxyEntry::New(id);
         }
         (member.sequence, member.heard) = (report.sequence, now);
-        Entered::Known(id)
+        ProxyEntry::Known(id)
     }
 
     fn insert(&mut self, name: &Arc<str>, epoch: u64, term: u64, now: Time) -> u32 {
         let id = (1..).find(|id| !self.by_id.contains_key(id)).expect("fewer members than numbers");
         let term = self.next_term(term);
-        self.by_id.insert(id, Member::new((name, epoch), term, now));
+        self.by_id.insert(id, ProxyProgress::new((name, epoch), term, now));
         self.by_name.insert(name.clone(), id);
         id
     }
 
-    fn next_term(&mut self, controller: u64) -> Term {
+    fn next_term(&mut self, controller: u64) -> Membership {
         self.joined += 1;
-        Term { controller, joined: self.joined }
+        Membership { controller, joined: self.joined }
     }
 
     /// A member's orders are not in force any more: it is registered anew, and counts for what it
@@ -304,8 +304,8 @@ impl Members {
     pub(crate) fn lapse(&mut self, id: u32, controller: u64, now: Time) {
         let term = self.next_term(controller);
         let member = self.get_mut(id);
-        (member.term, member.contact, member.told) = (term, Contact::Unknown, false);
-        (member.origin, member.entered) = (Origin::Lapsed, now);
+        (member.term, member.contact, member.told) = (term, Liveness::Learning, false);
+        (member.origin, member.entered) = (ProxyOrigin::Lapsed, now);
         (member.lease, member.echoed) = (None, None);
         member.sent.clear();
         member.unacknowledged.clear();
@@ -324,12 +324,12 @@ impl Members {
         let mut found = false;
         for member in self.by_id.values_mut() {
             let silent = match member.contact {
-                Contact::Unknown => now.since(member.entered) >= hold + span,
-                Contact::Present => !member.has_heard(span, now),
-                Contact::Silent => false,
+                Liveness::Learning => now.since(member.entered) >= hold + span,
+                Liveness::Present => !member.has_heard(span, now),
+                Liveness::Unreachable => false,
             };
             if silent {
-                member.contact = Contact::Silent;
+                member.contact = Liveness::Unreachable;
                 found = true;
             }
         }
@@ -342,12 +342,12 @@ impl Members {
         (span, hold, forget): (Nanos, Nanos, Nanos),
         now: Time,
     ) -> Option<Time> {
-        let when = |member: &Member| {
+        let when = |member: &ProxyProgress| {
             let forgotten = member.heard + forget;
             match member.contact {
-                Contact::Unknown => forgotten.min(member.entered + hold + span),
-                Contact::Present => forgotten.min(member.lease.unwrap_or(now) + span),
-                Contact::Silent => forgotten,
+                Liveness::Learning => forgotten.min(member.entered + hold + span),
+                Liveness::Present => forgotten.min(member.lease.unwrap_or(now) + span),
+                Liveness::Unreachable => forgotten,
             }
         };
         self.by_id.values().map(when).min()
@@ -361,8 +361,9 @@ impl Members {
 
     /// Whether nobody may be given more, since somebody has not said yet what he holds.
     pub(crate) fn bars_raising(&self) -> bool {
-        let bars = |m: &Member| {
-            m.contact == Contact::Unknown && matches!(m.origin, Origin::New | Origin::Restored)
+        let bars = |m: &ProxyProgress| {
+            m.contact == Liveness::Learning
+                && matches!(m.origin, ProxyOrigin::New | ProxyOrigin::Restored)
         };
         self.by_id.values().any(bars)
     }
@@ -370,7 +371,9 @@ impl Members {
     /// Until when parts stay as they are, since they were divided by an earlier controller and it is
     /// not known yet how: so long as whoever is there needs to tell it.
     pub(crate) fn bars_division(&self, span: Nanos, now: Time) -> Option<Time> {
-        let bars = |m: &&Member| m.contact == Contact::Unknown && m.origin == Origin::Restored;
+        let bars = |m: &&ProxyProgress| {
+            m.contact == Liveness::Learning && m.origin == ProxyOrigin::Restored
+        };
         let until = self.by_id.values().filter(bars).map(|m| m.entered + span).max();
         until.filter(|until| *until > now)
     }
@@ -379,29 +382,29 @@ impl Members {
         self.by_id.len() as u32
     }
 
-    pub(crate) fn get(&self, id: u32) -> &Member {
+    pub(crate) fn get(&self, id: u32) -> &ProxyProgress {
         &self.by_id[&id]
     }
 
-    pub(crate) fn get_mut(&mut self, id: u32) -> &mut Member {
+    pub(crate) fn get_mut(&mut self, id: u32) -> &mut ProxyProgress {
         self.by_id.get_mut(&id).expect("a member's number comes from the table")
     }
 
     /// In the order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Member)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &ProxyProgress)> {
         self.by_id.iter().map(|(id, member)| (*id, member))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Member)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut ProxyProgress)> {
         self.by_id.iter_mut().map(|(id, member)| (*id, member))
     }
 
-    pub(crate) fn reports(&self) -> impl Iterator<Item = MemberReport> {
-        self.by_id.values().map(|member| MemberReport {
+    pub(crate) fn reports(&self) -> impl Iterator<Item = ProxySnapshot> {
+        self.by_id.values().map(|member| ProxySnapshot {
             name: member.name.clone(),
             epoch: member.epoch,
             heard: member.heard,
-            silent: member.contact == Contact::Silent,
+            silent: member.contact == Liveness::Unreachable,
             fallback: member.fallback.most(),
             revisions: (member.revision, member.acknowledged),
         })

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One controller is for one target: the proxies that serve it are its members. After any call
-//! that takes `now`, drain [`Controller::poll_order`]; an order for a member that cannot be
+//! that takes `now`, drain [`ShareAllocator::poll_order`]; an order for a member that cannot be
 //! reached may be dropped, since the answer to its next report says all of it again.
 //!
 //! What is not known is assumed to be in use: whoever registers says first what it holds, and while
@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 use model::{Nanos, Rate, RuleSet, Scope, ScopeUsage, Time};
 
-use crate::members::{Entered, MemberReport, Members};
-use crate::messages::{Holdings, Order, Report};
-use crate::metadata::Metadata;
-use crate::parts::{Bounds, Parts};
+use crate::messages::{Assignment, Holdings, ShareReport};
+use crate::proxies::{ProxyEntry, ProxySnapshot, ProxyTable};
+use crate::shares::{ShareBounds, ShareTable};
+use crate::total_service::TotalService;
 
 /// What a controller goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ControllerSettings {
+pub struct AllocatorSettings {
     /// How often parts move at most.
     pub tick: Nanos,
     /// A member that has not heard the controller for so long is silent: at most half of `hold`, so
@@ -43,14 +43,14 @@ pub struct ControllerSettings {
 
 /// Divides limits, reservations and weights over the proxies of one target.
 #[derive(Debug)]
-pub struct Controller {
-    settings: ControllerSettings,
+pub struct ShareAllocator {
+    settings: AllocatorSettings,
     term: u64,
     now: Time,
     rules: Arc<RuleSet>,
-    members: Members,
-    parts: Parts,
-    metadata: Metadata,
+    members: ProxyTable,
+    parts: ShareTable,
+    metadata: TotalService,
     /// When parts may be divided next.
     next_division: Time,
     /// When it is looked for what nobody uses.
@@ -59,9 +59,9 @@ pub struct Controller {
     next_look: Option<Time>,
 }
 
-impl Default for ControllerSettings {
-    fn default() -> ControllerSettings {
-        ControllerSettings {
+impl Default for AllocatorSettings {
+    fn default() -> AllocatorSettings {
+        AllocatorSettings {
             tick: Nanos::from_millis(100),
             silent: Nanos::from_secs(5),
             hold: Nanos::from_secs(10),
@@ -73,29 +73,29 @@ impl Default for ControllerSettings {
     }
 }
 
-impl Controller {
+impl ShareAllocator {
     /// A controller for the proxies of one target. `term` is greater than that of every controller
     /// before it, and above 0; `known` are the members that the last one knew: until they have said
     /// what they hold, or would have fallen back without it, nobody is given more.
     pub fn new(
-        settings: ControllerSettings,
+        settings: AllocatorSettings,
         term: u64,
-        known: &[MemberReport],
+        known: &[ProxySnapshot],
         rules: Arc<RuleSet>,
         now: Time,
-    ) -> Controller {
-        let mut members = Members::default();
+    ) -> ShareAllocator {
+        let mut members = ProxyTable::default();
         for member in known {
             members.restore(member, term, now);
         }
-        Controller {
+        ShareAllocator {
             settings,
             term,
             now,
             rules,
             members,
-            parts: Parts::default(),
-            metadata: Metadata::default(),
+            parts: ShareTable::default(),
+            metadata: TotalService::default(),
             next_division: now,
             next_sweep: now + SWEEP,
             next_look: None,
@@ -103,12 +103,12 @@ impl Controller {
     }
 
     /// Takes a member's report in.
-    pub fn report(&mut self, report: &Report, now: Time) {
+    pub fn report(&mut self, report: &ShareReport, now: Time) {
         self.advance(now);
         let (id, new) = match self.members.enter(report, self.term, self.now) {
-            Entered::Stale => return,
-            Entered::Known(id) => (id, false),
-            Entered::New(id) => (id, true),
+            ProxyEntry::Stale => return,
+            ProxyEntry::Known(id) => (id, false),
+            ProxyEntry::New(id) => (id, true),
         };
         if new || report.lapsed || report.holdings.is_some() {
             self.next_look = None;
@@ -163,13 +163,13 @@ impl Controller {
     /// Holds what a decay limits to a rate over all proxies; `None`: to what the rule file says.
     pub fn set_rate(&mut self, scope: &Scope, rate: Option<Rate>, now: Time) {
         self.advance(now);
-        let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
+        let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         self.parts.set_rate((scope, rate), &mut self.members, bounds, self.now);
         self.divide();
     }
 
     /// The next order to be sent; poll until there is none.
-    pub fn poll_order(&mut self, now: Time) -> Option<Order> {
+    pub fn poll_order(&mut self, now: Time) -> Option<Assignment> {
         self.advance(now);
         self.divide();
         let (id, _) = self.members.iter().find(|(_, member)| member.due)?;
@@ -183,7 +183,7 @@ impl Controller {
         let number = member.number_order(self.now);
         let grants = member.unacknowledged.keys();
         let grants = grants.map(|scope| (scope.clone(), self.parts.grant_of(id, scope)));
-        Some(Order {
+        Some(Assignment {
             to: member.name.clone(),
             epoch: member.epoch,
             answers: member.sequence,
@@ -202,7 +202,7 @@ impl Controller {
 
     /// When to poll again though no report comes.
     pub fn next_deadline(&self) -> Option<Time> {
-        let ControllerSettings { silent, hold, forget, .. } = self.settings;
+        let AllocatorSettings { silent, hold, forget, .. } = self.settings;
         let barred = self.bars_division().unwrap_or(self.next_division);
         let division = self.parts.is_stale().then_some(self.next_division);
         let sweep = (self.parts.count() > 0).then_some(self.next_sweep);
@@ -212,7 +212,7 @@ impl Controller {
     }
 
     /// The members, in the order of their numbers.
-    pub fn members(&self) -> impl Iterator<Item = MemberReport> {
+    pub fn members(&self) -> impl Iterator<Item = ProxySnapshot> {
         self.members.reports()
     }
 
@@ -225,7 +225,7 @@ impl Controller {
 
     fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
-        let ControllerSettings { silent, hold, forget, keep, .. } = self.settings;
+        let AllocatorSettings { silent, hold, forget, keep, .. } = self.settings;
         if self.next_look.is_none_or(|at| self.now >= at) {
             if self.members.mark_silent(silent, hold, self.now) {
                 self.parts.all_stale();
@@ -253,7 +253,7 @@ impl Controller {
     /// A member said what it holds.
     fn adopt(&mut self, id: u32, held: &Holdings) {
         self.members.get_mut(id).adopt(held.unlisted, held.fallback);
-        let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
+        let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         self.parts.adopt(id, &held.listed, &mut self.members, bounds, self.now);
     }
 
@@ -269,7 +269,7 @@ impl Controller {
     }
 
     fn take_uses(&mut self, id: u32, sequence: u64, uses: &[(Scope, ScopeUsage)]) {
-        let bounds = Bounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
+        let bounds = ShareBounds { rules: &self.rules, scopes_max: self.settings.scopes_max };
         let before = std::mem::take(&mut self.members.get_mut(id).active);
         let times = (self.settings.idle, self.now);
         let said = (id, sequence, uses);

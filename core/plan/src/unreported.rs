@@ -14,8 +14,8 @@ use model::{Nanos, Scope, ScopeUsage, Share, Time};
 
 /// What was not reported yet.
 #[derive(Debug, Default)]
-pub(crate) struct Uses {
-    sums: BTreeMap<Scope, Sum>,
+pub(crate) struct UnreportedUsage {
+    sums: BTreeMap<Scope, UsageSum>,
     ticks: u32,
     /// Scopes of the last tick, and whether somebody waited there.
     last: Vec<(Scope, bool)>,
@@ -24,14 +24,14 @@ pub(crate) struct Uses {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Sum {
+struct UsageSum {
     /// Billionths, of all ticks.
     used: Option<u64>,
     /// In the last tick.
     waiting: bool,
 }
 
-impl Uses {
+impl UnreportedUsage {
     /// Takes what was used in a tick.
     pub(crate) fn take(&mut self, uses: Vec<(Scope, ScopeUsage)>, now: Time) {
         let same = uses.len() == self.last.len()
@@ -45,7 +45,7 @@ impl Uses {
         self.ticks += 1;
         self.sums.values_mut().for_each(|sum| sum.waiting = false);
         for (scope, what) in uses {
-            let sum = self.sums.entry(scope).or_insert(Sum { used: None, waiting: false });
+            let sum = self.sums.entry(scope).or_insert(UsageSum { used: None, waiting: false });
             let used = what.used.map(|used| u64::from(used.billionths()));
             sum.used = used.map(|used| sum.used.unwrap_or(0) + used).or(sum.used);
             sum.waiting = what.waiting;
@@ -68,7 +68,7 @@ impl Uses {
         if ticks == 0 {
             return None;
         }
-        let mean = |(scope, sum): (Scope, Sum)| {
+        let mean = |(scope, sum): (Scope, UsageSum)| {
             let used = sum.used.map(|used| Share::ratio(used / ticks, 1_000_000_000));
             (scope, ScopeUsage { used, waiting: sum.waiting })
         };
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn what_goes_on_is_told_as_a_mean() {
-        let mut uses = Uses::default();
+        let mut uses = UnreportedUsage::default();
         (0..10).for_each(|at| uses.take(using(100 + 10 * at, false), tick(at.into())));
         uses.take(Vec::new(), tick(10));
         assert_eq!(uses.report(), Some(using(145 * 10 / 11, false)));
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn it_is_steady_until_another_scope_is_used_or_somebody_waits() {
         let second = Nanos::from_secs(1);
-        let mut uses = Uses::default();
+        let mut uses = UnreportedUsage::default();
         (0..30).for_each(|at| uses.take(using(at, false), tick(at.into())));
         assert!(uses.is_steady(second, tick(30)));
         uses.take(using(7, true), tick(31));

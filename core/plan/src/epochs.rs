@@ -18,13 +18,13 @@ use model::{Nanos, Time};
 
 /// The lives of proxies, by name.
 #[derive(Debug)]
-pub struct Lives {
-    by_name: BTreeMap<Arc<str>, Life>,
+pub struct ProxyEpochs {
+    by_name: BTreeMap<Arc<str>, KnownEpoch>,
     most: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct KnownEpoch {
     epoch: u64,
     began: Time,
     heard: Time,
@@ -34,7 +34,7 @@ struct Life {
 
 /// What a report means for its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LifeCheck {
+pub enum EpochCheck {
     /// It is of the proxy of that name.
     Current {
         /// Another process reports under the same name.
@@ -49,29 +49,29 @@ pub enum LifeCheck {
     },
 }
 
-impl Lives {
+impl ProxyEpochs {
     /// Keeps `most` names; those that are not heard any more give way.
-    pub fn new(most: usize) -> Lives {
-        Lives { by_name: BTreeMap::new(), most }
+    pub fn new(most: usize) -> ProxyEpochs {
+        ProxyEpochs { by_name: BTreeMap::new(), most }
     }
 
     /// A report has come; `None` if its name is one too many. O(log names), or O(names) where a new name
     /// finds no room.
-    pub fn hear(&mut self, name: &Arc<str>, epoch: u64, now: Time) -> Option<LifeCheck> {
+    pub fn hear(&mut self, name: &Arc<str>, epoch: u64, now: Time) -> Option<EpochCheck> {
         if self.by_name.len() >= self.most && !self.by_name.contains_key(name) {
             self.by_name.retain(|_, life| now.since(life.heard) < GONE);
             if self.by_name.len() >= self.most {
                 return None;
             }
         }
-        let new = Life { epoch, began: now, heard: now, other: None };
+        let new = KnownEpoch { epoch, began: now, heard: now, other: None };
         let life = self.by_name.entry(name.clone()).or_insert(new);
         if epoch > life.epoch {
             *life = new;
         }
         if epoch == life.epoch {
             life.heard = now;
-            return Some(LifeCheck::Current { duplicate: life.has_duplicate(now) });
+            return Some(EpochCheck::Current { duplicate: life.has_duplicate(now) });
         }
         let alive = now.since(life.began) >= LATE;
         let again = now.since(life.heard) >= GONE;
@@ -79,7 +79,7 @@ impl Lives {
         if alive && !again {
             life.other = Some(now);
         }
-        Some(LifeCheck::Superseded { again, news })
+        Some(EpochCheck::Superseded { again, news })
     }
 
     /// Whether two processes report under a name.
@@ -93,7 +93,7 @@ impl Lives {
     }
 }
 
-impl Life {
+impl KnownEpoch {
     fn has_duplicate(&self, now: Time) -> bool {
         self.other.is_some_and(|other| now.since(other) < GONE)
     }
@@ -108,19 +108,19 @@ const GONE: Nanos = Nanos::from_secs(10);
 mod tests {
     use super::*;
 
-    const ONLY: Option<LifeCheck> = Some(LifeCheck::Current { duplicate: false });
+    const ONLY: Option<EpochCheck> = Some(EpochCheck::Current { duplicate: false });
 
     fn at(secs: u64) -> Time {
         Time::ZERO + Nanos::from_secs(secs)
     }
 
-    fn superseded(again: bool, news: bool) -> Option<LifeCheck> {
-        Some(LifeCheck::Superseded { again, news })
+    fn superseded(again: bool, news: bool) -> Option<EpochCheck> {
+        Some(EpochCheck::Superseded { again, news })
     }
 
     #[test]
     fn a_proxy_that_was_started_again_takes_its_own_place_and_late_reports_say_nothing() {
-        let (mut lives, a) = (Lives::new(10), "a".into());
+        let (mut lives, a) = (ProxyEpochs::new(10), "a".into());
         assert_eq!(lives.hear(&a, 1, at(0)), ONLY);
         assert_eq!(lives.hear(&a, 1, at(1)), ONLY);
         assert_eq!(lives.hear(&a, 2, at(1)), ONLY);
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn of_two_that_speak_both_are_told_and_the_newer_one_counts() {
-        let (mut lives, a) = (Lives::new(10), "a".into());
+        let (mut lives, a) = (ProxyEpochs::new(10), "a".into());
         lives.hear(&a, 1, at(0));
         lives.hear(&a, 2, at(10));
         assert_eq!(lives.hear(&a, 1, at(14)), superseded(false, false));
         assert_eq!(lives.hear(&a, 1, at(15)), superseded(false, true));
         assert_eq!(lives.hear(&a, 1, at(16)), superseded(false, false), "told once");
-        assert_eq!(lives.hear(&a, 2, at(16)), Some(LifeCheck::Current { duplicate: true }));
+        assert_eq!(lives.hear(&a, 2, at(16)), Some(EpochCheck::Current { duplicate: true }));
         assert!(lives.has_duplicate("a", at(16)) && !lives.has_duplicate("b", at(16)));
         assert_eq!(lives.hear(&a, 2, at(26)), ONLY, "the older one has another name now");
         assert_eq!(lives.hear(&a, 1, at(27)), superseded(false, true), "again");
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_older_one_may_begin_anew_once_the_newer_is_gone() {
-        let (mut lives, a) = (Lives::new(10), "a".into());
+        let (mut lives, a) = (ProxyEpochs::new(10), "a".into());
         lives.hear(&a, 1, at(0));
         lives.hear(&a, 2, at(10));
         lives.hear(&a, 1, at(19));
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn names_are_bounded_and_who_is_gone_gives_way() {
-        let mut lives = Lives::new(2);
+        let mut lives = ProxyEpochs::new(2);
         let [a, b, c] = ["a", "b", "c"].map(Arc::from);
         lives.hear(&a, 1, at(0));
         lives.hear(&b, 1, at(5));

@@ -14,41 +14,41 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Grant, Nanos, Rate, RuleSet, Scope, ScopeUsage, SectionKind, Share, Time};
 
-use crate::held::Held;
-use crate::members::{Member, Members};
+use crate::in_use::InUseBound;
+use crate::proxies::{ProxyProgress, ProxyTable};
 use crate::split::{Want, split};
 
 /// Every scope that is listed.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct ShareTable {
     /// A place is used again once its scope is listed no longer.
-    listed: Vec<Option<Listed>>,
-    places: BTreeMap<Scope, Place>,
-    free: Vec<Place>,
+    listed: Vec<Option<ListedScope>>,
+    places: BTreeMap<Scope, ScopeIndex>,
+    free: Vec<ScopeIndex>,
     /// Scopes to be divided anew, and from where on they are looked at.
-    stale: BTreeSet<Place>,
-    next: Place,
+    stale: BTreeSet<ScopeIndex>,
+    next: ScopeIndex,
     /// Scopes of which a raise waits for an acknowledgement.
-    moving: BTreeSet<Place>,
+    moving: BTreeSet<ScopeIndex>,
     /// The same of what is not listed.
     unlisted_stale: bool,
     unlisted_moves: bool,
 }
 
 /// Where a listed scope is: reports name thousands of scopes, and mostly the same ones again.
-pub(crate) type Place = u32;
+pub(crate) type ScopeIndex = u32;
 
 /// Where an acknowledgement makes room.
 #[derive(Debug, Default)]
-pub(crate) struct Freed {
-    places: Vec<Place>,
+pub(crate) struct FreedShare {
+    places: Vec<ScopeIndex>,
     unlisted: bool,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct ListedScope {
     scope: Scope,
-    shares: Shares,
+    shares: ProxyShares,
     /// One unit a second, as a part of the limit.
     least: Share,
     /// The rate to which a decay holds it.
@@ -59,12 +59,12 @@ struct Listed {
 
 /// By the members' numbers, which are small.
 #[derive(Debug, Default)]
-struct Shares(Vec<Option<ProxyShare>>);
+struct ProxyShares(Vec<Option<ProxyShare>>);
 
 /// One member's part of one scope.
 #[derive(Debug)]
 struct ProxyShare {
-    held: Held,
+    held: InUseBound,
     /// Whether the member has it listed.
     explicit: bool,
     want: Want,
@@ -76,7 +76,7 @@ struct ProxyShare {
 
 /// One member's place in a division.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct ShareRow {
     most: Share,
     sent: Share,
     /// What it counts for at least.
@@ -85,22 +85,22 @@ struct Row {
     target: Option<Share>,
 }
 
-impl Parts {
+impl ShareTable {
     /// Takes a report's uses in: `before` are the scopes that the member used until now, and what
     /// is returned those that it uses now. What is new is listed, if there is room.
     pub(crate) fn take_uses(
         &mut self,
         (id, sequence, uses): (u32, u64, &[(Scope, ScopeUsage)]),
-        before: &[Place],
-        (members, bounds): (&Members, Bounds<'_>),
+        before: &[ScopeIndex],
+        (members, bounds): (&ProxyTable, ShareBounds<'_>),
         (idle, now): (Nanos, Time),
-    ) -> Vec<Place> {
+    ) -> Vec<ScopeIndex> {
         let mut active = Vec::with_capacity(uses.len());
         let mut expected = 0;
         for (scope, what) in uses {
             // Reports name what they named before, in the same order.
             let near = before.iter().skip(expected).take(NEAR);
-            let same = |place: &Place| self.get(*place).is_some_and(|of| of.scope == *scope);
+            let same = |place: &ScopeIndex| self.get(*place).is_some_and(|of| of.scope == *scope);
             let place = match near.clone().position(same) {
                 Some(at) => {
                     expected += at + 1;
@@ -127,7 +127,7 @@ impl Parts {
     fn used(
         &mut self,
         id: u32,
-        place: Place,
+        place: ScopeIndex,
         what: &ScopeUsage,
         (report, now): (u64, Time),
     ) -> bool {
@@ -146,7 +146,13 @@ impl Parts {
 
     /// Whether a member has not used a scope for so long that it is idle there now. False if the
     /// report said that it did: that is noted.
-    fn is_idle(&mut self, id: u32, place: Place, (report, idle): (u64, Nanos), now: Time) -> bool {
+    fn is_idle(
+        &mut self,
+        id: u32,
+        place: ScopeIndex,
+        (report, idle): (u64, Nanos),
+        now: Time,
+    ) -> bool {
         let share = self.get_mut(place).and_then(|listed| listed.shares.get_mut(id));
         let Some(share) = share.filter(|share| share.sequence != report) else { return true };
         let want = match now.since(share.used) {
@@ -164,8 +170,8 @@ impl Parts {
     pub(crate) fn set_rate(
         &mut self,
         (scope, rate): (&Scope, Option<Rate>),
-        members: &mut Members,
-        bounds: Bounds<'_>,
+        members: &mut ProxyTable,
+        bounds: ShareBounds<'_>,
         now: Time,
     ) {
         let place = match rate {
@@ -183,7 +189,7 @@ impl Parts {
 
     /// Divides the scopes that something changed for, and what is not listed: as many as are
     /// [`SHARES_MAX`] shares. The others are next, in turn.
-    pub(crate) fn divide(&mut self, members: &mut Members, may_raise: bool) {
+    pub(crate) fn divide(&mut self, members: &mut ProxyTable, may_raise: bool) {
         if std::mem::take(&mut self.unlisted_stale) {
             self.grant_unlisted(members, may_raise);
         }
@@ -201,7 +207,7 @@ impl Parts {
     }
 
     /// Raises what waited for the room that was freed.
-    pub(crate) fn go_on(&mut self, freed: &Freed, members: &mut Members, may_raise: bool) {
+    pub(crate) fn go_on(&mut self, freed: &FreedShare, members: &mut ProxyTable, may_raise: bool) {
         if freed.unlisted && self.unlisted_moves {
             self.grant_unlisted(members, may_raise);
         }
@@ -213,8 +219,13 @@ impl Parts {
     }
 
     /// A member has come to a revision: where others may be raised for it.
-    pub(crate) fn acknowledge(&mut self, id: u32, members: &mut Members, revision: u64) -> Freed {
-        let mut freed = Freed::default();
+    pub(crate) fn acknowledge(
+        &mut self,
+        id: u32,
+        members: &mut ProxyTable,
+        revision: u64,
+    ) -> FreedShare {
+        let mut freed = FreedShare::default();
         let member = members.get_mut(id);
         if revision <= member.acknowledged || revision > member.revision {
             return freed;
@@ -245,8 +256,8 @@ impl Parts {
         &mut self,
         id: u32,
         held: &[(Scope, Share)],
-        members: &mut Members,
-        bounds: Bounds<'_>,
+        members: &mut ProxyTable,
+        bounds: ShareBounds<'_>,
         now: Time,
     ) {
         let unlisted = members.get(id).unlisted.clone();
@@ -263,7 +274,7 @@ impl Parts {
             active.push(place);
             let listed = self.get_mut(place).expect("it was listed just now");
             // Until it says otherwise, it needs what it has.
-            let mut share = ProxyShare::new(Held::new(*part), true, now);
+            let mut share = ProxyShare::new(InUseBound::new(*part), true, now);
             share.want = Want::UpTo(*part);
             listed.shares.insert(id, share);
             // It may hold a rate that is none any more.
@@ -284,7 +295,9 @@ impl Parts {
             match gone {
                 true => listed.shares.remove(id),
                 false => {
-                    listed.shares.insert(id, ProxyShare::new(Held::new(Share::ZERO), false, now));
+                    listed
+                        .shares
+                        .insert(id, ProxyShare::new(InUseBound::new(Share::ZERO), false, now));
                 }
             }
         }
@@ -304,18 +317,18 @@ impl Parts {
             let least = least_part(rules, &listed.scope);
             if listed.least != least {
                 listed.least = least;
-                self.stale.insert(place as Place);
+                self.stale.insert(place as ScopeIndex);
             }
         }
     }
 
     /// Lists no longer what nobody used for a while, where that changes nobody's part.
-    pub(crate) fn drop_unused(&mut self, members: &mut Members, keep: Nanos, now: Time) {
-        let unused = |place: &&Place| {
+    pub(crate) fn drop_unused(&mut self, members: &mut ProxyTable, keep: Nanos, now: Time) {
+        let unused = |place: &&ScopeIndex| {
             let listed = self.get(**place);
             listed.is_some_and(|of| now.since(of.used) >= keep && of.is_as_unlisted(members))
         };
-        let unused: Vec<Place> = self.places.values().filter(unused).copied().collect();
+        let unused: Vec<ScopeIndex> = self.places.values().filter(unused).copied().collect();
         for place in unused {
             let Some(listed) = self.listed[place as usize].take() else { continue };
             self.places.remove(&listed.scope);
@@ -346,11 +359,11 @@ impl Parts {
         self.places.len()
     }
 
-    fn get(&self, place: Place) -> Option<&Listed> {
+    fn get(&self, place: ScopeIndex) -> Option<&ListedScope> {
         self.listed.get(place as usize)?.as_ref()
     }
 
-    fn get_mut(&mut self, place: Place) -> Option<&mut Listed> {
+    fn get_mut(&mut self, place: ScopeIndex) -> Option<&mut ListedScope> {
         self.listed.get_mut(place as usize)?.as_mut()
     }
 
@@ -358,25 +371,25 @@ impl Parts {
     fn list(
         &mut self,
         scope: &Scope,
-        members: &Members,
-        bounds: Bounds<'_>,
+        members: &ProxyTable,
+        bounds: ShareBounds<'_>,
         now: Time,
-    ) -> Option<Place> {
+    ) -> Option<ScopeIndex> {
         if let Some(place) = self.places.get(scope) {
             return Some(*place);
         }
         if self.places.len() >= bounds.scopes_max {
             return None;
         }
-        let mut shares = Shares::default();
+        let mut shares = ProxyShares::default();
         for (id, member) in members.iter() {
             shares.insert(id, ProxyShare::new(member.unlisted.clone(), false, now));
         }
         let least = least_part(bounds.rules, scope);
-        let listed = Listed { scope: scope.clone(), shares, least, rate: None, used: now };
+        let listed = ListedScope { scope: scope.clone(), shares, least, rate: None, used: now };
         let place = self.free.pop().unwrap_or_else(|| {
             self.listed.push(None);
-            (self.listed.len() - 1) as Place
+            (self.listed.len() - 1) as ScopeIndex
         });
         self.listed[place as usize] = Some(listed);
         self.places.insert(scope.clone(), place);
@@ -384,7 +397,7 @@ impl Parts {
         Some(place)
     }
 
-    fn grant(&mut self, place: Place, members: &mut Members, may_raise: bool) {
+    fn grant(&mut self, place: ScopeIndex, members: &mut ProxyTable, may_raise: bool) {
         let Some(listed) = self.listed.get_mut(place as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -392,9 +405,9 @@ impl Parts {
             let member = members.get(id);
             let target = member.is_present().then_some(share.target);
             let (most, sent) = (share.held.most(), share.held.sent());
-            (id, Row { most, sent, floor: member.floor(), target })
+            (id, ShareRow { most, sent, floor: member.floor(), target })
         };
-        let (ids, rows): (Vec<u32>, Vec<Row>) = listed.shares.iter().map(row).unzip();
+        let (ids, rows): (Vec<u32>, Vec<ShareRow>) = listed.shares.iter().map(row).unzip();
         let (changes, waits) = steps(&rows, may_raise);
         for (at, part) in changes {
             let revision = members.get_mut(ids[at]).change_scope(&listed.scope);
@@ -413,7 +426,7 @@ impl Parts {
         }
     }
 
-    fn grant_unlisted(&mut self, members: &mut Members, may_raise: bool) {
+    fn grant_unlisted(&mut self, members: &mut ProxyTable, may_raise: bool) {
         let equal = Share::equal(members.count());
         let present = members.iter().filter(|(_, member)| member.is_present()).count() as u32;
         let away = members.iter().filter(|(_, member)| !member.is_present());
@@ -422,11 +435,11 @@ impl Parts {
         let away = members.iter().filter(|(_, member)| !member.is_present());
         let kept = away.fold(Share::ZERO, |sum, (_, m)| sum.plus(m.fallback.most()));
         let fallback = Share::WHOLE.less(kept).shared_by(present).min(equal);
-        let rows = |held: fn(&Member) -> &Held, target| -> Vec<Row> {
-            let row = |(_, member): (u32, &Member)| {
+        let rows = |held: fn(&ProxyProgress) -> &InUseBound, target| -> Vec<ShareRow> {
+            let row = |(_, member): (u32, &ProxyProgress)| {
                 let target = member.is_present().then_some(target);
                 let (most, sent) = (held(member).most(), held(member).sent());
-                Row { most, sent, floor: member.floor(), target }
+                ShareRow { most, sent, floor: member.floor(), target }
             };
             members.iter().map(row).collect()
         };
@@ -452,14 +465,14 @@ impl Parts {
 
 /// What listing a scope needs to know beside it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds<'b> {
+pub(crate) struct ShareBounds<'b> {
     pub(crate) rules: &'b RuleSet,
     pub(crate) scopes_max: usize,
 }
 
-impl Listed {
+impl ListedScope {
     /// Says what each member is to have.
-    fn aim(&mut self, members: &Members) {
+    fn aim(&mut self, members: &ProxyTable) {
         let (mut pool, mut wants) = (Share::WHOLE, Vec::new());
         for (id, share) in self.shares.iter() {
             let member = members.get(id);
@@ -478,7 +491,7 @@ impl Listed {
 
     /// Has a member list the scope with the part that it holds, or a change of what is not listed
     /// would change this too.
-    fn say(&mut self, id: u32, member: &mut Member) {
+    fn say(&mut self, id: u32, member: &mut ProxyProgress) {
         let share = self.shares.get_mut(id).expect("each member has a share of what is listed");
         if !share.explicit {
             share.explicit = true;
@@ -487,7 +500,7 @@ impl Listed {
     }
 
     /// Whether nobody's part changes if it is listed no longer.
-    fn is_as_unlisted(&self, members: &Members) -> bool {
+    fn is_as_unlisted(&self, members: &ProxyTable) -> bool {
         let same = |(id, share): (u32, &ProxyShare)| {
             let unlisted = &members.get(id).unlisted;
             let settled = share.held.is_settled() && unlisted.is_settled();
@@ -497,7 +510,7 @@ impl Listed {
     }
 }
 
-impl Shares {
+impl ProxyShares {
     fn get(&self, id: u32) -> Option<&ProxyShare> {
         self.0.get(id as usize)?.as_ref()
     }
@@ -530,14 +543,14 @@ impl Shares {
 }
 
 impl ProxyShare {
-    fn new(held: Held, explicit: bool, now: Time) -> ProxyShare {
+    fn new(held: InUseBound, explicit: bool, now: Time) -> ProxyShare {
         let target = held.sent();
         ProxyShare { held, explicit, want: Want::Nothing, used: now, sequence: 0, target }
     }
 }
 
 /// The steps that are possible now: who is sent which part; and whether a raise waits.
-fn steps(rows: &[Row], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
+fn steps(rows: &[ShareRow], may_raise: bool) -> (Vec<(usize, Share)>, bool) {
     let mut changes = Vec::new();
     let mut free = Share::WHOLE;
     for (at, row) in rows.iter().enumerate() {

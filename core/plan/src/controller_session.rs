@@ -18,29 +18,29 @@ use std::sync::Arc;
 
 use model::{Grant, Grants, Nanos, Rate, Scope, ScopeUsage, Share, Time};
 
-use crate::messages::{Holdings, Order, Report, Term};
-use crate::metadata::OwnService;
-use crate::uses::Uses;
+use crate::messages::{Assignment, Holdings, Membership, ShareReport};
+use crate::total_service::LocalService;
+use crate::unreported::UnreportedUsage;
 
 /// What a member does when it has heard nothing for `hold`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Silence {
+pub enum LeaseExpiry {
     /// Everything is at the fallback that the controller named, 1/N.
     #[default]
     Equal,
     /// Its last orders stay in force.
-    Keep,
+    KeepLast,
     /// Nothing is divided: each limit is this member's alone, and no decay holds back.
-    Lift,
+    Full,
 }
 
 /// What a member goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StandingSettings {
+pub struct SessionSettings {
     /// How long orders hold without hearing anything; as the controller has it.
     pub hold: Nanos,
     /// What then.
-    pub silence: Silence,
+    pub silence: LeaseExpiry,
     /// How often it reports though it has nothing to say; well below the controller's `silent`.
     pub rest: Nanos,
     /// Its part of everything when it never heard of a controller within `hold` of its start. Until
@@ -50,12 +50,12 @@ pub struct StandingSettings {
 
 /// A member's standing with its controller.
 #[derive(Debug)]
-pub struct Standing {
+pub struct ControllerSession {
     name: Arc<str>,
     epoch: u64,
-    settings: StandingSettings,
+    settings: SessionSettings,
     now: Time,
-    term: Term,
+    term: Membership,
     /// The last order that was heard in this term.
     order: u64,
     revision: u64,
@@ -80,17 +80,17 @@ pub struct Standing {
     /// The clock that does not jump, and what it showed then: by it something is raised.
     steady: Nanos,
     heard_steady: Nanos,
-    mode: Mode,
+    mode: SessionMode,
     /// What the dispatcher does not know yet.
     due: BTreeSet<Scope>,
     due_all: bool,
-    service: OwnService,
-    uses: Uses,
+    service: LocalService,
+    uses: UnreportedUsage,
 }
 
 /// By what it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum SessionMode {
     /// Its orders. Before the first one it is granted nothing.
     Ordered,
     /// Its orders, but nothing above the fallback.
@@ -101,26 +101,26 @@ enum Mode {
     Lifted,
 }
 
-impl Default for StandingSettings {
-    fn default() -> StandingSettings {
-        StandingSettings {
+impl Default for SessionSettings {
+    fn default() -> SessionSettings {
+        SessionSettings {
             hold: Nanos::from_secs(10),
-            silence: Silence::Equal,
+            silence: LeaseExpiry::Equal,
             rest: Nanos::from_secs(1),
             alone: Share::WHOLE,
         }
     }
 }
 
-impl Standing {
+impl ControllerSession {
     /// A member that was never ordered anything. `epoch` is greater than in every life before.
-    pub fn new(name: &str, epoch: u64, settings: StandingSettings, now: Time) -> Standing {
-        Standing {
+    pub fn new(name: &str, epoch: u64, settings: SessionSettings, now: Time) -> ControllerSession {
+        ControllerSession {
             name: name.into(),
             epoch,
             settings,
             now,
-            term: Term::default(),
+            term: Membership::default(),
             order: 0,
             revision: 0,
             members: 1,
@@ -136,18 +136,22 @@ impl Standing {
             heard: now,
             steady: Nanos::ZERO,
             heard_steady: Nanos::ZERO,
-            mode: Mode::Ordered,
+            mode: SessionMode::Ordered,
             due: BTreeSet::new(),
             due_all: true,
-            service: OwnService::default(),
-            uses: Uses::default(),
+            service: LocalService::default(),
+            uses: UnreportedUsage::default(),
         }
     }
 
     /// The report to be sent now; `None` if there is nothing to say yet. To be asked each tick of
     /// the controller's (100 ms) with what the dispatcher says was used since the last one, and
-    /// with `None` at once when [`Standing::hear`] says so.
-    pub fn report(&mut self, uses: Option<Vec<(Scope, ScopeUsage)>>, now: Time) -> Option<Report> {
+    /// with `None` at once when [`ControllerSession::hear`] says so.
+    pub fn report(
+        &mut self,
+        uses: Option<Vec<(Scope, ScopeUsage)>>,
+        now: Time,
+    ) -> Option<ShareReport> {
         self.advance(now);
         if let Some(uses) = uses {
             self.uses.take(uses, self.now);
@@ -174,7 +178,7 @@ impl Standing {
         if self.sent.len() > SENT_MAX {
             self.sent.pop_front();
         }
-        Some(Report {
+        Some(ShareReport {
             from: self.name.clone(),
             epoch: self.epoch,
             sequence: self.sequence,
@@ -189,7 +193,7 @@ impl Standing {
     }
 
     /// Takes an order in. True if it asks for a report at once. Poll for grants afterwards.
-    pub fn hear(&mut self, order: &Order, now: Time) -> bool {
+    pub fn hear(&mut self, order: &Assignment, now: Time) -> bool {
         self.advance(now);
         if *order.to != *self.name || order.epoch != self.epoch || order.term < self.term {
             return false;
@@ -253,7 +257,7 @@ impl Standing {
 
     /// Whether it goes by what the controller orders.
     pub fn is_ordered(&self) -> bool {
-        self.mode == Mode::Ordered && self.revision > 0
+        self.mode == SessionMode::Ordered && self.revision > 0
     }
 
     /// The part of a scope that it gives now.
@@ -278,34 +282,34 @@ impl Standing {
 
     /// Finds out by what it goes now.
     fn look(&mut self) {
-        let StandingSettings { hold, silence, .. } = self.settings;
+        let SessionSettings { hold, silence, .. } = self.settings;
         let silent = self.now.since(self.heard) >= hold;
         // Who was never ordered anything has nothing to lower, and nobody makes room for it.
         let patience = if self.fallback.is_none() { hold } else { hold + hold };
         let mode = match silence {
             // Others may not have made room yet for what was ordered once.
             _ if !silent && self.lapsed => self.mode,
-            _ if !silent => Mode::Ordered,
-            Silence::Keep if self.fallback.is_some() => Mode::Ordered,
-            Silence::Lift => Mode::Lifted,
-            _ if self.steady - self.heard_steady >= patience => Mode::Fallen,
-            _ => Mode::Lowered,
+            _ if !silent => SessionMode::Ordered,
+            LeaseExpiry::KeepLast if self.fallback.is_some() => SessionMode::Ordered,
+            LeaseExpiry::Full => SessionMode::Lifted,
+            _ if self.steady - self.heard_steady >= patience => SessionMode::Fallen,
+            _ => SessionMode::Lowered,
         };
         if self.mode != mode {
-            if self.mode == Mode::Ordered {
+            if self.mode == SessionMode::Ordered {
                 // The controller may forget its sums before it is heard again.
                 self.service.begin_anew();
             }
-            self.news |= mode == Mode::Ordered;
+            self.news |= mode == SessionMode::Ordered;
             self.mode = mode;
             // While it is being registered, what it told is the most that it has, until it raises.
-            let leaves = mode == Mode::Lowered && self.revision > 0;
-            self.lapsed |= leaves || (mode == Mode::Fallen && self.fallback.is_some());
+            let leaves = mode == SessionMode::Lowered && self.revision > 0;
+            self.lapsed |= leaves || (mode == SessionMode::Fallen && self.fallback.is_some());
             self.due_all = true;
         }
     }
 
-    fn obey(&mut self, order: &Order) {
+    fn obey(&mut self, order: &Assignment) {
         self.revision = order.revision;
         let base = (order.members.max(1), order.unlisted, Some(order.fallback));
         if (self.members, self.unlisted, self.fallback) != base {
@@ -328,18 +332,18 @@ impl Standing {
         }
         for (scope, grant) in &mut self.listed {
             grant.part = match self.mode {
-                Mode::Fallen => None,
+                SessionMode::Fallen => None,
                 _ => grant.part.map(|part| part.min(self.fallback.unwrap_or(part))),
             };
             self.due.insert(scope.clone());
         }
         self.listed.retain(|_, grant| !grant.is_empty());
         self.unlisted = self.effective_part(self.unlisted);
-        self.mode = Mode::Ordered;
+        self.mode = SessionMode::Ordered;
         self.due_all = true;
     }
 
-    fn answered(&mut self, order: &Order) {
+    fn answered(&mut self, order: &Assignment) {
         let answered = self.sent.iter().find(|(of, ..)| *of == order.answers).copied();
         let Some((_, sent, steady)) = answered else { return };
         self.heard_steady = self.heard_steady.max(steady);
@@ -367,17 +371,17 @@ impl Standing {
     }
 
     fn effective(&self, grant: Grant) -> Grant {
-        let rate: Option<Rate> = grant.rate.filter(|_| self.mode != Mode::Lifted);
+        let rate: Option<Rate> = grant.rate.filter(|_| self.mode != SessionMode::Lifted);
         let part = self.effective_part(grant.part.unwrap_or(self.unlisted));
         Grant { part: Some(part), rate }
     }
 
     fn effective_part(&self, ordered: Share) -> Share {
         match self.mode {
-            Mode::Ordered => ordered,
-            Mode::Lowered => ordered.min(self.fallback()),
-            Mode::Fallen => self.fallback(),
-            Mode::Lifted => Share::WHOLE,
+            SessionMode::Ordered => ordered,
+            SessionMode::Lowered => ordered.min(self.fallback()),
+            SessionMode::Fallen => self.fallback(),
+            SessionMode::Lifted => Share::WHOLE,
         }
     }
 }
@@ -397,12 +401,17 @@ mod tests {
         Scope::rule("jobs", &[])
     }
 
-    fn order(standing: &Standing, base: u64, revision: u64, parts: (u64, u64)) -> Order {
+    fn order(
+        standing: &ControllerSession,
+        base: u64,
+        revision: u64,
+        parts: (u64, u64),
+    ) -> Assignment {
         let part = |percent| Share::ratio(percent, 100);
-        Order {
+        Assignment {
             to: standing.name.clone(),
             epoch: 1,
-            term: Term { controller: 1, joined: 1 },
+            term: Membership { controller: 1, joined: 1 },
             number: revision + 1,
             answers: standing.sequence,
             stay: false,
@@ -417,8 +426,8 @@ mod tests {
     }
 
     /// A member that is granted 50 % of everything and a part of one scope.
-    fn ordered(percent: u64, settings: StandingSettings) -> Standing {
-        let mut standing = Standing::new("a", 1, settings, Time::ZERO);
+    fn ordered(percent: u64, settings: SessionSettings) -> ControllerSession {
+        let mut standing = ControllerSession::new("a", 1, settings, Time::ZERO);
         standing.report(Some(vec![]), Time::ZERO);
         standing.hear(&order(&standing, 0, 0, (0, 0)), Time::ZERO);
         standing.report(Some(vec![]), Time::ZERO);
@@ -428,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_new_member_gives_nothing_until_it_is_ordered_and_all_when_there_is_no_controller() {
-        let mut standing = Standing::new("a", 1, StandingSettings::default(), Time::ZERO);
+        let mut standing = ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO);
         assert_eq!(standing.poll_grants(Time::ZERO).unwrap().unlisted, Share::ZERO);
         for second in 1..10 {
             assert_eq!(standing.poll_grants(secs(second)), None);
@@ -439,12 +448,12 @@ mod tests {
 
     #[test]
     fn a_rate_that_is_held_is_told_to_another_controller() {
-        let mut standing = ordered(30, StandingSettings::default());
+        let mut standing = ordered(30, SessionSettings::default());
         let (decay, rate) = (Scope::decay("d", &[]), Rate::ops_per_sec(3));
         let grants = vec![(decay.clone(), Grant { part: None, rate })];
-        standing.hear(&Order { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
-        let term = Term { controller: 2, joined: 1 };
-        standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
+        standing.hear(&Assignment { grants, ..order(&standing, 1, 2, (50, 30)) }, Time::ZERO);
+        let term = Membership { controller: 2, joined: 1 };
+        standing.hear(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, Time::ZERO);
         let held = standing.report(Some(vec![]), Time::ZERO).and_then(|report| report.holdings);
         let listed = held.expect("it tells what it holds").listed;
         assert!(listed.contains(&(decay, Share::ratio(50, 100))), "{listed:?}");
@@ -452,12 +461,12 @@ mod tests {
 
     #[test]
     fn an_older_order_and_one_of_another_life_change_nothing() {
-        let mut standing = ordered(30, StandingSettings::default());
+        let mut standing = ordered(30, SessionSettings::default());
         standing.poll_grants(Time::ZERO);
         assert!(standing.hear(&order(&standing, 1, 3, (50, 20)), Time::ZERO));
         standing.report(Some(vec![]), Time::ZERO);
-        let gap = Order { base: 4, ..order(&standing, 4, 5, (50, 90)) };
-        let other = Order { epoch: 2, ..order(&standing, 1, 9, (50, 90)) };
+        let gap = Assignment { base: 4, ..order(&standing, 4, 5, (50, 90)) };
+        let other = Assignment { epoch: 2, ..order(&standing, 1, 9, (50, 90)) };
         for late in [order(&standing, 1, 2, (50, 70)), gap, other] {
             assert!(!standing.hear(&late, Time::ZERO));
         }
@@ -470,8 +479,8 @@ mod tests {
     #[test]
     fn a_member_that_hears_nothing_lowers_after_the_hold_and_raises_after_two() {
         for (percent, lowered) in [(99, 50), (1, 1)] {
-            let mut standing = ordered(percent, StandingSettings::default());
-            let part = |standing: &mut Standing, second| {
+            let mut standing = ordered(percent, SessionSettings::default());
+            let part = |standing: &mut ControllerSession, second| {
                 standing.poll_grants(secs(second));
                 standing.part_of(&scope())
             };
@@ -486,29 +495,29 @@ mod tests {
             let late = order(&standing, 0, 9, (90, 90));
             standing.hear(&late, secs(60));
             assert_eq!(part(&mut standing, 60), Share::ratio(50, 100), "others may not know");
-            let term = Term { controller: 1, joined: 2 };
-            standing.hear(&Order { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
+            let term = Membership { controller: 1, joined: 2 };
+            standing.hear(&Assignment { term, ..order(&standing, 0, 0, (0, 0)) }, secs(60));
             assert_eq!(part(&mut standing, 60), Share::ratio(50, 100), "it keeps what it has");
             let told = standing.report(Some(vec![]), secs(60)).unwrap().holdings.unwrap();
             assert_eq!((told.unlisted, told.listed), (Share::ratio(50, 100), vec![]));
-            standing.hear(&Order { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
+            standing.hear(&Assignment { term, ..order(&standing, 0, 1, (50, percent)) }, secs(60));
             assert_eq!(part(&mut standing, 60), Share::ratio(percent, 100));
         }
     }
 
     #[test]
     fn a_clock_that_jumps_ahead_raises_nothing() {
-        let mut standing = ordered(1, StandingSettings::default());
+        let mut standing = ordered(1, SessionSettings::default());
         standing.poll_grants(secs(100_000));
         assert_eq!(standing.part_of(&scope()), Share::ratio(1, 100));
-        let mut high = ordered(99, StandingSettings::default());
+        let mut high = ordered(99, SessionSettings::default());
         high.poll_grants(secs(100_000));
         assert_eq!(high.part_of(&scope()), Share::ratio(50, 100));
     }
 
     #[test]
     fn an_order_that_was_long_on_its_way_keeps_nothing_alive() {
-        let mut standing = ordered(99, StandingSettings::default());
+        let mut standing = ordered(99, SessionSettings::default());
         standing.report(Some(vec![]), secs(2));
         let late = order(&standing, 1, 1, (50, 99));
         standing.hear(&late, secs(9));
@@ -522,17 +531,17 @@ mod tests {
 
     #[test]
     fn a_controller_that_does_not_know_yet_what_there_is_keeps_nothing_alive() {
-        let mut standing = ordered(99, StandingSettings::default());
-        let term = Term { controller: 2, joined: 1 };
-        let part = |standing: &mut Standing, second| {
+        let mut standing = ordered(99, SessionSettings::default());
+        let term = Membership { controller: 2, joined: 1 };
+        let part = |standing: &mut ControllerSession, second| {
             standing.report(Some(vec![]), secs(second));
-            let stay = Order { term, stay: true, ..order(standing, 0, 0, (0, 0)) };
+            let stay = Assignment { term, stay: true, ..order(standing, 0, 0, (0, 0)) };
             standing.hear(&stay, secs(second));
             standing.part_of(&scope())
         };
         assert_eq!(part(&mut standing, 9), Share::ratio(99, 100));
         assert_eq!(part(&mut standing, 10), Share::ratio(50, 100));
-        let mut low = ordered(1, StandingSettings::default());
+        let mut low = ordered(1, SessionSettings::default());
         for second in 1..60 {
             assert_eq!(part(&mut low, second), Share::ratio(1, 100), "but nobody is raised");
         }
@@ -540,8 +549,8 @@ mod tests {
 
     #[test]
     fn silence_may_keep_the_orders_or_lift_them() {
-        let with = |silence| StandingSettings { silence, ..StandingSettings::default() };
-        for (silence, part) in [(Silence::Keep, 99), (Silence::Lift, 100)] {
+        let with = |silence| SessionSettings { silence, ..SessionSettings::default() };
+        for (silence, part) in [(LeaseExpiry::KeepLast, 99), (LeaseExpiry::Full, 100)] {
             let mut standing = ordered(99, with(silence));
             for second in 1..60 {
                 standing.poll_grants(secs(second));
@@ -554,7 +563,7 @@ mod tests {
     fn who_has_nothing_to_say_reports_once_a_second_and_sooner_when_it_had_no_answer_for_one() {
         let tick = |at: u64| Time::ZERO + Nanos::from_millis(100 * at);
         for (answers, expected) in [(true, vec![1, 11, 21]), (false, vec![1, 11, 14, 17])] {
-            let mut standing = ordered(50, StandingSettings::default());
+            let mut standing = ordered(50, SessionSettings::default());
             let mut reports = Vec::new();
             for at in 1..if answers { 25 } else { 18 } {
                 if standing.report(Some(vec![]), tick(at)).is_some() {
@@ -570,7 +579,7 @@ mod tests {
     #[test]
     fn who_goes_on_as_before_reports_each_second_and_each_tick_while_that_changes() {
         let tick = |at: u64| Time::ZERO + Nanos::from_millis(100 * at);
-        let mut standing = ordered(50, StandingSettings::default());
+        let mut standing = ordered(50, SessionSettings::default());
         let mut reports = Vec::new();
         for at in 1..60 {
             // It begins to want more, and has it.

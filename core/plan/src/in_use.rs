@@ -14,17 +14,17 @@ use model::Share;
 
 /// What was sent to one member, as far as it may still matter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct InUseBound {
     /// The largest: it may be in force.
     first: (u64, Share),
     /// Smaller ones that were sent later, each with the revision that brought it.
     later: Vec<(u64, Share)>,
 }
 
-impl Held {
+impl InUseBound {
     /// What is in force at a revision that is acknowledged.
-    pub(crate) fn new(part: Share) -> Held {
-        Held { first: (0, part), later: Vec::new() }
+    pub(crate) fn new(part: Share) -> InUseBound {
+        InUseBound { first: (0, part), later: Vec::new() }
     }
 
     /// The most that it may be using.
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_most_is_the_largest_that_may_still_be_in_force() {
-        let mut held = Held::new(part(50));
+        let mut held = InUseBound::new(part(50));
         held.send(1, part(20));
         held.send(2, part(5));
         held.send(3, part(10));
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_late_acknowledgement_changes_nothing() {
-        let mut held = Held::new(part(50));
+        let mut held = InUseBound::new(part(50));
         held.send(7, part(90));
         held.send(9, part(40));
         assert!(!held.acknowledge(6));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_member_that_acknowledges_nothing_costs_no_memory_without_bound() {
-        let mut held = Held::new(part(100));
+        let mut held = InUseBound::new(part(100));
         for step in 1..90 {
             held.send(step, part(100 - step));
         }

@@ -16,29 +16,29 @@ use std::collections::BTreeMap;
 
 use model::{Nanos, Scope, Time};
 
-use crate::messages::{Served, Told};
+use crate::messages::{RemoteService, ServiceTotal};
 
 /// The controller's sums.
 #[derive(Debug, Default)]
-pub(crate) struct Metadata {
-    classes: BTreeMap<Scope, Class>,
+pub(crate) struct TotalService {
+    classes: BTreeMap<Scope, ClassService>,
     laps: u64,
 }
 
 #[derive(Debug, Default)]
-struct Class {
+struct ClassService {
     /// What all members served of it.
     total: u64,
-    accounts: BTreeMap<u32, Account>,
+    accounts: BTreeMap<u32, ServiceAccount>,
     /// When a member spoke of it last.
     mentioned: Time,
 }
 
 /// One member's account with one class.
 #[derive(Debug)]
-struct Account {
+struct ServiceAccount {
     /// What is known of its own sum.
-    own: Served,
+    own: ServiceTotal,
     /// The lap in which it is told what the others served.
     lap: u64,
     /// The others' service when that lap began, and its own since.
@@ -46,9 +46,9 @@ struct Account {
     served: u64,
 }
 
-impl Metadata {
+impl TotalService {
     /// A member says what it served in all.
-    pub(crate) fn take(&mut self, id: u32, served: &[(Scope, Served)], now: Time) {
+    pub(crate) fn take(&mut self, id: u32, served: &[(Scope, ServiceTotal)], now: Time) {
         for (scope, sum) in served {
             let room = self.classes.len() < CLASSES_MAX;
             if !room && !self.classes.contains_key(scope) {
@@ -58,7 +58,12 @@ impl Metadata {
             class.mentioned = now;
             let account = class.accounts.entry(id).or_insert_with(|| {
                 self.laps += 1;
-                Account { own: Served::default(), lap: self.laps, began: class.total, served: 0 }
+                ServiceAccount {
+                    own: ServiceTotal::default(),
+                    lap: self.laps,
+                    began: class.total,
+                    served: 0,
+                }
             });
             let more = account.own.advance(*sum).get();
             account.served = account.served.saturating_add(more);
@@ -67,12 +72,12 @@ impl Metadata {
     }
 
     /// What a member is to be told, of each class that it spoke of.
-    pub(crate) fn told(&self, id: u32) -> Vec<(Scope, Told)> {
-        let of = |(scope, class): (&Scope, &Class)| {
+    pub(crate) fn told(&self, id: u32) -> Vec<(Scope, RemoteService)> {
+        let of = |(scope, class): (&Scope, &ClassService)| {
             let account = class.accounts.get(&id)?;
             let others = class.total - account.began - account.served;
-            let elsewhere = Served { lap: account.lap, cost: Nanos::new(others) };
-            Some((scope.clone(), Told { elsewhere, own: account.own }))
+            let elsewhere = ServiceTotal { lap: account.lap, cost: Nanos::new(others) };
+            Some((scope.clone(), RemoteService { elsewhere, own: account.own }))
         };
         self.classes.iter().filter_map(of).collect()
     }
@@ -92,23 +97,23 @@ impl Metadata {
 
 /// A member's sums: what it served, and what it was told of the others.
 #[derive(Debug, Default)]
-pub(crate) struct OwnService {
-    classes: BTreeMap<Scope, OwnClass>,
+pub(crate) struct LocalService {
+    classes: BTreeMap<Scope, LocalClass>,
     laps: u64,
     /// What is to be applied here.
     due: BTreeMap<Scope, Nanos>,
 }
 
 #[derive(Debug)]
-struct OwnClass {
-    served: Served,
+struct LocalClass {
+    served: ServiceTotal,
     /// What the controller knows of it.
-    known: Served,
-    told: Served,
+    known: ServiceTotal,
+    told: ServiceTotal,
     used: Time,
 }
 
-impl OwnService {
+impl LocalService {
     /// It served a class; what finds no room is not told.
     pub(crate) fn serve(&mut self, scope: &Scope, cost: Nanos, now: Time) {
         if !self.classes.contains_key(scope) {
@@ -116,10 +121,10 @@ impl OwnService {
                 return;
             }
             self.laps += 1;
-            let served = Served { lap: self.laps, cost: Nanos::ZERO };
-            let none = Served::default();
+            let served = ServiceTotal { lap: self.laps, cost: Nanos::ZERO };
+            let none = ServiceTotal::default();
             self.classes
-                .insert(scope.clone(), OwnClass { served, known: none, told: none, used: now });
+                .insert(scope.clone(), LocalClass { served, known: none, told: none, used: now });
         }
         if let Some(class) = self.classes.get_mut(scope) {
             class.served.cost += cost;
@@ -128,15 +133,16 @@ impl OwnService {
     }
 
     /// What a report says. Forgets what is known to the controller and was not used for long.
-    pub(crate) fn report(&mut self, now: Time) -> Vec<(Scope, Served)> {
-        let keeps = |class: &OwnClass| class.known != class.served || now.since(class.used) < KEEP;
+    pub(crate) fn report(&mut self, now: Time) -> Vec<(Scope, ServiceTotal)> {
+        let keeps =
+            |class: &LocalClass| class.known != class.served || now.since(class.used) < KEEP;
         self.classes.retain(|_, class| keeps(class));
         self.classes.iter().map(|(scope, class)| (scope.clone(), class.served)).collect()
     }
 
     /// What an order says.
-    pub(crate) fn hear(&mut self, told: &[(Scope, Told)]) {
-        for (scope, Told { elsewhere, own }) in told {
+    pub(crate) fn hear(&mut self, told: &[(Scope, RemoteService)]) {
+        for (scope, RemoteService { elsewhere, own }) in told {
             let Some(class) = self.classes.get_mut(scope) else { continue };
             class.known = class.known.max(*own);
             let more = class.told.advance(*elsewhere);
@@ -157,9 +163,9 @@ impl OwnService {
     }
 }
 
-impl Served {
+impl ServiceTotal {
     /// Takes a later sum in and says by how much it is more; an older one is nothing new.
-    fn advance(&mut self, sum: Served) -> Nanos {
+    fn advance(&mut self, sum: ServiceTotal) -> Nanos {
         if sum <= *self {
             return Nanos::ZERO;
         }
@@ -182,18 +188,18 @@ mod tests {
         Scope::rule("jobs", &[])
     }
 
-    fn sums(own: &mut OwnService) -> Vec<(Scope, Served)> {
+    fn sums(own: &mut LocalService) -> Vec<(Scope, ServiceTotal)> {
         own.report(Time::ZERO)
     }
 
-    fn due(own: &mut OwnService) -> u64 {
+    fn due(own: &mut LocalService) -> u64 {
         std::iter::from_fn(|| own.poll()).map(|(_, cost)| cost.get()).sum()
     }
 
     #[test]
     fn each_service_is_counted_once_whatever_is_lost_or_comes_twice() {
         let (mut all, mut a, mut b) =
-            (Metadata::default(), OwnService::default(), OwnService::default());
+            (TotalService::default(), LocalService::default(), LocalService::default());
         a.serve(&class(), Nanos::new(10), Time::ZERO);
         b.serve(&class(), Nanos::new(1), Time::ZERO);
         all.take(1, &sums(&mut a), Time::ZERO);
@@ -220,13 +226,13 @@ mod tests {
     #[test]
     fn a_member_that_begins_anew_counts_from_zero_and_is_told_nothing_old() {
         let (mut all, mut a, mut b) =
-            (Metadata::default(), OwnService::default(), OwnService::default());
+            (TotalService::default(), LocalService::default(), LocalService::default());
         a.serve(&class(), Nanos::new(5), Time::ZERO);
         b.serve(&class(), Nanos::new(5), Time::ZERO);
         all.take(1, &sums(&mut a), Time::ZERO);
         all.take(2, &sums(&mut b), Time::ZERO);
         all.leave(1);
-        let mut a = OwnService::default();
+        let mut a = LocalService::default();
         a.serve(&class(), Nanos::new(7), Time::ZERO);
         all.take(1, &sums(&mut a), Time::ZERO);
         a.hear(&all.told(1));
@@ -236,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_class_that_rests_is_spoken_of_until_the_controller_knows_it() {
-        let (mut all, mut a) = (Metadata::default(), OwnService::default());
+        let (mut all, mut a) = (TotalService::default(), LocalService::default());
         let late = Time::ZERO + KEEP;
         a.serve(&class(), Nanos::new(5), Time::ZERO);
         let report = a.report(late);
