@@ -13,7 +13,7 @@ use model::{
     Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, Nid, OpKind, PathSet, Rate,
     Rule, RuleSet, Time,
 };
-use sluice_sched::{Arrival, Costs, Dispatcher, Target};
+use sluice_sched::{Arrival, Costs, Dispatcher, TargetParams};
 
 fn main() {
     let classes: u64 = std::env::args().nth(1).map_or(100_000, |n| n.parse().expect("a number"));
@@ -27,7 +27,7 @@ fn main() {
         max_classes: Some(u32::MAX),
         ..Rule::new("jobs", Match::any())
     });
-    let target = Target {
+    let target = TargetParams {
         name: "t".into(),
         slots_max: 64,
         threads: 8,

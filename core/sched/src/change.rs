@@ -13,13 +13,15 @@ use std::sync::Arc;
 
 use model::{Limit, RuleSet, Time};
 
-use crate::class::{NO_SIZE, OWN_ROUTE, PAID, QUEUES, Queue, RESERVED, Request, Stage};
+use crate::class::{
+    ClassQueue, NO_SIZE, OWN_ROUTE, PAID, QUEUES, QueuedRequest, RESERVED, RequestStage,
+};
 use crate::dependent::Dependents;
-use crate::depth::DepthControl;
-use crate::dispatcher::{Dispatcher, Target};
+use crate::dispatcher::{Dispatcher, TargetParams};
 use crate::lane::{DEVICE, LANES};
 use crate::recalibrate::Observed;
 use crate::slab::NONE;
+use crate::slot_controller::SlotController;
 
 impl Dispatcher {
     /// Puts other rules in force: at once for what waits, in its order of arrival.
@@ -38,7 +40,7 @@ impl Dispatcher {
         }
         let subjects: Vec<u32> = self.subjects.indices().collect();
         for subject in subjects {
-            self.drop_ways(subject);
+            self.drop_classifications(subject);
         }
         self.dependents = Dependents::of(&rules, &self.dependents, self.now);
         self.rules = rules;
@@ -51,11 +53,11 @@ impl Dispatcher {
     }
 
     /// Changes slots and costs: at once for what waits. O(everything). Poll afterwards.
-    pub fn set_target(&mut self, target: Target, now: Time) {
+    pub fn set_target(&mut self, target: TargetParams, now: Time) {
         self.advance(now);
         self.lanes[0].slots_max = target.threads.max(1);
         self.lanes[DEVICE].slots_max = target.slots_max.max(1);
-        self.depth = DepthControl::of(&target);
+        self.depth = SlotController::of(&target);
         self.observed = Observed::default();
         self.target = target;
         self.weigh_anew();
@@ -67,7 +69,7 @@ impl Dispatcher {
         self.set_units();
         let waiting = self.take_all();
         for index in &waiting {
-            let Request { lane, kind, amount, .. } = self.requests[*index];
+            let QueuedRequest { lane, kind, amount, .. } = self.requests[*index];
             let (cost, size) = self.weigh(usize::from(lane), kind, amount);
             let request = &mut self.requests[*index];
             (request.cost, request.size) = (cost, size);
@@ -100,10 +102,10 @@ impl Dispatcher {
         for state in &mut self.lanes {
             state.ready.clear();
             state.reserved.clear(&mut state.reserved_places);
-            state.urgent = Queue::default();
+            state.urgent = ClassQueue::default();
         }
         self.queued = 0;
-        let waits = |index: &u32| self.requests[*index].stage != Stage::Running;
+        let waits = |index: &u32| self.requests[*index].stage != RequestStage::Running;
         let mut waiting: Vec<u32> = self.requests.indices().filter(waits).collect();
         waiting.sort_unstable_by_key(|index| self.requests[*index].number);
         waiting
@@ -117,7 +119,7 @@ impl Dispatcher {
         }
         let own = &mut self.classes[class];
         own.queued = 0;
-        own.standings[lane].queues = [Queue::default(); QUEUES];
+        own.standings[lane].queues = [ClassQueue::default(); QUEUES];
         own.standings[lane].size = NO_SIZE;
     }
 
@@ -181,7 +183,7 @@ impl Dispatcher {
 
     fn put_back(&mut self, waiting: Vec<u32>) {
         for index in &waiting {
-            let Request { subject, kind, .. } = self.requests[*index];
+            let QueuedRequest { subject, kind, .. } = self.requests[*index];
             let way = self.way(subject, kind);
             let request = &mut self.requests[*index];
             request.class = way.class;

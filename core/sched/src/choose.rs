@@ -13,7 +13,7 @@
 //! requests. The bound on F is what keeps service beyond the share (a reservation, a time
 //! alone) from being held against a class for ever.
 
-use crate::class::{Class, NO_SIZE, RESERVED, Request, Stage};
+use crate::class::{Class, NO_SIZE, QueuedRequest, RESERVED, RequestStage};
 use crate::dispatcher::{Dispatched, Dispatcher};
 use crate::ids::{RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES};
@@ -157,7 +157,7 @@ impl Dispatcher {
         let state = &mut self.lanes[lane];
         let index = state.urgent.head;
         state.urgent.unlink(index, &mut self.requests, self.now);
-        let Request { class, cost, .. } = self.requests[index];
+        let QueuedRequest { class, cost, .. } = self.requests[index];
         self.classes[class].queued -= 1;
         self.alone = self.alone.filter(|_| lane != DEVICE);
         self.charge_tags(index, 0, cost);
@@ -168,7 +168,7 @@ impl Dispatcher {
     fn run(&mut self, index: u32) -> Dispatched {
         self.queued -= 1;
         let request = &mut self.requests[index];
-        request.stage = Stage::Running;
+        request.stage = RequestStage::Running;
         request.started = self.now;
         let class = &mut self.classes[request.class];
         class.running += 1;
@@ -232,7 +232,7 @@ impl Dispatcher {
 
     /// Moves the tags of a request's class in its lane from a charge of `old` ns to one of `new`.
     pub(crate) fn charge_tags(&mut self, index: u32, old: u64, new: u64) {
-        let Request { class, lane, kind, .. } = self.requests[index];
+        let QueuedRequest { class, lane, kind, .. } = self.requests[index];
         let lane = usize::from(lane);
         let (own, state) = (&mut self.classes[class], &self.lanes[lane]);
         let phi = own.phi_of(kind);

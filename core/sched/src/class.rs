@@ -16,13 +16,13 @@ use std::sync::Arc;
 use model::{Amount, Direction, Nanos, OpKind, Share, Time, Weight, WriteMode};
 
 use crate::classify::ClassKey;
-use crate::delay::Delay;
-use crate::held::Held;
 use crate::ids::ClassId;
+use crate::remote_delay::RemoteDelay;
 use crate::report::Usage;
 use crate::reservation::{Reservation, ReservationTerms};
 use crate::slab::{NONE, Slab};
-use crate::tags::{Phi, VirtualTime};
+use crate::tags::{EffectiveWeight, VirtualTime};
+use crate::wait::WaitCauses;
 
 /// Queues of a standing: read, write, metadata, returned.
 pub(crate) const QUEUES: usize = 4;
@@ -41,9 +41,9 @@ pub(crate) const NO_SIZE: u8 = u8::MAX;
 pub(crate) struct Class {
     /// By what its reads and writes are served beside others: its weight, by the part of it that
     /// it is granted here.
-    pub(crate) phi: Phi,
+    pub(crate) phi: EffectiveWeight,
     /// By what its metadata is: all of its weight, for what it had elsewhere counts here.
-    pub(crate) undivided: Phi,
+    pub(crate) undivided: EffectiveWeight,
     /// The most device slots it may hold; `u32::MAX` where the rule says nothing.
     pub(crate) slots_cap: u32,
     /// Device slots it holds.
@@ -55,13 +55,13 @@ pub(crate) struct Class {
     pub(crate) write_mode: Option<WriteMode>,
     /// Whether `reserve` is set.
     pub(crate) reserved: bool,
-    pub(crate) standings: [Standing; 2],
+    pub(crate) standings: [ClassLane; 2],
     pub(crate) reserve: Option<Reservation>,
     pub(crate) usage: Usage,
     /// What it had elsewhere.
-    pub(crate) delay: Delay,
+    pub(crate) delay: RemoteDelay,
     /// What held it, if anything ever did.
-    pub(crate) causes: Option<Box<Held>>,
+    pub(crate) causes: Option<Box<WaitCauses>>,
     /// The least part of its share here, in parts per million; 0 for none.
     pub(crate) min_share_ppm: u32,
     /// Bits of the parents of other rules that its requests count for.
@@ -76,12 +76,12 @@ pub(crate) struct Class {
 
 /// A class in one lane.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct ClassLane {
     /// Start tag of its next request, valid while it stands in a ready heap.
     pub(crate) start: VirtualTime,
     /// Finish tag of its last request.
     pub(crate) finish: VirtualTime,
-    pub(crate) queues: [Queue; QUEUES],
+    pub(crate) queues: [ClassQueue; QUEUES],
     /// Bit q: the head of queue q may go.
     pub(crate) ready: u8,
     /// Bit q: the head of queue q waits at a meter.
@@ -99,7 +99,7 @@ pub(crate) struct Standing {
 
 /// A FIFO of requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct ClassQueue {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     /// Bit i: meter i of the head's route let it go in its turn, which gives it a right.
@@ -123,7 +123,7 @@ pub(crate) struct Queue {
 /// the first cache line, unless there are meters to pay.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Request {
+pub(crate) struct QueuedRequest {
     /// Arrival number.
     pub(crate) number: u64,
     /// Charged cost in ns.
@@ -143,7 +143,7 @@ pub(crate) struct Request {
     pub(crate) lane: u8,
     pub(crate) queue: u8,
     pub(crate) size: u8,
-    pub(crate) stage: Stage,
+    pub(crate) stage: RequestStage,
     pub(crate) flags: u8,
     pub(crate) amount: Amount,
     pub(crate) started: Time,
@@ -151,7 +151,7 @@ pub(crate) struct Request {
 
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum RequestStage {
     Queued,
     Urgent,
     Running,
@@ -169,9 +169,9 @@ pub(crate) const DELAYED: u8 = 8;
 impl Class {
     pub(crate) fn new(key: Arc<ClassKey>, id: ClassId) -> Class {
         Class {
-            standings: [Standing::EMPTY; 2],
-            phi: Phi::ONE,
-            undivided: Phi::ONE,
+            standings: [ClassLane::EMPTY; 2],
+            phi: EffectiveWeight::ONE,
+            undivided: EffectiveWeight::ONE,
             slots_cap: u32::MAX,
             held: 0,
             reserved: false,
@@ -181,7 +181,7 @@ impl Class {
             running: 0,
             usage: Usage::default(),
             refs: 0,
-            delay: Delay::default(),
+            delay: RemoteDelay::default(),
             causes: None,
             min_share_ppm: 0,
             watched: 0,
@@ -195,12 +195,12 @@ impl Class {
     /// Takes its rule's weight and the part of it, where there are so many members.
     pub(crate) fn set_weight(&mut self, weight: Weight, part: Share, members: u32) {
         self.weight = weight;
-        self.phi = Phi::of(weight, part, members);
-        self.undivided = Phi::of(weight, Share::WHOLE, 1);
+        self.phi = EffectiveWeight::of(weight, part, members);
+        self.undivided = EffectiveWeight::of(weight, Share::WHOLE, 1);
     }
 
     /// By what its requests of a kind are served.
-    pub(crate) fn phi_of(&self, kind: OpKind) -> Phi {
+    pub(crate) fn phi_of(&self, kind: OpKind) -> EffectiveWeight {
         match kind.direction() {
             Direction::Metadata => self.undivided,
             Direction::Read | Direction::Write => self.phi,
@@ -229,11 +229,11 @@ impl Class {
     }
 }
 
-impl Standing {
-    const EMPTY: Standing = Standing {
+impl ClassLane {
+    const EMPTY: ClassLane = ClassLane {
         start: VirtualTime::ZERO,
         finish: VirtualTime::ZERO,
-        queues: [Queue::EMPTY; QUEUES],
+        queues: [ClassQueue::EMPTY; QUEUES],
         ready: 0,
         waiting: 0,
         size: NO_SIZE,
@@ -244,7 +244,7 @@ impl Standing {
 
     /// The queue whose ready head arrived first.
     #[inline]
-    pub(crate) fn first(&self, requests: &Slab<Request>) -> Option<usize> {
+    pub(crate) fn first(&self, requests: &Slab<QueuedRequest>) -> Option<usize> {
         match self.ready.is_power_of_two() {
             true => Some(self.ready.trailing_zeros() as usize),
             false => {
@@ -260,8 +260,8 @@ impl Standing {
     }
 }
 
-impl Queue {
-    const EMPTY: Queue = Queue {
+impl ClassQueue {
+    const EMPTY: ClassQueue = ClassQueue {
         head: NONE,
         tail: NONE,
         passed: 0,
@@ -275,7 +275,7 @@ impl Queue {
     };
 
     /// Adds a request at the end.
-    pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<Request>, now: Time) {
+    pub(crate) fn push(&mut self, id: u32, requests: &mut Slab<QueuedRequest>, now: Time) {
         self.pass(now);
         self.len += 1;
         requests[id].prev = self.tail;
@@ -288,10 +288,10 @@ impl Queue {
     }
 
     /// Takes a request out, wherever it stands.
-    pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<Request>, now: Time) {
+    pub(crate) fn unlink(&mut self, id: u32, requests: &mut Slab<QueuedRequest>, now: Time) {
         self.pass(now);
         self.len -= 1;
-        let Request { prev, next, .. } = requests[id];
+        let QueuedRequest { prev, next, .. } = requests[id];
         match prev {
             NONE => self.head = next,
             prev => requests[prev].next = next,
@@ -307,13 +307,13 @@ impl Queue {
     }
 }
 
-impl Default for Queue {
-    fn default() -> Queue {
-        Queue::EMPTY
+impl Default for ClassQueue {
+    fn default() -> ClassQueue {
+        ClassQueue::EMPTY
     }
 }
 
-impl Request {
+impl QueuedRequest {
     pub(crate) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }

@@ -22,8 +22,8 @@ use model::{
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::ids::{ClassId, SubjectId};
-use crate::meter::{Link, Meter, MeterKey, Route, ceilings, top_of};
-use crate::pattern::Pattern;
+use crate::meter::{ClassMeter, Meter, MeterChain, MeterKey, ceilings, top_of};
+use crate::pattern::SubjectPattern;
 use crate::report::{Usage, metadata};
 use crate::reservation::ReservationTerms;
 use crate::slab::NONE;
@@ -50,9 +50,9 @@ pub(crate) struct Subject {
     /// Operations by kind, in the order of [`OpKind::ALL`].
     pub(crate) ops: [Ops; OpKind::COUNT],
     /// None while it is idle.
-    pub(crate) ways: Option<Box<[Way; OpKind::COUNT]>>,
+    pub(crate) ways: Option<Box<[Classification; OpKind::COUNT]>>,
     /// None before it read or wrote.
-    pub(crate) pattern: Pattern,
+    pub(crate) pattern: SubjectPattern,
     pub(crate) who: Arc<Identity>,
     pub(crate) paths: PathSet,
     /// Where it came in.
@@ -63,7 +63,7 @@ pub(crate) struct Subject {
 
 /// Where a subject's requests of one kind go.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Classification {
     /// `NONE` until the rules were asked.
     pub(crate) class: u32,
     /// `NONE` where no meter applies.
@@ -72,7 +72,7 @@ pub(crate) struct Way {
 
 /// How to find what exists by what it is for.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct Registry {
     subjects: BTreeMap<Arc<Identity>, Vec<(PathSet, u32)>>,
     /// How many there ever were.
     classes_made: u64,
@@ -83,14 +83,14 @@ pub(crate) struct Names {
     links: BTreeMap<(u32, u32), u32>,
     /// Classes with a key of their own, at work and at rest, by rule.
     keyed: BTreeMap<Arc<str>, u32>,
-    pub(crate) idle_subjects: Idle,
-    pub(crate) idle_classes: Idle,
-    pub(crate) idle_meters: Idle,
+    pub(crate) idle_subjects: IdleList,
+    pub(crate) idle_classes: IdleList,
+    pub(crate) idle_meters: IdleList,
 }
 
 /// Items that nobody refers to, longest idle first.
 #[derive(Debug, Default)]
-pub(crate) struct Idle {
+pub(crate) struct IdleList {
     order: BTreeMap<u64, u32>,
     last: u64,
 }
@@ -142,10 +142,10 @@ impl Dispatcher {
     }
 
     /// Class and meters of a subject's requests of one kind.
-    pub(crate) fn way(&mut self, subject: u32, kind: OpKind) -> Way {
+    pub(crate) fn way(&mut self, subject: u32, kind: OpKind) -> Classification {
         match &self.subjects[subject].ways {
             Some(ways) if ways[kind as usize].class != NONE => ways[kind as usize],
-            _ => self.find_way(subject, kind),
+            _ => self.classify(subject, kind),
         }
     }
 
@@ -156,7 +156,7 @@ impl Dispatcher {
     }
 
     /// Forgets the ways of a subject, for its rules changed or it is idle.
-    pub(crate) fn drop_ways(&mut self, index: u32) {
+    pub(crate) fn drop_classifications(&mut self, index: u32) {
         let Some(ways) = self.subjects[index].ways.take() else { return };
         for way in ways.into_iter().filter(|way| way.class != NONE) {
             if way.route != NONE {
@@ -185,7 +185,7 @@ impl Dispatcher {
         if subject.refs > 0 || subject.outstanding > 0 || subject.idle != 0 {
             return;
         }
-        self.drop_ways(index);
+        self.drop_classifications(index);
         self.subjects[index].idle = self.names.idle_subjects.enter(index);
         if let Some(oldest) = self.names.idle_subjects.surplus(IDLE_SUBJECTS_MAX) {
             self.drop_subject(oldest);
@@ -224,7 +224,7 @@ impl Dispatcher {
         self.subjects.remove(index);
     }
 
-    fn find_way(&mut self, subject: u32, kind: OpKind) -> Way {
+    fn classify(&mut self, subject: u32, kind: OpKind) -> Classification {
         let rules = Arc::clone(&self.rules);
         let (who, paths) = (self.subjects[subject].who.clone(), self.subjects[subject].paths);
         let rule = rules.rule_for(&who, kind, paths).map(|i| &rules.rules[i]);
@@ -237,9 +237,10 @@ impl Dispatcher {
         let route = self.route_for(subject, class, &meters);
         let own = &mut self.classes[class];
         own.refs += 1;
-        let way = Way { class, route };
+        let way = Classification { class, route };
         let ways = &mut self.subjects[subject].ways;
-        ways.get_or_insert_with(|| Box::new([Way::UNKNOWN; OpKind::COUNT]))[kind as usize] = way;
+        ways.get_or_insert_with(|| Box::new([Classification::UNKNOWN; OpKind::COUNT]))
+            [kind as usize] = way;
         way
     }
 
@@ -416,14 +417,14 @@ impl Dispatcher {
         for link in links {
             self.links[*link].refs += 1;
         }
-        self.routes.insert(Route::new(links))
+        self.routes.insert(MeterChain::new(links))
     }
 
     fn link_for(&mut self, class: u32, meter: u32) -> u32 {
         if let Some(index) = self.names.links.get(&(class, meter)) {
             return *index;
         }
-        let link = Link { class, meter, finish: VirtualTime::ZERO, refs: 0 };
+        let link = ClassMeter { class, meter, finish: VirtualTime::ZERO, refs: 0 };
         let index = self.links.insert(link);
         self.names.links.insert((class, meter), index);
         let meter = &mut self.meters[meter];
@@ -437,7 +438,7 @@ impl Dispatcher {
         if self.links[index].refs > 0 {
             return;
         }
-        let Link { class, meter, .. } = self.links[index];
+        let ClassMeter { class, meter, .. } = self.links[index];
         self.names.links.remove(&(class, meter));
         self.links.remove(index);
         let of = &mut self.meters[meter];
@@ -475,7 +476,7 @@ pub(crate) fn limits_of(rule: &Rule) -> impl Iterator<Item = (Limit, usize)> {
     ceilings(rule).enumerate().map(move |(i, limit)| (limit, before(i, &limit)))
 }
 
-impl Names {
+impl Registry {
     /// The subjects by who they are, from the first of a job on: identities begin with their job.
     pub(crate) fn subjects_from(
         &self,
@@ -506,11 +507,11 @@ impl Names {
     }
 }
 
-impl Way {
-    const UNKNOWN: Way = Way { class: NONE, route: NONE };
+impl Classification {
+    const UNKNOWN: Classification = Classification { class: NONE, route: NONE };
 }
 
-impl Idle {
+impl IdleList {
     /// Takes an item in as the last to be dropped; its number is never 0.
     pub(crate) fn enter(&mut self, index: u32) -> u64 {
         self.last += 1;

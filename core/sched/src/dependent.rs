@@ -21,7 +21,7 @@ use model::{DependencyKind, LimitMode, Rate, RuleDependency, RuleSet, Time};
 use crate::class::Class;
 use crate::dispatcher::Dispatcher;
 use crate::lane::LANES;
-use crate::meter::Owner;
+use crate::meter::MeterOwner;
 use crate::reservation::ReservationTerms;
 
 /// How often what parents had is looked at.
@@ -230,7 +230,7 @@ impl Dispatcher {
         let meters: Vec<u32> = self.meters.indices().collect();
         for index in meters {
             let meter = &mut self.meters[index];
-            let Owner::Rule { name, .. } = &meter.key.owner else { continue };
+            let MeterOwner::Rule { name, .. } = &meter.key.owner else { continue };
             if let Some((_, rate)) = changed.iter().find(|(rule, _)| rule == name) {
                 meter.pacer.set_rate(*rate, self.now);
                 self.sync_meter(index);

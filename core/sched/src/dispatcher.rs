@@ -14,26 +14,26 @@ use std::sync::Arc;
 use model::{Amount, Lane, Nanos, OpKind, Ops, Rate, RuleSet, Time, WriteMode};
 
 use crate::choose::Choice;
-use crate::class::{Class, OWN_ROUTE, PAID, RESERVED, RETURNED, Request, Stage};
-use crate::classify::{Names, Subject};
+use crate::class::{Class, OWN_ROUTE, PAID, QueuedRequest, RESERVED, RETURNED, RequestStage};
+use crate::classify::{Registry, Subject};
 use crate::cost::Costs;
 use crate::dependent::Dependents;
-use crate::depth::DepthControl;
 use crate::donate::Donations;
+use crate::dormant::DormantClass;
 use crate::grant::GrantTable;
 use crate::ids::{ClassId, RequestId, SubjectId};
 use crate::lane::{DEVICE, LANES, LaneState};
-use crate::meter::{Link, Meter, Route};
-use crate::promise::PromiseClock;
+use crate::meter::{ClassMeter, Meter, MeterChain};
 use crate::recalibrate::Observed;
 use crate::report::Usage;
-use crate::rest::Rested;
+use crate::reservation_clock::ReservationClock;
 use crate::slab::{NONE, Slab};
-use crate::untold::Untold;
+use crate::slot_controller::SlotController;
+use crate::unreported::UnreportedMetadata;
 
 /// What a dispatcher schedules for: one `[[target]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetParams {
     /// Unique among the targets.
     pub name: String,
     /// D: the slots of the device lane, at least one.
@@ -96,7 +96,7 @@ pub struct Dispatched {
 /// Classes, meters and subjects that nobody uses are kept up to a constant.
 #[derive(Debug)]
 pub struct Dispatcher {
-    pub(crate) target: Target,
+    pub(crate) target: TargetParams,
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) now: Time,
     /// Requests that ever arrived.
@@ -105,24 +105,24 @@ pub struct Dispatcher {
     /// The lane that is asked first, the one that did not dispatch last.
     turn: usize,
     pub(crate) lanes: [LaneState; 2],
-    pub(crate) promises: PromiseClock,
+    pub(crate) promises: ReservationClock,
     pub(crate) dependents: Dependents,
     pub(crate) grants: GrantTable,
-    pub(crate) untold: Untold,
-    pub(crate) depth: Option<DepthControl>,
+    pub(crate) untold: UnreportedMetadata,
+    pub(crate) depth: Option<SlotController>,
     pub(crate) observed: Observed,
     /// The request that began when nothing else held device slots, while that is so.
     pub(crate) alone: Option<u32>,
-    pub(crate) requests: Slab<Request>,
+    pub(crate) requests: Slab<QueuedRequest>,
     pub(crate) classes: Slab<Class>,
-    pub(crate) rested: Slab<Rested>,
+    pub(crate) rested: Slab<DormantClass>,
     pub(crate) meters: Slab<Meter>,
-    pub(crate) links: Slab<Link>,
-    pub(crate) routes: Slab<Route>,
+    pub(crate) links: Slab<ClassMeter>,
+    pub(crate) routes: Slab<MeterChain>,
     pub(crate) subjects: Slab<Subject>,
     /// What the subjects were served that are forgotten, and the metadata operations of it.
     pub(crate) forgotten: (Usage, Ops),
-    pub(crate) names: Names,
+    pub(crate) names: Registry,
     pub(crate) donations: Donations,
     #[cfg(debug_assertions)]
     calls: u64,
@@ -130,11 +130,11 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// A dispatcher with nothing queued.
-    pub fn new(target: Target, rules: Arc<RuleSet>) -> Dispatcher {
+    pub fn new(target: TargetParams, rules: Arc<RuleSet>) -> Dispatcher {
         let mut new = Dispatcher {
             lanes: [LaneState::new(target.threads), LaneState::new(target.slots_max)],
             dependents: Dependents::of(&rules, &Dependents::default(), Time::ZERO),
-            depth: DepthControl::of(&target),
+            depth: SlotController::of(&target),
             observed: Observed::default(),
             alone: None,
             target,
@@ -143,9 +143,9 @@ impl Dispatcher {
             arrivals: 0,
             queued: 0,
             turn: 0,
-            promises: PromiseClock::new(),
+            promises: ReservationClock::new(),
             grants: GrantTable::default(),
-            untold: Untold::default(),
+            untold: UnreportedMetadata::default(),
             requests: Slab::default(),
             classes: Slab::default(),
             rested: Slab::default(),
@@ -154,7 +154,7 @@ impl Dispatcher {
             routes: Slab::default(),
             subjects: Slab::default(),
             forgotten: Default::default(),
-            names: Names::default(),
+            names: Registry::default(),
             donations: Donations::default(),
             #[cfg(debug_assertions)]
             calls: 0,
@@ -178,7 +178,7 @@ impl Dispatcher {
         let (cost, size) = self.weigh(lane, arrival.kind, arrival.amount);
         self.arrivals += 1;
         let urgent = arrival.kind.never_delayed();
-        let index = self.requests.insert(Request {
+        let index = self.requests.insert(QueuedRequest {
             token: arrival.token,
             number: self.arrivals,
             amount: arrival.amount,
@@ -195,7 +195,7 @@ impl Dispatcher {
             lane: lane as u8,
             queue: arrival.kind.direction() as u8,
             size,
-            stage: if urgent { Stage::Urgent } else { Stage::Queued },
+            stage: if urgent { RequestStage::Urgent } else { RequestStage::Queued },
             flags: 0,
         });
         self.queue_up(index);
@@ -235,7 +235,8 @@ impl Dispatcher {
     pub fn complete(&mut self, id: RequestId, served: Amount, now: Time) {
         self.advance(now);
         let index = self.running(id);
-        let Request { class, subject, lane, kind, flags, route, amount, .. } = self.requests[index];
+        let QueuedRequest { class, subject, lane, kind, flags, route, amount, .. } =
+            self.requests[index];
         self.free_slots(index);
         self.lanes[usize::from(lane)].note_served(class, self.now);
         if served != amount {
@@ -275,7 +276,7 @@ impl Dispatcher {
     pub fn miss(&mut self, id: RequestId, now: Time) {
         self.advance(now);
         let index = self.running(id);
-        let Request { class, kind, cost, amount, lane, .. } = self.requests[index];
+        let QueuedRequest { class, kind, cost, amount, lane, .. } = self.requests[index];
         assert!(usize::from(lane) != DEVICE, "request {index} already is in the device lane");
         self.free_slots(index);
         let nothing = Amount::new(0, amount.ops.get().min(1));
@@ -294,9 +295,9 @@ impl Dispatcher {
         request.lane = DEVICE as u8;
         request.flags &= !RESERVED;
         if kind.never_delayed() {
-            request.stage = Stage::Urgent;
+            request.stage = RequestStage::Urgent;
         } else {
-            (request.stage, request.queue) = (Stage::Queued, RETURNED as u8);
+            (request.stage, request.queue) = (RequestStage::Queued, RETURNED as u8);
         }
         self.queue_up(index);
         self.settle();
@@ -310,11 +311,11 @@ impl Dispatcher {
         if !self.requests.has(index, id.generation) {
             return None;
         }
-        let Request { token, subject, class, stage, flags, route, .. } = self.requests[index];
+        let QueuedRequest { token, subject, class, stage, flags, route, .. } = self.requests[index];
         match stage {
-            Stage::Running => return None,
-            Stage::Urgent => self.unqueue_urgent(index),
-            Stage::Queued => self.unqueue(index),
+            RequestStage::Running => return None,
+            RequestStage::Urgent => self.unqueue_urgent(index),
+            RequestStage::Queued => self.unqueue(index),
         }
         if self.requests[index].has(PAID) {
             self.refund_meters(index);
@@ -377,7 +378,7 @@ impl Dispatcher {
     }
 
     /// The target it schedules for; its costs as they were learnt.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &TargetParams {
         &self.target
     }
 
@@ -433,11 +434,11 @@ impl Dispatcher {
     /// Puts a request at the end of its queue.
     pub(crate) fn queue_up(&mut self, index: u32) {
         self.queued += 1;
-        let Request { class, lane, queue, stage, .. } = self.requests[index];
+        let QueuedRequest { class, lane, queue, stage, .. } = self.requests[index];
         let (lane, queue) = (usize::from(lane), usize::from(queue));
         let own = &mut self.classes[class];
         own.queued += 1;
-        if stage == Stage::Urgent {
+        if stage == RequestStage::Urgent {
             self.lanes[lane].urgent.push(index, &mut self.requests, self.now);
             return;
         }
@@ -451,7 +452,7 @@ impl Dispatcher {
     }
 
     fn unqueue(&mut self, index: u32) {
-        let Request { class, lane, queue, .. } = self.requests[index];
+        let QueuedRequest { class, lane, queue, .. } = self.requests[index];
         let (lane, queue) = (usize::from(lane), usize::from(queue));
         let is_head = self.classes[class].standings[lane].queues[queue].head == index;
         if is_head {
@@ -475,12 +476,15 @@ impl Dispatcher {
 
     pub(crate) fn running(&self, id: RequestId) -> u32 {
         assert!(self.requests.has(id.index, id.generation), "request {id:?} is gone");
-        assert!(self.requests[id.index].stage == Stage::Running, "request {id:?} does not run");
+        assert!(
+            self.requests[id.index].stage == RequestStage::Running,
+            "request {id:?} does not run"
+        );
         id.index
     }
 
     fn free_slots(&mut self, index: u32) {
-        let Request { class, lane, slots, .. } = self.requests[index];
+        let QueuedRequest { class, lane, slots, .. } = self.requests[index];
         let lane = usize::from(lane);
         self.lanes[lane].held -= slots;
         if self.requests[index].has(RESERVED) {
@@ -498,7 +502,7 @@ impl Dispatcher {
 
     /// Replaces what a running request was charged by the charge for `served`.
     fn correct(&mut self, index: u32, served: Amount) {
-        let Request { lane, kind, cost, route, amount, .. } = self.requests[index];
+        let QueuedRequest { lane, kind, cost, route, amount, .. } = self.requests[index];
         let new = self.target.costs.charge(LANES[usize::from(lane)], kind, served).get();
         self.charge_tags(index, cost, new);
         self.move_charge(route, amount, served);

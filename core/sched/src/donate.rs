@@ -15,14 +15,14 @@ use std::sync::Arc;
 
 use model::{Amount, Bytes, Identity, OpKind, Time};
 
-use crate::class::{PAID, Request, Stage};
+use crate::class::{PAID, QueuedRequest, RequestStage};
 use crate::dispatcher::{Arrival, Dispatcher};
-use crate::held::{HeldBy, MeterReport};
 use crate::ids::{RequestId, SubjectId};
 use crate::lane::LANES;
 use crate::meter::MeterKey;
 use crate::slab::NONE;
-use crate::tags::Phi;
+use crate::tags::EffectiveWeight;
+use crate::wait::{MeterStatus, WaitCause};
 
 /// A request that was waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ pub struct DonationReport {
     /// What they write, as the caller named it; empty if he did not.
     pub file: Arc<str>,
     /// What held the last of them in its own class.
-    pub by: HeldBy,
+    pub by: WaitCause,
     /// How that meter stands, where it is one that still exists.
-    pub meter: Option<MeterReport>,
+    pub meter: Option<MeterStatus>,
     /// Requests that were waited for.
     pub requests: u64,
     /// Their payload.
@@ -62,10 +62,10 @@ pub struct DonationReport {
 
 /// What was donated lately, the last at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Donations(Vec<Donation>);
+pub(crate) struct Donations(Vec<PendingDonation>);
 
 #[derive(Debug)]
-struct Donation {
+struct PendingDonation {
     writer: Arc<Identity>,
     waiter: Arc<Identity>,
     file: Arc<str>,
@@ -78,8 +78,8 @@ struct Donation {
 }
 
 impl Donations {
-    fn count(&mut self, new: Donation) {
-        let same = |known: &Donation| {
+    fn count(&mut self, new: PendingDonation) {
+        let same = |known: &PendingDonation| {
             known.writer == new.writer && known.waiter == new.waiter && known.file == new.file
         };
         let known = self.0.iter().position(same).map(|at| self.0.remove(at));
@@ -88,7 +88,7 @@ impl Donations {
         }
         let new = match known {
             None => new,
-            Some(known) => Donation {
+            Some(known) => PendingDonation {
                 requests: known.requests + new.requests,
                 bytes: known.bytes.saturating_add(new.bytes),
                 donated: known.donated + new.donated,
@@ -119,13 +119,13 @@ impl Dispatcher {
             return None;
         }
         let request = self.requests[id.index];
-        let Request { kind, amount, lane, token, subject: index, .. } = request;
+        let QueuedRequest { kind, amount, lane, token, subject: index, .. } = request;
         let writer = SubjectId { index, generation: self.subjects.generation(index) };
-        if request.stage == Stage::Running {
+        if request.stage == RequestStage::Running {
             return None;
         }
         // What has paid and waits again goes before others already.
-        if request.has(PAID) || request.stage == Stage::Urgent {
+        if request.has(PAID) || request.stage == RequestStage::Urgent {
             return Some(Donated { id, token, subject: writer });
         }
         let subject = self.donated((writer, waiter), (kind, amount), file, now);
@@ -163,7 +163,7 @@ impl Dispatcher {
         let (own, by) = self.prospect(writer, kind, amount);
         let (others, _) = self.prospect(waiter, kind, amount);
         let goes = others < own;
-        self.donations.count(Donation {
+        self.donations.count(PendingDonation {
             writer: writer_is,
             waiter: waiter_is,
             file: file.clone(),
@@ -192,7 +192,7 @@ impl Dispatcher {
             writer: one.writer.clone(),
             waiter: one.waiter.clone(),
             file: one.file.clone(),
-            by: one.by.as_ref().map_or(HeldBy::Share, |key| HeldBy::Meter {
+            by: one.by.as_ref().map_or(WaitCause::Share, |key| WaitCause::Meter {
                 scope: key.scope(),
                 in_bytes: key.in_bytes,
             }),
@@ -213,7 +213,7 @@ impl Dispatcher {
         subject: SubjectId,
         kind: OpKind,
         amount: Amount,
-    ) -> ((u64, Reverse<Phi>), Option<MeterKey>) {
+    ) -> ((u64, Reverse<EffectiveWeight>), Option<MeterKey>) {
         let way = self.way(subject.index, kind);
         let phi = self.classes[way.class].phi_of(kind);
         if way.route == NONE {

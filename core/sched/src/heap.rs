@@ -20,30 +20,30 @@ const CHILDREN: usize = 4;
 
 /// Where each item stands in the one heap that holds it.
 #[derive(Debug, Default)]
-pub(crate) struct Places(Vec<u32>);
+pub(crate) struct HeapPositions(Vec<u32>);
 
 /// The heap; its places are kept beside it and passed to each call.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
-    entries: Vec<Entry>,
+    entries: Vec<HeapEntry>,
 }
 
 /// The key in two halves: 24 bytes instead of 32, so that a group of children spans fewer
 /// cache lines.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct HeapEntry {
     high: u64,
     low: u64,
     item: u32,
 }
 
-impl Entry {
+impl HeapEntry {
     fn key(self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
 }
 
-impl Places {
+impl HeapPositions {
     /// Makes room for items below `count`.
     pub(crate) fn grow(&mut self, count: usize) {
         if self.0.len() < count {
@@ -59,10 +59,10 @@ impl Places {
 
 impl Heap {
     /// Adds `item`, or moves it to `key` if it is already here.
-    pub(crate) fn put(&mut self, key: u128, item: u32, places: &mut Places) {
+    pub(crate) fn put(&mut self, key: u128, item: u32, places: &mut HeapPositions) {
         let place = places.0[item as usize];
         if place == NOWHERE {
-            self.entries.push(Entry { high: 0, low: 0, item });
+            self.entries.push(HeapEntry { high: 0, low: 0, item });
             self.sift_up(self.entries.len() - 1, key, item, places);
         } else {
             self.replace(place as usize, key, item, places);
@@ -70,7 +70,7 @@ impl Heap {
     }
 
     /// Takes `item` out; it must be here.
-    pub(crate) fn remove(&mut self, item: u32, places: &mut Places) {
+    pub(crate) fn remove(&mut self, item: u32, places: &mut HeapPositions) {
         let place = places.0[item as usize] as usize;
         places.0[item as usize] = NOWHERE;
         let last = self.entries.pop().expect("an item with a place is in a heap that is not empty");
@@ -80,7 +80,7 @@ impl Heap {
     }
 
     /// Takes everything out.
-    pub(crate) fn clear(&mut self, places: &mut Places) {
+    pub(crate) fn clear(&mut self, places: &mut HeapPositions) {
         for entry in self.entries.drain(..) {
             places.0[entry.item as usize] = NOWHERE;
         }
@@ -92,7 +92,7 @@ impl Heap {
     }
 
     /// The key under which `item`, which must be here, stands.
-    pub(crate) fn key_of(&self, item: u32, places: &Places) -> u128 {
+    pub(crate) fn key_of(&self, item: u32, places: &HeapPositions) -> u128 {
         self.entries[places.0[item as usize] as usize].key()
     }
 
@@ -110,7 +110,7 @@ impl Heap {
     }
 
     /// Panics unless order and places hold.
-    pub(crate) fn check(&self, places: &Places) {
+    pub(crate) fn check(&self, places: &HeapPositions) {
         for (i, entry) in self.entries.iter().enumerate() {
             assert_eq!(places.0[entry.item as usize] as usize, i, "item {} misplaced", entry.item);
             assert!(
@@ -122,8 +122,8 @@ impl Heap {
 
     /// Puts an item where another stood, and from there to its place. One that stays as it is,
     /// as most do that are looked at again for a cap on slots, costs no look at its children.
-    fn replace(&mut self, place: usize, key: u128, item: u32, places: &mut Places) {
-        let Entry { high, low, item: before } = self.entries[place];
+    fn replace(&mut self, place: usize, key: u128, item: u32, places: &mut HeapPositions) {
+        let HeapEntry { high, low, item: before } = self.entries[place];
         if (high, low) == ((key >> 64) as u64, key as u64) && before == item {
             return;
         }
@@ -134,7 +134,7 @@ impl Heap {
         }
     }
 
-    fn sift_up(&mut self, mut place: usize, key: u128, item: u32, places: &mut Places) {
+    fn sift_up(&mut self, mut place: usize, key: u128, item: u32, places: &mut HeapPositions) {
         while place > 0 {
             let parent = (place - 1) / CHILDREN;
             let above = self.entries[parent];
@@ -147,7 +147,7 @@ impl Heap {
         self.set(place, key, item, places);
     }
 
-    fn sift_down(&mut self, mut place: usize, key: u128, item: u32, places: &mut Places) {
+    fn sift_down(&mut self, mut place: usize, key: u128, item: u32, places: &mut HeapPositions) {
         while let Some(least) = self.least_child(place) {
             let child = self.entries[least];
             if child.key() >= key {
@@ -173,8 +173,8 @@ impl Heap {
         Some(first + least)
     }
 
-    fn set(&mut self, place: usize, key: u128, item: u32, places: &mut Places) {
-        self.entries[place] = Entry { high: (key >> 64) as u64, low: key as u64, item };
+    fn set(&mut self, place: usize, key: u128, item: u32, places: &mut HeapPositions) {
+        self.entries[place] = HeapEntry { high: (key >> 64) as u64, low: key as u64, item };
         places.0[item as usize] = place as u32;
     }
 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn items_come_out_in_order_after_moves_and_removals() {
-        let (mut heap, mut places) = (Heap::default(), Places::default());
+        let (mut heap, mut places) = (Heap::default(), HeapPositions::default());
         places.grow(100);
         for item in 0..100u32 {
             heap.put(u128::from(item * 37 % 101), item, &mut places);

@@ -3,9 +3,11 @@
 //! Debug builds check it after a public call, often while little has happened and now
 //! and then later; property tests check it after each step.
 
-use crate::class::{Class, NO_SIZE, QUEUES, Queue, RESERVED, Request, Stage, Standing};
+use crate::admission::waiter;
+use crate::class::{
+    Class, ClassLane, ClassQueue, NO_SIZE, QUEUES, QueuedRequest, RESERVED, RequestStage,
+};
 use crate::dispatcher::Dispatcher;
-use crate::gate::waiter;
 use crate::lane::{DEVICE, LANES};
 use crate::slab::NONE;
 use crate::tags::time_key;
@@ -25,27 +27,32 @@ impl Dispatcher {
         self.check_references();
     }
 
-    fn requests_where(&self, suits: impl Fn(&Request) -> bool) -> impl Iterator<Item = &Request> {
+    fn requests_where(
+        &self,
+        suits: impl Fn(&QueuedRequest) -> bool,
+    ) -> impl Iterator<Item = &QueuedRequest> {
         self.requests.iter().map(|(_, request)| request).filter(move |request| suits(request))
     }
 
     /// Slots held are those of the running requests.
     fn check_slots(&self) {
         for (lane, state) in self.lanes.iter().enumerate() {
-            let here = |r: &Request| r.stage == Stage::Running && usize::from(r.lane) == lane;
+            let here =
+                |r: &QueuedRequest| r.stage == RequestStage::Running && usize::from(r.lane) == lane;
             let held: u32 = self.requests_where(here).map(|r| r.slots).sum();
             assert_eq!(state.held, held, "slots held in lane {lane}");
-            let promised = |r: &Request| here(r) && r.has(RESERVED);
+            let promised = |r: &QueuedRequest| here(r) && r.has(RESERVED);
             let promised: u32 = self.requests_where(promised).map(|r| r.slots).sum();
             assert_eq!(state.promised_held, promised, "slots of promises in lane {lane}");
         }
-        let waiting = self.requests_where(|r| r.stage != Stage::Running).count();
+        let waiting = self.requests_where(|r| r.stage != RequestStage::Running).count();
         assert_eq!(self.queued, waiting, "requests that wait");
     }
 
     fn check_counts(&self, index: u32, class: &Class) {
         let of = |stage| self.requests_where(move |r| r.class == index && r.stage == stage);
-        let (queued, urgent, running) = (of(Stage::Queued), of(Stage::Urgent), of(Stage::Running));
+        let (queued, urgent, running) =
+            (of(RequestStage::Queued), of(RequestStage::Urgent), of(RequestStage::Running));
         assert_eq!(class.queued as usize, queued.count() + urgent.count(), "queued in {index}");
         let mut slots = 0;
         let mut count = 0;
@@ -67,7 +74,7 @@ impl Dispatcher {
         let state = &self.lanes[lane];
         let head = standing.first(&self.requests);
         let head = head.map(|queue| &self.requests[standing.queues[queue].head]);
-        let fits = |r: &&Request| lane != DEVICE || class.cap_allows(state.slots(r.size));
+        let fits = |r: &&QueuedRequest| lane != DEVICE || class.cap_allows(state.slots(r.size));
         let size = head.filter(fits).map_or(NO_SIZE, |head| head.size);
         assert_eq!(standing.size, size, "class {index} stands in the wrong heap of lane {lane}");
         assert_eq!(state.ready.places.holds(index), size != NO_SIZE);
@@ -76,7 +83,7 @@ impl Dispatcher {
         assert!(size == NO_SIZE || standing.start >= state.v, "class {index} starts before v");
     }
 
-    fn check_queue(&self, index: u32, standing: &Standing, lane: usize, queue: usize) {
+    fn check_queue(&self, index: u32, standing: &ClassLane, lane: usize, queue: usize) {
         let fifo = &standing.queues[queue];
         let (ready, waits) = (standing.ready >> queue & 1 == 1, standing.waiting >> queue & 1 == 1);
         assert_eq!(ready ^ waits, !fifo.is_empty(), "head of {index}.{lane}.{queue} is nowhere");
@@ -88,7 +95,7 @@ impl Dispatcher {
             let request = &self.requests[at];
             assert_eq!((request.prev, request.class), (prev, index));
             assert_eq!((usize::from(request.lane), usize::from(request.queue)), (lane, queue));
-            assert!(request.stage == Stage::Queued);
+            assert!(request.stage == RequestStage::Queued);
             (prev, at, count) = (at, request.next, count + 1);
         }
         assert_eq!((fifo.tail, fifo.len), (prev, count));
@@ -141,7 +148,7 @@ impl Dispatcher {
         }
     }
 
-    fn count_passed(&self, fifo: &Queue, lane: usize, held: &mut [[u32; 2]]) {
+    fn count_passed(&self, fifo: &ClassQueue, lane: usize, held: &mut [[u32; 2]]) {
         if fifo.passed == 0 {
             return;
         }

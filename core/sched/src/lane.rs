@@ -13,11 +13,11 @@
 
 use model::{Lane, Time};
 
-use crate::class::Queue;
-use crate::heap::{Heap, Places};
+use crate::class::ClassQueue;
+use crate::heap::{Heap, HeapPositions};
 use crate::slab::NONE;
 use crate::slots::{SIZES_MAX, slots_of};
-use crate::tags::{LAG_MAX_NS, Phi, VirtualTime};
+use crate::tags::{EffectiveWeight, LAG_MAX_NS, VirtualTime};
 
 #[derive(Debug)]
 pub(crate) struct LaneState {
@@ -37,14 +37,14 @@ pub(crate) struct LaneState {
     pub(crate) ready: Ready,
     /// Classes with a promise and a head that counts towards it, by R.
     pub(crate) reserved: Heap,
-    pub(crate) reserved_places: Places,
+    pub(crate) reserved_places: HeapPositions,
     /// Requests that are never delayed.
-    pub(crate) urgent: Queue,
+    pub(crate) urgent: ClassQueue,
     /// Meters with waiters of this lane, by due time.
     pub(crate) deadlines: Heap,
-    pub(crate) deadline_places: Places,
+    pub(crate) deadline_places: HeapPositions,
     /// Where each queue (class × 4 + direction) stands among its meter's waiters.
-    pub(crate) waiting_places: Places,
+    pub(crate) waiting_places: HeapPositions,
 }
 
 /// Classes with a ready head, by the size of that head.
@@ -53,7 +53,7 @@ pub(crate) struct Ready {
     heaps: [Heap; SIZES_MAX],
     /// Bit i: heap i is not empty.
     occupied: u64,
-    pub(crate) places: Places,
+    pub(crate) places: HeapPositions,
 }
 
 /// The lanes, in the order of their indices.
@@ -73,11 +73,11 @@ impl LaneState {
             served: [(NONE, Time::ZERO); 2],
             ready: Ready::default(),
             reserved: Heap::default(),
-            reserved_places: Places::default(),
-            urgent: Queue::default(),
+            reserved_places: HeapPositions::default(),
+            urgent: ClassQueue::default(),
             deadlines: Heap::default(),
-            deadline_places: Places::default(),
-            waiting_places: Places::default(),
+            deadline_places: HeapPositions::default(),
+            waiting_places: HeapPositions::default(),
         }
     }
 
@@ -105,7 +105,7 @@ impl LaneState {
 
     /// The latest finish tag that a class of that weight may have after a request of that cost: the
     /// lag between equals is about one request of each, so four of its own are always within it.
-    pub(crate) fn lag_bound(&self, cost: u64, weight: Phi) -> VirtualTime {
+    pub(crate) fn lag_bound(&self, cost: u64, weight: EffectiveWeight) -> VirtualTime {
         self.v.after(self.lag_max.max(cost.saturating_mul(4)), weight)
     }
 
@@ -219,7 +219,7 @@ impl Default for Ready {
         Ready {
             heaps: std::array::from_fn(|_| Heap::default()),
             occupied: 0,
-            places: Places::default(),
+            places: HeapPositions::default(),
         }
     }
 }

@@ -17,41 +17,41 @@
 //! The dispatcher is a plain struct that is told the time. It never waits: a call answers
 //! with a request, and [`Dispatcher::next_deadline`] says when to ask again.
 
+mod admission;
 mod change;
 mod choose;
 mod class;
 mod classify;
 mod cost;
-mod delay;
 mod dependent;
-mod depth;
 mod dispatcher;
 mod donate;
-mod gate;
+mod dormant;
 mod grant;
 mod heap;
-mod held;
 mod ids;
 mod invariants;
 mod lane;
 mod meter;
 mod pattern;
-mod promise;
 mod recalibrate;
+mod remote_delay;
 mod report;
 mod reservation;
-mod rest;
+mod reservation_clock;
 mod slab;
+mod slot_controller;
 mod slots;
 mod tags;
 mod turns;
-mod untold;
+mod unreported;
+mod wait;
 
 pub use cost::{CostMode, Costs, Curve, CurveError, LaneCosts};
-pub use dispatcher::{Arrival, Dispatched, Dispatcher, Target};
+pub use dispatcher::{Arrival, Dispatched, Dispatcher, TargetParams};
 pub use donate::{Donated, DonationReport};
-pub use held::{HeldBy, HeldCause, HeldReport, MeterReport, Payers, SubjectStanding};
 pub use ids::{ClassId, RequestId, SubjectId};
 pub use report::{ClassReport, SubjectReport, Usage};
 pub use slots::slots_held;
 pub use turns::Turns;
+pub use wait::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};

@@ -24,9 +24,9 @@ use model::{
 use crate::classify::ClassKey;
 use crate::grant::MeterGrant;
 use crate::heap::Heap;
-use crate::promise;
+use crate::reservation_clock;
 use crate::slab::NONE;
-use crate::tags::{Phi, VirtualTime};
+use crate::tags::{EffectiveWeight, VirtualTime};
 
 /// How long a meter's idleness may be made up for where its limit names no burst:
 /// the longest usual gap between two chances to dispatch on a busy device; what is missed
@@ -85,14 +85,14 @@ pub(crate) struct Meter {
 /// What a meter is recognised by when rules change or a key comes back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MeterKey {
-    pub(crate) owner: Owner,
+    pub(crate) owner: MeterOwner,
     pub(crate) in_bytes: bool,
     pub(crate) key: Vec<KeyValue>,
 }
 
 /// Whose limit a meter enforces.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Owner {
+pub(crate) enum MeterOwner {
     /// The n-th limit of a rule with these kinds and this unit.
     Rule { name: String, kinds: Vec<model::OpKind>, nth: usize },
     /// A `[[meter]]`.
@@ -103,7 +103,7 @@ pub(crate) enum Owner {
 
 /// A class's standing with a meter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct ClassMeter {
     pub(crate) class: u32,
     pub(crate) meter: u32,
     /// Finish tag of its last passage, in the meter's virtual time.
@@ -114,7 +114,7 @@ pub(crate) struct Link {
 
 /// The meters that one subject's requests of one kind pay, in rule order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct MeterChain {
     pub(crate) links: [u32; RuleSet::METERS_MAX],
     pub(crate) len: u8,
     /// Kinds of subjects, and requests that outlived a change of rules.
@@ -367,35 +367,35 @@ impl MeterKey {
     /// The key of a rule's limit: of its kinds and unit the `nth`.
     pub(crate) fn of_rule(class: &ClassKey, kinds: KindSet, rate: Rate, nth: usize) -> MeterKey {
         let name = class.rule.to_string();
-        let owner = Owner::Rule { name, kinds: kinds.iter().collect(), nth };
+        let owner = MeterOwner::Rule { name, kinds: kinds.iter().collect(), nth };
         MeterKey { owner, in_bytes: rate.is_bytes(), key: class.values.to_vec() }
     }
 
     /// The key of a `[[meter]]`.
     pub(crate) fn of_meter(name: &str, rate: Rate, key: Vec<KeyValue>) -> MeterKey {
-        MeterKey { owner: Owner::Meter { name: name.into() }, in_bytes: rate.is_bytes(), key }
+        MeterKey { owner: MeterOwner::Meter { name: name.into() }, in_bytes: rate.is_bytes(), key }
     }
 
     /// The key of what a `[[decay]]` holds back.
     pub(crate) fn of_decay(decay: &DecayRule, key: Vec<KeyValue>) -> MeterKey {
-        let owner = Owner::Decay { name: decay.name.clone() };
+        let owner = MeterOwner::Decay { name: decay.name.clone() };
         MeterKey { owner, in_bytes: decay.resource.is_bytes(), key }
     }
 
     /// The scope that it is of.
     pub(crate) fn scope(&self) -> Scope {
         match &self.owner {
-            Owner::Rule { name, .. } => Scope::rule(name, &self.key),
-            Owner::Meter { name } => Scope::meter(name, &self.key),
-            Owner::Decay { name } => Scope::decay(name, &self.key),
+            MeterOwner::Rule { name, .. } => Scope::rule(name, &self.key),
+            MeterOwner::Meter { name } => Scope::meter(name, &self.key),
+            MeterOwner::Decay { name } => Scope::decay(name, &self.key),
         }
     }
 
     /// The rule whose limit it is.
     pub(crate) fn rule(&self) -> Option<&str> {
         match &self.owner {
-            Owner::Rule { name, .. } => Some(name),
-            Owner::Meter { .. } | Owner::Decay { .. } => None,
+            MeterOwner::Rule { name, .. } => Some(name),
+            MeterOwner::Meter { .. } | MeterOwner::Decay { .. } => None,
         }
     }
 
@@ -403,16 +403,16 @@ impl MeterKey {
     pub(crate) fn limit_in(&self, rules: &RuleSet) -> Option<Limit> {
         let same_unit = |limit: &Limit| limit.rate.is_bytes() == self.in_bytes;
         match &self.owner {
-            Owner::Rule { name, kinds, nth } => {
+            MeterOwner::Rule { name, kinds, nth } => {
                 let rule = rules.rule(name)?;
                 let set: KindSet = kinds.iter().copied().collect();
                 ceilings(rule).filter(same_unit).filter(|l| l.kinds == set).nth(*nth)
             }
-            Owner::Meter { name } => {
+            MeterOwner::Meter { name } => {
                 let meter = rules.meters.iter().find(|meter| meter.name == *name)?;
                 Some(meter.limit).filter(same_unit)
             }
-            Owner::Decay { name } => {
+            MeterOwner::Decay { name } => {
                 let decay = rules.decays.iter().find(|decay| decay.name == *name)?;
                 Some(top_of(decay)).filter(same_unit)
             }
@@ -425,7 +425,8 @@ impl MeterKey {
 pub(crate) fn ceilings(rule: &Rule) -> impl Iterator<Item = Limit> {
     let promised = rule.limit_mode == LimitMode::Realtime;
     rule.ceilings().iter().map(move |limit| {
-        let made_up = || limit.rate.amount_in(Nanos::new(promise::CATCH_UP_NS), 0).0.max(1);
+        let made_up =
+            || limit.rate.amount_in(Nanos::new(reservation_clock::CATCH_UP_NS), 0).0.max(1);
         Limit { burst: limit.burst.or_else(|| promised.then(made_up)), ..*limit }
     })
 }
@@ -436,28 +437,33 @@ pub(crate) fn top_of(decay: &DecayRule) -> Limit {
     Limit { kinds: decay.resource.kinds(), rate: decay.max.unwrap_or(free), burst: None }
 }
 
-impl Link {
+impl ClassMeter {
     /// Takes the next turn at a meter whose virtual time is `v`: the start tag of a request
     /// of that cost.
-    pub(crate) fn take_turn(&mut self, v: VirtualTime, cost: u64, weight: Phi) -> VirtualTime {
+    pub(crate) fn take_turn(
+        &mut self,
+        v: VirtualTime,
+        cost: u64,
+        weight: EffectiveWeight,
+    ) -> VirtualTime {
         let start = self.finish.max(v);
         self.finish = start.after(cost, weight);
         start
     }
 
     /// Gives a turn back, if no later one was taken.
-    pub(crate) fn give_back(&mut self, start: VirtualTime, cost: u64, weight: Phi) {
+    pub(crate) fn give_back(&mut self, start: VirtualTime, cost: u64, weight: EffectiveWeight) {
         if self.finish == start.after(cost, weight) {
             self.finish = start;
         }
     }
 }
 
-impl Route {
+impl MeterChain {
     /// A route over these links; more than the model's bound cannot be configured.
-    pub(crate) fn new(links: &[u32]) -> Route {
+    pub(crate) fn new(links: &[u32]) -> MeterChain {
         let mut route =
-            Route { links: [NONE; RuleSet::METERS_MAX], len: links.len() as u8, refs: 0 };
+            MeterChain { links: [NONE; RuleSet::METERS_MAX], len: links.len() as u8, refs: 0 };
         route.links[..links.len()].copy_from_slice(links);
         route
     }

@@ -12,7 +12,7 @@ use crate::dispatcher::Dispatcher;
 use crate::ids::RequestId;
 
 /// Reads, then writes.
-pub(crate) type Pattern = Option<Box<[Accesses; 2]>>;
+pub(crate) type SubjectPattern = Option<Box<[Accesses; 2]>>;
 
 impl Dispatcher {
     /// Counts what a running read or write moved, and whether it began elsewhere than where the
@@ -35,6 +35,6 @@ impl Dispatcher {
 }
 
 /// Reads and writes.
-pub(crate) fn of(pattern: &Pattern) -> (Accesses, Accesses) {
+pub(crate) fn of(pattern: &SubjectPattern) -> (Accesses, Accesses) {
     pattern.as_ref().map_or_else(Default::default, |both| (both[0], both[1]))
 }

@@ -11,12 +11,12 @@ use model::{
     Weight,
 };
 
-use crate::class::{DELAYED, Request, Stage};
+use crate::class::{DELAYED, QueuedRequest, RequestStage};
 use crate::dispatcher::Dispatcher;
+use crate::dormant::DormantClass;
 use crate::ids::{ClassId, SubjectId};
 use crate::lane::DEVICE;
 use crate::pattern;
-use crate::rest::Rested;
 
 /// Sums since the subject or class was first seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct ClassReport {
 
 impl Usage {
     /// What one completed request adds.
-    pub(crate) fn of(request: &Request, served: Amount, service: Nanos) -> Usage {
+    pub(crate) fn of(request: &QueuedRequest, served: Amount, service: Nanos) -> Usage {
         let direction = request.kind.direction();
         let delayed = request.has(DELAYED);
         let if_delayed = |amount: u64| if delayed { amount } else { 0 };
@@ -189,12 +189,12 @@ impl Dispatcher {
         for (_, request) in self.requests.iter() {
             let (queued, running, slots, throttled) = &mut now[request.subject as usize];
             match request.stage {
-                Stage::Running => {
+                RequestStage::Running => {
                     *running += 1;
                     *slots += request.slots;
                 }
-                Stage::Urgent => *queued += 1,
-                Stage::Queued => {
+                RequestStage::Urgent => *queued += 1,
+                RequestStage::Queued => {
                     *queued += 1;
                     let standing =
                         &self.classes[request.class].standings[usize::from(request.lane)];
@@ -239,7 +239,7 @@ impl Dispatcher {
         at_work.chain(at_rest)
     }
 
-    fn report_rested(&self, rested: &Rested) -> ClassReport {
+    fn report_rested(&self, rested: &DormantClass) -> ClassReport {
         let rule = self.rules.rule(&rested.key.rule);
         ClassReport {
             id: rested.id,

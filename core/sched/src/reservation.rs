@@ -18,11 +18,11 @@
 
 use model::{Amount, Nanos, Rate, Share, Time};
 
-use crate::class::{NO_SIZE, RESERVED, Request};
+use crate::class::{NO_SIZE, QueuedRequest, RESERVED};
 use crate::dispatcher::Dispatcher;
 use crate::lane::{DEVICE, LANES};
 use crate::meter::Pacer;
-use crate::promise::CATCH_UP_NS;
+use crate::reservation_clock::CATCH_UP_NS;
 use crate::tags::time_key;
 
 /// What a class is promised here, and when that is due.
@@ -201,7 +201,7 @@ impl Dispatcher {
     pub(crate) fn charge_reserve(&mut self, class: u32, lane: usize, queue: usize) {
         let index = self.classes[class].standings[lane].queues[queue].head;
         self.requests[index].flags |= RESERVED;
-        let Request { kind, amount, .. } = self.requests[index];
+        let QueuedRequest { kind, amount, .. } = self.requests[index];
         let own = &mut self.classes[class];
         let Some(reservation) = &mut own.reserve else { return };
         if let Some(late) = reservation.late_since(amount) {
@@ -218,7 +218,7 @@ impl Dispatcher {
     /// Moves what a running request was charged to its class's reservation to the charge for
     /// `served`.
     pub(crate) fn correct_reserve(&mut self, index: u32, served: Amount) {
-        let Request { class, kind, amount, .. } = self.requests[index];
+        let QueuedRequest { class, kind, amount, .. } = self.requests[index];
         let Some(reservation) = &mut self.classes[class].reserve else { return };
         let costs = &self.target.costs;
         let with_bytes = |amount: Amount| match amount == Amount::default() {

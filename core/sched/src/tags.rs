@@ -20,22 +20,22 @@ pub(crate) struct VirtualTime(u128);
 
 /// A class's weight here: its rule's, by the part of it that this proxy is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Phi(u64);
+pub(crate) struct EffectiveWeight(u64);
 
-impl Phi {
+impl EffectiveWeight {
     /// Weight 1, undivided.
-    pub(crate) const ONE: Phi = Phi(1 << PHI_BITS);
+    pub(crate) const ONE: EffectiveWeight = EffectiveWeight(1 << PHI_BITS);
 
     /// The weight of a class that is granted a part of it, where there are so many members: with
     /// equal parts it is the weight itself.
-    pub(crate) fn of(weight: Weight, part: Share, members: u32) -> Phi {
+    pub(crate) fn of(weight: Weight, part: Share, members: u32) -> EffectiveWeight {
         let fine = u128::from(weight.get()) << PHI_BITS;
         if part.is_whole() && members == 1 {
-            return Phi(fine as u64);
+            return EffectiveWeight(fine as u64);
         }
         let granted = fine * u128::from(part.billionths()) * u128::from(members);
         let granted = granted / u128::from(Share::WHOLE.billionths());
-        Phi((granted as u64).max(PHI_MIN))
+        EffectiveWeight((granted as u64).max(PHI_MIN))
     }
 }
 
@@ -56,12 +56,12 @@ impl VirtualTime {
     pub(crate) const ZERO: VirtualTime = VirtualTime(0);
 
     /// The point `cost` (ns, or a meter's units) further on for a class of that weight.
-    pub(crate) fn after(self, cost: u64, weight: Phi) -> VirtualTime {
+    pub(crate) fn after(self, cost: u64, weight: EffectiveWeight) -> VirtualTime {
         VirtualTime(self.0 + span(cost, weight))
     }
 
     /// The point `cost` earlier, not before zero.
-    pub(crate) fn before(self, cost: u64, weight: Phi) -> VirtualTime {
+    pub(crate) fn before(self, cost: u64, weight: EffectiveWeight) -> VirtualTime {
         VirtualTime(self.0.saturating_sub(span(cost, weight)))
     }
 
@@ -87,9 +87,9 @@ pub(crate) fn time_of_key(key: u128) -> Time {
 }
 
 /// Rounded up: a cost is never free, however great the weight.
-fn span(cost: u64, weight: Phi) -> u128 {
+fn span(cost: u64, weight: EffectiveWeight) -> u128 {
     let scaled = cost.min(COST_MAX_NS) << FRACTION_BITS;
-    if weight == Phi::ONE {
+    if weight == EffectiveWeight::ONE {
         return scaled.into();
     }
     match scaled.checked_mul(1 << PHI_BITS) {
@@ -102,16 +102,19 @@ fn span(cost: u64, weight: Phi) -> u128 {
 mod tests {
     use super::*;
 
-    fn whole(weight: Weight) -> Phi {
-        Phi::of(weight, Share::WHOLE, 1)
+    fn whole(weight: Weight) -> EffectiveWeight {
+        EffectiveWeight::of(weight, Share::WHOLE, 1)
     }
 
     #[test]
     fn an_equal_part_leaves_a_weight_as_it_is() {
         let three = Weight::new(3).unwrap();
-        assert_eq!(Phi::of(three, Share::equal(4), 4), whole(three));
-        assert_eq!(Phi::of(three, Share::ratio(1, 2), 4), whole(Weight::new(6).unwrap()));
-        assert_eq!(Phi::of(three, Share::ZERO, 4), Phi(PHI_MIN));
+        assert_eq!(EffectiveWeight::of(three, Share::equal(4), 4), whole(three));
+        assert_eq!(
+            EffectiveWeight::of(three, Share::ratio(1, 2), 4),
+            whole(Weight::new(6).unwrap())
+        );
+        assert_eq!(EffectiveWeight::of(three, Share::ZERO, 4), EffectiveWeight(PHI_MIN));
     }
 
     #[test]
@@ -135,6 +138,9 @@ mod tests {
             VirtualTime::default().after(3 * long, three),
             VirtualTime::default().after(COST_MAX_NS, three)
         );
-        assert_eq!(VirtualTime::default().after(long, Phi(PHI_MIN)).0, 1 << (46 + 16 + 4));
+        assert_eq!(
+            VirtualTime::default().after(long, EffectiveWeight(PHI_MIN)).0,
+            1 << (46 + 16 + 4)
+        );
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use model::{
     Amount, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rate, RuleSet, Time, Weight,
 };
-use sched::{Costs, Target};
+use sched::{Costs, TargetParams};
 
 use crate::scheduler::{Incoming, Policy, Scheduler};
 
@@ -61,7 +61,7 @@ impl Backlog {
     /// # Panics
     /// If there are more classes than the device serves requests in a second.
     pub fn new(policy: Policy, classes: u32, meter: Option<Rate>) -> Backlog {
-        let target = Target {
+        let target = TargetParams {
             name: "backlog".into(),
             slots_max: SLOTS,
             threads: SLOTS,

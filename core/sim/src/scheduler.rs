@@ -17,7 +17,7 @@ use std::sync::Arc;
 use model::{
     Amount, Grants, Identity, Lane, Nanos, OpKind, PathSet, RuleSet, Scope, ScopeUsage, Time,
 };
-use sched::{Arrival, Dispatcher, RequestId, SubjectId, Target, Usage};
+use sched::{Arrival, Dispatcher, RequestId, SubjectId, TargetParams, Usage};
 
 use crate::baselines::{DmClock, Fifo, LustreTbf, SfqD};
 
@@ -55,7 +55,7 @@ impl Policy {
         }
     }
 
-    pub(crate) fn scheduler(self, target: Target, rules: Arc<RuleSet>) -> Box<dyn Scheduler> {
+    pub(crate) fn scheduler(self, target: TargetParams, rules: Arc<RuleSet>) -> Box<dyn Scheduler> {
         match self {
             Policy::Ours => Box::new(Dispatcher::new(target, rules)),
             Policy::Fifo => Box::new(Fifo::default()),

@@ -70,7 +70,7 @@ pub(crate) enum Discipline {
 
 impl TargetSpec {
     /// What its scheduler believes that requests cost: a p-th of the time on a server.
-    pub(crate) fn scheduled(&self) -> sched::Target {
+    pub(crate) fn scheduled(&self) -> sched::TargetParams {
         let p = u64::from(self.parallelism);
         let part = |curve: &Curve| {
             let points: Vec<_> = curve
@@ -84,7 +84,7 @@ impl TargetSpec {
             write: part(self.believed_write.as_ref().unwrap_or(&self.device.write)),
             ops: self.device.ops.map(|time| Nanos::new((time.get() / p).max(1))),
         };
-        sched::Target {
+        sched::TargetParams {
             name: self.name.clone(),
             slots_max: self.slots,
             threads: self.threads,

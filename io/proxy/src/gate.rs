@@ -290,7 +290,7 @@ impl Clock {
 impl Target {
     pub(crate) fn new(
         index: usize,
-        target: sched::Target,
+        target: sched::TargetParams,
         rules: Arc<RuleSet>,
         nowait: bool,
         writes: Writes,

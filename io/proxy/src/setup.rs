@@ -162,7 +162,7 @@ pub(crate) fn apply(config: &Config, target: &Target) -> Result<(), StartError> 
 
 /// What is known of a target: measured, configured or built in.
 struct Figures {
-    target: sched::Target,
+    target: sched::TargetParams,
     write_mode: Option<model::WriteMode>,
 }
 
@@ -178,7 +178,7 @@ impl Figures {
         if known.cost == config::CostMode::Bytes {
             costs.mode = CostMode::Bytes;
         }
-        let target = sched::Target {
+        let target = sched::TargetParams {
             name: known.name.clone(),
             slots_max: known.slots_max.or(slots).unwrap_or(SLOTS_DEFAULT),
             threads: threads(config),

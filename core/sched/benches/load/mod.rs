@@ -6,7 +6,7 @@ use model::{
     Amount, Identity, JobId, KeyField, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
     PathSet, Rate, Rule, RuleSet, Time,
 };
-use sluice_sched::{Arrival, Costs, Dispatcher, Payers, SubjectId, Target};
+use sluice_sched::{Arrival, Costs, Dispatcher, MeterPayers, SubjectId, TargetParams};
 
 pub(crate) struct Load {
     sched: Dispatcher,
@@ -38,7 +38,7 @@ fn rules(rate: Option<Rate>) -> Arc<RuleSet> {
 /// `classes` classes with two requests queued each.
 pub(crate) fn backlog(classes: usize, rate: Option<Rate>, lane: Lane) -> Load {
     let costs = Costs::default();
-    let target = Target {
+    let target = TargetParams {
         name: "t".into(),
         slots_max: 64,
         threads: 8,
@@ -87,7 +87,7 @@ impl Load {
     /// What holds one of the jobs: what its own user is told.
     pub(crate) fn why(&self) -> usize {
         let who = identity(self.subjects.len() / 2);
-        let payers = Payers { job: Some(&who.job), user: Some(who.uid) };
+        let payers = MeterPayers { job: Some(&who.job), user: Some(who.uid) };
         let standings = self.sched.standings(self.now, payers);
         self.sched.held_of(&standings, self.now).len() + standings.len()
     }

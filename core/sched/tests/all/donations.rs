@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::server::{UNIT_BYTES, limited, ms, rule, rules, shared, target, who};
 use model::{Amount, Bytes, JobId, Lane, OpKind, PathSet, RuleSet, SectionKind, Time};
-use sluice_sched::{Arrival, Dispatcher, HeldBy, Payers, RequestId, SubjectId};
+use sluice_sched::{Arrival, Dispatcher, MeterPayers, RequestId, SubjectId, WaitCause};
 
 /// Two jobs: one writes, one waits.
 struct Pair {
@@ -68,7 +68,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_and_he_pays() {
     assert_eq!(served, [(waiter, 2), (waiter, 3)], "within a second of the writer's limit");
     let used = |job: &str| {
         let job = JobId::new(job).unwrap();
-        let standings = pair.sched.standings(at, Payers { job: Some(&job), user: None });
+        let standings = pair.sched.standings(at, MeterPayers { job: Some(&job), user: None });
         standings[0].usage.written
     };
     assert_eq!(used("waiter"), Bytes::new(2 * UNIT_BYTES), "who waits has paid");
@@ -80,7 +80,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_and_he_pays() {
     assert_eq!(&*told.file, "fs:/file");
     assert_eq!((told.requests, told.donated, told.last), (2, 2, ms(500)));
     match &told.by {
-        HeldBy::Meter { scope, .. } => {
+        WaitCause::Meter { scope, .. } => {
             assert_eq!((scope.section, &*scope.name), (SectionKind::Rule, "writer"));
         }
         other => panic!("{other:?}"),

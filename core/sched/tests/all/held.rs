@@ -7,7 +7,7 @@ use model::{
     Bytes, DependencyKind, Identity, JobId, Lane, Nanos, Nid, OpKind, PathSet, Rule,
     RuleDependency, RuleSet, Scope, SectionKind,
 };
-use sluice_sched::{HeldBy, HeldCause, HeldReport, Payers, SubjectStanding};
+use sluice_sched::{MeterPayers, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
 
 const UNIT_NS: u64 = 1_000_000;
 
@@ -16,12 +16,12 @@ fn world(slots: u32, set: Arc<RuleSet>) -> World {
 }
 
 /// What held the classes of a rule.
-fn held(world: &World, rule: &str) -> Vec<HeldReport> {
+fn held(world: &World, rule: &str) -> Vec<WaitReport> {
     world.sched.held(world.now, |_, of, _| of == rule)
 }
 
 /// The one cause that held a rule's one class for more than a hundredth of its time.
-fn cause(world: &World, rule: &str) -> HeldCause {
+fn cause(world: &World, rule: &str) -> WaitCauseReport {
     let mut classes = held(world, rule);
     assert_eq!(classes.len(), 1, "{classes:?}");
     let mut causes = std::mem::take(&mut classes[0].causes);
@@ -31,9 +31,9 @@ fn cause(world: &World, rule: &str) -> HeldCause {
     causes.remove(0)
 }
 
-fn section(by: &HeldBy) -> (SectionKind, &str) {
+fn section(by: &WaitCause) -> (SectionKind, &str) {
     match by {
-        HeldBy::Meter { scope: Scope { section, name, .. }, .. } => (*section, name),
+        WaitCause::Meter { scope: Scope { section, name, .. }, .. } => (*section, name),
         other => panic!("{other:?} is no meter"),
     }
 }
@@ -82,11 +82,11 @@ fn what_others_were_served_is_share_and_what_nobody_was_is_busy() {
     two.client("a", OpKind::Read, 1, 3);
     two.client("b", OpKind::Read, 1, 3);
     two.run(ms(2_000));
-    assert_eq!((cause(&two, "a").by, cause(&two, "b").by), (HeldBy::Share, HeldBy::Share));
+    assert_eq!((cause(&two, "a").by, cause(&two, "b").by), (WaitCause::Share, WaitCause::Share));
     let mut one = world(1, rules(vec![rule("a", 1)], vec![]));
     one.client("a", OpKind::Read, 1, 3);
     one.run(ms(2_000));
-    assert_eq!(cause(&one, "a").by, HeldBy::Busy);
+    assert_eq!(cause(&one, "a").by, WaitCause::Busy);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_cap_on_slots_is_named_while_the_device_has_room() {
     world.client("a", OpKind::Read, 1, 4);
     world.run(ms(2_000));
     let cause = cause(&world, "a");
-    assert_eq!((cause.by, cause.meter), (HeldBy::Slots, None));
+    assert_eq!((cause.by, cause.meter), (WaitCause::Slots, None));
     let usage = world.sched.subjects().next().expect("there is one").usage;
     assert!(usage.delayed > usage.requests * 9 / 10, "{usage:?}");
     assert_eq!(usage.delayed_bytes, Bytes::new(usage.delayed * UNIT_BYTES));
@@ -110,7 +110,7 @@ fn service_elsewhere_is_named_to_who_is_put_off_for_it() {
     world.clients[0].elsewhere = 3;
     world.run(ms(4_000));
     let of_a = &held(&world, "a")[0].causes[0];
-    assert_eq!(of_a.by, HeldBy::Elsewhere);
+    assert_eq!(of_a.by, WaitCause::Elsewhere);
 }
 
 #[test]
@@ -155,14 +155,14 @@ fn what_is_kept_of_a_class_is_bounded() {
         world.run(ms(u64::from(n + 1) * 1_000));
     }
     let causes = &held(&world, "a")[0].causes;
-    let of_meters = causes.iter().filter(|cause| matches!(cause.by, HeldBy::Meter { .. }));
+    let of_meters = causes.iter().filter(|cause| matches!(cause.by, WaitCause::Meter { .. }));
     assert_eq!(of_meters.count(), RuleSet::METERS_MAX);
-    let other = causes.iter().find(|cause| cause.by == HeldBy::Other).expect("12 are not kept");
+    let other = causes.iter().find(|cause| cause.by == WaitCause::Other).expect("12 are not kept");
     assert!(other.wait > Nanos::from_secs(12), "{other:?}");
     assert!(
-        causes
-            .iter()
-            .any(|cause| matches!(&cause.by, HeldBy::Meter { scope, .. } if &*scope.name == "m19"))
+        causes.iter().any(
+            |cause| matches!(&cause.by, WaitCause::Meter { scope, .. } if &*scope.name == "m19")
+        )
     );
 }
 
@@ -203,12 +203,12 @@ fn of_a_job_only_its_own_subjects_are_looked_at_and_of_its_users_the_one_who_ask
     assert_eq!(found("b", None), known);
     assert_eq!(found("b", Some(1)), known[..2]);
     assert_eq!(found("b", Some(3)), []);
-    let of_user = world.sched.standings(world.now, Payers { job: None, user: Some(2) });
+    let of_user = world.sched.standings(world.now, MeterPayers { job: None, user: Some(2) });
     assert_eq!(of_user.len(), 2);
-    assert_eq!(world.sched.standings(world.now, Payers::default()).len(), 5);
+    assert_eq!(world.sched.standings(world.now, MeterPayers::default()).len(), 5);
 }
 
-fn standings(world: &World, job: &str, user: Option<u32>) -> Vec<SubjectStanding> {
+fn standings(world: &World, job: &str, user: Option<u32>) -> Vec<SubjectDetail> {
     let job = JobId::new(job).unwrap();
-    world.sched.standings(world.now, Payers { job: Some(&job), user })
+    world.sched.standings(world.now, MeterPayers { job: Some(&job), user })
 }

@@ -13,7 +13,7 @@ use model::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, Target};
+use sluice_sched::{Arrival, Dispatched, Dispatcher, RequestId, SubjectId, TargetParams};
 
 const JOBS: [&str; 4] = ["a", "b", "c", "d"];
 const KINDS: [OpKind; 4] = [OpKind::Read, OpKind::Write, OpKind::Getattr, OpKind::Clunk];
@@ -203,7 +203,7 @@ impl Book {
             }
             Call::Learn { latency } => {
                 let latency = latency.map(Nanos::from_micros);
-                let target = Target { latency, recalibrate: true, ..target(8, 1_000_000) };
+                let target = TargetParams { latency, recalibrate: true, ..target(8, 1_000_000) };
                 self.sched.set_target(target, self.now);
             }
             Call::Grant { job, percent, unlisted, members } => {

@@ -8,7 +8,7 @@ use model::{
     Amount, Bytes, DependencyKind, Lane, Limit, LimitMode, MeterRule, Nanos, OpKind, PathSet, Rule,
     RuleDependency,
 };
-use sluice_sched::{Arrival, CostMode, Curve, Target};
+use sluice_sched::{Arrival, CostMode, Curve, TargetParams};
 
 const UNIT_NS: u64 = 10_000_000;
 
@@ -301,7 +301,7 @@ fn d_is_lowered_until_a_small_request_takes_what_it_may() {
     // A request that holds one of ten slots takes 100 ms, and one of five 50 ms: the device of
     // this server divides what it can among the slots in use.
     let latency = Some(Nanos::from_millis(50));
-    let mut w = World::new(Target { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
+    let mut w = World::new(TargetParams { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
     w.shares_device = true;
     w.client("a", OpKind::Read, 1, 40);
     w.run(ms(60_000));
@@ -314,7 +314,7 @@ fn d_is_lowered_until_a_small_request_takes_what_it_may() {
 #[test]
 fn d_comes_back_once_requests_take_less_than_they_may() {
     let latency = Some(Nanos::from_millis(120));
-    let mut w = World::new(Target { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
+    let mut w = World::new(TargetParams { latency, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
     w.shares_device = true;
     w.client("a", OpKind::Read, 1, 40);
     // A request of ten takes 400 ms, and one of three 120 ms.
@@ -329,8 +329,10 @@ fn d_comes_back_once_requests_take_less_than_they_may() {
 
 #[test]
 fn costs_are_learnt_from_requests_that_run_alone() {
-    let mut w =
-        World::new(Target { recalibrate: true, ..target(10, UNIT_NS) }, rules(vec![], vec![]));
+    let mut w = World::new(
+        TargetParams { recalibrate: true, ..target(10, UNIT_NS) },
+        rules(vec![], vec![]),
+    );
     w.slower = 3;
     w.client("a", OpKind::Read, 1, 1);
     w.run(ms(100_000));

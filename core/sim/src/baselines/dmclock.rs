@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, OpKind, PathSet, Rate, RuleSet, Time};
-use sched::Target;
+use sched::TargetParams;
 
 use super::classes::{Classes, Grant};
 use super::heap::Heap;
@@ -82,7 +82,7 @@ const SECOND: u64 = 1_000_000_000;
 const NEVER: i64 = i64::MAX / 4;
 
 impl DmClock {
-    pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> DmClock {
+    pub(crate) fn new(target: TargetParams, rules: Arc<RuleSet>) -> DmClock {
         DmClock {
             slots_max: target.slots_max,
             classes: Classes::new(rules),

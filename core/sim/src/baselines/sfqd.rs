@@ -17,7 +17,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, OpKind, PathSet, RuleSet, Time};
-use sched::Target;
+use sched::TargetParams;
 
 use super::classes::Classes;
 use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
@@ -25,7 +25,7 @@ use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
 /// SFQ(D), by count or by slots.
 #[derive(Debug)]
 pub(crate) struct SfqD {
-    target: Target,
+    target: TargetParams,
     by_slots: bool,
     classes: Classes,
     tags: Vec<Tags>,
@@ -53,7 +53,7 @@ struct Item {
 
 impl SfqD {
     /// D counts requests.
-    pub(crate) fn by_count(target: Target, rules: Arc<RuleSet>) -> SfqD {
+    pub(crate) fn by_count(target: TargetParams, rules: Arc<RuleSet>) -> SfqD {
         SfqD {
             target,
             by_slots: false,
@@ -69,7 +69,7 @@ impl SfqD {
     }
 
     /// D counts slots, as SFQ(D)+ has them, without its backfill.
-    pub(crate) fn by_slots(target: Target, rules: Arc<RuleSet>) -> SfqD {
+    pub(crate) fn by_slots(target: TargetParams, rules: Arc<RuleSet>) -> SfqD {
         SfqD { by_slots: true, ..SfqD::by_count(target, rules) }
     }
 

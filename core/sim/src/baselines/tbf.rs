@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, Nanos, PathSet, Rate, RuleSet, Time};
-use sched::Target;
+use sched::TargetParams;
 
 use super::classes::{Classes, Grant};
 use super::heap::Heap;
@@ -62,7 +62,7 @@ const DEPTH: u64 = 3;
 const SECOND: u64 = 1_000_000_000;
 
 impl LustreTbf {
-    pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> LustreTbf {
+    pub(crate) fn new(target: TargetParams, rules: Arc<RuleSet>) -> LustreTbf {
         LustreTbf {
             threads: target.slots_max,
             classes: Classes::new(rules),

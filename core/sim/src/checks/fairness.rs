@@ -74,7 +74,7 @@ impl Fairness {
         &mut self,
         belongs: &Belongs,
         cost: u64,
-        target: &sched::Target,
+        target: &sched::TargetParams,
     ) -> Option<String> {
         let class = belongs.class as usize;
         if self.off || class >= self.classes.len() {

@@ -47,7 +47,7 @@ pub(crate) struct Checks {
 struct Watch {
     spec: Arc<TargetSpec>,
     /// What its scheduler believes.
-    target: sched::Target,
+    target: sched::TargetParams,
     /// Device slots held.
     held: u32,
     /// Requests in line for the device that nothing but slots can hold back.

@@ -221,7 +221,7 @@ pub(crate) struct Tally {
     places: Vec<usize>,
     cut_ppm: u64,
     /// What each target's scheduler believes.
-    targets: Vec<sched::Target>,
+    targets: Vec<sched::TargetParams>,
 }
 
 #[derive(Debug, Default)]

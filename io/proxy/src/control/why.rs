@@ -19,7 +19,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use model::{Identity, JobId, KeyValue, PathSet, Time};
-use sched::{DonationReport, HeldBy, HeldCause, HeldReport, MeterReport, Payers, SubjectStanding};
+use sched::{
+    DonationReport, MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
+};
 
 use super::Control;
 use crate::gate::Target;
@@ -65,7 +67,7 @@ impl Server {
     /// rules have for him whatever he asks, although nothing was asked yet.
     pub(crate) fn limits_of(&self, who: &Identity) -> Why {
         let query = WhyQuery { job: Some(who.job.to_string()), user: Some(who.uid), limit: None };
-        let payers = Payers { job: Some(&who.job), user: Some(who.uid) };
+        let payers = MeterPayers { job: Some(&who.job), user: Some(who.uid) };
         let scheduling = self.settings().schedule;
         let t_ns = self.clock.now().as_nanos();
         let mut why = Why { t_ns, scheduling, ..Why::default() };
@@ -118,12 +120,12 @@ fn look(target: &Target, query: &WhyQuery, why: &mut Why) {
     let job = query.job.as_deref().map(JobId::new);
     // No job has such a name.
     let Ok(job) = job.map(|known| known.ok_or(())).transpose() else { return };
-    let payers = Payers { job: job.as_ref(), user: query.user };
+    let payers = MeterPayers { job: job.as_ref(), user: query.user };
     let found = target.with_dispatcher(|dispatcher, now| {
         let standings = dispatcher.standings(now, payers);
         let held = match payers {
-            Payers { job: Some(_), user: Some(_) } => dispatcher.held_of(&standings, now),
-            Payers { job: None, user: None } => dispatcher.held(now, |_, _, _| true),
+            MeterPayers { job: Some(_), user: Some(_) } => dispatcher.held_of(&standings, now),
+            MeterPayers { job: None, user: None } => dispatcher.held(now, |_, _, _| true),
             _ => {
                 let of = standings.iter().flat_map(|one| one.classes.iter());
                 let classes: BTreeSet<_> = of.collect();
@@ -162,8 +164,8 @@ fn has_key(query: &WhyQuery, key: &[KeyValue]) -> bool {
     })
 }
 
-fn subject(target: &Target, standing: &SubjectStanding, now: Time) -> WhySubject {
-    let SubjectStanding { who, usage, meters, .. } = standing;
+fn subject(target: &Target, standing: &SubjectDetail, now: Time) -> WhySubject {
+    let SubjectDetail { who, usage, meters, .. } = standing;
     WhySubject {
         proxy: String::new(),
         target: target.name.clone(),
@@ -181,18 +183,18 @@ fn subject(target: &Target, standing: &SubjectStanding, now: Time) -> WhySubject
     }
 }
 
-fn holds(target: &Target, report: &HeldReport, now: Time) -> impl Iterator<Item = Hold> {
+fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item = Hold> {
     let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
     let key = key.join(" ");
     report.causes.iter().map(move |cause| {
-        let HeldCause { by, meter, .. } = cause;
+        let WaitCauseReport { by, meter, .. } = cause;
         let kind = match by {
-            HeldBy::Meter { .. } => HoldKind::Limit,
-            HeldBy::Share => HoldKind::Share,
-            HeldBy::Busy => HoldKind::Busy,
-            HeldBy::Slots => HoldKind::Slots,
-            HeldBy::Elsewhere => HoldKind::Elsewhere,
-            HeldBy::Other => HoldKind::Other,
+            WaitCause::Meter { .. } => HoldKind::Limit,
+            WaitCause::Share => HoldKind::Share,
+            WaitCause::Busy => HoldKind::Busy,
+            WaitCause::Slots => HoldKind::Slots,
+            WaitCause::Elsewhere => HoldKind::Elsewhere,
+            WaitCause::Other => HoldKind::Other,
         };
         let limit = limit_of(by, meter.as_ref(), now);
         Hold {
@@ -235,12 +237,12 @@ fn donation(target: &Target, report: &DonationReport, now: Time) -> Donation {
 }
 
 /// The meter that holds, if it is one; without figures if it is gone.
-fn limit_of(by: &HeldBy, meter: Option<&MeterReport>, now: Time) -> Option<LimitNow> {
-    let HeldBy::Meter { scope, in_bytes } = by else { return None };
+fn limit_of(by: &WaitCause, meter: Option<&MeterStatus>, now: Time) -> Option<LimitNow> {
+    let WaitCause::Meter { scope, in_bytes } = by else { return None };
     Some(meter.map_or_else(|| LimitNow::of(scope, *in_bytes), |meter| limit(meter, now)))
 }
 
-fn limit(meter: &MeterReport, now: Time) -> LimitNow {
+fn limit(meter: &MeterStatus, now: Time) -> LimitNow {
     LimitNow {
         per_s: meter.rate.per_sec(),
         part: meter.part.billionths(),

@@ -35,7 +35,7 @@ impl Bed {
         let backing = Backing { memory_fs: false, ..Backing::probe(dir.as_fd()).unwrap() };
         let writes = Writes::start(backing, None, Bytes::mib(4)).unwrap();
         let costs = Costs::default();
-        let settings = sched::Target {
+        let settings = sched::TargetParams {
             name: "disk".into(),
             slots_max: 1,
             threads: 1,

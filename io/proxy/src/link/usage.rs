@@ -226,7 +226,7 @@ const REPORT_LINES_MAX: usize = 20_000;
 #[cfg(test)]
 mod tests {
     use model::{Amount, JobId, Nid, OpKind};
-    use sched::{Arrival, Dispatcher, Target};
+    use sched::{Arrival, Dispatcher, TargetParams};
 
     use super::*;
 
@@ -242,7 +242,7 @@ mod tests {
         fn new() -> Desk {
             let text = "[[rule]]\nname = \"jobs\"\nmatch = \"jobid={a b} & opcode={read}\"\nper = [\"jobid\"]\n";
             let rules: Arc<RuleSet> = RuleSet::parse(text).expect("a valid file").into();
-            let target = Target {
+            let target = TargetParams {
                 name: "t".into(),
                 slots_max: 8,
                 threads: 1,

@@ -13,7 +13,9 @@ use model::{
     Amount, Bytes, Identity, JobId, KindSet, Lane, Limit, Match, MeterRule, Nanos, Nid, OpKind,
     PathSet, Rate, Rule, RuleSet, Time, Weight,
 };
-use sluice_sched::{Arrival, CostMode, Costs, Curve, Dispatcher, LaneCosts, SubjectId, Target};
+use sluice_sched::{
+    Arrival, CostMode, Costs, Curve, Dispatcher, LaneCosts, SubjectId, TargetParams,
+};
 
 /// A server: the dispatcher, its clients, and what runs.
 pub(crate) struct World {
@@ -88,7 +90,7 @@ pub(crate) const fn ms(count: u64) -> Time {
 }
 
 /// A target of D slots whose smallest request costs `unit_ns` and the others in proportion.
-pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
+pub(crate) fn target(slots_max: u32, unit_ns: u64) -> TargetParams {
     let line = |ns: u64| {
         let point = |units: u64| (Bytes::new(units * UNIT_BYTES), Nanos::new(units * ns));
         Curve::new(&[point(1), point(2)]).expect("a valid value")
@@ -97,7 +99,7 @@ pub(crate) fn target(slots_max: u32, unit_ns: u64) -> Target {
         |ns| LaneCosts { read: line(ns), write: line(ns), ops: [Nanos::new(ns); OpKind::COUNT] };
     let costs =
         Costs { cached: costs(unit_ns), device: costs(unit_ns), mode: CostMode::Calibrated };
-    Target {
+    TargetParams {
         name: "t".into(),
         slots_max,
         threads: slots_max,
@@ -146,7 +148,7 @@ pub(crate) fn rules(rules: Vec<Rule>, meters: Vec<MeterRule>) -> Arc<RuleSet> {
 
 impl World {
     /// A world where a request of n units runs for `unit_ns` times n divided by its slots.
-    pub(crate) fn new(target: Target, rules: Arc<RuleSet>) -> World {
+    pub(crate) fn new(target: TargetParams, rules: Arc<RuleSet>) -> World {
         World {
             costs: Costs { mode: CostMode::Calibrated, ..target.costs.clone() },
             sched: Dispatcher::new(target, rules),

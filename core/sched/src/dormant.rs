@@ -13,21 +13,21 @@ use std::sync::Arc;
 use crate::class::Class;
 use crate::classify::{ClassKey, IDLE_MAX};
 use crate::dispatcher::Dispatcher;
-use crate::held::Held;
 use crate::ids::ClassId;
 use crate::report::Usage;
 use crate::reservation::Reservation;
 use crate::tags::VirtualTime;
+use crate::wait::WaitCauses;
 
 /// What is kept of a class at rest.
 #[derive(Debug)]
-pub(crate) struct Rested {
+pub(crate) struct DormantClass {
     pub(crate) key: Arc<ClassKey>,
     pub(crate) id: ClassId,
     finish: [VirtualTime; 2],
     pub(crate) reserve: Option<Reservation>,
     pub(crate) usage: Usage,
-    pub(crate) causes: Option<Box<Held>>,
+    pub(crate) causes: Option<Box<WaitCauses>>,
     /// Its number among those at rest.
     idle: u64,
 }
@@ -39,7 +39,7 @@ impl Dispatcher {
             return;
         }
         let class = &mut self.classes[index];
-        let rested = Rested {
+        let rested = DormantClass {
             key: class.key.clone(),
             id: class.id,
             finish: class.standings.map(|standing| standing.finish),
@@ -65,7 +65,7 @@ impl Dispatcher {
         self.names.idle_classes.leave(&mut self.rested[index].idle);
         self.rested.remove(index);
         let causes = self.rested[index].causes.take();
-        let Rested { key, id, finish, reserve, usage, .. } = &self.rested[index];
+        let DormantClass { key, id, finish, reserve, usage, .. } = &self.rested[index];
         let mut class = Class::new(key.clone(), *id);
         class.taken = usage.cost;
         for (standing, finish) in class.standings.iter_mut().zip(finish) {

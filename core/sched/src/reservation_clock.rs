@@ -31,16 +31,16 @@ const WHOLE: u64 = 1_000_000;
 
 /// How far the reservations' time is behind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PromiseClock {
+pub(crate) struct ReservationClock {
     lost_ns: u64,
     /// When the window began, and what was lost by then.
     window: (Time, u64),
     cut_ppm: u64,
 }
 
-impl PromiseClock {
-    pub(crate) fn new() -> PromiseClock {
-        PromiseClock { lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
+impl ReservationClock {
+    pub(crate) fn new() -> ReservationClock {
+        ReservationClock { lost_ns: 0, window: (Time::ZERO, 0), cut_ppm: 0 }
     }
 
     /// The reservations' time at a time.
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_lag_within_the_bound_costs_nothing_and_what_is_beyond_it_is_lost_for_all() {
-        let mut clock = PromiseClock::new();
+        let mut clock = ReservationClock::new();
         clock.dispatch(ms(1000), ms(1500));
         assert_eq!((clock.at(ms(1500)), clock.when(ms(1600))), (ms(1500), ms(1600)));
         clock.dispatch(ms(1000), ms(1700));
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_part_that_is_cut_is_told_for_each_second() {
-        let mut clock = PromiseClock::new();
+        let mut clock = ReservationClock::new();
         clock.dispatch(ms(0), ms(900));
         clock.advance(ms(900));
         assert_eq!(clock.cut_ppm(0, ms(900)), 400_000, "at least, of a second that is not over");
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_overdue_beyond_the_bound_counts_before_it_is_dispatched() {
-        let mut clock = PromiseClock::new();
+        let mut clock = ReservationClock::new();
         clock.advance(ms(1000));
         let lag = |ms: u64| ms * 1_000_000;
         assert_eq!(clock.cut_ppm(lag(500), ms(1500)), 0);

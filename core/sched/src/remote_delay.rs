@@ -21,13 +21,13 @@ use crate::tags::LAG_MAX_NS;
 
 /// What a class had elsewhere since its last dispatch here, in ns of cost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Delay {
+pub(crate) struct RemoteDelay {
     told: u64,
     /// What its tags were moved by for that.
     applied: u64,
 }
 
-impl Delay {
+impl RemoteDelay {
     /// It had service of this cost elsewhere.
     pub(crate) fn tell(&mut self, cost: Nanos) {
         self.told = self.told.saturating_add(cost.get());
@@ -36,7 +36,7 @@ impl Delay {
     /// A request is dispatched: what is left counts for the next ones, up to the bound of any lag.
     pub(crate) fn begin_anew(&mut self) {
         let told = self.told.saturating_sub(self.applied).min(LAG_MAX_NS);
-        *self = Delay { told, applied: 0 };
+        *self = RemoteDelay { told, applied: 0 };
     }
 
     /// By how much more the tags must move now that the next request costs `cost`.
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn a_delay_is_applied_once_and_with_a_least_share_only_in_part() {
-        let mut delay = Delay { told: 700, applied: 0 };
+        let mut delay = RemoteDelay { told: 700, applied: 0 };
         assert_eq!((delay.due(100, 0), delay.due(100, 0)), (700, 0));
-        let mut half = Delay { told: 700, applied: 0 };
+        let mut half = RemoteDelay { told: 700, applied: 0 };
         assert_eq!((half.due(100, 500_000), half.due(100, 500_000)), (100, 0));
         half.told += 100;
         assert_eq!((half.due(100, 500_000), half.due(300, 500_000)), (0, 200));

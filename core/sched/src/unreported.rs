@@ -18,7 +18,7 @@ use crate::ids::{ClassId, RequestId};
 
 /// What is to be told, by class; `None` where nobody asks.
 #[derive(Debug, Default)]
-pub(crate) struct Untold(Option<BTreeMap<ClassId, (Arc<ClassKey>, Nanos)>>);
+pub(crate) struct UnreportedMetadata(Option<BTreeMap<ClassId, (Arc<ClassKey>, Nanos)>>);
 
 impl Dispatcher {
     /// Counts what a running metadata request was charged, for its client tells no other server of

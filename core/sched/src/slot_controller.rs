@@ -12,7 +12,7 @@
 
 use model::{Amount, Nanos, OpKind, Time};
 
-use crate::dispatcher::{Dispatcher, Target};
+use crate::dispatcher::{Dispatcher, TargetParams};
 use crate::lane::DEVICE;
 
 /// How often D may change.
@@ -28,7 +28,7 @@ const UP: u64 = 8;
 
 /// The controller of one target's D.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DepthControl {
+pub(crate) struct SlotController {
     target_ns: u64,
     /// D in thousandths of a slot.
     depth: u64,
@@ -41,16 +41,16 @@ pub(crate) struct DepthControl {
     full: bool,
 }
 
-impl DepthControl {
+impl SlotController {
     /// The controller of a target, if it names a latency.
-    pub(crate) fn of(target: &Target) -> Option<DepthControl> {
-        target.latency.map(|latency| DepthControl::new(latency, target.slots_max))
+    pub(crate) fn of(target: &TargetParams) -> Option<SlotController> {
+        target.latency.map(|latency| SlotController::new(latency, target.slots_max))
     }
 
-    fn new(target: Nanos, slots_max: u32) -> DepthControl {
+    fn new(target: Nanos, slots_max: u32) -> SlotController {
         let most = u64::from(slots_max.max(1)) * MILLI;
         let since = Time::ZERO;
-        DepthControl {
+        SlotController {
             target_ns: target.get().max(1),
             depth: most,
             most,
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// A device that serves 10 requests a ms, so D outstanding take D · 100 µs.
-    fn settle(control: &mut DepthControl, slots_max: u32, windows: u64) -> u32 {
+    fn settle(control: &mut SlotController, slots_max: u32, windows: u64) -> u32 {
         let mut slots = slots_max;
         for window in 1..=windows {
             for _ in 0..100 {
@@ -148,22 +148,22 @@ mod tests {
 
     #[test]
     fn d_settles_where_the_latency_is_the_target() {
-        let mut control = DepthControl::new(Nanos::from_micros(2_000), 64);
+        let mut control = SlotController::new(Nanos::from_micros(2_000), 64);
         let slots = settle(&mut control, 64, 200);
         assert!((19..=20).contains(&slots), "{slots}");
     }
 
     #[test]
     fn d_is_never_above_the_calibrated_one_nor_below_one() {
-        let mut generous = DepthControl::new(Nanos::from_micros(1_000_000), 8);
+        let mut generous = SlotController::new(Nanos::from_micros(1_000_000), 8);
         assert_eq!(settle(&mut generous, 8, 100), 8);
-        let mut strict = DepthControl::new(Nanos::new(1), 8);
+        let mut strict = SlotController::new(Nanos::new(1), 8);
         assert_eq!(settle(&mut strict, 8, 100), 1);
     }
 
     #[test]
     fn d_does_not_grow_while_nobody_waits_for_slots() {
-        let mut control = DepthControl::new(Nanos::from_micros(100), 64);
+        let mut control = SlotController::new(Nanos::from_micros(100), 64);
         settle(&mut control, 64, 100);
         for window in 101..200 {
             (0..100).for_each(|_| control.completed(1_000, 0, false));

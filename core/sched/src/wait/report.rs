@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Bytes, Identity, JobId, KeyValue, Nanos, OpKind, PathSet, Rate, Scope, Share, Time};
 
-use super::{By, Cause, HELD_MIN_NS};
+use super::{CauseKey, HELD_MIN_NS, WaitRecord};
 use crate::class::QUEUES;
 use crate::classify::ClassKey;
 use crate::dispatcher::Dispatcher;
@@ -21,7 +21,7 @@ use crate::slab::NONE;
 
 /// What was held in a class, and by what, since the class was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldReport {
+pub struct WaitReport {
     /// The class.
     pub class: ClassId,
     /// The rule that makes it.
@@ -31,14 +31,14 @@ pub struct HeldReport {
     /// Requests waiting now.
     pub queued: u32,
     /// Its causes, the one that cost most time first.
-    pub causes: Vec<HeldCause>,
+    pub causes: Vec<WaitCauseReport>,
 }
 
 /// One cause for which requests of a class waited.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldCause {
+pub struct WaitCauseReport {
     /// The cause.
-    pub by: HeldBy,
+    pub by: WaitCause,
     /// Whether it is what holds requests now: it did within the last second, and for a twentieth
     /// of the time since it began, or of a second if that is more.
     pub now: bool,
@@ -57,12 +57,12 @@ pub struct HeldCause {
     /// Their payload.
     pub bytes: Bytes,
     /// How the meter stands, where it is one that still exists.
-    pub meter: Option<MeterReport>,
+    pub meter: Option<MeterStatus>,
 }
 
 /// What can hold a head.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HeldBy {
+pub enum WaitCause {
     /// A meter: the limit of a rule, a `[[meter]]`, or a decay; whether it counts bytes.
     Meter {
         /// Whose it is.
@@ -84,7 +84,7 @@ pub enum HeldBy {
 
 /// How a meter stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeterReport {
+pub struct MeterStatus {
     /// Whose it is.
     pub scope: Scope,
     /// Its rate now, over all proxies.
@@ -103,7 +103,7 @@ pub struct MeterReport {
 
 /// One subject, the classes that it has requests in, and what it pays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubjectStanding {
+pub struct SubjectDetail {
     /// Its id.
     pub id: SubjectId,
     /// Who it is.
@@ -113,21 +113,21 @@ pub struct SubjectStanding {
     /// Where these are.
     places: Vec<u32>,
     /// The meters that these requests pay.
-    pub meters: Vec<MeterReport>,
+    pub meters: Vec<MeterStatus>,
     /// Its sums.
     pub usage: Usage,
 }
 
 /// Who is asked about: those who have all that is given.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Payers<'q> {
+pub struct MeterPayers<'q> {
     /// Those of this job.
     pub job: Option<&'q JobId>,
     /// Those of this user.
     pub user: Option<u32>,
 }
 
-impl Payers<'_> {
+impl MeterPayers<'_> {
     /// Whether somebody is one of them.
     pub fn has(&self, who: &Identity) -> bool {
         self.job.is_none_or(|job| *job == who.job) && self.user.is_none_or(|user| user == who.uid)
@@ -141,10 +141,10 @@ impl Dispatcher {
         &self,
         now: Time,
         wanted: impl Fn(ClassId, &str, &[KeyValue]) -> bool,
-    ) -> Vec<HeldReport> {
+    ) -> Vec<WaitReport> {
         let now = self.now.max(now);
         let (at_work, at_rest) = (self.classes.iter(), self.rested.iter());
-        let mut reports: Vec<HeldReport> = Vec::new();
+        let mut reports: Vec<WaitReport> = Vec::new();
         for (index, class) in at_work {
             if wanted(class.id, &class.key.rule, &class.key.values) {
                 let causes = self.causes_of(index, now);
@@ -161,7 +161,7 @@ impl Dispatcher {
     }
 
     /// What held the classes in which these subjects have requests. O(their classes).
-    pub fn held_of(&self, standings: &[SubjectStanding], now: Time) -> Vec<HeldReport> {
+    pub fn held_of(&self, standings: &[SubjectDetail], now: Time) -> Vec<WaitReport> {
         let now = self.now.max(now);
         let of = standings.iter().flat_map(|one| one.places.iter().zip(&one.classes));
         let classes: BTreeSet<(u32, ClassId)> = of.map(|(at, id)| (*at, *id)).collect();
@@ -178,7 +178,7 @@ impl Dispatcher {
 
     /// The subjects of these payers, with their classes and meters. O(subjects of the job) where one is given,
     /// else O(subjects).
-    pub fn standings(&self, now: Time, payers: Payers<'_>) -> Vec<SubjectStanding> {
+    pub fn standings(&self, now: Time, payers: MeterPayers<'_>) -> Vec<SubjectDetail> {
         let now = self.now.max(now);
         let known = self.names.subjects_from(payers.job);
         let of_job = known.take_while(|(who, _)| payers.job.is_none_or(|job| *job == who.job));
@@ -199,7 +199,7 @@ impl Dispatcher {
             let (classes, places) = classes.into_iter().unzip();
             meters.sort_unstable();
             meters.dedup();
-            SubjectStanding {
+            SubjectDetail {
                 id: SubjectId { index, generation: self.subjects.generation(index) },
                 who: Identity::clone(&subject.who),
                 classes,
@@ -213,7 +213,7 @@ impl Dispatcher {
 
     /// The limits that requests of `who` in these directories pay, of whatever kind, whether it has
     /// made one yet or not; nothing is made for it. O(rules + limits).
-    pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterReport> {
+    pub fn limits_of(&self, who: &Identity, paths: PathSet, now: Time) -> Vec<MeterStatus> {
         let now = self.now.max(now);
         let mut found = BTreeMap::new();
         for kind in OpKind::ALL.iter().copied() {
@@ -238,29 +238,29 @@ impl Dispatcher {
         class: ClassId,
         key: &ClassKey,
         queued: u32,
-        causes: Vec<Cause>,
+        causes: Vec<WaitRecord>,
         now: Time,
-    ) -> Option<HeldReport> {
+    ) -> Option<WaitReport> {
         let causes = causes.into_iter().map(|cause| self.report_cause(cause, now));
         let mut causes: Vec<_> = causes.collect();
         causes.sort_by_key(|cause| std::cmp::Reverse(cause.wait));
         let (rule, key) = (key.rule.to_string(), key.values.to_vec());
-        (!causes.is_empty()).then_some(HeldReport { class, rule, key, queued, causes })
+        (!causes.is_empty()).then_some(WaitReport { class, rule, key, queued, causes })
     }
 
     /// How the meter of that key stands, if there is one.
-    pub(crate) fn report_named_meter(&self, key: &MeterKey, now: Time) -> Option<MeterReport> {
+    pub(crate) fn report_named_meter(&self, key: &MeterKey, now: Time) -> Option<MeterStatus> {
         let index = self.names.meters.get(key)?;
         Some(self.report_meter(&self.meters[*index], now))
     }
 
-    fn report_meter(&self, meter: &Meter, now: Time) -> MeterReport {
+    fn report_meter(&self, meter: &Meter, now: Time) -> MeterStatus {
         let depends_on = meter.key.rule().filter(|rule| self.dependents.effective(rule).is_some());
         let parent = |rule: &str| {
             let rule = self.rules.rules.iter().find(|known| known.name == *rule)?;
             rule.parent.as_ref().map(|parent| parent.rule.clone())
         };
-        MeterReport {
+        MeterStatus {
             scope: meter.key.scope(),
             rate: meter.pacer.rate(),
             part: meter.pacer.part(),
@@ -272,7 +272,7 @@ impl Dispatcher {
     }
 
     /// The causes of a class at work, with what is waited for now.
-    fn causes_of(&self, class: u32, now: Time) -> Vec<Cause> {
+    fn causes_of(&self, class: u32, now: Time) -> Vec<WaitRecord> {
         let own = &self.classes[class];
         let queued = own.queued > 0;
         if own.causes.is_none() && !queued {
@@ -292,7 +292,7 @@ impl Dispatcher {
                 }
                 let by = self.by_now(class, lane, queue, fifo.began);
                 let at = match &by {
-                    By::Meter(index, generation, key) => {
+                    CauseKey::Meter(index, generation, key) => {
                         held.meter(*index, *generation, key, now).0
                     }
                     _ => held.plain(by, now),
@@ -304,33 +304,33 @@ impl Dispatcher {
     }
 
     /// Under which cause the head of a queue stands.
-    fn by_now(&self, class: u32, lane: usize, queue: usize, began: Time) -> By {
+    fn by_now(&self, class: u32, lane: usize, queue: usize, began: Time) -> CauseKey {
         let standing = &self.classes[class].standings[lane];
         if standing.waiting >> queue & 1 == 0 {
             return self.ready_cause(class, lane, began);
         }
         let index = self.meter_waited_for(class, lane, queue);
         let key = Box::new(self.meters[index].key.clone());
-        By::Meter(index, self.meters.generation(index), key)
+        CauseKey::Meter(index, self.meters.generation(index), key)
     }
 
-    fn report_cause(&self, cause: Cause, now: Time) -> HeldCause {
+    fn report_cause(&self, cause: WaitRecord, now: Time) -> WaitCauseReport {
         let meter = match &cause.by {
-            By::Meter(index, generation, _) if self.meters.has(*index, *generation) => {
+            CauseKey::Meter(index, generation, _) if self.meters.has(*index, *generation) => {
                 Some(self.report_meter(&self.meters[*index], now))
             }
             _ => None,
         };
-        HeldCause {
+        WaitCauseReport {
             by: match &cause.by {
-                By::Meter(_, _, key) => {
-                    HeldBy::Meter { scope: key.scope(), in_bytes: key.in_bytes }
+                CauseKey::Meter(_, _, key) => {
+                    WaitCause::Meter { scope: key.scope(), in_bytes: key.in_bytes }
                 }
-                By::Share => HeldBy::Share,
-                By::Busy => HeldBy::Busy,
-                By::Slots => HeldBy::Slots,
-                By::Elsewhere => HeldBy::Elsewhere,
-                By::Other => HeldBy::Other,
+                CauseKey::Share => WaitCause::Share,
+                CauseKey::Busy => WaitCause::Busy,
+                CauseKey::Slots => WaitCause::Slots,
+                CauseKey::Elsewhere => WaitCause::Elsewhere,
+                CauseKey::Other => WaitCause::Other,
             },
             now: cause.holds(now),
             since: cause.since,

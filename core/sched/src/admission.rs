@@ -26,7 +26,7 @@
 
 use model::Amount;
 
-use crate::class::{PAID, QUEUES, Request};
+use crate::class::{PAID, QUEUES, QueuedRequest};
 use crate::dispatcher::Dispatcher;
 use crate::lane::LANES;
 use crate::meter::Meter;
@@ -86,13 +86,13 @@ impl Dispatcher {
             return;
         }
         request.flags |= PAID;
-        let Request { route, amount, .. } = *request;
+        let QueuedRequest { route, amount, .. } = *request;
         self.move_charge(route, Amount::default(), amount);
     }
 
     /// Takes back what a request paid.
     pub(crate) fn refund_meters(&mut self, index: u32) {
-        let Request { route, amount, .. } = self.requests[index];
+        let QueuedRequest { route, amount, .. } = self.requests[index];
         self.move_charge(route, amount, Amount::default());
     }
 
@@ -143,7 +143,7 @@ impl Dispatcher {
     #[inline(never)]
     fn blocking_on(
         &self,
-        request: &Request,
+        request: &QueuedRequest,
         visited: u8,
         blocks: impl Fn(&Meter) -> bool,
     ) -> Option<usize> {

@@ -23,22 +23,22 @@ mod report;
 
 use model::{Nanos, Time};
 
-use crate::class::{Class, DELAYED, NO_CAUSE, NO_SIZE, QUEUES, Queue};
+use crate::class::{Class, ClassQueue, DELAYED, NO_CAUSE, NO_SIZE, QUEUES};
 use crate::dispatcher::Dispatcher;
 use crate::lane::DEVICE;
 use crate::meter::MeterKey;
 
-pub use report::{HeldBy, HeldCause, HeldReport, MeterReport, Payers, SubjectStanding};
+pub use report::{MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport};
 
 /// The causes of one class.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
-    causes: Vec<Cause>,
+pub(crate) struct WaitCauses {
+    causes: Vec<WaitRecord>,
 }
 
 #[derive(Clone, Debug)]
-struct Cause {
-    by: By,
+struct WaitRecord {
+    by: CauseKey,
     since: Time,
     last: Time,
     wait: u64,
@@ -50,7 +50,7 @@ struct Cause {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum By {
+enum CauseKey {
     /// The place and generation of a meter, and its key for when it is gone.
     Meter(u32, u32, Box<MeterKey>),
     Share,
@@ -60,43 +60,42 @@ enum By {
     Other,
 }
 
-impl Held {
+impl WaitCauses {
     /// The place of a cause without a key.
-    fn plain(&mut self, by: By, now: Time) -> usize {
+    fn plain(&mut self, by: CauseKey, now: Time) -> usize {
         let known = self.causes.iter().position(|cause| cause.by == by);
         known.unwrap_or_else(|| self.add(by, now))
     }
 
     /// The place of a meter, and that of the cause that had to make room for it.
     fn meter(&mut self, index: u32, generation: u32, key: &MeterKey, now: Time) -> (usize, bool) {
-        let of =
-            |cause: &Cause| matches!(cause.by, By::Meter(i, g, _) if (i, g) == (index, generation));
+        let of = |cause: &WaitRecord| matches!(cause.by, CauseKey::Meter(i, g, _) if (i, g) == (index, generation));
         if let Some(at) = self.causes.iter().position(of) {
             return (at, false);
         }
-        let by = By::Meter(index, generation, Box::new(key.clone()));
+        let by = CauseKey::Meter(index, generation, Box::new(key.clone()));
         let meters = self.causes.iter().enumerate();
-        let meters = meters.filter(|(_, cause)| matches!(cause.by, By::Meter(..)));
+        let meters = meters.filter(|(_, cause)| matches!(cause.by, CauseKey::Meter(..)));
         if meters.clone().count() < METERS_MAX {
             return (self.add(by, now), false);
         }
         let oldest = meters.min_by_key(|(_, cause)| cause.last).map(|(at, _)| at);
         let at = oldest.expect("there are as many as may be");
-        let gone = std::mem::replace(&mut self.causes[at], Cause::new(by, now));
-        let other = self.plain(By::Other, gone.since);
+        let gone = std::mem::replace(&mut self.causes[at], WaitRecord::new(by, now));
+        let other = self.plain(CauseKey::Other, gone.since);
         self.causes[other].take(&gone);
         (at, true)
     }
 
-    fn add(&mut self, by: By, now: Time) -> usize {
-        self.causes.push(Cause::new(by, now));
+    fn add(&mut self, by: CauseKey, now: Time) -> usize {
+        self.causes.push(WaitRecord::new(by, now));
         self.causes.len() - 1
     }
 }
 
-impl Cause {
-    fn new(by: By, now: Time) -> Cause {
-        Cause { by, since: now, last: now, wait: 0, span: 0, held: 0, requests: 0, bytes: 0 }
+impl WaitRecord {
+    fn new(by: CauseKey, now: Time) -> WaitRecord {
+        WaitRecord { by, since: now, last: now, wait: 0, span: 0, held: 0, requests: 0, bytes: 0 }
     }
 
     /// Requests waited for `area` in all, from `began` to `now`.
@@ -119,7 +118,7 @@ impl Cause {
         now.since(self.last) <= PAUSE_MAX && self.held.saturating_mul(20) >= since
     }
 
-    fn take(&mut self, other: &Cause) {
+    fn take(&mut self, other: &WaitRecord) {
         self.wait = self.wait.saturating_add(other.wait);
         self.span += other.span;
         self.requests += other.requests;
@@ -128,7 +127,7 @@ impl Cause {
     }
 }
 
-impl Queue {
+impl ClassQueue {
     /// Adds the time since the last call for everybody who waited in it.
     #[inline]
     pub(crate) fn pass(&mut self, now: Time) {
@@ -172,7 +171,7 @@ impl Dispatcher {
         let fifo = &mut self.classes[class].standings[lane].queues[queue];
         let Some((area, began)) = fifo.take_area(now) else { return };
         let by = self.ready_cause(class, lane, began);
-        let is_cap = by == By::Slots;
+        let is_cap = by == CauseKey::Slots;
         let own = &mut self.classes[class];
         let held = own.causes.get_or_insert_default();
         let at = held.plain(by, now);
@@ -242,18 +241,18 @@ impl Dispatcher {
     }
 
     /// For what a ready head waits, or waited since `began`.
-    fn ready_cause(&self, class: u32, lane: usize, began: Time) -> By {
+    fn ready_cause(&self, class: u32, lane: usize, began: Time) -> CauseKey {
         let (own, state) = (&self.classes[class], &self.lanes[lane]);
         let standing = &own.standings[lane];
         if lane == DEVICE && own.slots_cap != u32::MAX && standing.size == NO_SIZE {
-            return By::Slots;
+            return CauseKey::Slots;
         }
         let held_by_it = if lane == DEVICE { own.held } else { own.running };
         let others = state.held > held_by_it || state.others_served(class) >= Some(began);
         match (others, standing.put_off) {
-            (false, _) => By::Busy,
-            (true, true) => By::Elsewhere,
-            (true, false) => By::Share,
+            (false, _) => CauseKey::Busy,
+            (true, true) => CauseKey::Elsewhere,
+            (true, false) => CauseKey::Share,
         }
     }
 }
