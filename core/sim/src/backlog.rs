@@ -25,21 +25,21 @@ use model::{
 };
 use sched::{Costs, TargetParams};
 
-use crate::scheduler::{Incoming, Policy, Scheduler};
+use crate::scheduler::{Policy, Scheduler, SimArrival};
 
 /// Many classes that always have requests waiting, and a device that serves one in ten
 /// microseconds.
 #[derive(Debug)]
 pub struct Backlog {
     sched: Box<dyn Scheduler>,
-    classes: Vec<Load>,
+    classes: Vec<BacklogLoad>,
     /// Ids and classes, the oldest first.
     running: VecDeque<(u64, u32)>,
     now: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Load {
+struct BacklogLoad {
     subject: u64,
     amount: Amount,
     served: u64,
@@ -70,12 +70,12 @@ impl Backlog {
             recalibrate: false,
         };
         let mut sched = policy.scheduler(target, rules(classes, meter));
-        let loads = (0..classes).map(|class| Load {
+        let loads = (0..classes).map(|class| BacklogLoad {
             subject: sched.subject(&identity(class), PathSet::default()),
             amount: Amount::new(if class % 8 == 7 { 65_536 } else { 4_096 }, 1),
             served: 0,
         });
-        let classes: Vec<Load> = loads.collect();
+        let classes: Vec<BacklogLoad> = loads.collect();
         let now = Time::ZERO + Nanos::from_secs(10);
         let mut backlog = Backlog { sched, classes, running: VecDeque::new(), now };
         for _ in 0..EACH {
@@ -108,9 +108,9 @@ impl Backlog {
     }
 
     fn enqueue(&mut self, class: u32) {
-        let Load { subject, amount, .. } = self.classes[class as usize];
+        let BacklogLoad { subject, amount, .. } = self.classes[class as usize];
         let incoming =
-            Incoming { subject, kind: OpKind::Read, amount, lane: Lane::Device, token: class };
+            SimArrival { subject, kind: OpKind::Read, amount, lane: Lane::Device, token: class };
         self.sched.enqueue(incoming, self.now);
     }
 

@@ -14,7 +14,7 @@ use model::Time;
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum SimEvent {
     /// A request reaches its proxy.
     Arrive { request: u32, stamp: u32 },
     /// The target has served a request.
@@ -59,26 +59,26 @@ pub(crate) enum Event {
 
 /// All that is still to happen.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
-    heap: BinaryHeap<Entry>,
+pub(crate) struct SimEvents {
+    heap: BinaryHeap<SimEventEntry>,
     sequence: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SimEventEntry {
     time: Time,
     sequence: u64,
-    event: Event,
+    event: SimEvent,
 }
 
-impl Events {
-    pub(crate) fn push(&mut self, time: Time, event: Event) {
+impl SimEvents {
+    pub(crate) fn push(&mut self, time: Time, event: SimEvent) {
         self.sequence += 1;
-        self.heap.push(Entry { time, sequence: self.sequence, event });
+        self.heap.push(SimEventEntry { time, sequence: self.sequence, event });
     }
 
     /// The next event, unless it is later than `until`.
-    pub(crate) fn pop(&mut self, until: Time) -> Option<(Time, Event)> {
+    pub(crate) fn pop(&mut self, until: Time) -> Option<(Time, SimEvent)> {
         if self.heap.peek()?.time > until {
             return None;
         }
@@ -91,26 +91,26 @@ impl Events {
     }
 }
 
-impl Ord for Entry {
+impl Ord for SimEventEntry {
     /// The heap gives its greatest: the earliest event.
-    fn cmp(&self, other: &Entry) -> Ordering {
+    fn cmp(&self, other: &SimEventEntry) -> Ordering {
         (other.time, other.sequence).cmp(&(self.time, self.sequence))
     }
 }
 
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
+impl PartialOrd for SimEventEntry {
+    fn partial_cmp(&self, other: &SimEventEntry) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
+impl PartialEq for SimEventEntry {
+    fn eq(&self, other: &SimEventEntry) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Entry {}
+impl Eq for SimEventEntry {}
 
 #[cfg(test)]
 mod tests {
@@ -118,14 +118,14 @@ mod tests {
 
     #[test]
     fn events_come_by_time_and_those_of_one_time_as_they_were_put_in() {
-        let mut events = Events::default();
+        let mut events = SimEvents::default();
         let at = Time::from_nanos;
         for (time, client) in [(5, 0), (3, 1), (5, 2), (3, 3), (9, 4)] {
-            events.push(at(time), Event::Loop { client });
+            events.push(at(time), SimEvent::Loop { client });
         }
         let order: Vec<_> = std::iter::from_fn(|| events.pop(at(5))).collect();
         let expected = [(3, 1), (3, 3), (5, 0), (5, 2)];
-        assert_eq!(order, expected.map(|(time, client)| (at(time), Event::Loop { client })));
+        assert_eq!(order, expected.map(|(time, client)| (at(time), SimEvent::Loop { client })));
         assert_eq!(events.next_time(), Some(at(9)));
     }
 }

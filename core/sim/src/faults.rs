@@ -17,8 +17,8 @@ use crate::prng::Prng;
 
 /// One fault of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fault {
-    pub(crate) what: Trouble,
+pub(crate) struct SimFault {
+    pub(crate) what: FaultKind,
     pub(crate) at: Time,
     pub(crate) span: Nanos,
     /// The proxy that it befalls; all if none.
@@ -27,7 +27,7 @@ pub(crate) struct Fault {
 
 /// What a fault does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum FaultKind {
     /// The proxy dies, and is back after the span.
     Crash,
     /// Requests take so many thousandths of their time.
@@ -52,36 +52,36 @@ pub(crate) struct Faults;
 
 impl Faults {
     /// A handful of faults for so many proxies in so long, over by the last tenth.
-    pub(crate) fn random(seed: u64, proxies: u32, duration: Nanos) -> Vec<Fault> {
+    pub(crate) fn random(seed: u64, proxies: u32, duration: Nanos) -> Vec<SimFault> {
         let mut prng = Prng::of(seed, 0xfa17);
         let count = prng.below(6);
         (0..count).map(|_| one(&mut prng, proxies, duration.get())).collect()
     }
 }
 
-fn one(prng: &mut Prng, proxies: u32, duration: u64) -> Fault {
+fn one(prng: &mut Prng, proxies: u32, duration: u64) -> SimFault {
     let at = prng.below(duration * 8 / 10);
     let span = prng.below(duration * 9 / 10 - at).min(duration / 4).max(1);
     let proxy = Some(prng.below(proxies.into()) as u32);
     let ppm = prng.between(1_000, 50_000);
     let (what, proxy) = match prng.below(7) {
-        0 => (Trouble::Crash, proxy),
-        1 => (Trouble::Slow { thousandths: prng.between(1_500, 8_000) }, proxy),
+        0 => (FaultKind::Crash, proxy),
+        1 => (FaultKind::Slow { thousandths: prng.between(1_500, 8_000) }, proxy),
         2 => {
             let by = Nanos::from_millis(prng.between(1, 3_000));
-            (Trouble::Clock { ahead: prng.below(2) == 0, by }, proxy)
+            (FaultKind::Clock { ahead: prng.below(2) == 0, by }, proxy)
         }
-        3 => (Trouble::Leader, None),
-        4 => (Trouble::Lose { ppm }, None),
-        5 => (Trouble::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
-        _ => (Trouble::Double { ppm }, None),
+        3 => (FaultKind::Leader, None),
+        4 => (FaultKind::Lose { ppm }, None),
+        5 => (FaultKind::Delay { ppm, by: Nanos::from_millis(prng.between(1, 300)) }, None),
+        _ => (FaultKind::Double { ppm }, None),
     };
-    Fault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
+    SimFault { what, at: Time::from_nanos(at), span: Nanos::new(span), proxy }
 }
 
 /// What becomes of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum MessageFate {
     Arrives,
     Lost,
     Late(Nanos),
@@ -90,18 +90,18 @@ pub(crate) enum Fate {
 
 /// The faults that messages suffer now.
 #[derive(Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkFaults {
     prng: Prng,
     /// Those of the scenario that are on, by their place in it.
-    on: Vec<(u32, Trouble)>,
+    on: Vec<(u32, FaultKind)>,
 }
 
-impl Weather {
-    pub(crate) fn new(seed: u64) -> Weather {
-        Weather { prng: Prng::of(seed, 0x7e47), on: Vec::new() }
+impl NetworkFaults {
+    pub(crate) fn new(seed: u64) -> NetworkFaults {
+        NetworkFaults { prng: Prng::of(seed, 0x7e47), on: Vec::new() }
     }
 
-    pub(crate) fn begin(&mut self, fault: u32, what: Trouble) {
+    pub(crate) fn begin(&mut self, fault: u32, what: FaultKind) {
         self.on.push((fault, what));
     }
 
@@ -110,18 +110,22 @@ impl Weather {
     }
 
     /// What becomes of the next message.
-    pub(crate) fn fate(&mut self) -> Fate {
+    pub(crate) fn fate(&mut self) -> MessageFate {
         if self.on.is_empty() {
-            return Fate::Arrives;
+            return MessageFate::Arrives;
         }
         for (_, what) in &self.on {
             match *what {
-                Trouble::Lose { ppm } if self.prng.chance_ppm(ppm) => return Fate::Lost,
-                Trouble::Delay { ppm, by } if self.prng.chance_ppm(ppm) => return Fate::Late(by),
-                Trouble::Double { ppm } if self.prng.chance_ppm(ppm) => return Fate::Twice,
+                FaultKind::Lose { ppm } if self.prng.chance_ppm(ppm) => return MessageFate::Lost,
+                FaultKind::Delay { ppm, by } if self.prng.chance_ppm(ppm) => {
+                    return MessageFate::Late(by);
+                }
+                FaultKind::Double { ppm } if self.prng.chance_ppm(ppm) => {
+                    return MessageFate::Twice;
+                }
                 _ => {}
             }
         }
-        Fate::Arrives
+        MessageFate::Arrives
     }
 }

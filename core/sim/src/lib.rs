@@ -78,9 +78,10 @@ pub use backlog::Backlog;
 pub use random::random_scenario;
 pub use recording::{Recording, Recordings};
 pub use report::{
-    DELAYED, Had, JobReport, JobRule, Latency, Report, RuleReport, Taken, Verdict, Violation, judge,
+    DELAYED, InvariantViolation, JobOutcome, JobResult, JobRule, LatencyResult, RuleResult,
+    RuleTake, RunResult, ScenarioVerdict, judge,
 };
 pub use scenario::{RecordedTarget, Replayed, Scenario, ScenarioError};
 pub use scheduler::{ParsePolicyError, Policy};
-pub use workloads::Record;
+pub use workloads::ReplayRecord;
 pub use world::World;

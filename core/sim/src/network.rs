@@ -12,7 +12,7 @@ use model::{Bytes, Nanos, Rate, Time};
 
 /// What a wire is like; the default has no latency and no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WireSpec {
+pub(crate) struct NicSpec {
     pub(crate) latency: Nanos,
     /// Bytes per second.
     pub(crate) bandwidth: Option<Rate>,
@@ -20,25 +20,25 @@ pub(crate) struct WireSpec {
 
 /// A wire and when each of its directions is free.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wire {
-    spec: WireSpec,
+pub(crate) struct Nic {
+    spec: NicSpec,
     free: [Time; 2],
 }
 
 /// Which way a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum NicDirection {
     ToProxy,
     ToClient,
 }
 
-impl Wire {
-    pub(crate) fn new(spec: WireSpec) -> Wire {
-        Wire { spec, free: [Time::ZERO; 2] }
+impl Nic {
+    pub(crate) fn new(spec: NicSpec) -> Nic {
+        Nic { spec, free: [Time::ZERO; 2] }
     }
 
     /// When a message that is sent at `now` is at the other end.
-    pub(crate) fn pass(&mut self, way: Way, payload: Bytes, now: Time) -> Time {
+    pub(crate) fn pass(&mut self, way: NicDirection, payload: Bytes, now: Time) -> Time {
         let Some(rate) = self.spec.bandwidth else { return now + self.spec.latency };
         let free = &mut self.free[way as usize];
         *free = (*free).max(now) + rate.time_for(payload.get());
@@ -53,13 +53,13 @@ mod tests {
     #[test]
     fn messages_of_one_direction_go_one_after_another() {
         let rate = Rate::bytes_per_sec(1_000_000_000);
-        let mut wire = Wire::new(WireSpec { latency: Nanos::new(50), bandwidth: rate });
+        let mut wire = Nic::new(NicSpec { latency: Nanos::new(50), bandwidth: rate });
         let mut pass = |way, bytes, now| wire.pass(way, Bytes::new(bytes), Time::from_nanos(now));
         let got = [
-            pass(Way::ToProxy, 1000, 0),
-            pass(Way::ToProxy, 1000, 10),
-            pass(Way::ToClient, 1000, 10),
-            pass(Way::ToProxy, 0, 5000),
+            pass(NicDirection::ToProxy, 1000, 0),
+            pass(NicDirection::ToProxy, 1000, 10),
+            pass(NicDirection::ToClient, 1000, 10),
+            pass(NicDirection::ToProxy, 0, 5000),
         ];
         assert_eq!(got.map(Time::as_nanos), [1050, 2050, 1060, 5050]);
     }

@@ -14,12 +14,12 @@ use model::{Amount, Bytes, Identity, Nanos, Nid, OpKind, RuleSet, Time};
 use sched::{CostMode, Curve, LaneCosts};
 
 use crate::faults::Faults;
-use crate::network::WireSpec;
+use crate::network::NicSpec;
 use crate::prng::Prng;
 use crate::scenario::{Scenario, job_id};
 use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
-use crate::workloads::{Ask, JobSpec, Pace, Route, Spacing, Step, Work};
+use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, RequestShape, Spacing, StepWork};
 
 /// What every scenario by chance is called.
 pub(crate) const NAME: &str = "random";
@@ -95,13 +95,13 @@ fn target(prng: &mut Prng, number: u64) -> TargetSpec {
     }
 }
 
-fn wire(prng: &mut Prng) -> WireSpec {
+fn wire(prng: &mut Prng) -> NicSpec {
     if prng.below(2) == 0 {
-        return WireSpec::default();
+        return NicSpec::default();
     }
     let latency = Nanos::new(prng.below(2_000_000));
     let bandwidth = model::Rate::bytes_per_sec(prng.between(1 << 24, 1 << 33));
-    WireSpec { latency, bandwidth: bandwidth.filter(|_| prng.below(2) == 0) }
+    NicSpec { latency, bandwidth: bandwidth.filter(|_| prng.below(2) == 0) }
 }
 
 fn rules(prng: &mut Prng, jobs: u64) -> Arc<RuleSet> {
@@ -194,11 +194,11 @@ fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
         lifetime: (copies > 1).then(|| Nanos::from_millis(prng.between(1_000, 8_000))),
         target,
         route: match prng.below(5) {
-            0 => Route::One(prng.below(targets[target].count.into()) as u32),
-            1 => Route::Node,
-            2 => Route::Hash,
-            3 => Route::Stripe(Bytes::kib(64)),
-            _ => Route::Round,
+            0 => JobRoute::One(prng.below(targets[target].count.into()) as u32),
+            1 => JobRoute::Node,
+            2 => JobRoute::Hash,
+            3 => JobRoute::Stripe(Bytes::kib(64)),
+            _ => JobRoute::Round,
         },
         steps: (0..prng.between(1, 3)).map(|number| step(prng, number == 0)).collect(),
         repeat: None,
@@ -206,38 +206,41 @@ fn job(prng: &mut Prng, number: u64, targets: &[TargetSpec]) -> JobSpec {
     }
 }
 
-fn step(prng: &mut Prng, works: bool) -> Step {
+fn step(prng: &mut Prng, works: bool) -> JobStep {
     if !works && prng.below(6) == 0 {
-        return Step::Pause(Nanos::from_millis(prng.between(1, 3_000)));
+        return JobStep::Pause(Nanos::from_millis(prng.between(1, 3_000)));
     }
-    let requests: Vec<Ask> = (0..prng.between(1, 4)).map(|_| ask(prng)).collect();
+    let requests: Vec<RequestShape> = (0..prng.between(1, 4)).map(|_| ask(prng)).collect();
     let pace = match prng.below(3) {
-        0 => Pace::Open {
+        0 => LoadModel::Open {
             gap: Nanos::new(prng.between(2_000_000, 200_000_000)),
             spacing: if prng.below(2) == 0 { Spacing::Even } else { Spacing::Poisson },
             group: prng.between(1, 8) as u32,
         },
-        _ => Pace::Closed {
+        _ => LoadModel::Closed {
             depth: prng.between(1, 32) as u32,
             think: Nanos::from_millis(prng.below(2) * prng.below(50)),
         },
     };
-    let work = Work::endless(requests, pace);
+    let work = StepWork::endless(requests, pace);
     match prng.below(2) {
-        0 => Step::Work(Work { count: Some(prng.between(1, 500)), ..work }),
-        _ => Step::Work(Work { span: Some(Nanos::from_millis(prng.between(100, 20_000))), ..work }),
+        0 => JobStep::Work(StepWork { count: Some(prng.between(1, 500)), ..work }),
+        _ => JobStep::Work(StepWork {
+            span: Some(Nanos::from_millis(prng.between(100, 20_000))),
+            ..work
+        }),
     }
 }
 
-fn ask(prng: &mut Prng) -> Ask {
+fn ask(prng: &mut Prng) -> RequestShape {
     let bytes = 1 << prng.between(9, 21);
     match prng.below(6) {
-        0 | 1 => Ask { kind: OpKind::Write, amount: Amount::new(bytes, 1) },
+        0 | 1 => RequestShape { kind: OpKind::Write, amount: Amount::new(bytes, 1) },
         2 => {
             let kinds =
                 [OpKind::Create, OpKind::Getattr, OpKind::Unlink, OpKind::Clunk, OpKind::Open];
-            Ask { kind: kinds[prng.below(5) as usize], amount: Amount::new(0, 1) }
+            RequestShape { kind: kinds[prng.below(5) as usize], amount: Amount::new(0, 1) }
         }
-        _ => Ask { kind: OpKind::Read, amount: Amount::new(bytes, 1) },
+        _ => RequestShape { kind: OpKind::Read, amount: Amount::new(bytes, 1) },
     }
 }

@@ -17,28 +17,28 @@ use model::{Amount, Bytes, Identity, KindSet, Lane, Nanos, OpKind, RuleSet, Time
 use sched::{CostMode, Costs, Curve, LaneCosts};
 use trace::{TraceOutcome, TraceRecord, TraceSubject};
 
-use crate::report::{Had, Report};
+use crate::report::{JobOutcome, RunResult};
 use crate::scenario::{RecordedTarget, Replayed, Scenario};
-use crate::workloads::Record;
+use crate::workloads::ReplayRecord;
 
 /// What was recorded of one target.
 #[derive(Debug, Default)]
 pub struct Recording {
     /// By the number of the subject.
-    subjects: BTreeMap<u32, Subject>,
+    subjects: BTreeMap<u32, RecordedSubject>,
 }
 
 /// A client of a target.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct RecordedSubject {
     pub(crate) who: Arc<TraceSubject>,
     /// By arrival.
-    pub(crate) requests: Vec<Asked>,
+    pub(crate) requests: Vec<RecordedRequest>,
 }
 
 /// A recorded request, as much of it as is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) kind: OpKind,
     lane: Lane,
     done: bool,
@@ -83,9 +83,9 @@ impl Recordings {
             }
             count += 1;
             let target = all.targets.entry(who.target.clone()).or_default();
-            let fresh = || Subject { who, requests: Vec::new() };
+            let fresh = || RecordedSubject { who, requests: Vec::new() };
             let subject = target.subjects.entry(request.subject).or_insert_with(fresh);
-            subject.requests.push(Asked {
+            subject.requests.push(RecordedRequest {
                 kind: request.kind,
                 lane: request.lane,
                 done: request.outcome == TraceOutcome::Done,
@@ -102,7 +102,7 @@ impl Recordings {
     /// Orders by arrival, which a trace does only nearly, and counts times from the first.
     fn begin_at_zero(&mut self) {
         let subjects = self.targets.values_mut().flat_map(|target| target.subjects.values_mut());
-        let mut subjects: Vec<&mut Subject> = subjects.collect();
+        let mut subjects: Vec<&mut RecordedSubject> = subjects.collect();
         let first = subjects.iter().flat_map(|s| &s.requests).map(|asked| asked.arrived).min();
         let first = first.unwrap_or(Time::ZERO);
         for subject in &mut subjects {
@@ -114,7 +114,7 @@ impl Recordings {
     }
 }
 
-impl Subject {
+impl RecordedSubject {
     /// What reports call its job.
     pub(crate) fn job(&self) -> String {
         Replayed::job_of(&self.who.who)
@@ -127,7 +127,7 @@ impl Subject {
     }
 }
 
-impl Asked {
+impl RecordedRequest {
     fn started(&self) -> Time {
         self.arrived + self.queued
     }
@@ -155,18 +155,18 @@ impl Recording {
     }
 
     /// What each job had, by its name.
-    pub fn had(&self) -> BTreeMap<String, Had> {
-        let mut jobs: BTreeMap<String, Vec<&Asked>> = BTreeMap::new();
+    pub fn had(&self) -> BTreeMap<String, JobOutcome> {
+        let mut jobs: BTreeMap<String, Vec<&RecordedRequest>> = BTreeMap::new();
         for subject in self.subjects() {
             jobs.entry(subject.job()).or_default().extend(&subject.requests);
         }
-        jobs.into_iter().map(|(job, asked)| (job, Had::recorded(&asked))).collect()
+        jobs.into_iter().map(|(job, asked)| (job, JobOutcome::recorded(&asked))).collect()
     }
 
     /// What each job had in a run under `rules`, by its name.
-    pub fn had_in(&self, run: &Report, rules: &RuleSet) -> BTreeMap<String, Had> {
+    pub fn had_in(&self, run: &RunResult, rules: &RuleSet) -> BTreeMap<String, JobOutcome> {
         let had = run.jobs.iter().map(|job| {
-            let had = Had::replayed(job, rules, self, run);
+            let had = JobOutcome::replayed(job, rules, self, run);
             (job.job.clone(), had)
         });
         had.collect()
@@ -182,22 +182,22 @@ impl Recording {
         self.len() == 0
     }
 
-    pub(crate) fn subjects(&self) -> impl Iterator<Item = &Subject> {
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = &RecordedSubject> {
         self.subjects.values()
     }
 
-    pub(crate) fn requests(&self) -> impl Iterator<Item = &Asked> {
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &RecordedRequest> {
         self.subjects.values().flat_map(|subject| &subject.requests)
     }
 
     /// When the last of it was answered.
     pub fn end(&self) -> Time {
-        self.requests().map(Asked::answered).max().unwrap_or(Time::ZERO)
+        self.requests().map(RecordedRequest::answered).max().unwrap_or(Time::ZERO)
     }
 
     /// Its clients as closed loops.
     pub fn clients(&self) -> Vec<Replayed> {
-        let of = |subject: &Subject| {
+        let of = |subject: &RecordedSubject| {
             let who = subject.who.who.clone();
             let chains = chains(&subject.requests).into_iter();
             chains.map(move |records| Replayed { who: who.clone(), records }).collect::<Vec<_>>()
@@ -214,8 +214,9 @@ impl Recording {
             mode: CostMode::Calibrated,
         };
         let smallest = times.device.read.at(Bytes::ZERO);
-        let slots_of =
-            |asked: &Asked| sched::slots_held(time(&times.device, asked), smallest, SLOTS_MAX);
+        let slots_of = |asked: &RecordedRequest| {
+            sched::slots_held(time(&times.device, asked), smallest, SLOTS_MAX)
+        };
         let slots = believed.as_ref().map(|(_, slots)| *slots);
         RecordedTarget {
             name: name.into(),
@@ -228,7 +229,7 @@ impl Recording {
     }
 
     /// The most that was being served at a time in a lane.
-    fn at_once(&self, lane: Lane, weight: impl Fn(&Asked) -> u32) -> u32 {
+    fn at_once(&self, lane: Lane, weight: impl Fn(&RecordedRequest) -> u32) -> u32 {
         let mut changes = Vec::new();
         for asked in self.requests().filter(|asked| asked.lane == lane) {
             let weight = i64::from(weight(asked));
@@ -276,7 +277,7 @@ const SLOWER_MAX: u64 = 10;
 /// As in the configuration of a proxy.
 const SLOTS_MAX: u32 = 65_536;
 
-fn time(costs: &LaneCosts, asked: &Asked) -> Nanos {
+fn time(costs: &LaneCosts, asked: &RecordedRequest) -> Nanos {
     match asked.kind {
         OpKind::Read => costs.read.at(asked.amount.bytes),
         OpKind::Write => costs.write.at(asked.amount.bytes),
@@ -309,8 +310,8 @@ fn median(values: &mut [u64]) -> u64 {
 
 /// Requests in the order of their arrival, as chains in which each follows the answer that
 /// came last before it and that nothing else follows.
-fn chains(requests: &[Asked]) -> Vec<Vec<Record>> {
-    let mut chains: Vec<Vec<Record>> = Vec::new();
+fn chains(requests: &[RecordedRequest]) -> Vec<Vec<ReplayRecord>> {
+    let mut chains: Vec<Vec<ReplayRecord>> = Vec::new();
     // Chains whose last request is answered, or will be, by when that is.
     let mut ends: BTreeSet<(Time, usize)> = BTreeSet::new();
     for asked in requests {
@@ -325,9 +326,9 @@ fn chains(requests: &[Asked]) -> Vec<Vec<Record>> {
                 (Time::ZERO, chains.len() - 1)
             }
         };
-        let Asked { kind, lane, amount, .. } = *asked;
+        let RecordedRequest { kind, lane, amount, .. } = *asked;
         let think = asked.arrived.since(since);
-        chains[chain].push(Record { think, kind, amount, lane });
+        chains[chain].push(ReplayRecord { think, kind, amount, lane });
         ends.insert((asked.answered(), chain));
     }
     chains
@@ -337,8 +338,8 @@ fn chains(requests: &[Asked]) -> Vec<Vec<Record>> {
 mod tests {
     use super::*;
 
-    fn asked(arrived_ms: u64, queued_ms: u64, service_ms: u64, bytes: u64) -> Asked {
-        Asked {
+    fn asked(arrived_ms: u64, queued_ms: u64, service_ms: u64, bytes: u64) -> RecordedRequest {
+        RecordedRequest {
             kind: OpKind::Read,
             lane: Lane::Device,
             done: true,
@@ -349,8 +350,8 @@ mod tests {
         }
     }
 
-    fn thinks(requests: &[Asked]) -> Vec<Vec<u64>> {
-        let ms = |record: &Record| record.think.get() / 1_000_000;
+    fn thinks(requests: &[RecordedRequest]) -> Vec<Vec<u64>> {
+        let ms = |record: &ReplayRecord| record.think.get() / 1_000_000;
         chains(requests).iter().map(|chain| chain.iter().map(ms).collect()).collect()
     }
 
@@ -395,7 +396,7 @@ mod tests {
             target: "t".into(),
         };
         let requests = vec![asked(0, 0, 10, 4096), asked(5, 5, 10, 4096), asked(10, 1, 2, 4096)];
-        let subject = Subject { who: Arc::new(who), requests };
+        let subject = RecordedSubject { who: Arc::new(who), requests };
         let recording = Recording { subjects: BTreeMap::from([(1, subject)]) };
         let target = recording.target("t", None);
         assert_eq!((target.parallelism, target.slots, target.threads), (2, 2, 1));

@@ -90,7 +90,7 @@ impl FromStr for Policy {
 
 /// A request on its way into a scheduler.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct SimArrival {
     pub(crate) subject: u64,
     pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
@@ -100,7 +100,7 @@ pub(crate) struct Incoming {
 
 /// A request whose turn has come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct SimDispatch {
     pub(crate) id: u64,
     pub(crate) token: u32,
     pub(crate) lane: Lane,
@@ -111,7 +111,7 @@ pub(crate) struct Chosen {
 
 /// Service that a subject had at other proxies since its last request at this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Elsewhere {
+pub(crate) struct SimRemoteService {
     pub(crate) cost: Nanos,
     /// Requests in all, and those of them that a reservation brought: δ and ρ of dmClock.
     pub(crate) requests: u64,
@@ -120,7 +120,7 @@ pub(crate) struct Elsewhere {
 
 /// Requests of a subject that wait for their turn.
 #[derive(Clone, Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct SimBacklog {
     pub(crate) who: Identity,
     pub(crate) requests: u32,
     /// Some of them stand behind one that waits for a limit or a meter.
@@ -132,8 +132,8 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     /// A name for an identity, to be given back by `release`.
     fn subject(&mut self, who: &Identity, paths: PathSet) -> u64;
     fn release(&mut self, _subject: u64) {}
-    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64;
-    fn poll(&mut self, now: Time) -> Option<Chosen>;
+    fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64;
+    fn poll(&mut self, now: Time) -> Option<SimDispatch>;
     fn complete(&mut self, id: u64, served: Amount, now: Time);
     /// Says that a request of the cached lane needs the device; true if it is in line for that
     /// now, false if it simply goes on.
@@ -142,7 +142,14 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
     }
     fn next_deadline(&self) -> Option<Time>;
     fn set_rules(&mut self, rules: Arc<RuleSet>, now: Time);
-    fn served_elsewhere(&mut self, _subject: u64, _kind: OpKind, _what: Elsewhere, _now: Time) {}
+    fn served_elsewhere(
+        &mut self,
+        _subject: u64,
+        _kind: OpKind,
+        _what: SimRemoteService,
+        _now: Time,
+    ) {
+    }
     /// Takes what a controller grants.
     fn set_grants(&mut self, _grants: &Grants, _now: Time) {}
     /// What was used of each scope since the last call.
@@ -154,7 +161,7 @@ pub(crate) trait Scheduler: fmt::Debug + Send {
         0
     }
     /// Whose requests wait now, where it knows what for.
-    fn waiting(&self) -> Vec<Waiting> {
+    fn waiting(&self) -> Vec<SimBacklog> {
         Vec::new()
     }
     /// Sums by rule, where it keeps them.
@@ -174,15 +181,15 @@ impl Scheduler for Dispatcher {
         self.release_subject(SubjectId::from_bits(subject));
     }
 
-    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
-        let Incoming { subject, kind, amount, lane, token } = incoming;
+    fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64 {
+        let SimArrival { subject, kind, amount, lane, token } = incoming;
         let subject = SubjectId::from_bits(subject);
         let arrival = Arrival { subject, kind, amount, lane, token: token.into() };
         Dispatcher::enqueue(self, arrival, now).to_bits()
     }
 
-    fn poll(&mut self, now: Time) -> Option<Chosen> {
-        self.poll_dispatch(now).map(|next| Chosen {
+    fn poll(&mut self, now: Time) -> Option<SimDispatch> {
+        self.poll_dispatch(now).map(|next| SimDispatch {
             id: next.id.to_bits(),
             token: next.token as u32,
             lane: next.lane,
@@ -208,7 +215,7 @@ impl Scheduler for Dispatcher {
         Dispatcher::set_rules(self, rules, now);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: Elsewhere, now: Time) {
+    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: SimRemoteService, now: Time) {
         Dispatcher::served_elsewhere(self, SubjectId::from_bits(subject), kind, what.cost, now);
     }
 
@@ -228,10 +235,10 @@ impl Scheduler for Dispatcher {
         Dispatcher::promises_cut_ppm(self, now)
     }
 
-    fn waiting(&self) -> Vec<Waiting> {
+    fn waiting(&self) -> Vec<SimBacklog> {
         self.subjects()
             .filter(|subject| subject.queued > 0)
-            .map(|subject| Waiting {
+            .map(|subject| SimBacklog {
                 who: subject.who,
                 requests: subject.queued,
                 for_meter: subject.throttled,

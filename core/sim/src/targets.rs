@@ -21,8 +21,8 @@ use std::sync::Arc;
 use model::{Amount, Bytes, Nanos, OpKind, Time};
 use sched::{CostMode, Costs, Curve, LaneCosts};
 
-use crate::events::{Event, Events};
-use crate::network::WireSpec;
+use crate::events::{SimEvent, SimEvents};
+use crate::network::NicSpec;
 use crate::prng::Prng;
 
 /// A `[[target]]` of a scenario.
@@ -58,7 +58,7 @@ pub(crate) struct TargetSpec {
     pub(crate) hit_percent: u64,
     /// Written bytes that the page cache takes before they are on the device.
     pub(crate) dirty: Option<Bytes>,
-    pub(crate) wire: WireSpec,
+    pub(crate) wire: NicSpec,
 }
 
 /// How requests at a target are served beside each other.
@@ -105,11 +105,11 @@ impl TargetSpec {
 }
 
 /// A request at the target: its place in the world's table, and its stamp.
-pub(crate) type Ticket = (u32, u32);
+pub(crate) type ServiceId = (u32, u32);
 
 /// One target at work.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct SimDevice {
     spec: Arc<TargetSpec>,
     proxy: u32,
     prng: Prng,
@@ -120,21 +120,21 @@ pub(crate) struct Device {
     /// How often it crashed: what was written back before is void.
     lives: u32,
     busy: u32,
-    waiting: VecDeque<(Ticket, u64)>,
-    shared: Shared,
+    waiting: VecDeque<(ServiceId, u64)>,
+    shared: SharedService,
     dirty: u64,
     flushing: u32,
-    stalled: VecDeque<(Ticket, u64)>,
+    stalled: VecDeque<(ServiceId, u64)>,
 }
 
 /// Those that share the device, and how far a unit of width has got since the beginning.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedService {
     /// In 1024ths of a nanosecond.
     progress: u64,
     updated: Time,
     width: u64,
-    running: BinaryHeap<Reverse<(u64, u64, Ticket, u64)>>,
+    running: BinaryHeap<Reverse<(u64, u64, ServiceId, u64)>>,
     count: u64,
 }
 
@@ -145,9 +145,9 @@ const FLUSH_PIECE: u64 = 1 << 20;
 pub(crate) const FLUSH: u32 = u32::MAX;
 const FINE: u64 = 1024;
 
-impl Device {
-    pub(crate) fn new(spec: Arc<TargetSpec>, proxy: u32, seed: u64) -> Device {
-        Device {
+impl SimDevice {
+    pub(crate) fn new(spec: Arc<TargetSpec>, proxy: u32, seed: u64) -> SimDevice {
+        SimDevice {
             spec,
             proxy,
             prng: Prng::of(seed, 0x7a67_0000_0000 + u64::from(proxy)),
@@ -157,7 +157,7 @@ impl Device {
             lives: 0,
             busy: 0,
             waiting: VecDeque::new(),
-            shared: Shared::default(),
+            shared: SharedService::default(),
             dirty: 0,
             flushing: 0,
             stalled: VecDeque::new(),
@@ -172,11 +172,11 @@ impl Device {
     /// Serves from memory.
     pub(crate) fn serve_cached(
         &mut self,
-        ticket: Ticket,
+        ticket: ServiceId,
         kind: OpKind,
         amount: Amount,
         now: Time,
-        events: &mut Events,
+        events: &mut SimEvents,
     ) {
         let time = time_of(&self.spec.cached, kind, amount);
         events.push(now + Nanos::new(time), self.served(ticket));
@@ -185,12 +185,12 @@ impl Device {
     /// Begins to serve; true if the request occupies the device, and then `ended` is due.
     pub(crate) fn serve(
         &mut self,
-        ticket: Ticket,
+        ticket: ServiceId,
         kind: OpKind,
         amount: Amount,
         stream: u32,
         now: Time,
-        events: &mut Events,
+        events: &mut SimEvents,
     ) -> bool {
         if kind == OpKind::Write && self.spec.dirty.is_some() {
             self.stalled.push_back((ticket, amount.bytes.get()));
@@ -208,7 +208,7 @@ impl Device {
     }
 
     /// One of the servers is free.
-    pub(crate) fn ended(&mut self, now: Time, events: &mut Events) {
+    pub(crate) fn ended(&mut self, now: Time, events: &mut SimEvents) {
         if self.spec.discipline == Discipline::Shared {
             return;
         }
@@ -219,7 +219,7 @@ impl Device {
     }
 
     /// Those of the shared discipline that are served by now, one each call.
-    pub(crate) fn next_served(&mut self, now: Time) -> Option<Ticket> {
+    pub(crate) fn next_served(&mut self, now: Time) -> Option<ServiceId> {
         self.progress(now);
         let Reverse((end, _, ticket, width)) = *self.shared.running.peek()?;
         if end > self.shared.progress + FINE {
@@ -231,7 +231,7 @@ impl Device {
     }
 
     /// Says when the next of those that share it will be served.
-    pub(crate) fn arm(&mut self, now: Time, events: &mut Events) {
+    pub(crate) fn arm(&mut self, now: Time, events: &mut SimEvents) {
         self.epoch += 1;
         let Some(Reverse((end, ..))) = self.shared.running.peek() else { return };
         let left = u128::from(end.saturating_sub(self.shared.progress));
@@ -242,7 +242,7 @@ impl Device {
                 (left * u128::from(self.shared.width)).div_ceil(u128::from(p) * u128::from(FINE))
             }
         };
-        let event = Event::Tick { proxy: self.proxy, epoch: self.epoch };
+        let event = SimEvent::Tick { proxy: self.proxy, epoch: self.epoch };
         events.push(now + Nanos::new(span as u64), event);
     }
 
@@ -251,7 +251,7 @@ impl Device {
     }
 
     /// A piece is on the device: its bytes are clean.
-    pub(crate) fn flushed(&mut self, life: u32, now: Time, events: &mut Events) {
+    pub(crate) fn flushed(&mut self, life: u32, now: Time, events: &mut SimEvents) {
         if life != self.lives {
             return;
         }
@@ -272,12 +272,19 @@ impl Device {
         self.lives += 1;
         self.busy = 0;
         self.waiting.clear();
-        self.shared = Shared::default();
+        self.shared = SharedService::default();
         (self.dirty, self.flushing) = (0, 0);
         self.stalled.clear();
     }
 
-    fn occupy(&mut self, ticket: Ticket, time: u64, width: u64, now: Time, events: &mut Events) {
+    fn occupy(
+        &mut self,
+        ticket: ServiceId,
+        time: u64,
+        width: u64,
+        now: Time,
+        events: &mut SimEvents,
+    ) {
         let spread = self.spec.jitter_percent;
         let percent = match spread {
             0 => 10_000,
@@ -314,10 +321,10 @@ impl Device {
         }
     }
 
-    fn served(&self, (request, stamp): Ticket) -> Event {
+    fn served(&self, (request, stamp): ServiceId) -> SimEvent {
         match request {
-            FLUSH => Event::Flushed { proxy: self.proxy, life: stamp },
-            _ => Event::Served { request, stamp },
+            FLUSH => SimEvent::Flushed { proxy: self.proxy, life: stamp },
+            _ => SimEvent::Served { request, stamp },
         }
     }
 
@@ -334,7 +341,7 @@ impl Device {
     }
 
     /// Lets writes into the page cache while there is room, and has something written back.
-    fn take_dirty(&mut self, now: Time, events: &mut Events) {
+    fn take_dirty(&mut self, now: Time, events: &mut SimEvents) {
         let budget = self.spec.dirty.map_or(0, Bytes::get);
         while let Some((ticket, bytes)) = self.stalled.front().copied() {
             // What is larger than the whole budget goes when nothing is dirty.
@@ -367,7 +374,7 @@ fn time_of(costs: &LaneCosts, kind: OpKind, amount: Amount) -> u64 {
 mod tests {
     use super::*;
 
-    fn device(discipline: Discipline, parallelism: u32) -> Device {
+    fn device(discipline: Discipline, parallelism: u32) -> SimDevice {
         let points = [(4, 1000), (8, 2000)].map(|(b, n)| (Bytes::kib(b), Nanos::new(n)));
         let curve = Curve::new(&points).unwrap();
         let costs =
@@ -390,14 +397,14 @@ mod tests {
             seek: Nanos::ZERO,
             hit_percent: 0,
             dirty: None,
-            wire: WireSpec::default(),
+            wire: NicSpec::default(),
         };
-        Device::new(Arc::new(spec), 0, 1)
+        SimDevice::new(Arc::new(spec), 0, 1)
     }
 
     /// When each of these requests, in units of 4 KiB, is served if all begin at zero.
-    fn ends(device: &mut Device, units: &[u64]) -> Vec<(u32, u64)> {
-        let mut events = Events::default();
+    fn ends(device: &mut SimDevice, units: &[u64]) -> Vec<(u32, u64)> {
+        let mut events = SimEvents::default();
         for (request, units) in units.iter().enumerate() {
             let amount = Amount::new(units * 4096, 1);
             device.serve((request as u32, 0), OpKind::Read, amount, 0, Time::ZERO, &mut events);
@@ -405,11 +412,11 @@ mod tests {
         let mut ends = Vec::new();
         while let Some((now, event)) = events.pop(Time::MAX) {
             match event {
-                Event::Served { request, .. } => {
+                SimEvent::Served { request, .. } => {
                     ends.push((request, now.as_nanos()));
                     device.ended(now, &mut events);
                 }
-                Event::Tick { epoch, .. } if device.is_current(epoch) => {
+                SimEvent::Tick { epoch, .. } if device.is_current(epoch) => {
                     while let Some((request, _)) = device.next_served(now) {
                         ends.push((request, now.as_nanos()));
                     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use model::{Amount, Bytes, Identity, Lane, Nanos, OpKind, Rate, Time};
 
-use crate::network::WireSpec;
+use crate::network::NicSpec;
 use crate::prng::Prng;
 
 /// A `[[job]]` of a scenario.
@@ -38,16 +38,16 @@ pub(crate) struct JobSpec {
     pub(crate) lifetime: Option<Nanos>,
     /// Index of its `[[target]]`.
     pub(crate) target: usize,
-    pub(crate) route: Route,
-    pub(crate) steps: Arc<[Step]>,
+    pub(crate) route: JobRoute,
+    pub(crate) steps: Arc<[JobStep]>,
     /// How often the steps are gone through.
     pub(crate) repeat: Option<u64>,
-    pub(crate) wire: WireSpec,
+    pub(crate) wire: NicSpec,
 }
 
 /// Which of a target's proxies a job's requests go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum JobRoute {
     /// All to this one.
     One(u32),
     /// Each node's to the proxy of its number.
@@ -62,19 +62,19 @@ pub(crate) enum Route {
 
 /// One step of a job.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
-    Work(Work),
+pub(crate) enum JobStep {
+    Work(StepWork),
     Pause(Nanos),
     /// What one client did, in its order: a node for each.
-    Trace(Arc<[Record]>),
+    Trace(Arc<[ReplayRecord]>),
 }
 
 /// Requests of a step.
 #[derive(Clone, Debug)]
-pub(crate) struct Work {
+pub(crate) struct StepWork {
     /// Asked for one after another, from the first again after the last.
-    pub(crate) requests: Vec<Ask>,
-    pub(crate) pace: Pace,
+    pub(crate) requests: Vec<RequestShape>,
+    pub(crate) pace: LoadModel,
     /// Ends after so many requests of each node.
     pub(crate) count: Option<u64>,
     /// Ends after so many bytes of each node.
@@ -85,14 +85,14 @@ pub(crate) struct Work {
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
+pub(crate) struct RequestShape {
     pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
 }
 
 /// When a node asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum LoadModel {
     /// So many outstanding, and a pause after each answer.
     Closed { depth: u32, think: Nanos },
     /// At a rate, whatever is answered.
@@ -109,7 +109,7 @@ pub(crate) enum Spacing {
 
 /// One request of a recorded client: what the replay is fed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ReplayRecord {
     /// From the answer to the request before it until it was asked for.
     pub think: Nanos,
     /// What it did.
@@ -120,28 +120,33 @@ pub struct Record {
     pub lane: Lane,
 }
 
-impl Work {
+impl StepWork {
     /// A closed or open loop without an end.
-    pub(crate) fn endless(requests: Vec<Ask>, pace: Pace) -> Work {
-        Work { requests, pace, count: None, total: None, span: None }
+    pub(crate) fn endless(requests: Vec<RequestShape>, pace: LoadModel) -> StepWork {
+        StepWork { requests, pace, count: None, total: None, span: None }
     }
 }
 
-impl Pace {
+impl LoadModel {
     /// An open loop of a rate in requests (`ops/s`) of this size, or in bytes.
-    pub(crate) fn open(rate: Rate, each: &[Ask], spacing: Spacing, group: u32) -> Pace {
+    pub(crate) fn open(
+        rate: Rate,
+        each: &[RequestShape],
+        spacing: Spacing,
+        group: u32,
+    ) -> LoadModel {
         let bytes: u64 = each.iter().map(|ask| ask.amount.bytes.get()).sum();
         let units = match rate {
             Rate::Ops(_) => u64::from(group),
             Rate::Bytes(_) => (bytes / each.len().max(1) as u64).max(1) * u64::from(group),
         };
-        Pace::Open { gap: rate.time_for(units), spacing, group }
+        LoadModel::Open { gap: rate.time_for(units), spacing, group }
     }
 }
 
 /// A node of a job at work.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct SimClient {
     pub(crate) job: u32,
     pub(crate) copy: u32,
     /// Its identity's place in the world's table.
@@ -169,18 +174,18 @@ pub(crate) struct Client {
 
 /// What a client does about a step that it has begun or goes on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    Ask(Ask, Option<Lane>),
+pub(crate) enum StepProgress {
+    Ask(RequestShape, Option<Lane>),
     /// There is nothing more in this step.
     Over,
 }
 
-impl Client {
+impl SimClient {
     /// Takes up its step.
-    pub(crate) fn begin(&mut self, step: &Step, now: Time) {
+    pub(crate) fn begin(&mut self, step: &JobStep, now: Time) {
         self.next = 0;
         (self.left, self.until) = (u64::MAX, Time::MAX);
-        if let Step::Work(work) = step {
+        if let JobStep::Work(work) = step {
             if let Some(span) = work.span {
                 self.until = now + span;
             }
@@ -189,18 +194,20 @@ impl Client {
     }
 
     /// The next request of the step.
-    pub(crate) fn turn(&mut self, step: &Step, now: Time) -> Turn {
+    pub(crate) fn turn(&mut self, step: &JobStep, now: Time) -> StepProgress {
         if !self.active || now >= self.until || self.left == 0 {
-            return Turn::Over;
+            return StepProgress::Over;
         }
         let (ask, lane) = match step {
-            Step::Pause(_) => return Turn::Over,
-            Step::Trace(records) => {
-                let Some(record) = records.get(self.next as usize) else { return Turn::Over };
+            JobStep::Pause(_) => return StepProgress::Over,
+            JobStep::Trace(records) => {
+                let Some(record) = records.get(self.next as usize) else {
+                    return StepProgress::Over;
+                };
                 self.next += 1;
-                (Ask { kind: record.kind, amount: record.amount }, Some(record.lane))
+                (RequestShape { kind: record.kind, amount: record.amount }, Some(record.lane))
             }
-            Step::Work(work) => {
+            JobStep::Work(work) => {
                 let ask = work.requests[self.next as usize];
                 self.next = (self.next + 1) % work.requests.len() as u32;
                 let paid = if work.count.is_some() { 1 } else { ask.amount.bytes.get() };
@@ -211,34 +218,37 @@ impl Client {
             }
         };
         self.asked += 1;
-        Turn::Ask(ask, lane)
+        StepProgress::Ask(ask, lane)
     }
 
     /// The next piece of a request that is cut into pieces.
-    pub(crate) fn piece(&mut self, step: &Step, piece: Bytes, now: Time) -> Turn {
+    pub(crate) fn piece(&mut self, step: &JobStep, piece: Bytes, now: Time) -> StepProgress {
         let (ask, lane) = match self.rest.take().filter(|_| self.active) {
             Some((kind, bytes)) => {
                 self.asked += 1;
-                (Ask { kind, amount: Amount::new(bytes, 1) }, None)
+                (RequestShape { kind, amount: Amount::new(bytes, 1) }, None)
             }
             None => match self.turn(step, now) {
-                Turn::Ask(ask, lane) => (ask, lane),
-                Turn::Over => return Turn::Over,
+                StepProgress::Ask(ask, lane) => (ask, lane),
+                StepProgress::Over => return StepProgress::Over,
             },
         };
         let bytes = ask.amount.bytes.get();
         if bytes <= piece.get() {
-            return Turn::Ask(ask, lane);
+            return StepProgress::Ask(ask, lane);
         }
         self.rest = Some((ask.kind, bytes - piece.get()));
-        Turn::Ask(Ask { kind: ask.kind, amount: Amount::new(piece.get(), 1) }, lane)
+        StepProgress::Ask(
+            RequestShape { kind: ask.kind, amount: Amount::new(piece.get(), 1) },
+            lane,
+        )
     }
 
     /// How long it thinks before it goes on in a step.
-    pub(crate) fn think(&self, step: &Step) -> Nanos {
+    pub(crate) fn think(&self, step: &JobStep) -> Nanos {
         match step {
-            Step::Work(Work { pace: Pace::Closed { think, .. }, .. }) => *think,
-            Step::Trace(records) => {
+            JobStep::Work(StepWork { pace: LoadModel::Closed { think, .. }, .. }) => *think,
+            JobStep::Trace(records) => {
                 records.get(self.next as usize).map_or(Nanos::ZERO, |record| record.think)
             }
             _ => Nanos::ZERO,

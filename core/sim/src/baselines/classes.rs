@@ -14,7 +14,7 @@ use model::{Identity, KeyValue, LimitMode, OpKind, PathSet, Rate, RuleSet};
 
 /// What a class is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub(crate) struct BaselineGrant {
     pub(crate) weight: u64,
     pub(crate) reserve: Option<Rate>,
     pub(crate) limit: Option<Rate>,
@@ -24,21 +24,21 @@ pub(crate) struct Grant {
 
 /// Subjects and classes.
 #[derive(Debug)]
-pub(crate) struct Classes {
+pub(crate) struct BaselineClasses {
     rules: Arc<RuleSet>,
     /// Bumped with each change of rules.
     pub(crate) generation: u32,
     subjects: Vec<(Identity, PathSet, [u32; OpKind::COUNT])>,
     known: BTreeMap<(Identity, PathSet), u32>,
     classes: BTreeMap<(String, Vec<KeyValue>), u32>,
-    pub(crate) grants: Vec<Grant>,
+    pub(crate) grants: Vec<BaselineGrant>,
 }
 
 const UNKNOWN: u32 = u32::MAX;
 
-impl Classes {
-    pub(crate) fn new(rules: Arc<RuleSet>) -> Classes {
-        Classes {
+impl BaselineClasses {
+    pub(crate) fn new(rules: Arc<RuleSet>) -> BaselineClasses {
+        BaselineClasses {
             rules,
             generation: 0,
             subjects: Vec::new(),
@@ -66,7 +66,7 @@ impl Classes {
             let name = rule.map_or(RuleSet::DEFAULT, |rule| rule.name.as_str());
             let per = rule.map_or(&[][..], |rule| &rule.per[..]);
             let values = model::key_of(per, who, kind);
-            let grant = Grant {
+            let grant = BaselineGrant {
                 weight: rule.map_or(1, |rule| rule.share().get().into()),
                 reserve: rule.and_then(|rule| rule.promised()),
                 limit: rule.and_then(|rule| rule.limits.first()).map(|limit| limit.rate),

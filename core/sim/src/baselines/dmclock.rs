@@ -24,34 +24,34 @@ use std::sync::Arc;
 use model::{Amount, Identity, Lane, OpKind, PathSet, Rate, RuleSet, Time};
 use sched::TargetParams;
 
-use super::classes::{Classes, Grant};
-use super::heap::Heap;
-use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
+use super::classes::{BaselineClasses, BaselineGrant};
+use super::heap::TagHeap;
+use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
 
 /// dmClock.
 #[derive(Debug)]
 pub(crate) struct DmClock {
     slots_max: u32,
-    classes: Classes,
-    clients: Vec<Client>,
+    classes: BaselineClasses,
+    clients: Vec<DmClockClient>,
     /// Those with requests, by R.
-    reservation: Heap<i64>,
+    reservation: TagHeap<i64>,
     /// Of them, those whose L is still to come, by L.
-    limit: Heap<i64>,
+    limit: TagHeap<i64>,
     /// And the others, by P + prop_delta.
-    proportion: Heap<i64>,
+    proportion: TagHeap<i64>,
     queued: usize,
     outstanding: u32,
     wait: Option<Time>,
 }
 
 #[derive(Debug, Default)]
-struct Client {
-    fifo: VecDeque<Item>,
-    grant: Option<Grant>,
+struct DmClockClient {
+    fifo: VecDeque<DmClockItem>,
+    grant: Option<BaselineGrant>,
     /// The tags of the last request that had any, and of the head.
-    last: Tags,
-    head: Tags,
+    last: DmClockTags,
+    head: DmClockTags,
     prop_delta: i64,
     idle: bool,
     /// Served elsewhere since its last request here.
@@ -60,7 +60,7 @@ struct Client {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Item {
+struct DmClockItem {
     token: u32,
     lane: Lane,
     units: u64,
@@ -71,7 +71,7 @@ struct Item {
 
 /// In nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tags {
+struct DmClockTags {
     r: i64,
     p: i64,
     l: i64,
@@ -85,11 +85,11 @@ impl DmClock {
     pub(crate) fn new(target: TargetParams, rules: Arc<RuleSet>) -> DmClock {
         DmClock {
             slots_max: target.slots_max,
-            classes: Classes::new(rules),
+            classes: BaselineClasses::new(rules),
             clients: Vec::new(),
-            reservation: Heap::default(),
-            limit: Heap::default(),
-            proportion: Heap::default(),
+            reservation: TagHeap::default(),
+            limit: TagHeap::default(),
+            proportion: TagHeap::default(),
             queued: 0,
             outstanding: 0,
             wait: None,
@@ -121,7 +121,7 @@ impl DmClock {
         }
     }
 
-    fn take(&mut self, class: usize, reserved: bool, now: i64) -> Chosen {
+    fn take(&mut self, class: usize, reserved: bool, now: i64) -> SimDispatch {
         let own = &mut self.clients[class];
         let item = own.fifo.pop_front().expect("an active class has a request");
         own.last = own.head;
@@ -140,12 +140,12 @@ impl DmClock {
         }
         self.queued -= 1;
         self.outstanding += 1;
-        let Item { token, lane, .. } = item;
-        Chosen { id: 0, token, lane, slots: 1, reserved }
+        let DmClockItem { token, lane, .. } = item;
+        SimDispatch { id: 0, token, lane, slots: 1, reserved }
     }
 }
 
-impl Client {
+impl DmClockClient {
     fn tag_head(&mut self) {
         let Some(item) = self.fifo.front().copied() else { return };
         let t = item.arrived;
@@ -171,7 +171,7 @@ impl Client {
         self.head.p + self.prop_delta
     }
 
-    fn reserve_ns(&self, item: &Item) -> i64 {
+    fn reserve_ns(&self, item: &DmClockItem) -> i64 {
         let reserve = self.grant.and_then(|grant| grant.reserve);
         reserve.map_or(0, |rate| {
             let units = units(rate, item, item.rho);
@@ -200,7 +200,7 @@ fn whole(ns: u64) -> i64 {
 }
 
 /// What a request and those elsewhere cost by a rate: each is one, or its bytes.
-fn units(rate: Rate, item: &Item, elsewhere: u64) -> u64 {
+fn units(rate: Rate, item: &DmClockItem, elsewhere: u64) -> u64 {
     match rate {
         Rate::Ops(_) => 1 + elsewhere,
         Rate::Bytes(_) => item.units * (1 + elsewhere),
@@ -212,18 +212,18 @@ impl Scheduler for DmClock {
         self.classes.subject(who, paths)
     }
 
-    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
+    fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64 {
         let class = self.classes.class(incoming.subject, incoming.kind);
         let now = whole(now.as_nanos());
         while self.clients.len() <= class {
-            self.clients.push(Client { idle: true, ..Client::default() });
+            self.clients.push(DmClockClient { idle: true, ..DmClockClient::default() });
         }
         let own = &mut self.clients[class];
         own.grant = Some(self.classes.grants[class]);
         let (rho, delta) = (std::mem::take(&mut own.rho), std::mem::take(&mut own.delta));
         let units = incoming.amount.bytes.get().max(1);
-        let Incoming { token, lane, .. } = incoming;
-        own.fifo.push_back(Item { token, lane, units, arrived: now, rho, delta });
+        let SimArrival { token, lane, .. } = incoming;
+        own.fifo.push_back(DmClockItem { token, lane, units, arrived: now, rho, delta });
         self.queued += 1;
         if own.idle {
             self.wake(class, now);
@@ -231,7 +231,7 @@ impl Scheduler for DmClock {
         0
     }
 
-    fn poll(&mut self, now: Time) -> Option<Chosen> {
+    fn poll(&mut self, now: Time) -> Option<SimDispatch> {
         self.wait = None;
         if self.outstanding >= self.slots_max {
             return None;
@@ -269,7 +269,7 @@ impl Scheduler for DmClock {
         self.classes.set_rules(rules);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: Elsewhere, _now: Time) {
+    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: SimRemoteService, _now: Time) {
         let class = self.classes.class(subject, kind);
         if let Some(own) = self.clients.get_mut(class) {
             own.delta += what.requests;

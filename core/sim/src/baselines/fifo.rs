@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, PathSet, RuleSet, Time};
 
-use crate::scheduler::{Chosen, Incoming, Scheduler};
+use crate::scheduler::{Scheduler, SimArrival, SimDispatch};
 
 /// First come, first served.
 #[derive(Debug, Default)]
@@ -24,14 +24,14 @@ impl Scheduler for Fifo {
         0
     }
 
-    fn enqueue(&mut self, incoming: Incoming, _now: Time) -> u64 {
+    fn enqueue(&mut self, incoming: SimArrival, _now: Time) -> u64 {
         self.queue.push_back((incoming.token, incoming.lane));
         0
     }
 
-    fn poll(&mut self, _now: Time) -> Option<Chosen> {
+    fn poll(&mut self, _now: Time) -> Option<SimDispatch> {
         let (token, lane) = self.queue.pop_front()?;
-        Some(Chosen { id: 0, token, lane, slots: 1, reserved: false })
+        Some(SimDispatch { id: 0, token, lane, slots: 1, reserved: false })
     }
 
     fn complete(&mut self, _id: u64, _served: Amount, _now: Time) {}

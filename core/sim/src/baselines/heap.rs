@@ -10,7 +10,7 @@
 
 /// Classes by key; equal keys go by class.
 #[derive(Debug)]
-pub(super) struct Heap<K> {
+pub(super) struct TagHeap<K> {
     entries: Vec<(K, u32)>,
     places: Vec<u32>,
 }
@@ -18,13 +18,13 @@ pub(super) struct Heap<K> {
 const NOWHERE: u32 = u32::MAX;
 const CHILDREN: usize = 4;
 
-impl<K> Default for Heap<K> {
-    fn default() -> Heap<K> {
-        Heap { entries: Vec::new(), places: Vec::new() }
+impl<K> Default for TagHeap<K> {
+    fn default() -> TagHeap<K> {
+        TagHeap { entries: Vec::new(), places: Vec::new() }
     }
 }
 
-impl<K: Ord + Copy> Heap<K> {
+impl<K: Ord + Copy> TagHeap<K> {
     /// Adds a class, or moves it.
     pub(super) fn put(&mut self, key: K, class: usize) {
         if self.places.len() <= class {
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn classes_come_out_in_order_after_moves_and_removals() {
-        let mut heap = Heap::default();
+        let mut heap = TagHeap::default();
         (0..100).for_each(|class| heap.put(class * 37 % 101, class));
         (0..100).step_by(3).for_each(|class| heap.remove(class));
         (1..100).step_by(3).for_each(|class| heap.put(1000 - class / 10 * 10, class));

@@ -19,33 +19,33 @@ use std::sync::Arc;
 use model::{Amount, Identity, Lane, OpKind, PathSet, RuleSet, Time};
 use sched::TargetParams;
 
-use super::classes::Classes;
-use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
+use super::classes::BaselineClasses;
+use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
 
 /// SFQ(D), by count or by slots.
 #[derive(Debug)]
 pub(crate) struct SfqD {
     target: TargetParams,
     by_slots: bool,
-    classes: Classes,
-    tags: Vec<Tags>,
+    classes: BaselineClasses,
+    tags: Vec<SfqTags>,
     v: u128,
     last_finish: u128,
-    queue: BinaryHeap<Reverse<(u128, u64, Item)>>,
+    queue: BinaryHeap<Reverse<(u128, u64, SfqItem)>>,
     arrivals: u64,
     outstanding: u32,
     held: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Tags {
+struct SfqTags {
     finish: u128,
     /// Cost that the class had at other servers and that no request has been charged with.
     delay: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Item {
+struct SfqItem {
     token: u32,
     slots: u32,
     cached: bool,
@@ -57,7 +57,7 @@ impl SfqD {
         SfqD {
             target,
             by_slots: false,
-            classes: Classes::new(rules),
+            classes: BaselineClasses::new(rules),
             tags: Vec::new(),
             v: 0,
             last_finish: 0,
@@ -73,9 +73,9 @@ impl SfqD {
         SfqD { by_slots: true, ..SfqD::by_count(target, rules) }
     }
 
-    fn tags(&mut self, class: usize) -> &mut Tags {
+    fn tags(&mut self, class: usize) -> &mut SfqTags {
         if class >= self.tags.len() {
-            self.tags.resize(class + 1, Tags::default());
+            self.tags.resize(class + 1, SfqTags::default());
         }
         &mut self.tags[class]
     }
@@ -96,7 +96,7 @@ impl Scheduler for SfqD {
         self.classes.subject(who, paths)
     }
 
-    fn enqueue(&mut self, incoming: Incoming, _now: Time) -> u64 {
+    fn enqueue(&mut self, incoming: SimArrival, _now: Time) -> u64 {
         let class = self.classes.class(incoming.subject, incoming.kind);
         let weight = u128::from(self.classes.grants[class].weight);
         let cost = self.target.costs.charge(Lane::Device, incoming.kind, incoming.amount).get();
@@ -110,12 +110,12 @@ impl Scheduler for SfqD {
         self.arrivals += 1;
         let slots = self.slots(cost);
         let cached = incoming.lane == Lane::Cached;
-        let item = Item { token: incoming.token, slots, cached };
+        let item = SfqItem { token: incoming.token, slots, cached };
         self.queue.push(Reverse((start, self.arrivals, item)));
         u64::from(slots)
     }
 
-    fn poll(&mut self, _now: Time) -> Option<Chosen> {
+    fn poll(&mut self, _now: Time) -> Option<SimDispatch> {
         let Reverse((start, _, item)) = *self.queue.peek()?;
         let fits = match self.by_slots {
             true => self.held == 0 || self.held + item.slots <= self.target.slots_max,
@@ -128,7 +128,7 @@ impl Scheduler for SfqD {
         self.v = start;
         self.outstanding += 1;
         self.held += item.slots;
-        Some(Chosen {
+        Some(SimDispatch {
             id: item.slots.into(),
             token: item.token,
             lane: if item.cached { Lane::Cached } else { Lane::Device },
@@ -153,7 +153,7 @@ impl Scheduler for SfqD {
         self.classes.set_rules(rules);
     }
 
-    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: Elsewhere, _now: Time) {
+    fn served_elsewhere(&mut self, subject: u64, kind: OpKind, what: SimRemoteService, _now: Time) {
         let class = self.classes.class(subject, kind);
         self.tags(class).delay += what.cost.get();
     }

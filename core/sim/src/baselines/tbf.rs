@@ -22,19 +22,19 @@ use std::sync::Arc;
 use model::{Amount, Identity, Lane, Nanos, PathSet, Rate, RuleSet, Time};
 use sched::TargetParams;
 
-use super::classes::{Classes, Grant};
-use super::heap::Heap;
-use crate::scheduler::{Chosen, Incoming, Scheduler};
+use super::classes::{BaselineClasses, BaselineGrant};
+use super::heap::TagHeap;
+use crate::scheduler::{Scheduler, SimArrival, SimDispatch};
 
 /// The token bucket filter.
 #[derive(Debug)]
 pub(crate) struct LustreTbf {
     /// Service threads: D.
     threads: u32,
-    classes: Classes,
+    classes: BaselineClasses,
     buckets: Vec<Bucket>,
     /// Classes with requests by deadline, check_time and order of entry.
-    heap: Heap<(Time, Time, u64)>,
+    heap: TagHeap<(Time, Time, u64)>,
     sequence: u64,
     /// Nothing goes before.
     throttled: Option<Time>,
@@ -65,9 +65,9 @@ impl LustreTbf {
     pub(crate) fn new(target: TargetParams, rules: Arc<RuleSet>) -> LustreTbf {
         LustreTbf {
             threads: target.slots_max,
-            classes: Classes::new(rules),
+            classes: BaselineClasses::new(rules),
             buckets: Vec::new(),
-            heap: Heap::default(),
+            heap: TagHeap::default(),
             sequence: 0,
             throttled: None,
             queued: 0,
@@ -160,7 +160,7 @@ fn fresh(passed: u64, rate: u64) -> u64 {
 }
 
 /// Requests per second and whether they are compensated.
-fn terms(grant: &Grant) -> (u64, bool) {
+fn terms(grant: &BaselineGrant) -> (u64, bool) {
     match grant.limit {
         Some(Rate::Ops(rate)) => (rate.get(), grant.realtime),
         _ => (RATE, false),
@@ -172,7 +172,7 @@ impl Scheduler for LustreTbf {
         self.classes.subject(who, paths)
     }
 
-    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
+    fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64 {
         let class = self.classes.class(incoming.subject, incoming.kind);
         self.load(class, now);
         let own = &mut self.buckets[class];
@@ -188,7 +188,7 @@ impl Scheduler for LustreTbf {
         0
     }
 
-    fn poll(&mut self, now: Time) -> Option<Chosen> {
+    fn poll(&mut self, now: Time) -> Option<SimDispatch> {
         if self.outstanding >= self.threads || self.throttled.is_some_and(|until| now < until) {
             return None;
         }
@@ -213,7 +213,7 @@ impl Scheduler for LustreTbf {
         }
         self.queued -= 1;
         self.outstanding += 1;
-        Some(Chosen { id: 0, token, lane, slots: 1, reserved: false })
+        Some(SimDispatch { id: 0, token, lane, slots: 1, reserved: false })
     }
 
     fn complete(&mut self, _id: u64, _served: Amount, _now: Time) {

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use model::{KeyValue, KindSet, LimitMode, OpKind, PathSet, Rate, Rule, RuleSet};
 
 use super::windows::CATCH_UP;
-use crate::world::Owner;
+use crate::world::SimOwner;
 
 /// Where the requests of an identity and kind belong.
 #[derive(Clone, Debug)]
-pub(crate) struct Belongs {
+pub(crate) struct ClassOf {
     pub(crate) class: u32,
     pub(crate) weight: u64,
     /// No limit, meter, reservation or cap on slots has a say.
@@ -29,7 +29,7 @@ pub(crate) struct Belongs {
 
 /// A ceiling for a key.
 #[derive(Clone, Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct RateCeiling {
     /// Its rule's or meter's name.
     pub(crate) name: String,
     pub(crate) rate: Rate,
@@ -37,29 +37,29 @@ pub(crate) struct Gauge {
     pub(crate) kinds: KindSet,
 }
 
-type Key = (bool, usize, usize, Vec<KeyValue>);
+type CheckedKey = (bool, usize, usize, Vec<KeyValue>);
 
 /// Classes and ceilings of the rules in force.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct RuleView {
     rules: Arc<RuleSet>,
     /// Some slots are kept free by a rule.
     pub(crate) keeps_slots: bool,
     /// Whether all classes are alike but for their weights.
     only_weights: bool,
     ways: Vec<[Option<u32>; OpKind::COUNT]>,
-    belongs: Vec<Belongs>,
+    belongs: Vec<ClassOf>,
     classes: BTreeMap<(usize, Vec<KeyValue>), u32>,
-    gauge_keys: BTreeMap<Key, u32>,
-    pub(crate) gauges: Vec<Gauge>,
+    gauge_keys: BTreeMap<CheckedKey, u32>,
+    pub(crate) gauges: Vec<RateCeiling>,
 }
 
-impl Known {
-    pub(crate) fn new(rules: Arc<RuleSet>) -> Known {
+impl RuleView {
+    pub(crate) fn new(rules: Arc<RuleSet>) -> RuleView {
         let bare = |rule: &Rule| rule.ceilings().is_empty() && rule.slots.is_none();
         let equal =
             |rule: &Rule| bare(rule) && rule.promised().is_none() && rule.max_classes.is_none();
-        Known {
+        RuleView {
             keeps_slots: rules.rules.iter().any(|rule| rule.keep_slots.is_some()),
             only_weights: rules.meters.is_empty() && rules.rules.iter().all(equal),
             rules,
@@ -72,7 +72,7 @@ impl Known {
     }
 
     pub(crate) fn set_rules(&mut self, rules: Arc<RuleSet>) {
-        *self = Known::new(rules);
+        *self = RuleView::new(rules);
     }
 
     /// Where requests belong; `owner` must be given once for each identity and kind.
@@ -80,8 +80,8 @@ impl Known {
         &mut self,
         identity: u32,
         kind: OpKind,
-        owner: Option<&Owner>,
-    ) -> Belongs {
+        owner: Option<&SimOwner>,
+    ) -> ClassOf {
         let identity = identity as usize;
         if identity >= self.ways.len() {
             self.ways.resize(identity + 1, [None; OpKind::COUNT]);
@@ -89,7 +89,7 @@ impl Known {
         let index = match self.ways[identity][kind as usize] {
             Some(index) => index,
             None => {
-                let Some(owner) = owner else { return Belongs::nowhere() };
+                let Some(owner) = owner else { return ClassOf::nowhere() };
                 let fresh = self.find(owner, kind);
                 self.belongs.push(fresh);
                 let index = (self.belongs.len() - 1) as u32;
@@ -100,7 +100,7 @@ impl Known {
         self.belongs[index as usize].clone()
     }
 
-    fn find(&mut self, owner: &Owner, kind: OpKind) -> Belongs {
+    fn find(&mut self, owner: &SimOwner, kind: OpKind) -> ClassOf {
         let rules = self.rules.clone();
         let who = &owner.who;
         let paths = owner.path.as_ref();
@@ -122,7 +122,7 @@ impl Known {
                 let caught_up = rate.amount_in(CATCH_UP, 0).0;
                 let realtime = rule.is_some_and(|rule| rule.limit_mode == LimitMode::Realtime);
                 let burst = limit.burst.or(realtime.then_some(caught_up));
-                let gauge = Gauge { name, rate, burst, kinds };
+                let gauge = RateCeiling { name, rate, burst, kinds };
                 gauges.push(self.gauge((false, number, place, key.clone()), gauge));
             }
         }
@@ -130,7 +130,7 @@ impl Known {
             let of = &rules.meters[meter];
             let key = model::key_of(&of.per, who, kind);
             let (rate, burst, kinds) = (of.limit.rate, of.limit.burst, of.limit.kinds);
-            let gauge = Gauge { name: of.name.clone(), rate, burst, kinds };
+            let gauge = RateCeiling { name: of.name.clone(), rate, burst, kinds };
             gauges.push(self.gauge((true, meter, 0, key), gauge));
         }
         // A queue is held up by whatever stands in it: all kinds of its direction.
@@ -144,7 +144,7 @@ impl Known {
         // A class whose other kinds are limited still is promised its rate, of what it asks for.
         let bare = rule.is_none_or(|rule| rule.ceilings().is_empty() && rule.slots.is_none());
         let reserve = rule.filter(|rule| bare && rule.max_classes.is_none());
-        Belongs {
+        ClassOf {
             class,
             weight: rule.map_or(1, |rule| rule.share().get().into()),
             plain: !metered && !capped,
@@ -154,7 +154,7 @@ impl Known {
         }
     }
 
-    fn gauge(&mut self, key: Key, gauge: Gauge) -> u32 {
+    fn gauge(&mut self, key: CheckedKey, gauge: RateCeiling) -> u32 {
         let next = self.gauges.len() as u32;
         let index = *self.gauge_keys.entry(key).or_insert(next);
         if index == next {
@@ -164,10 +164,10 @@ impl Known {
     }
 }
 
-impl Belongs {
+impl ClassOf {
     /// Of a request that arrived under older rules: nothing is claimed of it.
-    fn nowhere() -> Belongs {
-        Belongs {
+    fn nowhere() -> ClassOf {
+        ClassOf {
             class: u32::MAX,
             weight: 1,
             plain: false,

@@ -9,7 +9,7 @@
 //! rightly, and learnt costs weigh otherwise. W counts from
 //! the moment from which both have waited.
 
-use super::classes::Belongs;
+use super::classes::ClassOf;
 
 /// The classes of one proxy.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Fairness {
         *self = Fairness { off: true, classes: Vec::new() };
     }
 
-    pub(super) fn arrived(&mut self, belongs: &Belongs, cost: u64) {
+    pub(super) fn arrived(&mut self, belongs: &ClassOf, cost: u64) {
         if self.off || !belongs.only_weights {
             self.off = true;
             return;
@@ -72,7 +72,7 @@ impl Fairness {
 
     pub(super) fn dispatched(
         &mut self,
-        belongs: &Belongs,
+        belongs: &ClassOf,
         cost: u64,
         target: &sched::TargetParams,
     ) -> Option<String> {

@@ -22,20 +22,20 @@ use model::{Lane, RuleSet, Time};
 use sched::slots_held;
 
 use crate::scenario::Scenario;
-use crate::scheduler::{Chosen, Policy, Scheduler};
+use crate::scheduler::{Policy, Scheduler, SimDispatch};
 use crate::targets::TargetSpec;
-use crate::world::{Owner, Request};
+use crate::world::{SimOwner, SimRequest};
 
-use classes::{Belongs, Known};
+use classes::{ClassOf, RuleView};
 use fairness::Fairness;
 use windows::Windows;
 
 /// What the checks know of a world.
 #[derive(Debug)]
-pub(crate) struct Checks {
+pub(crate) struct InvariantChecks {
     policy: Policy,
-    known: Known,
-    proxies: Vec<Watch>,
+    known: RuleView,
+    proxies: Vec<ProxyChecks>,
     /// Limits over all proxies of a target, where a controller divides them; by target.
     whole: Vec<Windows>,
     /// Each proxy's target.
@@ -44,7 +44,7 @@ pub(crate) struct Checks {
 
 /// What the checks know of a proxy.
 #[derive(Debug)]
-struct Watch {
+struct ProxyChecks {
     spec: Arc<TargetSpec>,
     /// What its scheduler believes.
     target: sched::TargetParams,
@@ -66,13 +66,13 @@ const ORDERS: usize = 9;
 /// How many polls there are between two looks at everything.
 const LOOK_EVERY: u64 = 1 << 16;
 
-impl Checks {
-    pub(crate) fn new(scenario: &Scenario, proxies: usize, policy: Policy) -> Checks {
+impl InvariantChecks {
+    pub(crate) fn new(scenario: &Scenario, proxies: usize, policy: Policy) -> InvariantChecks {
         let specs = scenario.targets.iter().flat_map(|spec| {
             let spec = Arc::new(spec.clone());
             (0..spec.count).map(move |_| spec.clone())
         });
-        let mut watches: Vec<Watch> = specs.map(Watch::new).collect();
+        let mut watches: Vec<ProxyChecks> = specs.map(ProxyChecks::new).collect();
         if scenario.delay || scenario.controller {
             // What is served elsewhere counts here: shares are of all proxies together.
             watches.iter_mut().for_each(|watch| watch.fairness.forget());
@@ -80,9 +80,9 @@ impl Checks {
         assert_eq!(watches.len(), proxies, "a watch for each proxy");
         let divided = scenario.targets.iter().filter(|_| scenario.controller);
         let of_target = |(at, spec): (usize, &TargetSpec)| vec![at; spec.count as usize];
-        Checks {
+        InvariantChecks {
             policy,
-            known: Known::new(scenario.rules.clone()),
+            known: RuleView::new(scenario.rules.clone()),
             proxies: watches,
             whole: divided.map(|spec| Windows::over(spec.count.into())).collect(),
             targets: scenario.targets.iter().enumerate().flat_map(of_target).collect(),
@@ -90,7 +90,7 @@ impl Checks {
     }
 
     /// A request stands in line.
-    pub(crate) fn arrived(&mut self, r: &Request, identity: u32, owner: &Owner, now: Time) {
+    pub(crate) fn arrived(&mut self, r: &SimRequest, identity: u32, owner: &SimOwner, now: Time) {
         if self.policy != Policy::Ours {
             return;
         }
@@ -107,7 +107,7 @@ impl Checks {
     }
 
     /// A try in the cached lane needs the device after all.
-    pub(crate) fn missed(&mut self, r: &Request, identity: u32, now: Time) {
+    pub(crate) fn missed(&mut self, r: &SimRequest, identity: u32, now: Time) {
         if self.policy != Policy::Ours {
             return;
         }
@@ -120,9 +120,9 @@ impl Checks {
     /// A request's turn has come; what is wrong with that.
     pub(crate) fn dispatched(
         &mut self,
-        r: &Request,
+        r: &SimRequest,
         identity: u32,
-        chosen: Chosen,
+        chosen: SimDispatch,
         now: Time,
     ) -> Option<String> {
         let watch = &mut self.proxies[r.proxy as usize];
@@ -144,7 +144,7 @@ impl Checks {
     }
 
     /// A request has left the target.
-    pub(crate) fn completed(&mut self, r: &Request) {
+    pub(crate) fn completed(&mut self, r: &SimRequest) {
         if r.lane == Lane::Device {
             let watch = &mut self.proxies[r.proxy as usize];
             // Others than ours serve in the device's lane what tried the cached one.
@@ -182,7 +182,7 @@ impl Checks {
         self.whole.iter_mut().for_each(Windows::forget);
         let watch = &mut self.proxies[proxy as usize];
         if crashed {
-            *watch = Watch::new(watch.spec.clone());
+            *watch = ProxyChecks::new(watch.spec.clone());
         }
         watch.windows.forget();
         watch.fairness.forget();
@@ -203,10 +203,10 @@ impl Checks {
     }
 }
 
-impl Watch {
-    fn new(spec: Arc<TargetSpec>) -> Watch {
+impl ProxyChecks {
+    fn new(spec: Arc<TargetSpec>) -> ProxyChecks {
         let target = spec.scheduled();
-        Watch {
+        ProxyChecks {
             fairness: Fairness::new(spec.hit_percent > 0 || !spec.is_settled()),
             target,
             spec,
@@ -219,12 +219,12 @@ impl Watch {
         }
     }
 
-    fn cost(&self, r: &Request) -> u64 {
+    fn cost(&self, r: &SimRequest) -> u64 {
         self.target.costs.charge(r.lane, r.kind, r.amount).get()
     }
 
     /// Counts a request in or out of the line for the device.
-    fn line_up(&mut self, r: &Request, belongs: &Belongs, joins: bool) {
+    fn line_up(&mut self, r: &SimRequest, belongs: &ClassOf, joins: bool) {
         if r.lane != Lane::Device || r.kind.never_delayed() {
             return;
         }
@@ -246,7 +246,12 @@ impl Watch {
         }
     }
 
-    fn take_slots(&mut self, r: &Request, chosen: Chosen, policy: Policy) -> Option<String> {
+    fn take_slots(
+        &mut self,
+        r: &SimRequest,
+        chosen: SimDispatch,
+        policy: Policy,
+    ) -> Option<String> {
         if r.lane != Lane::Device {
             return None;
         }
@@ -258,7 +263,7 @@ impl Watch {
     }
 
     /// First in, first out within a class and direction.
-    fn in_order(&mut self, r: &Request, belongs: &Belongs) -> Option<String> {
+    fn in_order(&mut self, r: &SimRequest, belongs: &ClassOf) -> Option<String> {
         if r.kind.never_delayed() || belongs.class == u32::MAX {
             return None;
         }
@@ -278,7 +283,7 @@ impl Watch {
     }
 
     /// Slots stand empty though somebody waits whom nothing else holds back.
-    fn idle(&self, known: &Known) -> Option<String> {
+    fn idle(&self, known: &RuleView) -> Option<String> {
         if self.plain == 0 || known.keeps_slots || !self.spec.is_settled() {
             return None;
         }

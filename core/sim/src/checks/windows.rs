@@ -10,14 +10,14 @@
 
 use model::{Nanos, Rate, Time};
 
-use super::classes::{Belongs, Known};
-use crate::world::Request;
+use super::classes::{ClassOf, RuleView};
+use crate::world::SimRequest;
 
 /// The windows of one proxy.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
-    gauges: Vec<Window>,
-    promises: Vec<Promise>,
+    gauges: Vec<RateWindow>,
+    promises: Vec<ReservationWindow>,
     next_look: u64,
     /// When something went last.
     last: Time,
@@ -27,7 +27,7 @@ pub(super) struct Windows {
 
 /// What went in the last hundred pieces of time.
 #[derive(Clone, Debug)]
-struct Window {
+struct RateWindow {
     pieces: Box<[u64; PIECES]>,
     sum: u64,
     /// The number of the last piece.
@@ -37,9 +37,9 @@ struct Window {
 
 /// A class with a reservation.
 #[derive(Clone, Debug, Default)]
-struct Promise {
+struct ReservationWindow {
     rate: Option<Rate>,
-    served: Window,
+    served: RateWindow,
     waiting: u64,
     mixed: bool,
     /// Since when there always was one in line, by the piece.
@@ -53,13 +53,13 @@ pub(super) const CATCH_UP: Nanos = Nanos::from_millis(500);
 /// Without a burst of its own, a ceiling has this much of its rate.
 const BURST: Nanos = Nanos::from_millis(100);
 
-impl Default for Window {
-    fn default() -> Window {
-        Window { pieces: Box::new([0; PIECES]), sum: 0, last: 0, largest: 0 }
+impl Default for RateWindow {
+    fn default() -> RateWindow {
+        RateWindow { pieces: Box::new([0; PIECES]), sum: 0, last: 0, largest: 0 }
     }
 }
 
-impl Window {
+impl RateWindow {
     fn add(&mut self, units: u64, now: Time) {
         self.roll(now);
         self.pieces[self.last as usize % PIECES] += units;
@@ -96,11 +96,11 @@ impl Windows {
     }
 
     /// Who is in line with a reservation.
-    pub(super) fn waits(&mut self, belongs: &Belongs, r: &Request, joins: bool, now: Time) {
+    pub(super) fn waits(&mut self, belongs: &ClassOf, r: &SimRequest, joins: bool, now: Time) {
         let Some(rate) = belongs.reserve else { return };
         let class = belongs.class as usize;
         if class >= self.promises.len() {
-            self.promises.resize(class + 1, Promise::default());
+            self.promises.resize(class + 1, ReservationWindow::default());
         }
         let own = &mut self.promises[class];
         own.rate = Some(rate);
@@ -115,9 +115,9 @@ impl Windows {
     /// Counts what goes; which ceiling it breaks.
     pub(super) fn dispatched(
         &mut self,
-        known: &Known,
-        belongs: &Belongs,
-        r: &Request,
+        known: &RuleView,
+        belongs: &ClassOf,
+        r: &SimRequest,
         now: Time,
     ) -> Option<String> {
         if now.since(self.last) > CATCH_UP {
@@ -143,7 +143,7 @@ impl Windows {
             let gauge = &known.gauges[*index as usize];
             let index = *index as usize;
             if index >= self.gauges.len() {
-                self.gauges.resize(index + 1, Window::default());
+                self.gauges.resize(index + 1, RateWindow::default());
             }
             let window = &mut self.gauges[index];
             debug_assert!(gauge.kinds.contains(r.kind));
@@ -170,7 +170,7 @@ impl Windows {
     }
 
     /// Now and then: which promise was not kept.
-    pub(super) fn look(&mut self, known: &Known, cut: bool, now: Time) -> Option<String> {
+    pub(super) fn look(&mut self, known: &RuleView, cut: bool, now: Time) -> Option<String> {
         let piece = piece_of(now);
         if cut || known.keeps_slots {
             self.begin_anew(now);

@@ -12,8 +12,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use super::{JobReport, Report};
-use crate::scenario::Wrong;
+use super::{JobResult, RunResult};
+use crate::scenario::WrongValue;
 use crate::scheduler::Policy;
 use crate::workloads::JobSpec;
 
@@ -35,7 +35,7 @@ pub(crate) struct RawExpect {
 #[derive(Clone, Debug)]
 pub(crate) struct Expect {
     text: String,
-    figure: Figure,
+    figure: ExpectedFigure,
     job: Option<String>,
     over: Option<String>,
     policy: Policy,
@@ -48,7 +48,7 @@ pub(crate) struct Expect {
 
 /// Whether one claim of a scenario came true.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct ScenarioVerdict {
     /// What was claimed, in the scenario's words.
     pub what: String,
     /// Under which scheduler, and against which.
@@ -64,7 +64,7 @@ pub struct Verdict {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Figure {
+enum ExpectedFigure {
     Rate,
     Bytes,
     Requests,
@@ -78,54 +78,54 @@ enum Figure {
     Violations,
 }
 
-const FIGURES: [(&str, Figure); 11] = [
-    ("rate", Figure::Rate),
-    ("bytes", Figure::Bytes),
-    ("requests", Figure::Requests),
-    ("share", Figure::Share),
-    ("latency_mean", Figure::Mean),
-    ("latency_median", Figure::Median),
-    ("latency_p99", Figure::P99),
-    ("latency_max", Figure::Max),
-    ("finish", Figure::Finish),
-    ("cut", Figure::Cut),
-    ("violations", Figure::Violations),
+const FIGURES: [(&str, ExpectedFigure); 11] = [
+    ("rate", ExpectedFigure::Rate),
+    ("bytes", ExpectedFigure::Bytes),
+    ("requests", ExpectedFigure::Requests),
+    ("share", ExpectedFigure::Share),
+    ("latency_mean", ExpectedFigure::Mean),
+    ("latency_median", ExpectedFigure::Median),
+    ("latency_p99", ExpectedFigure::P99),
+    ("latency_max", ExpectedFigure::Max),
+    ("finish", ExpectedFigure::Finish),
+    ("cut", ExpectedFigure::Cut),
+    ("violations", ExpectedFigure::Violations),
 ];
 
-impl Figure {
+impl ExpectedFigure {
     /// Of a job that is given, in requests/s, bytes/s, percent, milliseconds or seconds.
-    fn of(self, job: &JobReport) -> Option<f64> {
+    fn of(self, job: &JobResult) -> Option<f64> {
         let ms = |ns: u64| ns as f64 / 1e6;
         Some(match self {
-            Figure::Rate => job.requests_per_sec,
-            Figure::Bytes => job.bytes_per_sec,
-            Figure::Requests => job.requests as f64,
-            Figure::Share => job.share * 100.0,
-            Figure::Mean => ms(job.latency_ns.mean),
-            Figure::Median => ms(job.latency_ns.median),
-            Figure::P99 => ms(job.latency_ns.p99),
-            Figure::Max => ms(job.latency_ns.max),
-            Figure::Finish => job.finished_ns? as f64 / 1e9,
-            Figure::Cut | Figure::Violations => return None,
+            ExpectedFigure::Rate => job.requests_per_sec,
+            ExpectedFigure::Bytes => job.bytes_per_sec,
+            ExpectedFigure::Requests => job.requests as f64,
+            ExpectedFigure::Share => job.share * 100.0,
+            ExpectedFigure::Mean => ms(job.latency_ns.mean),
+            ExpectedFigure::Median => ms(job.latency_ns.median),
+            ExpectedFigure::P99 => ms(job.latency_ns.p99),
+            ExpectedFigure::Max => ms(job.latency_ns.max),
+            ExpectedFigure::Finish => job.finished_ns? as f64 / 1e9,
+            ExpectedFigure::Cut | ExpectedFigure::Violations => return None,
         })
     }
 
     fn needs_job(self) -> bool {
-        !matches!(self, Figure::Cut | Figure::Violations)
+        !matches!(self, ExpectedFigure::Cut | ExpectedFigure::Violations)
     }
 }
 
 impl RawExpect {
-    pub(crate) fn build(self, jobs: &[JobSpec], policies: &[Policy]) -> Result<Expect, Wrong> {
+    pub(crate) fn build(self, jobs: &[JobSpec], policies: &[Policy]) -> Result<Expect, WrongValue> {
         let (figure, job, over) = figure_and_jobs(&self.what, jobs)?;
         let policy_of = |name: &Option<Spanned<String>>| match name {
             None => Ok(None),
             Some(name) => match name.get_ref().parse() {
-                Err(error) => Err(Wrong::new(name.span(), format!("{error}"))),
+                Err(error) => Err(WrongValue::new(name.span(), format!("{error}"))),
                 Ok(policy) if policies.contains(&policy) => Ok(Some(policy)),
                 Ok(policy) => {
                     let problem = format!("{policy} is not among the scenario's policies");
-                    Err(Wrong::new(name.span(), problem))
+                    Err(WrongValue::new(name.span(), problem))
                 }
             },
         };
@@ -155,10 +155,10 @@ impl RawExpect {
     }
 }
 
-type Jobs = (Figure, Option<String>, Option<String>);
+type ExpectedJobs = (ExpectedFigure, Option<String>, Option<String>);
 
-fn figure_and_jobs(what: &Spanned<String>, jobs: &[JobSpec]) -> Result<Jobs, Wrong> {
-    let fault = |problem: String| Wrong::new(what.span(), problem);
+fn figure_and_jobs(what: &Spanned<String>, jobs: &[JobSpec]) -> Result<ExpectedJobs, WrongValue> {
+    let fault = |problem: String| WrongValue::new(what.span(), problem);
     let (name, rest) = what.get_ref().split_once(' ').unwrap_or((what.get_ref(), ""));
     let figure = FIGURES.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure);
     let Some(figure) = figure else {
@@ -184,15 +184,15 @@ fn figure_and_jobs(what: &Spanned<String>, jobs: &[JobSpec]) -> Result<Jobs, Wro
     Ok((figure, Some(job.into()), over.map(Into::into)))
 }
 
-fn bounds(raw: &RawExpect) -> Result<(f64, f64), Wrong> {
-    let fault = |problem: &str| Err(Wrong::new(raw.what.span(), problem.into()));
+fn bounds(raw: &RawExpect) -> Result<(f64, f64), WrongValue> {
+    let fault = |problem: &str| Err(WrongValue::new(raw.what.span(), problem.into()));
     match (&raw.value, &raw.within) {
         (Some(value), Some(within)) => {
             let text = within.get_ref();
             let percent = text.strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
             let Some(percent) = percent.filter(|percent| *percent >= 0.0) else {
                 let problem = format!("{text:?} is not a tolerance such as \"3%\"");
-                return Err(Wrong::new(within.span(), problem));
+                return Err(WrongValue::new(within.span(), problem));
             };
             if raw.least.is_some() || raw.most.is_some() {
                 return fault("give either value and within, or least and most");
@@ -214,12 +214,12 @@ impl Expect {
         &self.text
     }
 
-    fn found(&self, reports: &[Report]) -> Option<f64> {
+    fn found(&self, reports: &[RunResult]) -> Option<f64> {
         let under = |policy: Policy| {
             let report = reports.iter().find(|report| report.policy == policy.name())?;
             let value = match self.figure {
-                Figure::Cut => report.promises_cut_ppm as f64 / 1e4,
-                Figure::Violations => report.violations.len() as f64,
+                ExpectedFigure::Cut => report.promises_cut_ppm as f64 / 1e4,
+                ExpectedFigure::Violations => report.violations.len() as f64,
                 figure => figure.of(report.job(self.job.as_ref()?)?)?,
             };
             match &self.over {
@@ -238,11 +238,11 @@ impl Expect {
 /// Whether what a scenario expects came true, one verdict for each of its claims.
 ///
 /// `reports` are the scenario's runs, one for each of its policies.
-pub fn judge(scenario: &crate::Scenario, reports: &[Report]) -> Vec<Verdict> {
+pub fn judge(scenario: &crate::Scenario, reports: &[RunResult]) -> Vec<ScenarioVerdict> {
     let verdict = |expect: &Expect| {
         let found = expect.found(reports).filter(|found| found.is_finite());
         let (least, most) = expect.bounds;
-        Verdict {
+        ScenarioVerdict {
             what: expect.text.clone(),
             policy: match expect.against {
                 None => expect.policy.to_string(),
@@ -257,7 +257,7 @@ pub fn judge(scenario: &crate::Scenario, reports: &[Report]) -> Vec<Verdict> {
     scenario.expects.iter().map(verdict).collect()
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ScenarioVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.holds { "ok" } else { "NOT" };
         write!(f, "{mark} {} ({}): ", self.what, self.policy)?;

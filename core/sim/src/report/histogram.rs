@@ -6,7 +6,7 @@
 
 /// How often which spans were.
 #[derive(Debug, Default)]
-pub(super) struct Histogram {
+pub(super) struct SimHistogram {
     /// Grows to the largest that was seen.
     counts: Vec<u64>,
     count: u64,
@@ -16,7 +16,7 @@ pub(super) struct Histogram {
 
 const BITS: u32 = 6;
 
-impl Histogram {
+impl SimHistogram {
     pub(super) fn add(&mut self, value: u64) {
         let bucket = bucket_of(value);
         if bucket >= self.counts.len() {
@@ -76,11 +76,11 @@ mod tests {
 
     #[test]
     fn medians_and_tails_are_those_of_the_values() {
-        let mut histogram = Histogram::default();
+        let mut histogram = SimHistogram::default();
         (1..=1000).for_each(|value| histogram.add(value * 1_000_000));
         let near = |ppm, value: u64| histogram.at_ppm(ppm).abs_diff(value) <= value / 64;
         assert!(near(500_000, 500_000_000) && near(990_000, 990_000_000));
         assert_eq!((histogram.max(), histogram.sum() / 1000), (1_000_000_000, 500_500_000));
-        assert_eq!(Histogram::default().at_ppm(500_000), 0);
+        assert_eq!(SimHistogram::default().at_ppm(500_000), 0);
     }
 }

@@ -10,8 +10,8 @@
 //! warm-up to the end of the load, but for `classes`, which schedulers sum from the start.
 
 mod expect;
-mod had;
 mod histogram;
+mod job_outcome;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,13 +24,13 @@ use crate::targets::TargetSpec;
 use crate::world::World;
 
 pub(crate) use expect::{Expect, RawExpect};
-pub use expect::{Verdict, judge};
-pub use had::{Had, Taken};
-use histogram::Histogram;
+pub use expect::{ScenarioVerdict, judge};
+use histogram::SimHistogram;
+pub use job_outcome::{JobOutcome, RuleTake};
 
 /// One scenario under one scheduler and seed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct RunResult {
     /// The scenario's name.
     pub scenario: String,
     /// The scheduler's name.
@@ -40,20 +40,20 @@ pub struct Report {
     /// The measured span in nanoseconds.
     pub measured_ns: u64,
     /// Every `[[job]]`, in the scenario's order.
-    pub jobs: Vec<JobReport>,
+    pub jobs: Vec<JobResult>,
     /// What each rule's classes had since the start, where the scheduler keeps it.
-    pub classes: Vec<RuleReport>,
+    pub classes: Vec<RuleResult>,
     /// The most that reservations were cut in a measured second, in parts per million.
     pub promises_cut_ppm: u64,
     /// Arrivals, dispatches and completions.
     pub request_events: u64,
     /// What a check found broken; there should be none.
-    pub violations: Vec<Violation>,
+    pub violations: Vec<InvariantViolation>,
 }
 
 /// One `[[job]]`, all its copies and nodes together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct JobReport {
+pub struct JobResult {
     /// Its name.
     pub job: String,
     /// Requests answered.
@@ -69,7 +69,7 @@ pub struct JobReport {
     /// Its part of the service that all jobs had, from 0 to 1.
     pub share: f64,
     /// From a client's asking to its answer.
-    pub latency_ns: Latency,
+    pub latency_ns: LatencyResult,
     /// From arrival at the proxy to dispatch, on average.
     pub queued_ns_mean: u64,
     /// When the last of its nodes had gone through its steps; none if one has not.
@@ -105,7 +105,7 @@ pub struct JobRule {
 
 /// Latencies in nanoseconds; median and p99 are exact to one part in 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Latency {
+pub struct LatencyResult {
     /// On average.
     pub mean: u64,
     /// Half were faster.
@@ -118,7 +118,7 @@ pub struct Latency {
 
 /// All classes of one rule, over all proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RuleReport {
+pub struct RuleResult {
     /// The rule's name.
     pub rule: String,
     /// Requests completed.
@@ -135,7 +135,7 @@ pub struct RuleReport {
 
 /// Something that must always hold and did not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Violation {
+pub struct InvariantViolation {
     /// When.
     pub at: Time,
     /// What is wrong.
@@ -148,10 +148,10 @@ pub struct Violation {
     pub seed: u64,
 }
 
-impl Violation {
+impl InvariantViolation {
     /// The one command that shows it again.
     pub fn command(&self) -> String {
-        let Violation { scenario, policy, seed, .. } = self;
+        let InvariantViolation { scenario, policy, seed, .. } = self;
         match scenario.strip_prefix(crate::random::NAME) {
             Some(_) => format!("sluice sim --seeds 1 --seed {seed} --policy {policy}"),
             None => format!("sluice sim scenarios/{scenario}.toml --policy {policy} --seed {seed}"),
@@ -159,24 +159,24 @@ impl Violation {
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = Nanos::new(self.at.as_nanos());
         write!(f, "{} at {at}: {}; again by: {}", self.policy, self.what, self.command())
     }
 }
 
-impl Report {
+impl RunResult {
     /// A job's figures.
-    pub fn job(&self, name: &str) -> Option<&JobReport> {
+    pub fn job(&self, name: &str) -> Option<&JobResult> {
         self.jobs.iter().find(|job| job.job == name)
     }
 
-    pub(crate) fn of(world: &World) -> Report {
+    pub(crate) fn of(world: &World) -> RunResult {
         let (from, to) = world.measured;
         let measured = world.now.min(to).since(from);
         let all: u128 = world.tally.jobs.iter().map(|job| job.cost).sum();
-        Report {
+        RunResult {
             scenario: world.scenario.name.clone(),
             policy: world.policy.name().into(),
             seed: world.seed,
@@ -185,7 +185,7 @@ impl Report {
                 .tally
                 .jobs
                 .iter()
-                .map(|job| JobReport {
+                .map(|job| JobResult {
                     rules: job.by_rule(&world.rules),
                     ..job.report(measured, all)
                 })
@@ -198,10 +198,10 @@ impl Report {
     }
 }
 
-fn by_rule(world: &World) -> Vec<RuleReport> {
-    let mut rules: BTreeMap<String, RuleReport> = BTreeMap::new();
+fn by_rule(world: &World) -> Vec<RuleResult> {
+    let mut rules: BTreeMap<String, RuleResult> = BTreeMap::new();
     for (rule, usage) in world.usage() {
-        let sum = rules.entry(rule.clone()).or_insert(RuleReport { rule, ..Default::default() });
+        let sum = rules.entry(rule.clone()).or_insert(RuleResult { rule, ..Default::default() });
         sum.requests += usage.requests;
         sum.bytes += (usage.read + usage.written).get();
         sum.ops += usage.ops.get();
@@ -215,8 +215,8 @@ fn by_rule(world: &World) -> Vec<RuleReport> {
 
 /// What is counted while the world runs.
 #[derive(Debug)]
-pub(crate) struct Tally {
-    jobs: Vec<Sums>,
+pub(crate) struct RunStats {
+    jobs: Vec<RunSums>,
     /// Where each of the scenario's jobs is counted: recorded clients of one job share a place.
     places: Vec<usize>,
     cut_ppm: u64,
@@ -225,14 +225,14 @@ pub(crate) struct Tally {
 }
 
 #[derive(Debug, Default)]
-struct Sums {
+struct RunSums {
     name: String,
     requests: u64,
     bytes: u64,
     ops: u64,
     cost: u128,
     queued_ns: u128,
-    latency: Histogram,
+    latency: SimHistogram,
     /// Nodes that have not gone through their steps.
     left: u64,
     finished: Time,
@@ -247,19 +247,19 @@ struct Sums {
     seen: (u64, u64),
 }
 
-impl Tally {
-    pub(crate) fn new(scenario: &Scenario) -> Tally {
-        let (mut jobs, mut places) = (Vec::<Sums>::new(), Vec::new());
+impl RunStats {
+    pub(crate) fn new(scenario: &Scenario) -> RunStats {
+        let (mut jobs, mut places) = (Vec::<RunSums>::new(), Vec::new());
         for spec in &scenario.jobs {
             let known = jobs.iter().position(|sums| sums.name == spec.name);
             let place = known.unwrap_or(jobs.len());
             if known.is_none() {
-                jobs.push(Sums { name: spec.name.clone(), ..Sums::default() });
+                jobs.push(RunSums { name: spec.name.clone(), ..RunSums::default() });
             }
             jobs[place].left += u64::from(spec.nodes) * u64::from(spec.copies);
             places.push(place);
         }
-        Tally {
+        RunStats {
             jobs,
             places,
             cut_ppm: 0,
@@ -267,7 +267,7 @@ impl Tally {
         }
     }
 
-    fn at(&mut self, job: u32) -> &mut Sums {
+    fn at(&mut self, job: u32) -> &mut RunSums {
         &mut self.jobs[self.places[job as usize]]
     }
 
@@ -344,7 +344,7 @@ impl Tally {
 /// A request that waited less for its turn was not kept from anything.
 pub const DELAYED: Nanos = Nanos::from_millis(1);
 
-impl Sums {
+impl RunSums {
     fn by_rule(&self, rules: &RuleSet) -> Vec<JobRule> {
         let named = |(rule, sum): (&Option<usize>, &JobRule)| {
             let rule = rule.and_then(|index| rules.rules.get(index));
@@ -354,11 +354,11 @@ impl Sums {
         self.rules.iter().map(named).collect()
     }
 
-    fn report(&self, measured: Nanos, all_cost: u128) -> JobReport {
+    fn report(&self, measured: Nanos, all_cost: u128) -> JobResult {
         let seconds = measured.get().max(1) as f64 / 1e9;
         let each = |sum: u128| (sum / u128::from(self.requests.max(1))) as u64;
         let latency = &self.latency;
-        JobReport {
+        JobResult {
             job: self.name.clone(),
             requests: self.requests,
             bytes: self.bytes,
@@ -366,7 +366,7 @@ impl Sums {
             requests_per_sec: self.requests as f64 / seconds,
             bytes_per_sec: self.bytes as f64 / seconds,
             share: self.cost as f64 / all_cost.max(1) as f64,
-            latency_ns: Latency {
+            latency_ns: LatencyResult {
                 mean: each(latency.sum()),
                 median: latency.at_ppm(500_000),
                 p99: latency.at_ppm(990_000),

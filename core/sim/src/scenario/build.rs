@@ -18,22 +18,22 @@ use super::read::{
     RawCost, RawDiscipline, RawFault, RawJob, RawRoute, RawScenario, RawSpacing, RawStep,
     RawTarget, RawTrouble,
 };
-use super::{Scenario, Wrong, job_id, steps};
-use crate::faults::{Fault, Trouble};
-use crate::network::WireSpec;
+use super::{Scenario, WrongValue, job_id, steps};
+use crate::faults::{FaultKind, SimFault};
+use crate::network::NicSpec;
 use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
-use crate::workloads::{JobSpec, Pace, Route, Spacing, Step, Work};
+use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, Spacing, StepWork};
 
 /// More than anybody has; a typing error is nearer.
 const MANY: u64 = 10_000_000;
 
-pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenario, Wrong> {
+pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenario, WrongValue> {
     let duration = *raw.duration.get_ref();
     if duration <= raw.warmup {
         let problem =
             format!("duration {duration} leaves nothing after a warmup of {}", raw.warmup);
-        return Err(Wrong::new(raw.duration.span(), problem));
+        return Err(WrongValue::new(raw.duration.span(), problem));
     }
     let targets: Vec<TargetSpec> = raw.target.into_iter().map(target).collect::<Result<_, _>>()?;
     only_once(&targets, |target| &target.name, source, "target")?;
@@ -44,7 +44,7 @@ pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenar
         .collect::<Result<_, _>>()?;
     only_once(&jobs, |job| &job.name, source, "job")?;
     if targets.is_empty() || jobs.is_empty() {
-        return Err(Wrong::new(0..0, "needs at least one [[target]] and one [[job]]".into()));
+        return Err(WrongValue::new(0..0, "needs at least one [[target]] and one [[job]]".into()));
     }
     let policies = policies(&raw.policies)?;
     let expects = raw.expect.into_iter().map(|expect| expect.build(&jobs, &policies));
@@ -69,17 +69,17 @@ pub(super) fn build(raw: RawScenario, source: &str, name: &str) -> Result<Scenar
     })
 }
 
-fn rules(text: &Spanned<String>) -> Result<Arc<RuleSet>, Wrong> {
+fn rules(text: &Spanned<String>) -> Result<Arc<RuleSet>, WrongValue> {
     let set = RuleSet::parse(text.get_ref());
-    set.map(Arc::new).map_err(|error| Wrong::in_rules(text.span(), &error))
+    set.map(Arc::new).map_err(|error| WrongValue::in_rules(text.span(), &error))
 }
 
-fn policies(names: &[Spanned<String>]) -> Result<Vec<Policy>, Wrong> {
+fn policies(names: &[Spanned<String>]) -> Result<Vec<Policy>, WrongValue> {
     if names.is_empty() {
         return Ok(vec![Policy::Ours]);
     }
     let policy = |name: &Spanned<String>| {
-        name.get_ref().parse().map_err(|error| Wrong::new(name.span(), format!("{error}")))
+        name.get_ref().parse().map_err(|error| WrongValue::new(name.span(), format!("{error}")))
     };
     names.iter().map(policy).collect()
 }
@@ -89,33 +89,38 @@ fn only_once<T>(
     name: impl Fn(&T) -> &String,
     source: &str,
     what: &str,
-) -> Result<(), Wrong> {
+) -> Result<(), WrongValue> {
     for (index, one) in all.iter().enumerate() {
         if all[..index].iter().any(|other| name(other) == name(one)) {
             let written = format!("name = \"{}\"", name(one));
             let at = source.rfind(&written).map_or(0..0, |at| at..at + written.len());
-            return Err(Wrong::new(at, format!("there is a {what} {:?} already", name(one))));
+            return Err(WrongValue::new(at, format!("there is a {what} {:?} already", name(one))));
         }
     }
     Ok(())
 }
 
 /// A whole number within bounds.
-fn number(value: &Spanned<u64>, low: u64, high: u64) -> Result<u32, Wrong> {
+fn number(value: &Spanned<u64>, low: u64, high: u64) -> Result<u32, WrongValue> {
     let found = *value.get_ref();
     if (low..=high).contains(&found) {
         return Ok(found as u32);
     }
-    Err(Wrong::new(value.span(), format!("{found} is not a number from {low} to {high}")))
+    Err(WrongValue::new(value.span(), format!("{found} is not a number from {low} to {high}")))
 }
 
-fn optional(value: &Option<Spanned<u64>>, low: u64, high: u64, usual: u32) -> Result<u32, Wrong> {
+fn optional(
+    value: &Option<Spanned<u64>>,
+    low: u64,
+    high: u64,
+    usual: u32,
+) -> Result<u32, WrongValue> {
     value.as_ref().map_or(Ok(usual), |value| number(value, low, high))
 }
 
 // ---- targets ----
 
-fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, Wrong> {
+fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, WrongValue> {
     let raw = raw.into_inner();
     let slots = number(&raw.slots, 1, u32::MAX.into())?;
     let read = curve(&raw.read)?;
@@ -123,12 +128,16 @@ fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, Wrong> {
     let operation = match &raw.operation {
         None => smallest,
         Some(time) if *time.get_ref() > Nanos::ZERO => *time.get_ref(),
-        Some(time) => return Err(Wrong::new(time.span(), "0s is not a time above zero".into())),
+        Some(time) => {
+            return Err(WrongValue::new(time.span(), "0s is not a time above zero".into()));
+        }
     };
     let mut ops = [operation; OpKind::COUNT];
     for (name, time) in &raw.operations {
-        let kind: OpKind =
-            name.get_ref().parse().map_err(|error| Wrong::new(name.span(), format!("{error}")))?;
+        let kind: OpKind = name
+            .get_ref()
+            .parse()
+            .map_err(|error| WrongValue::new(name.span(), format!("{error}")))?;
         ops[kind as usize] = *time;
     }
     let mut cached = Costs::default().cached;
@@ -164,38 +173,42 @@ fn target(raw: Spanned<RawTarget>) -> Result<TargetSpec, Wrong> {
     })
 }
 
-fn curve(points: &Spanned<Vec<(Bytes, Nanos)>>) -> Result<Curve, Wrong> {
-    Curve::new(points.get_ref()).map_err(|error| Wrong::new(points.span(), error.to_string()))
+fn curve(points: &Spanned<Vec<(Bytes, Nanos)>>) -> Result<Curve, WrongValue> {
+    Curve::new(points.get_ref()).map_err(|error| WrongValue::new(points.span(), error.to_string()))
 }
 
-fn wire(latency: Nanos, bandwidth: &Option<Spanned<Rate>>) -> Result<WireSpec, Wrong> {
+fn wire(latency: Nanos, bandwidth: &Option<Spanned<Rate>>) -> Result<NicSpec, WrongValue> {
     let rate = bandwidth.as_ref().map(|rate| *rate.get_ref());
     match bandwidth {
         Some(rate) if !rate.get_ref().is_bytes() => {
             let problem = format!("{} is not a rate in bytes such as 10GB/s", rate.get_ref());
-            Err(Wrong::new(rate.span(), problem))
+            Err(WrongValue::new(rate.span(), problem))
         }
-        _ => Ok(WireSpec { latency, bandwidth: rate }),
+        _ => Ok(NicSpec { latency, bandwidth: rate }),
     }
 }
 
 // ---- jobs ----
 
-fn build_job(raw: Spanned<RawJob>, targets: &[TargetSpec], source: &str) -> Result<JobSpec, Wrong> {
+fn build_job(
+    raw: Spanned<RawJob>,
+    targets: &[TargetSpec],
+    source: &str,
+) -> Result<JobSpec, WrongValue> {
     let raw = raw.into_inner();
     let name = raw.name.get_ref();
     if name.is_empty() || name.contains(" / ") {
         let problem = format!("{name:?} is not a name: it is empty or has \" / \" in it");
-        return Err(Wrong::new(raw.name.span(), problem));
+        return Err(WrongValue::new(raw.name.span(), problem));
     }
     let job_name = raw.jobid.as_ref().unwrap_or(&raw.name);
     let Some(job) = job_id(job_name.get_ref()) else {
         let problem = format!("{:?} is not a job's name: too long", job_name.get_ref());
-        return Err(Wrong::new(job_name.span(), problem));
+        return Err(WrongValue::new(job_name.span(), problem));
     };
     let first_address = raw.nid.as_ref().map(address).transpose()?;
     let target = target_of(raw.target.as_ref(), targets)?;
-    let steps: Vec<Step> =
+    let steps: Vec<JobStep> =
         raw.steps.get_ref().iter().map(|one| step(one, source)).collect::<Result<_, _>>()?;
     check_steps(&steps, raw.steps.span())?;
     Ok(JobSpec {
@@ -222,50 +235,50 @@ fn build_job(raw: Spanned<RawJob>, targets: &[TargetSpec], source: &str) -> Resu
     })
 }
 
-fn address(text: &Spanned<String>) -> Result<IpAddr, Wrong> {
+fn address(text: &Spanned<String>) -> Result<IpAddr, WrongValue> {
     let problem = || format!("{:?} is not an address such as \"10.0.0.1\"", text.get_ref());
-    text.get_ref().parse().map_err(|_| Wrong::new(text.span(), problem()))
+    text.get_ref().parse().map_err(|_| WrongValue::new(text.span(), problem()))
 }
 
-fn target_of(name: Option<&Spanned<String>>, targets: &[TargetSpec]) -> Result<usize, Wrong> {
+fn target_of(name: Option<&Spanned<String>>, targets: &[TargetSpec]) -> Result<usize, WrongValue> {
     let Some(name) = name else { return Ok(0) };
     targets.iter().position(|target| target.name == *name.get_ref()).ok_or_else(|| {
         let known: Vec<_> = targets.iter().map(|target| target.name.as_str()).collect();
         let known = known.join(", ");
-        Wrong::new(
+        WrongValue::new(
             name.span(),
             format!("there is no target {:?}; there are {known}", name.get_ref()),
         )
     })
 }
 
-fn route(raw: Option<&Spanned<RawRoute>>, target: &TargetSpec) -> Result<Route, Wrong> {
-    let Some(raw) = raw else { return Ok(Route::Round) };
+fn route(raw: Option<&Spanned<RawRoute>>, target: &TargetSpec) -> Result<JobRoute, WrongValue> {
+    let Some(raw) = raw else { return Ok(JobRoute::Round) };
     let last = u64::from(target.count) - 1;
     match *raw.get_ref() {
-        RawRoute::One(number) if number <= last => Ok(Route::One(number as u32)),
-        RawRoute::One(number) => Err(Wrong::new(
+        RawRoute::One(number) if number <= last => Ok(JobRoute::One(number as u32)),
+        RawRoute::One(number) => Err(WrongValue::new(
             raw.span(),
             format!("{:?} has no proxy {number}; the last is {last}", target.name),
         )),
-        RawRoute::Node => Ok(Route::Node),
-        RawRoute::Round => Ok(Route::Round),
-        RawRoute::Hash => Ok(Route::Hash),
+        RawRoute::Node => Ok(JobRoute::Node),
+        RawRoute::Round => Ok(JobRoute::Round),
+        RawRoute::Hash => Ok(JobRoute::Hash),
         RawRoute::Stripe(Bytes::ZERO) => {
-            Err(Wrong::new(raw.span(), "a stripe of 0B holds nothing".into()))
+            Err(WrongValue::new(raw.span(), "a stripe of 0B holds nothing".into()))
         }
-        RawRoute::Stripe(bytes) => Ok(Route::Stripe(bytes)),
+        RawRoute::Stripe(bytes) => Ok(JobRoute::Stripe(bytes)),
     }
 }
 
-fn step(raw: &Spanned<RawStep>, source: &str) -> Result<Step, Wrong> {
-    let fault = |problem: &str| Err(Wrong::new(raw.span(), problem.into()));
+fn step(raw: &Spanned<RawStep>, source: &str) -> Result<JobStep, WrongValue> {
+    let fault = |problem: &str| Err(WrongValue::new(raw.span(), problem.into()));
     let step = raw.get_ref();
     let text = match (&step.requests, step.pause) {
         (None, Some(pause)) if pause > Nanos::ZERO => {
             let alone = step.depth.is_none() && step.rate.is_none() && step.span.is_none();
             return match alone && step.requests_max.is_none() && step.total.is_none() {
-                true => Ok(Step::Pause(pause)),
+                true => Ok(JobStep::Pause(pause)),
                 false => fault("a pause is a step of its own, without other keys"),
             };
         }
@@ -276,7 +289,7 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<Step, Wrong> {
         // The text stands between quotes; none of its words need an escape.
         let start = text.span().start + 1;
         let at = start + at.start..start + at.end;
-        Wrong::new(if at.end <= source.len() { at } else { text.span() }, problem)
+        WrongValue::new(if at.end <= source.len() { at } else { text.span() }, problem)
     })?;
     let depth = optional(&step.depth, 1, 65_536, 1)?;
     let group = optional(&step.group, 1, 1024, 1)?;
@@ -287,7 +300,7 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<Step, Wrong> {
         None if step.spacing.is_some() || step.group.is_some() => {
             return fault("spacing and group need a rate");
         }
-        None => Pace::Closed { depth, think: step.think.unwrap_or(Nanos::ZERO) },
+        None => LoadModel::Closed { depth, think: step.think.unwrap_or(Nanos::ZERO) },
         Some(rate) => {
             let spacing = match step.spacing {
                 Some(RawSpacing::Poisson) => Spacing::Poisson,
@@ -296,7 +309,7 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<Step, Wrong> {
             if rate.is_bytes() && requests.iter().all(|ask| ask.amount.bytes == Bytes::ZERO) {
                 return fault("what moves no bytes has a rate in ops/s");
             }
-            Pace::open(rate, &requests, spacing, group)
+            LoadModel::open(rate, &requests, spacing, group)
         }
     };
     if step.requests_max.is_some() && step.total.is_some() {
@@ -310,20 +323,20 @@ fn step(raw: &Spanned<RawStep>, source: &str) -> Result<Step, Wrong> {
         return fault("a step of nothing would never let time pass");
     }
     let (count, total, span) = (step.requests_max, step.total, step.span);
-    Ok(Step::Work(Work { requests, pace, count, total, span }))
+    Ok(JobStep::Work(StepWork { requests, pace, count, total, span }))
 }
 
 /// Only the last step may have no end.
-fn check_steps(steps: &[Step], at: Range<usize>) -> Result<(), Wrong> {
-    let endless = |step: &Step| match step {
-        Step::Work(work) => work.count.is_none() && work.total.is_none() && work.span.is_none(),
-        Step::Pause(_) | Step::Trace(_) => false,
+fn check_steps(steps: &[JobStep], at: Range<usize>) -> Result<(), WrongValue> {
+    let endless = |step: &JobStep| match step {
+        JobStep::Work(work) => work.count.is_none() && work.total.is_none() && work.span.is_none(),
+        JobStep::Pause(_) | JobStep::Trace(_) => false,
     };
     match steps {
-        [] => Err(Wrong::new(at, "a job needs at least one step".into())),
+        [] => Err(WrongValue::new(at, "a job needs at least one step".into())),
         [before @ .., _] if before.iter().any(endless) => {
             let problem = "only the last step may be without requests_max, total and span";
-            Err(Wrong::new(at, problem.into()))
+            Err(WrongValue::new(at, problem.into()))
         }
         _ => Ok(()),
     }
@@ -331,7 +344,7 @@ fn check_steps(steps: &[Step], at: Range<usize>) -> Result<(), Wrong> {
 
 // ---- faults ----
 
-fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<Fault, Wrong> {
+fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<SimFault, WrongValue> {
     let at = raw.span();
     let raw = raw.into_inner();
     let target = target_of(raw.target.as_ref(), targets)?;
@@ -340,27 +353,29 @@ fn fault(raw: Spanned<RawFault>, targets: &[TargetSpec]) -> Result<Fault, Wrong>
     let proxy = raw.number.as_ref().map(|one| number(one, 0, last)).transpose()?;
     let percent = |low, high| match &raw.percent {
         Some(percent) => number(percent, low, high).map(u64::from),
-        None => Err(Wrong::new(raw.what.span(), "this fault needs percent".into())),
+        None => Err(WrongValue::new(raw.what.span(), "this fault needs percent".into())),
     };
     let by = || match raw.by {
         Some(by) => Ok(by),
-        None => Err(Wrong::new(raw.what.span(), "this fault needs by, such as \"100ms\"".into())),
+        None => {
+            Err(WrongValue::new(raw.what.span(), "this fault needs by, such as \"100ms\"".into()))
+        }
     };
     let what = match raw.what.get_ref() {
-        RawTrouble::Crash => Trouble::Crash,
+        RawTrouble::Crash => FaultKind::Crash,
         // At 25 percent of its speed requests take four times as long.
-        RawTrouble::Slow => Trouble::Slow { thousandths: 100_000 / percent(1, 1000)? },
-        RawTrouble::Ahead => Trouble::Clock { ahead: true, by: by()? },
-        RawTrouble::Behind => Trouble::Clock { ahead: false, by: by()? },
-        RawTrouble::Leader => Trouble::Leader,
-        RawTrouble::Lose => Trouble::Lose { ppm: percent(1, 50)? * 10_000 },
-        RawTrouble::Delay => Trouble::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
-        RawTrouble::Double => Trouble::Double { ppm: percent(1, 100)? * 10_000 },
+        RawTrouble::Slow => FaultKind::Slow { thousandths: 100_000 / percent(1, 1000)? },
+        RawTrouble::Ahead => FaultKind::Clock { ahead: true, by: by()? },
+        RawTrouble::Behind => FaultKind::Clock { ahead: false, by: by()? },
+        RawTrouble::Leader => FaultKind::Leader,
+        RawTrouble::Lose => FaultKind::Lose { ppm: percent(1, 50)? * 10_000 },
+        RawTrouble::Delay => FaultKind::Delay { ppm: percent(1, 100)? * 10_000, by: by()? },
+        RawTrouble::Double => FaultKind::Double { ppm: percent(1, 100)? * 10_000 },
     };
-    let lasts = !matches!(what, Trouble::Clock { .. });
+    let lasts = !matches!(what, FaultKind::Clock { .. });
     if lasts && raw.span == Nanos::ZERO {
-        return Err(Wrong::new(at, "this fault needs a span, such as \"5s\"".into()));
+        return Err(WrongValue::new(at, "this fault needs a span, such as \"5s\"".into()));
     }
     let proxy = proxy.map(|number| first + number);
-    Ok(Fault { what, at: Time::ZERO + raw.at, span: raw.span, proxy })
+    Ok(SimFault { what, at: Time::ZERO + raw.at, span: raw.span, proxy })
 }

@@ -24,27 +24,27 @@ pub struct ScenarioError {
 
 /// A fault and the bytes of the file where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct WrongValue {
     at: Range<usize>,
     problem: String,
     /// A rule file inside the scenario has its fault in a line of its own.
     inner: Option<(usize, usize)>,
 }
 
-impl Wrong {
-    pub(crate) fn new(at: Range<usize>, problem: String) -> Wrong {
-        Wrong { at, problem, inner: None }
+impl WrongValue {
+    pub(crate) fn new(at: Range<usize>, problem: String) -> WrongValue {
+        WrongValue { at, problem, inner: None }
     }
 
     /// A fault of the rules whose text stands at `at`.
-    pub(crate) fn in_rules(at: Range<usize>, error: &RuleFileError) -> Wrong {
+    pub(crate) fn in_rules(at: Range<usize>, error: &RuleFileError) -> WrongValue {
         let inner = Some((error.excerpt.line, error.excerpt.column));
-        Wrong { at, problem: error.problem.to_string(), inner }
+        WrongValue { at, problem: error.problem.to_string(), inner }
     }
 }
 
 impl ScenarioError {
-    pub(super) fn new(source: &str, name: &str, wrong: Wrong) -> ScenarioError {
+    pub(super) fn new(source: &str, name: &str, wrong: WrongValue) -> ScenarioError {
         let at = match wrong.inner {
             Some(inner) => place_in_rules(source, &wrong.at, inner),
             None => wrong.at,

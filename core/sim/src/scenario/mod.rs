@@ -18,15 +18,15 @@ use std::sync::Arc;
 use model::{Identity, JobId, Nanos, RuleSet, Time};
 use sched::Costs;
 
-use crate::faults::Fault;
-use crate::network::WireSpec;
+use crate::faults::SimFault;
+use crate::network::NicSpec;
 use crate::report::Expect;
 use crate::scheduler::Policy;
 use crate::targets::{Discipline, TargetSpec};
-use crate::workloads::{JobSpec, Record, Route, Step};
+use crate::workloads::{JobRoute, JobSpec, JobStep, ReplayRecord};
 
 pub use error::ScenarioError;
-pub(crate) use error::Wrong;
+pub(crate) use error::WrongValue;
 
 /// What is simulated, under which schedulers, and what is expected.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct Scenario {
     /// Whether a controller divides what the rules grant over the proxies of each target.
     pub(crate) controller: bool,
     pub(crate) jobs: Vec<JobSpec>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) faults: Vec<SimFault>,
     pub(crate) changes: Vec<(Time, Arc<RuleSet>)>,
     pub(crate) expects: Vec<Expect>,
 }
@@ -63,7 +63,7 @@ pub struct Replayed {
     /// Who pays for them.
     pub who: Identity,
     /// One after another: each is asked for its `think` after the answer to the one before.
-    pub records: Vec<Record>,
+    pub records: Vec<ReplayRecord>,
 }
 
 /// What a recording says of the target behind the proxy.
@@ -122,7 +122,7 @@ impl Scenario {
             seek: Nanos::ZERO,
             hit_percent: 0,
             dirty: None,
-            wire: WireSpec::default(),
+            wire: NicSpec::default(),
         };
         let scenario = Scenario {
             name: name.into(),
@@ -170,10 +170,10 @@ impl Scenario {
                 start: Time::ZERO,
                 lifetime: None,
                 target: 0,
-                route: Route::Hash,
-                steps: Arc::new([Step::Trace(client.records.into())]),
+                route: JobRoute::Hash,
+                steps: Arc::new([JobStep::Trace(client.records.into())]),
                 repeat: Some(1),
-                wire: WireSpec::default(),
+                wire: NicSpec::default(),
             });
         }
         Scenario { jobs, expects: Vec::new(), ..self.clone() }
@@ -181,7 +181,7 @@ impl Scenario {
 
     /// Whether its clients are recorded ones.
     pub(crate) fn is_replay(&self) -> bool {
-        let recorded = |step: &Step| matches!(step, Step::Trace(_));
+        let recorded = |step: &JobStep| matches!(step, JobStep::Trace(_));
         self.jobs.iter().any(|job| job.steps.iter().any(recorded))
     }
 

@@ -8,14 +8,14 @@ use model::{Bytes, Nanos, Rate};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Scenario, Wrong, build};
+use super::{Scenario, WrongValue, build};
 use crate::report::RawExpect;
 
 /// Reads and builds.
-pub(super) fn read(text: &str, name: &str) -> Result<Scenario, Wrong> {
+pub(super) fn read(text: &str, name: &str) -> Result<Scenario, WrongValue> {
     let raw: RawScenario = toml::from_str(text).map_err(|error| {
         let at = error.span().unwrap_or(0..0);
-        Wrong::new(at, error.message().trim_end().to_string())
+        WrongValue::new(at, error.message().trim_end().to_string())
     })?;
     build::build(raw, text, name)
 }

@@ -8,10 +8,10 @@
 
 use model::{Amount, Bytes, Direction, OpKind};
 
-use crate::workloads::Ask;
+use crate::workloads::RequestShape;
 
 /// Reads the requests of a step; the fault as a sentence, with the bytes of the text it is in.
-pub(super) fn requests(text: &str) -> Result<Vec<Ask>, (std::ops::Range<usize>, String)> {
+pub(super) fn requests(text: &str) -> Result<Vec<RequestShape>, (std::ops::Range<usize>, String)> {
     let mut asks = Vec::new();
     let mut at = 0;
     for part in text.split(',') {
@@ -23,20 +23,20 @@ pub(super) fn requests(text: &str) -> Result<Vec<Ask>, (std::ops::Range<usize>, 
     Ok(asks)
 }
 
-fn request(text: &str) -> Result<Ask, String> {
+fn request(text: &str) -> Result<RequestShape, String> {
     let (name, size) = text.split_once(' ').unwrap_or((text, ""));
     let kind: OpKind = name.parse().map_err(|error| format!("{error}"))?;
     let size = size.trim();
     let moves = kind.direction() != Direction::Metadata;
     match (moves, size) {
         (true, "") => Err(format!("{kind} needs a size, such as \"{kind} 1MiB\"")),
-        (false, "") => Ok(Ask { kind, amount: Amount::new(0, 1) }),
+        (false, "") => Ok(RequestShape { kind, amount: Amount::new(0, 1) }),
         (false, size) => Err(format!("{kind} moves no bytes: leave {size:?} out")),
         (true, size) => {
             let bytes: Bytes = size.parse().map_err(|error| format!("{error}"))?;
             match bytes {
                 Bytes::ZERO => Err(format!("{text:?} moves nothing")),
-                _ => Ok(Ask { kind, amount: Amount::new(bytes.get(), 1) }),
+                _ => Ok(RequestShape { kind, amount: Amount::new(bytes.get(), 1) }),
             }
         }
     }

@@ -14,12 +14,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use model::{Identity, JobId, Nanos, Nid, Time};
 
 use super::proxies::NONE;
-use super::{JobCopy, Owner, SECOND, Told, World};
-use crate::events::Event;
-use crate::network::{Wire, WireSpec};
+use super::{AdvertisedService, JobCopy, SECOND, SimOwner, World};
+use crate::events::SimEvent;
+use crate::network::{Nic, NicSpec};
 use crate::prng::Prng;
-use crate::scheduler::Elsewhere;
-use crate::workloads::{Client, JobSpec, Pace, Route, Step, Turn, Work};
+use crate::scheduler::SimRemoteService;
+use crate::workloads::{JobRoute, JobSpec, JobStep, LoadModel, SimClient, StepProgress, StepWork};
 
 /// The most requests that an open loop has outstanding.
 const WINDOW: u32 = 1024;
@@ -32,14 +32,15 @@ impl World {
                 self.make_copy(job as u32, spec, copy);
             }
         }
-        if scenario.jobs.iter().any(|job| job.wire != WireSpec::default()) {
-            let wire_of = |client: &Client| Wire::new(scenario.jobs[client.job as usize].wire);
+        if scenario.jobs.iter().any(|job| job.wire != NicSpec::default()) {
+            let wire_of = |client: &SimClient| Nic::new(scenario.jobs[client.job as usize].wire);
             self.wires = self.clients.iter().map(wire_of).collect();
         }
         if scenario.delay {
-            self.elsewhere = vec![Told::default(); self.copies.len() * self.proxies.len()];
+            self.elsewhere =
+                vec![AdvertisedService::default(); self.copies.len() * self.proxies.len()];
         }
-        self.events.push(Time::from_nanos(1_000_000_000), Event::Second);
+        self.events.push(Time::from_nanos(1_000_000_000), SimEvent::Second);
     }
 
     fn make_copy(&mut self, job: u32, spec: &JobSpec, number: u32) {
@@ -54,9 +55,9 @@ impl World {
         for node in 0..spec.nodes {
             if node == 0 || spec.first_address.is_some() {
                 let path = spec.path.clone();
-                self.identities.push(Owner { who: at_node(&who, spec, node), path });
+                self.identities.push(SimOwner { who: at_node(&who, spec, node), path });
             }
-            self.clients.push(Client {
+            self.clients.push(SimClient {
                 job,
                 copy,
                 identity: self.identities.len() as u32 - 1,
@@ -74,13 +75,13 @@ impl World {
             });
         }
         let identities = (identities, self.identities.len() as u32);
-        let served = Elsewhere::default();
+        let served = SimRemoteService::default();
         self.copies.push(JobCopy { clients, identities, running: 0, served });
         self.copies_left += 1;
         let begins = spec.start + Nanos::new(spec.every.get() * u64::from(number));
-        self.events.push(begins, Event::Begin { copy });
+        self.events.push(begins, SimEvent::Begin { copy });
         if let Some(lifetime) = spec.lifetime {
-            self.events.push(begins + lifetime, Event::End { copy });
+            self.events.push(begins + lifetime, SimEvent::End { copy });
         }
     }
 
@@ -111,20 +112,20 @@ impl World {
         own.begin(step, now);
         own.busy = 1;
         match step {
-            Step::Pause(span) => self.events.push(now + *span, Event::Next { client }),
-            Step::Trace(_) => {
+            JobStep::Pause(span) => self.events.push(now + *span, SimEvent::Next { client }),
+            JobStep::Trace(_) => {
                 let think = own.think(step);
-                self.events.push(now + think, Event::Loop { client });
+                self.events.push(now + think, SimEvent::Loop { client });
             }
-            Step::Work(Work { pace: Pace::Closed { depth, .. }, .. }) => {
+            JobStep::Work(StepWork { pace: LoadModel::Closed { depth, .. }, .. }) => {
                 own.busy = *depth;
                 (0..*depth).for_each(|_| self.go_on(client));
             }
-            Step::Work(Work { pace: Pace::Open { gap, .. }, .. }) => {
+            JobStep::Work(StepWork { pace: LoadModel::Open { gap, .. }, .. }) => {
                 // Nodes of one job do not ask all at once.
                 let nodes = self.scenario.jobs[own.job as usize].nodes;
                 let late = u128::from(gap.get()) * u128::from(own.node) / u128::from(nodes);
-                self.events.push(now + Nanos::new(late as u64), Event::Timer { client });
+                self.events.push(now + Nanos::new(late as u64), SimEvent::Timer { client });
             }
         }
     }
@@ -132,19 +133,19 @@ impl World {
     /// One of a client's loops asks for the next.
     pub(super) fn go_on(&mut self, client: u32) {
         match self.turn(client) {
-            Turn::Ask(ask, lane) => {
+            StepProgress::Ask(ask, lane) => {
                 let proxy = self.proxy_for(client);
                 self.issue(client, proxy, ask, lane);
             }
-            Turn::Over => self.loop_ends(client),
+            StepProgress::Over => self.loop_ends(client),
         }
     }
 
-    fn turn(&mut self, client: u32) -> Turn {
+    fn turn(&mut self, client: u32) -> StepProgress {
         let own = &mut self.clients[client as usize];
         let spec = &self.scenario.jobs[own.job as usize];
         match spec.route {
-            Route::Stripe(piece) => own.piece(&spec.steps[own.step as usize], piece, self.now),
+            JobRoute::Stripe(piece) => own.piece(&spec.steps[own.step as usize], piece, self.now),
             _ => own.turn(&spec.steps[own.step as usize], self.now),
         }
     }
@@ -154,10 +155,10 @@ impl World {
         let spec = &self.scenario.jobs[own.job as usize];
         let count = u64::from(self.scenario.targets[spec.target].count);
         let number = match spec.route {
-            Route::One(number) => number.into(),
-            Route::Node => u64::from(own.node),
-            Route::Round | Route::Stripe(_) => u64::from(own.node) + own.asked,
-            Route::Hash => Prng::of(u64::from(client), own.asked).next(),
+            JobRoute::One(number) => number.into(),
+            JobRoute::Node => u64::from(own.node),
+            JobRoute::Round | JobRoute::Stripe(_) => u64::from(own.node) + own.asked,
+            JobRoute::Hash => Prng::of(u64::from(client), own.asked).next(),
         };
         self.first_proxy[spec.target] + (number % count) as u32
     }
@@ -166,7 +167,8 @@ impl World {
     pub(super) fn timer(&mut self, client: u32) {
         let own = &mut self.clients[client as usize];
         let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
-        let Step::Work(Work { pace: Pace::Open { gap, spacing, group }, .. }) = *step else {
+        let JobStep::Work(StepWork { pace: LoadModel::Open { gap, spacing, group }, .. }) = *step
+        else {
             return;
         };
         let next = self.now + own.gap(gap, spacing);
@@ -176,28 +178,28 @@ impl World {
                 continue;
             }
             match self.turn(client) {
-                Turn::Over => return self.loop_ends(client),
-                Turn::Ask(ask, lane) => {
+                StepProgress::Over => return self.loop_ends(client),
+                StepProgress::Ask(ask, lane) => {
                     self.clients[client as usize].busy += 1;
                     let proxy = self.proxy_for(client);
                     self.issue(client, proxy, ask, lane);
                 }
             }
         }
-        self.events.push(next, Event::Timer { client });
+        self.events.push(next, SimEvent::Timer { client });
     }
 
     /// An answer has come: the loop goes on, or ends where the pace is open.
     pub(super) fn reply_reached(&mut self, client: u32) {
         let own = &self.clients[client as usize];
         let step = &self.scenario.jobs[own.job as usize].steps[own.step as usize];
-        if let Step::Work(Work { pace: Pace::Open { .. }, .. }) = step {
+        if let JobStep::Work(StepWork { pace: LoadModel::Open { .. }, .. }) = step {
             return self.loop_ends(client);
         }
         let think = own.think(step);
         match think {
             Nanos::ZERO => self.go_on(client),
-            _ => self.events.push(self.now + think, Event::Loop { client }),
+            _ => self.events.push(self.now + think, SimEvent::Loop { client }),
         }
     }
 

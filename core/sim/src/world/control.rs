@@ -19,13 +19,13 @@ use plan::{
 use model::{Nanos, Share, Time};
 
 use super::World;
-use crate::events::Event;
-use crate::faults::Fate;
+use crate::events::SimEvent;
+use crate::faults::MessageFate;
 use crate::scheduler::Policy;
 
 /// The controller of one target.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct SimController {
     controller: ShareAllocator,
     term: u64,
     /// Faults that keep it away.
@@ -36,33 +36,33 @@ pub(super) struct Control {
 
 /// A proxy's half of it.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct SimProxyControl {
     standing: ControllerSession,
     epoch: u64,
 }
 
 /// Something under way between a proxy and its target's controller.
 #[derive(Clone, Debug)]
-pub(super) enum Letter {
+pub(super) enum ControlMsg {
     Report(Box<ShareReport>),
     Order(Box<Assignment>),
 }
 
 /// Letters under way, by number.
 #[derive(Debug, Default)]
-pub(super) struct Letters {
-    under_way: BTreeMap<u32, (u32, Letter)>,
+pub(super) struct MessagesInTransit {
+    under_way: BTreeMap<u32, (u32, ControlMsg)>,
     last: u32,
 }
 
-impl Letters {
-    fn seal(&mut self, letter: (u32, Letter)) -> u32 {
+impl MessagesInTransit {
+    fn seal(&mut self, letter: (u32, ControlMsg)) -> u32 {
         self.last = self.last.wrapping_add(1);
         self.under_way.insert(self.last, letter);
         self.last
     }
 
-    fn open(&mut self, number: u32) -> Option<(u32, Letter)> {
+    fn open(&mut self, number: u32) -> Option<(u32, ControlMsg)> {
         self.under_way.remove(&number)
     }
 }
@@ -76,19 +76,19 @@ impl World {
         for _ in 0..self.scenario.targets.len() {
             let settings = AllocatorSettings::default();
             let controller = ShareAllocator::new(settings, 1, &[], self.rules.clone(), self.now);
-            self.controls.push(Control { controller, term: 1, away: 0, armed: Time::MAX });
+            self.controls.push(SimController { controller, term: 1, away: 0, armed: Time::MAX });
         }
         for proxy in 0..self.proxies.len() as u32 {
             let standing = self.new_standing(proxy, 1);
-            self.members.push(Member { standing, epoch: 1 });
+            self.members.push(SimProxyControl { standing, epoch: 1 });
             self.apply_grants(proxy);
-            self.events.push(self.now, Event::Account { proxy });
+            self.events.push(self.now, SimEvent::Account { proxy });
         }
     }
 
     /// Each 100 ms: a proxy says what it did.
     pub(super) fn account(&mut self, proxy: u32) {
-        self.events.push(self.now + TICK, Event::Account { proxy });
+        self.events.push(self.now + TICK, SimEvent::Account { proxy });
         let own = &mut self.proxies[proxy as usize];
         if !own.up {
             return;
@@ -97,7 +97,7 @@ impl World {
         let uses = own.sched.take_uses(clock);
         let report = self.members[proxy as usize].standing.report(Some(uses), clock);
         if let Some(report) = report {
-            self.post(proxy, Letter::Report(Box::new(report)));
+            self.post(proxy, ControlMsg::Report(Box::new(report)));
         }
         self.apply_grants(proxy);
     }
@@ -106,15 +106,15 @@ impl World {
     pub(super) fn read_letter(&mut self, number: u32) {
         let Some((proxy, letter)) = self.letters.open(number) else { return };
         match letter {
-            Letter::Report(report) => {
+            ControlMsg::Report(report) => {
                 let target = self.proxies[proxy as usize].target;
                 if self.controls[target].away == 0 {
                     self.controls[target].controller.report(&report, self.now);
                     self.send_orders(target);
                 }
             }
-            Letter::Order(order) if self.proxies[proxy as usize].up => self.hear(proxy, &order),
-            Letter::Order(_) => {}
+            ControlMsg::Order(order) if self.proxies[proxy as usize].up => self.hear(proxy, &order),
+            ControlMsg::Order(_) => {}
         }
     }
 
@@ -177,12 +177,12 @@ impl World {
         if standing.hear(order, clock)
             && let Some(report) = standing.report(None, clock)
         {
-            self.post(proxy, Letter::Report(Box::new(report)));
+            self.post(proxy, ControlMsg::Report(Box::new(report)));
         }
         self.apply_grants(proxy);
         for (scope, _) in &order.grants {
             let target = self.proxies[proxy as usize].target;
-            let of_target = |(at, _): &(usize, &Member)| {
+            let of_target = |(at, _): &(usize, &SimProxyControl)| {
                 self.proxies[*at].target == target && self.proxies[*at].up
             };
             let members = self.members.iter().enumerate().filter(of_target);
@@ -210,28 +210,28 @@ impl World {
         while let Some(order) = self.controls[target].controller.poll_order(self.now) {
             let named = |proxy: &u32| *order.to == *format!("proxy{proxy}");
             if let Some(proxy) = (first..first + count).find(named) {
-                self.post(proxy, Letter::Order(Box::new(order)));
+                self.post(proxy, ControlMsg::Order(Box::new(order)));
             }
         }
         let control = &mut self.controls[target];
         let next = control.controller.next_deadline().map(|at| at.max(self.now + LATENCY));
         if let Some(at) = next.filter(|at| *at < control.armed) {
             control.armed = at;
-            self.events.push(at, Event::Decide { target: target as u32 });
+            self.events.push(at, SimEvent::Decide { target: target as u32 });
         }
     }
 
-    fn post(&mut self, proxy: u32, letter: Letter) {
+    fn post(&mut self, proxy: u32, letter: ControlMsg) {
         let at = self.now + LATENCY;
         let (at, copies) = match self.weather.fate() {
-            Fate::Lost => return,
-            Fate::Arrives => (at, 1),
-            Fate::Late(by) => (at + by, 1),
-            Fate::Twice => (at, 2),
+            MessageFate::Lost => return,
+            MessageFate::Arrives => (at, 1),
+            MessageFate::Late(by) => (at + by, 1),
+            MessageFate::Twice => (at, 2),
         };
         for _ in 0..copies {
             let number = self.letters.seal((proxy, letter.clone()));
-            self.events.push(at, Event::Letter { letter: number });
+            self.events.push(at, SimEvent::Letter { letter: number });
         }
     }
 }

@@ -11,19 +11,19 @@
 
 use model::{Lane, OpKind, PathSet, Time};
 
-use super::{Request, State, World};
-use crate::events::Event;
-use crate::faults::{Fate, RESEND};
-use crate::network::Way;
-use crate::workloads::{Ask, Client};
+use super::{SimRequest, World, WorldState};
+use crate::events::SimEvent;
+use crate::faults::{MessageFate, RESEND};
+use crate::network::NicDirection;
+use crate::workloads::{RequestShape, SimClient};
 
 impl World {
     /// A client asks for something.
-    pub(super) fn issue(&mut self, client: u32, proxy: u32, ask: Ask, lane: Option<Lane>) {
+    pub(super) fn issue(&mut self, client: u32, proxy: u32, ask: RequestShape, lane: Option<Lane>) {
         let spec = &self.proxies[proxy as usize].spec;
         let tries_cache = ask.kind == OpKind::Read && spec.hit_percent > 0;
         let usual = if tries_cache { Lane::Cached } else { Lane::Device };
-        let fresh = Request {
+        let fresh = SimRequest {
             client,
             proxy,
             stamp: 0,
@@ -36,7 +36,7 @@ impl World {
             amount: ask.amount,
             kind: ask.kind,
             lane: lane.unwrap_or(usual),
-            state: State::Sent,
+            state: WorldState::Sent,
             returned: false,
             recorded: lane.is_some(),
             occupies: false,
@@ -45,7 +45,7 @@ impl World {
         let request = match self.free.pop() {
             Some(index) => {
                 let stamp = self.requests[index as usize].stamp;
-                self.requests[index as usize] = Request { stamp, ..fresh };
+                self.requests[index as usize] = SimRequest { stamp, ..fresh };
                 index
             }
             None => {
@@ -59,39 +59,39 @@ impl World {
 
     fn send(&mut self, request: u32) {
         let fate = self.weather.fate();
-        let at = self.travel(request, Way::ToProxy);
-        if at == self.now && fate == Fate::Arrives {
+        let at = self.travel(request, NicDirection::ToProxy);
+        if at == self.now && fate == MessageFate::Arrives {
             return self.arrive(request);
         }
         let stamp = self.requests[request as usize].stamp;
-        self.deliver(fate, at, request, Event::Arrive { request, stamp });
+        self.deliver(fate, at, request, SimEvent::Arrive { request, stamp });
     }
 
     pub(super) fn reply(&mut self, request: u32) {
         let fate = self.weather.fate();
-        let at = self.travel(request, Way::ToClient);
-        if at == self.now && fate == Fate::Arrives {
+        let at = self.travel(request, NicDirection::ToClient);
+        if at == self.now && fate == MessageFate::Arrives {
             return self.answer(request);
         }
         let stamp = self.requests[request as usize].stamp;
-        self.deliver(fate, at, request, Event::Reply { request, stamp });
+        self.deliver(fate, at, request, SimEvent::Reply { request, stamp });
     }
 
-    fn deliver(&mut self, fate: Fate, at: Time, request: u32, event: Event) {
+    fn deliver(&mut self, fate: MessageFate, at: Time, request: u32, event: SimEvent) {
         match fate {
-            Fate::Arrives => self.events.push(at, event),
-            Fate::Late(by) => self.events.push(at + by, event),
-            Fate::Twice => {
+            MessageFate::Arrives => self.events.push(at, event),
+            MessageFate::Late(by) => self.events.push(at + by, event),
+            MessageFate::Twice => {
                 self.events.push(at, event);
                 self.events.push(at, event);
             }
-            Fate::Lost => self.resend_later(request),
+            MessageFate::Lost => self.resend_later(request),
         }
     }
 
     pub(super) fn resend_later(&mut self, request: u32) {
         let stamp = self.requests[request as usize].stamp;
-        self.events.push(self.now + RESEND, Event::Resend { request, stamp });
+        self.events.push(self.now + RESEND, SimEvent::Resend { request, stamp });
     }
 
     pub(super) fn resend(&mut self, request: u32) {
@@ -106,28 +106,28 @@ impl World {
             return self.resend_later(request);
         }
         match r.state {
-            State::Sent => self.enqueue(request),
-            State::Answered => self.reply(request),
-            State::Queued | State::Running | State::Free => {}
+            WorldState::Sent => self.enqueue(request),
+            WorldState::Answered => self.reply(request),
+            WorldState::Queued | WorldState::Running | WorldState::Free => {}
         }
     }
 
     /// The client has its answer.
     pub(super) fn answer(&mut self, request: u32) {
         let r = self.requests[request as usize];
-        if matches!(r.state, State::Queued | State::Running) {
+        if matches!(r.state, WorldState::Queued | WorldState::Running) {
             // An old answer after a crash, and the request is on its way again: the client
             // takes the second one, which costs nothing but time.
             return;
         }
         let own = &mut self.requests[request as usize];
         own.stamp = own.stamp.wrapping_add(1);
-        own.state = State::Free;
+        own.state = WorldState::Free;
         self.free.push(request);
         self.outstanding -= 1;
         let latency = self.now.since(r.issued);
         let queued = r.started.since(r.arrived);
-        let Client { job, identity, .. } = self.clients[r.client as usize];
+        let SimClient { job, identity, .. } = self.clients[r.client as usize];
         // The instant of the start belongs to the warm-up: what ends then was served in it.
         let measured = self.now > self.measured.0 && self.now <= self.measured.1;
         self.tally.answered(job, r.amount, latency, queued, measured);

@@ -12,31 +12,31 @@
 //!
 //! The same scenario, scheduler and seed give the same world, bit for bit.
 
-#[cfg(test)]
-mod broken;
 mod clients;
 mod control;
+mod fault_injection;
+#[cfg(test)]
+mod known_bad;
 mod messages;
 mod proxies;
-mod troubles;
 
 use std::sync::Arc;
 
 use model::{Amount, Identity, Lane, OpKind, Time};
 
-use crate::checks::Checks;
-use crate::events::{Event, Events};
-use crate::faults::Weather;
-use crate::network::Wire;
+use crate::checks::InvariantChecks;
+use crate::events::{SimEvent, SimEvents};
+use crate::faults::NetworkFaults;
+use crate::network::Nic;
 use crate::prng::Prng;
-use crate::report::{Report, Tally, Violation};
+use crate::report::{InvariantViolation, RunResult, RunStats};
 use crate::scenario::{Replayed, Scenario};
-use crate::scheduler::{Elsewhere, Policy};
+use crate::scheduler::{Policy, SimRemoteService};
 use crate::targets::FLUSH;
-use crate::workloads::Client;
+use crate::workloads::SimClient;
 
-use control::{Control, Letters, Member};
-use proxies::Proxy;
+use control::{MessagesInTransit, SimController, SimProxyControl};
+use proxies::SimProxy;
 
 /// A scenario that runs under one scheduler.
 #[derive(Debug)]
@@ -47,35 +47,35 @@ pub struct World {
     pub(crate) now: Time,
     /// When measuring begins and the load ends.
     pub(crate) measured: (Time, Time),
-    events: Events,
-    proxies: Vec<Proxy>,
+    events: SimEvents,
+    proxies: Vec<SimProxy>,
     /// The first proxy of each target.
     first_proxy: Vec<u32>,
     pub(crate) rules: Arc<model::RuleSet>,
-    clients: Vec<Client>,
+    clients: Vec<SimClient>,
     /// Each client's wire; empty where no job has one.
-    wires: Vec<Wire>,
+    wires: Vec<Nic>,
     copies: Vec<JobCopy>,
     /// Copies that have begun or will, and are not through with their steps.
     copies_left: u32,
-    identities: Vec<Owner>,
-    requests: Vec<Request>,
+    identities: Vec<SimOwner>,
+    requests: Vec<SimRequest>,
     free: Vec<u32>,
     outstanding: u32,
     /// Proxies that something happened to in this instant.
     touched: Vec<u32>,
-    weather: Weather,
+    weather: NetworkFaults,
     /// When the next look at who waits is.
     looks: Prng,
     /// By copy and proxy; empty where schedulers are not told of service elsewhere.
-    elsewhere: Vec<Told>,
+    elsewhere: Vec<AdvertisedService>,
     /// By target, and by proxy; empty where there is no controller.
-    controls: Vec<Control>,
-    members: Vec<Member>,
-    letters: Letters,
-    pub(crate) tally: Tally,
-    checks: Option<Checks>,
-    pub(crate) violations: Vec<Violation>,
+    controls: Vec<SimController>,
+    members: Vec<SimProxyControl>,
+    letters: MessagesInTransit,
+    pub(crate) tally: RunStats,
+    checks: Option<InvariantChecks>,
+    pub(crate) violations: Vec<InvariantViolation>,
     /// Arrivals, dispatches and completions.
     pub(crate) request_events: u64,
     sent: u64,
@@ -88,12 +88,12 @@ struct JobCopy {
     identities: (u32, u32),
     /// Clients that have not gone through all their steps.
     running: u32,
-    served: Elsewhere,
+    served: SimRemoteService,
 }
 
 /// Whose requests they are.
 #[derive(Clone, Debug)]
-pub(crate) struct Owner {
+pub(crate) struct SimOwner {
     pub(crate) who: Identity,
     /// Where its files lie, for rules that name paths.
     pub(crate) path: Option<String>,
@@ -101,14 +101,14 @@ pub(crate) struct Owner {
 
 /// What a proxy served of a copy, and how much of the rest it was told of.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    own: Elsewhere,
-    told: Elsewhere,
+struct AdvertisedService {
+    own: SimRemoteService,
+    told: SimRemoteService,
 }
 
 /// A request from its client's first message to the answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct SimRequest {
     pub(crate) client: u32,
     pub(crate) proxy: u32,
     /// Events with another one are void.
@@ -124,7 +124,7 @@ pub(crate) struct Request {
     pub(crate) amount: Amount,
     pub(crate) kind: OpKind,
     pub(crate) lane: Lane,
-    state: State,
+    state: WorldState,
     /// A try in the cached lane that missed.
     pub(crate) returned: bool,
     /// It has an answer whatever the cache holds: a recorded one.
@@ -134,7 +134,7 @@ pub(crate) struct Request {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WorldState {
     /// On its way, or lost.
     Sent,
     Queued,
@@ -153,7 +153,7 @@ impl World {
             seed,
             now: Time::ZERO,
             measured: (Time::ZERO + scenario.warmup, Time::ZERO + scenario.duration),
-            events: Events::default(),
+            events: SimEvents::default(),
             proxies: Vec::new(),
             first_proxy: Vec::new(),
             rules: scenario.rules.clone(),
@@ -166,13 +166,13 @@ impl World {
             free: Vec::new(),
             outstanding: 0,
             touched: Vec::new(),
-            weather: Weather::new(seed),
+            weather: NetworkFaults::new(seed),
             looks: Prng::of(seed, 0x100c),
             elsewhere: Vec::new(),
             controls: Vec::new(),
             members: Vec::new(),
-            letters: Letters::default(),
-            tally: Tally::new(&scenario),
+            letters: MessagesInTransit::default(),
+            tally: RunStats::new(&scenario),
             checks: None,
             violations: Vec::new(),
             request_events: 0,
@@ -184,9 +184,9 @@ impl World {
         world.make_clients();
         world.plan_troubles();
         if world.scenario.is_replay() {
-            world.events.push(Time::ZERO, Event::Look);
+            world.events.push(Time::ZERO, SimEvent::Look);
         }
-        world.checks = Some(Checks::new(&world.scenario, world.proxies.len(), policy));
+        world.checks = Some(InvariantChecks::new(&world.scenario, world.proxies.len(), policy));
         world
     }
 
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Runs to the end of the scenario, measures, and then lets all queues run empty.
-    pub fn run(mut self) -> Report {
+    pub fn run(mut self) -> RunResult {
         self.run_until(self.measured.1);
         let mut report = self.report();
         self.drain();
@@ -231,8 +231,8 @@ impl World {
     }
 
     /// What was measured so far.
-    pub fn report(&self) -> Report {
-        Report::of(self)
+    pub fn report(&self) -> RunResult {
+        RunResult::of(self)
     }
 
     /// What the schedulers served by rule, over all proxies, where they keep it.
@@ -262,36 +262,36 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SimEvent) {
         match event {
-            Event::Arrive { request, stamp } if self.is(request, stamp) => self.arrive(request),
-            Event::Served { request, stamp } if self.is(request, stamp) => self.served(request),
-            Event::Reply { request, stamp } if self.is(request, stamp) => self.answer(request),
-            Event::Resend { request, stamp } if self.is(request, stamp) => self.resend(request),
-            Event::Arrive { .. } | Event::Served { .. } => {}
-            Event::Reply { .. } | Event::Resend { .. } => {}
-            Event::Tick { proxy, epoch } => self.tick(proxy, epoch),
-            Event::Flushed { proxy, life } => {
+            SimEvent::Arrive { request, stamp } if self.is(request, stamp) => self.arrive(request),
+            SimEvent::Served { request, stamp } if self.is(request, stamp) => self.served(request),
+            SimEvent::Reply { request, stamp } if self.is(request, stamp) => self.answer(request),
+            SimEvent::Resend { request, stamp } if self.is(request, stamp) => self.resend(request),
+            SimEvent::Arrive { .. } | SimEvent::Served { .. } => {}
+            SimEvent::Reply { .. } | SimEvent::Resend { .. } => {}
+            SimEvent::Tick { proxy, epoch } => self.tick(proxy, epoch),
+            SimEvent::Flushed { proxy, life } => {
                 let device = &mut self.proxies[proxy as usize].device;
                 device.flushed(life, self.now, &mut self.events);
             }
-            Event::Poll { proxy } => {
+            SimEvent::Poll { proxy } => {
                 self.proxies[proxy as usize].armed = Time::MAX;
                 self.touch(proxy);
             }
-            Event::Loop { client } => self.go_on(client),
-            Event::Timer { client } => self.timer(client),
-            Event::Next { client } => self.next_step(client),
-            Event::Begin { copy } => self.begin_copy(copy),
-            Event::End { copy } => self.end_copy(copy),
-            Event::Fault { fault } => self.trouble(fault),
-            Event::Mended { fault } => self.mend(fault),
-            Event::Change { change } => self.change_rules(change),
-            Event::Account { proxy } => self.account(proxy),
-            Event::Letter { letter } => self.read_letter(letter),
-            Event::Decide { target } => self.decide(target),
-            Event::Second => self.second(),
-            Event::Look => self.look(),
+            SimEvent::Loop { client } => self.go_on(client),
+            SimEvent::Timer { client } => self.timer(client),
+            SimEvent::Next { client } => self.next_step(client),
+            SimEvent::Begin { copy } => self.begin_copy(copy),
+            SimEvent::End { copy } => self.end_copy(copy),
+            SimEvent::Fault { fault } => self.trouble(fault),
+            SimEvent::Mended { fault } => self.mend(fault),
+            SimEvent::Change { change } => self.change_rules(change),
+            SimEvent::Account { proxy } => self.account(proxy),
+            SimEvent::Letter { letter } => self.read_letter(letter),
+            SimEvent::Decide { target } => self.decide(target),
+            SimEvent::Second => self.second(),
+            SimEvent::Look => self.look(),
         }
     }
 
@@ -325,11 +325,11 @@ impl World {
 
     /// Every second: a point of the series, and what is looked at now and then.
     fn second(&mut self) {
-        let cut = |proxy: &Proxy| proxy.sched.promises_cut_ppm(proxy.clock(self.now));
+        let cut = |proxy: &SimProxy| proxy.sched.promises_cut_ppm(proxy.clock(self.now));
         let cut = self.proxies.iter().map(cut).max();
         self.tally.second(cut.unwrap_or(0), self.now > self.measured.0);
         if self.now < self.measured.1 {
-            self.events.push(self.now + SECOND, Event::Second);
+            self.events.push(self.now + SECOND, SimEvent::Second);
         }
     }
 
@@ -347,13 +347,13 @@ impl World {
         if self.now < self.measured.1 {
             // By chance, since meters have a beat of their own.
             let next = self.looks.between(LOOKS.0.get(), LOOKS.1.get());
-            self.events.push(self.now + model::Nanos::new(next), Event::Look);
+            self.events.push(self.now + model::Nanos::new(next), SimEvent::Look);
         }
     }
 
     pub(crate) fn violate(&mut self, what: String) {
         if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(Violation {
+            self.violations.push(InvariantViolation {
                 at: self.now,
                 what,
                 scenario: self.scenario.name.clone(),

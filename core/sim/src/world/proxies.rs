@@ -13,23 +13,23 @@ use std::sync::Arc;
 
 use model::{Lane, Nanos, PathSet, Time};
 
-use super::{Owner, State, Told, World};
-use crate::events::Event;
-use crate::network::{Way, Wire};
-use crate::scheduler::{Chosen, Elsewhere, Incoming, Scheduler};
-use crate::targets::{Device, FLUSH, TargetSpec};
+use super::{AdvertisedService, SimOwner, World, WorldState};
+use crate::events::SimEvent;
+use crate::network::{Nic, NicDirection};
+use crate::scheduler::{Scheduler, SimArrival, SimDispatch, SimRemoteService};
+use crate::targets::{FLUSH, SimDevice, TargetSpec};
 
 /// One proxy.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(super) struct SimProxy {
     pub(super) sched: Box<dyn Scheduler>,
-    pub(super) device: Device,
+    pub(super) device: SimDevice,
     pub(super) spec: Arc<TargetSpec>,
     /// Its target's place in the scenario.
     pub(super) target: usize,
     /// What the scheduler calls each identity; `NONE` until it is needed.
     pub(super) subjects: Vec<u64>,
-    pub(super) wire: Wire,
+    pub(super) wire: Nic,
     pub(super) up: bool,
     /// How far its clock is ahead, in nanoseconds.
     pub(super) ahead: i64,
@@ -42,7 +42,7 @@ pub(super) struct Proxy {
 
 pub(super) const NONE: u64 = u64::MAX;
 
-impl Proxy {
+impl SimProxy {
     pub(super) fn clock(&self, now: Time) -> Time {
         Time::from_nanos(now.as_nanos().saturating_add_signed(self.ahead))
     }
@@ -61,10 +61,10 @@ impl World {
             let spec = Arc::new(spec.clone());
             for _ in 0..spec.count {
                 let number = self.proxies.len() as u32;
-                self.proxies.push(Proxy {
+                self.proxies.push(SimProxy {
                     sched: self.policy.scheduler(spec.scheduled(), self.rules.clone()),
-                    device: Device::new(spec.clone(), number, self.seed),
-                    wire: Wire::new(spec.wire),
+                    device: SimDevice::new(spec.clone(), number, self.seed),
+                    wire: Nic::new(spec.wire),
                     spec: spec.clone(),
                     target,
                     subjects: Vec::new(),
@@ -88,7 +88,7 @@ impl World {
         if known != NONE {
             return known;
         }
-        let Owner { who, path } = &self.identities[identity as usize];
+        let SimOwner { who, path } = &self.identities[identity as usize];
         let paths =
             path.as_ref().map_or(PathSet::default(), |path| self.rules.path_set(path.as_bytes()));
         let subject = own.sched.subject(who, paths);
@@ -105,15 +105,16 @@ impl World {
         let what = self.tell(copy, r.proxy);
         let now = self.proxies[r.proxy as usize].clock(self.now);
         let sched = &mut self.proxies[r.proxy as usize].sched;
-        if what != Elsewhere::default() {
+        if what != SimRemoteService::default() {
             sched.served_elsewhere(subject, r.kind, what, now);
         }
         let incoming =
-            Incoming { subject, kind: r.kind, amount: r.amount, lane: r.lane, token: request };
+            SimArrival { subject, kind: r.kind, amount: r.amount, lane: r.lane, token: request };
         let id = sched.enqueue(incoming, now);
         self.sent += 1;
         let own = &mut self.requests[request as usize];
-        (own.id, own.state, own.arrived, own.number) = (id, State::Queued, self.now, self.sent);
+        (own.id, own.state, own.arrived, own.number) =
+            (id, WorldState::Queued, self.now, self.sent);
         self.request_events += 1;
         if let Some(checks) = &mut self.checks {
             let owner = &self.identities[identity as usize];
@@ -157,16 +158,16 @@ impl World {
         }
         if at < own.armed {
             own.armed = at;
-            self.events.push(at, Event::Poll { proxy: index as u32 });
+            self.events.push(at, SimEvent::Poll { proxy: index as u32 });
         }
     }
 
     /// Has the target serve whose turn it is.
-    fn start(&mut self, proxy: u32, chosen: Chosen, clock: Time) {
+    fn start(&mut self, proxy: u32, chosen: SimDispatch, clock: Time) {
         let request = chosen.token;
         self.request_events += 1;
         let r = &mut self.requests[request as usize];
-        (r.state, r.started, r.slots) = (State::Running, self.now, chosen.slots);
+        (r.state, r.started, r.slots) = (WorldState::Running, self.now, chosen.slots);
         r.reserved |= chosen.reserved;
         let (r, client) = (*r, r.client);
         let identity = self.clients[client as usize].identity;
@@ -187,7 +188,7 @@ impl World {
             let r = &mut self.requests[request as usize];
             r.lane = Lane::Device;
             if own.sched.miss(chosen.id, clock) {
-                (r.state, r.returned) = (State::Queued, true);
+                (r.state, r.returned) = (WorldState::Queued, true);
                 if let Some(checks) = &mut self.checks {
                     checks.missed(r, identity, self.now);
                 }
@@ -220,7 +221,7 @@ impl World {
     pub(super) fn served(&mut self, request: u32) {
         let r = self.requests[request as usize];
         self.request_events += 1;
-        if r.state != State::Running {
+        if r.state != WorldState::Running {
             return self.violate(format!("request {} was served twice", r.number));
         }
         let own = &mut self.proxies[r.proxy as usize];
@@ -229,7 +230,7 @@ impl World {
         }
         let clock = own.clock(self.now);
         own.sched.complete(r.id, r.amount, clock);
-        self.requests[request as usize].state = State::Answered;
+        self.requests[request as usize].state = WorldState::Answered;
         if let Some(checks) = &mut self.checks {
             checks.completed(&r);
         }
@@ -238,7 +239,7 @@ impl World {
         self.reply(request);
     }
 
-    fn count_service(&mut self, r: &super::Request) {
+    fn count_service(&mut self, r: &super::SimRequest) {
         let target = self.proxies[r.proxy as usize].target;
         let cost = self.tally.cost(target, r.lane, r.kind, r.amount);
         let client = &self.clients[r.client as usize];
@@ -248,7 +249,7 @@ impl World {
         if self.elsewhere.is_empty() {
             return;
         }
-        let what = Elsewhere { cost, requests: 1, reserved: r.reserved.into() };
+        let what = SimRemoteService { cost, requests: 1, reserved: r.reserved.into() };
         let copy = client.copy as usize;
         add(&mut self.copies[copy].served, what);
         let proxies = self.proxies.len();
@@ -256,14 +257,14 @@ impl World {
     }
 
     /// What a copy had at other proxies since this one was told last.
-    fn tell(&mut self, copy: u32, proxy: u32) -> Elsewhere {
+    fn tell(&mut self, copy: u32, proxy: u32) -> SimRemoteService {
         if self.elsewhere.is_empty() {
-            return Elsewhere::default();
+            return SimRemoteService::default();
         }
         let all = self.copies[copy as usize].served;
-        let Told { own, told } =
+        let AdvertisedService { own, told } =
             &mut self.elsewhere[copy as usize * self.proxies.len() + proxy as usize];
-        let rest = Elsewhere {
+        let rest = SimRemoteService {
             cost: all.cost - own.cost - told.cost,
             requests: all.requests - own.requests - told.requests,
             reserved: all.reserved - own.reserved - told.reserved,
@@ -273,15 +274,15 @@ impl World {
     }
 
     /// When a message that leaves for, or comes from, a proxy is at the other end.
-    pub(super) fn travel(&mut self, request: u32, way: Way) -> Time {
+    pub(super) fn travel(&mut self, request: u32, way: NicDirection) -> Time {
         let r = &self.requests[request as usize];
         let carries = match way {
-            Way::ToProxy => model::OpKind::Write,
-            Way::ToClient => model::OpKind::Read,
+            NicDirection::ToProxy => model::OpKind::Write,
+            NicDirection::ToClient => model::OpKind::Read,
         };
         let bytes = if r.kind == carries { r.amount.bytes } else { model::Bytes::ZERO };
         let (client, proxy) = (r.client as usize, r.proxy as usize);
-        let first_is_client = way == Way::ToProxy;
+        let first_is_client = way == NicDirection::ToProxy;
         let mut at = self.now;
         for is_client in [first_is_client, !first_is_client] {
             at = match is_client {
@@ -293,7 +294,7 @@ impl World {
     }
 }
 
-fn add(sum: &mut Elsewhere, what: Elsewhere) {
+fn add(sum: &mut SimRemoteService, what: SimRemoteService) {
     sum.cost += what.cost;
     sum.requests += what.requests;
     sum.reserved += what.reserved;

@@ -1,10 +1,10 @@
 //! The published schedulers do what their sources and our models of them say.
 
-use sluice_sim::{Policy, Report, Scenario, World};
+use sluice_sim::{Policy, RunResult, Scenario, World};
 
 /// Jobs by name, depth and the grants of their rules, at a server of `slots` workers that
 /// takes `time` for a request.
-fn run(policy: Policy, slots: u32, time: &str, jobs: &[(&str, u32, &str)]) -> Report {
+fn run(policy: Policy, slots: u32, time: &str, jobs: &[(&str, u32, &str)]) -> RunResult {
     run_with(policy, slots, time, jobs, "")
 }
 
@@ -14,7 +14,7 @@ fn run_with(
     time: &str,
     jobs: &[(&str, u32, &str)],
     more: &str,
-) -> Report {
+) -> RunResult {
     let mut rules = String::new();
     let mut text = String::new();
     for (job, depth, grants) in jobs {
@@ -33,7 +33,7 @@ fn run_with(
     World::new(&scenario, policy, 1).run()
 }
 
-fn rates(report: &Report) -> Vec<u64> {
+fn rates(report: &RunResult) -> Vec<u64> {
     report.jobs.iter().map(|job| (job.requests + 50) / 100).collect()
 }
 

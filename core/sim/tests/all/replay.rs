@@ -1,7 +1,7 @@
 //! A recording in place of a scenario's jobs.
 
 use model::{Amount, Identity, JobId, Lane, Nanos, Nid, OpKind};
-use sluice_sim::{Policy, Record, Replayed, Scenario, World};
+use sluice_sim::{Policy, ReplayRecord, Replayed, Scenario, World};
 
 const BASE: &str = r#"
 from = "a test"
@@ -35,11 +35,11 @@ fn client(job: &str, count: usize, think_ms: u64, lane: Lane) -> Replayed {
         nid: Nid::local(),
     };
     let think = Nanos::from_millis(think_ms);
-    let record = Record { think, kind: OpKind::Read, amount: Amount::new(4096, 1), lane };
+    let record = ReplayRecord { think, kind: OpKind::Read, amount: Amount::new(4096, 1), lane };
     Replayed { who, records: vec![record; count] }
 }
 
-fn replay(clients: Vec<Replayed>) -> sluice_sim::Report {
+fn replay(clients: Vec<Replayed>) -> sluice_sim::RunResult {
     let scenario = Scenario::parse(BASE, "replay").expect("a valid scenario").with_replay(clients);
     World::new(&scenario, Policy::Ours, 1).run()
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use ::sim::{Had, RecordedTarget, Recording, Report};
+use ::sim::{JobOutcome, RecordedTarget, Recording, RunResult};
 use chart::{JobSeries, short};
 use serde::Serialize;
 
@@ -45,7 +45,7 @@ pub(super) struct TargetComparison {
 #[derive(Debug, Serialize)]
 pub(super) struct RunOf {
     rules: String,
-    jobs: BTreeMap<String, Had>,
+    jobs: BTreeMap<String, JobOutcome>,
     violations: Vec<String>,
 }
 
@@ -143,7 +143,7 @@ impl TargetComparison {
 
     /// For the figure: what each job had of each second, run by run.
     pub(super) fn panels(&self) -> Vec<(String, Vec<JobSeries>)> {
-        let series = |(job, had): (&String, &Had)| (job.clone(), had.series.clone());
+        let series = |(job, had): (&String, &JobOutcome)| (job.clone(), had.series.clone());
         let panel = |run: &RunOf| (run.rules.clone(), run.jobs.iter().map(series).collect());
         self.runs.iter().map(panel).collect()
     }
@@ -165,7 +165,7 @@ impl TargetComparison {
     }
 
     /// The jobs by name, each as recorded and then under each rule file.
-    fn by_job(&self) -> impl Iterator<Item = (&str, &str, &Had)> {
+    fn by_job(&self) -> impl Iterator<Item = (&str, &str, &JobOutcome)> {
         let recorded = self.runs.first().into_iter().flat_map(|run| run.jobs.keys());
         recorded.flat_map(move |job| {
             self.runs.iter().filter_map(move |run| {
@@ -176,7 +176,7 @@ impl TargetComparison {
     }
 
     fn had_rows(&self) -> Vec<Vec<String>> {
-        let row = |(job, rules, had): (&str, &str, &Had)| {
+        let row = |(job, rules, had): (&str, &str, &JobOutcome)| {
             let ns = |ns: u64| span(ns as f64);
             let more = if had.unfinished { "+" } else { "" };
             vec![
@@ -217,7 +217,7 @@ impl TargetComparison {
 }
 
 impl RunOf {
-    pub(super) fn replayed(rules: &RuleFile, recording: &Recording, report: &Report) -> RunOf {
+    pub(super) fn replayed(rules: &RuleFile, recording: &Recording, report: &RunResult) -> RunOf {
         let jobs = recording.had_in(report, &rules.set);
         let violations = report.violations.iter().map(|violation| violation.what.clone());
         RunOf { rules: rules.name.clone(), jobs, violations: violations.collect() }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ::sim::{Report, Scenario};
+use ::sim::{RunResult, Scenario};
 use chart::{JobSeries, job_chart};
 
 use super::outcome::Outcome;
@@ -15,11 +15,11 @@ pub(super) fn of_scenario(
 ) -> anyhow::Result<()> {
     // What a scenario says of bytes is to be seen in bytes.
     let bytes = scenario.expected().iter().any(|what| what.starts_with("bytes"));
-    let panel = |report: &Report| (report.policy.clone(), series_of(report));
+    let panel = |report: &RunResult| (report.policy.clone(), series_of(report));
     let panels: Vec<_> = outcome.reports.iter().map(panel).collect();
     Ok(job_chart(path, &outcome.scenario, &scenario.from, &panels, bytes)?)
 }
 
-fn series_of(report: &Report) -> Vec<JobSeries> {
+fn series_of(report: &RunResult) -> Vec<JobSeries> {
     report.jobs.iter().map(|job| (job.job.clone(), job.series.clone())).collect()
 }

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use ::sim::{Report, Scenario, Verdict, judge};
+use ::sim::{RunResult, Scenario, ScenarioVerdict, judge};
 use serde::Serialize;
 
 use crate::top::table::aligned;
@@ -26,8 +26,8 @@ pub(super) struct Outcome {
     warmup_ns: u64,
     /// Everything was as expected and no check failed.
     holds: bool,
-    verdicts: Vec<Verdict>,
-    pub(super) reports: Vec<Report>,
+    verdicts: Vec<ScenarioVerdict>,
+    pub(super) reports: Vec<RunResult>,
     /// What repeats it, but for seed and scheduler.
     command: String,
 }
@@ -44,7 +44,7 @@ pub(super) struct Totals {
 }
 
 impl Outcome {
-    pub(super) fn of(scenario: &Scenario, command: &str, reports: Vec<Report>) -> Outcome {
+    pub(super) fn of(scenario: &Scenario, command: &str, reports: Vec<RunResult>) -> Outcome {
         let ran = |policy: &str| reports.iter().any(|report| report.policy == policy);
         // What is said of schedulers that --policy left out is not to be judged.
         let mut verdicts = judge(scenario, &reports);
@@ -104,7 +104,7 @@ impl Outcome {
         let (scenario, command, seed) = (&self.scenario, &self.command, self.seed);
         let mut text = String::new();
         for verdict in self.verdicts.iter().filter(|verdict| !verdict.holds) {
-            let Verdict { what, policy, wanted, .. } = verdict;
+            let ScenarioVerdict { what, policy, wanted, .. } = verdict;
             let found = found(verdict);
             text += &format!("FAILED {scenario}: {what} ({policy}) is {found}, not {wanted}\n");
             text += &format!("  again: {command} --seed {seed}\n");
@@ -123,7 +123,7 @@ const JOB_COLUMNS: [&str; 10] =
 
 const VERDICT_COLUMNS: [&str; 6] = ["EXPECTED", "SCHEDULER", "WANTED", "GOT", "VERDICT", "SOURCE"];
 
-fn verdict_row(verdict: &Verdict) -> Vec<String> {
+fn verdict_row(verdict: &ScenarioVerdict) -> Vec<String> {
     vec![
         verdict.what.clone(),
         verdict.policy.clone(),
@@ -135,7 +135,7 @@ fn verdict_row(verdict: &Verdict) -> Vec<String> {
 }
 
 /// To four significant digits or so, however large it is.
-fn found(verdict: &Verdict) -> String {
+fn found(verdict: &ScenarioVerdict) -> String {
     match verdict.found {
         None => "nothing".into(),
         Some(found) if found.abs() >= 1000.0 => format!("{found:.0}"),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::proxy::{CostsFile, TraceReader};
-use ::sim::{Policy, Recording, Recordings, Report};
+use ::sim::{Policy, Recording, Recordings, RunResult};
 use anyhow::{Context, anyhow, ensure};
 use chart::job_chart;
 use model::RuleSet;
@@ -75,7 +75,7 @@ impl Replay {
                 Run { scenario, policy: Policy::Ours, seed: 1 }
             }));
         }
-        let mut reports: Vec<Report> = Vec::new();
+        let mut reports: Vec<RunResult> = Vec::new();
         let requests: usize = self.recordings.targets.values().map(Recording::len).sum();
         let requests = Progress::OfRequests((requests * self.rules.len()) as u64);
         runs::run_all(&all, args.progress(requests), |report| {

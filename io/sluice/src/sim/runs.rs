@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use ::sim::{Policy, Report, Scenario, Violation, World};
+use ::sim::{InvariantViolation, Policy, RunResult, Scenario, World};
 use model::Time;
 
 /// A scenario under one scheduler and seed.
@@ -52,7 +52,7 @@ struct Work {
 pub(super) fn run_all(
     runs: &[Run],
     progress: Progress,
-    mut done: impl FnMut(Report) -> anyhow::Result<()>,
+    mut done: impl FnMut(RunResult) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
     let work = Work::default();
@@ -70,7 +70,7 @@ pub(super) fn run_all(
         }
         drop(sender);
         let line = Line::new(runs, progress);
-        let mut early: BTreeMap<usize, Report> = BTreeMap::new();
+        let mut early: BTreeMap<usize, RunResult> = BTreeMap::new();
         let mut next = 0;
         loop {
             match receiver.recv_timeout(REDRAW) {
@@ -106,7 +106,7 @@ impl Work {
     }
 }
 
-fn guarded(run: &Run, work: &Work) -> Report {
+fn guarded(run: &Run, work: &Work) -> RunResult {
     catch_unwind(AssertUnwindSafe(|| one(run, work))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
@@ -114,13 +114,13 @@ fn guarded(run: &Run, work: &Work) -> Report {
         let what = format!("the run panicked: {words}");
         let seed = run.seed;
         let violation =
-            Violation { at: Time::ZERO, what, scenario: scenario.clone(), policy, seed };
+            InvariantViolation { at: Time::ZERO, what, scenario: scenario.clone(), policy, seed };
         let policy = violation.policy.clone();
-        Report { scenario, policy, seed, violations: vec![violation], ..Report::default() }
+        RunResult { scenario, policy, seed, violations: vec![violation], ..RunResult::default() }
     })
 }
 
-fn one(run: &Run, work: &Work) -> Report {
+fn one(run: &Run, work: &Work) -> RunResult {
     let mut world = World::new(&run.scenario, run.policy, run.seed);
     let part = world.end().as_nanos() / PARTS + 1;
     let (mut at, mut events) = (0, 0);

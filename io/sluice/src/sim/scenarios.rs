@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ::sim::{Policy, Report, Scenario, random_scenario};
+use ::sim::{Policy, RunResult, Scenario, random_scenario};
 use anyhow::{Context, anyhow};
 
 use super::Args;
@@ -49,7 +49,7 @@ fn simulate(planned: &[Planned], args: &Args) -> anyhow::Result<Totals> {
     let mut totals = Totals::default();
     let mut plans = planned.iter();
     let mut plan = plans.next();
-    let mut reports: Vec<Report> = Vec::new();
+    let mut reports: Vec<RunResult> = Vec::new();
     runs::run_all(&all, args.progress(Progress::OfTime), |report| {
         let Some(current) = plan else { return Ok(()) };
         reports.push(report);

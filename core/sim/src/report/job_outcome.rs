@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 use model::{Identity, KindSet, Limit, OpKind, PathSet, Rule, RuleSet, Time, Weight};
 use serde::Serialize;
 
-use super::{DELAYED, JobReport, JobRule, Report};
-use crate::recording::{Asked, Recording, Subject};
+use super::{DELAYED, JobResult, JobRule, RunResult};
+use crate::recording::{RecordedRequest, RecordedSubject, Recording};
 
 /// What a job had.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Had {
+pub struct JobOutcome {
     /// Requests that were answered.
     pub requests: u64,
     /// Those of a second of its span.
@@ -41,14 +41,14 @@ pub struct Had {
     /// It was not done when the replay ended.
     pub unfinished: bool,
     /// Which rules took its requests; empty for what was recorded.
-    pub rules: Vec<Taken>,
+    pub rules: Vec<RuleTake>,
     /// Requests and bytes that were answered in each second.
     pub series: Vec<(u64, u64)>,
 }
 
 /// What a rule took of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Taken {
+pub struct RuleTake {
     /// The rule's name.
     pub rule: String,
     /// Everything that the rule and the meters beside it can hold its requests back by.
@@ -61,9 +61,9 @@ pub struct Taken {
     pub queued_ns: u64,
 }
 
-impl Had {
+impl JobOutcome {
     /// What was recorded of a job's requests.
-    pub(crate) fn recorded(asked: &[&Asked]) -> Had {
+    pub(crate) fn recorded(asked: &[&RecordedRequest]) -> JobOutcome {
         let first = asked.iter().map(|asked| asked.arrived).min().unwrap_or(Time::ZERO);
         let last = asked.iter().map(|asked| asked.answered()).max().unwrap_or(Time::ZERO);
         let mut latencies: Vec<u64> = asked.iter().map(|asked| asked.latency().get()).collect();
@@ -74,7 +74,7 @@ impl Had {
         };
         let requests = asked.len() as u64;
         let queued: u64 = asked.iter().map(|asked| asked.queued.get()).sum();
-        let had = Had {
+        let had = JobOutcome {
             requests,
             latency_ns_median: at_percent(50),
             latency_ns_p99: at_percent(99),
@@ -82,7 +82,7 @@ impl Had {
             delayed: asked.iter().filter(|asked| asked.queued >= DELAYED).count() as u64,
             span_ns: last.since(first).get(),
             series: series(asked),
-            ..Had::default()
+            ..JobOutcome::default()
         };
         let ops: u64 = asked.iter().map(|asked| asked.amount.ops.get()).sum();
         let bytes: u64 = asked.iter().map(|asked| asked.amount.bytes.get()).sum();
@@ -91,24 +91,24 @@ impl Had {
 
     /// What a job had in a run.
     pub(crate) fn replayed(
-        job: &JobReport,
+        job: &JobResult,
         rules: &RuleSet,
         recording: &Recording,
-        run: &Report,
-    ) -> Had {
+        run: &RunResult,
+    ) -> JobOutcome {
         let own = || recording.subjects().filter(move |subject| subject.job() == job.job);
         let first = own().filter_map(|subject| subject.requests.first()).map(|a| a.arrived).min();
         let first = first.map_or(0, Time::as_nanos);
         let end = job.finished_ns.unwrap_or(run.measured_ns);
-        let taken = |one: &JobRule| Taken {
+        let taken = |one: &JobRule| RuleTake {
             rule: one.rule.clone(),
-            by: holds_by(rules, &one.rule, own().flat_map(Subject::asked)),
+            by: holds_by(rules, &one.rule, own().flat_map(RecordedSubject::asked)),
             requests: one.requests,
             delayed: one.delayed,
             queued_ns: one.queue_ns,
         };
         let idle = job.series.iter().rev().take_while(|(requests, _)| *requests == 0).count();
-        let had = Had {
+        let had = JobOutcome {
             requests: job.requests,
             latency_ns_median: job.latency_ns.median,
             latency_ns_p99: job.latency_ns.p99,
@@ -120,14 +120,14 @@ impl Had {
             rules: job.rules.iter().map(taken).collect(),
             // After its last answer there is nothing to see.
             series: job.series[..job.series.len() - idle].to_vec(),
-            ..Had::default()
+            ..JobOutcome::default()
         };
         had.with_rates(job.ops, job.bytes)
     }
 
-    fn with_rates(self, ops: u64, bytes: u64) -> Had {
+    fn with_rates(self, ops: u64, bytes: u64) -> JobOutcome {
         let seconds = self.span_ns.max(1) as f64 / 1e9;
-        Had {
+        JobOutcome {
             requests_per_sec: self.requests as f64 / seconds,
             ops_per_sec: ops as f64 / seconds,
             bytes_per_sec: bytes as f64 / seconds,
@@ -136,7 +136,7 @@ impl Had {
     }
 }
 
-fn series(asked: &[&Asked]) -> Vec<(u64, u64)> {
+fn series(asked: &[&RecordedRequest]) -> Vec<(u64, u64)> {
     let mut series = Vec::new();
     for asked in asked {
         let second = (asked.answered().as_nanos() / 1_000_000_000) as usize;

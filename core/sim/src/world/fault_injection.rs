@@ -8,23 +8,23 @@
 //! ```
 
 use super::proxies::NONE;
-use super::{State, World};
-use crate::events::Event;
-use crate::faults::{Fault, Trouble};
+use super::{World, WorldState};
+use crate::events::SimEvent;
+use crate::faults::{FaultKind, SimFault};
 
 impl World {
     pub(super) fn plan_troubles(&mut self) {
         for (number, fault) in self.scenario.faults.iter().enumerate() {
             let number = number as u32;
-            self.events.push(fault.at, Event::Fault { fault: number });
-            self.events.push(fault.at + fault.span, Event::Mended { fault: number });
+            self.events.push(fault.at, SimEvent::Fault { fault: number });
+            self.events.push(fault.at + fault.span, SimEvent::Mended { fault: number });
         }
         for (number, (at, _)) in self.scenario.changes.iter().enumerate() {
-            self.events.push(*at, Event::Change { change: number as u32 });
+            self.events.push(*at, SimEvent::Change { change: number as u32 });
         }
     }
 
-    fn befallen(&self, fault: Fault) -> std::ops::Range<usize> {
+    fn befallen(&self, fault: SimFault) -> std::ops::Range<usize> {
         match fault.proxy {
             Some(proxy) => proxy as usize..proxy as usize + 1,
             None => 0..self.proxies.len(),
@@ -33,29 +33,29 @@ impl World {
 
     pub(super) fn trouble(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
-        if fault.what == Trouble::Leader {
+        if fault.what == FaultKind::Leader {
             self.lose_leader();
         }
         for proxy in self.befallen(fault) {
             match fault.what {
-                Trouble::Crash => self.crash(proxy),
-                Trouble::Slow { thousandths } => {
+                FaultKind::Crash => self.crash(proxy),
+                FaultKind::Slow { thousandths } => {
                     self.proxies[proxy].device.set_slowness(thousandths);
                 }
-                Trouble::Clock { ahead, by } => {
+                FaultKind::Clock { ahead, by } => {
                     let by = i64::try_from(by.get()).unwrap_or(i64::MAX);
                     let own = &mut self.proxies[proxy];
                     own.ahead = own.ahead.saturating_add(if ahead { by } else { -by });
                     // What it is armed for may be due now.
                     self.touch(proxy as u32);
                 }
-                Trouble::Leader
-                | Trouble::Lose { .. }
-                | Trouble::Delay { .. }
-                | Trouble::Double { .. } => {}
+                FaultKind::Leader
+                | FaultKind::Lose { .. }
+                | FaultKind::Delay { .. }
+                | FaultKind::Double { .. } => {}
             }
             if let Some(checks) = &mut self.checks {
-                checks.disturbed(proxy as u32, fault.what == Trouble::Crash);
+                checks.disturbed(proxy as u32, fault.what == FaultKind::Crash);
             }
         }
         self.weather.begin(number, fault.what);
@@ -64,16 +64,16 @@ impl World {
     pub(super) fn mend(&mut self, number: u32) {
         let fault = self.scenario.faults[number as usize];
         self.weather.mend(number);
-        if fault.what == Trouble::Leader {
+        if fault.what == FaultKind::Leader {
             self.begin_leader();
         }
         for proxy in self.befallen(fault) {
             match fault.what {
-                Trouble::Crash => {
+                FaultKind::Crash => {
                     self.proxies[proxy].up = true;
                     self.join_anew(proxy as u32);
                 }
-                Trouble::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
+                FaultKind::Slow { .. } => self.proxies[proxy].device.set_slowness(1000),
                 _ => continue,
             }
             if let Some(checks) = &mut self.checks {
@@ -96,15 +96,15 @@ impl World {
                 continue;
             }
             match r.state {
-                State::Queued | State::Running => {
+                WorldState::Queued | WorldState::Running => {
                     // Whatever is still under way of it is void.
                     r.stamp = r.stamp.wrapping_add(1);
-                    (r.state, r.slots, r.returned) = (State::Sent, 0, false);
+                    (r.state, r.slots, r.returned) = (WorldState::Sent, 0, false);
                     self.resend_later(request);
                 }
                 // The memory of answers is gone: if the answer is lost, it is served again.
-                State::Answered => r.state = State::Sent,
-                State::Sent | State::Free => {}
+                WorldState::Answered => r.state = WorldState::Sent,
+                WorldState::Sent | WorldState::Free => {}
             }
         }
     }

@@ -13,7 +13,7 @@ use sched::Dispatcher;
 use super::World;
 use crate::Scenario;
 use crate::baselines::Fifo;
-use crate::scheduler::{Chosen, Incoming, Policy, Scheduler};
+use crate::scheduler::{Policy, Scheduler, SimArrival, SimDispatch};
 
 /// Two jobs at a device of 100 requests a second over ten slots, under these rules.
 fn scenario(rules: &str) -> Scenario {
@@ -56,15 +56,15 @@ fn found(rules: &str, make: impl Fn(Dispatcher) -> Box<dyn Scheduler>) -> String
 
 /// Ours but for one thing.
 #[derive(Debug)]
-struct Odd {
+struct FaultyScheduler {
     inner: Dispatcher,
-    does: Does,
+    does: InjectedBug,
     polls: u32,
-    held: Vec<Chosen>,
+    held: Vec<SimDispatch>,
 }
 
 #[derive(Debug)]
-enum Does {
+enum InjectedBug {
     /// Says nothing to every third poll though there is something.
     Idles,
     /// Gives those of two that follow each other the other way round.
@@ -73,20 +73,20 @@ enum Does {
     Forgets,
 }
 
-impl Scheduler for Odd {
+impl Scheduler for FaultyScheduler {
     fn subject(&mut self, who: &Identity, paths: PathSet) -> u64 {
         Scheduler::subject(&mut self.inner, who, paths)
     }
 
-    fn enqueue(&mut self, incoming: Incoming, now: Time) -> u64 {
+    fn enqueue(&mut self, incoming: SimArrival, now: Time) -> u64 {
         Scheduler::enqueue(&mut self.inner, incoming, now)
     }
 
-    fn poll(&mut self, now: Time) -> Option<Chosen> {
+    fn poll(&mut self, now: Time) -> Option<SimDispatch> {
         self.polls += 1;
         match self.does {
-            Does::Idles if self.polls.is_multiple_of(3) => None,
-            Does::Swaps => {
+            InjectedBug::Idles if self.polls.is_multiple_of(3) => None,
+            InjectedBug::Swaps => {
                 while self.held.len() < 3
                     && let Some(next) = self.inner.poll(now)
                 {
@@ -94,12 +94,12 @@ impl Scheduler for Odd {
                 }
                 self.held.pop()
             }
-            Does::Idles | Does::Forgets => self.inner.poll(now),
+            InjectedBug::Idles | InjectedBug::Forgets => self.inner.poll(now),
         }
     }
 
     fn complete(&mut self, id: u64, served: Amount, now: Time) {
-        if !matches!(self.does, Does::Forgets) {
+        if !matches!(self.does, InjectedBug::Forgets) {
             Scheduler::complete(&mut self.inner, id, served, now);
         }
     }
@@ -107,7 +107,7 @@ impl Scheduler for Odd {
     fn next_deadline(&self) -> Option<Time> {
         let deadline = self.inner.next_deadline();
         match self.does {
-            Does::Idles => deadline.map(|at| at + Nanos::from_millis(10)),
+            InjectedBug::Idles => deadline.map(|at| at + Nanos::from_millis(10)),
             _ => deadline,
         }
     }
@@ -121,11 +121,11 @@ impl Scheduler for Odd {
     }
 }
 
-fn odd(does: Does) -> impl Fn(Dispatcher) -> Box<dyn Scheduler> {
+fn odd(does: InjectedBug) -> impl Fn(Dispatcher) -> Box<dyn Scheduler> {
     let does = std::cell::Cell::new(Some(does));
     move |inner| {
         let does = does.take().expect("made once");
-        Box::new(Odd { inner, does, polls: 0, held: Vec::new() })
+        Box::new(FaultyScheduler { inner, does, polls: 0, held: Vec::new() })
     }
 }
 
@@ -145,19 +145,19 @@ fn more_slots_than_there_are_is_seen() {
 
 #[test]
 fn slots_that_stand_empty_are_seen() {
-    let what = found("", odd(Does::Idles));
+    let what = found("", odd(InjectedBug::Idles));
     assert!(what.contains("slots stand empty while"), "{what}");
 }
 
 #[test]
 fn requests_in_a_wrong_order_are_seen() {
-    let what = found("", odd(Does::Swaps));
+    let what = found("", odd(InjectedBug::Swaps));
     assert!(what.contains(" went after "), "{what}");
 }
 
 #[test]
 fn requests_without_an_answer_are_seen() {
-    let what = found("", odd(Does::Forgets));
+    let what = found("", odd(InjectedBug::Forgets));
     assert!(what.contains("slots") || what.contains("requests had no answer"), "{what}");
 }
 
