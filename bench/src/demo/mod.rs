@@ -321,8 +321,8 @@ impl Demo {
         self.marks.push((self.now(), what.into()));
     }
 
-    fn ask(&self) -> anyhow::Result<api::Client> {
-        Ok(api::Client::new(&self.stage.api().parse()?)?)
+    fn ask(&self) -> anyhow::Result<api::ApiClient> {
+        Ok(api::ApiClient::new(&self.stage.api().parse()?)?)
     }
 
     fn now(&self) -> f64 {

@@ -64,7 +64,7 @@ pub(crate) struct Contender {
     /// Where its files are.
     pub(crate) root: PathBuf,
     /// What a proxy tells.
-    pub(crate) api: Option<api::Client>,
+    pub(crate) api: Option<api::ApiClient>,
     client: Option<Process>,
     server: Option<Process>,
 }
@@ -109,7 +109,7 @@ impl Contender {
         process.wait_until(|| server.address.connect().is_ok())?;
         contender.server = Some(process);
         if let Some(api) = server.api {
-            contender.api = Some(api::Client::new(&api.parse()?)?);
+            contender.api = Some(api::ApiClient::new(&api.parse()?)?);
         }
         fs::create_dir(&contender.root).context("cannot make a directory to mount at")?;
         contender.mount(place)?;

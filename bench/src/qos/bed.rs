@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use api::ClassReport;
+use api::WireClass;
 use model::Bytes;
 use rustix::fs::Advice;
 
@@ -36,7 +36,7 @@ pub(crate) struct Bed {
 /// A proxy over the bed's export.
 pub(crate) struct Proxy {
     /// Asks it what it did.
-    pub(crate) api: api::Client,
+    pub(crate) api: api::ApiClient,
     /// Its time and memory.
     pub(crate) process: Process,
     /// Where it listens.
@@ -104,7 +104,7 @@ impl Bed {
             arguments.push("--no-schedule".into());
         }
         let mut process = Process::start(name, &arguments, &file("log"))?;
-        let api = api::Client::new(&api.parse()?)?;
+        let api = api::ApiClient::new(&api.parse()?)?;
         process.wait_until(|| address.connect().is_ok() && api.status().is_ok())?;
         Ok(Proxy { api, process, address })
     }
@@ -168,7 +168,7 @@ impl Proxy {
     }
 
     /// When the counters were read, in seconds since the proxy's start, and the class of `job`.
-    pub(crate) fn class(&self, job: &str) -> anyhow::Result<(f64, ClassReport)> {
+    pub(crate) fn class(&self, job: &str) -> anyhow::Result<(f64, WireClass)> {
         let answer = self.api.classes()?;
         let key = format!("jobid={job}");
         let class = answer.classes.into_iter().find(|class| class.key == key);

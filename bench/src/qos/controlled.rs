@@ -22,7 +22,7 @@ mod trace;
 use std::path::Path;
 
 use anyhow::Context as _;
-use api::{Client, Endpoints};
+use api::{ApiClient, Endpoints};
 
 use super::super::process::Process;
 use super::Run;
@@ -57,7 +57,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> a
 
 /// A controller of the bed.
 pub(super) struct Controller {
-    pub(super) client: Client,
+    pub(super) client: ApiClient,
     process: Process,
     pub(super) url: String,
 }
@@ -81,7 +81,7 @@ impl Controller {
             [&bed.sluice(), "controller", "--data", &data, "--listen", &url, "--store", store];
         let words = words.map(String::from);
         let mut process = Process::start(name, &words, &bed.dir().join(format!("{name}.log")))?;
-        let client = Client::at(&url.parse::<Endpoints>()?)?;
+        let client = ApiClient::at(&url.parse::<Endpoints>()?)?;
         process.wait_until(|| client.controller_status().is_ok())?;
         Ok(Controller { client, process, url })
     }

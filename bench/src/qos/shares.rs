@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use api::Usage;
+use api::WireUsage;
 
 use super::Run;
 use super::bed::Proxy;
@@ -26,7 +26,7 @@ pub(crate) enum Shared {
 
 /// What two classes were served within the span, and their least backlogs.
 pub(crate) struct Seen {
-    usage: [Usage; 2],
+    usage: [WireUsage; 2],
     queued_min: [u64; 2],
     seconds: f64,
 }
@@ -51,7 +51,7 @@ pub(crate) fn watch(run: &Run<'_>, proxy: &Proxy) -> anyhow::Result<Seen> {
 }
 
 /// Both classes at one moment.
-fn usage(proxy: &Proxy) -> anyhow::Result<[Usage; 2]> {
+fn usage(proxy: &Proxy) -> anyhow::Result<[WireUsage; 2]> {
     let classes = proxy.api.classes()?.classes;
     let of = |job: &str| {
         let key = format!("jobid={job}");
@@ -108,7 +108,7 @@ impl Seen {
 }
 
 impl Shared {
-    fn of(self, usage: &Usage) -> f64 {
+    fn of(self, usage: &WireUsage) -> f64 {
         match self {
             Shared::Cost => usage.cost_ns as f64,
             Shared::Bytes => (usage.read_bytes + usage.written_bytes) as f64,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     fn seen(cost_ns: [u64; 2], queued: u64) -> Seen {
-        let usage = cost_ns.map(|cost_ns| Usage { cost_ns, ..Usage::default() });
+        let usage = cost_ns.map(|cost_ns| WireUsage { cost_ns, ..WireUsage::default() });
         Seen { usage, queued_min: [queued, 100], seconds: 1.0 }
     }
 

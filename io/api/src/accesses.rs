@@ -6,21 +6,21 @@ use utoipa::ToSchema;
 
 /// What reads or writes looked like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AccessesForm {
+pub struct WireAccesses {
     /// How many moved less than 4 KiB, less than 64 KiB, less than 1 MiB, and more.
     pub sizes: [u64; Accesses::SIZES],
     /// Those that began elsewhere than where the last one through the same open file ended.
     pub random: u64,
 }
 
-impl From<Accesses> for AccessesForm {
-    fn from(Accesses { sizes, random }: Accesses) -> AccessesForm {
-        AccessesForm { sizes, random }
+impl From<Accesses> for WireAccesses {
+    fn from(Accesses { sizes, random }: Accesses) -> WireAccesses {
+        WireAccesses { sizes, random }
     }
 }
 
-impl From<AccessesForm> for Accesses {
-    fn from(AccessesForm { sizes, random }: AccessesForm) -> Accesses {
+impl From<WireAccesses> for Accesses {
+    fn from(WireAccesses { sizes, random }: WireAccesses) -> Accesses {
         Accesses { sizes, random }
     }
 }

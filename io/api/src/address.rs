@@ -12,10 +12,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// TCP wants a number for the address, not a name: what a proxy listens at, and
 /// therefore who reaches it, must not hang on a name server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Address {
+pub enum ServerAddress {
     /// `tcp://127.0.0.1:5640`, `tcp://[::1]:5640`; port 0 lets the system choose.
     Tcp(SocketAddr),
-    /// `unix:///path`, always absolute and at most [`Address::UNIX_LEN_MAX`] bytes long.
+    /// `unix:///path`, always absolute and at most [`ServerAddress::UNIX_LEN_MAX`] bytes long.
     Unix(PathBuf),
 }
 
@@ -31,7 +31,7 @@ pub enum ParseAddressError {
     /// More than the kernel's `sun_path` holds.
     #[error(
         "{text:?} is too long: a Unix socket's path has at most {} bytes",
-        Address::UNIX_LEN_MAX
+        ServerAddress::UNIX_LEN_MAX
     )]
     TooLong {
         /// What was given.
@@ -39,45 +39,45 @@ pub enum ParseAddressError {
     },
 }
 
-impl Address {
+impl ServerAddress {
     /// The longest path of a Unix socket in bytes: `sun_path` less its final NUL, unix(7).
     pub const UNIX_LEN_MAX: usize = 107;
 }
 
-impl FromStr for Address {
+impl FromStr for ServerAddress {
     type Err = ParseAddressError;
 
-    fn from_str(text: &str) -> Result<Address, ParseAddressError> {
+    fn from_str(text: &str) -> Result<ServerAddress, ParseAddressError> {
         let form = || ParseAddressError::Form { text: text.into() };
         if let Some(address) = text.strip_prefix("tcp://") {
-            return address.parse().map(Address::Tcp).map_err(|_| form());
+            return address.parse().map(ServerAddress::Tcp).map_err(|_| form());
         }
         let path = text.strip_prefix("unix://").filter(|path| path.starts_with('/'));
         let path = path.filter(|path| !path.contains('\0')).ok_or_else(form)?;
-        if path.len() > Address::UNIX_LEN_MAX {
+        if path.len() > ServerAddress::UNIX_LEN_MAX {
             return Err(ParseAddressError::TooLong { text: text.into() });
         }
-        Ok(Address::Unix(path.into()))
+        Ok(ServerAddress::Unix(path.into()))
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp(address) => write!(f, "tcp://{address}"),
-            Address::Unix(path) => write!(f, "unix://{}", path.display()),
+            ServerAddress::Tcp(address) => write!(f, "tcp://{address}"),
+            ServerAddress::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
 
-impl Serialize for Address {
+impl Serialize for ServerAddress {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Address {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+impl<'de> Deserialize<'de> for ServerAddress {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ServerAddress, D::Error> {
         let text = String::deserialize(from)?;
         text.parse().map_err(serde::de::Error::custom)
     }
@@ -90,14 +90,14 @@ mod tests {
     #[test]
     fn addresses_parse_and_print_both_ways() {
         for text in ["tcp://127.0.0.1:5640", "tcp://[::1]:0", "unix:///run/sluice/proxy.sock"] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn what_is_no_address_is_named() {
         for text in ["", "127.0.0.1:5640", "tcp://127.0.0.1", "tcp://host:1", "unix://relative"] {
-            let error = text.parse::<Address>().unwrap_err();
+            let error = text.parse::<ServerAddress>().unwrap_err();
             assert_eq!(error, ParseAddressError::Form { text: text.into() });
         }
     }
@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn a_path_the_kernel_cannot_hold_is_refused() {
         let fits = format!("unix:///{}", "x".repeat(106));
-        assert!(fits.parse::<Address>().is_ok());
+        assert!(fits.parse::<ServerAddress>().is_ok());
         assert_eq!(
-            format!("{fits}x").parse::<Address>().unwrap_err(),
+            format!("{fits}x").parse::<ServerAddress>().unwrap_err(),
             ParseAddressError::TooLong { text: format!("{fits}x") },
         );
     }

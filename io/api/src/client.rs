@@ -8,7 +8,7 @@
 //! Each call opens a connection of its own: over a Unix socket that costs less than
 //! the exchange, and a viewer that polls once a second then survives a restart of the
 //! proxy without any state to repair. Who calls ten times a second keeps the connection
-//! ([`Client::keeping`]); one that broke meanwhile is made anew once. hyper speaks HTTP; its
+//! ([`ApiClient::keeping`]); one that broke meanwhile is made anew once. hyper speaks HTTP; its
 //! runtime runs only inside the call, on the caller's thread.
 //!
 //! Of several controllers one leads: one that cannot be reached, or says that it stands by, is
@@ -29,15 +29,16 @@ use hyper::{Method, Request, StatusCode};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Address, AuditLines, COMPACT_REPORT, Classes, Connections, ControllerStatus, Credentials,
-    CredentialsError, Decays, DelayTable, Endpoint, Endpoints, ErrorReport, Events, JobReport,
-    ListenerError, Live, MadeToken, NewToken, Proxies, ProxyOrder, ProxyReport, Rules, Status,
-    Subjects, Tokens, UsageTable, Why, WhyQuery, path,
+    AuditLines, COMPACT_REPORT, Connections, ControllerEvents, ControllerReply, ControllerStatus,
+    Credentials, CredentialsError, DelayTable, Endpoint, Endpoints, ErrorReport, ListenerError,
+    LiveUsage, MadeToken, NewToken, Proxies, ProxyReport, ProxyStatus, ServerAddress, Tokens,
+    UsageTable, Why, WhyQuery, WireClasses, WireDecayAccounts, WireJobReport, WireRules,
+    WireSubjects, path,
 };
 use exchange::Connected;
 
 /// Asks one proxy or controller; each call ends within the time limit.
-pub struct Client {
+pub struct ApiClient {
     places: Endpoints,
     /// Which of them is asked first.
     first: AtomicUsize,
@@ -59,7 +60,7 @@ pub enum ClientError {
     #[error("{address} is no control socket: give unix:///path as in sluice proxy --api")]
     NotUnix {
         /// What was given.
-        address: Address,
+        address: ServerAddress,
     },
     /// The client itself could not be set up.
     #[error("cannot set up a client")]
@@ -136,34 +137,44 @@ impl ClientError {
     }
 }
 
-impl Client {
-    /// The time limit of a call unless [`Client::with_time_limit`] says otherwise.
+impl ApiClient {
+    /// The time limit of a call unless [`ApiClient::with_time_limit`] says otherwise.
     pub const TIME_LIMIT: Duration = Duration::from_secs(5);
 
     /// A client of the proxy whose control socket is at `address`; connects at each call.
-    pub fn new(address: &Address) -> Result<Client, ClientError> {
+    pub fn new(address: &ServerAddress) -> Result<ApiClient, ClientError> {
         match address {
-            Address::Unix(socket) => Client::at(&Endpoint::Unix(socket.clone())),
-            Address::Tcp(_) => Err(ClientError::NotUnix { address: address.clone() }),
+            ServerAddress::Unix(socket) => ApiClient::at(&Endpoint::Unix(socket.clone())),
+            ServerAddress::Tcp(_) => Err(ClientError::NotUnix { address: address.clone() }),
         }
     }
 
     /// A client of whoever answers there, of several the controller that leads; connects at
     /// each call.
-    pub fn at(places: impl Into<Endpoints>) -> Result<Client, ClientError> {
+    pub fn at(places: impl Into<Endpoints>) -> Result<ApiClient, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ClientError::Setup)?;
         let (places, first) = (places.into(), AtomicUsize::new(0));
-        let (time_limit, kept) = (Client::TIME_LIMIT, Mutex::default());
+        let (time_limit, kept) = (ApiClient::TIME_LIMIT, Mutex::default());
         let (token, tls, says_json) = (None, None, AtomicBool::new(false));
-        Ok(Client { places, first, time_limit, runtime, token, tls, keeps: false, kept, says_json })
+        Ok(ApiClient {
+            places,
+            first,
+            time_limit,
+            runtime,
+            token,
+            tls,
+            keeps: false,
+            kept,
+            says_json,
+        })
     }
 
     /// The same client with what it shows, and whom it trusts.
     ///
     /// # Errors
     /// If a file is of no use, or a token would be sent to another machine in the clear.
-    pub fn with(self, credentials: &Credentials) -> Result<Client, ClientError> {
+    pub fn with(self, credentials: &Credentials) -> Result<ApiClient, ClientError> {
         let clear = |at: &&Endpoint| matches!(at, Endpoint::Http { .. }) && !at.is_local();
         let token = credentials.token()?;
         if let (Some(_), Some(at)) = (&token, self.places.all().iter().find(clear)) {
@@ -175,34 +186,34 @@ impl Client {
             value.set_sensitive(true);
             value
         });
-        Ok(Client { token, tls: credentials.tls()?, ..self })
+        Ok(ApiClient { token, tls: credentials.tls()?, ..self })
     }
 
     /// The same client with another time limit.
-    pub fn with_time_limit(self, time_limit: Duration) -> Client {
-        Client { time_limit, ..self }
+    pub fn with_time_limit(self, time_limit: Duration) -> ApiClient {
+        ApiClient { time_limit, ..self }
     }
 
     /// The same client, which keeps its connection from one call to the next. A call may reach
     /// the other side twice then: for calls that change nothing by that.
-    pub fn keeping(self) -> Client {
-        Client { keeps: true, ..self }
+    pub fn keeping(self) -> ApiClient {
+        ApiClient { keeps: true, ..self }
     }
 
     // ---- a proxy's ----
 
     /// What the proxy is and how it fares.
-    pub fn status(&self) -> Result<Status, ClientError> {
+    pub fn status(&self) -> Result<ProxyStatus, ClientError> {
         self.get(path::STATUS)
     }
 
     /// The classes and what each was served.
-    pub fn classes(&self) -> Result<Classes, ClientError> {
+    pub fn classes(&self) -> Result<WireClasses, ClientError> {
         self.get(path::CLASSES)
     }
 
     /// The payers and what each was served.
-    pub fn subjects(&self) -> Result<Subjects, ClientError> {
+    pub fn subjects(&self) -> Result<WireSubjects, ClientError> {
         self.get(path::SUBJECTS)
     }
 
@@ -214,13 +225,13 @@ impl Client {
     // ---- a proxy's and a controller's ----
 
     /// The rules in force.
-    pub fn rules(&self) -> Result<Rules, ClientError> {
+    pub fn rules(&self) -> Result<WireRules, ClientError> {
         self.get(path::RULES)
     }
 
     /// Puts the TOML text of a rule file in force and returns the rules as they are
     /// then; a refusal names the line and leaves the old rules in force.
-    pub fn set_rules(&self, text: &str) -> Result<Rules, ClientError> {
+    pub fn set_rules(&self, text: &str) -> Result<WireRules, ClientError> {
         self.replace_rules(text, None, false)
     }
 
@@ -231,7 +242,7 @@ impl Client {
         text: &str,
         over: Option<&str>,
         save: bool,
-    ) -> Result<Rules, ClientError> {
+    ) -> Result<WireRules, ClientError> {
         let path = if save { format!("{}?save=true", path::RULES) } else { path::RULES.into() };
         self.call(Method::PUT, &path, text.to_owned(), over)
     }
@@ -249,14 +260,14 @@ impl Client {
     }
 
     /// What one job did; `query` as in `from=-24h&to=now`, or empty.
-    pub fn job_report(&self, job: &str, query: &str) -> Result<JobReport, ClientError> {
+    pub fn job_report(&self, job: &str, query: &str) -> Result<WireJobReport, ClientError> {
         let job = WhyQuery { job: Some(job.into()), ..WhyQuery::default() }.text();
         let and = if query.is_empty() { "" } else { "&" };
         self.get(&format!("{}?{job}{and}{query}", path::JOB_REPORT))
     }
 
     /// What all proxies have under way.
-    pub fn live(&self) -> Result<Live, ClientError> {
+    pub fn live(&self) -> Result<LiveUsage, ClientError> {
         self.get(path::LIVE)
     }
 
@@ -276,9 +287,10 @@ impl Client {
     }
 
     /// Says what a proxy did, and what it is ordered.
-    pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ProxyOrder, ClientError> {
+    pub fn report(&self, name: &str, report: &ProxyReport) -> Result<ControllerReply, ClientError> {
         let path = path::report(name);
-        let call = |kind, body| Call { method: Method::POST, path: &path, kind, body, over: None };
+        let call =
+            |kind, body| HttpCall { method: Method::POST, path: &path, kind, body, over: None };
         let compact = report.to_compact().filter(|_| !self.says_json.load(Ordering::Relaxed));
         if let Some(compact) = compact {
             match self.answer(&call(COMPACT_REPORT, compact.into())) {
@@ -320,7 +332,7 @@ impl Client {
     }
 
     /// The decays in force, with their accounts; of one subject, if it is named.
-    pub fn decays(&self, subject: Option<&str>) -> Result<Decays, ClientError> {
+    pub fn decays(&self, subject: Option<&str>) -> Result<WireDecayAccounts, ClientError> {
         let Some(subject) = subject else { return self.get(path::DECAYS) };
         let escaped = subject.bytes().map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
@@ -333,7 +345,7 @@ impl Client {
 
     /// What happened; `query` as in `since=17&limit=100`. With `wait` the time limit is to be
     /// longer than that.
-    pub fn events(&self, query: &str) -> Result<Events, ClientError> {
+    pub fn events(&self, query: &str) -> Result<ControllerEvents, ClientError> {
         self.get(&format!("{}?{query}", path::EVENTS))
     }
 
@@ -341,13 +353,13 @@ impl Client {
     /// by; 410 if that is too far behind: take the whole.
     pub fn ledger_changes(&self, query: &str) -> Result<Vec<u8>, ClientError> {
         let path = format!("{}?{query}", path::LEDGER_CHANGES);
-        Ok(self.ask(&Call::get(&path))?.1.into())
+        Ok(self.ask(&HttpCall::get(&path))?.1.into())
     }
 
     /// The whole ledger, into a file.
     pub fn ledger_file(&self, into: &mut File) -> Result<(), ClientError> {
         let at = &self.places.all()[self.first.load(Ordering::Relaxed) % self.places.all().len()];
-        let request = Call::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
+        let request = HttpCall::get(path::LEDGER_FILE).request(at, false, self.token.as_ref())?;
         let tls = self.tls.as_ref();
         let taken = async { Connected::to(at, tls).await?.ask_into(at, request, into).await };
         match self.in_time(at, taken)? {
@@ -360,7 +372,7 @@ impl Client {
 
     /// The metrics, as Prometheus text.
     pub fn metrics(&self) -> Result<String, ClientError> {
-        let (_, body) = self.ask(&Call::get(path::METRICS))?;
+        let (_, body) = self.ask(&HttpCall::get(path::METRICS))?;
         Ok(String::from_utf8_lossy(&body).into_owned())
     }
 
@@ -376,10 +388,10 @@ impl Client {
         body: String,
         over: Option<&str>,
     ) -> Result<T, ClientError> {
-        self.answer(&Call { method, path, kind: JSON, body: body.into(), over })
+        self.answer(&HttpCall { method, path, kind: JSON, body: body.into(), over })
     }
 
-    fn answer<T: DeserializeOwned>(&self, call: &Call<'_>) -> Result<T, ClientError> {
+    fn answer<T: DeserializeOwned>(&self, call: &HttpCall<'_>) -> Result<T, ClientError> {
         let (at, body) = self.ask(call)?;
         serde_json::from_slice(&body).map_err(|source| ClientError::Decode {
             at: at.clone(),
@@ -392,7 +404,7 @@ impl Client {
     /// looked at.
     pub fn post_text(&self, path: &str, text: &str) -> Result<(), ClientError> {
         let body = text.to_owned().into();
-        self.ask(&Call { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
+        self.ask(&HttpCall { method: Method::POST, path, kind: JSON, body, over: None }).map(drop)
     }
 
     /// POSTs JSON to a server of another kind, and reads what it answers.
@@ -402,7 +414,7 @@ impl Client {
 
     /// Asks one place after the other, beginning with that which answered last. A call that may
     /// have been taken is not made again; the next one begins with the next place.
-    fn ask(&self, call: &Call<'_>) -> Result<(&Endpoint, Bytes), ClientError> {
+    fn ask(&self, call: &HttpCall<'_>) -> Result<(&Endpoint, Bytes), ClientError> {
         let places = self.places.all();
         let first = self.first.load(Ordering::Relaxed);
         let mut failed: Option<ClientError> = None;
@@ -429,7 +441,7 @@ impl Client {
         Err(failed.expect("there is a place"))
     }
 
-    fn ask_at(&self, at: &Endpoint, call: &Call<'_>) -> Result<Bytes, ClientError> {
+    fn ask_at(&self, at: &Endpoint, call: &HttpCall<'_>) -> Result<Bytes, ClientError> {
         let request = call.request(at, self.keeps, self.token.as_ref())?;
         let (status, body) = self.in_time(at, self.exchange(at, request))?;
         match status.is_success() {
@@ -477,7 +489,7 @@ impl Client {
 }
 
 /// What is asked, wherever.
-struct Call<'a> {
+struct HttpCall<'a> {
     method: Method,
     path: &'a str,
     /// The content type of what is posted.
@@ -486,9 +498,9 @@ struct Call<'a> {
     over: Option<&'a str>,
 }
 
-impl<'a> Call<'a> {
-    fn get(path: &'a str) -> Call<'a> {
-        Call { method: Method::GET, path, kind: JSON, body: Bytes::new(), over: None }
+impl<'a> HttpCall<'a> {
+    fn get(path: &'a str) -> HttpCall<'a> {
+        HttpCall { method: Method::GET, path, kind: JSON, body: Bytes::new(), over: None }
     }
 
     fn request(
@@ -563,7 +575,10 @@ mod tests {
     use super::*;
 
     /// Answers one call with the given bytes and hands back the request's head.
-    fn answer_once(name: &str, answer: &'static [u8]) -> (Client, std::thread::JoinHandle<String>) {
+    fn answer_once(
+        name: &str,
+        answer: &'static [u8],
+    ) -> (ApiClient, std::thread::JoinHandle<String>) {
         let socket = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
@@ -582,7 +597,7 @@ mod tests {
                 String::from_utf8(head).unwrap()
             }
         });
-        (Client::new(&Address::Unix(socket)).unwrap(), server)
+        (ApiClient::new(&ServerAddress::Unix(socket)).unwrap(), server)
     }
 
     #[test]
@@ -642,7 +657,7 @@ mod tests {
         let socket = std::env::temp_dir().join(format!("sluice-{}-mute", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        let client = Client::new(&Address::Unix(socket.clone())).unwrap();
+        let client = ApiClient::new(&ServerAddress::Unix(socket.clone())).unwrap();
         let limit = Duration::from_millis(50);
         let error = client.with_time_limit(limit).status().unwrap_err();
         assert!(matches!(error, ClientError::TimedOut { limit: l, .. } if l == limit));
@@ -652,8 +667,8 @@ mod tests {
 
     #[test]
     fn a_missing_proxy_is_named_with_its_socket() {
-        let address: Address = "unix:///nonexistent/api".parse().unwrap();
-        let error = Client::new(&address).unwrap().status().unwrap_err().to_string();
+        let address: ServerAddress = "unix:///nonexistent/api".parse().unwrap();
+        let error = ApiClient::new(&address).unwrap().status().unwrap_err().to_string();
         assert_eq!(error, "cannot connect to /nonexistent/api, no proxy runs with this --api");
     }
 
@@ -678,7 +693,7 @@ mod tests {
                 }
             }
         });
-        let client = Client::at(&at).unwrap().keeping();
+        let client = ApiClient::at(&at).unwrap().keeping();
         for _ in 0..3 {
             assert_eq!(client.proxies().unwrap(), Proxies { t_ns: 1, proxies: vec![] });
         }

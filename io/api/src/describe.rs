@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
 /// A status and what it means.
-pub type AnyAnswer = (u16, &'static str);
+pub type AnyReplyBody = (u16, &'static str);
 
 /// A description with the answers `any` at each call and `with_body` at each that takes a body,
 /// unless the call says itself what they mean there. Each of them has an
 /// [`ErrorReport`](crate::ErrorReport) as its body.
-pub fn described(description: OpenApi, any: &[AnyAnswer], with_body: &[AnyAnswer]) -> Value {
+pub fn described(description: OpenApi, any: &[AnyReplyBody], with_body: &[AnyReplyBody]) -> Value {
     let mut all = serde_json::to_value(description).expect("a description is plain data");
     for call in calls(&mut all) {
         let more = if call.contains_key("requestBody") { with_body } else { &[] };

@@ -32,7 +32,7 @@ pub struct RuleChange {
     pub keys: BTreeMap<String, String>,
     /// For `start` and `rank`: the place; before all others if none is named.
     #[serde(default)]
-    pub place: Place,
+    pub place: WireRulePosition,
 }
 
 /// What is done to a rule.
@@ -52,7 +52,7 @@ pub enum RuleAction {
 /// A place among the rules: the first that matches takes a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum WireRulePosition {
     /// Before all others.
     #[default]
     First,
@@ -74,9 +74,9 @@ impl RuleChange {
         });
         let (name, keys) = (self.name.clone(), keys.collect::<Result<Vec<_>, _>>()?);
         let place = match &self.place {
-            Place::First => RulePosition::First,
-            Place::Last => RulePosition::Last,
-            Place::Before(other) => RulePosition::Before(other.clone()),
+            WireRulePosition::First => RulePosition::First,
+            WireRulePosition::Last => RulePosition::Last,
+            WireRulePosition::Before(other) => RulePosition::Before(other.clone()),
         };
         Ok(match self.action {
             RuleAction::Start => RuleEdit::Start { name, keys, place },
@@ -96,7 +96,7 @@ pub fn key_edit(key: &str, value: &str) -> Option<KeyEdit> {
 }
 
 /// The keys of a rule, in the order of a rule file, and how each is written.
-const KEYS: [(&str, Write); 14] = [
+const KEYS: [(&str, RuleWrite); 14] = [
     ("match", text),
     ("per", list),
     ("weight", number),
@@ -114,7 +114,7 @@ const KEYS: [(&str, Write); 14] = [
 ];
 
 /// Writes a value as TOML.
-type Write = fn(&str) -> String;
+type RuleWrite = fn(&str) -> String;
 
 /// A text as TOML writes it, which takes all that JSON does.
 fn text(value: &str) -> String {
@@ -197,7 +197,9 @@ mod tests {
     fn a_key_that_rules_do_not_have_is_named() {
         let keys = BTreeMap::from([("limits".to_owned(), "1MB/s".to_owned())]);
         let (action, name) = (RuleAction::Change, "x".into());
-        let error = RuleChange { action, name, keys, place: Place::First }.to_edit().unwrap_err();
+        let error = RuleChange { action, name, keys, place: WireRulePosition::First }
+            .to_edit()
+            .unwrap_err();
         assert!(error.starts_with("\"limits\" is no key of a rule: match, per, "), "{error}");
     }
 }

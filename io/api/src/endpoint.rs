@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::Address;
+use crate::ServerAddress;
 
 /// A place that speaks the control API.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,7 +97,7 @@ impl FromStr for Endpoint {
         let plain = text.strip_prefix("http://");
         let Some(place) = plain.or_else(|| text.strip_prefix("https://")) else {
             return match text.parse() {
-                Ok(Address::Unix(path)) => Ok(Endpoint::Unix(path)),
+                Ok(ServerAddress::Unix(path)) => Ok(Endpoint::Unix(path)),
                 _ => Err(wrong()),
             };
         };

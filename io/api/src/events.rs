@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::link::{KeyForm, RateForm};
+use crate::proxy_wire::{WireKey, WireRate};
 use crate::rules::DecayRuleReport;
 
 /// What an event is about.
@@ -40,7 +40,7 @@ pub enum EventKind {
 
 /// One change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Event {
+pub struct ControllerEvent {
     /// Its number: greater than that of each event before it. Numbers may be left out.
     pub sequence: u64,
     /// When, in nanoseconds since 1970.
@@ -63,13 +63,13 @@ pub struct DecayChange {
     /// The name of the `[[decay]]`.
     pub name: String,
     /// The key's values, in the order of `per`.
-    pub key: Vec<KeyForm>,
+    pub key: Vec<WireKey>,
     /// What it had, in bytes or operations, as the decay counts it.
     pub used: u64,
     /// What it is entitled to, likewise.
     pub entitled: u64,
     /// What it is held to over all proxies; absent: to nothing but `max`.
-    pub limit: Option<RateForm>,
+    pub limit: Option<WireRate>,
     /// The part of `max` that this is, in millionths; absent without a limit or a `max`.
     pub factor_ppm: Option<u32>,
     /// When it is free again if it uses nothing until then, in nanoseconds since 1970.
@@ -78,44 +78,44 @@ pub struct DecayChange {
 
 /// Events in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Events {
+pub struct ControllerEvents {
     /// The events.
-    pub events: Vec<Event>,
+    pub events: Vec<ControllerEvent>,
     /// The number to go on from: what `since` is to be next.
     pub next: u64,
 }
 
 /// Every decay in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Decays {
+pub struct WireDecayAccounts {
     /// When this was, in nanoseconds since 1970.
     pub at_ns: u64,
     /// Whether requests wait for one another, as proxies say: decays with `contention` hold
     /// nobody back otherwise.
     pub contended: bool,
     /// The decays in the order of the rules.
-    pub decays: Vec<DecayAccounts>,
+    pub decays: Vec<DecayAccountTable>,
 }
 
 /// One `[[decay]]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DecayAccounts {
+pub struct DecayAccountTable {
     /// As it is written.
     #[serde(flatten)]
     pub rule: DecayRuleReport,
     /// The keys that used anything, those with the most of their entitlement first.
-    pub accounts: Vec<DecayAccount>,
+    pub accounts: Vec<WireDecayAccount>,
     /// Further accounts that are not listed.
     pub left_out: u64,
 }
 
 /// One key's account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DecayAccount {
+pub struct WireDecayAccount {
     /// The key as `uid=1000`; `all` for a decay without `per`.
     pub subject: String,
     /// The key's values, in the order of `per`.
-    pub key: Vec<KeyForm>,
+    pub key: Vec<WireKey>,
     /// `free`, `near` (four fifths used), `held` or `floor`.
     pub level: String,
     /// What it had, in bytes or operations, as the decay counts it.
@@ -123,7 +123,7 @@ pub struct DecayAccount {
     /// What it is entitled to, likewise.
     pub entitled: u64,
     /// What it is held to now over all proxies; absent: to nothing but `max`.
-    pub limit: Option<RateForm>,
+    pub limit: Option<WireRate>,
     /// When it is free again if it uses nothing until then, in nanoseconds since 1970; absent
     /// if it is free.
     pub until_ns: Option<u64>,

@@ -5,7 +5,7 @@
 //!   sluice top, sluice rule ─► Client ──HTTP/JSON, Unix socket──► io/proxy's control server
 //!                                ◄── Status, Classes, Subjects, Rules, Connections ──┘
 //!   sluice rule, io/proxy   ─► Client ──HTTP/JSON, TLS or Unix──► io/controller
-//!                                ◄── Rules, ProxyOrder, Proxies, UsageTable ──┘
+//!                                ◄── Rules, ControllerReply, Proxies, UsageTable ──┘
 //!   Prometheus ─► MetricsServer ─► Page, of the names in `metrics`     proxies and mounts
 //! ```
 //!
@@ -27,12 +27,12 @@ mod endpoint;
 mod events;
 mod files;
 mod hosts;
-mod link;
 mod messages;
 pub mod metrics;
 mod mounts;
 mod page;
 mod process;
+mod proxy_wire;
 mod report;
 mod rules;
 mod scrape;
@@ -42,59 +42,64 @@ pub mod why;
 pub use access::{
     AuditLine, AuditLines, MadeToken, NewToken, ParseRoleError, Role, TokenReport, Tokens,
 };
-pub use accesses::AccessesForm;
-pub use address::{Address, ParseAddressError};
-pub use client::{Client, ClientError};
+pub use accesses::WireAccesses;
+pub use address::{ParseAddressError, ServerAddress};
+pub use client::{ApiClient, ClientError};
 pub use credentials::{Credentials, CredentialsError};
 pub use critical::critical;
-pub use describe::{AnyAnswer, described, query_names};
+pub use describe::{AnyReplyBody, described, query_names};
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
-pub use edit::{Place, RuleAction, RuleChange, key_edit};
+pub use edit::{RuleAction, RuleChange, WireRulePosition, key_edit};
 pub use endpoint::{Endpoint, Endpoints, ParseEndpointError};
-pub use events::{DecayAccount, DecayAccounts, DecayChange, Decays, Event, EventKind, Events};
+pub use events::{
+    ControllerEvent, ControllerEvents, DecayAccountTable, DecayChange, EventKind, WireDecayAccount,
+    WireDecayAccounts,
+};
 pub use files::{
     PrivateFileError, check_private, close_directory, make_directory, private_options,
 };
 pub use hosts::{AllowedHosts, HostName, HostRefused, ParseHostNameError};
-pub use link::{
-    COMPACT_REPORT, ControllerStatus, CountersForm, GrantOf, HeldForm, HoldingsForm, KeyForm,
-    Named, OpsForm, PayerForm, Proxies, ProxyOrder, ProxyReport, ProxyStanding, RateForm,
-    RulesText, ScopeForm, ServedForm, ServedOf, TakenLine, TakenReport, TakenUsage,
-    TargetOrderForm, TargetReportForm, TermForm, ToldOf, UsageLine, UsageReport, UsageRow,
-    UsageTable, UseOf, WrongMessage,
-};
 pub use messages::{
-    Attach, ClassReport, Classes, Connection, Connections, ControllerLink, CostPoint, ErrorReport,
-    ExportReport, Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
+    Attach, ConnectionInfo, Connections, ControllerLink, CostPoint, ErrorReport, ExportReport,
+    ProxyStatus, ProxyTotals, TargetReport, Threads, WireClass, WireClasses, WireSubject,
+    WireSubjects, WireUsage,
 };
 pub use mounts::{MountLink, MountStatus};
-pub use page::{Family, Page};
+pub use page::{MetricFamily, MetricsPage};
 pub use process::tell_process;
-pub use report::{JobBeside, JobHolder, JobPattern, JobPoint, JobReport};
+pub use proxy_wire::{
+    COMPACT_REPORT, CheckedLine, CheckedReport, CheckedUsage, ControllerReply, ControllerStatus,
+    Proxies, ProxyReport, RulesText, ScopeInterner, UsageLine, UsageReport, UsageRow, UsageTable,
+    WireCounters, WireHoldings, WireKey, WireMembership, WireOps, WireProxyStatus, WireRate,
+    WireRemoteService, WireScope, WireScopeGrant, WireScopeService, WireScopeUsage,
+    WireServiceTotal, WireSubjectId, WireTargetAssignment, WireTargetReport, WireWaits,
+    WrongMessage,
+};
+pub use report::{ConcurrentJob, JobDelayCause, JobPattern, JobPoint, WireJobReport};
 pub use rules::{
-    DecayRuleReport, ExportProjects, LimitReport, MeterReport, ParentReport, ProjectsKnown,
-    RuleLoad, RuleReport, Rules,
+    DecayRuleReport, ExportProjects, LimitReport, ProjectsKnown, RuleLoad, WireMeter, WireRule,
+    WireRuleDependency, WireRules,
 };
 pub use scrape::{MetricsAddress, MetricsError, MetricsServer, ParseMetricsAddressError};
 pub use socket::{ListenerError, Listening, SocketError, check_listener};
 pub use why::{
-    Answer, DelayRow, DelayTable, Donation, Hold, HoldKind, LimitNow, Live, LiveSample,
-    ProxyAnswer, ProxyQuestion, Question, Why, WhyQuery, WhySubject,
+    DelayRow, DelayTable, LimitState, LiveSample, LiveUsage, ProxyQuery, ProxyReply, QueryKind,
+    QueryReply, Why, WhyQuery, WhySubject, WireDonation, WireWait, WireWaitKind,
 };
 
 /// The paths of the control API, shared by servers and client. STATUS, RULES and OPENAPI are
 /// every server's; CLASSES, SUBJECTS and CONNECTIONS a proxy's; the others a controller's.
 pub mod path {
-    /// [`Status`](crate::Status), of a controller [`ControllerStatus`](crate::ControllerStatus).
+    /// [`ProxyStatus`](crate::ProxyStatus), of a controller [`ControllerStatus`](crate::ControllerStatus).
     pub const STATUS: &str = "/v1/status";
-    /// [`Classes`](crate::Classes).
+    /// [`WireClasses`](crate::WireClasses).
     pub const CLASSES: &str = "/v1/classes";
-    /// [`Subjects`](crate::Subjects).
+    /// [`WireSubjects`](crate::WireSubjects).
     pub const SUBJECTS: &str = "/v1/subjects";
-    /// [`Rules`](crate::Rules) by GET; a new rule file's TOML text by PUT, with `If-Match`
+    /// [`WireRules`](crate::WireRules) by GET; a new rule file's TOML text by PUT, with `If-Match`
     /// only over the version that it names, with `?save=true` into the proxy's rule file too.
     pub const RULES: &str = "/v1/rules";
-    /// POST a [`RuleChange`](crate::RuleChange), get the [`Rules`](crate::Rules) as they are then.
+    /// POST a [`RuleChange`](crate::RuleChange), get the [`WireRules`](crate::WireRules) as they are then.
     pub const RULE_EDITS: &str = "/v1/rules/edits";
     /// [`Connections`](crate::Connections).
     pub const CONNECTIONS: &str = "/v1/connections";
@@ -102,21 +107,21 @@ pub mod path {
     pub const PROXIES: &str = "/v1/proxies";
     /// One of them: DELETE forgets it.
     pub const PROXY: &str = "/v1/proxies/{name}";
-    /// POST a [`ProxyReport`](crate::ProxyReport), get a [`ProxyOrder`](crate::ProxyOrder).
+    /// POST a [`ProxyReport`](crate::ProxyReport), get a [`ControllerReply`](crate::ControllerReply).
     pub const REPORT: &str = "/v1/proxies/{name}/report";
     /// [`Why`](crate::Why), a proxy's and a controller's.
     pub const WHY: &str = "/v1/why";
     /// [`DelayTable`](crate::DelayTable).
     pub const WHY_TOP: &str = "/v1/why/top";
-    /// [`JobReport`](crate::JobReport).
+    /// [`WireJobReport`](crate::WireJobReport).
     pub const JOB_REPORT: &str = "/v1/report";
-    /// [`Live`](crate::Live).
+    /// [`LiveUsage`](crate::LiveUsage).
     pub const LIVE: &str = "/v1/live";
     /// [`UsageTable`](crate::UsageTable).
     pub const USAGE: &str = "/v1/usage";
-    /// [`Decays`](crate::Decays).
+    /// [`WireDecayAccounts`](crate::WireDecayAccounts).
     pub const DECAYS: &str = "/v1/decays";
-    /// [`Events`](crate::Events), or each as it comes for who accepts `text/event-stream`.
+    /// [`ControllerEvents`](crate::ControllerEvents), or each as it comes for who accepts `text/event-stream`.
     pub const EVENTS: &str = "/v1/events";
 
     /// [`PROXY`] of a proxy; its name needs no escapes, as [`is_name`](crate::is_name) sees to.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 /// What one proxy is and how it fares.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Status {
+pub struct ProxyStatus {
     /// The version of the program.
     pub version: String,
     /// Its process id.
@@ -31,7 +31,7 @@ pub struct Status {
     /// Connections now.
     pub connections: u64,
     /// What was done since the start, on connections of now and before.
-    pub totals: Totals,
+    pub totals: ProxyTotals,
     /// How it stands with its controller; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Box<ControllerLink>>,
@@ -64,7 +64,7 @@ pub struct ControllerLink {
 
 /// What was done for somebody since a connection was made, or since the proxy started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Totals {
+pub struct ProxyTotals {
     /// Requests answered: attaches, and those refused at once, are among them.
     pub requests: u64,
     /// Payload read.
@@ -139,7 +139,7 @@ pub struct CostPoint {
 
 /// What somebody was served since the proxy started, and what they have under way now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Usage {
+pub struct WireUsage {
     /// Payload read.
     pub read_bytes: u64,
     /// Payload written.
@@ -169,16 +169,16 @@ pub struct Usage {
 
 /// Every class that exists now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Classes {
+pub struct WireClasses {
     /// When the counters were read, in nanoseconds since the proxy started.
     pub t_ns: u64,
     /// The classes, of all targets.
-    pub classes: Vec<ClassReport>,
+    pub classes: Vec<WireClass>,
 }
 
 /// One class: requests with the same key under one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ClassReport {
+pub struct WireClass {
     /// Tells it from all others of its target, now and later: two samples are of the
     /// same class if and only if target and id agree.
     pub id: u64,
@@ -191,22 +191,22 @@ pub struct ClassReport {
     /// Its part of the service beside others.
     pub weight: u32,
     /// What it was served.
-    pub usage: Usage,
+    pub usage: WireUsage,
 }
 
 /// Everybody who has a fid now or had one not long ago.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Subjects {
+pub struct WireSubjects {
     /// When the counters were read, in nanoseconds since the proxy started.
     pub t_ns: u64,
     /// The subjects, of all targets.
-    pub subjects: Vec<SubjectReport>,
+    pub subjects: Vec<WireSubject>,
 }
 
 /// One payer of requests: a job of a user on a node. The same four may be there more
 /// than once, for directories that rules tell apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SubjectReport {
+pub struct WireSubject {
     /// Tells it from all others of its target, now and later, as a class's id does.
     pub id: u64,
     /// The target whose scheduler knows it.
@@ -220,7 +220,7 @@ pub struct SubjectReport {
     /// The node's network name.
     pub nid: String,
     /// What it was served.
-    pub usage: Usage,
+    pub usage: WireUsage,
 }
 
 /// Every connection of now.
@@ -229,12 +229,12 @@ pub struct Connections {
     /// When the figures were read, in nanoseconds since the proxy started.
     pub t_ns: u64,
     /// The connections, oldest first.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectionInfo>,
 }
 
 /// One connection of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Connection {
+pub struct ConnectionInfo {
     /// Counts connections since the start; never used twice.
     pub id: u64,
     /// The client node's network name, `192.0.2.7@tcp` or `0@lo`.
@@ -255,7 +255,7 @@ pub struct Connection {
     /// Answers that the client has not taken yet.
     pub unsent_bytes: u64,
     /// What was done on it.
-    pub totals: Totals,
+    pub totals: ProxyTotals,
 }
 
 /// One user of a connection.
@@ -284,9 +284,9 @@ pub struct ErrorReport {
     pub controller: Option<String>,
 }
 
-impl Usage {
+impl WireUsage {
     /// Adds `other`: counters and present figures sum up, throttled if either is.
-    pub fn add(&mut self, other: &Usage) {
+    pub fn add(&mut self, other: &WireUsage) {
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.ops += other.ops;
@@ -305,8 +305,8 @@ impl Usage {
     ///
     /// A counter below its earlier value belongs to a newcomer (the proxy was started
     /// again), so everything is new then.
-    pub fn since(&self, earlier: &Usage) -> Usage {
-        let counters = |u: &Usage| {
+    pub fn since(&self, earlier: &WireUsage) -> WireUsage {
+        let counters = |u: &WireUsage| {
             let payload = [u.read_bytes, u.written_bytes, u.ops, u.requests];
             let times = [u.queue_ns, u.service_ns, u.cost_ns, u.elsewhere_ns];
             payload.into_iter().chain(times)
@@ -314,7 +314,7 @@ impl Usage {
         if counters(self).zip(counters(earlier)).any(|(now, then)| now < then) {
             return *self;
         }
-        Usage {
+        WireUsage {
             read_bytes: self.read_bytes - earlier.read_bytes,
             written_bytes: self.written_bytes - earlier.written_bytes,
             ops: self.ops - earlier.ops,
@@ -334,16 +334,16 @@ mod tests {
 
     #[test]
     fn two_samples_give_what_came_between() {
-        let then = Usage { read_bytes: 100, requests: 2, queued: 9, ..Usage::default() };
-        let now = Usage { read_bytes: 350, requests: 7, queued: 1, ..Usage::default() };
-        let between = Usage { read_bytes: 250, requests: 5, queued: 1, ..Usage::default() };
+        let then = WireUsage { read_bytes: 100, requests: 2, queued: 9, ..WireUsage::default() };
+        let now = WireUsage { read_bytes: 350, requests: 7, queued: 1, ..WireUsage::default() };
+        let between = WireUsage { read_bytes: 250, requests: 5, queued: 1, ..WireUsage::default() };
         assert_eq!(now.since(&then), between);
     }
 
     #[test]
     fn a_subject_of_a_proxy_that_was_started_again_counts_from_zero() {
-        let then = Usage { read_bytes: 100, ops: 50, ..Usage::default() };
-        let now = Usage { read_bytes: 200, ops: 3, ..Usage::default() };
+        let then = WireUsage { read_bytes: 100, ops: 50, ..WireUsage::default() };
+        let now = WireUsage { read_bytes: 200, ops: 3, ..WireUsage::default() };
         assert_eq!(now.since(&then), now);
     }
 }

@@ -16,30 +16,30 @@ use crate::metrics::{Metric, MetricKind, MetricUnit};
 
 /// Metrics with their values, as text.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct MetricsPage {
     text: String,
 }
 
 /// The lines of one metric; they stand together, as the format demands.
 #[derive(Debug)]
-pub struct Family<'p> {
-    page: &'p mut Page,
+pub struct MetricFamily<'p> {
+    page: &'p mut MetricsPage,
     metric: &'static Metric,
     is_begun: bool,
 }
 
-impl Page {
+impl MetricsPage {
     /// What the answer to a scrape says it is.
     pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// An empty page.
-    pub fn new() -> Page {
-        Page::default()
+    pub fn new() -> MetricsPage {
+        MetricsPage::default()
     }
 
     /// Begins a metric; once for each on a page. Without lines nothing is written.
-    pub fn family(&mut self, metric: &'static Metric) -> Family<'_> {
-        Family { page: self, metric, is_begun: false }
+    pub fn family(&mut self, metric: &'static Metric) -> MetricFamily<'_> {
+        MetricFamily { page: self, metric, is_begun: false }
     }
 
     /// A metric without labels.
@@ -53,7 +53,7 @@ impl Page {
     }
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     /// One value, in nanoseconds where the unit is seconds and in parts per million where it
     /// is a ratio.
     ///
@@ -170,25 +170,25 @@ mod tests {
         DRAINING, JOB_QUEUE, JOB_REQUESTS, TARGET_CUT, TARGET_QUEUE, TARGET_SIZE,
     };
 
-    fn lines(page: Page) -> Vec<String> {
+    fn lines(page: MetricsPage) -> Vec<String> {
         page.finish().lines().filter(|l| !l.starts_with('#')).map(String::from).collect()
     }
 
     #[test]
     fn a_metric_says_once_what_it_is() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         page.single(&DRAINING, 1);
         let text = "# HELP sluice_proxy_draining 1 from SIGTERM on, 0 before.\n\
                     # TYPE sluice_proxy_draining gauge\nsluice_proxy_draining 1\n";
         assert_eq!(page.finish(), text);
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         page.family(&TARGET_SIZE);
         assert_eq!(page.finish(), "");
     }
 
     #[test]
     fn a_label_may_hold_any_text() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         page.family(&JOB_REQUESTS).line(&["/a b", "q\"u\\o\nte"], 7);
         let line = r#"sluice_job_requests_total{target="/a b",jobid="q\"u\\o\nte"} 7"#;
         assert_eq!(lines(page), [line]);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn times_are_exact_seconds_and_parts_are_parts_of_one() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         let mut family = page.family(&JOB_QUEUE);
         for time in [0, 1, 1_500_000_000, u64::MAX] {
             family.line(&["t", "j"], time);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn buckets_add_up_from_the_smallest_to_all() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         let buckets = [(1_024, 3), (2_048, 0), (4_096, 2)];
         page.family(&TARGET_QUEUE).histogram(&["t", "read", "device"], &buckets, 1, 20_000);
         let of = |suffix: &str, le: &str, value: &str| {
@@ -230,6 +230,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "has the labels")]
     fn a_line_has_all_labels_of_its_metric() {
-        Page::new().family(&JOB_REQUESTS).line(&["t"], 1);
+        MetricsPage::new().family(&JOB_REQUESTS).line(&["t"], 1);
     }
 }

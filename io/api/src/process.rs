@@ -2,11 +2,11 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::Page;
+use crate::MetricsPage;
 use crate::metrics::{CPU, MEMORY};
 
 /// Puts this process's processor time and memory on a page.
-pub fn tell_process(page: &mut Page) {
+pub fn tell_process(page: &mut MetricsPage) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     page.single(&CPU, time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
     // A system without it shows no memory, and the rest.
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn a_process_has_used_time_and_memory() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         tell_process(&mut page);
         let text = page.finish();
         let value = |name: &str| {

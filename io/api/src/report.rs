@@ -8,11 +8,11 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::CountersForm;
+use crate::WireCounters;
 
 /// What one job did in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct JobReport {
+pub struct WireJobReport {
     /// The job; empty: requests without one.
     pub job: String,
     /// The users whose requests these were, by number, as far as they are known.
@@ -26,7 +26,7 @@ pub struct JobReport {
     /// How long the points are together in which it had any requests: its active time.
     pub active_s: u64,
     /// All it did: payload, operations by kind, what was delayed, sizes and order.
-    pub counters: CountersForm,
+    pub counters: WireCounters,
     /// Payload by active time, in bytes a second.
     pub achieved_per_s: u64,
     /// What it asked for, in bytes a second: an estimate. Each request that a limit delayed stands
@@ -38,12 +38,12 @@ pub struct JobReport {
     /// Operations and delayed requests by active time, likewise an estimate.
     pub asked_ops_per_s: u64,
     /// What delayed it, the longest first, as its proxies remember it.
-    pub holders: Vec<JobHolder>,
+    pub holders: Vec<JobDelayCause>,
     /// Whether some proxy still knows its requests. Where none does, what delayed them is not
     /// known any more; how long and how much is.
     pub holders_known: bool,
     /// The other jobs with the most payload from its first point to its last, five at most.
-    pub others: Vec<JobBeside>,
+    pub others: Vec<ConcurrentJob>,
     /// How many other jobs there were in all.
     pub others_count: u64,
     /// Its part of all payload in this time, in millionths: near a million the file system was its
@@ -59,7 +59,7 @@ pub struct JobReport {
 
 /// What delayed a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct JobHolder {
+pub struct JobDelayCause {
     /// In words: `the limit of rule jobs (jobid=dd.1)`.
     pub what: String,
     /// Whether it holds requests now.
@@ -74,7 +74,7 @@ pub struct JobHolder {
 
 /// Another job at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct JobBeside {
+pub struct ConcurrentJob {
     /// The job; empty: requests without one; `(other)`: those who were too many.
     pub job: String,
     /// What it read and wrote.

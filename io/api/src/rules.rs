@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 /// The rules and meters in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Rules {
+pub struct WireRules {
     /// Tells this text from others. Give it back as `If-Match` to change the rules only if
     /// they are still these.
     pub version: String,
@@ -27,9 +27,9 @@ pub struct Rules {
     /// Whether the rule file held this text when the proxy last read or wrote it.
     pub saved: bool,
     /// Rules in their order: the first that matches takes the request.
-    pub rules: Vec<RuleReport>,
+    pub rules: Vec<WireRule>,
     /// Meters in their order: each one that matches is paid.
-    pub meters: Vec<MeterReport>,
+    pub meters: Vec<WireMeter>,
     /// Decays in their order: each one that matches counts and holds back.
     #[serde(default)]
     pub decays: Vec<DecayRuleReport>,
@@ -66,7 +66,7 @@ pub enum ProjectsKnown {
 
 /// One rule: a condition and what it grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct RuleReport {
+pub struct WireRule {
     /// Unique among the rules.
     pub name: String,
     /// The condition, `*` for any request.
@@ -87,7 +87,7 @@ pub struct RuleReport {
     /// ceiling; absent: a ceiling.
     pub limit_mode: Option<String>,
     /// The rule that its one limit depends on, and how.
-    pub parent: Option<ParentReport>,
+    pub parent: Option<WireRuleDependency>,
     /// The most device slots of each class.
     pub slots: Option<u32>,
     /// Device slots that are left free for what it is promised.
@@ -107,7 +107,7 @@ pub struct RuleReport {
 
 /// What a rule's limit depends on: between `min` and the limit itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ParentReport {
+pub struct WireRuleDependency {
     /// The rule.
     pub rule: String,
     /// `follow`, `complement` or `gate`.
@@ -135,7 +135,7 @@ pub struct RuleLoad {
 
 /// One meter: a ceiling beside the classes' own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MeterReport {
+pub struct WireMeter {
     /// Unique among the meters.
     pub name: String,
     /// The condition, `*` for any request.
@@ -187,17 +187,17 @@ pub struct LimitReport {
     pub burst: Option<u64>,
 }
 
-impl Rules {
+impl WireRules {
     /// The rules of a text; nothing is known of a proxy that has them in force.
-    pub fn of(text: &str, set: &RuleSet) -> Rules {
-        let mut rules: Vec<_> = set.rules.iter().map(RuleReport::from).collect();
+    pub fn of(text: &str, set: &RuleSet) -> WireRules {
+        let mut rules: Vec<_> = set.rules.iter().map(WireRule::from).collect();
         for shadowed in set.shadowed() {
             rules[shadowed.rule].shadowed_by = Some(set.rules[shadowed.by].name.clone());
         }
-        let meters = set.meters.iter().map(MeterReport::from).collect();
+        let meters = set.meters.iter().map(WireMeter::from).collect();
         let decays = set.decays.iter().map(DecayRuleReport::from).collect();
-        let version = Rules::version_of(text);
-        Rules { version, text: text.into(), rules, meters, decays, ..Rules::default() }
+        let version = WireRules::version_of(text);
+        WireRules { version, text: text.into(), rules, meters, decays, ..WireRules::default() }
     }
 
     /// The version as the header ETag has it.
@@ -229,9 +229,9 @@ impl Rules {
     }
 }
 
-impl From<&Rule> for RuleReport {
-    fn from(rule: &Rule) -> RuleReport {
-        RuleReport {
+impl From<&Rule> for WireRule {
+    fn from(rule: &Rule) -> WireRule {
+        WireRule {
             name: rule.name.clone(),
             condition: rule.matcher.to_string(),
             per: words(&rule.per),
@@ -240,7 +240,7 @@ impl From<&Rule> for RuleReport {
             reserve_metadata_ppm: rule.reserve_metadata(),
             limits: rule.limits.iter().map(LimitReport::from).collect(),
             limit_mode: (rule.limit_mode != LimitMode::Hard).then(|| rule.limit_mode.key().into()),
-            parent: rule.parent.as_ref().map(ParentReport::from),
+            parent: rule.parent.as_ref().map(WireRuleDependency::from),
             slots: rule.slots,
             keep_slots: rule.keep_slots,
             min_share_ppm: rule.min_share_ppm,
@@ -252,9 +252,9 @@ impl From<&Rule> for RuleReport {
     }
 }
 
-impl From<&RuleDependency> for ParentReport {
-    fn from(parent: &RuleDependency) -> ParentReport {
-        ParentReport {
+impl From<&RuleDependency> for WireRuleDependency {
+    fn from(parent: &RuleDependency) -> WireRuleDependency {
+        WireRuleDependency {
             rule: parent.rule.clone(),
             kind: parent.kind.name().into(),
             value: parent.kind.to_string(),
@@ -263,9 +263,9 @@ impl From<&RuleDependency> for ParentReport {
     }
 }
 
-impl From<&MeterRule> for MeterReport {
-    fn from(meter: &MeterRule) -> MeterReport {
-        MeterReport {
+impl From<&MeterRule> for WireMeter {
+    fn from(meter: &MeterRule) -> WireMeter {
+        WireMeter {
             name: meter.name.clone(),
             condition: meter.matcher.to_string(),
             per: words(&meter.per),
@@ -339,14 +339,14 @@ mod tests {
             rate = "100ops/s"
             burst = "5ops"
             "#;
-        let rules = Rules::of(text, &RuleSet::parse(text).unwrap());
+        let rules = WireRules::of(text, &RuleSet::parse(text).unwrap());
         assert_eq!(rules.text, text);
         let limit = |kinds: &[&str], rate: &str, burst| LimitReport {
             kinds: kinds.iter().map(|kind| kind.to_string()).collect(),
             rate: rate.into(),
             burst,
         };
-        let jobs = RuleReport {
+        let jobs = WireRule {
             name: "jobs".into(),
             condition: "jobid={dd.*}".into(),
             per: vec!["jobid".into(), "uid".into()],
@@ -357,21 +357,21 @@ mod tests {
             slots: Some(8),
             write_mode: Some("paced".into()),
             max_classes: Some(3),
-            ..RuleReport::default()
+            ..WireRule::default()
         };
         let all: Vec<_> = model::OpKind::ALL.iter().map(|kind| kind.name()).collect();
         let [rule, kind, value, min] = ["jobs", "gate", "500ms", "5ops/s"].map(String::from);
-        let late = RuleReport {
+        let late = WireRule {
             name: "late".into(),
             condition: "jobid={dd.*}".into(),
             weight: 1,
             limits: vec![limit(&all, "50ops/s", None)],
-            parent: Some(ParentReport { rule, kind, value, min }),
+            parent: Some(WireRuleDependency { rule, kind, value, min }),
             shadowed_by: Some("jobs".into()),
-            ..RuleReport::default()
+            ..WireRule::default()
         };
         assert_eq!(rules.rules, [jobs, late]);
-        let opens = MeterReport {
+        let opens = WireMeter {
             name: "opens".into(),
             condition: "*".into(),
             per: vec![],
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn the_version_is_that_of_the_text_and_nothing_else() {
-        let version = Rules::version_of;
+        let version = WireRules::version_of;
         assert_eq!(version("a"), version("a"));
         assert_ne!(version("a"), version("a "));
         assert_ne!(version(""), version("\n"));
@@ -391,9 +391,9 @@ mod tests {
     #[test]
     fn the_version_is_the_same_in_every_release() {
         // The first of BLAKE3's own test vectors, and a text hashed by another implementation.
-        assert_eq!(Rules::version_of(""), "af1349b9f5f9a1a6");
+        assert_eq!(WireRules::version_of(""), "af1349b9f5f9a1a6");
         assert_eq!(
-            Rules::version_of("[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n"),
+            WireRules::version_of("[[rule]]\nname = \"jobs\"\nper = [\"jobid\"]\n"),
             "0c22fea12004a390"
         );
     }

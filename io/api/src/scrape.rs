@@ -31,11 +31,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use crate::{Address, AllowedHosts, Listening, Page, SocketError, path};
+use crate::{AllowedHosts, Listening, MetricsPage, ServerAddress, SocketError, path};
 
 /// Where metrics are shown: `http://127.0.0.1:9400` or `unix:///run/sluice/metrics.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsAddress(Address);
+pub struct MetricsAddress(ServerAddress);
 
 /// Text that is no such place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,7 @@ pub struct MetricsServer {
 /// Makes the page.
 type Make = Arc<dyn Fn() -> String + Send + Sync>;
 
-enum Listener {
+enum MetricsListener {
     /// The port, and whether only this machine reaches it.
     Tcp(TcpListener, bool),
     /// The socket, and what removes its name.
@@ -90,14 +90,14 @@ const EXCHANGE_TIME_MAX: Duration = Duration::from_secs(30);
 impl MetricsAddress {
     /// Whether other machines may reach it.
     pub fn is_open_to_others(&self) -> bool {
-        matches!(&self.0, Address::Tcp(at) if !at.ip().to_canonical().is_loopback())
+        matches!(&self.0, ServerAddress::Tcp(at) if !at.ip().to_canonical().is_loopback())
     }
 }
 
 impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Address::Tcp(address) => write!(f, "http://{address}"),
+            ServerAddress::Tcp(address) => write!(f, "http://{address}"),
             unix => unix.fmt(f),
         }
     }
@@ -108,8 +108,8 @@ impl FromStr for MetricsAddress {
 
     fn from_str(text: &str) -> Result<MetricsAddress, ParseMetricsAddressError> {
         let address = match text.strip_prefix("http://") {
-            Some(address) => address.trim_end_matches('/').parse().ok().map(Address::Tcp),
-            None => text.parse().ok().filter(|address| matches!(address, Address::Unix(_))),
+            Some(address) => address.trim_end_matches('/').parse().ok().map(ServerAddress::Tcp),
+            None => text.parse().ok().filter(|address| matches!(address, ServerAddress::Unix(_))),
         };
         address.map(MetricsAddress).ok_or_else(|| ParseMetricsAddressError { text: text.into() })
     }
@@ -165,30 +165,33 @@ impl Drop for MetricsServer {
 }
 
 /// Listens, within a runtime.
-fn listen(at: &Address) -> Result<(Listener, Address), MetricsError> {
+fn listen(at: &ServerAddress) -> Result<(MetricsListener, ServerAddress), MetricsError> {
     match at {
-        Address::Tcp(address) => {
+        ServerAddress::Tcp(address) => {
             let port = |source| MetricsError::Port { address: *address, source };
             let listener = std::net::TcpListener::bind(address).map_err(port)?;
             listener.set_nonblocking(true).map_err(port)?;
             let address = listener.local_addr().map_err(port)?;
             let listener = TcpListener::from_std(listener).map_err(port)?;
             let only_loopback = address.ip().to_canonical().is_loopback();
-            Ok((Listener::Tcp(listener, only_loopback), Address::Tcp(address)))
+            Ok((MetricsListener::Tcp(listener, only_loopback), ServerAddress::Tcp(address)))
         }
-        Address::Unix(path) => {
+        ServerAddress::Unix(path) => {
             let listening = Listening::at(path, 0o600)?;
             let listener = listening.listener().try_clone().and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 UnixListener::from_std(listener)
             });
-            Ok((Listener::Unix(listener.map_err(MetricsError::Thread)?, listening), at.clone()))
+            Ok((
+                MetricsListener::Unix(listener.map_err(MetricsError::Thread)?, listening),
+                at.clone(),
+            ))
         }
     }
 }
 
 /// Accepts until told to stop; what is under way then is cut off.
-async fn serve(listener: &Listener, make: &Make, mut stopped: oneshot::Receiver<()>) {
+async fn serve(listener: &MetricsListener, make: &Make, mut stopped: oneshot::Receiver<()>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let place = places.clone().acquire_owned();
@@ -209,13 +212,17 @@ async fn serve(listener: &Listener, make: &Make, mut stopped: oneshot::Receiver<
     }
 }
 
-async fn accept(listener: &Listener, make: &Make, place: OwnedSemaphorePermit) -> io::Result<()> {
+async fn accept(
+    listener: &MetricsListener,
+    make: &Make,
+    place: OwnedSemaphorePermit,
+) -> io::Result<()> {
     match listener {
-        Listener::Tcp(listener, only_loopback) => {
+        MetricsListener::Tcp(listener, only_loopback) => {
             let (stream, _) = listener.accept().await?;
             tokio::spawn(exchange(stream, make.clone(), *only_loopback, place));
         }
-        Listener::Unix(listener, _) => {
+        MetricsListener::Unix(listener, _) => {
             let (stream, _) = listener.accept().await?;
             tokio::spawn(exchange(stream, make.clone(), false, place));
         }
@@ -251,7 +258,7 @@ fn answer(request: &Request<Incoming>, make: &Make, only_loopback: bool) -> Resp
         return text_of(StatusCode::FORBIDDEN, PLAIN, format!("{refused}\n"));
     }
     let (status, kind, text) = match (request.method(), request.uri().path()) {
-        (&Method::GET, path::METRICS) => (StatusCode::OK, Page::CONTENT_TYPE, make()),
+        (&Method::GET, path::METRICS) => (StatusCode::OK, MetricsPage::CONTENT_TYPE, make()),
         (_, path::METRICS) => {
             let text = format!("{} is not possible here: GET\n", request.method());
             (StatusCode::METHOD_NOT_ALLOWED, PLAIN, text)
@@ -288,7 +295,7 @@ mod tests {
     }
 
     fn tcp(server: &MetricsServer) -> TcpStream {
-        let Address::Tcp(at) = &server.address().0 else { panic!("it is TCP") };
+        let ServerAddress::Tcp(at) = &server.address().0 else { panic!("it is TCP") };
         TcpStream::connect(at).unwrap()
     }
 

@@ -3,10 +3,10 @@
 //! ```text
 //!   dispatchers ─► proxy: Why ─┬─► GET /v1/why ─────────────────► sluice why: text(), JSON
 //!                              ├─► the mount's .sluice/why ─────► cat
-//!                              └─► ProxyAnswer ─► controller: merged ─► GET /v1/why
+//!                              └─► ProxyReply ─► controller: merged ─► GET /v1/why
 //! ```
 //!
-//! A controller asks its proxies by their orders ([`ProxyQuestion`]) and hears the answers with
+//! A controller asks its proxies by their orders ([`ProxyQuery`]) and hears the answers with
 //! their next report: nothing is kept ready for questions that nobody asks. Spans are told as
 //! "ago" and "from now", for the clocks of several proxies have nothing in common.
 
@@ -15,7 +15,7 @@ mod text;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Classes, ScopeForm, Status, Subjects};
+use crate::{ProxyStatus, WireClasses, WireScope, WireSubjects};
 
 pub use text::{amount, per_second, percent, span};
 
@@ -46,10 +46,10 @@ pub struct Why {
     /// Those who were found, the most delayed first.
     pub subjects: Vec<WhySubject>,
     /// What holds their requests now, then what held them.
-    pub holds: Vec<Hold>,
+    pub holds: Vec<WireWait>,
     /// Who waits, or waited lately, for another's writes.
     #[serde(default)]
-    pub donations: Vec<Donation>,
+    pub donations: Vec<WireDonation>,
     /// Subjects and causes that are not listed.
     pub left_out: u64,
     /// Proxies that gave no answer in time.
@@ -86,12 +86,12 @@ pub struct WhySubject {
     /// Their payload.
     pub delayed_bytes: u64,
     /// What its requests pay.
-    pub limits: Vec<LimitNow>,
+    pub limits: Vec<LimitState>,
 }
 
 /// A limit as it stands at one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LimitNow {
+pub struct LimitState {
     /// `rule`, `meter` or `decay`.
     pub section: String,
     /// Its name.
@@ -120,7 +120,7 @@ pub struct LimitNow {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum HoldKind {
+pub enum WireWaitKind {
     /// A limit.
     Limit,
     /// The rule's cap on slots.
@@ -138,7 +138,7 @@ pub enum HoldKind {
 
 /// One cause that holds requests of one class at one proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Hold {
+pub struct WireWait {
     /// The proxy; empty where only one was asked.
     #[serde(default)]
     pub proxy: String,
@@ -149,9 +149,9 @@ pub struct Hold {
     /// The class's key; empty: all whom the rule takes together.
     pub key: String,
     /// What kind of cause.
-    pub kind: HoldKind,
+    pub kind: WireWaitKind,
     /// The limit, of that kind; without figures if it is gone.
-    pub limit: Option<LimitNow>,
+    pub limit: Option<LimitState>,
     /// Whether it is what holds requests now.
     pub now: bool,
     /// How long ago it began, with pauses of less than a second.
@@ -175,7 +175,7 @@ pub struct Hold {
 /// Writes of one payer that another waited for: they went in the lane of the one who waits, where
 /// they got on sooner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Donation {
+pub struct WireDonation {
     /// The proxy; empty where only one was asked.
     #[serde(default)]
     pub proxy: String,
@@ -192,7 +192,7 @@ pub struct Donation {
     /// The file, as `export:/path`.
     pub file: String,
     /// The limit that held the last of these writes, if one did; without figures if it is gone.
-    pub limit: Option<LimitNow>,
+    pub limit: Option<LimitState>,
     /// Writes that were waited for.
     pub requests: u64,
     /// Their payload.
@@ -242,16 +242,16 @@ pub struct LiveSample {
     #[serde(default)]
     pub proxy: String,
     /// What it is and how it fares.
-    pub status: Status,
+    pub status: ProxyStatus,
     /// Its payers; those with the most service if there are many.
-    pub subjects: Subjects,
+    pub subjects: WireSubjects,
     /// Its classes, likewise.
-    pub classes: Classes,
+    pub classes: WireClasses,
 }
 
 /// What all proxies of a controller have under way.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Live {
+pub struct LiveUsage {
     /// When the answers were there, in nanoseconds since the controller started.
     pub t_ns: u64,
     /// Its version.
@@ -266,40 +266,40 @@ pub struct Live {
 
 /// What a controller asks a proxy, for somebody who asked it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProxyQuestion {
+pub struct ProxyQuery {
     /// Its number.
     pub number: u64,
     /// The question.
-    pub what: Question,
+    pub what: QueryKind,
 }
 
 /// The questions that there are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Question {
+pub enum QueryKind {
     /// What holds these.
     Why(WhyQuery),
     /// What is under way.
     Live,
 }
 
-/// A proxy's answer to a [`ProxyQuestion`].
+/// A proxy's answer to a [`ProxyQuery`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ProxyAnswer {
+pub struct ProxyReply {
     /// The question's number.
     pub number: u64,
     /// The answer.
-    pub what: Answer,
+    pub what: QueryReply,
 }
 
 /// The answers that there are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Answer {
-    /// To [`Question::Why`].
+pub enum QueryReply {
+    /// To [`QueryKind::Why`].
     Why(Box<Why>),
-    /// To [`Question::Live`].
+    /// To [`QueryKind::Live`].
     Live(Box<LiveSample>),
 }
 
@@ -328,7 +328,7 @@ impl Why {
             (key(a), &a.proxy, &a.nid).cmp(&(key(b), &b.proxy, &b.nid))
         });
         self.holds.sort_by(|a, b| {
-            let key = |h: &Hold| (!h.now, std::cmp::Reverse(h.wait_ns), h.kind);
+            let key = |h: &WireWait| (!h.now, std::cmp::Reverse(h.wait_ns), h.kind);
             (key(a), &a.proxy, &a.rule, &a.key).cmp(&(key(b), &b.proxy, &b.rule, &b.key))
         });
         self.left_out += self.subjects.len().saturating_sub(Why::SUBJECTS_MAX) as u64;
@@ -349,12 +349,12 @@ impl Why {
             subject
         };
         self.subjects.extend(answer.subjects.into_iter().map(named));
-        let named = |mut hold: Hold| {
+        let named = |mut hold: WireWait| {
             proxy.clone_into(&mut hold.proxy);
             hold
         };
         self.holds.extend(answer.holds.into_iter().map(named));
-        let named = |mut donation: Donation| {
+        let named = |mut donation: WireDonation| {
             proxy.clone_into(&mut donation.proxy);
             donation
         };
@@ -362,13 +362,13 @@ impl Why {
     }
 }
 
-impl LimitNow {
+impl LimitState {
     /// The limit of a scope, with no figures.
-    pub fn of(scope: &model::Scope, in_bytes: bool) -> LimitNow {
-        let form = ScopeForm::from(scope);
+    pub fn of(scope: &model::Scope, in_bytes: bool) -> LimitState {
+        let form = WireScope::from(scope);
         let key: Vec<_> = scope.key.iter().map(|value| value.to_string()).collect();
         let (section, name) = (form.section, form.name);
-        LimitNow { section, name, key: key.join(" "), in_bytes, ..LimitNow::default() }
+        LimitState { section, name, key: key.join(" "), in_bytes, ..LimitState::default() }
     }
 
     /// Units a second that are let through here.

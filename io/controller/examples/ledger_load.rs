@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use api::PayerForm;
+use api::WireSubjectId;
 use controller::ledger::{
     Ages, Bounds, Copied, Counters, Ledger, LedgerError, Report, ReportLine, SubjectKind,
 };
@@ -115,14 +115,14 @@ fn tell(
 }
 
 fn line(id: u64) -> ReportLine {
-    let payer = PayerForm {
+    let payer = WireSubjectId {
         job: format!("ior.{id}"),
         uid: 1_000 + (id % 200) as u32,
         gid: 100 + (id % 20) as u32,
         project: Some((id % 50) as u32),
         class: format!("default/job=ior.{id}"),
         export: "scratch".into(),
-        ..PayerForm::default()
+        ..WireSubjectId::default()
     };
     ReportLine { id, payer: Some(payer.into()), counters: Counters::default() }
 }

@@ -205,7 +205,7 @@ pub(crate) struct Shared {
     data: PathBuf,
     counts: Arc<Counts>,
     /// What reports named lately.
-    named: Mutex<api::Named>,
+    named: Mutex<api::ScopeInterner>,
 }
 
 impl Controller {

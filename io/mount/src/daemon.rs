@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use api::{Address, MetricsAddress, MetricsError, MetricsServer};
+use api::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
 use fuse::{Capabilities, MountFlags, Options, Session, Transport};
 use model::BusyPoll;
 
@@ -42,7 +42,7 @@ pub enum MountError {
     #[error("cannot use {export} of the proxy at {address}: {why}")]
     Proxy {
         /// Where it should be.
-        address: Address,
+        address: ServerAddress,
         /// The export's name.
         export: String,
         /// What happened.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Instant;
 
-use api::Page;
+use api::MetricsPage;
 use api::metrics as names;
 
 use crate::filesystem::Inner;
@@ -36,7 +36,7 @@ impl Metrics {
 
     /// The page of now.
     pub(crate) fn page(&self) -> String {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         page.family(&names::INFO).line(&["mount", env!("CARGO_PKG_VERSION")], 1);
         page.single(&names::UPTIME, self.began.elapsed().as_nanos() as u64);
         api::tell_process(&mut page);

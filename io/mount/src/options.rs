@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use api::{Address, MetricsAddress};
+use api::{MetricsAddress, ServerAddress};
 use fuse::MountFlags;
 use model::{Bytes, Nanos};
 
@@ -63,7 +63,7 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Where the proxy listens.
-    pub address: Address,
+    pub address: ServerAddress,
     /// What it calls the directory; a path, if it is a server such as diod.
     pub export: String,
 }
@@ -231,7 +231,7 @@ impl FromStr for Source {
         let fault = |fault: &str| SettingsError::Source { text: text.into(), fault: fault.into() };
         let (address, export) = if let Some(rest) = text.strip_prefix("tcp://") {
             let (node, export) = rest.split_once('/').ok_or_else(|| fault(WANT))?;
-            (Address::Tcp(resolve(node).map_err(|why| fault(&why))?), export)
+            (ServerAddress::Tcp(resolve(node).map_err(|why| fault(&why))?), export)
         } else if text.starts_with("unix:///") {
             let (_, path) = text.split_at("unix://".len());
             let (path, export) = path.split_once("//").ok_or_else(|| fault(WANT))?;
@@ -249,7 +249,7 @@ impl FromStr for Source {
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slashes = if matches!(self.address, Address::Tcp(_)) { "/" } else { "//" };
+        let slashes = if matches!(self.address, ServerAddress::Tcp(_)) { "/" } else { "//" };
         write!(f, "{}{slashes}{}", self.address, self.export)
     }
 }
@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn a_hosts_name_is_looked_up() {
         let source: Source = "tcp://localhost:5640/scratch".parse().unwrap();
-        let Address::Tcp(address) = source.address else { panic!("{source}") };
+        let ServerAddress::Tcp(address) = source.address else { panic!("{source}") };
         assert!(address.ip().is_loopback() && address.port() == 5640, "{address}");
     }
 

@@ -25,8 +25,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use api::{
-    Client, ClientError, Credentials, Endpoints, ProxyAnswer, ProxyOrder, ProxyReport, RulesText,
-    TargetReportForm, is_name,
+    ApiClient, ClientError, ControllerReply, Credentials, Endpoints, ProxyReply, ProxyReport,
+    RulesText, WireTargetReport, is_name,
 };
 use plan::{ControllerSession, LeaseExpiry, SessionSettings};
 
@@ -66,7 +66,7 @@ pub enum LinkError {
 
 /// What the thread waits for.
 enum Event {
-    Order(ProxyOrder),
+    Order(ControllerReply),
     Lost(ClientError),
     Stop,
 }
@@ -82,7 +82,7 @@ struct Driver {
     usage: Book,
     posts: SyncSender<ProxyReport>,
     /// To what somebody asked the controller, for the next report.
-    answers: Vec<ProxyAnswer>,
+    answers: Vec<ProxyReply>,
     /// Calls that were not answered yet, those that wait for a poster included.
     under_way: usize,
     /// The version of the rules that the controller gave.
@@ -95,7 +95,7 @@ struct Driver {
 
 /// Calls the controller.
 struct Poster {
-    client: Client,
+    client: ApiClient,
     controller: Endpoints,
     credentials: Credentials,
     name: String,
@@ -225,7 +225,7 @@ impl Driver {
             let untold = target.with_dispatcher(|d, _| d.take_untold()).unwrap_or_default();
             untold.iter().for_each(|(class, cost)| standing.serve(class, *cost, now));
             if let Some(said) = standing.report(uses, now) {
-                report.targets.insert(target.name.clone(), TargetReportForm::from(&said));
+                report.targets.insert(target.name.clone(), WireTargetReport::from(&said));
             }
         }
         if with_uses {
@@ -269,7 +269,7 @@ impl Driver {
     }
 
     /// Takes an order in; true if something is to be reported at once.
-    fn hear(&mut self, order: &ProxyOrder) -> bool {
+    fn hear(&mut self, order: &ControllerReply) -> bool {
         if order.term < self.term {
             return false;
         }
@@ -381,8 +381,8 @@ impl Poster {
     }
 }
 
-fn client(controller: &Endpoints, credentials: &Credentials) -> Result<Client, ClientError> {
-    let client = Client::at(controller)?.with(credentials)?;
+fn client(controller: &Endpoints, credentials: &Credentials) -> Result<ApiClient, ClientError> {
+    let client = ApiClient::at(controller)?.with(credentials)?;
     Ok(client.keeping().with_time_limit(CALL_TIME_MAX))
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use api::{Address, Listening};
+use api::{Listening, ServerAddress};
 use model::Nid;
 
 use crate::config::Config;
@@ -19,14 +19,14 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    pub(crate) fn bind(address: &Address) -> io::Result<Listener> {
+    pub(crate) fn bind(address: &ServerAddress) -> io::Result<Listener> {
         match address {
-            Address::Tcp(address) => {
+            ServerAddress::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
                 Ok(Listener::Tcp(listener))
             }
-            Address::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 // Who may connect is who may attach; the kernel tells us who it is.
                 let listening = Listening::at(path, 0o666).map_err(io::Error::other)?;
                 listening.listener().set_nonblocking(true)?;
@@ -36,12 +36,12 @@ impl Listener {
     }
 
     /// Where it listens, with the port that the system chose.
-    pub(crate) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> ServerAddress {
         match self {
             Listener::Tcp(listener) => {
-                Address::Tcp(listener.local_addr().expect("a bound socket has an address"))
+                ServerAddress::Tcp(listener.local_addr().expect("a bound socket has an address"))
             }
-            Listener::Unix(listening) => Address::Unix(listening.path().into()),
+            Listener::Unix(listening) => ServerAddress::Unix(listening.path().into()),
         }
     }
 

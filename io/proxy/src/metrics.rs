@@ -17,7 +17,7 @@ mod space;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::Page;
+use api::MetricsPage;
 use api::metrics as names;
 use model::{JobId, Lane, Ops};
 use sched::{Dispatcher, SubjectId, Usage};
@@ -85,7 +85,7 @@ impl Server {
         // Two who ask at once get pages of their own, one after the other.
         let mut metrics = self.metrics.lock().expect("not poisoned");
         let began = Instant::now();
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         self.tell_process(&mut page, metrics.took);
         self.tell_proxy(&mut page);
         let targets = self.targets();
@@ -104,14 +104,14 @@ impl Server {
         page.finish()
     }
 
-    fn tell_process(&self, page: &mut Page, took: Duration) {
+    fn tell_process(&self, page: &mut MetricsPage, took: Duration) {
         page.family(&names::INFO).line(&["proxy", env!("CARGO_PKG_VERSION")], 1);
         page.single(&names::UPTIME, self.clock.now().as_nanos());
         api::tell_process(page);
         page.single(&names::SCRAPE, took.as_nanos() as u64);
     }
 
-    fn tell_proxy(&self, page: &mut Page) {
+    fn tell_proxy(&self, page: &mut MetricsPage) {
         let tally = self.tally();
         page.single(&names::CONNECTIONS, self.connections().len() as u64);
         self.tell_bounds(page);
@@ -127,7 +127,7 @@ impl Server {
         page.single(&names::OPERATIONS, tally.ops);
     }
 
-    fn tell_bounds(&self, page: &mut Page) {
+    fn tell_bounds(&self, page: &mut MetricsPage) {
         let limits = self.limits();
         let tables = [
             ("connections", self.connections().len(), limits.connections),
@@ -151,7 +151,7 @@ impl Server {
         family.line(&["sessions"], sessions[1]);
     }
 
-    fn tell_link(&self, page: &mut Page) {
+    fn tell_link(&self, page: &mut MetricsPage) {
         let Some(link) = self.link.report(self.clock.now()) else { return };
         page.single(&names::LINK_UP, link.connected.into());
         if let Some(age) = link.order_ns_ago {
@@ -164,7 +164,7 @@ impl Server {
         page.single(&names::LINK_DUPLICATE, link.duplicate.into());
     }
 
-    fn tell_space(&self, page: &mut Page, targets: &[Arc<Target>], space: &Arc<Space>) {
+    fn tell_space(&self, page: &mut MetricsPage, targets: &[Arc<Target>], space: &Arc<Space>) {
         let exports = self.exports();
         let dir_of = |target: &Arc<Target>| {
             let export = exports.iter().find(|export| Arc::ptr_eq(&export.target, target))?;
@@ -239,7 +239,7 @@ impl Accounts {
     }
 }
 
-fn tell_times(page: &mut Page, targets: &[Arc<Target>]) {
+fn tell_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
     let times: Vec<_> = targets.iter().map(|target| (&target.name, target.times())).collect();
     let cells = || {
         times.iter().flat_map(|(target, times)| {
@@ -271,7 +271,7 @@ fn tell_times(page: &mut Page, targets: &[Arc<Target>]) {
 /// cut, jobs.
 type Now = [u64; 5];
 
-fn tell_targets(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
+fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics) {
     let figures_of = |target: &Arc<Target>| -> Option<Now> {
         let jobs = metrics.targets[target.index].jobs.len() as u64;
         target.with_dispatcher(|d, now| {
@@ -297,7 +297,7 @@ fn tell_targets(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
     }
 }
 
-fn tell_jobs(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
+fn tell_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics) {
     for (at, metric) in JOB.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {
@@ -311,7 +311,7 @@ fn tell_jobs(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
     }
 }
 
-fn tell_users(page: &mut Page, targets: &[Arc<Target>], metrics: &Metrics) {
+fn tell_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics) {
     for (at, metric) in USER.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {

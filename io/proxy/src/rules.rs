@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use api::Rules;
+use api::WireRules;
 use model::{RuleFileError, RuleSet};
 
 use crate::rule_file::RuleFile;
@@ -103,7 +103,7 @@ impl Server {
             return Err(RulesRefused::Governed { controller: controller.to_string() });
         }
         if let Some(over) = over
-            && over != Rules::version_of(&before.text)
+            && over != WireRules::version_of(&before.text)
         {
             return Err(RulesRefused::Stale { over: over.into() });
         }

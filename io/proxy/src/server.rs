@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
-use api::Address;
+use api::ServerAddress;
 use model::{Nanos, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -70,7 +70,7 @@ pub struct Server {
     /// Held while rules or settings take the place of others.
     pub(crate) changing: Mutex<()>,
     listeners: Mutex<Vec<Arc<Listener>>>,
-    addresses: Vec<Address>,
+    addresses: Vec<ServerAddress>,
     pub(crate) connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
     /// What was answered on connections that are closed. Locked before any session.
     pub(crate) gone: Mutex<Tally>,
@@ -230,7 +230,7 @@ impl Server {
     }
 
     /// The addresses that clients can connect to, with the ports that the system chose.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &[ServerAddress] {
         &self.addresses
     }
 

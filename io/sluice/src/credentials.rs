@@ -10,7 +10,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use api::{Client, Credentials, Endpoint, Endpoints};
+use api::{ApiClient, Credentials, Endpoint, Endpoints};
 
 /// What is shown to a controller, and whom to believe that it is one.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -79,7 +79,7 @@ impl CredentialArgs {
 
 impl ControllerArgs {
     /// A client of the controller that is meant.
-    pub(crate) fn client(&self) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self) -> anyhow::Result<ApiClient> {
         let places = match &self.controller {
             Some(places) => places.clone(),
             None => match named_controller()? {
@@ -87,7 +87,7 @@ impl ControllerArgs {
                 None => crate::controller::DEFAULT_LISTEN.parse().expect("it is a place"),
             },
         };
-        Ok(Client::at(places)?.with(&self.credentials.credentials())?)
+        Ok(ApiClient::at(places)?.with(&self.credentials.credentials())?)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use api::{DecayAccount, DecayAccounts, Decays, RateForm};
+use api::{DecayAccountTable, WireDecayAccount, WireDecayAccounts, WireRate};
 use clap::ValueEnum;
 use model::{Nanos, Rate};
 
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn list(decays: &Decays, subject: Option<&str>) -> String {
+fn list(decays: &WireDecayAccounts, subject: Option<&str>) -> String {
     if decays.decays.is_empty() {
         return "no decays: the rules in force have no [[decay]]\n".into();
     }
@@ -88,10 +88,10 @@ fn list(decays: &Decays, subject: Option<&str>) -> String {
     text
 }
 
-fn rows(decay: &DecayAccounts, at_ns: u64) -> impl Iterator<Item = Vec<String>> {
+fn rows(decay: &DecayAccountTable, at_ns: u64) -> impl Iterator<Item = Vec<String>> {
     let in_bytes = decay.rule.resource != "metadata";
     decay.accounts.iter().map(move |account| {
-        let DecayAccount { subject, level, used, entitled, limit, until_ns, .. } = account;
+        let WireDecayAccount { subject, level, used, entitled, limit, until_ns, .. } = account;
         let free = until_ns.map(|until| until.saturating_sub(at_ns).div_ceil(1_000_000_000));
         vec![
             decay.rule.name.clone(),
@@ -107,7 +107,7 @@ fn rows(decay: &DecayAccounts, at_ns: u64) -> impl Iterator<Item = Vec<String>> 
 }
 
 /// A rate in the unit that people use for it.
-pub(crate) fn rate(form: RateForm) -> String {
+pub(crate) fn rate(form: WireRate) -> String {
     Rate::try_from(form).map_or_else(|error| error.to_string(), |rate| rate.to_string())
 }
 
@@ -149,20 +149,21 @@ mod tests {
 
     #[test]
     fn an_account_is_a_line_and_says_when_it_is_free() {
-        let account = DecayAccount {
+        let account = WireDecayAccount {
             subject: "uid=1000".into(),
             level: "floor".into(),
             used: 50_400_000_000,
             entitled: 42_000_000_000,
-            limit: Some(RateForm::Bytes(10_000_000)),
+            limit: Some(WireRate::Bytes(10_000_000)),
             until_ns: Some(95_000_000_001),
             pattern: Some("small-writes".into()),
             behaviour_ppm: Some(503_000),
-            ..DecayAccount::default()
+            ..WireDecayAccount::default()
         };
         let rule = DecayRuleReport { name: "writers".into(), ..DecayRuleReport::default() };
-        let decay = DecayAccounts { rule, accounts: vec![account], left_out: 3 };
-        let decays = Decays { at_ns: 5_000_000_001, contended: true, decays: vec![decay] };
+        let decay = DecayAccountTable { rule, accounts: vec![account], left_out: 3 };
+        let decays =
+            WireDecayAccounts { at_ns: 5_000_000_001, contended: true, decays: vec![decay] };
         assert_eq!(
             list(&decays, None),
             "DECAY    SUBJECT     USED      OF  PART  LEVEL  LIMIT   FREE IN\n\

@@ -8,7 +8,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use api::{Client, ClientError, Event};
+use api::{ApiClient, ClientError, ControllerEvent};
 
 use crate::credentials::ControllerArgs;
 use crate::when::{self, Point, forms_of_time, utc};
@@ -41,7 +41,7 @@ const AFTER_HELP: &str = concat!(
 /// Runs `sluice events`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let client = args.controller.client()?;
-    let client = client.with_time_limit(WAIT + Client::TIME_LIMIT);
+    let client = client.with_time_limit(WAIT + ApiClient::TIME_LIMIT);
     let first = args.since.as_ref();
     let first = first.map(|since| format!("since={}&limit={PAGE}", since.parameter()));
     let mut page = client.events(&first.unwrap_or_default())?;
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// What comes after an event, however long that takes.
-fn wait_for(client: &Client, next: u64) -> Result<api::Events, ClientError> {
+fn wait_for(client: &ApiClient, next: u64) -> Result<api::ControllerEvents, ClientError> {
     let wait = WAIT.as_secs();
     loop {
         match client.events(&format!("since={next}&limit={PAGE}&wait={wait}s")) {
@@ -74,7 +74,7 @@ fn wait_for(client: &Client, next: u64) -> Result<api::Events, ClientError> {
     }
 }
 
-fn show(events: &[Event], json: bool) -> anyhow::Result<()> {
+fn show(events: &[ControllerEvent], json: bool) -> anyhow::Result<()> {
     let mut text = String::new();
     for event in events {
         match json {
@@ -90,7 +90,7 @@ fn show(events: &[Event], json: bool) -> anyhow::Result<()> {
 }
 
 /// Time, what happened, and the sentence.
-fn line(event: &Event) -> String {
+fn line(event: &ControllerEvent) -> String {
     format!("{}  {:<9}  {}", utc(event.at_ns / 1_000_000_000), event.kind.name(), event.text)
 }
 
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn an_event_is_a_line() {
-        let event = Event {
+        let event = ControllerEvent {
             at_ns: 61_000_000_000,
             kind: EventKind::Floor,
             text: "decay writers of uid=1: 100% used".into(),
-            ..Event::default()
+            ..ControllerEvent::default()
         };
         assert_eq!(
             line(&event),

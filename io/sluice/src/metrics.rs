@@ -18,7 +18,7 @@ use std::io::{self, Write as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
-use api::{Client, Endpoint};
+use api::{ApiClient, Endpoint};
 use clap::Subcommand;
 use model::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -102,7 +102,8 @@ struct Pace {
 
 /// Shows or hands over.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let asked = |from: &Endpoint| Client::at(from)?.with(&args.credentials.credentials_for(from));
+    let asked =
+        |from: &Endpoint| ApiClient::at(from)?.with(&args.credentials.credentials_for(from));
     match args.way {
         Way::Show { from } => {
             let page = asked(&from)?.metrics()?;
@@ -129,7 +130,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 "{database:?} is no database: letters, digits, _ and -"
             );
             let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
-            let (server, path) = (Client::at(&to)?, format!("/write?precision=s&db={database}"));
+            let (server, path) = (ApiClient::at(&to)?, format!("/write?precision=s&db={database}"));
             at_each(every, pace.once, || {
                 let page = client.metrics()?;
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use api::{Address, Client, Endpoints};
+use api::{ApiClient, Endpoints, ServerAddress};
 
 use crate::credentials::{CredentialArgs, named_controller};
 use crate::top::DEFAULT_API;
@@ -25,7 +25,7 @@ pub(crate) struct Place {
         value_name = "unix:///PATH",
         conflicts_with = "controller"
     )]
-    api: Option<Address>,
+    api: Option<ServerAddress>,
     /// The controller that is asked, for all its proxies: https://HOST:PORT, http://127.0.0.1:PORT
     /// or unix:///path; of several all of them, with commas.
     #[arg(long, value_name = "URL")]
@@ -37,9 +37,9 @@ pub(crate) struct Place {
 /// Who answers.
 pub(crate) enum Answerer {
     /// One proxy.
-    Proxy(Client),
+    Proxy(ApiClient),
     /// A controller.
-    Controller(Client),
+    Controller(ApiClient),
 }
 
 impl Place {
@@ -50,14 +50,16 @@ impl Place {
 
     /// Whether it is the usual proxy of this machine, and there is none.
     pub(crate) fn is_nobody(&self) -> anyhow::Result<bool> {
-        let Address::Unix(path) = DEFAULT_API.parse::<Address>()? else { return Ok(false) };
+        let ServerAddress::Unix(path) = DEFAULT_API.parse::<ServerAddress>()? else {
+            return Ok(false);
+        };
         Ok(!self.is_named() && named_controller()?.is_none() && !path.exists())
     }
 
     /// A client of whoever is to be asked.
     pub(crate) fn answerer(&self) -> anyhow::Result<Answerer> {
         if let Some(api) = &self.api {
-            return Ok(Answerer::Proxy(Client::new(api)?));
+            return Ok(Answerer::Proxy(ApiClient::new(api)?));
         }
         let controller = match &self.controller {
             Some(controller) => Some(controller.clone()),
@@ -65,10 +67,10 @@ impl Place {
         };
         match controller {
             Some(places) => {
-                let client = Client::at(places)?.with(&self.credentials.credentials())?;
+                let client = ApiClient::at(places)?.with(&self.credentials.credentials())?;
                 Ok(Answerer::Controller(client))
             }
-            None => Ok(Answerer::Proxy(Client::new(&DEFAULT_API.parse::<Address>()?)?)),
+            None => Ok(Answerer::Proxy(ApiClient::new(&DEFAULT_API.parse::<ServerAddress>()?)?)),
         }
     }
 }
@@ -83,7 +85,7 @@ impl Answerer {
     }
 
     /// The client, whoever it asks.
-    pub(crate) fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &ApiClient {
         match self {
             Answerer::Proxy(client) | Answerer::Controller(client) => client,
         }

@@ -13,7 +13,7 @@ use ::proxy::config::{ApiSocket, Config, Export, Squash};
 use ::proxy::control::{self, Control as _};
 use ::proxy::{Link, Server};
 use anyhow::Context;
-use api::{Address, Endpoints, MetricsAddress, MetricsServer};
+use api::{Endpoints, MetricsAddress, MetricsServer, ServerAddress};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Where clients connect, tcp://IP:PORT or unix:///path; may be repeated. Replaces
     /// the file's list.
     #[arg(long, value_name = "ADDRESS")]
-    listen: Vec<Address>,
+    listen: Vec<ServerAddress>,
     /// Which users become nobody: root, all or none.
     #[arg(long, value_name = "WHO")]
     squash: Option<Squash>,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use api::why::{amount, per_second, percent, span};
-use api::{AccessesForm, CountersForm, JobReport};
+use api::{WireAccesses, WireCounters, WireJobReport};
 use model::{Accesses, OpKind};
 
 use crate::credentials::ControllerArgs;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The report for people: a heading, then a sentence for each thing that there is to say.
-fn tell(report: &JobReport) -> String {
+fn tell(report: &WireJobReport) -> String {
     let mut out = String::new();
     let seconds = |count: u64| span(count.saturating_mul(1_000_000_000));
     let _ = writeln!(
@@ -95,7 +95,7 @@ fn tell(report: &JobReport) -> String {
     out
 }
 
-fn whom(report: &JobReport) -> String {
+fn whom(report: &WireJobReport) -> String {
     let job = match report.job.as_str() {
         "" => "Requests without a job".into(),
         job => format!("Job {job}"),
@@ -106,8 +106,8 @@ fn whom(report: &JobReport) -> String {
     }
 }
 
-fn tell_amounts(out: &mut String, report: &JobReport) {
-    let CountersForm { read_bytes, written_bytes, ops, .. } = &report.counters;
+fn tell_amounts(out: &mut String, report: &WireJobReport) {
+    let WireCounters { read_bytes, written_bytes, ops, .. } = &report.counters;
     let (reads, writes) = (ops.of(OpKind::Read), ops.of(OpKind::Write));
     let _ = writeln!(
         out,
@@ -138,8 +138,8 @@ fn tell_amounts(out: &mut String, report: &JobReport) {
     };
 }
 
-fn tell_delays(out: &mut String, report: &JobReport) {
-    let CountersForm { delayed, delayed_ns, delayed_bytes, .. } = report.counters;
+fn tell_delays(out: &mut String, report: &WireJobReport) {
+    let WireCounters { delayed, delayed_ns, delayed_bytes, .. } = report.counters;
     if delayed == 0 {
         return;
     }
@@ -171,7 +171,7 @@ fn tell_delays(out: &mut String, report: &JobReport) {
     }
 }
 
-fn tell_accesses(out: &mut String, what: &str, accesses: &AccessesForm) {
+fn tell_accesses(out: &mut String, what: &str, accesses: &WireAccesses) {
     let accesses = Accesses::from(*accesses);
     let all = accesses.all();
     if all == 0 {
@@ -187,7 +187,7 @@ fn tell_accesses(out: &mut String, what: &str, accesses: &AccessesForm) {
     );
 }
 
-fn tell_others(out: &mut String, report: &JobReport) {
+fn tell_others(out: &mut String, report: &WireJobReport) {
     const WHOLE: u64 = 1_000_000;
     let own = percent(report.coverage_ppm.into(), WHOLE);
     if report.others_count == 0 {
@@ -214,33 +214,33 @@ const KINDS_NAMED: usize = 5;
 
 #[cfg(test)]
 mod tests {
-    use api::{JobBeside, JobHolder, JobPattern, OpsForm};
+    use api::{ConcurrentJob, JobDelayCause, JobPattern, WireOps};
 
     use super::*;
 
-    fn report() -> JobReport {
-        let mut ops = OpsForm::default();
+    fn report() -> WireJobReport {
+        let mut ops = WireOps::default();
         let counts =
             [(OpKind::Read, 20_000), (OpKind::Open, 3), (OpKind::Clunk, 3), (OpKind::Getattr, 9)];
         counts.iter().for_each(|(kind, count)| ops.0[*kind as usize] = *count);
-        let counters = CountersForm {
+        let counters = WireCounters {
             read_bytes: 1_200_000_000,
             delayed: 18_000,
             delayed_ns: 720_000_000_000,
             delayed_bytes: 1_080_000_000,
             ops,
-            reads: AccessesForm { sizes: [0, 20_000, 0, 0], random: 19_000 },
-            ..CountersForm::default()
+            reads: WireAccesses { sizes: [0, 20_000, 0, 0], random: 19_000 },
+            ..WireCounters::default()
         };
-        let holder = JobHolder {
+        let holder = JobDelayCause {
             what: "the limit of rule jobs (jobid=dd.1)".into(),
             now: true,
             requests: 18_000,
             bytes: 1_080_000_000,
             wait_ns: 720_000_000_000,
         };
-        let other = JobBeside { job: "sh.a".into(), bytes: 2_800_000_000, share_ppm: 700_000 };
-        JobReport {
+        let other = ConcurrentJob { job: "sh.a".into(), bytes: 2_800_000_000, share_ppm: 700_000 };
+        WireJobReport {
             job: "dd.1".into(),
             users: vec![1000],
             from_s: 1_767_225_600,
@@ -256,7 +256,7 @@ mod tests {
             coverage_ppm: 300_000,
             patterns: vec![JobPattern::from(model::Pattern::SmallReads)],
             doubts: vec!["The last minute is not over.".into()],
-            ..JobReport::default()
+            ..WireJobReport::default()
         }
     }
 
@@ -288,7 +288,7 @@ mod tests {
         (alone.others, alone.others_count, alone.holders) = (vec![], 0, vec![]);
         assert!(tell(&alone).contains("no proxy remembers it"), "{}", tell(&alone));
         assert!(tell(&alone).contains("No other job had requests at the time."));
-        alone.counters = CountersForm::default();
+        alone.counters = WireCounters::default();
         (alone.achieved_per_s, alone.achieved_ops_per_s) = (0, 150);
         let text = tell(&alone);
         assert!(text.contains("It achieved 150 ops/s, and no limit delayed it."), "{text}");

@@ -19,7 +19,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use api::Rules;
+use api::WireRules;
 use clap::Subcommand;
 use model::{RuleEdit, RulePosition, RuleSet};
 use serde_json::json;
@@ -255,11 +255,11 @@ impl Writing {
         let new = source::read_text(from)?;
         source::parse(&from.display().to_string(), &new)?;
         let rules = self.source.replace(self.save, &new)?;
-        self.told(&rules, || list::list(&Rules { saved: true, ..rules.clone() }))
+        self.told(&rules, || list::list(&WireRules { saved: true, ..rules.clone() }))
     }
 
     /// What is printed after a change.
-    fn told(&self, rules: &Rules, what: impl Fn() -> String) -> anyhow::Result<String> {
+    fn told(&self, rules: &WireRules, what: impl Fn() -> String) -> anyhow::Result<String> {
         if self.source.is_standard() {
             // The text itself is what was asked for.
             return Ok(rules.text.clone());
@@ -283,7 +283,7 @@ impl Writing {
 }
 
 /// A change in words, with the rules that can never match.
-fn done(edit: &RuleEdit, rules: &Rules) -> String {
+fn done(edit: &RuleEdit, rules: &WireRules) -> String {
     let name = edit.name();
     let mut text = match edit {
         RuleEdit::Start { .. } => format!("rule {name:?} is started, {}\n", place(name, rules)),
@@ -298,7 +298,7 @@ fn done(edit: &RuleEdit, rules: &Rules) -> String {
 }
 
 /// Where a rule stands: `the first, before "jobs"`.
-fn place(name: &str, rules: &Rules) -> String {
+fn place(name: &str, rules: &WireRules) -> String {
     let at = rules.rules.iter().position(|rule| rule.name == name).unwrap_or_default();
     match (at, rules.rules.get(at + 1)) {
         (0, None) => "the only one".into(),
@@ -316,8 +316,8 @@ fn pretty(value: &impl serde::Serialize) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    fn rules(text: &str) -> Rules {
-        Rules::of(text, &RuleSet::parse(text).unwrap())
+    fn rules(text: &str) -> WireRules {
+        WireRules::of(text, &RuleSet::parse(text).unwrap())
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use api::why::span;
-use api::{ClientError, ControllerStatus, Proxies, ProxyStanding, Status};
+use api::{ClientError, ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
 use serde::Serialize;
 
 use crate::place::{Answerer, Place};
@@ -41,11 +41,11 @@ pub(crate) struct Args {
 #[derive(Debug, Default, Serialize)]
 struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
-    proxy: Option<Status>,
+    proxy: Option<ProxyStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     controller: Option<ControllerStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    proxies: Vec<ProxyStanding>,
+    proxies: Vec<WireProxyStatus>,
     /// This machine's, if nobody else was named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mounts: Vec<MountShown>,
@@ -90,7 +90,7 @@ fn ask(place: &Place) -> anyhow::Result<Shown> {
 }
 
 impl Shown {
-    fn of_proxy(status: Status) -> Shown {
+    fn of_proxy(status: ProxyStatus) -> Shown {
         let mut problems = Vec::new();
         if status.draining {
             problems.push("it is ending: nothing new is accepted".into());
@@ -111,7 +111,7 @@ impl Shown {
         Shown { proxy: Some(status), problems, ..Shown::default() }
     }
 
-    fn of_controller(status: ControllerStatus, proxies: Vec<ProxyStanding>) -> Shown {
+    fn of_controller(status: ControllerStatus, proxies: Vec<WireProxyStatus>) -> Shown {
         let mut problems: Vec<_> = proxies.iter().filter_map(problem_of).collect();
         problems.dedup();
         if !status.leads && status.leader.is_none() {
@@ -131,7 +131,7 @@ impl Shown {
         let mut rows = Vec::new();
         let mut row = |head: &str, text: String| rows.push(vec![head.to_owned(), text]);
         if let Some(status) = &self.proxy {
-            let Status { version, pid, t_ns, .. } = status;
+            let ProxyStatus { version, pid, t_ns, .. } = status;
             row("proxy", format!("sluice {version}, process {pid}, up for {}", span(*t_ns)));
             status.listeners.iter().for_each(|at| row("listens", at.clone()));
             for export in &status.exports {
@@ -197,8 +197,8 @@ impl Shown {
     }
 }
 
-fn problem_of(proxy: &ProxyStanding) -> Option<String> {
-    let ProxyStanding { name, .. } = proxy;
+fn problem_of(proxy: &WireProxyStatus) -> Option<String> {
+    let WireProxyStatus { name, .. } = proxy;
     if proxy.duplicate {
         let text = format!("two proxies report as {name}: give one of them another name (--node)");
         return Some(text);
@@ -219,25 +219,32 @@ mod tests {
             let problem = problem.map(str::to_owned);
             let link =
                 ControllerLink { connected, problem, duplicate, ..ControllerLink::default() };
-            Shown::of_proxy(Status { controller: Some(Box::new(link)), ..Status::default() })
-                .problems
-                .len()
+            Shown::of_proxy(ProxyStatus {
+                controller: Some(Box::new(link)),
+                ..ProxyStatus::default()
+            })
+            .problems
+            .len()
         };
         assert_eq!(link(true, None, false), 0);
         assert_eq!(link(false, None, false), 1);
         assert_eq!(link(false, Some("needs a token"), false), 1);
         assert_eq!(link(true, None, true), 1);
-        assert_eq!(Shown::of_proxy(Status::default()).problems.len(), 0, "it needs no controller");
+        assert_eq!(
+            Shown::of_proxy(ProxyStatus::default()).problems.len(),
+            0,
+            "it needs no controller"
+        );
     }
 
     #[test]
     fn each_proxy_that_is_silent_or_doubled_is_one_problem() {
-        let proxy = |name: &str, target: &str, silent, duplicate| ProxyStanding {
+        let proxy = |name: &str, target: &str, silent, duplicate| WireProxyStatus {
             name: name.into(),
             target: target.into(),
             silent,
             duplicate,
-            ..ProxyStanding::default()
+            ..WireProxyStatus::default()
         };
         let proxies = vec![
             proxy("a", "x", false, true),

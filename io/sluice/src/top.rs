@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use api::Status;
+use api::ProxyStatus;
 use model::Nanos;
 use nix::unistd::{Uid, User};
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub(crate) struct Report {
     slots: BTreeMap<String, u64>,
     /// What the rows do not say, and why.
     note: Option<String>,
-    status: Status,
+    status: ProxyStatus,
 }
 
 /// Runs `sluice top`.
@@ -163,7 +163,7 @@ impl Watch {
     }
 
     /// Takes a sample: what was `now` is `earlier` then. `None` at the end of a recording.
-    fn sample(&mut self) -> anyhow::Result<Option<Status>> {
+    fn sample(&mut self) -> anyhow::Result<Option<ProxyStatus>> {
         let Some(frame) = self.source.next()? else { return Ok(None) };
         if let Some(recorder) = &mut self.recorder {
             recorder.write(&frame)?;
@@ -180,7 +180,7 @@ impl Watch {
     }
 
     /// The rows between the last two samples, in order.
-    fn report(&mut self, status: Status, by: By, sort: Sort, reversed: bool) -> Report {
+    fn report(&mut self, status: ProxyStatus, by: By, sort: Sort, reversed: bool) -> Report {
         let users = &mut self.users;
         let mut name = |uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone();
         let mut rows = rates::rows(&self.earlier, &self.now, by, &mut name);

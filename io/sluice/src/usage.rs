@@ -100,7 +100,7 @@ fn list(used: &UsageTable) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::{CountersForm, OpsForm, UsageRow};
+    use api::{UsageRow, WireCounters, WireOps};
 
     use super::*;
 
@@ -112,11 +112,11 @@ mod tests {
         {
             ops[kind as usize] = count;
         }
-        let counters = CountersForm {
+        let counters = WireCounters {
             read_bytes: 3_000_000,
             cost_ns: 2_500_000,
-            ops: OpsForm(ops),
-            ..CountersForm::default()
+            ops: WireOps(ops),
+            ..WireCounters::default()
         };
         let rows = vec![UsageRow { name: String::new(), counters }];
         let used = UsageTable { by: "job".into(), rows, left_out: 2, ..UsageTable::default() };

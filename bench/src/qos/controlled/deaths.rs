@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use api::{Client, Endpoints};
+use api::{ApiClient, Endpoints};
 use model::Bytes;
 
 use super::super::super::process::Process;
@@ -31,7 +31,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         .collect::<anyhow::Result<Vec<_>>>()?;
     let urls: Vec<_> = all.iter().flatten().map(|one| one.url.clone()).collect();
     let urls = urls.join(",");
-    let client = Client::at(&urls.parse::<Endpoints>()?)?;
+    let client = ApiClient::at(&urls.parse::<Endpoints>()?)?;
     wait_for_leader(run, &all)?;
     let version = client.set_rules(&rules("80MB/s"))?.version;
     let proxies = proxies(bed, PROXIES, &urls, &version)?;
@@ -109,7 +109,7 @@ fn wait_for_leader(run: &Run<'_>, all: &[Option<Controller>]) -> anyhow::Result<
 }
 
 /// How far the ledger is from what the readers had, once it stands still there or for 20 s.
-fn wait_for_usage(run: &Run<'_>, client: &Client, read: u64) -> anyhow::Result<i128> {
+fn wait_for_usage(run: &Run<'_>, client: &ApiClient, read: u64) -> anyhow::Result<i128> {
     let mut off = i128::MAX;
     for _ in 0..200 {
         let rows = client.usage("by=job&from=-2h")?.rows;

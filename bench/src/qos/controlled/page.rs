@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use api::Client;
+use api::ApiClient;
 use model::Bytes;
 use ninep::Fid;
 use rustix::thread::CpuSet;
@@ -197,7 +197,7 @@ fn free_port() -> anyhow::Result<std::net::SocketAddr> {
 
 /// A Chromium and its driver, all on one core.
 struct Browser {
-    client: Client,
+    client: ApiClient,
     session: String,
     /// Ends what it started.
     _driver: Process,
@@ -208,7 +208,7 @@ impl Browser {
         let at = free_port()?;
         let words = [driver.display().to_string(), format!("--port={}", at.port())];
         let mut driver = Process::start("chromedriver", &words, &bed.dir().join("driver.log"))?;
-        let client = Client::at(&format!("http://{at}").parse::<api::Endpoint>()?)?;
+        let client = ApiClient::at(&format!("http://{at}").parse::<api::Endpoint>()?)?;
         let client = client.with_time_limit(PATIENCE);
         driver.wait_until(|| client.get::<Value>("/status").is_ok())?;
         let mut one = CpuSet::new();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use api::{
-    Client, ClientError, CountersForm, Endpoints, PayerForm, ProxyReport, ScopeForm,
-    TargetReportForm, UsageLine, UsageReport, UseOf,
+    ApiClient, ClientError, Endpoints, ProxyReport, UsageLine, UsageReport, WireCounters,
+    WireScope, WireScopeUsage, WireSubjectId, WireTargetReport,
 };
 use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
 use plan::{ControllerSession, SessionSettings};
@@ -104,7 +104,7 @@ fn proxy(
     begin: Instant,
     shared: &Shared,
 ) -> anyhow::Result<()> {
-    let client = Client::at(&url.parse::<Endpoints>()?)?.keeping();
+    let client = ApiClient::at(&url.parse::<Endpoints>()?)?.keeping();
     let client = client.with_time_limit(Duration::from_secs(20));
     // It reports whenever it is asked to.
     let rest = Nanos::from_millis(500);
@@ -117,7 +117,7 @@ fn proxy(
     let mut report = ProxyReport {
         epoch: 1,
         rules: Some(version.into()),
-        targets: [("fs".into(), TargetReportForm::default())].into(),
+        targets: [("fs".into(), WireTargetReport::default())].into(),
         ..ProxyReport::default()
     };
     let uses = uses(classes);
@@ -139,7 +139,7 @@ fn proxy(
             (standing.report(None, now()), report.targets.get_mut("fs"))
         {
             let same = std::mem::take(&mut form.uses);
-            *form = TargetReportForm::from(&said);
+            *form = WireTargetReport::from(&said);
             form.uses = same.or_else(|| Some(uses.clone()));
         }
         let order = match client.report(name, &report) {
@@ -166,15 +166,15 @@ fn proxy(
 fn count(usage: &mut UsageReport, classes: u64) {
     usage.sequence += 1;
     if usage.lines.is_empty() {
-        let payer = |id| PayerForm {
+        let payer = |id| WireSubjectId {
             job: format!("job.{id}"),
             uid: 1_000 + (id % 100) as u32,
             gid: 1_000,
             class: format!("jobs jobid=job.{id}"),
             export: "data".into(),
-            ..PayerForm::default()
+            ..WireSubjectId::default()
         };
-        let line = |id| UsageLine { id, payer: payer(id), counters: CountersForm::default() };
+        let line = |id| UsageLine { id, payer: payer(id), counters: WireCounters::default() };
         usage.lines = (1..=classes).map(line).collect();
     }
     for line in &mut usage.lines {
@@ -183,20 +183,20 @@ fn count(usage: &mut UsageReport, classes: u64) {
     add(&mut usage.total, classes);
 }
 
-fn add(counters: &mut CountersForm, times: u64) {
+fn add(counters: &mut WireCounters, times: u64) {
     counters.read_bytes += times * (1 << 20);
     counters.cost_ns += times * 1_000_000;
     counters.ops.0[OpKind::Read as usize] += times;
 }
 
 /// Each class used half of its part.
-fn uses(classes: u64) -> Vec<UseOf> {
+fn uses(classes: u64) -> Vec<WireScopeUsage> {
     let job = |at: u64| JobId::new(&format!("job.{at}"));
     let jobs = (1..=classes).filter_map(job).map(KeyValue::Jobid);
     let used = Some(Share::ratio(1, 2_000).billionths());
     let use_of = |job| {
-        let scope = ScopeForm::from(&Scope::rule("jobs", &[job]));
-        UseOf { scope, used, waiting: true }
+        let scope = WireScope::from(&Scope::rule("jobs", &[job]));
+        WireScopeUsage { scope, used, waiting: true }
     };
     jobs.map(use_of).collect()
 }

@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Donation, Hold, HoldKind, LimitNow, Why, WhySubject};
+use super::{LimitState, Why, WhySubject, WireDonation, WireWait, WireWaitKind};
 
 impl Why {
     /// What holds whom, in sentences; one cause a paragraph.
@@ -35,7 +35,7 @@ impl Why {
         for hold in now {
             hold.explain(&mut out);
         }
-        let worth = |hold: &&&Hold| hold.requests > 0 && hold.wait_ns >= TELLING_NS;
+        let worth = |hold: &&&WireWait| hold.requests > 0 && hold.wait_ns >= TELLING_NS;
         for hold in before.iter().filter(worth) {
             hold.recall(&mut out);
         }
@@ -103,7 +103,7 @@ impl Why {
     }
 }
 
-impl Hold {
+impl WireWait {
     fn explain(&self, out: &mut String) {
         let since = span(self.since_ns_ago);
         let _ = writeln!(
@@ -154,14 +154,16 @@ impl Hold {
     /// What holds, in words: `the limit of rule jobs (jobid=dd.1)`.
     pub fn cause(&self) -> String {
         match (self.kind, &self.limit) {
-            (HoldKind::Limit, Some(limit)) => limit.named(),
-            (HoldKind::Limit, None) | (HoldKind::Other, _) => "several earlier causes".into(),
-            (HoldKind::Slots, _) => format!("the slots of rule {}", self.rule),
-            (HoldKind::Share, _) => "its share: others are served by their weights".into(),
-            (HoldKind::Elsewhere, _) => {
+            (WireWaitKind::Limit, Some(limit)) => limit.named(),
+            (WireWaitKind::Limit, None) | (WireWaitKind::Other, _) => {
+                "several earlier causes".into()
+            }
+            (WireWaitKind::Slots, _) => format!("the slots of rule {}", self.rule),
+            (WireWaitKind::Share, _) => "its share: others are served by their weights".into(),
+            (WireWaitKind::Elsewhere, _) => {
                 "what it was served by other proxies: others come first here".into()
             }
-            (HoldKind::Busy, _) => "its own requests: nobody else is served meanwhile".into(),
+            (WireWaitKind::Busy, _) => "its own requests: nobody else is served meanwhile".into(),
         }
     }
 
@@ -182,26 +184,26 @@ impl Hold {
     fn remedy(&self) -> String {
         let rule = &self.rule;
         match (self.kind, &self.limit) {
-            (HoldKind::Limit, Some(limit)) => limit.remedy(self),
-            (HoldKind::Slots, _) => {
+            (WireWaitKind::Limit, Some(limit)) => limit.remedy(self),
+            (WireWaitKind::Slots, _) => {
                 format!("more slots for rule {rule}; who administers the rules can say so")
             }
-            (HoldKind::Share, _) => format!(
+            (WireWaitKind::Share, _) => format!(
                 "it ends when the others pause; a greater weight of rule {rule} gives more, \
                  which is for who administers the rules"
             ),
-            (HoldKind::Elsewhere, _) => {
+            (WireWaitKind::Elsewhere, _) => {
                 "nothing needs to: what it gets of all proxies together is its share".into()
             }
-            (HoldKind::Busy, _) => {
+            (WireWaitKind::Busy, _) => {
                 "no rule holds it; larger or fewer requests at a time, or a faster target".into()
             }
-            (HoldKind::Limit, None) | (HoldKind::Other, _) => "those rules are gone".into(),
+            (WireWaitKind::Limit, None) | (WireWaitKind::Other, _) => "those rules are gone".into(),
         }
     }
 }
 
-impl Donation {
+impl WireDonation {
     /// To the writer and to who waits alike.
     fn explain(&self, out: &mut String) {
         let payer = |job: &str, uid: u32| match job {
@@ -232,7 +234,7 @@ impl Donation {
     }
 }
 
-impl LimitNow {
+impl LimitState {
     /// As `the limit of rule jobs (jobid=dd.1)`.
     fn named(&self) -> String {
         let name = match self.section.as_str() {
@@ -269,7 +271,7 @@ impl LimitNow {
         text
     }
 
-    fn remedy(&self, hold: &Hold) -> String {
+    fn remedy(&self, hold: &WireWait) -> String {
         let who = "who administers the rules can say so";
         let mut text = match self.section.as_str() {
             "rule" if self.depends_on.is_some() => {
@@ -416,7 +418,7 @@ mod tests {
     use crate::WhyQuery;
 
     fn held() -> Why {
-        let limit = LimitNow {
+        let limit = LimitState {
             section: "rule".into(),
             name: "jobs".into(),
             key: "jobid=dd.1".into(),
@@ -428,11 +430,11 @@ mod tests {
             waiting: 1,
             depends_on: None,
         };
-        let hold = Hold {
+        let hold = WireWait {
             target: "fs".into(),
             rule: "jobs".into(),
             key: "jobid=dd.1".into(),
-            kind: HoldKind::Limit,
+            kind: WireWaitKind::Limit,
             limit: Some(limit.clone()),
             now: true,
             since_ns_ago: 12_000_000_000,
@@ -442,7 +444,7 @@ mod tests {
             requests: 400,
             bytes: 400 << 16,
             queued: 4,
-            ..Hold::default()
+            ..WireWait::default()
         };
         let subject = WhySubject {
             target: "fs".into(),
@@ -504,7 +506,7 @@ mod tests {
     #[test]
     fn who_waits_for_whose_writes_is_told_with_the_limit_that_holds_these() {
         let limit = held().holds[0].limit.clone();
-        let donation = Donation {
+        let donation = WireDonation {
             target: "fs".into(),
             writer_job: "dd.1".into(),
             writer_uid: 1000,
@@ -517,7 +519,7 @@ mod tests {
             donated: 3,
             since_ns_ago: 2_000_000_000,
             last_ns_ago: 30_000_000,
-            ..Donation::default()
+            ..WireDonation::default()
         };
         let why = Why { donations: vec![donation], ..held() };
         let text = why.explain();

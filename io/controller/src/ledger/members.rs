@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use api::PayerForm;
+use api::WireSubjectId;
 use model::OpKind;
 use rustc_hash::FxHashMap;
 
@@ -49,7 +49,7 @@ pub struct ReportLine {
     /// The proxy's number for it, never used twice in an epoch.
     pub id: u64,
     /// Whom it counts for; may be left out once a report with it was answered.
-    pub payer: Option<Arc<PayerForm>>,
+    pub payer: Option<Arc<WireSubjectId>>,
     /// Cumulative counters.
     pub counters: Counters,
 }

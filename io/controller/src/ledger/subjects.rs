@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use api::PayerForm;
+use api::WireSubjectId;
 use model::OpKind;
 
 use super::counters::{Counters, FIELDS};
@@ -113,7 +113,7 @@ impl SubjectKind {
 }
 
 /// A payer's names in the order of [`LINE_KINDS`].
-pub(crate) fn names(payer: &PayerForm) -> [Option<String>; 6] {
+pub(crate) fn names(payer: &WireSubjectId) -> [Option<String>; 6] {
     [
         Some(payer.job.clone()),
         Some(payer.uid.to_string()),

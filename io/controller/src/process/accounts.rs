@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::TrySendError;
 use std::time::{Duration, Instant};
 
-use api::{EventKind, ScopeForm};
+use api::{EventKind, WireScope};
 use model::{
     Amount, DecayMode, DecayRule, DecayWindow, Identity, JobId, KeyField, Nanos, Nid, OpKind,
     PathSet, Rate, Resource, Scope, SectionKind, Time, key_of,
@@ -76,12 +76,12 @@ pub(crate) struct Standings {
 /// One key's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Kept {
-    scope: ScopeForm,
+    scope: WireScope,
     stage: String,
-    limit: Option<api::RateForm>,
+    limit: Option<api::WireRate>,
 }
 
-/// How a key stands: what [`Decays::resume`] takes.
+/// How a key stands: what [`WireDecayAccounts::resume`] takes.
 pub(crate) type Known = BTreeMap<Scope, (DecayLevel, Option<Rate>)>;
 
 /// What was on record, and what was told since.
@@ -100,7 +100,7 @@ pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
     });
     for event in told {
         let Some(change) = event.decay else { continue };
-        let form = ScopeForm {
+        let form = WireScope {
             section: SectionKind::Decay.name().into(),
             name: change.name,
             key: change.key,
@@ -267,7 +267,7 @@ impl Accounts {
     }
 
     /// The decays with their accounts; of one subject, if it is named.
-    pub(crate) fn view(&self, subject: Option<&str>, now: Time) -> api::Decays {
+    pub(crate) fn view(&self, subject: Option<&str>, now: Time) -> api::WireDecayAccounts {
         let mut by_decay: BTreeMap<Arc<str>, Vec<DecayStatus>> = BTreeMap::new();
         for report in self.decays.reports() {
             let named = |wanted: &str| {
@@ -281,7 +281,7 @@ impl Accounts {
         let decays = self.rules.set.decays.iter().map(|decay| {
             accounts_of(decay, by_decay.remove(decay.name.as_str()).unwrap_or_default())
         });
-        api::Decays {
+        api::WireDecayAccounts {
             at_ns: now.as_nanos(),
             contended: now < self.contended,
             decays: decays.collect(),
@@ -330,7 +330,7 @@ impl Accounts {
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
-        let name = serde_json::to_string(&ScopeForm::from(scope)).expect("a scope is plain data");
+        let name = serde_json::to_string(&WireScope::from(scope)).expect("a scope is plain data");
         let name: Arc<str> = name.into();
         self.names.insert(scope.clone(), name.clone());
         name
@@ -340,7 +340,7 @@ impl Accounts {
 impl Kept {
     fn of(report: &DecayStatus) -> Kept {
         Kept {
-            scope: ScopeForm::from(&report.scope),
+            scope: WireScope::from(&report.scope),
             stage: level(report.stage).into(),
             limit: report.limit.map(Into::into),
         }

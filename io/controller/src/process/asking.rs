@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::{Answer, ProxyAnswer, ProxyQuestion, Question};
+use api::{ProxyQuery, ProxyReply, QueryKind, QueryReply};
 use tokio::sync::oneshot;
 
 /// The questions that are not answered yet.
@@ -24,13 +24,13 @@ pub(super) struct Asking {
 
 /// What the proxies answered.
 pub(crate) struct Heard {
-    pub(crate) answers: Vec<(Arc<str>, Answer)>,
+    pub(crate) answers: Vec<(Arc<str>, QueryReply)>,
     /// Those that did not.
     pub(crate) silent: Vec<String>,
 }
 
 struct Open {
-    what: Question,
+    what: QueryKind,
     /// Who is to be told of it.
     untold: BTreeSet<Arc<str>>,
     awaited: BTreeSet<Arc<str>>,
@@ -44,7 +44,7 @@ impl Asking {
     /// there are too many questions.
     pub(super) fn begin(
         &mut self,
-        what: Question,
+        what: QueryKind,
         proxies: impl Iterator<Item = (Arc<str>, bool)>,
         answer: oneshot::Sender<Heard>,
         now: Instant,
@@ -68,21 +68,21 @@ impl Asking {
     }
 
     /// What there is to ask this proxy, told once.
-    pub(super) fn questions(&mut self, proxy: &str) -> Vec<ProxyQuestion> {
+    pub(super) fn questions(&mut self, proxy: &str) -> Vec<ProxyQuery> {
         let told = self.open.iter_mut().filter_map(|(number, open)| {
             let what = open.untold.remove(proxy).then(|| open.what.clone())?;
-            Some(ProxyQuestion { number: *number, what })
+            Some(ProxyQuery { number: *number, what })
         });
         told.collect()
     }
 
     /// A proxy answers; what was not asked of it is not heard.
-    pub(super) fn hear(&mut self, proxy: &Arc<str>, answers: Vec<ProxyAnswer>) {
-        for ProxyAnswer { number, what } in answers {
+    pub(super) fn hear(&mut self, proxy: &Arc<str>, answers: Vec<ProxyReply>) {
+        for ProxyReply { number, what } in answers {
             let Some(open) = self.open.get_mut(&number) else { continue };
             let fits = matches!(
                 (&open.what, &what),
-                (Question::Why(_), Answer::Why(_)) | (Question::Live, Answer::Live(_))
+                (QueryKind::Why(_), QueryReply::Why(_)) | (QueryKind::Live, QueryReply::Live(_))
             );
             if fits && open.awaited.remove(proxy) {
                 open.heard.answers.push((proxy.clone(), what));
@@ -118,8 +118,8 @@ mod tests {
 
     use super::*;
 
-    fn live(number: u64) -> Vec<ProxyAnswer> {
-        vec![ProxyAnswer { number, what: Answer::Live(Box::<LiveSample>::default()) }]
+    fn live(number: u64) -> Vec<ProxyReply> {
+        vec![ProxyReply { number, what: QueryReply::Live(Box::<LiveSample>::default()) }]
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         let proxies = [("a", false), ("b", false), ("c", true)];
         let (answer, mut heard) = oneshot::channel();
         let proxies = proxies.into_iter().map(|(name, silent)| (name.into(), silent));
-        asking.begin(Question::Live, proxies, answer, now);
+        asking.begin(QueryKind::Live, proxies, answer, now);
         assert!(asking.asks("a") && asking.asks("b") && !asking.asks("c"));
         let number = asking.questions("a")[0].number;
         assert!(!asking.asks("a"), "it was told");
@@ -147,12 +147,12 @@ mod tests {
     fn with_nobody_to_ask_the_answer_is_there_at_once_and_questions_are_bounded() {
         let (mut asking, now) = (Asking::default(), Instant::now());
         let (answer, mut heard) = oneshot::channel();
-        asking.begin(Question::Live, std::iter::empty(), answer, now);
+        asking.begin(QueryKind::Live, std::iter::empty(), answer, now);
         asking.end(now);
         assert!(heard.try_recv().unwrap().answers.is_empty());
         let mut ask = || {
             let (answer, heard) = oneshot::channel();
-            asking.begin(Question::Live, [("a".into(), false)].into_iter(), answer, now);
+            asking.begin(QueryKind::Live, [("a".into(), false)].into_iter(), answer, now);
             heard
         };
         let mut all: Vec<_> = (0..=OPEN_MAX).map(|_| ask()).collect();

@@ -16,7 +16,7 @@ mod file;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use api::{Event, EventKind};
+use api::{ControllerEvent, EventKind};
 use model::Time;
 use tokio::sync::{oneshot, watch};
 
@@ -31,12 +31,12 @@ use crate::sqlite::SqliteError;
 
 /// What the thread is asked.
 pub(crate) enum Ask {
-    Tell(Box<Event>),
+    Tell(Box<ControllerEvent>),
     /// Events that are not recent any more.
     Page {
         since: Since,
         most: usize,
-        answer: oneshot::Sender<Result<Vec<Event>, SqliteError>>,
+        answer: oneshot::Sender<Result<Vec<ControllerEvent>, SqliteError>>,
     },
     Stop,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Teller {
 /// The newest events, for those who look.
 #[derive(Debug)]
 pub(crate) struct Recent {
-    ring: Mutex<VecDeque<Event>>,
+    ring: Mutex<VecDeque<ControllerEvent>>,
     newest: watch::Sender<u64>,
 }
 
@@ -75,11 +75,11 @@ impl Teller {
     /// Tells an event of now, if there is room.
     pub(crate) fn tell_now(&self, kind: EventKind, subject: impl Into<String>, text: String) {
         let (at_ns, subject) = (self.clock.now().as_nanos(), subject.into());
-        self.tell(Event { sequence: 0, at_ns, kind, subject, decay: None, text });
+        self.tell(ControllerEvent { sequence: 0, at_ns, kind, subject, decay: None, text });
     }
 
     /// Tells an event, if there is room.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: ControllerEvent) {
         if self.queue.try_send(Ask::Tell(Box::new(event))).is_err() {
             self.counts.events_lost.add(1);
         }
@@ -95,7 +95,7 @@ impl Recent {
     }
 
     /// Events from there on, oldest first; `None` if only the file knows all of them.
-    pub(crate) fn page(&self, since: Since, most: usize) -> Option<Vec<Event>> {
+    pub(crate) fn page(&self, since: Since, most: usize) -> Option<Vec<ControllerEvent>> {
         let ring = self.ring();
         let first = ring.front().map(|event| (event.sequence, event.at_ns));
         let from = match since {
@@ -124,7 +124,7 @@ impl Recent {
         self.newest.subscribe()
     }
 
-    fn add(&self, events: &[Event]) {
+    fn add(&self, events: &[ControllerEvent]) {
         let Some(last) = events.last() else { return };
         let mut ring = self.ring();
         ring.extend(events.iter().cloned());
@@ -134,7 +134,7 @@ impl Recent {
         self.newest.send_replace(last.sequence);
     }
 
-    fn ring(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn ring(&self) -> MutexGuard<'_, VecDeque<ControllerEvent>> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,7 +166,7 @@ pub(crate) fn run(
 
 fn publish(
     file: &mut EventFile,
-    mut told: Vec<Event>,
+    mut told: Vec<ControllerEvent>,
     recent: &Recent,
     deliveries: &Deliveries,
     counts: &Counts,
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
     use testkit::TestFolder;
 
-    fn told(count: usize) -> Vec<Event> {
-        let event = |nth| Event {
+    fn told(count: usize) -> Vec<ControllerEvent> {
+        let event = |nth| ControllerEvent {
             sequence: 0,
             at_ns: 1,
             kind: EventKind::Lost,

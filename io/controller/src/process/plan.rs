@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::time::{Duration, Instant};
 
-use api::{EventKind, ProxyAnswer, ProxyOrder, Question, RulesText, TargetOrderForm};
+use api::{ControllerReply, EventKind, ProxyReply, QueryKind, RulesText, WireTargetAssignment};
 use model::{Rate, Scope, Time};
 use plan::{
     AllocatorSettings, Assignment, EpochCheck, ProxyEpochs, ProxySnapshot, ShareAllocator,
@@ -37,7 +37,7 @@ pub(crate) enum Ask {
     Report(Box<Said>),
     Look(oneshot::Sender<View>),
     /// Of all proxies.
-    Question(Question, oneshot::Sender<Heard>),
+    Question(QueryKind, oneshot::Sender<Heard>),
     /// The answer says whether there was one.
     Forget(String, oneshot::Sender<bool>),
     Rules(Arc<InForce>),
@@ -54,9 +54,9 @@ pub(crate) struct Said {
     /// The version of the rules that it was given.
     pub(crate) rules: Option<String>,
     pub(crate) reports: Vec<(Arc<str>, ShareReport)>,
-    pub(crate) answers: Vec<ProxyAnswer>,
+    pub(crate) answers: Vec<ProxyReply>,
     /// Dropped where the proxy is one too many.
-    pub(crate) answer: oneshot::Sender<Result<ProxyOrder, Superseded>>,
+    pub(crate) answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
 }
 
 /// Another process has the proxy's name, and began later.
@@ -103,14 +103,14 @@ pub(crate) struct Desk {
 
 /// A call that is to be answered.
 struct Waiting {
-    answer: oneshot::Sender<Result<ProxyOrder, Superseded>>,
+    answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
     /// Another process reports under the same name.
     duplicate: bool,
     epoch: u64,
     rules: Option<String>,
     /// What the proxy said of its targets: membership and revision.
     said: BTreeMap<Arc<str>, (plan::Membership, u64)>,
-    orders: BTreeMap<Arc<str>, TargetOrderForm>,
+    orders: BTreeMap<Arc<str>, WireTargetAssignment>,
     until: Instant,
 }
 
@@ -289,7 +289,7 @@ impl Desk {
         }
     }
 
-    fn ask(&mut self, what: Question, answer: oneshot::Sender<Heard>) {
+    fn ask(&mut self, what: QueryKind, answer: oneshot::Sender<Heard>) {
         let members = self.targets.values().flat_map(ShareAllocator::members);
         let members = members.map(|member| (member.name, member.silent));
         self.asking.begin(what, members, answer, Instant::now());
@@ -348,7 +348,7 @@ impl Desk {
         if news || registers {
             self.ready.insert(order.to.clone());
         }
-        waiting.orders.insert(place.0, TargetOrderForm::from(&order));
+        waiting.orders.insert(place.0, WireTargetAssignment::from(&order));
     }
 
     /// What is due by the clock.
@@ -402,7 +402,7 @@ impl Desk {
         self.counts.orders.add(waiting.orders.len() as u64);
         let targets = waiting.orders.into_iter();
         // Who asked may have gone.
-        let _ = waiting.answer.send(Ok(ProxyOrder {
+        let _ = waiting.answer.send(Ok(ControllerReply {
             term: self.term,
             targets: targets.map(|(target, order)| (target.to_string(), order)).collect(),
             rules: given.then(rules),
@@ -506,7 +506,7 @@ const RECORD_MEMBERS_MAX: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use api::TargetReportForm;
+    use api::WireTargetReport;
     use model::{RuleSet, Scope};
     use plan::{ControllerSession, SessionSettings};
 
@@ -539,11 +539,11 @@ mod tests {
             &mut self,
             of: &mut ControllerSession,
             name: &str,
-        ) -> oneshot::Receiver<Result<ProxyOrder, Superseded>> {
+        ) -> oneshot::Receiver<Result<ControllerReply, Superseded>> {
             let report =
                 of.report(Some(vec![]), self.desk.now()).expect("there is something to say");
             // Through the wire's form, as in life.
-            let report = TargetReportForm::from(&report).to_report(&name.into(), 1).unwrap();
+            let report = WireTargetReport::from(&report).to_report(&name.into(), 1).unwrap();
             let (answer, order) = oneshot::channel();
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
             let answers = vec![];

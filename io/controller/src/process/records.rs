@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use api::{EventKind, MadeToken, NewToken, Rules};
+use api::{EventKind, MadeToken, NewToken, WireRules};
 use model::{RuleFileError, RuleSet, Share};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -361,7 +361,7 @@ fn in_force(text: Option<&str>) -> Result<InForce, RuleFileError> {
     let given = text.is_some();
     let text = text.unwrap_or_default();
     let set = Arc::new(RuleSet::parse(text)?);
-    Ok(InForce { version: Rules::version_of(text), text: text.into(), set, given })
+    Ok(InForce { version: WireRules::version_of(text), text: text.into(), set, given })
 }
 
 /// After so many records they are folded into a snapshot.

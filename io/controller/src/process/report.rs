@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{JobBeside, JobPattern, JobPoint, JobReport, Why};
+use api::{ConcurrentJob, JobPattern, JobPoint, Why, WireJobReport};
 use model::{AccessStats, Nanos, Time};
 
 use super::usage::{self, Counted};
@@ -82,7 +82,7 @@ pub(super) fn read(
 }
 
 /// What is known of a job that had requests, without what its proxies say.
-pub(super) fn summary(job: &str, found: &Found, now: Time) -> JobReport {
+pub(super) fn summary(job: &str, found: &Found, now: Time) -> WireJobReport {
     let points = &found.points;
     let mut sums = Counters::default();
     points.iter().for_each(|point| sums.add(&point.sums));
@@ -101,7 +101,7 @@ pub(super) fn summary(job: &str, found: &Found, now: Time) -> JobReport {
     let everybody = found.all.values().fold(0u64, |sum, of| sum.saturating_add(payload(of)));
     let (others, others_count) = beside(job, found, everybody);
     let seen = AccessStats { bytes, ops: sums.ops, reads: sums.reads, writes: sums.writes };
-    JobReport {
+    WireJobReport {
         job: job.into(),
         users: found.users.clone(),
         at_s,
@@ -119,14 +119,14 @@ pub(super) fn summary(job: &str, found: &Found, now: Time) -> JobReport {
         points: shown(points, &length),
         patterns: seen.patterns().map(JobPattern::from).collect(),
         doubts: doubts(found, (active_s, at_s)),
-        ..JobReport::default()
+        ..WireJobReport::default()
     }
 }
 
 /// Adds what the proxies say that delays and delayed it.
-pub(super) fn add_holders(report: &mut JobReport, why: &Why, silent: &[String]) {
+pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[String]) {
     report.holders_known = !why.subjects.is_empty();
-    let mut holders: BTreeMap<String, api::JobHolder> = BTreeMap::new();
+    let mut holders: BTreeMap<String, api::JobDelayCause> = BTreeMap::new();
     for hold in why.holds.iter().filter(|hold| hold.requests > 0 || hold.now) {
         let what = hold.cause();
         let holder = holders.entry(what.clone()).or_default();
@@ -146,12 +146,12 @@ pub(super) fn add_holders(report: &mut JobReport, why: &Why, silent: &[String]) 
 }
 
 /// The other jobs with the most payload, and how many there are.
-fn beside(job: &str, found: &Found, everybody: u64) -> (Vec<JobBeside>, u64) {
+fn beside(job: &str, found: &Found, everybody: u64) -> (Vec<ConcurrentJob>, u64) {
     let others = found.all.iter().filter(|(name, sums)| *name != job && !sums.is_zero());
     let mut others: Vec<_> = others.map(|(name, sums)| (payload(sums), name)).collect();
     others.sort_by_key(|(bytes, name)| (Reverse(*bytes), *name));
     let count = others.len() as u64;
-    let row = |(bytes, name): (u64, &String)| JobBeside {
+    let row = |(bytes, name): (u64, &String)| ConcurrentJob {
         job: name.clone(),
         bytes,
         share_ppm: part_ppm(bytes, everybody),
@@ -247,7 +247,7 @@ const POINTS_MAX: usize = 1_500;
 
 #[cfg(test)]
 mod tests {
-    use api::{Hold, HoldKind, WhySubject};
+    use api::{WhySubject, WireWait, WireWaitKind};
     use model::{Accesses, OpKind};
 
     use super::*;
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!((report.achieved_per_s, report.asked_per_s), (1_000_000, 1_500_000));
         assert_eq!((report.achieved_ops_per_s, report.asked_ops_per_s), (100, 150));
         assert_eq!(report.coverage_ppm, 250_000);
-        let beside = JobBeside { job: "k".into(), bytes: 360_000_000, share_ppm: 750_000 };
+        let beside = ConcurrentJob { job: "k".into(), bytes: 360_000_000, share_ppm: 750_000 };
         assert_eq!((report.others, report.others_count), (vec![beside], 1));
         let names: Vec<_> = report.patterns.iter().map(|pattern| pattern.name.as_str()).collect();
         assert_eq!(names, ["small-random-reads", "small-reads"]);
@@ -322,22 +322,22 @@ mod tests {
 
     #[test]
     fn holders_of_several_proxies_are_one_and_the_longest_is_first() {
-        let hold = |kind, wait_ns, now| Hold {
+        let hold = |kind, wait_ns, now| WireWait {
             kind,
             rule: "jobs".into(),
             requests: 2,
             wait_ns,
             now,
-            ..Hold::default()
+            ..WireWait::default()
         };
         let holds = vec![
-            hold(HoldKind::Share, 5, false),
-            hold(HoldKind::Slots, 3, false),
-            hold(HoldKind::Slots, 4, true),
+            hold(WireWaitKind::Share, 5, false),
+            hold(WireWaitKind::Slots, 3, false),
+            hold(WireWaitKind::Slots, 4, true),
         ];
         let subjects = vec![WhySubject::default()];
         let why = Why { holds, subjects, ..Why::default() };
-        let mut report = JobReport::default();
+        let mut report = WireJobReport::default();
         add_holders(&mut report, &why, &["b".into()]);
         let holders: Vec<_> = report
             .holders

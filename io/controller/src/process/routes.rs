@@ -21,7 +21,7 @@ use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use api::{ControllerStatus, ErrorReport, Rules, UsageRow, UsageTable, path};
+use api::{ControllerStatus, ErrorReport, UsageRow, UsageTable, WireRules, path};
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Extension, Query, Request, State};
 use axum::http::header::{ETAG, IF_MATCH};
@@ -46,7 +46,7 @@ use crate::store::{RECORD_BYTES_MAX, StoreError};
 type Asked = State<Arc<Shared>>;
 type Refusal = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
-type Tagged = ([(HeaderName, String); 1], Json<Rules>);
+type Tagged = ([(HeaderName, String); 1], Json<WireRules>);
 
 /// The paths and their handlers.
 pub(super) fn router(shared: Arc<Shared>) -> Router {
@@ -144,7 +144,7 @@ async fn status(State(shared): Asked) -> Result<Json<ControllerStatus>, Refusal>
 }
 
 /// The rules of all proxies. The header ETag has their version.
-#[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
+#[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = WireRules)))]
 async fn rules(State(shared): Asked) -> Tagged {
     tagged(&in_force(&shared))
 }
@@ -163,7 +163,7 @@ async fn rules(State(shared): Asked) -> Tagged {
     ),
     request_body(content = String, content_type = "application/toml"),
     responses(
-        (status = 200, description = "the rules as they are now", body = Rules),
+        (status = 200, description = "the rules as they are now", body = WireRules),
         (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
         (status = 409, description = "that version is not in force any more", body = ErrorReport),
         (status = 413, description = "more text than a record takes", body = ErrorReport),
@@ -341,14 +341,14 @@ fn in_force(shared: &Shared) -> Arc<InForce> {
 }
 
 fn tagged(in_force: &InForce) -> Tagged {
-    let rules = Rules { saved: true, ..Rules::of(&in_force.text, &in_force.set) };
+    let rules = WireRules { saved: true, ..WireRules::of(&in_force.text, &in_force.set) };
     ([(ETAG, rules.tag())], Json(rules))
 }
 
 /// The one version that `If-Match` names; `None` without the header or for `*`.
 fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
-    let named = Rules::version_named(value.to_str().unwrap_or_default());
+    let named = WireRules::version_named(value.to_str().unwrap_or_default());
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use api::{Client, ControllerStatus, Endpoints, ErrorReport, path};
+use api::{ApiClient, ControllerStatus, Endpoints, ErrorReport, path};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
@@ -191,7 +191,8 @@ impl Standing {
     /// Brings the ledger up to the leader's.
     fn copy(&mut self, leader: &Endpoints) -> Result<(), String> {
         let said = |error: &dyn std::error::Error| error.to_string();
-        let client = Client::at(leader).and_then(|client| client.with(&self.settings.credentials));
+        let client =
+            ApiClient::at(leader).and_then(|client| client.with(&self.settings.credentials));
         let client = client.map_err(|error| said(&error))?.with_time_limit(COPY_TIME_MAX);
         self.copy_events(&client).map_err(|error| error.to_string())?;
         let path = ledger_path(&self.settings.data);
@@ -229,7 +230,7 @@ impl Standing {
     }
 
     /// Takes the leader's events that are not here.
-    fn copy_events(&mut self, client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    fn copy_events(&mut self, client: &ApiClient) -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..EVENT_PAGES {
             let since = self.events.newest();
             let page = client.events(&format!("since={since}&limit={EVENT_PAGE}"))?.events;
@@ -242,7 +243,7 @@ impl Standing {
     }
 
     /// The leader's whole ledger in a file beside ours.
-    fn take_whole(&self, client: &Client) -> Result<PathBuf, String> {
+    fn take_whole(&self, client: &ApiClient) -> Result<PathBuf, String> {
         let path = self.settings.data.join("used.new");
         let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         let mut options = api::private_options();

@@ -17,7 +17,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use api::{CountersForm, OpsForm, PayerForm, TakenLine, TakenUsage};
+use api::{CheckedLine, CheckedUsage, WireCounters, WireOps, WireSubjectId};
 use model::Time;
 use tokio::sync::oneshot;
 
@@ -51,7 +51,7 @@ pub(crate) enum Ask {
     /// The decays with their accounts, of one subject if it is named.
     Decays {
         subject: Option<String>,
-        answer: oneshot::Sender<api::Decays>,
+        answer: oneshot::Sender<api::WireDecayAccounts>,
     },
     /// What came since a standing controller's cursor.
     Changes {
@@ -100,10 +100,10 @@ impl Counted {
     pub(crate) fn new(
         proxy: &Arc<str>,
         epoch: u64,
-        usage: TakenUsage,
+        usage: CheckedUsage,
         (rules, contended): (Option<String>, bool),
     ) -> Counted {
-        let line = |line: TakenLine| ReportLine {
+        let line = |line: CheckedLine| ReportLine {
             id: line.id,
             payer: Some(line.payer),
             counters: counters(&line.counters),
@@ -121,7 +121,7 @@ impl Counted {
     }
 
     /// Whom a line counts for.
-    pub(crate) fn payer(&self, nth: usize) -> Option<&PayerForm> {
+    pub(crate) fn payer(&self, nth: usize) -> Option<&WireSubjectId> {
         self.lines.get(nth)?.payer.as_deref()
     }
 }
@@ -225,21 +225,21 @@ fn count(
 }
 
 /// As people read them.
-pub(crate) fn form(counters: &Counters) -> CountersForm {
-    CountersForm {
+pub(crate) fn form(counters: &Counters) -> WireCounters {
+    WireCounters {
         read_bytes: counters.read_bytes,
         written_bytes: counters.written_bytes,
         cost_ns: counters.cost_ns,
         delayed: counters.delayed,
         delayed_ns: counters.delayed_ns,
         delayed_bytes: counters.delayed_bytes,
-        ops: OpsForm(counters.ops),
+        ops: WireOps(counters.ops),
         reads: counters.reads.into(),
         writes: counters.writes.into(),
     }
 }
 
-fn counters(form: &CountersForm) -> Counters {
+fn counters(form: &WireCounters) -> Counters {
     Counters {
         read_bytes: form.read_bytes,
         written_bytes: form.written_bytes,

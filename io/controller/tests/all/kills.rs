@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
-use api::PayerForm;
+use api::WireSubjectId;
 use controller::ledger::{Ages, Bounds, Counters, Ledger, Report, ReportLine, SubjectKind};
 use controller::store::{Revision, SqliteStore, Store};
 use controller::{DataDirectory, DirectoryError};
@@ -135,7 +135,7 @@ fn time(minute: u64) -> Time {
 /// A proxy that has read one byte a minute since it began.
 fn report(ledger: &mut Ledger, minute: u64) {
     let counters = Counters { read_bytes: minute, ..Counters::default() };
-    let payer = PayerForm { job: "dd.7".into(), ..PayerForm::default() };
+    let payer = WireSubjectId { job: "dd.7".into(), ..WireSubjectId::default() };
     let lines = [ReportLine { id: 1, payer: Some(payer.into()), counters }];
     let report = Report {
         proxy: "p1",

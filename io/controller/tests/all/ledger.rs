@@ -6,7 +6,7 @@
 use crate::proxies::{
     MINUTE_NS, Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time,
 };
-use api::PayerForm;
+use api::WireSubjectId;
 use controller::ledger::{
     Age, Ages, Bounds, Counters, Held, Ledger, LedgerError, OTHER, Report, ReportLine, SubjectKind,
 };
@@ -160,7 +160,7 @@ fn a_line_without_payer_is_asked_for_once_and_then_counted_whole() {
         (received.unknown, bytes_of_all(&mut ledger, SubjectKind::Job))
     };
     assert_eq!(tell(1, &line), (vec![4], 0));
-    line.payer = Some(PayerForm { job: "j".into(), ..PayerForm::default() }.into());
+    line.payer = Some(WireSubjectId { job: "j".into(), ..WireSubjectId::default() }.into());
     assert_eq!(tell(2, &line), (vec![], 9));
     line.payer = None;
     line.counters.read_bytes = 11;

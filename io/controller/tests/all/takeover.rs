@@ -17,8 +17,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::etcd::{self, etcd};
 use api::{
-    Client, CountersForm, Endpoints, Event, EventKind, OpsForm, PayerForm, ProxyReport,
-    TargetReportForm, UsageLine, UsageReport,
+    ApiClient, ControllerEvent, Endpoints, EventKind, ProxyReport, UsageLine, UsageReport,
+    WireCounters, WireOps, WireSubjectId, WireTargetReport,
 };
 use controller::store::{Revision, Store};
 use controller::{Clock, Etcd, Settings, Standing, StorePlace};
@@ -86,7 +86,7 @@ impl Process {
         Process { child, _printed: printed, url }
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> ApiClient {
         client(&self.url)
     }
 
@@ -122,26 +122,26 @@ impl Proxy {
     }
 
     /// Reports; what cannot be told just now is told again by whoever waits for its effect.
-    fn report(&mut self, client: &Client, wrote: u64) {
-        let counters = CountersForm {
+    fn report(&mut self, client: &ApiClient, wrote: u64) {
+        let counters = WireCounters {
             written_bytes: wrote,
             ops: writes(wrote / MB),
-            ..CountersForm::default()
+            ..WireCounters::default()
         };
         self.sequence += 1;
-        let payer = PayerForm {
+        let payer = WireSubjectId {
             job: "dd.1".into(),
             uid: 7,
             gid: 7,
             class: "jobs jobid=dd.1".into(),
             export: "x".into(),
-            ..PayerForm::default()
+            ..WireSubjectId::default()
         };
         let line = UsageLine { id: 1, payer, counters: counters.clone() };
         let (sequence, lines, gone) = (self.sequence, vec![line], Vec::new());
         let usage = Some(UsageReport { sequence, total: counters, lines, gone });
         let report = self.standing.report(Some(Vec::new()), self.now);
-        let targets = report.iter().map(|report| ("t".into(), TargetReportForm::from(report)));
+        let targets = report.iter().map(|report| ("t".into(), WireTargetReport::from(report)));
         let (epoch, targets) = (self.epoch, targets.collect());
         let said = ProxyReport { epoch, targets, usage, ..ProxyReport::default() };
         let Ok(order) = client.report("p", &said) else { return };
@@ -160,12 +160,12 @@ impl Proxy {
     }
 }
 
-fn client(urls: &str) -> Client {
-    Client::at(urls.parse::<Endpoints>().unwrap()).unwrap().with_time_limit(PATIENCE)
+fn client(urls: &str) -> ApiClient {
+    ApiClient::at(urls.parse::<Endpoints>().unwrap()).unwrap().with_time_limit(PATIENCE)
 }
 
 /// What the user's account has, and its level.
-fn account(client: &Client) -> Option<(u64, String)> {
+fn account(client: &ApiClient) -> Option<(u64, String)> {
     let decays = client.decays(Some("uid=7")).ok()?;
     let account = decays.decays.first()?.accounts.first()?;
     Some((account.used, account.level.clone()))
@@ -173,7 +173,7 @@ fn account(client: &Client) -> Option<(u64, String)> {
 
 /// What was told of rules and users: who leads, and whether the proxy is heard, may change where
 /// one of them waits for a processor.
-fn events(client: &Client) -> Vec<Event> {
+fn events(client: &ApiClient) -> Vec<ControllerEvent> {
     let others = [EventKind::Leader, EventKind::Lost, EventKind::Returned];
     let mut events = None;
     until("a leader tells the events", || {
@@ -254,8 +254,8 @@ fn the_next_leader_goes_on_with_the_accounts_and_tells_nobody_twice() {
     assert_eq!(events(&both), told, "what the first told is there, and nobody is told twice");
 }
 
-fn writes(count: u64) -> OpsForm {
-    let mut ops = OpsForm::default();
+fn writes(count: u64) -> WireOps {
+    let mut ops = WireOps::default();
     ops.0[OpKind::Write as usize] = count;
     ops
 }

@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use api::Address;
+use api::ServerAddress;
 use fuse::Errno;
 use ninep::{HEADER_LEN, frame_len};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
@@ -38,14 +38,14 @@ pub(crate) enum Broken {
 }
 
 /// Connects, and waits for it `patience` at most.
-pub(crate) fn connect(address: &Address, patience: Duration) -> std::io::Result<OwnedFd> {
+pub(crate) fn connect(address: &ServerAddress, patience: Duration) -> std::io::Result<OwnedFd> {
     match address {
-        Address::Tcp(address) => {
+        ServerAddress::Tcp(address) => {
             let stream = TcpStream::connect_timeout(address, patience)?;
             stream.set_nodelay(true)?;
             Ok(stream.into())
         }
-        Address::Unix(path) => {
+        ServerAddress::Unix(path) => {
             let stream = UnixStream::connect(path)?;
             let checked = api::check_listener(&stream, path);
             checked.map_err(|why| Error::new(ErrorKind::PermissionDenied, why))?;

@@ -18,7 +18,7 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-use api::{Address, Credentials, Endpoints, MetricsAddress};
+use api::{Credentials, Endpoints, MetricsAddress, ServerAddress};
 use model::{Bytes, Excerpt, Nanos, WriteMode};
 
 use crate::writes::DIRTY_BUDGET;
@@ -38,7 +38,7 @@ settings! {
     pub struct Config {
         /// Where clients connect. Port 0 lets the system choose; the proxy prints the
         /// port it got. The default is for this machine only: who serves others says so.
-        pub listen: Vec<Address> = vec![Address::Tcp(([127, 0, 0, 1], 5640).into())],
+        pub listen: Vec<ServerAddress> = vec![ServerAddress::Tcp(([127, 0, 0, 1], 5640).into())],
             "list of addresses, `tcp://IP:PORT` or `unix:///path`";
         /// Where the control API listens, for `sluice top` and `sluice rule`. `auto` is
         /// `unix:///run/sluice/proxy.sock` if that can be made and no other proxy has it,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use api::{Address, ParseAddressError};
+use api::{ParseAddressError, ServerAddress};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -117,7 +117,7 @@ pub enum ApiSocket {
     /// No API.
     Off,
     /// There, or the proxy does not start.
-    At(Address),
+    At(ServerAddress),
 }
 
 impl ApiSocket {
@@ -156,7 +156,7 @@ impl FromStr for ApiSocket {
             "auto" => Ok(ApiSocket::Auto),
             "off" => Ok(ApiSocket::Off),
             _ => match text.parse()? {
-                Address::Tcp(_) => Err(ParseApiSocketError::Tcp { text: text.into() }),
+                ServerAddress::Tcp(_) => Err(ParseApiSocketError::Tcp { text: text.into() }),
                 address => Ok(ApiSocket::At(address)),
             },
         }

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::{
-    Attach, ClassReport, Classes, Connections, CostPoint, ExportProjects, ExportReport, RuleLoad,
-    Rules, Status, SubjectReport, Subjects, TargetReport, Threads, Totals, Usage,
+    Attach, Connections, CostPoint, ExportProjects, ExportReport, ProxyStatus, ProxyTotals,
+    RuleLoad, TargetReport, Threads, WireClass, WireClasses, WireRules, WireSubject, WireSubjects,
+    WireUsage,
 };
 use model::RuleSet;
 
@@ -24,11 +25,11 @@ use crate::server::Server;
 use crate::tally::Tally;
 
 impl Control for Server {
-    fn status(&self) -> Status {
+    fn status(&self) -> ProxyStatus {
         let settings = self.settings();
         let mut targets: Vec<_> = self.targets().iter().map(|t| target(t, &settings)).collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
-        Status {
+        ProxyStatus {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             t_ns: self.clock.now().as_nanos(),
@@ -53,7 +54,7 @@ impl Control for Server {
         }
     }
 
-    fn classes(&self) -> Classes {
+    fn classes(&self) -> WireClasses {
         let t_ns = self.clock.now().as_nanos();
         let mut classes = Vec::new();
         for target in self.targets() {
@@ -61,10 +62,10 @@ impl Control for Server {
             let reports = reports.into_iter().flatten();
             classes.extend(reports.map(|report| class(&target.name, &report)));
         }
-        Classes { t_ns, classes }
+        WireClasses { t_ns, classes }
     }
 
-    fn subjects(&self) -> Subjects {
+    fn subjects(&self) -> WireSubjects {
         let t_ns = self.clock.now().as_nanos();
         let mut subjects = Vec::new();
         for target in self.targets() {
@@ -72,7 +73,7 @@ impl Control for Server {
             let reports = reports.into_iter().flatten();
             subjects.extend(reports.map(|report| subject(&target.name, &report)));
         }
-        Subjects { t_ns, subjects }
+        WireSubjects { t_ns, subjects }
     }
 
     fn why(&self, query: &api::WhyQuery) -> api::Why {
@@ -91,9 +92,9 @@ impl Control for Server {
         self.metrics_page()
     }
 
-    fn rules(&self) -> Rules {
+    fn rules(&self) -> WireRules {
         let in_force = self.rules_in_force();
-        let mut rules = Rules::of(&in_force.text, &in_force.set);
+        let mut rules = WireRules::of(&in_force.text, &in_force.set);
         rules.file = self.settings().rules.as_ref().map(|path| path.display().to_string());
         rules.saved = in_force.is_saved();
         if in_force.set.has_projids() {
@@ -115,7 +116,7 @@ impl Control for Server {
 }
 
 /// Adds what there is of each rule on a target; nothing where nothing is scheduled.
-fn add_loads(rules: &mut Rules, target: &Target) {
+fn add_loads(rules: &mut WireRules, target: &Target) {
     let figures = target.with_dispatcher(|d, now| {
         let limits = d.dependent_limits().map(|(rule, limit)| (rule.to_owned(), limit));
         let limits = limits.collect::<BTreeMap<_, _>>();
@@ -179,15 +180,15 @@ fn cost_points(curve: &sched::Curve) -> Vec<CostPoint> {
     curve.points().map(point).collect()
 }
 
-fn class(target: &str, report: &sched::ClassReport) -> ClassReport {
+fn class(target: &str, report: &sched::ClassReport) -> WireClass {
     let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
-    ClassReport {
+    WireClass {
         id: report.id.to_bits(),
         target: target.into(),
         rule: report.rule.clone(),
         key: key.join(" "),
         weight: report.weight.get(),
-        usage: Usage {
+        usage: WireUsage {
             queued: report.queued.into(),
             running: report.running.into(),
             slots: report.slots.into(),
@@ -197,15 +198,15 @@ fn class(target: &str, report: &sched::ClassReport) -> ClassReport {
     }
 }
 
-fn subject(target: &str, report: &sched::SubjectReport) -> SubjectReport {
-    SubjectReport {
+fn subject(target: &str, report: &sched::SubjectReport) -> WireSubject {
+    WireSubject {
         id: report.id.to_bits(),
         target: target.into(),
         job: report.who.job.to_string(),
         uid: report.who.uid,
         gid: report.who.gid,
         nid: report.who.nid.to_string(),
-        usage: Usage {
+        usage: WireUsage {
             queued: report.queued.into(),
             running: report.running.into(),
             slots: report.slots.into(),
@@ -215,8 +216,8 @@ fn subject(target: &str, report: &sched::SubjectReport) -> SubjectReport {
     }
 }
 
-fn sums(usage: &sched::Usage) -> Usage {
-    Usage {
+fn sums(usage: &sched::Usage) -> WireUsage {
+    WireUsage {
         read_bytes: usage.read.get(),
         written_bytes: usage.written.get(),
         ops: usage.ops.get(),
@@ -225,12 +226,12 @@ fn sums(usage: &sched::Usage) -> Usage {
         service_ns: usage.service_time.get(),
         cost_ns: usage.cost.get(),
         elsewhere_ns: usage.elsewhere.get(),
-        ..Usage::default()
+        ..WireUsage::default()
     }
 }
 
-fn totals(tally: &Tally) -> Totals {
-    Totals {
+fn totals(tally: &Tally) -> ProxyTotals {
+    ProxyTotals {
         requests: tally.requests,
         read_bytes: tally.read_bytes,
         written_bytes: tally.written_bytes,
@@ -243,7 +244,7 @@ fn totals(tally: &Tally) -> Totals {
 /// The most users of one connection that are told of.
 const ATTACHES_MAX: usize = 64;
 
-fn connection(connection: &Connection) -> api::Connection {
+fn connection(connection: &Connection) -> api::ConnectionInfo {
     let session = connection.session.lock().expect("not poisoned");
     // Clients attach with their first fid, and further users with later ones.
     let mut users = BTreeMap::new();
@@ -254,7 +255,7 @@ fn connection(connection: &Connection) -> api::Connection {
     }
     let mut users: Vec<_> = users.into_values().collect();
     users.sort_by_key(|(number, _)| *number);
-    api::Connection {
+    api::ConnectionInfo {
         id: connection.id,
         nid: connection.peer.nid.to_string(),
         peer_uid: connection.peer.uid,

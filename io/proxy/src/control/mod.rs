@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::Address;
+use api::ServerAddress;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -40,11 +40,11 @@ pub use routes::openapi;
 /// not wait for the backend.
 pub trait Control: Send + Sync + 'static {
     /// What the proxy is and how it fares.
-    fn status(&self) -> api::Status;
+    fn status(&self) -> api::ProxyStatus;
     /// The classes and what each was served.
-    fn classes(&self) -> api::Classes;
+    fn classes(&self) -> api::WireClasses;
     /// The payers and what each was served.
-    fn subjects(&self) -> api::Subjects;
+    fn subjects(&self) -> api::WireSubjects;
     /// What holds those who are asked about.
     fn why(&self, query: &api::WhyQuery) -> api::Why;
     /// The connections of now.
@@ -52,7 +52,7 @@ pub trait Control: Send + Sync + 'static {
     /// The metrics, as a page of Prometheus text.
     fn metrics(&self) -> String;
     /// The rules in force.
-    fn rules(&self) -> api::Rules;
+    fn rules(&self) -> api::WireRules;
     /// Puts the TOML text of a rule file in force, at once and for queued requests too, if
     /// `over` is still the version in force; with `save` it is in the rule file then. What
     /// is refused leaves the old rules in force.
@@ -95,8 +95,8 @@ pub fn start(
     control: Arc<dyn Control>,
 ) -> Result<Option<ControlServer>, ControlError> {
     match at {
-        ApiSocket::Off | ApiSocket::At(Address::Tcp(_)) => Ok(None),
-        ApiSocket::At(Address::Unix(path)) => ControlServer::start(path, control).map(Some),
+        ApiSocket::Off | ApiSocket::At(ServerAddress::Tcp(_)) => Ok(None),
+        ApiSocket::At(ServerAddress::Unix(path)) => ControlServer::start(path, control).map(Some),
         ApiSocket::Auto => {
             let path = Path::new(ApiSocket::DEFAULT_PATH);
             match ControlServer::start(path, control) {

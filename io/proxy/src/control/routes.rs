@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use api::{Classes, Connections, ErrorReport, Page, Rules, Status, Subjects, path};
+use api::{
+    Connections, ErrorReport, MetricsPage, ProxyStatus, WireClasses, WireRules, WireSubjects, path,
+};
 use axum::extract::rejection::{QueryRejection, StringRejection};
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
@@ -17,7 +19,7 @@ use crate::rules::RulesRefused;
 type Shared = State<Arc<dyn Control>>;
 type Refusal = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
-type Tagged = ([(HeaderName, String); 1], Json<Rules>);
+type Tagged = ([(HeaderName, String); 1], Json<WireRules>);
 
 /// The longest rule file that is taken, in bytes: some ten thousand rules.
 const RULES_BYTES_MAX: usize = 4 << 20;
@@ -61,20 +63,20 @@ fn described() -> serde_json::Value {
 struct Description;
 
 /// What the proxy is and how it fares.
-#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = Status)))]
-async fn status(State(control): Shared) -> Json<Status> {
+#[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ProxyStatus)))]
+async fn status(State(control): Shared) -> Json<ProxyStatus> {
     Json(control.status())
 }
 
 /// The classes and what each was served.
-#[utoipa::path(get, path = "/v1/classes", responses((status = 200, body = Classes)))]
-async fn classes(State(control): Shared) -> Json<Classes> {
+#[utoipa::path(get, path = "/v1/classes", responses((status = 200, body = WireClasses)))]
+async fn classes(State(control): Shared) -> Json<WireClasses> {
     Json(control.classes())
 }
 
 /// The payers and what each was served.
-#[utoipa::path(get, path = "/v1/subjects", responses((status = 200, body = Subjects)))]
-async fn subjects(State(control): Shared) -> Json<Subjects> {
+#[utoipa::path(get, path = "/v1/subjects", responses((status = 200, body = WireSubjects)))]
+async fn subjects(State(control): Shared) -> Json<WireSubjects> {
     Json(control.subjects())
 }
 
@@ -91,11 +93,11 @@ async fn connections(State(control): Shared) -> Json<Connections> {
     responses((status = 200, body = String, content_type = "text/plain")),
 )]
 async fn metrics(State(control): Shared) -> ([(HeaderName, &'static str); 1], String) {
-    ([(CONTENT_TYPE, Page::CONTENT_TYPE)], control.metrics())
+    ([(CONTENT_TYPE, MetricsPage::CONTENT_TYPE)], control.metrics())
 }
 
 /// The rules in force. The header ETag has their version.
-#[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = Rules)))]
+#[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = WireRules)))]
 async fn rules(State(control): Shared) -> Tagged {
     tagged(control.rules())
 }
@@ -116,7 +118,7 @@ async fn rules(State(control): Shared) -> Tagged {
     ),
     request_body(content = String, content_type = "application/toml"),
     responses(
-        (status = 200, description = "the rules as they are now", body = Rules),
+        (status = 200, description = "the rules as they are now", body = WireRules),
         (status = 400, description = "an error, with its line and a caret", body = ErrorReport),
         (
             status = 409,
@@ -170,14 +172,14 @@ struct Saving {
     save: bool,
 }
 
-fn tagged(rules: Rules) -> Tagged {
+fn tagged(rules: WireRules) -> Tagged {
     ([(ETAG, rules.tag())], Json(rules))
 }
 
 /// The one version that `If-Match` names; `None` without the header or for `*`.
 fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
-    let named = Rules::version_named(value.to_str().unwrap_or_default());
+    let named = WireRules::version_named(value.to_str().unwrap_or_default());
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as Stream;
 use std::sync::Mutex;
 
-use api::{Client, ClientError};
+use api::{ApiClient, ClientError};
 use model::RuleSet;
 
 use super::*;
@@ -16,15 +16,15 @@ struct Figures {
 }
 
 impl Control for Figures {
-    fn status(&self) -> api::Status {
-        api::Status { pid: 7, version: "0".into(), ..Default::default() }
+    fn status(&self) -> api::ProxyStatus {
+        api::ProxyStatus { pid: 7, version: "0".into(), ..Default::default() }
     }
-    fn classes(&self) -> api::Classes {
-        let class = api::ClassReport { rule: "default".into(), ..Default::default() };
-        api::Classes { t_ns: 5, classes: vec![class] }
+    fn classes(&self) -> api::WireClasses {
+        let class = api::WireClass { rule: "default".into(), ..Default::default() };
+        api::WireClasses { t_ns: 5, classes: vec![class] }
     }
-    fn subjects(&self) -> api::Subjects {
-        api::Subjects::default()
+    fn subjects(&self) -> api::WireSubjects {
+        api::WireSubjects::default()
     }
     fn connections(&self) -> api::Connections {
         api::Connections { t_ns: 6, connections: vec![] }
@@ -35,14 +35,14 @@ impl Control for Figures {
     fn metrics(&self) -> String {
         "x 1\n".into()
     }
-    fn rules(&self) -> api::Rules {
+    fn rules(&self) -> api::WireRules {
         let text = self.text.lock().unwrap();
-        api::Rules::of(&text, &RuleSet::parse(&text).unwrap())
+        api::WireRules::of(&text, &RuleSet::parse(&text).unwrap())
     }
     fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused> {
         RuleSet::parse(text).map_err(RulesRefused::Wrong)?;
         let mut now = self.text.lock().unwrap();
-        if let Some(over) = over.filter(|over| *over != api::Rules::version_of(&now)) {
+        if let Some(over) = over.filter(|over| *over != api::WireRules::version_of(&now)) {
             return Err(RulesRefused::Stale { over: over.into() });
         }
         if save {
@@ -53,11 +53,11 @@ impl Control for Figures {
     }
 }
 
-fn serve(name: &str) -> (ControlServer, Client) {
+fn serve(name: &str) -> (ControlServer, ApiClient) {
     let path = std::env::temp_dir().join(format!("sluice-{}-api-{name}", std::process::id()));
     let control = Arc::new(Figures::default());
     let server = ControlServer::start(&path, control).unwrap();
-    let client = Client::new(&Address::Unix(path)).unwrap();
+    let client = ApiClient::new(&ServerAddress::Unix(path)).unwrap();
     (server, client)
 }
 
@@ -66,7 +66,7 @@ fn each_path_answers_with_its_message() {
     let (server, client) = serve("paths");
     assert_eq!(client.status().unwrap().pid, 7);
     assert_eq!(client.classes().unwrap().classes[0].rule, "default");
-    assert_eq!(client.subjects().unwrap(), api::Subjects::default());
+    assert_eq!(client.subjects().unwrap(), api::WireSubjects::default());
     assert_eq!(client.connections().unwrap().t_ns, 6);
     let query = api::WhyQuery { job: Some("a b".into()), user: Some(7), limit: None };
     assert_eq!(client.why(&query).unwrap().asked, query);
@@ -162,7 +162,7 @@ fn metrics_are_text_that_prometheus_knows() {
 #[test]
 fn an_unknown_path_is_refused_and_points_to_the_description() {
     let (_server, client) = serve("unknown");
-    let error = client.get::<api::Status>("/v2/status").unwrap_err().to_string();
+    let error = client.get::<api::ProxyStatus>("/v2/status").unwrap_err().to_string();
     assert_eq!(error, "there is nothing at /v2/status; see /openapi.json");
 }
 

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::{
-    Answer, Classes, Donation, Hold, HoldKind, LimitNow, LiveSample, ProxyAnswer, ProxyQuestion,
-    Question, Subjects, Usage, Why, WhyQuery, WhySubject,
+    LimitState, LiveSample, ProxyQuery, ProxyReply, QueryKind, QueryReply, Why, WhyQuery,
+    WhySubject, WireClasses, WireDonation, WireSubjects, WireUsage, WireWait, WireWaitKind,
 };
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -88,29 +88,34 @@ impl Server {
     }
 
     /// What a controller asks.
-    pub(crate) fn answer_controller(&self, question: &ProxyQuestion) -> ProxyAnswer {
+    pub(crate) fn answer_controller(&self, question: &ProxyQuery) -> ProxyReply {
         let what = match &question.what {
-            Question::Why(query) => Answer::Why(Box::new(self.why_of(query))),
-            Question::Live => Answer::Live(Box::new(self.sample())),
+            QueryKind::Why(query) => QueryReply::Why(Box::new(self.why_of(query))),
+            QueryKind::Live => QueryReply::Live(Box::new(self.sample())),
         };
-        ProxyAnswer { number: question.number, what }
+        ProxyReply { number: question.number, what }
     }
 
     fn sample(&self) -> LiveSample {
         let (status, subjects, classes) = (self.status(), self.subjects(), Control::classes(self));
-        let Subjects { t_ns, mut subjects } = subjects;
+        let WireSubjects { t_ns, mut subjects } = subjects;
         most(&mut subjects, |subject| &subject.usage);
-        let subjects = Subjects { t_ns, subjects };
-        let Classes { t_ns, mut classes } = classes;
+        let subjects = WireSubjects { t_ns, subjects };
+        let WireClasses { t_ns, mut classes } = classes;
         most(&mut classes, |class| &class.usage);
-        LiveSample { proxy: String::new(), status, subjects, classes: Classes { t_ns, classes } }
+        LiveSample {
+            proxy: String::new(),
+            status,
+            subjects,
+            classes: WireClasses { t_ns, classes },
+        }
     }
 }
 
 /// Leaves those who have something under way, and of the others those who had most.
-fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &Usage) {
+fn most<T>(rows: &mut Vec<T>, usage: impl Fn(&T) -> &WireUsage) {
     rows.sort_by_key(|row| {
-        let Usage { queued, running, cost_ns, .. } = usage(row);
+        let WireUsage { queued, running, cost_ns, .. } = usage(row);
         std::cmp::Reverse((queued + running > 0, *cost_ns))
     });
     rows.truncate(ROWS_MAX);
@@ -183,21 +188,21 @@ fn subject(target: &Target, standing: &SubjectDetail, now: Time) -> WhySubject {
     }
 }
 
-fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item = Hold> {
+fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item = WireWait> {
     let key: Vec<_> = report.key.iter().map(|value| value.to_string()).collect();
     let key = key.join(" ");
     report.causes.iter().map(move |cause| {
         let WaitCauseReport { by, meter, .. } = cause;
         let kind = match by {
-            WaitCause::Meter { .. } => HoldKind::Limit,
-            WaitCause::Share => HoldKind::Share,
-            WaitCause::Busy => HoldKind::Busy,
-            WaitCause::Slots => HoldKind::Slots,
-            WaitCause::Elsewhere => HoldKind::Elsewhere,
-            WaitCause::Other => HoldKind::Other,
+            WaitCause::Meter { .. } => WireWaitKind::Limit,
+            WaitCause::Share => WireWaitKind::Share,
+            WaitCause::Busy => WireWaitKind::Busy,
+            WaitCause::Slots => WireWaitKind::Slots,
+            WaitCause::Elsewhere => WireWaitKind::Elsewhere,
+            WaitCause::Other => WireWaitKind::Other,
         };
         let limit = limit_of(by, meter.as_ref(), now);
-        Hold {
+        WireWait {
             proxy: String::new(),
             target: target.name.clone(),
             rule: report.rule.clone(),
@@ -217,9 +222,9 @@ fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item 
     })
 }
 
-fn donation(target: &Target, report: &DonationReport, now: Time) -> Donation {
+fn donation(target: &Target, report: &DonationReport, now: Time) -> WireDonation {
     let DonationReport { writer, waiter, file, by, meter, .. } = report;
-    Donation {
+    WireDonation {
         proxy: String::new(),
         target: target.name.clone(),
         writer_job: writer.job.to_string(),
@@ -237,20 +242,20 @@ fn donation(target: &Target, report: &DonationReport, now: Time) -> Donation {
 }
 
 /// The meter that holds, if it is one; without figures if it is gone.
-fn limit_of(by: &WaitCause, meter: Option<&MeterStatus>, now: Time) -> Option<LimitNow> {
+fn limit_of(by: &WaitCause, meter: Option<&MeterStatus>, now: Time) -> Option<LimitState> {
     let WaitCause::Meter { scope, in_bytes } = by else { return None };
-    Some(meter.map_or_else(|| LimitNow::of(scope, *in_bytes), |meter| limit(meter, now)))
+    Some(meter.map_or_else(|| LimitState::of(scope, *in_bytes), |meter| limit(meter, now)))
 }
 
-fn limit(meter: &MeterStatus, now: Time) -> LimitNow {
-    LimitNow {
+fn limit(meter: &MeterStatus, now: Time) -> LimitState {
+    LimitState {
         per_s: meter.rate.per_sec(),
         part: meter.part.billionths(),
         used_per_s: meter.used_per_sec,
         next_ns: meter.due.since(now).get(),
         waiting: meter.waiting as u64,
         depends_on: meter.depends_on.clone(),
-        ..LimitNow::of(&meter.scope, meter.rate.is_bytes())
+        ..LimitState::of(&meter.scope, meter.rate.is_bytes())
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use api::{ClientError, ControllerLink, ProxyOrder};
+use api::{ClientError, ControllerLink, ControllerReply};
 use model::Time;
 
 /// What is known of it; empty for a proxy without a controller.
@@ -41,7 +41,7 @@ impl LinkState {
     }
 
     /// A call was answered.
-    pub(super) fn answered(&self, order: &ProxyOrder, now: Time) {
+    pub(super) fn answered(&self, order: &ControllerReply, now: Time) {
         let mut locked = self.lock();
         let Some(Known { link, last, ordered }) = locked.as_mut() else { return };
         let ControllerLink { controller, name, .. } = &*link;
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(state.report(Time::ZERO), None, "there is no controller");
         state.begin("http://c:1".into(), "a");
         assert!(!state.is_heard());
-        state.answered(&ProxyOrder::default(), Time::from_nanos(5));
+        state.answered(&ControllerReply::default(), Time::from_nanos(5));
         assert!(state.is_heard());
         let refused = ClientError::Refused { status: CONFLICT, message: "taken".into() };
         state.failed(&refused);
@@ -135,7 +135,10 @@ mod tests {
         assert_eq!((told.connected, told.order_ns_ago), (false, Some(4)));
         assert_eq!((told.problem.as_deref(), told.duplicate), (Some("taken"), true));
         assert_eq!((told.answered, told.refused, told.unanswered), (1, 1, 0));
-        state.answered(&ProxyOrder { duplicate: true, ..ProxyOrder::default() }, Time::ZERO);
+        state.answered(
+            &ControllerReply { duplicate: true, ..ControllerReply::default() },
+            Time::ZERO,
+        );
         let told = state.report(Time::ZERO).unwrap();
         assert!(told.connected && told.duplicate && told.problem.is_none());
     }

@@ -1,6 +1,6 @@
 //! What a payer was served in all: the numbers of one line.
 
-use api::{CountersForm, OpsForm};
+use api::{WireCounters, WireOps};
 use model::{Accesses, Identity, OpKind, PathSet, RuleSet, key_of};
 use sched::SubjectReport;
 
@@ -75,15 +75,15 @@ impl Sums {
         parts
     }
 
-    pub(super) fn form(&self) -> CountersForm {
-        CountersForm {
+    pub(super) fn form(&self) -> WireCounters {
+        WireCounters {
             read_bytes: self.read_bytes,
             written_bytes: self.written_bytes,
             cost_ns: self.cost_ns,
             delayed: self.delayed,
             delayed_ns: self.delayed_ns,
             delayed_bytes: self.delayed_bytes,
-            ops: OpsForm(self.ops),
+            ops: WireOps(self.ops),
             reads: self.reads.into(),
             writes: self.writes.into(),
         }

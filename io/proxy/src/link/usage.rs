@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::sync::Arc;
 
-use api::{PayerForm, UsageLine, UsageReport};
+use api::{UsageLine, UsageReport, WireSubjectId};
 use model::{Identity, Nanos, PathSet, RuleSet, Time};
 use sched::SubjectReport;
 
@@ -196,7 +196,7 @@ impl Book {
 
 impl Line {
     fn form(&self, class: &str) -> UsageLine {
-        let payer = PayerForm {
+        let payer = WireSubjectId {
             job: self.who.job.to_string(),
             uid: self.who.uid,
             gid: self.who.gid,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use api::{Address, TargetReport, Usage};
+use api::{ServerAddress, TargetReport, WireUsage};
 use ninep::dialect::{ExtReply, ExtRequest, HandleList};
 use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
@@ -39,7 +39,7 @@ const MS: u64 = 1_000_000;
 
 /// A proxy in front of a disk, and its control API.
 struct Bench {
-    api: api::Client,
+    api: api::ApiClient,
     _control: ControlServer,
     served: Served,
 }
@@ -58,7 +58,8 @@ impl Bench {
             .start();
         let socket = served.dir.join("api");
         let _control = ControlServer::start(&socket, served.control()).unwrap();
-        let api = api::Client::new(&Address::Unix(socket)).unwrap().with_time_limit(PATIENCE);
+        let api =
+            api::ApiClient::new(&ServerAddress::Unix(socket)).unwrap().with_time_limit(PATIENCE);
         Bench { api, _control, served }
     }
 
@@ -74,10 +75,10 @@ impl Bench {
     }
 
     /// What a job has had.
-    fn usage(&self, job: &str) -> Usage {
+    fn usage(&self, job: &str) -> WireUsage {
         let classes = self.api.classes().unwrap().classes;
         let own = classes.iter().find(|class| class.rule == job);
-        own.map_or(Usage::default(), |class| class.usage)
+        own.map_or(WireUsage::default(), |class| class.usage)
     }
 
     /// The mean service time of so many more requests of a job.

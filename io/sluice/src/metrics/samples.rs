@@ -5,7 +5,7 @@
 //!   sluice_target_queued{target="disk"} 3      ─► Sample: name, kind, labels, "3"
 //! ```
 //!
-//! Pages are Sluice's own, so this reads what [`api::Page`] writes and passes over what it does
+//! Pages are Sluice's own, so this reads what [`api::MetricsPage`] writes and passes over what it does
 //! not know: a page of a later version may have more.
 
 use std::collections::HashMap;
@@ -88,14 +88,14 @@ fn labels(mut rest: &str) -> Option<(Vec<(&str, String)>, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use api::Page;
+    use api::MetricsPage;
     use api::metrics::{INFO, JOB_QUEUE, TARGET_QUEUE, TARGET_QUEUED};
 
     use super::*;
 
     #[test]
     fn what_a_page_says_is_read_back() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         page.family(&TARGET_QUEUED).line(&["a}b"], 3);
         page.family(&JOB_QUEUE).line(&["/a b", "q\"u\\o\nte"], 1_500_000_000);
         page.family(&TARGET_QUEUE).histogram(&["t", "read", "device"], &[(1024, 3)], 2, 7_000);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_no_line_of_a_page_is_passed_over() {
-        let mut page = Page::new();
+        let mut page = MetricsPage::new();
         page.family(&INFO).line(&["proxy", "1"], 1);
         let page = page.finish() + "x\nx{\nx{a\nx{a=\"b\nx{a=\"b\"\nunknown 7\n\n# EOF\n";
         assert_eq!(samples(&page).len(), 1);

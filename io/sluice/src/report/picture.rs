@@ -7,17 +7,17 @@
 
 use std::path::Path;
 
-use api::{JobPoint, JobReport};
+use api::{JobPoint, WireJobReport};
 
 use super::utc;
 use chart::{Line, LineChart, Panel, line_chart};
 
 /// Draws into an SVG file.
-pub(super) fn draw(file: &Path, report: &JobReport) -> anyhow::Result<()> {
+pub(super) fn draw(file: &Path, report: &WireJobReport) -> anyhow::Result<()> {
     Ok(line_chart(file, &chart(report))?)
 }
 
-fn chart(report: &JobReport) -> LineChart {
+fn chart(report: &WireJobReport) -> LineChart {
     let line =
         |series, value: &dyn Fn(&JobPoint) -> f64| Line { series, points: steps(report, value) };
     let bytes = |point: &JobPoint| (point.read_bytes + point.written_bytes) as f64;
@@ -56,7 +56,7 @@ fn chart(report: &JobReport) -> LineChart {
 }
 
 /// A value per second, level within each point and 0 between points.
-fn steps(report: &JobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, f64)> {
+fn steps(report: &WireJobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, f64)> {
     let mut steps = Vec::new();
     let mut last = report.from_s;
     let at = |second: u64| second.saturating_sub(report.from_s) as f64;
@@ -72,7 +72,7 @@ fn steps(report: &JobReport, value: &dyn Fn(&JobPoint) -> f64) -> Vec<(f64, f64)
 }
 
 /// Where a time of delays begins.
-fn marks(report: &JobReport) -> Vec<(f64, String)> {
+fn marks(report: &WireJobReport) -> Vec<(f64, String)> {
     let begins = |nth: usize| {
         let delayed = |point: &JobPoint| point.delayed > 0;
         delayed(&report.points[nth]) && (nth == 0 || !delayed(&report.points[nth - 1]))
@@ -89,7 +89,7 @@ const MARKS_MAX: usize = 8;
 mod tests {
     use super::*;
 
-    fn report() -> JobReport {
+    fn report() -> WireJobReport {
         let point = |minute: u64, delayed| JobPoint {
             at_s: minute * 60,
             span_s: 60,
@@ -100,7 +100,7 @@ mod tests {
             ..JobPoint::default()
         };
         let points = vec![point(10, 0), point(11, 1), point(12, 1), point(14, 1)];
-        JobReport { job: "j".into(), from_s: 600, points, ..JobReport::default() }
+        WireJobReport { job: "j".into(), from_s: 600, points, ..WireJobReport::default() }
     }
 
     #[test]

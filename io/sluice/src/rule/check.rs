@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use api::{Address, Client, ExportProjects, ProjectsKnown, Rules};
+use api::{ApiClient, ExportProjects, ProjectsKnown, ServerAddress, WireRules};
 use model::RuleSet;
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ pub(super) struct Check {
         default_value = crate::top::DEFAULT_API,
         conflicts_with = "file"
     )]
-    api: Address,
+    api: ServerAddress,
     /// Say what this request gets: FIELD=VALUE of jobid, uid, gid, projid, nid, opcode, path,
     /// bytes, ops, with spaces between them.
     #[arg(long, value_name = "REQUEST")]
@@ -51,7 +51,7 @@ impl Check {
     pub(super) fn run(&self) -> anyhow::Result<String> {
         let (name, rules) = match &self.file {
             Some(file) => (file.display().to_string(), self.rules_of(file)?),
-            None => ("the rules in force".into(), Client::new(&self.api)?.rules()?),
+            None => ("the rules in force".into(), ApiClient::new(&self.api)?.rules()?),
         };
         let set = RuleSet::parse(&rules.text)
             .map_err(|error| anyhow::anyhow!("the proxy is of another version: {error}"))?;
@@ -69,10 +69,10 @@ impl Check {
         Ok(text)
     }
 
-    fn rules_of(&self, file: &Path) -> anyhow::Result<Rules> {
+    fn rules_of(&self, file: &Path) -> anyhow::Result<WireRules> {
         let text = read_text(file)?;
         match RuleSet::parse(&text) {
-            Ok(set) => Ok(Rules::of(&text, &set)),
+            Ok(set) => Ok(WireRules::of(&text, &set)),
             Err(error) => {
                 if self.json {
                     let answer = json!({
@@ -89,7 +89,7 @@ impl Check {
     }
 }
 
-fn accepted(name: &str, rules: &Rules) -> String {
+fn accepted(name: &str, rules: &WireRules) -> String {
     let mut text = String::new();
     for (rule, by) in shadowed(rules) {
         let _ = writeln!(text, "{name}: {}", never_matches(rule, by));
@@ -129,7 +129,7 @@ fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
     text
 }
 
-fn accepted_json(rules: &Rules, grant: Option<&Grant>) -> String {
+fn accepted_json(rules: &WireRules, grant: Option<&Grant>) -> String {
     let shadowed = shadowed(rules).map(|(rule, by)| json!({ "rule": rule, "by": by }));
     let shadowed: Vec<Value> = shadowed.collect();
     let mut answer = json!({ "ok": true, "shadowed": shadowed, "rules": rules });

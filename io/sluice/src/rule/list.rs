@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use api::{DecayRuleReport, LimitReport, ParentReport, RuleLoad, RuleReport, Rules};
+use api::{DecayRuleReport, LimitReport, RuleLoad, WireRule, WireRuleDependency, WireRules};
 use model::{Nanos, Rule, RuleSet};
 
 use crate::top::table;
 
 /// The tables, and below them what they do not show.
-pub(super) fn list(rules: &Rules) -> String {
+pub(super) fn list(rules: &WireRules) -> String {
     let mut text = String::new();
     if rules.rules.is_empty() && rules.meters.is_empty() && rules.decays.is_empty() {
         text += "no rules: every request is in the class \"default\"\n";
@@ -49,7 +49,7 @@ pub(super) fn list(rules: &Rules) -> String {
 }
 
 /// The rules that never take a request, each with the rule that takes all of its own.
-pub(super) fn shadowed(rules: &Rules) -> impl Iterator<Item = (&str, &str)> {
+pub(super) fn shadowed(rules: &WireRules) -> impl Iterator<Item = (&str, &str)> {
     rules.rules.iter().filter_map(|rule| Some((&*rule.name, rule.shadowed_by.as_deref()?)))
 }
 
@@ -82,7 +82,7 @@ pub(super) fn effective(loads: &[RuleLoad]) -> String {
 }
 
 /// A column: its head, whether its cells are numbers, and what it shows of a rule.
-type Column = (&'static str, bool, fn(&RuleReport) -> String);
+type Column = (&'static str, bool, fn(&WireRule) -> String);
 
 const COLUMNS: &[Column] = &[
     ("RULE", false, |rule| rule.name.clone()),
@@ -105,15 +105,15 @@ const COLUMNS: &[Column] = &[
     ("RUNNING", true, |rule| sum(rule, |load| load.running)),
 ];
 
-fn rule_table(rules: &Rules) -> String {
-    let mut rows: Vec<RuleReport> = rules.rules.clone();
+fn rule_table(rules: &WireRules) -> String {
+    let mut rows: Vec<WireRule> = rules.rules.clone();
     if !rules.unmatched.is_empty() {
-        rows.push(RuleReport {
+        rows.push(WireRule {
             name: RuleSet::DEFAULT.into(),
             condition: "what is left".into(),
             weight: 1,
             targets: rules.unmatched.clone(),
-            ..RuleReport::default()
+            ..WireRule::default()
         });
     }
     let shown =
@@ -125,7 +125,7 @@ fn rule_table(rules: &Rules) -> String {
     table::aligned(&head, &right, cells)
 }
 
-fn meter_table(rules: &Rules) -> String {
+fn meter_table(rules: &WireRules) -> String {
     let rows = rules.meters.iter().map(|meter| {
         let per = meter.per.join(" ");
         vec![meter.name.clone(), meter.condition.clone(), per, limit(&meter.limit)]
@@ -133,7 +133,7 @@ fn meter_table(rules: &Rules) -> String {
     table::aligned(&["METER", "MATCH", "PER", "RATE"], &[], rows)
 }
 
-fn decay_table(rules: &Rules) -> String {
+fn decay_table(rules: &WireRules) -> String {
     let rows = rules.decays.iter().map(|decay| {
         let DecayRuleReport { name, condition, per, resource, entitled, floor, .. } = decay;
         let span = Nanos::new(decay.span_ns);
@@ -157,8 +157,8 @@ fn decay_table(rules: &Rules) -> String {
 }
 
 /// As `--parent` takes it.
-fn parent(parent: &ParentReport) -> String {
-    let ParentReport { rule, kind, value, min } = parent;
+fn parent(parent: &WireRuleDependency) -> String {
+    let WireRuleDependency { rule, kind, value, min } = parent;
     format!("{rule},{kind}={value},min={min}")
 }
 
@@ -180,7 +180,7 @@ pub(super) fn percent(ppm: u32) -> String {
 }
 
 /// Over all targets; nothing where nothing is known.
-fn sum(rule: &RuleReport, part: fn(&RuleLoad) -> u64) -> String {
+fn sum(rule: &WireRule, part: fn(&RuleLoad) -> u64) -> String {
     match rule.targets.as_slice() {
         [] => String::new(),
         loads => loads.iter().map(part).sum::<u64>().to_string(),
@@ -188,7 +188,7 @@ fn sum(rule: &RuleReport, part: fn(&RuleLoad) -> u64) -> String {
 }
 
 /// Whether they are those of a proxy that schedules, and not of a file.
-fn is_of_proxy(rules: &Rules) -> bool {
+fn is_of_proxy(rules: &WireRules) -> bool {
     !rules.promises_cut_ppm.is_empty()
 }
 
@@ -196,8 +196,8 @@ fn is_of_proxy(rules: &Rules) -> bool {
 mod tests {
     use super::*;
 
-    fn rules(text: &str) -> Rules {
-        Rules::of(text, &RuleSet::parse(text).unwrap())
+    fn rules(text: &str) -> WireRules {
+        WireRules::of(text, &RuleSet::parse(text).unwrap())
     }
 
     #[test]

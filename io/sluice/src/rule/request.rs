@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use api::Rules;
+use api::WireRules;
 use model::{
     Amount, Bytes, Identity, JobId, KeyField, Limit, Nid, OpKind, Ops, Rate, Rule, RuleSet,
 };
@@ -153,7 +153,7 @@ impl FromStr for Asked {
 
 impl Grant {
     /// What these rules grant a request; `rules` has what is known of a proxy beside the set.
-    pub(super) fn of(asked: &Asked, set: &RuleSet, rules: &Rules) -> Grant {
+    pub(super) fn of(asked: &Asked, set: &RuleSet, rules: &WireRules) -> Grant {
         let Asked { who, kind, path, amount } = asked;
         let path = path.as_deref().unwrap_or_default();
         let paths =
@@ -350,7 +350,7 @@ mod tests {
 
     fn grant(request: &str) -> Grant {
         let set = RuleSet::parse(RULES).unwrap();
-        Grant::of(&request.parse().unwrap(), &set, &Rules::of(RULES, &set))
+        Grant::of(&request.parse().unwrap(), &set, &WireRules::of(RULES, &set))
     }
 
     #[test]
@@ -384,14 +384,14 @@ mod tests {
         let set = RuleSet::parse(text).unwrap();
         let asked =
             DOCS.split("rules.toml --request '").nth(1).unwrap().split('\'').next().unwrap();
-        let grant = Grant::of(&asked.parse().unwrap(), &set, &Rules::of(text, &set));
+        let grant = Grant::of(&asked.parse().unwrap(), &set, &WireRules::of(text, &set));
         assert!(DOCS.contains(&grant.to_string()), "{grant}");
     }
 
     #[test]
     fn what_no_rule_takes_is_in_default_and_what_gives_back_never_waits() {
         let set = RuleSet::parse("[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n").unwrap();
-        let grant = Grant::of(&"opcode=clunk".parse().unwrap(), &set, &Rules::default());
+        let grant = Grant::of(&"opcode=clunk".parse().unwrap(), &set, &WireRules::default());
         assert_eq!((grant.rule.as_str(), grant.weight, grant.waits), ("default", 1, false));
         assert!(grant.to_string().ends_with("weight      1\npays no meter\n"), "{grant}");
         let clunk = self::grant("opcode=clunk");

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use api::{Address, Client, Endpoints, Rules};
+use api::{ApiClient, Endpoints, ServerAddress, WireRules};
 use model::{RuleEditError, RuleSet};
 use proxy::RuleFile;
 
@@ -25,7 +25,7 @@ pub(super) struct Source {
     ///
     /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
     #[arg(long, value_name = "unix:///PATH", conflicts_with_all = ["file", "controller"])]
-    api: Option<Address>,
+    api: Option<ServerAddress>,
     /// The controller whose rules they are, https://HOST:PORT, http://127.0.0.1:PORT or
     /// unix:///path; of several all of them, with commas.
     #[arg(long, value_name = "URL", conflicts_with = "file")]
@@ -43,7 +43,7 @@ const TRIES_MAX: usize = 100;
 
 impl Source {
     /// The rules as they are.
-    pub(super) fn read(&self) -> anyhow::Result<Rules> {
+    pub(super) fn read(&self) -> anyhow::Result<WireRules> {
         match &self.file {
             Some(file) => parse(&file.display().to_string(), &read_text(file)?),
             None => Ok(self.client()?.rules()?),
@@ -55,7 +55,7 @@ impl Source {
         &self,
         save: bool,
         edit: impl Fn(&str) -> Result<String, RuleEditError>,
-    ) -> anyhow::Result<Rules> {
+    ) -> anyhow::Result<WireRules> {
         let Some(file) = &self.file else { return self.change_in_force(save, edit) };
         let name = file.display().to_string();
         if self.is_standard() {
@@ -69,7 +69,7 @@ impl Source {
     }
 
     /// Puts a text that is right in the place of theirs, whatever that is.
-    pub(super) fn replace(&self, save: bool, text: &str) -> anyhow::Result<Rules> {
+    pub(super) fn replace(&self, save: bool, text: &str) -> anyhow::Result<WireRules> {
         match &self.file {
             Some(_) if self.is_standard() => parse("-", text),
             Some(file) => {
@@ -83,17 +83,19 @@ impl Source {
         }
     }
 
-    fn client(&self) -> anyhow::Result<Client> {
+    fn client(&self) -> anyhow::Result<ApiClient> {
         if let Some(api) = &self.api {
-            return Ok(Client::new(api)?);
+            return Ok(ApiClient::new(api)?);
         }
         let named = match &self.controller {
             Some(_) => None,
             None => named_controller()?,
         };
         match self.controller.as_ref().or(named.as_ref()) {
-            Some(controller) => Ok(Client::at(controller)?.with(&self.credentials.credentials())?),
-            None => Ok(Client::new(&crate::top::DEFAULT_API.parse()?)?),
+            Some(controller) => {
+                Ok(ApiClient::at(controller)?.with(&self.credentials.credentials())?)
+            }
+            None => Ok(ApiClient::new(&crate::top::DEFAULT_API.parse()?)?),
         }
     }
 
@@ -111,7 +113,7 @@ impl Source {
         &self,
         save: bool,
         edit: impl Fn(&str) -> Result<String, RuleEditError>,
-    ) -> anyhow::Result<Rules> {
+    ) -> anyhow::Result<WireRules> {
         let client = self.client()?;
         for _ in 0..TRIES_MAX {
             let now = client.rules()?;
@@ -136,9 +138,9 @@ pub(super) fn read_text(file: &Path) -> anyhow::Result<String> {
 }
 
 /// The rules of a text; an error names the file and shows the line.
-pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<Rules> {
+pub(super) fn parse(name: &str, text: &str) -> anyhow::Result<WireRules> {
     let set = RuleSet::parse(text).map_err(|error| anyhow!(error.in_file(name)))?;
-    Ok(Rules::of(text, &set))
+    Ok(WireRules::of(text, &set))
 }
 
 /// An edit's error; what was wrong before is a matter of the file.

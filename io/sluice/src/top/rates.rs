@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Classes, Connection, Connections, SubjectReport, Subjects, Usage};
+use api::{ConnectionInfo, Connections, WireClasses, WireSubject, WireSubjects, WireUsage};
 use serde::{Deserialize, Serialize};
 
 /// What the rows of the table stand for.
@@ -43,8 +43,8 @@ pub(crate) enum Sort {
 /// What the proxy's counters said at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    pub(crate) subjects: Subjects,
-    pub(crate) classes: Classes,
+    pub(crate) subjects: WireSubjects,
+    pub(crate) classes: WireClasses,
     /// The subjects are connections: nothing is scheduled.
     pub(crate) of_connections: bool,
 }
@@ -98,8 +98,8 @@ fn span(earlier_ns: u64, now_ns: u64) -> u64 {
     now_ns.checked_sub(earlier_ns).unwrap_or(now_ns)
 }
 
-fn by_class(earlier: &Sample, now: &Sample) -> BTreeMap<String, Usage> {
-    let mut sums = BTreeMap::<_, Usage>::new();
+fn by_class(earlier: &Sample, now: &Sample) -> BTreeMap<String, WireUsage> {
+    let mut sums = BTreeMap::<_, WireUsage>::new();
     let before: BTreeMap<_, _> =
         earlier.classes.classes.iter().map(|c| ((&c.target, c.id), &c.usage)).collect();
     for class in &now.classes.classes {
@@ -118,8 +118,8 @@ fn by_subject(
     now: &Sample,
     by: By,
     user_name: &mut dyn FnMut(u32) -> String,
-) -> BTreeMap<String, Usage> {
-    let mut sums = BTreeMap::<_, Usage>::new();
+) -> BTreeMap<String, WireUsage> {
+    let mut sums = BTreeMap::<_, WireUsage>::new();
     let before: BTreeMap<_, _> =
         earlier.subjects.subjects.iter().map(|s| ((&s.target, s.id), &s.usage)).collect();
     for subject in &now.subjects.subjects {
@@ -136,7 +136,7 @@ fn by_subject(
 }
 
 /// Who was not there at the earlier sample has everything since then.
-fn between(earlier: Option<&&Usage>, now: &Usage) -> Usage {
+fn between(earlier: Option<&&WireUsage>, now: &WireUsage) -> WireUsage {
     earlier.map_or(*now, |earlier| now.since(earlier))
 }
 
@@ -163,36 +163,40 @@ impl Sample {
     /// What is known where nothing is scheduled: a connection stands for whom it first
     /// attached.
     pub(crate) fn of_connections(all: Connections) -> Sample {
-        let subject = |connection: Connection| {
+        let subject = |connection: ConnectionInfo| {
             let first = connection.attaches.into_iter().next().unwrap_or_default();
             let totals = connection.totals;
-            SubjectReport {
+            WireSubject {
                 id: connection.id,
                 target: String::new(),
                 job: first.job,
                 uid: first.uid,
                 gid: first.gid,
                 nid: connection.nid,
-                usage: Usage {
+                usage: WireUsage {
                     read_bytes: totals.read_bytes,
                     written_bytes: totals.written_bytes,
                     ops: totals.ops,
                     requests: totals.requests,
                     running: connection.tags,
-                    ..Usage::default()
+                    ..WireUsage::default()
                 },
             }
         };
         let t_ns = all.t_ns;
         // One that has not attached is nobody's yet.
         let attached = all.connections.into_iter().filter(|c| !c.attaches.is_empty());
-        let subjects = Subjects { t_ns, subjects: attached.map(subject).collect() };
-        Sample { subjects, classes: Classes { t_ns, ..Classes::default() }, of_connections: true }
+        let subjects = WireSubjects { t_ns, subjects: attached.map(subject).collect() };
+        Sample {
+            subjects,
+            classes: WireClasses { t_ns, ..WireClasses::default() },
+            of_connections: true,
+        }
     }
 }
 
 impl Row {
-    fn new(name: String, usage: &Usage, span_ns: u64, scheduled: bool) -> Row {
+    fn new(name: String, usage: &WireUsage, span_ns: u64, scheduled: bool) -> Row {
         let per_s = |count| ratio(count, 1_000_000_000, span_ns);
         let known = |figure| scheduled.then_some(figure);
         Row {
@@ -218,23 +222,30 @@ fn ratio(count: u64, times: u64, by: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use api::{Attach, ClassReport, Totals};
+    use api::{Attach, ProxyTotals, WireClass};
 
     use super::*;
 
-    fn subject(id: u64, job: &str, uid: u32, nid: &str, usage: Usage) -> SubjectReport {
+    fn subject(id: u64, job: &str, uid: u32, nid: &str, usage: WireUsage) -> WireSubject {
         let (job, nid) = (job.into(), nid.into());
-        SubjectReport { id, target: "t".into(), job, uid, gid: 0, nid, usage }
+        WireSubject { id, target: "t".into(), job, uid, gid: 0, nid, usage }
     }
 
-    fn sample(t_ns: u64, subjects: Vec<SubjectReport>, classes: Vec<ClassReport>) -> Sample {
-        let (subjects, classes) = (Subjects { t_ns, subjects }, Classes { t_ns, classes });
+    fn sample(t_ns: u64, subjects: Vec<WireSubject>, classes: Vec<WireClass>) -> Sample {
+        let (subjects, classes) = (WireSubjects { t_ns, subjects }, WireClasses { t_ns, classes });
         Sample { subjects, classes, of_connections: false }
     }
 
-    fn read(read_bytes: u64, requests: u64) -> Usage {
+    fn read(read_bytes: u64, requests: u64) -> WireUsage {
         let (queue_ns, service_ns) = (requests * 100, requests * 900);
-        Usage { read_bytes, ops: requests, requests, queue_ns, service_ns, ..Usage::default() }
+        WireUsage {
+            read_bytes,
+            ops: requests,
+            requests,
+            queue_ns,
+            service_ns,
+            ..WireUsage::default()
+        }
     }
 
     fn named(rows: &[Row]) -> Vec<(&str, u64)> {
@@ -276,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_class_is_named_by_its_rule_and_key() {
-        let class = |id, key: &str, usage| ClassReport {
+        let class = |id, key: &str, usage| WireClass {
             id,
             target: "t".into(),
             rule: "jobs".into(),
@@ -293,13 +304,13 @@ mod tests {
 
     #[test]
     fn without_scheduling_a_connection_stands_for_whom_it_first_attached() {
-        let connection = |id, jobs: &[&str], read_bytes| Connection {
+        let connection = |id, jobs: &[&str], read_bytes| ConnectionInfo {
             id,
             nid: "n1".into(),
             attaches: jobs.iter().map(|job| Attach { job: (*job).into(), ..attach() }).collect(),
             tags: 3,
-            totals: Totals { read_bytes, ops: 5, ..Totals::default() },
-            ..Connection::default()
+            totals: ProxyTotals { read_bytes, ops: 5, ..ProxyTotals::default() },
+            ..ConnectionInfo::default()
         };
         let sample = |t_ns, connections| Sample::of_connections(Connections { t_ns, connections });
         let before = sample(0, vec![connection(1, &["a"], 50)]);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use api::{Live, LiveSample, Status};
+use api::{LiveSample, LiveUsage, ProxyStatus};
 use serde::{Deserialize, Serialize};
 
 use super::rates::Sample;
@@ -31,7 +31,7 @@ pub(super) enum Source {
 /// One sample and what there is to say of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Frame {
-    pub(super) status: Status,
+    pub(super) status: ProxyStatus,
     #[serde(flatten)]
     pub(super) sample: Sample,
     pub(super) note: Option<String>,
@@ -172,10 +172,12 @@ impl Recorder {
 }
 
 /// All proxies as if they were one: its targets are theirs, each with the proxy's name before it.
-fn merged(live: Live) -> Frame {
-    let Live { t_ns, version, pid, samples, silent } = live;
-    let mut all =
-        Frame { status: Status { version, pid, t_ns, ..Status::default() }, ..Frame::default() };
+fn merged(live: LiveUsage) -> Frame {
+    let LiveUsage { t_ns, version, pid, samples, silent } = live;
+    let mut all = Frame {
+        status: ProxyStatus { version, pid, t_ns, ..ProxyStatus::default() },
+        ..Frame::default()
+    };
     (all.sample.subjects.t_ns, all.sample.classes.t_ns) = (t_ns, t_ns);
     for LiveSample { proxy, status, subjects, classes } in samples {
         let named = |target: &str| format!("{proxy}/{target}");

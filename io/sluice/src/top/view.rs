@@ -241,7 +241,7 @@ fn uptime(t_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use api::{Status, TargetReport, Threads};
+    use api::{ProxyStatus, TargetReport, Threads};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -277,7 +277,7 @@ mod tests {
             write_mode: "paced".into(),
             ..TargetReport::default()
         };
-        let status = Status {
+        let status = ProxyStatus {
             version: "0.1.0".into(),
             pid: 42,
             t_ns: 3_725_000_000_000,
@@ -285,7 +285,7 @@ mod tests {
             threads: Threads { started: 4, max: 256 },
             connections: 3,
             targets: vec![target],
-            ..Status::default()
+            ..ProxyStatus::default()
         };
         let slots = [("/scratch".into(), 60)].into();
         Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], slots, note: None, status }

@@ -12,8 +12,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use api::{
-    AuditLines, ClientError, CountersForm, Credentials, NewToken, PayerForm, ProxyReport, Role,
-    UsageLine, UsageReport,
+    AuditLines, ClientError, Credentials, NewToken, ProxyReport, Role, UsageLine, UsageReport,
+    WireCounters, WireSubjectId,
 };
 
 use crate::common::{Controller, until};
@@ -175,11 +175,11 @@ fn a_user_sees_its_own_usage_and_nobody_else_s() {
     let proxy = client(&controller.url, &showing(&token(&admin, "proxies", Role::Proxy)));
     let line = |id: u64, uid: u32| UsageLine {
         id,
-        payer: PayerForm { job: format!("dd.{id}"), uid, gid: 100, ..PayerForm::default() },
-        counters: CountersForm { read_bytes: 1_000 * id, cost_ns: id, ..CountersForm::default() },
+        payer: WireSubjectId { job: format!("dd.{id}"), uid, gid: 100, ..WireSubjectId::default() },
+        counters: WireCounters { read_bytes: 1_000 * id, cost_ns: id, ..WireCounters::default() },
     };
     let lines = vec![line(1, 1001), line(2, 1002)];
-    let total = CountersForm { read_bytes: 3_000, cost_ns: 3, ..CountersForm::default() };
+    let total = WireCounters { read_bytes: 3_000, cost_ns: 3, ..WireCounters::default() };
     let usage = Some(UsageReport { sequence: 1, total, lines, ..UsageReport::default() });
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let epoch = since.as_nanos() as u64;

@@ -16,7 +16,7 @@ use std::process::{ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use api::Client;
+use api::ApiClient;
 use controller::{Clock, Settings, Standing, StorePlace};
 use model::Nanos;
 
@@ -54,7 +54,7 @@ impl Clocked {
         &self.controller.url
     }
 
-    pub(crate) fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> ApiClient {
         self.controller.client()
     }
 

@@ -10,7 +10,7 @@
 
 use std::process::Command;
 
-use api::{Client, ClientError, Endpoint};
+use api::{ApiClient, ClientError, Endpoint};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{
@@ -201,7 +201,7 @@ fn a_controller_listens_only_where_this_machine_alone_can_reach_it() {
     }
     let held = Controller::start(data.path(), &format!("unix://{}/c", data.path().display()));
     let endpoint = Endpoint::Unix(data.path().join("c"));
-    assert!(Client::at(&endpoint).unwrap().controller_status().is_ok());
+    assert!(ApiClient::at(&endpoint).unwrap().controller_status().is_ok());
     let second = Command::new(SLUICE)
         .args(["controller", "--listen", "http://127.0.0.1:0", "--data"])
         .arg(data.path())

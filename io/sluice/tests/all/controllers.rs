@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use api::{Client, Endpoints, Rules};
+use api::{ApiClient, Endpoints, WireRules};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{LIMIT, Reader, api_of, assert_limited, limited, proxy, sum};
@@ -34,8 +34,8 @@ impl Controllers {
         self.all.iter().map(|one| one.url.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    fn client(&self) -> Client {
-        Client::at(self.urls().parse::<Endpoints>().unwrap()).unwrap()
+    fn client(&self) -> ApiClient {
+        ApiClient::at(self.urls().parse::<Endpoints>().unwrap()).unwrap()
     }
 
     /// Which one says that it decides.
@@ -65,7 +65,7 @@ impl Controllers {
 
 /// Sets the rules at whichever controller leads. A machine that stops for longer than a lease has
 /// none for a moment.
-fn set(client: &Client, text: &str) -> Rules {
+fn set(client: &ApiClient, text: &str) -> WireRules {
     let mut rules = None;
     until("a leader has the rules", || {
         rules = client.set_rules(text).ok();
@@ -74,7 +74,7 @@ fn set(client: &Client, text: &str) -> Rules {
     rules.expect("a leader has them")
 }
 
-fn counted(client: &Client) -> u64 {
+fn counted(client: &ApiClient) -> u64 {
     let rows = client.usage("by=job&from=-1h").map(|table| table.rows).unwrap_or_default();
     rows.iter().find(|row| row.name == "dd.1").map_or(0, |row| row.counters.read_bytes)
 }

@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use api::{Client, DecayAccount, Event, EventKind, RateForm, WhyQuery};
+use api::{ApiClient, ControllerEvent, EventKind, WhyQuery, WireDecayAccount, WireRate};
 use model::Nanos;
 use ninep::{Fid, Request, open};
 
@@ -69,7 +69,7 @@ impl Exact {
     }
 
     /// Reads as fast as he may, and waits until all that he has read is on his account.
-    fn read(&mut self, bytes: u64, controller: &Client) {
+    fn read(&mut self, bytes: u64, controller: &ApiClient) {
         let mut left = bytes;
         while left > 0 {
             let count = left.min(u64::from(BLOCK));
@@ -97,29 +97,29 @@ fn limit_at(proxy: &Proxy, uid: u32) -> Option<u64> {
 }
 
 /// A user's account, if there is one.
-fn account(client: &Client, uid: u32) -> Option<DecayAccount> {
+fn account(client: &ApiClient, uid: u32) -> Option<WireDecayAccount> {
     let decays = client.decays(Some(&format!("uid={uid}"))).unwrap();
     decays.decays.into_iter().next()?.accounts.into_iter().next()
 }
 
-fn level(client: &Client, uid: u32) -> String {
+fn level(client: &ApiClient, uid: u32) -> String {
     account(client, uid).map_or("free".into(), |account| account.level)
 }
 
 /// The events of a user.
-fn events_of(client: &Client, uid: u32) -> Vec<Event> {
+fn events_of(client: &ApiClient, uid: u32) -> Vec<ControllerEvent> {
     let subject = format!("uid={uid}");
     let events = client.events("since=0&limit=1000").unwrap().events;
     events.into_iter().filter(|event| event.subject == subject).collect()
 }
 
-fn kinds(events: &[Event]) -> Vec<EventKind> {
+fn kinds(events: &[ControllerEvent]) -> Vec<EventKind> {
     events.iter().map(|event| event.kind).collect()
 }
 
 /// Waits until these have been told of a user, and nothing else: an event is shown when it is on
 /// disk, which may be later than what it tells.
-fn told(client: &Client, uid: u32, wanted: &[EventKind]) -> Vec<Event> {
+fn told(client: &ApiClient, uid: u32, wanted: &[EventKind]) -> Vec<ControllerEvent> {
     until(&format!("{wanted:?} are told"), || kinds(&events_of(client, uid)).len() >= wanted.len());
     let events = events_of(client, uid);
     assert_eq!(kinds(&events), wanted, "{events:#?}");
@@ -127,7 +127,7 @@ fn told(client: &Client, uid: u32, wanted: &[EventKind]) -> Vec<Event> {
 }
 
 /// Posts that came to a server of the test, by their JSON; the first is answered with an error.
-fn webhook() -> (String, Receiver<Event>) {
+fn webhook() -> (String, Receiver<ControllerEvent>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let (came, events) = channel();
@@ -205,10 +205,10 @@ fn who_used_up_his_part_is_held_to_the_floor_until_the_period_ends_and_all_is_to
 
     let wanted = [EventKind::Warned, EventKind::Floor, EventKind::Released];
     let events = told(&client, USER, &wanted);
-    let after = |event: &Event| event.at_ns - events[0].at_ns;
+    let after = |event: &ControllerEvent| event.at_ns - events[0].at_ns;
     assert_eq!((after(&events[1]), after(&events[2])), (SECOND.get(), 59 * SECOND.get()));
     let floor = events[1].decay.as_ref().unwrap();
-    assert_eq!((floor.name.as_str(), floor.limit), ("readers", Some(RateForm::Bytes(MB / 5))));
+    assert_eq!((floor.name.as_str(), floor.limit), ("readers", Some(WireRate::Bytes(MB / 5))));
     assert_eq!((floor.used, floor.entitled), (30 * MB, 30 * MB));
     assert_eq!(floor.until_ns, Some(events[2].at_ns));
     assert!(events[1].text.contains("held to the floor of 200kB/s"), "{}", events[1].text);
@@ -403,7 +403,8 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
     assert!(lines.lines().count() >= all.len(), "{lines}");
     assert!(lines.contains("returned   proxy a is heard again"), "{lines}");
     let json = run(&["events", "--json"]);
-    let shown: Vec<Event> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let shown: Vec<ControllerEvent> =
+        json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(shown[..all.len()], all);
     let list = run(&["decay"]);
     assert_eq!(list, "nobody has used anything that a decay counts\n");
@@ -422,7 +423,12 @@ fn events_come_as_they_happen_and_go_on_after_the_last_one_that_was_seen() {
 }
 
 /// Both the command and the webhook were told each of these, in order.
-fn delivered(all: &[Event], posted: &Receiver<Event>, told: &Path, client: &Client) {
+fn delivered(
+    all: &[ControllerEvent],
+    posted: &Receiver<ControllerEvent>,
+    told: &Path,
+    client: &ApiClient,
+) {
     let mut heard = Vec::new();
     until("the webhook heard all", || {
         heard.extend(posted.try_iter());
@@ -432,7 +438,7 @@ fn delivered(all: &[Event], posted: &Receiver<Event>, told: &Path, client: &Clie
     let lines = || std::fs::read_to_string(told).unwrap_or_default();
     until("the command was run for all", || lines().matches('\n').count() >= all.len());
     let lines = lines();
-    let lines = lines.lines().map(|line| serde_json::from_str::<Event>(line).unwrap());
+    let lines = lines.lines().map(|line| serde_json::from_str::<ControllerEvent>(line).unwrap());
     assert_eq!(lines.take(all.len()).collect::<Vec<_>>(), all);
     let page = client.metrics().unwrap();
     let deliveries = "sluice_controller_event_deliveries_total";
@@ -460,7 +466,7 @@ fn open_stream(controller: &Controller, after: u64) -> BufReader<TcpStream> {
 }
 
 /// The next one; comments that say that the stream lives are passed over.
-fn next_event(stream: &mut BufReader<TcpStream>) -> Event {
+fn next_event(stream: &mut BufReader<TcpStream>) -> ControllerEvent {
     let (mut id, mut kind) = (String::new(), String::new());
     loop {
         let mut line = String::new();
@@ -470,7 +476,7 @@ fn next_event(stream: &mut BufReader<TcpStream>) -> Event {
         } else if let Some(text) = line.strip_prefix("event: ") {
             kind = text.trim().into();
         } else if let Some(text) = line.strip_prefix("data: ") {
-            let event: Event = serde_json::from_str(text).unwrap();
+            let event: ControllerEvent = serde_json::from_str(text).unwrap();
             assert_eq!((event.sequence.to_string(), event.kind.name()), (id, kind.as_str()));
             return event;
         }

@@ -247,7 +247,7 @@ fn controller_under_attack() {
     assert_short(&fs::read_to_string(&log).unwrap(), began);
 }
 
-fn one_address_cannot_take_all_connections(at: SocketAddr, admin: &api::Client, reader: &str) {
+fn one_address_cannot_take_all_connections(at: SocketAddr, admin: &api::ApiClient, reader: &str) {
     let (mut all, before) = (Vec::new(), refused(admin, "connections"));
     until("one address has its part", || {
         all.extend((0..64).map(|_| TcpStream::connect(at).unwrap()));
@@ -258,7 +258,7 @@ fn one_address_cannot_take_all_connections(at: SocketAddr, admin: &api::Client, 
 }
 
 /// How often somebody was refused more of what those who call share.
-fn refused(admin: &api::Client, bound: &str) -> u64 {
+fn refused(admin: &api::ApiClient, bound: &str) -> u64 {
     let page = admin.metrics().unwrap();
     let name = format!("sluice_controller_bound_refused_total{{bound=\"{bound}\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()

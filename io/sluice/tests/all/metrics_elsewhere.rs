@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::{Proxy, SLUICE, Setup, copy_program, root_here, skip, until};
 use crate::prometheus::{Page, get};
-use api::{Client, Endpoint};
+use api::{ApiClient, Endpoint};
 
 const JOB: &str = "night.7";
 const WRITTEN: u64 = 12_288;
@@ -112,7 +112,7 @@ fn influxdb_has_what_a_job_wrote() {
     let refused = push(true).output().unwrap();
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(!refused.status.success() && error.contains("database sluice"), "{error}");
-    let server = Client::at(&format!("http://{at}").parse::<Endpoint>().unwrap()).unwrap();
+    let server = ApiClient::at(&format!("http://{at}").parse::<Endpoint>().unwrap()).unwrap();
     server.post_text("/query?q=CREATE%20DATABASE%20sluice", "").unwrap();
     let _pushing = Helper::start(Helper::dir("influx-push"), &mut push(false));
     let query = "/query?db=sluice&q=SELECT%20last(value)%20FROM%20sluice_job_written_bytes_total\

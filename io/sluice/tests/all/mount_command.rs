@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::common::{Proxy, SLUICE, Setup, copy_program, root_here, skip, status_of, until};
-use api::{Address, Client};
+use api::{ApiClient, ServerAddress};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -278,7 +278,7 @@ fn whoever_uses_a_mount_is_known_at_the_proxy_by_user_groups_and_job() {
     let output = read("1000,4242", "dd.7");
     assert_eq!(output.stdout, b"content", "{output:?}");
     assert!(!read("1000", "dd.8").status.success());
-    let api = Client::new(&Address::Unix(proxy.dir.join("api"))).unwrap();
+    let api = ApiClient::new(&ServerAddress::Unix(proxy.dir.join("api"))).unwrap();
     until("the job has paid", || {
         let subjects = api.subjects().unwrap().subjects;
         subjects.iter().any(|subject| subject.job == "dd.7" && subject.uid == 1000)

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use api::Client;
+use api::ApiClient;
 
 use crate::common::{Proxy, everybodys};
 use crate::mounted::{Mounted, can_mount, setup};
@@ -26,7 +26,7 @@ rate = \"10GB/s\"
 /// Requests that were counted in the directory, and bytes written there.
 fn counted(proxy: &Proxy) -> (u64, u64) {
     let address = format!("unix://{}/api", proxy.dir.display()).parse().unwrap();
-    let classes = Client::new(&address).unwrap().classes().unwrap().classes;
+    let classes = ApiClient::new(&address).unwrap().classes().unwrap().classes;
     let of = classes.iter().filter(|class| class.rule == "dir").map(|class| &class.usage);
     of.fold((0, 0), |sum, usage| (sum.0 + usage.requests, sum.1 + usage.written_bytes))
 }

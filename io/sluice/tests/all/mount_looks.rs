@@ -12,7 +12,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Command, Stdio};
 
-use api::{Donation, Why};
+use api::{Why, WireDonation};
 
 use crate::common::{Proxy, SLUICE, until};
 use crate::mounted::{Mounted, can_mount, finish, setup};
@@ -111,7 +111,7 @@ fn who_reads_what_is_not_executed_gets_it_once_it_is() {
 }
 
 /// Who waits for whose writes, as the proxy tells a job.
-fn donations_of(proxy: &Proxy, job: &str) -> Vec<Donation> {
+fn donations_of(proxy: &Proxy, job: &str) -> Vec<WireDonation> {
     let api = format!("unix://{}", proxy.dir.join("api").display());
     let asked =
         Command::new(SLUICE).args(["why", "--json", "--job", job, "--proxy", &api]).output();

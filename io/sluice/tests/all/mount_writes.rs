@@ -110,7 +110,7 @@ fn small_writes_become_few_messages() {
 /// Requests that the proxy has counted, of all kinds.
 fn requests(proxy: &Proxy) -> u64 {
     let api = format!("unix://{}", proxy.dir.join("api").display());
-    let client = api::Client::new(&api.parse().unwrap()).unwrap();
+    let client = api::ApiClient::new(&api.parse().unwrap()).unwrap();
     client.classes().unwrap().classes.iter().map(|class| class.usage.requests).sum()
 }
 

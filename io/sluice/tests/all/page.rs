@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::common::Controller;
 use crate::entrusted::{ask, first_token, status};
-use api::Rules;
+use api::WireRules;
 use testkit::TestFolder;
 
 /// What a page names: `"/page/x"` in its texts.
@@ -71,9 +71,9 @@ fn one_rule_is_started_ranked_changed_and_stopped_and_the_others_stay_to_the_byt
                     "keys": {"match": "jobid={dd.*}", "limit": "5MB/s,9ops/s"}}"#;
     let (code, body) = edit(start);
     assert_eq!(code, 200, "{body}");
-    let rules: Rules = serde_json::from_str(&body).unwrap();
+    let rules: WireRules = serde_json::from_str(&body).unwrap();
     let names =
-        |rules: &Rules| rules.rules.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>();
+        |rules: &WireRules| rules.rules.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&rules), ["b", "a"]);
     assert_eq!(rules.rules[0].limits.len(), 2);
     assert_eq!(edit(r#"{"action": "rank", "name": "b", "place": "last"}"#).0, 200);

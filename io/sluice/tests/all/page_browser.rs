@@ -14,7 +14,7 @@ use crate::browser::{Browser, DARK, PHONE, WIDE};
 use crate::common::{Controller, Proxy, USER, until};
 use crate::controlled::{LIMIT, Reader, api_of, limited};
 use crate::entrusted::{client, first_token, secret, showing, token};
-use api::{Client, Role, Rules};
+use api::{ApiClient, Role, WireRules};
 use fantoccini::key::Key;
 use rustix::process::Signal;
 use serde_json::json;
@@ -39,12 +39,12 @@ impl Scene {
         Scene { readers, proxies, controller, data }
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> ApiClient {
         self.controller.client()
     }
 
     /// The rules that are in force at both proxies, as soon as these are the controller's.
-    fn in_force(&self) -> Rules {
+    fn in_force(&self) -> WireRules {
         let rules = self.client().rules().unwrap();
         let given = |proxy: &Proxy| api_of(proxy).rules().unwrap().version == rules.version;
         until("both proxies have the rules", || self.proxies.iter().all(given));

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use api::{Address, Client, ClientError, Endpoint, ListenerError};
+use api::{ApiClient, ClientError, Endpoint, ListenerError, ServerAddress};
 use mount::{Mount, Settings};
 use ninep::{Fid, Request};
 use rustix::process::Signal;
@@ -318,15 +318,19 @@ fn a_socket_that_a_stranger_put_there_is_not_spoken_to() {
     let proxy = proxy_of(NOBODY, &folder, &sockets);
     let (api, ninep) = (sockets.join("api"), sockets.join("9p"));
     assert!(fs::metadata(&api).unwrap().file_type().is_socket());
-    let ask =
-        || Client::new(&Address::Unix(api.clone())).unwrap().with_time_limit(PATIENCE).status();
+    let ask = || {
+        ApiClient::new(&ServerAddress::Unix(api.clone()))
+            .unwrap()
+            .with_time_limit(PATIENCE)
+            .status()
+    };
     let error = ask().unwrap_err();
     let stranger = ListenerError::Stranger { path: api.clone(), uid: NOBODY };
     assert_eq!(error.to_string(), stranger.to_string());
     let place = format!("unix://{}", api.display());
     assert!(sluice(&["rule", "list", "--api", &place]).is_err());
     let endpoint: Endpoint = place.parse().unwrap();
-    let error = Client::at(&endpoint).unwrap().controller_status().unwrap_err();
+    let error = ApiClient::at(&endpoint).unwrap().controller_status().unwrap_err();
     assert!(matches!(error, ClientError::Listener(_)), "{error}");
     let mount = || {
         let at = folder.path().join("at");

@@ -265,14 +265,14 @@ fn the_api_counts_what_was_done_and_names_who_attached() {
     let oldtag = client.send(&waits);
     client.done(&Request::Flush { oldtag }).unwrap();
 
-    let api = api::Client::new(&proxy.api().parse().unwrap()).unwrap();
+    let api = api::ApiClient::new(&proxy.api().parse().unwrap()).unwrap();
     let all = api.connections().unwrap().connections;
     assert_eq!(all.len(), 1);
     let names: Vec<_> = all[0].attaches.iter().map(|a| (a.uname.as_deref(), &*a.job)).collect();
     assert_eq!(names, [(Some("ann"), "a"), (None, "")]);
     assert_eq!((all[0].attaches[0].uid, &*all[0].attaches[0].export), (1000, "x"));
     // Two attaches, walk and create, write, read, the two errors, getattr.
-    let expected = api::Totals {
+    let expected = api::ProxyTotals {
         requests: 9,
         read_bytes: 4000,
         written_bytes: 5000,
@@ -287,7 +287,7 @@ fn the_api_counts_what_was_done_and_names_who_attached() {
     client.walk(0, 3, &[]).unwrap();
     drop(client);
     testkit::until("the connection is closed", || api.status().unwrap().connections == 0);
-    let left = api::Totals { requests: 10, ops: 9, cancelled: 2, ..expected };
+    let left = api::ProxyTotals { requests: 10, ops: 9, cancelled: 2, ..expected };
     assert_eq!(api.status().unwrap().totals, left);
 }
 

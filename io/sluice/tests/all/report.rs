@@ -10,7 +10,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use api::{JobReport, NewToken, Role};
+use api::{NewToken, Role, WireJobReport};
 use model::Nanos;
 use ninep::{Fid, Reply, Request};
 
@@ -52,7 +52,7 @@ fn write_lines(proxy: &Proxy) {
     (0..WRITES).for_each(|nth| assert_eq!(client.write(1, nth * 100, &[7; 100]).unwrap(), 100));
 }
 
-fn names(report: &JobReport) -> Vec<&str> {
+fn names(report: &WireJobReport) -> Vec<&str> {
     report.patterns.iter().map(|pattern| pattern.name.as_str()).collect()
 }
 
@@ -119,7 +119,7 @@ fn a_report_says_when_how_much_how_delayed_what_patterns_and_who_else_was_there(
     let svg = fs::read_to_string(&picture).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("Job dd.1"), "{svg}");
     let json = sluice(&[&words[..5], &["--json", "--since", "1h"]].concat()).unwrap();
-    let read: JobReport = serde_json::from_str(&json).unwrap();
+    let read: WireJobReport = serde_json::from_str(&json).unwrap();
     assert_eq!((read.counters, read.patterns), (report.counters, report.patterns));
 
     refusals(&controller);

@@ -207,7 +207,7 @@ fn editors_at_once_all_get_their_changes_in() {
         (0..3).flat_map(|editor| (0..8).map(move |turn| format!("e{editor}.{turn}"))).collect();
     expected.push("slow".into());
     let of_file = stdout(&rule(&["list", "--json", "--file", path]).output().unwrap());
-    let of_file: api::Rules = serde_json::from_str(&of_file).unwrap();
+    let of_file: api::WireRules = serde_json::from_str(&of_file).unwrap();
     for mut names in [names(&proxy), of_file.rules.into_iter().map(|rule| rule.name).collect()] {
         names.sort();
         assert_eq!(names, expected);

@@ -11,7 +11,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use api::{Hold, HoldKind, Why, WhyQuery};
+use api::{Why, WhyQuery, WireWait, WireWaitKind};
 
 use crate::common::{Proxy, SLUICE, Setup, USER, until};
 use crate::controlled::{Reader, api_of};
@@ -50,8 +50,8 @@ fn told(proxy: &Proxy, args: &[&str]) -> String {
 
 /// What holds now by a limit that was used lately: a busy machine may make it wait for a thread,
 /// too.
-fn by_limit(why: &Why) -> Vec<Hold> {
-    let now = why.holds.iter().filter(|hold| hold.now && hold.kind == HoldKind::Limit);
+fn by_limit(why: &Why) -> Vec<WireWait> {
+    let now = why.holds.iter().filter(|hold| hold.now && hold.kind == WireWaitKind::Limit);
     now.filter(|hold| hold.limit.as_ref().is_some_and(|l| l.used_per_s > 0)).cloned().collect()
 }
 

@@ -9,7 +9,7 @@
 
 use std::process::Command;
 
-use api::{Client, ClientError, DelayTable, HoldKind, Why, WhyQuery};
+use api::{ApiClient, ClientError, DelayTable, Why, WhyQuery, WireWaitKind};
 
 use crate::common::{Controller, SLUICE, until};
 use crate::controlled::{LIMIT, Reader, limited, proxy};
@@ -21,7 +21,7 @@ fn sluice(args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-fn of_job(client: &Client) -> Why {
+fn of_job(client: &ApiClient) -> Why {
     client.why(&WhyQuery { job: Some("dd.1".into()), ..WhyQuery::default() }).unwrap()
 }
 
@@ -36,7 +36,7 @@ fn one_answer_comes_from_all_proxies_and_those_that_do_not_answer_are_named() {
     let at_b = Reader::start(&b);
     // By the limit: a busy machine may make it wait for a thread, too.
     let held_at = |why: &Why| -> Vec<String> {
-        let holds = why.holds.iter().filter(|hold| hold.now && hold.kind == HoldKind::Limit);
+        let holds = why.holds.iter().filter(|hold| hold.now && hold.kind == WireWaitKind::Limit);
         let mut at: Vec<_> = holds.map(|hold| hold.proxy.clone()).collect();
         at.sort();
         at

@@ -11,7 +11,9 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use api::{Client, CountersForm, PayerForm, ProxyReport, Role, UsageLine, UsageReport, path};
+use api::{
+    ApiClient, ProxyReport, Role, UsageLine, UsageReport, WireCounters, WireSubjectId, path,
+};
 use serde_json::Value;
 
 use crate::common::{Controller, until};
@@ -286,7 +288,7 @@ fn described(all: &Value) -> Vec<(String, BTreeSet<Wrong>)> {
 }
 
 /// All that wrong calls might have changed, as text.
-fn state(admin: &Client) -> String {
+fn state(admin: &ApiClient) -> String {
     let usage = ["job", "user", "group", "project", "proxy", "kind"].map(|by| {
         let table = admin.usage(&format!("by={by}")).unwrap();
         serde_json::to_string(&table.rows).unwrap()
@@ -306,13 +308,13 @@ fn state(admin: &Client) -> String {
 }
 
 /// Something of each kind: rules, tokens of all roles, a proxy with usage. The roles' tokens.
-fn furnish(url: &str, admin: &Client) -> Vec<(Role, String)> {
+fn furnish(url: &str, admin: &ApiClient) -> Vec<(Role, String)> {
     let tokens: Vec<_> =
         Role::ALL.into_iter().map(|role| (role, token(admin, role.name(), role))).collect();
     admin.set_rules(&limited(LIMIT)).unwrap();
     let proxy = &tokens.iter().find(|(role, _)| *role == Role::Proxy).unwrap().1;
-    let counters = CountersForm { read_bytes: 1_000, cost_ns: 1, ..CountersForm::default() };
-    let payer = PayerForm { job: "dd.1".into(), uid: 1001, ..PayerForm::default() };
+    let counters = WireCounters { read_bytes: 1_000, cost_ns: 1, ..WireCounters::default() };
+    let payer = WireSubjectId { job: "dd.1".into(), uid: 1001, ..WireSubjectId::default() };
     let lines = vec![UsageLine { id: 1, payer, counters: counters.clone() }];
     let usage = Some(UsageReport { sequence: 1, total: counters, lines, ..UsageReport::default() });
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();

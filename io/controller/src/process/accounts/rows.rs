@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use api::ScopeForm;
+use api::WireScope;
 use model::{
     DecayMode, DecayRule, DecayWindow, KeyField, KeyValue, Nanos, Resource, RuleSet, Scope,
     SectionKind, Time,
@@ -48,7 +48,7 @@ pub(super) fn rows(
 
 /// The key that is called so in the ledger, if it is one of the rules'.
 fn parse(set: &RuleSet, name: &str) -> Option<(Scope, usize)> {
-    let scope = serde_json::from_str::<ScopeForm>(name).ok()?.to_scope().ok()?;
+    let scope = serde_json::from_str::<WireScope>(name).ok()?.to_scope().ok()?;
     let at = rule_of(set, &scope)?;
     Some((scope, at))
 }

@@ -5,11 +5,11 @@
 //!   DecayReport ─► DecayAccount, those with the most of their entitlement first
 //! ```
 
-use api::{DecayAccount, DecayAccounts, DecayChange, Event, EventKind, KeyForm};
+use api::{ControllerEvent, DecayAccountTable, DecayChange, EventKind, WireDecayAccount, WireKey};
 use model::{DecayRule, Scope, Time};
 use plan::{DecayEvent, DecayLevel, DecayStatus};
 
-pub(super) fn told(event: &DecayEvent) -> Option<Event> {
+pub(super) fn told(event: &DecayEvent) -> Option<ControllerEvent> {
     let kind = match event.stage {
         _ if event.is_release() => EventKind::Released,
         DecayLevel::Near => EventKind::Warned,
@@ -19,14 +19,14 @@ pub(super) fn told(event: &DecayEvent) -> Option<Event> {
     };
     let change = DecayChange {
         name: event.scope.name.to_string(),
-        key: event.scope.key.iter().map(KeyForm::from).collect(),
+        key: event.scope.key.iter().map(WireKey::from).collect(),
         used: event.used,
         entitled: event.entitled,
         limit: event.limit.map(Into::into),
         factor_ppm: event.factor_ppm,
         until_ns: event.release.map(Time::as_nanos),
     };
-    Some(Event {
+    Some(ControllerEvent {
         sequence: 0,
         at_ns: event.at.as_nanos(),
         kind,
@@ -36,14 +36,14 @@ pub(super) fn told(event: &DecayEvent) -> Option<Event> {
     })
 }
 
-pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> DecayAccounts {
+pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> DecayAccountTable {
     let part = |report: &DecayStatus| {
         u128::from(report.used) * 1_000_000 / u128::from(report.entitled.max(1))
     };
     reports.sort_by(|a, b| part(b).cmp(&part(a)).then_with(|| a.scope.cmp(&b.scope)));
-    let account = |report: &DecayStatus| DecayAccount {
+    let account = |report: &DecayStatus| WireDecayAccount {
         subject: subject_of(&report.scope),
-        key: report.scope.key.iter().map(KeyForm::from).collect(),
+        key: report.scope.key.iter().map(WireKey::from).collect(),
         level: level(report.stage).into(),
         used: report.used,
         entitled: report.entitled,
@@ -52,7 +52,7 @@ pub(super) fn accounts_of(decay: &DecayRule, mut reports: Vec<DecayStatus>) -> D
         pattern: report.behaviour.as_ref().map(|(pattern, _)| pattern.to_string()),
         behaviour_ppm: report.behaviour.as_ref().map(|(_, factor_ppm)| *factor_ppm),
     };
-    DecayAccounts {
+    DecayAccountTable {
         rule: decay.into(),
         accounts: reports.iter().take(ACCOUNTS_MAX).map(account).collect(),
         left_out: reports.len().saturating_sub(ACCOUNTS_MAX) as u64,

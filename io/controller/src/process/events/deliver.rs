@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Client, Endpoint, Event};
+use api::{ApiClient, ControllerEvent, Endpoint};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::process::counts::{Counts, Delivered};
@@ -51,7 +51,7 @@ pub(crate) struct Deliveries {
 
 #[derive(Debug)]
 struct Delivery {
-    queue: Option<SyncSender<Event>>,
+    queue: Option<SyncSender<ControllerEvent>>,
     delivered: Kind,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
@@ -110,7 +110,7 @@ impl Deliveries {
     }
 
     /// Passes an event on, to each that has room.
-    pub(crate) fn deliver(&self, event: &Event) {
+    pub(crate) fn deliver(&self, event: &ControllerEvent) {
         for delivery in &self.all {
             let Some(queue) = &delivery.queue else { continue };
             if let Err(TrySendError::Full(_)) = queue.try_send(event.clone()) {
@@ -124,7 +124,7 @@ impl Deliveries {
         name: &str,
         delivered: Kind,
         counts: &Arc<Counts>,
-        run: impl FnOnce(&Receiver<Event>, &Delivered, &AtomicBool) + Send + 'static,
+        run: impl FnOnce(&Receiver<ControllerEvent>, &Delivered, &AtomicBool) + Send + 'static,
     ) -> std::io::Result<()> {
         let (queue, events) = sync_channel(QUEUE);
         let (stop, of_thread) = (self.stop.clone(), counts.clone());
@@ -161,7 +161,12 @@ impl Drop for Deliveries {
 
 // ---- the command ----
 
-fn run_commands(text: &str, events: &Receiver<Event>, told: &Delivered, stop: &AtomicBool) {
+fn run_commands(
+    text: &str,
+    events: &Receiver<ControllerEvent>,
+    told: &Delivered,
+    stop: &AtomicBool,
+) {
     for event in events {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -176,7 +181,7 @@ fn run_commands(text: &str, events: &Receiver<Event>, told: &Delivered, stop: &A
     }
 }
 
-fn run_command(text: &str, event: &Event, stop: &AtomicBool) -> Result<(), String> {
+fn run_command(text: &str, event: &ControllerEvent, stop: &AtomicBool) -> Result<(), String> {
     let mut body = serde_json::to_string(event).expect("an event is plain data");
     body.push('\n');
     let child = command(text)
@@ -237,8 +242,13 @@ fn end(child: &mut Child) {
 
 // ---- the webhook ----
 
-fn post_all(webhook: &Webhook, events: &Receiver<Event>, told: &Delivered, stop: &AtomicBool) {
-    let client = match Client::at(&webhook.at) {
+fn post_all(
+    webhook: &Webhook,
+    events: &Receiver<ControllerEvent>,
+    told: &Delivered,
+    stop: &AtomicBool,
+) {
+    let client = match ApiClient::at(&webhook.at) {
         Ok(client) => client.with_time_limit(POST_TIME_MAX),
         Err(error) => return tracing::error!(%error, "no webhook"),
     };
@@ -312,7 +322,7 @@ mod tests {
     #[test]
     fn a_command_that_fails_or_cannot_be_found_is_told() {
         let stop = AtomicBool::new(false);
-        let run = |text: &str| run_command(text, &Event::default(), &stop);
+        let run = |text: &str| run_command(text, &ControllerEvent::default(), &stop);
         assert_eq!(run("true"), Ok(()));
         assert_eq!(run("grep -q sequence"), Ok(()), "the event is on its standard input");
         assert_eq!(run("exit 3;"), Err("exit status: 3".into()));
@@ -323,7 +333,7 @@ mod tests {
     fn one_that_hangs_ends_with_the_controller_and_takes_its_children_along() {
         let stop = AtomicBool::new(true);
         let began = Instant::now();
-        let outcome = run_command("sleep 600 & wait", &Event::default(), &stop);
+        let outcome = run_command("sleep 600 & wait", &ControllerEvent::default(), &stop);
         assert_eq!(outcome, Err("the controller ends".into()));
         assert!(began.elapsed() < testkit::PATIENCE);
     }

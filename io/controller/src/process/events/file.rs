@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::Event;
+use api::ControllerEvent;
 use model::Nanos;
 use rusqlite::{Connection, TransactionBehavior, params};
 
@@ -44,7 +44,7 @@ impl EventFile {
     }
 
     /// Numbers events and writes them. They are numbered in any case.
-    pub(crate) fn append(&mut self, events: &mut [Event]) -> Result<(), SqliteError> {
+    pub(crate) fn append(&mut self, events: &mut [ControllerEvent]) -> Result<(), SqliteError> {
         for event in events.iter_mut() {
             self.newest += 1;
             event.sequence = self.newest;
@@ -53,7 +53,7 @@ impl EventFile {
     }
 
     /// Writes another controller's events; those that are here already stay.
-    pub(crate) fn keep(&mut self, events: &[Event]) -> Result<(), SqliteError> {
+    pub(crate) fn keep(&mut self, events: &[ControllerEvent]) -> Result<(), SqliteError> {
         let newest = events.iter().map(|event| event.sequence).max();
         self.newest = self.newest.max(newest.unwrap_or(0));
         self.write(events)
@@ -65,22 +65,26 @@ impl EventFile {
     }
 
     /// Events from there on, oldest first.
-    pub(crate) fn page(&self, since: Since, most: usize) -> Result<Vec<Event>, SqliteError> {
+    pub(crate) fn page(
+        &self,
+        since: Since,
+        most: usize,
+    ) -> Result<Vec<ControllerEvent>, SqliteError> {
         let (select, from) = match since {
             Since::Sequence(sequence) => ("sequence > ?1 ORDER BY sequence", signed(sequence)),
             Since::Time(time) => ("at_ns >= ?1 ORDER BY sequence", signed(time.as_nanos())),
             Since::Newest => ("sequence > ?1 ORDER BY sequence DESC", 0),
         };
         let select = format!("SELECT sequence, body FROM event WHERE {select} LIMIT ?2");
-        let run = || -> rusqlite::Result<Vec<Event>> {
+        let run = || -> rusqlite::Result<Vec<ControllerEvent>> {
             let mut rows = self.connection.prepare_cached(&select)?;
             let rows = rows.query_map(params![from, signed(most as u64)], |row| {
                 Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))
             })?;
             // An event of a later version that cannot be read is passed over.
             let read = |(sequence, body): (i64, String)| {
-                let event = serde_json::from_str::<Event>(&body).ok()?;
-                Some(Event { sequence: sequence.cast_unsigned(), ..event })
+                let event = serde_json::from_str::<ControllerEvent>(&body).ok()?;
+                Some(ControllerEvent { sequence: sequence.cast_unsigned(), ..event })
             };
             rows.filter_map(|row| row.map(read).transpose()).collect()
         };
@@ -91,7 +95,7 @@ impl EventFile {
         Ok(events)
     }
 
-    fn write(&mut self, events: &[Event]) -> Result<(), SqliteError> {
+    fn write(&mut self, events: &[ControllerEvent]) -> Result<(), SqliteError> {
         let Some(last) = events.last() else { return Ok(()) };
         let oldest = last.at_ns.saturating_sub(KEPT.get());
         let run = |connection: &mut Connection| -> rusqlite::Result<()> {
@@ -146,8 +150,8 @@ mod tests {
     use super::*;
     use testkit::TestFolder;
 
-    fn event(at_ns: u64) -> Event {
-        Event { at_ns, kind: EventKind::Rules, ..Event::default() }
+    fn event(at_ns: u64) -> ControllerEvent {
+        ControllerEvent { at_ns, kind: EventKind::Rules, ..ControllerEvent::default() }
     }
 
     #[test]
@@ -162,8 +166,11 @@ mod tests {
         let mut next = [event(3)];
         file.append(&mut next).unwrap();
         assert_eq!(next[0].sequence, 1_003);
-        file.keep(&[Event { sequence: 2, ..event(9) }, Event { sequence: 2_000, ..event(4) }])
-            .unwrap();
+        file.keep(&[
+            ControllerEvent { sequence: 2, ..event(9) },
+            ControllerEvent { sequence: 2_000, ..event(4) },
+        ])
+        .unwrap();
         let page = file.page(Since::Sequence(0), 10).unwrap();
         let kept: Vec<_> = page.iter().map(|event| (event.sequence, event.at_ns)).collect();
         assert_eq!(kept, [(1, 1), (2, 2), (1_003, 3), (2_000, 4)]);
@@ -177,7 +184,8 @@ mod tests {
         file.append(&mut [event(5)]).unwrap();
         file.append(&mut [event(KEPT.get()), event(KEPT.get() + 6)]).unwrap();
         assert_eq!(file.page(Since::Sequence(0), 10).unwrap().len(), 2, "the first is too old");
-        file.keep(&[Event { sequence: EVENTS_MAX + 2, ..event(KEPT.get() + 7) }]).unwrap();
+        file.keep(&[ControllerEvent { sequence: EVENTS_MAX + 2, ..event(KEPT.get() + 7) }])
+            .unwrap();
         let page = file.page(Since::Sequence(0), 10).unwrap();
         assert_eq!(
             page.iter().map(|event| event.sequence).collect::<Vec<_>>(),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use api::{AnyAnswer, path};
+use api::{AnyReplyBody, path};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequestParts, MatchedPath, Path, Query, Request};
 use axum::http::{HeaderMap, Method, StatusCode, header};
@@ -81,7 +81,7 @@ const TOML: [&str; 3] =
     ["application/toml", "application/octet-stream", "application/x-www-form-urlencoded"];
 
 /// What any call may get.
-const ANY: [AnyAnswer; 7] = [
+const ANY: [AnyReplyBody; 7] = [
     (400, "a path or parameter that no call has, or a value that cannot be"),
     (401, "a token is needed, or this one is not known"),
     (403, "it is for another role, or a web page of elsewhere sends it"),
@@ -91,5 +91,5 @@ const ANY: [AnyAnswer; 7] = [
     (503, "too much to do, or the end is near: come again"),
 ];
 /// What any call with a body may get.
-const WITH_BODY: [AnyAnswer; 3] =
+const WITH_BODY: [AnyReplyBody; 3] =
     [(413, "too long"), (415, "not of that content type"), (422, "not such a message")];

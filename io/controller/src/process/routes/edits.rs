@@ -6,7 +6,7 @@
 //!                               └────────────────────────────────────┘
 //! ```
 
-use api::{ErrorReport, RuleChange, Rules};
+use api::{ErrorReport, RuleChange, WireRules};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Extension, State};
@@ -26,7 +26,7 @@ use crate::process::access::Caller;
     params(("If-Match" = Option<String>, Header, description = "the version that is changed")),
     request_body = RuleChange,
     responses(
-        (status = 200, description = "the rules as they are now", body = Rules),
+        (status = 200, description = "the rules as they are now", body = WireRules),
         (status = 400, description = "what cannot be, with its line and a caret", body = ErrorReport),
         (status = 404, description = "no rule of that name", body = ErrorReport),
         (status = 409, description = "other rules by now, or one of that name", body = ErrorReport),

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{Decays, ErrorReport, Event, Events};
+use api::{ControllerEvent, ControllerEvents, ErrorReport, WireDecayAccounts};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -50,7 +50,7 @@ pub(super) struct Whose {
 /// `since` is the number of the last event that is known (`next` of the last answer), a time ago
 /// as `-1h`, or a date with its zone as `2026-11-23T14:00Z`; without it the newest are given. With `wait` an answer without events comes only
 /// after that time. With the header `Accept: text/event-stream` each event is sent as it comes;
-/// `Last-Event-ID` goes on after that one.
+/// `Last-ControllerEvent-ID` goes on after that one.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -61,7 +61,7 @@ pub(super) struct Whose {
         ("Last-Event-ID" = Option<u64>, Header, description = "as since, for an event stream"),
     ),
     responses(
-        (status = 200, body = Events),
+        (status = 200, body = ControllerEvents),
         (status = 400, description = "a value that cannot be", body = ErrorReport),
         (status = 500, description = "the file of events cannot be read", body = ErrorReport),
         (status = 503, description = "too much to do: come again", body = ErrorReport),
@@ -97,7 +97,7 @@ pub(super) async fn events(
     path = "/v1/decays",
     params(("subject" = Option<String>, Query, description = "one of them only, as uid=1000")),
     responses(
-        (status = 200, body = Decays),
+        (status = 200, body = WireDecayAccounts),
         (status = 403, description = "another's account", body = ErrorReport),
         (status = 503, description = "too much to do: come again", body = ErrorReport),
     )
@@ -106,7 +106,7 @@ pub(super) async fn decays(
     State(shared): Asked,
     Extension(caller): Extension<Caller>,
     whose: Result<Query<Whose>, QueryRejection>,
-) -> Result<Json<Decays>, Refusal> {
+) -> Result<Json<WireDecayAccounts>, Refusal> {
     let Query(Whose { subject }) = whose.map_err(|why| refusal(why.status(), why.body_text()))?;
     let own = caller.user.map(|user| format!("uid={user}"));
     if let (Some(own), Some(subject)) = (&own, &subject)
@@ -127,7 +127,7 @@ async fn page(
     since: Since,
     most: usize,
     wait: Duration,
-) -> Result<Events, Refusal> {
+) -> Result<ControllerEvents, Refusal> {
     let until = tokio::time::Instant::now() + wait;
     let mut newest = shared.recent.watch();
     loop {
@@ -139,17 +139,17 @@ async fn page(
         };
         let next = events.last().map_or(known, |event| event.sequence);
         if !events.is_empty() {
-            return Ok(Events { events, next });
+            return Ok(ControllerEvents { events, next });
         }
         match tokio::time::timeout_at(until, newest.changed()).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return Err(ending()),
-            Err(_) => return Ok(Events { events, next }),
+            Err(_) => return Ok(ControllerEvents { events, next }),
         }
     }
 }
 
-async fn read(shared: &Shared, since: Since, most: usize) -> Result<Vec<Event>, Refusal> {
+async fn read(shared: &Shared, since: Since, most: usize) -> Result<Vec<ControllerEvent>, Refusal> {
     if let Some(events) = shared.recent.page(since, most) {
         return Ok(events);
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use api::metrics as names;
-use api::{Page, tell_process};
+use api::{MetricsPage, tell_process};
 use axum::extract::State;
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
@@ -43,7 +43,7 @@ struct Standing {
 pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 1], String) {
     let began = Instant::now();
     let view = look(&shared).await.ok();
-    let mut page = Page::new();
+    let mut page = MetricsPage::new();
     page.family(&names::INFO).line(&["controller", env!("CARGO_PKG_VERSION")], 1);
     page.single(&names::UPTIME, shared.began.elapsed().as_nanos() as u64);
     tell_process(&mut page);
@@ -59,17 +59,17 @@ pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 
     tell_queues(&mut page, &shared);
     tell_bounds(&mut page, &shared);
     shared.counts.scrape_ns.set(began.elapsed().as_nanos() as u64);
-    ([(CONTENT_TYPE, Page::CONTENT_TYPE)], page.finish())
+    ([(CONTENT_TYPE, MetricsPage::CONTENT_TYPE)], page.finish())
 }
 
-fn tell_rules(page: &mut Page, shared: &Shared) {
+fn tell_rules(page: &mut MetricsPage, shared: &Shared) {
     let rules = in_force(shared);
     // Nobody decided any yet: proxies keep their own.
     let version = if rules.given { rules.version.as_str() } else { "none" };
     page.family(&names::CONTROLLER_RULES).line(&[version], 1);
 }
 
-fn tell_members(page: &mut Page, view: &View) {
+fn tell_members(page: &mut MetricsPage, view: &View) {
     let mut targets: BTreeMap<&Arc<str>, Standing> = BTreeMap::new();
     for (target, member) in &view.members {
         let standing = targets.entry(target).or_default();
@@ -88,7 +88,7 @@ fn tell_members(page: &mut Page, view: &View) {
     page.single(&names::CONTROLLER_SCOPES, view.scopes as u64);
 }
 
-fn tell_reports(page: &mut Page, counts: &Counts) {
+fn tell_reports(page: &mut MetricsPage, counts: &Counts) {
     let mut reports = page.family(&names::CONTROLLER_REPORTS);
     reports.line(&["taken"], counts.reports.get());
     reports.line(&["refused"], counts.refused.get());
@@ -101,7 +101,7 @@ fn tell_reports(page: &mut Page, counts: &Counts) {
     usage.line(&["no room"], counts.dropped.get());
 }
 
-fn tell_ledger(page: &mut Page, counts: &Counts, file: &Path) {
+fn tell_ledger(page: &mut MetricsPage, counts: &Counts, file: &Path) {
     let mut commits = page.family(&names::CONTROLLER_COMMITS);
     commits.line(&["ok"], counts.written.get());
     commits.line(&["error"], counts.unwritten.get());
@@ -111,7 +111,7 @@ fn tell_ledger(page: &mut Page, counts: &Counts, file: &Path) {
     page.single(&names::CONTROLLER_LEDGER_BYTES, bytes_of(file));
 }
 
-fn tell_events(page: &mut Page, counts: &Counts) {
+fn tell_events(page: &mut MetricsPage, counts: &Counts) {
     let mut accounts = page.family(&names::CONTROLLER_DECAYS);
     accounts.line(&["held"], counts.held.get());
     accounts.line(&["all"], counts.accounts.get());
@@ -128,7 +128,7 @@ fn tell_events(page: &mut Page, counts: &Counts) {
     }
 }
 
-fn tell_queues(page: &mut Page, shared: &Shared) {
+fn tell_queues(page: &mut MetricsPage, shared: &Shared) {
     let queues = [
         ("plan", shared.plan.waiting()),
         ("store", shared.store.waiting()),
@@ -141,7 +141,7 @@ fn tell_queues(page: &mut Page, shared: &Shared) {
     queues.iter().for_each(|(queue, (_, max))| most.line(&[queue], *max as u64));
 }
 
-fn tell_bounds(page: &mut Page, shared: &Shared) {
+fn tell_bounds(page: &mut MetricsPage, shared: &Shared) {
     let names = [
         &names::CONTROLLER_BOUND_USED,
         &names::CONTROLLER_BOUND_MAX,

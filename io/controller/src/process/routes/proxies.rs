@@ -8,8 +8,8 @@
 use std::sync::{Arc, PoisonError};
 
 use api::{
-    COMPACT_REPORT, ErrorReport, Proxies, ProxyOrder, ProxyReport, ProxyStanding, TakenReport,
-    WrongMessage, is_name,
+    COMPACT_REPORT, CheckedReport, ControllerReply, ErrorReport, Proxies, ProxyReport,
+    WireProxyStatus, WrongMessage, is_name,
 };
 use axum::Json;
 use axum::body::Bytes;
@@ -75,7 +75,7 @@ pub(super) async fn forget(
         content((ProxyReport = "application/json"), (Vec<u8> = "application/vnd.sluice.report-3+postcard")),
     ),
     responses(
-        (status = 200, body = ProxyOrder),
+        (status = 200, body = ControllerReply),
         (status = 400, description = "a name or value that cannot be", body = ErrorReport),
         (status = 403, description = "another proxy's certificate", body = ErrorReport),
         (status = 409, description = "another process of this name began later", body = ErrorReport),
@@ -92,7 +92,7 @@ pub(super) async fn report(
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<ProxyOrder>, Refusal> {
+) -> Result<Json<ControllerReply>, Refusal> {
     if !is_name(&name) {
         let message = format!(
             "{:?} is no name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
@@ -128,7 +128,7 @@ pub(super) async fn report(
         }
     }
     let (answer, order) = oneshot::channel();
-    let TakenReport { epoch, rules, targets: reports, answers, .. } = body;
+    let CheckedReport { epoch, rules, targets: reports, answers, .. } = body;
     let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
     hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
@@ -154,7 +154,7 @@ pub(super) async fn report(
 }
 
 fn listed(view: plan::View) -> Proxies {
-    let standing = |(target, member): (Arc<str>, ::plan::ProxySnapshot)| ProxyStanding {
+    let standing = |(target, member): (Arc<str>, ::plan::ProxySnapshot)| WireProxyStatus {
         name: member.name.to_string(),
         target: target.to_string(),
         epoch: member.epoch,
@@ -176,7 +176,7 @@ fn taken(
     name: &Arc<str>,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<TakenReport, Refusal> {
+) -> Result<CheckedReport, Refusal> {
     let wrong = |why: WrongMessage| refusal(StatusCode::BAD_REQUEST, why.to_string());
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {
@@ -188,7 +188,7 @@ fn taken(
                 };
                 refusal(status, format!("no report: {why}"))
             })?;
-            TakenReport::new(name, said).map_err(wrong)
+            CheckedReport::new(name, said).map_err(wrong)
         }
         COMPACT_REPORT if body.len() > COMPACT_BYTES_MAX => {
             let message = format!("a report of {} bytes: {COMPACT_BYTES_MAX} at most", body.len());

@@ -5,7 +5,7 @@
 //!                                                                  └─► JobReport ◄──┘
 //! ```
 
-use api::{Answer, JobReport, Question, Why, WhyQuery};
+use api::{QueryKind, QueryReply, Why, WhyQuery, WireJobReport};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
@@ -31,7 +31,7 @@ use crate::process::{report, usage};
         ("to" = Option<String>, Query, description = "now by default"),
     ),
     responses(
-        (status = 200, body = JobReport),
+        (status = 200, body = WireJobReport),
         (status = 400, description = "a value that cannot be", body = api::ErrorReport),
         (status = 403, description = "another user's job", body = api::ErrorReport),
         (status = 404, description = "it had no requests then", body = api::ErrorReport),
@@ -43,7 +43,7 @@ pub(super) async fn of_job(
     State(shared): Asked,
     Extension(caller): Extension<Caller>,
     asked: Result<Query<JobAsked>, QueryRejection>,
-) -> Result<Json<JobReport>, Refusal> {
+) -> Result<Json<WireJobReport>, Refusal> {
     let Query(asked) = asked.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
     let (job, now) = (asked.job, shared.clock.now());
     let from = time_of("from", asked.from.as_deref().unwrap_or("-7d"), now)?;
@@ -81,10 +81,10 @@ pub(super) async fn of_job(
     let mut made = report::summary(&job, &found, now);
     if made.counters.delayed > 0 {
         let query = WhyQuery { job: Some(job), ..WhyQuery::default() };
-        let heard = why::ask(&shared, Question::Why(query)).await?;
+        let heard = why::ask(&shared, QueryKind::Why(query)).await?;
         let mut all = Why::default();
         for (proxy, answer) in heard.answers {
-            if let Answer::Why(answer) = answer {
+            if let QueryReply::Why(answer) = answer {
                 all.merge(&proxy, *answer);
             }
         }

@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use api::{Answer, DelayRow, DelayTable, Live, Question, Why, WhyQuery};
+use api::{DelayRow, DelayTable, LiveUsage, QueryKind, QueryReply, Why, WhyQuery};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
@@ -46,12 +46,12 @@ pub(super) async fn why(
         let message = format!("{} has role user and sees its own jobs only", caller.name);
         return Err(refusal(StatusCode::FORBIDDEN, message));
     }
-    let heard = ask(&shared, Question::Why(query.clone())).await?;
+    let heard = ask(&shared, QueryKind::Why(query.clone())).await?;
     let t_ns = uptime(&shared);
     let mut all = Why { t_ns, asked: query, silent: heard.silent, ..Why::default() };
     all.scheduling = heard.answers.is_empty();
     for (proxy, answer) in heard.answers {
-        if let Answer::Why(answer) = answer {
+        if let QueryReply::Why(answer) = answer {
             all.merge(&proxy, *answer);
         }
     }
@@ -106,17 +106,17 @@ pub(super) async fn top(
     get,
     path = "/v1/live",
     responses(
-        (status = 200, body = Live),
+        (status = 200, body = LiveUsage),
         (status = 503, description = "too much to do: come again", body = api::ErrorReport),
     )
 )]
-pub(super) async fn live(State(shared): Asked) -> Result<Json<Live>, Refusal> {
-    let heard = ask(&shared, Question::Live).await?;
-    let sample = |(proxy, answer): (std::sync::Arc<str>, Answer)| match answer {
-        Answer::Live(sample) => Some(api::LiveSample { proxy: proxy.to_string(), ..*sample }),
-        Answer::Why(_) => None,
+pub(super) async fn live(State(shared): Asked) -> Result<Json<LiveUsage>, Refusal> {
+    let heard = ask(&shared, QueryKind::Live).await?;
+    let sample = |(proxy, answer): (std::sync::Arc<str>, QueryReply)| match answer {
+        QueryReply::Live(sample) => Some(api::LiveSample { proxy: proxy.to_string(), ..*sample }),
+        QueryReply::Why(_) => None,
     };
-    Ok(Json(Live {
+    Ok(Json(LiveUsage {
         t_ns: uptime(&shared),
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
@@ -133,7 +133,7 @@ pub(super) struct Span {
     since: Option<String>,
 }
 
-pub(super) async fn ask(shared: &Shared, question: Question) -> Result<Heard, Refusal> {
+pub(super) async fn ask(shared: &Shared, question: QueryKind) -> Result<Heard, Refusal> {
     let (answer, heard) = oneshot::channel();
     hand_over(&shared.plan, plan::Ask::Question(question, answer))?;
     heard.await.map_err(|_| ending())

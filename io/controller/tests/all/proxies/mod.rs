@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use api::PayerForm;
+use api::WireSubjectId;
 use controller::ledger::{
     Ages, Bounds, Counters, Ledger, Received, Report, ReportLine, SubjectKind,
 };
@@ -37,7 +37,7 @@ pub(crate) struct Proxy {
     pub(crate) epoch_ns: u64,
     pub(crate) sequence: u64,
     pub(crate) total: Counters,
-    pub(crate) lines: BTreeMap<u64, (PayerForm, Counters)>,
+    pub(crate) lines: BTreeMap<u64, (WireSubjectId, Counters)>,
     pub(crate) gone: Vec<u64>,
 }
 
@@ -57,14 +57,14 @@ impl Proxy {
     pub(crate) fn serve(&mut self, job: u64, bytes: u64) {
         let mut more = Counters { read_bytes: bytes, cost_ns: 10 * bytes, ..Counters::default() };
         more.ops[OpKind::Read as usize] = 1;
-        let payer = PayerForm {
+        let payer = WireSubjectId {
             job: format!("job{job}"),
             uid: 1_000 + (job % 3) as u32,
             gid: 100,
             project: job.is_multiple_of(2).then_some(7),
             class: "default".into(),
             export: "scratch".into(),
-            ..PayerForm::default()
+            ..WireSubjectId::default()
         };
         self.total.add(&more);
         self.lines.entry(job).or_insert((payer, Counters::default())).1.add(&more);

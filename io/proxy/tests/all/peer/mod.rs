@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use api::Address;
+use api::ServerAddress;
 use ninep::Attributes;
 use ninep::dialect::PLAIN_FILE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};
@@ -157,9 +157,9 @@ impl Served {
 
     /// The way in over TCP.
     pub fn tcp(&self) -> Door {
-        let tcp = |address: &Address| match address {
-            Address::Tcp(address) => Some(*address),
-            Address::Unix(_) => None,
+        let tcp = |address: &ServerAddress| match address {
+            ServerAddress::Tcp(address) => Some(*address),
+            ServerAddress::Unix(_) => None,
         };
         Door::Tcp(self.server.as_ref().unwrap().addresses().iter().find_map(tcp).unwrap())
     }

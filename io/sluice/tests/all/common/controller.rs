@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use api::{Client, Endpoint};
+use api::{ApiClient, Endpoint};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PATIENCE, SLUICE};
@@ -66,8 +66,8 @@ impl Controller {
 
     /// A client of it, who waits for as long as all tests do: an answer that a person would not
     /// wait for any more is one.
-    pub fn client(&self) -> Client {
-        let client = Client::at(&self.url.parse::<Endpoint>().unwrap()).unwrap();
+    pub fn client(&self) -> ApiClient {
+        let client = ApiClient::at(&self.url.parse::<Endpoint>().unwrap()).unwrap();
         client.with_time_limit(PATIENCE)
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use api::{Address, Client, WhyQuery};
+use api::{ApiClient, ServerAddress, WhyQuery};
 use ninep::{Fid, Reply, Request};
 
 use crate::common::{PATIENCE, Proxy, Setup, USER};
@@ -39,8 +39,8 @@ pub(crate) fn proxy_with(test: &str, node: &str, url: &str, more: &str) -> Proxy
     Setup::new(&format!("{test}-{node}")).top(&top).tables(tables).api().start()
 }
 
-pub(crate) fn api_of(proxy: &Proxy) -> Client {
-    let client = Client::new(&Address::Unix(proxy.dir.join("api"))).unwrap();
+pub(crate) fn api_of(proxy: &Proxy) -> ApiClient {
+    let client = ApiClient::new(&ServerAddress::Unix(proxy.dir.join("api"))).unwrap();
     client.with_time_limit(PATIENCE)
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn part_at(proxy: &Proxy) -> u64 {
 }
 
 /// Whether each proxy has acknowledged an equal part, or more.
-pub(crate) fn settled(client: &Client) -> bool {
+pub(crate) fn settled(client: &ApiClient) -> bool {
     let proxies = client.proxies().unwrap().proxies;
     proxies.len() == 3 && proxies.iter().all(|p| p.acknowledged > 0 && p.acknowledged == p.sent)
 }

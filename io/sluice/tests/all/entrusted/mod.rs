@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use api::{Client, Credentials, Endpoint, NewToken, Role};
+use api::{ApiClient, Credentials, Endpoint, NewToken, Role};
 
 use testkit::p9::Door;
 
@@ -57,13 +57,14 @@ pub(crate) fn showing(token: &str) -> Credentials {
     Credentials { token: Some(token.into()), ..Credentials::default() }
 }
 
-pub(crate) fn client(url: &str, credentials: &Credentials) -> Client {
-    let client = Client::at(&url.parse::<Endpoint>().unwrap()).unwrap().with(credentials).unwrap();
+pub(crate) fn client(url: &str, credentials: &Credentials) -> ApiClient {
+    let client =
+        ApiClient::at(&url.parse::<Endpoint>().unwrap()).unwrap().with(credentials).unwrap();
     client.with_time_limit(PATIENCE)
 }
 
 /// Has an administrator make a token.
-pub(crate) fn token(by: &Client, name: &str, role: Role) -> String {
+pub(crate) fn token(by: &ApiClient, name: &str, role: Role) -> String {
     let user = (role == Role::User).then_some(1001);
     let new = NewToken { name: name.into(), role, user, expires_s: None };
     by.make_token(&new).unwrap().token

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   proxy ── ProxyReport: each target's standing, what was used ──► POST /v1/proxies/NAME/report
-//!         ◄─ ProxyOrder: each target's grants, rules, what was counted ──┘ held until there is news
+//!         ◄─ ControllerReply: each target's grants, rules, what was counted ──┘ held until there is news
 //! ```
 //!
 //! The forms are those of `plan::Report` and `plan::Order`, exact: parts are whole billionths
@@ -11,23 +11,23 @@
 //! plan's types in `link/forms.rs`, or an error that names the value. A proxy says it in the
 //! compact form of `link/compact.rs`, anybody else as JSON.
 
+mod checked;
 mod compact;
 mod forms;
 mod ops;
-mod taken;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::accesses::AccessesForm;
-use crate::why::{ProxyAnswer, ProxyQuestion};
+use crate::accesses::WireAccesses;
+use crate::why::{ProxyQuery, ProxyReply};
 
+pub use checked::{CheckedLine, CheckedReport, CheckedUsage, ScopeInterner};
 pub use compact::COMPACT_REPORT;
-pub use forms::{GrantOf, HeldForm, KeyForm, RateForm, ScopeForm, WrongMessage};
-pub use ops::OpsForm;
-pub use taken::{Named, TakenLine, TakenReport, TakenUsage};
+pub use forms::{WireKey, WireRate, WireScope, WireScopeGrant, WireWaits, WrongMessage};
+pub use ops::WireOps;
 
 /// What a proxy says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -38,7 +38,7 @@ pub struct ProxyReport {
     /// The version of the rules that a controller gave it; absent: none did.
     pub rules: Option<String>,
     /// Its standing with each target that has something to say.
-    pub targets: BTreeMap<String, TargetReportForm>,
+    pub targets: BTreeMap<String, WireTargetReport>,
     /// What was used, about once a second.
     pub usage: Option<UsageReport>,
     /// Whether requests of several classes wait for one another somewhere.
@@ -46,17 +46,17 @@ pub struct ProxyReport {
     pub contended: bool,
     /// Answers to what was asked, 8 at most.
     #[serde(default)]
-    pub answers: Vec<ProxyAnswer>,
+    pub answers: Vec<ProxyReply>,
 }
 
 /// One target's report: `plan::Report` without name and life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TargetReportForm {
+pub struct WireTargetReport {
     /// The report's number in this life, from 1.
     pub sequence: u64,
     /// The membership of the last order that was heard.
-    pub term: TermForm,
+    pub term: WireMembership,
     /// The number of the last order that was heard in it.
     pub heard: u64,
     /// The revision in force.
@@ -64,17 +64,17 @@ pub struct TargetReportForm {
     /// Whether the orders are not in force any more.
     pub lapsed: bool,
     /// What is held, while no revision is in force.
-    pub holdings: Option<HoldingsForm>,
+    pub holdings: Option<WireHoldings>,
     /// What was used of each scope since the last report; none where nobody looked since then.
-    pub uses: Option<Vec<UseOf>>,
+    pub uses: Option<Vec<WireScopeUsage>>,
     /// Metadata service by class, in all.
-    pub served: Vec<ServedOf>,
+    pub served: Vec<WireScopeService>,
 }
 
 /// Which membership under which controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TermForm {
+pub struct WireMembership {
     /// The controller's own number.
     pub controller: u64,
     /// The registration's number with it.
@@ -84,22 +84,22 @@ pub struct TermForm {
 /// All parts that a proxy holds of a target, in billionths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct HoldingsForm {
+pub struct WireHoldings {
     /// Of everything that is not listed.
     pub unlisted: u32,
     /// What it falls back to.
     pub fallback: u32,
     /// Of single scopes.
-    pub listed: Vec<HeldForm>,
+    pub listed: Vec<WireWaits>,
 }
 
 /// What was used of one scope.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct UseOf {
+pub struct WireScopeUsage {
     /// The scope.
     #[serde(with = "compact::apart")]
-    pub scope: ScopeForm,
+    pub scope: WireScope,
     /// Billionths of what the whole limit lets through; absent: only the weight is divided.
     pub used: Option<u32>,
     /// Whether somebody waits for more.
@@ -109,17 +109,17 @@ pub struct UseOf {
 /// Metadata service to one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ServedOf {
+pub struct WireScopeService {
     /// The class.
-    pub scope: ScopeForm,
+    pub scope: WireScope,
     /// The sum.
-    pub served: ServedForm,
+    pub served: WireServiceTotal,
 }
 
 /// Service counted up; a greater lap counts from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ServedForm {
+pub struct WireServiceTotal {
     /// The lap.
     pub lap: u64,
     /// The sum in it.
@@ -133,7 +133,7 @@ pub struct UsageReport {
     /// Grows with each usage report of a life.
     pub sequence: u64,
     /// All that it served, with and without a line.
-    pub total: CountersForm,
+    pub total: WireCounters,
     /// Lines that changed since the last usage report that was taken.
     pub lines: Vec<UsageLine>,
     /// Lines that it has dropped.
@@ -148,15 +148,15 @@ pub struct UsageLine {
     pub id: u64,
     /// Whom it counts for.
     #[serde(with = "compact::apart")]
-    pub payer: PayerForm,
+    pub payer: WireSubjectId,
     /// What was counted.
-    pub counters: CountersForm,
+    pub counters: WireCounters,
 }
 
 /// Whom one line counts for, in which class and through which export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PayerForm {
+pub struct WireSubjectId {
     /// The job; empty if there is none.
     pub job: String,
     /// The user.
@@ -181,7 +181,7 @@ pub struct PayerForm {
 
 /// Amounts and operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct CountersForm {
+pub struct WireCounters {
     /// Payload read.
     pub read_bytes: u64,
     /// Payload written.
@@ -199,29 +199,29 @@ pub struct CountersForm {
     pub delayed_bytes: u64,
     /// Operations by kind; those that are not named are none.
     #[schema(value_type = BTreeMap<String, u64>)]
-    pub ops: OpsForm,
+    pub ops: WireOps,
     /// What the reads looked like.
     #[serde(default)]
-    pub reads: AccessesForm,
+    pub reads: WireAccesses,
     /// What the writes looked like.
     #[serde(default)]
-    pub writes: AccessesForm,
+    pub writes: WireAccesses,
 }
 
 /// What the controller answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProxyOrder {
+pub struct ControllerReply {
     /// The controller's own number: another one has begun anew.
     pub term: u64,
     /// Orders by target.
-    pub targets: BTreeMap<String, TargetOrderForm>,
+    pub targets: BTreeMap<String, WireTargetAssignment>,
     /// The rules, where the proxy has others.
     pub rules: Option<RulesText>,
     /// The last usage report of this life that was counted.
     pub usage_taken: Option<u64>,
     /// What somebody asks, 8 at most.
     #[serde(default)]
-    pub questions: Vec<ProxyQuestion>,
+    pub questions: Vec<ProxyQuery>,
     /// Another process reports under the same name; its reports are not taken.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
@@ -229,9 +229,9 @@ pub struct ProxyOrder {
 
 /// One target's order: `plan::Order` without name and life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct TargetOrderForm {
+pub struct WireTargetAssignment {
     /// The membership for which it is.
-    pub term: TermForm,
+    pub term: WireMembership,
     /// Its number in it, from 1.
     pub number: u64,
     /// The report that it answers.
@@ -249,20 +249,20 @@ pub struct TargetOrderForm {
     /// The part of everything after a long silence, in billionths.
     pub fallback: u32,
     /// Scopes whose grant is another now.
-    pub grants: Vec<GrantOf>,
+    pub grants: Vec<WireScopeGrant>,
     /// Metadata service that classes had of other proxies.
-    pub elsewhere: Vec<ToldOf>,
+    pub elsewhere: Vec<WireRemoteService>,
 }
 
 /// Service to one class by all others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ToldOf {
+pub struct WireRemoteService {
     /// The class.
-    pub scope: ScopeForm,
+    pub scope: WireScope,
     /// What the others served.
-    pub elsewhere: ServedForm,
+    pub elsewhere: WireServiceTotal,
     /// What is known of the proxy's own.
-    pub own: ServedForm,
+    pub own: WireServiceTotal,
 }
 
 /// Rules as the proxies of a controller are given them.
@@ -309,12 +309,12 @@ pub struct Proxies {
     /// When it was read, in nanoseconds since the controller started.
     pub t_ns: u64,
     /// The proxies by name, once for each of their targets.
-    pub proxies: Vec<ProxyStanding>,
+    pub proxies: Vec<WireProxyStatus>,
 }
 
 /// One proxy's standing with one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ProxyStanding {
+pub struct WireProxyStatus {
     /// Its name.
     pub name: String,
     /// The target.
@@ -358,5 +358,5 @@ pub struct UsageRow {
     pub name: String,
     /// What it used.
     #[serde(flatten)]
-    pub counters: CountersForm,
+    pub counters: WireCounters,
 }

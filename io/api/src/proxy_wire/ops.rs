@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// How many operations of each kind, in the order of [`OpKind::ALL`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpsForm(pub [u64; OpKind::COUNT]);
+pub struct WireOps(pub [u64; OpKind::COUNT]);
 
-impl OpsForm {
+impl WireOps {
     /// Operations of a kind.
     pub fn of(&self, kind: OpKind) -> u64 {
         self.0[kind as usize]
@@ -27,7 +27,7 @@ impl OpsForm {
     }
 }
 
-impl Serialize for OpsForm {
+impl Serialize for WireOps {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match to.is_human_readable() {
             true => to.collect_map(self.any().map(|(kind, count)| (kind.name(), count))),
@@ -39,26 +39,26 @@ impl Serialize for OpsForm {
     }
 }
 
-impl<'de> Deserialize<'de> for OpsForm {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<OpsForm, D::Error> {
+impl<'de> Deserialize<'de> for WireOps {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<WireOps, D::Error> {
         match from.is_human_readable() {
-            true => from.deserialize_map(Counted),
-            false => from.deserialize_seq(Counted),
+            true => from.deserialize_map(CountedOps),
+            false => from.deserialize_seq(CountedOps),
         }
     }
 }
 
-struct Counted;
+struct CountedOps;
 
-impl<'de> Visitor<'de> for Counted {
-    type Value = OpsForm;
+impl<'de> Visitor<'de> for CountedOps {
+    type Value = WireOps;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("operations by kind")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<OpsForm, A::Error> {
-        let mut ops = OpsForm::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<WireOps, A::Error> {
+        let mut ops = WireOps::default();
         while let Some((name, count)) = from.next_entry::<String, u64>()? {
             let kind = name.parse::<OpKind>();
             let kind = kind.map_err(|_| {
@@ -70,8 +70,8 @@ impl<'de> Visitor<'de> for Counted {
         Ok(ops)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<OpsForm, A::Error> {
-        let mut ops = OpsForm::default();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<WireOps, A::Error> {
+        let mut ops = WireOps::default();
         while let Some((kind, count)) = from.next_element::<(u8, u64)>()? {
             let ops = ops.0.get_mut(usize::from(kind));
             let ops = ops.ok_or_else(|| {
@@ -89,16 +89,16 @@ mod tests {
 
     #[test]
     fn people_read_names_and_controllers_numbers() {
-        let mut ops = OpsForm::default();
+        let mut ops = WireOps::default();
         (ops.0[OpKind::Read as usize], ops.0[OpKind::Open as usize]) = (7, 1);
         let json = serde_json::to_string(&ops).unwrap();
         assert!(json.contains("\"read\":7") && json.contains("\"open\":1"), "{json}");
-        assert_eq!(serde_json::from_str::<OpsForm>(&json).unwrap(), ops);
+        assert_eq!(serde_json::from_str::<WireOps>(&json).unwrap(), ops);
         let compact = postcard::to_stdvec(&ops).unwrap();
         assert_eq!(compact.len(), 5);
-        assert_eq!(postcard::from_bytes::<OpsForm>(&compact).unwrap(), ops);
-        let error = serde_json::from_str::<OpsForm>("{\"raed\": 1}").unwrap_err().to_string();
+        assert_eq!(postcard::from_bytes::<WireOps>(&compact).unwrap(), ops);
+        let error = serde_json::from_str::<WireOps>("{\"raed\": 1}").unwrap_err().to_string();
         assert!(error.contains("\"raed\" is not a kind of request"), "{error}");
-        assert!(postcard::from_bytes::<OpsForm>(&[1, 200, 1]).is_err());
+        assert!(postcard::from_bytes::<WireOps>(&[1, 200, 1]).is_err());
     }
 }

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    HoldingsForm, ServedForm, ServedOf, TargetOrderForm, TargetReportForm, TermForm, ToldOf, UseOf,
+    WireHoldings, WireMembership, WireRemoteService, WireScopeService, WireScopeUsage,
+    WireServiceTotal, WireTargetAssignment, WireTargetReport,
 };
 
 /// A value that a message may not have.
@@ -28,19 +29,19 @@ pub struct WrongMessage {
 /// A section of the rules, and a key of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ScopeForm {
+pub struct WireScope {
     /// `rule`, `meter` or `decay`.
     pub section: String,
     /// Its name.
     pub name: String,
     /// The values of its `per`, in order.
-    pub key: Vec<KeyForm>,
+    pub key: Vec<WireKey>,
 }
 
 /// One value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum KeyForm {
+pub enum WireKey {
     /// The batch job.
     Jobid(String),
     /// The user.
@@ -58,28 +59,28 @@ pub enum KeyForm {
 /// A part of one scope, in billionths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct HeldForm {
+pub struct WireWaits {
     /// The scope.
-    pub scope: ScopeForm,
+    pub scope: WireScope,
     /// The part.
     pub part: u32,
 }
 
 /// What a scope is granted; neither part nor rate: it is listed no longer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct GrantOf {
+pub struct WireScopeGrant {
     /// The scope.
-    pub scope: ScopeForm,
+    pub scope: WireScope,
     /// The part, in billionths.
     pub part: Option<u32>,
     /// The rate over all proxies to which a decay holds it.
-    pub rate: Option<RateForm>,
+    pub rate: Option<WireRate>,
 }
 
 /// A rate in whole units per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum RateForm {
+pub enum WireRate {
     /// Bytes per second.
     Bytes(u64),
     /// Operations per second.
@@ -103,10 +104,10 @@ impl WrongMessage {
     }
 }
 
-impl TargetReportForm {
+impl WireTargetReport {
     /// The report as the proxy of this name and life made it.
     pub fn to_report(&self, from: &Arc<str>, epoch: u64) -> Result<ShareReport, WrongMessage> {
-        let use_of = |of: &UseOf| {
+        let use_of = |of: &WireScopeUsage| {
             let used = of.used.map(part).transpose()?;
             Ok((of.scope.to_scope()?, ScopeUsage { used, waiting: of.waiting }))
         };
@@ -120,38 +121,38 @@ impl TargetReportForm {
             heard: self.heard,
             revision: self.revision,
             lapsed: self.lapsed,
-            holdings: self.holdings.as_ref().map(HoldingsForm::to_holdings).transpose()?,
+            holdings: self.holdings.as_ref().map(WireHoldings::to_holdings).transpose()?,
             uses: uses.transpose()?,
             served: served.collect::<Result<Vec<_>, WrongMessage>>()?,
         })
     }
 }
 
-impl From<&ShareReport> for TargetReportForm {
-    fn from(report: &ShareReport) -> TargetReportForm {
-        let use_of = |(scope, what): &(Scope, ScopeUsage)| UseOf {
+impl From<&ShareReport> for WireTargetReport {
+    fn from(report: &ShareReport) -> WireTargetReport {
+        let use_of = |(scope, what): &(Scope, ScopeUsage)| WireScopeUsage {
             scope: scope.into(),
             used: what.used.map(Share::billionths),
             waiting: what.waiting,
         };
-        let served_of = |(scope, served): &(Scope, ServiceTotal)| ServedOf {
+        let served_of = |(scope, served): &(Scope, ServiceTotal)| WireScopeService {
             scope: scope.into(),
             served: (*served).into(),
         };
-        TargetReportForm {
+        WireTargetReport {
             sequence: report.sequence,
             term: report.term.into(),
             heard: report.heard,
             revision: report.revision,
             lapsed: report.lapsed,
-            holdings: report.holdings.as_ref().map(HoldingsForm::from),
+            holdings: report.holdings.as_ref().map(WireHoldings::from),
             uses: report.uses.as_ref().map(|uses| uses.iter().map(use_of).collect()),
             served: report.served.iter().map(served_of).collect(),
         }
     }
 }
 
-impl TargetOrderForm {
+impl WireTargetAssignment {
     /// The order as the controller made it for the proxy of this name and life.
     pub fn to_order(&self, to: &Arc<str>, epoch: u64) -> Result<Assignment, WrongMessage> {
         let grants = self.grants.iter().map(|of| {
@@ -180,19 +181,19 @@ impl TargetOrderForm {
     }
 }
 
-impl From<&Assignment> for TargetOrderForm {
-    fn from(order: &Assignment) -> TargetOrderForm {
-        let grant_of = |(scope, grant): &(Scope, Grant)| GrantOf {
+impl From<&Assignment> for WireTargetAssignment {
+    fn from(order: &Assignment) -> WireTargetAssignment {
+        let grant_of = |(scope, grant): &(Scope, Grant)| WireScopeGrant {
             scope: scope.into(),
             part: grant.part.map(Share::billionths),
-            rate: grant.rate.map(RateForm::from),
+            rate: grant.rate.map(WireRate::from),
         };
-        let told_of = |(scope, told): &(Scope, RemoteService)| ToldOf {
+        let told_of = |(scope, told): &(Scope, RemoteService)| WireRemoteService {
             scope: scope.into(),
             elsewhere: told.elsewhere.into(),
             own: told.own.into(),
         };
-        TargetOrderForm {
+        WireTargetAssignment {
             term: order.term.into(),
             number: order.number,
             answers: order.answers,
@@ -208,7 +209,7 @@ impl From<&Assignment> for TargetOrderForm {
     }
 }
 
-impl HoldingsForm {
+impl WireHoldings {
     fn to_holdings(&self) -> Result<Holdings, WrongMessage> {
         let listed = self.listed.iter().map(|of| Ok((of.scope.to_scope()?, part(of.part)?)));
         Ok(Holdings {
@@ -219,13 +220,13 @@ impl HoldingsForm {
     }
 }
 
-impl From<&Holdings> for HoldingsForm {
-    fn from(held: &Holdings) -> HoldingsForm {
-        let form = |(scope, part): &(Scope, Share)| HeldForm {
+impl From<&Holdings> for WireHoldings {
+    fn from(held: &Holdings) -> WireHoldings {
+        let form = |(scope, part): &(Scope, Share)| WireWaits {
             scope: scope.into(),
             part: part.billionths(),
         };
-        HoldingsForm {
+        WireHoldings {
             unlisted: held.unlisted.billionths(),
             fallback: held.fallback.billionths(),
             listed: held.listed.iter().map(form).collect(),
@@ -233,7 +234,7 @@ impl From<&Holdings> for HoldingsForm {
     }
 }
 
-impl ScopeForm {
+impl WireScope {
     /// The scope; an error names what it cannot be.
     pub fn to_scope(&self) -> Result<Scope, WrongMessage> {
         let section = [SectionKind::Rule, SectionKind::Meter, SectionKind::Decay]
@@ -246,36 +247,36 @@ impl ScopeForm {
         if self.key.len() > KEY_MAX {
             return Err(WrongMessage::new(self.key.len(), "a key's length: at most 6 values"));
         }
-        let key = self.key.iter().map(KeyForm::to_value).collect::<Result<Vec<_>, _>>()?;
+        let key = self.key.iter().map(WireKey::to_value).collect::<Result<Vec<_>, _>>()?;
         Ok(Scope { section, name: self.name.as_str().into(), key: key.into() })
     }
 }
 
-impl From<&Scope> for ScopeForm {
-    fn from(scope: &Scope) -> ScopeForm {
-        ScopeForm {
+impl From<&Scope> for WireScope {
+    fn from(scope: &Scope) -> WireScope {
+        WireScope {
             section: scope.section.name().into(),
             name: scope.name.to_string(),
-            key: scope.key.iter().map(KeyForm::from).collect(),
+            key: scope.key.iter().map(WireKey::from).collect(),
         }
     }
 }
 
-impl KeyForm {
+impl WireKey {
     fn to_value(&self) -> Result<KeyValue, WrongMessage> {
         const JOB: &str = "a job: at most 128 bytes and no control characters";
         const NID: &str = "a node's network name: 1 to 128 bytes and no control characters";
         Ok(match self {
-            KeyForm::Jobid(job) => {
+            WireKey::Jobid(job) => {
                 KeyValue::Jobid(JobId::new(job).ok_or_else(|| WrongMessage::new(job, JOB))?)
             }
-            KeyForm::Uid(uid) => KeyValue::Uid(*uid),
-            KeyForm::Gid(gid) => KeyValue::Gid(*gid),
-            KeyForm::Projid(projid) => KeyValue::Projid(*projid),
-            KeyForm::Nid(nid) => {
+            WireKey::Uid(uid) => KeyValue::Uid(*uid),
+            WireKey::Gid(gid) => KeyValue::Gid(*gid),
+            WireKey::Projid(projid) => KeyValue::Projid(*projid),
+            WireKey::Nid(nid) => {
                 KeyValue::Nid(Nid::new(nid).ok_or_else(|| WrongMessage::new(nid, NID))?)
             }
-            KeyForm::Opcode(kind) => {
+            WireKey::Opcode(kind) => {
                 let parsed = kind.parse::<OpKind>();
                 KeyValue::Opcode(parsed.map_err(|_| WrongMessage::new(kind, "a kind of request"))?)
             }
@@ -283,61 +284,61 @@ impl KeyForm {
     }
 }
 
-impl From<&KeyValue> for KeyForm {
-    fn from(value: &KeyValue) -> KeyForm {
+impl From<&KeyValue> for WireKey {
+    fn from(value: &KeyValue) -> WireKey {
         match value {
-            KeyValue::Jobid(job) => KeyForm::Jobid(job.to_string()),
-            KeyValue::Uid(uid) => KeyForm::Uid(*uid),
-            KeyValue::Gid(gid) => KeyForm::Gid(*gid),
-            KeyValue::Projid(projid) => KeyForm::Projid(*projid),
-            KeyValue::Nid(nid) => KeyForm::Nid(nid.to_string()),
-            KeyValue::Opcode(kind) => KeyForm::Opcode(kind.to_string()),
+            KeyValue::Jobid(job) => WireKey::Jobid(job.to_string()),
+            KeyValue::Uid(uid) => WireKey::Uid(*uid),
+            KeyValue::Gid(gid) => WireKey::Gid(*gid),
+            KeyValue::Projid(projid) => WireKey::Projid(*projid),
+            KeyValue::Nid(nid) => WireKey::Nid(nid.to_string()),
+            KeyValue::Opcode(kind) => WireKey::Opcode(kind.to_string()),
         }
     }
 }
 
-impl TryFrom<RateForm> for Rate {
+impl TryFrom<WireRate> for Rate {
     type Error = WrongMessage;
 
-    fn try_from(form: RateForm) -> Result<Rate, WrongMessage> {
+    fn try_from(form: WireRate) -> Result<Rate, WrongMessage> {
         let (rate, count) = match form {
-            RateForm::Bytes(count) => (Rate::bytes_per_sec(count), count),
-            RateForm::Ops(count) => (Rate::ops_per_sec(count), count),
+            WireRate::Bytes(count) => (Rate::bytes_per_sec(count), count),
+            WireRate::Ops(count) => (Rate::ops_per_sec(count), count),
         };
         rate.ok_or_else(|| WrongMessage::new(count, "a rate: 1 per second at least"))
     }
 }
 
-impl From<Rate> for RateForm {
-    fn from(rate: Rate) -> RateForm {
+impl From<Rate> for WireRate {
+    fn from(rate: Rate) -> WireRate {
         match rate.is_bytes() {
-            true => RateForm::Bytes(rate.per_sec()),
-            false => RateForm::Ops(rate.per_sec()),
+            true => WireRate::Bytes(rate.per_sec()),
+            false => WireRate::Ops(rate.per_sec()),
         }
     }
 }
 
-impl From<TermForm> for Membership {
-    fn from(form: TermForm) -> Membership {
+impl From<WireMembership> for Membership {
+    fn from(form: WireMembership) -> Membership {
         Membership { controller: form.controller, joined: form.joined }
     }
 }
 
-impl From<Membership> for TermForm {
-    fn from(term: Membership) -> TermForm {
-        TermForm { controller: term.controller, joined: term.joined }
+impl From<Membership> for WireMembership {
+    fn from(term: Membership) -> WireMembership {
+        WireMembership { controller: term.controller, joined: term.joined }
     }
 }
 
-impl From<ServedForm> for ServiceTotal {
-    fn from(form: ServedForm) -> ServiceTotal {
+impl From<WireServiceTotal> for ServiceTotal {
+    fn from(form: WireServiceTotal) -> ServiceTotal {
         ServiceTotal { lap: form.lap, cost: Nanos::new(form.cost_ns) }
     }
 }
 
-impl From<ServiceTotal> for ServedForm {
-    fn from(served: ServiceTotal) -> ServedForm {
-        ServedForm { lap: served.lap, cost_ns: served.cost.get() }
+impl From<ServiceTotal> for WireServiceTotal {
+    fn from(served: ServiceTotal) -> WireServiceTotal {
+        WireServiceTotal { lap: served.lap, cost_ns: served.cost.get() }
     }
 }
 
@@ -395,7 +396,7 @@ mod tests {
             ]),
             served: vec![(scope(), ServiceTotal { lap: 1, cost: Nanos::new(u64::MAX) })],
         };
-        let form = through_json(&TargetReportForm::from(&report));
+        let form = through_json(&WireTargetReport::from(&report));
         assert_eq!(form.to_report(&"a".into(), u64::MAX).unwrap(), report);
     }
 
@@ -422,18 +423,21 @@ mod tests {
             ],
             elsewhere: vec![(scope(), RemoteService { elsewhere: sum(1), own: sum(2) })],
         };
-        let form = through_json(&TargetOrderForm::from(&order));
+        let form = through_json(&WireTargetAssignment::from(&order));
         assert_eq!(form.to_order(&"a".into(), 1).unwrap(), order);
     }
 
     #[test]
     fn what_cannot_be_is_named() {
-        type Change = fn(&mut UseOf);
+        type Change = fn(&mut WireScopeUsage);
         let form = |change: Change| {
-            let mut of =
-                UseOf { scope: (&scope()).into(), used: Some(1_000_000_000), waiting: false };
+            let mut of = WireScopeUsage {
+                scope: (&scope()).into(),
+                used: Some(1_000_000_000),
+                waiting: false,
+            };
             change(&mut of);
-            let report = TargetReportForm { uses: Some(vec![of]), ..TargetReportForm::default() };
+            let report = WireTargetReport { uses: Some(vec![of]), ..WireTargetReport::default() };
             report.to_report(&"a".into(), 1).map_err(|error| error.to_string())
         };
         assert!(form(|_| {}).is_ok());
@@ -441,8 +445,8 @@ mod tests {
             (|of| of.used = Some(1_000_000_001), "\"1000000001\" is not a part"),
             (|of| of.scope.section = "ruel".into(), "\"ruel\" is not one of rule, meter, decay"),
             (|of| of.scope.name.clear(), "\"\" is not a section's name"),
-            (|of| of.scope.key[0] = KeyForm::Jobid("a\nb".into()), "\"a\\nb\" is not a job"),
-            (|of| of.scope.key = vec![KeyForm::Uid(1); 7], "\"7\" is not a key's length"),
+            (|of| of.scope.key[0] = WireKey::Jobid("a\nb".into()), "\"a\\nb\" is not a job"),
+            (|of| of.scope.key = vec![WireKey::Uid(1); 7], "\"7\" is not a key's length"),
         ];
         for (change, expected) in cases {
             let error = form(change).unwrap_err();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   JSON ─► ProxyReport ──────────────────────────┐
-//!   postcard ─► names still bytes ─► Named ─► ────┴─► TakenReport: plan::Report by target, usage
+//!   postcard ─► names still bytes ─► Named ─► ────┴─► CheckedReport: plan::Report by target, usage
 //!                                      └ the same bytes are the same scope or payer: read once
 //! ```
 
@@ -16,14 +16,14 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::forms::part;
 use super::{
-    CountersForm, HoldingsForm, PayerForm, ProxyReport, ScopeForm, ServedOf, TargetReportForm,
-    TermForm, UsageLine, UsageReport, WrongMessage,
+    ProxyReport, UsageLine, UsageReport, WireCounters, WireHoldings, WireMembership, WireScope,
+    WireScopeService, WireSubjectId, WireTargetReport, WrongMessage,
 };
-use crate::why::ProxyAnswer;
+use crate::why::ProxyReply;
 
 /// A report, read and found to be possible.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TakenReport {
+pub struct CheckedReport {
     /// Which of the proxy's lives.
     pub epoch: u64,
     /// The version of the rules that a controller gave it.
@@ -31,44 +31,44 @@ pub struct TakenReport {
     /// Its standing with each target.
     pub targets: Vec<(Arc<str>, ShareReport)>,
     /// What was used.
-    pub usage: Option<TakenUsage>,
+    pub usage: Option<CheckedUsage>,
     /// Whether requests of several classes wait for one another somewhere.
     pub contended: bool,
     /// Answers to what was asked.
-    pub answers: Vec<ProxyAnswer>,
+    pub answers: Vec<ProxyReply>,
 }
 
 /// [`UsageReport`], likewise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TakenUsage {
+pub struct CheckedUsage {
     /// Grows with each usage report of a life.
     pub sequence: u64,
     /// All that it served, with and without a line.
-    pub total: CountersForm,
+    pub total: WireCounters,
     /// Lines that changed.
-    pub lines: Vec<TakenLine>,
+    pub lines: Vec<CheckedLine>,
     /// Lines that it has dropped.
     pub gone: Vec<u64>,
 }
 
 /// [`UsageLine`], likewise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TakenLine {
+pub struct CheckedLine {
     /// The proxy's number for the line.
     pub id: u64,
     /// Whom it counts for.
-    pub payer: Arc<PayerForm>,
+    pub payer: Arc<WireSubjectId>,
     /// What was counted.
-    pub counters: CountersForm,
+    pub counters: WireCounters,
 }
 
 /// The scopes and payers that reports named lately, by the bytes that stood for them: a thousand
 /// proxies name the same ones each second, and memory for their names was a third of what a
 /// report cost.
 #[derive(Debug, Default)]
-pub struct Named {
+pub struct ScopeInterner {
     scopes: FxHashMap<Box<[u8]>, Scope>,
-    payers: FxHashMap<Box<[u8]>, Arc<PayerForm>>,
+    payers: FxHashMap<Box<[u8]>, Arc<WireSubjectId>>,
 }
 
 /// [`ProxyReport`] in its compact form, of which it borrows.
@@ -81,74 +81,74 @@ struct Compact<'a> {
     #[serde(borrow)]
     usage: Option<CompactUsage<'a>>,
     contended: bool,
-    answers: Vec<ProxyAnswer>,
+    answers: Vec<ProxyReply>,
 }
 
 /// [`UsageReport`], likewise.
 #[derive(Deserialize)]
 struct CompactUsage<'a> {
     sequence: u64,
-    total: CountersForm,
+    total: WireCounters,
     #[serde(borrow)]
     lines: Vec<CompactLine<'a>>,
     gone: Vec<u64>,
 }
 
 /// [`UsageLine`]: its number, the payer's bytes, and what was counted.
-type CompactLine<'a> = (u64, &'a [u8], CountersForm);
+type CompactLine<'a> = (u64, &'a [u8], WireCounters);
 
-/// [`UseOf`](crate::UseOf): the scope's bytes, what was used of it, and whether somebody waits.
+/// [`WireScopeUsage`](crate::WireScopeUsage): the scope's bytes, what was used of it, and whether somebody waits.
 type CompactUse<'a> = (&'a [u8], Option<u32>, bool);
 
-/// [`TargetReportForm`], likewise.
+/// [`WireTargetReport`], likewise.
 #[derive(Deserialize)]
 struct CompactTarget<'a> {
     sequence: u64,
-    term: TermForm,
+    term: WireMembership,
     heard: u64,
     revision: u64,
     lapsed: bool,
-    holdings: Option<HoldingsForm>,
+    holdings: Option<WireHoldings>,
     #[serde(borrow)]
     uses: Option<Vec<CompactUse<'a>>>,
-    served: Vec<ServedOf>,
+    served: Vec<WireScopeService>,
 }
 
-impl TakenReport {
+impl CheckedReport {
     /// What the proxy `from` said.
     ///
     /// # Errors
     /// Names the target and the value that cannot be.
-    pub fn new(from: &Arc<str>, said: ProxyReport) -> Result<TakenReport, WrongMessage> {
+    pub fn new(from: &Arc<str>, said: ProxyReport) -> Result<CheckedReport, WrongMessage> {
         let ProxyReport { epoch, rules, targets, usage, contended, answers } = said;
-        let taken = |(target, form): (&String, &TargetReportForm)| {
+        let taken = |(target, form): (&String, &WireTargetReport)| {
             let report = form.to_report(from, epoch).map_err(|why| why.at(target))?;
             Ok((target.as_str().into(), report))
         };
         let targets = targets.iter().map(taken).collect::<Result<_, WrongMessage>>()?;
-        let usage = usage.map(TakenUsage::from);
-        Ok(TakenReport { epoch, rules, targets, usage, contended, answers })
+        let usage = usage.map(CheckedUsage::from);
+        Ok(CheckedReport { epoch, rules, targets, usage, contended, answers })
     }
 }
 
-impl From<UsageReport> for TakenUsage {
-    fn from(said: UsageReport) -> TakenUsage {
+impl From<UsageReport> for CheckedUsage {
+    fn from(said: UsageReport) -> CheckedUsage {
         let UsageReport { sequence, total, lines, gone } = said;
-        let line = |line: UsageLine| TakenLine {
+        let line = |line: UsageLine| CheckedLine {
             id: line.id,
             payer: line.payer.into(),
             counters: line.counters,
         };
-        TakenUsage { sequence, total, lines: lines.into_iter().map(line).collect(), gone }
+        CheckedUsage { sequence, total, lines: lines.into_iter().map(line).collect(), gone }
     }
 }
 
-impl Named {
+impl ScopeInterner {
     /// What the proxy `from` said in the compact form.
     ///
     /// # Errors
     /// If the bytes are no such message, or more than one; or names the value that cannot be.
-    pub fn report(&mut self, from: &Arc<str>, bytes: &[u8]) -> Result<TakenReport, WrongMessage> {
+    pub fn report(&mut self, from: &Arc<str>, bytes: &[u8]) -> Result<CheckedReport, WrongMessage> {
         const WANT: &str = "a report in the form of its content type";
         let said = match postcard::take_from_bytes::<Compact<'_>>(bytes) {
             Ok((said, [])) => said,
@@ -169,7 +169,7 @@ impl Named {
             };
             let uses = said.uses.as_ref().map(|uses| uses.iter().map(use_of).collect());
             let uses: Result<Option<Vec<_>>, WrongMessage> = uses.transpose();
-            let form = TargetReportForm {
+            let form = WireTargetReport {
                 sequence: said.sequence,
                 term: said.term,
                 heard: said.heard,
@@ -184,31 +184,31 @@ impl Named {
             taken.push((target.into(), ShareReport { uses, ..report }));
         }
         let usage = usage.map(|said| self.usage(said)).transpose()?;
-        Ok(TakenReport { epoch, rules, targets: taken, usage, contended, answers })
+        Ok(CheckedReport { epoch, rules, targets: taken, usage, contended, answers })
     }
 
-    fn usage(&mut self, said: CompactUsage<'_>) -> Result<TakenUsage, WrongMessage> {
+    fn usage(&mut self, said: CompactUsage<'_>) -> Result<CheckedUsage, WrongMessage> {
         let CompactUsage { sequence, total, lines, gone } = said;
         let line = |(id, payer, counters): CompactLine<'_>| {
-            Ok(TakenLine { id, payer: self.payer(payer)?, counters })
+            Ok(CheckedLine { id, payer: self.payer(payer)?, counters })
         };
         let lines = lines.into_iter().map(line).collect::<Result<_, WrongMessage>>()?;
-        Ok(TakenUsage { sequence, total, lines, gone })
+        Ok(CheckedUsage { sequence, total, lines, gone })
     }
 
     fn scope(&mut self, bytes: &[u8]) -> Result<Scope, WrongMessage> {
         if let Some(scope) = self.scopes.get(bytes) {
             return Ok(scope.clone());
         }
-        let scope = read::<ScopeForm>(bytes, "a scope")?.to_scope()?;
+        let scope = read::<WireScope>(bytes, "a scope")?.to_scope()?;
         Ok(keep(&mut self.scopes, bytes, scope))
     }
 
-    fn payer(&mut self, bytes: &[u8]) -> Result<Arc<PayerForm>, WrongMessage> {
+    fn payer(&mut self, bytes: &[u8]) -> Result<Arc<WireSubjectId>, WrongMessage> {
         if let Some(payer) = self.payers.get(bytes) {
             return Ok(payer.clone());
         }
-        let payer = read::<PayerForm>(bytes, "a payer")?;
+        let payer = read::<WireSubjectId>(bytes, "a payer")?;
         Ok(keep(&mut self.payers, bytes, payer.into()))
     }
 }
@@ -231,13 +231,13 @@ const NAMED_MAX: usize = 131_072;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::compact::tests::report;
+    use crate::proxy_wire::compact::tests::report;
 
     #[test]
     fn both_forms_say_the_same() {
-        let (from, mut named) = ("a".into(), Named::default());
+        let (from, mut named) = ("a".into(), ScopeInterner::default());
         let json = serde_json::from_slice(&serde_json::to_vec(&report()).unwrap()).unwrap();
-        let plain = TakenReport::new(&from, json).unwrap();
+        let plain = CheckedReport::new(&from, json).unwrap();
         let compact = report().to_compact().unwrap();
         for _ in 0..2 {
             assert_eq!(named.report(&from, &compact).unwrap(), plain);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_report_are_refused() {
-        let (from, mut named) = ("a".into(), Named::default());
+        let (from, mut named) = ("a".into(), ScopeInterner::default());
         let bytes = report().to_compact().unwrap();
         for short in 0..bytes.len() {
             let error = named.report(&from, &bytes[..short]).unwrap_err().to_string();
@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn a_value_that_cannot_be_is_named_with_its_target() {
-        let (from, mut named) = ("a".into(), Named::default());
+        let (from, mut named) = ("a".into(), ScopeInterner::default());
         let mut wrong = report();
         wrong.targets.get_mut("fs").unwrap().uses.as_mut().unwrap()[0].scope.section =
             "ruel".into();
         let compact = named.report(&from, &wrong.to_compact().unwrap()).unwrap_err();
-        let plain = TakenReport::new(&from, wrong).unwrap_err();
+        let plain = CheckedReport::new(&from, wrong).unwrap_err();
         for error in [compact, plain] {
             let expected = "target fs: \"ruel\" is not one of rule, meter, decay";
             assert_eq!(error.to_string(), expected);

@@ -25,7 +25,7 @@ pub(super) mod apart {
     use serde::de::DeserializeOwned;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(in crate::link) fn serialize<T: Serialize, S: Serializer>(
+    pub(in crate::proxy_wire) fn serialize<T: Serialize, S: Serializer>(
         what: &T,
         to: S,
     ) -> Result<S::Ok, S::Error> {
@@ -38,7 +38,7 @@ pub(super) mod apart {
         }
     }
 
-    pub(in crate::link) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    pub(in crate::proxy_wire) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
         from: D,
     ) -> Result<T, D::Error> {
         match from.is_human_readable() {
@@ -56,35 +56,39 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::link::{
-        HoldingsForm, KeyForm, OpsForm, PayerForm, ScopeForm, ServedForm, ServedOf,
-        TargetReportForm, UseOf,
+    use crate::proxy_wire::{
+        WireHoldings, WireKey, WireOps, WireScope, WireScopeService, WireScopeUsage,
+        WireServiceTotal, WireSubjectId, WireTargetReport,
     };
-    use crate::why::{Answer, ProxyAnswer};
-    use crate::{CountersForm, UsageLine, UsageReport};
+    use crate::why::{ProxyReply, QueryReply};
+    use crate::{UsageLine, UsageReport, WireCounters};
 
-    pub(in crate::link) fn report() -> ProxyReport {
+    pub(in crate::proxy_wire) fn report() -> ProxyReport {
         let key = vec![
-            KeyForm::Jobid("dd.500".into()),
-            KeyForm::Uid(5),
-            KeyForm::Projid(None),
-            KeyForm::Opcode("write".into()),
+            WireKey::Jobid("dd.500".into()),
+            WireKey::Uid(5),
+            WireKey::Projid(None),
+            WireKey::Opcode("write".into()),
         ];
-        let scope = ScopeForm { section: "rule".into(), name: "jobs".into(), key };
-        let counters = CountersForm {
+        let scope = WireScope { section: "rule".into(), name: "jobs".into(), key };
+        let counters = WireCounters {
             read_bytes: 1 << 40,
             delayed: 3,
-            ops: OpsForm([7; model::OpKind::COUNT]),
-            ..CountersForm::default()
+            ops: WireOps([7; model::OpKind::COUNT]),
+            ..WireCounters::default()
         };
-        let target = TargetReportForm {
+        let target = WireTargetReport {
             sequence: 9,
-            holdings: Some(HoldingsForm::default()),
-            uses: Some(vec![UseOf { scope: scope.clone(), used: Some(5), waiting: true }]),
-            served: vec![ServedOf { scope, served: ServedForm { lap: 1, cost_ns: 2 } }],
-            ..TargetReportForm::default()
+            holdings: Some(WireHoldings::default()),
+            uses: Some(vec![WireScopeUsage { scope: scope.clone(), used: Some(5), waiting: true }]),
+            served: vec![WireScopeService {
+                scope,
+                served: WireServiceTotal { lap: 1, cost_ns: 2 },
+            }],
+            ..WireTargetReport::default()
         };
-        let payer = PayerForm { job: "dd.500".into(), project: Some(8), ..PayerForm::default() };
+        let payer =
+            WireSubjectId { job: "dd.500".into(), project: Some(8), ..WireSubjectId::default() };
         let line = UsageLine { id: 4, payer, counters: counters.clone() };
         let usage = UsageReport { sequence: 3, total: counters, lines: vec![line], gone: vec![1] };
         ProxyReport {
@@ -103,8 +107,8 @@ pub(super) mod tests {
         assert_eq!(postcard::from_bytes::<ProxyReport>(&bytes).unwrap(), report);
         let json = serde_json::to_vec(&report).unwrap();
         assert!(bytes.len() * 3 < json.len(), "{} and {} bytes", bytes.len(), json.len());
-        let what = Answer::Why(Box::default());
-        let answers = vec![ProxyAnswer { number: 1, what }];
+        let what = QueryReply::Why(Box::default());
+        let answers = vec![ProxyReply { number: 1, what }];
         assert_eq!(ProxyReport { answers, ..report }.to_compact(), None);
     }
 
