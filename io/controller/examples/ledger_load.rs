@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use api::WireSubjectId;
 use controller::ledger::{
-    Ages, Bounds, Copied, Counters, Ledger, LedgerError, Report, ReportLine, SubjectKind,
+    Counters, Ledger, LedgerBounds, LedgerError, LedgerReport, LedgerReportLine, ReplicationBatch,
+    Retention, SubjectKind,
 };
 use model::{OpKind, Time};
 use rustix::time::{ClockId, clock_gettime};
@@ -44,10 +45,10 @@ fn main() {
 
 fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), LedgerError> {
     let path = folder.join("ledger.db");
-    let mut ledger = Ledger::open(&path, Ages::default(), Bounds::default(), time(0))?;
+    let mut ledger = Ledger::open(&path, Retention::default(), LedgerBounds::default(), time(0))?;
     let names: Vec<String> = (0..proxies).map(|i| format!("proxy{i:04}")).collect();
     // every proxy tells the same: what it costs is the same, and the load needs no memory
-    let mut lines: Vec<ReportLine> = (0..classes).map(line).collect();
+    let mut lines: Vec<LedgerReportLine> = (0..classes).map(line).collect();
     let (mut reports, mut commits, mut copies) =
         (Parts::default(), Parts::default(), Parts::default());
     for second in 0..seconds {
@@ -69,7 +70,7 @@ fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), Le
     let cursor = ledger.cursor();
     let mut bytes = 0;
     copies.time(|| {
-        if let Copied::Changes(changes) = ledger.copy_since(&cursor)? {
+        if let ReplicationBatch::Changes(changes) = ledger.copy_since(&cursor)? {
             bytes = changes.len();
         }
         Ok::<(), LedgerError>(())
@@ -97,11 +98,11 @@ fn run(folder: &Path, proxies: u64, classes: u64, seconds: u64) -> Result<(), Le
 fn tell(
     ledger: &mut Ledger,
     names: &[String],
-    lines: &[ReportLine],
+    lines: &[LedgerReportLine],
     second: u64,
 ) -> Result<(), LedgerError> {
     for name in names {
-        let report = Report {
+        let report = LedgerReport {
             proxy: name,
             epoch_ns: time(0).as_nanos(),
             sequence: second + 1,
@@ -114,7 +115,7 @@ fn tell(
     Ok(())
 }
 
-fn line(id: u64) -> ReportLine {
+fn line(id: u64) -> LedgerReportLine {
     let payer = WireSubjectId {
         job: format!("ior.{id}"),
         uid: 1_000 + (id % 200) as u32,
@@ -124,11 +125,11 @@ fn line(id: u64) -> ReportLine {
         export: "scratch".into(),
         ..WireSubjectId::default()
     };
-    ReportLine { id, payer: Some(payer.into()), counters: Counters::default() }
+    LedgerReportLine { id, payer: Some(payer.into()), counters: Counters::default() }
 }
 
 /// A second of a job: reads, writes, and some metadata.
-fn serve(line: &mut ReportLine, second: u64) {
+fn serve(line: &mut LedgerReportLine, second: u64) {
     if second > 0 {
         line.payer = None; // told once
     }

@@ -20,12 +20,12 @@ use api::{AuditLine, AuditLines};
 #[derive(Debug)]
 pub(crate) struct Audit {
     path: PathBuf,
-    file: Mutex<Open>,
+    file: Mutex<OpenAudit>,
     bytes_max: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenAudit {
     file: File,
     bytes: u64,
 }
@@ -91,7 +91,7 @@ impl Audit {
         Ok(AuditLines { lines: found.into_iter().map(|(_, line)| line).collect(), left_out })
     }
 
-    fn append(&self, to: &mut Open, text: &[u8]) -> io::Result<()> {
+    fn append(&self, to: &mut OpenAudit, text: &[u8]) -> io::Result<()> {
         if to.bytes > 0 && to.bytes + text.len() as u64 > self.bytes_max {
             fs::rename(&self.path, old(&self.path))?;
             *to = open(&self.path)?;
@@ -107,7 +107,7 @@ fn old(path: &Path) -> PathBuf {
 }
 
 /// Opens or makes the file, and ends a line that was cut short.
-fn open(path: &Path) -> io::Result<Open> {
+fn open(path: &Path) -> io::Result<OpenAudit> {
     api::check_private(path).map_err(io::Error::other)?;
     let mut file = api::private_options().read(true).append(true).create(true).open(path)?;
     let mut bytes = file.metadata()?.len();
@@ -120,7 +120,7 @@ fn open(path: &Path) -> io::Result<Open> {
             bytes += 1;
         }
     }
-    Ok(Open { file, bytes })
+    Ok(OpenAudit { file, bytes })
 }
 
 /// One file, and there are two.

@@ -16,7 +16,7 @@ use model::Time;
 
 /// The clock that a controller's accounts go by.
 #[derive(Clone, Debug, Default)]
-pub enum Clock {
+pub enum WallClock {
     /// The system's.
     #[default]
     System,
@@ -24,12 +24,12 @@ pub enum Clock {
     Moved(Arc<AtomicU64>),
 }
 
-impl Clock {
+impl WallClock {
     /// Now, since 1970.
     pub fn now(&self) -> Time {
         match self {
-            Clock::System => system_time(),
-            Clock::Moved(nanos) => Time::from_nanos(nanos.load(Ordering::Relaxed)),
+            WallClock::System => system_time(),
+            WallClock::Moved(nanos) => Time::from_nanos(nanos.load(Ordering::Relaxed)),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! leader that only sleeps (stopped, swapped out) steps down by its own clock: it counts
 //! three seconds from when it *sent* its last renewal, etcd from when it came, so it stops
 //! before anybody else may begin. What it sends to etcd even so carries its term and is
-//! refused ([`Fence`]). What it sends to proxies should carry its term too.
+//! refused ([`FencingToken`]). What it sends to proxies should carry its term too.
 //!
 //! Only with etcd: a single controller leads because its data directory is locked.
 
@@ -23,22 +23,22 @@ use std::time::{Duration, Instant};
 use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnOpResponse};
 use tokio::sync::Notify;
 
-use crate::etcd::{Etcd, EtcdError, Members, runtime, wait_for};
+use crate::etcd::{EtcdClient, EtcdError, EtcdMembers, runtime, wait_for};
 use crate::store::watch_once;
 
 /// One controller that stands for election; it resigns when dropped.
 pub struct Election {
-    shared: Arc<Shared>,
+    shared: Arc<ElectionState>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Whether this controller decides now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Office {
+pub enum Leadership {
     /// It does, until its term is over.
-    Leading(Fence),
+    Leader(FencingToken),
     /// It does not.
-    Standing {
+    Standby {
         /// Who does, as far as is known.
         leader: Option<String>,
     },
@@ -46,7 +46,7 @@ pub enum Office {
 
 /// One term of one leader: what is appended with it counts only while the term lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
+pub struct FencingToken {
     key: String,
     term: i64,
 }
@@ -57,10 +57,10 @@ pub(crate) const LEADER: &str = "leader";
 impl Election {
     /// Stands for election under `name` (what others are told: an address of this
     /// controller) until the value is dropped.
-    pub fn stand(etcd: &Etcd, name: &str) -> Result<Election, EtcdError> {
-        let members = Members::new(etcd)?;
+    pub fn stand(etcd: &EtcdClient, name: &str) -> Result<Election, EtcdError> {
+        let members = EtcdMembers::new(etcd)?;
         let key = members.etcd().key(LEADER);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ElectionState::default());
         let mut candidate =
             Candidate { members, key, name: name.to_string(), lease: None, shared: shared.clone() };
         let runtime = runtime()?;
@@ -72,12 +72,12 @@ impl Election {
     }
 
     /// Whether this controller decides now. Ask before each decision.
-    pub fn office(&self) -> Office {
+    pub fn office(&self) -> Leadership {
         self.shared.lock().office(Instant::now())
     }
 
     /// The office once it is not `seen` any more; `seen` after `patience`.
-    pub fn changed(&self, seen: &Office, patience: Duration) -> Office {
+    pub fn changed(&self, seen: &Leadership, patience: Duration) -> Leadership {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
@@ -110,7 +110,7 @@ impl Drop for Election {
     }
 }
 
-impl Fence {
+impl FencingToken {
     /// Grows with each leader: whoever was told something of a later term ignores what an
     /// earlier one says.
     pub fn term(&self) -> u64 {
@@ -128,49 +128,49 @@ impl Fence {
 
 /// What the thread tells whoever asks.
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ElectionState {
+    state: Mutex<CandidateState>,
     changed: Condvar,
     stop: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    fence: Option<Fence>,
+struct CandidateState {
+    fence: Option<FencingToken>,
     /// When the fence is worth nothing any more by our own clock.
     until: Option<Instant>,
     /// The other one that leads.
     leader: Option<String>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ElectionState {
+    fn lock(&self) -> MutexGuard<'_, CandidateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: CandidateState) {
         *self.lock() = state;
         self.changed.notify_all();
     }
 }
 
-impl State {
-    fn office(&self, now: Instant) -> Office {
+impl CandidateState {
+    fn office(&self, now: Instant) -> Leadership {
         match (&self.fence, self.until) {
-            (Some(fence), Some(until)) if now < until => Office::Leading(fence.clone()),
-            _ => Office::Standing { leader: self.leader.clone() },
+            (Some(fence), Some(until)) if now < until => Leadership::Leader(fence.clone()),
+            _ => Leadership::Standby { leader: self.leader.clone() },
         }
     }
 }
 
 /// The thread's side.
 struct Candidate {
-    members: Members,
+    members: EtcdMembers,
     key: String,
     name: String,
     /// The lease that may hold the key.
     lease: Option<Lease>,
-    shared: Arc<Shared>,
+    shared: Arc<ElectionState>,
 }
 
 /// A lease as this side knows it: over at `until` at the latest.
@@ -181,8 +181,8 @@ struct Lease {
 }
 
 /// What became of an attempt to lead.
-enum Vote {
-    Won(Fence),
+enum CampaignOutcome {
+    Won(FencingToken),
     /// Somebody else leads; etcd's revision when it said so.
     Lost {
         leader: String,
@@ -197,7 +197,7 @@ impl Candidate {
             () = self.stand() => {}
             () = shared.stop.notified() => {}
         }
-        shared.set(State::default());
+        shared.set(CandidateState::default());
         self.give_back().await;
     }
 
@@ -209,7 +209,7 @@ impl Candidate {
                     tracing::info!(name = self.name, term = fence.term(), "leads");
                     self.lead(fence).await;
                     tracing::warn!(name = self.name, "does not lead any more");
-                    self.shared.set(State::default());
+                    self.shared.set(CandidateState::default());
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot stand for election; trying on");
@@ -221,18 +221,22 @@ impl Candidate {
     }
 
     /// Returns when this one is the leader.
-    async fn campaign(&mut self) -> Result<Fence, EtcdError> {
+    async fn campaign(&mut self) -> Result<FencingToken, EtcdError> {
         loop {
             let moment = match self.look().await? {
                 Some((leader, moment)) => {
-                    self.shared.set(State { leader: Some(leader), ..State::default() });
+                    self.shared
+                        .set(CandidateState { leader: Some(leader), ..CandidateState::default() });
                     moment
                 }
                 None => match self.vote().await? {
-                    Vote::Won(fence) => return Ok(fence),
-                    Vote::Lost { leader, moment } => {
+                    CampaignOutcome::Won(fence) => return Ok(fence),
+                    CampaignOutcome::Lost { leader, moment } => {
                         self.give_back().await;
-                        self.shared.set(State { leader: Some(leader), ..State::default() });
+                        self.shared.set(CandidateState {
+                            leader: Some(leader),
+                            ..CandidateState::default()
+                        });
                         moment
                     }
                 },
@@ -254,7 +258,7 @@ impl Candidate {
     }
 
     /// Takes a lease and puts the key on it, if there is none.
-    async fn vote(&mut self) -> Result<Vote, EtcdError> {
+    async fn vote(&mut self) -> Result<CampaignOutcome, EtcdError> {
         let lease = self.grant().await?;
         let txn = Txn::new()
             .when([Compare::version(self.key.clone(), CompareOp::Equal, 0)])
@@ -269,7 +273,7 @@ impl Candidate {
             .ask("stand for election", TERM, async |mut client, _| client.txn(txn.clone()).await);
         let answer = asked.await?;
         let moment = answer.header().map_or(0, |header| header.revision());
-        let won = |term| Vote::Won(Fence { key: self.key.clone(), term });
+        let won = |term| CampaignOutcome::Won(FencingToken { key: self.key.clone(), term });
         if answer.succeeded() {
             return Ok(won(moment));
         }
@@ -281,10 +285,10 @@ impl Candidate {
                     return Ok(won(kv.create_revision())); // an earlier try whose answer was lost
                 }
                 let leader = String::from_utf8_lossy(kv.value()).into_owned();
-                return Ok(Vote::Lost { leader, moment });
+                return Ok(CampaignOutcome::Lost { leader, moment });
             }
         }
-        Ok(Vote::Lost { leader: "unknown".into(), moment })
+        Ok(CampaignOutcome::Lost { leader: "unknown".into(), moment })
     }
 
     async fn grant(&mut self) -> Result<Lease, EtcdError> {
@@ -300,14 +304,14 @@ impl Candidate {
     }
 
     /// Returns when the term is over.
-    async fn lead(&mut self, fence: Fence) {
+    async fn lead(&mut self, fence: FencingToken) {
         while let Some(lease) = self.lease {
             let now = Instant::now();
             if now >= lease.until {
                 return;
             }
             let until = Some(lease.until);
-            self.shared.set(State { fence: Some(fence.clone()), until, leader: None });
+            self.shared.set(CandidateState { fence: Some(fence.clone()), until, leader: None });
             tokio::time::sleep(RENEW.min(lease.until - now)).await;
             self.renew(lease).await;
         }
@@ -364,9 +368,10 @@ mod tests {
     #[test]
     fn a_leader_that_slept_through_its_lease_does_not_lead_by_its_own_clock() {
         let now = Instant::now();
-        let fence = Fence { key: "/x/leader".into(), term: 7 };
-        let state = State { fence: Some(fence.clone()), until: Some(now + TERM), leader: None };
-        assert_eq!(state.office(now), Office::Leading(fence));
-        assert_eq!(state.office(now + TERM), Office::Standing { leader: None });
+        let fence = FencingToken { key: "/x/leader".into(), term: 7 };
+        let state =
+            CandidateState { fence: Some(fence.clone()), until: Some(now + TERM), leader: None };
+        assert_eq!(state.office(now), Leadership::Leader(fence));
+        assert_eq!(state.office(now + TERM), Leadership::Standby { leader: None });
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Where etcd is, and which of its keys are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Etcd {
+pub struct EtcdClient {
     /// Client addresses of its members, as `http://192.0.2.7:2379`; at least one.
     pub endpoints: Vec<String>,
     /// What all our keys begin with, as `/sluice/lustre1`; no two file systems share one.
@@ -76,9 +76,9 @@ pub enum EtcdError {
     },
 }
 
-impl Etcd {
+impl EtcdClient {
     /// The configuration, if there is an endpoint and a prefix in it.
-    pub(crate) fn checked(&self) -> Result<Etcd, EtcdError> {
+    pub(crate) fn checked(&self) -> Result<EtcdClient, EtcdError> {
         let wrong = |value: &str, want| Err(EtcdError::Config { value: value.to_string(), want });
         if self.endpoints.is_empty() {
             return wrong("", "a list of etcd endpoints such as http://192.0.2.7:2379");
@@ -93,7 +93,7 @@ impl Etcd {
         if prefix.is_empty() || prefix.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return wrong(&self.prefix, "a prefix of keys such as /sluice/lustre1");
         }
-        Ok(Etcd { prefix: prefix.to_string(), ..self.clone() })
+        Ok(EtcdClient { prefix: prefix.to_string(), ..self.clone() })
     }
 
     /// The key `name` of ours.
@@ -108,21 +108,21 @@ impl Etcd {
 }
 
 /// A connection to whichever member answers.
-pub(crate) struct Members {
-    etcd: Etcd,
+pub(crate) struct EtcdMembers {
+    etcd: EtcdClient,
     /// The member that answered last, or is to be tried next.
     at: usize,
     client: Option<Client>,
 }
 
-impl Members {
+impl EtcdMembers {
     /// Connects nowhere yet.
-    pub(crate) fn new(etcd: &Etcd) -> Result<Members, EtcdError> {
-        Ok(Members { etcd: etcd.checked()?, at: 0, client: None })
+    pub(crate) fn new(etcd: &EtcdClient) -> Result<EtcdMembers, EtcdError> {
+        Ok(EtcdMembers { etcd: etcd.checked()?, at: 0, client: None })
     }
 
     /// The configuration.
-    pub(crate) fn etcd(&self) -> &Etcd {
+    pub(crate) fn etcd(&self) -> &EtcdClient {
         &self.etcd
     }
 
@@ -243,8 +243,8 @@ const TRANSIENT: [i32; 6] = [1, 2, 4, 10, 13, 14];
 mod tests {
     use super::*;
 
-    fn etcd(endpoint: &str, prefix: &str) -> Etcd {
-        Etcd { endpoints: vec![endpoint.into()], prefix: prefix.into(), user: None }
+    fn etcd(endpoint: &str, prefix: &str) -> EtcdClient {
+        EtcdClient { endpoints: vec![endpoint.into()], prefix: prefix.into(), user: None }
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             let error = wrong.checked().unwrap_err().to_string();
             assert!(error.contains(told) && error.contains("such as"), "{error}");
         }
-        let none = Etcd { endpoints: Vec::new(), ..etcd("", "/sluice") };
+        let none = EtcdClient { endpoints: Vec::new(), ..etcd("", "/sluice") };
         assert!(none.checked().unwrap_err().to_string().contains("http://192.0.2.7:2379"));
     }
 
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn an_etcd_that_is_not_there_is_named_with_what_was_asked() {
         // port 1 of loopback: nobody listens there, the connection is refused at once
-        let mut members = Members::new(&etcd("http://127.0.0.1:1", "/sluice")).unwrap();
+        let mut members = EtcdMembers::new(&etcd("http://127.0.0.1:1", "/sluice")).unwrap();
         let asked = members.ask("read a key", Duration::from_millis(100), async |mut client, _| {
             client.get("key", None).await
         });

@@ -12,7 +12,7 @@
 //! sums and the counters that they were made from are written together, so a ledger
 //! that dies goes on from its last minute and the next reports bring the rest. A proxy
 //! therefore keeps a line for some minutes after its last change, and drops it
-//! ([`Report::gone`]) only then. Memory is bounded ([`Bounds`]); what is above counts
+//! ([`LedgerReport::gone`]) only then. Memory is bounded ([`LedgerBounds`]); what is above counts
 //! for [`OTHER`].
 //!
 //! A point of time belongs to a period if its first minute does: points that have grown
@@ -34,25 +34,25 @@ use std::path::{Path, PathBuf};
 
 use model::{Nanos, Time};
 
-pub use ages::{Age, Ages, AgesError, Minute};
+pub use ages::{Minute, Retention, RetentionError, RetentionTier};
 pub use codec::CodecError;
-pub use copies::{Copied, Cursor};
+pub use copies::{ReplicationBatch, ReplicationCursor};
 pub use counters::Counters;
-pub use members::{Bounds, Received, Report, ReportLine};
+pub use members::{LedgerBounds, LedgerReport, LedgerReportLine, UsageOutcome};
 pub use subjects::{OTHER, SubjectKind};
 
 use crate::sqlite::SqliteError;
-use codec::Reader;
-use file::{LedgerFile, Written};
-use members::Members;
-use subjects::{NAME_BYTES_MAX, Subjects};
+use codec::LedgerReader;
+use file::{LedgerFile, WrittenRows};
+use members::ProxyCounters;
+use subjects::{LedgerSubjects, NAME_BYTES_MAX};
 
 /// The usage of everybody, in memory and in one file.
 pub struct Ledger {
     file: LedgerFile,
-    bounds: Bounds,
-    members: Members,
-    subjects: Subjects,
+    bounds: LedgerBounds,
+    members: ProxyCounters,
+    subjects: LedgerSubjects,
     /// The minute of the last tick.
     clock: Option<Minute>,
     /// The term under which minutes are written.
@@ -67,7 +67,7 @@ pub struct Ledger {
 
 /// Sums of one point of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Point {
+pub struct LedgerPoint {
     /// Where it begins.
     pub at: Time,
     /// How long it is.
@@ -78,7 +78,7 @@ pub struct Point {
 
 /// What a ledger holds in memory now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct LedgerStats {
     /// Proxies.
     pub proxies: usize,
     /// Lines of all proxies.
@@ -127,15 +127,20 @@ pub enum LedgerError {
 impl Ledger {
     /// Opens the ledger in `path`, making it if it is not there: a new one counts from
     /// `now`, and what proxies had counted before that is not its.
-    pub fn open(path: &Path, ages: Ages, bounds: Bounds, now: Time) -> Result<Ledger, LedgerError> {
+    pub fn open(
+        path: &Path,
+        ages: Retention,
+        bounds: LedgerBounds,
+        now: Time,
+    ) -> Result<Ledger, LedgerError> {
         let mut file = LedgerFile::open(path, ages, now.as_nanos())?;
         let open = file.open_rows()?;
         let mut ledger = Ledger {
             term: file.at().term,
             file,
             bounds,
-            members: Members::new(bounds),
-            subjects: Subjects::new(bounds.subjects_max),
+            members: ProxyCounters::new(bounds),
+            subjects: LedgerSubjects::new(bounds.subjects_max),
             clock: None,
             boot: boot(),
             generation: 1,
@@ -148,7 +153,11 @@ impl Ledger {
     }
 
     /// Takes a report. Nothing is written: that waits for [`Ledger::tick`].
-    pub fn report(&mut self, report: &Report<'_>, now: Time) -> Result<Received, LedgerError> {
+    pub fn report(
+        &mut self,
+        report: &LedgerReport<'_>,
+        now: Time,
+    ) -> Result<UsageOutcome, LedgerError> {
         let (at, is_new) = self.member(report.proxy)?;
         let adopt = is_new && report.epoch_ns < self.file.at().born_ns;
         self.members.get_mut(at).seen = Minute::of(now);
@@ -210,7 +219,7 @@ impl Ledger {
         name: &str,
         from: Time,
         to: Time,
-    ) -> Result<Vec<Point>, LedgerError> {
+    ) -> Result<Vec<LedgerPoint>, LedgerError> {
         let mut found: BTreeMap<(Minute, u32), Counters> = BTreeMap::new();
         self.each_point(kind, Some(name), from, to, |_, at, span, sums| {
             found.entry((at, span)).or_default().add(sums);
@@ -218,7 +227,7 @@ impl Ledger {
         let minutes = |count: u32| u64::from(count) * 60_000_000_000;
         Ok(found
             .into_iter()
-            .map(|((at, span), sums)| Point {
+            .map(|((at, span), sums)| LedgerPoint {
                 at: Time::from_nanos(minutes(at.number())),
                 span: Nanos::new(minutes(span)),
                 sums,
@@ -239,8 +248,8 @@ impl Ledger {
     }
 
     /// What is in memory now.
-    pub fn held(&self) -> Held {
-        Held {
+    pub fn held(&self) -> LedgerStats {
+        LedgerStats {
             proxies: self.members.all().len(),
             lines: self.members.lines(),
             subjects: self.subjects.count(),
@@ -264,7 +273,7 @@ impl Ledger {
             let at = self.members.insert(name, &mut self.subjects);
             return Ok((at.ok_or_else(too_many)?, true));
         };
-        let mut reader = Reader::new(&state);
+        let mut reader = LedgerReader::new(&state);
         let taken =
             state::take_member(&mut reader, &mut self.members, &mut self.subjects, self.generation);
         match taken {
@@ -277,7 +286,7 @@ impl Ledger {
     fn commit(&mut self, minute: Minute) -> Result<(), LedgerError> {
         self.members.sum(self.generation, &mut self.subjects);
         let at = self.file.at();
-        let next = Written {
+        let next = WrittenRows {
             commit: at.commit + 1,
             term: self.term,
             // a clock that went back: the last minute gets more until it is passed
@@ -294,8 +303,8 @@ impl Ledger {
 
     /// Forgets everything that is not in the file.
     fn forget_all(&mut self) {
-        self.members = Members::new(self.bounds);
-        self.subjects = Subjects::new(self.bounds.subjects_max);
+        self.members = ProxyCounters::new(self.bounds);
+        self.subjects = LedgerSubjects::new(self.bounds.subjects_max);
         // whoever copies from here begins anew as well
         self.boot = boot();
     }
@@ -336,7 +345,10 @@ impl Ledger {
 }
 
 /// The states of proxies that the file does not have.
-fn states<'a>(members: &'a Members, subjects: &Subjects) -> Vec<(&'a str, Minute, Vec<u8>)> {
+fn states<'a>(
+    members: &'a ProxyCounters,
+    subjects: &LedgerSubjects,
+) -> Vec<(&'a str, Minute, Vec<u8>)> {
     let unsaved = members.all().iter().filter(|member| member.is_unsaved);
     let encoded = unsaved.map(|member| {
         let mut state = Vec::new();

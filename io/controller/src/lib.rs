@@ -17,7 +17,7 @@
 //! - [`ledger`]: what was used, as sums of one minute that age into coarser ones.
 //! - [`Offline`]: tokens of a controller that does not run. Who may do what of one that runs is
 //!   in `process/rights.rs`.
-//! - [`Standing`], [`Controller`]: the process around them and around `plan`, with its API.
+//! - [`StandbyController`], [`Controller`]: the process around them and around `plan`, with its API.
 //!
 //! Stores, election and ledger block and belong in threads of their own: never call them from a
 //! thread that runs tasks of tokio.
@@ -36,12 +36,12 @@ pub mod ledger;
 pub mod store;
 
 pub use audit::AuditError;
-pub use clock::Clock;
+pub use clock::WallClock;
 pub use directory::{DataDirectory, DirectoryError};
-pub use etcd::{Etcd, EtcdError};
+pub use etcd::{EtcdClient, EtcdError};
 pub use process::{
-    Controller, Offline, OfflineError, ParseWebhookError, Settings, Standing, StartError,
-    StorePlace, TokenFailed, Webhook, markdown, openapi,
+    Controller, ControllerSettings, ControllerStartError, Offline, OfflineError, ParseWebhookError,
+    StandbyController, StorePlace, TokenFailed, Webhook, markdown, openapi,
 };
 pub use sqlite::SqliteError;
 pub use tls::TlsFiles;

@@ -1,5 +1,5 @@
 //! One controller at work: its threads, and who hands what to whom. Before that it is
-//! [`Standing`].
+//! [`StandbyController`].
 //!
 //! ```text
 //!              ┌ control (tokio) ┐ reports, looks  ┌ plan ┐ members  ┌ store ┐
@@ -43,34 +43,34 @@ use std::time::{Duration, Instant};
 use api::{Credentials, CredentialsError, Endpoint, EventKind, HostName, SocketError};
 use model::RuleFileError;
 
-use self::bounds::Bounds;
+use self::bounds::ControllerBounds;
 use crate::audit::{Audit, AuditError};
-use crate::clock::Clock;
+use crate::clock::WallClock;
 use crate::directory::{DataDirectory, DirectoryError};
-use crate::election::{Election, Office};
-use crate::etcd::{Etcd, EtcdError};
+use crate::election::{Election, Leadership};
+use crate::etcd::{EtcdClient, EtcdError};
 use crate::ledger::LedgerError;
 use crate::sqlite::SqliteError;
 use crate::store::StoreError;
 use crate::tls::TlsFiles;
-use access::Access;
-use accounts::Accounts;
+use access::AccessControl;
+use accounts::DecayAccounting;
 use counts::Counts;
-use events::{Deliveries, Recent, Teller};
+use events::{EventDelivery, EventPublisher, RecentEvents};
 use listen::Serving;
-use queue::{Queue, queue};
-use records::{InForce, Records};
+use queue::{MsgQueue, queue};
+use records::{PublishedRules, Records};
 
 pub use events::{ParseWebhookError, Webhook};
 pub use offline::{Offline, OfflineError};
 pub use records::TokenFailed;
 pub use rights::markdown;
 pub use routes::openapi;
-pub use standing::Standing;
+pub use standing::StandbyController;
 
 /// What a controller is started with.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// Where it keeps what it knows.
     pub data: PathBuf,
     /// Where it keeps what people decide; everything else is in `data` in any case.
@@ -93,7 +93,7 @@ pub struct Settings {
     /// Where each event is posted as JSON.
     pub webhook: Option<Webhook>,
     /// What minutes, periods and events go by.
-    pub clock: Clock,
+    pub clock: WallClock,
 }
 
 /// Where a controller keeps what people decide.
@@ -102,7 +102,7 @@ pub enum StorePlace {
     /// In its data directory.
     Data,
     /// In etcd, where several controllers stand and one leads.
-    Etcd(Etcd),
+    Etcd(EtcdClient),
 }
 
 /// A running controller; ends when dropped.
@@ -110,14 +110,14 @@ pub struct Controller {
     /// Dropped last, when nothing is decided any more: whoever stands takes over at once.
     election: Option<Election>,
     serving: Option<Serving>,
-    shared: Arc<Shared>,
+    shared: Arc<ApiState>,
     threads: Vec<JoinHandle<()>>,
     _directory: DataDirectory,
 }
 
 /// Why a controller cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ControllerStartError {
     /// Its directory.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
@@ -187,18 +187,18 @@ pub enum StartError {
 }
 
 /// What the API's handlers share.
-pub(crate) struct Shared {
-    plan: Queue<plan::Ask>,
-    store: Queue<records::Ask>,
-    usage: Queue<usage::Ask>,
-    events: Queue<events::Ask>,
-    recent: Arc<Recent>,
-    taken: Arc<usage::Taken>,
-    rules: Arc<RwLock<Arc<InForce>>>,
-    access: Arc<Access>,
-    bounds: Arc<Bounds>,
+pub(crate) struct ApiState {
+    plan: MsgQueue<plan::PlanMsg>,
+    store: MsgQueue<records::StoreMsg>,
+    usage: MsgQueue<usage::UsageMsg>,
+    events: MsgQueue<events::EventMsg>,
+    recent: Arc<RecentEvents>,
+    taken: Arc<usage::UsageAcks>,
+    rules: Arc<RwLock<Arc<PublishedRules>>>,
+    access: Arc<AccessControl>,
+    bounds: Arc<ControllerBounds>,
     began: Instant,
-    clock: Clock,
+    clock: WallClock,
     term: u64,
     place: String,
     listeners: Vec<String>,
@@ -210,12 +210,12 @@ pub(crate) struct Shared {
 
 impl Controller {
     /// Reads what is on record and begins to decide.
-    fn begin(with: standing::Inherited) -> Result<Controller, StartError> {
+    fn begin(with: standing::LeaderInit) -> Result<Controller, ControllerStartError> {
         let mut records = Records::open(with.store)?;
         let term = records.begin(with.election.as_ref().map(|(_, fence)| fence.term()))?;
-        let rules = Arc::new(records.rules().map_err(StartError::Rules)?);
+        let rules = Arc::new(records.rules().map_err(ControllerStartError::Rules)?);
         let open = with.settings.listen.iter().any(|endpoint| !endpoint.is_local());
-        let access = Access::new(records.tokens(), Audit::open(&with.settings.data)?, open);
+        let access = AccessControl::new(records.tokens(), Audit::open(&with.settings.data)?, open);
         let access = Arc::new(access);
         let mut ledger = with.ledger;
         ledger.lead(term);
@@ -224,14 +224,14 @@ impl Controller {
         let (store, store_asked) = queue(STORE_QUEUE);
         let (usage, usage_asked) = queue(USAGE_QUEUE);
         let (events, events_asked) = queue(EVENTS_QUEUE);
-        let recent = Arc::new(Recent::of(&with.events)?);
+        let recent = Arc::new(RecentEvents::of(&with.events)?);
         let counts = Arc::new(Counts::default());
         let clock = with.settings.clock;
-        let teller = Teller::new(events.clone(), counts.clone(), clock.clone());
+        let teller = EventPublisher::new(events.clone(), counts.clone(), clock.clone());
         let (command, webhook) = (with.settings.on_event, with.settings.webhook);
-        let deliveries = Deliveries::start(command.as_deref(), webhook.as_ref(), &counts);
-        let deliveries = deliveries.map_err(StartError::Thread)?;
-        let shared = Arc::new(Shared {
+        let deliveries = EventDelivery::start(command.as_deref(), webhook.as_ref(), &counts);
+        let deliveries = deliveries.map_err(ControllerStartError::Thread)?;
+        let shared = Arc::new(ApiState {
             named: Mutex::default(),
             plan,
             store,
@@ -252,15 +252,16 @@ impl Controller {
         });
         let standings = records.standings();
         let known = accounts::known(&standings, &with.events);
-        let links = accounts::Links {
+        let links = accounts::AccountOutputs {
             plan: shared.plan.clone(),
             store: shared.store.clone(),
             teller: teller.clone(),
             counts: shared.counts.clone(),
         };
         let now = clock.now();
-        let accounts = Accounts::begin(&mut ledger, rules.clone(), (standings, known), links, now)?;
-        let desk = plan::Desk::new(
+        let accounts =
+            DecayAccounting::begin(&mut ledger, rules.clone(), (standings, known), links, now)?;
+        let desk = plan::PlanActor::new(
             term,
             rules,
             records.members(),
@@ -270,7 +271,7 @@ impl Controller {
         );
         let (plan, usage) = (shared.plan.clone(), shared.usage.clone());
         let (to, in_force) =
-            (records::Links { plan, usage, teller: teller.clone() }, shared.rules.clone());
+            (records::StoreOutputs { plan, usage, teller: teller.clone() }, shared.rules.clone());
         let (taken, counts) = (shared.taken.clone(), shared.counts.clone());
         let mut controller = Controller {
             election: with.election.map(|(election, _)| election),
@@ -305,13 +306,17 @@ impl Controller {
             return true;
         };
         let office = election.office();
-        let leads = matches!(office, Office::Leading(_));
-        leads && matches!(election.changed(&office, patience), Office::Leading(_))
+        let leads = matches!(office, Leadership::Leader(_));
+        leads && matches!(election.changed(&office, patience), Leadership::Leader(_))
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+    fn spawn(
+        &mut self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ControllerStartError> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(api::critical(run));
-        self.threads.push(thread.map_err(StartError::Thread)?);
+        self.threads.push(thread.map_err(ControllerStartError::Thread)?);
         Ok(())
     }
 }
@@ -321,10 +326,10 @@ impl Drop for Controller {
         // First the calls, then whom they ask; what was used is written last.
         drop(self.serving.take());
         // A thread that has ended already needs no telling.
-        let _ = self.shared.store.send(records::Ask::Stop);
-        let _ = self.shared.plan.send(plan::Ask::Stop);
-        let _ = self.shared.usage.send(usage::Ask::Stop);
-        let _ = self.shared.events.send(events::Ask::Stop);
+        let _ = self.shared.store.send(records::StoreMsg::Stop);
+        let _ = self.shared.plan.send(plan::PlanMsg::Stop);
+        let _ = self.shared.usage.send(usage::UsageMsg::Stop);
+        let _ = self.shared.events.send(events::EventMsg::Stop);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the controller panicked");

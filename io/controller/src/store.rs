@@ -56,12 +56,12 @@ pub struct History {
     /// To begin with, in place of whatever the caller holds.
     pub snapshot: Option<Snapshot>,
     /// To apply after that.
-    pub records: Vec<Record>,
+    pub records: Vec<StoreRecord>,
 }
 
 /// What was decided at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct StoreRecord {
     /// Its place in the order.
     pub revision: Revision,
     /// What the caller wrote.

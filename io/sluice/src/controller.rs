@@ -10,7 +10,7 @@ mod config;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::controller::{Etcd, Standing, StorePlace, Webhook};
+use ::controller::{EtcdClient, StandbyController, StorePlace, Webhook};
 use anyhow::Context;
 use api::{Endpoint, HostName};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -86,7 +86,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     api::raise_descriptor_limit();
     let mut ends = || signals.pending().next().is_some();
     loop {
-        let standing = Standing::begin(&settings)?;
+        let standing = StandbyController::begin(&settings)?;
         for place in standing.listeners() {
             log::announce(&format!("listening on {place}"));
         }
@@ -114,7 +114,7 @@ pub(crate) fn store(text: &str) -> Result<StorePlace, String> {
     match endpoints.iter().all(|endpoint| endpoint.parse::<Endpoint>().is_ok()) {
         true => {
             let endpoints = endpoints.into_iter().map(str::to_owned).collect();
-            Ok(StorePlace::Etcd(Etcd { endpoints, prefix: PREFIX.into(), user: None }))
+            Ok(StorePlace::Etcd(EtcdClient { endpoints, prefix: PREFIX.into(), user: None }))
         }
         false => Err("give sqlite or etcd:http://HOST:PORT,http://HOST:PORT".into()),
     }

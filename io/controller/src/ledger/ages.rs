@@ -14,7 +14,7 @@ use model::{Nanos, Time};
 
 /// One stretch of the past: points of `resolution` until they are `keep` old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Age {
+pub struct RetentionTier {
     /// The span of a point: whole minutes, and a multiple of the age before.
     pub resolution: Nanos,
     /// How old a point gets here.
@@ -23,13 +23,13 @@ pub struct Age {
 
 /// The ages in order, the finest first: at least one, of one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ages(Vec<Age>);
+pub struct Retention(Vec<RetentionTier>);
 
 /// Ages that no ledger can keep.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is no age of a ledger: {want}", age.map_or("nothing".into(), |age| age.to_string()))]
-pub struct AgesError {
-    age: Option<Age>,
+pub struct RetentionError {
+    age: Option<RetentionTier>,
     want: &'static str,
 }
 
@@ -37,13 +37,13 @@ pub struct AgesError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Minute(u32);
 
-impl Ages {
+impl Retention {
     /// Checks that each age is coarser than the one before, holds its points whole, and
     /// keeps them longer.
-    pub fn new(ages: Vec<Age>) -> Result<Ages, AgesError> {
-        let wrong = |age: &Age, want| Err(AgesError { age: Some(*age), want });
+    pub fn new(ages: Vec<RetentionTier>) -> Result<Retention, RetentionError> {
+        let wrong = |age: &RetentionTier, want| Err(RetentionError { age: Some(*age), want });
         let Some(first) = ages.first() else {
-            return Err(AgesError { age: None, want: "the first one has points of 1min" });
+            return Err(RetentionError { age: None, want: "the first one has points of 1min" });
         };
         if first.resolution != MINUTE {
             return wrong(first, "the first one has points of 1min");
@@ -67,7 +67,7 @@ impl Ages {
                 return wrong(coarser, "it is kept longer than the one before");
             }
         }
-        Ok(Ages(ages))
+        Ok(Retention(ages))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -101,18 +101,18 @@ impl Ages {
     }
 }
 
-impl Default for Ages {
+impl Default for Retention {
     /// 1 minute for 2 days, 10 minutes for 30 days, 1 hour for 2 years.
-    fn default() -> Ages {
-        let age = |resolution_s, days: u64| Age {
+    fn default() -> Retention {
+        let age = |resolution_s, days: u64| RetentionTier {
             resolution: Nanos::from_secs(resolution_s),
             keep: Nanos::from_secs(days * 86_400),
         };
-        Ages::new(vec![age(60, 2), age(600, 30), age(3_600, 730)]).expect("each is coarser")
+        Retention::new(vec![age(60, 2), age(600, 30), age(3_600, 730)]).expect("each is coarser")
     }
 }
 
-impl fmt::Display for Age {
+impl fmt::Display for RetentionTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"points of {} for {}\"", self.resolution, self.keep)
     }
@@ -146,11 +146,11 @@ pub(crate) const POINTS: u32 = 60;
 const MINUTE: Nanos = Nanos::from_secs(60);
 const CENTURY: Nanos = Nanos::from_secs(100 * 366 * 86_400);
 
-trait Times {
+trait TierTimes {
     fn times(self, count: u64) -> Nanos;
 }
 
-impl Times for Nanos {
+impl TierTimes for Nanos {
     fn times(self, count: u64) -> Nanos {
         Nanos::new(self.get().saturating_mul(count))
     }
@@ -160,8 +160,8 @@ impl Times for Nanos {
 mod tests {
     use super::*;
 
-    fn age(resolution: &str, keep: &str) -> Age {
-        Age { resolution: resolution.parse().unwrap(), keep: keep.parse().unwrap() }
+    fn age(resolution: &str, keep: &str) -> RetentionTier {
+        RetentionTier { resolution: resolution.parse().unwrap(), keep: keep.parse().unwrap() }
     }
 
     #[test]
@@ -174,14 +174,14 @@ mod tests {
             (vec![age("1min", "48h"), age("10min", "48h")], "10min"),
             (vec![age("1min", "5min")], "60 times"),
         ] {
-            let error = Ages::new(ages).unwrap_err().to_string();
+            let error = Retention::new(ages).unwrap_err().to_string();
             assert!(error.contains(told), "{error}");
         }
     }
 
     #[test]
     fn a_point_lies_where_its_first_minute_does() {
-        let ages = Ages::default();
+        let ages = Retention::default();
         let minute = Minute::of(Time::from_nanos(3_600_000_000_000 * 25 + 59));
         assert_eq!(minute.number(), 1_500);
         assert_eq!(ages.point(1, Minute(1_509)), Minute(1_500));

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Transaction, params};
 
-use super::ages::{Ages, Minute, POINTS};
-use super::codec::{CodecError, Reader, put_number, put_sums};
+use super::ages::{Minute, POINTS, Retention};
+use super::codec::{CodecError, LedgerReader, put_number, put_sums};
 use super::counters::Counters;
 use super::file::FileError;
 
@@ -25,7 +25,7 @@ type Points = BTreeMap<Minute, Counters>;
 /// Moves a part of what is due.
 pub(crate) fn grow_older(
     transaction: &Transaction<'_>,
-    ages: &Ages,
+    ages: &Retention,
     now: Minute,
 ) -> Result<(), FileError> {
     chunk_minutes(transaction, ages, now)?;
@@ -48,7 +48,7 @@ pub(crate) fn grow_older(
 /// Every point of a subject whose first minute is in `[from, to)`.
 pub(crate) fn points(
     transaction: &Transaction<'_>,
-    ages: &Ages,
+    ages: &Retention,
     subject: i64,
     (from, to): (Minute, Minute),
     mut each: impl FnMut(Minute, u32, &Counters),
@@ -74,7 +74,11 @@ pub(crate) fn points(
 }
 
 /// Moves minutes of the oldest hour that is over for long enough.
-fn chunk_minutes(transaction: &Transaction<'_>, ages: &Ages, now: Minute) -> Result<(), FileError> {
+fn chunk_minutes(
+    transaction: &Transaction<'_>,
+    ages: &Retention,
+    now: Minute,
+) -> Result<(), FileError> {
     let oldest: Option<u32> =
         transaction.query_row("SELECT min(minute) FROM minute", [], |row| row.get(0))?;
     let Some(oldest) = oldest.map(Minute::new) else { return Ok(()) };
@@ -99,7 +103,7 @@ fn chunk_minutes(transaction: &Transaction<'_>, ages: &Ages, now: Minute) -> Res
         let range = params![minute.number(), lowest, highest];
         let mut rows = select.query(range)?;
         while let Some(row) = rows.next()? {
-            let sums = Reader::new(row.get_ref(1)?.as_blob()?).sums()?;
+            let sums = LedgerReader::new(row.get_ref(1)?.as_blob()?).sums()?;
             chunks.entry(row.get(0)?).or_default().entry(minute).or_default().add(&sums);
         }
         drop(rows);
@@ -117,7 +121,7 @@ fn chunk_minutes(transaction: &Transaction<'_>, ages: &Ages, now: Minute) -> Res
 /// Moves chunks of an age that begin before `due` to the next age.
 fn coarsen(
     transaction: &Transaction<'_>,
-    ages: &Ages,
+    ages: &Retention,
     age: usize,
     due: u32,
 ) -> Result<(), FileError> {
@@ -150,7 +154,7 @@ fn coarsen(
 /// Adds points to a chunk, which may be there already.
 fn merge(
     transaction: &Transaction<'_>,
-    ages: &Ages,
+    ages: &Retention,
     age: usize,
     subject: i64,
     first: Minute,
@@ -180,8 +184,8 @@ fn merge(
     Ok(())
 }
 
-fn decode(ages: &Ages, age: usize, first: Minute, bytes: &[u8]) -> Result<Points, CodecError> {
-    let mut reader = Reader::new(bytes);
+fn decode(ages: &Retention, age: usize, first: Minute, bytes: &[u8]) -> Result<Points, CodecError> {
+    let mut reader = LedgerReader::new(bytes);
     let mut points = Points::new();
     while !reader.is_empty() {
         let place = reader.small("a point's place")?;

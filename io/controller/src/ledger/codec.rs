@@ -23,14 +23,14 @@ pub struct CodecError {
 }
 
 /// Reads what [`put_number`] and its siblings wrote.
-pub(crate) struct Reader<'a> {
+pub(crate) struct LedgerReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0 }
+impl<'a> LedgerReader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> LedgerReader<'a> {
+        LedgerReader { bytes, at: 0 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -81,9 +81,9 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// The text that [`Reader::text`] will read next.
+    /// The text that [`LedgerReader::text`] will read next.
     pub(crate) fn peek_text(&self, want: &'static str) -> Result<&'a str, CodecError> {
-        Reader { bytes: self.bytes, at: self.at }.text(want)
+        LedgerReader { bytes: self.bytes, at: self.at }.text(want)
     }
 
     pub(crate) fn sums(&mut self) -> Result<Counters, CodecError> {
@@ -133,7 +133,7 @@ mod tests {
         let mut out = Vec::new();
         numbers.iter().for_each(|number| put_number(&mut out, *number));
         put_text(&mut out, "dd.500");
-        let mut reader = Reader::new(&out);
+        let mut reader = LedgerReader::new(&out);
         for number in numbers {
             assert_eq!(reader.number("n"), Ok(number));
         }
@@ -145,9 +145,9 @@ mod tests {
     fn a_length_beyond_the_input_is_refused_before_memory_is_taken() {
         let mut out = Vec::new();
         put_number(&mut out, u64::MAX);
-        assert!(Reader::new(&out).text("a name").is_err());
-        assert!(Reader::new(&[0xff; 10]).number("n").is_err());
-        assert!(Reader::new(&[0x80]).number("n").is_err());
+        assert!(LedgerReader::new(&out).text("a name").is_err());
+        assert!(LedgerReader::new(&[0xff; 10]).number("n").is_err());
+        assert!(LedgerReader::new(&[0x80]).number("n").is_err());
     }
 
     #[test]
@@ -155,6 +155,6 @@ mod tests {
         let mut out = Vec::new();
         put_number(&mut out, 1 << FIELDS);
         put_number(&mut out, 1);
-        assert!(Reader::new(&out).sums().is_err());
+        assert!(LedgerReader::new(&out).sums().is_err());
     }
 }

@@ -15,16 +15,16 @@
 //! because reports are cumulative: the new leader subtracts from what it knows.
 
 use super::ages::Minute;
-use super::codec::{CodecError, Reader, put_number, put_sums, put_text};
+use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
 use super::counters::Counters;
-use super::file::{Row, Written};
+use super::file::{LedgerRow, WrittenRows};
 use super::state::{StateError, put_member, take_member};
 use super::subjects::SubjectKind;
 use super::{Ledger, LedgerError, MEMBER_IN_MEMORY, states};
 
 /// How far a copy has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
+pub struct ReplicationCursor {
     /// When the ledger began that was copied, in nanoseconds since 1970.
     pub born_ns: u64,
     /// The last commit.
@@ -39,7 +39,7 @@ pub struct Cursor {
 
 /// An answer to [`Ledger::copy_since`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Copied {
+pub enum ReplicationBatch {
     /// What changed: for [`Ledger::apply`].
     Changes(Vec<u8>),
     /// The cursor is too far behind, or of another history: take the whole file
@@ -49,19 +49,28 @@ pub enum Copied {
 
 impl Ledger {
     /// How far this ledger has come with its leader's copies.
-    pub fn cursor(&self) -> Cursor {
+    pub fn cursor(&self) -> ReplicationCursor {
         let at = self.file.at();
         let (boot, generation) = self.copied;
-        Cursor { born_ns: at.born_ns, commit: at.commit, term: at.term, boot, generation }
+        ReplicationCursor {
+            born_ns: at.born_ns,
+            commit: at.commit,
+            term: at.term,
+            boot,
+            generation,
+        }
     }
 
     /// What changed since the cursor of a standing controller.
-    pub fn copy_since(&mut self, cursor: &Cursor) -> Result<Copied, LedgerError> {
+    pub fn copy_since(
+        &mut self,
+        cursor: &ReplicationCursor,
+    ) -> Result<ReplicationBatch, LedgerError> {
         if cursor.born_ns != self.file.at().born_ns {
-            return Ok(Copied::TakeWhole);
+            return Ok(ReplicationBatch::TakeWhole);
         }
         let Some((commits, minutes)) = self.file.commits_after(cursor.commit, cursor.term)? else {
-            return Ok(Copied::TakeWhole);
+            return Ok(ReplicationBatch::TakeWhole);
         };
         let since = (cursor.boot == self.boot).then_some(cursor.generation);
         if since.is_none() {
@@ -93,14 +102,14 @@ impl Ledger {
         put_number(&mut out, members.clone().count() as u64);
         members.for_each(|member| put_member(&mut out, member, &self.subjects, since));
         self.generation += 1;
-        Ok(Copied::Changes(out))
+        Ok(ReplicationBatch::Changes(out))
     }
 
     /// Takes a leader's copy. If it fails, this ledger is to be replaced by the whole file.
     pub fn apply(&mut self, changes: &[u8]) -> Result<(), LedgerError> {
         let at = self.file.at();
-        let mut reader = Reader::new(changes);
-        let copy = Copy::take(&mut reader, at).map_err(|error| refused(&error))?;
+        let mut reader = LedgerReader::new(changes);
+        let copy = ReplicatedTier::take(&mut reader, at).map_err(|error| refused(&error))?;
         if copy.from != (at.commit, at.term) {
             let (commit, term) = copy.from;
             return Err(LedgerError::Copy {
@@ -152,7 +161,7 @@ impl Ledger {
         Ok(())
     }
 
-    fn take_members(&mut self, reader: &mut Reader<'_>) -> Result<(), LedgerError> {
+    fn take_members(&mut self, reader: &mut LedgerReader<'_>) -> Result<(), LedgerError> {
         let count = reader.count("a count of proxies").map_err(|error| refused(&error))?;
         for _ in 0..count {
             // a proxy that was silent for long lies in the file only
@@ -170,20 +179,20 @@ impl Ledger {
 }
 
 /// A copy without its proxies.
-struct Copy {
+struct ReplicatedTier {
     from: (u64, u64),
     to: (u64, u32),
-    commits: Vec<Written>,
-    minutes: Vec<(Minute, Vec<Row>)>,
-    open: Vec<Row>,
+    commits: Vec<WrittenRows>,
+    minutes: Vec<(Minute, Vec<LedgerRow>)>,
+    open: Vec<LedgerRow>,
 }
 
-impl Copy {
-    fn take(reader: &mut Reader<'_>, at: Written) -> Result<Copy, CodecError> {
+impl ReplicatedTier {
+    fn take(reader: &mut LedgerReader<'_>, at: WrittenRows) -> Result<ReplicatedTier, CodecError> {
         if reader.number("a copy's format")? != u64::from(FORMAT) {
             return Err(reader.wrong("a copy of this format"));
         }
-        let mut copy = Copy {
+        let mut copy = ReplicatedTier {
             from: (reader.number("a commit")?, reader.number("a term")?),
             to: (reader.number("a boot")?, reader.small("a generation")?),
             commits: Vec::new(),
@@ -191,7 +200,7 @@ impl Copy {
             open: Vec::new(),
         };
         for _ in 0..reader.count("a count of commits")? {
-            copy.commits.push(Written {
+            copy.commits.push(WrittenRows {
                 commit: reader.number("a commit")?,
                 term: reader.number("a term")?,
                 minute: Minute::new(reader.small("a minute")?),
@@ -216,11 +225,11 @@ fn put_row(out: &mut Vec<u8>, kind: SubjectKind, name: &str, sums: &Counters) {
     put_sums(out, sums);
 }
 
-fn take_rows(reader: &mut Reader<'_>) -> Result<Vec<Row>, CodecError> {
+fn take_rows(reader: &mut LedgerReader<'_>) -> Result<Vec<LedgerRow>, CodecError> {
     let mut rows = Vec::new();
     for _ in 0..reader.count("a count of rows")? {
         let kind = SubjectKind::from_number(reader.number("a kind of subject")?);
-        rows.push(Row {
+        rows.push(LedgerRow {
             kind: kind.ok_or(reader.wrong("a kind of subject"))?,
             name: reader.text("a subject's name")?.to_string(),
             sums: reader.sums()?,

@@ -126,7 +126,7 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::codec::{Reader, put_sums};
+    use crate::ledger::codec::{LedgerReader, put_sums};
 
     #[test]
     fn metadata_operations_are_those_without_payload() {
@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(counters.fields(), fields);
         let mut out = Vec::new();
         put_sums(&mut out, &counters);
-        assert_eq!(Reader::new(&out).sums(), Ok(counters));
+        assert_eq!(LedgerReader::new(&out).sums(), Ok(counters));
     }
 }

@@ -17,24 +17,24 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::LedgerError;
-use super::ages::{Ages, Minute};
+use super::ages::{Minute, Retention};
 use super::chunks;
-use super::codec::{CodecError, Reader, put_sums};
+use super::codec::{CodecError, LedgerReader, put_sums};
 use super::counters::Counters;
-use super::subjects::{SlotId, SubjectKind, Subjects};
+use super::subjects::{LedgerSubjects, SlotId, SubjectKind};
 use crate::sqlite::{FileKind, make_private};
 
 /// The file, and how far it is written.
 pub(crate) struct LedgerFile {
     path: PathBuf,
     connection: Connection,
-    ages: Ages,
-    at: Written,
+    ages: Retention,
+    at: WrittenRows,
 }
 
 /// The last commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct WrittenRows {
     /// When the ledger began, in nanoseconds since 1970.
     pub(crate) born_ns: u64,
     /// Its number.
@@ -47,7 +47,7 @@ pub(crate) struct Written {
 
 /// One row of a minute or of an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct LedgerRow {
     pub(crate) kind: SubjectKind,
     pub(crate) name: String,
     pub(crate) sums: Counters,
@@ -55,9 +55,14 @@ pub(crate) struct Row {
 
 impl LedgerFile {
     /// Opens the file; a new one begins at `now_ns`.
-    pub(crate) fn open(path: &Path, ages: Ages, now_ns: u64) -> Result<LedgerFile, LedgerError> {
+    pub(crate) fn open(
+        path: &Path,
+        ages: Retention,
+        now_ns: u64,
+    ) -> Result<LedgerFile, LedgerError> {
         let connection = KIND.open(path)?;
-        let mut file = LedgerFile { path: path.into(), connection, ages, at: Written::default() };
+        let mut file =
+            LedgerFile { path: path.into(), connection, ages, at: WrittenRows::default() };
         file.at = file.transaction(|transaction, _| {
             transaction.execute(
                 "INSERT OR IGNORE INTO meta (only_one, born_ns, number, term, minute)
@@ -73,7 +78,7 @@ impl LedgerFile {
                 "SELECT born_ns, number, term, minute FROM meta",
                 [],
                 |row| {
-                    Ok(Written {
+                    Ok(WrittenRows {
                         born_ns: unsigned(row.get(0)?),
                         commit: unsigned(row.get(1)?),
                         term: unsigned(row.get(2)?),
@@ -86,7 +91,7 @@ impl LedgerFile {
         Ok(file)
     }
 
-    pub(crate) fn at(&self) -> Written {
+    pub(crate) fn at(&self) -> WrittenRows {
         self.at
     }
 
@@ -98,14 +103,14 @@ impl LedgerFile {
     /// Writes the sums of one minute and the states of proxies as the commit after the last.
     pub(crate) fn commit(
         &mut self,
-        next: Written,
-        subjects: &mut Subjects,
+        next: WrittenRows,
+        subjects: &mut LedgerSubjects,
         states: &[(&str, Minute, Vec<u8>)],
     ) -> Result<(), LedgerError> {
         let merge = next.minute == self.at.minute;
         let before = self.at;
         let (made, swept) = self.transaction(|transaction, ages| {
-            let mut writer = Writer::new(transaction, next.minute);
+            let mut writer = LedgerFileWriter::new(transaction, next.minute);
             let mut sums = Vec::new();
             for (id, slot) in subjects.touched() {
                 let row = match slot.row {
@@ -141,15 +146,15 @@ impl LedgerFile {
     /// Writes commits as another ledger made them, and the states of proxies.
     pub(crate) fn apply(
         &mut self,
-        commits: &[Written],
-        minutes: &[(Minute, Vec<Row>)],
-        open: &[Row],
+        commits: &[WrittenRows],
+        minutes: &[(Minute, Vec<LedgerRow>)],
+        open: &[LedgerRow],
         states: &[(&str, Minute, Vec<u8>)],
     ) -> Result<bool, LedgerError> {
         let Some(last) = commits.last().copied() else { return Ok(false) };
         let before = self.at;
         let swept = self.transaction(|transaction, ages| {
-            let mut writer = Writer::new(transaction, last.minute);
+            let mut writer = LedgerFileWriter::new(transaction, last.minute);
             for (at, rows) in minutes {
                 transaction.execute("DELETE FROM minute WHERE minute = ?1", [at.number()])?;
                 for row in rows {
@@ -169,7 +174,7 @@ impl LedgerFile {
             }
             grow_older(transaction, ages, before.minute, last.minute)
         })?;
-        self.at = Written { born_ns: before.born_ns, ..last };
+        self.at = WrittenRows { born_ns: before.born_ns, ..last };
         Ok(swept)
     }
 
@@ -184,7 +189,7 @@ impl LedgerFile {
     }
 
     /// The sums that a leader had not committed when this standing controller last wrote.
-    pub(crate) fn open_rows(&mut self) -> Result<Vec<Row>, LedgerError> {
+    pub(crate) fn open_rows(&mut self) -> Result<Vec<LedgerRow>, LedgerError> {
         self.transaction(|transaction, _| {
             rows_by(transaction, "SELECT kind, name, sums FROM open WHERE ?1 = 0", 0)
         })
@@ -205,7 +210,7 @@ impl LedgerFile {
         &mut self,
         number: u64,
         term: u64,
-    ) -> Result<Option<(Vec<Written>, Vec<(Minute, Vec<Row>)>)>, LedgerError> {
+    ) -> Result<Option<(Vec<WrittenRows>, Vec<(Minute, Vec<LedgerRow>)>)>, LedgerError> {
         let at = self.at;
         self.transaction(|transaction, _| {
             let mut commits = transaction
@@ -213,7 +218,7 @@ impl LedgerFile {
                     "SELECT number, term, minute FROM commits WHERE number >= ?1 ORDER BY number",
                 )?
                 .query_map([signed(number)], |row| {
-                    Ok(Written {
+                    Ok(WrittenRows {
                         born_ns: at.born_ns,
                         commit: unsigned(row.get(0)?),
                         term: unsigned(row.get(1)?),
@@ -226,7 +231,7 @@ impl LedgerFile {
                 return Ok(None);
             }
             commits.remove(0);
-            let mut minutes: Vec<(Minute, Vec<Row>)> = Vec::new();
+            let mut minutes: Vec<(Minute, Vec<LedgerRow>)> = Vec::new();
             for commit in &commits {
                 if minutes.last().is_none_or(|(last, _)| *last != commit.minute) {
                     minutes.push((commit.minute, rows_of(transaction, commit.minute)?));
@@ -262,7 +267,7 @@ impl LedgerFile {
             let mut rows = rows.query([from.number(), to.number()])?;
             while let Some(row) = rows.next()? {
                 if let Some(name) = names.get(&row.get(1)?) {
-                    let sums = Reader::new(row.get_ref(2)?.as_blob()?).sums()?;
+                    let sums = LedgerReader::new(row.get_ref(2)?.as_blob()?).sums()?;
                     each(name, minute(row.get(0)?), 1, &sums);
                 }
             }
@@ -280,7 +285,7 @@ impl LedgerFile {
 
     fn transaction<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>, &Ages) -> Result<T, FileError>,
+        work: impl FnOnce(&Transaction<'_>, &Retention) -> Result<T, FileError>,
     ) -> Result<T, LedgerError> {
         let (connection, ages) = (&mut self.connection, &self.ages);
         let run = || {
@@ -313,7 +318,7 @@ impl From<rusqlite::types::FromSqlError> for FileError {
 }
 
 /// The rows of one transaction.
-struct Writer<'t> {
+struct LedgerFileWriter<'t> {
     transaction: &'t Transaction<'t>,
     minute: Minute,
     /// Subjects that were given a row.
@@ -321,9 +326,9 @@ struct Writer<'t> {
     bytes: Vec<u8>,
 }
 
-impl<'t> Writer<'t> {
-    fn new(transaction: &'t Transaction<'t>, minute: Minute) -> Writer<'t> {
-        Writer { transaction, minute, made: Vec::new(), bytes: Vec::new() }
+impl<'t> LedgerFileWriter<'t> {
+    fn new(transaction: &'t Transaction<'t>, minute: Minute) -> LedgerFileWriter<'t> {
+        LedgerFileWriter { transaction, minute, made: Vec::new(), bytes: Vec::new() }
     }
 
     fn subject(&mut self, id: SlotId, kind: SubjectKind, name: &str) -> rusqlite::Result<i64> {
@@ -352,7 +357,7 @@ impl<'t> Writer<'t> {
                 .prepare_cached("SELECT sums FROM minute WHERE minute = ?1 AND subject = ?2")?;
             let mut old = old.query(params![minute.number(), subject])?;
             if let Some(row) = old.next()? {
-                sums.add(&Reader::new(row.get_ref(0)?.as_blob()?).sums()?);
+                sums.add(&LedgerReader::new(row.get_ref(0)?.as_blob()?).sums()?);
             }
         }
         self.bytes.clear();
@@ -374,7 +379,7 @@ impl<'t> Writer<'t> {
         Ok(())
     }
 
-    fn open_row(&mut self, row: &Row) -> rusqlite::Result<()> {
+    fn open_row(&mut self, row: &LedgerRow) -> rusqlite::Result<()> {
         self.bytes.clear();
         put_sums(&mut self.bytes, &row.sums);
         self.transaction
@@ -383,7 +388,7 @@ impl<'t> Writer<'t> {
         Ok(())
     }
 
-    fn commit_row(&mut self, at: Written) -> rusqlite::Result<()> {
+    fn commit_row(&mut self, at: WrittenRows) -> rusqlite::Result<()> {
         let (number, term, minute) = (signed(at.commit), signed(at.term), at.minute.number());
         self.transaction
             .prepare_cached("INSERT INTO commits (number, term, minute) VALUES (?1, ?2, ?3)")?
@@ -398,7 +403,7 @@ impl<'t> Writer<'t> {
 /// Moves what has grown old; true if subjects were removed, so that their rows are void.
 fn grow_older(
     transaction: &Transaction<'_>,
-    ages: &Ages,
+    ages: &Retention,
     before: Minute,
     now: Minute,
 ) -> Result<bool, FileError> {
@@ -417,7 +422,7 @@ fn grow_older(
     Ok(removed > 0)
 }
 
-fn rows_of(transaction: &Transaction<'_>, at: Minute) -> Result<Vec<Row>, FileError> {
+fn rows_of(transaction: &Transaction<'_>, at: Minute) -> Result<Vec<LedgerRow>, FileError> {
     const ROWS: &str =
         "SELECT kind, name, sums FROM minute JOIN subject ON id = subject WHERE minute = ?1";
     rows_by(transaction, ROWS, at.number())
@@ -427,16 +432,16 @@ fn rows_by(
     transaction: &Transaction<'_>,
     select: &str,
     parameter: u32,
-) -> Result<Vec<Row>, FileError> {
+) -> Result<Vec<LedgerRow>, FileError> {
     let mut rows = transaction.prepare_cached(select)?;
     let mut rows = rows.query([parameter])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
         let kind = SubjectKind::from_number(row.get::<_, u32>(0)?.into());
-        found.push(Row {
-            kind: kind.ok_or(Reader::new(&[]).wrong("a kind of subject"))?,
+        found.push(LedgerRow {
+            kind: kind.ok_or(LedgerReader::new(&[]).wrong("a kind of subject"))?,
             name: row.get(1)?,
-            sums: Reader::new(row.get_ref(2)?.as_blob()?).sums()?,
+            sums: LedgerReader::new(row.get_ref(2)?.as_blob()?).sums()?,
         });
     }
     Ok(found)

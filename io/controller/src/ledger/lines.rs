@@ -11,7 +11,7 @@ use super::counters::{Counters, FIELDS};
 use super::subjects::LineSubjects;
 
 /// What one proxy counts for one payer.
-pub(crate) struct Line {
+pub(crate) struct LineCounters {
     pub(crate) id: u64,
     pub(crate) subjects: LineSubjects,
     /// The fields that were ever told other than 0.
@@ -26,9 +26,9 @@ pub(crate) struct Line {
     pub(crate) defined: u32,
 }
 
-impl Line {
-    pub(crate) fn new(id: u64, subjects: LineSubjects, generation: u32) -> Line {
-        Line {
+impl LineCounters {
+    pub(crate) fn new(id: u64, subjects: LineSubjects, generation: u32) -> LineCounters {
+        LineCounters {
             id,
             subjects,
             mask: 0,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn pending_after(tales: &[Counters]) -> Counters {
-        let mut line = Line::new(1, [None; 6], 0);
+        let mut line = LineCounters::new(1, [None; 6], 0);
         tales.iter().for_each(|tale| {
             line.tell(tale, &mut [0; FIELDS]);
         });
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_field_that_appears_late_moves_none_of_the_others() {
-        let mut line = Line::new(1, [None; 6], 0);
+        let mut line = LineCounters::new(1, [None; 6], 0);
         let mut news = [0; FIELDS];
         line.tell(&told(0, 9), &mut news);
         line.clear_pending();

@@ -9,7 +9,7 @@
 //!   sum ─► pending of every line ─► its job, user, group, project, class, export, proxy
 //! ```
 //!
-//! Bounds: [`Bounds`]. A line above them is not kept, so nothing can be subtracted from
+//! Bounds: [`LedgerBounds`]. A line above them is not kept, so nothing can be subtracted from
 //! it; its usage comes to `(other)` through the proxy's total, exactly.
 
 use std::collections::HashMap;
@@ -21,12 +21,14 @@ use rustc_hash::FxHashMap;
 
 use super::ages::Minute;
 use super::counters::{Counters, FIELDS};
-use super::lines::Line;
-use super::subjects::{LINE_KINDS, LineSubjects, OTHER, SlotId, SubjectKind, Subjects, names};
+use super::lines::LineCounters;
+use super::subjects::{
+    LINE_KINDS, LedgerSubjects, LineSubjects, OTHER, SlotId, SubjectKind, names,
+};
 
 /// What one proxy counted since its epoch began.
 #[derive(Clone, Copy, Debug)]
-pub struct Report<'a> {
+pub struct LedgerReport<'a> {
     /// The proxy's name; no two proxies have the same.
     pub proxy: &'a str,
     /// When its counters began, in nanoseconds since 1970: a proxy that is started again
@@ -38,14 +40,14 @@ pub struct Report<'a> {
     /// line is lost.
     pub total: Option<&'a Counters>,
     /// The lines that changed. In the first report to a controller: all, with their payers.
-    pub lines: &'a [ReportLine],
+    pub lines: &'a [LedgerReportLine],
     /// Lines that the proxy has dropped. Told until a report with them was answered.
     pub gone: &'a [u64],
 }
 
 /// What one proxy counted for one payer since its epoch began.
 #[derive(Clone, Debug, Default)]
-pub struct ReportLine {
+pub struct LedgerReportLine {
     /// The proxy's number for it, never used twice in an epoch.
     pub id: u64,
     /// Whom it counts for; may be left out once a report with it was answered.
@@ -56,7 +58,7 @@ pub struct ReportLine {
 
 /// What became of a report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct UsageOutcome {
     /// It was older than what is here already, or came twice; nothing was taken.
     pub stale: bool,
     /// Lines without a payer that are not known here: tell them with it.
@@ -71,7 +73,7 @@ pub struct Received {
 /// it for a moment, and 400 and its name a subject. With the defaults that is 850 MB at the
 /// most; a million lines of 1,000 proxies took 407 MB (`examples/ledger_load.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct LedgerBounds {
     /// Proxies that reported within the last hour.
     pub proxies_max: usize,
     /// Lines of one proxy.
@@ -83,15 +85,15 @@ pub struct Bounds {
 }
 
 /// Every proxy that reported.
-pub(crate) struct Members {
-    members: Vec<Member>,
+pub(crate) struct ProxyCounters {
+    members: Vec<ProxyEpoch>,
     by_name: HashMap<String, usize>,
     lines: usize,
-    bounds: Bounds,
+    bounds: LedgerBounds,
 }
 
 /// One proxy.
-pub(crate) struct Member {
+pub(crate) struct ProxyEpoch {
     pub(crate) name: String,
     pub(crate) subject: SlotId,
     pub(crate) epoch_ns: u64,
@@ -102,7 +104,7 @@ pub(crate) struct Member {
     pub(crate) total: Counters,
     /// What the total grew by more than the lines (less, where it is below zero), not summed.
     pub(crate) unplaced: [i64; FIELDS],
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<LineCounters>,
     by_id: FxHashMap<u64, u32>,
     /// Places of lines that have something pending.
     pending: Vec<u32>,
@@ -115,9 +117,9 @@ pub(crate) struct Member {
     pub(crate) dropped: u32,
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds {
+impl Default for LedgerBounds {
+    fn default() -> LedgerBounds {
+        LedgerBounds {
             proxies_max: 4_096,
             lines_of_proxy_max: 65_536,
             lines_max: 1_500_000,
@@ -126,9 +128,9 @@ impl Default for Bounds {
     }
 }
 
-impl Members {
-    pub(crate) fn new(bounds: Bounds) -> Members {
-        Members { members: Vec::new(), by_name: HashMap::new(), lines: 0, bounds }
+impl ProxyCounters {
+    pub(crate) fn new(bounds: LedgerBounds) -> ProxyCounters {
+        ProxyCounters { members: Vec::new(), by_name: HashMap::new(), lines: 0, bounds }
     }
 
     /// Takes a report of a proxy that is here. `adopt` says that what it tells was
@@ -136,12 +138,12 @@ impl Members {
     pub(crate) fn report(
         &mut self,
         at: usize,
-        report: &Report<'_>,
+        report: &LedgerReport<'_>,
         adopt: bool,
         generation: u32,
-        subjects: &mut Subjects,
-    ) -> Received {
-        let mut received = Received::default();
+        subjects: &mut LedgerSubjects,
+    ) -> UsageOutcome {
+        let mut received = UsageOutcome::default();
         let member = &self.members[at];
         let older = (report.epoch_ns, report.sequence) <= (member.epoch_ns, member.sequence);
         if older {
@@ -173,7 +175,10 @@ impl Members {
                     let of_line = take_all(subjects, &names(payer));
                     // what it counted while it was refused is among the others
                     let counted = member.has_refused && report.total.is_some();
-                    (member.insert(Line::new(told.id, of_line, generation)), adopt || counted)
+                    (
+                        member.insert(LineCounters::new(told.id, of_line, generation)),
+                        adopt || counted,
+                    )
                 }
             };
             if let Some(grown) = member.tell(place, &told.counters, adopt, generation) {
@@ -189,7 +194,7 @@ impl Members {
     }
 
     /// Adds what is pending to the sums of subjects.
-    pub(crate) fn sum(&mut self, generation: u32, subjects: &mut Subjects) {
+    pub(crate) fn sum(&mut self, generation: u32, subjects: &mut LedgerSubjects) {
         let mut all = Counters::default();
         for member in &mut self.members {
             let other = member.unplaced();
@@ -217,12 +222,12 @@ impl Members {
         subjects.add_kinds(&all);
     }
 
-    /// What [`Members::sum`] would add to the subjects of a kind, by name. It stays pending:
+    /// What [`ProxyCounters::sum`] would add to the subjects of a kind, by name. It stays pending:
     /// a question changes nothing, at a standing controller least of all.
     pub(crate) fn pending(
         &self,
         kind: SubjectKind,
-        subjects: &Subjects,
+        subjects: &LedgerSubjects,
         mut each: impl FnMut(&str, &Counters),
     ) {
         let of_line = LINE_KINDS.iter().position(|of_line| *of_line == kind);
@@ -254,11 +259,11 @@ impl Members {
     }
 
     /// Makes room for a proxy that is not here; `None` if there are too many.
-    pub(crate) fn insert(&mut self, name: &str, subjects: &mut Subjects) -> Option<usize> {
+    pub(crate) fn insert(&mut self, name: &str, subjects: &mut LedgerSubjects) -> Option<usize> {
         if self.members.len() >= self.bounds.proxies_max {
             return None;
         }
-        self.members.push(Member {
+        self.members.push(ProxyEpoch {
             name: name.to_string(),
             subject: subjects.take(SubjectKind::Proxy, name),
             epoch_ns: 0,
@@ -279,7 +284,7 @@ impl Members {
     }
 
     /// Forgets proxies that were last seen before `oldest` and are saved.
-    pub(crate) fn evict(&mut self, oldest: Minute, subjects: &mut Subjects) {
+    pub(crate) fn evict(&mut self, oldest: Minute, subjects: &mut LedgerSubjects) {
         for at in (0..self.members.len()).rev() {
             let member = &self.members[at];
             if member.seen >= oldest || member.is_unsaved {
@@ -297,7 +302,7 @@ impl Members {
     }
 
     /// Drops all lines of a proxy; what is pending of them is summed first.
-    fn clear_lines(&mut self, at: usize, generation: u32, subjects: &mut Subjects) {
+    fn clear_lines(&mut self, at: usize, generation: u32, subjects: &mut LedgerSubjects) {
         let member = &mut self.members[at];
         let mut sums = Counters::default();
         for line in &mut member.lines {
@@ -311,7 +316,12 @@ impl Members {
     }
 
     /// Drops all lines of a proxy, and what is pending of them with them: they come anew.
-    pub(crate) fn forget_lines(&mut self, at: usize, generation: u32, subjects: &mut Subjects) {
+    pub(crate) fn forget_lines(
+        &mut self,
+        at: usize,
+        generation: u32,
+        subjects: &mut LedgerSubjects,
+    ) {
         let member = &mut self.members[at];
         member.lines.iter().for_each(|line| release_all(subjects, &line.subjects));
         self.lines -= member.lines.len();
@@ -323,7 +333,12 @@ impl Members {
 
     /// Puts a line as it was elsewhere in place of the one of that number; false if there
     /// is no room.
-    pub(crate) fn restore_line(&mut self, at: usize, line: Line, subjects: &mut Subjects) -> bool {
+    pub(crate) fn restore_line(
+        &mut self,
+        at: usize,
+        line: LineCounters,
+        subjects: &mut LedgerSubjects,
+    ) -> bool {
         if let Some(place) = self.members[at].by_id.get(&line.id).copied() {
             let old = &mut self.members[at].lines[place as usize];
             release_all(subjects, &old.subjects);
@@ -342,11 +357,11 @@ impl Members {
         true
     }
 
-    pub(crate) fn all(&self) -> &[Member] {
+    pub(crate) fn all(&self) -> &[ProxyEpoch] {
         &self.members
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Member {
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut ProxyEpoch {
         &mut self.members[at]
     }
 
@@ -360,7 +375,13 @@ impl Members {
         self.lines
     }
 
-    fn begin_epoch(&mut self, at: usize, epoch_ns: u64, generation: u32, subjects: &mut Subjects) {
+    fn begin_epoch(
+        &mut self,
+        at: usize,
+        epoch_ns: u64,
+        generation: u32,
+        subjects: &mut LedgerSubjects,
+    ) {
         self.clear_lines(at, generation, subjects);
         let member = &mut self.members[at];
         member.epoch_ns = epoch_ns;
@@ -369,7 +390,13 @@ impl Members {
     }
 
     /// Drops lines that their proxy has dropped; what is pending of them is summed first.
-    fn drop_lines(&mut self, at: usize, gone: &[u64], generation: u32, subjects: &mut Subjects) {
+    fn drop_lines(
+        &mut self,
+        at: usize,
+        gone: &[u64],
+        generation: u32,
+        subjects: &mut LedgerSubjects,
+    ) {
         let member = &mut self.members[at];
         let mut sums = Counters::default();
         let before = member.lines.len();
@@ -397,14 +424,14 @@ impl Members {
     }
 }
 
-impl Member {
+impl ProxyEpoch {
     /// The line of that number.
-    pub(crate) fn line(&self, id: u64) -> Option<&Line> {
+    pub(crate) fn line(&self, id: u64) -> Option<&LineCounters> {
         self.by_id.get(&id).map(|place| &self.lines[*place as usize])
     }
 
     /// Adds a line; its place.
-    fn insert(&mut self, line: Line) -> u32 {
+    fn insert(&mut self, line: LineCounters) -> u32 {
         let place = u32::try_from(self.lines.len()).expect("lines are bounded");
         self.by_id.insert(line.id, place);
         self.lines.push(line);
@@ -473,7 +500,7 @@ fn add_fields(sums: &mut [u64; FIELDS], more: &[u64; FIELDS]) {
 }
 
 /// The slots of a line's names.
-pub(crate) fn take_all(subjects: &mut Subjects, names: &[Option<String>; 6]) -> LineSubjects {
+pub(crate) fn take_all(subjects: &mut LedgerSubjects, names: &[Option<String>; 6]) -> LineSubjects {
     let mut taken = [None; 6];
     for ((slot, kind), name) in taken.iter_mut().zip(LINE_KINDS).zip(names) {
         *slot = name.as_ref().map(|name| subjects.take(kind, name));
@@ -481,12 +508,17 @@ pub(crate) fn take_all(subjects: &mut Subjects, names: &[Option<String>; 6]) -> 
     taken
 }
 
-fn release_all(subjects: &mut Subjects, line: &LineSubjects) {
+fn release_all(subjects: &mut LedgerSubjects, line: &LineSubjects) {
     line.iter().flatten().for_each(|id| subjects.release(*id));
 }
 
 /// Adds what is pending in a line to its subjects, and to `sums`.
-fn sum_line(line: &mut Line, generation: u32, subjects: &mut Subjects, sums: &mut Counters) {
+fn sum_line(
+    line: &mut LineCounters,
+    generation: u32,
+    subjects: &mut LedgerSubjects,
+    sums: &mut Counters,
+) {
     let (mask, values) = line.pending();
     for id in line.subjects.iter().flatten() {
         subjects.add(*id, mask, values);

@@ -12,11 +12,11 @@
 use std::collections::HashMap;
 
 use super::ages::Minute;
-use super::codec::{CodecError, Reader, put_number, put_sums, put_text};
+use super::codec::{CodecError, LedgerReader, put_number, put_sums, put_text};
 use super::counters::{FIELDS, FIELDS_1};
-use super::lines::Line;
-use super::members::{Member, Members, take_all};
-use super::subjects::{LINE_KINDS, SlotId, Subjects};
+use super::lines::LineCounters;
+use super::members::{ProxyCounters, ProxyEpoch, take_all};
+use super::subjects::{LINE_KINDS, LedgerSubjects, SlotId};
 
 /// Why a proxy's state cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -32,8 +32,8 @@ pub(crate) enum StateError {
 /// Writes what changed after the generation `since`; everything for `None`.
 pub(crate) fn put_member(
     out: &mut Vec<u8>,
-    member: &Member,
-    subjects: &Subjects,
+    member: &ProxyEpoch,
+    subjects: &LedgerSubjects,
     since: Option<u32>,
 ) {
     let since = since.filter(|since| member.dropped <= *since);
@@ -90,9 +90,9 @@ const FORM: u64 = 2;
 
 /// Takes what [`put_member`] wrote; returns the proxy's place.
 pub(crate) fn take_member(
-    reader: &mut Reader<'_>,
-    members: &mut Members,
-    subjects: &mut Subjects,
+    reader: &mut LedgerReader<'_>,
+    members: &mut ProxyCounters,
+    subjects: &mut LedgerSubjects,
     generation: u32,
 ) -> Result<usize, StateError> {
     let name = reader.text("a proxy's name")?;
@@ -138,13 +138,13 @@ pub(crate) fn take_member(
 }
 
 fn take_line(
-    reader: &mut Reader<'_>,
-    members: &Members,
+    reader: &mut LedgerReader<'_>,
+    members: &ProxyCounters,
     at: usize,
     names: &[&str],
-    subjects: &mut Subjects,
+    subjects: &mut LedgerSubjects,
     generation: u32,
-) -> Result<Line, StateError> {
+) -> Result<LineCounters, StateError> {
     let id = reader.number("a line's number")?;
     let mut line = if reader.number("whether a line is new")? != 0 {
         let mut of_line = [const { None }; LINE_KINDS.len()];
@@ -158,11 +158,11 @@ fn take_line(
                 }
             };
         }
-        Line::new(id, take_all(subjects, &of_line), generation)
+        LineCounters::new(id, take_all(subjects, &of_line), generation)
     } else {
         let known = members.all()[at].line(id).ok_or(StateError::Unknown(id))?;
         known.subjects.iter().flatten().for_each(|id| subjects.take_again(*id));
-        let mut line = Line::new(id, known.subjects, known.defined);
+        let mut line = LineCounters::new(id, known.subjects, known.defined);
         line.changed = generation;
         line
     };
@@ -176,7 +176,7 @@ fn take_line(
 mod tests {
     use super::*;
     use crate::ledger::counters::Counters;
-    use crate::ledger::members::Bounds;
+    use crate::ledger::members::LedgerBounds;
 
     #[test]
     fn a_state_of_the_first_form_is_read_and_one_of_a_later_form_is_refused() {
@@ -191,10 +191,10 @@ mod tests {
             [0, 0, 0].into_iter().for_each(|number| put_number(&mut out, number));
             out
         };
-        let mut members = Members::new(Bounds::default());
-        let mut subjects = Subjects::new(100);
+        let mut members = ProxyCounters::new(LedgerBounds::default());
+        let mut subjects = LedgerSubjects::new(100);
         let bytes = state(WHOLE);
-        let mut reader = Reader::new(&bytes);
+        let mut reader = LedgerReader::new(&bytes);
         let at = take_member(&mut reader, &mut members, &mut subjects, 1).unwrap();
         assert!(reader.is_empty(), "every byte has its meaning");
         let member = &members.all()[at];
@@ -205,10 +205,13 @@ mod tests {
         let mut again = Vec::new();
         put_member(&mut again, member, &subjects, None);
         let unplaced = member.unplaced;
-        let at = take_member(&mut Reader::new(&again), &mut members, &mut subjects, 2).unwrap();
+        let at =
+            take_member(&mut LedgerReader::new(&again), &mut members, &mut subjects, 2).unwrap();
         assert_eq!(members.all()[at].unplaced, unplaced, "in today's form it is the same");
 
         let bytes = state(4);
-        assert!(take_member(&mut Reader::new(&bytes), &mut members, &mut subjects, 3).is_err());
+        assert!(
+            take_member(&mut LedgerReader::new(&bytes), &mut members, &mut subjects, 3).is_err()
+        );
     }
 }

@@ -83,9 +83,9 @@ pub(crate) const LINE_KINDS: [SubjectKind; 6] = [
 pub(crate) type SlotId = std::num::NonZeroU32;
 
 /// Every subject that is in use, with the sums that are not written yet.
-pub(crate) struct Subjects {
+pub(crate) struct LedgerSubjects {
     /// Slot 0 is never used.
-    slots: Vec<Slot>,
+    slots: Vec<SubjectSlot>,
     index: HashMap<(SubjectKind, Arc<str>), SlotId>,
     free: Vec<SlotId>,
     /// Slots that have sums.
@@ -94,7 +94,7 @@ pub(crate) struct Subjects {
 }
 
 /// One subject.
-pub(crate) struct Slot {
+pub(crate) struct SubjectSlot {
     pub(crate) kind: SubjectKind,
     pub(crate) name: Arc<str>,
     /// Its row in the file, once it is known.
@@ -124,11 +124,11 @@ pub(crate) fn names(payer: &WireSubjectId) -> [Option<String>; 6] {
     ]
 }
 
-impl Subjects {
+impl LedgerSubjects {
     /// None but those that are always there: the others, and the kinds of operation.
-    pub(crate) fn new(slots_max: usize) -> Subjects {
-        let mut subjects = Subjects {
-            slots: vec![Slot::new(SubjectKind::Job, Arc::from(""))],
+    pub(crate) fn new(slots_max: usize) -> LedgerSubjects {
+        let mut subjects = LedgerSubjects {
+            slots: vec![SubjectSlot::new(SubjectKind::Job, Arc::from(""))],
             index: HashMap::new(),
             free: Vec::new(),
             touched: Vec::new(),
@@ -201,11 +201,11 @@ impl Subjects {
     }
 
     /// Subjects with sums that are not written.
-    pub(crate) fn touched(&self) -> impl Iterator<Item = (SlotId, &Slot)> + Clone {
+    pub(crate) fn touched(&self) -> impl Iterator<Item = (SlotId, &SubjectSlot)> + Clone {
         self.touched.iter().map(|id| (*id, self.slot(*id)))
     }
 
-    pub(crate) fn slot(&self, id: SlotId) -> &Slot {
+    pub(crate) fn slot(&self, id: SlotId) -> &SubjectSlot {
         &self.slots[id.get() as usize]
     }
 
@@ -234,7 +234,7 @@ impl Subjects {
             let id = SlotId::new(number as u32).expect("from 1");
             if slot.uses == 0 && !slot.has_sums && self.index.get(&slot.key()) == Some(&id) {
                 self.index.remove(&slot.key());
-                *slot = Slot::new(SubjectKind::Job, Arc::from(""));
+                *slot = SubjectSlot::new(SubjectKind::Job, Arc::from(""));
                 self.free.push(id);
             }
         }
@@ -256,7 +256,7 @@ impl Subjects {
         if self.index.len() >= self.slots_max {
             return self.index[&(kind, Arc::from(OTHER))];
         }
-        let slot = Slot::new(kind, name.clone());
+        let slot = SubjectSlot::new(kind, name.clone());
         let id = match self.free.pop() {
             Some(id) => {
                 self.slots[id.get() as usize] = slot;
@@ -272,9 +272,9 @@ impl Subjects {
     }
 }
 
-impl Slot {
-    fn new(kind: SubjectKind, name: Arc<str>) -> Slot {
-        Slot { kind, name, row: None, sums: [0; FIELDS], has_sums: false, uses: 0 }
+impl SubjectSlot {
+    fn new(kind: SubjectKind, name: Arc<str>) -> SubjectSlot {
+        SubjectSlot { kind, name, row: None, sums: [0; FIELDS], has_sums: false, uses: 0 }
     }
 
     fn key(&self) -> (SubjectKind, Arc<str>) {
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn above_the_bound_subjects_are_the_others_of_their_kind() {
         let always = SubjectKind::ALL.len() + OpKind::COUNT;
-        let mut subjects = Subjects::new(always + 1);
+        let mut subjects = LedgerSubjects::new(always + 1);
         let first = subjects.take(SubjectKind::Job, "a");
         let second = subjects.take(SubjectKind::Job, "b");
         assert_eq!(subjects.slot(second).name.as_ref(), OTHER);
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_not_freed_while_its_sums_are_not_written() {
-        let mut subjects = Subjects::new(1_000);
+        let mut subjects = LedgerSubjects::new(1_000);
         let id = subjects.take(SubjectKind::Job, "a");
         subjects.add_all(id, &one_read());
         subjects.release(id);
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_kind_has_its_operations_and_its_own_payload() {
-        let mut subjects = Subjects::new(1_000);
+        let mut subjects = LedgerSubjects::new(1_000);
         subjects.add_kinds(&one_read());
         let told: Vec<_> = subjects
             .touched()

@@ -24,7 +24,7 @@ use crate::token::TokenSet;
 
 /// What decides who comes in. The store's thread changes the tokens.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct AccessControl {
     tokens: RwLock<Arc<TokenSet>>,
     pub(crate) audit: Audit,
     /// Whether others than this machine reach the controller.
@@ -33,7 +33,7 @@ pub(crate) struct Access {
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct CallerPeer {
     /// An address, or a user at a Unix socket.
     pub(crate) from: String,
     /// Who holds what it takes.
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Caller {
+pub(crate) struct ApiCaller {
     /// Of the token, or the node of the certificate.
     pub(crate) name: String,
     pub(crate) role: Role,
@@ -56,9 +56,9 @@ pub(crate) struct Caller {
     pub(crate) from: String,
 }
 
-impl Access {
-    pub(crate) fn new(tokens: TokenSet, audit: Audit, open: bool) -> Access {
-        Access { tokens: RwLock::new(Arc::new(tokens)), audit, open }
+impl AccessControl {
+    pub(crate) fn new(tokens: TokenSet, audit: Audit, open: bool) -> AccessControl {
+        AccessControl { tokens: RwLock::new(Arc::new(tokens)), audit, open }
     }
 
     /// The tokens of now.
@@ -72,7 +72,11 @@ impl Access {
     }
 
     /// Who asks; else why nobody is known, for people.
-    pub(crate) fn identify(&self, peer: &Peer, headers: &HeaderMap) -> Result<Caller, String> {
+    pub(crate) fn identify(
+        &self,
+        peer: &CallerPeer,
+        headers: &HeaderMap,
+    ) -> Result<ApiCaller, String> {
         let (tokens, now_s) = (self.tokens(), now_s());
         let from = peer.from.clone();
         if let Some(value) = headers.get(AUTHORIZATION) {
@@ -89,18 +93,18 @@ impl Access {
             if record.has_expired(now_s) {
                 return Err(format!("token {name} has expired: have another one made"));
             }
-            return Ok(Caller { name, role: record.role, user: record.user, node: None, from });
+            return Ok(ApiCaller { name, role: record.role, user: record.user, node: None, from });
         }
         if let Some(ClientCertificate { node, ends_s }) = &peer.certificate {
             if now_s > *ends_s {
                 return Err(format!("the certificate of proxy {node} has expired"));
             }
             let (name, node) = (node.clone(), Some(node.clone()));
-            return Ok(Caller { name, role: Role::Proxy, user: None, node, from });
+            return Ok(ApiCaller { name, role: Role::Proxy, user: None, node, from });
         }
         if tokens.is_empty() && !self.open {
             let (name, role) = ("anybody".to_owned(), Role::Admin);
-            return Ok(Caller { name, role, user: None, node: None, from });
+            return Ok(ApiCaller { name, role, user: None, node: None, from });
         }
         Err("this controller answers nobody without a token: give --token-file FILE, \
              SLUICE_TOKEN_FILE or SLUICE_TOKEN (the header Authorization: Bearer slc_…)"
@@ -108,7 +112,7 @@ impl Access {
     }
 }
 
-impl Caller {
+impl ApiCaller {
     /// Whether it may see what this user used; `None` is what all did.
     pub(crate) fn may_see(&self, user: Option<u32>) -> bool {
         match self.role {
@@ -155,13 +159,13 @@ mod tests {
     use crate::token::TokenRecord;
     use testkit::TestFolder;
 
-    fn access(folder: &TestFolder, records: &[TokenRecord], open: bool) -> Access {
-        Access::new(TokenSet::of(records), Audit::open(folder.path()).unwrap(), open)
+    fn access(folder: &TestFolder, records: &[TokenRecord], open: bool) -> AccessControl {
+        AccessControl::new(TokenSet::of(records), Audit::open(folder.path()).unwrap(), open)
     }
 
-    fn peer(certificate: Option<ClientCertificate>) -> Peer {
+    fn peer(certificate: Option<ClientCertificate>) -> CallerPeer {
         let holder = Holder { peer: model::Nid::local(), uid: None };
-        Peer { from: "127.0.0.1:1".into(), holder, certificate, over_loopback: true }
+        CallerPeer { from: "127.0.0.1:1".into(), holder, certificate, over_loopback: true }
     }
 
     fn shows(value: &str) -> HeaderMap {
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_user_sees_itself_and_readers_see_all() {
-        let of = |role, user| Caller {
+        let of = |role, user| ApiCaller {
             name: "x".into(),
             role,
             user,

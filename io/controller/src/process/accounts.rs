@@ -30,70 +30,70 @@ use plan::{DecayAccounts, DecayLevel, DecayStatus};
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
-use super::events::{EventFile, Since, Teller};
-use super::queue::Queue;
-use super::records::{self, InForce};
-use super::usage::Counted;
-use crate::ledger::{Counters, Ledger, LedgerError, Minute, Received, SubjectKind};
-use behaviour::Recent;
+use super::events::{EventFile, EventPublisher, EventsSince};
+use super::queue::MsgQueue;
+use super::records::{self, PublishedRules};
+use super::usage::UsageUpdate;
+use crate::ledger::{Counters, Ledger, LedgerError, Minute, SubjectKind, UsageOutcome};
+use behaviour::RecentPatterns;
 use rows::{first_minute, rows, rule_of};
 use shown::{accounts_of, level, stage_of, subject_of, told};
 
 /// Every key's account, and whom to tell of it.
-pub(crate) struct Accounts {
-    rules: Arc<InForce>,
+pub(crate) struct DecayAccounting {
+    rules: Arc<PublishedRules>,
     decays: DecayAccounts,
     /// What a decay's key is called in the ledger.
     names: BTreeMap<Scope, Arc<str>>,
     /// Rates that the plan was not told yet.
     rates: BTreeMap<Scope, Option<Rate>>,
     /// What requests lately looked like.
-    recent: Recent,
+    recent: RecentPatterns,
     /// Until when requests are taken to wait for one another.
     contended: Time,
     /// What is on record.
-    kept: Vec<Kept>,
+    kept: Vec<ThrottledKey>,
     kept_at: Option<Instant>,
-    to: Links,
+    to: AccountOutputs,
 }
 
 /// Whom the accounts tell.
-pub(crate) struct Links {
-    pub(crate) plan: Queue<super::plan::Ask>,
-    pub(crate) store: Queue<records::Ask>,
-    pub(crate) teller: Teller,
+pub(crate) struct AccountOutputs {
+    pub(crate) plan: MsgQueue<super::plan::PlanMsg>,
+    pub(crate) store: MsgQueue<records::StoreMsg>,
+    pub(crate) teller: EventPublisher,
     pub(crate) counts: Arc<Counts>,
 }
 
 /// The standing of all keys that are not free, as it is on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standings {
+pub(crate) struct ThrottledKeys {
     /// When that was, since 1970.
     pub(crate) at_ns: u64,
-    pub(crate) keys: Vec<Kept>,
+    pub(crate) keys: Vec<ThrottledKey>,
 }
 
 /// One key's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct ThrottledKey {
     scope: WireScope,
     stage: String,
     limit: Option<api::WireRate>,
 }
 
 /// How a key stands: what [`WireDecayAccounts::resume`] takes.
-pub(crate) type Known = BTreeMap<Scope, (DecayLevel, Option<Rate>)>;
+pub(crate) type RestoredLevels = BTreeMap<Scope, (DecayLevel, Option<Rate>)>;
 
 /// What was on record, and what was told since.
-pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
-    let mut known = Known::new();
+pub(crate) fn known(standings: &ThrottledKeys, events: &EventFile) -> RestoredLevels {
+    let mut known = RestoredLevels::new();
     for key in &standings.keys {
         let limit = key.limit.and_then(|form| Rate::try_from(form).ok());
         if let (Ok(scope), Some(stage)) = (key.scope.to_scope(), stage_of(&key.stage)) {
             known.insert(scope, (stage, limit));
         }
     }
-    let since = Since::Time(Time::from_nanos(standings.at_ns));
+    let since = EventsSince::Time(Time::from_nanos(standings.at_ns));
     let told = events.page(since, EVENTS_MAX).unwrap_or_else(|error| {
         tracing::error!(%error, "which events of decays were told is not known");
         Vec::new()
@@ -120,15 +120,15 @@ pub(crate) fn known(standings: &Standings, events: &EventFile) -> Known {
     known
 }
 
-impl Accounts {
+impl DecayAccounting {
     /// Makes the accounts again from the ledger.
     pub(crate) fn begin(
         ledger: &mut Ledger,
-        rules: Arc<InForce>,
-        (standings, known): (Standings, Known),
-        to: Links,
+        rules: Arc<PublishedRules>,
+        (standings, known): (ThrottledKeys, RestoredLevels),
+        to: AccountOutputs,
         now: Time,
-    ) -> Result<Accounts, LedgerError> {
+    ) -> Result<DecayAccounting, LedgerError> {
         // What is not written yet is of this minute.
         ledger.tick(now)?;
         let mut decays = DecayAccounts::new(rules.set.clone(), now);
@@ -136,12 +136,12 @@ impl Accounts {
         let known = known.into_iter().filter(|(scope, _)| fits(scope));
         let known = known.map(|(scope, (stage, limit))| (scope, stage, limit));
         decays.resume(known, now + SETTLE, now);
-        let mut accounts = Accounts {
+        let mut accounts = DecayAccounting {
             rules,
             decays,
             names: BTreeMap::new(),
             rates: BTreeMap::new(),
-            recent: Recent::default(),
+            recent: RecentPatterns::default(),
             contended: now + CONTENDED,
             kept: standings.keys,
             kept_at: None,
@@ -156,8 +156,8 @@ impl Accounts {
     pub(crate) fn count(
         &mut self,
         ledger: &mut Ledger,
-        counted: &Counted,
-        received: &Received,
+        counted: &UsageUpdate,
+        received: &UsageOutcome,
         now: Time,
     ) {
         if counted.contended {
@@ -199,7 +199,7 @@ impl Accounts {
     }
 
     /// Puts other rules in force.
-    pub(crate) fn set_rules(&mut self, rules: Arc<InForce>, ledger: &mut Ledger, now: Time) {
+    pub(crate) fn set_rules(&mut self, rules: Arc<PublishedRules>, ledger: &mut Ledger, now: Time) {
         let old = std::mem::replace(&mut self.rules, rules);
         self.decays.set_rules(self.rules.set.clone(), now);
         self.names.clear();
@@ -227,8 +227,8 @@ impl Accounts {
         while self.decays.poll_ledger(now).is_some() {}
         if !self.rates.is_empty() {
             let rates = std::mem::take(&mut self.rates);
-            let ask = super::plan::Ask::Rates(rates);
-            if let Err(TrySendError::Full(super::plan::Ask::Rates(rates))) =
+            let ask = super::plan::PlanMsg::Rates(rates);
+            if let Err(TrySendError::Full(super::plan::PlanMsg::Rates(rates))) =
                 self.to.plan.try_send(ask)
             {
                 self.rates = rates;
@@ -255,13 +255,13 @@ impl Accounts {
             reports.into_iter().filter(|report| report.stage != DecayLevel::Free).collect();
         standing.sort_by_key(|report| std::cmp::Reverse(report.stage));
         standing.truncate(KEPT_MAX);
-        let keys: Vec<_> = standing.iter().map(Kept::of).collect();
+        let keys: Vec<_> = standing.iter().map(ThrottledKey::of).collect();
         if keys == self.kept {
             return;
         }
-        let standings = Standings { at_ns: now.as_nanos(), keys: keys.clone() };
+        let standings = ThrottledKeys { at_ns: now.as_nanos(), keys: keys.clone() };
         // Where there is no room, it is tried again.
-        if self.to.store.try_send(records::Ask::Standings(standings)).is_ok() {
+        if self.to.store.try_send(records::StoreMsg::Standings(standings)).is_ok() {
             (self.kept, self.kept_at) = (keys, Some(Instant::now()));
         }
     }
@@ -337,9 +337,9 @@ impl Accounts {
     }
 }
 
-impl Kept {
-    fn of(report: &DecayStatus) -> Kept {
-        Kept {
+impl ThrottledKey {
+    fn of(report: &DecayStatus) -> ThrottledKey {
+        ThrottledKey {
             scope: WireScope::from(&report.scope),
             stage: level(report.stage).into(),
             limit: report.limit.map(Into::into),
@@ -357,7 +357,7 @@ fn counting(decay: &DecayRule) -> (Nanos, Option<DecayWindow>, Resource, &[KeyFi
 }
 
 /// Who a line of a report is, and the directories of the rules in force that he works in.
-fn payer(counted: &Counted, nth: usize, rules: &InForce) -> Option<(Identity, PathSet)> {
+fn payer(counted: &UsageUpdate, nth: usize, rules: &PublishedRules) -> Option<(Identity, PathSet)> {
     let payer = counted.payer(nth)?;
     let who = Identity {
         job: JobId::new(&payer.job)?,

@@ -17,36 +17,36 @@ use tokio::sync::oneshot;
 
 /// The questions that are not answered yet.
 #[derive(Default)]
-pub(super) struct Asking {
+pub(super) struct FanOut {
     last: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, PendingQuery>,
 }
 
 /// What the proxies answered.
-pub(crate) struct Heard {
+pub(crate) struct QueryReplies {
     pub(crate) answers: Vec<(Arc<str>, QueryReply)>,
     /// Those that did not.
     pub(crate) silent: Vec<String>,
 }
 
-struct Open {
+struct PendingQuery {
     what: QueryKind,
     /// Who is to be told of it.
     untold: BTreeSet<Arc<str>>,
     awaited: BTreeSet<Arc<str>>,
-    heard: Heard,
+    heard: QueryReplies,
     until: Instant,
-    answer: oneshot::Sender<Heard>,
+    answer: oneshot::Sender<QueryReplies>,
 }
 
-impl Asking {
+impl FanOut {
     /// Asks these proxies, each with whether it is silent already; the answer is dropped where
     /// there are too many questions.
     pub(super) fn begin(
         &mut self,
         what: QueryKind,
         proxies: impl Iterator<Item = (Arc<str>, bool)>,
-        answer: oneshot::Sender<Heard>,
+        answer: oneshot::Sender<QueryReplies>,
         now: Instant,
     ) {
         if self.open.len() >= OPEN_MAX {
@@ -56,10 +56,10 @@ impl Asking {
         let silent: BTreeSet<_> = silent.into_iter().map(|(name, _)| name.to_string()).collect();
         let awaited: BTreeSet<_> = awaited.into_iter().map(|(name, _)| name).collect();
         let silent = silent.into_iter().filter(|name| !awaited.contains(name.as_str()));
-        let heard = Heard { answers: Vec::new(), silent: silent.collect() };
+        let heard = QueryReplies { answers: Vec::new(), silent: silent.collect() };
         let (untold, until) = (awaited.clone(), now + ANSWER_TIME_MAX);
         self.last += 1;
-        self.open.insert(self.last, Open { what, untold, awaited, heard, until, answer });
+        self.open.insert(self.last, PendingQuery { what, untold, awaited, heard, until, answer });
     }
 
     /// Whether there is anything to ask this proxy.
@@ -92,11 +92,12 @@ impl Asking {
 
     /// Gives the answers that are whole, or due.
     pub(super) fn end(&mut self, now: Instant) {
-        let over = |open: &Open| open.awaited.is_empty() || now >= open.until;
+        let over = |open: &PendingQuery| open.awaited.is_empty() || now >= open.until;
         let over = self.open.iter().filter(|(_, open)| over(open));
         let over: Vec<_> = over.map(|(number, _)| *number).collect();
         for number in over {
-            let Some(Open { awaited, mut heard, answer, .. }) = self.open.remove(&number) else {
+            let Some(PendingQuery { awaited, mut heard, answer, .. }) = self.open.remove(&number)
+            else {
                 continue;
             };
             heard.silent.extend(awaited.into_iter().map(|name| name.to_string()));
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn all_who_answer_are_heard_and_the_others_are_silent_when_time_is_over() {
-        let (mut asking, now) = (Asking::default(), Instant::now());
+        let (mut asking, now) = (FanOut::default(), Instant::now());
         let proxies = [("a", false), ("b", false), ("c", true)];
         let (answer, mut heard) = oneshot::channel();
         let proxies = proxies.into_iter().map(|(name, silent)| (name.into(), silent));
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn with_nobody_to_ask_the_answer_is_there_at_once_and_questions_are_bounded() {
-        let (mut asking, now) = (Asking::default(), Instant::now());
+        let (mut asking, now) = (FanOut::default(), Instant::now());
         let (answer, mut heard) = oneshot::channel();
         asking.begin(QueryKind::Live, std::iter::empty(), answer, now);
         asking.end(now);

@@ -21,7 +21,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bounds::{FairBound, Holder};
 
-use super::access::Peer;
+use super::access::CallerPeer;
 
 /// Something of which there is only so much for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub(crate) enum Bounded {
 }
 
 /// The bounds of all that is shared.
-pub(crate) struct Bounds([Mutex<FairBound>; Bounded::ALL.len()]);
+pub(crate) struct ControllerBounds([Mutex<FairBound>; Bounded::ALL.len()]);
 
 /// What somebody holds, until it is dropped.
-pub(crate) struct Part {
-    of: Arc<Bounds>,
+pub(crate) struct BoundPermit {
+    of: Arc<ControllerBounds>,
     what: Bounded,
     holder: Holder,
     amount: u64,
@@ -56,32 +56,32 @@ impl Bounded {
     }
 }
 
-impl Bounds {
+impl ControllerBounds {
     /// Those of a process that may have so many descriptors.
-    pub(crate) fn new(descriptors: u64) -> Arc<Bounds> {
+    pub(crate) fn new(descriptors: u64) -> Arc<ControllerBounds> {
         let connections = CONNECTIONS_MAX.min(descriptors.saturating_sub(OWN_DESCRIPTORS)).max(1);
         let of = |what| match what {
             Bounded::Connections => connections,
             Bounded::BodyBytes => BODY_BYTES_MAX,
             Bounded::EventStreams => EVENT_STREAMS_MAX,
         };
-        Arc::new(Bounds(Bounded::ALL.map(|what| Mutex::new(FairBound::new(of(what))))))
+        Arc::new(ControllerBounds(Bounded::ALL.map(|what| Mutex::new(FairBound::new(of(what))))))
     }
 
     /// Takes units for a holder; `None`, and a line in the log, if it has its part.
     pub(crate) fn take(
-        self: &Arc<Bounds>,
+        self: &Arc<ControllerBounds>,
         what: Bounded,
         holder: &Holder,
         amount: u64,
-    ) -> Option<Part> {
+    ) -> Option<BoundPermit> {
         let taken = self.lock(what).take(holder, amount);
         if let Err(bound) = taken {
             let (peer, what) = (&holder.peer, what.name());
             tracing::warn!(%peer, uid = holder.uid, what, ?bound, "too much for one who calls");
             return None;
         }
-        Some(Part { of: self.clone(), what, holder: holder.clone(), amount })
+        Some(BoundPermit { of: self.clone(), what, holder: holder.clone(), amount })
     }
 
     /// What is used, the bound, and how often somebody was refused.
@@ -95,13 +95,13 @@ impl Bounds {
     }
 }
 
-impl Drop for Part {
+impl Drop for BoundPermit {
     fn drop(&mut self) {
         self.of.lock(self.what).give_back(&self.holder, self.amount);
     }
 }
 
-impl fmt::Debug for Bounds {
+impl fmt::Debug for ControllerBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(Bounded::ALL.map(|what| (what, self.figures(what)))).finish()
     }
@@ -109,8 +109,8 @@ impl fmt::Debug for Bounds {
 
 /// Holds the bytes of a call's body until it is answered, before any of them is read.
 pub(super) async fn hold_body(
-    State(bounds): State<Arc<Bounds>>,
-    Extension(peer): Extension<Peer>,
+    State(bounds): State<Arc<ControllerBounds>>,
+    Extension(peer): Extension<CallerPeer>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn whoever_takes_all_it_can_leaves_others_theirs_and_gives_it_back() {
-        let bounds = Bounds::new(1_024);
+        let bounds = ControllerBounds::new(1_024);
         let [_, max, _] = bounds.figures(Bounded::Connections);
         assert_eq!(max, 768, "its own files find descriptors");
         let greedy: Vec<_> =
@@ -168,6 +168,6 @@ mod tests {
 
     #[test]
     fn there_is_always_a_place_for_one() {
-        assert_eq!(Bounds::new(100).figures(Bounded::Connections), [0, 1, 0]);
+        assert_eq!(ControllerBounds::new(100).figures(Bounded::Connections), [0, 1, 0]);
     }
 }

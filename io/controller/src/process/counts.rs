@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::ledger::Held;
+use crate::ledger::LedgerStats;
 
 /// Counted since the process began; the ledger's sizes are of now.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub(crate) struct Count(AtomicU64);
 
 impl Counts {
     /// What the ledger holds now.
-    pub(crate) fn set_held(&self, held: Held) {
+    pub(crate) fn set_held(&self, held: LedgerStats) {
         self.ledger_proxies.set(held.proxies as u64);
         self.ledger_lines.set(held.lines as u64);
         self.ledger_subjects.set(held.subjects as u64);

@@ -15,13 +15,15 @@ use rustls::ServerConfig;
 
 use super::offline::open_store;
 use super::records::Records;
-use super::{Settings, StartError, StorePlace};
+use super::{ControllerSettings, ControllerStartError, StorePlace};
 
 /// Looks at the places; how TLS is spoken where a certificate is named.
 ///
 /// # Errors
 /// A place that others reach without TLS or without tokens, with the commands that make both.
-pub(super) fn check(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, StartError> {
+pub(super) fn check(
+    settings: &ControllerSettings,
+) -> Result<Option<Arc<ServerConfig>>, ControllerStartError> {
     let tls = settings.tls.as_ref().map(|files| files.config()).transpose()?;
     let beyond = settings.listen.iter().find(|endpoint| !endpoint.is_local());
     let plain = |endpoint: &&Endpoint| matches!(endpoint, Endpoint::Http { .. });
@@ -32,13 +34,13 @@ pub(super) fn check(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, St
         return Err(refused(endpoint, lacks, settings, true));
     }
     if let Some(endpoint) = nameless(settings) {
-        return Err(StartError::Nameless { endpoint: endpoint.clone() });
+        return Err(ControllerStartError::Nameless { endpoint: endpoint.clone() });
     }
     if tls.is_none()
         && let Some(endpoint) = settings.listen.iter().find(|at| at.scheme() == "https")
     {
         let commands = commands(endpoint, settings, beyond.is_some());
-        return Err(StartError::NoCertificate { endpoint: endpoint.clone(), commands });
+        return Err(ControllerStartError::NoCertificate { endpoint: endpoint.clone(), commands });
     }
     if let Some(endpoint) = beyond {
         let store = open_store(&settings.data, &settings.store, None)?;
@@ -52,7 +54,7 @@ pub(super) fn check(settings: &Settings) -> Result<Option<Arc<ServerConfig>>, St
 }
 
 /// The place that the others would be told and could not ask.
-fn nameless(settings: &Settings) -> Option<&Endpoint> {
+fn nameless(settings: &ControllerSettings) -> Option<&Endpoint> {
     let several = matches!(settings.store, StorePlace::Etcd(_)) && settings.advertise.is_none();
     let any = |at: &&Endpoint| {
         at.host_and_port().is_some_and(|(host, _)| ["0.0.0.0", "::"].contains(&host))
@@ -63,18 +65,18 @@ fn nameless(settings: &Settings) -> Option<&Endpoint> {
 fn refused(
     endpoint: &Endpoint,
     lacks: &'static str,
-    settings: &Settings,
+    settings: &ControllerSettings,
     certificate: bool,
-) -> StartError {
+) -> ControllerStartError {
     let commands = match certificate {
         true => commands(endpoint, settings, true),
         false => format!("  {}", token(settings)),
     };
-    StartError::Open { endpoint: endpoint.clone(), lacks, commands }
+    ControllerStartError::Open { endpoint: endpoint.clone(), lacks, commands }
 }
 
 /// What makes a certificate, and a token if there is to be one, and then starts.
-fn commands(endpoint: &Endpoint, settings: &Settings, with_token: bool) -> String {
+fn commands(endpoint: &Endpoint, settings: &ControllerSettings, with_token: bool) -> String {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_str().ok().filter(|name| api::is_name(name));
     let name = name.unwrap_or("controller");
@@ -96,13 +98,13 @@ fn commands(endpoint: &Endpoint, settings: &Settings, with_token: bool) -> Strin
     lines.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-fn token(settings: &Settings) -> String {
+fn token(settings: &ControllerSettings) -> String {
     let data = shown(&settings.data);
     format!("sluice token create admin --role admin --data {data}{}", store(settings))
 }
 
 /// The flag that names the store, if it is not the usual one.
-fn store(settings: &Settings) -> String {
+fn store(settings: &ControllerSettings) -> String {
     match &settings.store {
         StorePlace::Data => String::new(),
         StorePlace::Etcd(etcd) => format!(" --store etcd:{}", etcd.endpoints.join(",")),
@@ -121,11 +123,11 @@ mod tests {
     use api::Credentials;
 
     use super::*;
-    use crate::etcd::Etcd;
+    use crate::etcd::EtcdClient;
     use testkit::TestFolder;
 
-    fn settings(folder: &TestFolder, listen: &str) -> Settings {
-        Settings {
+    fn settings(folder: &TestFolder, listen: &str) -> ControllerSettings {
+        ControllerSettings {
             data: folder.path().join("it's"),
             store: StorePlace::Data,
             listen: vec![listen.parse().unwrap()],
@@ -135,7 +137,7 @@ mod tests {
             advertise: None,
             on_event: None,
             webhook: None,
-            clock: crate::Clock::System,
+            clock: crate::WallClock::System,
         }
     }
 
@@ -152,7 +154,7 @@ mod tests {
         let folder = TestFolder::new();
         for listen in ["http://192.0.2.1:5650", "http://0.0.0.0:5650", "http://io-1.site:5650"] {
             let error = check(&settings(&folder, listen)).unwrap_err();
-            assert!(matches!(error, StartError::Open { .. }), "{error}");
+            assert!(matches!(error, ControllerStartError::Open { .. }), "{error}");
             let said = error.to_string();
             let data = format!("--data '{}/it'\\''s'", folder.path().display());
             assert!(said.contains(&data) && said.contains("sluice cert issue"), "{said}");
@@ -160,7 +162,7 @@ mod tests {
         }
         let error = check(&settings(&folder, "https://127.0.0.1:0")).unwrap_err();
         let said = error.to_string();
-        assert!(matches!(error, StartError::NoCertificate { .. }), "{said}");
+        assert!(matches!(error, ControllerStartError::NoCertificate { .. }), "{said}");
         assert!(!said.contains("sluice token"), "on loopback nobody needs one: {said}");
     }
 
@@ -168,11 +170,11 @@ mod tests {
     fn of_several_each_must_have_a_place_that_the_others_can_ask() {
         let folder = TestFolder::new();
         let endpoints = vec!["http://127.0.0.1:1".to_owned()];
-        let etcd = Etcd { endpoints, prefix: "/sluice".into(), user: None };
+        let etcd = EtcdClient { endpoints, prefix: "/sluice".into(), user: None };
         let mut several = settings(&folder, "https://0.0.0.0:5650");
         several.store = StorePlace::Etcd(etcd);
         let error = check(&several).unwrap_err();
-        assert!(matches!(error, StartError::Nameless { .. }), "{error}");
+        assert!(matches!(error, ControllerStartError::Nameless { .. }), "{error}");
         several.advertise = Some("https://c1.site:5650".parse().unwrap());
         let said = check(&several).unwrap_err().to_string();
         assert!(said.contains("--store etcd:http://127.0.0.1:1"), "{said}");

@@ -20,21 +20,21 @@ use api::{ControllerEvent, EventKind};
 use model::Time;
 use tokio::sync::{oneshot, watch};
 
-pub(crate) use deliver::Deliveries;
+pub(crate) use deliver::EventDelivery;
 pub use deliver::{ParseWebhookError, Webhook};
 pub(crate) use file::EventFile;
 
 use super::counts::Counts;
-use super::queue::{Inbox, Queue};
-use crate::clock::Clock;
+use super::queue::{MsgInbox, MsgQueue};
+use crate::clock::WallClock;
 use crate::sqlite::SqliteError;
 
 /// What the thread is asked.
-pub(crate) enum Ask {
+pub(crate) enum EventMsg {
     Tell(Box<ControllerEvent>),
     /// Events that are not recent any more.
     Page {
-        since: Since,
+        since: EventsSince,
         most: usize,
         answer: oneshot::Sender<Result<Vec<ControllerEvent>, SqliteError>>,
     },
@@ -43,7 +43,7 @@ pub(crate) enum Ask {
 
 /// From where on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Since {
+pub(crate) enum EventsSince {
     /// After the event of this number.
     Sequence(u64),
     /// From this time on.
@@ -54,22 +54,26 @@ pub(crate) enum Since {
 
 /// For whoever has something to tell.
 #[derive(Clone)]
-pub(crate) struct Teller {
-    queue: Queue<Ask>,
+pub(crate) struct EventPublisher {
+    queue: MsgQueue<EventMsg>,
     counts: Arc<Counts>,
-    clock: Clock,
+    clock: WallClock,
 }
 
 /// The newest events, for those who look.
 #[derive(Debug)]
-pub(crate) struct Recent {
+pub(crate) struct RecentEvents {
     ring: Mutex<VecDeque<ControllerEvent>>,
     newest: watch::Sender<u64>,
 }
 
-impl Teller {
-    pub(crate) fn new(queue: Queue<Ask>, counts: Arc<Counts>, clock: Clock) -> Teller {
-        Teller { queue, counts, clock }
+impl EventPublisher {
+    pub(crate) fn new(
+        queue: MsgQueue<EventMsg>,
+        counts: Arc<Counts>,
+        clock: WallClock,
+    ) -> EventPublisher {
+        EventPublisher { queue, counts, clock }
     }
 
     /// Tells an event of now, if there is room.
@@ -80,41 +84,41 @@ impl Teller {
 
     /// Tells an event, if there is room.
     pub(crate) fn tell(&self, event: ControllerEvent) {
-        if self.queue.try_send(Ask::Tell(Box::new(event))).is_err() {
+        if self.queue.try_send(EventMsg::Tell(Box::new(event))).is_err() {
             self.counts.events_lost.add(1);
         }
     }
 }
 
-impl Recent {
+impl RecentEvents {
     /// The newest ones of a file.
-    pub(crate) fn of(file: &EventFile) -> Result<Recent, SqliteError> {
-        let ring: VecDeque<_> = file.page(Since::Newest, RECENT)?.into();
+    pub(crate) fn of(file: &EventFile) -> Result<RecentEvents, SqliteError> {
+        let ring: VecDeque<_> = file.page(EventsSince::Newest, RECENT)?.into();
         let (newest, _) = watch::channel(file.newest());
-        Ok(Recent { ring: Mutex::new(ring), newest })
+        Ok(RecentEvents { ring: Mutex::new(ring), newest })
     }
 
     /// Events from there on, oldest first; `None` if only the file knows all of them.
-    pub(crate) fn page(&self, since: Since, most: usize) -> Option<Vec<ControllerEvent>> {
+    pub(crate) fn page(&self, since: EventsSince, most: usize) -> Option<Vec<ControllerEvent>> {
         let ring = self.ring();
         let first = ring.front().map(|event| (event.sequence, event.at_ns));
         let from = match since {
-            Since::Sequence(sequence) => {
+            EventsSince::Sequence(sequence) => {
                 if first.is_some_and(|(first, _)| first > sequence.saturating_add(1)) {
                     return None;
                 }
                 ring.partition_point(|event| event.sequence <= sequence)
             }
-            Since::Time(time) => {
+            EventsSince::Time(time) => {
                 if first.is_some_and(|(_, at_ns)| at_ns >= time.as_nanos()) {
                     return None;
                 }
                 ring.partition_point(|event| event.at_ns < time.as_nanos())
             }
-            Since::Newest if most > ring.len() => {
+            EventsSince::Newest if most > ring.len() => {
                 return (ring.len() < RECENT).then(|| ring.iter().cloned().collect());
             }
-            Since::Newest => ring.len() - most,
+            EventsSince::Newest => ring.len() - most,
         };
         Some(ring.iter().skip(from).take(most).cloned().collect())
     }
@@ -142,19 +146,19 @@ impl Recent {
 /// The thread: until it is told to stop.
 pub(crate) fn run(
     mut file: EventFile,
-    asked: &Inbox<Ask>,
-    recent: &Recent,
-    deliveries: &Deliveries,
+    asked: &MsgInbox<EventMsg>,
+    recent: &RecentEvents,
+    deliveries: &EventDelivery,
     counts: &Counts,
 ) {
     while let Ok(first) = asked.recv() {
         let mut told = Vec::new();
         for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
             match ask {
-                Ask::Tell(event) => told.push(*event),
+                EventMsg::Tell(event) => told.push(*event),
                 // Who asked may have gone.
-                Ask::Page { since, most, answer } => drop(answer.send(file.page(since, most))),
-                Ask::Stop => {
+                EventMsg::Page { since, most, answer } => drop(answer.send(file.page(since, most))),
+                EventMsg::Stop => {
                     publish(&mut file, told, recent, deliveries, counts);
                     return;
                 }
@@ -167,8 +171,8 @@ pub(crate) fn run(
 fn publish(
     file: &mut EventFile,
     mut told: Vec<ControllerEvent>,
-    recent: &Recent,
-    deliveries: &Deliveries,
+    recent: &RecentEvents,
+    deliveries: &EventDelivery,
     counts: &Counts,
 ) {
     if told.is_empty() {
@@ -209,20 +213,20 @@ mod tests {
     fn what_is_recent_is_a_page_of_the_file_and_says_when_it_does_not_reach_back() {
         let folder = TestFolder::new();
         let mut file = EventFile::open(&folder.path().join("e.db"), 0).unwrap();
-        let recent = Recent::of(&file).unwrap();
-        assert_eq!(recent.page(Since::Sequence(0), 10), Some(vec![]));
-        assert_eq!(recent.page(Since::Newest, 10), Some(vec![]));
+        let recent = RecentEvents::of(&file).unwrap();
+        assert_eq!(recent.page(EventsSince::Sequence(0), 10), Some(vec![]));
+        assert_eq!(recent.page(EventsSince::Newest, 10), Some(vec![]));
         let mut events = told(RECENT + 10);
         file.append(&mut events).unwrap();
         recent.add(&events);
         assert_eq!(*recent.watch().borrow(), RECENT as u64 + 10);
-        assert_eq!(recent.page(Since::Sequence(9), 10), None, "event 10 is in the file only");
-        for since in [Since::Sequence(10), Since::Sequence(500), Since::Newest] {
+        assert_eq!(recent.page(EventsSince::Sequence(9), 10), None, "event 10 is in the file only");
+        for since in [EventsSince::Sequence(10), EventsSince::Sequence(500), EventsSince::Newest] {
             let page = recent.page(since, 7).unwrap();
             assert_eq!(page, file.page(since, 7).unwrap(), "{since:?}");
         }
-        assert_eq!(file.page(Since::Sequence(8), 2).unwrap(), events[8..10]);
-        let again = Recent::of(&file).unwrap();
-        assert_eq!(again.page(Since::Newest, 3), recent.page(Since::Newest, 3));
+        assert_eq!(file.page(EventsSince::Sequence(8), 2).unwrap(), events[8..10]);
+        let again = RecentEvents::of(&file).unwrap();
+        assert_eq!(again.page(EventsSince::Newest, 3), recent.page(EventsSince::Newest, 3));
     }
 }

@@ -10,12 +10,12 @@ use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::Settings;
-use super::access::Peer;
+use super::ControllerSettings;
+use super::access::CallerPeer;
 
 /// Under which names a controller answers on loopback: those that it was given, and those by
 /// which others are to find it.
-pub(super) fn of(settings: &Settings) -> AllowedHosts {
+pub(super) fn of(settings: &ControllerSettings) -> AllowedHosts {
     let advertised = settings.advertise.as_ref().and_then(Endpoint::host_and_port);
     let advertised = advertised.and_then(|(host, _)| host.parse::<HostName>().ok());
     AllowedHosts::and(settings.allowed_hosts.iter().cloned().chain(advertised))
@@ -24,7 +24,7 @@ pub(super) fn of(settings: &Settings) -> AllowedHosts {
 /// Lets a call through if its host and origin are this controller's.
 pub(super) async fn check(
     State(hosts): State<Arc<AllowedHosts>>,
-    Extension(peer): Extension<Peer>,
+    Extension(peer): Extension<CallerPeer>,
     request: Request,
     next: Next,
 ) -> Response {

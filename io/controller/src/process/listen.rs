@@ -29,17 +29,17 @@ use tokio::net::{TcpStream, UnixListener};
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
-use super::access::Peer;
-use super::bounds::{Bounded, Bounds, Part, hold_body};
-use super::{StartError, hosts};
+use super::access::CallerPeer;
+use super::bounds::{BoundPermit, Bounded, ControllerBounds, hold_body};
+use super::{ControllerStartError, hosts};
 use crate::tls::ClientCertificate;
 
 /// Places that are bound and not served yet.
-pub(super) struct Bound {
+pub(super) struct BoundListener {
     tcp: Vec<Tcp>,
     unix: Vec<Arc<Listening>>,
     hosts: Arc<AllowedHosts>,
-    bounds: Arc<Bounds>,
+    bounds: Arc<ControllerBounds>,
 }
 
 /// A port, with TLS or without.
@@ -60,7 +60,7 @@ pub(super) fn bind(
     places: &[Endpoint],
     tls: Option<&Arc<ServerConfig>>,
     hosts: AllowedHosts,
-) -> Result<(Bound, Vec<String>), StartError> {
+) -> Result<(BoundListener, Vec<String>), ControllerStartError> {
     let (mut tcp, mut unix, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for endpoint in places {
         match endpoint {
@@ -69,7 +69,8 @@ pub(super) fn bind(
                 names.push(endpoint.to_string());
             }
             Endpoint::Http { host, port } | Endpoint::Https { host, port } => {
-                let failed = |source| StartError::Listen { endpoint: endpoint.clone(), source };
+                let failed =
+                    |source| ControllerStartError::Listen { endpoint: endpoint.clone(), source };
                 let listener = TcpListener::bind((host.as_str(), *port)).map_err(failed)?;
                 let address = listener.local_addr().map_err(failed)?;
                 // A name may have meant something else than this machine.
@@ -85,30 +86,30 @@ pub(super) fn bind(
             }
         }
     }
-    let bounds = Bounds::new(api::descriptor_limit());
-    Ok((Bound { tcp, unix, hosts: Arc::new(hosts), bounds }, names))
+    let bounds = ControllerBounds::new(api::descriptor_limit());
+    Ok((BoundListener { tcp, unix, hosts: Arc::new(hosts), bounds }, names))
 }
 
-impl Bound {
+impl BoundListener {
     /// The same places once more: of two that serve, either takes a connection.
-    pub(super) fn again(&self) -> Result<Bound, StartError> {
+    pub(super) fn again(&self) -> Result<BoundListener, ControllerStartError> {
         let again = |Tcp { listener, tls }: &Tcp| {
             Ok(Tcp { listener: listener.try_clone()?, tls: tls.clone() })
         };
         let tcp = self.tcp.iter().map(again).collect::<io::Result<_>>();
         let (unix, hosts, bounds) = (self.unix.clone(), self.hosts.clone(), self.bounds.clone());
-        Ok(Bound { tcp: tcp.map_err(StartError::Thread)?, unix, hosts, bounds })
+        Ok(BoundListener { tcp: tcp.map_err(ControllerStartError::Thread)?, unix, hosts, bounds })
     }
 
     /// What those who call share.
-    pub(super) fn bounds(&self) -> &Arc<Bounds> {
+    pub(super) fn bounds(&self) -> &Arc<ControllerBounds> {
         &self.bounds
     }
 
     /// Begins to answer.
-    pub(super) fn serve(self, router: Router) -> Result<Serving, StartError> {
+    pub(super) fn serve(self, router: Router) -> Result<Serving, ControllerStartError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(StartError::Thread)?;
+        let runtime = runtime.map_err(ControllerStartError::Thread)?;
         let (stop, stopped) = oneshot::channel::<()>();
         let router = router.layer(from_fn_with_state(self.bounds.clone(), hold_body));
         let router = router.layer(from_fn_with_state(self.hosts, hosts::check));
@@ -126,7 +127,7 @@ impl Bound {
             runtime.shutdown_timeout(STOP_TIME_MAX);
         };
         let thread = std::thread::Builder::new().name("control".into()).spawn(api::critical(run));
-        let thread = thread.map_err(StartError::Thread)?;
+        let thread = thread.map_err(ControllerStartError::Thread)?;
         Ok(Serving { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -142,7 +143,7 @@ impl Drop for Serving {
     }
 }
 
-async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<Bounds>) {
+async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<ControllerBounds>) {
     let listener = tcp.listener.local_addr().and_then(|address| {
         let over_loopback = address.ip().to_canonical().is_loopback();
         Ok((tokio::net::TcpListener::from_std(tcp.listener)?, over_loopback))
@@ -160,7 +161,7 @@ async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<Bounds>) {
                 let _ = stream.set_nodelay(true);
                 let router = router.clone();
                 let from = from.to_string();
-                let peer = Peer { from, holder, certificate: None, over_loopback };
+                let peer = CallerPeer { from, holder, certificate: None, over_loopback };
                 match tcp.tls.clone() {
                     Some(tls) => drop(tokio::spawn(secured(stream, peer, tls, router, place))),
                     None => {
@@ -173,7 +174,7 @@ async fn accept_tcp(tcp: Tcp, router: Router, bounds: Arc<Bounds>) {
     }
 }
 
-async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<Bounds>) {
+async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<ControllerBounds>) {
     let listener = listening.listener().try_clone().and_then(|listener| {
         listener.set_nonblocking(true)?;
         UnixListener::from_std(listener)
@@ -190,7 +191,7 @@ async fn accept_unix(listening: Arc<Listening>, router: Router, bounds: Arc<Boun
                 let Some(place) = bounds.take(Bounded::Connections, &holder, 1) else { continue };
                 let uid = uid.map_or_else(|| "?".into(), |uid| uid.to_string());
                 let from = format!("uid {uid}, Unix socket");
-                let peer = Peer { from, holder, certificate: None, over_loopback: false };
+                let peer = CallerPeer { from, holder, certificate: None, over_loopback: false };
                 tokio::spawn(exchanges(TokioIo::new(stream), peer, router.clone(), place));
             }
             Err(error) => pause(&error).await,
@@ -206,7 +207,13 @@ async fn pause(error: &std::io::Error) {
 }
 
 /// TLS, which must be agreed in time, and then the exchanges.
-async fn secured(stream: TcpStream, peer: Peer, tls: TlsAcceptor, router: Router, place: Part) {
+async fn secured(
+    stream: TcpStream,
+    peer: CallerPeer,
+    tls: TlsAcceptor,
+    router: Router,
+    place: BoundPermit,
+) {
     let from = &peer.from;
     let stream = match tokio::time::timeout(HANDSHAKE_TIME_MAX, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -215,12 +222,12 @@ async fn secured(stream: TcpStream, peer: Peer, tls: TlsAcceptor, router: Router
     };
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = shown.and_then(ClientCertificate::of);
-    exchanges(TokioIo::new(stream), Peer { certificate, ..peer }, router, place).await;
+    exchanges(TokioIo::new(stream), CallerPeer { certificate, ..peer }, router, place).await;
 }
 
 /// One connection's exchanges, one after the other. A head that does not come in time ends it;
 /// how long an answer takes is the routes' bound.
-async fn exchanges<S>(stream: S, peer: Peer, router: Router, _place: Part)
+async fn exchanges<S>(stream: S, peer: CallerPeer, router: Router, _place: BoundPermit)
 where
     S: Read + Write + Unpin + Send + 'static,
 {

@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 use api::{MadeToken, NewToken, Role, Tokens};
 
 use super::StorePlace;
-use super::access::{Access, Caller};
+use super::access::{AccessControl, ApiCaller};
 use super::records::{Records, TokenFailed};
 use crate::audit::{Audit, AuditError};
 use crate::directory::{DataDirectory, DirectoryError};
-use crate::election::{Election, Fence, Office};
+use crate::election::{Election, FencingToken, Leadership};
 use crate::etcd::EtcdError;
 use crate::store::{EtcdStore, SqliteStore, Store, StoreError};
 
 /// What people decided, while no controller has it in hand.
 pub struct Offline {
     records: Records,
-    access: Access,
-    by: Caller,
+    access: AccessControl,
+    by: ApiCaller,
     /// Given back last.
     _election: Option<Election>,
     _directory: DataDirectory,
@@ -83,9 +83,10 @@ impl Offline {
             drop(SqliteStore::open(&decided_path(data))?);
         }
         let records = Records::open(open_store(data, place, fence)?)?;
-        let access = Access::new(records.tokens(), Audit::open(data)?, false);
+        let access = AccessControl::new(records.tokens(), Audit::open(data)?, false);
         let from = format!("uid {}, without a controller", rustix::process::getuid().as_raw());
-        let by = Caller { name: "offline".into(), role: Role::Admin, user: None, node: None, from };
+        let by =
+            ApiCaller { name: "offline".into(), role: Role::Admin, user: None, node: None, from };
         Ok(Offline { records, access, by, _election: election, _directory: directory })
     }
 
@@ -117,7 +118,7 @@ impl Offline {
 pub(super) fn open_store(
     data: &Path,
     place: &StorePlace,
-    fence: Option<Fence>,
+    fence: Option<FencingToken>,
 ) -> Result<Box<dyn Store>, StoreError> {
     Ok(match place {
         StorePlace::Data => {
@@ -143,14 +144,14 @@ pub(super) fn decided_path(data: &Path) -> PathBuf {
     data.join("decided.db")
 }
 
-fn wait_for_office(election: &Election) -> Result<Fence, OfflineError> {
+fn wait_for_office(election: &Election) -> Result<FencingToken, OfflineError> {
     let began = Instant::now();
-    let mut seen = Office::Standing { leader: None };
+    let mut seen = Leadership::Standby { leader: None };
     loop {
         let patience = OFFICE_TIME_MAX.saturating_sub(began.elapsed());
         seen = match election.changed(&seen, patience) {
-            Office::Leading(fence) => return Ok(fence),
-            Office::Standing { leader } if patience.is_zero() => {
+            Leadership::Leader(fence) => return Ok(fence),
+            Leadership::Standby { leader } if patience.is_zero() => {
                 return Err(
                     leader.map_or(OfflineError::NoOffice, |leader| OfflineError::Led { leader })
                 );

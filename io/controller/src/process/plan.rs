@@ -26,29 +26,29 @@ use plan::{
 };
 use tokio::sync::oneshot;
 
-use super::asking::{Asking, Heard};
+use super::asking::{FanOut, QueryReplies};
 use super::counts::Counts;
-use super::events::Teller;
-use super::queue::{Inbox, Queue};
-use super::records::{self, InForce, Known, MemberRecord};
+use super::events::EventPublisher;
+use super::queue::{MsgInbox, MsgQueue};
+use super::records::{self, KnownProxies, ProxyRecord, PublishedRules};
 
 /// What this thread is asked.
-pub(crate) enum Ask {
-    Report(Box<Said>),
-    Look(oneshot::Sender<View>),
+pub(crate) enum PlanMsg {
+    Report(Box<ReportMsg>),
+    Look(oneshot::Sender<PlanView>),
     /// Of all proxies.
-    Question(QueryKind, oneshot::Sender<Heard>),
+    Question(QueryKind, oneshot::Sender<QueryReplies>),
     /// The answer says whether there was one.
     Forget(String, oneshot::Sender<bool>),
-    Rules(Arc<InForce>),
+    Rules(Arc<PublishedRules>),
     /// What decays hold keys to; `None`: to nothing any more.
     Rates(BTreeMap<Scope, Option<Rate>>),
-    Stored(Vec<MemberRecord>),
+    Stored(Vec<ProxyRecord>),
     Stop,
 }
 
 /// What a proxy said at once.
-pub(crate) struct Said {
+pub(crate) struct ReportMsg {
     pub(crate) name: Arc<str>,
     pub(crate) epoch: u64,
     /// The version of the rules that it was given.
@@ -67,7 +67,7 @@ pub(crate) struct Superseded {
 }
 
 /// What people may see.
-pub(crate) struct View {
+pub(crate) struct PlanView {
     pub(crate) now: Time,
     pub(crate) members: Vec<(Arc<str>, ProxySnapshot)>,
     /// Names under which two proxies report.
@@ -76,33 +76,33 @@ pub(crate) struct View {
 }
 
 /// Everything that is decided upon.
-pub(crate) struct Desk {
+pub(crate) struct PlanActor {
     began: Instant,
     term: u64,
-    rules: Arc<InForce>,
+    rules: Arc<PublishedRules>,
     targets: BTreeMap<Arc<str>, ShareAllocator>,
     /// What decays hold keys to.
     rates: BTreeMap<Scope, Rate>,
-    known: Known,
-    waiting: BTreeMap<Arc<str>, Waiting>,
+    known: KnownProxies,
+    waiting: BTreeMap<Arc<str>, WaitingReport>,
     /// Those of them that are to be answered now.
     ready: BTreeSet<Arc<str>>,
     /// Orders whose members are not on record as they should be.
     withheld: BTreeMap<(Arc<str>, Arc<str>), Assignment>,
-    store: Queue<records::Ask>,
+    store: MsgQueue<records::StoreMsg>,
     counts: Arc<Counts>,
-    asking: Asking,
+    asking: FanOut,
     /// When the store was asked for what it has not answered.
     storing: Option<Instant>,
     stored: Instant,
-    teller: Teller,
+    teller: EventPublisher,
     /// Proxies that are silent, as it was told.
     silent: BTreeSet<Arc<str>>,
     lives: ProxyEpochs,
 }
 
 /// A call that is to be answered.
-struct Waiting {
+struct WaitingReport {
     answer: oneshot::Sender<Result<ControllerReply, Superseded>>,
     /// Another process reports under the same name.
     duplicate: bool,
@@ -114,15 +114,15 @@ struct Waiting {
     until: Instant,
 }
 
-impl Desk {
+impl PlanActor {
     pub(crate) fn new(
         term: u64,
-        rules: Arc<InForce>,
-        known: Known,
-        store: Queue<records::Ask>,
-        teller: Teller,
+        rules: Arc<PublishedRules>,
+        known: KnownProxies,
+        store: MsgQueue<records::StoreMsg>,
+        teller: EventPublisher,
         counts: Arc<Counts>,
-    ) -> Desk {
+    ) -> PlanActor {
         let began = Instant::now();
         let mut by_target: BTreeMap<Arc<str>, Vec<ProxySnapshot>> = BTreeMap::new();
         for ((target, name), (epoch, fallback)) in &known {
@@ -142,7 +142,7 @@ impl Desk {
         let targets =
             by_target.iter().map(|(target, members)| (target.clone(), controller(members)));
         let targets = targets.collect();
-        Desk {
+        PlanActor {
             began,
             term,
             rules,
@@ -154,7 +154,7 @@ impl Desk {
             withheld: BTreeMap::new(),
             store,
             counts,
-            asking: Asking::default(),
+            asking: FanOut::default(),
             storing: None,
             stored: began,
             teller,
@@ -164,7 +164,7 @@ impl Desk {
     }
 
     /// The thread: until it is told to stop.
-    pub(crate) fn run(mut self, asked: &Inbox<Ask>) {
+    pub(crate) fn run(mut self, asked: &MsgInbox<PlanMsg>) {
         let mut tick = Instant::now() + TICK;
         loop {
             match asked.recv_timeout(tick.saturating_duration_since(Instant::now())) {
@@ -173,7 +173,7 @@ impl Desk {
                 Ok(first) => {
                     // Those that came together are decided upon together.
                     for ask in std::iter::once(first).chain(asked.try_iter().take(BATCH - 1)) {
-                        if matches!(ask, Ask::Stop) {
+                        if matches!(ask, PlanMsg::Stop) {
                             return;
                         }
                         self.take(ask);
@@ -194,30 +194,30 @@ impl Desk {
         Time::from_nanos(u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn take(&mut self, ask: Ask) {
+    fn take(&mut self, ask: PlanMsg) {
         match ask {
-            Ask::Report(said) => self.report(*said),
-            Ask::Look(answer) => {
+            PlanMsg::Report(said) => self.report(*said),
+            PlanMsg::Look(answer) => {
                 // Here and below: who asked may have gone.
                 let _ = answer.send(self.view());
             }
-            Ask::Question(what, answer) => self.ask(what, answer),
-            Ask::Forget(name, answer) => {
+            PlanMsg::Question(what, answer) => self.ask(what, answer),
+            PlanMsg::Forget(name, answer) => {
                 let _ = answer.send(self.forget(&name));
             }
-            Ask::Rules(rules) => {
+            PlanMsg::Rules(rules) => {
                 let now = self.now();
                 self.targets.values_mut().for_each(|c| c.set_rules(rules.set.clone(), now));
                 self.rules = rules;
                 self.ready.extend(self.waiting.keys().cloned());
             }
-            Ask::Rates(rates) => self.set_rates(rates),
-            Ask::Stored(members) => self.note_stored(members),
-            Ask::Stop => {}
+            PlanMsg::Rates(rates) => self.set_rates(rates),
+            PlanMsg::Stored(members) => self.note_stored(members),
+            PlanMsg::Stop => {}
         }
     }
 
-    fn report(&mut self, said: Said) {
+    fn report(&mut self, said: ReportMsg) {
         let now = self.now();
         let is_new = |name: &Arc<str>| !self.known.keys().any(|(_, known)| known == name);
         let check = match self.known.len() >= MEMBERS_MAX && is_new(&said.name) {
@@ -264,7 +264,7 @@ impl Desk {
         if self.rules.given && said.rules.as_ref() != Some(&self.rules.version) {
             self.ready.insert(said.name.clone());
         }
-        let Said { name, epoch, rules, answer, answers, .. } = said;
+        let ReportMsg { name, epoch, rules, answer, answers, .. } = said;
         self.asking.hear(&name, answers);
         self.asking.end(Instant::now());
         if self.asking.asks(&name) {
@@ -273,7 +273,8 @@ impl Desk {
         let until = Instant::now() + HOLD;
         let orders = BTreeMap::new();
         let said = targets;
-        self.waiting.insert(name, Waiting { answer, duplicate, epoch, rules, said, orders, until });
+        self.waiting
+            .insert(name, WaitingReport { answer, duplicate, epoch, rules, said, orders, until });
     }
 
     fn set_rates(&mut self, rates: BTreeMap<Scope, Option<Rate>>) {
@@ -289,7 +290,7 @@ impl Desk {
         }
     }
 
-    fn ask(&mut self, what: QueryKind, answer: oneshot::Sender<Heard>) {
+    fn ask(&mut self, what: QueryKind, answer: oneshot::Sender<QueryReplies>) {
         let members = self.targets.values().flat_map(ShareAllocator::members);
         let members = members.map(|member| (member.name, member.silent));
         self.asking.begin(what, members, answer, Instant::now());
@@ -428,11 +429,11 @@ impl Desk {
                 if self.known.get(&place) != Some(&(epoch, fallback)) {
                     let fallback = Some(fallback.billionths());
                     let (target, name) = (target.to_string(), name.to_string());
-                    changed.push(MemberRecord { target, name, epoch, fallback });
+                    changed.push(ProxyRecord { target, name, epoch, fallback });
                 }
             }
         }
-        let forgotten = |(target, name): (Arc<str>, Arc<str>)| MemberRecord {
+        let forgotten = |(target, name): (Arc<str>, Arc<str>)| ProxyRecord {
             target: target.to_string(),
             name: name.to_string(),
             epoch: 0,
@@ -444,16 +445,16 @@ impl Desk {
             return;
         }
         changed.truncate(RECORD_MEMBERS_MAX);
-        match self.store.try_send(records::Ask::Members(changed)) {
+        match self.store.try_send(records::StoreMsg::Members(changed)) {
             Ok(()) => self.storing = Some(now),
             // It is tried again with the next tick, or all ends.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
 
-    fn note_stored(&mut self, members: Vec<MemberRecord>) {
+    fn note_stored(&mut self, members: Vec<ProxyRecord>) {
         self.storing = None;
-        for MemberRecord { target, name, epoch, fallback } in members {
+        for ProxyRecord { target, name, epoch, fallback } in members {
             let place = (target.into(), name.into());
             match fallback.and_then(model::Share::from_billionths) {
                 Some(part) => self.known.insert(place, (epoch, part)),
@@ -468,7 +469,7 @@ impl Desk {
         }
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> PlanView {
         let members = self.targets.iter().flat_map(|(target, controller)| {
             controller.members().map(|member| (target.clone(), member))
         });
@@ -477,7 +478,7 @@ impl Desk {
         let names = members.iter().map(|(_, member)| &member.name);
         let duplicates =
             names.filter(|name| self.lives.has_duplicate(name, now)).cloned().collect();
-        View {
+        PlanView {
             now,
             members,
             duplicates,
@@ -514,24 +515,25 @@ mod tests {
     use crate::process::queue::queue;
 
     /// A desk without threads, and the queue of its store.
-    struct Room {
-        desk: Desk,
-        store: Inbox<records::Ask>,
+    struct QueueRoom {
+        desk: PlanActor,
+        store: MsgInbox<records::StoreMsg>,
     }
 
-    impl Room {
-        fn new(known: Known) -> Room {
+    impl QueueRoom {
+        fn new(known: KnownProxies) -> QueueRoom {
             let (to_store, store) = queue(4);
             let text = "[[rule]]\nname = \"all\"\nlimit = \"1MB/s\"\n";
-            let rules = InForce {
+            let rules = PublishedRules {
                 text: text.into(),
                 version: "v1".into(),
                 set: Arc::new(RuleSet::parse(text).unwrap()),
                 given: true,
             };
-            let teller = Teller::new(queue(4).0, Arc::default(), crate::Clock::default());
-            let desk = Desk::new(1, Arc::new(rules), known, to_store, teller, Arc::default());
-            Room { desk, store }
+            let teller =
+                EventPublisher::new(queue(4).0, Arc::default(), crate::WallClock::default());
+            let desk = PlanActor::new(1, Arc::new(rules), known, to_store, teller, Arc::default());
+            QueueRoom { desk, store }
         }
 
         /// Hands a report in; what is answered at once, and how to hear of the rest.
@@ -547,8 +549,8 @@ mod tests {
             let (answer, order) = oneshot::channel();
             let (rules, reports) = (Some("v1".into()), vec![("t".into(), report)]);
             let answers = vec![];
-            let said = Said { name: name.into(), epoch: 1, rules, reports, answers, answer };
-            self.desk.take(Ask::Report(Box::new(said)));
+            let said = ReportMsg { name: name.into(), epoch: 1, rules, reports, answers, answer };
+            self.desk.take(PlanMsg::Report(Box::new(said)));
             self.settle();
             order
         }
@@ -559,11 +561,11 @@ mod tests {
         }
 
         /// The store does what it was asked.
-        fn store(&mut self) -> Vec<MemberRecord> {
-            let Some(records::Ask::Members(members)) = self.store.try_iter().next() else {
+        fn store(&mut self) -> Vec<ProxyRecord> {
+            let Some(records::StoreMsg::Members(members)) = self.store.try_iter().next() else {
                 return vec![];
             };
-            self.desk.take(Ask::Stored(members.clone()));
+            self.desk.take(PlanMsg::Stored(members.clone()));
             self.settle();
             members
         }
@@ -589,7 +591,7 @@ mod tests {
 
     #[test]
     fn nobody_is_ordered_anything_before_he_is_on_record() {
-        let mut room = Room::new(Known::new());
+        let mut room = QueueRoom::new(KnownProxies::new());
         let mut standing = ControllerSession::new("a", 1, SessionSettings::default(), Time::ZERO);
         let mut order = room.say(&mut standing, "a");
         assert!(order.try_recv().is_err(), "the store was not asked yet, or has not answered");
@@ -600,7 +602,7 @@ mod tests {
 
     #[test]
     fn a_call_waits_until_there_is_news_or_the_next_one_comes() {
-        let mut room = Room::new(Known::new());
+        let mut room = QueueRoom::new(KnownProxies::new());
         let mut standing = room.join("a");
         assert!(standing.is_ordered());
         assert!(standing.part_of(&Scope::rule("all", &[])).is_whole(), "it is alone");
@@ -612,8 +614,9 @@ mod tests {
         let mut second = room.say(&mut standing, "a");
         assert!(first.try_recv().is_ok(), "the next call has come");
         assert!(second.try_recv().is_err());
-        let rules = InForce { version: "v2".into(), given: true, ..InForce::default() };
-        room.desk.take(Ask::Rules(Arc::new(rules)));
+        let rules =
+            PublishedRules { version: "v2".into(), given: true, ..PublishedRules::default() };
+        room.desk.take(PlanMsg::Rules(Arc::new(rules)));
         room.settle();
         assert_eq!(second.try_recv().unwrap().unwrap().rules.unwrap().version, "v2");
     }
@@ -621,10 +624,11 @@ mod tests {
     #[test]
     fn who_was_known_before_counts_until_he_is_heard_or_forgotten() {
         let place = ("t".into(), "gone".into());
-        let mut room = Room::new(Known::from([(place, (1, model::Share::ratio(1, 2)))]));
+        let mut room =
+            QueueRoom::new(KnownProxies::from([(place, (1, model::Share::ratio(1, 2)))]));
         assert_eq!(room.desk.view().members[0].1.fallback, model::Share::ratio(1, 2));
         let (answer, mut outcome) = oneshot::channel();
-        room.desk.take(Ask::Forget("gone".into(), answer));
+        room.desk.take(PlanMsg::Forget("gone".into(), answer));
         assert_eq!(outcome.try_recv(), Ok(true));
         room.desk.keep_members();
         assert_eq!(room.store()[0].fallback, None, "it is off the record");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The end that is written to.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(crate) struct MsgQueue<T> {
     sender: SyncSender<T>,
     waiting: Arc<AtomicUsize>,
     most: usize,
@@ -25,19 +25,19 @@ pub(crate) struct Queue<T> {
 
 /// The end that is read from.
 #[derive(Debug)]
-pub(crate) struct Inbox<T> {
+pub(crate) struct MsgInbox<T> {
     receiver: Receiver<T>,
     waiting: Arc<AtomicUsize>,
 }
 
 /// A queue that holds `most` at a time.
-pub(crate) fn queue<T>(most: usize) -> (Queue<T>, Inbox<T>) {
+pub(crate) fn queue<T>(most: usize) -> (MsgQueue<T>, MsgInbox<T>) {
     let (sender, receiver) = sync_channel(most);
     let waiting = Arc::new(AtomicUsize::new(0));
-    (Queue { sender, waiting: waiting.clone(), most }, Inbox { receiver, waiting })
+    (MsgQueue { sender, waiting: waiting.clone(), most }, MsgInbox { receiver, waiting })
 }
 
-impl<T> Queue<T> {
+impl<T> MsgQueue<T> {
     /// Puts one in, or gives it back where there is no room.
     pub(crate) fn try_send(&self, one: T) -> Result<(), TrySendError<T>> {
         // Counted first: it may be out again before this returns.
@@ -65,13 +65,13 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Clone for Queue<T> {
-    fn clone(&self) -> Queue<T> {
-        Queue { sender: self.sender.clone(), waiting: self.waiting.clone(), most: self.most }
+impl<T> Clone for MsgQueue<T> {
+    fn clone(&self) -> MsgQueue<T> {
+        MsgQueue { sender: self.sender.clone(), waiting: self.waiting.clone(), most: self.most }
     }
 }
 
-impl<T> Inbox<T> {
+impl<T> MsgInbox<T> {
     /// The next one, whenever it comes.
     pub(crate) fn recv(&self) -> Result<T, RecvError> {
         self.taken(self.receiver.recv())

@@ -18,42 +18,42 @@ use model::{RuleFileError, RuleSet, Share};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::access::{Access, Caller, now_s};
-use super::accounts::Standings;
-use super::events::Teller;
-use super::queue::{Inbox, Queue};
+use super::access::{AccessControl, ApiCaller, now_s};
+use super::accounts::ThrottledKeys;
+use super::events::EventPublisher;
+use super::queue::{MsgInbox, MsgQueue};
 use super::{plan, usage};
 use crate::store::{History, Revision, Store, StoreError};
 use crate::token::{TokenRecord, TokenRefused, TokenSet};
 
 /// What this thread is asked.
-pub(crate) enum Ask {
+pub(crate) enum StoreMsg {
     SetRules {
         text: String,
         /// The version that is to be replaced.
         over: Option<String>,
-        by: Caller,
-        answer: oneshot::Sender<Result<(), RulesRefused>>,
+        by: ApiCaller,
+        answer: oneshot::Sender<Result<(), RulePublishError>>,
     },
     MakeToken {
         new: NewToken,
-        by: Caller,
+        by: ApiCaller,
         answer: oneshot::Sender<Result<MadeToken, TokenFailed>>,
     },
     RevokeToken {
         name: String,
-        by: Caller,
+        by: ApiCaller,
         answer: oneshot::Sender<Result<api::Tokens, TokenFailed>>,
     },
-    Members(Vec<MemberRecord>),
+    Members(Vec<ProxyRecord>),
     /// Who is held back by decays.
-    Standings(Standings),
+    Standings(ThrottledKeys),
     Stop,
 }
 
 /// The rules of all proxies.
 #[derive(Debug, Default)]
-pub(crate) struct InForce {
+pub(crate) struct PublishedRules {
     pub(crate) text: Arc<str>,
     pub(crate) version: String,
     pub(crate) set: Arc<RuleSet>,
@@ -61,7 +61,7 @@ pub(crate) struct InForce {
     pub(crate) given: bool,
 }
 
-impl InForce {
+impl PublishedRules {
     /// What they are, in a sentence.
     fn told(&self) -> String {
         let some = |count: usize, what: &str| match count {
@@ -80,7 +80,7 @@ impl InForce {
 
 /// Why other rules are not put in force. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RulesRefused {
+pub(crate) enum RulePublishError {
     #[error("{}", .0.in_file("rules"))]
     Wrong(RuleFileError),
     #[error(
@@ -104,7 +104,7 @@ pub enum TokenFailed {
 
 /// One member of a target as it is on record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MemberRecord {
+pub(crate) struct ProxyRecord {
     pub(crate) target: String,
     pub(crate) name: String,
     pub(crate) epoch: u64,
@@ -113,7 +113,7 @@ pub(crate) struct MemberRecord {
 }
 
 /// What is on record of members: life and fallback, by target and name.
-pub(crate) type Known = BTreeMap<(Arc<str>, Arc<str>), (u64, Share)>;
+pub(crate) type KnownProxies = BTreeMap<(Arc<str>, Arc<str>), (u64, Share)>;
 
 /// One record.
 #[derive(Debug, Serialize, Deserialize)]
@@ -121,23 +121,23 @@ pub(crate) type Known = BTreeMap<(Arc<str>, Arc<str>), (u64, Share)>;
 enum Decision {
     Term(u64),
     Rules(String),
-    Members(Vec<MemberRecord>),
+    Members(Vec<ProxyRecord>),
     Token(TokenRecord),
     /// By name.
     Revoked(String),
-    Decays(Standings),
+    Decays(ThrottledKeys),
 }
 
 /// All records together, and a snapshot's text.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct State {
+struct RecordsState {
     term: u64,
     rules: Option<String>,
-    members: Vec<MemberRecord>,
+    members: Vec<ProxyRecord>,
     #[serde(default)]
     tokens: Vec<TokenRecord>,
     #[serde(default)]
-    decays: Standings,
+    decays: ThrottledKeys,
 }
 
 /// The records of one store.
@@ -147,14 +147,14 @@ pub(crate) struct Records {
     /// Records since the last snapshot, and their bytes.
     tail: usize,
     tail_bytes: usize,
-    state: State,
+    state: RecordsState,
 }
 
 impl Records {
     /// Reads all that the store has.
     pub(crate) fn open(mut store: Box<dyn Store>) -> Result<Records, StoreError> {
         let history = store.load(Revision::ZERO)?;
-        let state = State::default();
+        let state = RecordsState::default();
         let mut records = Records { store, at: Revision::ZERO, tail: 0, tail_bytes: 0, state };
         records.take(history)?;
         Ok(records)
@@ -167,7 +167,7 @@ impl Records {
         Ok(term)
     }
 
-    pub(crate) fn rules(&self) -> Result<InForce, RuleFileError> {
+    pub(crate) fn rules(&self) -> Result<PublishedRules, RuleFileError> {
         in_force(self.state.rules.as_deref())
     }
 
@@ -179,8 +179,8 @@ impl Records {
     pub(crate) fn make_token(
         &mut self,
         new: &NewToken,
-        by: &Caller,
-        access: &Access,
+        by: &ApiCaller,
+        access: &AccessControl,
     ) -> Result<MadeToken, TokenFailed> {
         self.tokens().check_new(new, now_s())?;
         let (token, record) = TokenRecord::make(new, now_s());
@@ -196,8 +196,8 @@ impl Records {
     pub(crate) fn revoke_token(
         &mut self,
         name: String,
-        by: &Caller,
-        access: &Access,
+        by: &ApiCaller,
+        access: &AccessControl,
     ) -> Result<api::Tokens, TokenFailed> {
         let tokens = self.tokens();
         tokens.check_revoked(&name, access.open)?;
@@ -209,8 +209,8 @@ impl Records {
         Ok(self.tokens().report())
     }
 
-    pub(crate) fn members(&self) -> Known {
-        let known = |member: &MemberRecord| {
+    pub(crate) fn members(&self) -> KnownProxies {
+        let known = |member: &ProxyRecord| {
             let part = Share::from_billionths(member.fallback?).unwrap_or(Share::WHOLE);
             let place = (member.target.as_str().into(), member.name.as_str().into());
             Some((place, (member.epoch, part)))
@@ -218,7 +218,7 @@ impl Records {
         self.state.members.iter().filter_map(known).collect()
     }
 
-    pub(crate) fn standings(&self) -> Standings {
+    pub(crate) fn standings(&self) -> ThrottledKeys {
         self.state.decays.clone()
     }
 
@@ -270,7 +270,7 @@ impl Records {
     }
 }
 
-impl State {
+impl RecordsState {
     fn apply(&mut self, decision: Decision) {
         match decision {
             Decision::Term(term) => self.term = term,
@@ -291,47 +291,49 @@ impl State {
 }
 
 /// Whom the thread tells of what it wrote.
-pub(crate) struct Links {
-    pub(crate) plan: Queue<plan::Ask>,
-    pub(crate) usage: Queue<usage::Ask>,
-    pub(crate) teller: Teller,
+pub(crate) struct StoreOutputs {
+    pub(crate) plan: MsgQueue<plan::PlanMsg>,
+    pub(crate) usage: MsgQueue<usage::UsageMsg>,
+    pub(crate) teller: EventPublisher,
 }
 
 /// The thread: until it is told to stop.
 pub(crate) fn run(
     mut records: Records,
-    asked: &Inbox<Ask>,
-    to: &Links,
-    shared: &RwLock<Arc<InForce>>,
-    access: &Access,
+    asked: &MsgInbox<StoreMsg>,
+    to: &StoreOutputs,
+    shared: &RwLock<Arc<PublishedRules>>,
+    access: &AccessControl,
 ) {
     while let Ok(ask) = asked.recv() {
         match ask {
-            Ask::Stop => return,
-            Ask::Members(changed) => match records.decide(Decision::Members(changed.clone())) {
-                // It fails only where the plan's thread has ended.
-                Ok(()) => drop(to.plan.send(plan::Ask::Stored(changed))),
-                Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
-            },
-            Ask::MakeToken { new, by, answer } => {
+            StoreMsg::Stop => return,
+            StoreMsg::Members(changed) => {
+                match records.decide(Decision::Members(changed.clone())) {
+                    // It fails only where the plan's thread has ended.
+                    Ok(()) => drop(to.plan.send(plan::PlanMsg::Stored(changed))),
+                    Err(error) => tracing::error!(%error, "cannot keep who the proxies are"),
+                }
+            }
+            StoreMsg::MakeToken { new, by, answer } => {
                 let _ = answer.send(records.make_token(&new, &by, access));
             }
-            Ask::RevokeToken { name, by, answer } => {
+            StoreMsg::RevokeToken { name, by, answer } => {
                 let _ = answer.send(records.revoke_token(name, &by, access));
             }
-            Ask::Standings(standings) => {
+            StoreMsg::Standings(standings) => {
                 if let Err(error) = records.decide(Decision::Decays(standings)) {
                     tracing::error!(%error, "cannot keep who is held back by decays");
                 }
             }
-            Ask::SetRules { text, over, by, answer } => {
+            StoreMsg::SetRules { text, over, by, answer } => {
                 let before = records.state.rules.clone();
                 let outcome = set_rules(&mut records, text, over, shared);
                 if let Ok(rules) = &outcome {
                     let after = Some(rules.text.to_string());
                     access.audit.write(&by.changed("rules".into(), before, after));
-                    let _ = to.plan.send(plan::Ask::Rules(rules.clone()));
-                    let _ = to.usage.send(usage::Ask::Rules(rules.clone()));
+                    let _ = to.plan.send(plan::PlanMsg::Rules(rules.clone()));
+                    let _ = to.usage.send(usage::UsageMsg::Rules(rules.clone()));
                     to.teller.tell_now(EventKind::Rules, rules.version.as_str(), rules.told());
                 }
                 // Who asked may have gone.
@@ -345,23 +347,23 @@ fn set_rules(
     records: &mut Records,
     text: String,
     over: Option<String>,
-    shared: &RwLock<Arc<InForce>>,
-) -> Result<Arc<InForce>, RulesRefused> {
-    let rules = Arc::new(in_force(Some(&text)).map_err(RulesRefused::Wrong)?);
+    shared: &RwLock<Arc<PublishedRules>>,
+) -> Result<Arc<PublishedRules>, RulePublishError> {
+    let rules = Arc::new(in_force(Some(&text)).map_err(RulePublishError::Wrong)?);
     let before = shared.read().unwrap_or_else(PoisonError::into_inner).version.clone();
     if let Some(over) = over.filter(|over| *over != before) {
-        return Err(RulesRefused::Stale { over });
+        return Err(RulePublishError::Stale { over });
     }
-    records.decide(Decision::Rules(text)).map_err(RulesRefused::Store)?;
+    records.decide(Decision::Rules(text)).map_err(RulePublishError::Store)?;
     *shared.write().unwrap_or_else(PoisonError::into_inner) = rules.clone();
     Ok(rules)
 }
 
-fn in_force(text: Option<&str>) -> Result<InForce, RuleFileError> {
+fn in_force(text: Option<&str>) -> Result<PublishedRules, RuleFileError> {
     let given = text.is_some();
     let text = text.unwrap_or_default();
     let set = Arc::new(RuleSet::parse(text)?);
-    Ok(InForce { version: WireRules::version_of(text), text: text.into(), set, given })
+    Ok(PublishedRules { version: WireRules::version_of(text), text: text.into(), set, given })
 }
 
 /// After so many records they are folded into a snapshot.
@@ -380,8 +382,8 @@ mod tests {
         Records::open(Box::new(store)).unwrap()
     }
 
-    fn member(name: &str, epoch: u64, fallback: Option<u32>) -> MemberRecord {
-        MemberRecord { target: "t".into(), name: name.into(), epoch, fallback }
+    fn member(name: &str, epoch: u64, fallback: Option<u32>) -> ProxyRecord {
+        ProxyRecord { target: "t".into(), name: name.into(), epoch, fallback }
     }
 
     #[test]
@@ -425,7 +427,8 @@ mod tests {
 
     #[test]
     fn a_snapshot_from_before_there_were_tokens_is_read() {
-        let state: State = serde_json::from_str(r#"{"term":3,"rules":null,"members":[]}"#).unwrap();
+        let state: RecordsState =
+            serde_json::from_str(r#"{"term":3,"rules":null,"members":[]}"#).unwrap();
         assert!(state.tokens.is_empty());
     }
 

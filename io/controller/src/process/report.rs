@@ -12,38 +12,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::{ConcurrentJob, JobPattern, JobPoint, Why, WireJobReport};
 use model::{AccessStats, Nanos, Time};
 
-use super::usage::{self, Counted};
-use crate::ledger::{Counters, Ledger, LedgerError, Minute, Point, Received, SubjectKind};
+use super::usage::{self, UsageUpdate};
+use crate::ledger::{
+    Counters, Ledger, LedgerError, LedgerPoint, Minute, SubjectKind, UsageOutcome,
+};
 
 /// The users and jobs that have their mark in this hour.
 #[derive(Default)]
-pub(super) struct Owners {
+pub(super) struct JobOwners {
     hour: u32,
     marked: BTreeMap<u32, BTreeSet<String>>,
     count: usize,
 }
 
 /// What the ledger has of a job.
-pub(crate) struct Found {
-    pub(crate) points: Vec<Point>,
+pub(crate) struct FoundOwners {
+    pub(crate) points: Vec<LedgerPoint>,
     /// The users who had requests for it, by number.
     pub(crate) users: Vec<u32>,
     /// What every job had in the time of its points.
     pub(crate) all: BTreeMap<String, Counters>,
 }
 
-impl Owners {
+impl JobOwners {
     /// Marks whose jobs the lines are that grew.
     pub(super) fn mark(
         &mut self,
         ledger: &mut Ledger,
-        counted: &Counted,
-        received: &Received,
+        counted: &UsageUpdate,
+        received: &UsageOutcome,
         now: Time,
     ) {
         let hour = Minute::of(now).number() / 60;
         if hour != self.hour || self.count >= MARKED_MAX {
-            *self = Owners { hour, ..Owners::default() };
+            *self = JobOwners { hour, ..JobOwners::default() };
         }
         let mark = Counters { cost_ns: 1, ..Counters::default() };
         for (nth, _) in &received.grown {
@@ -63,11 +65,11 @@ pub(super) fn read(
     ledger: &mut Ledger,
     job: &str,
     (from, to): (Time, Time),
-) -> Result<Found, LedgerError> {
+) -> Result<FoundOwners, LedgerError> {
     let points = ledger.series(SubjectKind::Job, job, from, to)?;
     let points: Vec<_> = points.into_iter().filter(|point| !point.sums.is_zero()).collect();
     let (Some(first), Some(last)) = (points.first(), points.last()) else {
-        return Ok(Found { points, users: Vec::new(), all: BTreeMap::new() });
+        return Ok(FoundOwners { points, users: Vec::new(), all: BTreeMap::new() });
     };
     let span = (first.at, last.at + last.span);
     let all = ledger.by(SubjectKind::Job, span.0, span.1)?;
@@ -78,11 +80,11 @@ pub(super) fn read(
         _ => None,
     };
     let users: BTreeSet<u32> = owners.keys().filter_map(|name| user(name)).collect();
-    Ok(Found { points, users: users.into_iter().collect(), all })
+    Ok(FoundOwners { points, users: users.into_iter().collect(), all })
 }
 
 /// What is known of a job that had requests, without what its proxies say.
-pub(super) fn summary(job: &str, found: &Found, now: Time) -> WireJobReport {
+pub(super) fn summary(job: &str, found: &FoundOwners, now: Time) -> WireJobReport {
     let points = &found.points;
     let mut sums = Counters::default();
     points.iter().for_each(|point| sums.add(&point.sums));
@@ -90,7 +92,7 @@ pub(super) fn summary(job: &str, found: &Found, now: Time) -> WireJobReport {
     let (first, last) = (points.first().map(|point| point.at), points.last().map(end_of));
     let at_s = seconds(now);
     // The point that is open is as long as it is old.
-    let length = |point: &Point| {
+    let length = |point: &LedgerPoint| {
         let until = seconds(end_of(point)).min(at_s.max(seconds(point.at) + 1));
         until - seconds(point.at)
     };
@@ -146,7 +148,7 @@ pub(super) fn add_holders(report: &mut WireJobReport, why: &Why, silent: &[Strin
 }
 
 /// The other jobs with the most payload, and how many there are.
-fn beside(job: &str, found: &Found, everybody: u64) -> (Vec<ConcurrentJob>, u64) {
+fn beside(job: &str, found: &FoundOwners, everybody: u64) -> (Vec<ConcurrentJob>, u64) {
     let others = found.all.iter().filter(|(name, sums)| *name != job && !sums.is_zero());
     let mut others: Vec<_> = others.map(|(name, sums)| (payload(sums), name)).collect();
     others.sort_by_key(|(bytes, name)| (Reverse(*bytes), *name));
@@ -160,9 +162,9 @@ fn beside(job: &str, found: &Found, everybody: u64) -> (Vec<ConcurrentJob>, u64)
 }
 
 /// The points, some together where there are too many.
-fn shown(points: &[Point], length: &impl Fn(&Point) -> u64) -> Vec<JobPoint> {
+fn shown(points: &[LedgerPoint], length: &impl Fn(&LedgerPoint) -> u64) -> Vec<JobPoint> {
     let together = points.len().div_ceil(POINTS_MAX).max(1);
-    let one = |points: &[Point]| {
+    let one = |points: &[LedgerPoint]| {
         let mut sums = Counters::default();
         points.iter().for_each(|point| sums.add(&point.sums));
         JobPoint {
@@ -179,7 +181,7 @@ fn shown(points: &[Point], length: &impl Fn(&Point) -> u64) -> Vec<JobPoint> {
     points.chunks(together).map(one).collect()
 }
 
-fn doubts(found: &Found, (active_s, at_s): (u64, u64)) -> Vec<String> {
+fn doubts(found: &FoundOwners, (active_s, at_s): (u64, u64)) -> Vec<String> {
     let mut doubts = Vec::new();
     let (Some(first), Some(last)) = (found.points.first(), found.points.last()) else {
         return doubts;
@@ -219,7 +221,7 @@ fn doubts(found: &Found, (active_s, at_s): (u64, u64)) -> Vec<String> {
     doubts
 }
 
-fn end_of(point: &Point) -> Time {
+fn end_of(point: &LedgerPoint) -> Time {
     point.at + point.span
 }
 
@@ -252,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    fn point(minute: u64, minutes: u64, mb: u64, delayed: u64) -> Point {
+    fn point(minute: u64, minutes: u64, mb: u64, delayed: u64) -> LedgerPoint {
         let mut sums = Counters {
             read_bytes: mb * 1_000_000,
             delayed,
@@ -263,17 +265,17 @@ mod tests {
         };
         sums.ops[OpKind::Read as usize] = mb * 100;
         let (at, span) = (Time::from_nanos(minute * MINUTE.get()), Nanos::from_secs(60 * minutes));
-        Point { at, span, sums }
+        LedgerPoint { at, span, sums }
     }
 
-    fn found(points: Vec<Point>, others: &[(&str, u64)]) -> Found {
+    fn found(points: Vec<LedgerPoint>, others: &[(&str, u64)]) -> FoundOwners {
         let of = |mb: u64| Counters { written_bytes: mb * 1_000_000, ..Counters::default() };
         let mut all: BTreeMap<_, _> =
             others.iter().map(|(name, mb)| (name.to_string(), of(*mb))).collect();
         let mut own = Counters::default();
         points.iter().for_each(|point| own.add(&point.sums));
         all.insert("j".into(), own);
-        Found { points, users: vec![7], all }
+        FoundOwners { points, users: vec![7], all }
     }
 
     #[test]

@@ -19,8 +19,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::{Json, Router};
 
-use super::Shared;
-use super::access::{Caller, Peer};
+use super::ApiState;
+use super::access::{ApiCaller, CallerPeer};
 
 /// Who may do one thing.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ const fn row(
 }
 
 /// Routes of which each has a row.
-pub(super) struct Routes(Router<Arc<Shared>>);
+pub(super) struct Routes(Router<Arc<ApiState>>);
 
 impl Routes {
     pub(super) fn new() -> Routes {
@@ -79,20 +79,20 @@ impl Routes {
     }
 
     /// As of axum's router.
-    pub(super) fn route(self, path: &'static str, to: MethodRouter<Arc<Shared>>) -> Routes {
+    pub(super) fn route(self, path: &'static str, to: MethodRouter<Arc<ApiState>>) -> Routes {
         assert!(RIGHTS.iter().any(|row| row.path == path), "no row of RIGHTS is of {path}");
         Routes(self.0.route(path, to))
     }
 
-    pub(super) fn into_router(self) -> Router<Arc<Shared>> {
+    pub(super) fn into_router(self) -> Router<Arc<ApiState>> {
         self.0
     }
 }
 
 /// Lets a call through if its caller may make it.
 pub(super) async fn check(
-    State(shared): State<Arc<Shared>>,
-    Extension(peer): Extension<Peer>,
+    State(shared): State<Arc<ApiState>>,
+    Extension(peer): Extension<CallerPeer>,
     matched: Option<MatchedPath>,
     mut request: Request,
     next: Next,
@@ -133,7 +133,7 @@ impl Right {
         role.includes(self.least) || self.proxies && role == Role::Proxy
     }
 
-    fn refuse(&self, path: &str, caller: &Caller) -> String {
+    fn refuse(&self, path: &str, caller: &ApiCaller) -> String {
         let or = if self.proxies { " or proxy" } else { "" };
         let path: String = path.chars().take(80).collect();
         format!(

@@ -34,22 +34,22 @@ use model::{Moment, MomentError, Time};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
-use super::access::Caller;
-use super::queue::Queue;
-use super::records::{InForce, RulesRefused};
+use super::access::ApiCaller;
+use super::queue::MsgQueue;
+use super::records::{PublishedRules, RulePublishError};
 use super::rights::{self, Routes};
 use super::usage;
-use super::{Shared, plan, records};
+use super::{ApiState, plan, records};
 use crate::ledger::{Counters, SubjectKind};
 use crate::store::{RECORD_BYTES_MAX, StoreError};
 
-type Asked = State<Arc<Shared>>;
-type Refusal = (StatusCode, Json<ErrorReport>);
+type RouteQuery = State<Arc<ApiState>>;
+type RouteError = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
-type Tagged = ([(HeaderName, String); 1], Json<WireRules>);
+type TaggedRules = ([(HeaderName, String); 1], Json<WireRules>);
 
 /// The paths and their handlers.
-pub(super) fn router(shared: Arc<Shared>) -> Router {
+pub(super) fn router(shared: Arc<ApiState>) -> Router {
     let rules = get(rules).put(set_rules).layer(DefaultBodyLimit::max(RECORD_BYTES_MAX));
     Routes::new()
         .route(path::STATUS, get(status))
@@ -73,8 +73,8 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route(path::EVENTS, get(events::events))
         .route(path::OPENAPI, get(|| async { Json(described::description()) }))
         .into_router()
-        .fallback(nothing_here)
-        .method_not_allowed_fallback(not_so)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(axum::middleware::from_fn(described::check))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), rights::check))
         // The page says nothing: what it shows it asks as whoever looks at it.
@@ -122,7 +122,7 @@ struct Description;
 
 /// What the controller is and how it fares.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ControllerStatus)))]
-async fn status(State(shared): Asked) -> Result<Json<ControllerStatus>, Refusal> {
+async fn status(State(shared): RouteQuery) -> Result<Json<ControllerStatus>, RouteError> {
     let view = look(&shared).await?;
     let mut names: Vec<_> = view.members.iter().map(|(_, member)| &member.name).collect();
     names.sort();
@@ -145,7 +145,7 @@ async fn status(State(shared): Asked) -> Result<Json<ControllerStatus>, Refusal>
 
 /// The rules of all proxies. The header ETag has their version.
 #[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = WireRules)))]
-async fn rules(State(shared): Asked) -> Tagged {
+async fn rules(State(shared): RouteQuery) -> TaggedRules {
     tagged(&in_force(&shared))
 }
 
@@ -172,12 +172,12 @@ async fn rules(State(shared): Asked) -> Tagged {
     )
 )]
 async fn set_rules(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
-    saving: Result<Query<Saving>, QueryRejection>,
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
+    saving: Result<Query<PutRulesQuery>, QueryRejection>,
     headers: HeaderMap,
     text: Result<String, StringRejection>,
-) -> Result<Tagged, Refusal> {
+) -> Result<TaggedRules, RouteError> {
     saving.map_err(|why| refusal(why.status(), why.body_text()))?;
     described::is_text(&headers)?;
     let over = version_to_match(&headers)?.map(str::to_owned);
@@ -190,29 +190,29 @@ async fn set_rules(
 
 /// Has a text put in force, in place of the version `over` if one is named.
 async fn put_in_force(
-    shared: &Shared,
+    shared: &ApiState,
     text: String,
     over: Option<String>,
-    by: Caller,
-) -> Result<Result<(), RulesRefused>, Refusal> {
+    by: ApiCaller,
+) -> Result<Result<(), RulePublishError>, RouteError> {
     let (answer, outcome) = oneshot::channel();
-    hand_over(&shared.store, records::Ask::SetRules { text, over, by, answer })?;
-    outcome.await.map_err(|_| ending())
+    submit(&shared.store, records::StoreMsg::SetRules { text, over, by, answer })?;
+    outcome.await.map_err(|_| shutting_down())
 }
 
-fn refusal_of(why: &RulesRefused) -> Refusal {
+fn refusal_of(why: &RulePublishError) -> RouteError {
     let status = match why {
-        RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
-        RulesRefused::Stale { .. } => StatusCode::CONFLICT,
-        RulesRefused::Store(StoreError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
-        RulesRefused::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        RulePublishError::Wrong(_) => StatusCode::BAD_REQUEST,
+        RulePublishError::Stale { .. } => StatusCode::CONFLICT,
+        RulePublishError::Store(StoreError::TooLarge { .. }) => StatusCode::PAYLOAD_TOO_LARGE,
+        RulePublishError::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     refusal(status, why.to_string())
 }
 
 /// What stands behind the `?` of a PUT.
 #[derive(serde::Deserialize)]
-struct Saving {
+struct PutRulesQuery {
     #[serde(default, rename = "save")]
     _save: bool,
 }
@@ -239,10 +239,10 @@ struct Saving {
     )
 )]
 async fn used(
-    State(shared): Asked,
-    Extension(caller): Extension<Caller>,
-    span: Result<Query<Span>, QueryRejection>,
-) -> Result<Json<UsageTable>, Refusal> {
+    State(shared): RouteQuery,
+    Extension(caller): Extension<ApiCaller>,
+    span: Result<Query<UsageQuery>, QueryRejection>,
+) -> Result<Json<UsageTable>, RouteError> {
     let Query(span) = span.map_err(|why| refusal(why.status(), why.body_text()))?;
     let now = shared.clock.now();
     let by = span.by.as_deref().unwrap_or("job");
@@ -277,7 +277,7 @@ async fn used(
 /// What stands behind the `?` of a look at usage.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Span {
+struct UsageQuery {
     by: Option<String>,
     from: Option<String>,
     to: Option<String>,
@@ -286,10 +286,10 @@ struct Span {
 
 /// The one user whose usage is asked for and may be seen; `None` is everybody.
 fn user_asked_for(
-    span: &Span,
+    span: &UsageQuery,
     by: SubjectKind,
-    caller: &Caller,
-) -> Result<Option<String>, Refusal> {
+    caller: &ApiCaller,
+) -> Result<Option<String>, RouteError> {
     if span.user.is_some() && by != SubjectKind::User {
         let message = format!("user: only with by=user, not by={}", by.name());
         return Err(refusal(StatusCode::BAD_REQUEST, message));
@@ -309,7 +309,7 @@ fn user_asked_for(
 
 // ---- what the handlers share ----
 
-fn kind_of(by: &str) -> Result<SubjectKind, Refusal> {
+fn kind_of(by: &str) -> Result<SubjectKind, RouteError> {
     BY.iter().find(|kind| kind.name() == by).copied().ok_or_else(|| {
         let known: Vec<_> = BY.iter().map(|kind| kind.name()).collect();
         let message = format!("by: {:?} is not one of {}", cut(by), known.join(", "));
@@ -319,34 +319,34 @@ fn kind_of(by: &str) -> Result<SubjectKind, Refusal> {
 
 /// The ledger's sums by subject.
 async fn sums_by(
-    shared: &Shared,
+    shared: &ApiState,
     by: SubjectKind,
     from: Time,
     to: Time,
-) -> Result<BTreeMap<String, Counters>, Refusal> {
+) -> Result<BTreeMap<String, Counters>, RouteError> {
     let (answer, table) = oneshot::channel();
-    hand_over(&shared.usage, usage::Ask::Table { by, from, to, answer })?;
-    let table = table.await.map_err(|_| ending())?;
+    submit(&shared.usage, usage::UsageMsg::Table { by, from, to, answer })?;
+    let table = table.await.map_err(|_| shutting_down())?;
     table.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
 }
 
-async fn look(shared: &Shared) -> Result<plan::View, Refusal> {
+async fn look(shared: &ApiState) -> Result<plan::PlanView, RouteError> {
     let (answer, view) = oneshot::channel();
-    hand_over(&shared.plan, plan::Ask::Look(answer))?;
-    view.await.map_err(|_| ending())
+    submit(&shared.plan, plan::PlanMsg::Look(answer))?;
+    view.await.map_err(|_| shutting_down())
 }
 
-fn in_force(shared: &Shared) -> Arc<InForce> {
+fn in_force(shared: &ApiState) -> Arc<PublishedRules> {
     shared.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-fn tagged(in_force: &InForce) -> Tagged {
+fn tagged(in_force: &PublishedRules) -> TaggedRules {
     let rules = WireRules { saved: true, ..WireRules::of(&in_force.text, &in_force.set) };
     ([(ETAG, rules.tag())], Json(rules))
 }
 
 /// The one version that `If-Match` names; `None` without the header or for `*`.
-fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let named = WireRules::version_named(value.to_str().unwrap_or_default());
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
@@ -354,7 +354,7 @@ fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
 
 /// A point of time as people write it. Whoever asks may be in another time zone, so a date must
 /// name its own.
-fn time_of(key: &str, text: &str, now: Time) -> Result<Time, Refusal> {
+fn time_of(key: &str, text: &str, now: Time) -> Result<Time, RouteError> {
     let point = text.parse::<Moment>().and_then(|moment| moment.without_zone(now));
     point.map_err(|why| {
         let why = match why {
@@ -368,22 +368,22 @@ fn time_of(key: &str, text: &str, now: Time) -> Result<Time, Refusal> {
 }
 
 /// Hands something to a thread, unless that has too much to do.
-fn hand_over<T>(to: &Queue<T>, ask: T) -> Result<(), Refusal> {
+fn submit<T>(to: &MsgQueue<T>, ask: T) -> Result<(), RouteError> {
     to.try_send(ask).map_err(|why| match why {
         TrySendError::Full(_) => {
             let message = "the controller has too much to do: come again in a second";
             refusal(StatusCode::SERVICE_UNAVAILABLE, message.into())
         }
-        TrySendError::Disconnected(_) => ending(),
+        TrySendError::Disconnected(_) => shutting_down(),
     })
 }
 
-fn ending() -> Refusal {
+fn shutting_down() -> RouteError {
     refusal(StatusCode::SERVICE_UNAVAILABLE, "the controller ends".into())
 }
 
 /// Ends what takes too long: a body that does not come, most likely.
-async fn in_time(request: Request, next: Next) -> Result<Response, Refusal> {
+async fn in_time(request: Request, next: Next) -> Result<Response, RouteError> {
     if request.uri().path() == path::EVENTS {
         // It waits for as long as it is asked to, and takes no body.
         return Ok(next.run(request).await);
@@ -397,17 +397,17 @@ async fn in_time(request: Request, next: Next) -> Result<Response, Refusal> {
     }
 }
 
-async fn nothing_here(uri: axum::http::Uri) -> Refusal {
+async fn not_found(uri: axum::http::Uri) -> RouteError {
     let message = format!("there is nothing at {}; see {}", cut(uri.path()), path::OPENAPI);
     refusal(StatusCode::NOT_FOUND, message)
 }
 
-async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> Refusal {
+async fn method_not_allowed(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
     let message = format!("{method} is not for {}; see {}", cut(uri.path()), path::OPENAPI);
     refusal(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-fn refusal(status: StatusCode, message: String) -> Refusal {
+fn refusal(status: StatusCode, message: String) -> RouteError {
     (status, Json(ErrorReport { message, controller: None }))
 }
 

@@ -23,20 +23,20 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::events::EventFile;
-use super::listen::{self, Bound};
+use super::listen::{self, BoundListener};
 use super::offline::{decided_path, open_store};
-use super::{Controller, Settings, StartError, StorePlace, doors, hosts};
-use crate::clock::Clock;
+use super::{Controller, ControllerSettings, ControllerStartError, StorePlace, doors, hosts};
+use crate::clock::WallClock;
 use crate::directory::DataDirectory;
-use crate::election::{Election, Fence, Office};
-use crate::ledger::{Ages, Bounds, Ledger, LedgerError};
+use crate::election::{Election, FencingToken, Leadership};
+use crate::ledger::{Ledger, LedgerBounds, LedgerError, Retention};
 use crate::store::Store;
 
 /// A controller that does not lead yet.
-pub struct Standing {
-    settings: Settings,
+pub struct StandbyController {
+    settings: ControllerSettings,
     directory: DataDirectory,
-    bound: Bound,
+    bound: BoundListener,
     listeners: Vec<String>,
     election: Option<Election>,
     /// `None` while the file is to be replaced.
@@ -45,12 +45,12 @@ pub struct Standing {
 }
 
 /// What a leader begins with.
-pub(super) struct Inherited {
-    pub(super) settings: Settings,
+pub(super) struct LeaderInit {
+    pub(super) settings: ControllerSettings,
     pub(super) directory: DataDirectory,
-    pub(super) bound: Bound,
+    pub(super) bound: BoundListener,
     pub(super) listeners: Vec<String>,
-    pub(super) election: Option<(Election, Fence)>,
+    pub(super) election: Option<(Election, FencingToken)>,
     pub(super) ledger: Ledger,
     pub(super) events: EventFile,
     pub(super) store: Box<dyn Store>,
@@ -58,14 +58,14 @@ pub(super) struct Inherited {
     pub(super) place: String,
 }
 
-impl Standing {
+impl StandbyController {
     /// Locks the directory, reads the ledger, listens and stands for election.
     ///
     /// # Errors
     /// If the directory is another controller's or damaged, or it cannot listen.
-    pub fn begin(settings: &Settings) -> Result<Standing, StartError> {
+    pub fn begin(settings: &ControllerSettings) -> Result<StandbyController, ControllerStartError> {
         if settings.listen.is_empty() {
-            return Err(StartError::Nowhere);
+            return Err(ControllerStartError::Nowhere);
         }
         let directory = DataDirectory::open(&settings.data)?;
         if settings.store == StorePlace::Data {
@@ -87,7 +87,7 @@ impl Standing {
         };
         let (settings, ledger) = (settings.clone(), Some(ledger));
         let events = EventFile::open(&settings.data.join("events.db"), 0)?;
-        Ok(Standing { settings, directory, bound, listeners, election, ledger, events })
+        Ok(StandbyController { settings, directory, bound, listeners, election, ledger, events })
     }
 
     /// Where it listens, with the ports that the system chose.
@@ -103,7 +103,7 @@ impl Standing {
     pub fn lead(
         mut self,
         ends: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Controller>, StartError> {
+    ) -> Result<Option<Controller>, ControllerStartError> {
         let fence = match self.election.take() {
             None => None,
             Some(election) => match self.wait(election, ends)? {
@@ -111,7 +111,15 @@ impl Standing {
                 fence => fence,
             },
         };
-        let Standing { settings, directory, bound, listeners, election, ledger, mut events } = self;
+        let StandbyController {
+            settings,
+            directory,
+            bound,
+            listeners,
+            election,
+            ledger,
+            mut events,
+        } = self;
         if settings.store != StorePlace::Data {
             // What the last one told in its last second was not copied.
             events.leave_out(EVENTS_LEFT_OUT);
@@ -128,7 +136,7 @@ impl Standing {
             None => open_ledger(&ledger_path(&settings.data), &settings.clock)?,
         };
         let election = election.zip(fence);
-        let inherited = Inherited {
+        let inherited = LeaderInit {
             settings,
             directory,
             bound,
@@ -147,23 +155,23 @@ impl Standing {
         &mut self,
         election: Election,
         ends: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<Fence>, StartError> {
-        let told = Arc::new(Told {
+    ) -> Result<Option<FencingToken>, ControllerStartError> {
+        let told = Arc::new(StandbyApi {
             began: Instant::now(),
             listeners: self.listeners.clone(),
             now: RwLock::default(),
         });
         let serving = self.bound.again()?.serve(router(told.clone()))?;
-        let mut seen = Office::Standing { leader: None };
-        let (mut now, mut troubled, mut due) = (Now::default(), false, Instant::now());
+        let mut seen = Leadership::Standby { leader: None };
+        let (mut now, mut troubled, mut due) = (StandbyState::default(), false, Instant::now());
         let fence = loop {
             if ends() {
                 return Ok(None);
             }
             let office = election.changed(&seen, LOOK);
             let leader = match &office {
-                Office::Leading(fence) => break fence.clone(),
-                Office::Standing { leader } => leader.clone(),
+                Leadership::Leader(fence) => break fence.clone(),
+                Leadership::Standby { leader } => leader.clone(),
             };
             if office != seen {
                 tracing::info!(leader = leader.as_deref().unwrap_or("nobody yet"), "stands by");
@@ -260,41 +268,41 @@ pub(super) fn ledger_path(data: &Path) -> PathBuf {
     data.join("used.db")
 }
 
-fn open_ledger(path: &Path, clock: &Clock) -> Result<Ledger, LedgerError> {
-    Ledger::open(path, Ages::default(), Bounds::default(), clock.now())
+fn open_ledger(path: &Path, clock: &WallClock) -> Result<Ledger, LedgerError> {
+    Ledger::open(path, Retention::default(), LedgerBounds::default(), clock.now())
 }
 
 // ---- what it answers meanwhile ----
 
-struct Told {
+struct StandbyApi {
     began: Instant,
     listeners: Vec<String>,
-    now: RwLock<Now>,
+    now: RwLock<StandbyState>,
 }
 
 #[derive(Clone, Default)]
-struct Now {
+struct StandbyState {
     leader: Option<String>,
     /// When the last copy was asked for that came.
     copied: Option<Instant>,
 }
 
-impl Told {
-    fn now(&self) -> Now {
+impl StandbyApi {
+    fn now(&self) -> StandbyState {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, now: Now) {
+    fn set(&self, now: StandbyState) {
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
     }
 }
 
-fn router(told: Arc<Told>) -> Router {
+fn router(told: Arc<StandbyApi>) -> Router {
     Router::new().route(path::STATUS, get(status)).fallback(not_me).with_state(told)
 }
 
-async fn status(State(told): State<Arc<Told>>) -> Json<ControllerStatus> {
-    let Now { leader, copied } = told.now();
+async fn status(State(told): State<Arc<StandbyApi>>) -> Json<ControllerStatus> {
+    let StandbyState { leader, copied } = told.now();
     let nanos = |since: Instant| u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Json(ControllerStatus {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -308,7 +316,7 @@ async fn status(State(told): State<Arc<Told>>) -> Json<ControllerStatus> {
     })
 }
 
-async fn not_me(State(told): State<Arc<Told>>) -> (StatusCode, Json<ErrorReport>) {
+async fn not_me(State(told): State<Arc<StandbyApi>>) -> (StatusCode, Json<ErrorReport>) {
     let controller = told.now().leader;
     let message = match &controller {
         Some(leader) => format!("this controller stands by; {leader} leads"),

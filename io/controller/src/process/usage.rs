@@ -21,19 +21,20 @@ use api::{CheckedLine, CheckedUsage, WireCounters, WireOps, WireSubjectId};
 use model::Time;
 use tokio::sync::oneshot;
 
-use super::accounts::Accounts;
+use super::accounts::DecayAccounting;
 use super::counts::Counts;
-use super::queue::Inbox;
-use super::records::InForce;
-use super::report::{self, Found, Owners};
-use crate::clock::Clock;
+use super::queue::MsgInbox;
+use super::records::PublishedRules;
+use super::report::{self, FoundOwners, JobOwners};
+use crate::clock::WallClock;
 use crate::ledger::{
-    Copied, Counters, Cursor, Ledger, LedgerError, Minute, Report, ReportLine, SubjectKind,
+    Counters, Ledger, LedgerError, LedgerReport, LedgerReportLine, Minute, ReplicationBatch,
+    ReplicationCursor, SubjectKind,
 };
 
 /// What this thread is asked.
-pub(crate) enum Ask {
-    Report(Box<Counted>),
+pub(crate) enum UsageMsg {
+    Report(Box<UsageUpdate>),
     Table {
         by: SubjectKind,
         from: Time,
@@ -44,10 +45,10 @@ pub(crate) enum Ask {
     Job {
         job: String,
         span: (Time, Time),
-        answer: oneshot::Sender<Result<Found, LedgerError>>,
+        answer: oneshot::Sender<Result<FoundOwners, LedgerError>>,
     },
     /// Other rules are in force.
-    Rules(Arc<InForce>),
+    Rules(Arc<PublishedRules>),
     /// The decays with their accounts, of one subject if it is named.
     Decays {
         subject: Option<String>,
@@ -55,8 +56,8 @@ pub(crate) enum Ask {
     },
     /// What came since a standing controller's cursor.
     Changes {
-        since: Cursor,
-        answer: oneshot::Sender<Result<Copied, LedgerError>>,
+        since: ReplicationCursor,
+        answer: oneshot::Sender<Result<ReplicationBatch, LedgerError>>,
     },
     /// The whole ledger as a new file.
     Whole {
@@ -67,12 +68,12 @@ pub(crate) enum Ask {
 }
 
 /// What one proxy counted.
-pub(crate) struct Counted {
+pub(crate) struct UsageUpdate {
     proxy: Arc<str>,
     epoch: u64,
     sequence: u64,
     total: Counters,
-    lines: Vec<ReportLine>,
+    lines: Vec<LedgerReportLine>,
     gone: Vec<u64>,
     /// The version of the rules that the proxy has.
     pub(crate) rules: Option<String>,
@@ -81,9 +82,9 @@ pub(crate) struct Counted {
 
 /// The last usage report of each proxy that was counted: life and number.
 #[derive(Debug, Default)]
-pub(crate) struct Taken(Mutex<BTreeMap<Arc<str>, (u64, u64)>>);
+pub(crate) struct UsageAcks(Mutex<BTreeMap<Arc<str>, (u64, u64)>>);
 
-impl Taken {
+impl UsageAcks {
     /// The number of the last one of this life.
     pub(crate) fn of(&self, proxy: &str, epoch: u64) -> Option<u64> {
         let (life, sequence) = *self.lock().get(proxy)?;
@@ -95,20 +96,20 @@ impl Taken {
     }
 }
 
-impl Counted {
+impl UsageUpdate {
     /// A proxy's usage as it came over the wire.
     pub(crate) fn new(
         proxy: &Arc<str>,
         epoch: u64,
         usage: CheckedUsage,
         (rules, contended): (Option<String>, bool),
-    ) -> Counted {
-        let line = |line: CheckedLine| ReportLine {
+    ) -> UsageUpdate {
+        let line = |line: CheckedLine| LedgerReportLine {
             id: line.id,
             payer: Some(line.payer),
             counters: counters(&line.counters),
         };
-        Counted {
+        UsageUpdate {
             proxy: proxy.clone(),
             epoch,
             sequence: usage.sequence,
@@ -128,15 +129,15 @@ impl Counted {
 
 /// The thread: until it is told to stop.
 pub(crate) fn run(
-    (mut ledger, mut accounts): (Ledger, Accounts),
-    clock: &Clock,
-    asked: &Inbox<Ask>,
-    taken: &Taken,
+    (mut ledger, mut accounts): (Ledger, DecayAccounting),
+    clock: &WallClock,
+    asked: &MsgInbox<UsageMsg>,
+    taken: &UsageAcks,
     counts: &Counts,
 ) {
     let mut next = Instant::now() + TICK;
     let mut minute = Minute::of(clock.now());
-    let mut owners = Owners::default();
+    let mut owners = JobOwners::default();
     loop {
         let tick = next.saturating_duration_since(Instant::now());
         let asked = asked.recv_timeout(tick.min(accounts.due_in(clock.now())));
@@ -150,7 +151,7 @@ pub(crate) fn run(
             accounts.keep(now);
         }
         match asked {
-            Ok(Ask::Report(counted)) => {
+            Ok(UsageMsg::Report(counted)) => {
                 count(
                     &mut ledger,
                     (&mut accounts, &mut owners),
@@ -160,21 +161,23 @@ pub(crate) fn run(
                 );
                 accounts.pass_on(now);
             }
-            Ok(Ask::Rules(rules)) => {
+            Ok(UsageMsg::Rules(rules)) => {
                 accounts.set_rules(rules, &mut ledger, now);
                 accounts.pass_on(now);
             }
-            Ok(Ask::Decays { subject, answer }) => {
+            Ok(UsageMsg::Decays { subject, answer }) => {
                 drop(answer.send(accounts.view(subject.as_deref(), now)));
             }
-            Ok(Ask::Table { by, from, to, answer }) => drop(answer.send(ledger.by(by, from, to))),
-            Ok(Ask::Job { job, span, answer }) => {
+            Ok(UsageMsg::Table { by, from, to, answer }) => {
+                drop(answer.send(ledger.by(by, from, to)))
+            }
+            Ok(UsageMsg::Job { job, span, answer }) => {
                 drop(answer.send(report::read(&mut ledger, &job, span)));
             }
-            Ok(Ask::Changes { since, answer }) => drop(answer.send(ledger.copy_since(&since))),
-            Ok(Ask::Whole { path, answer }) => drop(answer.send(ledger.save_to(&path))),
+            Ok(UsageMsg::Changes { since, answer }) => drop(answer.send(ledger.copy_since(&since))),
+            Ok(UsageMsg::Whole { path, answer }) => drop(answer.send(ledger.save_to(&path))),
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(UsageMsg::Stop) | Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     if let Err(error) = ledger.flush(clock.now()) {
@@ -195,12 +198,12 @@ fn write(ledger: &mut Ledger, now: Time, counts: &Counts) {
 
 fn count(
     ledger: &mut Ledger,
-    (accounts, owners): (&mut Accounts, &mut Owners),
-    counted: &Counted,
-    (taken, counts): (&Taken, &Counts),
+    (accounts, owners): (&mut DecayAccounting, &mut JobOwners),
+    counted: &UsageUpdate,
+    (taken, counts): (&UsageAcks, &Counts),
     now: Time,
 ) {
-    let report = Report {
+    let report = LedgerReport {
         proxy: &counted.proxy,
         epoch_ns: counted.epoch,
         sequence: counted.sequence,

@@ -27,19 +27,19 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    History, RECORD_BYTES_MAX, Record, Revision, SNAPSHOT_BYTES_MAX, Snapshot, Store, StoreError,
-    check_size,
+    History, RECORD_BYTES_MAX, Revision, SNAPSHOT_BYTES_MAX, Snapshot, Store, StoreError,
+    StoreRecord, check_size,
 };
-use crate::election::Fence;
-use crate::etcd::{Etcd, EtcdError, Members, runtime, wait_for};
+use crate::election::FencingToken;
+use crate::etcd::{EtcdClient, EtcdError, EtcdMembers, runtime, wait_for};
 
 /// Records in etcd.
 pub struct EtcdStore {
     runtime: Runtime,
-    members: Members,
-    fence: Option<Fence>,
+    members: EtcdMembers,
+    fence: Option<FencingToken>,
     /// Marks what this value wrote.
-    writer: Writer,
+    writer: EtcdWriter,
     /// Records that this value tried to write: each has a mark of its own.
     written: u64,
     /// How long a call may look for a member that does it.
@@ -47,18 +47,18 @@ pub struct EtcdStore {
 }
 
 /// Tells the records of one try from all others: 8 random bytes and a count.
-type Writer = [u8; 16];
+type EtcdWriter = [u8; 16];
 
 impl EtcdStore {
     /// Opens the store. With a fence, nothing is kept once its term is over; without,
     /// as whoever is alone or only reads.
-    pub fn open(etcd: &Etcd, fence: Option<Fence>) -> Result<EtcdStore, StoreError> {
+    pub fn open(etcd: &EtcdClient, fence: Option<FencingToken>) -> Result<EtcdStore, StoreError> {
         let mut writer = [0; 16];
         let random = rustix::rand::getrandom(&mut writer, rustix::rand::GetRandomFlags::empty());
         random.map_err(|errno| EtcdError::Runtime { source: errno.into() })?;
         Ok(EtcdStore {
             runtime: runtime()?,
-            members: Members::new(etcd)?,
+            members: EtcdMembers::new(etcd)?,
             fence,
             writer,
             written: 0,
@@ -77,7 +77,7 @@ impl EtcdStore {
     }
 
     /// A mark that no other try has.
-    fn mark(&mut self) -> Writer {
+    fn mark(&mut self) -> EtcdWriter {
         self.written += 1;
         let mut mark = self.writer;
         mark[8..].copy_from_slice(&self.written.to_be_bytes());
@@ -97,7 +97,7 @@ impl EtcdStore {
 
 impl Store for EtcdStore {
     fn load(&mut self, after: Revision) -> Result<History, StoreError> {
-        let keys = Keys::new(self.members.etcd());
+        let keys = EtcdKeys::new(self.members.etcd());
         let (members, patience) = (&mut self.members, self.patience);
         let read =
             members.ask("load", patience, async |client, _| read_all(client, &keys, after).await);
@@ -107,7 +107,7 @@ impl Store for EtcdStore {
 
     fn append(&mut self, expected: Revision, record: &[u8]) -> Result<Revision, StoreError> {
         check_size(&self.place(), "record", record.len(), RECORD_BYTES_MAX)?;
-        let keys = Keys::new(self.members.etcd());
+        let keys = EtcdKeys::new(self.members.etcd());
         let (mark, revision) = (self.mark(), expected.next());
         let mut conditions = vec![head_is(&keys, expected)];
         conditions.extend(self.fence_compare());
@@ -162,7 +162,7 @@ impl Store for EtcdStore {
 
     fn snapshot(&mut self, at: Revision, state: &[u8]) -> Result<(), StoreError> {
         check_size(&self.place(), "snapshot", state.len(), SNAPSHOT_BYTES_MAX)?;
-        let keys = Keys::new(self.members.etcd());
+        let keys = EtcdKeys::new(self.members.etcd());
         let mark = self.mark();
         let (found, newest) = self.read_pointer(&keys)?;
         if newest < at {
@@ -177,7 +177,7 @@ impl Store for EtcdStore {
     }
 
     fn newest(&mut self, after: Revision, patience: Duration) -> Result<Revision, StoreError> {
-        let keys = Keys::new(self.members.etcd());
+        let keys = EtcdKeys::new(self.members.etcd());
         let (members, most) = (&mut self.members, self.patience);
         let waited = wait_for(&self.runtime, wait_for_head(members, &keys, after, patience, most))?;
         waited.map_err(|problem| self.damaged(problem))
@@ -186,7 +186,7 @@ impl Store for EtcdStore {
 
 impl EtcdStore {
     /// Fails if the leader's key is not the one of our term.
-    fn deposed(&self, leader: Option<&Found>) -> Result<(), StoreError> {
+    fn deposed(&self, leader: Option<&FoundState>) -> Result<(), StoreError> {
         let Some(fence) = &self.fence else { return Ok(()) };
         if leader.is_some_and(|leader| leader.create_revision == fence.create_revision()) {
             return Ok(());
@@ -195,7 +195,7 @@ impl EtcdStore {
         Err(StoreError::Deposed { place: self.place(), leader, term: fence.term() })
     }
 
-    fn read_pointer(&mut self, keys: &Keys) -> Result<(FoundPointer, Revision), StoreError> {
+    fn read_pointer(&mut self, keys: &EtcdKeys) -> Result<(FoundPointer, Revision), StoreError> {
         let asked = self.members.ask("read the snapshot", self.patience, async |mut client, _| {
             let head = client.get(keys.head.clone(), None).await?;
             let pointer = client.get(keys.snapshot.clone(), None).await?;
@@ -214,7 +214,7 @@ impl EtcdStore {
     /// Puts the parts of a snapshot that no pointer names yet; nobody reads them.
     fn put_parts(
         &mut self,
-        keys: &Keys,
+        keys: &EtcdKeys,
         pointer: &Pointer,
         state: &[u8],
     ) -> Result<(), StoreError> {
@@ -241,7 +241,7 @@ impl EtcdStore {
     /// once; nothing if somebody else made one since `etcd_revision`.
     fn turn_pointer(
         &mut self,
-        keys: &Keys,
+        keys: &EtcdKeys,
         pointer: &Pointer,
         etcd_revision: i64,
     ) -> Result<(), StoreError> {
@@ -274,7 +274,7 @@ impl EtcdStore {
 }
 
 /// The names of all keys.
-struct Keys {
+struct EtcdKeys {
     head: String,
     snapshot: String,
     leader: String,
@@ -286,7 +286,7 @@ struct Keys {
 struct Pointer {
     revision: Revision,
     bytes: u64,
-    writer: Writer,
+    writer: EtcdWriter,
 }
 
 /// The pointer that was there, and when etcd last changed it (0 for never).
@@ -302,14 +302,14 @@ struct Loaded {
 }
 
 /// A key that a transaction told of.
-struct Found {
+struct FoundState {
     value: Vec<u8>,
     create_revision: i64,
 }
 
-impl Keys {
-    fn new(etcd: &Etcd) -> Keys {
-        Keys {
+impl EtcdKeys {
+    fn new(etcd: &EtcdClient) -> EtcdKeys {
+        EtcdKeys {
             head: etcd.key("head"),
             snapshot: etcd.key("snapshot"),
             leader: etcd.key(crate::election::LEADER),
@@ -352,7 +352,7 @@ impl Pointer {
 /// The whole store at one revision of etcd; an inner error tells of damage.
 async fn read_all(
     client: Client,
-    keys: &Keys,
+    keys: &EtcdKeys,
     after: Revision,
 ) -> Result<Result<Loaded, String>, Error> {
     let mut kv = client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX);
@@ -414,8 +414,8 @@ async fn next_page(
 
 /// Reads the head, and watches it while it is not newer than `after`.
 async fn wait_for_head(
-    members: &mut Members,
-    keys: &Keys,
+    members: &mut EtcdMembers,
+    keys: &EtcdKeys,
     after: Revision,
     patience: Duration,
     most: Duration,
@@ -441,7 +441,12 @@ async fn wait_for_head(
 
 /// Returns when the key changed after etcd's revision `moment`, after `patience`, or when
 /// the member failed; the caller looks what it was.
-pub(crate) async fn watch_once(members: &mut Members, key: &str, moment: i64, patience: Duration) {
+pub(crate) async fn watch_once(
+    members: &mut EtcdMembers,
+    key: &str,
+    moment: i64,
+    patience: Duration,
+) {
     let Some(mut client) = members.client() else { return };
     let options = WatchOptions::new().with_start_revision(moment + 1);
     let watched = timeout(patience, async {
@@ -470,7 +475,7 @@ const PART_BYTES: usize = 1 << 20;
 const PAGE_KEYS: i64 = 32;
 const ANSWER_BYTES_MAX: usize = 40 << 20;
 
-fn head_is(keys: &Keys, expected: Revision) -> Compare {
+fn head_is(keys: &EtcdKeys, expected: Revision) -> Compare {
     if expected == Revision::ZERO {
         return Compare::version(keys.head.clone(), CompareOp::Equal, 0);
     }
@@ -484,13 +489,13 @@ fn parse_head(bytes: &[u8]) -> Result<Revision, String> {
     Ok(Revision::new(u64::from_be_bytes(bytes)))
 }
 
-fn parse_record(keys: &Keys, key: &[u8], value: &[u8]) -> Result<Record, String> {
+fn parse_record(keys: &EtcdKeys, key: &[u8], value: &[u8]) -> Result<StoreRecord, String> {
     let name = String::from_utf8_lossy(key);
     let number = name.strip_prefix(&keys.records).and_then(|n| u64::from_str_radix(n, 16).ok());
     let number = number.ok_or_else(|| format!("the key {name} is no record"))?;
-    let body = value.get(size_of::<Writer>()..);
+    let body = value.get(size_of::<EtcdWriter>()..);
     let body = body.ok_or_else(|| format!("the record {name} has only {} bytes", value.len()))?;
-    Ok(Record { revision: Revision::new(number), body: body.to_vec() })
+    Ok(StoreRecord { revision: Revision::new(number), body: body.to_vec() })
 }
 
 /// The first key after all that begin with `prefix`, which ends with `/`.
@@ -499,12 +504,12 @@ fn after_prefix(prefix: &str) -> String {
 }
 
 /// The first key of each read in a transaction.
-fn found_by(answers: Vec<TxnOpResponse>) -> Vec<Option<Found>> {
+fn found_by(answers: Vec<TxnOpResponse>) -> Vec<Option<FoundState>> {
     let first = |answer: TxnOpResponse| match answer {
-        TxnOpResponse::Get(answer) => answer
-            .kvs()
-            .first()
-            .map(|kv| Found { value: kv.value().to_vec(), create_revision: kv.create_revision() }),
+        TxnOpResponse::Get(answer) => answer.kvs().first().map(|kv| FoundState {
+            value: kv.value().to_vec(),
+            create_revision: kv.create_revision(),
+        }),
         _ => None,
     };
     answers.into_iter().map(first).collect()

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{
-    History, RECORD_BYTES_MAX, Record, Revision, SNAPSHOT_BYTES_MAX, Snapshot, Store, StoreError,
-    check_size,
+    History, RECORD_BYTES_MAX, Revision, SNAPSHOT_BYTES_MAX, Snapshot, Store, StoreError,
+    StoreRecord, check_size,
 };
 use crate::sqlite::{FileKind, SqliteError};
 
@@ -64,7 +64,7 @@ impl Store for SqliteStore {
             )?;
             let records = rows
                 .query_map([number(from)], |row| {
-                    Ok(Record { revision: revision(row.get(0)?), body: row.get(1)? })
+                    Ok(StoreRecord { revision: revision(row.get(0)?), body: row.get(1)? })
                 })?
                 .collect::<rusqlite::Result<Vec<_>>>()?;
             Ok((History { snapshot, records }, newest_of(transaction)?))

@@ -6,18 +6,21 @@
 use std::path::Path;
 
 use crate::proxies::{Proxy, Xorshift, bytes_by, bytes_of_all, open, tick_through, time};
-use controller::ledger::{Ages, Bounds, Copied, Ledger, LedgerError, SubjectKind};
+use controller::ledger::{
+    Ledger, LedgerBounds, LedgerError, ReplicationBatch, Retention, SubjectKind,
+};
 use testkit::TestFolder;
 
 /// Brings `copy` up to `leader`, as a standing controller does each second.
 fn follow(leader: &mut Ledger, copy: &mut Ledger, path: &Path) {
     match leader.copy_since(&copy.cursor()).unwrap() {
-        Copied::Changes(changes) => copy.apply(&changes).unwrap(),
-        Copied::TakeWhole => {
+        ReplicationBatch::Changes(changes) => copy.apply(&changes).unwrap(),
+        ReplicationBatch::TakeWhole => {
             let _ = std::fs::remove_file(path);
             leader.save_to(path).unwrap();
             *copy = open(path);
-            let Copied::Changes(changes) = leader.copy_since(&copy.cursor()).unwrap() else {
+            let ReplicationBatch::Changes(changes) = leader.copy_since(&copy.cursor()).unwrap()
+            else {
                 panic!("the whole file was not enough");
             };
             copy.apply(&changes).unwrap();
@@ -178,11 +181,11 @@ fn a_copy_of_another_history_or_far_behind_takes_the_whole() {
         other.tick(time(minute)).unwrap();
     }
     assert_eq!(leader.cursor().commit, other.cursor().commit);
-    assert_eq!(leader.copy_since(&other.cursor()).unwrap(), Copied::TakeWhole);
+    assert_eq!(leader.copy_since(&other.cursor()).unwrap(), ReplicationBatch::TakeWhole);
     let behind = leader.cursor();
-    assert!(matches!(leader.copy_since(&behind).unwrap(), Copied::Changes(_)));
+    assert!(matches!(leader.copy_since(&behind).unwrap(), ReplicationBatch::Changes(_)));
     tick_through(&mut leader, 5..50);
-    assert_eq!(leader.copy_since(&behind).unwrap(), Copied::TakeWhole);
+    assert_eq!(leader.copy_since(&behind).unwrap(), ReplicationBatch::TakeWhole);
 }
 
 #[test]
@@ -197,7 +200,9 @@ fn a_copy_that_is_cut_off_or_follows_something_else_is_refused() {
     proxy.report(&mut leader, time(0));
     leader.flush(time(1)).unwrap();
     let cursor = open(&path).cursor();
-    let Copied::Changes(changes) = leader.copy_since(&cursor).unwrap() else { panic!("whole") };
+    let ReplicationBatch::Changes(changes) = leader.copy_since(&cursor).unwrap() else {
+        panic!("whole")
+    };
     for length in 0..changes.len() {
         let cut = folder.path().join(format!("cut{length}"));
         std::fs::copy(&path, &cut).unwrap();
@@ -226,7 +231,9 @@ fn a_copy_with_a_wrong_byte_is_taken_or_refused_and_the_file_stays_whole() {
     proxy.serve(1, 7);
     proxy.report(&mut leader, time(1));
     let cursor = open(&path).cursor();
-    let Copied::Changes(changes) = leader.copy_since(&cursor).unwrap() else { panic!("whole") };
+    let ReplicationBatch::Changes(changes) = leader.copy_since(&cursor).unwrap() else {
+        panic!("whole")
+    };
     let (mut refused, mut random) = (0, Xorshift(0x5eed_f11b));
     for at in 0..changes.len() {
         let mut wrong = changes.clone();
@@ -252,9 +259,11 @@ fn a_copy_with_less_room_says_so() {
     let mut proxy = Proxy::new("p1");
     (0..10).for_each(|job| proxy.serve(job, 1));
     proxy.report(&mut leader, time(0));
-    let bounds = Bounds { lines_max: 5, ..Bounds::default() };
-    let mut copy = Ledger::open(&path, Ages::default(), bounds, time(0)).unwrap();
-    let Copied::Changes(changes) = leader.copy_since(&copy.cursor()).unwrap() else { panic!() };
+    let bounds = LedgerBounds { lines_max: 5, ..LedgerBounds::default() };
+    let mut copy = Ledger::open(&path, Retention::default(), bounds, time(0)).unwrap();
+    let ReplicationBatch::Changes(changes) = leader.copy_since(&copy.cursor()).unwrap() else {
+        panic!()
+    };
     let error = copy.apply(&changes).unwrap_err().to_string();
     assert!(error.contains("no room for proxy p1"), "{error}");
 }

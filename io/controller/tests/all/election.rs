@@ -13,8 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::etcd::{self, etcd};
-use controller::Etcd;
-use controller::election::{Election, Fence, Office};
+use controller::EtcdClient;
+use controller::election::{Election, FencingToken, Leadership};
 use controller::store::{EtcdStore, Revision, Store, StoreError};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Cluster, PATIENCE, again, until};
@@ -29,12 +29,12 @@ const PREFIX: &str = "/test/election";
 fn controller() {
     let (Ok(endpoints), Ok(name)) = (std::env::var(ENDPOINTS), std::env::var(NAME)) else { return };
     let endpoints = endpoints.split(',').map(String::from).collect();
-    let etcd = Etcd { endpoints, prefix: PREFIX.into(), user: None };
+    let etcd = EtcdClient { endpoints, prefix: PREFIX.into(), user: None };
     let election = Election::stand(&etcd, &name).unwrap();
     println!("\nstands {name}");
     let mut office = election.office();
     loop {
-        let Office::Leading(fence) = &office else {
+        let Leadership::Leader(fence) = &office else {
             office = election.changed(&office, PATIENCE);
             continue;
         };
@@ -45,10 +45,10 @@ fn controller() {
 }
 
 /// Appends until the office or etcd says that it is over.
-fn act(election: &Election, store: &mut EtcdStore, fence: &Fence, name: &str) {
+fn act(election: &Election, store: &mut EtcdStore, fence: &FencingToken, name: &str) {
     let Ok(history) = store.load(Revision::ZERO) else { return };
     let mut newest = history.newest().unwrap_or_default();
-    while matches!(election.office(), Office::Leading(now) if now == *fence) {
+    while matches!(election.office(), Leadership::Leader(now) if now == *fence) {
         let record = format!("{name} {} {}", fence.term(), newest.next());
         match store.append(newest, record.as_bytes()) {
             Ok(revision) => newest = revision,
@@ -56,7 +56,7 @@ fn act(election: &Election, store: &mut EtcdStore, fence: &Fence, name: &str) {
         }
         println!("kept {newest} {record}");
         // people decide less often than this
-        election.changed(&Office::Leading(fence.clone()), Duration::from_millis(20));
+        election.changed(&Leadership::Leader(fence.clone()), Duration::from_millis(20));
     }
 }
 
@@ -171,7 +171,7 @@ fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
     let election = Election::stand(&etcd(&cluster, PREFIX), "alone").unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let office = Office::Leading(leading(&election));
+        let office = Leadership::Leader(leading(&election));
         // A lease is 3 s: without renewals it would end three times, whenever one looks. Where the
         // whole machine stops for so long, it is somebody who was disturbed.
         if election.changed(&office, Duration::from_secs(10)) == office {
@@ -181,13 +181,13 @@ fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
     }
 }
 
-fn leading(election: &Election) -> Fence {
+fn leading(election: &Election) -> FencingToken {
     let deadline = Instant::now() + PATIENCE;
     let mut office = election.office();
     loop {
         match &office {
-            Office::Leading(fence) => return fence.clone(),
-            Office::Standing { .. } => assert!(Instant::now() < deadline, "{office:?}"),
+            Leadership::Leader(fence) => return fence.clone(),
+            Leadership::Standby { .. } => assert!(Instant::now() < deadline, "{office:?}"),
         }
         office = election.changed(&office, PATIENCE);
     }
@@ -199,8 +199,8 @@ fn leader_known_to(election: &Election) -> Option<String> {
     let mut office = election.office();
     loop {
         match &office {
-            Office::Leading(_) => return None,
-            Office::Standing { leader: Some(leader) } => return Some(leader.clone()),
+            Leadership::Leader(_) => return None,
+            Leadership::Standby { leader: Some(leader) } => return Some(leader.clone()),
             other => assert!(Instant::now() < deadline, "{other:?}"),
         }
         office = election.changed(&office, PATIENCE);

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 
 use api::WireSubjectId;
-use controller::ledger::{Ages, Bounds, Counters, Ledger, Report, ReportLine, SubjectKind};
+use controller::ledger::{
+    Counters, Ledger, LedgerBounds, LedgerReport, LedgerReportLine, Retention, SubjectKind,
+};
 use controller::store::{Revision, SqliteStore, Store};
 use controller::{DataDirectory, DirectoryError};
 use model::Time;
@@ -125,7 +127,7 @@ fn open_store(directory: &Path) -> SqliteStore {
 
 fn open_ledger(directory: &Path) -> Ledger {
     let path = directory.join("ledger.db");
-    Ledger::open(&path, Ages::default(), Bounds::default(), time(0)).unwrap()
+    Ledger::open(&path, Retention::default(), LedgerBounds::default(), time(0)).unwrap()
 }
 
 fn time(minute: u64) -> Time {
@@ -136,8 +138,8 @@ fn time(minute: u64) -> Time {
 fn report(ledger: &mut Ledger, minute: u64) {
     let counters = Counters { read_bytes: minute, ..Counters::default() };
     let payer = WireSubjectId { job: "dd.7".into(), ..WireSubjectId::default() };
-    let lines = [ReportLine { id: 1, payer: Some(payer.into()), counters }];
-    let report = Report {
+    let lines = [LedgerReportLine { id: 1, payer: Some(payer.into()), counters }];
+    let report = LedgerReport {
         proxy: "p1",
         epoch_ns: 1,
         sequence: minute,

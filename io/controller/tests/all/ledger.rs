@@ -8,7 +8,8 @@ use crate::proxies::{
 };
 use api::WireSubjectId;
 use controller::ledger::{
-    Age, Ages, Bounds, Counters, Held, Ledger, LedgerError, OTHER, Report, ReportLine, SubjectKind,
+    Counters, Ledger, LedgerBounds, LedgerError, LedgerReport, LedgerReportLine, LedgerStats,
+    OTHER, Retention, RetentionTier, SubjectKind,
 };
 use model::Time;
 use testkit::TestFolder;
@@ -91,9 +92,9 @@ fn counters_that_restart_or_vanish_are_never_subtracted() {
 #[test]
 fn what_no_line_has_is_among_the_others() {
     let folder = TestFolder::new();
-    let bounds = Bounds { lines_of_proxy_max: 3, ..Bounds::default() };
+    let bounds = LedgerBounds { lines_of_proxy_max: 3, ..LedgerBounds::default() };
     let path = folder.path().join("l");
-    let mut ledger = Ledger::open(&path, Ages::default(), bounds, time(0)).unwrap();
+    let mut ledger = Ledger::open(&path, Retention::default(), bounds, time(0)).unwrap();
     let mut proxy = Proxy::new("p1");
     for round in 0..3 {
         (0..10).for_each(|job| proxy.serve(job, 10));
@@ -123,13 +124,13 @@ fn what_no_line_has_is_among_the_others() {
 #[test]
 fn names_without_end_do_not_fill_the_memory() {
     let folder = TestFolder::new();
-    let bounds = Bounds { subjects_max: 100, lines_max: 5_000, ..Bounds::default() };
+    let bounds = LedgerBounds { subjects_max: 100, lines_max: 5_000, ..LedgerBounds::default() };
     let path = folder.path().join("l");
-    let mut ledger = Ledger::open(&path, Ages::default(), bounds, time(0)).unwrap();
+    let mut ledger = Ledger::open(&path, Retention::default(), bounds, time(0)).unwrap();
     let mut proxy = Proxy::new("p1");
     (0..2_000).for_each(|job| proxy.serve(job, 1));
     proxy.report(&mut ledger, time(0));
-    let Held { subjects, lines, .. } = ledger.held();
+    let LedgerStats { subjects, lines, .. } = ledger.held();
     assert!(subjects <= 100 && lines == 2_000, "{subjects} subjects, {lines} lines");
     assert_eq!(bytes_of_all(&mut ledger, SubjectKind::Job), 2_000);
     assert!(bytes_by(&mut ledger, SubjectKind::Job)[OTHER] > 1_900);
@@ -146,9 +147,9 @@ fn a_line_without_payer_is_asked_for_once_and_then_counted_whole() {
     let folder = TestFolder::new();
     let mut ledger = open(&folder.path().join("l"));
     let counters = Counters { read_bytes: 9, ..Counters::default() };
-    let mut line = ReportLine { id: 4, payer: None, counters };
-    let mut tell = |sequence, line: &ReportLine| {
-        let report = Report {
+    let mut line = LedgerReportLine { id: 4, payer: None, counters };
+    let mut tell = |sequence, line: &LedgerReportLine| {
+        let report = LedgerReport {
             proxy: "p1",
             epoch_ns: time(1).as_nanos(),
             sequence,
@@ -261,13 +262,15 @@ fn a_clock_that_goes_back_loses_nothing() {
 #[test]
 fn sums_grow_coarser_with_age_and_lose_nothing_until_they_are_dropped() {
     let folder = TestFolder::new();
-    let age = |resolution: &str, keep: &str| Age {
+    let age = |resolution: &str, keep: &str| RetentionTier {
         resolution: resolution.parse().unwrap(),
         keep: keep.parse().unwrap(),
     };
     let ages = vec![age("1min", "2h"), age("10min", "12h"), age("1h", "60h")];
     let path = folder.path().join("l");
-    let open = || Ledger::open(&path, Ages::new(ages.clone()).unwrap(), Bounds::default(), time(0));
+    let open = || {
+        Ledger::open(&path, Retention::new(ages.clone()).unwrap(), LedgerBounds::default(), time(0))
+    };
     let mut ledger = open().unwrap();
     let mut proxy = Proxy::new("p1");
     const MINUTES: u64 = 40 * 60;
@@ -356,14 +359,14 @@ fn random_reports_restarts_and_deaths_give_the_sums_of_a_plain_list() {
 #[test]
 fn a_proxy_too_many_is_refused_by_name() {
     let folder = TestFolder::new();
-    let bounds = Bounds { proxies_max: 1, ..Bounds::default() };
+    let bounds = LedgerBounds { proxies_max: 1, ..LedgerBounds::default() };
     let path = folder.path().join("l");
-    let mut ledger = Ledger::open(&path, Ages::default(), bounds, time(0)).unwrap();
+    let mut ledger = Ledger::open(&path, Retention::default(), bounds, time(0)).unwrap();
     Proxy::new("p1").report(&mut ledger, time(0));
     let empty =
-        Report { proxy: "p2", epoch_ns: 1, sequence: 1, total: None, lines: &[], gone: &[] };
+        LedgerReport { proxy: "p2", epoch_ns: 1, sequence: 1, total: None, lines: &[], gone: &[] };
     let error = ledger.report(&empty, time(0)).unwrap_err();
     assert!(matches!(&error, LedgerError::TooManyProxies { name, .. } if name == "p2"), "{error}");
-    let nameless = Report { proxy: "", ..empty };
+    let nameless = LedgerReport { proxy: "", ..empty };
     assert!(matches!(ledger.report(&nameless, time(0)), Err(LedgerError::BadProxy { .. })));
 }

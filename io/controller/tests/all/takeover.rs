@@ -21,7 +21,7 @@ use api::{
     WireCounters, WireOps, WireSubjectId, WireTargetReport,
 };
 use controller::store::{Revision, Store};
-use controller::{Clock, Etcd, Settings, Standing, StorePlace};
+use controller::{ControllerSettings, EtcdClient, StandbyController, StorePlace, WallClock};
 use model::{KeyValue, Nanos, OpKind, Rate, Scope, Time};
 use plan::SessionSettings;
 use testkit::{Cluster, PATIENCE, TestFolder, again, until};
@@ -41,8 +41,8 @@ const RULES: &str = "[[decay]]\nname = \"writers\"\nper = [\"uid\"]\nresource = 
 fn controller() {
     let Some(data) = std::env::var_os(DIRECTORY) else { return };
     let endpoints = std::env::var(ETCD).unwrap().split(',').map(str::to_owned).collect();
-    let etcd = Etcd { endpoints, prefix: "/sluice".into(), user: None };
-    let mut settings = Settings {
+    let etcd = EtcdClient { endpoints, prefix: "/sluice".into(), user: None };
+    let mut settings = ControllerSettings {
         data: data.into(),
         store: StorePlace::Etcd(etcd),
         listen: vec!["http://127.0.0.1:0".parse().unwrap()],
@@ -52,10 +52,10 @@ fn controller() {
         credentials: api::Credentials::default(),
         on_event: None,
         webhook: None,
-        clock: Clock::System,
+        clock: WallClock::System,
     };
     loop {
-        let standing = Standing::begin(&settings).unwrap();
+        let standing = StandbyController::begin(&settings).unwrap();
         println!("\nlistening on {}", standing.listeners()[0]);
         settings.listen = vec![standing.listeners()[0].parse().unwrap()];
         let controller = standing.lead(&mut || false).unwrap().unwrap();
@@ -71,7 +71,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(data: &Path, etcd: &Etcd) -> Process {
+    fn start(data: &Path, etcd: &EtcdClient) -> Process {
         let mut command = again(module_path!(), "controller");
         command.env(DIRECTORY, data).env(ETCD, etcd.endpoints.join(","));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();

@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ::controller::{Clock, Settings, StorePlace, TlsFiles, Webhook};
+use ::controller::{ControllerSettings, StorePlace, TlsFiles, WallClock, Webhook};
 use anyhow::{Context as _, anyhow, bail};
 use api::{Credentials, Endpoint, HostName};
 use serde::Deserialize;
@@ -49,7 +49,7 @@ struct Config {
 }
 
 /// What the file says, with flags written over it.
-pub(super) fn settings(args: Args) -> anyhow::Result<Settings> {
+pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
     let (name, mut config) = match &args.config {
         Some(path) => (path.display().to_string(), read(path)?),
         None => (String::new(), Config::default()),
@@ -90,8 +90,8 @@ pub(super) fn settings(args: Args) -> anyhow::Result<Settings> {
     let data = data.or(config.data);
     let data = data.context("say where it keeps what it knows: --data DIR, or data in --config")?;
     let on_event = on_event.or(config.on_event);
-    let clock = Clock::System;
-    Ok(Settings {
+    let clock = WallClock::System;
+    Ok(ControllerSettings {
         data,
         store,
         listen,
@@ -155,7 +155,7 @@ mod tests {
         args: Args,
     }
 
-    fn settings_of(name: &str, text: &str, flags: &[&str]) -> anyhow::Result<Settings> {
+    fn settings_of(name: &str, text: &str, flags: &[&str]) -> anyhow::Result<ControllerSettings> {
         let path = std::env::temp_dir().join(format!("sluice-{}-{name}.toml", std::process::id()));
         std::fs::write(&path, text)?;
         let words = ["controller", "--config", path.to_str().unwrap()];

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::ApiClient;
-use controller::{Clock, Settings, Standing, StorePlace};
+use controller::{ControllerSettings, StandbyController, StorePlace, WallClock};
 use model::Nanos;
 
 use crate::common::{Controller, until};
@@ -85,7 +85,7 @@ fn controller() {
     let Some(data) = std::env::var_os(DATA) else { return };
     let value = |name: &str| std::env::var(name).unwrap();
     let now = Arc::new(AtomicU64::new(value(NOW).parse().unwrap()));
-    let settings = Settings {
+    let settings = ControllerSettings {
         data: data.into(),
         store: StorePlace::Data,
         listen: vec![value(LISTEN).parse().unwrap()],
@@ -95,9 +95,9 @@ fn controller() {
         advertise: None,
         on_event: None,
         webhook: None,
-        clock: Clock::Moved(now.clone()),
+        clock: WallClock::Moved(now.clone()),
     };
-    let standing = Standing::begin(&settings).unwrap();
+    let standing = StandbyController::begin(&settings).unwrap();
     println!("\nlistening on {}", standing.listeners()[0]);
     let _controller = standing.lead(&mut || false).unwrap().unwrap();
     println!("ready");

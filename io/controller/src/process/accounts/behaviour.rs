@@ -18,9 +18,9 @@ use crate::ledger::Counters;
 
 /// What was seen of keys that have shown no pattern yet.
 #[derive(Default)]
-pub(super) struct Recent(BTreeMap<Scope, (Time, AccessStats)>);
+pub(super) struct RecentPatterns(BTreeMap<Scope, (Time, AccessStats)>);
 
-impl Recent {
+impl RecentPatterns {
     /// What those did who have a key. Of too many keys the new ones are not looked at.
     pub(super) fn see(&mut self, scope: &Scope, more: &Counters, now: Time) {
         if self.0.len() >= KEYS_MAX && !self.0.contains_key(scope) {
@@ -89,7 +89,7 @@ mod tests {
         let scope = |uid: u32| Scope::decay("w", &[KeyValue::Uid(uid)]);
         let mut decays = DecayAccounts::new(rules.clone(), at(0));
         (1..=3).for_each(|uid| decays.charge(&scope(uid), 1_000, at(0)));
-        let mut recent = Recent::default();
+        let mut recent = RecentPatterns::default();
         for _ in 0..2 {
             recent.see(&scope(1), &writes([60, 0, 0, 0]), at(1));
             recent.see(&scope(2), &writes([0, 0, 0, 60]), at(1));

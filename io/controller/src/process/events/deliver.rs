@@ -44,7 +44,7 @@ pub struct ParseWebhookError {
 
 /// The threads; they end when this is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Deliveries {
+pub(crate) struct EventDelivery {
     all: Vec<Delivery>,
     stop: Arc<AtomicBool>,
 }
@@ -52,13 +52,13 @@ pub(crate) struct Deliveries {
 #[derive(Debug)]
 struct Delivery {
     queue: Option<SyncSender<ControllerEvent>>,
-    delivered: Kind,
+    delivered: SinkKind,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum SinkKind {
     Command,
     Webhook,
 }
@@ -86,23 +86,28 @@ impl fmt::Display for Webhook {
     }
 }
 
-impl Deliveries {
+impl EventDelivery {
     /// Begins to pass on.
     pub(crate) fn start(
         command: Option<&str>,
         webhook: Option<&Webhook>,
         counts: &Arc<Counts>,
-    ) -> std::io::Result<Deliveries> {
-        let mut deliveries = Deliveries::default();
+    ) -> std::io::Result<EventDelivery> {
+        let mut deliveries = EventDelivery::default();
         if let Some(text) = command {
             let text = text.to_owned();
-            deliveries.add("on-event", Kind::Command, counts, move |events, counts, stop| {
-                run_commands(&text, events, counts, stop);
-            })?;
+            deliveries.add(
+                "on-event",
+                SinkKind::Command,
+                counts,
+                move |events, counts, stop| {
+                    run_commands(&text, events, counts, stop);
+                },
+            )?;
         }
         if let Some(webhook) = webhook {
             let webhook = webhook.clone();
-            deliveries.add("webhook", Kind::Webhook, counts, move |events, counts, stop| {
+            deliveries.add("webhook", SinkKind::Webhook, counts, move |events, counts, stop| {
                 post_all(&webhook, events, counts, stop);
             })?;
         }
@@ -122,7 +127,7 @@ impl Deliveries {
     fn add(
         &mut self,
         name: &str,
-        delivered: Kind,
+        delivered: SinkKind,
         counts: &Arc<Counts>,
         run: impl FnOnce(&Receiver<ControllerEvent>, &Delivered, &AtomicBool) + Send + 'static,
     ) -> std::io::Result<()> {
@@ -137,16 +142,16 @@ impl Deliveries {
     }
 }
 
-impl Kind {
+impl SinkKind {
     fn of(self, counts: &Counts) -> &Delivered {
         match self {
-            Kind::Command => &counts.commands,
-            Kind::Webhook => &counts.posts,
+            SinkKind::Command => &counts.commands,
+            SinkKind::Webhook => &counts.posts,
         }
     }
 }
 
-impl Drop for Deliveries {
+impl Drop for EventDelivery {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for delivery in &mut self.all {

@@ -11,7 +11,7 @@ use api::ControllerEvent;
 use model::Nanos;
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use super::Since;
+use super::EventsSince;
 use crate::sqlite::{FileKind, SqliteError};
 
 /// Events on disk.
@@ -67,13 +67,15 @@ impl EventFile {
     /// Events from there on, oldest first.
     pub(crate) fn page(
         &self,
-        since: Since,
+        since: EventsSince,
         most: usize,
     ) -> Result<Vec<ControllerEvent>, SqliteError> {
         let (select, from) = match since {
-            Since::Sequence(sequence) => ("sequence > ?1 ORDER BY sequence", signed(sequence)),
-            Since::Time(time) => ("at_ns >= ?1 ORDER BY sequence", signed(time.as_nanos())),
-            Since::Newest => ("sequence > ?1 ORDER BY sequence DESC", 0),
+            EventsSince::Sequence(sequence) => {
+                ("sequence > ?1 ORDER BY sequence", signed(sequence))
+            }
+            EventsSince::Time(time) => ("at_ns >= ?1 ORDER BY sequence", signed(time.as_nanos())),
+            EventsSince::Newest => ("sequence > ?1 ORDER BY sequence DESC", 0),
         };
         let select = format!("SELECT sequence, body FROM event WHERE {select} LIMIT ?2");
         let run = || -> rusqlite::Result<Vec<ControllerEvent>> {
@@ -89,7 +91,7 @@ impl EventFile {
             rows.filter_map(|row| row.map(read).transpose()).collect()
         };
         let mut events = run().map_err(|source| KIND.failed(&self.path, source))?;
-        if since == Since::Newest {
+        if since == EventsSince::Newest {
             events.reverse();
         }
         Ok(events)
@@ -171,10 +173,10 @@ mod tests {
             ControllerEvent { sequence: 2_000, ..event(4) },
         ])
         .unwrap();
-        let page = file.page(Since::Sequence(0), 10).unwrap();
+        let page = file.page(EventsSince::Sequence(0), 10).unwrap();
         let kept: Vec<_> = page.iter().map(|event| (event.sequence, event.at_ns)).collect();
         assert_eq!(kept, [(1, 1), (2, 2), (1_003, 3), (2_000, 4)]);
-        assert_eq!(file.page(Since::Time(Time::from_nanos(3)), 10).unwrap(), page[2..]);
+        assert_eq!(file.page(EventsSince::Time(Time::from_nanos(3)), 10).unwrap(), page[2..]);
     }
 
     #[test]
@@ -183,10 +185,14 @@ mod tests {
         let mut file = EventFile::open(&folder.path().join("e.db"), 0).unwrap();
         file.append(&mut [event(5)]).unwrap();
         file.append(&mut [event(KEPT.get()), event(KEPT.get() + 6)]).unwrap();
-        assert_eq!(file.page(Since::Sequence(0), 10).unwrap().len(), 2, "the first is too old");
+        assert_eq!(
+            file.page(EventsSince::Sequence(0), 10).unwrap().len(),
+            2,
+            "the first is too old"
+        );
         file.keep(&[ControllerEvent { sequence: EVENTS_MAX + 2, ..event(KEPT.get() + 7) }])
             .unwrap();
-        let page = file.page(Since::Sequence(0), 10).unwrap();
+        let page = file.page(EventsSince::Sequence(0), 10).unwrap();
         assert_eq!(
             page.iter().map(|event| event.sequence).collect::<Vec<_>>(),
             [3, EVENTS_MAX + 2]

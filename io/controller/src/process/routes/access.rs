@@ -12,15 +12,15 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::{Asked, Refusal, ending, hand_over, refusal, time_of};
+use super::{RouteError, RouteQuery, refusal, shutting_down, submit, time_of};
 use crate::clock::system_time;
-use crate::process::access::Caller;
+use crate::process::access::ApiCaller;
 use crate::process::records::{self, TokenFailed};
 use crate::token::TokenRefused;
 
 /// The tokens on record: names and roles, never the tokens themselves.
 #[utoipa::path(get, path = "/v1/tokens", responses((status = 200, body = Tokens)))]
-pub(super) async fn tokens(State(shared): Asked) -> Json<Tokens> {
+pub(super) async fn tokens(State(shared): RouteQuery) -> Json<Tokens> {
     Json(shared.access.tokens().report())
 }
 
@@ -41,14 +41,14 @@ pub(super) async fn tokens(State(shared): Asked) -> Json<Tokens> {
     )
 )]
 pub(super) async fn make_token(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
     new: Result<Json<NewToken>, JsonRejection>,
-) -> Result<Json<MadeToken>, Refusal> {
+) -> Result<Json<MadeToken>, RouteError> {
     let Json(new) = new.map_err(|why| refusal(why.status(), why.body_text()))?;
     let (answer, outcome) = oneshot::channel();
-    hand_over(&shared.store, records::Ask::MakeToken { new, by, answer })?;
-    outcome.await.map_err(|_| ending())?.map(Json).map_err(refused)
+    submit(&shared.store, records::StoreMsg::MakeToken { new, by, answer })?;
+    outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(refused)
 }
 
 /// Revokes a token: it is of no use from now on.
@@ -65,13 +65,13 @@ pub(super) async fn make_token(
     )
 )]
 pub(super) async fn revoke_token(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
     Path(name): Path<String>,
-) -> Result<Json<Tokens>, Refusal> {
+) -> Result<Json<Tokens>, RouteError> {
     let (answer, outcome) = oneshot::channel();
-    hand_over(&shared.store, records::Ask::RevokeToken { name, by, answer })?;
-    outcome.await.map_err(|_| ending())?.map(Json).map_err(refused)
+    submit(&shared.store, records::StoreMsg::RevokeToken { name, by, answer })?;
+    outcome.await.map_err(|_| shutting_down())?.map(Json).map_err(refused)
 }
 
 /// What was changed by whom, oldest first: what this controller accepted while it led.
@@ -93,10 +93,10 @@ pub(super) async fn revoke_token(
     )
 )]
 pub(super) async fn audit(
-    State(shared): Asked,
-    span: Result<Query<Span>, QueryRejection>,
-) -> Result<Json<AuditLines>, Refusal> {
-    let Query(Span { since, limit }) =
+    State(shared): RouteQuery,
+    span: Result<Query<AuditQuery>, QueryRejection>,
+) -> Result<Json<AuditLines>, RouteError> {
+    let Query(AuditQuery { since, limit }) =
         span.map_err(|why| refusal(why.status(), why.body_text()))?;
     let since = time_of("since", since.as_deref().unwrap_or("0"), system_time())?;
     let limit = limit.unwrap_or(LINES_MAX);
@@ -106,7 +106,7 @@ pub(super) async fn audit(
     }
     let since_s = since.as_nanos().div_ceil(1_000_000_000);
     let read = move || shared.access.audit.read(since_s, limit);
-    let lines = tokio::task::spawn_blocking(read).await.map_err(|_| ending())?;
+    let lines = tokio::task::spawn_blocking(read).await.map_err(|_| shutting_down())?;
     let failed = |why| {
         let message = format!("the audit log cannot be read: {why}");
         refusal(StatusCode::INTERNAL_SERVER_ERROR, message)
@@ -117,12 +117,12 @@ pub(super) async fn audit(
 /// What stands behind the `?`.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Span {
+pub(super) struct AuditQuery {
     since: Option<String>,
     limit: Option<usize>,
 }
 
-fn refused(why: TokenFailed) -> Refusal {
+fn refused(why: TokenFailed) -> RouteError {
     let status = match &why {
         TokenFailed::Refused(TokenRefused::Unknown { .. }) => StatusCode::NOT_FOUND,
         TokenFailed::Refused(

@@ -16,7 +16,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::{Description, Refusal, cut, refusal};
+use super::{Description, RouteError, cut, refusal};
 
 /// The description of all calls.
 pub(super) fn description() -> &'static Value {
@@ -32,7 +32,7 @@ pub(super) fn description() -> &'static Value {
 }
 
 /// Refuses a call whose path or query no handler could mean.
-pub(super) async fn check(request: Request, next: Next) -> Result<Response, Refusal> {
+pub(super) async fn check(request: Request, next: Next) -> Result<Response, RouteError> {
     let (mut parts, body) = request.into_parts();
     let names = Path::<BTreeMap<String, String>>::from_request_parts(&mut parts, &()).await;
     names.map_err(|why: PathRejection| refusal(why.status(), why.body_text()))?;
@@ -62,7 +62,7 @@ fn names_of(method: &Method, path: &str) -> Vec<String> {
 
 /// Takes a body as a rule file's text, if it does not say that it is something else. What says
 /// nothing, or only what curl says of any body, is taken.
-pub(super) fn is_text(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(super) fn is_text(headers: &HeaderMap) -> Result<(), RouteError> {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.to_str().unwrap_or("?");
     let plain = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

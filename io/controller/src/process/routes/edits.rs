@@ -13,9 +13,11 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use model::RuleEditError;
 
-use super::{Asked, Refusal, Tagged, in_force, put_in_force, refusal, refusal_of, tagged};
-use super::{RulesRefused, version_to_match};
-use crate::process::access::Caller;
+use super::{
+    RouteError, RouteQuery, TaggedRules, in_force, put_in_force, refusal, refusal_of, tagged,
+};
+use super::{RulePublishError, version_to_match};
+use crate::process::access::ApiCaller;
 
 /// Starts, changes, stops or ranks one rule at every proxy; all else in the text stays as it is.
 ///
@@ -38,11 +40,11 @@ use crate::process::access::Caller;
     )
 )]
 pub(super) async fn edit(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
     headers: HeaderMap,
     change: Result<Json<RuleChange>, JsonRejection>,
-) -> Result<Tagged, Refusal> {
+) -> Result<TaggedRules, RouteError> {
     let Json(change) = change.map_err(|why| refusal(why.status(), why.body_text()))?;
     let wanted = version_to_match(&headers)?.map(str::to_owned);
     let edit = change.to_edit().map_err(|why| refusal(StatusCode::BAD_REQUEST, why))?;
@@ -59,7 +61,7 @@ pub(super) async fn edit(
         let over = wanted.clone().unwrap_or_else(|| rules.version.clone());
         match put_in_force(&shared, text, Some(over), by.clone()).await? {
             Ok(()) => return Ok(tagged(&in_force(&shared))),
-            Err(RulesRefused::Stale { .. }) if wanted.is_none() => {}
+            Err(RulePublishError::Stale { .. }) if wanted.is_none() => {}
             Err(why) => return Err(refusal_of(&why)),
         }
     }

@@ -23,16 +23,16 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
-use super::{Asked, Refusal, cut, ending, hand_over, refusal, time_of};
-use crate::process::access::{Caller, Peer};
+use super::{RouteError, RouteQuery, cut, refusal, shutting_down, submit, time_of};
+use crate::process::access::{ApiCaller, CallerPeer};
 use crate::process::bounds::Bounded;
-use crate::process::events::{Ask, Since};
-use crate::process::{Shared, usage};
+use crate::process::events::{EventMsg, EventsSince};
+use crate::process::{ApiState, usage};
 
 /// What stands behind the `?` of a look at events.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct EventsQuery {
     since: Option<String>,
     limit: Option<usize>,
     wait: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct Wanted {
 /// What stands behind the `?` of a look at decays.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Whose {
+pub(super) struct DecayQuery {
     subject: Option<String>,
 }
 
@@ -68,11 +68,11 @@ pub(super) struct Whose {
     )
 )]
 pub(super) async fn events(
-    State(shared): Asked,
-    Extension(peer): Extension<Peer>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    State(shared): RouteQuery,
+    Extension(peer): Extension<CallerPeer>,
+    wanted: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RouteError> {
     let Query(wanted) = wanted.map_err(|why| refusal(why.status(), why.body_text()))?;
     let most = wanted.limit.unwrap_or(PAGE);
     if !(1..=PAGE_MAX).contains(&most) {
@@ -86,7 +86,7 @@ pub(super) async fn events(
         return stream(&shared, &peer, last.or(since));
     }
     let wait = wanted.wait.as_deref().map_or(Ok(Duration::ZERO), wait_of)?;
-    let page = page(&shared, since.unwrap_or(Since::Newest), most, wait).await?;
+    let page = page(&shared, since.unwrap_or(EventsSince::Newest), most, wait).await?;
     Ok(Json(page).into_response())
 }
 
@@ -103,11 +103,12 @@ pub(super) async fn events(
     )
 )]
 pub(super) async fn decays(
-    State(shared): Asked,
-    Extension(caller): Extension<Caller>,
-    whose: Result<Query<Whose>, QueryRejection>,
-) -> Result<Json<WireDecayAccounts>, Refusal> {
-    let Query(Whose { subject }) = whose.map_err(|why| refusal(why.status(), why.body_text()))?;
+    State(shared): RouteQuery,
+    Extension(caller): Extension<ApiCaller>,
+    whose: Result<Query<DecayQuery>, QueryRejection>,
+) -> Result<Json<WireDecayAccounts>, RouteError> {
+    let Query(DecayQuery { subject }) =
+        whose.map_err(|why| refusal(why.status(), why.body_text()))?;
     let own = caller.user.map(|user| format!("uid={user}"));
     if let (Some(own), Some(subject)) = (&own, &subject)
         && own != subject
@@ -117,24 +118,24 @@ pub(super) async fn decays(
     }
     let subject = own.or(subject);
     let (answer, decays) = oneshot::channel();
-    hand_over(&shared.usage, usage::Ask::Decays { subject, answer })?;
-    Ok(Json(decays.await.map_err(|_| ending())?))
+    submit(&shared.usage, usage::UsageMsg::Decays { subject, answer })?;
+    Ok(Json(decays.await.map_err(|_| shutting_down())?))
 }
 
 /// A page that is not empty, unless there is none in time.
 async fn page(
-    shared: &Shared,
-    since: Since,
+    shared: &ApiState,
+    since: EventsSince,
     most: usize,
     wait: Duration,
-) -> Result<ControllerEvents, Refusal> {
+) -> Result<ControllerEvents, RouteError> {
     let until = tokio::time::Instant::now() + wait;
     let mut newest = shared.recent.watch();
     loop {
         let seen = *newest.borrow_and_update();
         let events = read(shared, since, most).await?;
         let known = match since {
-            Since::Sequence(sequence) => sequence,
+            EventsSince::Sequence(sequence) => sequence,
             _ => seen,
         };
         let next = events.last().map_or(known, |event| event.sequence);
@@ -143,27 +144,35 @@ async fn page(
         }
         match tokio::time::timeout_at(until, newest.changed()).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(ending()),
+            Ok(Err(_)) => return Err(shutting_down()),
             Err(_) => return Ok(ControllerEvents { events, next }),
         }
     }
 }
 
-async fn read(shared: &Shared, since: Since, most: usize) -> Result<Vec<ControllerEvent>, Refusal> {
+async fn read(
+    shared: &ApiState,
+    since: EventsSince,
+    most: usize,
+) -> Result<Vec<ControllerEvent>, RouteError> {
     if let Some(events) = shared.recent.page(since, most) {
         return Ok(events);
     }
     let (answer, page) = oneshot::channel();
-    hand_over(&shared.events, Ask::Page { since, most, answer })?;
-    let page = page.await.map_err(|_| ending())?;
+    submit(&shared.events, EventMsg::Page { since, most, answer })?;
+    let page = page.await.map_err(|_| shutting_down())?;
     page.map_err(|why| refusal(StatusCode::INTERNAL_SERVER_ERROR, why.to_string()))
 }
 
 // ---- as they come ----
 
-fn stream(shared: &Arc<Shared>, peer: &Peer, since: Option<Since>) -> Result<Response, Refusal> {
+fn stream(
+    shared: &Arc<ApiState>,
+    peer: &CallerPeer,
+    since: Option<EventsSince>,
+) -> Result<Response, RouteError> {
     // Without a word of from where: what comes from now on.
-    let now = Since::Sequence(*shared.recent.watch().borrow());
+    let now = EventsSince::Sequence(*shared.recent.watch().borrow());
     let since = since.unwrap_or(now);
     let place = shared.bounds.take(Bounded::EventStreams, &peer.holder, 1);
     let Some(place) = place else {
@@ -182,13 +191,13 @@ fn stream(shared: &Arc<Shared>, peer: &Peer, since: Option<Since>) -> Result<Res
 }
 
 async fn write_all(
-    shared: &Shared,
-    mut since: Since,
+    shared: &ApiState,
+    mut since: EventsSince,
     mut out: DuplexStream,
 ) -> Result<(), std::io::Error> {
     loop {
         let Ok(page) = page(shared, since, PAGE, ALIVE).await else { return Ok(()) };
-        since = Since::Sequence(page.next);
+        since = EventsSince::Sequence(page.next);
         if page.events.is_empty() {
             // A comment, so that both sides see whether the other is there.
             out.write_all(b":\n\n").await?;
@@ -204,28 +213,28 @@ async fn write_all(
 // ---- values ----
 
 /// The event after which a stream that broke goes on.
-fn last_event(headers: &HeaderMap) -> Result<Option<Since>, Refusal> {
+fn last_event(headers: &HeaderMap) -> Result<Option<EventsSince>, RouteError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
-    let number = text.parse().map(|number| Some(Since::Sequence(number)));
+    let number = text.parse().map(|number| Some(EventsSince::Sequence(number)));
     number.map_err(|_| wrong(format!("Last-Event-ID: {:?} is no number of an event", cut(text))))
 }
 
 /// A number, or a point of time.
-fn since_of(text: &str, now: model::Time) -> Result<Since, Refusal> {
+fn since_of(text: &str, now: model::Time) -> Result<EventsSince, RouteError> {
     match text.parse() {
-        Ok(sequence) => Ok(Since::Sequence(sequence)),
-        Err(_) => time_of("since", text, now).map(Since::Time),
+        Ok(sequence) => Ok(EventsSince::Sequence(sequence)),
+        Err(_) => time_of("since", text, now).map(EventsSince::Time),
     }
 }
 
-fn wait_of(text: &str) -> Result<Duration, Refusal> {
+fn wait_of(text: &str) -> Result<Duration, RouteError> {
     let span = text.parse::<Nanos>().ok().filter(|span| *span <= WAIT_MAX);
     span.map(Nanos::to_duration)
         .ok_or_else(|| wrong(format!("wait: {:?} is not from 0s to 60s", cut(text))))
 }
 
-fn wrong(message: String) -> Refusal {
+fn wrong(message: String) -> RouteError {
     refusal(StatusCode::BAD_REQUEST, message)
 }
 

@@ -16,14 +16,14 @@ use axum::http::{HeaderName, StatusCode};
 use tokio::sync::oneshot;
 use tokio_util::io::ReaderStream;
 
-use super::{Asked, Refusal, ending, hand_over, refusal};
-use crate::ledger::{Copied, Cursor};
+use super::{RouteError, RouteQuery, refusal, shutting_down, submit};
+use crate::ledger::{ReplicationBatch, ReplicationCursor};
 use crate::process::usage;
 
-/// What stands behind the `?`: [`Cursor`], field by field.
+/// What stands behind the `?`: [`ReplicationCursor`], field by field.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Since {
+pub(super) struct CursorQuery {
     born_ns: u64,
     commit: u64,
     term: u64,
@@ -51,17 +51,17 @@ pub(super) struct Since {
     )
 )]
 pub(super) async fn changes(
-    State(shared): Asked,
-    since: Result<Query<Since>, QueryRejection>,
-) -> Result<Vec<u8>, Refusal> {
+    State(shared): RouteQuery,
+    since: Result<Query<CursorQuery>, QueryRejection>,
+) -> Result<Vec<u8>, RouteError> {
     let Query(since) = since.map_err(|why| refusal(why.status(), why.body_text()))?;
-    let Since { born_ns, commit, term, boot, generation } = since;
-    let since = Cursor { born_ns, commit, term, boot, generation };
+    let CursorQuery { born_ns, commit, term, boot, generation } = since;
+    let since = ReplicationCursor { born_ns, commit, term, boot, generation };
     let (answer, copied) = oneshot::channel();
-    hand_over(&shared.usage, usage::Ask::Changes { since, answer })?;
-    match copied.await.map_err(|_| ending())? {
-        Ok(Copied::Changes(changes)) => Ok(changes),
-        Ok(Copied::TakeWhole) => {
+    submit(&shared.usage, usage::UsageMsg::Changes { since, answer })?;
+    match copied.await.map_err(|_| shutting_down())? {
+        Ok(ReplicationBatch::Changes(changes)) => Ok(changes),
+        Ok(ReplicationBatch::TakeWhole) => {
             let message = format!("commit {commit} of term {term} is not to be gone on from here");
             Err(refusal(StatusCode::GONE, message))
         }
@@ -79,13 +79,13 @@ pub(super) async fn changes(
         (status = 503, description = "too much to do: come again", body = api::ErrorReport),
     )
 )]
-pub(super) async fn file(State(shared): Asked) -> Result<Bytes, Refusal> {
+pub(super) async fn file(State(shared): RouteQuery) -> Result<ReplicationBytes, RouteError> {
     let number = COPIES.fetch_add(1, Ordering::Relaxed);
     let path = shared.data.join(format!("copy-{}-{number}.db", std::process::id()));
     let failed = |why: String| refusal(StatusCode::INTERNAL_SERVER_ERROR, why);
     let (answer, saved) = oneshot::channel();
-    hand_over(&shared.usage, usage::Ask::Whole { path: path.clone(), answer })?;
-    saved.await.map_err(|_| ending())?.map_err(|why| failed(why.to_string()))?;
+    submit(&shared.usage, usage::UsageMsg::Whole { path: path.clone(), answer })?;
+    saved.await.map_err(|_| shutting_down())?.map_err(|why| failed(why.to_string()))?;
     let opened = tokio::fs::File::open(&path).await;
     // Whoever reads it has it open; it goes with the last of them.
     let removed = std::fs::remove_file(&path);
@@ -95,7 +95,7 @@ pub(super) async fn file(State(shared): Asked) -> Result<Bytes, Refusal> {
 }
 
 /// What a file is: bytes.
-type Bytes = ([(HeaderName, &'static str); 1], Body);
+type ReplicationBytes = ([(HeaderName, &'static str); 1], Body);
 const BYTES: [(HeaderName, &str); 1] = [(CONTENT_TYPE, "application/octet-stream")];
 /// Tells copies that are made at the same time apart.
 static COPIES: AtomicU64 = AtomicU64::new(0);

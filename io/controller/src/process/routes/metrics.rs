@@ -21,14 +21,14 @@ use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
 
 use super::super::bounds::Bounded;
-use super::super::plan::View;
+use super::super::plan::PlanView;
 use super::super::standing::ledger_path;
-use super::super::{Counts, Shared};
-use super::{Asked, in_force, look};
+use super::super::{ApiState, Counts};
+use super::{RouteQuery, in_force, look};
 
 /// Members of one target.
 #[derive(Default)]
-struct Standing {
+struct StandbyMetrics {
     known: u64,
     silent: u64,
     behind: u64,
@@ -40,7 +40,7 @@ struct Standing {
     path = "/metrics",
     responses((status = 200, body = String, content_type = "text/plain")),
 )]
-pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 1], String) {
+pub(super) async fn page(State(shared): RouteQuery) -> ([(HeaderName, &'static str); 1], String) {
     let began = Instant::now();
     let view = look(&shared).await.ok();
     let mut page = MetricsPage::new();
@@ -62,15 +62,15 @@ pub(super) async fn page(State(shared): Asked) -> ([(HeaderName, &'static str); 
     ([(CONTENT_TYPE, MetricsPage::CONTENT_TYPE)], page.finish())
 }
 
-fn tell_rules(page: &mut MetricsPage, shared: &Shared) {
+fn tell_rules(page: &mut MetricsPage, shared: &ApiState) {
     let rules = in_force(shared);
     // Nobody decided any yet: proxies keep their own.
     let version = if rules.given { rules.version.as_str() } else { "none" };
     page.family(&names::CONTROLLER_RULES).line(&[version], 1);
 }
 
-fn tell_members(page: &mut MetricsPage, view: &View) {
-    let mut targets: BTreeMap<&Arc<str>, Standing> = BTreeMap::new();
+fn tell_members(page: &mut MetricsPage, view: &PlanView) {
+    let mut targets: BTreeMap<&Arc<str>, StandbyMetrics> = BTreeMap::new();
     for (target, member) in &view.members {
         let standing = targets.entry(target).or_default();
         let (sent, acknowledged) = member.revisions;
@@ -78,7 +78,7 @@ fn tell_members(page: &mut MetricsPage, view: &View) {
         standing.silent += u64::from(member.silent);
         standing.behind += u64::from(acknowledged < sent);
     }
-    let mut tell = |metric, of: fn(&Standing) -> u64| {
+    let mut tell = |metric, of: fn(&StandbyMetrics) -> u64| {
         let mut family = page.family(metric);
         targets.iter().for_each(|(target, standing)| family.line(&[target], of(standing)));
     };
@@ -128,7 +128,7 @@ fn tell_events(page: &mut MetricsPage, counts: &Counts) {
     }
 }
 
-fn tell_queues(page: &mut MetricsPage, shared: &Shared) {
+fn tell_queues(page: &mut MetricsPage, shared: &ApiState) {
     let queues = [
         ("plan", shared.plan.waiting()),
         ("store", shared.store.waiting()),
@@ -141,7 +141,7 @@ fn tell_queues(page: &mut MetricsPage, shared: &Shared) {
     queues.iter().for_each(|(queue, (_, max))| most.line(&[queue], *max as u64));
 }
 
-fn tell_bounds(page: &mut MetricsPage, shared: &Shared) {
+fn tell_bounds(page: &mut MetricsPage, shared: &ApiState) {
     let names = [
         &names::CONTROLLER_BOUND_USED,
         &names::CONTROLLER_BOUND_MAX,

@@ -17,26 +17,26 @@ use axum::http::header::{
 use axum::http::{HeaderName, StatusCode};
 use axum::routing::get;
 
-use super::{Refusal, Shared, cut, refusal};
+use super::{ApiState, RouteError, cut, refusal};
 
 /// A file's headers and its text.
-type Served = ([(HeaderName, &'static str); 6], &'static str);
+type ServedFile = ([(HeaderName, &'static str); 6], &'static str);
 
 /// The page and what belongs to it.
-pub(super) fn router() -> Router<Arc<Shared>> {
+pub(super) fn router() -> Router<Arc<ApiState>> {
     Router::new()
         .route("/", get(|| async { served(HTML, include_str!("../../page/index.html")) }))
         .route("/page/{file}", get(file))
 }
 
-async fn file(Path(name): Path<String>) -> Result<Served, Refusal> {
+async fn file(Path(name): Path<String>) -> Result<ServedFile, RouteError> {
     let found = FILES.iter().find(|(known, ..)| *known == name);
     found.map(|(_, kind, text)| served(kind, text)).ok_or_else(|| {
         refusal(StatusCode::NOT_FOUND, format!("there is no /page/{}; see /", cut(&name)))
     })
 }
 
-fn served(kind: &'static str, text: &'static str) -> Served {
+fn served(kind: &'static str, text: &'static str) -> ServedFile {
     let headers = [
         (CONTENT_TYPE, kind),
         // Another version of the program has other files of the same names.

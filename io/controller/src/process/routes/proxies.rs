@@ -19,16 +19,16 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
-use super::super::Shared;
-use super::super::access::Caller;
+use super::super::ApiState;
+use super::super::access::ApiCaller;
 use super::super::bounds::BODY_MAX;
 use super::super::plan;
-use super::super::usage::{self, Counted};
-use super::{Asked, Refusal, cut, ending, hand_over, look, refusal};
+use super::super::usage::{self, UsageUpdate};
+use super::{RouteError, RouteQuery, cut, look, refusal, shutting_down, submit};
 
 /// The proxies that are known, once for each of their targets.
 #[utoipa::path(get, path = "/v1/proxies", responses((status = 200, body = Proxies)))]
-pub(super) async fn proxies(State(shared): Asked) -> Result<Json<Proxies>, Refusal> {
+pub(super) async fn proxies(State(shared): RouteQuery) -> Result<Json<Proxies>, RouteError> {
     Ok(Json(listed(look(&shared).await?)))
 }
 
@@ -44,13 +44,13 @@ pub(super) async fn proxies(State(shared): Asked) -> Result<Json<Proxies>, Refus
     )
 )]
 pub(super) async fn forget(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
     Path(name): Path<String>,
-) -> Result<Json<Proxies>, Refusal> {
+) -> Result<Json<Proxies>, RouteError> {
     let (answer, outcome) = oneshot::channel();
-    hand_over(&shared.plan, plan::Ask::Forget(name.clone(), answer))?;
-    if !outcome.await.map_err(|_| ending())? {
+    submit(&shared.plan, plan::PlanMsg::Forget(name.clone(), answer))?;
+    if !outcome.await.map_err(|_| shutting_down())? {
         let message = format!("there is no proxy {:?}; GET /v1/proxies lists them", cut(&name));
         return Err(refusal(StatusCode::NOT_FOUND, message));
     }
@@ -58,7 +58,7 @@ pub(super) async fn forget(
         (by.changed(format!("proxy {name}"), Some("known".into()), None), shared.clone());
     tokio::task::spawn_blocking(move || of.access.audit.write(&line))
         .await
-        .map_err(|_| ending())?;
+        .map_err(|_| shutting_down())?;
     Ok(Json(listed(look(&shared).await?)))
 }
 
@@ -87,12 +87,12 @@ pub(super) async fn forget(
     )
 )]
 pub(super) async fn report(
-    State(shared): Asked,
-    Extension(by): Extension<Caller>,
+    State(shared): RouteQuery,
+    Extension(by): Extension<ApiCaller>,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<ControllerReply>, Refusal> {
+) -> Result<Json<ControllerReply>, RouteError> {
     if !is_name(&name) {
         let message = format!(
             "{:?} is no name of a proxy: 1 to 63 letters, digits, '_', '-' and '.', beginning \
@@ -121,16 +121,16 @@ pub(super) async fn report(
     }
     if let Some(usage) = body.usage {
         let about = (body.rules.clone(), body.contended);
-        let counted = Counted::new(&name, body.epoch, usage, about);
+        let counted = UsageUpdate::new(&name, body.epoch, usage, about);
         // Where the ledger is busy, the proxy tells it again.
-        if shared.usage.try_send(usage::Ask::Report(Box::new(counted))).is_err() {
+        if shared.usage.try_send(usage::UsageMsg::Report(Box::new(counted))).is_err() {
             shared.counts.dropped.add(1);
         }
     }
     let (answer, order) = oneshot::channel();
     let CheckedReport { epoch, rules, targets: reports, answers, .. } = body;
-    let said = plan::Said { name: name.clone(), epoch, rules, reports, answers, answer };
-    hand_over(&shared.plan, plan::Ask::Report(Box::new(said)))?;
+    let said = plan::ReportMsg { name: name.clone(), epoch, rules, reports, answers, answer };
+    submit(&shared.plan, plan::PlanMsg::Report(Box::new(said)))?;
     let order = order.await.map_err(|_| {
         let message =
             format!("proxy {name} is not taken: there are too many, or the controller ends");
@@ -153,7 +153,7 @@ pub(super) async fn report(
     Ok(Json(order))
 }
 
-fn listed(view: plan::View) -> Proxies {
+fn listed(view: plan::PlanView) -> Proxies {
     let standing = |(target, member): (Arc<str>, ::plan::ProxySnapshot)| WireProxyStatus {
         name: member.name.to_string(),
         target: target.to_string(),
@@ -172,11 +172,11 @@ fn listed(view: plan::View) -> Proxies {
 
 /// What the body says, in the form that its content type names.
 fn taken(
-    shared: &Shared,
+    shared: &ApiState,
     name: &Arc<str>,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<CheckedReport, Refusal> {
+) -> Result<CheckedReport, RouteError> {
     let wrong = |why: WrongMessage| refusal(StatusCode::BAD_REQUEST, why.to_string());
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     match kind.split(';').next().unwrap_or_default().trim() {

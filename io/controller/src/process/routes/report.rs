@@ -12,8 +12,8 @@ use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::{Asked, Refusal, cut, ending, hand_over, refusal, time_of, why};
-use crate::process::access::Caller;
+use super::{RouteError, RouteQuery, cut, refusal, shutting_down, submit, time_of, why};
+use crate::process::access::ApiCaller;
 use crate::process::{report, usage};
 
 /// What a job did in a span of time: when, how much, how it was delayed, what its requests looked
@@ -40,10 +40,10 @@ use crate::process::{report, usage};
     )
 )]
 pub(super) async fn of_job(
-    State(shared): Asked,
-    Extension(caller): Extension<Caller>,
-    asked: Result<Query<JobAsked>, QueryRejection>,
-) -> Result<Json<WireJobReport>, Refusal> {
+    State(shared): RouteQuery,
+    Extension(caller): Extension<ApiCaller>,
+    asked: Result<Query<JobReportQuery>, QueryRejection>,
+) -> Result<Json<WireJobReport>, RouteError> {
     let Query(asked) = asked.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
     let (job, now) = (asked.job, shared.clock.now());
     let from = time_of("from", asked.from.as_deref().unwrap_or("-7d"), now)?;
@@ -54,9 +54,9 @@ pub(super) async fn of_job(
         return Err(refusal(StatusCode::BAD_REQUEST, message));
     }
     let (answer, found) = oneshot::channel();
-    let ask = usage::Ask::Job { job: job.clone(), span: (from, to), answer };
-    hand_over(&shared.usage, ask)?;
-    let found = found.await.map_err(|_| ending())?;
+    let ask = usage::UsageMsg::Job { job: job.clone(), span: (from, to), answer };
+    submit(&shared.usage, ask)?;
+    let found = found.await.map_err(|_| shutting_down())?;
     let found =
         found.map_err(|wrong| refusal(StatusCode::INTERNAL_SERVER_ERROR, wrong.to_string()))?;
     if found.points.is_empty() {
@@ -96,7 +96,7 @@ pub(super) async fn of_job(
 /// What stands behind the `?`.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct JobAsked {
+pub(super) struct JobReportQuery {
     job: String,
     from: Option<String>,
     to: Option<String>,

@@ -14,9 +14,12 @@ use axum::extract::{Extension, Query, State};
 use axum::http::StatusCode;
 use tokio::sync::oneshot;
 
-use super::{Asked, Refusal, Shared, ending, hand_over, kind_of, plan, refusal, sums_by, time_of};
-use crate::process::access::Caller;
-use crate::process::asking::Heard;
+use super::{
+    ApiState, RouteError, RouteQuery, kind_of, plan, refusal, shutting_down, submit, sums_by,
+    time_of,
+};
+use crate::process::access::ApiCaller;
+use crate::process::asking::QueryReplies;
 
 /// What holds a job, a user or those who pay a limit, at every proxy: now, and since each
 /// proxy started. A caller of role user is told of that user's jobs.
@@ -36,10 +39,10 @@ use crate::process::asking::Heard;
     )
 )]
 pub(super) async fn why(
-    State(shared): Asked,
-    Extension(caller): Extension<Caller>,
+    State(shared): RouteQuery,
+    Extension(caller): Extension<ApiCaller>,
     query: Result<Query<WhyQuery>, QueryRejection>,
-) -> Result<Json<Why>, Refusal> {
+) -> Result<Json<Why>, RouteError> {
     let Query(mut query) = query.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
     query.user = query.user.or(caller.user);
     if !caller.may_see(query.user) {
@@ -76,10 +79,10 @@ pub(super) async fn why(
     )
 )]
 pub(super) async fn top(
-    State(shared): Asked,
-    span: Result<Query<Span>, QueryRejection>,
-) -> Result<Json<DelayTable>, Refusal> {
-    let Query(Span { by, since }) =
+    State(shared): RouteQuery,
+    span: Result<Query<DelayQuery>, QueryRejection>,
+) -> Result<Json<DelayTable>, RouteError> {
+    let Query(DelayQuery { by, since }) =
         span.map_err(|wrong| refusal(wrong.status(), wrong.body_text()))?;
     let by = by.unwrap_or_else(|| "job".into());
     let kind = kind_of(&by)?;
@@ -110,7 +113,7 @@ pub(super) async fn top(
         (status = 503, description = "too much to do: come again", body = api::ErrorReport),
     )
 )]
-pub(super) async fn live(State(shared): Asked) -> Result<Json<LiveUsage>, Refusal> {
+pub(super) async fn live(State(shared): RouteQuery) -> Result<Json<LiveUsage>, RouteError> {
     let heard = ask(&shared, QueryKind::Live).await?;
     let sample = |(proxy, answer): (std::sync::Arc<str>, QueryReply)| match answer {
         QueryReply::Live(sample) => Some(api::LiveSample { proxy: proxy.to_string(), ..*sample }),
@@ -128,18 +131,21 @@ pub(super) async fn live(State(shared): Asked) -> Result<Json<LiveUsage>, Refusa
 /// What stands behind the `?` of a look at delays.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Span {
+pub(super) struct DelayQuery {
     by: Option<String>,
     since: Option<String>,
 }
 
-pub(super) async fn ask(shared: &Shared, question: QueryKind) -> Result<Heard, Refusal> {
+pub(super) async fn ask(
+    shared: &ApiState,
+    question: QueryKind,
+) -> Result<QueryReplies, RouteError> {
     let (answer, heard) = oneshot::channel();
-    hand_over(&shared.plan, plan::Ask::Question(question, answer))?;
-    heard.await.map_err(|_| ending())
+    submit(&shared.plan, plan::PlanMsg::Question(question, answer))?;
+    heard.await.map_err(|_| shutting_down())
 }
 
-fn uptime(shared: &Shared) -> u64 {
+fn uptime(shared: &ApiState) -> u64 {
     u64::try_from(shared.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use api::WireSubjectId;
 use controller::ledger::{
-    Ages, Bounds, Counters, Ledger, Received, Report, ReportLine, SubjectKind,
+    Counters, Ledger, LedgerBounds, LedgerReport, LedgerReportLine, Retention, SubjectKind,
+    UsageOutcome,
 };
 use model::{OpKind, Time};
 
@@ -28,7 +29,7 @@ pub(crate) fn tick_through(ledger: &mut Ledger, minutes: impl Iterator<Item = u6
 }
 
 pub(crate) fn open(path: &Path) -> Ledger {
-    Ledger::open(path, Ages::default(), Bounds::default(), time(0)).unwrap()
+    Ledger::open(path, Retention::default(), LedgerBounds::default(), time(0)).unwrap()
 }
 
 /// A proxy: cumulative counters by job.
@@ -82,23 +83,23 @@ impl Proxy {
     }
 
     /// Reports everything.
-    pub(crate) fn report(&mut self, ledger: &mut Ledger, now: Time) -> Received {
+    pub(crate) fn report(&mut self, ledger: &mut Ledger, now: Time) -> UsageOutcome {
         self.sequence += 1;
         self.report_again(ledger, now)
     }
 
     /// Reports with the sequence of the last report.
-    pub(crate) fn report_again(&self, ledger: &mut Ledger, now: Time) -> Received {
-        let lines: Vec<ReportLine> = self
+    pub(crate) fn report_again(&self, ledger: &mut Ledger, now: Time) -> UsageOutcome {
+        let lines: Vec<LedgerReportLine> = self
             .lines
             .iter()
-            .map(|(id, (payer, counters))| ReportLine {
+            .map(|(id, (payer, counters))| LedgerReportLine {
                 id: *id,
                 payer: Some(payer.clone().into()),
                 counters: *counters,
             })
             .collect();
-        let report = Report {
+        let report = LedgerReport {
             proxy: &self.name,
             epoch_ns: self.epoch_ns,
             sequence: self.sequence,
