@@ -21,8 +21,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use fuse::{
-    Attr, Attributes, Capabilities, Data, Entry, Errno, FileSystem, Handle, InodeId, Open,
-    OpenFlags, Opened, Options, Read, Reply, Request, Session, Transport, Write, Written,
+    Attr, Attributes, Capabilities, DataReply, Errno, FileSystem, FuseRequest, FuseSession, Handle,
+    InodeEntry, InodeId, OpenFlags, OpenRequest, OpenedFile, Options, ReadRequest, Reply,
+    Transport, WriteRequest, WrittenBytes,
 };
 use rustix::fs::OFlags;
 
@@ -200,7 +201,7 @@ fn mount(socket: &Path, at: &Path) -> anyhow::Result<()> {
         threads: 1,
         ..Options::default()
     };
-    let mut session = Session::mount(at, one, &options)?;
+    let mut session = FuseSession::mount(at, one, &options)?;
     session.join();
     Ok(())
 }
@@ -226,11 +227,11 @@ impl One {
 }
 
 impl FileSystem for One {
-    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         if request.inode != InodeId::ROOT || name.to_bytes() != DATA.as_bytes() {
-            return reply.ok(&Entry::absent(TTL));
+            return reply.ok(&InodeEntry::absent(TTL));
         }
-        reply.ok(&Entry {
+        reply.ok(&InodeEntry {
             inode: FILE,
             generation: 0,
             attributes: self.attributes(FILE),
@@ -239,31 +240,31 @@ impl FileSystem for One {
         });
     }
 
-    fn getattr(&self, request: &Request, _: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, _: Option<Handle>, reply: Reply<Attr>) {
         reply.ok(&Attr { attributes: self.attributes(request.inode), ttl: TTL });
     }
 
-    fn open(&self, _: &Request, open: Open, reply: Reply<Opened>) {
+    fn open(&self, _: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
         let flags = match open.flags & OFlags::DIRECT.bits() {
             0 => OpenFlags::KEEP_CACHE,
             _ => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
         };
-        reply.ok(&Opened { flags, ..Opened::default() });
+        reply.ok(&OpenedFile { flags, ..OpenedFile::default() });
     }
 
-    fn read(&self, _: &Request, read: Read, reply: Reply<Data>) {
+    fn read(&self, _: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
         let ask = Ask { op: Op::READ, size: read.size, offset: read.offset };
         reply.fill(|buffer| self.wire.ask(&ask, &[], buffer));
     }
 
-    fn write(&self, _: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, _: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         let size = write.data.len() as u32;
         let ask = Ask { op: Op::WRITE, size, offset: write.offset };
         let written = self.wire.ask(&ask, write.data, &mut []);
-        reply.send(written.map(|count| Written(count as u32)));
+        reply.send(written.map(|count| WrittenBytes(count as u32)));
     }
 
-    fn fsync(&self, _: &Request, _: Handle, _data_only: bool, reply: Reply<()>) {
+    fn fsync(&self, _: &FuseRequest, _: Handle, _data_only: bool, reply: Reply<()>) {
         let ask = Ask { op: Op::SYNC, size: 0, offset: 0 };
         reply.send(self.wire.ask(&ask, &[], &mut []).map(drop));
     }

@@ -10,8 +10,8 @@
 //! fields and the rest lie in three places. [`Opcode::fixed_len`] says where the fixed
 //! fields end, so that both are taken apart by the same code.
 
-use crate::fields::{Malformed, Put, Take};
-use crate::request::{InodeId, Request, RequestId};
+use crate::fields::{FieldReader, FieldWriter, Malformed};
+use crate::request::{FuseRequest, FuseRequestId, InodeId};
 
 /// Major version of the protocol.
 pub(crate) const VERSION: u32 = 7;
@@ -132,16 +132,16 @@ pub(crate) struct InHeader {
     /// See [`Opcode`].
     pub(crate) opcode: u32,
     /// Who asks for what.
-    pub(crate) request: Request,
+    pub(crate) request: FuseRequest,
 }
 
 impl InHeader {
     /// Takes the header from the front of `bytes`.
     pub(crate) fn take(bytes: &[u8]) -> Result<InHeader, Malformed> {
-        let mut from = Take::new(bytes, &[]);
+        let mut from = FieldReader::new(bytes, &[]);
         let (len, opcode) = (from.u32("len")?, from.u32("opcode")?);
-        let request = Request {
-            id: RequestId(from.u64("unique")?),
+        let request = FuseRequest {
+            id: FuseRequestId(from.u64("unique")?),
             inode: InodeId(from.u64("nodeid")?),
             uid: from.u32("uid")?,
             gid: from.u32("gid")?,
@@ -158,7 +158,7 @@ impl InHeader {
 pub(crate) fn out_header(payload_len: usize, error: i32, unique: u64) -> [u8; OUT_HEADER_LEN] {
     let len =
         u32::try_from(OUT_HEADER_LEN + payload_len).expect("answers are bounded by max_write");
-    let mut put = Put::new();
+    let mut put = FieldWriter::new();
     put.u32(len);
     put.i32(error);
     put.u64(unique);
@@ -183,8 +183,13 @@ mod tests {
         }
         let header = InHeader::take(&bytes).unwrap();
         assert_eq!((header.len, Opcode::new(header.opcode)), (56, Some(Opcode::Read)));
-        let request =
-            Request { id: RequestId(42), inode: InodeId(7), uid: 1000, gid: 100, thread: 4711 };
+        let request = FuseRequest {
+            id: FuseRequestId(42),
+            inode: InodeId(7),
+            uid: 1000,
+            gid: 100,
+            thread: 4711,
+        };
         assert_eq!(header.request, request);
         assert_eq!(InHeader::take(&bytes[..39]).unwrap_err().field, "total_extlen");
     }

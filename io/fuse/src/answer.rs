@@ -1,6 +1,6 @@
 //! What operations answer with, and how it is written.
 //!
-//! Every type with an [`Answer`] has a fixed length, so it is put on the stack and sent
+//! Every type with an [`ReplyBody`] has a fixed length, so it is put on the stack and sent
 //! from there. Data, listings and extended attributes have none; they are sent through
 //! their own methods of [`Reply`](crate::Reply).
 //!
@@ -9,19 +9,19 @@
 
 use std::time::Duration;
 
-use crate::fields::Put;
+use crate::fields::FieldWriter;
 use crate::flags::OpenFlags;
 use crate::request::{DeviceNumber, Handle, InodeId, Lock, LockKind, Timestamp};
 
 /// What an operation may answer with, in the kernel's form.
-pub trait Answer: sealed::Encode {}
+pub trait ReplyBody: sealed::Encode {}
 
 pub(crate) mod sealed {
     /// Writing an answer's fields.
     pub trait Encode {
         #[doc(hidden)]
         #[allow(private_interfaces)]
-        fn put(&self, to: &mut crate::fields::Put);
+        fn put(&self, to: &mut crate::fields::FieldWriter);
     }
 }
 
@@ -66,7 +66,7 @@ pub struct Attr {
 /// A name's inode. Each one that is answered counts one look-up, until
 /// [`FileSystem::forget`](crate::FileSystem::forget) takes it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct InodeEntry {
     /// The inode; `InodeId(0)` says that there is none of this name.
     pub inode: InodeId,
     /// Tells inodes apart that had the same number one after the other.
@@ -79,10 +79,10 @@ pub struct Entry {
     pub attributes_ttl: Duration,
 }
 
-impl Entry {
+impl InodeEntry {
     /// No such name, and it may be believed for this long.
-    pub fn absent(ttl: Duration) -> Entry {
-        Entry {
+    pub fn absent(ttl: Duration) -> InodeEntry {
+        InodeEntry {
             inode: InodeId(0),
             generation: 0,
             attributes: Attributes::default(),
@@ -98,7 +98,7 @@ pub struct BackingId(pub(crate) i32);
 
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedFile {
     /// What later operations on it will name.
     pub handle: Handle,
     /// How the kernel shall treat it.
@@ -112,22 +112,22 @@ pub struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
     /// Its name's inode.
-    pub entry: Entry,
+    pub entry: InodeEntry,
     /// The open file.
-    pub opened: Opened,
+    pub opened: OpenedFile,
 }
 
 /// How many bytes were written; fewer than asked only where the rest failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written(pub u32);
+pub struct WrittenBytes(pub u32);
 
 /// How many bytes were copied from file to file; 0 at the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied(pub u64);
+pub struct CopiedBytes(pub u64);
 
 /// The position that was sought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position(pub u64);
+pub struct SeekPosition(pub u64);
 
 /// What statfs(2) tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,12 +179,12 @@ macro_rules! answers {
         $(
             impl sealed::Encode for $name {
                 #[allow(private_interfaces)]
-                fn put(&self, $to: &mut Put) {
+                fn put(&self, $to: &mut FieldWriter) {
                     let $value = self;
                     $put
                 }
             }
-            impl Answer for $name {}
+            impl ReplyBody for $name {}
         )*
     };
 }
@@ -196,16 +196,16 @@ answers! {
         to.zeros(4);
         put_attributes(&value.attributes, to);
     }
-    Entry: |value, to| { put_entry(value, to); }
-    Opened: |value, to| { put_opened(value, to); }
+    InodeEntry: |value, to| { put_entry(value, to); }
+    OpenedFile: |value, to| { put_opened(value, to); }
     Created: |value, to| {
         put_entry(&value.entry, to);
         put_opened(&value.opened, to);
     }
-    Written: |value, to| { to.u64(value.0.into()); }
+    WrittenBytes: |value, to| { to.u64(value.0.into()); }
     // Four bytes and padding, or eight bytes: the same in this byte order.
-    Copied: |value, to| { to.u64(value.0); }
-    Position: |value, to| { to.u64(value.0); }
+    CopiedBytes: |value, to| { to.u64(value.0); }
+    SeekPosition: |value, to| { to.u64(value.0); }
     Statfs: |value, to| {
         for blocks in [value.blocks, value.blocks_free, value.blocks_available] {
             to.u64(blocks);
@@ -233,7 +233,7 @@ answers! {
 /// Bytes of an entry, as it also stands in listings.
 pub(crate) const ENTRY_LEN: usize = 128;
 
-pub(crate) fn put_entry(entry: &Entry, to: &mut Put) {
+pub(crate) fn put_entry(entry: &InodeEntry, to: &mut FieldWriter) {
     to.u64(entry.inode.0);
     to.u64(entry.generation);
     to.u64(entry.ttl.as_secs());
@@ -243,7 +243,7 @@ pub(crate) fn put_entry(entry: &Entry, to: &mut Put) {
     put_attributes(&entry.attributes, to);
 }
 
-fn put_attributes(attributes: &Attributes, to: &mut Put) {
+fn put_attributes(attributes: &Attributes, to: &mut FieldWriter) {
     let times = [attributes.accessed, attributes.modified, attributes.changed];
     to.u64(attributes.number);
     to.u64(attributes.size);
@@ -263,7 +263,7 @@ fn put_attributes(attributes: &Attributes, to: &mut Put) {
     to.zeros(4);
 }
 
-fn put_opened(opened: &Opened, to: &mut Put) {
+fn put_opened(opened: &OpenedFile, to: &mut FieldWriter) {
     let mut flags = opened.flags;
     if opened.backing.is_some() {
         flags |= OpenFlags::PASSTHROUGH;
@@ -273,7 +273,7 @@ fn put_opened(opened: &Opened, to: &mut Put) {
     to.i32(opened.backing.map_or(0, |backing| backing.0));
 }
 
-fn put_statx(value: &Statx, to: &mut Put) {
+fn put_statx(value: &Statx, to: &mut FieldWriter) {
     let attributes = &value.attributes;
     to.u64(value.ttl.as_secs());
     to.u32(value.ttl.subsec_nanos());
@@ -307,22 +307,22 @@ mod tests {
     use super::*;
 
     fn encoded(answer: &impl Encode) -> Vec<u8> {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         answer.put(&mut put);
         put.as_slice().to_vec()
     }
 
     #[test]
     fn every_answer_has_the_length_that_the_kernel_expects() {
-        let entry = Entry::absent(Duration::ZERO);
+        let entry = InodeEntry::absent(Duration::ZERO);
         assert_eq!(encoded(&()).len(), 0);
         assert_eq!(encoded(&Attr::default()).len(), 104);
         assert_eq!(encoded(&entry).len(), ENTRY_LEN);
-        assert_eq!(encoded(&Opened::default()).len(), 16);
-        assert_eq!(encoded(&Created { entry, opened: Opened::default() }).len(), 144);
-        assert_eq!(encoded(&Written(1)).len(), 8);
-        assert_eq!(encoded(&Copied(1)).len(), 8);
-        assert_eq!(encoded(&Position(1)).len(), 8);
+        assert_eq!(encoded(&OpenedFile::default()).len(), 16);
+        assert_eq!(encoded(&Created { entry, opened: OpenedFile::default() }).len(), 144);
+        assert_eq!(encoded(&WrittenBytes(1)).len(), 8);
+        assert_eq!(encoded(&CopiedBytes(1)).len(), 8);
+        assert_eq!(encoded(&SeekPosition(1)).len(), 8);
         assert_eq!(encoded(&Statfs::default()).len(), 80);
         let lock = Lock { kind: LockKind::None, start: 0, end: 0, process: 0 };
         assert_eq!(encoded(&lock).len(), 24);
@@ -350,7 +350,8 @@ mod tests {
 
     #[test]
     fn a_backing_file_sets_its_flag() {
-        let opened = Opened { handle: Handle(9), backing: Some(BackingId(3)), ..Opened::default() };
+        let opened =
+            OpenedFile { handle: Handle(9), backing: Some(BackingId(3)), ..OpenedFile::default() };
         let bytes = encoded(&opened);
         assert_eq!((bytes[0], bytes[8], bytes[12]), (9, 1 << 7, 3));
     }

@@ -16,26 +16,26 @@ use rustix::ioctl;
 
 use crate::abi::{INTERRUPT_BIT, NotifyCode, OUT_HEADER_LEN, PAGE, WRITE_HEADER_LEN, out_header};
 use crate::answer::BackingId;
-use crate::memory::{Pages, Stock};
-use crate::request::RequestId;
+use crate::memory::{BufferPool, Pages};
+use crate::request::FuseRequestId;
 
 /// One descriptor of a connection to the kernel.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct FuseDevice {
     fd: OwnedFd,
-    stock: Stock,
+    stock: BufferPool,
 }
 
 /// Memory that a request is read into: the data of a write begins at a page.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct DeviceInbox {
     pages: Pages,
 }
 
-impl Inbox {
+impl DeviceInbox {
     /// Room for requests with up to `max_write` bytes of data.
-    pub(crate) fn new(max_write: u32) -> io::Result<Inbox> {
-        Ok(Inbox { pages: Pages::new(PAGE + max_write as usize)? })
+    pub(crate) fn new(max_write: u32) -> io::Result<DeviceInbox> {
+        Ok(DeviceInbox { pages: Pages::new(PAGE + max_write as usize)? })
     }
 
     fn room(&mut self) -> &mut [u8] {
@@ -43,23 +43,23 @@ impl Inbox {
     }
 }
 
-impl Device {
+impl FuseDevice {
     /// A descriptor that mount(2) can make a connection of.
     ///
     /// # Errors
     /// `ENOENT` where the kernel has no FUSE, `EACCES` without the right to use it.
-    pub(crate) fn open(max_write: u32) -> Result<Device, Errno> {
+    pub(crate) fn open(max_write: u32) -> Result<FuseDevice, Errno> {
         let fd = rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Device::new(fd, max_write))
+        Ok(FuseDevice::new(fd, max_write))
     }
 
-    pub(crate) fn new(fd: OwnedFd, max_write: u32) -> Device {
-        Device { fd, stock: Stock::new(max_write as usize) }
+    pub(crate) fn new(fd: OwnedFd, max_write: u32) -> FuseDevice {
+        FuseDevice { fd, stock: BufferPool::new(max_write as usize) }
     }
 
     /// One more descriptor of the same connection.
-    pub(crate) fn another(&self, max_write: u32) -> Result<Device, Errno> {
-        let device = Device::open(max_write)?;
+    pub(crate) fn another(&self, max_write: u32) -> Result<FuseDevice, Errno> {
+        let device = FuseDevice::open(max_write)?;
         let fd = u32::try_from(self.fd.as_raw_fd()).expect("descriptors are not negative");
         // SAFETY: FUSE_DEV_IOC_CLONE reads one 32-bit number, the descriptor to clone.
         unsafe { ioctl::ioctl(&device.fd, ioctl::Setter::<CLONE, u32>::new(fd)) }?;
@@ -70,7 +70,7 @@ impl Device {
     ///
     /// # Errors
     /// `ENODEV` when the mount is gone, `ECONNABORTED` if the connection was ended.
-    pub(crate) fn receive<'a>(&self, inbox: &'a mut Inbox) -> Result<&'a [u8], Errno> {
+    pub(crate) fn receive<'a>(&self, inbox: &'a mut DeviceInbox) -> Result<&'a [u8], Errno> {
         loop {
             match rustix::io::read(&self.fd, inbox.room()) {
                 Ok(len) => return Ok(&inbox.room()[..len]),
@@ -81,11 +81,14 @@ impl Device {
         }
     }
 
-    /// Reads a request if one is there; only after [`Device::set_nonblocking`].
+    /// Reads a request if one is there; only after [`FuseDevice::set_nonblocking`].
     ///
     /// # Errors
-    /// As [`Device::receive`].
-    pub(crate) fn try_receive<'a>(&self, inbox: &'a mut Inbox) -> Result<Option<&'a [u8]>, Errno> {
+    /// As [`FuseDevice::receive`].
+    pub(crate) fn try_receive<'a>(
+        &self,
+        inbox: &'a mut DeviceInbox,
+    ) -> Result<Option<&'a [u8]>, Errno> {
         loop {
             match rustix::io::read(&self.fd, inbox.room()) {
                 Ok(len) => return Ok(Some(&inbox.room()[..len])),
@@ -102,7 +105,7 @@ impl Device {
     }
 
     /// Answers a request with the parts, one after the other.
-    pub(crate) fn answer(&self, id: RequestId, parts: &[IoSlice<'_>]) {
+    pub(crate) fn answer(&self, id: FuseRequestId, parts: &[IoSlice<'_>]) {
         let len = parts.iter().map(|part| part.len()).sum();
         let header = out_header(len, 0, id.0);
         let mut all = [IoSlice::new(&header); 1 + PARTS_INLINE];
@@ -116,7 +119,7 @@ impl Device {
     }
 
     /// Answers a request with an error.
-    pub(crate) fn answer_error(&self, id: RequestId, error: Errno) {
+    pub(crate) fn answer_error(&self, id: FuseRequestId, error: Errno) {
         let header = out_header(0, -sendable(error), id.0);
         self.send(id, &[IoSlice::new(&header)]);
     }
@@ -124,7 +127,7 @@ impl Device {
     /// Answers a request with what `write` puts into `room` bytes; its error is not sent.
     pub(crate) fn fill(
         &self,
-        id: RequestId,
+        id: FuseRequestId,
         room: usize,
         write: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<(), Errno> {
@@ -138,13 +141,13 @@ impl Device {
     }
 
     /// Gives an interrupt back, to come again if its request still waits.
-    pub(crate) fn requeue_interrupt(&self, id: RequestId) {
+    pub(crate) fn requeue_interrupt(&self, id: FuseRequestId) {
         let header = out_header(0, -Errno::AGAIN.raw_os_error(), id.0 | INTERRUPT_BIT);
         // ENOENT: it is answered, or came from another descriptor.
         let _ = rustix::io::write(&self.fd, &header);
     }
 
-    fn send(&self, id: RequestId, parts: &[IoSlice<'_>]) {
+    fn send(&self, id: FuseRequestId, parts: &[IoSlice<'_>]) {
         match rustix::io::writev(&self.fd, parts) {
             // ENOENT: the connection ended meanwhile, and with it all that waited.
             Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => {}
@@ -185,7 +188,7 @@ impl Device {
     }
 }
 
-impl AsFd for Device {
+impl AsFd for FuseDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -259,23 +262,24 @@ mod tests {
     #[test]
     fn an_answer_is_one_write_of_header_and_parts() {
         let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let device = Device::new(ours.into(), 4096);
+        let device = FuseDevice::new(ours.into(), 4096);
         let mut packet = [0; 64];
-        device.answer(RequestId(6), &[b"ab", b"cd", b"ef", b"gh"].map(|part| IoSlice::new(part)));
+        device
+            .answer(FuseRequestId(6), &[b"ab", b"cd", b"ef", b"gh"].map(|part| IoSlice::new(part)));
         let len = theirs.recv(&mut packet).unwrap();
         assert_eq!(packet[..len], *b"\x18\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0abcdefgh");
-        device.answer_error(RequestId(8), Errno::NOENT);
+        device.answer_error(FuseRequestId(8), Errno::NOENT);
         let len = theirs.recv(&mut packet).unwrap();
         assert_eq!(packet[..len], *b"\x10\0\0\0\xfe\xff\xff\xff\x08\0\0\0\0\0\0\0");
         device
-            .fill(RequestId(2), 4, |buffer| {
+            .fill(FuseRequestId(2), 4, |buffer| {
                 buffer.copy_from_slice(b"wxyz");
                 Ok(3)
             })
             .unwrap();
         let len = theirs.recv(&mut packet).unwrap();
         assert_eq!(packet[16..len], *b"wxy");
-        device.requeue_interrupt(RequestId(10));
+        device.requeue_interrupt(FuseRequestId(10));
         let len = theirs.recv(&mut packet).unwrap();
         assert_eq!(packet[..len], *b"\x10\0\0\0\xf5\xff\xff\xff\x0b\0\0\0\0\0\0\0");
     }
@@ -283,8 +287,8 @@ mod tests {
     #[test]
     fn an_answer_of_any_number_of_parts_is_sent() {
         let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let device = Device::new(ours.into(), 4096);
-        device.answer(RequestId(6), &[IoSlice::new(b"x"); 2000]);
+        let device = FuseDevice::new(ours.into(), 4096);
+        device.answer(FuseRequestId(6), &[IoSlice::new(b"x"); 2000]);
         let mut packet = [0; 4096];
         assert_eq!(theirs.recv(&mut packet).unwrap(), OUT_HEADER_LEN + 2000);
     }
@@ -293,9 +297,9 @@ mod tests {
     fn a_request_whose_answer_is_refused_is_answered_with_eio() {
         let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
-        let device = Device::new(ours.into(), 4096);
+        let device = FuseDevice::new(ours.into(), 4096);
         // Longer than a packet can be.
-        device.answer(RequestId(6), &[IoSlice::new(&vec![0; 64 << 20])]);
+        device.answer(FuseRequestId(6), &[IoSlice::new(&vec![0; 64 << 20])]);
         let mut packet = [0; 64];
         let len = theirs.recv(&mut packet).unwrap();
         assert_eq!(packet[..len], *b"\x10\0\0\0\xfb\xff\xff\xff\x06\0\0\0\0\0\0\0");
@@ -304,8 +308,8 @@ mod tests {
     #[test]
     fn a_request_is_read_so_that_written_data_begins_at_a_page() {
         let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let device = Device::new(ours.into(), 4096);
-        let mut inbox = Inbox::new(4096).unwrap();
+        let device = FuseDevice::new(ours.into(), 4096);
+        let mut inbox = DeviceInbox::new(4096).unwrap();
         theirs.send(&[7; 100]).unwrap();
         let request = device.receive(&mut inbox).unwrap();
         assert_eq!(request, [7; 100]);

@@ -1,10 +1,10 @@
 //! Fields to bytes and back: the two cursors that every structure of the protocol is
 //! read and written with.
 //!
-//! [`Take`] has two parts because a request has: fixed fields, and behind them names and
+//! [`FieldReader`] has two parts because a request has: fixed fields, and behind them names and
 //! data. What it hands out borrows from what it was given, nothing is copied, and any
 //! bytes give fields or a [`Malformed`] that names the field; none panics.
-//! [`Put`] holds the largest fixed answer on the stack, so that answering allocates nothing.
+//! [`FieldWriter`] holds the largest fixed answer on the stack, so that answering allocates nothing.
 
 use std::ffi::CStr;
 
@@ -18,21 +18,21 @@ pub(crate) struct Malformed {
 
 /// Takes fields from the front of a request.
 #[derive(Debug)]
-pub(crate) struct Take<'f, 'r> {
+pub(crate) struct FieldReader<'f, 'r> {
     fixed: &'f [u8],
     rest: &'r [u8],
 }
 
 /// The fixed fields of an answer; the largest is STATX's.
 #[derive(Debug)]
-pub(crate) struct Put {
-    bytes: [u8; Put::CAPACITY],
+pub(crate) struct FieldWriter {
+    bytes: [u8; FieldWriter::CAPACITY],
     len: usize,
 }
 
 macro_rules! taken {
     ($($name:ident),*) => {
-        impl Take<'_, '_> {
+        impl FieldReader<'_, '_> {
             $(
                 #[inline]
                 pub(crate) fn $name(&mut self, field: &'static str) -> Result<$name, Malformed> {
@@ -52,7 +52,7 @@ taken!(u32, u64, i64);
 
 macro_rules! put {
     ($($name:ident),*) => {
-        impl Put {
+        impl FieldWriter {
             $(
                 #[inline]
                 pub(crate) fn $name(&mut self, value: $name) {
@@ -64,10 +64,10 @@ macro_rules! put {
 }
 put!(u16, u32, u64, i32, i64);
 
-impl<'f, 'r> Take<'f, 'r> {
+impl<'f, 'r> FieldReader<'f, 'r> {
     /// Fixed fields, and what stands behind them.
-    pub(crate) fn new(fixed: &'f [u8], rest: &'r [u8]) -> Take<'f, 'r> {
-        Take { fixed, rest }
+    pub(crate) fn new(fixed: &'f [u8], rest: &'r [u8]) -> FieldReader<'f, 'r> {
+        FieldReader { fixed, rest }
     }
 
     /// A name or another string that ends with NUL, without looking at its other bytes.
@@ -89,8 +89,8 @@ impl<'f, 'r> Take<'f, 'r> {
         &mut self,
         field: &'static str,
         len: u32,
-    ) -> Result<Take<'r, 'static>, Malformed> {
-        Ok(Take { fixed: self.data(field, len)?, rest: &[] })
+    ) -> Result<FieldReader<'r, 'static>, Malformed> {
+        Ok(FieldReader { fixed: self.data(field, len)?, rest: &[] })
     }
 
     /// Whether this many bytes of fixed fields are left: newer kernels send longer structures.
@@ -99,11 +99,11 @@ impl<'f, 'r> Take<'f, 'r> {
     }
 }
 
-impl Put {
+impl FieldWriter {
     const CAPACITY: usize = 288;
 
-    pub(crate) fn new() -> Put {
-        Put { bytes: [0; Put::CAPACITY], len: 0 }
+    pub(crate) fn new() -> FieldWriter {
+        FieldWriter { bytes: [0; FieldWriter::CAPACITY], len: 0 }
     }
 
     #[inline]
@@ -115,7 +115,7 @@ impl Put {
     /// Padding and fields without a meaning here.
     pub(crate) fn zeros(&mut self, len: usize) {
         self.len += len;
-        debug_assert!(self.len <= Put::CAPACITY, "{}", self.len);
+        debug_assert!(self.len <= FieldWriter::CAPACITY, "{}", self.len);
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn fields_come_in_order_and_names_and_data_after_them() {
-        let mut take = Take::new(&[1, 0, 0, 0, 2, 0, 0], b"name\0\0more");
+        let mut take = FieldReader::new(&[1, 0, 0, 0, 2, 0, 0], b"name\0\0more");
         assert_eq!(take.u32("a"), Ok(1));
         assert_eq!(take.u32("c"), Err(Malformed { field: "c" }));
         assert_eq!(take.name("d").unwrap(), c"name");
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn what_is_put_can_be_taken() {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put.u16(1);
         put.zeros(2);
         put.i32(-2);
         put.u64(3);
         put.i64(-4);
         assert_eq!(put.as_slice().len(), 24);
-        let mut take = Take::new(put.as_slice(), &[]);
+        let mut take = FieldReader::new(put.as_slice(), &[]);
         assert!(take.has(24) && !take.has(25));
         assert_eq!(take.u32("a and b"), Ok(1));
         assert_eq!(take.u32("c"), Ok(-2i32 as u32));

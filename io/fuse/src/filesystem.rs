@@ -25,13 +25,15 @@ use std::ffi::CStr;
 
 use rustix::io::Errno;
 
-use crate::answer::{Attr, Copied, Created, Entry, Opened, Position, Statfs, Statx, Written};
-use crate::negotiate::Connection;
+use crate::answer::{
+    Attr, CopiedBytes, Created, InodeEntry, OpenedFile, SeekPosition, Statfs, Statx, WrittenBytes,
+};
+use crate::negotiate::FuseConnection;
 use crate::notify::Notifier;
-use crate::reply::{Data, Entries, EntriesPlus, Reply, Xattr};
+use crate::reply::{DataReply, EntryList, EntryListPlus, Reply, Xattr};
 use crate::request::{
-    Allocate, CopyRange, Handle, InodeId, Lock, LockOwner, LockRequest, NewFile, Open, Read,
-    Release, Request, RequestId, SetAttributes, SetXattr, Write,
+    Allocate, CopyRange, FuseRequest, FuseRequestId, Handle, InodeId, Lock, LockOwner, LockRequest,
+    NewFile, OpenRequest, ReadRequest, Release, SetAttributes, SetXattr, WriteRequest,
 };
 
 /// A file system that the kernel can mount.
@@ -41,7 +43,7 @@ use crate::request::{
 #[allow(unused_variables)]
 pub trait FileSystem: Send + Sync + 'static {
     /// Called once, before the first request.
-    fn start(&self, connection: &Connection, notifier: Notifier) {}
+    fn start(&self, connection: &FuseConnection, notifier: Notifier) {}
 
     /// Called once, after the last request: the mount is gone, whatever the reason. Inodes
     /// and handles that the kernel had then are not given back one by one.
@@ -49,59 +51,59 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// A process would rather not wait for this request any longer. May come more than once
     /// for one request, and for requests that are answered.
-    fn interrupt(&self, id: RequestId) {}
+    fn interrupt(&self, id: FuseRequestId) {}
 
     /// The kernel forgets an inode: `lookups` of those that were answered are taken back, and at
     /// none left nobody will name the inode again.
     fn forget(&self, inode: InodeId, lookups: u64) {}
 
     /// Which inode has this name in the directory?
-    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
 
     /// What is true of the inode?
-    fn getattr(&self, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, handle: Option<Handle>, reply: Reply<Attr>) {
         reply.error(Errno::NOSYS);
     }
 
     /// What is true of the inode, beyond stat(2)? `mask` has the fields that are asked for.
-    fn statx(&self, request: &Request, handle: Option<Handle>, mask: u32, reply: Reply<Statx>) {
+    fn statx(&self, request: &FuseRequest, handle: Option<Handle>, mask: u32, reply: Reply<Statx>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Change attributes, and tell them all.
-    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+    fn setattr(&self, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Where does the symbolic link point to?
-    fn readlink(&self, request: &Request, reply: Reply<Data>) {
+    fn readlink(&self, request: &FuseRequest, reply: Reply<DataReply>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Make a file, device, pipe or socket.
-    fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+    fn mknod(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Make a directory.
-    fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+    fn mkdir(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Remove the name of what is not a directory.
-    fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn unlink(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Remove an empty directory.
-    fn rmdir(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn rmdir(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Make a symbolic link.
-    fn symlink(&self, request: &Request, name: &CStr, target: &CStr, reply: Reply<Entry>) {
+    fn symlink(&self, request: &FuseRequest, name: &CStr, target: &CStr, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
 
@@ -109,7 +111,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// are renameat2's.
     fn rename(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         from: &CStr,
         directory: InodeId,
         to: &CStr,
@@ -120,21 +122,21 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Give `inode` one more name, in the request's directory.
-    fn link(&self, request: &Request, inode: InodeId, name: &CStr, reply: Reply<Entry>) {
+    fn link(&self, request: &FuseRequest, inode: InodeId, name: &CStr, reply: Reply<InodeEntry>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Open a file.
-    fn open(&self, request: &Request, open: Open, reply: Reply<Opened>) {
-        reply.ok(&Opened::default());
+    fn open(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+        reply.ok(&OpenedFile::default());
     }
 
     /// Make a file and open it. Without this the kernel makes do with `mknod` and `open`.
     fn create(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         name: &CStr,
-        open: Open,
+        open: OpenRequest,
         new: NewFile,
         reply: Reply<Created>,
     ) {
@@ -142,122 +144,128 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Make a file without a name in the directory, and open it.
-    fn tmpfile(&self, request: &Request, open: Open, new: NewFile, reply: Reply<Created>) {
+    fn tmpfile(
+        &self,
+        request: &FuseRequest,
+        open: OpenRequest,
+        new: NewFile,
+        reply: Reply<Created>,
+    ) {
         reply.error(Errno::NOSYS);
     }
 
     /// Read. Fewer bytes than asked for are the end of the file.
-    fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Write.
-    fn write(&self, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         reply.error(Errno::NOSYS);
     }
 
     /// A descriptor was closed, perhaps not the last one; its owner's fcntl locks end. What
     /// this answers is what close(2) returns.
-    fn flush(&self, request: &Request, handle: Handle, owner: LockOwner, reply: Reply<()>) {
+    fn flush(&self, request: &FuseRequest, handle: Handle, owner: LockOwner, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Make what was written durable; with `data_only` no more metadata than that needs.
-    fn fsync(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+    fn fsync(&self, request: &FuseRequest, handle: Handle, data_only: bool, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// The last descriptor was closed: the handle will not be named again.
-    fn release(&self, request: &Request, release: Release, reply: Reply<()>) {
+    fn release(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         reply.ok(&());
     }
 
     /// Open a directory.
-    fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
-        reply.ok(&Opened::default());
+    fn opendir(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+        reply.ok(&OpenedFile::default());
     }
 
     /// List a part of a directory; an empty part is the end.
-    fn readdir(&self, request: &Request, read: Read, reply: Reply<Entries>) {
+    fn readdir(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryList>) {
         reply.error(Errno::NOSYS);
     }
 
     /// List a part of a directory with each name's inode.
-    fn readdirplus(&self, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+    fn readdirplus(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryListPlus>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Make a directory's changes durable.
-    fn fsyncdir(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+    fn fsyncdir(&self, request: &FuseRequest, handle: Handle, data_only: bool, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// The last descriptor of a directory was closed.
-    fn releasedir(&self, request: &Request, release: Release, reply: Reply<()>) {
+    fn releasedir(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         reply.ok(&());
     }
 
     /// How much space is there?
-    fn statfs(&self, request: &Request, reply: Reply<Statfs>) {
+    fn statfs(&self, request: &FuseRequest, reply: Reply<Statfs>) {
         reply.ok(&Statfs::default());
     }
 
     /// Set an extended attribute.
-    fn setxattr(&self, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+    fn setxattr(&self, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// What is the extended attribute's value?
-    fn getxattr(&self, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+    fn getxattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Which extended attributes are there? The names, each followed by NUL.
-    fn listxattr(&self, request: &Request, reply: Reply<Xattr>) {
+    fn listxattr(&self, request: &FuseRequest, reply: Reply<Xattr>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Remove an extended attribute.
-    fn removexattr(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn removexattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// May the caller do this (R_OK, W_OK, X_OK in `mask`)? Not asked where the mount checks
     /// permissions by itself.
-    fn access(&self, request: &Request, mask: u32, reply: Reply<()>) {
+    fn access(&self, request: &FuseRequest, mask: u32, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Which lock is in this one's way? Kind [`LockKind::None`](crate::LockKind) if none is.
-    fn getlk(&self, request: &Request, lock: LockRequest, reply: Reply<Lock>) {
+    fn getlk(&self, request: &FuseRequest, lock: LockRequest, reply: Reply<Lock>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Lock or unlock a range. A lock that waits must not hold up the thread: the one that
     /// frees it may come through the same.
-    fn setlk(&self, request: &Request, lock: LockRequest, reply: Reply<()>) {
+    fn setlk(&self, request: &FuseRequest, lock: LockRequest, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Reserve, clear or cut out space of a file.
-    fn fallocate(&self, request: &Request, allocate: Allocate, reply: Reply<()>) {
+    fn fallocate(&self, request: &FuseRequest, allocate: Allocate, reply: Reply<()>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Where is the next data or hole from `offset` on? `whence` is SEEK_DATA or SEEK_HOLE.
     fn lseek(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         handle: Handle,
         offset: u64,
         whence: u32,
-        reply: Reply<Position>,
+        reply: Reply<SeekPosition>,
     ) {
         reply.error(Errno::NOSYS);
     }
 
     /// Copy from one open file to another.
-    fn copy_file_range(&self, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+    fn copy_file_range(&self, request: &FuseRequest, copy: CopyRange, reply: Reply<CopiedBytes>) {
         reply.error(Errno::NOSYS);
     }
 }

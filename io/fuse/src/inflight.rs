@@ -23,28 +23,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use crate::request::{Request, RequestId};
+use crate::request::{FuseRequest, FuseRequestId};
 
 /// Every request that is received and not answered.
 #[derive(Debug)]
-pub(crate) struct InFlight {
-    shards: [Mutex<Shard>; SHARDS],
+pub(crate) struct FuseInFlight {
+    shards: [Mutex<InFlightShard>; SHARDS],
     /// How many of them are interrupted: zero saves a look-up per request.
     interrupted: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Shard {
-    live: FxHashMap<u64, Live>,
+struct InFlightShard {
+    live: FxHashMap<u64, InFlightEntry>,
     early: VecDeque<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Live {
+struct InFlightEntry {
     interrupted: bool,
     /// The thread that asks.
     thread: u32,
-    /// Looks of [`InFlight::overlooked`] that it has outlived.
+    /// Looks of [`FuseInFlight::overlooked`] that it has outlived.
     looks: u8,
 }
 
@@ -56,33 +56,33 @@ pub(crate) enum Interrupt {
     /// It is not: it is kept, in case the request is on its way.
     Kept,
     /// As kept, and the kernel may have back this one, which was kept longest.
-    KeptFor(RequestId),
+    KeptFor(FuseRequestId),
 }
 
 const SHARDS: usize = 16;
 /// Interrupts that one shard keeps for requests that it has not seen.
 const EARLY_MAX: usize = 256;
 
-impl InFlight {
-    pub(crate) fn new() -> InFlight {
-        InFlight { shards: Default::default(), interrupted: AtomicUsize::new(0) }
+impl FuseInFlight {
+    pub(crate) fn new() -> FuseInFlight {
+        FuseInFlight { shards: Default::default(), interrupted: AtomicUsize::new(0) }
     }
 
-    /// A request was received. Every call is followed by one of [`InFlight::finish`].
-    pub(crate) fn begin(&self, request: &Request) {
+    /// A request was received. Every call is followed by one of [`FuseInFlight::finish`].
+    pub(crate) fn begin(&self, request: &FuseRequest) {
         let mut shard = self.shard(request.id);
         let early = shard.early.iter().position(|id| *id == request.id.0);
         if let Some(at) = early {
             shard.early.remove(at);
             self.interrupted.fetch_add(1, Ordering::SeqCst);
         }
-        let live = Live { interrupted: early.is_some(), thread: request.thread, looks: 0 };
+        let live = InFlightEntry { interrupted: early.is_some(), thread: request.thread, looks: 0 };
         shard.live.insert(request.id.0, live);
     }
 
     /// The method that was called for it returned: true if the file system has to be told,
     /// now or once more, that it is interrupted.
-    pub(crate) fn returned(&self, id: RequestId) -> bool {
+    pub(crate) fn returned(&self, id: FuseRequestId) -> bool {
         // Whoever marks a request does so before the file system is told; if that told it
         // nothing, since the method had not stored the request yet, this sees the mark.
         self.interrupted.load(Ordering::SeqCst) != 0
@@ -90,7 +90,7 @@ impl InFlight {
     }
 
     /// The kernel sent an interrupt.
-    pub(crate) fn interrupt(&self, id: RequestId) -> Interrupt {
+    pub(crate) fn interrupt(&self, id: FuseRequestId) -> Interrupt {
         let mut shard = self.shard(id);
         if let Some(live) = shard.live.get_mut(&id.0) {
             if !live.interrupted {
@@ -104,7 +104,7 @@ impl InFlight {
             true => shard
                 .early
                 .pop_front()
-                .map_or(Interrupt::Kept, |id| Interrupt::KeptFor(RequestId(id))),
+                .map_or(Interrupt::Kept, |id| Interrupt::KeptFor(FuseRequestId(id))),
             false => Interrupt::Kept,
         }
     }
@@ -113,13 +113,13 @@ impl InFlight {
     /// killed without the kernel having said so: over io_uring it loses a signal that comes
     /// between the queueing of a request and its delivery (linux: fuse_uring_prepare_send does
     /// not look at FR_INTERRUPTED again).
-    pub(crate) fn overlooked(&self) -> Vec<RequestId> {
+    pub(crate) fn overlooked(&self) -> Vec<FuseRequestId> {
         let mut waiting = Vec::new();
         for shard in &self.shards {
             for (id, live) in &mut lock(shard).live {
                 live.looks = live.looks.saturating_add(1);
                 if live.looks > 1 && !live.interrupted && live.thread != 0 {
-                    waiting.push((RequestId(*id), live.thread));
+                    waiting.push((FuseRequestId(*id), live.thread));
                 }
             }
         }
@@ -128,7 +128,7 @@ impl InFlight {
     }
 
     /// It is answered.
-    pub(crate) fn finish(&self, id: RequestId) {
+    pub(crate) fn finish(&self, id: FuseRequestId) {
         let live = self.shard(id).live.remove(&id.0);
         debug_assert!(live.is_some(), "{id:?} is answered without having begun");
         if live.is_some_and(|live| live.interrupted) {
@@ -142,7 +142,7 @@ impl InFlight {
         self.shards.iter().map(|shard| lock(shard).live.len()).sum()
     }
 
-    fn shard(&self, id: RequestId) -> MutexGuard<'_, Shard> {
+    fn shard(&self, id: FuseRequestId) -> MutexGuard<'_, InFlightShard> {
         // Ids of requests are even.
         lock(&self.shards[(id.0 >> 1) as usize % SHARDS])
     }
@@ -160,7 +160,7 @@ fn is_being_killed(thread: u32) -> bool {
 }
 
 /// Nothing panics while a shard is held, and if something did, the map is whole.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+fn lock(shard: &Mutex<InFlightShard>) -> MutexGuard<'_, InFlightShard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -169,51 +169,51 @@ mod tests {
     use super::*;
     use crate::request::InodeId;
 
-    fn request(id: u64) -> Request {
-        Request { id: RequestId(id), inode: InodeId::ROOT, uid: 0, gid: 0, thread: 1 }
+    fn request(id: u64) -> FuseRequest {
+        FuseRequest { id: FuseRequestId(id), inode: InodeId::ROOT, uid: 0, gid: 0, thread: 1 }
     }
 
     #[test]
     fn an_interrupt_while_the_method_runs_is_told_now_and_when_it_returned() {
-        let inflight = InFlight::new();
+        let inflight = FuseInFlight::new();
         inflight.begin(&request(2));
         inflight.begin(&request(4));
-        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Tell);
-        assert!(inflight.returned(RequestId(2)));
-        assert!(!inflight.returned(RequestId(4)));
-        inflight.finish(RequestId(2));
-        assert!(!inflight.returned(RequestId(2)));
-        inflight.finish(RequestId(4));
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Tell);
+        assert!(inflight.returned(FuseRequestId(2)));
+        assert!(!inflight.returned(FuseRequestId(4)));
+        inflight.finish(FuseRequestId(2));
+        assert!(!inflight.returned(FuseRequestId(2)));
+        inflight.finish(FuseRequestId(4));
         assert_eq!(inflight.len(), 0);
         assert_eq!(inflight.interrupted.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn an_interrupt_that_overtakes_its_request_waits_for_it() {
-        let inflight = InFlight::new();
-        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Kept);
+        let inflight = FuseInFlight::new();
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Kept);
         inflight.begin(&request(2));
-        assert!(inflight.returned(RequestId(2)));
-        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Tell);
-        inflight.finish(RequestId(2));
+        assert!(inflight.returned(FuseRequestId(2)));
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Tell);
+        inflight.finish(FuseRequestId(2));
         assert_eq!(inflight.interrupted.load(Ordering::SeqCst), 0);
     }
 
     #[test]
     fn an_interrupt_after_the_answer_harms_nothing() {
-        let inflight = InFlight::new();
+        let inflight = FuseInFlight::new();
         inflight.begin(&request(2));
-        inflight.finish(RequestId(2));
-        assert_eq!(inflight.interrupt(RequestId(2)), Interrupt::Kept);
+        inflight.finish(FuseRequestId(2));
+        assert_eq!(inflight.interrupt(FuseRequestId(2)), Interrupt::Kept);
         inflight.begin(&request(4));
-        assert!(!inflight.returned(RequestId(4)));
+        assert!(!inflight.returned(FuseRequestId(4)));
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_the_oldest_goes_back_to_the_kernel() {
-        let inflight = InFlight::new();
+        let inflight = FuseInFlight::new();
         // Ids of one shard.
-        let id = |n: usize| RequestId(2 * (n * SHARDS) as u64);
+        let id = |n: usize| FuseRequestId(2 * (n * SHARDS) as u64);
         for n in 0..EARLY_MAX {
             assert_eq!(inflight.interrupt(id(n)), Interrupt::Kept);
         }

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! A file system is one trait, [`FileSystem`], with a method for each operation;
-//! [`Session::mount`] does the rest until the mount is gone; a file system whose threads have
-//! sockets to wait for too takes their [`Port`]s instead ([`Session::mount_with`]). A request runs to its end on the
+//! [`FuseSession::mount`] does the rest until the mount is gone; a file system whose threads have
+//! sockets to wait for too takes their [`RequestReceiver`]s instead ([`FuseSession::mount_with`]). A request runs to its end on the
 //! thread that received it, unless the method keeps its [`Reply`] for later; interrupts are
 //! told by request, with every race of the protocol settled here.
 //!
 //! Left to others: names and inodes, caching, whose jobs the requests are. What the
-//! kernel may do is chosen in [`Options`] and told in [`Connection`].
+//! kernel may do is chosen in [`Options`] and told in [`FuseConnection`].
 
 mod abi;
 mod answer;
@@ -36,23 +36,23 @@ mod session;
 mod uring;
 
 pub use answer::{
-    Answer, Attr, Attributes, BackingId, Copied, Created, Entry, Opened, Position, Statfs, Statx,
-    Written,
+    Attr, Attributes, BackingId, CopiedBytes, Created, InodeEntry, OpenedFile, ReplyBody,
+    SeekPosition, Statfs, Statx, WrittenBytes,
 };
 pub use filesystem::FileSystem;
 pub use flags::{Capabilities, OpenFlags};
-pub use listing::{DirEntry, Listing, ListingPlus};
-pub use mount::{MountError, clear_dead_mount};
-pub use negotiate::{Connection, NegotiateError};
+pub use listing::{DirEntry, DirListing, DirListingPlus};
+pub use mount::{FuseMountError, clear_dead_mount};
+pub use negotiate::{FuseConnection, NegotiateError};
 pub use notify::Notifier;
 pub use options::{Options, Transport};
-pub use port::Port;
-pub use reply::{Data, Entries, EntriesPlus, Reply, Xattr};
+pub use port::RequestReceiver;
+pub use reply::{DataReply, EntryList, EntryListPlus, Reply, Xattr};
 pub use request::{
-    Allocate, CopyRange, DeviceNumber, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest,
-    NewFile, Open, Read, Release, Request, RequestId, SetAttributes, SetTime, SetXattr, Timestamp,
-    Write,
+    Allocate, CopyRange, DeviceNumber, FuseRequest, FuseRequestId, Handle, InodeId, Lock, LockKind,
+    LockOwner, LockRequest, NewFile, OpenRequest, ReadRequest, Release, SetAttributes, SetTime,
+    SetXattr, Timestamp, WriteRequest,
 };
 pub use rustix::io::Errno;
 pub use rustix::mount::MountFlags;
-pub use session::Session;
+pub use session::FuseSession;

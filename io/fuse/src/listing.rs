@@ -8,8 +8,8 @@
 //! `offset` is what the next call continues behind; the file system chooses it, as long as
 //! it is not 0, which is the beginning.
 
-use crate::answer::{ENTRY_LEN, Entry, put_entry};
-use crate::fields::Put;
+use crate::answer::{ENTRY_LEN, InodeEntry, put_entry};
+use crate::fields::FieldWriter;
 use crate::request::InodeId;
 
 /// One name of a directory.
@@ -27,20 +27,20 @@ pub struct DirEntry<'a> {
 
 /// A part of a directory on its way to the kernel: names.
 #[derive(Debug)]
-pub struct Listing<'b> {
+pub struct DirListing<'b> {
     buffer: &'b mut [u8],
     len: usize,
 }
 
 /// A part of a directory on its way to the kernel: names, each with its inode.
 #[derive(Debug)]
-pub struct ListingPlus<'b>(Listing<'b>);
+pub struct DirListingPlus<'b>(DirListing<'b>);
 
 const DIRENT_LEN: usize = 24;
 
-impl<'b> Listing<'b> {
-    pub(crate) fn new(buffer: &'b mut [u8]) -> Listing<'b> {
-        Listing { buffer, len: 0 }
+impl<'b> DirListing<'b> {
+    pub(crate) fn new(buffer: &'b mut [u8]) -> DirListing<'b> {
+        DirListing { buffer, len: 0 }
     }
 
     /// Adds a name; false if there is no room, and then this one comes in the next part.
@@ -53,7 +53,7 @@ impl<'b> Listing<'b> {
         let used = before.len() + DIRENT_LEN + entry.name.len();
         let len = used.next_multiple_of(8);
         let Some(room) = self.buffer.get_mut(self.len..self.len + len) else { return false };
-        let mut fields = Put::new();
+        let mut fields = FieldWriter::new();
         fields.u64(entry.number);
         fields.u64(entry.offset);
         fields.u32(u32::try_from(entry.name.len()).expect("it fits the buffer"));
@@ -72,16 +72,16 @@ impl<'b> Listing<'b> {
     }
 }
 
-impl<'b> ListingPlus<'b> {
-    pub(crate) fn new(buffer: &'b mut [u8]) -> ListingPlus<'b> {
-        ListingPlus(Listing::new(buffer))
+impl<'b> DirListingPlus<'b> {
+    pub(crate) fn new(buffer: &'b mut [u8]) -> DirListingPlus<'b> {
+        DirListingPlus(DirListing::new(buffer))
     }
 
     /// Adds a name with its inode, which counts one look-up if it was added; false if there is
     /// no room, and then this one comes in the next part.
     #[must_use = "an entry that had no room is not looked up, and has to come in the next part"]
-    pub fn add(&mut self, inode: &Entry, entry: &DirEntry<'_>) -> bool {
-        let mut fields = Put::new();
+    pub fn add(&mut self, inode: &InodeEntry, entry: &DirEntry<'_>) -> bool {
+        let mut fields = FieldWriter::new();
         put_entry(inode, &mut fields);
         debug_assert_eq!(fields.as_slice().len(), ENTRY_LEN);
         self.0.put(fields.as_slice(), entry)
@@ -91,7 +91,8 @@ impl<'b> ListingPlus<'b> {
     /// kernel looks it up when it needs it.
     #[must_use = "an entry that had no room has to come in the next part"]
     pub fn add_name(&mut self, entry: &DirEntry<'_>) -> bool {
-        let none = Entry { inode: InodeId(0), ..Entry::absent(std::time::Duration::ZERO) };
+        let none =
+            InodeEntry { inode: InodeId(0), ..InodeEntry::absent(std::time::Duration::ZERO) };
         self.add(&none, entry)
     }
 
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn entries_are_padded_to_eight_bytes() {
         let mut buffer = [0xff; 100];
-        let mut listing = Listing::new(&mut buffer);
+        let mut listing = DirListing::new(&mut buffer);
         assert!(listing.add(&entry(b"a")));
         assert!(listing.add(&entry(b"12345678")));
         assert_eq!(listing.len(), 32 + 32);
@@ -126,19 +127,20 @@ mod tests {
     #[test]
     fn an_entry_that_does_not_fit_leaves_the_listing_as_it_was() {
         let mut buffer = [0; 63];
-        let mut listing = Listing::new(&mut buffer);
+        let mut listing = DirListing::new(&mut buffer);
         assert!(listing.add(&entry(b"a")));
         assert!(!listing.add(&entry(b"b")));
         assert_eq!(listing.len(), 32);
-        let mut none = Listing::new(&mut []);
+        let mut none = DirListing::new(&mut []);
         assert!(!none.add(&entry(b"")));
     }
 
     #[test]
     fn an_entry_with_its_node_has_it_in_front() {
         let mut buffer = [0xff; 160];
-        let mut listing = ListingPlus::new(&mut buffer);
-        let inode = Entry { inode: InodeId(7), ..Entry::absent(std::time::Duration::ZERO) };
+        let mut listing = DirListingPlus::new(&mut buffer);
+        let inode =
+            InodeEntry { inode: InodeId(7), ..InodeEntry::absent(std::time::Duration::ZERO) };
         assert!(listing.add(&inode, &entry(b"x")));
         assert_eq!(listing.len(), 160);
         assert_eq!((buffer[0], buffer[128], buffer[152]), (7, 5, b'x'));

@@ -64,7 +64,7 @@ impl DerefMut for Pages {
 
 /// Buffers of one size that wait to be used again.
 #[derive(Debug)]
-pub(crate) struct Stock {
+pub(crate) struct BufferPool {
     len: usize,
     free: Mutex<Vec<Pages>>,
 }
@@ -72,10 +72,10 @@ pub(crate) struct Stock {
 /// How many buffers a stock keeps; more are given back to the kernel.
 const KEPT_MAX: usize = 8;
 
-impl Stock {
+impl BufferPool {
     /// A stock of buffers of `len` bytes.
-    pub(crate) fn new(len: usize) -> Stock {
-        Stock { len, free: Mutex::new(Vec::with_capacity(KEPT_MAX)) }
+    pub(crate) fn new(len: usize) -> BufferPool {
+        BufferPool { len, free: Mutex::new(Vec::with_capacity(KEPT_MAX)) }
     }
 
     /// Lends a buffer to `with`; what it held before is still in it.
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_stock_lends_the_same_buffer_again_and_another_one_beside_it() {
-        let stock = Stock::new(4096);
+        let stock = BufferPool::new(4096);
         let first = stock.lend(|buffer| buffer.as_ptr() as usize).unwrap();
         let (again, beside) = stock
             .lend(|outer| {

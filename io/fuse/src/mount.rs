@@ -14,13 +14,13 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount, unmount};
 
-use crate::device::Device;
+use crate::device::FuseDevice;
 use crate::negotiate::NegotiateError;
 use crate::options::Options;
 
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
-pub enum MountError {
+pub enum FuseMountError {
     /// There is nothing to mount over, or it cannot be looked at.
     #[error("cannot mount at {}: {error}", path.display())]
     Place {
@@ -70,13 +70,13 @@ impl MountPoint {
     /// Mounts the connection of `device` at `path`.
     pub(crate) fn mount(
         path: &Path,
-        device: &Device,
+        device: &FuseDevice,
         options: &Options,
-    ) -> Result<MountPoint, MountError> {
-        let place = |error| MountError::Place { path: path.to_owned(), error };
+    ) -> Result<MountPoint, FuseMountError> {
+        let place = |error| FuseMountError::Place { path: path.to_owned(), error };
         let kind = match rustix::fs::stat(path) {
             Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-            Err(Errno::NOTCONN) => return Err(MountError::Dead { path: path.to_owned() }),
+            Err(Errno::NOTCONN) => return Err(FuseMountError::Dead { path: path.to_owned() }),
             Err(error) => return Err(place(error)),
         };
         let path = path
@@ -84,13 +84,13 @@ impl MountPoint {
             .map_err(|error| place(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
         let data = mount_data(device, kind, options);
         mount(options.source.as_str(), &path, FS_TYPE, options.flags, data.as_c_str())
-            .map_err(|error| MountError::Refused { path: path.clone(), error })?;
+            .map_err(|error| FuseMountError::Refused { path: path.clone(), error })?;
         let mut point = MountPoint { path, minor: 0 };
         match point.find_minor() {
             Ok(minor) => point.minor = minor,
             Err(error) => {
                 point.detach();
-                return Err(MountError::Place { path: point.path, error });
+                return Err(FuseMountError::Place { path: point.path, error });
             }
         }
         Ok(point)
@@ -138,7 +138,7 @@ impl MountPoint {
     }
 }
 
-fn mount_data(device: &Device, kind: FileType, options: &Options) -> CString {
+fn mount_data(device: &FuseDevice, kind: FileType, options: &Options) -> CString {
     use std::os::fd::AsFd;
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},max_read={}",

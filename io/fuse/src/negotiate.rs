@@ -9,18 +9,18 @@
 //! 7.31 (Linux 5.4) is refused.
 
 use crate::abi::{IN_HEADER_LEN, InHeader, MINOR, MINOR_MIN, Opcode, PAGE, VERSION};
-use crate::device::{Device, Inbox};
-use crate::fields::{Malformed, Put, Take};
+use crate::device::{DeviceInbox, FuseDevice};
+use crate::fields::{FieldReader, FieldWriter, Malformed};
 use crate::flags::Capabilities;
 use crate::options::{MAX_WRITE, Options, Transport};
-use crate::request::RequestId;
+use crate::request::FuseRequestId;
 
 use rustix::io::Errno;
 use std::io::IoSlice;
 
 /// What a connection came to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct FuseConnection {
     /// Minor version of the protocol (7.x) that is spoken.
     pub minor: u32,
     /// What is in force.
@@ -62,7 +62,7 @@ impl From<Malformed> for NegotiateError {
 
 /// What the kernel says of itself.
 #[derive(Clone, Copy, Debug)]
-struct Offer {
+struct KernelInit {
     major: u32,
     minor: u32,
     max_readahead: u32,
@@ -71,15 +71,15 @@ struct Offer {
 
 /// Answers the kernel's first request.
 pub(crate) fn negotiate(
-    device: &Device,
-    inbox: &mut Inbox,
+    device: &FuseDevice,
+    inbox: &mut DeviceInbox,
     options: &Options,
-) -> Result<Connection, NegotiateError> {
+) -> Result<FuseConnection, NegotiateError> {
     loop {
         let bytes = device.receive(inbox)?;
         let (id, offer) = take_offer(bytes)?;
         if offer.major > VERSION {
-            let mut put = Put::new();
+            let mut put = FieldWriter::new();
             put.u32(VERSION);
             put.u32(MINOR);
             device.answer(id, &[IoSlice::new(put.as_slice())]);
@@ -90,28 +90,28 @@ pub(crate) fn negotiate(
             return Err(NegotiateError::TooOld { major: offer.major, minor: offer.minor });
         }
         let connection = agree(&offer, options);
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put_terms(&connection, options, &mut put);
         device.answer(id, &[IoSlice::new(put.as_slice())]);
         return Ok(connection);
     }
 }
 
-fn take_offer(bytes: &[u8]) -> Result<(RequestId, Offer), NegotiateError> {
+fn take_offer(bytes: &[u8]) -> Result<(FuseRequestId, KernelInit), NegotiateError> {
     let header = InHeader::take(bytes)?;
     if Opcode::new(header.opcode) != Some(Opcode::Init) {
         return Err(NegotiateError::NotInit);
     }
-    let mut from = Take::new(&bytes[IN_HEADER_LEN..], &[]);
+    let mut from = FieldReader::new(&bytes[IN_HEADER_LEN..], &[]);
     let (major, minor) = (from.u32("major")?, from.u32("minor")?);
     let (max_readahead, low) = (from.u32("max_readahead")?, from.u32("flags")?);
     let extended = Capabilities::from_bits(low.into()).contains(Capabilities::INIT_EXT);
     let high = if extended { from.u32("flags2")? } else { 0 };
     let capabilities = Capabilities::from_bits(u64::from(high) << 32 | u64::from(low));
-    Ok((header.request.id, Offer { major, minor, max_readahead, capabilities }))
+    Ok((header.request.id, KernelInit { major, minor, max_readahead, capabilities }))
 }
 
-fn agree(offer: &Offer, options: &Options) -> Connection {
+fn agree(offer: &KernelInit, options: &Options) -> FuseConnection {
     let mut wanted = options.capabilities | Capabilities::INIT_EXT;
     if options.request_timeout_s > 0 {
         wanted |= Capabilities::REQUEST_TIMEOUT;
@@ -125,7 +125,7 @@ fn agree(offer: &Offer, options: &Options) -> Connection {
     let limit =
         if capabilities.contains(Capabilities::MAX_PAGES) { MAX_WRITE } else { 32 * PAGE as u32 };
     let pages = options.max_write.clamp(PAGE as u32, limit) / PAGE as u32;
-    Connection {
+    FuseConnection {
         minor: offer.minor.min(MINOR),
         capabilities,
         offered: offer.capabilities,
@@ -135,7 +135,7 @@ fn agree(offer: &Offer, options: &Options) -> Connection {
     }
 }
 
-fn put_terms(connection: &Connection, options: &Options, to: &mut Put) {
+fn put_terms(connection: &FuseConnection, options: &Options, to: &mut FieldWriter) {
     let bits = connection.capabilities.bits();
     let pages = connection.max_write / PAGE as u32;
     to.u32(VERSION);
@@ -159,9 +159,9 @@ fn put_terms(connection: &Connection, options: &Options, to: &mut Put) {
 mod tests {
     use super::*;
 
-    fn offer(capabilities: Capabilities) -> Offer {
+    fn offer(capabilities: Capabilities) -> KernelInit {
         let capabilities = capabilities | Capabilities::INIT_EXT;
-        Offer { major: 7, minor: 45, max_readahead: 131_072, capabilities }
+        KernelInit { major: 7, minor: 45, max_readahead: 131_072, capabilities }
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn the_largest_write_is_whole_pages_within_what_is_agreed() {
         let large = offer(Capabilities::MAX_PAGES);
-        let write = |max_write, offer: &Offer| {
+        let write = |max_write, offer: &KernelInit| {
             agree(offer, &Options { max_write, ..Options::default() }).max_write
         };
         assert_eq!(write(1 << 20, &large), 1 << 20);
@@ -205,7 +205,7 @@ mod tests {
         let options = Options { request_timeout_s: 9, ..Options::default() };
         let connection =
             agree(&offer(Capabilities::DEFAULT | Capabilities::REQUEST_TIMEOUT), &options);
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put_terms(&connection, &options, &mut put);
         let terms = put.as_slice();
         assert_eq!(terms.len(), 64);

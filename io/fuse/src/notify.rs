@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use crate::abi::NotifyCode;
 use crate::answer::BackingId;
-use crate::device::Device;
-use crate::fields::Put;
+use crate::device::FuseDevice;
+use crate::fields::FieldWriter;
 use crate::request::InodeId;
 
 /// Tells the kernel what changed. Can be used from any thread, for as long as the mount is.
@@ -27,11 +27,11 @@ use crate::request::InodeId;
 /// request about the same inode or directory.
 #[derive(Clone, Debug)]
 pub struct Notifier {
-    device: Arc<Device>,
+    device: Arc<FuseDevice>,
 }
 
 impl Notifier {
-    pub(crate) fn new(device: Arc<Device>) -> Notifier {
+    pub(crate) fn new(device: Arc<FuseDevice>) -> Notifier {
         Notifier { device }
     }
 
@@ -41,7 +41,7 @@ impl Notifier {
     /// # Errors
     /// `ENOENT` if the kernel does not know the inode.
     pub fn inval_inode(&self, inode: InodeId, offset: i64, len: i64) -> Result<(), Errno> {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put.u64(inode.0);
         put.i64(offset);
         put.i64(len);
@@ -66,7 +66,7 @@ impl Notifier {
     }
 
     fn entry(&self, directory: InodeId, name: &[u8], flags: u32) -> Result<(), Errno> {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put.u64(directory.0);
         put.u32(name_len(name)?);
         put.u32(flags);
@@ -79,7 +79,7 @@ impl Notifier {
     /// `ENOENT` if the kernel does not know them, `EBUSY` if something is mounted there,
     /// `ENOTEMPTY` for a directory that the kernel believes to have names.
     pub fn delete(&self, directory: InodeId, child: InodeId, name: &[u8]) -> Result<(), Errno> {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put.u64(directory.0);
         put.u64(child.0);
         put.u32(name_len(name)?);
@@ -93,7 +93,7 @@ impl Notifier {
     /// # Errors
     /// `ENOENT` if the kernel does not know the inode, `EINVAL` for 2 GiB at once.
     pub fn store(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<(), Errno> {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put.u64(inode.0);
         put.u64(offset);
         put.u32(u32::try_from(data.len()).map_err(|_| Errno::INVAL)?);
@@ -135,7 +135,7 @@ mod tests {
 
     fn notifier() -> (Notifier, UnixDatagram) {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
-        (Notifier::new(Arc::new(Device::new(ours.into(), 4096))), theirs)
+        (Notifier::new(Arc::new(FuseDevice::new(ours.into(), 4096))), theirs)
     }
 
     fn sent(to: &UnixDatagram) -> Vec<u8> {

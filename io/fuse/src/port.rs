@@ -17,36 +17,39 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::abi::InHeader;
-use crate::device::{Device, Inbox};
-use crate::fields::Take;
+use crate::device::{DeviceInbox, FuseDevice};
+use crate::fields::FieldReader;
 use crate::filesystem::FileSystem;
 use crate::options::MAX_WRITE;
-use crate::reply::Way;
-use crate::server::Server;
+use crate::reply::ReplySink;
+use crate::server::FuseServer;
 use crate::uring::Ring;
 
 /// Where one thread receives requests. Its descriptor is readable when one is there; add it
 /// to an epoll set with `EPOLLEXCLUSIVE`, or every request wakes every thread. Over a ring
 /// waiting may end with `EINTR`, after which the descriptor is readable.
-pub struct Port {
+pub struct RequestReceiver {
     server: Arc<dyn Serve>,
     from: From,
 }
 
 /// What requests come by.
 enum From {
-    Device(Arc<Device>, Inbox),
+    Device(Arc<FuseDevice>, DeviceInbox),
     Ring(Box<Ring>),
 }
 
-impl Port {
-    pub(crate) fn new(server: Arc<dyn Serve>, device: Arc<Device>) -> io::Result<Port> {
-        Ok(Port { server, from: From::Device(device, Inbox::new(MAX_WRITE)?) })
+impl RequestReceiver {
+    pub(crate) fn new(
+        server: Arc<dyn Serve>,
+        device: Arc<FuseDevice>,
+    ) -> io::Result<RequestReceiver> {
+        Ok(RequestReceiver { server, from: From::Device(device, DeviceInbox::new(MAX_WRITE)?) })
     }
 
     /// For the thread that made the ring only.
-    pub(crate) fn of_ring(server: Arc<dyn Serve>, ring: Ring) -> Port {
-        Port { server, from: From::Ring(Box::new(ring)) }
+    pub(crate) fn of_ring(server: Arc<dyn Serve>, ring: Ring) -> RequestReceiver {
+        RequestReceiver { server, from: From::Ring(Box::new(ring)) }
     }
 
     /// Serves the requests that are there, about `max` of them at most, and waits for none.
@@ -75,7 +78,7 @@ impl Port {
     }
 
     /// Sends the answers that this thread has given since it last served. Over a ring they
-    /// wait for this or for the next [`Port::serve`]; those of other threads do not.
+    /// wait for this or for the next [`RequestReceiver::serve`]; those of other threads do not.
     ///
     /// # Errors
     /// As there.
@@ -111,7 +114,7 @@ impl Port {
     }
 }
 
-impl AsFd for Port {
+impl AsFd for RequestReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.from {
             From::Device(device, _) => device.as_fd(),
@@ -120,34 +123,46 @@ impl AsFd for Port {
     }
 }
 
-impl fmt::Debug for Port {
+impl fmt::Debug for RequestReceiver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Port").field("fd", &self.as_fd()).finish_non_exhaustive()
     }
 }
 
-/// A [`Server`] whose file system need not be named.
+/// A [`FuseServer`] whose file system need not be named.
 pub(crate) trait Serve: Send + Sync {
     /// A request as it was read from /dev/fuse.
-    fn serve_bytes(&self, bytes: &[u8], device: &Arc<Device>);
+    fn serve_bytes(&self, bytes: &[u8], device: &Arc<FuseDevice>);
 
     /// One that came otherwise, in its parts.
-    fn serve_request(&self, header: &InHeader, from: Take<'_, '_>, way: Way, device: &Device);
+    fn serve_request(
+        &self,
+        header: &InHeader,
+        from: FieldReader<'_, '_>,
+        way: ReplySink,
+        device: &FuseDevice,
+    );
 
     /// Bytes of fixed fields that the header's opcode has.
     fn fixed_len(&self, header: &InHeader) -> usize;
 }
 
-impl<F: FileSystem> Serve for Server<F> {
-    fn serve_bytes(&self, bytes: &[u8], device: &Arc<Device>) {
-        Server::serve_bytes(self, bytes, device);
+impl<F: FileSystem> Serve for FuseServer<F> {
+    fn serve_bytes(&self, bytes: &[u8], device: &Arc<FuseDevice>) {
+        FuseServer::serve_bytes(self, bytes, device);
     }
 
-    fn serve_request(&self, header: &InHeader, from: Take<'_, '_>, way: Way, device: &Device) {
+    fn serve_request(
+        &self,
+        header: &InHeader,
+        from: FieldReader<'_, '_>,
+        way: ReplySink,
+        device: &FuseDevice,
+    ) {
         self.serve(header, from, way, device);
     }
 
     fn fixed_len(&self, header: &InHeader) -> usize {
-        Server::fixed_len(self, header)
+        FuseServer::fixed_len(self, header)
     }
 }

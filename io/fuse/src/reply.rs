@@ -16,25 +16,25 @@ use std::sync::Arc;
 
 use rustix::io::{Errno, pread};
 
-use crate::answer::Answer;
-use crate::device::Device;
-use crate::fields::Put;
-use crate::inflight::InFlight;
-use crate::listing::{Listing, ListingPlus};
-use crate::request::RequestId;
-use crate::uring::Held;
+use crate::answer::ReplyBody;
+use crate::device::FuseDevice;
+use crate::fields::FieldWriter;
+use crate::inflight::FuseInFlight;
+use crate::listing::{DirListing, DirListingPlus};
+use crate::request::FuseRequestId;
+use crate::uring::RingReply;
 
 /// The one answer to a request, of kind `T`. Dropping it answers `EIO`.
 #[derive(Debug)]
 #[must_use = "a reply that is dropped answers EIO"]
 pub struct Reply<T> {
-    ticket: Ticket,
+    ticket: ReplyToken,
     kind: PhantomData<fn(T)>,
 }
 
 /// The kind of answers that are bytes of a file, or a link's target.
 #[derive(Debug)]
-pub enum Data {}
+pub enum DataReply {}
 
 /// The kind of answers that are values or names of extended attributes.
 #[derive(Debug)]
@@ -42,19 +42,19 @@ pub enum Xattr {}
 
 /// The kind of answers that are names of a directory.
 #[derive(Debug)]
-pub enum Entries {}
+pub enum EntryList {}
 
 /// The kind of answers that are names of a directory, each with its inode.
 #[derive(Debug)]
-pub enum EntriesPlus {}
+pub enum EntryListPlus {}
 
 impl<T> Reply<T> {
-    pub(crate) fn new(ticket: Ticket) -> Reply<T> {
+    pub(crate) fn new(ticket: ReplyToken) -> Reply<T> {
         Reply { ticket, kind: PhantomData }
     }
 
     /// The request that waits.
-    pub fn id(&self) -> RequestId {
+    pub fn id(&self) -> FuseRequestId {
         self.ticket.id
     }
 
@@ -64,10 +64,10 @@ impl<T> Reply<T> {
     }
 }
 
-impl<T: Answer> Reply<T> {
+impl<T: ReplyBody> Reply<T> {
     /// It succeeded.
     pub fn ok(self, answer: &T) {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         answer.put(&mut put);
         self.ticket.send(Ok(()), &[IoSlice::new(put.as_slice())]);
     }
@@ -81,7 +81,7 @@ impl<T: Answer> Reply<T> {
     }
 }
 
-impl Reply<Data> {
+impl Reply<DataReply> {
     /// Bytes that may be sent; more are cut off.
     pub fn room(&self) -> usize {
         self.ticket.room as usize
@@ -143,7 +143,7 @@ impl Reply<Xattr> {
     pub fn value(self, value: &[u8]) {
         match self.ticket.room as usize {
             0 => {
-                let mut put = Put::new();
+                let mut put = FieldWriter::new();
                 put.u64(value.len() as u64);
                 self.ticket.send(Ok(()), &[IoSlice::new(put.as_slice())]);
             }
@@ -153,22 +153,22 @@ impl Reply<Xattr> {
     }
 }
 
-impl Reply<Entries> {
+impl Reply<EntryList> {
     /// What `list` adds.
-    pub fn list(self, list: impl FnOnce(&mut Listing<'_>) -> Result<(), Errno>) {
+    pub fn list(self, list: impl FnOnce(&mut DirListing<'_>) -> Result<(), Errno>) {
         self.ticket.fill(|buffer| {
-            let mut listing = Listing::new(buffer);
+            let mut listing = DirListing::new(buffer);
             list(&mut listing)?;
             Ok(listing.len())
         });
     }
 }
 
-impl Reply<EntriesPlus> {
+impl Reply<EntryListPlus> {
     /// What `list` adds.
-    pub fn list(self, list: impl FnOnce(&mut ListingPlus<'_>) -> Result<(), Errno>) {
+    pub fn list(self, list: impl FnOnce(&mut DirListingPlus<'_>) -> Result<(), Errno>) {
         self.ticket.fill(|buffer| {
-            let mut listing = ListingPlus::new(buffer);
+            let mut listing = DirListingPlus::new(buffer);
             list(&mut listing)?;
             Ok(listing.len())
         });
@@ -177,31 +177,35 @@ impl Reply<EntriesPlus> {
 
 /// The right and the duty to answer one request.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    id: RequestId,
+pub(crate) struct ReplyToken {
+    id: FuseRequestId,
     /// Bytes that the caller has room for, where that varies.
     room: u32,
     /// None once it is answered.
-    way: Option<Way>,
-    inflight: Arc<InFlight>,
+    way: Option<ReplySink>,
+    inflight: Arc<FuseInFlight>,
 }
 
 /// How an answer gets to the kernel.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum ReplySink {
     /// By a write to the descriptor that the request was read from.
-    Device(Arc<Device>),
+    Device(Arc<FuseDevice>),
     /// In the memory of the ring's entry.
-    Ring(Held),
+    Ring(RingReply),
 }
 
-impl Ticket {
-    pub(crate) fn new(id: RequestId, way: Way, inflight: Arc<InFlight>) -> Ticket {
-        Ticket { id, room: 0, way: Some(way), inflight }
+impl ReplyToken {
+    pub(crate) fn new(
+        id: FuseRequestId,
+        way: ReplySink,
+        inflight: Arc<FuseInFlight>,
+    ) -> ReplyToken {
+        ReplyToken { id, room: 0, way: Some(way), inflight }
     }
 
     /// The same, for a caller who has room for this many bytes.
-    pub(crate) fn with_room(self, room: u32) -> Ticket {
+    pub(crate) fn with_room(self, room: u32) -> ReplyToken {
         let mut ticket = self;
         ticket.room = room;
         ticket
@@ -215,9 +219,9 @@ impl Ticket {
     fn answer(&mut self, result: Result<(), Errno>, parts: &[IoSlice<'_>]) {
         let Some(way) = self.way.take() else { return };
         match (way, result) {
-            (Way::Device(device), Ok(())) => device.answer(self.id, parts),
-            (Way::Device(device), Err(error)) => device.answer_error(self.id, error),
-            (Way::Ring(held), result) => held.answer(self.id, result, parts),
+            (ReplySink::Device(device), Ok(())) => device.answer(self.id, parts),
+            (ReplySink::Device(device), Err(error)) => device.answer_error(self.id, error),
+            (ReplySink::Ring(held), result) => held.answer(self.id, result, parts),
         }
         self.inflight.finish(self.id);
     }
@@ -228,8 +232,8 @@ impl Ticket {
         // `self` stays whole while `write` runs: if that panics, dropping it answers.
         let Some(way) = &self.way else { return };
         let filled = match way {
-            Way::Device(device) => device.clone().fill(self.id, room, write),
-            Way::Ring(held) => held.fill(self.id, room, write),
+            ReplySink::Device(device) => device.clone().fill(self.id, room, write),
+            ReplySink::Ring(held) => held.fill(self.id, room, write),
         };
         match filled {
             Ok(()) => {
@@ -241,7 +245,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for ReplyToken {
     fn drop(&mut self) {
         if self.way.is_some() {
             tracing::error!(id = self.id.0, "a request was dropped without an answer");

@@ -5,11 +5,11 @@
 
 use std::ffi::CStr;
 
-use crate::fields::{Malformed, Take};
+use crate::fields::{FieldReader, Malformed};
 
 /// The kernel's number of one request; never used twice in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub u64);
+pub struct FuseRequestId(pub u64);
 
 /// A file, directory or other inode, as the file system numbered it in a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,9 +30,9 @@ impl InodeId {
 
 /// Who asks, and about which inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct FuseRequest {
     /// The kernel's number of it, by which it may be interrupted.
-    pub id: RequestId,
+    pub id: FuseRequestId,
     /// The inode that it is about; of an operation with a name, the directory.
     pub inode: InodeId,
     /// User, for the file system: the caller's fsuid.
@@ -96,7 +96,7 @@ pub struct NewFile {
 
 /// How a file shall be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenRequest {
     /// As for open(2), without what the kernel does by itself (O_CREAT, O_EXCL, O_NOCTTY).
     pub flags: u32,
     /// Take the set-id bits away, as truncating does ([`Capabilities::HANDLE_KILLPRIV_V2`](crate::Capabilities)).
@@ -105,7 +105,7 @@ pub struct Open {
 
 /// What shall be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct ReadRequest {
     /// The open file.
     pub handle: Handle,
     /// From which byte; of a directory, the `offset` of an entry that was listed, or 0.
@@ -120,7 +120,7 @@ pub struct Read {
 
 /// What shall be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write<'a> {
+pub struct WriteRequest<'a> {
     /// The open file. For a page of the page cache, any handle that may write.
     pub handle: Handle,
     /// At which byte.
@@ -281,48 +281,50 @@ mod valid {
 }
 
 impl NewFile {
-    pub(crate) fn take_mknod(from: &mut Take<'_, '_>) -> Result<NewFile, Malformed> {
+    pub(crate) fn take_mknod(from: &mut FieldReader<'_, '_>) -> Result<NewFile, Malformed> {
         let (mode, device) = (from.u32("mode")?, DeviceNumber(from.u32("rdev")?));
         Ok(NewFile { mode, device, umask: from.u32("umask")? })
     }
 
-    pub(crate) fn take_mkdir(from: &mut Take<'_, '_>) -> Result<NewFile, Malformed> {
+    pub(crate) fn take_mkdir(from: &mut FieldReader<'_, '_>) -> Result<NewFile, Malformed> {
         let mode = from.u32("mode")?;
         Ok(NewFile { mode, umask: from.u32("umask")?, device: DeviceNumber::default() })
     }
 }
 
-impl Open {
-    pub(crate) fn take(from: &mut Take<'_, '_>) -> Result<Open, Malformed> {
+impl OpenRequest {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<OpenRequest, Malformed> {
         let flags = from.u32("flags")?;
-        Ok(Open { flags, kill_set_id: from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0 })
+        Ok(OpenRequest { flags, kill_set_id: from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0 })
     }
 
     /// CREATE and TMPFILE: how to open, and what to create.
-    pub(crate) fn take_create(from: &mut Take<'_, '_>) -> Result<(Open, NewFile), Malformed> {
+    pub(crate) fn take_create(
+        from: &mut FieldReader<'_, '_>,
+    ) -> Result<(OpenRequest, NewFile), Malformed> {
         let (flags, mode, umask) = (from.u32("flags")?, from.u32("mode")?, from.u32("umask")?);
         let kill_set_id = from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0;
         let new = NewFile { mode, umask, device: DeviceNumber::default() };
-        Ok((Open { flags, kill_set_id }, new))
+        Ok((OpenRequest { flags, kill_set_id }, new))
     }
 }
 
-impl Read {
-    pub(crate) fn take(from: &mut Take<'_, '_>) -> Result<Read, Malformed> {
+impl ReadRequest {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<ReadRequest, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         let (size, read_flags) = (from.u32("size")?, from.u32("read_flags")?);
         let owner = LockOwner(from.u64("lock_owner")?);
         let lock_owner = (read_flags & READ_LOCKOWNER != 0).then_some(owner);
-        Ok(Read { handle, offset, size, lock_owner, flags: from.u32("flags")? })
+        Ok(ReadRequest { handle, offset, size, lock_owner, flags: from.u32("flags")? })
     }
 }
 
-impl<'a> Write<'a> {
-    pub(crate) fn take(from: &mut Take<'_, 'a>) -> Result<Write<'a>, Malformed> {
+impl<'a> WriteRequest<'a> {
+    pub(crate) fn take(from: &mut FieldReader<'_, 'a>) -> Result<WriteRequest<'a>, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         let (size, write_flags) = (from.u32("size")?, from.u32("write_flags")?);
         let owner = LockOwner(from.u64("lock_owner")?);
-        Ok(Write {
+        Ok(WriteRequest {
             handle,
             offset,
             flags: from.u32("flags")?,
@@ -335,7 +337,7 @@ impl<'a> Write<'a> {
 }
 
 impl SetAttributes {
-    pub(crate) fn take(from: &mut Take<'_, '_>) -> Result<SetAttributes, Malformed> {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<SetAttributes, Malformed> {
         let valid = from.u32("valid")?;
         from.u32("padding")?;
         let (handle, size) = (from.u64("fh")?, from.u64("size")?);
@@ -368,7 +370,7 @@ impl SetAttributes {
 }
 
 impl Release {
-    pub(crate) fn take(from: &mut Take<'_, '_>) -> Result<Release, Malformed> {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<Release, Malformed> {
         let (handle, flags) = (Handle(from.u64("fh")?), from.u32("flags")?);
         let release_flags = from.u32("release_flags")?;
         let owner = LockOwner(from.u64("lock_owner")?);
@@ -378,7 +380,10 @@ impl Release {
 }
 
 impl LockRequest {
-    pub(crate) fn take(from: &mut Take<'_, '_>, wait: bool) -> Result<LockRequest, Malformed> {
+    pub(crate) fn take(
+        from: &mut FieldReader<'_, '_>,
+        wait: bool,
+    ) -> Result<LockRequest, Malformed> {
         let (handle, owner) = (Handle(from.u64("fh")?), LockOwner(from.u64("owner")?));
         let (start, end) = (from.u64("start")?, from.u64("end")?);
         let kind = match from.u32("type")? {
@@ -399,14 +404,14 @@ impl LockKind {
 }
 
 impl Allocate {
-    pub(crate) fn take(from: &mut Take<'_, '_>) -> Result<Allocate, Malformed> {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<Allocate, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         Ok(Allocate { handle, offset, len: from.u64("length")?, mode: from.u32("mode")? })
     }
 }
 
 impl CopyRange {
-    pub(crate) fn take(from: &mut Take<'_, '_>) -> Result<CopyRange, Malformed> {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<CopyRange, Malformed> {
         Ok(CopyRange {
             from: Handle(from.u64("fh_in")?),
             from_offset: from.u64("off_in")?,
@@ -419,7 +424,7 @@ impl CopyRange {
 }
 
 impl<'a> SetXattr<'a> {
-    pub(crate) fn take(from: &mut Take<'_, 'a>) -> Result<SetXattr<'a>, Malformed> {
+    pub(crate) fn take(from: &mut FieldReader<'_, 'a>) -> Result<SetXattr<'a>, Malformed> {
         let (size, flags) = (from.u32("size")?, from.u32("flags")?);
         let more = if from.has(8) { from.u32("setxattr_flags")? } else { 0 };
         Ok(SetXattr {
@@ -432,20 +437,20 @@ impl<'a> SetXattr<'a> {
 }
 
 /// GETATTR's handle, if the file is open.
-pub(crate) fn take_getattr(from: &mut Take<'_, '_>) -> Result<Option<Handle>, Malformed> {
+pub(crate) fn take_getattr(from: &mut FieldReader<'_, '_>) -> Result<Option<Handle>, Malformed> {
     let flags = from.u32("getattr_flags")?;
     from.u32("dummy")?;
     Ok((flags & GETATTR_FH != 0).then_some(Handle(from.u64("fh")?)))
 }
 
 /// FSYNC's handle, and whether only data has to be written.
-pub(crate) fn take_fsync(from: &mut Take<'_, '_>) -> Result<(Handle, bool), Malformed> {
+pub(crate) fn take_fsync(from: &mut FieldReader<'_, '_>) -> Result<(Handle, bool), Malformed> {
     let handle = Handle(from.u64("fh")?);
     Ok((handle, from.u32("fsync_flags")? & FSYNC_FDATASYNC != 0))
 }
 
 /// FLUSH's handle, and the owner whose fcntl locks end.
-pub(crate) fn take_flush(from: &mut Take<'_, '_>) -> Result<(Handle, LockOwner), Malformed> {
+pub(crate) fn take_flush(from: &mut FieldReader<'_, '_>) -> Result<(Handle, LockOwner), Malformed> {
     let handle = Handle(from.u64("fh")?);
     from.u64("unused")?;
     Ok((handle, LockOwner(from.u64("lock_owner")?)))
@@ -474,7 +479,7 @@ mod tests {
         bytes[40..48].copy_from_slice(&(-7i64).to_ne_bytes());
         bytes[60..64].copy_from_slice(&5u32.to_ne_bytes());
         bytes[68..72].copy_from_slice(&0o640u32.to_ne_bytes());
-        let set = SetAttributes::take(&mut Take::new(&bytes, &[])).unwrap();
+        let set = SetAttributes::take(&mut FieldReader::new(&bytes, &[])).unwrap();
         let expected = SetAttributes {
             mode: Some(0o640),
             size: Some(4096),
@@ -490,19 +495,22 @@ mod tests {
         let mut fixed = [0u8; 40];
         fixed[16..20].copy_from_slice(&5u32.to_ne_bytes());
         fixed[20..24].copy_from_slice(&(WRITE_CACHE | WRITE_LOCKOWNER).to_ne_bytes());
-        let write = Write::take(&mut Take::new(&fixed, b"hello")).unwrap();
+        let write = WriteRequest::take(&mut FieldReader::new(&fixed, b"hello")).unwrap();
         assert_eq!((write.data, write.from_cache, write.kill_set_id), (&b"hello"[..], true, false));
         assert_eq!(write.lock_owner, Some(LockOwner(0)));
-        assert_eq!(Write::take(&mut Take::new(&fixed, b"hell")).unwrap_err().field, "data");
+        assert_eq!(
+            WriteRequest::take(&mut FieldReader::new(&fixed, b"hell")).unwrap_err().field,
+            "data"
+        );
     }
 
     #[test]
     fn setxattr_is_taken_in_both_its_lengths() {
         let fixed = [3u8, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-        let long = SetXattr::take(&mut Take::new(&fixed, b"user.a\0xyz")).unwrap();
+        let long = SetXattr::take(&mut FieldReader::new(&fixed, b"user.a\0xyz")).unwrap();
         assert_eq!((long.name, long.value, long.flags), (c"user.a", &b"xyz"[..], 1));
         assert!(long.kill_set_group_id);
-        let short = SetXattr::take(&mut Take::new(&fixed[..8], b"user.a\0xyz")).unwrap();
+        let short = SetXattr::take(&mut FieldReader::new(&fixed[..8], b"user.a\0xyz")).unwrap();
         assert_eq!(short, SetXattr { kill_set_group_id: false, ..long });
     }
 }

@@ -15,38 +15,44 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::abi::{IN_HEADER_LEN, InHeader, Opcode};
-use crate::device::Device;
-use crate::fields::{Malformed, Take};
+use crate::device::FuseDevice;
+use crate::fields::{FieldReader, Malformed};
 use crate::filesystem::FileSystem;
-use crate::inflight::{InFlight, Interrupt};
-use crate::reply::{Reply, Ticket, Way};
+use crate::inflight::{FuseInFlight, Interrupt};
+use crate::reply::{Reply, ReplySink, ReplyToken};
 use crate::request::{
-    Allocate, CopyRange, Handle, InodeId, LockRequest, NewFile, Open, Read, Release, Request,
-    RequestId, SetAttributes, SetXattr, Write, take_flush, take_fsync, take_getattr,
+    Allocate, CopyRange, FuseRequest, FuseRequestId, Handle, InodeId, LockRequest, NewFile,
+    OpenRequest, ReadRequest, Release, SetAttributes, SetXattr, WriteRequest, take_flush,
+    take_fsync, take_getattr,
 };
 
 /// A file system with the requests that it has not answered.
 #[derive(Debug)]
-pub(crate) struct Server<F: FileSystem> {
+pub(crate) struct FuseServer<F: FileSystem> {
     filesystem: F,
-    inflight: Arc<InFlight>,
+    inflight: Arc<FuseInFlight>,
     /// SETXATTR comes in its long form.
     setxattr_ext: bool,
 }
 
-impl<F: FileSystem> Server<F> {
-    pub(crate) fn new(filesystem: F, setxattr_ext: bool) -> Server<F> {
-        Server { filesystem, inflight: Arc::new(InFlight::new()), setxattr_ext }
+impl<F: FileSystem> FuseServer<F> {
+    pub(crate) fn new(filesystem: F, setxattr_ext: bool) -> FuseServer<F> {
+        FuseServer { filesystem, inflight: Arc::new(FuseInFlight::new()), setxattr_ext }
     }
 
     /// Serves a request as it was read from /dev/fuse.
-    pub(crate) fn serve_bytes(&self, bytes: &[u8], device: &Arc<Device>) {
+    pub(crate) fn serve_bytes(&self, bytes: &[u8], device: &Arc<FuseDevice>) {
         let Ok(header) = InHeader::take(bytes) else {
             return tracing::error!(len = bytes.len(), "less than a header came from the kernel");
         };
         let body = &bytes[IN_HEADER_LEN..];
         let (fixed, rest) = body.split_at(self.fixed_len(&header).min(body.len()));
-        self.serve(&header, Take::new(fixed, rest), Way::Device(device.clone()), device);
+        self.serve(
+            &header,
+            FieldReader::new(fixed, rest),
+            ReplySink::Device(device.clone()),
+            device,
+        );
     }
 
     /// Bytes of fixed fields that the header's opcode has.
@@ -58,9 +64,9 @@ impl<F: FileSystem> Server<F> {
     pub(crate) fn serve(
         &self,
         header: &InHeader,
-        mut from: Take<'_, '_>,
-        way: Way,
-        device: &Device,
+        mut from: FieldReader<'_, '_>,
+        way: ReplySink,
+        device: &FuseDevice,
     ) {
         let opcode = Opcode::new(header.opcode);
         let served = catch_unwind(AssertUnwindSafe(|| match opcode {
@@ -89,12 +95,12 @@ impl<F: FileSystem> Server<F> {
     fn serve_answered(
         &self,
         opcode: Option<Opcode>,
-        request: &Request,
-        from: &mut Take<'_, '_>,
-        way: Way,
+        request: &FuseRequest,
+        from: &mut FieldReader<'_, '_>,
+        way: ReplySink,
     ) -> Result<(), Malformed> {
         self.inflight.begin(request);
-        let mut ticket = Some(Ticket::new(request.id, way, self.inflight.clone()));
+        let mut ticket = Some(ReplyToken::new(request.id, way, self.inflight.clone()));
         let called = match opcode {
             Some(opcode) => self.call(opcode, request, from, &mut ticket),
             None => {
@@ -110,12 +116,12 @@ impl<F: FileSystem> Server<F> {
         called
     }
 
-    fn forget(&self, inode: InodeId, from: &mut Take<'_, '_>) -> Result<(), Malformed> {
+    fn forget(&self, inode: InodeId, from: &mut FieldReader<'_, '_>) -> Result<(), Malformed> {
         self.filesystem.forget(inode, from.u64("nlookup")?);
         Ok(())
     }
 
-    fn forget_batch(&self, from: &mut Take<'_, '_>) -> Result<(), Malformed> {
+    fn forget_batch(&self, from: &mut FieldReader<'_, '_>) -> Result<(), Malformed> {
         for _ in 0..from.u32("count")? {
             let mut one = from.next_fixed("forget", 16)?;
             self.forget(InodeId(one.u64("nodeid")?), &mut one)?;
@@ -123,8 +129,12 @@ impl<F: FileSystem> Server<F> {
         Ok(())
     }
 
-    fn interrupt(&self, from: &mut Take<'_, '_>, device: &Device) -> Result<(), Malformed> {
-        let id = RequestId(from.u64("unique")?);
+    fn interrupt(
+        &self,
+        from: &mut FieldReader<'_, '_>,
+        device: &FuseDevice,
+    ) -> Result<(), Malformed> {
+        let id = FuseRequestId(from.u64("unique")?);
         match self.inflight.interrupt(id) {
             Interrupt::Tell => self.filesystem.interrupt(id),
             Interrupt::Kept => {}
@@ -138,9 +148,9 @@ impl<F: FileSystem> Server<F> {
     fn call(
         &self,
         opcode: Opcode,
-        request: &Request,
-        from: &mut Take<'_, '_>,
-        ticket: &mut Option<Ticket>,
+        request: &FuseRequest,
+        from: &mut FieldReader<'_, '_>,
+        ticket: &mut Option<ReplyToken>,
     ) -> Result<(), Malformed> {
         match opcode {
             Opcode::Open
@@ -170,9 +180,9 @@ impl<F: FileSystem> Server<F> {
     fn call_on_inode(
         &self,
         opcode: Opcode,
-        request: &Request,
-        from: &mut Take<'_, '_>,
-        ticket: &mut Option<Ticket>,
+        request: &FuseRequest,
+        from: &mut FieldReader<'_, '_>,
+        ticket: &mut Option<ReplyToken>,
     ) -> Result<(), Malformed> {
         let to = &self.filesystem;
         match opcode {
@@ -229,26 +239,26 @@ impl<F: FileSystem> Server<F> {
     fn call_on_open(
         &self,
         opcode: Opcode,
-        request: &Request,
-        from: &mut Take<'_, '_>,
-        ticket: &mut Option<Ticket>,
+        request: &FuseRequest,
+        from: &mut FieldReader<'_, '_>,
+        ticket: &mut Option<ReplyToken>,
     ) -> Result<(), Malformed> {
         let to = &self.filesystem;
         match opcode {
-            Opcode::Open => to.open(request, Open::take(from)?, reply(ticket)),
+            Opcode::Open => to.open(request, OpenRequest::take(from)?, reply(ticket)),
             Opcode::Create => {
-                let (open, new) = Open::take_create(from)?;
+                let (open, new) = OpenRequest::take_create(from)?;
                 to.create(request, from.name("name")?, open, new, reply(ticket));
             }
             Opcode::TmpFile => {
-                let (open, new) = Open::take_create(from)?;
+                let (open, new) = OpenRequest::take_create(from)?;
                 to.tmpfile(request, open, new, reply(ticket));
             }
             Opcode::Read => {
-                let read = Read::take(from)?;
+                let read = ReadRequest::take(from)?;
                 to.read(request, read, reply_with_room(ticket, read.size));
             }
-            Opcode::Write => to.write(request, Write::take(from)?, reply(ticket)),
+            Opcode::Write => to.write(request, WriteRequest::take(from)?, reply(ticket)),
             Opcode::Flush => {
                 let (handle, owner) = take_flush(from)?;
                 to.flush(request, handle, owner, reply(ticket));
@@ -258,13 +268,13 @@ impl<F: FileSystem> Server<F> {
                 let (handle, data_only) = take_fsync(from)?;
                 to.fsync(request, handle, data_only, reply(ticket));
             }
-            Opcode::OpenDir => to.opendir(request, Open::take(from)?, reply(ticket)),
+            Opcode::OpenDir => to.opendir(request, OpenRequest::take(from)?, reply(ticket)),
             Opcode::ReadDir => {
-                let read = Read::take(from)?;
+                let read = ReadRequest::take(from)?;
                 to.readdir(request, read, reply_with_room(ticket, read.size));
             }
             Opcode::ReadDirPlus => {
-                let read = Read::take(from)?;
+                let read = ReadRequest::take(from)?;
                 to.readdirplus(request, read, reply_with_room(ticket, read.size));
             }
             Opcode::ReleaseDir => to.releasedir(request, Release::take(from)?, reply(ticket)),
@@ -294,7 +304,7 @@ impl<F: FileSystem> Server<F> {
     }
 }
 
-impl<F: FileSystem> Drop for Server<F> {
+impl<F: FileSystem> Drop for FuseServer<F> {
     /// The last thread of the connection ended.
     fn drop(&mut self) {
         let destroyed = catch_unwind(AssertUnwindSafe(|| self.filesystem.destroy()));
@@ -304,11 +314,11 @@ impl<F: FileSystem> Drop for Server<F> {
     }
 }
 
-fn reply<T>(ticket: &mut Option<Ticket>) -> Reply<T> {
+fn reply<T>(ticket: &mut Option<ReplyToken>) -> Reply<T> {
     Reply::new(ticket.take().expect("each opcode takes it once"))
 }
 
-fn reply_with_room<T>(ticket: &mut Option<Ticket>, room: u32) -> Reply<T> {
+fn reply_with_room<T>(ticket: &mut Option<ReplyToken>, room: u32) -> Reply<T> {
     Reply::new(ticket.take().expect("each opcode takes it once").with_room(room))
 }
 

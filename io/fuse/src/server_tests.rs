@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::answer::{Entry, Written};
-use crate::fields::Put;
-use crate::reply::Data;
+use crate::answer::{InodeEntry, WrittenBytes};
+use crate::fields::FieldWriter;
+use crate::reply::DataReply;
 
 /// Remembers what it was told, and what it keeps waiting.
 #[derive(Default)]
 struct Probe {
     told: Mutex<Vec<String>>,
-    waiting: Mutex<Vec<Reply<Data>>>,
+    waiting: Mutex<Vec<Reply<DataReply>>>,
 }
 
 impl Probe {
@@ -24,20 +24,20 @@ impl Probe {
 }
 
 impl FileSystem for Arc<Probe> {
-    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         self.tell(format!("lookup {} {name:?}", request.inode.0));
         assert!(name != c"panic", "as the test wants it");
         if name != c"drop" {
-            reply.ok(&Entry::absent(Duration::ZERO));
+            reply.ok(&InodeEntry::absent(Duration::ZERO));
         }
     }
 
-    fn write(&self, _request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, _request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         self.tell(format!("write {:?} at {}", write.data, write.offset));
-        reply.ok(&Written(write.data.len() as u32));
+        reply.ok(&WrittenBytes(write.data.len() as u32));
     }
 
-    fn read(&self, _request: &Request, _read: Read, reply: Reply<Data>) {
+    fn read(&self, _request: &FuseRequest, _read: ReadRequest, reply: Reply<DataReply>) {
         self.waiting.lock().unwrap().push(reply);
     }
 
@@ -45,7 +45,7 @@ impl FileSystem for Arc<Probe> {
         self.tell(format!("forget {} {lookups}", inode.0));
     }
 
-    fn interrupt(&self, id: RequestId) {
+    fn interrupt(&self, id: FuseRequestId) {
         self.tell(format!("interrupt {}", id.0));
         let mut waiting = self.waiting.lock().unwrap();
         if let Some(at) = waiting.iter().position(|reply| reply.id() == id) {
@@ -59,9 +59,9 @@ impl FileSystem for Arc<Probe> {
 }
 
 struct Fixture {
-    server: Option<Server<Arc<Probe>>>,
+    server: Option<FuseServer<Arc<Probe>>>,
     probe: Arc<Probe>,
-    device: Arc<Device>,
+    device: Arc<FuseDevice>,
     kernel: UnixDatagram,
 }
 
@@ -70,13 +70,13 @@ impl Fixture {
         let (ours, kernel) = UnixDatagram::pair().unwrap();
         kernel.set_nonblocking(true).unwrap();
         let probe = Arc::new(Probe::default());
-        let server = Some(Server::new(probe.clone(), true));
-        Fixture { server, probe, device: Arc::new(Device::new(ours.into(), 4096)), kernel }
+        let server = Some(FuseServer::new(probe.clone(), true));
+        Fixture { server, probe, device: Arc::new(FuseDevice::new(ours.into(), 4096)), kernel }
     }
 
     /// Serves one request and gives what was told because of it.
     fn serve(&self, opcode: u32, unique: u64, body: &[u8]) -> Vec<String> {
-        let mut put = Put::new();
+        let mut put = FieldWriter::new();
         put.u32((IN_HEADER_LEN + body.len()) as u32);
         put.u32(opcode);
         put.u64(unique);
@@ -91,7 +91,7 @@ impl Fixture {
     fn answer(&self) -> Option<(i32, u64, usize)> {
         let mut packet = [0; 4096];
         let len = self.kernel.recv(&mut packet).ok()?;
-        let mut from = Take::new(&packet[..len], &[]);
+        let mut from = FieldReader::new(&packet[..len], &[]);
         assert_eq!(from.u32("len").unwrap() as usize, len);
         Some((from.u32("error").unwrap() as i32, from.u64("unique").unwrap(), len - 16))
     }
@@ -139,7 +139,7 @@ fn every_request_is_answered_whatever_becomes_of_it() {
 fn what_is_forgotten_is_not_answered() {
     let fixture = Fixture::new();
     assert_eq!(fixture.serve(FORGET, 2, &3u64.to_ne_bytes()), ["forget 1 3"]);
-    let mut batch = Put::new();
+    let mut batch = FieldWriter::new();
     batch.u32(2);
     batch.zeros(4);
     for (inode, lookups) in [(7, 1), (8, 2)] {

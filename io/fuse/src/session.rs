@@ -17,27 +17,27 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::device::{Device, Inbox};
+use crate::device::{DeviceInbox, FuseDevice};
 use crate::filesystem::FileSystem;
 use crate::flags::Capabilities;
-use crate::mount::{MountError, MountPoint};
-use crate::negotiate::{Connection, negotiate};
+use crate::mount::{FuseMountError, MountPoint};
+use crate::negotiate::{FuseConnection, negotiate};
 use crate::notify::Notifier;
 use crate::options::{MAX_WRITE, Options, Transport};
-use crate::port::Port;
-use crate::server::Server;
+use crate::port::RequestReceiver;
+use crate::server::FuseServer;
 use crate::uring::{self, Ring};
 
-/// A mounted file system. Dropping it ends it, as [`Session::abort`] does.
+/// A mounted file system. Dropping it ends it, as [`FuseSession::abort`] does.
 #[derive(Debug)]
-pub struct Session {
+pub struct FuseSession {
     point: MountPoint,
-    connection: Connection,
+    connection: FuseConnection,
     notifier: Notifier,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Session {
+impl FuseSession {
     /// Mounts a file system and begins to serve it. It can be used as soon as this returns.
     ///
     /// # Errors
@@ -46,17 +46,17 @@ impl Session {
         at: &Path,
         filesystem: F,
         options: &Options,
-    ) -> Result<Session, MountError> {
-        Session::mount_threads(at, filesystem, options, |_, mut port| {
+    ) -> Result<FuseSession, FuseMountError> {
+        FuseSession::mount_threads(at, filesystem, options, |_, mut port| {
             let end = port.run();
             tracing::debug!(%end, "a reader of /dev/fuse ends");
         })
     }
 
-    /// As [`Session::mount`], but each thread runs `serve` with its number and its [`Port`],
+    /// As [`FuseSession::mount`], but each thread runs `serve` with its number and its [`RequestReceiver`],
     /// and has other things to wait for besides. When `serve` returns the thread ends, and
     /// requests that its port still receives wait for ever: it returns after
-    /// [`Port::serve`] failed, not before.
+    /// [`RequestReceiver::serve`] failed, not before.
     ///
     /// # Errors
     /// As there.
@@ -64,9 +64,9 @@ impl Session {
         at: &Path,
         filesystem: F,
         options: &Options,
-        serve: impl Fn(usize, Port) + Send + Sync + 'static,
-    ) -> Result<Session, MountError> {
-        Session::mount_threads(at, filesystem, options, move |number, port| {
+        serve: impl Fn(usize, RequestReceiver) + Send + Sync + 'static,
+    ) -> Result<FuseSession, FuseMountError> {
+        FuseSession::mount_threads(at, filesystem, options, move |number, port| {
             match port.set_nonblocking() {
                 Ok(()) => serve(number, port),
                 Err(error) => tracing::error!(%error, "/dev/fuse insists on waiting"),
@@ -78,13 +78,13 @@ impl Session {
         at: &Path,
         filesystem: F,
         options: &Options,
-        serve: impl Fn(usize, Port) + Send + Sync + 'static,
-    ) -> Result<Session, MountError> {
-        let device = Arc::new(Device::open(MAX_WRITE).map_err(MountError::Device)?);
+        serve: impl Fn(usize, RequestReceiver) + Send + Sync + 'static,
+    ) -> Result<FuseSession, FuseMountError> {
+        let device = Arc::new(FuseDevice::open(MAX_WRITE).map_err(FuseMountError::Device)?);
         let point = MountPoint::mount(at, &device, options)?;
         match start(&point, device, filesystem, options, serve) {
             Ok((connection, notifier, threads)) => {
-                Ok(Session { point, connection, notifier, threads })
+                Ok(FuseSession { point, connection, notifier, threads })
             }
             Err(error) => {
                 point.detach();
@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// What kernel and file system agreed on.
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &FuseConnection {
         &self.connection
     }
 
@@ -135,7 +135,7 @@ impl Session {
         self.join();
     }
 
-    /// Waits until it is over, which others bring about (umount(8), [`Session::is_over`]).
+    /// Waits until it is over, which others bring about (umount(8), [`FuseSession::is_over`]).
     pub fn join(&mut self) {
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -150,7 +150,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for FuseSession {
     fn drop(&mut self) {
         self.abort();
     }
@@ -170,22 +170,22 @@ impl Transport {
     }
 }
 
-type Started = (Connection, Notifier, Vec<JoinHandle<()>>);
+type Started = (FuseConnection, Notifier, Vec<JoinHandle<()>>);
 
 fn start<F: FileSystem>(
     point: &MountPoint,
-    device: Arc<Device>,
+    device: Arc<FuseDevice>,
     filesystem: F,
     options: &Options,
-    serve: impl Fn(usize, Port) + Send + Sync + 'static,
-) -> Result<Started, MountError> {
-    let mut inbox = Inbox::new(MAX_WRITE)?;
+    serve: impl Fn(usize, RequestReceiver) + Send + Sync + 'static,
+) -> Result<Started, FuseMountError> {
+    let mut inbox = DeviceInbox::new(MAX_WRITE)?;
     let transport = options.transport.here();
     let connection = negotiate(&device, &mut inbox, &Options { transport, ..options.clone() })?;
     let notifier = Notifier::new(device.clone());
     filesystem.start(&connection, notifier.clone());
     let long = connection.capabilities.contains(Capabilities::SETXATTR_EXT);
-    let server = Arc::new(Server::new(filesystem, long));
+    let server = Arc::new(FuseServer::new(filesystem, long));
     let serve = Arc::new(serve);
     let threads = match connection.transport {
         Transport::Device => serve_devices(server, device, options.threads, serve)?,
@@ -197,18 +197,18 @@ fn start<F: FileSystem>(
 
 /// Threads that read /dev/fuse, each a descriptor of its own.
 fn serve_devices<F: FileSystem>(
-    server: Arc<Server<F>>,
-    first: Arc<Device>,
+    server: Arc<FuseServer<F>>,
+    first: Arc<FuseDevice>,
     count: usize,
-    serve: Arc<impl Fn(usize, Port) + Send + Sync + 'static>,
-) -> Result<Vec<JoinHandle<()>>, MountError> {
+    serve: Arc<impl Fn(usize, RequestReceiver) + Send + Sync + 'static>,
+) -> Result<Vec<JoinHandle<()>>, FuseMountError> {
     let mut devices = vec![first];
     for _ in 1..count {
-        let device = devices[0].another(MAX_WRITE).map_err(MountError::Device)?;
+        let device = devices[0].another(MAX_WRITE).map_err(FuseMountError::Device)?;
         devices.push(Arc::new(device));
     }
     let spawned = devices.into_iter().enumerate().map(|(number, device)| {
-        let port = Port::new(server.clone(), device)?;
+        let port = RequestReceiver::new(server.clone(), device)?;
         let serve = serve.clone();
         thread(format!("fuse-{number}"), move || serve(number, port))
     });
@@ -219,11 +219,11 @@ fn serve_devices<F: FileSystem>(
 /// processors that are not there share the last thread. One more reads what does not come
 /// that way from /dev/fuse.
 fn serve_rings<F: FileSystem>(
-    server: Arc<Server<F>>,
-    device: Arc<Device>,
-    (connection, depth): (&Connection, u16),
-    serve: Arc<impl Fn(usize, Port) + Send + Sync + 'static>,
-) -> Result<Vec<JoinHandle<()>>, MountError> {
+    server: Arc<FuseServer<F>>,
+    device: Arc<FuseDevice>,
+    (connection, depth): (&FuseConnection, u16),
+    serve: Arc<impl Fn(usize, RequestReceiver) + Send + Sync + 'static>,
+) -> Result<Vec<JoinHandle<()>>, FuseMountError> {
     let queues = uring::queues()?;
     let there = std::thread::available_parallelism()?.get().min(queues.into()) as u16;
     let payload = connection.max_write.max(RING_PAYLOAD_MIN) as usize;
@@ -247,14 +247,14 @@ fn serve_rings<F: FileSystem>(
             // Nobody hears it once another thread's ring has failed.
             let _ = tell.send(Ok(()));
             drop(tell);
-            serve(first.into(), Port::of_ring(server, ring));
+            serve(first.into(), RequestReceiver::of_ring(server, ring));
         })?);
     }
     drop(tell);
     told.into_iter().collect::<io::Result<()>>()?;
     let over = Arc::new((Mutex::new(false), Condvar::new()));
     let ended = over.clone();
-    let mut beside = Port::new(server.clone(), device)?;
+    let mut beside = RequestReceiver::new(server.clone(), device)?;
     threads.push(thread("fuse-beside".into(), move || {
         let end = beside.run();
         tracing::debug!(%end, "the reader of /dev/fuse ends");

@@ -17,7 +17,7 @@
 //! device stays the way for file systems that hold requests back.
 //!
 //! Invariant: an entry's memory is the kernel's from a push to its completion, the serving
-//! thread's until the method returned, and then that of the one [`Held`] that answers.
+//! thread's until the method returned, and then that of the one [`RingReply`] that answers.
 
 #![allow(unsafe_code)]
 
@@ -31,19 +31,19 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::abi::{IN_HEADER_LEN, InHeader, OUT_HEADER_LEN, PAGE, out_header};
-use crate::device::{Device, sendable};
-use crate::fields::Take;
+use crate::device::{FuseDevice, sendable};
+use crate::fields::FieldReader;
 use crate::memory::Pages;
 use crate::port::Serve;
-use crate::reply::Way;
-use crate::request::RequestId;
+use crate::reply::ReplySink;
+use crate::request::FuseRequestId;
 
 /// The ring of one thread, for one or more of the kernel's queues.
 pub(crate) struct Ring {
     // Before the memory: closing it ends the kernel's use of that.
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    device: Arc<Device>,
-    shared: Arc<Shared>,
+    device: Arc<FuseDevice>,
+    shared: Arc<RingState>,
     /// What the completion of the wake-up's read is written to.
     woken: Box<u64>,
     /// What came while entries were registered; afterwards kept for its memory only.
@@ -52,39 +52,39 @@ pub(crate) struct Ring {
 
 /// What the answers that come later need.
 #[derive(Debug)]
-struct Shared {
-    entries: Vec<Entry>,
-    done: Mutex<Vec<Done>>,
+struct RingState {
+    entries: Vec<RingEntry>,
+    done: Mutex<Vec<RingCompletion>>,
     wake: OwnedFd,
     /// The thread that made the ring: it looks at `done` by itself.
     thread: ThreadId,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RingEntry {
     queue: u16,
-    header: Memory,
-    payload: Memory,
+    header: RingMemory,
+    payload: RingMemory,
 }
 
 /// Pages that kernel, serving thread and answering thread use in turn.
 #[derive(Debug)]
-struct Memory {
+struct RingMemory {
     start: *mut u8,
     len: usize,
     _pages: Pages,
 }
 
 // SAFETY: the invariant above says who may touch it; the pointer is to its own pages.
-unsafe impl Send for Memory {}
+unsafe impl Send for RingMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for RingMemory {}
 
 /// An answered request.
 #[derive(Debug)]
-struct Done {
+struct RingCompletion {
     entry: usize,
-    id: RequestId,
+    id: FuseRequestId,
     /// A negative error number, or 0.
     error: i32,
     /// Bytes of the answer, in the entry's memory or, where the request's names still lay
@@ -95,8 +95,8 @@ struct Done {
 
 /// The right to answer the request in an entry.
 #[derive(Debug)]
-pub(crate) struct Held {
-    shared: Arc<Shared>,
+pub(crate) struct RingReply {
+    shared: Arc<RingState>,
     entry: usize,
     /// The request has nothing in the payload's memory: the answer may be put there at once.
     direct: bool,
@@ -106,7 +106,7 @@ impl Ring {
     /// A ring for the calling thread, with `depth` entries for each of the queues, for answers
     /// and data of up to `payload` bytes. Nothing is registered yet.
     pub(crate) fn new(
-        device: Arc<Device>,
+        device: Arc<FuseDevice>,
         queues: &[u16],
         depth: u16,
         payload: usize,
@@ -114,8 +114,8 @@ impl Ring {
         let mut entries = Vec::with_capacity(queues.len() * usize::from(depth));
         for queue in queues {
             for _ in 0..depth {
-                let (header, payload) = (Memory::new(PAGE)?, Memory::new(payload)?);
-                entries.push(Entry { queue: *queue, header, payload });
+                let (header, payload) = (RingMemory::new(PAGE)?, RingMemory::new(payload)?);
+                entries.push(RingEntry { queue: *queue, header, payload });
             }
         }
         let wake = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -126,7 +126,7 @@ impl Ring {
             .setup_coop_taskrun()
             .build(size.next_power_of_two())?;
         let (done, thread) = (Mutex::default(), std::thread::current().id());
-        let shared = Arc::new(Shared { entries, done, wake, thread });
+        let shared = Arc::new(RingState { entries, done, wake, thread });
         let completed = Vec::with_capacity(shared.entries.len() + 1);
         Ok(Ring { ring, device, shared, woken: Box::new(0), completed })
     }
@@ -263,8 +263,13 @@ impl Ring {
         // SAFETY: names and data of the request; with `direct` false the answer is written
         // only by `commit`, after the method returned. With `direct` there are none.
         let rest = unsafe { memory.payload.bytes((len as usize).min(memory.payload.len)) };
-        let held = Held { shared: self.shared.clone(), entry, direct };
-        server.serve_request(&request, Take::new(fixed, rest), Way::Ring(held), &self.device);
+        let held = RingReply { shared: self.shared.clone(), entry, direct };
+        server.serve_request(
+            &request,
+            FieldReader::new(fixed, rest),
+            ReplySink::Ring(held),
+            &self.device,
+        );
     }
 
     /// Gives every answered entry back to the kernel, to come with the next request.
@@ -275,7 +280,7 @@ impl Ring {
         }
     }
 
-    fn commit(&mut self, done: &Done) {
+    fn commit(&mut self, done: &RingCompletion) {
         let memory = &self.shared.entries[done.entry];
         if let Some(beside) = &done.beside {
             // SAFETY: the request is answered: nobody else uses the entry's memory.
@@ -301,9 +306,14 @@ impl AsFd for Ring {
     }
 }
 
-impl Held {
+impl RingReply {
     /// Answers with the parts, or with an error.
-    pub(crate) fn answer(&self, id: RequestId, result: Result<(), Errno>, parts: &[IoSlice<'_>]) {
+    pub(crate) fn answer(
+        &self,
+        id: FuseRequestId,
+        result: Result<(), Errno>,
+        parts: &[IoSlice<'_>],
+    ) {
         let len = parts.iter().map(|part| part.len()).sum();
         let room = self.shared.entries[self.entry].payload.len;
         let (error, len) = match result {
@@ -314,7 +324,7 @@ impl Held {
         let mut beside = None;
         if len > 0 && self.direct {
             // SAFETY: the request has nothing in the payload, so nobody borrows from it, and
-            // there is one `Held` for each entry.
+            // there is one `RingReply` for each entry.
             let mut to = unsafe { self.shared.entries[self.entry].payload.bytes_mut(len) };
             for part in parts {
                 let (here, rest) = to.split_at_mut(part.len());
@@ -330,7 +340,7 @@ impl Held {
     /// Answers with what `write` puts into `room` bytes; its error is not sent.
     pub(crate) fn fill(
         &self,
-        id: RequestId,
+        id: FuseRequestId,
         room: usize,
         write: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
     ) -> Result<(), Errno> {
@@ -352,8 +362,8 @@ impl Held {
         Ok(())
     }
 
-    fn done(&self, id: RequestId, error: i32, len: usize, beside: Option<Vec<u8>>) {
-        let done = Done { entry: self.entry, id, error, len, beside };
+    fn done(&self, id: FuseRequestId, error: i32, len: usize, beside: Option<Vec<u8>>) {
+        let done = RingCompletion { entry: self.entry, id, error, len, beside };
         lock(&self.shared.done).push(done);
         if self.shared.thread != std::thread::current().id() {
             // It cannot be full: it is read each time.
@@ -362,11 +372,11 @@ impl Held {
     }
 }
 
-impl Memory {
-    fn new(len: usize) -> io::Result<Memory> {
+impl RingMemory {
+    fn new(len: usize) -> io::Result<RingMemory> {
         let mut pages = Pages::new(len)?;
         let start = pages.as_mut_ptr();
-        Ok(Memory { start, len, _pages: pages })
+        Ok(RingMemory { start, len, _pages: pages })
     }
 
     /// # Safety

@@ -4,7 +4,7 @@ use super::*;
 use crate::files::Files;
 use crate::link::Payer;
 use crate::nodes::Nodes;
-use fuse::RequestId;
+use fuse::FuseRequestId;
 use ninep::dialect::{AnyRequest, decode_request, handle_fid};
 use ninep::{Attributes, open};
 use std::sync::atomic::AtomicU32;
@@ -54,7 +54,7 @@ fn held(until: Until, thread: u32) -> (Held, Arc<AtomicU32>) {
     let then = Box::new(move |_| {
         count.fetch_add(1, Ordering::SeqCst);
     });
-    let waiter = Some(Waiter { request: RequestId(1), thread });
+    let waiter = Some(Waiter { request: FuseRequestId(1), thread });
     (Held { until, waiter, then }, told)
 }
 

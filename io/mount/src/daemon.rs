@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use api::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
-use fuse::{Capabilities, MountFlags, Options, Session, Transport};
+use fuse::{Capabilities, FuseSession, MountFlags, Options, Transport};
 use model::BusyPoll;
 
 use crate::filesystem::{Export, Inner};
@@ -28,7 +28,7 @@ use crate::retries::StaleRetries;
 /// A mounted export. Dropping it takes it away, in use or not.
 #[derive(Debug)]
 pub struct Mount {
-    session: Session,
+    session: FuseSession,
     metrics: Option<MetricsServer>,
 }
 
@@ -59,7 +59,7 @@ pub enum MountError {
     Metrics(#[from] MetricsError),
     /// The kernel refused it.
     #[error(transparent)]
-    Kernel(#[from] fuse::MountError),
+    Kernel(#[from] fuse::FuseMountError),
     /// It cannot be taken away.
     #[error("cannot unmount: {0}")]
     Unmount(fuse::Errno),
@@ -171,9 +171,9 @@ fn mount(
     at: &Path,
     export: Export,
     options: &Options,
-    serve: impl Fn(usize, fuse::Port) + Send + Sync + 'static,
-) -> Result<Session, fuse::MountError> {
-    Session::mount_with(at, export, options, serve)
+    serve: impl Fn(usize, fuse::RequestReceiver) + Send + Sync + 'static,
+) -> Result<FuseSession, fuse::FuseMountError> {
+    FuseSession::mount_with(at, export, options, serve)
 }
 
 fn options(settings: &Settings, threads: usize, payload: u32) -> Options {

@@ -16,10 +16,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use fuse::{
-    Allocate, Answer as FuseAnswer, Attr, Connection, Copied, CopyRange, Created, Data, Entries,
-    EntriesPlus, Entry, Errno, FileSystem, Handle, InodeId, Lock, LockOwner, LockRequest, NewFile,
-    Notifier, Open, Opened, Position, Read, Release, Reply, Request, RequestId, SetAttributes,
-    SetXattr, Statfs, Write, Written, Xattr,
+    Allocate, Attr, CopiedBytes, CopyRange, Created, DataReply, EntryList, EntryListPlus, Errno,
+    FileSystem, FuseConnection, FuseRequest, FuseRequestId, Handle, InodeEntry, InodeId, Lock,
+    LockOwner, LockRequest, NewFile, Notifier, OpenRequest, OpenedFile, ReadRequest, Release,
+    Reply, ReplyBody as FuseAnswer, SeekPosition, SetAttributes, SetXattr, Statfs, WriteRequest,
+    WrittenBytes, Xattr,
 };
 use ninep::dialect::AnyRequest;
 
@@ -96,7 +97,7 @@ impl Export {
     pub(crate) fn as_caller<T: FuseAnswer + 'static>(
         &self,
         node: &Node,
-        request: &Request,
+        request: &FuseRequest,
         ask: Ask,
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>) -> Result<T, Errno> + Send + 'static,
@@ -110,7 +111,7 @@ impl Export {
     pub(crate) fn as_caller_with<T: 'static>(
         &self,
         node: &Node,
-        request: &Request,
+        request: &FuseRequest,
         ask: Ask,
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
@@ -122,7 +123,7 @@ impl Export {
     pub(crate) fn as_caller_at<T: 'static>(
         &self,
         home: usize,
-        request: &Request,
+        request: &FuseRequest,
         ask: Ask,
         reply: Reply<T>,
         then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
@@ -138,11 +139,11 @@ impl Export {
     pub(crate) fn caller_at(
         &self,
         home: usize,
-        request: &Request,
+        request: &FuseRequest,
         then: impl FnOnce(&Export, Result<Arc<Payer>, Errno>) + Send + 'static,
     ) {
         let export = self.clone();
-        let Request { uid, gid, thread, .. } = *request;
+        let FuseRequest { uid, gid, thread, .. } = *request;
         self.jobs.find(thread, move |caller| {
             let payer = export.homes.links[home].payer(uid, gid, &caller.groups, &caller.job);
             then(&export, payer);
@@ -152,7 +153,7 @@ impl Export {
     /// Asks on behalf of the one who opened a file.
     pub(crate) fn as_opener<T: FuseAnswer + 'static>(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         file: &Arc<OpenFile>,
         ask: Ask,
         reply: Reply<T>,
@@ -166,7 +167,7 @@ impl Export {
     /// As [`Export::as_opener`], for what is answered otherwise.
     pub(crate) fn as_opener_with<T: 'static>(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         file: &Arc<OpenFile>,
         ask: Ask,
         reply: Reply<T>,
@@ -219,9 +220,9 @@ impl Export {
 
     /// What the kernel is told of a node that was looked up by this name. It believes the name as long
     /// as the attributes, unless there are more names than can be kept.
-    pub(crate) fn entry(&self, place: (InodeId, &[u8]), node: &Node, known: &Known) -> Entry {
+    pub(crate) fn entry(&self, place: (InodeId, &[u8]), node: &Node, known: &Known) -> InodeEntry {
         let kept = self.nodes.placed(node, place.0, place.1);
-        Entry {
+        InodeEntry {
             inode: node.id,
             generation: known.told.generation,
             attributes: translate::attributes(&known.told),
@@ -274,12 +275,12 @@ impl Export {
 }
 
 impl FileSystem for Export {
-    fn start(&self, _: &Connection, notifier: Notifier) {
+    fn start(&self, _: &FuseConnection, notifier: Notifier) {
         // Once for each mount.
         let _ = self.notifier.set(notifier);
     }
 
-    fn interrupt(&self, id: RequestId) {
+    fn interrupt(&self, id: FuseRequestId) {
         self.homes.interrupt(id);
     }
 
@@ -287,57 +288,57 @@ impl FileSystem for Export {
         self.nodes.forget(inode, lookups);
     }
 
-    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         if told::is_name(request.inode, name) {
             return told::lookup(request, name, reply);
         }
         names::lookup(self, request, name, reply);
     }
 
-    fn getattr(&self, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, handle: Option<Handle>, reply: Reply<Attr>) {
         if is_told(request.inode) {
             return told::getattr(request, reply);
         }
         attributes::get(self, request, handle, reply);
     }
 
-    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+    fn setattr(&self, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
         attributes::set(self, request, set, reply);
     }
 
-    fn readlink(&self, request: &Request, reply: Reply<Data>) {
+    fn readlink(&self, request: &FuseRequest, reply: Reply<DataReply>) {
         names::readlink(self, request, reply);
     }
 
-    fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+    fn mknod(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         or_error!(told::may_change(request.inode, name), reply);
         names::make(self, request, name, new, reply);
     }
 
-    fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+    fn mkdir(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         or_error!(told::may_change(request.inode, name), reply);
         let new = NewFile { mode: new.mode & 0o7777 | names::DIRECTORY, ..new };
         names::make(self, request, name, new, reply);
     }
 
-    fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn unlink(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         or_error!(told::may_change(request.inode, name), reply);
         names::remove(self, request, name, 0, reply);
     }
 
-    fn rmdir(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn rmdir(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         or_error!(told::may_change(request.inode, name), reply);
         names::remove(self, request, name, ninep::REMOVE_DIR, reply);
     }
 
-    fn symlink(&self, request: &Request, name: &CStr, target: &CStr, reply: Reply<Entry>) {
+    fn symlink(&self, request: &FuseRequest, name: &CStr, target: &CStr, reply: Reply<InodeEntry>) {
         or_error!(told::may_change(request.inode, name), reply);
         names::symlink(self, request, name, target, reply);
     }
 
     fn rename(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         from: &CStr,
         directory: InodeId,
         to: &CStr,
@@ -352,12 +353,12 @@ impl FileSystem for Export {
         }
     }
 
-    fn link(&self, request: &Request, inode: InodeId, name: &CStr, reply: Reply<Entry>) {
+    fn link(&self, request: &FuseRequest, inode: InodeId, name: &CStr, reply: Reply<InodeEntry>) {
         or_error!(told::may_change(request.inode, name), reply);
         names::link(self, request, inode, name, reply);
     }
 
-    fn open(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+    fn open(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
         if is_told(request.inode) {
             return told::open(self, request, open, reply);
         }
@@ -366,9 +367,9 @@ impl FileSystem for Export {
 
     fn create(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         name: &CStr,
-        open: Open,
+        open: OpenRequest,
         new: NewFile,
         reply: Reply<Created>,
     ) {
@@ -376,117 +377,117 @@ impl FileSystem for Export {
         data::create(self, request, name, open, new, reply);
     }
 
-    fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
         if is_told(request.inode) {
             return told::read(self, read, reply);
         }
         data::read(self, request, read, reply);
     }
 
-    fn write(&self, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         data::write(self, request, write, reply);
     }
 
-    fn flush(&self, request: &Request, handle: Handle, owner: LockOwner, reply: Reply<()>) {
+    fn flush(&self, request: &FuseRequest, handle: Handle, owner: LockOwner, reply: Reply<()>) {
         if is_told(request.inode) {
             return reply.ok(&());
         }
         locks::flush(self, request, handle, owner, reply);
     }
 
-    fn fsync(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+    fn fsync(&self, request: &FuseRequest, handle: Handle, data_only: bool, reply: Reply<()>) {
         data::fsync(self, request, handle, data_only, reply);
     }
 
-    fn release(&self, request: &Request, release: Release, reply: Reply<()>) {
+    fn release(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         if is_told(request.inode) {
             return told::release(self, request.inode, release.handle, reply);
         }
         data::release(self, release, reply);
     }
 
-    fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+    fn opendir(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
         if is_told(request.inode) {
             return told::open(self, request, open, reply);
         }
         data::open(self, request, open, reply);
     }
 
-    fn readdir(&self, request: &Request, read: Read, reply: Reply<Entries>) {
+    fn readdir(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryList>) {
         if is_told(request.inode) {
             return told::list(read, reply);
         }
         directory::list(self, request, read, reply);
     }
 
-    fn readdirplus(&self, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+    fn readdirplus(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryListPlus>) {
         if is_told(request.inode) {
             return told::list_plus(read, reply);
         }
         directory::list_plus(self, request, read, reply);
     }
 
-    fn fsyncdir(&self, request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+    fn fsyncdir(&self, request: &FuseRequest, handle: Handle, data_only: bool, reply: Reply<()>) {
         data::fsync(self, request, handle, data_only, reply);
     }
 
-    fn releasedir(&self, request: &Request, release: Release, reply: Reply<()>) {
+    fn releasedir(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         if is_told(request.inode) {
             return told::release(self, request.inode, release.handle, reply);
         }
         data::release(self, release, reply);
     }
 
-    fn statfs(&self, request: &Request, reply: Reply<Statfs>) {
+    fn statfs(&self, request: &FuseRequest, reply: Reply<Statfs>) {
         attributes::statfs(self, request, reply);
     }
 
-    fn setxattr(&self, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+    fn setxattr(&self, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
         xattr::set(self, request, set, reply);
     }
 
-    fn getxattr(&self, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+    fn getxattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
         if is_told(request.inode) {
             return reply.error(Errno::NODATA);
         }
         xattr::get(self, request, name, reply);
     }
 
-    fn listxattr(&self, request: &Request, reply: Reply<Xattr>) {
+    fn listxattr(&self, request: &FuseRequest, reply: Reply<Xattr>) {
         if is_told(request.inode) {
             return reply.value(b"");
         }
         xattr::list(self, request, reply);
     }
 
-    fn removexattr(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn removexattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         xattr::remove(self, request, name, reply);
     }
 
-    fn getlk(&self, request: &Request, lock: LockRequest, reply: Reply<Lock>) {
+    fn getlk(&self, request: &FuseRequest, lock: LockRequest, reply: Reply<Lock>) {
         locks::get(self, request, lock, reply);
     }
 
-    fn setlk(&self, request: &Request, lock: LockRequest, reply: Reply<()>) {
+    fn setlk(&self, request: &FuseRequest, lock: LockRequest, reply: Reply<()>) {
         locks::set(self, request, lock, reply);
     }
 
-    fn fallocate(&self, request: &Request, allocate: Allocate, reply: Reply<()>) {
+    fn fallocate(&self, request: &FuseRequest, allocate: Allocate, reply: Reply<()>) {
         data::allocate(self, request, allocate, reply);
     }
 
     fn lseek(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         handle: Handle,
         offset: u64,
         whence: u32,
-        reply: Reply<Position>,
+        reply: Reply<SeekPosition>,
     ) {
         data::seek(self, request, handle, offset, whence, reply);
     }
 
-    fn copy_file_range(&self, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+    fn copy_file_range(&self, request: &FuseRequest, copy: CopyRange, reply: Reply<CopiedBytes>) {
         data::copy(self, request, copy, reply);
     }
 }

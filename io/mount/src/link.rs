@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use fuse::{Errno, RequestId};
+use fuse::{Errno, FuseRequestId};
 use model::JobId;
 use ninep::dialect::{
     ExtRequest, HandleList, ReplyHeader, SessionEvent, SessionEvents, decode_reply, handle_fid,
@@ -242,7 +242,7 @@ impl Link {
     /// call, unless it waits for other programs: whoever asks for a file's attributes does not
     /// expect EINTR. The kernel says it once, so who was not being killed is looked at again
     /// ([`Homes::look_at_signalled`]). True if the call is here.
-    fn interrupt(&self, request: RequestId) -> bool {
+    fn interrupt(&self, request: FuseRequestId) -> bool {
         // Recorded first: who is about to call on behalf of the request looks here afterwards.
         self.shared.missed.put(request);
         for on in 0..self.seats.len() {

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fuse::{
-    Attr, Attributes, Created, Entry, Errno, FileSystem, Handle, InodeId, NewFile, Open, Options,
-    Reply, Request, Session,
+    Attr, Attributes, Created, Errno, FileSystem, FuseRequest, FuseSession, Handle, InodeEntry,
+    InodeId, NewFile, OpenRequest, Options, Reply,
 };
 use ninep::Fid;
 
@@ -158,7 +158,7 @@ impl Asker {
 /// A metadata server, mounted until this is dropped.
 struct Server {
     // Ended before its directory is removed.
-    session: Option<Session>,
+    session: Option<FuseSession>,
     dir: PathBuf,
 }
 
@@ -168,7 +168,7 @@ impl Server {
         std::fs::create_dir(&dir).context("cannot make a directory")?;
         // Whoever is killed while it waits for its own file system is freed by the kernel.
         let options = Options { threads: 1, request_timeout_s: 60, ..Options::default() };
-        let session = Session::mount(&dir, Names, &options)?;
+        let session = FuseSession::mount(&dir, Names, &options)?;
         Ok(Server { session: Some(session), dir })
     }
 }
@@ -193,21 +193,27 @@ fn attributes(inode: InodeId) -> Attributes {
 }
 
 impl FileSystem for Names {
-    fn lookup(&self, _request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         if name.to_bytes() != b"f" {
             return reply.error(Errno::NOENT);
         }
         let (inode, generation, attributes) = (FILE, 0, attributes(FILE));
         let attributes_ttl = Duration::ZERO;
-        reply.ok(&Entry { inode, generation, attributes, ttl: NAME_TTL, attributes_ttl });
+        reply.ok(&InodeEntry { inode, generation, attributes, ttl: NAME_TTL, attributes_ttl });
     }
 
     /// The proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(&self, _request: &Request, _open: Open, _new: NewFile, reply: Reply<Created>) {
+    fn tmpfile(
+        &self,
+        _request: &FuseRequest,
+        _open: OpenRequest,
+        _new: NewFile,
+        reply: Reply<Created>,
+    ) {
         reply.error(Errno::ACCESS);
     }
 
-    fn getattr(&self, request: &Request, _handle: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
         if request.inode == FILE {
             // The thread is the server, and is busy.
             std::thread::sleep(OPERATION);

@@ -23,10 +23,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fuse::{
-    Allocate, Attr, Attributes, Capabilities, Connection, Copied, CopyRange, Created, Data,
-    DeviceNumber, DirEntry, Entries, EntriesPlus, Entry, Errno, FileSystem, Handle, InodeId,
-    LockOwner, NewFile, Notifier, Open, OpenFlags, Opened, Position, Read, Release, Reply, Request,
-    SetAttributes, SetTime, SetXattr, Statfs, Statx, Timestamp, Write, Written, Xattr,
+    Allocate, Attr, Attributes, Capabilities, CopiedBytes, CopyRange, Created, DataReply,
+    DeviceNumber, DirEntry, EntryList, EntryListPlus, Errno, FileSystem, FuseConnection,
+    FuseRequest, Handle, InodeEntry, InodeId, LockOwner, NewFile, Notifier, OpenFlags, OpenRequest,
+    OpenedFile, ReadRequest, Release, Reply, SeekPosition, SetAttributes, SetTime, SetXattr,
+    Statfs, Statx, Timestamp, WriteRequest, WrittenBytes, Xattr,
 };
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Stat,
@@ -69,16 +70,16 @@ impl Mirror {
     }
 
     /// The inode that has a name, counted as looked up.
-    fn entry(&self, directory: &OwnedFd, name: &CStr) -> Result<Entry, Errno> {
+    fn entry(&self, directory: &OwnedFd, name: &CStr) -> Result<InodeEntry, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.entry_of(rustix::fs::openat(directory, name, flags, Mode::empty())?)
     }
 
-    fn entry_of(&self, fd: OwnedFd) -> Result<Entry, Errno> {
+    fn entry_of(&self, fd: OwnedFd) -> Result<InodeEntry, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         let inode = self.inodes.look_up(fd, &stat);
         let attributes = attributes(&stat);
-        Ok(Entry {
+        Ok(InodeEntry {
             inode,
             generation: 0,
             attributes,
@@ -92,7 +93,7 @@ impl Mirror {
     }
 
     /// Gives what was just made to the caller, and tells the kernel of it.
-    fn made(&self, request: &Request, name: &CStr, mode: u32) -> Result<Entry, Errno> {
+    fn made(&self, request: &FuseRequest, name: &CStr, mode: u32) -> Result<InodeEntry, Errno> {
         let directory = self.inodes.get(request.inode)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
@@ -100,7 +101,12 @@ impl Mirror {
         self.entry_of(fd)
     }
 
-    fn mknod_now(&self, request: &Request, name: &CStr, new: NewFile) -> Result<Entry, Errno> {
+    fn mknod_now(
+        &self,
+        request: &FuseRequest,
+        name: &CStr,
+        new: NewFile,
+    ) -> Result<InodeEntry, Errno> {
         let directory = self.inodes.get(request.inode)?;
         let device = rustix::fs::makedev(new.device.major(), new.device.minor());
         let kind = rustix::fs::FileType::from_raw_mode(new.mode);
@@ -108,23 +114,38 @@ impl Mirror {
         self.made(request, name, new.mode)
     }
 
-    fn mkdir_now(&self, request: &Request, name: &CStr, new: NewFile) -> Result<Entry, Errno> {
+    fn mkdir_now(
+        &self,
+        request: &FuseRequest,
+        name: &CStr,
+        new: NewFile,
+    ) -> Result<InodeEntry, Errno> {
         rustix::fs::mkdirat(self.inodes.get(request.inode)?, name, permissions(new.mode))?;
         self.made(request, name, 0)
     }
 
-    fn symlink_now(&self, request: &Request, name: &CStr, target: &CStr) -> Result<Entry, Errno> {
+    fn symlink_now(
+        &self,
+        request: &FuseRequest,
+        name: &CStr,
+        target: &CStr,
+    ) -> Result<InodeEntry, Errno> {
         rustix::fs::symlinkat(target, self.inodes.get(request.inode)?, name)?;
         self.made(request, name, 0)
     }
 
-    fn link_now(&self, request: &Request, inode: InodeId, name: &CStr) -> Result<Entry, Errno> {
+    fn link_now(
+        &self,
+        request: &FuseRequest,
+        inode: InodeId,
+        name: &CStr,
+    ) -> Result<InodeEntry, Errno> {
         let (from, directory) = (self.inodes.get(inode)?, self.inodes.get(request.inode)?);
         rustix::fs::linkat(CWD, by_number(&from), &directory, name, AtFlags::SYMLINK_FOLLOW)?;
         self.entry(&directory, name)
     }
 
-    fn open_now(&self, inode: InodeId, open: Open) -> Result<Opened, Errno> {
+    fn open_now(&self, inode: InodeId, open: OpenRequest) -> Result<OpenedFile, Errno> {
         let flags = open_flags(open.flags) - OFlags::NOFOLLOW;
         let fd = rustix::fs::open(by_number(&self.inodes.get(inode)?), flags, Mode::empty())?;
         if open.kill_set_id {
@@ -134,24 +155,24 @@ impl Mirror {
     }
 
     /// What the kernel is told of a file that was opened.
-    fn opened(&self, inode: InodeId, fd: OwnedFd) -> Opened {
+    fn opened(&self, inode: InodeId, fd: OwnedFd) -> OpenedFile {
         let backing = self.backings.opened(inode, fd.as_fd());
         // With another flag beside it the kernel refuses a backing file, or does not use it.
         let flags = if backing.is_some() { OpenFlags::NONE } else { self.settings.open_flags };
-        Opened { handle: self.files.add(fd), flags, backing }
+        OpenedFile { handle: self.files.add(fd), flags, backing }
     }
 
-    fn opendir_now(&self, inode: InodeId, open: Open) -> Result<Opened, Errno> {
+    fn opendir_now(&self, inode: InodeId, open: OpenRequest) -> Result<OpenedFile, Errno> {
         let flags = open_flags(open.flags);
         let fd = rustix::fs::open(by_number(&self.inodes.get(inode)?), flags, Mode::empty())?;
-        Ok(Opened { handle: self.files.add(fd), ..Opened::default() })
+        Ok(OpenedFile { handle: self.files.add(fd), ..OpenedFile::default() })
     }
 
     fn create_now(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         name: Option<&CStr>,
-        open: Open,
+        open: OpenRequest,
         new: NewFile,
     ) -> Result<Created, Errno> {
         let directory = self.inodes.get(request.inode)?;
@@ -182,7 +203,7 @@ impl Mirror {
         Ok(Created { entry, opened })
     }
 
-    fn write_now(&self, write: &Write<'_>) -> Result<Written, Errno> {
+    fn write_now(&self, write: &WriteRequest<'_>) -> Result<WrittenBytes, Errno> {
         let file = self.files.get(write.handle)?;
         if write.kill_set_id {
             kill_set_id(&*file)?;
@@ -198,10 +219,10 @@ impl Mirror {
             }
         };
         written.map_err(|error| errno(&error))?;
-        Ok(Written(u32::try_from(write.data.len()).expect("as it was asked, in 32 bits")))
+        Ok(WrittenBytes(u32::try_from(write.data.len()).expect("as it was asked, in 32 bits")))
     }
 
-    fn setattr_now(&self, request: &Request, set: &SetAttributes) -> Result<Attr, Errno> {
+    fn setattr_now(&self, request: &FuseRequest, set: &SetAttributes) -> Result<Attr, Errno> {
         let inode = self.inodes.get(request.inode)?;
         if let Some(size) = set.size {
             match set.handle {
@@ -253,7 +274,7 @@ impl Mirror {
     /// Calls `add` for the names from `offset` on until it says that there is no more room.
     fn list(
         &self,
-        read: Read,
+        read: ReadRequest,
         mut add: impl FnMut(&DirEntry<'_>) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
         let directory = self.files.get(read.handle)?;
@@ -291,7 +312,7 @@ impl Mirror {
 }
 
 impl FileSystem for Mirror {
-    fn start(&self, connection: &Connection, notifier: Notifier) {
+    fn start(&self, connection: &FuseConnection, notifier: Notifier) {
         let can = connection.capabilities.contains(Capabilities::PASSTHROUGH);
         if can && self.settings.passthrough {
             self.backings.allow(notifier);
@@ -302,26 +323,26 @@ impl FileSystem for Mirror {
         self.inodes.forget(inode, lookups);
     }
 
-    fn lookup(&self, request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         reply.send(self.inodes.get(request.inode).and_then(|fd| self.entry(&fd, name)));
     }
 
-    fn getattr(&self, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, handle: Option<Handle>, reply: Reply<Attr>) {
         reply.send(match handle {
             Some(handle) => self.files.get(handle).and_then(|file| self.attr(&*file)),
             None => self.inodes.get(request.inode).and_then(|fd| self.attr(&fd)),
         });
     }
 
-    fn statx(&self, request: &Request, _: Option<Handle>, mask: u32, reply: Reply<Statx>) {
+    fn statx(&self, request: &FuseRequest, _: Option<Handle>, mask: u32, reply: Reply<Statx>) {
         reply.send(self.statx_now(request.inode, mask));
     }
 
-    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+    fn setattr(&self, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
         reply.send(self.setattr_now(request, set));
     }
 
-    fn readlink(&self, request: &Request, reply: Reply<Data>) {
+    fn readlink(&self, request: &FuseRequest, reply: Reply<DataReply>) {
         let target =
             self.inodes.get(request.inode).and_then(|fd| rustix::fs::readlinkat(&fd, c"", vec![]));
         match target {
@@ -330,31 +351,31 @@ impl FileSystem for Mirror {
         }
     }
 
-    fn mknod(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+    fn mknod(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.send(self.mknod_now(request, name, new));
     }
 
-    fn mkdir(&self, request: &Request, name: &CStr, new: NewFile, reply: Reply<Entry>) {
+    fn mkdir(&self, request: &FuseRequest, name: &CStr, new: NewFile, reply: Reply<InodeEntry>) {
         reply.send(self.mkdir_now(request, name, new));
     }
 
-    fn unlink(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn unlink(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         let directory = self.inodes.get(request.inode);
         reply.send(directory.and_then(|fd| rustix::fs::unlinkat(fd, name, AtFlags::empty())));
     }
 
-    fn rmdir(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn rmdir(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         let directory = self.inodes.get(request.inode);
         reply.send(directory.and_then(|fd| rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR)));
     }
 
-    fn symlink(&self, request: &Request, name: &CStr, target: &CStr, reply: Reply<Entry>) {
+    fn symlink(&self, request: &FuseRequest, name: &CStr, target: &CStr, reply: Reply<InodeEntry>) {
         reply.send(self.symlink_now(request, name, target));
     }
 
     fn rename(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         from: &CStr,
         directory: InodeId,
         to: &CStr,
@@ -367,30 +388,36 @@ impl FileSystem for Mirror {
         reply.send(directories.and_then(|(a, b)| rustix::fs::renameat_with(a, from, b, to, flags)));
     }
 
-    fn link(&self, request: &Request, inode: InodeId, name: &CStr, reply: Reply<Entry>) {
+    fn link(&self, request: &FuseRequest, inode: InodeId, name: &CStr, reply: Reply<InodeEntry>) {
         reply.send(self.link_now(request, inode, name));
     }
 
-    fn open(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+    fn open(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
         reply.send(self.open_now(request.inode, open));
     }
 
     fn create(
         &self,
-        request: &Request,
+        request: &FuseRequest,
         name: &CStr,
-        open: Open,
+        open: OpenRequest,
         new: NewFile,
         reply: Reply<Created>,
     ) {
         reply.send(self.create_now(request, Some(name), open, new));
     }
 
-    fn tmpfile(&self, request: &Request, open: Open, new: NewFile, reply: Reply<Created>) {
+    fn tmpfile(
+        &self,
+        request: &FuseRequest,
+        open: OpenRequest,
+        new: NewFile,
+        reply: Reply<Created>,
+    ) {
         reply.send(self.create_now(request, None, open, new));
     }
 
-    fn read(&self, _request: &Request, read: Read, reply: Reply<Data>) {
+    fn read(&self, _request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
         self.settings.asked.fetch_add(1, Ordering::Relaxed);
         match self.files.get(read.handle) {
             Ok(file) => reply.file(file.as_fd(), read.offset),
@@ -398,35 +425,35 @@ impl FileSystem for Mirror {
         }
     }
 
-    fn write(&self, _request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, _request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         self.settings.asked.fetch_add(1, Ordering::Relaxed);
         reply.send(self.write_now(&write));
     }
 
-    fn flush(&self, _request: &Request, _handle: Handle, _owner: LockOwner, reply: Reply<()>) {
+    fn flush(&self, _request: &FuseRequest, _handle: Handle, _owner: LockOwner, reply: Reply<()>) {
         // There is nothing that close(2) could still report: every write has been passed on.
         reply.ok(&());
     }
 
-    fn fsync(&self, _request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+    fn fsync(&self, _request: &FuseRequest, handle: Handle, data_only: bool, reply: Reply<()>) {
         reply.send(self.files.get(handle).and_then(|file| sync(&file, data_only)));
     }
 
-    fn release(&self, request: &Request, release: Release, reply: Reply<()>) {
+    fn release(&self, request: &FuseRequest, release: Release, reply: Reply<()>) {
         self.backings.released(request.inode);
         self.files.remove(release.handle);
         reply.ok(&());
     }
 
-    fn opendir(&self, request: &Request, open: Open, reply: Reply<Opened>) {
+    fn opendir(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
         reply.send(self.opendir_now(request.inode, open));
     }
 
-    fn readdir(&self, _request: &Request, read: Read, reply: Reply<Entries>) {
+    fn readdir(&self, _request: &FuseRequest, read: ReadRequest, reply: Reply<EntryList>) {
         reply.list(|listing| self.list(read, |entry| Ok(listing.add(entry))));
     }
 
-    fn readdirplus(&self, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+    fn readdirplus(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryListPlus>) {
         let directory = match self.inodes.get(request.inode) {
             Ok(directory) => directory,
             Err(error) => return reply.error(error),
@@ -453,16 +480,16 @@ impl FileSystem for Mirror {
         });
     }
 
-    fn fsyncdir(&self, _request: &Request, handle: Handle, data_only: bool, reply: Reply<()>) {
+    fn fsyncdir(&self, _request: &FuseRequest, handle: Handle, data_only: bool, reply: Reply<()>) {
         reply.send(self.files.get(handle).and_then(|file| sync(&file, data_only)));
     }
 
-    fn releasedir(&self, _request: &Request, release: Release, reply: Reply<()>) {
+    fn releasedir(&self, _request: &FuseRequest, release: Release, reply: Reply<()>) {
         self.files.remove(release.handle);
         reply.ok(&());
     }
 
-    fn statfs(&self, request: &Request, reply: Reply<Statfs>) {
+    fn statfs(&self, request: &FuseRequest, reply: Reply<Statfs>) {
         let found = self.inodes.get(request.inode).and_then(|fd| rustix::fs::fstatfs(&fd));
         reply.send(found.map(|found| Statfs {
             blocks: found.f_blocks,
@@ -476,7 +503,7 @@ impl FileSystem for Mirror {
         }));
     }
 
-    fn setxattr(&self, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+    fn setxattr(&self, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
         let flags = XattrFlags::from_bits_retain(set.flags);
         let inode = self.inodes.get(request.inode);
         reply.send(inode.and_then(|fd| {
@@ -485,7 +512,7 @@ impl FileSystem for Mirror {
         }));
     }
 
-    fn getxattr(&self, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+    fn getxattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
         let value = self.value(request.inode, reply.room(), |path, value| {
             rustix::fs::getxattr(path, name, value)
         });
@@ -495,7 +522,7 @@ impl FileSystem for Mirror {
         }
     }
 
-    fn listxattr(&self, request: &Request, reply: Reply<Xattr>) {
+    fn listxattr(&self, request: &FuseRequest, reply: Reply<Xattr>) {
         let names = self
             .value(request.inode, reply.room(), |path, names| rustix::fs::listxattr(path, names));
         match names {
@@ -504,12 +531,12 @@ impl FileSystem for Mirror {
         }
     }
 
-    fn removexattr(&self, request: &Request, name: &CStr, reply: Reply<()>) {
+    fn removexattr(&self, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
         let inode = self.inodes.get(request.inode);
         reply.send(inode.and_then(|fd| rustix::fs::removexattr(by_number(&fd), name)));
     }
 
-    fn fallocate(&self, _request: &Request, allocate: Allocate, reply: Reply<()>) {
+    fn fallocate(&self, _request: &FuseRequest, allocate: Allocate, reply: Reply<()>) {
         let mode = FallocateFlags::from_bits_retain(allocate.mode);
         let file = self.files.get(allocate.handle);
         reply.send(
@@ -519,24 +546,31 @@ impl FileSystem for Mirror {
         );
     }
 
-    fn lseek(&self, _: &Request, handle: Handle, offset: u64, whence: u32, reply: Reply<Position>) {
+    fn lseek(
+        &self,
+        _: &FuseRequest,
+        handle: Handle,
+        offset: u64,
+        whence: u32,
+        reply: Reply<SeekPosition>,
+    ) {
         let to = match whence {
             SEEK_DATA => SeekFrom::Data(offset),
             SEEK_HOLE => SeekFrom::Hole(offset),
             _ => return reply.error(Errno::INVAL),
         };
         let file = self.files.get(handle);
-        reply.send(file.and_then(|file| rustix::fs::seek(&*file, to)).map(Position));
+        reply.send(file.and_then(|file| rustix::fs::seek(&*file, to)).map(SeekPosition));
     }
 
-    fn copy_file_range(&self, _request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+    fn copy_file_range(&self, _request: &FuseRequest, copy: CopyRange, reply: Reply<CopiedBytes>) {
         let (mut from, mut to) = (copy.from_offset, copy.to_offset);
         let len = usize::try_from(copy.len).unwrap_or(usize::MAX);
         let files = self.files.get(copy.from).and_then(|a| Ok((a, self.files.get(copy.to)?)));
         reply.send(files.and_then(|(a, b)| {
             let copied =
                 rustix::fs::copy_file_range(&*a, Some(&mut from), &*b, Some(&mut to), len)?;
-            Ok(Copied(copied as u64))
+            Ok(CopiedBytes(copied as u64))
         }));
     }
 }

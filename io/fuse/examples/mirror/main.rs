@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fuse::{Capabilities, MountFlags, OpenFlags, Options, Session, Transport};
+use fuse::{Capabilities, FuseSession, MountFlags, OpenFlags, Options, Transport};
 
 use filesystem::{Mirror, Settings};
 
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     rustix::process::umask(rustix::fs::Mode::empty());
     let asked = settings.asked.clone();
     let mirror = Mirror::new(Path::new(directory), settings).with_context(|| directory.clone())?;
-    let mut session = Session::mount(Path::new(mount_point), mirror, &options)?;
+    let mut session = FuseSession::mount(Path::new(mount_point), mirror, &options)?;
     let connection = session.connection();
     println!("mounted {:?} {:?}", connection.transport, connection.capabilities);
     session.join();

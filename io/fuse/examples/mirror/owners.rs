@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use fuse::{Errno, Request};
+use fuse::{Errno, FuseRequest};
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 
 /// The inode of a descriptor as a path, for calls that have no form with a descriptor.
@@ -23,7 +23,7 @@ pub(crate) fn permissions(mode: u32) -> Mode {
 /// As if the caller had made it: its owner, its group unless the directory decides about that,
 /// and set-id bits, which changing the owner took away.
 pub(crate) fn give_to_caller(
-    request: &Request,
+    request: &FuseRequest,
     directory: &OwnedFd,
     fd: &OwnedFd,
     mode: u32,

@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use crate::filesystem::Settings;
 use crate::support::stage::Stage;
 use crate::support::{PATIENCE, Process, TempDir, on_each_transport, unmounted};
-use fuse::{Errno, MountError, OpenFlags, Options, Session, Transport};
+use fuse::{Errno, FuseMountError, FuseSession, OpenFlags, Options, Transport};
 
 const MOUNT: &str = "FUSE_TEST_MOUNT";
 const MIRRORED: &str = "FUSE_TEST_MIRRORED";
@@ -33,9 +33,9 @@ fn daemon() {
         Some(folder) => {
             let direct = Settings { open_flags: OpenFlags::DIRECT_IO, ..Settings::default() };
             let mirror = crate::filesystem::Mirror::new(Path::new(&folder), direct);
-            Session::mount(&mount, mirror.unwrap(), &options)
+            FuseSession::mount(&mount, mirror.unwrap(), &options)
         }
-        None => Session::mount(&mount, Stage::default(), &options),
+        None => FuseSession::mount(&mount, Stage::default(), &options),
     }
     .unwrap();
     println!("\nmounted {:?}", session.connection().transport);
@@ -88,8 +88,8 @@ fn a_mount_whose_daemon_was_killed_gives_errors_until_it_is_replaced() {
         assert_eq!(errno(fs::metadata(mount.join("file"))), Errno::NOTCONN);
         assert_eq!(errno(fs::read_dir(&mount)), Errno::NOTCONN);
         assert_eq!(errno(file.read_at(&mut [0; 8], 0)), Errno::NOTCONN);
-        let again = || Session::mount(&mount, Stage::default(), &Options::default());
-        assert!(matches!(again(), Err(MountError::Dead { .. })));
+        let again = || FuseSession::mount(&mount, Stage::default(), &Options::default());
+        assert!(matches!(again(), Err(FuseMountError::Dead { .. })));
         assert_eq!(fuse::clear_dead_mount(&mount), Ok(true));
         assert_eq!(fuse::clear_dead_mount(&mount), Ok(false));
         assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
@@ -138,7 +138,7 @@ fn until_all_wait(processes: &[Process]) {
 fn a_place_that_is_none_is_refused_with_its_name() {
     on_each_transport(|transport| {
         let options = Options { transport, ..Options::default() };
-        let error = Session::mount(Path::new("/no/such/place"), Stage::default(), &options);
+        let error = FuseSession::mount(Path::new("/no/such/place"), Stage::default(), &options);
         let text = error.expect_err("it should have failed").to_string();
         assert_eq!(text, "cannot mount at /no/such/place: No such file or directory (os error 2)");
     });

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use crate::support::stage::Stage;
 use crate::support::{Process, TempDir, on_each_transport, unmounted};
-use fuse::{Errno, Options, Port, Session, Transport};
+use fuse::{Errno, FuseSession, Options, RequestReceiver, Transport};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 
 /// Serves until the mount ends and counts what it served; `bell` rings back through `rung`.
-fn serve(port: &mut Port, bell: impl AsFd, rung: &AtomicUsize) -> (usize, Errno) {
+fn serve(port: &mut RequestReceiver, bell: impl AsFd, rung: &AtomicUsize) -> (usize, Errno) {
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let only_one = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
     epoll::add(&set, &*port, epoll::EventData::new_u64(0), only_one).unwrap();
@@ -58,7 +58,7 @@ fn threads_of_ones_own_serve_what_is_there_and_go_on_waiting_for_other_things() 
         let (place, stage) = (TempDir::new(), Stage::default());
         let options = Options { transport, threads, ring_depth: 64, ..Options::default() };
         let (theirs, counted, ended) = (bells.clone(), rung.clone(), ends.clone());
-        let mut session = Session::mount_with(
+        let mut session = FuseSession::mount_with(
             &place.folder("mount"),
             stage.clone(),
             &options,
@@ -105,7 +105,7 @@ fn a_port_without_requests_serves_none_and_does_not_wait() {
         let (place, stage) = (TempDir::new(), Stage::default());
         let options = Options { transport, threads: 1, ..Options::default() };
         let (tell, told) = channel();
-        let mut session = Session::mount_with(
+        let mut session = FuseSession::mount_with(
             &place.folder("mount"),
             stage.clone(),
             &options,

@@ -9,7 +9,7 @@ use crate::support::stage::Stage;
 use crate::support::{
     Mounted, PATIENCE, Process, TempDir, aloud, can_mount, on_each_transport, unmounted,
 };
-use fuse::{Options, Session, Transport};
+use fuse::{FuseSession, Options, Transport};
 
 /// The kernel lets a process see the mount before it is served; its request comes while the
 /// threads are still beginning.
@@ -47,7 +47,7 @@ fn where_io_uring_is_forbidden_the_device_serves() {
         let place = TempDir::new();
         let options = Options { transport: Transport::Ring, ..Options::default() };
         let stage = Stage::default();
-        let mut session = Session::mount(&place.folder("mount"), stage, &options).unwrap();
+        let mut session = FuseSession::mount(&place.folder("mount"), stage, &options).unwrap();
         let found = fs::metadata(session.path().join("data")).unwrap().is_file();
         unmounted(|| session.unmount());
         (session.connection().transport, found)

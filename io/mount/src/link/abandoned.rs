@@ -134,7 +134,7 @@ impl std::fmt::Debug for State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuse::{Errno, RequestId};
+    use fuse::{Errno, FuseRequestId};
     use std::time::Duration;
 
     type Told = Arc<Mutex<Vec<(u32, Result<(), Errno>)>>>;
@@ -150,7 +150,7 @@ mod tests {
         fn waits(&self, thread: u32, uid: u32) -> bool {
             let told = self.told.clone();
             let then = Box::new(move |result| told.lock().unwrap().push((thread, result)));
-            let waiter = Some(Waiter { request: RequestId(thread.into()), thread });
+            let waiter = Some(Waiter { request: FuseRequestId(thread.into()), thread });
             self.all.hold(uid, waiter, then).is_none()
         }
 

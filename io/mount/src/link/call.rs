@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fuse::{Errno, RequestId};
+use fuse::{Errno, FuseRequestId};
 use ninep::dialect::{
     AnyReply, AnyRequest, CallId, HandleList, HandlePlaces, RequestHeader, WRITE_DONATED,
     decode_request, encode_request,
@@ -45,7 +45,7 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
     /// The kernel's request.
-    pub(crate) request: RequestId,
+    pub(crate) request: FuseRequestId,
     /// The thread that made it; 0 if it cannot be named here.
     pub(crate) thread: u32,
 }
@@ -106,7 +106,7 @@ impl Call {
     }
 
     /// Whether it is this request's.
-    pub(crate) fn is_for(&self, request: RequestId) -> bool {
+    pub(crate) fn is_for(&self, request: FuseRequestId) -> bool {
         self.waiter.is_some_and(|waiter| waiter.request == request)
     }
 

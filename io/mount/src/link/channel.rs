@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use fuse::{Errno, RequestId};
+use fuse::{Errno, FuseRequestId};
 use ninep::Tag;
 use ninep::dialect::{AnyReply, CallId, CallTable, ExtReply};
 
@@ -262,7 +262,7 @@ impl Channel {
     }
 
     /// A request is interrupted.
-    pub(crate) fn interrupt(&mut self, request: RequestId, now: Instant) -> Interrupted {
+    pub(crate) fn interrupt(&mut self, request: FuseRequestId, now: Instant) -> Interrupted {
         if let Some(call) = self.lanes.take(request) {
             return Interrupted::GivenUp(call.done);
         }
@@ -310,7 +310,7 @@ impl Channel {
     }
 
     /// The call of this request, wherever it is.
-    pub(crate) fn find(&self, request: RequestId) -> Option<&Call> {
+    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&Call> {
         let under_way = self.under_way.iter().flatten().filter_map(|one| match one {
             UnderWay::Call { call, .. } => Some(call),
             _ => None,
@@ -336,7 +336,7 @@ impl Channel {
     }
 
     /// Nobody waits for this request any more, whatever becomes of it.
-    pub(crate) fn abandon(&mut self, request: RequestId) -> Option<Done> {
+    pub(crate) fn abandon(&mut self, request: FuseRequestId) -> Option<Done> {
         self.under_way.iter_mut().flatten().find_map(|one| match one {
             UnderWay::Call { call, .. } if call.is_for(request) => {
                 Some(call.let_go(&self.abandoned))

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::link::call::Ask;
-use fuse::RequestId;
+use fuse::FuseRequestId;
 use ninep::dialect::{
     AnyRequest, ExtRequest, HandleList, NOSLOT, RequestHeader, WRITE_DONATED, decode_request,
 };
@@ -147,8 +147,8 @@ impl Bench {
     }
 }
 
-fn request(number: u32) -> RequestId {
-    RequestId(number.into())
+fn request(number: u32) -> FuseRequestId {
+    FuseRequestId(number.into())
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use fuse::{Errno, RequestId};
+use fuse::{Errno, FuseRequestId};
 
 use super::channel::Channel;
 use super::control::Control;
@@ -148,7 +148,7 @@ impl Homes {
     }
 
     /// A signal came for who waits for this request.
-    pub(crate) fn interrupt(&self, request: RequestId) {
+    pub(crate) fn interrupt(&self, request: FuseRequestId) {
         // In none of them it is answered, or about to be called: then it is found there.
         let _ = self.links.iter().any(|link| link.interrupt(request));
     }
@@ -217,7 +217,7 @@ impl Homes {
 }
 
 impl Link {
-    fn has(&self, request: RequestId) -> bool {
+    fn has(&self, request: FuseRequestId) -> bool {
         (0..self.seats.len()).any(|on| self.seat(on).find(request).is_some())
     }
 }

@@ -41,7 +41,7 @@ impl Bench {
 }
 
 fn waiter(thread: u32) -> Waiter {
-    Waiter { request: fuse::RequestId(1), thread }
+    Waiter { request: fuse::FuseRequestId(1), thread }
 }
 
 #[test]

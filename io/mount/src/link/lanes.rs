@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fuse::{Errno, RequestId};
+use fuse::{Errno, FuseRequestId};
 use rustc_hash::FxHashMap;
 
 use super::call::{Call, Waiter};
@@ -153,7 +153,7 @@ impl Lanes {
     }
 
     /// Takes the call of an interrupted request out.
-    pub(crate) fn take(&mut self, request: RequestId) -> Option<Call> {
+    pub(crate) fn take(&mut self, request: FuseRequestId) -> Option<Call> {
         let is = |call: &Call| call.is_for(request);
         if let Some(at) = self.free.iter().position(is) {
             let call = self.free.remove(at)?;
@@ -174,7 +174,7 @@ impl Lanes {
     }
 
     /// The call that waits for this request.
-    pub(crate) fn find(&self, request: RequestId) -> Option<&Call> {
+    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&Call> {
         let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
         all.into_iter().find(|call| call.is_for(request))
     }
@@ -370,7 +370,7 @@ mod tests {
         assert!(lanes.waiters(3, 2).is_empty());
         for number in 1..=5 {
             let mut call = call(if number % 2 == 0 { &first } else { &second }, number);
-            call.waiter = Some(Waiter { request: RequestId(number.into()), thread: number });
+            call.waiter = Some(Waiter { request: FuseRequestId(number.into()), thread: number });
             lanes.push(call);
         }
         let mut seen: Vec<_> =

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fuse::{Errno, Reply, RequestId};
+use fuse::{Errno, FuseRequestId, Reply};
 use rustc_hash::FxHashMap;
 
 use super::lock;
@@ -59,12 +59,12 @@ impl Pace {
 #[derive(Debug, Default)]
 pub(super) struct Signalled {
     count: AtomicUsize,
-    requests: Mutex<Vec<RequestId>>,
+    requests: Mutex<Vec<FuseRequestId>>,
     looked: Pace,
 }
 
 impl Signalled {
-    pub(super) fn put(&self, request: RequestId) {
+    pub(super) fn put(&self, request: FuseRequestId) {
         let mut requests = lock(&self.requests);
         if !requests.contains(&request) {
             requests.push(request);
@@ -78,7 +78,7 @@ impl Signalled {
     }
 
     /// All of them, once in a while.
-    pub(super) fn take_due(&self, now: Instant) -> Vec<RequestId> {
+    pub(super) fn take_due(&self, now: Instant) -> Vec<FuseRequestId> {
         if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
         }
@@ -92,11 +92,11 @@ impl Signalled {
 #[derive(Debug, Default)]
 pub(super) struct Missed {
     count: AtomicUsize,
-    requests: Mutex<VecDeque<(RequestId, Instant)>>,
+    requests: Mutex<VecDeque<(FuseRequestId, Instant)>>,
 }
 
 impl Missed {
-    pub(super) fn put(&self, request: RequestId) {
+    pub(super) fn put(&self, request: FuseRequestId) {
         let mut requests = lock(&self.requests);
         let now = Instant::now();
         while requests.len() >= MISSED_MAX
@@ -108,7 +108,7 @@ impl Missed {
         self.count.store(requests.len(), Ordering::SeqCst);
     }
 
-    pub(super) fn take(&self, request: RequestId) -> bool {
+    pub(super) fn take(&self, request: FuseRequestId) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -125,7 +125,7 @@ impl Missed {
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     count: AtomicUsize,
-    replies: Mutex<FxHashMap<RequestId, Unanswered>>,
+    replies: Mutex<FxHashMap<FuseRequestId, Unanswered>>,
     looked: Pace,
 }
 
@@ -144,7 +144,7 @@ impl Waits {
     }
 
     /// It need not wait any more: its reply, unless it was killed and has got one.
-    pub(crate) fn end(&self, request: RequestId) -> Option<Reply<()>> {
+    pub(crate) fn end(&self, request: FuseRequestId) -> Option<Reply<()>> {
         let found = lock(&self.replies).remove(&request)?;
         self.count.fetch_sub(1, Ordering::SeqCst);
         Some(found.reply)

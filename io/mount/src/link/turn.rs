@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fuse::{Errno, Port};
+use fuse::{Errno, RequestReceiver};
 use model::BusyPoll;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -25,7 +25,7 @@ use super::{HERE, Homes, Link};
 use crate::options::nanos;
 
 /// Serves until the mount is gone, and then what is still under way for a moment.
-pub(crate) fn run(homes: &Homes, on: usize, mut port: Port, linger: BusyPoll) {
+pub(crate) fn run(homes: &Homes, on: usize, mut port: RequestReceiver, linger: BusyPoll) {
     HERE.set(Some(on));
     let ended = Turn::new(homes, on, &port, linger).and_then(|mut turn| {
         let end = turn.run(&mut port);
@@ -65,7 +65,12 @@ struct Line<'h> {
 enum Never {}
 
 impl<'h> Turn<'h> {
-    fn new(homes: &'h Homes, on: usize, port: &Port, linger: BusyPoll) -> Result<Turn<'h>, Errno> {
+    fn new(
+        homes: &'h Homes,
+        on: usize,
+        port: &RequestReceiver,
+        linger: BusyPoll,
+    ) -> Result<Turn<'h>, Errno> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let bell = &homes.shared.bells[on];
         epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;
@@ -81,7 +86,7 @@ impl<'h> Turn<'h> {
         Ok(turn)
     }
 
-    fn run(&mut self, port: &mut Port) -> Result<Never, Errno> {
+    fn run(&mut self, port: &mut RequestReceiver) -> Result<Never, Errno> {
         loop {
             let ticks = self.lines.iter().filter_map(|line| line.channel().next_tick());
             let signals = (self.homes.any_waits() || !self.serving).then_some(SIGNALS_EVERY);
@@ -185,7 +190,7 @@ impl<'h> Turn<'h> {
     }
 
     /// Whether requests are taken. While too much waits they stay with the kernel.
-    fn serve(&mut self, port: &Port, serving: bool) -> Result<(), Errno> {
+    fn serve(&mut self, port: &RequestReceiver, serving: bool) -> Result<(), Errno> {
         if serving {
             // Exclusive: a request wakes one thread, not all.
             let flags = EventFlags::IN | EventFlags::EXCLUSIVE;

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use fuse::{Attr, Errno, Handle, Reply, Request, SetAttributes, Statfs};
+use fuse::{Attr, Errno, FuseRequest, Handle, Reply, SetAttributes, Statfs};
 use ninep::dialect::{AnyReply, AnyRequest, ExtReply, ExtRequest, HandleList, handle_fid};
 use ninep::{Fid, getattr};
 
@@ -24,7 +24,12 @@ use crate::link::{Answer, Ask};
 use crate::nodes::Node;
 use crate::translate;
 
-pub(crate) fn get(export: &Export, request: &Request, handle: Option<Handle>, reply: Reply<Attr>) {
+pub(crate) fn get(
+    export: &Export,
+    request: &FuseRequest,
+    handle: Option<Handle>,
+    reply: Reply<Attr>,
+) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = |fid| ninep::Request::Getattr { fid, mask: getattr::ALL }.into();
     let (who, asked) = (*request, export.shared().behind.now());
@@ -43,7 +48,7 @@ pub(crate) fn get(export: &Export, request: &Request, handle: Option<Handle>, re
 
 /// Changes attributes, all in one message. The size of an open file is changed through it,
 /// which needs no permission any more.
-pub(crate) fn set(export: &Export, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+pub(crate) fn set(export: &Export, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if set.size.is_some() {
         node.written();
@@ -70,7 +75,7 @@ fn changed(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Err
     }
 }
 
-pub(crate) fn statfs(export: &Export, request: &Request, reply: Reply<Statfs>) {
+pub(crate) fn statfs(export: &Export, request: &FuseRequest, reply: Reply<Statfs>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = |fid| ninep::Request::Statfs { fid };
     let ask = Ask::new(HandleList::one(&node.handle), message(handle_fid(0)));
@@ -115,7 +120,7 @@ struct About<M> {
 /// Asks about a file by what is known of it.
 fn by_file_or_handle(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     about: About<impl Fn(Fid) -> AnyRequest<'static> + Send + 'static>,
     handle: Option<Handle>,
     reply: Reply<Attr>,
@@ -162,7 +167,7 @@ fn by_file_or_handle(
 
 fn by_file(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     file: &Arc<OpenFile>,
     message: impl Fn(Fid) -> AnyRequest<'static>,
     reply: Reply<Attr>,

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fuse::{Answer as FuseAnswer, Errno, Reply, Request, Write, Written};
+use fuse::{Errno, FuseRequest, Reply, ReplyBody as FuseAnswer, WriteRequest, WrittenBytes};
 use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
 
@@ -22,16 +22,16 @@ use crate::nodes::Node;
 /// Takes what is written, and answers.
 pub(super) fn write(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     file: &Arc<OpenFile>,
-    write: &Write<'_>,
-    reply: Reply<Written>,
+    write: &WriteRequest<'_>,
+    reply: Reply<WrittenBytes>,
 ) {
-    let Write { offset, data, kill_set_id, .. } = *write;
+    let WriteRequest { offset, data, kill_set_id, .. } = *write;
     let piece = Piece { offset, data, kill_set_id };
     match export.shared().behind.put(file, piece, export.payload) {
         Put::Taken => {
-            reply.ok(&Written(data.len() as u32));
+            reply.ok(&WrittenBytes(data.len() as u32));
             pump(export, &file.node);
         }
         Put::NoRoom => data::write_through(export, request, file, write, reply),
@@ -50,11 +50,13 @@ pub(super) fn write(
 /// Goes on with a write as soon as what is kept leaves room for it.
 pub(super) fn with_room(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     file: &Arc<OpenFile>,
-    write: &Write<'_>,
-    reply: Reply<Written>,
-    then: impl FnOnce(&Export, &Request, &Arc<OpenFile>, &Write<'_>, Reply<Written>) + Send + 'static,
+    write: &WriteRequest<'_>,
+    reply: Reply<WrittenBytes>,
+    then: impl FnOnce(&Export, &FuseRequest, &Arc<OpenFile>, &WriteRequest<'_>, Reply<WrittenBytes>)
+    + Send
+    + 'static,
 ) {
     let kept = &export.homes.link(&file.payer).kept;
     if !kept.is_full() {
@@ -72,19 +74,21 @@ pub(super) fn with_room(
 /// A write that waits, with its bytes.
 struct Waiting {
     data: Vec<u8>,
-    rest: Write<'static>,
+    rest: WriteRequest<'static>,
 }
 
 impl Waiting {
-    fn of(write: &Write<'_>) -> Waiting {
+    fn of(write: &WriteRequest<'_>) -> Waiting {
         let data = write.data.to_vec();
-        let Write { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } = *write;
-        let rest = Write { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
+        let WriteRequest { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } =
+            *write;
+        let rest =
+            WriteRequest { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
         Waiting { data, rest }
     }
 
-    fn as_write(&self) -> Write<'_> {
-        Write { data: &self.data, ..self.rest }
+    fn as_write(&self) -> WriteRequest<'_> {
+        WriteRequest { data: &self.data, ..self.rest }
     }
 }
 
@@ -92,9 +96,9 @@ impl Waiting {
 pub(super) fn after<T: 'static>(
     export: &Export,
     node: &Arc<Node>,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     if node.behind.is_idle() {
         return then(export, request, reply);
@@ -106,9 +110,9 @@ pub(super) fn after<T: 'static>(
 pub(super) fn after_opener<T: 'static>(
     export: &Export,
     file: &Arc<OpenFile>,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     if file.node.behind.is_idle() {
         return then(export, request, reply);
@@ -122,9 +126,9 @@ pub(super) fn after_part<T: 'static>(
     export: &Export,
     file: &Arc<OpenFile>,
     place: Range<u64>,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     if file.node.behind.is_idle() {
         return then(export, request, reply);
@@ -137,9 +141,9 @@ pub(super) fn after_part<T: 'static>(
 pub(super) fn after_abandoned<T: 'static>(
     export: &Export,
     file: &OpenFile,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     let abandoned = &export.shared().abandoned;
     if !abandoned.any() {
@@ -176,7 +180,7 @@ pub(super) fn all_over(
 /// take back the size that it knows. Nobody waits for that to be executed.
 pub(super) fn as_written<T: FuseAnswer + 'static>(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     (node, told, asked): (Arc<Node>, Attributes, u64),
     reply: Reply<T>,
     then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
@@ -190,7 +194,7 @@ pub(super) fn as_written<T: FuseAnswer + 'static>(
 /// The same, asked for anew.
 pub(super) fn told_again<T: FuseAnswer + 'static>(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     node: Arc<Node>,
     reply: Reply<T>,
     then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
@@ -229,9 +233,9 @@ fn hold<T: 'static>(
     export: &Export,
     (node, opener): (&Arc<Node>, Option<&Arc<Payer>>),
     until: Until,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     let (waiter, then) = waiting(export, request, reply, then);
     let until = match node.behind.hold(Held { until, waiter: Some(waiter), then }) {
@@ -261,9 +265,9 @@ fn donate(export: &Export, node: &Node, donor: &Arc<Payer>, until: &Until) {
 /// Who waits, and how it goes on; an error is its answer.
 fn waiting<T: 'static>(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Request, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
 ) -> (Waiter, Then) {
     let waiter = Waiter { request: reply.id(), thread: request.thread };
     let (later, who) = (export.clone(), *request);

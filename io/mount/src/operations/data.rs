@@ -18,8 +18,9 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use fuse::{
-    Allocate, Copied, CopyRange, Created, Data, Errno, Handle, NewFile, Open, OpenFlags, Opened,
-    Position, Read, Release, Reply, Request, Write, Written,
+    Allocate, CopiedBytes, CopyRange, Created, DataReply, Errno, FuseRequest, Handle, NewFile,
+    OpenFlags, OpenRequest, OpenedFile, ReadRequest, Release, Reply, SeekPosition, WriteRequest,
+    WrittenBytes,
 };
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
@@ -33,7 +34,12 @@ use crate::nodes::Node;
 use crate::translate::open_flags;
 
 /// Opens a file or a directory that the kernel knows.
-pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<Opened>) {
+pub(crate) fn open(
+    export: &Export,
+    request: &FuseRequest,
+    open: OpenRequest,
+    reply: Reply<OpenedFile>,
+) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let newfid = or_error!(export.files().reserve(), reply);
     // The kernel has followed links and has made what was to be made.
@@ -48,10 +54,10 @@ pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<
 
 fn open_now(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     (node, newfid): (Arc<Node>, Fid),
     flags: u32,
-    reply: Reply<Opened>,
+    reply: Reply<OpenedFile>,
 ) {
     let message = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
     let walk = FileWalk::to_use(export, request, &node);
@@ -81,9 +87,9 @@ fn open_now(
 /// Makes a file, unless it is there, and opens it.
 pub(crate) fn create(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     name: &CStr,
-    open: Open,
+    open: OpenRequest,
     new: NewFile,
     reply: Reply<Created>,
 ) {
@@ -97,7 +103,7 @@ pub(crate) fn create(
 
 fn create_now(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     (directory, called): (Arc<Node>, CString),
     flags: u32,
     mode: u32,
@@ -134,7 +140,12 @@ fn create_now(
     });
 }
 
-pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<Data>) {
+pub(crate) fn read(
+    export: &Export,
+    request: &FuseRequest,
+    read: ReadRequest,
+    reply: Reply<DataReply>,
+) {
     let file = or_error!(export.files().get(read.handle), reply);
     let (offset, count) = (read.offset, read.size.min(export.payload));
     let message = ninep::Request::Read { fid: file.fid, offset, count };
@@ -157,7 +168,7 @@ pub(crate) fn read(export: &Export, request: &Request, read: Read, reply: Reply<
 }
 
 /// These bytes, and so many zeros.
-fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<Data>) {
+fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<DataReply>) {
     if missing == 0 {
         return reply.bytes(data);
     }
@@ -172,7 +183,12 @@ fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<Data>) {
 
 /// Writes: answered at once where the page cache keeps the bytes anyway, and other mounts do
 /// not expect to see them before a close.
-pub(crate) fn write(export: &Export, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+pub(crate) fn write(
+    export: &Export,
+    request: &FuseRequest,
+    write: WriteRequest<'_>,
+    reply: Reply<WrittenBytes>,
+) {
     let file = or_error!(export.files().get(write.handle), reply);
     or_error!(file.take_failure(), reply);
     file.node.written();
@@ -197,10 +213,10 @@ pub(crate) fn write(export: &Export, request: &Request, write: Write<'_>, reply:
 /// kernel's idea of where that is may be old.
 pub(super) fn write_through(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     file: &Arc<OpenFile>,
-    write: &Write<'_>,
-    reply: Reply<Written>,
+    write: &WriteRequest<'_>,
+    reply: Reply<WrittenBytes>,
 ) {
     let (fid, data) = (file.fid, write.data);
     let flags = if write.kill_set_id { WRITE_KILL_PRIV } else { 0 };
@@ -223,10 +239,12 @@ pub(super) fn write_through(
         export.as_opener(who, &file, ask, reply, move |export, answer| {
             export.shared().behind.changed(&node);
             match answer? {
-                AnyReply::Ext(ExtReply::Write { count, .. }) => Ok(Written(count.min(len as u32))),
+                AnyReply::Ext(ExtReply::Write { count, .. }) => {
+                    Ok(WrittenBytes(count.min(len as u32)))
+                }
                 AnyReply::Ext(ExtReply::Append { offset, .. }) => {
                     node.reaches(offset + len as u64);
-                    Ok(Written(len as u32))
+                    Ok(WrittenBytes(len as u32))
                 }
                 _ => Err(Errno::PROTO),
             }
@@ -236,7 +254,7 @@ pub(super) fn write_through(
 
 pub(crate) fn fsync(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     handle: Handle,
     data_only: bool,
     reply: Reply<()>,
@@ -247,7 +265,7 @@ pub(crate) fn fsync(
 
 fn fsync_open(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     file: Arc<OpenFile>,
     data_only: bool,
     reply: Reply<()>,
@@ -280,7 +298,12 @@ pub(crate) fn release(export: &Export, release: Release, reply: Reply<()>) {
     });
 }
 
-pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, reply: Reply<()>) {
+pub(crate) fn allocate(
+    export: &Export,
+    request: &FuseRequest,
+    allocate: Allocate,
+    reply: Reply<()>,
+) {
     let file = or_error!(export.files().get(allocate.handle), reply);
     let Allocate { offset, len, mode, .. } = allocate;
     file.node.written();
@@ -301,23 +324,28 @@ pub(crate) fn allocate(export: &Export, request: &Request, allocate: Allocate, r
 
 pub(crate) fn seek(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     handle: Handle,
     offset: u64,
     whence: u32,
-    reply: Reply<Position>,
+    reply: Reply<SeekPosition>,
 ) {
     let file = or_error!(export.files().get(handle), reply);
     let ask = Ask::new(HandleList::NONE, ExtRequest::Seek { fid: file.fid, offset, whence });
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         export.as_opener(who, &file, ask, reply, |_, answer| match answer? {
-            AnyReply::Ext(ExtReply::Seek { offset }) => Ok(Position(offset)),
+            AnyReply::Ext(ExtReply::Seek { offset }) => Ok(SeekPosition(offset)),
             _ => Err(Errno::PROTO),
         });
     });
 }
 
-pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: Reply<Copied>) {
+pub(crate) fn copy(
+    export: &Export,
+    request: &FuseRequest,
+    copy: CopyRange,
+    reply: Reply<CopiedBytes>,
+) {
     let from = or_error!(export.files().get(copy.from), reply);
     let to = or_error!(export.files().get(copy.to), reply);
     if from.payer.home != to.payer.home {
@@ -339,7 +367,7 @@ pub(crate) fn copy(export: &Export, request: &Request, copy: CopyRange, reply: R
             export.as_opener(who, &to, ask, reply, move |export, answer| {
                 export.shared().behind.changed(&node);
                 match answer? {
-                    AnyReply::Ext(ExtReply::Copy { count, .. }) => Ok(Copied(count)),
+                    AnyReply::Ext(ExtReply::Copy { count, .. }) => Ok(CopiedBytes(count)),
                     _ => Err(Errno::PROTO),
                 }
             });
@@ -355,7 +383,7 @@ fn opened(
     payer: &Arc<Payer>,
     flags: u32,
     version: u32,
-) -> Opened {
+) -> OpenedFile {
     let keeps_cache = node.keeps_cache(version);
     if flags & bits::TRUNC != 0 {
         node.written();
@@ -369,7 +397,7 @@ fn opened(
         (false, true) => OpenFlags::KEEP_CACHE,
         (false, false) => OpenFlags::NONE,
     };
-    Opened { handle: file.handle(), flags, backing: None }
+    OpenedFile { handle: file.handle(), flags, backing: None }
 }
 
 /// What Ropen says of a file; if it failed the fid is free again.

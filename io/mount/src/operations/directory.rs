@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuse::{DirEntry, Entries as Names, EntriesPlus, Errno, Read, Reply, Request};
+use fuse::{DirEntry, EntryList as Names, EntryListPlus, Errno, FuseRequest, ReadRequest, Reply};
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, ListEntries, ListEntry};
 
 use super::{or_error, told};
@@ -35,7 +35,7 @@ pub(crate) struct Listing {
     asked: u64,
 }
 
-pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<Names>) {
+pub(crate) fn list(export: &Export, request: &FuseRequest, read: ReadRequest, reply: Reply<Names>) {
     let directory = request.inode;
     with_entries(export, request, read, reply, move |_, listing, reply| {
         reply.list(|out| {
@@ -53,7 +53,12 @@ pub(crate) fn list(export: &Export, request: &Request, read: Read, reply: Reply<
     });
 }
 
-pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: Reply<EntriesPlus>) {
+pub(crate) fn list_plus(
+    export: &Export,
+    request: &FuseRequest,
+    read: ReadRequest,
+    reply: Reply<EntryListPlus>,
+) {
     let directory = request.inode;
     with_entries(export, request, read, reply, move |export, listing, reply| {
         let asked = listing.asked;
@@ -96,8 +101,8 @@ pub(crate) fn list_plus(export: &Export, request: &Request, read: Read, reply: R
 /// Has the entries from the offset on at hand, and gives them.
 fn with_entries<T: 'static>(
     export: &Export,
-    request: &Request,
-    read: Read,
+    request: &FuseRequest,
+    read: ReadRequest,
     reply: Reply<T>,
     give: impl FnOnce(&Export, &mut Listing, Reply<T>) + Send + 'static,
 ) where

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fuse::{Errno, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest, Reply, Request};
+use fuse::{Errno, FuseRequest, Handle, InodeId, Lock, LockKind, LockOwner, LockRequest, Reply};
 use ninep::dialect::AnyReply;
 use ninep::{LOCK_BLOCK, LockKind as WireKind, LockStatus};
 
@@ -34,7 +34,7 @@ use crate::filesystem::Export;
 use crate::link::{Answer, Call, Waiter, here};
 use crate::locks::{GivingBack, Owner, WHOLE};
 
-pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply: Reply<()>) {
+pub(crate) fn set(export: &Export, request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
     let owner = Owner { owner: asked.owner, flock: asked.flock };
     let gives = asked.lock.kind == LockKind::None;
@@ -64,7 +64,7 @@ pub(crate) fn set(export: &Export, request: &Request, asked: LockRequest, reply:
 fn once_given_back(
     export: &Export,
     inode: InodeId,
-    request: &Request,
+    request: &FuseRequest,
     reply: Reply<()>,
     then: impl FnOnce(&Export, Reply<()>) + Send + 'static,
 ) {
@@ -111,7 +111,7 @@ fn granted(export: &Export, file: &Arc<OpenFile>, (owner, lock): (Owner, Lock), 
 
 fn try_lock(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     file: &Arc<OpenFile>,
     asked: LockRequest,
     reply: Reply<()>,
@@ -150,7 +150,7 @@ fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest,
 }
 
 /// Which lock is in the way?
-pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply: Reply<Lock>) {
+pub(crate) fn get(export: &Export, request: &FuseRequest, asked: LockRequest, reply: Reply<Lock>) {
     let file = or_error!(export.files().get(asked.handle), reply);
     let owner = Owner { owner: asked.owner, flock: asked.flock };
     let ask = export.shared().locks.test(&file, owner, &asked.lock);
@@ -174,7 +174,7 @@ pub(crate) fn get(export: &Export, request: &Request, asked: LockRequest, reply:
 /// end.
 pub(crate) fn flush(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     handle: Handle,
     owner: LockOwner,
     reply: Reply<()>,
@@ -195,7 +195,13 @@ pub(crate) fn flush(
 
 /// All of an owner's locks on a file's inode are given back, whether its process waits for that or
 /// is killed.
-fn unlock(export: &Export, request: &Request, file: Arc<OpenFile>, owner: Owner, reply: Reply<()>) {
+fn unlock(
+    export: &Export,
+    request: &FuseRequest,
+    file: Arc<OpenFile>,
+    owner: Owner,
+    reply: Reply<()>,
+) {
     let giving = export.shared().locks.begin_giving(file.node.id);
     let id = reply.id();
     export.shared().waits.begin(request.thread, reply, Instant::now());

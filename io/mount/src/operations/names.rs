@@ -8,7 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
-use fuse::{Data, Entry, Errno, InodeId, NewFile, Reply, Request};
+use fuse::{DataReply, Errno, FuseRequest, InodeEntry, InodeId, NewFile, Reply};
 use ninep::Attributes;
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
@@ -21,7 +21,12 @@ use crate::nodes::Node;
 
 /// Which file has this name? That there is none is never believed: who makes one elsewhere and says
 /// so expects that it is found.
-pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Reply<Entry>) {
+pub(crate) fn lookup(
+    export: &Export,
+    request: &FuseRequest,
+    name: &CStr,
+    reply: Reply<InodeEntry>,
+) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
     let ask = Ask::new(HandleList::one(&directory.handle), message);
@@ -55,10 +60,10 @@ pub(crate) fn lookup(export: &Export, request: &Request, name: &CStr, reply: Rep
 /// The entry of a node that was looked up, if its attributes can be had as they are now.
 fn entry(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     (node, told, asked): (Arc<Node>, Attributes, u64),
     name: CString,
-    reply: Reply<Entry>,
+    reply: Reply<InodeEntry>,
 ) {
     let directory = request.inode;
     behind::as_written(export, request, (node, told, asked), reply, move |export, node, known| {
@@ -72,10 +77,10 @@ fn entry(
 /// Makes a file of the type in its mode, less the umask.
 pub(crate) fn make(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     name: &CStr,
     new: NewFile,
-    reply: Reply<Entry>,
+    reply: Reply<InodeEntry>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let (who, name) = (*request, name.to_owned());
@@ -89,7 +94,7 @@ pub(crate) fn make(
 /// none.
 pub(super) fn masked<T: 'static>(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     directory: &Arc<Node>,
     new: NewFile,
     reply: Reply<T>,
@@ -123,11 +128,11 @@ pub(super) fn masked<T: 'static>(
 /// Makes a file of the type in its mode; `target` is where a symbolic link points.
 fn make_now(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     name: &CStr,
     new: NewFile,
     target: &CStr,
-    reply: Reply<Entry>,
+    reply: Reply<InodeEntry>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Make {
@@ -160,10 +165,10 @@ fn make_now(
 
 pub(crate) fn symlink(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     name: &CStr,
     target: &CStr,
-    reply: Reply<Entry>,
+    reply: Reply<InodeEntry>,
 ) {
     let new = NewFile { mode: SYMLINK | 0o777, umask: 0, device: Default::default() };
     make_now(export, request, name, new, target, reply);
@@ -172,7 +177,7 @@ pub(crate) fn symlink(
 /// Takes a name away; `flags` are the protocol's.
 pub(crate) fn remove(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     name: &CStr,
     flags: u32,
     reply: Reply<()>,
@@ -195,7 +200,7 @@ pub(crate) fn remove(
 
 pub(crate) fn rename(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     from: &CStr,
     directory: InodeId,
     to: &CStr,
@@ -226,10 +231,10 @@ pub(crate) fn rename(
 /// asked for, with one link more.
 pub(crate) fn link(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     inode: InodeId,
     name: &CStr,
-    reply: Reply<Entry>,
+    reply: Reply<InodeEntry>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let file = or_error!(export.nodes.get(inode), reply);
@@ -258,7 +263,7 @@ pub(crate) fn link(
     );
 }
 
-pub(crate) fn readlink(export: &Export, request: &Request, reply: Reply<Data>) {
+pub(crate) fn readlink(export: &Export, request: &FuseRequest, reply: Reply<DataReply>) {
     let link = or_error!(export.nodes.get(request.inode), reply);
     let message = ninep::Request::Readlink { fid: handle_fid(0) };
     let ask = Ask::new(HandleList::one(&link.handle), message);

@@ -9,7 +9,7 @@
 //! open, works in it, or has found it by a name that was taken from it since. Of a file that may mean that
 //! another was put in its place, and is not told as `ENOENT`.
 
-use fuse::{Errno, Request};
+use fuse::{Errno, FuseRequest};
 
 use crate::filesystem::Export;
 use crate::jobs::makes_a_name;
@@ -26,7 +26,7 @@ pub(super) struct NameWalk {
 
 impl NameWalk {
     /// A request that has just come.
-    pub(super) fn new(export: &Export, request: &Request, directories: &[&Node]) -> NameWalk {
+    pub(super) fn new(export: &Export, request: &FuseRequest, directories: &[&Node]) -> NameWalk {
         let thread = request.thread;
         // All are asked: they count as gone through.
         let call = |node: &Node| export.retries.call_through(thread, node.id);
@@ -79,14 +79,14 @@ pub(super) struct FileWalk {
 
 impl FileWalk {
     /// A request that has just come, to open or change a file.
-    pub(super) fn to_use(export: &Export, request: &Request, node: &Node) -> FileWalk {
+    pub(super) fn to_use(export: &Export, request: &FuseRequest, node: &Node) -> FileWalk {
         let found = export.retries.take_found(request.thread, node.id);
         let gone_directory = found && node.is_directory();
         FileWalk { thread: request.thread, call: RetriedCall::OfFile, found, gone_directory }
     }
 
     /// A request that has just come, to look at a file.
-    pub(super) fn to_look(export: &Export, request: &Request, node: &Node) -> FileWalk {
+    pub(super) fn to_look(export: &Export, request: &FuseRequest, node: &Node) -> FileWalk {
         let expected = export.retries.call_at(request.thread, node.id).is_some();
         let gone_directory = expected && node.is_directory();
         FileWalk { thread: request.thread, call: RetriedCall::Other, found: false, gone_directory }

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use api::{MountLink, MountStatus};
 use fuse::{
-    Attr, Attributes, Data, DirEntry, Entries, EntriesPlus, Entry, Errno, Handle, InodeId, Open,
-    OpenFlags, Opened, Read, Reply, Request,
+    Attr, Attributes, DataReply, DirEntry, EntryList, EntryListPlus, Errno, FuseRequest, Handle,
+    InodeEntry, InodeId, OpenFlags, OpenRequest, OpenedFile, ReadRequest, Reply,
 };
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList};
 use slab::Slab;
@@ -62,24 +62,35 @@ pub(crate) fn hides(directory: InodeId, name: &[u8]) -> bool {
     directory == InodeId::ROOT && name == NAME.to_bytes()
 }
 
-pub(crate) fn lookup(request: &Request, name: &CStr, reply: Reply<Entry>) {
+pub(crate) fn lookup(request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
     let inode = match request.inode {
         DIRECTORY => FILES.iter().position(|file| *file == name).map(file_inode),
         _ => Some(DIRECTORY),
     };
     let Some(inode) = inode else { return reply.error(Errno::NOENT) };
     let attributes = attributes(inode);
-    reply.ok(&Entry { inode, generation: 0, attributes, ttl: BELIEVED, attributes_ttl: BELIEVED });
+    reply.ok(&InodeEntry {
+        inode,
+        generation: 0,
+        attributes,
+        ttl: BELIEVED,
+        attributes_ttl: BELIEVED,
+    });
 }
 
-pub(crate) fn getattr(request: &Request, reply: Reply<Attr>) {
+pub(crate) fn getattr(request: &FuseRequest, reply: Reply<Attr>) {
     reply.ok(&Attr { attributes: attributes(request.inode), ttl: BELIEVED });
 }
 
 /// Asks the proxies, as the caller; the text is what is read until the file is closed.
-pub(crate) fn open(export: &Export, request: &Request, open: Open, reply: Reply<Opened>) {
+pub(crate) fn open(
+    export: &Export,
+    request: &FuseRequest,
+    open: OpenRequest,
+    reply: Reply<OpenedFile>,
+) {
     if request.inode == DIRECTORY {
-        return reply.ok(&Opened::default());
+        return reply.ok(&OpenedFile::default());
     }
     if open.flags & ACCESS_MODE != 0 {
         return reply.error(Errno::ROFS);
@@ -107,10 +118,10 @@ fn status(export: &Export) -> MountStatus {
 }
 
 /// The text is what is read until the file is closed.
-fn opened(export: &Export, text: String, reply: Reply<Opened>) {
+fn opened(export: &Export, text: String, reply: Reply<OpenedFile>) {
     let handle = or_error!(export.told.keep(text), reply);
     // What it is shows in the reading; nothing of it may be kept.
-    reply.ok(&Opened { handle, flags: OpenFlags::DIRECT_IO, backing: None });
+    reply.ok(&OpenedFile { handle, flags: OpenFlags::DIRECT_IO, backing: None });
 }
 
 /// Whether a question goes past what else its job asks for.
@@ -125,10 +136,10 @@ enum Line {
 /// Asks one proxy after the other and puts what they say together.
 fn ask(
     export: &Export,
-    request: Request,
+    request: FuseRequest,
     (at, line): (usize, Line),
     mut text: String,
-    reply: Reply<Opened>,
+    reply: Reply<OpenedFile>,
 ) {
     let links = &export.homes.links;
     if at == links.len() {
@@ -155,7 +166,7 @@ fn ask(
     });
 }
 
-pub(crate) fn read(export: &Export, read: Read, reply: Reply<Data>) {
+pub(crate) fn read(export: &Export, read: ReadRequest, reply: Reply<DataReply>) {
     let text = lock(&export.told.texts).get(read.handle.0 as usize).cloned();
     let text = or_error!(text.ok_or(Errno::BADF), reply);
     let rest = usize::try_from(read.offset).ok().and_then(|offset| text.as_bytes().get(offset..));
@@ -170,14 +181,14 @@ pub(crate) fn release(export: &Export, inode: InodeId, handle: Handle, reply: Re
     reply.ok(&());
 }
 
-pub(crate) fn list(read: Read, reply: Reply<Entries>) {
+pub(crate) fn list(read: ReadRequest, reply: Reply<EntryList>) {
     reply.list(|out| {
         list_from(read.offset, |entry| out.add(entry));
         Ok(())
     });
 }
 
-pub(crate) fn list_plus(read: Read, reply: Reply<EntriesPlus>) {
+pub(crate) fn list_plus(read: ReadRequest, reply: Reply<EntryListPlus>) {
     reply.list(|out| {
         list_from(read.offset, |entry| out.add_name(entry));
         Ok(())

@@ -9,7 +9,7 @@
 use std::ffi::CStr;
 use std::sync::{Arc, LazyLock};
 
-use fuse::{Errno, Reply, Request, SetXattr, Xattr};
+use fuse::{Errno, FuseRequest, Reply, SetXattr, Xattr};
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::or_error;
@@ -18,7 +18,7 @@ use crate::filesystem::Export;
 use crate::link::{Answer, Ask};
 use crate::nodes::Node;
 
-pub(crate) fn get(export: &Export, request: &Request, name: &CStr, reply: Reply<Xattr>) {
+pub(crate) fn get(export: &Export, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if node.is_plain() {
         let nobody_labels = name == LABEL && !*SELINUX;
@@ -27,7 +27,7 @@ pub(crate) fn get(export: &Export, request: &Request, name: &CStr, reply: Reply<
     ask(export, request, &node, name.to_bytes(), reply);
 }
 
-pub(crate) fn list(export: &Export, request: &Request, reply: Reply<Xattr>) {
+pub(crate) fn list(export: &Export, request: &FuseRequest, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if node.is_plain() {
         return reply.value(b"");
@@ -35,7 +35,7 @@ pub(crate) fn list(export: &Export, request: &Request, reply: Reply<Xattr>) {
     ask(export, request, &node, b"", reply);
 }
 
-pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: Reply<()>) {
+pub(crate) fn set(export: &Export, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     node.not_plain();
     let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
@@ -46,7 +46,7 @@ pub(crate) fn set(export: &Export, request: &Request, set: SetXattr<'_>, reply: 
     change(export, request, (node, walk, named), ask, reply);
 }
 
-pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Reply<()>) {
+pub(crate) fn remove(export: &Export, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
     let walk = FileWalk::to_use(export, request, &node);
@@ -56,7 +56,7 @@ pub(crate) fn remove(export: &Export, request: &Request, name: &CStr, reply: Rep
 
 fn change(
     export: &Export,
-    request: &Request,
+    request: &FuseRequest,
     (node, walk, named): (Arc<Node>, FileWalk, bool),
     ask: Ask,
     reply: Reply<()>,
@@ -78,7 +78,7 @@ fn change(
     });
 }
 
-fn ask(export: &Export, request: &Request, node: &Node, name: &[u8], reply: Reply<Xattr>) {
+fn ask(export: &Export, request: &FuseRequest, node: &Node, name: &[u8], reply: Reply<Xattr>) {
     // Of a length alone the value is asked for too: it comes in the same message, and the
     // kernel's next question is for it.
     let count = reply.room() as u32;

@@ -16,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fuse::{Errno, FileSystem, Options, Session, Transport};
+use fuse::{Errno, FileSystem, FuseSession, Options, Transport};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use testkit::PATIENCE;
@@ -59,7 +59,7 @@ pub(crate) fn aloud(line: &str) {
 pub(crate) fn can_mount(transport: Transport) -> Result<(), String> {
     let place = TempDir::new();
     let options = Options { transport, ..Options::default() };
-    let mounted = Session::mount(&place.folder("mount"), stage::Stage::default(), &options);
+    let mounted = FuseSession::mount(&place.folder("mount"), stage::Stage::default(), &options);
     match mounted.map_err(|error| error.to_string())?.connection().transport == transport {
         true => Ok(()),
         false => Err("the kernel or this machine's administrator forbids it".to_string()),
@@ -99,7 +99,7 @@ impl Drop for TempDir {
 
 /// A file system of the test's, mounted.
 pub(crate) struct Mounted {
-    session: Session,
+    session: FuseSession,
     // Removed after the session, which is the field before, has unmounted.
     _place: TempDir,
 }
@@ -113,7 +113,7 @@ impl Mounted {
 
     /// Mounts in a place that exists, as its folder `mount`.
     pub(crate) fn at(place: TempDir, filesystem: impl FileSystem, options: &Options) -> Mounted {
-        let session = Session::mount(&place.folder("mount"), filesystem, options).unwrap();
+        let session = FuseSession::mount(&place.folder("mount"), filesystem, options).unwrap();
         assert_eq!(session.connection().transport, options.transport);
         Mounted { session, _place: place }
     }
@@ -125,15 +125,15 @@ impl Mounted {
 }
 
 impl Deref for Mounted {
-    type Target = Session;
+    type Target = FuseSession;
 
-    fn deref(&self) -> &Session {
+    fn deref(&self) -> &FuseSession {
         &self.session
     }
 }
 
 impl DerefMut for Mounted {
-    fn deref_mut(&mut self) -> &mut Session {
+    fn deref_mut(&mut self) -> &mut FuseSession {
         &mut self.session
     }
 }

@@ -13,9 +13,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fuse::{
-    Attr, Attributes, Connection, Data, Entry, Errno, FileSystem, Handle, InodeId, Lock, LockKind,
-    LockOwner, LockRequest, Notifier, Open, OpenFlags, Opened, Read, Release, Reply, Request,
-    RequestId, SetAttributes, Write, Written,
+    Attr, Attributes, DataReply, Errno, FileSystem, FuseConnection, FuseRequest, FuseRequestId,
+    Handle, InodeEntry, InodeId, Lock, LockKind, LockOwner, LockRequest, Notifier, OpenFlags,
+    OpenRequest, OpenedFile, ReadRequest, Release, Reply, SetAttributes, WriteRequest,
+    WrittenBytes,
 };
 
 use super::PATIENCE;
@@ -46,8 +47,8 @@ pub(crate) struct State {
     pub(crate) stubborn: bool,
     /// Reads of `wait` block their thread instead of keeping the reply.
     pub(crate) blocking: bool,
-    pub(crate) waiting: Vec<Reply<Data>>,
-    pub(crate) interrupted: Vec<RequestId>,
+    pub(crate) waiting: Vec<Reply<DataReply>>,
+    pub(crate) interrupted: Vec<FuseRequestId>,
     /// Bytes of each read and write, in the order of their coming.
     pub(crate) reads: Vec<usize>,
     pub(crate) writes: Vec<usize>,
@@ -58,7 +59,7 @@ pub(crate) struct State {
     pub(crate) flocks: usize,
     pub(crate) destroyed: bool,
     pub(crate) notifier: Option<Notifier>,
-    pub(crate) connection: Option<Connection>,
+    pub(crate) connection: Option<FuseConnection>,
     holder: Option<(LockOwner, Lock)>,
     lockers: VecDeque<(LockRequest, Reply<()>)>,
 }
@@ -109,7 +110,7 @@ impl Stage {
 }
 
 impl FileSystem for Stage {
-    fn start(&self, connection: &Connection, notifier: Notifier) {
+    fn start(&self, connection: &FuseConnection, notifier: Notifier) {
         self.change(|state| {
             state.notifier = Some(notifier);
             state.connection = Some(connection.clone());
@@ -120,7 +121,7 @@ impl FileSystem for Stage {
         self.change(|state| state.destroyed = true);
     }
 
-    fn interrupt(&self, id: RequestId) {
+    fn interrupt(&self, id: FuseRequestId) {
         self.change(|state| {
             state.interrupted.push(id);
             if state.stubborn {
@@ -140,43 +141,43 @@ impl FileSystem for Stage {
         self.change(|state| state.forgotten += lookups);
     }
 
-    fn lookup(&self, _request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         self.change(|state| state.lookups += 1);
         let ttl = self.state().ttl;
         match FILES.iter().find(|(known, _)| *known == name) {
-            Some((_, inode)) => reply.ok(&Entry {
+            Some((_, inode)) => reply.ok(&InodeEntry {
                 inode: *inode,
                 generation: 0,
                 attributes: self.attributes(*inode),
                 ttl,
                 attributes_ttl: ttl,
             }),
-            None => reply.ok(&Entry::absent(ttl)),
+            None => reply.ok(&InodeEntry::absent(ttl)),
         }
     }
 
-    fn getattr(&self, request: &Request, _: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, _: Option<Handle>, reply: Reply<Attr>) {
         let ttl = self.state().ttl;
         reply.ok(&Attr { attributes: self.attributes(request.inode), ttl });
     }
 
-    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+    fn setattr(&self, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
         if let (DATA, Some(size)) = (request.inode, set.size) {
             self.change(|state| state.data.resize(size as usize, 0));
         }
         self.getattr(request, None, reply);
     }
 
-    fn open(&self, request: &Request, _open: Open, reply: Reply<Opened>) {
+    fn open(&self, request: &FuseRequest, _open: OpenRequest, reply: Reply<OpenedFile>) {
         let mut flags = self.state().open_flags;
         if request.inode == WAIT {
             // A page of the page cache is read in the background, where nothing interrupts.
             flags |= OpenFlags::DIRECT_IO;
         }
-        reply.ok(&Opened { handle: Handle(1), flags, backing: None });
+        reply.ok(&OpenedFile { handle: Handle(1), flags, backing: None });
     }
 
-    fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
         if request.inode == WAIT {
             let blocking = self.state().blocking;
             if !blocking {
@@ -197,7 +198,7 @@ impl FileSystem for Stage {
         reply.bytes(&state.data[from..]);
     }
 
-    fn write(&self, _request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, _request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         self.change(|state| {
             let (from, to) = (write.offset as usize, write.offset as usize + write.data.len());
             if state.data.len() < to {
@@ -206,10 +207,10 @@ impl FileSystem for Stage {
             state.data[from..to].copy_from_slice(write.data);
             state.writes.push(write.data.len());
         });
-        reply.ok(&Written(write.data.len() as u32));
+        reply.ok(&WrittenBytes(write.data.len() as u32));
     }
 
-    fn flush(&self, _request: &Request, _: Handle, owner: LockOwner, reply: Reply<()>) {
+    fn flush(&self, _request: &FuseRequest, _: Handle, owner: LockOwner, reply: Reply<()>) {
         self.change(|state| {
             state.holder.take_if(|(holder, _)| *holder == owner);
             Stage::grant(state);
@@ -217,7 +218,7 @@ impl FileSystem for Stage {
         reply.ok(&());
     }
 
-    fn release(&self, _request: &Request, release: Release, reply: Reply<()>) {
+    fn release(&self, _request: &FuseRequest, release: Release, reply: Reply<()>) {
         self.change(|state| {
             state.holder.take_if(|(holder, _)| Some(*holder) == release.unlock_flock);
             Stage::grant(state);
@@ -225,14 +226,14 @@ impl FileSystem for Stage {
         reply.ok(&());
     }
 
-    fn getlk(&self, _request: &Request, asked: LockRequest, reply: Reply<Lock>) {
+    fn getlk(&self, _request: &FuseRequest, asked: LockRequest, reply: Reply<Lock>) {
         match &self.state().holder {
             Some((owner, lock)) if *owner != asked.owner => reply.ok(lock),
             _ => reply.ok(&Lock { kind: LockKind::None, ..asked.lock }),
         }
     }
 
-    fn setlk(&self, _request: &Request, asked: LockRequest, reply: Reply<()>) {
+    fn setlk(&self, _request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
         self.change(|state| {
             state.flocks += usize::from(asked.flock);
             if asked.lock.kind == LockKind::None {

@@ -21,8 +21,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use fuse::{
-    Attr, Attributes, Created, Entry, Errno, FileSystem, Handle, InodeId, NewFile, Open, OpenFlags,
-    Opened, Options, Reply, Request, Session, Write, Written,
+    Attr, Attributes, Created, Errno, FileSystem, FuseRequest, FuseSession, Handle, InodeEntry,
+    InodeId, NewFile, OpenFlags, OpenRequest, OpenedFile, Options, Reply, WriteRequest,
+    WrittenBytes,
 };
 
 use crate::peer::{PATIENCE, USER, root_here, skip};
@@ -50,7 +51,7 @@ pub const HOLD: u8 = b'!';
 #[derive(Debug)]
 pub struct Disk {
     // Ended before its directory is removed.
-    session: Option<Session>,
+    session: Option<FuseSession>,
     dir: PathBuf,
     log: Arc<Log>,
 }
@@ -73,7 +74,7 @@ impl Disk {
         // Whoever is killed while it waits for its own disk is freed by the kernel.
         let options = Options { threads: 1, request_timeout_s: 60, ..Options::default() };
         let log = Arc::<Log>::default();
-        match Session::mount(&dir, Files(times, log.clone()), &options) {
+        match FuseSession::mount(&dir, Files(times, log.clone()), &options) {
             Ok(session) => Some(Disk { session: Some(session), dir, log }),
             Err(error) => {
                 skip(&error.to_string());
@@ -142,32 +143,38 @@ fn attributes(inode: InodeId) -> Attributes {
 }
 
 impl FileSystem for Files {
-    fn lookup(&self, _request: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         let inode = match name.to_bytes() {
             b"small" => SMALL,
             b"large" => LARGE,
             _ => return reply.error(Errno::NOENT),
         };
         let (generation, attributes) = (0, attributes(inode));
-        reply.ok(&Entry { inode, generation, attributes, ttl: TTL, attributes_ttl: TTL });
+        reply.ok(&InodeEntry { inode, generation, attributes, ttl: TTL, attributes_ttl: TTL });
     }
 
-    fn getattr(&self, request: &Request, _handle: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, _handle: Option<Handle>, reply: Reply<Attr>) {
         reply.ok(&Attr { attributes: attributes(request.inode), ttl: TTL });
     }
 
-    fn open(&self, request: &Request, _open: Open, reply: Reply<Opened>) {
+    fn open(&self, request: &FuseRequest, _open: OpenRequest, reply: Reply<OpenedFile>) {
         self.1.note(Done::Open { large: request.inode == LARGE });
         let flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES;
-        reply.ok(&Opened { flags, ..Opened::default() });
+        reply.ok(&OpenedFile { flags, ..OpenedFile::default() });
     }
 
     /// No file is added: the proxy's probe takes it for a directory that it may not change.
-    fn tmpfile(&self, _request: &Request, _open: Open, _new: NewFile, reply: Reply<Created>) {
+    fn tmpfile(
+        &self,
+        _request: &FuseRequest,
+        _open: OpenRequest,
+        _new: NewFile,
+        reply: Reply<Created>,
+    ) {
         reply.error(Errno::ACCESS);
     }
 
-    fn write(&self, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         let time = if request.inode == LARGE { self.0.large } else { self.0.small };
         let first = write.data.first().copied().unwrap_or_default();
         self.1.note(Done::Write(first));
@@ -178,6 +185,6 @@ impl FileSystem for Files {
             // The thread is the disk, and is busy.
             std::thread::sleep(time);
         }
-        reply.ok(&Written(write.data.len() as u32));
+        reply.ok(&WrittenBytes(write.data.len() as u32));
     }
 }

@@ -21,8 +21,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use fuse::{
-    Attr, Attributes, Created, Data, Entry, Errno, FileSystem, Handle, InodeId, LockOwner, NewFile,
-    Open, OpenFlags, Opened, Options, Read, Reply, Request, Session, SetAttributes, Write, Written,
+    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseRequest, FuseSession, Handle,
+    InodeEntry, InodeId, LockOwner, NewFile, OpenFlags, OpenRequest, OpenedFile, Options,
+    ReadRequest, Reply, SetAttributes, WriteRequest, WrittenBytes,
 };
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -74,7 +75,7 @@ pub fn serve(at: &Path, lose: &Path) {
     let files = Mutex::new(Files::default());
     let memory = Memory { files, lose: lose.to_owned() };
     let options = Options { source: "lossy".into(), ..Options::default() };
-    Session::mount(at, memory, &options).unwrap().join();
+    FuseSession::mount(at, memory, &options).unwrap().join();
 }
 
 struct Memory {
@@ -114,12 +115,12 @@ impl Files {
         Ok(Attributes { number: inode.0, size: file.now.len() as u64, ..file.attributes })
     }
 
-    fn entry(&mut self, inode: InodeId) -> Result<Entry, Errno> {
+    fn entry(&mut self, inode: InodeId) -> Result<InodeEntry, Errno> {
         let attributes = self.attributes(inode)?;
-        Ok(Entry { inode, generation: 0, attributes, ttl: NONE, attributes_ttl: NONE })
+        Ok(InodeEntry { inode, generation: 0, attributes, ttl: NONE, attributes_ttl: NONE })
     }
 
-    fn make(&mut self, request: &Request, name: &CStr, mode: u32) -> Result<Entry, Errno> {
+    fn make(&mut self, request: &FuseRequest, name: &CStr, mode: u32) -> Result<InodeEntry, Errno> {
         if self.names.contains_key(name) {
             return Err(Errno::EXIST);
         }
@@ -139,20 +140,20 @@ impl Memory {
 }
 
 impl FileSystem for Memory {
-    fn lookup(&self, _: &Request, name: &CStr, reply: Reply<Entry>) {
+    fn lookup(&self, _: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         let mut files = self.files();
         match files.names.get(name).copied() {
             Some(inode) => reply.send(files.entry(inode)),
-            None => reply.ok(&Entry::absent(NONE)),
+            None => reply.ok(&InodeEntry::absent(NONE)),
         }
     }
 
-    fn getattr(&self, request: &Request, _: Option<Handle>, reply: Reply<Attr>) {
+    fn getattr(&self, request: &FuseRequest, _: Option<Handle>, reply: Reply<Attr>) {
         let attributes = self.files().attributes(request.inode);
         reply.send(attributes.map(|attributes| Attr { attributes, ttl: NONE }));
     }
 
-    fn setattr(&self, request: &Request, set: &SetAttributes, reply: Reply<Attr>) {
+    fn setattr(&self, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
         if let Ok(file) = self.files().get(request.inode) {
             if let Some(size) = set.size {
                 file.now.resize(size as usize, 0);
@@ -166,42 +167,49 @@ impl FileSystem for Memory {
         self.getattr(request, None, reply);
     }
 
-    fn create(&self, request: &Request, name: &CStr, _: Open, new: NewFile, reply: Reply<Created>) {
+    fn create(
+        &self,
+        request: &FuseRequest,
+        name: &CStr,
+        _: OpenRequest,
+        new: NewFile,
+        reply: Reply<Created>,
+    ) {
         let made = self.files().make(request, name, new.mode);
         reply.send(made.map(|entry| Created { entry, opened: OPENED }));
     }
 
-    fn unlink(&self, _: &Request, name: &CStr, reply: Reply<()>) {
+    fn unlink(&self, _: &FuseRequest, name: &CStr, reply: Reply<()>) {
         let gone = self.files().names.remove(name);
         reply.send(gone.map(|_| ()).ok_or(Errno::NOENT));
     }
 
-    fn open(&self, _: &Request, _: Open, reply: Reply<Opened>) {
+    fn open(&self, _: &FuseRequest, _: OpenRequest, reply: Reply<OpenedFile>) {
         reply.ok(&OPENED);
     }
 
-    fn read(&self, request: &Request, read: Read, reply: Reply<Data>) {
+    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
         match self.files().get(request.inode) {
             Ok(file) => reply.bytes(&file.now[file.now.len().min(read.offset as usize)..]),
             Err(error) => reply.error(error),
         }
     }
 
-    fn write(&self, request: &Request, write: Write<'_>, reply: Reply<Written>) {
+    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
         let written = self.files().get(request.inode).map(|file| {
             let (from, to) = (write.offset as usize, write.offset as usize + write.data.len());
             file.now.resize(file.now.len().max(to), 0);
             file.now[from..to].copy_from_slice(write.data);
-            Written(write.data.len() as u32)
+            WrittenBytes(write.data.len() as u32)
         });
         reply.send(written);
     }
 
-    fn flush(&self, _: &Request, _: Handle, _: LockOwner, reply: Reply<()>) {
+    fn flush(&self, _: &FuseRequest, _: Handle, _: LockOwner, reply: Reply<()>) {
         reply.ok(&());
     }
 
-    fn fsync(&self, request: &Request, _: Handle, _: bool, reply: Reply<()>) {
+    fn fsync(&self, request: &FuseRequest, _: Handle, _: bool, reply: Reply<()>) {
         let mut files = self.files();
         if fs::remove_file(&self.lose).is_ok() {
             files.files.iter_mut().for_each(|file| file.now.clone_from(&file.durable));
@@ -214,4 +222,5 @@ impl FileSystem for Memory {
 /// Nothing may be believed.
 const NONE: Duration = Duration::ZERO;
 /// The bytes are here and not in the page cache, which would know what was lost.
-const OPENED: Opened = Opened { handle: Handle(0), flags: OpenFlags::DIRECT_IO, backing: None };
+const OPENED: OpenedFile =
+    OpenedFile { handle: Handle(0), flags: OpenFlags::DIRECT_IO, backing: None };
