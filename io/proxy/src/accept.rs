@@ -20,9 +20,9 @@ use model::{Nanos, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 
-use crate::connection::{Connection, Peer};
-use crate::listen::Listener;
-use crate::mounts::Form;
+use crate::connection::{Connection, ConnectionPeer};
+use crate::listen::NinepListener;
+use crate::mounts::Protocol;
 use crate::server::{FIRST_LISTENER, Server};
 
 /// Until when nothing is accepted, and what was taken back so far.
@@ -50,7 +50,7 @@ impl Accepting {
 
 impl Server {
     /// Accepts what waits at a listener. Returns the connections that are to end for that.
-    pub(crate) fn accept(self: &Arc<Server>, listener: &Listener) -> Vec<Arc<Connection>> {
+    pub(crate) fn accept(self: &Arc<Server>, listener: &NinepListener) -> Vec<Arc<Connection>> {
         let settings = self.settings();
         let mut ending = Vec::new();
         while self.accepting.resumes().is_none() {
@@ -76,7 +76,12 @@ impl Server {
     }
 
     /// Gives a new connection a place, or closes it.
-    fn seat(self: &Arc<Server>, socket: OwnedFd, peer: Peer, ending: &mut Vec<Arc<Connection>>) {
+    fn seat(
+        self: &Arc<Server>,
+        socket: OwnedFd,
+        peer: ConnectionPeer,
+        ending: &mut Vec<Arc<Connection>>,
+    ) {
         let most = self.limits().connections;
         let mut connections = self.connections.write().expect("not poisoned");
         if connections.len().saturating_sub(ending.len()) >= most {
@@ -103,7 +108,7 @@ impl Server {
     fn least_used(
         &self,
         connections: &FxHashMap<u64, Arc<Connection>>,
-        newcomer: &Peer,
+        newcomer: &ConnectionPeer,
     ) -> Vec<Arc<Connection>> {
         let places: Vec<_> = connections.values().map(|connection| place(connection)).collect();
         let newcomer = newcomer.holder();
@@ -134,7 +139,7 @@ impl Server {
     }
 }
 
-impl Peer {
+impl ConnectionPeer {
     /// Who holds what its connections have.
     pub(crate) fn holder(&self) -> Holder {
         Holder { peer: self.nid.clone(), uid: self.uid }
@@ -148,9 +153,9 @@ fn place(connection: &Connection) -> Place {
             session.tags.is_empty() && session.stalled.is_none() && connection.unsent() == 0;
         let has_fids = || !session.fids.lock().expect("not poisoned").is_empty();
         is_idle.then(|| match session.form() {
-            Form::Bound(_) => Worth::Reconnect,
-            Form::Plain(_) | Form::Unbound if has_fids() => Worth::State,
-            Form::Plain(_) | Form::Unbound => Worth::Nothing,
+            Protocol::Bound(_) => Worth::Reconnect,
+            Protocol::Base(_) | Protocol::Unbound if has_fids() => Worth::State,
+            Protocol::Base(_) | Protocol::Unbound => Worth::Nothing,
         })
     });
     let (holder, used) = (connection.peer.holder(), connection.last_used());

@@ -16,8 +16,8 @@ use ninep::{LockKind, Request};
 use rustix::fs::FileType;
 use trace::Access;
 
-use crate::fids::{Fid, Role};
-use crate::gate::{Asked, File, SPLICE_MIN};
+use crate::fids::{FidState, OpenFid};
+use crate::gate::{RequestFile, RequestMeta, SPLICE_MIN};
 use crate::location::Location;
 
 /// The most that one Copy copies: longer, and nobody else would have a turn.
@@ -25,7 +25,7 @@ pub(crate) const COPY_MAX: u64 = 16 << 20;
 
 /// What a message says by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct ParsedRequest {
     pub(crate) fid: ninep::Fid,
     pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
@@ -33,11 +33,12 @@ pub(crate) struct About {
     offset: Option<u64>,
 }
 
-impl About {
+impl ParsedRequest {
     /// `None` for what is no request of a fid: Tversion, Tauth, Tattach, Tflush.
-    pub(crate) fn of(request: &Request<'_>) -> Option<About> {
-        let about = |fid, kind| About { fid, kind, amount: Amount::new(0, 1), offset: None };
-        let moving = |fid, kind, offset, bytes| About {
+    pub(crate) fn of(request: &Request<'_>) -> Option<ParsedRequest> {
+        let about =
+            |fid, kind| ParsedRequest { fid, kind, amount: Amount::new(0, 1), offset: None };
+        let moving = |fid, kind, offset, bytes| ParsedRequest {
             amount: Amount::new(bytes, 1),
             offset: Some(offset),
             ..about(fid, kind)
@@ -50,7 +51,7 @@ impl About {
                 moving(fid, OpKind::Write, offset, data.len() as u64)
             }
             Request::Getattr { fid, .. } => about(fid, OpKind::Getattr),
-            Request::Walk { fid, names, .. } => About {
+            Request::Walk { fid, names, .. } => ParsedRequest {
                 amount: Amount::new(0, names.len().max(1) as u64),
                 ..about(fid, OpKind::Walk)
             },
@@ -82,17 +83,19 @@ impl About {
     }
 
     /// The same of any message of the dialect.
-    pub(crate) fn of_any(request: &AnyRequest<'_>) -> Option<About> {
+    pub(crate) fn of_any(request: &AnyRequest<'_>) -> Option<ParsedRequest> {
         match request {
-            AnyRequest::Base(request) => About::of(request),
-            AnyRequest::Ext(request) => About::of_own(request),
+            AnyRequest::Base(request) => ParsedRequest::of(request),
+            AnyRequest::Ext(request) => ParsedRequest::of_own(request),
         }
     }
 
     /// The same of one of its own messages. `None` for what is about the session.
-    fn of_own(request: &ExtRequest<'_>) -> Option<About> {
-        let about = |fid, kind| About { fid, kind, amount: Amount::new(0, 1), offset: None };
-        let moving = |fid, kind, bytes| About { amount: Amount::new(bytes, 1), ..about(fid, kind) };
+    fn of_own(request: &ExtRequest<'_>) -> Option<ParsedRequest> {
+        let about =
+            |fid, kind| ParsedRequest { fid, kind, amount: Amount::new(0, 1), offset: None };
+        let moving =
+            |fid, kind, bytes| ParsedRequest { amount: Amount::new(bytes, 1), ..about(fid, kind) };
         Some(match *request {
             ExtRequest::Lookup { fid, .. } => about(fid, OpKind::Walk),
             ExtRequest::Open { fid, flags, .. } if flags & ninep::open::CREATE != 0 => {
@@ -111,9 +114,10 @@ impl About {
             ExtRequest::Change { fid, .. } | ExtRequest::Allocate { fid, .. } => {
                 about(fid, OpKind::Setattr)
             }
-            ExtRequest::Write { fid, offset, data, .. } => {
-                About { offset: Some(offset), ..moving(fid, OpKind::Write, data.len() as u64) }
-            }
+            ExtRequest::Write { fid, offset, data, .. } => ParsedRequest {
+                offset: Some(offset),
+                ..moving(fid, OpKind::Write, data.len() as u64)
+            },
             ExtRequest::Append { fid, data, .. } => moving(fid, OpKind::Write, data.len() as u64),
             ExtRequest::Copy { fid, length, .. } => {
                 moving(fid, OpKind::Write, length.min(COPY_MAX))
@@ -136,13 +140,13 @@ impl About {
 
     /// What the dispatcher must know of it, now that it is known who asks and about what; of what
     /// was named by handle also where it lies.
-    pub(crate) fn ask(&self, file: &File, location: Location) -> Asked {
+    pub(crate) fn ask(&self, file: &RequestFile, location: Location) -> RequestMeta {
         match file {
-            File::Fid(fid) => self.ask_of_fid(fid),
-            File::Handle(user) => {
+            RequestFile::Fid(fid) => self.ask_of_fid(fid),
+            RequestFile::Handle(user) => {
                 let (kind, amount, lane) = (self.kind, self.amount, Lane::Device);
                 let subject = user.subject(location);
-                Asked {
+                RequestMeta {
                     subject,
                     kind,
                     amount,
@@ -156,11 +160,11 @@ impl About {
     }
 
     /// A read or write of a file also says how it follows the fid's last one, and becomes the last.
-    fn ask_of_fid(&self, fid: &Arc<Fid>) -> Asked {
+    fn ask_of_fid(&self, fid: &Arc<OpenFid>) -> RequestMeta {
         let target = &fid.user.export.target;
         let (kind, lane) = match (&fid.role, self.kind) {
-            (Role::XattrRead { .. }, OpKind::Read) => (OpKind::Getxattr, Lane::Cached),
-            (Role::XattrWrite(_), OpKind::Write) => (OpKind::Setxattr, Lane::Cached),
+            (FidState::XattrRead { .. }, OpKind::Read) => (OpKind::Getxattr, Lane::Cached),
+            (FidState::XattrWrite(_), OpKind::Write) => (OpKind::Setxattr, Lane::Cached),
             (_, OpKind::Read) if fid.misses.are_many() && self.amount.bytes < SPLICE_MIN => {
                 (OpKind::Read, Lane::Device)
             }
@@ -169,13 +173,13 @@ impl About {
             (_, kind) => (kind, Lane::Device),
         };
         let access = match (&fid.role, self.offset) {
-            (Role::File { last, .. }, Some(offset)) => {
+            (FidState::File { last, .. }, Some(offset)) => {
                 Some(last.follow(offset, self.amount.bytes.get()))
             }
             _ => None::<Access>,
         };
         let (subject, amount) = (fid.subject(), self.amount);
-        Asked { subject, kind, amount, lane, elsewhere: None, arrived: Time::ZERO, access }
+        RequestMeta { subject, kind, amount, lane, elsewhere: None, arrived: Time::ZERO, access }
     }
 }
 
@@ -248,7 +252,7 @@ mod tests {
                 continue;
             };
             let (_, request) = Request::decode(&frame).unwrap();
-            match (About::of(&request), request) {
+            match (ParsedRequest::of(&request), request) {
                 (None, Request::Attach { .. }) => {
                     assert_eq!(kind_of_type(number), Some(OpKind::Attach));
                 }
@@ -266,9 +270,9 @@ mod tests {
         let mut space = Vec::new();
         let names = ninep::NameList::pack([&b"a"[..], b"b"], &mut space).unwrap();
         let (fid, newfid) = (ninep::Fid(1), ninep::Fid(2));
-        let walk = About::of(&Request::Walk { fid, newfid, names }).unwrap();
+        let walk = ParsedRequest::of(&Request::Walk { fid, newfid, names }).unwrap();
         assert_eq!((walk.amount, walk.offset), (Amount::new(0, 2), None));
-        let write = About::of(&Request::Write { fid, offset: 7, data: b"abc" }).unwrap();
+        let write = ParsedRequest::of(&Request::Write { fid, offset: 7, data: b"abc" }).unwrap();
         assert_eq!((write.amount, write.offset), (Amount::new(3, 1), Some(7)));
     }
 }

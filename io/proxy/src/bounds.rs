@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bounds::{AtBound, FairBound, Holder};
 use rustix::io::Errno;
 
-use crate::limits::Limits;
+use crate::limits::DescriptorLimits;
 
 /// What each connection may have in flight uncounted: small requests never meet the bound.
 pub(crate) const FREE: usize = 64 << 10;
 
 /// Something of which there is only so much for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shared {
+pub(crate) enum SharedBound {
     /// Descriptors of files: of fids and of owners of locks.
     OpenFiles,
     /// Ranges of files that are locked.
@@ -32,25 +32,26 @@ pub(crate) enum Shared {
 }
 
 /// The bounds of all that is shared.
-pub(crate) struct SharedBounds([Mutex<FairBound>; Shared::ALL.len()]);
+pub(crate) struct SharedBounds([Mutex<FairBound>; SharedBound::ALL.len()]);
 
 /// What somebody holds, until it is dropped.
 pub(crate) struct Charge {
     of: Arc<SharedBounds>,
-    what: Shared,
+    what: SharedBound,
     holder: Holder,
     amount: u64,
 }
 
-impl Shared {
-    pub(crate) const ALL: [Shared; 3] = [Shared::OpenFiles, Shared::Locks, Shared::Memory];
+impl SharedBound {
+    pub(crate) const ALL: [SharedBound; 3] =
+        [SharedBound::OpenFiles, SharedBound::Locks, SharedBound::Memory];
 
     /// Its name in metrics and in the log.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Shared::OpenFiles => "open_files",
-            Shared::Locks => "locks",
-            Shared::Memory => "memory",
+            SharedBound::OpenFiles => "open_files",
+            SharedBound::Locks => "locks",
+            SharedBound::Memory => "memory",
         }
     }
 
@@ -58,36 +59,36 @@ impl Shared {
     /// take for a limit of their own.
     fn errno(self) -> Errno {
         match self {
-            Shared::OpenFiles => Errno::NFILE,
-            Shared::Locks => Errno::NOLCK,
-            Shared::Memory => Errno::NOMEM,
+            SharedBound::OpenFiles => Errno::NFILE,
+            SharedBound::Locks => Errno::NOLCK,
+            SharedBound::Memory => Errno::NOMEM,
         }
     }
 
-    fn max(self, limits: &Limits) -> u64 {
+    fn max(self, limits: &DescriptorLimits) -> u64 {
         match self {
-            Shared::OpenFiles => limits.open_files,
-            Shared::Locks => limits.locks,
-            Shared::Memory => limits.memory,
+            SharedBound::OpenFiles => limits.open_files,
+            SharedBound::Locks => limits.locks,
+            SharedBound::Memory => limits.memory,
         }
     }
 }
 
 impl SharedBounds {
-    pub(crate) fn new(limits: &Limits) -> Arc<SharedBounds> {
-        let of = |what: Shared| Mutex::new(FairBound::new(what.max(limits)));
-        Arc::new(SharedBounds(Shared::ALL.map(of)))
+    pub(crate) fn new(limits: &DescriptorLimits) -> Arc<SharedBounds> {
+        let of = |what: SharedBound| Mutex::new(FairBound::new(what.max(limits)));
+        Arc::new(SharedBounds(SharedBound::ALL.map(of)))
     }
 
     /// Puts other bounds in force.
-    pub(crate) fn set(&self, limits: &Limits) {
-        Shared::ALL.into_iter().for_each(|what| self.lock(what).set_max(what.max(limits)));
+    pub(crate) fn set(&self, limits: &DescriptorLimits) {
+        SharedBound::ALL.into_iter().for_each(|what| self.lock(what).set_max(what.max(limits)));
     }
 
     /// Takes units for a holder.
     pub(crate) fn charge(
         self: &Arc<SharedBounds>,
-        what: Shared,
+        what: SharedBound,
         holder: Holder,
         amount: u64,
     ) -> Result<Charge, Errno> {
@@ -97,24 +98,29 @@ impl SharedBounds {
     }
 
     /// Refuses what could not be charged now: asked before something is done that cannot be undone.
-    pub(crate) fn check(&self, what: Shared, holder: &Holder, amount: u64) -> Result<(), Errno> {
+    pub(crate) fn check(
+        &self,
+        what: SharedBound,
+        holder: &Holder,
+        amount: u64,
+    ) -> Result<(), Errno> {
         let checked = self.lock(what).check(holder, amount);
         checked.map_err(|bound| refused(what, holder, bound))
     }
 
     /// What is used, the bound, and how often somebody was refused.
-    pub(crate) fn figures(&self, what: Shared) -> [u64; 3] {
+    pub(crate) fn figures(&self, what: SharedBound) -> [u64; 3] {
         let bound = self.lock(what);
         [bound.used(), bound.max(), bound.refused()]
     }
 
     /// Bytes that are charged, and the most that were since this was last asked.
     pub(crate) fn memory_used(&self) -> (u64, u64) {
-        let mut bound = self.lock(Shared::Memory);
+        let mut bound = self.lock(SharedBound::Memory);
         (bound.used(), bound.take_peak())
     }
 
-    fn lock(&self, what: Shared) -> MutexGuard<'_, FairBound> {
+    fn lock(&self, what: SharedBound) -> MutexGuard<'_, FairBound> {
         self.0[what as usize].lock().expect("not poisoned")
     }
 }
@@ -145,7 +151,7 @@ impl Drop for Charge {
 }
 
 /// Says who is at a bound.
-fn refused(what: Shared, holder: &Holder, bound: AtBound) -> Errno {
+fn refused(what: SharedBound, holder: &Holder, bound: AtBound) -> Errno {
     tracing::warn!(
         bound = what.name(), peer = %holder.peer, uid = holder.uid, of = ?bound, "at a bound"
     );

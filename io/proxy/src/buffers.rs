@@ -14,47 +14,47 @@ const POOL_BYTES_MAX: usize = 64 << 20;
 const PAGE: usize = 4096;
 
 /// One whole message as it came from the peer.
-pub(crate) enum Frame {
+pub(crate) enum FrameBuffer {
     /// Short: no allocation.
     Small { bytes: [u8; INLINE], len: u8 },
     /// Long, most often a write with its payload.
-    Large(Buffer),
+    Large(PooledBuffer),
 }
 
 /// Initialised memory of a stated length.
-pub(crate) struct Buffer {
+pub(crate) struct PooledBuffer {
     memory: Vec<u8>,
     start: usize,
     len: usize,
 }
 
-impl Frame {
+impl FrameBuffer {
     /// No message.
-    pub(crate) const EMPTY: Frame = Frame::Small { bytes: [0; INLINE], len: 0 };
+    pub(crate) const EMPTY: FrameBuffer = FrameBuffer::Small { bytes: [0; INLINE], len: 0 };
 
     /// Keeps a copy of a message.
-    pub(crate) fn copy(message: &[u8]) -> Frame {
+    pub(crate) fn copy(message: &[u8]) -> FrameBuffer {
         if message.len() <= INLINE {
             let mut bytes = [0; INLINE];
             bytes[..message.len()].copy_from_slice(message);
-            return Frame::Small { bytes, len: message.len() as u8 };
+            return FrameBuffer::Small { bytes, len: message.len() as u8 };
         }
-        let mut buffer = Buffer::for_message(message.len());
+        let mut buffer = PooledBuffer::for_message(message.len());
         buffer.bytes_mut().copy_from_slice(message);
-        Frame::Large(buffer)
+        FrameBuffer::Large(buffer)
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Frame::Small { bytes, len } => &bytes[..*len as usize],
-            Frame::Large(buffer) => buffer.bytes(),
+            FrameBuffer::Small { bytes, len } => &bytes[..*len as usize],
+            FrameBuffer::Large(buffer) => buffer.bytes(),
         }
     }
 }
 
-impl Buffer {
+impl PooledBuffer {
     /// Memory for a message of `len` bytes, placed so that a write's payload is page-aligned.
-    pub(crate) fn for_message(len: usize) -> Buffer {
+    pub(crate) fn for_message(len: usize) -> PooledBuffer {
         let aligned = len >= PAGE + ninep::WRITE_HEADER_LEN;
         let memory = take(len + if aligned { PAGE } else { 0 });
         let start = if aligned {
@@ -63,7 +63,7 @@ impl Buffer {
         } else {
             0
         };
-        Buffer { memory, start, len }
+        PooledBuffer { memory, start, len }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -79,7 +79,7 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         give_back(std::mem::take(&mut self.memory));
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn the_payload_of_a_write_lies_on_a_page() {
         for payload in [4096, 65536, 1 << 20] {
-            let buffer = Buffer::for_message(payload + ninep::WRITE_HEADER_LEN);
+            let buffer = PooledBuffer::for_message(payload + ninep::WRITE_HEADER_LEN);
             let at = buffer.bytes()[ninep::WRITE_HEADER_LEN..].as_ptr() as usize;
             assert_eq!(at % PAGE, 0);
             assert_eq!(buffer.bytes().len(), payload + ninep::WRITE_HEADER_LEN);
@@ -141,7 +141,7 @@ mod tests {
     fn frames_keep_every_byte_at_every_length() {
         for len in [7, INLINE, INLINE + 1, 5000, 70_000] {
             let message: Vec<u8> = (0..len).map(|i| i as u8).collect();
-            assert_eq!(Frame::copy(&message).bytes(), message);
+            assert_eq!(FrameBuffer::copy(&message).bytes(), message);
         }
     }
 }

@@ -37,7 +37,7 @@ use sched::{CostMode, Costs, Curve, LaneCosts};
 pub use self::ladder::SlotLoss;
 use self::ladder::{Ladder, curve_points};
 pub use self::modes::ModeFigures;
-use self::scratch::Scratch;
+use self::scratch::ScratchFiles;
 use crate::costs_file::CostsFile;
 use crate::writes::Backing;
 
@@ -137,7 +137,7 @@ pub fn calibrate(
     progress: &mut dyn FnMut(&str),
 ) -> Result<Calibration, CalibrateError> {
     let mut steps = Steps { stop, progress, begun: Instant::now(), time };
-    let scratch = Scratch::make(dir)?;
+    let scratch = ScratchFiles::make(dir)?;
     let backing = Backing::probe(scratch.own()).map_err(CalibrateError::Backend)?;
     steps.say("filling a file");
     let file = scratch.full_file(time.mul_f64(SHARE_FILL), stop)?;

@@ -19,26 +19,26 @@ use rustix::net::SendFlags;
 use sched::RequestId;
 
 use crate::bounds::{Charge, FREE};
-use crate::buffers::Frame;
-use crate::fids::{Fid, Fids};
-use crate::input::Input;
+use crate::buffers::FrameBuffer;
+use crate::fids::{FidTable, OpenFid};
+use crate::input::ReceiveBuffer;
 use crate::locks::TLOCK_MAX;
-use crate::mounts::Form;
-use crate::outbox::Batch;
+use crate::mounts::Protocol;
+use crate::outbox::ReplyBatch;
 use crate::pipes::PipeLoad;
 use crate::plain::PlainSession;
 use crate::server::Server;
-use crate::tally::Tally;
+use crate::tally::ReplyTally;
 
 /// One client's connection.
 pub(crate) struct Connection {
     /// Its number, unique while the proxy runs.
     pub(crate) id: u64,
     pub(crate) socket: OwnedFd,
-    pub(crate) peer: Peer,
-    pub(crate) session: Mutex<Session>,
-    pub(crate) input: Mutex<Input>,
-    out: Mutex<Out>,
+    pub(crate) peer: ConnectionPeer,
+    pub(crate) session: Mutex<NinepSession>,
+    pub(crate) input: Mutex<ReceiveBuffer>,
+    out: Mutex<SendQueue>,
     /// Bytes that wait for the peer to read them.
     unsent: AtomicUsize,
     pub(crate) closed: AtomicBool,
@@ -57,7 +57,7 @@ pub(crate) struct Connection {
 }
 
 /// Who is at the other end.
-pub(crate) struct Peer {
+pub(crate) struct ConnectionPeer {
     pub(crate) nid: Nid,
     /// The user, for a Unix-socket peer.
     pub(crate) uid: Option<u32>,
@@ -66,7 +66,7 @@ pub(crate) struct Peer {
 }
 
 /// What Tversion begins.
-pub(crate) struct Session {
+pub(crate) struct NinepSession {
     /// Counts the sessions of the connection.
     pub(crate) epoch: u32,
     /// The largest message in bytes; what Tversion may have, before it came.
@@ -75,12 +75,12 @@ pub(crate) struct Session {
     pub(crate) attached: bool,
     /// When it began to be without an attach, and how many bytes had come by then.
     pub(crate) detached: (std::time::Instant, u64),
-    form: Form,
+    form: Protocol,
     /// Made with the first request after the form was changed. Until the connection is closed
     /// it holds it, and is held by it.
     path: Option<Arc<ReplyPath>>,
-    pub(crate) fids: Fids,
-    pub(crate) tags: FxHashMap<u16, InFlight>,
+    pub(crate) fids: FidTable,
+    pub(crate) tags: FxHashMap<u16, TaggedRequest>,
     /// (request, flush): flushes whose request is being executed.
     pub(crate) flushes: Vec<(Tag, Tag)>,
     /// Requests that are answered when there is news.
@@ -88,11 +88,11 @@ pub(crate) struct Session {
     /// Bytes that unanswered requests brought or will answer.
     pub(crate) bytes: usize,
     /// What was answered here, in all sessions of the connection.
-    pub(crate) tally: Tally,
+    pub(crate) tally: ReplyTally,
     /// No input is taken until replies have left.
     pub(crate) paused: bool,
     /// A message that waits for memory.
-    pub(crate) stalled: Option<Frame>,
+    pub(crate) stalled: Option<FrameBuffer>,
     /// How many bytes it may have in flight, and what was charged for that.
     pub(crate) covered: usize,
     pub(crate) memory: Option<Charge>,
@@ -103,10 +103,10 @@ pub(crate) struct Session {
 }
 
 /// A request that has not been answered.
-pub(crate) struct InFlight {
+pub(crate) struct TaggedRequest {
     /// The dispatcher's number for it and the target's index; `None` outside a dispatcher.
     pub(crate) request: Option<(usize, RequestId)>,
-    /// What it counts in [`Session::bytes`].
+    /// What it counts in [`NinepSession::bytes`].
     pub(crate) bytes: usize,
 }
 
@@ -121,22 +121,22 @@ pub(crate) struct ReplyTo {
 pub(crate) struct ReplyPath {
     pub(crate) connection: Arc<Connection>,
     pub(crate) epoch: u32,
-    pub(crate) form: Form,
+    pub(crate) form: Protocol,
 }
 
 #[derive(Default)]
-struct Out {
-    queue: VecDeque<Chunk>,
+struct SendQueue {
+    queue: VecDeque<SendChunk>,
 }
 
-enum Chunk {
+enum SendChunk {
     Bytes(Vec<u8>, usize),
     Pipe(PipeLoad),
 }
 
 /// What sending left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum SendOutcome {
     /// All went, or waits for the socket.
     Ok,
     /// The connection was paused and may take input again.
@@ -147,7 +147,7 @@ pub(crate) enum Sent {
 
 /// The bounds of a session, from the configuration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ConnectionBounds {
     pub(crate) tags_max: usize,
     pub(crate) bytes_max: usize,
     /// Bytes that a connection may send before it has attached.
@@ -162,7 +162,7 @@ const GONE: epoll::EventFlags = epoll::EventFlags::RDHUP;
 /// A mount's connection carries many jobs, and may have so many times as much under way.
 const MOUNT_TIMES: usize = 4;
 
-impl Bounds {
+impl ConnectionBounds {
     /// How many blocking locks may wait: at most half of the tags and of the bytes, or
     /// the unlock and the flush that end the waiting would not be read.
     pub(crate) fn lock_waiters_max(&self) -> usize {
@@ -171,12 +171,17 @@ impl Bounds {
 }
 
 impl Connection {
-    pub(crate) fn new(id: u64, socket: OwnedFd, peer: Peer, server: Weak<Server>) -> Connection {
+    pub(crate) fn new(
+        id: u64,
+        socket: OwnedFd,
+        peer: ConnectionPeer,
+        server: Weak<Server>,
+    ) -> Connection {
         Connection {
             id,
             socket,
             peer,
-            session: Mutex::new(Session::new(server)),
+            session: Mutex::new(NinepSession::new(server)),
             input: Mutex::default(),
             out: Mutex::default(),
             unsent: AtomicUsize::new(0),
@@ -247,14 +252,19 @@ impl Connection {
 
     /// Sends a batch of replies as far as the socket takes them and frees their tags. What
     /// it counts stays in the batch if the connection is closed.
-    pub(crate) fn send(&self, batch: &mut Batch, poll: &OwnedFd, bounds: Bounds) -> Sent {
+    pub(crate) fn send(
+        &self,
+        batch: &mut ReplyBatch,
+        poll: &OwnedFd,
+        bounds: ConnectionBounds,
+    ) -> SendOutcome {
         let mut session = self.session.lock().expect("not poisoned");
         if self.closed.load(Ordering::Acquire) {
-            return Sent::Ok;
+            return SendOutcome::Ok;
         }
         session.tally.take(&mut batch.tally);
         if batch.path.epoch != session.epoch {
-            return Sent::Ok;
+            return SendOutcome::Ok;
         }
         session.answered(batch);
         let mut out = self.out.lock().expect("not poisoned");
@@ -270,9 +280,9 @@ impl Connection {
                     drop(out);
                     session = self.session.lock().expect("not poisoned");
                     session.want(self, poll, epoll::EventFlags::OUT, true);
-                    return Sent::Ok;
+                    return SendOutcome::Ok;
                 }
-                Err(_) => return Sent::Broken,
+                Err(_) => return SendOutcome::Broken,
             }
             drop(out);
             session = self.session.lock().expect("not poisoned");
@@ -284,21 +294,21 @@ impl Connection {
     }
 
     /// Sends what waits, now that the socket takes more.
-    pub(crate) fn send_rest(&self, poll: &OwnedFd, bounds: Bounds) -> Sent {
+    pub(crate) fn send_rest(&self, poll: &OwnedFd, bounds: ConnectionBounds) -> SendOutcome {
         let mut out = self.out.lock().expect("not poisoned");
         while let Some(chunk) = out.queue.front_mut() {
             let (moved, left) = match chunk {
-                Chunk::Bytes(bytes, at) => {
+                SendChunk::Bytes(bytes, at) => {
                     let moved = match self.send_bytes(&bytes[*at..], false) {
                         Ok(moved) => moved,
-                        Err(_) => return Sent::Broken,
+                        Err(_) => return SendOutcome::Broken,
                     };
                     *at += moved;
                     (moved, bytes.len() - *at)
                 }
-                Chunk::Pipe(load) => match load.drain(&self.socket, false) {
+                SendChunk::Pipe(load) => match load.drain(&self.socket, false) {
                     Ok(moved) => (moved, load.left()),
-                    Err(_) => return Sent::Broken,
+                    Err(_) => return SendOutcome::Broken,
                 },
             };
             self.unsent.fetch_sub(moved, Ordering::Relaxed);
@@ -319,17 +329,22 @@ impl Connection {
         self.resume(&mut session, poll, bounds)
     }
 
-    fn resume(&self, session: &mut Session, poll: &OwnedFd, bounds: Bounds) -> Sent {
+    fn resume(
+        &self,
+        session: &mut NinepSession,
+        poll: &OwnedFd,
+        bounds: ConnectionBounds,
+    ) -> SendOutcome {
         if session.paused && !session.is_over(bounds, self.unsent()) {
             session.paused = false;
             session.want(self, poll, READ, true);
-            return Sent::Resume;
+            return SendOutcome::Resume;
         }
-        Sent::Ok
+        SendOutcome::Ok
     }
 
     /// `Ok(Some(at))`: the socket is full; `at` bytes of the batch have gone.
-    fn send_now(&self, batch: &mut Batch) -> io::Result<Option<usize>> {
+    fn send_now(&self, batch: &mut ReplyBatch) -> io::Result<Option<usize>> {
         let mut at = 0;
         while at < batch.bytes.len() || !batch.pipes.is_empty() {
             let until = batch.pipes.first().map_or(batch.bytes.len(), |(after, _)| *after);
@@ -353,21 +368,21 @@ impl Connection {
     }
 
     /// Queues what is left of a batch, from byte `at` on.
-    fn keep(&self, out: &mut Out, mut at: usize, batch: &mut Batch) {
+    fn keep(&self, out: &mut SendQueue, mut at: usize, batch: &mut ReplyBatch) {
         let pipes = std::mem::take(&mut batch.pipes);
         for (after, load) in pipes {
             self.keep_bytes(out, &batch.bytes[at..after]);
             at = after;
             self.unsent.fetch_add(load.left(), Ordering::Relaxed);
-            out.queue.push_back(Chunk::Pipe(load));
+            out.queue.push_back(SendChunk::Pipe(load));
         }
         self.keep_bytes(out, &batch.bytes[at..]);
     }
 
-    fn keep_bytes(&self, out: &mut Out, bytes: &[u8]) {
+    fn keep_bytes(&self, out: &mut SendQueue, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.unsent.fetch_add(bytes.len(), Ordering::Relaxed);
-            out.queue.push_back(Chunk::Bytes(bytes.to_vec(), 0));
+            out.queue.push_back(SendChunk::Bytes(bytes.to_vec(), 0));
         }
     }
 
@@ -386,23 +401,23 @@ impl Connection {
     }
 }
 
-impl Session {
-    fn new(server: Weak<Server>) -> Session {
+impl NinepSession {
+    fn new(server: Weak<Server>) -> NinepSession {
         let plain = PlainSession::new(server.clone());
-        Session {
+        NinepSession {
             epoch: 0,
             msize: MSIZE_MIN,
             agreed: false,
             attached: false,
             detached: (std::time::Instant::now(), 0),
             fids: plain.fids.clone(),
-            form: Form::Plain(plain.into()),
+            form: Protocol::Base(plain.into()),
             path: None,
             tags: FxHashMap::default(),
             flushes: Vec::new(),
             waits: Vec::new(),
             bytes: 0,
-            tally: Tally::default(),
+            tally: ReplyTally::default(),
             paused: false,
             stalled: None,
             covered: FREE,
@@ -414,27 +429,27 @@ impl Session {
     }
 
     pub(crate) fn is_dialect(&self) -> bool {
-        !matches!(self.form, Form::Plain(_))
+        !matches!(self.form, Protocol::Base(_))
     }
 
     /// Begins a session of 9P2000.L that has nothing open; returns the form of the one before.
-    pub(crate) fn begin_plain(&mut self) -> Form {
+    pub(crate) fn begin_plain(&mut self) -> Protocol {
         let plain = PlainSession::new(self.server.clone());
         self.fids = plain.fids.clone();
-        self.set_form(Form::Plain(plain.into()))
+        self.set_form(Protocol::Base(plain.into()))
     }
 
-    pub(crate) fn form(&self) -> &Form {
+    pub(crate) fn form(&self) -> &Protocol {
         &self.form
     }
 
     /// What the requests from now on are in; returns what those until now were in.
-    pub(crate) fn set_form(&mut self, form: Form) -> Form {
+    pub(crate) fn set_form(&mut self, form: Protocol) -> Protocol {
         self.path = None;
         std::mem::replace(&mut self.form, form)
     }
 
-    pub(crate) fn fid(&self, number: ninep::Fid) -> Option<Arc<Fid>> {
+    pub(crate) fn fid(&self, number: ninep::Fid) -> Option<Arc<OpenFid>> {
         self.fids.lock().expect("not poisoned").get(&number.0).cloned()
     }
 
@@ -453,7 +468,7 @@ impl Session {
     }
 
     /// Whether the client has as much under way as it may. One request always may be.
-    pub(crate) fn is_over(&self, bounds: Bounds, unsent: usize) -> bool {
+    pub(crate) fn is_over(&self, bounds: ConnectionBounds, unsent: usize) -> bool {
         let busy = !self.tags.is_empty() || unsent > 0;
         // Who is held back keeps a window's worth here; the others need place beside it.
         let times = if self.is_dialect() { MOUNT_TIMES } else { 1 };
@@ -474,7 +489,7 @@ impl Session {
     }
 
     /// Forgets the answered requests and appends the replies of flushes that waited for them.
-    fn answered(&mut self, batch: &mut Batch) {
+    fn answered(&mut self, batch: &mut ReplyBatch) {
         for tag in &batch.answered {
             self.free(*tag);
         }

@@ -155,15 +155,15 @@ struct RawLane {
 }
 
 /// How messages call a lane and its two curves.
-type Names = [&'static str; 3];
-const DEVICE: Names = ["device", "device.read", "device.write"];
-const CACHED: Names = ["cached", "cached.read", "cached.write"];
+type OpNames = [&'static str; 3];
+const DEVICE: OpNames = ["device", "device.read", "device.write"];
+const CACHED: OpNames = ["cached", "cached.read", "cached.write"];
 
 impl RawLane {
     fn build(
         self,
         path: &Path,
-        names: Names,
+        names: OpNames,
         built_in: &LaneCosts,
     ) -> Result<LaneCosts, CostsFileError> {
         let curve = |name, points: &[(Bytes, Nanos)]| {

@@ -34,7 +34,7 @@ use crate::sys;
 
 /// A user as the backend sees one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Credentials {
+pub(crate) struct FsCredentials {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Arc<[u32]>,
@@ -42,7 +42,7 @@ pub(crate) struct Credentials {
     pub(crate) gid_trusted: bool,
 }
 
-impl Credentials {
+impl FsCredentials {
     /// The group that a new file gets when the client asks for `wanted`.
     pub(crate) fn group_for(&self, wanted: u32) -> u32 {
         let own = wanted == self.gid || self.groups.contains(&wanted);
@@ -86,7 +86,7 @@ pub(crate) fn begin_thread() -> io::Result<()> {
 
 /// Makes the calling thread act as `who` with group `gid`. If something cannot be set, what was
 /// set before it is known, and an error is returned.
-pub(crate) fn become_user(who: &Credentials, gid: u32) -> io::Result<()> {
+pub(crate) fn become_user(who: &FsCredentials, gid: u32) -> io::Result<()> {
     ACTING.with_borrow_mut(|acting| {
         if !acting.groups.as_ref().is_some_and(|now| same_groups(now, &who.groups)) {
             sys::set_thread_groups(&who.groups)?;
@@ -122,7 +122,7 @@ pub(crate) fn become_root() {
 
 /// Before a write or truncation through an open file: needs no permission, but a
 /// thread with root's file capabilities would leave set-user-id bits standing.
-pub(crate) fn leave_root(who: &Credentials) -> io::Result<()> {
+pub(crate) fn leave_root(who: &FsCredentials) -> io::Result<()> {
     let as_root = ACTING.with_borrow(|acting| acting.uid == 0);
     if as_root && who.uid != 0 { become_user(who, who.gid) } else { Ok(()) }
 }
@@ -185,11 +185,11 @@ fn take_from_users() -> io::Result<()> {
 /// user attaches, never on the way of a request.
 pub(crate) struct Users {
     keep: Duration,
-    known: Mutex<BTreeMap<u32, Known>>,
+    known: Mutex<BTreeMap<u32, KnownGroups>>,
 }
 
 /// When it was asked, the primary group, all groups.
-type Known = (Instant, u32, Arc<[u32]>);
+type KnownGroups = (Instant, u32, Arc<[u32]>);
 
 impl Users {
     /// More users than this are not remembered.
@@ -234,8 +234,8 @@ fn look_up(uid: u32) -> (u32, Arc<[u32]>) {
 mod tests {
     use super::*;
 
-    fn user(uid: u32, groups: &[u32], gid_trusted: bool) -> Credentials {
-        Credentials { uid, gid: groups[0], groups: groups.into(), gid_trusted }
+    fn user(uid: u32, groups: &[u32], gid_trusted: bool) -> FsCredentials {
+        FsCredentials { uid, gid: groups[0], groups: groups.into(), gid_trusted }
     }
 
     #[test]

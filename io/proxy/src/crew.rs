@@ -25,10 +25,10 @@ use model::{Nanos, Time};
 use crate::credentials;
 
 /// The threads of a proxy and the roles they play.
-pub(crate) struct Crew {
+pub(crate) struct ThreadPool {
     /// POLLING, VACANT or, in a call, when that began.
     word: AtomicU64,
-    roster: Mutex<Roster>,
+    roster: Mutex<PoolState>,
     /// Wakes the standby thread.
     watch: Condvar,
     /// Wakes idle threads.
@@ -42,7 +42,7 @@ pub(crate) struct Crew {
 }
 
 #[derive(Default)]
-struct Roster {
+struct PoolState {
     threads: usize,
     idle: usize,
     standby: bool,
@@ -53,16 +53,16 @@ struct Roster {
 
 /// What a thread is to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum ThreadRole {
     Lead,
     Help,
     Stop,
 }
 
-/// A leader's claim that it is in a call; see [`Crew::begin_call`].
+/// A leader's claim that it is in a call; see [`ThreadPool::begin_call`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub(crate) struct Call(u64);
+pub(crate) struct BlockingCall(u64);
 
 /// No thread leads or is in a call: the leader polls or computes.
 const POLLING: u64 = 0;
@@ -73,9 +73,9 @@ const LOOK: Duration = Duration::from_micros(1000);
 /// Looks without a call before it sleeps.
 const PATIENCE: u32 = 10;
 
-impl Crew {
-    pub(crate) fn new(takeover: Nanos, threads_max: usize) -> Crew {
-        Crew {
+impl ThreadPool {
+    pub(crate) fn new(takeover: Nanos, threads_max: usize) -> ThreadPool {
+        ThreadPool {
             word: AtomicU64::new(VACANT),
             roster: Mutex::default(),
             watch: Condvar::new(),
@@ -88,11 +88,11 @@ impl Crew {
     }
 
     /// A thread with nothing to do waits here for a role. `now` reads the clock.
-    pub(crate) fn next_role(&self, now: impl Fn() -> Time) -> Role {
+    pub(crate) fn next_role(&self, now: impl Fn() -> Time) -> ThreadRole {
         let mut roster = self.roster.lock().expect("not poisoned");
         loop {
             if roster.stop {
-                return Role::Stop;
+                return ThreadRole::Stop;
             }
             if !roster.standby {
                 roster.standby = true;
@@ -102,14 +102,14 @@ impl Crew {
                 roster.standby = false;
                 // Another idle thread stands by from now on.
                 self.pool.notify_one();
-                if role == Role::Lead || roster.stop {
+                if role == ThreadRole::Lead || roster.stop {
                     return role;
                 }
                 continue;
             }
             if roster.called > 0 {
                 roster.called -= 1;
-                return Role::Help;
+                return ThreadRole::Help;
             }
             roster.idle += 1;
             roster = self.pool.wait(roster).expect("not poisoned");
@@ -118,7 +118,7 @@ impl Crew {
     }
 
     /// The leader says that it is about to make a call that may wait.
-    pub(crate) fn begin_call(&self, now: Time) -> Call {
+    pub(crate) fn begin_call(&self, now: Time) -> BlockingCall {
         // 0 and 1 have a meaning of their own.
         let word = now.as_nanos().max(2);
         self.word.store(word, Ordering::SeqCst);
@@ -126,11 +126,11 @@ impl Crew {
         if self.dozing.load(Ordering::SeqCst) {
             self.rouse();
         }
-        Call(word)
+        BlockingCall(word)
     }
 
     /// The call has returned: `true` if the thread still leads.
-    pub(crate) fn end_call(&self, call: Call) -> bool {
+    pub(crate) fn end_call(&self, call: BlockingCall) -> bool {
         self.word.compare_exchange(call.0, POLLING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
@@ -178,14 +178,14 @@ impl Crew {
         self.roster.lock().expect("not poisoned").stop
     }
 
-    fn may_grow(&self, roster: &mut Roster) -> bool {
+    fn may_grow(&self, roster: &mut PoolState) -> bool {
         let may = roster.threads < self.threads_max && !roster.stop;
         roster.threads += usize::from(may);
         may
     }
 
     /// Watches the leader's calls; returns when the lead is ours or all stop.
-    fn stand_by(&self, now: &impl Fn() -> Time) -> Role {
+    fn stand_by(&self, now: &impl Fn() -> Time) -> ThreadRole {
         let mut quiet = 0;
         let mut seen = self.calls.load(Ordering::Relaxed);
         loop {
@@ -197,7 +197,7 @@ impl Crew {
                     .compare_exchange(word, POLLING, Ordering::SeqCst, Ordering::SeqCst)
                     .is_ok()
                 {
-                    return Role::Lead;
+                    return ThreadRole::Lead;
                 }
                 continue;
             }
@@ -206,7 +206,7 @@ impl Crew {
             seen = calls;
             let roster = self.roster.lock().expect("not poisoned");
             if roster.stop {
-                return Role::Stop;
+                return ThreadRole::Stop;
             }
             if quiet < PATIENCE {
                 drop(self.watch.wait_timeout(roster, LOOK).expect("not poisoned"));
@@ -228,7 +228,7 @@ impl Crew {
     }
 }
 
-/// Starts a thread of the crew, which [`Crew::enlist`] or a call for help has counted.
+/// Starts a thread of the crew, which [`ThreadPool::enlist`] or a call for help has counted.
 pub(crate) fn start_thread(
     number: usize,
     body: impl FnOnce() + Send + 'static,
@@ -249,14 +249,14 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn crew() -> Arc<Crew> {
-        Arc::new(Crew::new(Nanos::from_micros(200), 8))
+    fn crew() -> Arc<ThreadPool> {
+        Arc::new(ThreadPool::new(Nanos::from_micros(200), 8))
     }
 
     #[test]
     fn a_call_that_returns_in_time_leaves_the_leader_in_place() {
         let crew = crew();
-        assert_eq!(crew.next_role(|| Time::from_nanos(10)), Role::Lead);
+        assert_eq!(crew.next_role(|| Time::from_nanos(10)), ThreadRole::Lead);
         let call = crew.begin_call(Time::from_nanos(1_000));
         assert!(crew.end_call(call));
     }
@@ -264,17 +264,17 @@ mod tests {
     #[test]
     fn a_late_leader_learns_that_another_leads() {
         let crew = crew();
-        assert_eq!(crew.next_role(|| Time::from_nanos(10)), Role::Lead);
+        assert_eq!(crew.next_role(|| Time::from_nanos(10)), ThreadRole::Lead);
         let call = crew.begin_call(Time::from_nanos(1_000));
         let late = Time::from_nanos(1_000) + Nanos::from_micros(200);
-        assert_eq!(crew.next_role(move || late), Role::Lead);
+        assert_eq!(crew.next_role(move || late), ThreadRole::Lead);
         assert!(!crew.end_call(call));
     }
 
     #[test]
     fn a_sleeping_standby_is_roused_by_a_call() {
         let crew = crew();
-        assert_eq!(crew.next_role(|| Time::from_nanos(10)), Role::Lead);
+        assert_eq!(crew.next_role(|| Time::from_nanos(10)), ThreadRole::Lead);
         let standby = {
             let crew = crew.clone();
             std::thread::spawn(move || crew.next_role(|| Time::MAX))
@@ -283,7 +283,7 @@ mod tests {
             std::thread::yield_now();
         }
         let call = crew.begin_call(Time::from_nanos(1_000));
-        assert_eq!(standby.join().unwrap(), Role::Lead);
+        assert_eq!(standby.join().unwrap(), ThreadRole::Lead);
         assert!(!crew.end_call(call));
     }
 }

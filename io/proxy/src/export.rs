@@ -16,9 +16,9 @@ use ninep::Qid;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::bounds::{Charge, Shared, SharedBounds};
+use crate::bounds::{Charge, SharedBound, SharedBounds};
 use crate::gate::Target;
-use crate::handles::Handles;
+use crate::handles::HandleTable;
 use crate::hard_links::{FileKey, HardLinkTable};
 use crate::sys::{self, Project};
 
@@ -27,12 +27,12 @@ pub(crate) struct Export {
     pub(crate) name: Arc<str>,
     pub(crate) dir: std::path::PathBuf,
     pub(crate) readonly: bool,
-    pub(crate) root: Arc<Node>,
+    pub(crate) root: Arc<ExportNode>,
     /// Its directory, open for as long as it is exported: syncfs tells of failures since then.
     pub(crate) open: OwnedFd,
     /// The dispatcher that its requests pass.
     pub(crate) target: Arc<Target>,
-    pub(crate) handles: Handles,
+    pub(crate) handles: HandleTable,
     /// The project of the root directory, where the file system has them.
     pub(crate) project: Option<Project>,
     /// Of which files the project is known.
@@ -42,7 +42,7 @@ pub(crate) struct Export {
 }
 
 /// A file or directory that a fid refers to.
-pub(crate) struct Node {
+pub(crate) struct ExportNode {
     /// O_PATH, or opened for reading or writing.
     pub(crate) fd: OwnedFd,
     pub(crate) kind: FileType,
@@ -65,16 +65,16 @@ const EMPTY: &CStr = c"";
 /// Directories deeper than this below an export cannot be left upwards.
 const DEPTH_MAX: usize = 65_536;
 
-impl Node {
+impl ExportNode {
     /// Wraps a descriptor; `export_dev` is the device of the export's root.
-    pub(crate) fn new(fd: OwnedFd, export_dev: Option<u64>) -> io::Result<Node> {
+    pub(crate) fn new(fd: OwnedFd, export_dev: Option<u64>) -> io::Result<ExportNode> {
         let stat = rustix::fs::statx(&fd, EMPTY, AtFlags::EMPTY_PATH, QID_MASK)?;
         let dev = device(&stat);
         let kind = FileType::from_raw_mode(stat.stx_mode.into());
         let mix = if export_dev.is_none_or(|d| d == dev) { 0 } else { mount_mix(fd.as_fd()) };
         let qid = qid_of(&stat, mix);
         let (ino, names) = (stat.stx_ino, stat.stx_nlink);
-        Ok(Node { qid, kind, dev, ino, names, charge: Mutex::default(), fd })
+        Ok(ExportNode { qid, kind, dev, ino, names, charge: Mutex::default(), fd })
     }
 
     /// Has somebody hold the descriptor, if nobody does; whether that is new.
@@ -89,13 +89,13 @@ impl Node {
         let mut charge = self.charge.lock().expect("not poisoned");
         let is_new = charge.is_none();
         if is_new {
-            *charge = Some(bounds.charge(Shared::OpenFiles, holder(), 1)?);
+            *charge = Some(bounds.charge(SharedBound::OpenFiles, holder(), 1)?);
         }
         Ok(is_new)
     }
 
     /// Is paid for by what was paid for the node that it replaces; whether there was anything.
-    pub(crate) fn inherit(&self, old: &Node) -> bool {
+    pub(crate) fn inherit(&self, old: &ExportNode) -> bool {
         let charge = old.charge.lock().expect("not poisoned").take();
         let pays = charge.is_some();
         *self.charge.lock().expect("not poisoned") = charge;
@@ -103,16 +103,16 @@ impl Node {
     }
 
     /// The file under a name of this directory, which must not be `.` or `..`.
-    pub(crate) fn look_up(&self, name: &[u8], export: &Export) -> io::Result<Node> {
+    pub(crate) fn look_up(&self, name: &[u8], export: &Export) -> io::Result<ExportNode> {
         let fd = rustix::fs::openat2(&self.fd, name, LOOK, Mode::empty(), BENEATH)?;
-        Node::new(fd, Some(export.root.dev))
+        ExportNode::new(fd, Some(export.root.dev))
     }
 
     /// Whether a name in this directory is that file, which is not opened for it.
     ///
     /// # Errors
     /// `EINVAL` for `.` and `..`; else what the backend says.
-    pub(crate) fn names(&self, name: &[u8], file: &Node) -> Result<bool, Errno> {
+    pub(crate) fn names(&self, name: &[u8], file: &ExportNode) -> Result<bool, Errno> {
         if let b"." | b".." = name {
             return Err(Errno::INVAL);
         }
@@ -122,10 +122,10 @@ impl Node {
     }
 
     /// The directory above this one; the export's root is above itself.
-    pub(crate) fn parent(&self, export: &Export) -> io::Result<Node> {
+    pub(crate) fn parent(&self, export: &Export) -> io::Result<ExportNode> {
         let up = |from: BorrowedFd<'_>| {
             let fd = rustix::fs::openat(from, c"..", LOOK, Mode::empty())?;
-            Node::new(fd, Some(export.root.dev))
+            ExportNode::new(fd, Some(export.root.dev))
         };
         if self.same_file(&export.root) {
             return up_to_root(export);
@@ -150,7 +150,7 @@ impl Node {
         Err(Errno::XDEV.into())
     }
 
-    pub(crate) fn same_file(&self, other: &Node) -> bool {
+    pub(crate) fn same_file(&self, other: &ExportNode) -> bool {
         (self.dev, self.ino) == (other.dev, other.ino)
     }
 
@@ -207,7 +207,7 @@ impl Node {
     /// The path below the export's root, beginning with `/`; an error if it is
     /// longer than the kernel can tell (PATH_MAX) or the file is outside by now.
     pub(crate) fn path_below(&self, export: &Export) -> io::Result<Vec<u8>> {
-        let read = |node: &Node| {
+        let read = |node: &ExportNode| {
             rustix::fs::readlink(node.proc_path().as_c_str(), Vec::new()).map(|p| p.into_bytes())
         };
         let (root, path) = (read(&export.root)?, read(self)?);
@@ -220,13 +220,18 @@ impl Node {
     }
 }
 
-fn up_to_root(export: &Export) -> io::Result<Node> {
+fn up_to_root(export: &Export) -> io::Result<ExportNode> {
     let fd = rustix::fs::openat(&export.root.fd, c".", LOOK, Mode::empty())?;
-    Node::new(fd, Some(export.root.dev))
+    ExportNode::new(fd, Some(export.root.dev))
 }
 
 /// Opens a new or existing file by name in a directory.
-pub(crate) fn open_at(dir: &Node, name: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+pub(crate) fn open_at(
+    dir: &ExportNode,
+    name: &[u8],
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
     Ok(rustix::fs::openat2(&dir.fd, name, flags, mode, BENEATH)?)
 }

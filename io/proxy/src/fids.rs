@@ -1,6 +1,6 @@
 //! What a client's fids refer to.
 //!
-//! A [`Fid`] never changes: opening or renaming puts a new one in its place, so a
+//! A [`OpenFid`] never changes: opening or renaming puts a new one in its place, so a
 //! request that is under way keeps the one it began with.
 
 use std::collections::BTreeMap;
@@ -14,27 +14,27 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sched::SubjectId;
 
-use crate::bounds::{Charge, Shared, SharedBounds};
-use crate::credentials::Credentials;
-use crate::export::{Export, Node};
+use crate::bounds::{Charge, SharedBound, SharedBounds};
+use crate::credentials::FsCredentials;
+use crate::export::{Export, ExportNode};
 use crate::location::Location;
 use crate::locks::FidLocks;
 use crate::record::LastAccess;
 use crate::writes::WriteFile;
 
 /// The fids of a session, by number. A mount's are those of all its connections.
-pub(crate) type Fids = Arc<Mutex<FxHashMap<u32, Arc<Fid>>>>;
+pub(crate) type FidTable = Arc<Mutex<FxHashMap<u32, Arc<OpenFid>>>>;
 
 /// One fid of one session.
-pub(crate) struct Fid {
-    pub(crate) user: Arc<User>,
-    pub(crate) node: Arc<Node>,
+pub(crate) struct OpenFid {
+    pub(crate) user: Arc<ProxyUser>,
+    pub(crate) node: Arc<ExportNode>,
     /// The directory and the name by which it was reached; `None` for the root.
-    pub(crate) entry: Option<Entry>,
-    pub(crate) role: Role,
+    pub(crate) entry: Option<FidEntry>,
+    pub(crate) role: FidState,
     /// Who pays: the subject's bits. Changes when rules with paths are loaded.
     subject: AtomicU64,
-    pub(crate) misses: Misses,
+    pub(crate) misses: ReadMisses,
     /// Who holds a fid that has no descriptor of its own.
     charge: Option<Charge>,
 }
@@ -42,17 +42,17 @@ pub(crate) struct Fid {
 /// Whether the page cache lately had what was read through a fid: misses weigh more than
 /// hits, since a fast device may have fetched what looks like a hit.
 #[derive(Default)]
-pub(crate) struct Misses(AtomicU32);
+pub(crate) struct ReadMisses(AtomicU32);
 
 /// The name that Tremove and Trename of a fid mean.
 #[derive(Clone)]
-pub(crate) struct Entry {
-    pub(crate) dir: Arc<Node>,
+pub(crate) struct FidEntry {
+    pub(crate) dir: Arc<ExportNode>,
     pub(crate) name: Box<[u8]>,
 }
 
 /// What may be done with a fid.
-pub(crate) enum Role {
+pub(crate) enum FidState {
     /// Walked to, not opened.
     Path,
     /// An open file.
@@ -83,9 +83,9 @@ pub(crate) struct XattrWrite {
 }
 
 /// One attach: a user, a job, an export.
-pub(crate) struct User {
+pub(crate) struct ProxyUser {
     pub(crate) export: Arc<Export>,
-    pub(crate) credentials: Credentials,
+    pub(crate) credentials: FsCredentials,
     pub(crate) identity: Identity,
     /// The name that the client gave; empty if it gave none.
     pub(crate) uname: Box<str>,
@@ -100,21 +100,21 @@ const PROJECTS_MAX: usize = 4096;
 /// The most bytes of a user's name that are kept, to be shown.
 const UNAME_MAX: usize = 64;
 
-impl Fid {
+impl OpenFid {
     pub(crate) fn new(
-        user: Arc<User>,
-        node: Arc<Node>,
-        entry: Option<Entry>,
-        role: Role,
+        user: Arc<ProxyUser>,
+        node: Arc<ExportNode>,
+        entry: Option<FidEntry>,
+        role: FidState,
         subject: SubjectId,
-    ) -> Fid {
-        Fid {
+    ) -> OpenFid {
+        OpenFid {
             user,
             node,
             entry,
             role,
             subject: AtomicU64::new(subject.to_bits()),
-            misses: Misses::default(),
+            misses: ReadMisses::default(),
             charge: None,
         }
     }
@@ -143,33 +143,33 @@ impl Fid {
             pays |= node.charge(|| user.holder(), bounds)?;
         }
         if !pays {
-            self.charge = Some(bounds.charge(Shared::OpenFiles, user.holder(), 1)?);
+            self.charge = Some(bounds.charge(SharedBound::OpenFiles, user.holder(), 1)?);
         }
         Ok(())
     }
 
     /// Its session is over: no locks are taken through it any more.
     pub(crate) fn end_locks(&self) {
-        if let Role::File { locks, .. } = &self.role {
+        if let FidState::File { locks, .. } = &self.role {
             locks.end();
         }
     }
 
     /// Whether it has been opened, as a file or as an attribute.
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(self.role, Role::Path)
+        !matches!(self.role, FidState::Path)
     }
 }
 
-impl Misses {
+impl ReadMisses {
     const MISS: u32 = 8;
     /// Three misses in a row.
-    const MANY: u32 = 3 * Misses::MISS;
-    const MOST: u32 = 4 * Misses::MISS;
+    const MANY: u32 = 3 * ReadMisses::MISS;
+    const MOST: u32 = 4 * ReadMisses::MISS;
 
     pub(crate) fn count(&self) {
         let now = self.0.load(Ordering::Relaxed);
-        self.0.store((now + Misses::MISS).min(Misses::MOST), Ordering::Relaxed);
+        self.0.store((now + ReadMisses::MISS).min(ReadMisses::MOST), Ordering::Relaxed);
     }
 
     /// A read hit.
@@ -183,21 +183,21 @@ impl Misses {
     /// From here on reads wait for the device from the start: trying the page cache for them
     /// would have the kernel fetch them, whosever turn it is.
     pub(crate) fn are_many(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= Misses::MANY
+        self.0.load(Ordering::Relaxed) >= ReadMisses::MANY
     }
 }
 
-impl User {
+impl ProxyUser {
     /// `uname` is cut to [`UNAME_MAX`].
     pub(crate) fn new(
         export: Arc<Export>,
-        credentials: Credentials,
+        credentials: FsCredentials,
         identity: Identity,
         uname: &[u8],
-    ) -> User {
+    ) -> ProxyUser {
         let uname = String::from_utf8_lossy(&uname[..uname.len().min(UNAME_MAX)]).into();
         let (subjects, traced) = (Mutex::default(), AtomicU32::new(0));
-        User { export, credentials, identity, uname, subjects, traced }
+        ProxyUser { export, credentials, identity, uname, subjects, traced }
     }
 
     /// Who holds what this user opens.
@@ -226,7 +226,7 @@ impl User {
     /// for its path only if a rule does. A path too long to tell lies where its parent lies.
     pub(crate) fn subject_of(
         &self,
-        node: &Node,
+        node: &ExportNode,
         name: Option<&[u8]>,
         parent: SubjectId,
     ) -> SubjectId {
@@ -235,7 +235,7 @@ impl User {
     }
 }
 
-impl Drop for User {
+impl Drop for ProxyUser {
     fn drop(&mut self) {
         let subjects = std::mem::take(self.subjects.get_mut().expect("not poisoned"));
         self.export.target.release(subjects.into_values());

@@ -18,12 +18,12 @@ use sched::{Arrival, ClassId, Dispatcher, RequestId, SubjectId};
 use slab::Slab;
 use trace::Access;
 
-use crate::buffers::Frame;
+use crate::buffers::FrameBuffer;
 use crate::connection::ReplyTo;
-use crate::fids::{Fid, User};
-use crate::location::{NumberedRules, Wanted};
-use crate::mounts::Once;
-use crate::times::Times;
+use crate::fids::{OpenFid, ProxyUser};
+use crate::location::{NumberedRules, WantedFields};
+use crate::mounts::IdempotencyKey;
+use crate::times::ServiceTimes;
 use crate::writes::Writes;
 
 pub(crate) use donor::Donor;
@@ -46,7 +46,7 @@ const PROMPT: Nanos = Nanos::from_secs(1);
 
 /// Time since the proxy's start.
 #[derive(Clone, Copy)]
-pub(crate) struct Clock(Instant);
+pub(crate) struct ProxyClock(Instant);
 
 /// One `[[target]]`: a backing file system whose requests compete.
 pub(crate) struct Target {
@@ -55,8 +55,8 @@ pub(crate) struct Target {
     /// Reads can be asked not to wait for the device (RWF_NOWAIT).
     pub(crate) nowait: bool,
     pub(crate) writes: Writes,
-    pub(crate) clock: Clock,
-    gate: Mutex<Gate>,
+    pub(crate) clock: ProxyClock,
+    gate: Mutex<TargetQueue>,
     rules: RwLock<NumberedRules>,
     /// Their number, and what they want to know of files: looked at for each request.
     number: AtomicU64,
@@ -66,12 +66,12 @@ pub(crate) struct Target {
 }
 
 /// A request that has been taken in and not answered.
-pub(crate) struct Operation {
+pub(crate) struct PendingRequest {
     pub(crate) to: ReplyTo,
-    pub(crate) file: File,
-    pub(crate) frame: Frame,
+    pub(crate) file: RequestFile,
+    pub(crate) frame: FrameBuffer,
     /// The slot that remembers its reply.
-    pub(crate) once: Option<Once>,
+    pub(crate) once: Option<IdempotencyKey>,
     /// Who else waits for it.
     pub(crate) donor: Option<Box<Donor>>,
     /// A time before it was read, when the leader began to look at the sockets.
@@ -79,19 +79,19 @@ pub(crate) struct Operation {
 }
 
 /// The file that a request is about, in the way it named it.
-pub(crate) enum File {
+pub(crate) enum RequestFile {
     /// By a fid: whoever made it asks.
-    Fid(Arc<Fid>),
+    Fid(Arc<OpenFid>),
     /// By a handle, which is resolved when it is the request's turn.
-    Handle(Arc<User>),
+    Handle(Arc<ProxyUser>),
 }
 
-impl Operation {
+impl PendingRequest {
     /// Who asks.
-    pub(crate) fn user(&self) -> &Arc<User> {
+    pub(crate) fn user(&self) -> &Arc<ProxyUser> {
         match &self.file {
-            File::Fid(fid) => &fid.user,
-            File::Handle(user) => user,
+            RequestFile::Fid(fid) => &fid.user,
+            RequestFile::Handle(user) => user,
         }
     }
 
@@ -111,7 +111,7 @@ impl Operation {
 
 /// What the dispatcher is told of an operation, and a trace besides.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RequestMeta {
     pub(crate) subject: SubjectId,
     pub(crate) kind: OpKind,
     pub(crate) amount: Amount,
@@ -126,9 +126,9 @@ pub(crate) struct Asked {
 }
 
 /// An operation that the dispatcher has chosen.
-pub(crate) struct Running {
-    pub(crate) operation: Operation,
-    pub(crate) asked: Asked,
+pub(crate) struct RunningRequest {
+    pub(crate) operation: PendingRequest,
+    pub(crate) asked: RequestMeta,
     token: usize,
     /// `None` without scheduling.
     pub(crate) id: Option<RequestId>,
@@ -145,7 +145,7 @@ pub(crate) struct Running {
 
 /// What a target has waiting.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outlook {
+pub(crate) struct QueueState {
     /// Something could be executed right now.
     pub(crate) work: bool,
     /// When a meter lets the next request go.
@@ -154,7 +154,7 @@ pub(crate) struct Outlook {
 
 /// How a running operation ended.
 #[derive(Clone, Copy)]
-pub(crate) struct Finished {
+pub(crate) struct Completion {
     token: usize,
     id: Option<RequestId>,
     /// `None` for calls that do not wait.
@@ -172,7 +172,7 @@ pub(crate) struct Finished {
 }
 
 /// The dispatcher's choice, or the first that came.
-struct Chosen {
+struct ChosenRequest {
     token: usize,
     id: Option<RequestId>,
     class: Option<ClassId>,
@@ -182,37 +182,39 @@ struct Chosen {
     lane: Option<Lane>,
 }
 
-struct Gate {
-    order: Order,
+struct TargetQueue {
+    order: DispatchOrder,
     /// By token; emptied while the operation runs.
-    waiting: Slab<Option<(Operation, Asked)>>,
+    waiting: Slab<Option<(PendingRequest, RequestMeta)>>,
     /// Reads that hold their slots and that the kernel is fetching: who has nothing better to
     /// do waits for the first of them.
-    fetching: VecDeque<Running>,
-    times: Times,
+    fetching: VecDeque<RunningRequest>,
+    times: ServiceTimes,
 }
 
-enum Order {
+enum DispatchOrder {
     Scheduled(Box<Dispatcher>),
     /// `--no-schedule`: first come, first served.
     Arrival(VecDeque<usize>),
 }
 
-impl Gate {
-    fn choose(&mut self, now: Time, nowait: bool) -> Option<Running> {
+impl TargetQueue {
+    fn choose(&mut self, now: Time, nowait: bool) -> Option<RunningRequest> {
         let chosen = match &mut self.order {
-            Order::Scheduled(dispatcher) => dispatcher.poll_dispatch(now).map(Chosen::from),
-            Order::Arrival(queue) => queue.pop_front().map(Chosen::first),
+            DispatchOrder::Scheduled(dispatcher) => {
+                dispatcher.poll_dispatch(now).map(ChosenRequest::from)
+            }
+            DispatchOrder::Arrival(queue) => queue.pop_front().map(ChosenRequest::first),
         }?;
         let content = self.waiting[chosen.token].take();
         let (operation, mut asked) = content.expect("a queued token has its operation");
         asked.lane = chosen.lane.unwrap_or(asked.lane);
-        let Chosen { token, id, class, write_mode, .. } = chosen;
+        let ChosenRequest { token, id, class, write_mode, .. } = chosen;
         let queued = chosen.queued.unwrap_or(now.since(asked.arrived));
         let short = asked.lane == Lane::Cached || (nowait && asked.amount.bytes < SPLICE_MIN);
         let quick = asked.kind == OpKind::Read && short;
         let (started, called) = (now, now);
-        Some(Running {
+        Some(RunningRequest {
             operation,
             asked,
             token,
@@ -227,15 +229,15 @@ impl Gate {
     }
 }
 
-impl Chosen {
-    fn first(token: usize) -> Chosen {
-        Chosen { token, id: None, class: None, write_mode: None, queued: None, lane: None }
+impl ChosenRequest {
+    fn first(token: usize) -> ChosenRequest {
+        ChosenRequest { token, id: None, class: None, write_mode: None, queued: None, lane: None }
     }
 }
 
-impl From<sched::Dispatched> for Chosen {
-    fn from(chosen: sched::Dispatched) -> Chosen {
-        Chosen {
+impl From<sched::Dispatched> for ChosenRequest {
+    fn from(chosen: sched::Dispatched) -> ChosenRequest {
+        ChosenRequest {
             token: chosen.token as usize,
             id: Some(chosen.id),
             class: Some(chosen.class),
@@ -246,7 +248,7 @@ impl From<sched::Dispatched> for Chosen {
     }
 }
 
-impl Running {
+impl RunningRequest {
     /// It begins only now: others that were chosen with it went before.
     pub(crate) fn begin(&mut self, now: Time) {
         self.queued += now.since(self.started);
@@ -254,22 +256,22 @@ impl Running {
     }
 
     /// How it ended.
-    pub(crate) fn finished(&self, served: Amount) -> Finished {
+    pub(crate) fn finished(&self, served: Amount) -> Completion {
         let call = (!self.quick).then(|| self.asked.call());
-        let Running { asked, queued, started, called, token, id, .. } = *self;
-        let Asked { kind, lane, elsewhere, access, .. } = asked;
+        let RunningRequest { asked, queued, started, called, token, id, .. } = *self;
+        let RequestMeta { kind, lane, elsewhere, access, .. } = asked;
         let random = access.is_some_and(|access| access != Access::Sequential);
         let untold = elsewhere.is_none() && kind.direction() == Direction::Metadata;
-        Finished { token, id, call, served, kind, lane, queued, started, called, untold, random }
+        Completion { token, id, call, served, kind, lane, queued, started, called, untold, random }
     }
 
     /// It ended without being executed: how long it took says nothing about others.
-    pub(crate) fn dropped(&self) -> Finished {
-        Finished { call: None, ..self.finished(Amount::default()) }
+    pub(crate) fn dropped(&self) -> Completion {
+        Completion { call: None, ..self.finished(Amount::default()) }
     }
 }
 
-impl Asked {
+impl RequestMeta {
     /// Which calls it is like in how long it takes: of its kind, lane and size.
     fn call(&self) -> usize {
         let large = self.amount.bytes >= LARGE;
@@ -277,9 +279,9 @@ impl Asked {
     }
 }
 
-impl Clock {
-    pub(crate) fn start() -> Clock {
-        Clock(Instant::now())
+impl ProxyClock {
+    pub(crate) fn start() -> ProxyClock {
+        ProxyClock(Instant::now())
     }
 
     pub(crate) fn now(self) -> Time {
@@ -294,26 +296,26 @@ impl Target {
         rules: Arc<RuleSet>,
         nowait: bool,
         writes: Writes,
-        clock: Clock,
+        clock: ProxyClock,
         scheduled: bool,
     ) -> Target {
         let name = target.name.clone();
         let order = if scheduled {
-            Order::Scheduled(Box::new(Dispatcher::new(target, rules.clone())))
+            DispatchOrder::Scheduled(Box::new(Dispatcher::new(target, rules.clone())))
         } else {
-            Order::Arrival(VecDeque::new())
+            DispatchOrder::Arrival(VecDeque::new())
         };
-        let (waiting, fetching, times) = (Slab::new(), VecDeque::new(), Times::new());
-        let gate = Mutex::new(Gate { order, waiting, fetching, times });
+        let (waiting, fetching, times) = (Slab::new(), VecDeque::new(), ServiceTimes::new());
+        let gate = Mutex::new(TargetQueue { order, waiting, fetching, times });
         let usual = std::array::from_fn(|_| AtomicU32::new(0));
-        let wanted = Wanted::of(&rules);
+        let wanted = WantedFields::of(&rules);
         let wanted = (AtomicBool::new(wanted.paths), AtomicBool::new(wanted.projects));
         let rules = RwLock::new(NumberedRules { number: 0, set: rules });
         let number = AtomicU64::new(0);
         Target { index, name, nowait, writes, clock, gate, rules, number, wanted, usual }
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn gate(&self) -> MutexGuard<'_, TargetQueue> {
         self.gate.lock().expect("a panic in the dispatcher ends the process")
     }
 
@@ -328,16 +330,19 @@ impl Target {
     }
 
     /// What they want to know of files.
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub(crate) fn wanted(&self) -> WantedFields {
         let (paths, projects) = &self.wanted;
-        Wanted { paths: paths.load(Ordering::Relaxed), projects: projects.load(Ordering::Relaxed) }
+        WantedFields {
+            paths: paths.load(Ordering::Relaxed),
+            projects: projects.load(Ordering::Relaxed),
+        }
     }
 
     /// Puts other rules in force, for queued requests too.
     pub(crate) fn set_rules(&self, rules: Arc<RuleSet>) {
         let mut in_force = self.rules.write().expect("not poisoned");
         *in_force = NumberedRules { number: in_force.number + 1, set: rules.clone() };
-        let wanted = Wanted::of(&rules);
+        let wanted = WantedFields::of(&rules);
         self.wanted.0.store(wanted.paths, Ordering::Relaxed);
         self.wanted.1.store(wanted.projects, Ordering::Relaxed);
         self.number.store(in_force.number, Ordering::Release);
@@ -351,8 +356,8 @@ impl Target {
         f: impl FnOnce(&mut Dispatcher, Time) -> R,
     ) -> Option<R> {
         match &mut self.gate().order {
-            Order::Scheduled(dispatcher) => Some(f(dispatcher, self.clock.now())),
-            Order::Arrival(_) => None,
+            DispatchOrder::Scheduled(dispatcher) => Some(f(dispatcher, self.clock.now())),
+            DispatchOrder::Arrival(_) => None,
         }
     }
 
@@ -371,7 +376,7 @@ impl Target {
     /// Takes operations in, in their order; `each` hears the number of each one.
     pub(crate) fn enqueue(
         &self,
-        operations: impl Iterator<Item = (Operation, Asked)>,
+        operations: impl Iterator<Item = (PendingRequest, RequestMeta)>,
         mut each: impl FnMut(ninep::Tag, Option<RequestId>),
     ) {
         let gate = &mut *self.gate();
@@ -383,8 +388,8 @@ impl Target {
             let waiting = gate.waiting[token].as_ref();
             let donor = waiting.and_then(|(operation, _)| operation.donor.as_ref());
             let id = match &mut gate.order {
-                Order::Scheduled(dispatcher) => {
-                    let Asked { subject, kind, amount, lane, elsewhere, .. } = asked;
+                DispatchOrder::Scheduled(dispatcher) => {
+                    let RequestMeta { subject, kind, amount, lane, elsewhere, .. } = asked;
                     if let Some(elsewhere) = elsewhere.filter(|count| *count > 0) {
                         let ops = Amount::new(0, elsewhere.into());
                         let cost = dispatcher.target().costs.charge(Lane::Device, kind, ops);
@@ -400,7 +405,7 @@ impl Target {
                     let arrival = Arrival { subject, kind, amount, lane, token: token as u64 };
                     Some(dispatcher.enqueue(arrival, now))
                 }
-                Order::Arrival(queue) => {
+                DispatchOrder::Arrival(queue) => {
                     queue.push_back(token);
                     None
                 }
@@ -412,7 +417,7 @@ impl Target {
     /// Tells of operations that ended and asks for the next: one, or several as long as they
     /// are quick. Before anybody waits for a read, all that may be begun is begun. None is
     /// chosen if nothing may go.
-    pub(crate) fn next(&self, finished: &mut Vec<Finished>, chosen: &mut Vec<Running>) {
+    pub(crate) fn next(&self, finished: &mut Vec<Completion>, chosen: &mut Vec<RunningRequest>) {
         let gate = &mut *self.gate();
         let now = self.clock.now();
         finished.drain(..).for_each(|finished| self.end(gate, finished, now));
@@ -429,7 +434,7 @@ impl Target {
     }
 
     /// Tells of operations that ended, without asking for the next.
-    pub(crate) fn finish(&self, finished: &mut Vec<Finished>) {
+    pub(crate) fn finish(&self, finished: &mut Vec<Completion>) {
         if finished.is_empty() {
             return;
         }
@@ -438,14 +443,14 @@ impl Target {
         finished.drain(..).for_each(|finished| self.end(gate, finished, now));
     }
 
-    fn end(&self, gate: &mut Gate, finished: Finished, now: Time) {
+    fn end(&self, gate: &mut TargetQueue, finished: Completion, now: Time) {
         if let Some(call) = finished.call {
             self.note(call, now.since(finished.called));
         }
         gate.waiting.remove(finished.token);
-        let Finished { kind, lane, served, queued, started, .. } = finished;
+        let Completion { kind, lane, served, queued, started, .. } = finished;
         gate.times.count(kind, lane, served, queued, now.since(started));
-        if let (Order::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
+        if let (DispatchOrder::Scheduled(dispatcher), Some(id)) = (&mut gate.order, finished.id) {
             if finished.untold {
                 dispatcher.count_untold(id);
             }
@@ -456,7 +461,7 @@ impl Target {
 
     /// The page cache did not have it. Unless it holds slots of the device already, the
     /// request waits again, for the device.
-    pub(crate) fn miss(&self, mut running: Running) {
+    pub(crate) fn miss(&self, mut running: RunningRequest) {
         let gate = &mut *self.gate();
         if running.asked.lane == Lane::Device {
             running.quick = false;
@@ -467,16 +472,16 @@ impl Target {
         asked.lane = Lane::Device;
         gate.waiting[running.token] = Some((running.operation, asked));
         match (&mut gate.order, running.id) {
-            (Order::Scheduled(dispatcher), Some(id)) => dispatcher.miss(id, now),
-            (Order::Arrival(queue), _) => queue.push_front(running.token),
-            (Order::Scheduled(_), None) => unreachable!("a scheduled request has a number"),
+            (DispatchOrder::Scheduled(dispatcher), Some(id)) => dispatcher.miss(id, now),
+            (DispatchOrder::Arrival(queue), _) => queue.push_front(running.token),
+            (DispatchOrder::Scheduled(_), None) => unreachable!("a scheduled request has a number"),
         }
     }
 
     /// Takes a request out if it has not been chosen yet.
-    pub(crate) fn cancel(&self, id: RequestId) -> Option<(Operation, Asked)> {
+    pub(crate) fn cancel(&self, id: RequestId) -> Option<(PendingRequest, RequestMeta)> {
         let gate = &mut *self.gate();
-        let Order::Scheduled(dispatcher) = &mut gate.order else { return None };
+        let DispatchOrder::Scheduled(dispatcher) = &mut gate.order else { return None };
         let token = dispatcher.cancel(id, self.clock.now())?;
         gate.waiting.remove(token as usize)
     }
@@ -486,7 +491,7 @@ impl Target {
     pub(crate) fn donate(&self, id: RequestId, donor: Box<Donor>) -> Option<RequestId> {
         let mut guard = self.gate();
         let gate = &mut *guard;
-        let Order::Scheduled(dispatcher) = &mut gate.order else { return None };
+        let DispatchOrder::Scheduled(dispatcher) = &mut gate.order else { return None };
         let now = self.clock.now();
         let donated = dispatcher.donate(id, donor.subject, &donor.file, now)?;
         let (operation, _) = gate.waiting[donated.token as usize].as_mut()?;
@@ -503,21 +508,21 @@ impl Target {
     }
 
     /// How long requests waited and took until now, by kind and lane.
-    pub(crate) fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> ServiceTimes {
         self.gate().times.clone()
     }
 
     /// What waits, and when it may go.
-    pub(crate) fn outlook(&self) -> Outlook {
+    pub(crate) fn outlook(&self) -> QueueState {
         let gate = self.gate();
         let fetching = !gate.fetching.is_empty();
         match &gate.order {
-            Order::Scheduled(dispatcher) => Outlook {
+            DispatchOrder::Scheduled(dispatcher) => QueueState {
                 work: fetching || dispatcher.has_work(),
                 deadline: dispatcher.next_deadline(),
             },
-            Order::Arrival(queue) => {
-                Outlook { work: fetching || !queue.is_empty(), deadline: None }
+            DispatchOrder::Arrival(queue) => {
+                QueueState { work: fetching || !queue.is_empty(), deadline: None }
             }
         }
     }
@@ -538,7 +543,7 @@ impl Target {
     }
 
     /// How long calls like this one took lately.
-    pub(crate) fn usual(&self, asked: &Asked) -> Nanos {
+    pub(crate) fn usual(&self, asked: &RequestMeta) -> Nanos {
         Nanos::new(self.usual[asked.call()].load(Ordering::Relaxed).into())
     }
 

@@ -35,7 +35,7 @@ const EVICT_AT_ONCE: usize = 64;
 
 /// The names of all clients.
 pub(crate) struct PathTable {
-    clients: Mutex<Clients>,
+    clients: Mutex<PathClients>,
     bounds: (usize, usize),
 }
 
@@ -61,15 +61,15 @@ pub(crate) struct KnownFile {
 type NameKey = u128;
 
 #[derive(Default)]
-struct Clients {
-    names: FxHashMap<u64, Names>,
+struct PathClients {
+    names: FxHashMap<u64, FileNames>,
     bytes: usize,
     /// Counts uses, to tell which was first.
     used: u64,
     last_client: u64,
 }
 
-struct Names {
+struct FileNames {
     files: LruCache<NameKey, NamedFile, FxBuildHasher>,
     bytes: usize,
 }
@@ -146,7 +146,7 @@ impl Drop for ClientPaths {
     }
 }
 
-impl Clients {
+impl PathClients {
     fn find(&mut self, client: u64, key: NameKey) -> Option<&mut NamedFile> {
         let file = self.names.get_mut(&client)?.files.get_mut(&key)?;
         self.used += 1;
@@ -164,7 +164,7 @@ impl Clients {
         let bytes = ENTRY_BYTES + known.path.len();
         // Of rules that never are: it is compared when it is looked for.
         let file = NamedFile { known, paths: PathSet::default(), rules: u64::MAX, used: self.used };
-        let names = self.names.entry(client).or_insert_with(Names::new);
+        let names = self.names.entry(client).or_insert_with(FileNames::new);
         let before = names.bytes;
         if let Some(old) = names.files.put(key, file) {
             names.bytes -= old.bytes();
@@ -177,7 +177,8 @@ impl Clients {
 
     /// Takes some names of the client whose last use is the longest ago.
     fn evict(&mut self) -> bool {
-        let oldest = |names: &Names| names.files.peek_lru().map_or(u64::MAX, |(_, file)| file.used);
+        let oldest =
+            |names: &FileNames| names.files.peek_lru().map_or(u64::MAX, |(_, file)| file.used);
         let Some(names) = self.names.values_mut().min_by_key(|names| oldest(names)) else {
             return false;
         };
@@ -190,9 +191,9 @@ impl Clients {
     }
 }
 
-impl Names {
-    fn new() -> Names {
-        Names { files: LruCache::unbounded_with_hasher(FxBuildHasher), bytes: 0 }
+impl FileNames {
+    fn new() -> FileNames {
+        FileNames { files: LruCache::unbounded_with_hasher(FxBuildHasher), bytes: 0 }
     }
 
     fn evict(&mut self) -> bool {

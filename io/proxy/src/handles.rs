@@ -27,16 +27,16 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::credentials;
-use crate::export::{Export, Node};
+use crate::export::{Export, ExportNode};
 use crate::sys::{self, KernelHandle};
 
 /// What the proxies of a group share, so that each knows the others' handles.
 #[derive(Clone)]
-pub(crate) struct Key([u8; KEY_LEN]);
+pub(crate) struct HandleKey([u8; KEY_LEN]);
 
 /// A key, and where it is from.
-pub(crate) struct LoadedKey {
-    pub(crate) key: Key,
+pub(crate) struct LoadedHandleKey {
+    pub(crate) key: HandleKey,
     /// Its file was there before: a proxy may have run with it.
     pub(crate) is_old: bool,
 }
@@ -71,12 +71,12 @@ pub(crate) enum KeyError {
 }
 
 /// The handles of one export.
-pub(crate) struct Handles {
+pub(crate) struct HandleTable {
     /// The group's key, bound to the export's name.
     key: [u8; KEY_LEN],
     /// A descriptor of the file system that handles are opened on; `None` where it has none.
     mount: Option<OwnedFd>,
-    directories: Mutex<LruCache<Box<[u8]>, Arc<Node>>>,
+    directories: Mutex<LruCache<Box<[u8]>, Arc<ExportNode>>>,
 }
 
 const KEY_LEN: usize = 32;
@@ -88,33 +88,33 @@ const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS);
 
-impl LoadedKey {
+impl LoadedHandleKey {
     /// A key that was made now.
-    pub(crate) fn new(key: Key) -> LoadedKey {
-        LoadedKey { key, is_old: false }
+    pub(crate) fn new(key: HandleKey) -> LoadedHandleKey {
+        LoadedHandleKey { key, is_old: false }
     }
 }
 
-impl Key {
+impl HandleKey {
     /// Reads the key file, or makes it.
     ///
     /// # Errors
     /// If it can be neither, is no key, or somebody else could have put it there.
-    pub(crate) fn load(path: &Path) -> Result<LoadedKey, KeyError> {
-        match Key::read(path)? {
-            Some(key) => Ok(LoadedKey { key, is_old: true }),
-            None => Key::make(path).map(LoadedKey::new),
+    pub(crate) fn load(path: &Path) -> Result<LoadedHandleKey, KeyError> {
+        match HandleKey::read(path)? {
+            Some(key) => Ok(LoadedHandleKey { key, is_old: true }),
+            None => HandleKey::make(path).map(LoadedHandleKey::new),
         }
     }
 
     /// A key that nobody else will know: its handles end with the proxy.
-    pub(crate) fn random() -> io::Result<Key> {
+    pub(crate) fn random() -> io::Result<HandleKey> {
         let mut key = [0; KEY_LEN];
         let got = rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
-        if got == KEY_LEN { Ok(Key(key)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+        if got == KEY_LEN { Ok(HandleKey(key)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    fn read(path: &Path) -> Result<Option<Key>, KeyError> {
+    fn read(path: &Path) -> Result<Option<HandleKey>, KeyError> {
         if !api::check_private(path)? {
             return Ok(None);
         }
@@ -123,17 +123,17 @@ impl Key {
         // A machine that died may leave zeros where a file was being written.
         let key = <[u8; KEY_LEN]>::try_from(&*bytes).ok().filter(|key| *key != [0; KEY_LEN]);
         let no_key = || KeyError::NoKey { path: path.into(), bytes: bytes.len() };
-        key.map(|key| Some(Key(key))).ok_or_else(no_key)
+        key.map(|key| Some(HandleKey(key))).ok_or_else(no_key)
     }
 
     /// Another proxy may be doing the same: whose file is there first has it.
-    fn make(path: &Path) -> Result<Key, KeyError> {
+    fn make(path: &Path) -> Result<HandleKey, KeyError> {
         let failed = |source| KeyError::System { path: path.into(), source };
-        let key = Key::random().map_err(failed)?;
+        let key = HandleKey::random().map_err(failed)?;
         match key.write(path) {
             Ok(()) => Ok(key),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Key::read(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
+                HandleKey::read(path)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))
             }
             Err(error) => Err(failed(error)),
         }
@@ -151,22 +151,27 @@ impl Key {
     }
 }
 
-impl Handles {
+impl HandleTable {
     /// Handles of the export `name`, whose root directory is open as `root`.
-    pub(crate) fn new(key: &Key, name: &str, root: OwnedFd, directories: usize) -> Handles {
+    pub(crate) fn new(
+        key: &HandleKey,
+        name: &str,
+        root: OwnedFd,
+        directories: usize,
+    ) -> HandleTable {
         let key = *blake3::keyed_hash(&key.0, name.as_bytes()).as_bytes();
         let known = sys::name_to_handle(root.as_fd())
             .and_then(|handle| sys::open_by_handle(root.as_fd(), &handle, LOOK));
         let mount = known.is_ok().then_some(root);
         let directories = NonZeroUsize::new(directories).unwrap_or(NonZeroUsize::MIN);
-        Handles { key, mount, directories: Mutex::new(LruCache::new(directories)) }
+        HandleTable { key, mount, directories: Mutex::new(LruCache::new(directories)) }
     }
 
     /// The handle of a file.
     ///
     /// # Errors
     /// What the backend says; `ENAMETOOLONG` for a path that no handle has room for.
-    pub(crate) fn of(&self, node: &Node, export: &Export) -> io::Result<Vec<u8>> {
+    pub(crate) fn of(&self, node: &ExportNode, export: &Export) -> io::Result<Vec<u8>> {
         let mut handle = vec![0; MAC_LEN];
         if self.mount.is_some() && node.dev == export.root.dev {
             let KernelHandle { kind, bytes } = sys::name_to_handle(node.fd.as_fd())?;
@@ -191,7 +196,7 @@ impl Handles {
     ///
     /// # Errors
     /// `ESTALE` for what is no handle of this export, or whose file is gone.
-    pub(crate) fn resolve(&self, handle: &[u8], export: &Export) -> io::Result<Arc<Node>> {
+    pub(crate) fn resolve(&self, handle: &[u8], export: &Export) -> io::Result<Arc<ExportNode>> {
         if let Some(node) = self.known(handle) {
             // One that was removed since is not what the handle means any more.
             if rustix::fs::fstat(&node.fd)?.st_nlink > 0 {
@@ -224,24 +229,24 @@ impl Handles {
     }
 
     /// A directory that was resolved lately.
-    fn known(&self, handle: &[u8]) -> Option<Arc<Node>> {
+    fn known(&self, handle: &[u8]) -> Option<Arc<ExportNode>> {
         self.directories.lock().expect("not poisoned").get(handle).cloned()
     }
 
-    fn open(&self, rest: &[u8], export: &Export) -> io::Result<Node> {
+    fn open(&self, rest: &[u8], export: &Export) -> io::Result<ExportNode> {
         let (sort, body) = rest.split_first().ok_or(Errno::STALE)?;
         if *sort == BY_KERNEL {
             let (kind, bytes) = body.split_first_chunk().ok_or(Errno::STALE)?;
             let handle = KernelHandle { kind: i32::from_le_bytes(*kind), bytes: bytes.to_vec() };
             let mount = self.mount.as_ref().ok_or(Errno::STALE)?;
             let fd = sys::open_by_handle(mount.as_fd(), &handle, LOOK)?;
-            return Node::new(fd, Some(export.root.dev));
+            return ExportNode::new(fd, Some(export.root.dev));
         }
         let (path, below) = body.split_first_chunk().ok_or(Errno::STALE)?;
         let below = below.strip_prefix(b"/").ok_or(Errno::STALE)?;
         let below = if below.is_empty() { b"." } else { below };
         let fd = rustix::fs::openat2(&export.root.fd, below, LOOK, Mode::empty(), BENEATH)?;
-        let node = Node::new(fd, Some(export.root.dev))?;
+        let node = ExportNode::new(fd, Some(export.root.dev))?;
         // Another file may have taken the name.
         if node.qid.path == u64::from_le_bytes(*path) { Ok(node) } else { Err(Errno::STALE.into()) }
     }
@@ -266,16 +271,16 @@ mod tests {
     fn a_key_is_made_once_and_is_nobody_elses_to_read() {
         let dir = std::env::temp_dir().join(format!("sluice-key-{}", std::process::id()));
         let path = dir.join("deep").join("handle.key");
-        let LoadedKey { key, is_old } = Key::load(&path).unwrap();
-        let again = Key::load(&path).unwrap();
+        let LoadedHandleKey { key, is_old } = HandleKey::load(&path).unwrap();
+        let again = HandleKey::load(&path).unwrap();
         assert_eq!(again.key.0, key.0);
         assert_eq!((is_old, again.is_old), (false, true));
-        assert_ne!(Key::random().unwrap().0, key.0);
+        assert_ne!(HandleKey::random().unwrap().0, key.0);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         for no_key in [&b""[..], b"short", &[0; KEY_LEN], &[1; KEY_LEN + 1]] {
             fs::write(&path, no_key).unwrap();
-            let error = Key::load(&path).err().unwrap();
+            let error = HandleKey::load(&path).err().unwrap();
             assert!(matches!(error, KeyError::NoKey { bytes, .. } if bytes == no_key.len()));
         }
         fs::remove_dir_all(&dir).unwrap();

@@ -38,13 +38,13 @@ pub(crate) type FileKey = (u64, u64);
 
 /// The names of an export's files that have several.
 pub(crate) struct HardLinkTable {
-    files: Mutex<Files>,
+    files: Mutex<LinkedFiles>,
     /// How many there are, to be looked at without the lock.
     count: AtomicUsize,
     bounds: (usize, usize),
 }
 
-struct Files {
+struct LinkedFiles {
     names: LruCache<FileKey, LinkedFile>,
     bytes: usize,
 }
@@ -69,7 +69,7 @@ impl HardLinkTable {
     fn bounded(files: usize, bytes: usize) -> HardLinkTable {
         let names = LruCache::unbounded();
         HardLinkTable {
-            files: Mutex::new(Files { names, bytes: 0 }),
+            files: Mutex::new(LinkedFiles { names, bytes: 0 }),
             count: AtomicUsize::new(0),
             bounds: (files, bytes),
         }
@@ -123,7 +123,7 @@ impl HardLinkTable {
         });
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Files, (usize, usize)) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut LinkedFiles, (usize, usize)) -> R) -> R {
         let files = &mut *self.files.lock().expect("not poisoned");
         let result = f(files, self.bounds);
         self.count.store(files.names.len(), Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl HardLinkTable {
     }
 }
 
-impl Files {
+impl LinkedFiles {
     /// Whether the file is remembered now, and where it lies.
     fn add(
         &mut self,

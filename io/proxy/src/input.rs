@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 
 use ninep::{HEADER_LEN, frame_len};
 
-use crate::buffers::{Buffer, Frame};
+use crate::buffers::{FrameBuffer, PooledBuffer};
 
 /// The scratch buffer of a thread that reads sockets.
 pub(crate) const SCRATCH: usize = 128 << 10;
@@ -27,33 +27,33 @@ const TLIST: u8 = 210;
 
 /// What a connection has sent but not finished, or may not be taken in yet.
 #[derive(Default)]
-pub(crate) struct Input {
+pub(crate) struct ReceiveBuffer {
     held: Vec<u8>,
     partial: Option<Partial>,
     expect_large: bool,
 }
 
 struct Partial {
-    buffer: Buffer,
+    buffer: PooledBuffer,
     have: usize,
 }
 
 /// One reading of a socket.
 pub(crate) struct Round<'a> {
-    input: &'a mut Input,
+    input: &'a mut ReceiveBuffer,
     scratch: &'a mut [u8],
     start: usize,
     end: usize,
 }
 
 /// One whole message.
-pub(crate) enum Incoming<'a> {
+pub(crate) enum IncomingMessage<'a> {
     /// Among others in the scratch buffer.
     Borrowed(&'a [u8]),
     /// In its own buffer.
-    Owned(Buffer),
+    Owned(PooledBuffer),
     /// Kept from an earlier reading.
-    Kept(Frame),
+    Kept(FrameBuffer),
 }
 
 /// A message whose size field is below the header's or above what was agreed.
@@ -64,12 +64,12 @@ pub(crate) struct BadSize {
     limit: u32,
 }
 
-impl Incoming<'_> {
+impl IncomingMessage<'_> {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Incoming::Borrowed(bytes) => bytes,
-            Incoming::Owned(buffer) => buffer.bytes(),
-            Incoming::Kept(frame) => frame.bytes(),
+            IncomingMessage::Borrowed(bytes) => bytes,
+            IncomingMessage::Owned(buffer) => buffer.bytes(),
+            IncomingMessage::Kept(frame) => frame.bytes(),
         }
     }
 
@@ -85,16 +85,16 @@ impl Incoming<'_> {
     }
 
     /// Keeps the message beyond the reading.
-    pub(crate) fn into_frame(self) -> Frame {
+    pub(crate) fn into_frame(self) -> FrameBuffer {
         match self {
-            Incoming::Borrowed(bytes) => Frame::copy(bytes),
-            Incoming::Owned(buffer) => Frame::Large(buffer),
-            Incoming::Kept(frame) => frame,
+            IncomingMessage::Borrowed(bytes) => FrameBuffer::copy(bytes),
+            IncomingMessage::Owned(buffer) => FrameBuffer::Large(buffer),
+            IncomingMessage::Kept(frame) => frame,
         }
     }
 }
 
-impl Input {
+impl ReceiveBuffer {
     /// Bytes kept between calls.
     #[cfg(test)]
     fn bytes(&self) -> usize {
@@ -144,9 +144,9 @@ impl Round<'_> {
     }
 
     /// The next whole message of at most `limit` bytes.
-    pub(crate) fn next(&mut self, limit: u32) -> Result<Option<Incoming<'_>>, BadSize> {
+    pub(crate) fn next(&mut self, limit: u32) -> Result<Option<IncomingMessage<'_>>, BadSize> {
         if let Some(partial) = self.input.partial.take_if(|p| p.have == p.buffer.len()) {
-            return Ok(Some(Incoming::Owned(partial.buffer)));
+            return Ok(Some(IncomingMessage::Owned(partial.buffer)));
         }
         let bytes = &self.scratch[self.start..self.end];
         let Some(size) = frame_len(bytes) else { return Ok(None) };
@@ -157,9 +157,11 @@ impl Round<'_> {
         self.input.expect_large = len >= LARGE;
         if bytes.len() >= len {
             self.start += len;
-            return Ok(Some(Incoming::Borrowed(&self.scratch[self.start - len..self.start])));
+            return Ok(Some(IncomingMessage::Borrowed(
+                &self.scratch[self.start - len..self.start],
+            )));
         }
-        let mut buffer = Buffer::for_message(len);
+        let mut buffer = PooledBuffer::for_message(len);
         buffer.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         self.input.partial = Some(Partial { buffer, have: bytes.len() });
         self.start = self.end;
@@ -192,7 +194,8 @@ mod tests {
     fn pass(bytes: &[u8], piece: usize) -> Vec<Vec<u8>> {
         let (mut from, to) = UnixStream::pair().unwrap();
         to.set_nonblocking(true).unwrap();
-        let (mut input, mut scratch, mut got) = (Input::default(), vec![0; SCRATCH * 2], vec![]);
+        let (mut input, mut scratch, mut got) =
+            (ReceiveBuffer::default(), vec![0; SCRATCH * 2], vec![]);
         for part in bytes.chunks(piece) {
             from.write_all(part).unwrap();
             loop {
@@ -225,7 +228,8 @@ mod tests {
 
     #[test]
     fn a_size_beyond_the_limit_is_named_before_memory_is_taken() {
-        let mut input = Input { held: message(8, 0)[..4].to_vec(), ..Input::default() };
+        let mut input =
+            ReceiveBuffer { held: message(8, 0)[..4].to_vec(), ..ReceiveBuffer::default() };
         input.held[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         let mut scratch = vec![0; SCRATCH];
         let mut round = input.round(&mut scratch);

@@ -15,16 +15,16 @@ use rustix::io::Errno;
 use sched::RequestId;
 use trace::Access;
 
-use crate::asked::{About, kind_of_type};
-use crate::buffers::Frame;
-use crate::connection::{Connection, InFlight, ReplyTo, Session};
-use crate::fids::Fid;
-use crate::gate::{Asked, File, Operation, Running};
-use crate::input::Incoming;
+use crate::asked::{ParsedRequest, kind_of_type};
+use crate::buffers::FrameBuffer;
+use crate::connection::{Connection, NinepSession, ReplyTo, TaggedRequest};
+use crate::fids::OpenFid;
+use crate::gate::{PendingRequest, RequestFile, RequestMeta, RunningRequest};
+use crate::input::IncomingMessage;
 use crate::location::Location;
-use crate::mounts::Form;
-use crate::outbox::{Outbox, read_header_len};
-use crate::record::Who;
+use crate::mounts::Protocol;
+use crate::outbox::{ReplyOutbox, read_header_len};
+use crate::record::TraceCaller;
 use crate::server::Server;
 
 /// Type of Tversion, whose form is always that of 9P2000.L.
@@ -32,14 +32,14 @@ const TVERSION: u8 = 100;
 
 /// What a round of reading brought for the dispatchers.
 #[derive(Default)]
-pub(crate) struct Arrivals {
-    pub(crate) scheduled: Vec<(Operation, Asked)>,
+pub(crate) struct IntakeBatch {
+    pub(crate) scheduled: Vec<(PendingRequest, RequestMeta)>,
     /// Requests handed over since this was set to zero.
     pub(crate) handed: usize,
     /// Tattach, and the dialect's Tsession and Tidentity, by their frames.
-    pub(crate) attaches: Vec<(ReplyTo, Frame)>,
+    pub(crate) attaches: Vec<(ReplyTo, FrameBuffer)>,
     /// To leave where that may take its time.
-    pub(crate) leaving: Vec<Leaving>,
+    pub(crate) leaving: Vec<DeferredClose>,
     /// A time before any of it was read.
     pub(crate) looked: Time,
 }
@@ -49,24 +49,24 @@ pub(crate) struct Arrivals {
 /// ends or a close writes back. So never while holding a lock.
 #[must_use]
 #[derive(Default)]
-pub(crate) struct Leaving {
-    fids: Vec<Arc<Fid>>,
-    operations: Vec<Operation>,
+pub(crate) struct DeferredClose {
+    fids: Vec<Arc<OpenFid>>,
+    operations: Vec<PendingRequest>,
 }
 
-impl Leaving {
-    pub(crate) fn files(fids: Vec<Arc<Fid>>) -> Leaving {
-        Leaving { fids, operations: Vec::new() }
+impl DeferredClose {
+    pub(crate) fn files(fids: Vec<Arc<OpenFid>>) -> DeferredClose {
+        DeferredClose { fids, operations: Vec::new() }
     }
 
-    fn operation(cancelled: Operation) -> Leaving {
-        Leaving { fids: Vec::new(), operations: vec![cancelled] }
+    fn operation(cancelled: PendingRequest) -> DeferredClose {
+        DeferredClose { fids: Vec::new(), operations: vec![cancelled] }
     }
 }
 
 /// Why a connection must end.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Violation {
+pub(crate) enum ProtocolError {
     #[error("{0}")]
     Decode(#[from] DecodeError),
     #[error("tag {0} is in use by an unanswered request")]
@@ -86,11 +86,11 @@ impl Server {
     pub(crate) fn take_in(
         &self,
         connection: &Arc<Connection>,
-        session: &mut Session,
-        incoming: Incoming<'_>,
-        arrivals: &mut Arrivals,
-        outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+        session: &mut NinepSession,
+        incoming: IncomingMessage<'_>,
+        arrivals: &mut IntakeBatch,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
         let bytes = incoming.bytes();
         if session.is_dialect() && ninep::frame_kind(bytes) != Some(TVERSION) {
             return self.take_in_dialect(connection, session, incoming, arrivals, outbox);
@@ -99,7 +99,7 @@ impl Server {
             Ok(decoded) => decoded,
             Err(error) => return self.misread(connection, session, (bytes, error), outbox),
         };
-        let to = |session: &mut Session| session.reply_to(connection, tag);
+        let to = |session: &mut NinepSession| session.reply_to(connection, tag);
         match request {
             Request::Version { msize, version } => {
                 // What came in the same reading must be in the queue to be taken out of it.
@@ -109,7 +109,7 @@ impl Server {
                 return Ok(());
             }
             _ if !session.agreed => {
-                return Err(Violation::NoVersion(ninep::frame_kind(bytes).unwrap_or(0)));
+                return Err(ProtocolError::NoVersion(ninep::frame_kind(bytes).unwrap_or(0)));
             }
             Request::Flush { oldtag } => {
                 return self.take_flush((connection, session), (tag, oldtag), arrivals, outbox);
@@ -127,26 +127,26 @@ impl Server {
             }
             _ => {}
         }
-        let about = About::of(&request).expect("what is about the session was acted on");
+        let about = ParsedRequest::of(&request).expect("what is about the session was acted on");
         let to = to(session);
         let Some(fid) = session.fid(about.fid) else {
             let what = (about.kind, about.amount.bytes, None);
-            let who = Who::Peer(connection);
+            let who = TraceCaller::Peer(connection);
             return self.refuse(session, (who, what), &to, Errno::BADF, outbox);
         };
-        let file = File::Fid(fid);
+        let file = RequestFile::Fid(fid);
         let asked = about.ask(&file, Location::default());
         let expected = expected_bytes(&request);
         let looked = arrivals.looked;
         let operation =
-            Operation { to, file, frame: Frame::EMPTY, once: None, donor: None, looked };
+            PendingRequest { to, file, frame: FrameBuffer::EMPTY, once: None, donor: None, looked };
         if !session.has_room(expected) {
             let what = (asked.kind, asked.amount.bytes, asked.access);
-            let who = Who::User(operation.user());
+            let who = TraceCaller::User(operation.user());
             return self.refuse(session, (who, what), &operation.to, Errno::INVAL, outbox);
         }
         self.admit(session, tag, None, bytes.len() + expected)?;
-        let operation = Operation { frame: incoming.into_frame(), ..operation };
+        let operation = PendingRequest { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
         Ok(())
     }
@@ -154,21 +154,21 @@ impl Server {
     /// Tflush. What came in the same reading must be in the queue to be taken out of it.
     pub(crate) fn take_flush(
         &self,
-        (connection, session): (&Arc<Connection>, &mut Session),
+        (connection, session): (&Arc<Connection>, &mut NinepSession),
         (tag, oldtag): (Tag, Tag),
-        arrivals: &mut Arrivals,
-        outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+        arrivals: &mut IntakeBatch,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
         self.admit(session, tag, None, 0)?;
         self.hand_over(session, arrivals);
         let to = session.reply_to(connection, tag);
         let cancelled = self.flush(connection, session, oldtag, to, outbox);
-        arrivals.leaving.extend(cancelled.map(Leaving::operation));
+        arrivals.leaving.extend(cancelled.map(DeferredClose::operation));
         Ok(())
     }
 
     /// Hands a round's requests to their dispatchers, in order.
-    pub(crate) fn hand_over(&self, session: &mut Session, arrivals: &mut Arrivals) {
+    pub(crate) fn hand_over(&self, session: &mut NinepSession, arrivals: &mut IntakeBatch) {
         arrivals.handed += arrivals.scheduled.len();
         let mut rest = arrivals.scheduled.drain(..).peekable();
         while let Some((first, _)) = rest.peek() {
@@ -186,13 +186,13 @@ impl Server {
 
     pub(crate) fn admit(
         &self,
-        session: &mut Session,
+        session: &mut NinepSession,
         tag: Tag,
         request: Option<(usize, RequestId)>,
         bytes: usize,
-    ) -> Result<(), Violation> {
-        if session.tags.insert(tag.0, InFlight { request, bytes }).is_some() {
-            return Err(Violation::TagInUse(tag));
+    ) -> Result<(), ProtocolError> {
+        if session.tags.insert(tag.0, TaggedRequest { request, bytes }).is_some() {
+            return Err(ProtocolError::TagInUse(tag));
         }
         session.bytes += bytes;
         Ok(())
@@ -202,10 +202,10 @@ impl Server {
     pub(crate) fn misread(
         &self,
         connection: &Arc<Connection>,
-        session: &mut Session,
+        session: &mut NinepSession,
         (bytes, error): (&[u8], DecodeError),
-        outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
         let (Some(tag), true) = (error.tag(), session.agreed) else {
             return Err(error.into());
         };
@@ -214,7 +214,7 @@ impl Server {
         let errno = Errno::from_raw_os_error(error.errno() as i32);
         match ninep::frame_kind(bytes).and_then(kind_of_type) {
             Some(kind) => {
-                let who = (Who::Peer(connection), (kind, Bytes::ZERO, None));
+                let who = (TraceCaller::Peer(connection), (kind, Bytes::ZERO, None));
                 self.refuse(session, who, &to, errno, outbox)
             }
             None => {
@@ -228,12 +228,12 @@ impl Server {
     /// Answers a request with an error before any dispatcher hears of it.
     pub(crate) fn refuse(
         &self,
-        session: &mut Session,
-        (who, what): (Who<'_>, (OpKind, Bytes, Option<Access>)),
+        session: &mut NinepSession,
+        (who, what): (TraceCaller<'_>, (OpKind, Bytes, Option<Access>)),
         to: &ReplyTo,
         errno: Errno,
-        outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
         self.admit(session, to.tag, None, 0)?;
         let batch = outbox.batch(to);
         batch.error(to.tag, &errno.into());
@@ -248,12 +248,12 @@ impl Server {
     fn begin(
         &self,
         connection: &Arc<Connection>,
-        session: &mut Session,
+        session: &mut NinepSession,
         (tag, msize, version): (Tag, u32, &[u8]),
-        outbox: &mut Outbox,
-    ) -> Result<Leaving, Violation> {
+        outbox: &mut ReplyOutbox,
+    ) -> Result<DeferredClose, ProtocolError> {
         if msize < ninep::MSIZE_MIN {
-            return Err(Violation::SmallMsize(msize));
+            return Err(ProtocolError::SmallMsize(msize));
         }
         let leaving = self.end_session(connection, session);
         let dialect = dialect::answer_version(version);
@@ -265,7 +265,7 @@ impl Server {
         // Its reply is still in the form that every client knows.
         let to = session.reply_to(connection, tag);
         if dialect.is_some() {
-            session.set_form(Form::Unbound);
+            session.set_form(Protocol::Unbound);
         }
         let reply = Reply::Version { msize: session.msize, version: answer };
         outbox.batch(&to).reply(tag, reply);
@@ -275,8 +275,12 @@ impl Server {
     /// Forgets what Tversion began: queued requests are cancelled, running ones and locks that
     /// wait go unanswered. What it had queued is to [leave](Server::leave); what it had open does
     /// so with it, or when the last of what is being executed has ended.
-    pub(crate) fn end_session(&self, connection: &Connection, session: &mut Session) -> Leaving {
-        let mut leaving = Leaving::default();
+    pub(crate) fn end_session(
+        &self,
+        connection: &Connection,
+        session: &mut NinepSession,
+    ) -> DeferredClose {
+        let mut leaving = DeferredClose::default();
         for (_, request) in session.tags.drain() {
             if let Some((target, id)) = request.request {
                 leaving.operations.extend(self.cancel(target, id));
@@ -291,7 +295,7 @@ impl Server {
         }
         session.waits.clear();
         // A mount's session goes on, and its files with it.
-        if let Form::Plain(ended) = session.begin_plain() {
+        if let Protocol::Base(ended) = session.begin_plain() {
             ended.end();
         }
         // Who never attached gains nothing by beginning again.
@@ -304,8 +308,8 @@ impl Server {
 
     /// Gives back the locks of sessions that are over, and closes their files. It may take
     /// its time; who gets a lock by it is answered through `outbox`.
-    pub(crate) fn leave(&self, leaving: Leaving, outbox: &Mutex<Outbox>) {
-        let Leaving { fids, operations } = leaving;
+    pub(crate) fn leave(&self, leaving: DeferredClose, outbox: &Mutex<ReplyOutbox>) {
+        let DeferredClose { fids, operations } = leaving;
         // They may be the last that held their session.
         drop(operations);
         let ended = std::iter::from_fn(|| self.ended.next());
@@ -314,7 +318,7 @@ impl Server {
     }
 
     /// Takes a request out of its dispatcher's queue, if it has not been chosen yet.
-    fn cancel(&self, target: usize, id: RequestId) -> Option<Operation> {
+    fn cancel(&self, target: usize, id: RequestId) -> Option<PendingRequest> {
         let (operation, asked) = self.target(target).cancel(id)?;
         if let Some(recorder) = self.recorder() {
             recorder.cancelled(operation.user(), &asked, self.clock.now());
@@ -324,7 +328,7 @@ impl Server {
     }
 
     /// An operation that was chosen is not executed after all.
-    pub(crate) fn cancel_chosen(&self, running: &Running) {
+    pub(crate) fn cancel_chosen(&self, running: &RunningRequest) {
         let operation = &running.operation;
         if let Some(recorder) = self.recorder() {
             recorder.cancelled(operation.user(), &running.asked, self.clock.now());
@@ -338,11 +342,11 @@ impl Server {
     fn flush(
         &self,
         connection: &Arc<Connection>,
-        session: &mut Session,
+        session: &mut NinepSession,
         old: Tag,
         to: ReplyTo,
-        outbox: &mut Outbox,
-    ) -> Option<Operation> {
+        outbox: &mut ReplyOutbox,
+    ) -> Option<PendingRequest> {
         let known = old != to.tag && session.tags.contains_key(&old.0);
         let request = session.tags.get(&old.0).and_then(|known| known.request);
         let operation = request.and_then(|(target, id)| self.cancel(target, id));
@@ -377,7 +381,7 @@ pub(crate) fn expected_bytes(request: &Request<'_>) -> usize {
     }
 }
 
-impl Session {
+impl NinepSession {
     /// Whether what is asked for could be answered in one message. More is an error, not a
     /// short read: the client's idea of the session is wrong.
     pub(crate) fn has_room(&self, expected: usize) -> bool {

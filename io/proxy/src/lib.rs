@@ -56,9 +56,9 @@ mod writes;
 
 pub use calibrate::{CalibrateError, Calibration, ModeFigures, SizeFigures, SlotLoss, calibrate};
 pub use costs_file::{CostsFile, CostsFileError};
-pub use link::{Link, LinkError};
+pub use link::{ControllerClient, ControllerClientError};
 pub use record::{TraceError, TraceReader};
-pub use rule_file::RuleFile;
-pub use rules::RulesRefused;
-pub use server::{Server, StartError};
+pub use rule_file::SavedRuleFile;
+pub use rules::RuleUpdateError;
+pub use server::{ProxyStartError, Server};
 pub use writes::{Alignment, Backing};

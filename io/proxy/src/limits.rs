@@ -8,11 +8,11 @@
 
 use rustix::process::{Resource, Rlimit};
 
-use crate::config::Config;
+use crate::config::ProxyConfig;
 
 /// How much there is of what all clients share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct DescriptorLimits {
     /// Connections at a time.
     pub(crate) connections: usize,
     /// Sessions of mounts.
@@ -27,10 +27,10 @@ pub(crate) struct Limits {
     pub(crate) memory: u64,
 }
 
-impl Limits {
+impl DescriptorLimits {
     /// Divides the descriptors that the process may have. The files of clients get what the rest
     /// does not need, so accepting, the control API and files of the proxy's own always find some.
-    pub(crate) fn of(config: &Config, descriptors: u64) -> Limits {
+    pub(crate) fn of(config: &ProxyConfig, descriptors: u64) -> DescriptorLimits {
         let quarter = descriptors / 4;
         let connections = u64::from(config.connections_max).min(quarter);
         let exports = config.export.len().max(1) as u64;
@@ -41,7 +41,7 @@ impl Limits {
             0 => left,
             most => left.min(most.into()),
         };
-        Limits {
+        DescriptorLimits {
             connections: connections as usize,
             sessions: config.sessions_max as usize,
             open_files,
@@ -94,18 +94,18 @@ mod tests {
     fn descriptors_are_divided_so_that_all_parts_together_fit() {
         for descriptors in [64, 256, 1024, 20_000, 1 << 20] {
             for exports in [1, 3] {
-                let mut config = Config::default();
-                let export = |n| crate::config::Export::new(&format!("{n}"), Path::new("/"));
+                let mut config = ProxyConfig::default();
+                let export = |n| crate::config::ExportConfig::new(&format!("{n}"), Path::new("/"));
                 config.export = (0..exports).map(export).collect();
-                let limits = Limits::of(&config, descriptors);
+                let limits = DescriptorLimits::of(&config, descriptors);
                 let others = limits.connections + limits.directories * exports;
                 assert!(limits.open_files + others as u64 + 16 <= descriptors, "{descriptors}");
                 assert!(limits.open_files >= descriptors / 4, "{descriptors}");
             }
         }
-        let limits = Limits::of(&Config::default(), 20_000);
+        let limits = DescriptorLimits::of(&ProxyConfig::default(), 20_000);
         assert_eq!((limits.connections, limits.open_files), (4096, 11_552));
-        let few = Config { open_files_max: 100, ..Config::default() };
-        assert_eq!(Limits::of(&few, 20_000).open_files, 100);
+        let few = ProxyConfig { open_files_max: 100, ..ProxyConfig::default() };
+        assert_eq!(DescriptorLimits::of(&few, 20_000).open_files, 100);
     }
 }

@@ -34,19 +34,19 @@ use crate::config::ControllerLost;
 use crate::gate::Target;
 use crate::server::Server;
 use state::{GONE, refusal};
-use usage::Book;
+use usage::UsageReporter;
 
-pub(crate) use state::LinkState;
+pub(crate) use state::ControllerClientState;
 
 /// The thread that speaks with the controller; it ends when this is dropped.
-pub struct Link {
-    events: Sender<Event>,
+pub struct ControllerClient {
+    events: Sender<LoopEvent>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Why a proxy cannot be a controller's.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkError {
+pub enum ControllerClientError {
     /// Its name.
     #[error(
         "this machine's name {name:?} cannot be the proxy's: give --node NAME of letters, digits, \
@@ -65,21 +65,21 @@ pub enum LinkError {
 }
 
 /// What the thread waits for.
-enum Event {
+enum LoopEvent {
     Order(ControllerReply),
     Lost(ClientError),
     Stop,
 }
 
 /// What the thread works with.
-struct Driver {
+struct ReportLoop {
     server: Arc<Server>,
     controller: Endpoints,
     name: Arc<str>,
     epoch: u64,
-    members: Vec<Member>,
+    members: Vec<TargetSession>,
     standing: SessionSettings,
-    usage: Book,
+    usage: UsageReporter,
     posts: SyncSender<ProxyReport>,
     /// To what somebody asked the controller, for the next report.
     answers: Vec<ProxyReply>,
@@ -94,7 +94,7 @@ struct Driver {
 }
 
 /// Calls the controller.
-struct Poster {
+struct ReportSender {
     client: ApiClient,
     controller: Endpoints,
     credentials: Credentials,
@@ -102,29 +102,29 @@ struct Poster {
 }
 
 /// The standing with one target's controller.
-struct Member {
+struct TargetSession {
     target: Arc<Target>,
     standing: ControllerSession,
 }
 
-impl Link {
+impl ControllerClient {
     /// Begins to speak with the controller of the configuration; `None` if it names none.
     ///
     /// # Errors
     /// If the proxy has no name, or there are no threads to be had. A controller that does not
     /// answer is no error.
-    pub fn start(server: &Arc<Server>) -> Result<Option<Link>, LinkError> {
+    pub fn start(server: &Arc<Server>) -> Result<Option<ControllerClient>, ControllerClientError> {
         let settings = server.settings();
         let Some(controller) = settings.controller.clone() else { return Ok(None) };
         let name = settings.node.clone().unwrap_or_else(machine);
         if !is_name(&name) {
-            return Err(LinkError::Name { name });
+            return Err(ControllerClientError::Name { name });
         }
         let (posts, to_post) = sync_channel(1);
         let (events, heard) = channel();
         let to_post = Arc::new(Mutex::new(to_post));
         for _ in 0..POSTERS {
-            let poster = Poster {
+            let poster = ReportSender {
                 client: client(&controller, &settings.credentials())?,
                 controller: controller.clone(),
                 credentials: settings.credentials(),
@@ -134,7 +134,7 @@ impl Link {
             spawn("link-post", move || poster.run(&to_post, &events))?;
         }
         server.link.begin(controller.to_string(), &name);
-        let driver = Driver {
+        let driver = ReportLoop {
             server: server.clone(),
             controller,
             name: name.as_str().into(),
@@ -148,7 +148,7 @@ impl Link {
                 },
                 ..SessionSettings::default()
             },
-            usage: Book::default(),
+            usage: UsageReporter::default(),
             posts,
             answers: Vec::new(),
             under_way: 0,
@@ -157,14 +157,14 @@ impl Link {
             paused: None,
         };
         let thread = spawn("link", move || driver.run(&heard))?;
-        Ok(Some(Link { events, thread: Some(thread) }))
+        Ok(Some(ControllerClient { events, thread: Some(thread) }))
     }
 }
 
-impl Drop for Link {
+impl Drop for ControllerClient {
     fn drop(&mut self) {
         // Posters end by themselves, when their call is answered.
-        let _ = self.events.send(Event::Stop);
+        let _ = self.events.send(LoopEvent::Stop);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -173,12 +173,12 @@ impl Drop for Link {
     }
 }
 
-impl Driver {
-    fn run(mut self, events: &Receiver<Event>) {
+impl ReportLoop {
+    fn run(mut self, events: &Receiver<LoopEvent>) {
         let mut tick = Instant::now();
         loop {
             match events.recv_timeout(tick.saturating_duration_since(Instant::now())) {
-                Ok(Event::Order(order)) => {
+                Ok(LoopEvent::Order(order)) => {
                     self.under_way -= 1;
                     self.server.link.answered(&order, self.server.clock.now());
                     if self.hear(&order) {
@@ -186,11 +186,11 @@ impl Driver {
                     }
                     self.apply_grants();
                 }
-                Ok(Event::Lost(error)) => {
+                Ok(LoopEvent::Lost(error)) => {
                     self.under_way -= 1;
                     self.lose(&error);
                 }
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(LoopEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if Instant::now() >= tick {
@@ -211,7 +211,7 @@ impl Driver {
         for target in self.server.targets().into_iter().skip(self.members.len()) {
             let now = self.server.clock.now();
             let standing = ControllerSession::new(&self.name, self.epoch, self.standing, now);
-            self.members.push(Member { target, standing });
+            self.members.push(TargetSession { target, standing });
         }
     }
 
@@ -219,7 +219,7 @@ impl Driver {
     fn report(&mut self, with_uses: bool) {
         let now = self.server.clock.now();
         let mut report = self.bare_report();
-        for Member { target, standing } in &mut self.members {
+        for TargetSession { target, standing } in &mut self.members {
             let used = || target.with_dispatcher(|d, now| d.take_uses(now)).unwrap_or_default();
             let uses = with_uses.then(used);
             let untold = target.with_dispatcher(|d, _| d.take_untold()).unwrap_or_default();
@@ -239,7 +239,7 @@ impl Driver {
 
     /// Whether requests of several classes wait for one another at any target.
     fn is_contended(&self) -> bool {
-        let waits = |member: &Member| member.target.with_dispatcher(|d, _| d.is_contended());
+        let waits = |member: &TargetSession| member.target.with_dispatcher(|d, _| d.is_contended());
         self.members.iter().any(|member| waits(member).unwrap_or(false))
     }
 
@@ -289,7 +289,7 @@ impl Driver {
         self.answers.truncate(QUESTIONS_MAX);
         asks |= !self.answers.is_empty();
         let now = self.server.clock.now();
-        for Member { target, standing } in &mut self.members {
+        for TargetSession { target, standing } in &mut self.members {
             let Some(form) = order.targets.get(&target.name) else { continue };
             match form.to_order(&self.name, self.epoch) {
                 Ok(order) => asks |= standing.hear(&order, now),
@@ -320,7 +320,7 @@ impl Driver {
     fn apply_grants(&mut self) {
         let now = self.server.clock.now();
         let mut changed = false;
-        for Member { target, standing } in &mut self.members {
+        for TargetSession { target, standing } in &mut self.members {
             while let Some(grants) = standing.poll_grants(now) {
                 tracing::debug!(target = target.name, ?grants, "granted");
                 target.with_dispatcher(|d, now| d.set_grants(&grants, now));
@@ -350,17 +350,17 @@ impl Driver {
     }
 }
 
-impl Poster {
+impl ReportSender {
     /// One call after the other, until nobody hands it any.
-    fn run(mut self, reports: &Mutex<Receiver<ProxyReport>>, events: &Sender<Event>) {
+    fn run(mut self, reports: &Mutex<Receiver<ProxyReport>>, events: &Sender<LoopEvent>) {
         loop {
             let next = reports.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(report) = next else { return };
             let event = match self.client.report(&self.name, &report) {
-                Ok(order) => Event::Order(order),
+                Ok(order) => LoopEvent::Order(order),
                 Err(error) => {
                     self.read_credentials_again();
-                    Event::Lost(error)
+                    LoopEvent::Lost(error)
                 }
             };
             if events.send(event).is_err() {
@@ -386,11 +386,14 @@ fn client(controller: &Endpoints, credentials: &Credentials) -> Result<ApiClient
     Ok(client.keeping().with_time_limit(CALL_TIME_MAX))
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LinkError> {
+fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, ControllerClientError> {
     std::thread::Builder::new()
         .name(name.into())
         .spawn(api::critical(run))
-        .map_err(LinkError::Thread)
+        .map_err(ControllerClientError::Thread)
 }
 
 /// Now, in nanoseconds since 1970: tells lives apart.

@@ -9,28 +9,28 @@ use std::time::Duration;
 use api::{Listening, ServerAddress};
 use model::Nid;
 
-use crate::config::Config;
-use crate::connection::Peer;
+use crate::config::ProxyConfig;
+use crate::connection::ConnectionPeer;
 
 /// One address that clients connect to.
-pub(crate) enum Listener {
+pub(crate) enum NinepListener {
     Tcp(TcpListener),
     Unix(Listening),
 }
 
-impl Listener {
-    pub(crate) fn bind(address: &ServerAddress) -> io::Result<Listener> {
+impl NinepListener {
+    pub(crate) fn bind(address: &ServerAddress) -> io::Result<NinepListener> {
         match address {
             ServerAddress::Tcp(address) => {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
-                Ok(Listener::Tcp(listener))
+                Ok(NinepListener::Tcp(listener))
             }
             ServerAddress::Unix(path) => {
                 // Who may connect is who may attach; the kernel tells us who it is.
                 let listening = Listening::at(path, 0o666).map_err(io::Error::other)?;
                 listening.listener().set_nonblocking(true)?;
-                Ok(Listener::Unix(listening))
+                Ok(NinepListener::Unix(listening))
             }
         }
     }
@@ -38,10 +38,10 @@ impl Listener {
     /// Where it listens, with the port that the system chose.
     pub(crate) fn address(&self) -> ServerAddress {
         match self {
-            Listener::Tcp(listener) => {
+            NinepListener::Tcp(listener) => {
                 ServerAddress::Tcp(listener.local_addr().expect("a bound socket has an address"))
             }
-            Listener::Unix(listening) => ServerAddress::Unix(listening.path().into()),
+            NinepListener::Unix(listening) => ServerAddress::Unix(listening.path().into()),
         }
     }
 
@@ -49,13 +49,16 @@ impl Listener {
     ///
     /// # Errors
     /// If there is none, or nothing can be accepted now.
-    pub(crate) fn accept(&self, settings: &Config) -> io::Result<Option<(OwnedFd, Peer)>> {
+    pub(crate) fn accept(
+        &self,
+        settings: &ProxyConfig,
+    ) -> io::Result<Option<(OwnedFd, ConnectionPeer)>> {
         let accepted = match self {
-            Listener::Tcp(listener) => {
-                listener.accept().map(|(socket, from)| Listener::let_in_tcp(socket, from, settings))
-            }
-            Listener::Unix(listening) => {
-                listening.listener().accept().map(|(socket, _)| Listener::let_in_unix(socket))
+            NinepListener::Tcp(listener) => listener
+                .accept()
+                .map(|(socket, from)| NinepListener::let_in_tcp(socket, from, settings)),
+            NinepListener::Unix(listening) => {
+                listening.listener().accept().map(|(socket, _)| NinepListener::let_in_unix(socket))
             }
         };
         match accepted {
@@ -72,8 +75,8 @@ impl Listener {
     fn let_in_tcp(
         socket: TcpStream,
         from: SocketAddr,
-        settings: &Config,
-    ) -> io::Result<Option<(OwnedFd, Peer)>> {
+        settings: &ProxyConfig,
+    ) -> io::Result<Option<(OwnedFd, ConnectionPeer)>> {
         let address = from.ip().to_canonical();
         if !settings.allows(address) {
             tracing::debug!(%address, "not on the list of allowed addresses");
@@ -83,13 +86,13 @@ impl Listener {
         socket.set_nodelay(true)?;
         end_when_silent(&socket)?;
         let trusted = settings.trusts(address);
-        Ok(Some((socket.into(), Peer { nid: Nid::tcp(address), uid: None, trusted })))
+        Ok(Some((socket.into(), ConnectionPeer { nid: Nid::tcp(address), uid: None, trusted })))
     }
 
-    fn let_in_unix(socket: UnixStream) -> io::Result<Option<(OwnedFd, Peer)>> {
+    fn let_in_unix(socket: UnixStream) -> io::Result<Option<(OwnedFd, ConnectionPeer)>> {
         socket.set_nonblocking(true)?;
         let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-        let peer = Peer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
+        let peer = ConnectionPeer { nid: Nid::local(), uid: Some(uid), trusted: uid == 0 };
         Ok(Some((socket.into(), peer)))
     }
 }
@@ -98,11 +101,11 @@ impl Listener {
 const IS_OF_ONE: [io::ErrorKind; 3] =
     [io::ErrorKind::ConnectionAborted, io::ErrorKind::Interrupted, io::ErrorKind::ConnectionReset];
 
-impl AsFd for Listener {
+impl AsFd for NinepListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(listener) => listener.as_fd(),
-            Listener::Unix(listening) => listening.listener().as_fd(),
+            NinepListener::Tcp(listener) => listener.as_fd(),
+            NinepListener::Unix(listening) => listening.listener().as_fd(),
         }
     }
 }

@@ -18,7 +18,7 @@ use api::ProjectsKnown;
 use model::{PathSet, RuleSet};
 use rustix::fs::FileType;
 
-use crate::export::{Export, Node};
+use crate::export::{Export, ExportNode};
 use crate::sys::Project;
 
 /// What rules know of a file beside who asks and what.
@@ -32,7 +32,7 @@ pub(crate) struct Location {
 
 /// What the rules of a target want to know of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedFields {
     pub(crate) paths: bool,
     pub(crate) projects: bool,
 }
@@ -44,9 +44,9 @@ pub(crate) struct NumberedRules {
     pub(crate) set: Arc<RuleSet>,
 }
 
-impl Wanted {
-    pub(crate) fn of(rules: &RuleSet) -> Wanted {
-        Wanted { paths: rules.has_paths(), projects: rules.has_projids() }
+impl WantedFields {
+    pub(crate) fn of(rules: &RuleSet) -> WantedFields {
+        WantedFields { paths: rules.has_paths(), projects: rules.has_projids() }
     }
 
     pub(crate) fn anything(self) -> bool {
@@ -67,7 +67,7 @@ impl Export {
 
     /// The directories that a file lies in which was reached by `name`, a path below the export, if
     /// that is known; `None` if nobody can say: a path may be too long to tell.
-    pub(crate) fn paths_of(&self, node: &Node, name: Option<&[u8]>) -> Option<PathSet> {
+    pub(crate) fn paths_of(&self, node: &ExportNode, name: Option<&[u8]>) -> Option<PathSet> {
         if !self.target.wanted().paths {
             return Some(PathSet::default());
         }
@@ -85,7 +85,7 @@ impl Export {
     }
 
     /// A file's path as the kernel has it: one of several.
-    pub(crate) fn kernel_path(&self, node: &Node) -> Option<Vec<u8>> {
+    pub(crate) fn kernel_path(&self, node: &ExportNode) -> Option<Vec<u8>> {
         let path = node.path_below(self).ok()?;
         // A file that was opened by handle while the kernel knew no name of it.
         let nameless = path == b"/" && node.kind != FileType::Directory;
@@ -95,7 +95,7 @@ impl Export {
     /// The project of a file. That of one that is open costs a call; any other is asked for only if
     /// rules want to know, and where the kernel tells it without an open. A file system without
     /// projects is not asked: it may ask its own server.
-    pub(crate) fn project_of(&self, node: &Node) -> Option<Project> {
+    pub(crate) fn project_of(&self, node: &ExportNode) -> Option<Project> {
         match self.projects {
             ProjectsKnown::Nothing => None,
             ProjectsKnown::OpenFiles => node.project(false),
@@ -104,7 +104,7 @@ impl Export {
     }
 
     /// Where a file lies that is in these directories.
-    pub(crate) fn location(&self, node: &Node, paths: PathSet) -> Location {
+    pub(crate) fn location(&self, node: &ExportNode, paths: PathSet) -> Location {
         let project = self.project_of(node).map(|project| project.id);
         Location { paths, project: project.or(self.unknown().project) }
     }

@@ -32,37 +32,37 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::grace::Admission;
-use self::ranges::Ranges;
-use self::waiting::{Place, Waiting};
-use crate::bounds::{Charge, Shared, SharedBounds};
+use self::ranges::LockedRanges;
+use self::waiting::{LockWaiters, WaitPermit};
+use crate::bounds::{Charge, SharedBound, SharedBounds};
 use crate::connection::{Connection, ReplyTo};
-use crate::credentials::{self, Credentials};
-use crate::export::Node;
-use crate::record::Draft;
+use crate::credentials::{self, FsCredentials};
+use crate::export::ExportNode;
+use crate::record::TraceDraft;
 use crate::sys;
 
 pub(crate) use self::grace::Grace;
-pub(crate) use self::ranges::Wanted;
-pub(crate) use self::waiting::{Answer, Outcome};
+pub(crate) use self::ranges::WantedRange;
+pub(crate) use self::waiting::{LockOutcome, LockReply};
 
 /// A file, whatever its names: device and inode number.
-type FileId = (u64, u64);
+type LockedFileId = (u64, u64);
 type OwnerName = (Box<[u8]>, u32);
 
 /// Who holds a lock on which file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
-    file: FileId,
+pub(crate) struct TlockOwner {
+    file: LockedFileId,
     name: OwnerName,
 }
 
 /// One Tlock.
-pub(crate) struct Asked<'a> {
+pub(crate) struct LockCall<'a> {
     pub(crate) to: &'a ReplyTo,
-    pub(crate) node: &'a Node,
+    pub(crate) node: &'a ExportNode,
     pub(crate) through: &'a Arc<FidLocks>,
-    pub(crate) owner: Owner,
-    pub(crate) wanted: Wanted,
+    pub(crate) owner: TlockOwner,
+    pub(crate) wanted: WantedRange,
     /// Whether it is to wait where it is refused.
     pub(crate) waits: bool,
     /// Whether its owner says that it had the lock before the proxy was started.
@@ -75,15 +75,15 @@ pub(crate) struct Asked<'a> {
     pub(crate) bounds: &'a Arc<SharedBounds>,
     pub(crate) holder: Holder,
     /// Begins its record in a trace, if it waits.
-    pub(crate) record: &'a dyn Fn() -> Option<Draft>,
+    pub(crate) record: &'a dyn Fn() -> Option<TraceDraft>,
 }
 
 /// Whether locks were asked for through an open fid, and whether it still is open.
 #[derive(Debug, Default)]
-pub(crate) struct FidLocks(Mutex<Use>);
+pub(crate) struct FidLocks(Mutex<FileUse>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Use {
+enum FileUse {
     #[default]
     Never,
     Used,
@@ -94,20 +94,20 @@ enum Use {
 
 /// All locks taken through this proxy.
 #[derive(Default)]
-pub(crate) struct Locks {
-    files: Mutex<BTreeMap<FileId, Arc<File>>>,
-    waiting: Waiting,
+pub(crate) struct LockTable {
+    files: Mutex<BTreeMap<LockedFileId, Arc<LockedFile>>>,
+    waiting: LockWaiters,
     grace: Grace,
 }
 
 /// Its lock is held over calls to the backend.
-type File = Mutex<Owners>;
-type Owners = BTreeMap<OwnerName, Held>;
+type LockedFile = Mutex<FileOwners>;
+type FileOwners = BTreeMap<OwnerName, OwnerLocks>;
 
 /// What one owner holds on one file.
-struct Held {
+struct OwnerLocks {
     file: OwnedFd,
-    ranges: Ranges,
+    ranges: LockedRanges,
     /// The fids that it was taken through.
     through: Vec<Arc<FidLocks>>,
     /// How many locks of this owner wait.
@@ -115,7 +115,7 @@ struct Held {
     /// Its ranges.
     charge: Charge,
     _open_file: Charge,
-    _place: Place,
+    _place: WaitPermit,
 }
 
 /// Ranges that one owner may hold on one file. Each takes memory here and in the
@@ -126,14 +126,14 @@ const CLIENT_ID_MAX: usize = 255;
 /// The longest Tlock, by that.
 pub(crate) const TLOCK_MAX: usize = 38 + CLIENT_ID_MAX;
 /// Getlock's answer: a lock, and whose, where it is one of ours.
-type Found = Option<(Wanted, Option<OwnerName>)>;
+type FoundOwner = Option<(WantedRange, Option<OwnerName>)>;
 
-impl Owner {
-    pub(crate) fn new(node: &Node, client: &[u8], proc_id: u32) -> io::Result<Owner> {
+impl TlockOwner {
+    pub(crate) fn new(node: &ExportNode, client: &[u8], proc_id: u32) -> io::Result<TlockOwner> {
         if client.len() > CLIENT_ID_MAX {
             return Err(Errno::INVAL.into());
         }
-        Ok(Owner { file: file_id(node), name: (client.into(), proc_id) })
+        Ok(TlockOwner { file: file_id(node), name: (client.into(), proc_id) })
     }
 }
 
@@ -142,64 +142,69 @@ impl FidLocks {
     /// back.
     fn begin(&self) -> bool {
         let mut now = self.0.lock().expect("not poisoned");
-        if *now == Use::Never {
-            *now = Use::Used;
+        if *now == FileUse::Never {
+            *now = FileUse::Used;
         }
-        *now == Use::Used
+        *now == FileUse::Used
     }
 
     /// Its session is over: what was locked through it is nobody's to change, until the fid is
     /// closed.
     pub(crate) fn end(&self) {
         let mut now = self.0.lock().expect("not poisoned");
-        *now = if *now == Use::Used { Use::Ended } else { Use::Closed };
+        *now = if *now == FileUse::Used { FileUse::Ended } else { FileUse::Closed };
     }
 
     fn is_ended(&self) -> bool {
-        *self.0.lock().expect("not poisoned") == Use::Ended
+        *self.0.lock().expect("not poisoned") == FileUse::Ended
     }
 
     /// Whether there may be something to give back.
     fn close(&self) -> bool {
         let mut now = self.0.lock().expect("not poisoned");
-        matches!(std::mem::replace(&mut *now, Use::Closed), Use::Used | Use::Ended)
+        matches!(std::mem::replace(&mut *now, FileUse::Closed), FileUse::Used | FileUse::Ended)
     }
 }
 
-impl Locks {
-    pub(crate) fn new(grace: Grace) -> Locks {
-        Locks { grace, ..Locks::default() }
+impl LockTable {
+    pub(crate) fn new(grace: Grace) -> LockTable {
+        LockTable { grace, ..LockTable::default() }
     }
 
     /// Takes, changes or gives back a lock. `None`: it waits, and its reply comes from
     /// [`Locks::retry`].
-    pub(crate) fn set(&self, asked: &Asked<'_>, now: Time) -> io::Result<Option<Outcome>> {
+    pub(crate) fn set(&self, asked: &LockCall<'_>, now: Time) -> io::Result<Option<LockOutcome>> {
         let admission = self.grace.admit(asked.wanted.kind, asked.reclaims, now);
         if admission == Admission::Refuse {
-            return Ok(Some(Outcome::Status(LockStatus::Error)));
+            return Ok(Some(LockOutcome::Status(LockStatus::Error)));
         }
         let mut fresh = None;
         loop {
             let tried = self.with_file(asked.owner.file, |owners| {
                 self.attempt(owners, asked, admission, &mut fresh)
             });
-            if let Attempt::Ended(outcome) = tried? {
+            if let LockAttempt::Ended(outcome) = tried? {
                 return Ok(outcome);
             }
             // Opening may hang where nothing else does: no lock is held meanwhile.
-            let place = Place::take(&asked.to.path.connection.lock_owners, asked.owners_max);
+            let place = WaitPermit::take(&asked.to.path.connection.lock_owners, asked.owners_max);
             let place = place.ok_or(Errno::NOLCK)?;
             let charge = |what, amount| asked.bounds.charge(what, asked.holder.clone(), amount);
             // Locking calls know no ENFILE.
-            let open_file = charge(Shared::OpenFiles, 1).map_err(|_| Errno::NOLCK)?;
-            let charges = (charge(Shared::Locks, 0)?, open_file);
-            fresh = Some(Held::new(place, charges, open_for_locks(asked.node)?));
+            let open_file = charge(SharedBound::OpenFiles, 1).map_err(|_| Errno::NOLCK)?;
+            let charges = (charge(SharedBound::Locks, 0)?, open_file);
+            fresh = Some(OwnerLocks::new(place, charges, open_for_locks(asked.node)?));
         }
     }
 
     /// The first lock of another owner that would refuse `wanted`, with its owner
     /// where it is one of ours. `node` is open for reading or writing.
-    pub(crate) fn test(&self, node: &Node, owner: &Owner, wanted: Wanted) -> io::Result<Found> {
+    pub(crate) fn test(
+        &self,
+        node: &ExportNode,
+        owner: &TlockOwner,
+        wanted: WantedRange,
+    ) -> io::Result<FoundOwner> {
         self.with_file(owner.file, |owners| {
             let others =
                 owners.iter().filter(|(name, held)| **name != owner.name || held.is_ended());
@@ -211,17 +216,17 @@ impl Locks {
             // Its own locks are in nobody's way; the fid's description never holds any.
             let own = owners.get(&owner.name).map_or(&node.fd, |held| &held.file);
             let found = sys::ofd_test(own.as_fd(), wanted.to_kernel())?;
-            Ok(found.map(|range| (Wanted::from_kernel(range), None)))
+            Ok(found.map(|range| (WantedRange::from_kernel(range), None)))
         })
     }
 
     /// Gives up waiting; returns what was given up, if anything. Waits for no backend.
-    pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> Option<Answer> {
+    pub(crate) fn cancel(&self, connection: &Connection, tag: Tag) -> Option<LockReply> {
         self.waiting.cancel(connection, |waiting| waiting == tag).pop()
     }
 
     /// Gives up all waiting of a connection that is gone or begins anew, likewise.
-    pub(crate) fn cancel_all(&self, connection: &Connection) -> Vec<Answer> {
+    pub(crate) fn cancel_all(&self, connection: &Connection) -> Vec<LockReply> {
         self.waiting.cancel(connection, |_| true)
     }
 
@@ -230,16 +235,16 @@ impl Locks {
     /// was anything.
     pub(crate) fn give_back(
         &self,
-        node: &Node,
+        node: &ExportNode,
         through: &Arc<FidLocks>,
-        answer: &mut dyn FnMut(Answer),
+        answer: &mut dyn FnMut(LockReply),
     ) -> bool {
         let used = through.close();
         if used {
             let file = file_id(node);
             self.with_file(file, |owners| {
                 for waiter in self.waiting.take_through(file, through) {
-                    answer(waiter.answer(Outcome::Failed(Errno::BADF)));
+                    answer(waiter.answer(LockOutcome::Failed(Errno::BADF)));
                 }
                 owners.values_mut().for_each(|held| held.give_back(through));
             });
@@ -248,7 +253,7 @@ impl Locks {
     }
 
     /// Tries those that wait for a file, oldest first, and answers who need not wait on.
-    pub(crate) fn retry(&self, node: &Node, answer: &mut dyn FnMut(Answer), now: Time) {
+    pub(crate) fn retry(&self, node: &ExportNode, answer: &mut dyn FnMut(LockReply), now: Time) {
         if self.any_waiting() && !self.grace.lasts(now) {
             let file = file_id(node);
             self.with_file(file, |owners| self.try_waiters(file, owners, answer));
@@ -257,7 +262,7 @@ impl Locks {
 
     /// The same for every file, except those that somebody is busy with: a call there
     /// may hang, and the others need not wait for that.
-    pub(crate) fn retry_all(&self, answer: &mut dyn FnMut(Answer), now: Time) {
+    pub(crate) fn retry_all(&self, answer: &mut dyn FnMut(LockReply), now: Time) {
         if self.grace.lasts(now) {
             return;
         }
@@ -272,7 +277,7 @@ impl Locks {
     }
 
     /// Ends all waiting, for good; returns what they are told.
-    pub(crate) fn end_waiting(&self) -> Vec<Answer> {
+    pub(crate) fn end_waiting(&self) -> Vec<LockReply> {
         self.waiting.end()
     }
 
@@ -283,11 +288,11 @@ impl Locks {
 
     fn attempt(
         &self,
-        owners: &mut Owners,
-        asked: &Asked<'_>,
+        owners: &mut FileOwners,
+        asked: &LockCall<'_>,
         admission: Admission,
-        fresh: &mut Option<Held>,
-    ) -> io::Result<Attempt> {
+        fresh: &mut Option<OwnerLocks>,
+    ) -> io::Result<LockAttempt> {
         let unlock = asked.wanted.kind == LockKind::Unlock;
         if !unlock && !asked.through.begin() {
             return Err(Errno::BADF.into());
@@ -299,23 +304,28 @@ impl Locks {
             owners.insert(name.clone(), held);
         }
         let Some(held) = owners.get_mut(name) else {
-            let nothing_held = Attempt::Ended(Some(Outcome::Status(LockStatus::Success)));
-            return Ok(if unlock { nothing_held } else { Attempt::NotOpen });
+            let nothing_held = LockAttempt::Ended(Some(LockOutcome::Status(LockStatus::Success)));
+            return Ok(if unlock { nothing_held } else { LockAttempt::NotOpen });
         };
         let (status, waits) = match admission {
             Admission::Wait => (LockStatus::Blocked, true),
             Admission::TryOnce => (held.set(asked.wanted, asked.through)?, false),
             _ => (held.set(asked.wanted, asked.through)?, asked.waits),
         };
-        Ok(Attempt::Ended(match status {
+        Ok(LockAttempt::Ended(match status {
             LockStatus::Blocked if waits => {
                 self.waiting.begin(asked, &held.waiters).map(|answer| answer.outcome)
             }
-            status => Some(Outcome::Status(status)),
+            status => Some(LockOutcome::Status(status)),
         }))
     }
 
-    fn try_waiters(&self, file: FileId, owners: &mut Owners, answer: &mut dyn FnMut(Answer)) {
+    fn try_waiters(
+        &self,
+        file: LockedFileId,
+        owners: &mut FileOwners,
+        answer: &mut dyn FnMut(LockReply),
+    ) {
         let mut tried = None;
         while let Some((number, waiter)) = self.waiting.take_after(file, tried) {
             tried = Some(number);
@@ -324,14 +334,14 @@ impl Locks {
                 Ok(LockStatus::Blocked) if !waiter.once => {
                     self.waiting.park(waiter).into_iter().for_each(&mut *answer)
                 }
-                Ok(status) => answer(waiter.answer(Outcome::Status(status))),
-                Err(errno) => answer(waiter.answer(Outcome::Failed(errno))),
+                Ok(status) => answer(waiter.answer(LockOutcome::Status(status))),
+                Err(errno) => answer(waiter.answer(LockOutcome::Failed(errno))),
             }
         }
     }
 
     /// Does something with the owners of a file while nobody else does.
-    fn with_file<R>(&self, id: FileId, body: impl FnOnce(&mut Owners) -> R) -> R {
+    fn with_file<R>(&self, id: LockedFileId, body: impl FnOnce(&mut FileOwners) -> R) -> R {
         let file = self.files().entry(id).or_default().clone();
         let mut owners = file.lock().expect("not poisoned");
         let result = body(&mut owners);
@@ -342,7 +352,7 @@ impl Locks {
     }
 
     /// Forgets a file that nobody has a lock on or is busy with.
-    fn put_back(&self, id: FileId, file: Arc<File>) {
+    fn put_back(&self, id: LockedFileId, file: Arc<LockedFile>) {
         let mut files = self.files();
         let unused = file.try_lock().is_ok_and(|owners| owners.is_empty());
         drop(file);
@@ -352,28 +362,28 @@ impl Locks {
         }
     }
 
-    fn files(&self) -> MutexGuard<'_, BTreeMap<FileId, Arc<File>>> {
+    fn files(&self) -> MutexGuard<'_, BTreeMap<LockedFileId, Arc<LockedFile>>> {
         self.files.lock().expect("not poisoned")
     }
 }
 
 /// How far an attempt got.
-enum Attempt {
+enum LockAttempt {
     /// The owner has no description of the file yet.
     NotOpen,
     /// `None`: it waits.
-    Ended(Option<Outcome>),
+    Ended(Option<LockOutcome>),
 }
 
-impl Held {
-    fn new(place: Place, (charge, open_file): (Charge, Charge), file: OwnedFd) -> Held {
-        let (ranges, through, waiters) = (Ranges::default(), Vec::new(), Arc::default());
-        Held { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
+impl OwnerLocks {
+    fn new(place: WaitPermit, (charge, open_file): (Charge, Charge), file: OwnedFd) -> OwnerLocks {
+        let (ranges, through, waiters) = (LockedRanges::default(), Vec::new(), Arc::default());
+        OwnerLocks { file, ranges, through, waiters, charge, _open_file: open_file, _place: place }
     }
 
     /// Asks the kernel once, and notes what it has done. What the owner took in a session that is
     /// over is in its own way, too: a call of that session may still be executed.
-    fn set(&mut self, wanted: Wanted, through: &Arc<FidLocks>) -> Result<LockStatus, Errno> {
+    fn set(&mut self, wanted: WantedRange, through: &Arc<FidLocks>) -> Result<LockStatus, Errno> {
         if self.is_ended() {
             return Ok(match wanted.kind {
                 LockKind::Unlock => LockStatus::Success,
@@ -408,11 +418,11 @@ impl Held {
     /// Gives back everything if it was taken through this fid.
     fn give_back(&mut self, through: &Arc<FidLocks>) {
         if self.is_through(through) {
-            let all = Wanted { kind: LockKind::Unlock, start: 0, len: 0 };
+            let all = WantedRange { kind: LockKind::Unlock, start: 0, len: 0 };
             // Should it fail: the description is closed as soon as this owner waits for
             // nothing more, and that gives back whatever it holds.
             let _ = sys::ofd_lock(self.file.as_fd(), all.to_kernel());
-            self.ranges = Ranges::default();
+            self.ranges = LockedRanges::default();
             let _ = self.charge.resize(0);
             self.through.clear();
         }
@@ -429,18 +439,18 @@ impl Held {
 }
 
 /// Closes the descriptions of owners who hold nothing and wait for nothing.
-fn forget_idle(owners: &mut Owners) {
+fn forget_idle(owners: &mut FileOwners) {
     owners.retain(|_, held| !held.ranges.is_empty() || held.waiters.load(Ordering::SeqCst) > 0);
 }
 
-fn file_id(node: &Node) -> FileId {
+fn file_id(node: &ExportNode) -> LockedFileId {
     (node.dev, node.ino)
 }
 
 /// A description of the file for locks only, opened as the server itself, since the
 /// kernel wants one opened for writing before it grants a write lock.
-fn open_for_locks(node: &Node) -> io::Result<OwnedFd> {
-    let root = Credentials { uid: 0, gid: 0, groups: Arc::from([]), gid_trusted: true };
+fn open_for_locks(node: &ExportNode) -> io::Result<OwnedFd> {
+    let root = FsCredentials { uid: 0, gid: 0, groups: Arc::from([]), gid_trusted: true };
     credentials::become_user(&root, 0)?;
     node.reopen(OFlags::RDWR).or_else(|_| node.reopen(OFlags::RDONLY))
 }

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 
 use model::{Nanos, Time};
 
-use crate::bounds::{FREE, Shared};
-use crate::connection::{Connection, Session};
+use crate::bounds::{FREE, SharedBound};
+use crate::connection::{Connection, NinepSession};
 use crate::server::Server;
 use crate::{buffers, sys};
 
@@ -43,7 +43,7 @@ impl MemoryState {
     }
 }
 
-impl Session {
+impl NinepSession {
     /// Charges what a connection has in flight and a message more; `false` if it is not read until
     /// there is memory.
     pub(crate) fn cover(
@@ -78,7 +78,7 @@ impl Session {
             Some(charge) => charge.resize(blocks),
             none => {
                 let holder = connection.peer.holder();
-                let charge = server.shared.charge(Shared::Memory, holder, blocks);
+                let charge = server.shared.charge(SharedBound::Memory, holder, blocks);
                 charge.map(|charge| *none = Some(charge))
             }
         };

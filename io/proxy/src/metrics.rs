@@ -22,17 +22,17 @@ use api::metrics as names;
 use model::{JobId, Lane, Ops};
 use sched::{Dispatcher, SubjectId, Usage};
 
-use crate::bounds::Shared;
+use crate::bounds::SharedBound;
 use crate::gate::Target;
 use crate::server::Server;
-use lines::{FIGURES, Lines, Sums};
+use lines::{FIGURES, Lines, MetricSums};
 use space::Space;
 
 /// What is remembered from scrape to scrape.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics {
+pub(crate) struct ProxyMetrics {
     /// By the targets' indices.
-    targets: Vec<Accounts>,
+    targets: Vec<MetricAccounts>,
     space: Arc<Space>,
     /// How long the last page took.
     took: Duration,
@@ -40,9 +40,9 @@ pub(crate) struct Metrics {
 
 /// Who was served what by one target.
 #[derive(Debug)]
-struct Accounts {
+struct MetricAccounts {
     /// By the subjects' places, with the id of who was there.
-    seen: Vec<(Option<SubjectId>, Sums)>,
+    seen: Vec<(Option<SubjectId>, MetricSums)>,
     jobs: Lines<JobId>,
     users: Lines<u32>,
     settled: Instant,
@@ -57,7 +57,7 @@ const OTHER: &str = "other";
 /// The label of what belongs to no job. An empty label would be none.
 const NO_JOB: &str = "none";
 
-/// The metrics of a job and of a user, in the order of [`Sums`].
+/// The metrics of a job and of a user, in the order of [`MetricSums`].
 const JOB: [&names::Metric; FIGURES] = [
     &names::JOB_READ_BYTES,
     &names::JOB_WRITTEN_BYTES,
@@ -90,7 +90,7 @@ impl Server {
         self.tell_proxy(&mut page);
         let targets = self.targets();
         while metrics.targets.len() < targets.len() {
-            metrics.targets.push(Accounts::new());
+            metrics.targets.push(MetricAccounts::new());
         }
         for target in &targets {
             metrics.targets[target.index].update(target);
@@ -133,7 +133,7 @@ impl Server {
             ("connections", self.connections().len(), limits.connections),
             ("sessions", self.mounts.all().len(), limits.sessions),
         ];
-        let shared = Shared::ALL.map(|what| (what.name(), self.shared.figures(what)));
+        let shared = SharedBound::ALL.map(|what| (what.name(), self.shared.figures(what)));
         for (metric, at) in [(&names::BOUND_USED, 0), (&names::BOUND_MAX, 1)] {
             let mut family = page.family(metric);
             for (name, used, max) in tables {
@@ -173,7 +173,7 @@ impl Server {
         let mut known: Vec<_> =
             space.look(targets.iter().filter_map(dir_of).collect()).into_iter().collect();
         known.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut tell = |metric, of: fn(&space::Figures) -> u64| {
+        let mut tell = |metric, of: fn(&space::SpaceFigures) -> u64| {
             let mut family = page.family(metric);
             known.iter().for_each(|(target, figures)| family.line(&[target], of(figures)));
         };
@@ -185,10 +185,10 @@ impl Server {
     }
 }
 
-impl Accounts {
-    fn new() -> Accounts {
+impl MetricAccounts {
+    fn new() -> MetricAccounts {
         let (jobs, users) = (Lines::new(LINES), Lines::new(LINES));
-        Accounts { seen: Vec::new(), jobs, users, settled: Instant::now() }
+        MetricAccounts { seen: Vec::new(), jobs, users, settled: Instant::now() }
     }
 
     /// Takes in what a target's subjects were served since the last time.
@@ -226,7 +226,7 @@ impl Accounts {
     }
 
     /// What a subject was served since it was last asked for.
-    fn fresh(&mut self, id: SubjectId, now: &Sums) -> Sums {
+    fn fresh(&mut self, id: SubjectId, now: &MetricSums) -> MetricSums {
         let place = id.to_bits() as u32 as usize;
         if self.seen.len() <= place {
             self.seen.resize(place + 1, Default::default());
@@ -269,10 +269,10 @@ fn tell_times(page: &mut MetricsPage, targets: &[Arc<Target>]) {
 
 /// What a target's dispatcher says at one moment: queued, slots held, slots there are, promises
 /// cut, jobs.
-type Now = [u64; 5];
+type MetricsNow = [u64; 5];
 
-fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics) {
-    let figures_of = |target: &Arc<Target>| -> Option<Now> {
+fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
+    let figures_of = |target: &Arc<Target>| -> Option<MetricsNow> {
         let jobs = metrics.targets[target.index].jobs.len() as u64;
         target.with_dispatcher(|d, now| {
             let (held, max) = (d.slots_held().into(), d.slots_max().into());
@@ -297,7 +297,7 @@ fn tell_targets(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metri
     }
 }
 
-fn tell_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics) {
+fn tell_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
     for (at, metric) in JOB.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {
@@ -311,7 +311,7 @@ fn tell_jobs(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics)
     }
 }
 
-fn tell_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics) {
+fn tell_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &ProxyMetrics) {
     for (at, metric) in USER.into_iter().enumerate() {
         let mut family = page.family(metric);
         for target in targets {
@@ -324,7 +324,7 @@ fn tell_users(page: &mut MetricsPage, targets: &[Arc<Target>], metrics: &Metrics
     }
 }
 
-fn sums(usage: &Usage, metadata: Ops) -> Sums {
+fn sums(usage: &Usage, metadata: Ops) -> MetricSums {
     [
         usage.read.get(),
         usage.written.get(),

@@ -8,7 +8,7 @@
 //!   executing: ends ─────► executing; only then the channel's next connection is bound
 //! ```
 //!
-//! Every request of a bound connection holds its [`Binding`]. So the binding ends when
+//! Every request of a bound connection holds its [`ChannelBinding`]. So the binding ends when
 //! nothing of that connection is queued, executing or to be answered any more, and Rsession to
 //! the connection that replaces it cannot come earlier: no call of the old connection is
 //! executed after one of the new (docs/decisions/0006).
@@ -30,28 +30,28 @@ use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
 use crate::bounds::Charge;
-use crate::connection::{Connection, Peer, ReplyTo};
-use crate::export::{Export, Node};
-use crate::fids::{Fid, Fids, User};
+use crate::connection::{Connection, ConnectionPeer, ReplyTo};
+use crate::export::{Export, ExportNode};
+use crate::fids::{FidTable, OpenFid, ProxyUser};
 use crate::handle_paths::{ClientPaths, PathTable};
-use crate::intake::Leaving;
+use crate::intake::DeferredClose;
 use crate::location::Location;
 use crate::plain::PlainSession;
 use crate::server::Server;
 
 /// What a connection speaks, by its last Tversion.
 #[derive(Clone)]
-pub(crate) enum Form {
+pub(crate) enum Protocol {
     /// 9P2000.L.
-    Plain(Arc<PlainSession>),
+    Base(Arc<PlainSession>),
     /// The dialect; no session yet.
     Unbound,
     /// The dialect, as one channel of a session.
-    Bound(Arc<Binding>),
+    Bound(Arc<ChannelBinding>),
 }
 
 /// One connection's part in a session; see the file's essay.
-pub(crate) struct Binding {
+pub(crate) struct ChannelBinding {
     pub(crate) session: Arc<MountSession>,
     channel: u16,
     server: Weak<Server>,
@@ -62,9 +62,9 @@ pub(crate) struct MountSession {
     pub(crate) export: Arc<Export>,
     /// Only the same user, or the same address, may take it up again.
     owner: (Option<u32>, Nid),
-    pub(crate) fids: Fids,
-    users: RwLock<FxHashMap<u32, (Arc<User>, Charge)>>,
-    channels: Mutex<BTreeMap<u16, Channel>>,
+    pub(crate) fids: FidTable,
+    users: RwLock<FxHashMap<u32, (Arc<ProxyUser>, Charge)>>,
+    channels: Mutex<BTreeMap<u16, SessionChannel>>,
     /// By which names it reached the files that it names by handle.
     pub(crate) names: ClientPaths,
     commits: Mutex<CommitTracker>,
@@ -74,18 +74,18 @@ pub(crate) struct MountSession {
     left: Mutex<Instant>,
 }
 
-struct Channel {
+struct SessionChannel {
     slots: ReplyCache,
     /// How many slots there are.
     granted: u16,
     /// Who has it, or is next in line for it.
     connection: Option<Weak<Connection>>,
     /// Whose turn it is when what the one before began has ended.
-    next: Option<Pending>,
+    next: Option<PendingBind>,
 }
 
 /// A Tsession that waits until what its predecessor began has ended.
-pub(crate) struct Pending {
+pub(crate) struct PendingBind {
     pub(crate) to: ReplyTo,
     session: Arc<MountSession>,
     channel: u16,
@@ -93,7 +93,7 @@ pub(crate) struct Pending {
 }
 
 /// What Rsession says.
-pub(crate) struct Bound {
+pub(crate) struct BoundChannel {
     /// Where its answer goes: in the form of the session from here on.
     pub(crate) to: ReplyTo,
     pub(crate) slots: u16,
@@ -103,10 +103,10 @@ pub(crate) struct Bound {
 }
 
 /// All sessions.
-pub(crate) struct Mounts {
+pub(crate) struct SessionTable {
     sessions: Mutex<FxHashMap<u128, Arc<MountSession>>>,
     /// Channels that have become free for their next connection.
-    ready: Mutex<VecDeque<Pending>>,
+    ready: Mutex<VecDeque<PendingBind>>,
     /// Changes when writes that were answered may be lost.
     verifier: Arc<AtomicU64>,
     names: Arc<PathTable>,
@@ -117,18 +117,18 @@ pub(crate) struct Mounts {
 }
 
 /// What became of a Tsession.
-struct Entered {
+struct EnteredSession {
     /// Who is to be bound now.
-    next: Option<Pending>,
+    next: Option<PendingBind>,
     /// The connection that is to be closed first.
     before: Option<Arc<Connection>>,
     /// What sessions had open that ended for it.
-    files: Vec<Arc<Fid>>,
+    files: Vec<Arc<OpenFid>>,
 }
 
 /// What Tsession asks for.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct SessionParams {
     pub(crate) id: u128,
     pub(crate) channel: u16,
     pub(crate) slots: u16,
@@ -136,7 +136,7 @@ pub(crate) struct Terms {
 
 /// A call that has a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Once {
+pub(crate) struct IdempotencyKey {
     pub(crate) slot: u16,
     pub(crate) sequence: u32,
 }
@@ -150,27 +150,31 @@ const CHANNELS_MAX: usize = 256;
 /// The most identities of a session.
 const IDENTITIES_MAX: usize = 65_536;
 
-impl Form {
+impl Protocol {
     /// What each reply begins with; `None` in 9P2000.L.
     pub(crate) fn header(&self) -> Option<ReplyHeader> {
         match self {
-            Form::Plain(_) => None,
-            Form::Unbound => Some(ReplyHeader::default()),
-            Form::Bound(binding) => Some(binding.session.header()),
+            Protocol::Base(_) => None,
+            Protocol::Unbound => Some(ReplyHeader::default()),
+            Protocol::Bound(binding) => Some(binding.session.header()),
         }
     }
 
-    pub(crate) fn binding(&self) -> Option<&Arc<Binding>> {
+    pub(crate) fn binding(&self) -> Option<&Arc<ChannelBinding>> {
         match self {
-            Form::Bound(binding) => Some(binding),
-            Form::Plain(_) | Form::Unbound => None,
+            Protocol::Bound(binding) => Some(binding),
+            Protocol::Base(_) | Protocol::Unbound => None,
         }
     }
 }
 
-impl Binding {
+impl ChannelBinding {
     /// Takes in a call in a slot. `Some`: it was executed, and this was its reply.
-    pub(crate) fn begin(&self, once: Once, kind: u8) -> Result<Option<Vec<u8>>, ReplySlotError> {
+    pub(crate) fn begin(
+        &self,
+        once: IdempotencyKey,
+        kind: u8,
+    ) -> Result<Option<Vec<u8>>, ReplySlotError> {
         self.with_slots(|slots| match slots.begin(once.slot, once.sequence, kind)? {
             ReplyLookup::New => Ok(None),
             ReplyLookup::Replay(reply) => Ok(Some(reply.to_vec())),
@@ -182,12 +186,12 @@ impl Binding {
     }
 
     /// It was executed, with this reply.
-    pub(crate) fn end(&self, once: Once, reply: &[u8]) {
+    pub(crate) fn end(&self, once: IdempotencyKey, reply: &[u8]) {
         self.with_slots(|slots| slots.end(once.slot, once.sequence, reply));
     }
 
     /// It was taken back before it was executed.
-    pub(crate) fn abandon(&self, once: Once) {
+    pub(crate) fn abandon(&self, once: IdempotencyKey) {
         self.with_slots(|slots| slots.abandon(once.slot, once.sequence));
     }
 
@@ -197,7 +201,7 @@ impl Binding {
     }
 }
 
-impl Drop for Binding {
+impl Drop for ChannelBinding {
     fn drop(&mut self) {
         *self.session.left.lock().expect("not poisoned") = Instant::now();
         let next = self.session.release(self.channel);
@@ -210,14 +214,14 @@ impl Drop for Binding {
 impl MountSession {
     fn new(
         export: Arc<Export>,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         verifier: Arc<AtomicU64>,
         names: ClientPaths,
     ) -> MountSession {
         MountSession {
             export,
             owner: owner(peer),
-            fids: Fids::default(),
+            fids: FidTable::default(),
             users: RwLock::default(),
             channels: Mutex::default(),
             names,
@@ -236,7 +240,7 @@ impl MountSession {
     }
 
     /// Who an identity number is.
-    pub(crate) fn user(&self, identity: u32) -> Option<Arc<User>> {
+    pub(crate) fn user(&self, identity: u32) -> Option<Arc<ProxyUser>> {
         Some(self.users.read().expect("not poisoned").get(&identity)?.0.clone())
     }
 
@@ -263,7 +267,7 @@ impl MountSession {
     pub(crate) fn set_user(
         &self,
         identity: u32,
-        user: Arc<User>,
+        user: Arc<ProxyUser>,
         charge: Charge,
     ) -> io::Result<()> {
         let mut users = self.users.write().expect("not poisoned");
@@ -283,7 +287,7 @@ impl MountSession {
     }
 
     /// A write to a file was executed: its number.
-    pub(crate) fn written(&self, node: &Node) -> u64 {
+    pub(crate) fn written(&self, node: &ExportNode) -> u64 {
         self.with_commits(|commits| commits.written(node.qid.path))
     }
 
@@ -293,7 +297,7 @@ impl MountSession {
     }
 
     /// What was written to a file up to `mark` is durable.
-    pub(crate) fn durable(&self, node: &Node, mark: u64) {
+    pub(crate) fn durable(&self, node: &ExportNode, mark: u64) {
         self.with_commits(|commits| commits.durable(node.qid.path, mark));
     }
 
@@ -320,7 +324,7 @@ impl MountSession {
     }
 
     /// A channel's connection has nothing under way any more: who has it next.
-    fn release(&self, channel: u16) -> Option<Pending> {
+    fn release(&self, channel: u16) -> Option<PendingBind> {
         let mut channels = self.channels.lock().expect("not poisoned");
         let channel = channels.get_mut(&channel)?;
         let next = channel.next.take();
@@ -342,7 +346,7 @@ impl MountSession {
         Place { id, holder: Holder { peer, uid }, worth, used }
     }
 
-    fn take_files(&self) -> Vec<Arc<Fid>> {
+    fn take_files(&self) -> Vec<Arc<OpenFid>> {
         let files = std::mem::take(&mut *self.fids.lock().expect("not poisoned"));
         files.into_values().inspect(|fid| fid.end_locks()).collect()
     }
@@ -353,13 +357,13 @@ impl MountSession {
     }
 }
 
-impl Mounts {
-    pub(crate) fn new() -> io::Result<Mounts> {
+impl SessionTable {
+    pub(crate) fn new() -> io::Result<SessionTable> {
         // What a proxy has written outlives it, in the page cache: only the end of its kernel
         // loses it.
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
         let verifier = blake3::hash(&boot).as_bytes()[..8].try_into().expect("8 bytes");
-        Ok(Mounts {
+        Ok(SessionTable {
             sessions: Mutex::default(),
             ready: Mutex::default(),
             verifier: Arc::new(AtomicU64::new(u64::from_le_bytes(verifier))),
@@ -379,19 +383,19 @@ impl Mounts {
         self.sessions.lock().expect("not poisoned").values().cloned().collect()
     }
 
-    fn ready(&self, next: Pending, server: &Server) {
+    fn ready(&self, next: PendingBind, server: &Server) {
         self.ready.lock().expect("not poisoned").push_back(next);
         server.poke();
     }
 
     /// A channel that its next connection can have.
-    pub(crate) fn next_ready(&self) -> Option<Pending> {
+    pub(crate) fn next_ready(&self) -> Option<PendingBind> {
         self.ready.lock().expect("not poisoned").pop_front()
     }
 
     /// Forgets sessions whose connections ended longer ago than `keep`; returns what they had
     /// open.
-    pub(crate) fn expire(&self, keep: Duration) -> Vec<Arc<Fid>> {
+    pub(crate) fn expire(&self, keep: Duration) -> Vec<Arc<OpenFid>> {
         let mut fids = Vec::new();
         let mut sessions = self.sessions.lock().expect("not poisoned");
         sessions.retain(|_, session| {
@@ -410,8 +414,8 @@ impl Mounts {
     fn take_back(
         &self,
         sessions: &mut FxHashMap<u128, Arc<MountSession>>,
-        newcomer: &Peer,
-        files: &mut Vec<Arc<Fid>>,
+        newcomer: &ConnectionPeer,
+        files: &mut Vec<Arc<OpenFid>>,
     ) -> io::Result<()> {
         let (began, newcomer) = (self.began, newcomer.holder());
         let places: Vec<_> = sessions.iter().map(|(id, it)| it.place(*id, began)).collect();
@@ -442,9 +446,9 @@ impl Mounts {
         &self,
         export: Arc<Export>,
         to: &ReplyTo,
-        terms: Terms,
+        terms: SessionParams,
         most: usize,
-    ) -> io::Result<Entered> {
+    ) -> io::Result<EnteredSession> {
         let mut files = Vec::new();
         let mut sessions = self.sessions.lock().expect("not poisoned");
         let found = sessions.get(&terms.id).cloned();
@@ -472,20 +476,28 @@ impl Mounts {
             return Err(Errno::NFILE.into());
         }
         let granted = terms.slots.min(SLOTS_MAX);
-        let fresh =
-            || Channel { slots: ReplyCache::new(granted), granted, connection: None, next: None };
+        let fresh = || SessionChannel {
+            slots: ReplyCache::new(granted),
+            granted,
+            connection: None,
+            next: None,
+        };
         let channel = channels.entry(terms.channel).or_insert_with(fresh);
-        let next =
-            Pending { to: to.clone(), session: session.clone(), channel: terms.channel, resumed };
+        let next = PendingBind {
+            to: to.clone(),
+            session: session.clone(),
+            channel: terms.channel,
+            resumed,
+        };
         let Some(before) = channel.connection.replace(Arc::downgrade(&to.path.connection)) else {
-            return Ok(Entered { next: Some(next), before: None, files });
+            return Ok(EnteredSession { next: Some(next), before: None, files });
         };
         // Whoever was in line is gone, or it would not have come again.
         let given_up = channel.next.replace(next);
         drop(channels);
         drop(given_up);
         let before = before.upgrade().filter(|before| !Arc::ptr_eq(before, &to.path.connection));
-        Ok(Entered { next: None, before, files })
+        Ok(EnteredSession { next: None, before, files })
     }
 }
 
@@ -495,17 +507,17 @@ impl Server {
         self: &Arc<Server>,
         to: &ReplyTo,
         aname: &[u8],
-        terms: Terms,
-        outbox: &Mutex<crate::outbox::Outbox>,
-    ) -> io::Result<Option<Pending>> {
+        terms: SessionParams,
+        outbox: &Mutex<crate::outbox::ReplyOutbox>,
+    ) -> io::Result<Option<PendingBind>> {
         let name = std::str::from_utf8(aname).map_err(|_| Errno::INVAL)?;
         let export = self.export(name).ok_or(Errno::NOENT)?;
         if to.path.form.binding().is_some() {
             return Err(Errno::BUSY.into());
         }
         let most = self.limits().sessions;
-        let Entered { next, before, files } = self.mounts.enter(export, to, terms, most)?;
-        self.leave(Leaving::files(files), outbox);
+        let EnteredSession { next, before, files } = self.mounts.enter(export, to, terms, most)?;
+        self.leave(DeferredClose::files(files), outbox);
         if let Some(before) = before {
             let leaving = self.close(&before, &"another connection has its channel");
             self.leave(leaving, outbox);
@@ -514,7 +526,10 @@ impl Server {
     }
 
     /// Ties a connection to its channel. `None`: it is gone, and the next one has its turn.
-    pub(crate) fn bind(self: &Arc<Server>, pending: &Pending) -> io::Result<Option<Bound>> {
+    pub(crate) fn bind(
+        self: &Arc<Server>,
+        pending: &PendingBind,
+    ) -> io::Result<Option<BoundChannel>> {
         let bound = self.try_bind(pending);
         if !matches!(bound, Ok(Some(_)))
             && let Some(next) = pending.session.release(pending.channel)
@@ -524,7 +539,7 @@ impl Server {
         bound
     }
 
-    fn try_bind(self: &Arc<Server>, pending: &Pending) -> io::Result<Option<Bound>> {
+    fn try_bind(self: &Arc<Server>, pending: &PendingBind) -> io::Result<Option<BoundChannel>> {
         let (to, session) = (&pending.to, pending.session.clone());
         let root = session.export.handles.of(&session.export.root, &session.export)?;
         let granted = {
@@ -538,15 +553,15 @@ impl Server {
         }
         own.fids = session.fids.clone();
         own.attached = true;
-        own.set_form(Form::Bound(Arc::new(Binding { session, channel, server })));
+        own.set_form(Protocol::Bound(Arc::new(ChannelBinding { session, channel, server })));
         let to = own.reply_to(&to.path.connection, to.tag);
         drop(own);
         let keep = self.settings().session_keep.to_duration().as_secs() as u32;
-        Ok(Some(Bound { to, slots: granted, resumed: pending.resumed, keep, root }))
+        Ok(Some(BoundChannel { to, slots: granted, resumed: pending.resumed, keep, root }))
     }
 }
 
-fn owner(peer: &Peer) -> (Option<u32>, Nid) {
+fn owner(peer: &ConnectionPeer) -> (Option<u32>, Nid) {
     (peer.uid, peer.nid.clone())
 }
 

@@ -15,9 +15,9 @@ use ninep::{Reply, Tag};
 use rustix::io::Errno;
 
 use crate::connection::{ReplyPath, ReplyTo};
-use crate::mounts::Form;
+use crate::mounts::Protocol;
 use crate::pipes::PipeLoad;
-use crate::tally::Tally;
+use crate::tally::ReplyTally;
 
 /// A batch larger than this is sent at once.
 const BATCH_BYTES: usize = 256 << 10;
@@ -30,14 +30,14 @@ const BATCHES_MAX: usize = 64;
 
 /// The replies that one worker has ready.
 #[derive(Default)]
-pub(crate) struct Outbox {
-    batches: VecDeque<Batch>,
+pub(crate) struct ReplyOutbox {
+    batches: VecDeque<ReplyBatch>,
     /// Memory of batches that were sent.
     spare: Vec<Vec<u8>>,
 }
 
 /// Replies to one session of one connection, in order.
-pub(crate) struct Batch {
+pub(crate) struct ReplyBatch {
     pub(crate) path: Arc<ReplyPath>,
     pub(crate) bytes: Vec<u8>,
     /// Payload in pipes, each after so many of `bytes`.
@@ -47,26 +47,26 @@ pub(crate) struct Batch {
     /// How many answers are worth a system call of their own: see [`SPLIT_FROM`].
     enough: usize,
     /// The same in numbers.
-    pub(crate) tally: Tally,
+    pub(crate) tally: ReplyTally,
 }
 
-impl Outbox {
+impl ReplyOutbox {
     /// The batch to which the reply to a request is about to be added.
-    pub(crate) fn batch(&mut self, to: &ReplyTo) -> &mut Batch {
+    pub(crate) fn batch(&mut self, to: &ReplyTo) -> &mut ReplyBatch {
         let at = self.find(to).unwrap_or_else(|| {
             let bytes = self.spare.pop().unwrap_or_default();
-            self.batches.push_back(Batch::new(to, bytes));
+            self.batches.push_back(ReplyBatch::new(to, bytes));
             self.batches.len() - 1
         });
         let batch = &mut self.batches[at];
-        if let (Form::Unbound, Form::Bound(_)) = (&batch.path.form, &to.path.form) {
+        if let (Protocol::Unbound, Protocol::Bound(_)) = (&batch.path.form, &to.path.form) {
             batch.path = to.path.clone();
         }
         batch.answered.push(to.tag);
         batch
     }
 
-    /// How many bytes wait for a session, for [`Outbox::written_since`].
+    /// How many bytes wait for a session, for [`ReplyOutbox::written_since`].
     pub(crate) fn batch_len(&self, to: &ReplyTo) -> usize {
         self.find(to).map_or(0, |at| self.batches[at].bytes.len())
     }
@@ -77,7 +77,7 @@ impl Outbox {
     }
 
     fn find(&self, to: &ReplyTo) -> Option<usize> {
-        let is = |b: &Batch| {
+        let is = |b: &ReplyBatch| {
             Arc::ptr_eq(&b.path.connection, &to.path.connection) && b.path.epoch == to.path.epoch
         };
         self.batches.iter().rposition(is)
@@ -85,14 +85,14 @@ impl Outbox {
 
     /// Whether it would be wrong to go on without flushing.
     pub(crate) fn is_full(&self) -> bool {
-        let full = |b: &Batch| {
+        let full = |b: &ReplyBatch| {
             b.answered.len() >= b.enough || b.bytes.len() >= BATCH_BYTES || !b.pipes.is_empty()
         };
         self.batches.len() >= BATCHES_MAX || self.batches.iter().any(full)
     }
 
     /// Takes the oldest batch, to be sent.
-    pub(crate) fn take(&mut self) -> Option<Batch> {
+    pub(crate) fn take(&mut self) -> Option<ReplyBatch> {
         self.batches.pop_front()
     }
 
@@ -105,15 +105,15 @@ impl Outbox {
     }
 }
 
-impl Batch {
-    pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> Batch {
+impl ReplyBatch {
+    pub(crate) fn new(to: &ReplyTo, bytes: Vec<u8>) -> ReplyBatch {
         let path = to.path.clone();
-        let (pipes, answered, tally) = (Vec::new(), Vec::new(), Tally::default());
+        let (pipes, answered, tally) = (Vec::new(), Vec::new(), ReplyTally::default());
         let enough = match path.connection.in_flight.load(Ordering::Relaxed) {
             few if few < SPLIT_FROM => usize::MAX,
             many => many / 2,
         };
-        Batch { path, bytes, pipes, answered, enough, tally }
+        ReplyBatch { path, bytes, pipes, answered, enough, tally }
     }
 
     /// Adds a reply.
@@ -137,7 +137,7 @@ impl Batch {
     }
 
     /// Makes place for the header of a read's reply; what is read is put behind it. Returns
-    /// where the reply begins, for [`Batch::end_read`].
+    /// where the reply begins, for [`ReplyBatch::end_read`].
     pub(crate) fn begin_read(&mut self) -> usize {
         let start = self.bytes.len();
         self.bytes.resize(start + self.read_header_len(), 0);
@@ -161,10 +161,10 @@ impl Batch {
 }
 
 /// Bytes of a read's reply before its payload.
-pub(crate) fn read_header_len(form: &Form) -> usize {
+pub(crate) fn read_header_len(form: &Protocol) -> usize {
     match form {
-        Form::Plain(_) => ninep::READ_REPLY_HEADER_LEN,
-        Form::Unbound | Form::Bound(_) => dialect::READ_REPLY_HEADER_LEN,
+        Protocol::Base(_) => ninep::READ_REPLY_HEADER_LEN,
+        Protocol::Unbound | Protocol::Bound(_) => dialect::READ_REPLY_HEADER_LEN,
     }
 }
 

@@ -15,22 +15,22 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::fids::{Fid, Fids};
+use crate::fids::{FidTable, OpenFid};
 use crate::server::Server;
 
 /// One session of 9P2000.L; see the file's essay.
 pub(crate) struct PlainSession {
-    pub(crate) fids: Fids,
+    pub(crate) fids: FidTable,
     server: Weak<Server>,
 }
 
 /// The files of sessions that are over, until they leave.
 #[derive(Default)]
-pub(crate) struct EndedSessions(Mutex<VecDeque<Vec<Arc<Fid>>>>);
+pub(crate) struct EndedSessions(Mutex<VecDeque<Vec<Arc<OpenFid>>>>);
 
 impl PlainSession {
     pub(crate) fn new(server: Weak<Server>) -> PlainSession {
-        PlainSession { fids: Fids::default(), server }
+        PlainSession { fids: FidTable::default(), server }
     }
 
     /// Its client is gone or begins another: from now on its locks are nobody's to change, until
@@ -52,12 +52,12 @@ impl Drop for PlainSession {
 }
 
 impl EndedSessions {
-    fn push(&self, files: Vec<Arc<Fid>>) {
+    fn push(&self, files: Vec<Arc<OpenFid>>) {
         self.0.lock().expect("not poisoned").push_back(files);
     }
 
     /// The files of one of them, to [leave](Server::leave).
-    pub(crate) fn next(&self) -> Option<Vec<Arc<Fid>>> {
+    pub(crate) fn next(&self) -> Option<Vec<Arc<OpenFid>>> {
         self.0.lock().expect("not poisoned").pop_front()
     }
 

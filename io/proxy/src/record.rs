@@ -34,28 +34,28 @@ use model::Time;
 use rustc_hash::FxHashSet;
 use trace::{Chunk, TraceRequest};
 
-use subjects::Waiting;
-use writer::{Message, Writer};
+use subjects::DefinitionBatch;
+use writer::{TraceWriter, TraceWriterMsg};
 
 pub(crate) use access::LastAccess;
-pub(crate) use notes::Draft;
+pub(crate) use notes::TraceDraft;
 pub use reader::{TraceError, TraceReader};
-pub(crate) use subjects::Who;
+pub(crate) use subjects::TraceCaller;
 
 /// Writes a trace of every request while the proxy runs.
-pub(crate) struct Recorder {
-    shared: Arc<Shared>,
-    to_writer: SyncSender<Message>,
+pub(crate) struct TraceRecorder {
+    shared: Arc<TraceState>,
+    to_writer: SyncSender<TraceWriterMsg>,
     /// Disconnected once the writer has written everything and ended.
     writer_ended: Mutex<Receiver<()>>,
 }
 
 /// What the workers and the writer thread share.
-struct Shared {
-    shards: [Shard; SHARDS],
+struct TraceState {
+    shards: [TraceShard; SHARDS],
     /// Requests that are not in the file and never will be.
     lost: AtomicU64,
-    definitions: Mutex<Waiting>,
+    definitions: Mutex<DefinitionBatch>,
     /// Empty chunks, to be filled again.
     spare: Mutex<Vec<Chunk>>,
 }
@@ -63,7 +63,7 @@ struct Shared {
 /// The chunk that some of the threads fill; on cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
-struct Shard(Mutex<Filling>);
+struct TraceShard(Mutex<Filling>);
 
 #[derive(Default)]
 struct Filling {
@@ -83,13 +83,13 @@ const CLASSES_MAX: usize = 8192;
 /// How long the end of the proxy waits for a disk that hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Recorder {
+impl TraceRecorder {
     /// Begins a trace in a new file, readable by its owner only: it says who did what.
-    pub(crate) fn start(path: &Path) -> io::Result<Recorder> {
+    pub(crate) fn start(path: &Path) -> io::Result<TraceRecorder> {
         let mut options = api::private_options();
         let mut file = options.write(true).create(true).truncate(true).open(path)?;
         file.write_all(&trace::file_header())?;
-        let (recorder, writer) = Recorder::new(file, WAITING_MAX);
+        let (recorder, writer) = TraceRecorder::new(file, WAITING_MAX);
         let run = move || {
             // The thread starts before the proxy drops what it does not need.
             if let Err(error) = crate::credentials::drop_capabilities() {
@@ -102,8 +102,8 @@ impl Recorder {
     }
 
     /// A recorder and its writer, which has yet to run; `file` stands after its header.
-    fn new(file: File, waiting_max: usize) -> (Recorder, Writer) {
-        let shared = Arc::new(Shared {
+    fn new(file: File, waiting_max: usize) -> (TraceRecorder, TraceWriter) {
+        let shared = Arc::new(TraceState {
             shards: Default::default(),
             lost: AtomicU64::new(0),
             definitions: Mutex::default(),
@@ -111,21 +111,21 @@ impl Recorder {
         });
         let (to_writer, from_workers) = sync_channel(waiting_max);
         let (ended, writer_ended) = sync_channel(0);
-        let writer = Writer::new(file, shared.clone(), from_workers, ended);
-        (Recorder { shared, to_writer, writer_ended: Mutex::new(writer_ended) }, writer)
+        let writer = TraceWriter::new(file, shared.clone(), from_workers, ended);
+        (TraceRecorder { shared, to_writer, writer_ended: Mutex::new(writer_ended) }, writer)
     }
 
     /// Writes what the shards hold and ends the file. Requests noted later are not in it.
     pub(crate) fn finish(&self) {
         // If the channel is full the writer finds the shards empty all the same: it
         // looks again while it waits, and ends when nobody could send any more.
-        let mut asked = self.to_writer.try_send(Message::End);
+        let mut asked = self.to_writer.try_send(TraceWriterMsg::End);
         let ended = self.writer_ended.lock().expect("not poisoned");
         let began = std::time::Instant::now();
         while began.elapsed() < PATIENCE {
             match ended.recv_timeout(Duration::from_millis(10)) {
                 Err(RecvTimeoutError::Disconnected) => return,
-                _ if asked.is_err() => asked = self.to_writer.try_send(Message::End),
+                _ if asked.is_err() => asked = self.to_writer.try_send(TraceWriterMsg::End),
                 _ => {}
             }
         }
@@ -133,7 +133,7 @@ impl Recorder {
     }
 
     /// The number of who asked; `None` if there is no room for it, and the request is lost.
-    fn subject(&self, who: Who<'_>, now: Time) -> Option<u32> {
+    fn subject(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         let subject = self.shared.subject(who, now);
         if subject.is_none() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
@@ -144,10 +144,10 @@ impl Recorder {
     fn push(&self, filling: &mut Filling, request: &TraceRequest) {
         if !filling.chunk.has_room() {
             let full = filling.replace_chunk(self.shared.spare_chunk());
-            match self.to_writer.try_send(Message::Chunk(full)) {
+            match self.to_writer.try_send(TraceWriterMsg::Chunk(full)) {
                 Ok(()) => {}
                 Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
-                    if let Message::Chunk(chunk) = message {
+                    if let TraceWriterMsg::Chunk(chunk) = message {
                         self.shared.drop_chunk(chunk);
                     }
                 }
@@ -157,7 +157,7 @@ impl Recorder {
     }
 }
 
-impl Shared {
+impl TraceState {
     /// The shard of the calling thread.
     fn filling(&self) -> MutexGuard<'_, Filling> {
         thread_local! {

@@ -24,19 +24,19 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// A rule file that nobody else changes while this lives, if they use this too.
 #[derive(Debug)]
-pub struct RuleFile {
+pub struct SavedRuleFile {
     path: PathBuf,
     text: String,
     /// The lock goes with it.
     file: File,
 }
 
-impl RuleFile {
+impl SavedRuleFile {
     /// Locks and reads the file.
     ///
     /// # Errors
     /// What the system says, or `TimedOut` if somebody else holds the file for so long.
-    pub fn lock(path: &Path) -> io::Result<RuleFile> {
+    pub fn lock(path: &Path) -> io::Result<SavedRuleFile> {
         let path = fs::canonicalize(path)?;
         let until = Instant::now() + PATIENCE;
         loop {
@@ -58,7 +58,7 @@ impl RuleFile {
             }
             let mut text = String::new();
             file.read_to_string(&mut text)?;
-            return Ok(RuleFile { path, text, file });
+            return Ok(SavedRuleFile { path, text, file });
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         symlink("rules.toml", &link).unwrap();
         let mut reader = File::open(&file).unwrap();
-        let locked = RuleFile::lock(&link).unwrap();
+        let locked = SavedRuleFile::lock(&link).unwrap();
         assert_eq!(locked.text(), "old");
         locked.replace("new").unwrap();
         assert_eq!(fs::read_to_string(&link).unwrap(), "new");
@@ -141,7 +141,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         let add = |count: usize| {
             for _ in 0..count {
-                let locked = RuleFile::lock(&file).unwrap();
+                let locked = SavedRuleFile::lock(&file).unwrap();
                 let text = format!("{}x", locked.text());
                 locked.replace(&text).unwrap();
             }
@@ -157,6 +157,6 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_not_made() {
         let missing = Path::new("/nonexistent/rules.toml");
-        assert_eq!(RuleFile::lock(missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(SavedRuleFile::lock(missing).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use api::WireRules;
 use model::{RuleFileError, RuleSet};
 
-use crate::rule_file::RuleFile;
+use crate::rule_file::SavedRuleFile;
 use crate::server::Server;
 
 /// Rules and the text that they were read from.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InForce {
+pub(crate) struct ActiveRules {
     pub(crate) set: Arc<RuleSet>,
     pub(crate) text: Arc<str>,
     /// What the rule file held when it was last read or written; `None` without one.
@@ -32,7 +32,7 @@ pub(crate) struct InForce {
 
 /// Why other rules are not put in force. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
-pub enum RulesRefused {
+pub enum RuleUpdateError {
     /// The text is wrong.
     #[error("{}", .0.in_file("rules"))]
     Wrong(RuleFileError),
@@ -75,7 +75,7 @@ pub enum RulesRefused {
     },
 }
 
-impl InForce {
+impl ActiveRules {
     /// Whether the rule file holds these rules, as far as is known.
     pub(crate) fn is_saved(&self) -> bool {
         self.in_file.as_ref() == Some(&self.text)
@@ -94,27 +94,27 @@ impl Server {
         text: &str,
         over: Option<&str>,
         save: bool,
-    ) -> Result<(), RulesRefused> {
-        let set = Arc::new(RuleSet::parse(text).map_err(RulesRefused::Wrong)?);
+    ) -> Result<(), RuleUpdateError> {
+        let set = Arc::new(RuleSet::parse(text).map_err(RuleUpdateError::Wrong)?);
         let text: Arc<str> = text.into();
         let _alone = self.changing.lock().expect("not poisoned");
         let before = self.rules_in_force();
         if let Some(controller) = before.controller {
-            return Err(RulesRefused::Governed { controller: controller.to_string() });
+            return Err(RuleUpdateError::Governed { controller: controller.to_string() });
         }
         if let Some(over) = over
             && over != WireRules::version_of(&before.text)
         {
-            return Err(RulesRefused::Stale { over: over.into() });
+            return Err(RuleUpdateError::Stale { over: over.into() });
         }
         let mut in_file = before.in_file;
         if save {
             let settings = self.settings();
-            let path = settings.rules.as_deref().ok_or(RulesRefused::NoFile)?;
+            let path = settings.rules.as_deref().ok_or(RuleUpdateError::NoFile)?;
             save_in(path, &text, in_file.as_deref())?;
             in_file = Some(text.clone());
         }
-        self.put_in_force(InForce { set, text, in_file, controller: None });
+        self.put_in_force(ActiveRules { set, text, in_file, controller: None });
         Ok(())
     }
 
@@ -124,12 +124,12 @@ impl Server {
         let _alone = self.changing.lock().expect("not poisoned");
         let in_file = self.rules_in_force().in_file;
         let controller = Some(controller.into());
-        self.put_in_force(InForce { set, text: text.into(), in_file, controller });
+        self.put_in_force(ActiveRules { set, text: text.into(), in_file, controller });
         Ok(())
     }
 
     /// Puts other rules in force. Whoever calls holds `changing`.
-    pub(crate) fn put_in_force(&self, rules: InForce) {
+    pub(crate) fn put_in_force(&self, rules: ActiveRules) {
         let set = rules.set.clone();
         *self.rules.write().expect("not poisoned") = rules;
         for target in self.targets() {
@@ -147,17 +147,17 @@ impl Server {
         self.poke();
     }
 
-    pub(crate) fn rules_in_force(&self) -> InForce {
+    pub(crate) fn rules_in_force(&self) -> ActiveRules {
         self.rules.read().expect("not poisoned").clone()
     }
 }
 
 /// Writes the rule file if it holds what it held when it was read.
-fn save_in(path: &Path, text: &str, known: Option<&str>) -> Result<(), RulesRefused> {
-    let failed = |source| RulesRefused::Save { file: path.into(), source };
-    let file = RuleFile::lock(path).map_err(failed)?;
+fn save_in(path: &Path, text: &str, known: Option<&str>) -> Result<(), RuleUpdateError> {
+    let failed = |source| RuleUpdateError::Save { file: path.into(), source };
+    let file = SavedRuleFile::lock(path).map_err(failed)?;
     if Some(file.text()) != known {
-        return Err(RulesRefused::Edited { file: path.into() });
+        return Err(RuleUpdateError::Edited { file: path.into() });
     }
     file.replace(text).map_err(failed)
 }

@@ -15,30 +15,30 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::accept::Accepting;
 use crate::bounds::SharedBounds;
-use crate::config::Config;
-use crate::connection::{Bounds, Connection};
+use crate::config::ProxyConfig;
+use crate::connection::{Connection, ConnectionBounds};
 use crate::credentials::{self, Users};
-use crate::crew::{self, Crew};
+use crate::crew::{self, ThreadPool};
 use crate::export::Export;
-use crate::gate::{Clock, Target};
-use crate::handles::{Key, LoadedKey};
-use crate::input::Incoming;
-use crate::intake::{Arrivals, Leaving};
-use crate::limits::{self, Limits};
-use crate::link::LinkState;
-use crate::listen::Listener;
-use crate::locks::{Grace, Locks};
+use crate::gate::{ProxyClock, Target};
+use crate::handles::{HandleKey, LoadedHandleKey};
+use crate::input::IncomingMessage;
+use crate::intake::{DeferredClose, IntakeBatch};
+use crate::limits::{self, DescriptorLimits};
+use crate::link::ControllerClientState;
+use crate::listen::NinepListener;
+use crate::locks::{Grace, LockTable};
 use crate::memory::MemoryState;
-use crate::metrics::Metrics;
-use crate::mounts::Mounts;
-use crate::outbox::Outbox;
+use crate::metrics::ProxyMetrics;
+use crate::mounts::SessionTable;
+use crate::outbox::ReplyOutbox;
 use crate::plain::EndedSessions;
-use crate::record::Recorder;
-use crate::rules::InForce;
+use crate::record::TraceRecorder;
+use crate::rules::ActiveRules;
 use crate::setup;
 use crate::sys;
-use crate::tally::Tally;
-use crate::tell::Teller;
+use crate::tally::ReplyTally;
+use crate::tell::InfoQueue;
 use crate::worker::Worker;
 
 /// Blocked locks are tried again so often: a program of this machine may have let go.
@@ -48,54 +48,54 @@ const HOUSEKEEPING: Nanos = Nanos::from_millis(500);
 
 /// A running proxy.
 pub struct Server {
-    pub(crate) clock: Clock,
-    pub(crate) crew: Crew,
+    pub(crate) clock: ProxyClock,
+    pub(crate) crew: ThreadPool,
     pub(crate) poll: OwnedFd,
-    pub(crate) locks: Locks,
+    pub(crate) locks: LockTable,
     pub(crate) users: Users,
-    pub(crate) mounts: Mounts,
+    pub(crate) mounts: SessionTable,
     pub(crate) ended: EndedSessions,
-    key: Key,
+    key: HandleKey,
     wake: OwnedFd,
-    settings: RwLock<Arc<Config>>,
-    bounds: RwLock<Bounds>,
-    limits: RwLock<Limits>,
+    settings: RwLock<Arc<ProxyConfig>>,
+    bounds: RwLock<ConnectionBounds>,
+    limits: RwLock<DescriptorLimits>,
     /// What all clients share.
     pub(crate) shared: Arc<SharedBounds>,
     pub(crate) accepting: Accepting,
     pub(crate) memory: MemoryState,
     exports: RwLock<FxHashMap<String, Arc<Export>>>,
     targets: RwLock<Vec<Arc<Target>>>,
-    pub(crate) rules: RwLock<InForce>,
+    pub(crate) rules: RwLock<ActiveRules>,
     /// Held while rules or settings take the place of others.
     pub(crate) changing: Mutex<()>,
-    listeners: Mutex<Vec<Arc<Listener>>>,
+    listeners: Mutex<Vec<Arc<NinepListener>>>,
     addresses: Vec<ServerAddress>,
     pub(crate) connections: RwLock<FxHashMap<u64, Arc<Connection>>>,
     /// What was answered on connections that are closed. Locked before any session.
-    pub(crate) gone: Mutex<Tally>,
+    pub(crate) gone: Mutex<ReplyTally>,
     pub(crate) next_connection: AtomicU64,
     /// Connections that may take input again.
     resumed: Mutex<VecDeque<Arc<Connection>>>,
-    leader_outbox: Mutex<Option<Arc<Mutex<Outbox>>>>,
+    leader_outbox: Mutex<Option<Arc<Mutex<ReplyOutbox>>>>,
     /// When the leader, now waiting for events, will wake by itself; 0 while it works.
     armed: AtomicU64,
     draining: AtomicBool,
     housekeeping: AtomicU64,
     lock_retry: AtomicU64,
-    recorder: Option<Recorder>,
+    recorder: Option<TraceRecorder>,
     /// Held while a page is made.
-    pub(crate) metrics: Mutex<Metrics>,
+    pub(crate) metrics: Mutex<ProxyMetrics>,
     thread_number: AtomicU64,
-    pub(crate) teller: Teller,
-    pub(crate) link: LinkState,
+    pub(crate) teller: InfoQueue,
+    pub(crate) link: ControllerClientState,
     /// More than one thread may serve what the page cache can answer.
     pub(crate) parallel: bool,
 }
 
 /// Why a proxy cannot start, or not go on with a new configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ProxyStartError {
     /// The configuration or a file that it names is wrong.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -115,10 +115,10 @@ pub enum StartError {
     },
 }
 
-impl StartError {
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
+impl ProxyStartError {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> ProxyStartError {
         let what = what.into();
-        move |source| StartError::System { what, source }
+        move |source| ProxyStartError::System { what, source }
     }
 }
 
@@ -132,9 +132,9 @@ impl Server {
     ///
     /// # Errors
     /// If the configuration names something that is not there or may not be used.
-    pub fn start(config: Config) -> Result<Arc<Server>, StartError> {
+    pub fn start(config: ProxyConfig) -> Result<Arc<Server>, ProxyStartError> {
         sys::return_large_memory();
-        let limits = Limits::of(&config, limits::raise_descriptor_limit());
+        let limits = DescriptorLimits::of(&config, limits::raise_descriptor_limit());
         if limits.connections < config.connections_max as usize {
             tracing::warn!(
                 connections_max = config.connections_max,
@@ -142,9 +142,9 @@ impl Server {
                 "the limit of open files leaves place for fewer connections"
             );
         }
-        let clock = Clock::start();
+        let clock = ProxyClock::start();
         let rules = setup::load_rules(&config)?;
-        let system = |what: &str| StartError::system(what.to_owned());
+        let system = |what: &str| ProxyStartError::system(what.to_owned());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|e| system("cannot make a poll set")(e.into()))?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -153,8 +153,8 @@ impl Server {
             .map_err(|e| system("cannot use the poll set")(e.into()))?;
         let mut listeners = Vec::new();
         for address in &config.listen {
-            let listener = Listener::bind(address)
-                .map_err(StartError::system(format!("cannot listen on {address}")))?;
+            let listener = NinepListener::bind(address)
+                .map_err(ProxyStartError::system(format!("cannot listen on {address}")))?;
             let key = epoll::EventData::new_u64(FIRST_LISTENER + listeners.len() as u64);
             epoll::add(&poll, &listener, key, epoll::EventFlags::IN)
                 .map_err(|e| system("cannot use the poll set")(e.into()))?;
@@ -162,20 +162,19 @@ impl Server {
         }
         // Before any thread is started: each keeps what it began with.
         credentials::drop_capabilities().map_err(system("cannot drop capabilities"))?;
-        let LoadedKey { key, is_old } = setup::load_key(&config)?;
+        let LoadedHandleKey { key, is_old } = setup::load_key(&config)?;
         let (exports, targets) = setup::open_exports(
             &config,
             &rules.set,
             (clock, &key, limits.directories),
             (&[], &[]),
         )?;
-        let mounts = Mounts::new().map_err(system("cannot get random numbers"))?;
+        let mounts = SessionTable::new().map_err(system("cannot get random numbers"))?;
         let recorder = match &config.record {
             None => None,
-            Some(path) => Some(
-                Recorder::start(path)
-                    .map_err(StartError::system(format!("cannot record to {}", path.display())))?,
-            ),
+            Some(path) => Some(TraceRecorder::start(path).map_err(ProxyStartError::system(
+                format!("cannot record to {}", path.display()),
+            ))?),
         };
         // Under a key that was made just now, nobody has had a lock.
         let grace = match is_old {
@@ -185,9 +184,9 @@ impl Server {
         let parallel = setup::threads(&config) > 1;
         let server = Arc::new(Server {
             clock,
-            crew: Crew::new(config.takeover, config.threads_max as usize),
+            crew: ThreadPool::new(config.takeover, config.threads_max as usize),
             poll,
-            locks: Locks::new(grace),
+            locks: LockTable::new(grace),
             users: Users::new(config.group_cache_time.to_duration()),
             mounts,
             ended: EndedSessions::default(),
@@ -217,8 +216,8 @@ impl Server {
             recorder,
             metrics: Mutex::default(),
             thread_number: AtomicU64::new(0),
-            teller: Teller::new(),
-            link: LinkState::default(),
+            teller: InfoQueue::new(),
+            link: ControllerClientState::default(),
             parallel,
         });
         server.start_teller().map_err(system("cannot start a thread"))?;
@@ -240,13 +239,13 @@ impl Server {
     ///
     /// # Errors
     /// If anything in it is wrong; then nothing has changed.
-    pub fn reload(&self, config: Config) -> Result<(), StartError> {
+    pub fn reload(&self, config: ProxyConfig) -> Result<(), ProxyStartError> {
         let _alone = self.changing.lock().expect("not poisoned");
-        let limits = Limits::of(&config, limits::descriptors());
+        let limits = DescriptorLimits::of(&config, limits::descriptors());
         let mut rules = setup::load_rules(&config)?;
         let before = self.rules_in_force();
         if before.controller.is_some() {
-            rules = InForce { in_file: rules.in_file, ..before };
+            rules = ActiveRules { in_file: rules.in_file, ..before };
         }
         let old = self.targets.read().expect("not poisoned").clone();
         let exported = self.exports();
@@ -327,19 +326,19 @@ impl Server {
 
     // ---- what the workers need ----
 
-    pub(crate) fn settings(&self) -> Arc<Config> {
+    pub(crate) fn settings(&self) -> Arc<ProxyConfig> {
         self.settings.read().expect("not poisoned").clone()
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> ConnectionBounds {
         *self.bounds.read().expect("not poisoned")
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> DescriptorLimits {
         *self.limits.read().expect("not poisoned")
     }
 
-    pub(crate) fn listeners(&self) -> MutexGuard<'_, Vec<Arc<Listener>>> {
+    pub(crate) fn listeners(&self) -> MutexGuard<'_, Vec<Arc<NinepListener>>> {
         self.listeners.lock().expect("not poisoned")
     }
 
@@ -374,7 +373,7 @@ impl Server {
         self.connections.read().expect("not poisoned").values().cloned().collect()
     }
 
-    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+    pub(crate) fn recorder(&self) -> Option<&TraceRecorder> {
         self.recorder.as_ref()
     }
 
@@ -383,7 +382,10 @@ impl Server {
     }
 
     /// Leaves this outbox where a successor finds it; returns the predecessor's.
-    pub(crate) fn leader_outbox(&self, own: Arc<Mutex<Outbox>>) -> Option<Arc<Mutex<Outbox>>> {
+    pub(crate) fn leader_outbox(
+        &self,
+        own: Arc<Mutex<ReplyOutbox>>,
+    ) -> Option<Arc<Mutex<ReplyOutbox>>> {
         let mut place = self.leader_outbox.lock().expect("not poisoned");
         place.replace(own.clone()).filter(|old| !Arc::ptr_eq(old, &own))
     }
@@ -459,7 +461,7 @@ impl Server {
     }
 
     /// The leader is awake: does what is due by the clock.
-    pub(crate) fn after_poll(&self, outbox: &Mutex<Outbox>) {
+    pub(crate) fn after_poll(&self, outbox: &Mutex<ReplyOutbox>) {
         self.armed.store(0, Ordering::SeqCst);
         let now = self.clock.now();
         self.resume_accepting(now);
@@ -480,7 +482,7 @@ impl Server {
         }
         self.settle_memory();
         let expired = self.mounts.expire(self.settings().session_keep.to_duration());
-        self.leave(Leaving::files(expired), outbox);
+        self.leave(DeferredClose::files(expired), outbox);
     }
 
     /// Wakes the leader if something that waits is due before it would wake by itself.
@@ -537,8 +539,8 @@ impl Server {
         &self,
         connection: &Arc<Connection>,
         scratch: &mut [u8],
-        arrivals: &mut Arrivals,
-        outbox: &mut Outbox,
+        arrivals: &mut IntakeBatch,
+        outbox: &mut ReplyOutbox,
     ) -> Result<(), String> {
         let bounds = self.bounds();
         let mut input = connection.input.lock().expect("not poisoned");
@@ -561,7 +563,7 @@ impl Server {
                 break Ok(());
             }
             let next = match session.stalled.take() {
-                Some(frame) => Ok(Some(Incoming::Kept(frame))),
+                Some(frame) => Ok(Some(IncomingMessage::Kept(frame))),
                 None => round.next(session.msize),
             };
             let next = match next {
@@ -606,9 +608,13 @@ impl Server {
     }
 
     /// Ends a connection and all it had under way. What it had open is to leave.
-    pub(crate) fn close(&self, connection: &Arc<Connection>, why: &dyn fmt::Display) -> Leaving {
+    pub(crate) fn close(
+        &self,
+        connection: &Arc<Connection>,
+        why: &dyn fmt::Display,
+    ) -> DeferredClose {
         if connection.closed.swap(true, Ordering::AcqRel) {
-            return Leaving::default();
+            return DeferredClose::default();
         }
         tracing::debug!(connection = connection.id, nid = %connection.peer.nid, "closed: {why}");
         let _ = epoll::delete(&self.poll, &connection.socket);

@@ -12,14 +12,14 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
 use sched::{CostMode, Costs};
 
-use crate::config::{self, Config};
-use crate::connection::Bounds;
+use crate::config::{self, ProxyConfig};
+use crate::connection::ConnectionBounds;
 use crate::costs_file::CostsFile;
-use crate::export::{Export, Node};
-use crate::gate::{Clock, Target};
-use crate::handles::{Handles, Key, KeyError, LoadedKey};
-use crate::rules::InForce;
-use crate::server::StartError;
+use crate::export::{Export, ExportNode};
+use crate::gate::{ProxyClock, Target};
+use crate::handles::{HandleKey, HandleTable, KeyError, LoadedHandleKey};
+use crate::rules::ActiveRules;
+use crate::server::ProxyStartError;
 use crate::writes::{Backing, Writes};
 
 /// Device slots where nothing was measured: enough for any one disk, few enough that
@@ -30,21 +30,23 @@ const SLOTS_DEFAULT: u32 = 64;
 const KEY_PATH: &str = "/var/lib/sluice/handle.key";
 
 /// The key of the handles that mounts keep.
-pub(crate) fn load_key(config: &Config) -> Result<LoadedKey, StartError> {
+pub(crate) fn load_key(config: &ProxyConfig) -> Result<LoadedHandleKey, ProxyStartError> {
     let unusable = |error| {
-        StartError::system("cannot use the key of handles")(io::Error::other::<KeyError>(error))
+        ProxyStartError::system("cannot use the key of handles")(io::Error::other::<KeyError>(
+            error,
+        ))
     };
     if let Some(path) = &config.handle_key {
-        return Key::load(path).map_err(unusable);
+        return HandleKey::load(path).map_err(unusable);
     }
-    match Key::load(Path::new(KEY_PATH)) {
+    match HandleKey::load(Path::new(KEY_PATH)) {
         // Of another user, or on a file system without room: handles end with the proxy.
         Err(
             error @ (KeyError::System { .. } | KeyError::Private(PrivateFileError::System { .. })),
         ) => {
             tracing::warn!(%error, "{KEY_PATH} cannot be used: mounts will not survive this proxy");
-            let made = Key::random().map(LoadedKey::new);
-            made.map_err(StartError::system("cannot make a key of handles"))
+            let made = HandleKey::random().map(LoadedHandleKey::new);
+            made.map_err(ProxyStartError::system("cannot make a key of handles"))
         }
         loaded => loaded.map_err(unusable),
     }
@@ -53,32 +55,38 @@ pub(crate) fn load_key(config: &Config) -> Result<LoadedKey, StartError> {
 type Exports = FxHashMap<String, Arc<Export>>;
 
 /// The rules of the configuration's rule file; none without one.
-pub(crate) fn load_rules(config: &Config) -> Result<InForce, StartError> {
-    let Some(path) = &config.rules else { return Ok(InForce::default()) };
+pub(crate) fn load_rules(config: &ProxyConfig) -> Result<ActiveRules, ProxyStartError> {
+    let Some(path) = &config.rules else { return Ok(ActiveRules::default()) };
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)
-        .map_err(StartError::system(format!("cannot read the rules {name}")))?;
-    let set = RuleSet::parse(&text).map_err(|error| StartError::Rules(error.in_file(&name)))?;
+        .map_err(ProxyStartError::system(format!("cannot read the rules {name}")))?;
+    let set =
+        RuleSet::parse(&text).map_err(|error| ProxyStartError::Rules(error.in_file(&name)))?;
     let text: Arc<str> = text.into();
-    Ok(InForce { set: Arc::new(set), text: text.clone(), in_file: Some(text), controller: None })
+    Ok(ActiveRules {
+        set: Arc::new(set),
+        text: text.clone(),
+        in_file: Some(text),
+        controller: None,
+    })
 }
 
 /// Opens the exports and makes the targets that schedule them. Targets of `old` with
 /// the same name go on, with their queues and what they know of jobs, and so does what is known of
 /// the links in an export of the same name and directory.
 pub(crate) fn open_exports(
-    config: &Config,
+    config: &ProxyConfig,
     rules: &Arc<RuleSet>,
-    (clock, key, directories): (Clock, &Key, usize),
+    (clock, key, directories): (ProxyClock, &HandleKey, usize),
     (old, exported): (&[Arc<Target>], &[Arc<Export>]),
-) -> Result<(Exports, Vec<Arc<Target>>), StartError> {
+) -> Result<(Exports, Vec<Arc<Target>>), ProxyStartError> {
     let layout = config.layout()?;
     let mut targets = old.to_vec();
     let mut exports = Exports::default();
     for export in &layout.exports {
         let failed = |error: io::Error| {
             let dir = export.dir.display();
-            StartError::system(format!("export {}: cannot open {dir}", export.name))(error)
+            ProxyStartError::system(format!("export {}: cannot open {dir}", export.name))(error)
         };
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir =
@@ -95,7 +103,7 @@ pub(crate) fn open_exports(
         };
         let path = rustix::fs::open(&export.dir, flags | OFlags::PATH, Mode::empty())
             .map_err(|e| failed(e.into()))?;
-        let root = Arc::new(Node::new(path, None).map_err(failed)?);
+        let root = Arc::new(ExportNode::new(path, None).map_err(failed)?);
         let same =
             |before: &&Arc<Export>| *before.name == *export.name && before.root.same_file(&root);
         let known = exported.iter().find(same);
@@ -109,7 +117,7 @@ pub(crate) fn open_exports(
             projects: projects_known(&dir, &root),
             links: known.map_or_else(Arc::default, |before| before.links.clone()),
             open: dir.try_clone().map_err(failed)?,
-            handles: Handles::new(key, &export.name, dir, directories),
+            handles: HandleTable::new(key, &export.name, dir, directories),
         };
         exports.insert(export.name.clone(), Arc::new(opened));
     }
@@ -117,7 +125,7 @@ pub(crate) fn open_exports(
 }
 
 /// Of which files of an export the project is known.
-fn projects_known(dir: &OwnedFd, root: &Node) -> ProjectsKnown {
+fn projects_known(dir: &OwnedFd, root: &ExportNode) -> ProjectsKnown {
     if crate::sys::project(dir.as_fd()).is_err() {
         return ProjectsKnown::Nothing;
     }
@@ -128,14 +136,14 @@ fn projects_known(dir: &OwnedFd, root: &Node) -> ProjectsKnown {
 }
 
 fn make_target(
-    config: &Config,
-    known: &config::Target,
+    config: &ProxyConfig,
+    known: &config::TargetConfig,
     dir: &OwnedFd,
-    (rules, clock, index): (&Arc<RuleSet>, Clock, usize),
-) -> Result<Target, StartError> {
-    let what = |what: &str| StartError::system(format!("target {}: {what}", known.name));
+    (rules, clock, index): (&Arc<RuleSet>, ProxyClock, usize),
+) -> Result<Target, ProxyStartError> {
+    let what = |what: &str| ProxyStartError::system(format!("target {}: {what}", known.name));
     let backing = Backing::probe(dir.as_fd()).map_err(what("cannot probe its directory"))?;
-    let figures = Figures::of(config, known)?;
+    let figures = TargetFigures::of(config, known)?;
     let writes = Writes::start(backing, figures.write_mode, known.dirty_budget)
         .map_err(what("cannot start its write-back thread"))?;
     let nowait = !backing.memory_fs && accepts_nowait(dir);
@@ -150,24 +158,27 @@ fn make_target(
 }
 
 /// Puts what a new configuration says about a target in force.
-pub(crate) fn apply(config: &Config, target: &Target) -> Result<(), StartError> {
+pub(crate) fn apply(config: &ProxyConfig, target: &Target) -> Result<(), ProxyStartError> {
     let Some(known) = config.target.iter().find(|known| known.name == target.name) else {
         return Ok(());
     };
-    let figures = Figures::of(config, known)?;
+    let figures = TargetFigures::of(config, known)?;
     target.writes.set(figures.write_mode, known.dirty_budget);
     target.with_dispatcher(|dispatcher, now| dispatcher.set_target(figures.target, now));
     Ok(())
 }
 
 /// What is known of a target: measured, configured or built in.
-struct Figures {
+struct TargetFigures {
     target: sched::TargetParams,
     write_mode: Option<model::WriteMode>,
 }
 
-impl Figures {
-    fn of(config: &Config, known: &config::Target) -> Result<Figures, StartError> {
+impl TargetFigures {
+    fn of(
+        config: &ProxyConfig,
+        known: &config::TargetConfig,
+    ) -> Result<TargetFigures, ProxyStartError> {
         let measured = match &known.costs {
             Some(path) => Some(load_costs(path)?),
             None => None,
@@ -175,7 +186,7 @@ impl Figures {
         let slots = measured.as_ref().map(|measured| measured.slots_max);
         let write_mode = known.write_mode.or(measured.as_ref().and_then(|m| m.write_mode));
         let mut costs = measured.map_or_else(Costs::default, |measured| measured.costs);
-        if known.cost == config::CostMode::Bytes {
+        if known.cost == config::ConfiguredCosts::Bytes {
             costs.mode = CostMode::Bytes;
         }
         let target = sched::TargetParams {
@@ -186,16 +197,16 @@ impl Figures {
             latency: known.latency,
             recalibrate: known.recalibrate,
         };
-        Ok(Figures { target, write_mode })
+        Ok(TargetFigures { target, write_mode })
     }
 }
 
-fn load_costs(path: &Path) -> Result<CostsFile, StartError> {
-    CostsFile::load(path).map_err(|error| StartError::Costs(error.to_string()))
+fn load_costs(path: &Path) -> Result<CostsFile, ProxyStartError> {
+    CostsFile::load(path).map_err(|error| ProxyStartError::Costs(error.to_string()))
 }
 
 /// Threads that serve what the page cache can answer.
-pub(crate) fn threads(config: &Config) -> u32 {
+pub(crate) fn threads(config: &ProxyConfig) -> u32 {
     match config.threads {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
         threads => threads,
@@ -203,8 +214,8 @@ pub(crate) fn threads(config: &Config) -> u32 {
 }
 
 /// The bounds of each session.
-pub(crate) fn bounds(config: &Config) -> Bounds {
-    Bounds {
+pub(crate) fn bounds(config: &ProxyConfig) -> ConnectionBounds {
+    ConnectionBounds {
         tags_max: config.tags_max as usize,
         bytes_max: config.bytes_in_flight_max.get() as usize,
         before_attach: config.bytes_before_attach.get() as usize,

@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 use model::{Amount, Direction, OpKind};
 
 use crate::connection::Connection;
-use crate::outbox::Batch;
+use crate::outbox::ReplyBatch;
 use crate::server::Server;
 
 /// Counters since a connection was made, or since the proxy started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct ReplyTally {
     /// Answered, with an error or without.
     pub(crate) requests: u64,
     pub(crate) read_bytes: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Tally {
     pub(crate) cancelled: u64,
 }
 
-impl Tally {
+impl ReplyTally {
     /// Counts a request that was answered with `errno`, 0 for success.
     pub(crate) fn count(&mut self, kind: OpKind, served: Amount, errno: u32) {
         self.requests += 1;
@@ -44,7 +44,7 @@ impl Tally {
     }
 
     /// Moves what `other` has counted here.
-    pub(crate) fn take(&mut self, other: &mut Tally) {
+    pub(crate) fn take(&mut self, other: &mut ReplyTally) {
         let other = std::mem::take(other);
         self.requests += other.requests;
         self.read_bytes += other.read_bytes;
@@ -57,7 +57,7 @@ impl Tally {
 
 impl Server {
     /// What was answered since the start.
-    pub(crate) fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> ReplyTally {
         let connections = self.connections();
         // Meanwhile nobody closes and is counted twice, or not at all.
         let gone = self.gone.lock().expect("not poisoned");
@@ -76,8 +76,8 @@ impl Server {
     }
 
     /// Counts what a batch still has: replies that nobody could be sent any more.
-    pub(crate) fn count_late(&self, batch: &mut Batch) {
-        if batch.tally != Tally::default() {
+    pub(crate) fn count_late(&self, batch: &mut ReplyBatch) {
+        if batch.tally != ReplyTally::default() {
             self.gone.lock().expect("not poisoned").take(&mut batch.tally);
         }
     }
@@ -99,13 +99,13 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_by_direction_and_metadata_moves_none() {
-        let mut tally = Tally::default();
+        let mut tally = ReplyTally::default();
         tally.count(OpKind::Read, Amount::new(100, 1), 0);
         tally.count(OpKind::Write, Amount::new(20, 1), 0);
         tally.count(OpKind::Getxattr, Amount::new(7, 2), 61);
-        let mut sum = Tally { cancelled: 3, ..Tally::default() };
+        let mut sum = ReplyTally { cancelled: 3, ..ReplyTally::default() };
         sum.take(&mut tally);
-        let expected = Tally {
+        let expected = ReplyTally {
             requests: 3,
             read_bytes: 100,
             written_bytes: 20,
@@ -113,6 +113,6 @@ mod tests {
             errors: 1,
             cancelled: 3,
         };
-        assert_eq!((sum, tally), (expected, Tally::default()));
+        assert_eq!((sum, tally), (expected, ReplyTally::default()));
     }
 }

@@ -20,40 +20,40 @@ use rustix::io::Errno;
 use sched::Turns;
 
 use crate::connection::ReplyTo;
-use crate::fids::User;
-use crate::outbox::Outbox;
+use crate::fids::ProxyUser;
+use crate::outbox::ReplyOutbox;
 use crate::server::Server;
 
 /// Questions that wait, and their answers.
-pub(crate) struct Teller {
-    turns: Mutex<Turns<Caller, Question>>,
+pub(crate) struct InfoQueue {
+    turns: Mutex<Turns<InfoCaller, InfoQuery>>,
     more: Condvar,
-    told: Mutex<VecDeque<Told>>,
+    told: Mutex<VecDeque<InfoReply>>,
 }
 
 /// A user at a node.
-type Caller = (Nid, u32);
+type InfoCaller = (Nid, u32);
 
 /// A Ttell that was taken in.
-struct Question {
+struct InfoQuery {
     to: ReplyTo,
-    who: Arc<User>,
+    who: Arc<ProxyUser>,
     what: u8,
     /// Bytes that the answer may have.
     count: usize,
 }
 
 /// A question's answer, on its way to the leader.
-struct Told {
+struct InfoReply {
     to: ReplyTo,
     text: io::Result<String>,
 }
 
-impl Teller {
-    pub(crate) fn new() -> Teller {
+impl InfoQueue {
+    pub(crate) fn new() -> InfoQueue {
         let rate = Rate::ops_per_sec(PER_SECOND).expect("more than none");
         let turns = Mutex::new(Turns::new(rate, AT_ONCE));
-        Teller { turns, more: Condvar::new(), told: Mutex::default() }
+        InfoQueue { turns, more: Condvar::new(), told: Mutex::default() }
     }
 
     /// Lets its thread look whether all threads are to end.
@@ -77,7 +77,7 @@ impl Server {
     }
 
     /// Takes a Ttell in that was put aside; false if it is another message.
-    pub(crate) fn ask(&self, to: &ReplyTo, frame: &[u8], outbox: &mut Outbox) -> bool {
+    pub(crate) fn ask(&self, to: &ReplyTo, frame: &[u8], outbox: &mut ReplyOutbox) -> bool {
         if ninep::frame_kind(frame) != Some(TELL) || to.path.form.binding().is_none() {
             return false;
         }
@@ -95,13 +95,13 @@ impl Server {
     }
 
     /// Answers what the thread of questions has found out.
-    pub(crate) fn tell(&self, outbox: &Mutex<Outbox>) {
+    pub(crate) fn tell(&self, outbox: &Mutex<ReplyOutbox>) {
         let told = std::mem::take(&mut *self.teller.told.lock().expect("not poisoned"));
         if told.is_empty() {
             return;
         }
         let mut outbox = outbox.lock().expect("not poisoned");
-        for Told { to, text } in told {
+        for InfoReply { to, text } in told {
             let batch = outbox.batch(&to);
             match &text {
                 Ok(text) => batch.reply(to.tag, ExtReply::Tell { data: text.as_bytes() }),
@@ -112,14 +112,14 @@ impl Server {
 
     /// What its thread does, until all threads are to end.
     fn answer_questions(&self) {
-        let Teller { turns, more, told } = &self.teller;
+        let InfoQueue { turns, more, told } = &self.teller;
         let mut waiting = turns.lock().expect("not poisoned");
         while !self.crew.stopping() {
             let now = self.clock.now();
             if let Some(question) = waiting.next(now) {
                 drop(waiting);
                 let text = self.text_for(&question);
-                told.lock().expect("not poisoned").push_back(Told { to: question.to, text });
+                told.lock().expect("not poisoned").push_back(InfoReply { to: question.to, text });
                 self.poke_leader();
                 waiting = turns.lock().expect("not poisoned");
                 continue;
@@ -134,7 +134,7 @@ impl Server {
         }
     }
 
-    fn text_for(&self, question: &Question) -> io::Result<String> {
+    fn text_for(&self, question: &InfoQuery) -> io::Result<String> {
         let who = &question.who.identity;
         let (job, user) = (Some(who.job.to_string()), Some(who.uid));
         let query = WhyQuery { job, user, limit: None };
@@ -154,14 +154,14 @@ impl Server {
     }
 }
 
-fn question(to: &ReplyTo, frame: &[u8]) -> Result<Question, Errno> {
+fn question(to: &ReplyTo, frame: &[u8]) -> Result<InfoQuery, Errno> {
     let decoded = dialect::decode_request(frame).ok();
     let Some((_, header, AnyRequest::Ext(ExtRequest::Tell { what, count }))) = decoded else {
         return Err(Errno::INVAL);
     };
     let who = to.path.form.binding().and_then(|binding| binding.session.user(header.identity));
     let who = who.ok_or(Errno::INVAL)?;
-    Ok(Question { to: to.clone(), who, what, count: count as usize })
+    Ok(InfoQuery { to: to.clone(), who, what, count: count as usize })
 }
 
 /// The message's type.

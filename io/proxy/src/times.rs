@@ -15,7 +15,7 @@ use model::{Amount, Lane, Nanos, OpKind};
 
 /// The times of one target's requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Times {
+pub(crate) struct ServiceTimes {
     /// By kind and lane; most are never used.
     cells: Vec<Cell>,
 }
@@ -26,13 +26,13 @@ pub(crate) struct Cell {
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
     pub(crate) ops: u64,
-    pub(crate) queue: Histogram,
-    pub(crate) service: Histogram,
+    pub(crate) queue: TimesHistogram,
+    pub(crate) service: TimesHistogram,
 }
 
 /// How often times of each length came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Histogram {
+pub(crate) struct TimesHistogram {
     counts: [u64; BUCKETS],
     sum_ns: u64,
 }
@@ -42,9 +42,9 @@ pub(crate) struct Histogram {
 const BUCKETS: usize = 28;
 const FIRST_BITS: u32 = 10;
 
-impl Times {
-    pub(crate) fn new() -> Times {
-        Times { cells: vec![Cell::default(); OpKind::COUNT * 2] }
+impl ServiceTimes {
+    pub(crate) fn new() -> ServiceTimes {
+        ServiceTimes { cells: vec![Cell::default(); OpKind::COUNT * 2] }
     }
 
     /// Counts a request that ended.
@@ -72,7 +72,7 @@ impl Times {
     }
 }
 
-impl Histogram {
+impl TimesHistogram {
     /// The bounds in nanoseconds, each with how many were at most so long and longer than the
     /// bound before.
     pub(crate) fn buckets(&self) -> [(u64, u64); BUCKETS - 1] {
@@ -90,7 +90,7 @@ impl Histogram {
     }
 }
 
-impl AddAssign<Nanos> for Histogram {
+impl AddAssign<Nanos> for TimesHistogram {
     fn add_assign(&mut self, time: Nanos) {
         let ns = time.get();
         // A bound belongs to its own bucket, as the format has it.
@@ -118,12 +118,12 @@ mod tests {
             (1_000_000, 1 << 20),
             (1 << 36, 1 << 36),
         ] {
-            let mut histogram = Histogram::default();
+            let mut histogram = TimesHistogram::default();
             histogram += Nanos::new(ns);
             let filled: Vec<_> = histogram.buckets().into_iter().filter(|(_, n)| *n > 0).collect();
             assert_eq!((filled, histogram.sum_ns()), (vec![(bound, 1)], ns), "{ns}");
         }
-        let mut histogram = Histogram::default();
+        let mut histogram = TimesHistogram::default();
         histogram += Nanos::new((1 << 36) + 1);
         histogram += Nanos::from_secs(3_600);
         assert_eq!(histogram.beyond(), 2);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn kinds_and_lanes_are_counted_apart_and_those_without_requests_left_out() {
-        let mut times = Times::new();
+        let mut times = ServiceTimes::new();
         let (waited, took) = (Nanos::new(5), Nanos::new(7));
         times.count(OpKind::Read, Lane::Cached, Amount::new(100, 1), waited, took);
         times.count(OpKind::Read, Lane::Device, Amount::new(20, 1), waited, took);

@@ -14,16 +14,16 @@ use ninep::dialect::{self, AnyRequest, ExtReply, ExtRequest};
 use ninep::{Qid, Reply};
 use rustix::event::{Timespec, epoll};
 
-use crate::connection::{Connection, ReplyTo, Sent};
-use crate::crew::{Call, Role};
-use crate::fids::User;
-use crate::gate::{Finished, Running, Target};
+use crate::connection::{Connection, ReplyTo, SendOutcome};
+use crate::crew::{BlockingCall, ThreadRole};
+use crate::fids::ProxyUser;
+use crate::gate::{Completion, RunningRequest, Target};
 use crate::input::SCRATCH;
-use crate::intake::{Arrivals, Leaving};
-use crate::mounts::{Bound, Form, Terms};
+use crate::intake::{DeferredClose, IntakeBatch};
+use crate::mounts::{BoundChannel, Protocol, SessionParams};
 use crate::operations::{self, Ending, NewIdentity, On};
-use crate::outbox::{Outbox, errno_of};
-use crate::record::Who;
+use crate::outbox::{ReplyOutbox, errno_of};
+use crate::record::TraceCaller;
 use crate::server::Server;
 
 /// The leader looks at the sockets again after so much work.
@@ -43,23 +43,23 @@ const HELP_BACKLOG: usize = 96;
 const EVENTS: usize = 256;
 
 /// What is answered to who has said who he is.
-enum Greeting {
+enum AttachOutcome {
     Attached(Qid),
-    Bound(Bound),
+    Bound(BoundChannel),
     Identified,
 }
 
 /// One thread of the proxy.
 pub(crate) struct Worker {
     server: Arc<Server>,
-    outbox: Arc<Mutex<Outbox>>,
+    outbox: Arc<Mutex<ReplyOutbox>>,
     scratch: Vec<u8>,
-    arrivals: Arrivals,
+    arrivals: IntakeBatch,
     events: Vec<epoll::Event>,
     leads: bool,
     linger: BusyPoll,
     /// What ended and what is chosen: kept for its memory only.
-    space: (Vec<Finished>, Vec<Running>),
+    space: (Vec<Completion>, Vec<RunningRequest>),
 }
 
 impl Worker {
@@ -69,7 +69,7 @@ impl Worker {
             server,
             outbox: Arc::default(),
             scratch: Vec::new(),
-            arrivals: Arrivals::default(),
+            arrivals: IntakeBatch::default(),
             events: Vec::with_capacity(EVENTS),
             leads: false,
             linger,
@@ -82,9 +82,9 @@ impl Worker {
         let clock = self.server.clock;
         loop {
             match self.server.crew.next_role(|| clock.now()) {
-                Role::Lead => self.lead(),
-                Role::Help => self.execute_all(None),
-                Role::Stop => return,
+                ThreadRole::Lead => self.lead(),
+                ThreadRole::Help => self.execute_all(None),
+                ThreadRole::Stop => return,
             }
             self.go_idle();
         }
@@ -223,9 +223,9 @@ impl Worker {
         let (who, errno) = match &result {
             // It waits for what the connection before it has under way.
             Ok(None) => return,
-            Ok(Some((Some(user), _))) => (Who::User(user), 0),
-            Ok(Some((None, _))) => (Who::Peer(&to.path.connection), 0),
-            Err(error) => (Who::Peer(&to.path.connection), errno_of(error)),
+            Ok(Some((Some(user), _))) => (TraceCaller::User(user), 0),
+            Ok(Some((None, _))) => (TraceCaller::Peer(&to.path.connection), 0),
+            Err(error) => (TraceCaller::Peer(&to.path.connection), errno_of(error)),
         };
         if let Some(recorder) = self.server.recorder() {
             recorder.attached(who, (arrived, started), errno, self.server.clock.now());
@@ -240,24 +240,24 @@ impl Worker {
         &self,
         to: &ReplyTo,
         frame: &[u8],
-    ) -> io::Result<Option<(Option<Arc<User>>, Greeting)>> {
-        if let Form::Plain(_) = to.path.form {
+    ) -> io::Result<Option<(Option<Arc<ProxyUser>>, AttachOutcome)>> {
+        if let Protocol::Base(_) = to.path.form {
             let (user, qid) = operations::attach(&self.server, to, frame)?;
-            return Ok(Some((Some(user), Greeting::Attached(qid))));
+            return Ok(Some((Some(user), AttachOutcome::Attached(qid))));
         }
         let (_, _, request) = dialect::decode_request(frame).expect("decoded when it was taken in");
         match request {
             AnyRequest::Ext(ExtRequest::Session { id, channel, slots, aname }) => {
-                let terms = Terms { id, channel, slots };
+                let terms = SessionParams { id, channel, slots };
                 let entered = self.server.open_session(to, aname, terms, &self.outbox)?;
                 let Some(pending) = entered else { return Ok(None) };
                 let bound = self.server.bind(&pending)?;
-                Ok(bound.map(|bound| (None, Greeting::Bound(bound))))
+                Ok(bound.map(|bound| (None, AttachOutcome::Bound(bound))))
             }
             AnyRequest::Ext(ExtRequest::Identity { identity, uid, gid, groups, job, .. }) => {
                 let who = NewIdentity { identity, uid, gid, groups, job };
                 operations::identify(&self.server, to, &who)?;
-                Ok(Some((None, Greeting::Identified)))
+                Ok(Some((None, AttachOutcome::Identified)))
             }
             _ => unreachable!("nothing else is put aside"),
         }
@@ -267,7 +267,7 @@ impl Worker {
     fn bind_next(&mut self) {
         while let Some(pending) = self.server.mounts.next_ready() {
             match self.server.bind(&pending) {
-                Ok(Some(bound)) => self.answer_greeting(&pending.to, Greeting::Bound(bound)),
+                Ok(Some(bound)) => self.answer_greeting(&pending.to, AttachOutcome::Bound(bound)),
                 Ok(None) => {}
                 Err(error) => self.refuse_greeting(&pending.to, &error),
             }
@@ -278,23 +278,23 @@ impl Worker {
     fn see_off_ended(&mut self) {
         if self.server.ended.any() {
             let call = self.begin_call();
-            self.server.leave(Leaving::default(), &self.outbox);
+            self.server.leave(DeferredClose::default(), &self.outbox);
             self.end_call(call);
         }
     }
 
-    fn answer_greeting(&self, to: &ReplyTo, greeting: Greeting) {
+    fn answer_greeting(&self, to: &ReplyTo, greeting: AttachOutcome) {
         let mut outbox = self.outbox.lock().expect("not poisoned");
-        let to = if let Greeting::Bound(bound) = &greeting { &bound.to } else { to };
+        let to = if let AttachOutcome::Bound(bound) = &greeting { &bound.to } else { to };
         let batch = outbox.batch(to);
         batch.tally.count(OpKind::Attach, Amount::new(0, 1), 0);
         match &greeting {
-            Greeting::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid: *qid }),
-            Greeting::Bound(Bound { slots, resumed, keep, root, .. }) => {
+            AttachOutcome::Attached(qid) => batch.reply(to.tag, Reply::Attach { qid: *qid }),
+            AttachOutcome::Bound(BoundChannel { slots, resumed, keep, root, .. }) => {
                 let (slots, resumed, keep) = (*slots, (*resumed).into(), *keep);
                 batch.reply(to.tag, ExtReply::Session { slots, resumed, keep, root });
             }
-            Greeting::Identified => {
+            AttachOutcome::Identified => {
                 let settings = self.server.settings();
                 let requests = settings.window_requests.min(settings.tags_max);
                 let bytes = settings.window_bytes.min(settings.bytes_in_flight_max).get();
@@ -352,7 +352,7 @@ impl Worker {
     }
 
     /// Executes one operation; `None` if it goes on waiting. Whether to flush before more.
-    fn execute(&mut self, target: &Target, running: Running) -> (Option<Finished>, bool) {
+    fn execute(&mut self, target: &Target, running: RunningRequest) -> (Option<Completion>, bool) {
         let call = self.before(target, &running);
         // The clock is read again: the proxy may have been stopped after it was chosen.
         if !running.quick && running.operation.is_abandoned(self.server.clock.now()) {
@@ -383,7 +383,7 @@ impl Worker {
     }
 
     /// Ends the connection of a client that is gone in place of executing what it asked for.
-    fn drop_abandoned(&mut self, running: Running) -> Finished {
+    fn drop_abandoned(&mut self, running: RunningRequest) -> Completion {
         self.server.cancel_chosen(&running);
         let finished = running.dropped();
         self.close(&running.operation.to.path.connection, &"the peer is gone");
@@ -391,7 +391,7 @@ impl Worker {
     }
 
     /// Sees to it that a call which may wait keeps nobody else waiting.
-    fn before(&mut self, target: &Target, running: &Running) -> Option<Call> {
+    fn before(&mut self, target: &Target, running: &RunningRequest) -> Option<BlockingCall> {
         if running.quick {
             return None;
         }
@@ -411,11 +411,11 @@ impl Worker {
         None
     }
 
-    fn begin_call(&self) -> Option<Call> {
+    fn begin_call(&self) -> Option<BlockingCall> {
         self.leads.then(|| self.server.crew.begin_call(self.server.clock.now()))
     }
 
-    fn end_call(&mut self, call: Option<Call>) {
+    fn end_call(&mut self, call: Option<BlockingCall>) {
         if let Some(call) = call {
             self.leads = self.server.crew.end_call(call);
         }
@@ -426,7 +426,7 @@ impl Worker {
         self.flush(&outbox);
     }
 
-    fn flush(&mut self, outbox: &Mutex<Outbox>) {
+    fn flush(&mut self, outbox: &Mutex<ReplyOutbox>) {
         let bounds = self.server.bounds();
         loop {
             let Some(mut batch) = outbox.lock().expect("not poisoned").take() else { return };
@@ -438,12 +438,12 @@ impl Worker {
         }
     }
 
-    fn after_send(&mut self, connection: &Arc<Connection>, sent: Sent) {
+    fn after_send(&mut self, connection: &Arc<Connection>, sent: SendOutcome) {
         self.server.feed(connection);
         match sent {
-            Sent::Ok => {}
-            Sent::Resume => self.server.resume(connection.clone()),
-            Sent::Broken => self.close(connection, &"the peer is gone"),
+            SendOutcome::Ok => {}
+            SendOutcome::Resume => self.server.resume(connection.clone()),
+            SendOutcome::Broken => self.close(connection, &"the peer is gone"),
         }
     }
 

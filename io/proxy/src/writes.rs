@@ -43,12 +43,12 @@ use rustix::io::{Errno, IoSlice};
 
 pub(crate) use self::bounce::Aligned;
 use self::bounce::Bounces;
-pub(crate) use self::dirty::Account;
-use self::dirty::{Piece, SyncFile, Written};
+pub(crate) use self::dirty::DirtyAccount;
+use self::dirty::{DirtyPiece, DirtyWrite, SyncFile};
 pub use self::probe::{Alignment, Backing};
 use self::probe::{DIRECT_MIN, RWF_DONTCACHE};
 pub(crate) use self::probe::{direct_alignment, nameless_file, reopen};
-use self::sweep::Listed;
+use self::sweep::FlusherQueue;
 use crate::sys::{SyncRange, sync_file_range};
 
 /// The writing side of one target, shared by all threads that write to it.
@@ -57,7 +57,7 @@ pub(crate) struct Writes {
     backing: Backing,
     /// The mode of writes that name none; [`BY_SIZE`] or a mode's number.
     default: AtomicU8,
-    dirty: Listed,
+    dirty: FlusherQueue,
     bounces: Bounces,
     /// Modes that some file has refused, each logged once.
     refused: AtomicU8,
@@ -82,7 +82,7 @@ struct Direct {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WriteRequest<'a> {
     /// Whose dirty budget pays.
-    pub account: Account,
+    pub account: DirtyAccount,
     /// `None`: as the target says.
     pub mode: Option<WriteMode>,
     /// Where in the file.
@@ -119,7 +119,7 @@ impl Writes {
         Ok(Writes {
             backing,
             default: AtomicU8::new(number_of(default)),
-            dirty: Listed::start(budget)?,
+            dirty: FlusherQueue::start(budget)?,
             bounces: Bounces::default(),
             refused: AtomicU8::new(0),
         })
@@ -189,7 +189,7 @@ impl Writes {
         &self,
         file: BorrowedFd<'_>,
         side: &WriteFile,
-        (account, mode): (Account, Option<WriteMode>),
+        (account, mode): (DirtyAccount, Option<WriteMode>),
         (start, done): (u64, usize),
     ) -> io::Result<()> {
         let mode = mode.unwrap_or_else(|| self.default_mode(done as u64));
@@ -231,7 +231,7 @@ impl Writes {
 
     /// Bytes of `account` that are inside its budget and not known to be clean.
     #[cfg(test)]
-    pub(crate) fn dirty(&self, account: Account) -> Bytes {
+    pub(crate) fn dirty(&self, account: DirtyAccount) -> Bytes {
         self.dirty.bytes(account)
     }
 
@@ -296,8 +296,8 @@ impl Writes {
             // of the write-back is then this write's.
             return finish_now(file, start, end).map(|()| done);
         };
-        let piece = Piece { file: sync.clone(), start, end };
-        let work = self.dirty.add(Written { account: request.account, piece, begun });
+        let piece = DirtyPiece { file: sync.clone(), start, end };
+        let work = self.dirty.add(DirtyWrite { account: request.account, piece, begun });
         let begin = work.begin.iter().map(|piece| (piece, SyncRange::Begin));
         let finish = work.finish.iter().map(|piece| (piece, SyncRange::Finish));
         for (piece, how) in begin.chain(finish) {
@@ -318,7 +318,7 @@ impl Writes {
 
     /// Logs the first write-back that failed. The kernel marks such pages clean, so
     /// there is nothing left to wait for; the client learns of it at its next fsync.
-    fn note_failure(&self, piece: &Piece, error: &io::Error) {
+    fn note_failure(&self, piece: &DirtyPiece, error: &io::Error) {
         if self.refused.fetch_or(FAILED, Ordering::Relaxed) & FAILED == 0 {
             let (start, end) = (piece.start, piece.end);
             tracing::warn!(%error, start, end, "write-back failed; further failures are not logged");
@@ -421,7 +421,7 @@ fn finish_now(file: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<()> {
 }
 
 /// Begins or finishes one extent.
-fn sync_piece(piece: &Piece, how: SyncRange) -> io::Result<()> {
+fn sync_piece(piece: &DirtyPiece, how: SyncRange) -> io::Result<()> {
     let file = piece.file.fd.as_fd();
     let closed = piece.file.closed.load(Ordering::Relaxed);
     if closed && rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0) {
@@ -446,7 +446,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt;
 
-    const A: Account = Account(7);
+    const A: DirtyAccount = DirtyAccount(7);
 
     fn on(dir: &str, budget: Bytes) -> (Writes, File) {
         let dir = File::open(dir).unwrap();

@@ -9,9 +9,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::proxy::config::{ApiSocket, Config, Export, Squash};
-use ::proxy::control::{self, Control as _};
-use ::proxy::{Link, Server};
+use ::proxy::config::{ApiSocket, ExportConfig, ProxyConfig, Squash};
+use ::proxy::control::{self, ProxyControl as _};
+use ::proxy::{ControllerClient, Server};
 use anyhow::Context;
 use api::{Endpoints, MetricsAddress, MetricsServer, ServerAddress};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -83,7 +83,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
     let (api, metrics) = (config.api.clone(), config.metrics.clone());
     let server = Server::start(config)?;
-    let link = Link::start(&server)?;
+    let link = ControllerClient::start(&server)?;
     let control = control::start(&api, server.clone())?;
     let metrics = metrics.map(|at| show_metrics(&at, server.clone())).transpose()?;
     for address in server.addresses() {
@@ -131,10 +131,10 @@ fn reload(args: &Args, server: &Server) {
 
 impl Args {
     /// The configuration: the file's, if there is one, with the flags written over it.
-    fn config(&self) -> anyhow::Result<Config> {
+    fn config(&self) -> anyhow::Result<ProxyConfig> {
         let mut config = match &self.config {
-            Some(path) => Config::load(path)?,
-            None => Config::default(),
+            Some(path) => ProxyConfig::load(path)?,
+            None => ProxyConfig::default(),
         };
         if !self.listen.is_empty() {
             config.listen.clone_from(&self.listen);
@@ -142,7 +142,7 @@ impl Args {
         for (name, dir) in &self.export {
             match config.export.iter_mut().find(|export| export.name == *name) {
                 Some(export) => export.dir.clone_from(dir),
-                None => config.export.push(Export::new(name, dir)),
+                None => config.export.push(ExportConfig::new(name, dir)),
             }
         }
         for name in &self.readonly {
@@ -187,7 +187,7 @@ mod tests {
         args: Args,
     }
 
-    fn config(flags: &[&str]) -> anyhow::Result<Config> {
+    fn config(flags: &[&str]) -> anyhow::Result<ProxyConfig> {
         Cli::try_parse_from(["proxy"].iter().chain(flags))?.args.config()
     }
 
@@ -204,9 +204,11 @@ mod tests {
         let flags: Vec<_> = flags.split(' ').filter(|flag| !flag.is_empty()).collect();
         let config = config(&[&flags[..], &[&path]].concat()).unwrap();
         std::fs::remove_file(&file).unwrap();
-        let export =
-            |name: &str, dir: &str| Export { readonly: true, ..Export::new(name, dir.as_ref()) };
-        let expected = Config {
+        let export = |name: &str, dir: &str| ExportConfig {
+            readonly: true,
+            ..ExportConfig::new(name, dir.as_ref())
+        };
+        let expected = ProxyConfig {
             listen: vec!["tcp://127.0.0.1:0".parse().unwrap(), "unix:///s".parse().unwrap()],
             squash: Squash::None,
             threads: 3,
@@ -218,7 +220,7 @@ mod tests {
             record: Some("/t".into()),
             schedule: false,
             export: vec![export("a", "/new"), export("b", "/b")],
-            ..Config::default()
+            ..ProxyConfig::default()
         };
         assert_eq!(config, expected);
     }

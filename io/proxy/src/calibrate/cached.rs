@@ -11,9 +11,9 @@ use std::time::Duration;
 use model::Bytes;
 
 use super::ladder::Ladder;
-use super::load::Window;
+use super::load::LoadWindow;
 use super::scratch::{TestFile, read_whole};
-use super::sizes::{Subject, rate};
+use super::sizes::{SizeSubject, rate};
 use super::{CalibrateError, Steps};
 
 /// Beyond 1 MiB the copy dominates and the curve is a straight line.
@@ -37,8 +37,8 @@ pub(super) fn measure(
             steps.say(&format!("cached {what} of {size}"));
             warm(file, steps)?;
             let target = file.cached.as_fd();
-            let subject = Subject { file, target, write: *write, size, within: WITHIN };
-            let rate = rate(subject, 1, Window::of(each, steps.stop))?;
+            let subject = SizeSubject { file, target, write: *write, size, within: WITHIN };
+            let rate = rate(subject, 1, LoadWindow::of(each, steps.stop))?;
             ladders.push(Ladder::new(size, &[(1, vec![rate * processors()])]));
         }
     }

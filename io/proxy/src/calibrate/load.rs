@@ -21,7 +21,7 @@ use super::CalibrateError;
 
 /// How long each measurement runs, and who may end all of them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window<'a> {
+pub(super) struct LoadWindow<'a> {
     /// Before anything counts, at least.
     pub(super) warm: Duration,
     /// While it counts.
@@ -30,10 +30,10 @@ pub(super) struct Window<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
-impl<'a> Window<'a> {
+impl<'a> LoadWindow<'a> {
     /// A window of `total`, a fifth of it to warm up.
-    pub(super) fn of(total: Duration, stop: &'a AtomicBool) -> Window<'a> {
-        Window { warm: total / 5, span: total * 4 / 5, stop }
+    pub(super) fn of(total: Duration, stop: &'a AtomicBool) -> LoadWindow<'a> {
+        LoadWindow { warm: total / 5, span: total * 4 / 5, stop }
     }
 
     /// Runs every worker in a thread of its own, again and again, and returns how many
@@ -43,12 +43,12 @@ impl<'a> Window<'a> {
     where
         W: FnMut() -> io::Result<Option<u64>> + Send,
     {
-        let run = Run::new(*self, workers.len());
+        let run = LoadRun::new(*self, workers.len());
         let parts = thread::scope(|scope| {
             let spawn = |worker| thread::Builder::new().spawn_scoped(scope, || run.repeat(worker));
             // Collected first: all threads must run before the first is waited for.
             let threads: Vec<_> = workers.iter_mut().map(spawn).collect();
-            let join = |thread: io::Result<thread::ScopedJoinHandle<'_, io::Result<Done>>>| {
+            let join = |thread: io::Result<thread::ScopedJoinHandle<'_, io::Result<LoadDone>>>| {
                 thread?.join().expect("a worker returns its errors")
             };
             threads.into_iter().map(join).collect::<Vec<_>>()
@@ -56,19 +56,19 @@ impl<'a> Window<'a> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CalibrateError::Stopped);
         }
-        let done: io::Result<Vec<Done>> = parts.into_iter().collect();
+        let done: io::Result<Vec<LoadDone>> = parts.into_iter().collect();
         Ok(run.rate(&done.map_err(CalibrateError::Backend)?))
     }
 }
 
 /// What one thread did inside the window, and when it left.
-struct Done {
+struct LoadDone {
     count: f64,
     left: Instant,
 }
 
-struct Run<'a> {
-    window: Window<'a>,
+struct LoadRun<'a> {
+    window: LoadWindow<'a>,
     origin: Instant,
     failed: AtomicBool,
     /// How many threads have not finished their first operation.
@@ -77,15 +77,15 @@ struct Run<'a> {
     times: OnceLock<(Instant, Instant)>,
 }
 
-impl<'a> Run<'a> {
-    fn new(window: Window<'a>, threads: usize) -> Run<'a> {
+impl<'a> LoadRun<'a> {
+    fn new(window: LoadWindow<'a>, threads: usize) -> LoadRun<'a> {
         let (failed, cold) = (AtomicBool::new(false), AtomicUsize::new(threads));
-        Run { window, origin: Instant::now(), failed, cold, times: OnceLock::new() }
+        LoadRun { window, origin: Instant::now(), failed, cold, times: OnceLock::new() }
     }
 
     /// Operations per second of all threads together, until the last of them had left:
     /// that is before the window closes if there was nothing left to do.
-    fn rate(&self, done: &[Done]) -> f64 {
+    fn rate(&self, done: &[LoadDone]) -> f64 {
         let last = done.iter().map(|done| done.left).max();
         let (Some((opens, closes)), Some(last)) = (self.times.get(), last) else { return 0.0 };
         let span = last.min(*closes).saturating_duration_since(*opens);
@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
         if span.is_zero() { 0.0 } else { count / span.as_secs_f64() }
     }
 
-    fn repeat<W>(&self, worker: &mut W) -> io::Result<Done>
+    fn repeat<W>(&self, worker: &mut W) -> io::Result<LoadDone>
     where
         W: FnMut() -> io::Result<Option<u64>>,
     {
@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
             }
             started = ended;
         }
-        Ok(Done { count: all, left: started })
+        Ok(LoadDone { count: all, left: started })
     }
 
     /// One thread has finished its first operation; the last of them opens the window.
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn an_operation_counts_by_its_part_inside_the_window() {
         let stop = AtomicBool::new(false);
-        let window = Window::of(Duration::from_millis(125), &stop);
-        let run = Run::new(window, 2);
+        let window = LoadWindow::of(Duration::from_millis(125), &stop);
+        let run = LoadRun::new(window, 2);
         let at = |ms| run.origin + Duration::from_millis(ms);
         run.warmed(at(10));
         assert_eq!(run.part_inside(at(0), at(10)), 0.0);
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn threads_that_run_out_of_work_are_measured_until_they_did() {
         let stop = AtomicBool::new(false);
-        let run = Run::new(Window::of(Duration::from_millis(125), &stop), 1);
+        let run = LoadRun::new(LoadWindow::of(Duration::from_millis(125), &stop), 1);
         let at = |ms| run.origin + Duration::from_millis(ms);
         run.warmed(at(100));
-        let done = |count, left| Done { count, left: at(left) };
+        let done = |count, left| LoadDone { count, left: at(left) };
         assert_eq!(run.rate(&[done(30.0, 140), done(20.0, 150)]), 1000.0);
         assert_eq!(run.rate(&[done(100.0, 260)]), 1000.0);
         assert_eq!(run.rate(&[done(0.0, 90)]), 0.0);
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn an_error_ends_every_worker_and_a_stop_is_told_apart() {
         let stop = AtomicBool::new(false);
-        let window = Window::of(Duration::from_secs(3600), &stop);
+        let window = LoadWindow::of(Duration::from_secs(3600), &stop);
         let mut count = 0;
         let mut workers = [|| {
             count += 1;

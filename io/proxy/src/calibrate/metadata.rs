@@ -14,8 +14,8 @@ use model::{Nanos, OpKind};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, XattrFlags};
 use rustix::io::Errno;
 
-use super::load::Window;
-use super::scratch::{Scratch, write_whole};
+use super::load::LoadWindow;
+use super::scratch::{ScratchFiles, write_whole};
 use super::{CalibrateError, Steps};
 use crate::writes::nameless_file;
 
@@ -23,7 +23,7 @@ use crate::writes::nameless_file;
 pub(super) type OpCosts = Vec<(OpKind, Nanos)>;
 
 /// One thread's place of work.
-struct Place {
+struct ScratchDir {
     dir: OwnedFd,
     /// Where syncs, attributes and locks go.
     file: OwnedFd,
@@ -60,14 +60,14 @@ const KINDS: [OpKind; 17] = [
 
 /// Costs at saturation, within about `time`.
 pub(super) fn measure(
-    scratch: &Scratch,
+    scratch: &ScratchFiles,
     time: Duration,
     steps: &mut Steps<'_>,
 ) -> Result<OpCosts, CalibrateError> {
     let each = time / (CROWDS.len() * KINDS.len()) as u32;
     let mut best = [0.0_f64; OpKind::COUNT];
     let wrong = |error: Errno| CalibrateError::Backend(error.into());
-    let place = |number: usize| Place::make(scratch.own(), &number.to_string());
+    let place = |number: usize| ScratchDir::make(scratch.own(), &number.to_string());
     let all = CROWDS.into_iter().max().expect("there are crowds");
     let mut places = (0..all).map(place).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
     for crowd in CROWDS {
@@ -76,7 +76,7 @@ pub(super) fn measure(
             let mut workers: Vec<_> =
                 places[..crowd].iter_mut().map(|place| place.worker(kind)).collect();
             let each = if makes_names(kind) { each / 3 } else { each };
-            let rate = match Window::of(each, steps.stop).rate(&mut workers) {
+            let rate = match LoadWindow::of(each, steps.stop).rate(&mut workers) {
                 Err(CalibrateError::Backend(error)) if refused(&error) => continue,
                 answer => answer?,
             };
@@ -98,8 +98,8 @@ fn refused(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL))
 }
 
-impl Place {
-    fn make(parent: BorrowedFd<'_>, name: &str) -> Result<Place, Errno> {
+impl ScratchDir {
+    fn make(parent: BorrowedFd<'_>, name: &str) -> Result<ScratchDir, Errno> {
         rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(parent, name, flags, Mode::empty())?;
@@ -107,7 +107,7 @@ impl Place {
             create(dir.as_fd(), &format!("f{number}"))?;
         }
         let file = nameless_file(dir.as_fd())?;
-        Ok(Place { dir, file, calls: 0, made: 0 })
+        Ok(ScratchDir { dir, file, calls: 0, made: 0 })
     }
 
     fn worker(&mut self, kind: OpKind) -> impl FnMut() -> io::Result<Option<u64>> + Send {

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use model::{Bytes, Nanos, WriteMode};
 
-use super::load::Window;
-use super::scratch::{Scratch, write_whole};
+use super::load::LoadWindow;
+use super::scratch::{ScratchFiles, write_whole};
 use super::{CalibrateError, Steps};
-use crate::writes::{Account, Aligned, Backing, DIRTY_BUDGET, WriteFile, WriteRequest, Writes};
+use crate::writes::{
+    Aligned, Backing, DIRTY_BUDGET, DirtyAccount, WriteFile, WriteRequest, Writes,
+};
 
 /// What one write mode gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +41,8 @@ pub struct ModeFigures {
 }
 
 /// Everything that the measurements of all modes share.
-struct Bench<'a> {
-    scratch: &'a Scratch,
+struct ModeBench<'a> {
+    scratch: &'a ScratchFiles,
     backing: Backing,
     time: Duration,
     /// What all writers of one mode may write, so that `cached` leaves no hours of write-back.
@@ -48,13 +50,13 @@ struct Bench<'a> {
 }
 
 const WRITERS: u64 = 8;
-const BULLY: Account = Account(0);
+const BULLY: DirtyAccount = DirtyAccount(0);
 const PIECE: usize = 1 << 20;
 const FREE_PART: u64 = 10;
 
 /// Figures of the victim alone and then of every mode that the probe allows.
 pub(super) fn measure(
-    scratch: &Scratch,
+    scratch: &ScratchFiles,
     backing: Backing,
     time: Duration,
     device_per_sec: f64,
@@ -64,7 +66,7 @@ pub(super) fn measure(
     let each = time / (modes.len() as u32 + 1);
     let most = Bytes::new((2.0 * each.as_secs_f64() * device_per_sec) as u64);
     let most = most.min(Bytes::new(scratch.free()?.get() / FREE_PART)).max(Bytes::mib(16));
-    let bench = Bench { scratch, backing, time: each, most };
+    let bench = ModeBench { scratch, backing, time: each, most };
     steps.say("fdatasync alone");
     let mut figures = vec![bench.run(None, steps)?];
     for mode in modes {
@@ -87,7 +89,7 @@ pub(super) fn recommend(figures: &[ModeFigures]) -> Option<WriteMode> {
     best.and_then(|figures| figures.mode).filter(|mode| *mode != WriteMode::Direct)
 }
 
-impl Bench<'_> {
+impl ModeBench<'_> {
     fn run(
         &self,
         mode: Option<WriteMode>,
@@ -106,7 +108,7 @@ impl Bench<'_> {
             .map(|(file, side)| writer(&writes, file, side, &left))
             .collect();
         let (over, begun) = (AtomicBool::new(false), Instant::now());
-        let window = Window::of(self.time, steps.stop);
+        let window = LoadWindow::of(self.time, steps.stop);
         let (took, waits) = thread::scope(|scope| {
             let waits = scope.spawn(|| sync_again_and_again(&victim, window, &over));
             let rate = if count == 0 { idle(window) } else { window.rate(&mut writers) };
@@ -145,7 +147,7 @@ fn writer<'a>(
 /// The victim: how long each fdatasync took.
 fn sync_again_and_again(
     file: &OwnedFd,
-    window: Window<'_>,
+    window: LoadWindow<'_>,
     over: &AtomicBool,
 ) -> io::Result<Vec<Nanos>> {
     let (begin, mut waits, mut offset) = (Instant::now() + window.warm, Vec::new(), 0);
@@ -163,7 +165,7 @@ fn sync_again_and_again(
 }
 
 /// Lets the window pass while nobody writes.
-fn idle(window: Window<'_>) -> Result<f64, CalibrateError> {
+fn idle(window: LoadWindow<'_>) -> Result<f64, CalibrateError> {
     let pause = Duration::from_millis(5);
     let mut nobody = [|| {
         thread::sleep(pause);

@@ -2,7 +2,7 @@
 //! files without a name.
 //!
 //! A nameless file goes with its descriptor, whatever ends the process. The
-//! directory goes when [`Scratch`] is dropped, on an error and on Ctrl-C too.
+//! directory goes when [`ScratchFiles`] is dropped, on an error and on Ctrl-C too.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::writes::{Aligned, Alignment, direct_alignment, nameless_file, reopen}
 
 /// The measured directory and a directory of our own in it.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(super) struct ScratchFiles {
     measured: OwnedFd,
     own: OwnedFd,
     path: PathBuf,
@@ -41,9 +41,9 @@ const PIECE: usize = 4 << 20;
 const LENGTH_MIN: u64 = 64 << 20;
 const LENGTH_MAX: u64 = 1 << 30;
 
-impl Scratch {
+impl ScratchFiles {
     /// A directory of our own in `dir`.
-    pub(super) fn make(dir: &Path) -> Result<Scratch, CalibrateError> {
+    pub(super) fn make(dir: &Path) -> Result<ScratchFiles, CalibrateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let wrong = |error: rustix::io::Errno| CalibrateError::Directory {
             path: dir.into(),
@@ -53,7 +53,7 @@ impl Scratch {
         let path = dir.join(format!(".sluice-calibrate-{}", std::process::id()));
         rustix::fs::mkdir(&path, Mode::RWXU).map_err(wrong)?;
         let own = rustix::fs::open(&path, flags, Mode::empty()).map_err(wrong)?;
-        Ok(Scratch { measured, own, path })
+        Ok(ScratchFiles { measured, own, path })
     }
 
     /// The directory that is measured.
@@ -100,7 +100,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFiles {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "not removed");

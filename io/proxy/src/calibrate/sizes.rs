@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use model::Bytes;
 
 use super::ladder::{LOSS_MAX, Ladder};
-use super::load::Window;
+use super::load::LoadWindow;
 use super::scratch::{Numbers, TestFile, fill_with_noise, read_whole, write_whole};
 use super::{CalibrateError, Steps};
 
 /// What is read or written, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Subject<'a> {
+pub(super) struct SizeSubject<'a> {
     pub(super) file: &'a TestFile,
     pub(super) target: BorrowedFd<'a>,
     pub(super) write: bool,
@@ -29,7 +29,7 @@ pub(super) struct Subject<'a> {
 
 #[derive(Debug)]
 struct Climb<'a> {
-    subject: Subject<'a>,
+    subject: SizeSubject<'a>,
     samples: Vec<(u32, Vec<f64>)>,
 }
 
@@ -50,8 +50,9 @@ pub(super) fn measure(
     time: Duration,
     steps: &mut Steps<'_>,
 ) -> Result<(Vec<Ladder>, Vec<Ladder>), CalibrateError> {
-    let subject =
-        |write| move |size| Subject { file, target: file.best(), write, size, within: file.length };
+    let subject = |write| {
+        move |size| SizeSubject { file, target: file.best(), write, size, within: file.length }
+    };
     let subjects = SIZES.map(subject(false)).into_iter().chain(SIZES.map(subject(true)));
     let mut climbs: Vec<_> =
         subjects.map(|subject| Climb { subject, samples: Vec::new() }).collect();
@@ -75,12 +76,12 @@ pub(super) fn measure(
 
 /// The rate of reads or writes with that many outstanding.
 pub(super) fn rate(
-    subject: Subject<'_>,
+    subject: SizeSubject<'_>,
     outstanding: u32,
-    window: Window<'_>,
+    window: LoadWindow<'_>,
 ) -> Result<f64, CalibrateError> {
     let worker = |thread: u32| {
-        let Subject { file, target, write, size, within } = subject;
+        let SizeSubject { file, target, write, size, within } = subject;
         let mut numbers = Numbers::new(u64::from(thread) + 1);
         let mut buffer = file.buffer(size.get() as usize);
         if write {
@@ -128,10 +129,10 @@ impl Climb<'_> {
         each: Duration,
         steps: &mut Steps<'_>,
     ) -> Result<f64, CalibrateError> {
-        let Subject { write, size, .. } = self.subject;
+        let SizeSubject { write, size, .. } = self.subject;
         let what = if write { "writes" } else { "reads" };
         steps.say(&format!("{what} of {size}, {outstanding} outstanding"));
-        rate(self.subject, outstanding, Window::of(each, steps.stop))
+        rate(self.subject, outstanding, LoadWindow::of(each, steps.stop))
     }
 
     fn ladder(&self) -> Ladder {

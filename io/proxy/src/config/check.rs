@@ -8,24 +8,24 @@ use std::collections::BTreeSet;
 use model::{Bytes, Excerpt};
 use toml::de::{DeTable, DeValue};
 
-use super::{Config, ConfigError, Place, Squash};
+use super::{ConfigError, ConfigLocation, ProxyConfig, Squash};
 
 /// A key whose value will not do.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ConfigFault {
     /// The key at the top, and for a table in a list its index and key there.
     key: &'static str,
     within: Option<(usize, &'static str)>,
     message: String,
 }
 
-impl Fault {
-    fn new(key: &'static str, message: String) -> Fault {
-        Fault { key, within: None, message }
+impl ConfigFault {
+    fn new(key: &'static str, message: String) -> ConfigFault {
+        ConfigFault { key, within: None, message }
     }
 
-    fn within(list: &'static str, index: usize, key: &'static str, message: String) -> Fault {
-        Fault { key: list, within: Some((index, key)), message }
+    fn within(list: &'static str, index: usize, key: &'static str, message: String) -> ConfigFault {
+        ConfigFault { key: list, within: Some((index, key)), message }
     }
 
     /// The fault at its place in the text that it came from.
@@ -40,7 +40,7 @@ impl Fault {
             }
         });
         match value.map(|value| value.span()) {
-            Some(span) => ConfigError::Place(Box::new(Place {
+            Some(span) => ConfigError::Place(Box::new(ConfigLocation {
                 file: file.into(),
                 message: self.message,
                 excerpt: Excerpt::new(text, span),
@@ -63,9 +63,9 @@ impl Fault {
     }
 }
 
-impl Config {
+impl ProxyConfig {
     /// Looks at every key that its type does not bind.
-    pub(super) fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check(&self) -> Result<(), ConfigFault> {
         self.check_squash()?;
         self.check_node()?;
         self.check_counts()?;
@@ -74,30 +74,30 @@ impl Config {
         self.check_targets()
     }
 
-    fn check_squash(&self) -> Result<(), Fault> {
+    fn check_squash(&self) -> Result<(), ConfigFault> {
         // Id 2³²−1 means "no id" to the kernel's calls.
         for (key, id) in [("squash_uid", self.squash_uid), ("squash_gid", self.squash_gid)] {
             if id == u32::MAX || (id == 0 && self.squash != Squash::None) {
-                return Err(Fault::new(key, format!("nobody can be squashed to {id}")));
+                return Err(ConfigFault::new(key, format!("nobody can be squashed to {id}")));
             }
         }
         Ok(())
     }
 
-    fn check_node(&self) -> Result<(), Fault> {
+    fn check_node(&self) -> Result<(), ConfigFault> {
         match &self.node {
             Some(node) if !api::is_name(node) => {
                 let message = format!(
                     "{node:?} is not 1 to 63 letters, digits, '_', '-' and '.', beginning with a \
                      letter or digit"
                 );
-                Err(Fault::new("node", message))
+                Err(ConfigFault::new("node", message))
             }
             _ => Ok(()),
         }
     }
 
-    fn check_counts(&self) -> Result<(), Fault> {
+    fn check_counts(&self) -> Result<(), ConfigFault> {
         let bounds = [
             ("threads_max", self.threads_max, 2, 4096),
             ("threads", self.threads, 0, self.threads_max),
@@ -114,24 +114,24 @@ impl Config {
         for (key, value, least, most) in bounds {
             if !(least..=most).contains(&value) {
                 let message = format!("{value} is not between {least} and {most}");
-                return Err(Fault::new(key, message));
+                return Err(ConfigFault::new(key, message));
             }
         }
         Ok(())
     }
 
-    fn check_sizes(&self) -> Result<(), Fault> {
+    fn check_sizes(&self) -> Result<(), ConfigFault> {
         let msize = self.msize_max;
         if msize < Bytes::kib(4) || msize > Bytes::mib(4) {
             let message = format!("{msize} is not between 4KiB and 4MiB");
-            return Err(Fault::new("msize_max", message));
+            return Err(ConfigFault::new("msize_max", message));
         }
         if self.bytes_in_flight_max < msize {
             let message = format!(
                 "{} is less than one message of msize_max = {msize}",
                 self.bytes_in_flight_max
             );
-            return Err(Fault::new("bytes_in_flight_max", message));
+            return Err(ConfigFault::new("bytes_in_flight_max", message));
         }
         let least = self.bytes_in_flight_max.get().saturating_mul(2);
         if self.memory_max.get() < least {
@@ -140,25 +140,25 @@ impl Config {
                 self.memory_max,
                 Bytes::new(least)
             );
-            return Err(Fault::new("memory_max", message));
+            return Err(ConfigFault::new("memory_max", message));
         }
         if self.window_bytes < Bytes::kib(64) {
             let message = format!("{} is less than 64KiB", self.window_bytes);
-            return Err(Fault::new("window_bytes", message));
+            return Err(ConfigFault::new("window_bytes", message));
         }
         if self.bytes_before_attach < Bytes::kib(1) {
             let message =
                 format!("{} is too little to attach with: 1KiB at least", self.bytes_before_attach);
-            return Err(Fault::new("bytes_before_attach", message));
+            return Err(ConfigFault::new("bytes_before_attach", message));
         }
         Ok(())
     }
 
-    fn check_exports(&self) -> Result<(), Fault> {
+    fn check_exports(&self) -> Result<(), ConfigFault> {
         let mut names = BTreeSet::new();
         for (index, export) in self.export.iter().enumerate() {
             let name = &export.name;
-            let fault = |key, message| Err(Fault::within("export", index, key, message));
+            let fault = |key, message| Err(ConfigFault::within("export", index, key, message));
             if !is_export_name(name) {
                 let want = "1 to 63 letters, digits, '_', '-' and '.'";
                 return fault("name", format!("{name:?} is not {want}"));
@@ -175,11 +175,11 @@ impl Config {
         Ok(())
     }
 
-    fn check_targets(&self) -> Result<(), Fault> {
+    fn check_targets(&self) -> Result<(), ConfigFault> {
         let mut names = BTreeSet::new();
         for (index, target) in self.target.iter().enumerate() {
             let name = &target.name;
-            let fault = |key, message| Err(Fault::within("target", index, key, message));
+            let fault = |key, message| Err(ConfigFault::within("target", index, key, message));
             if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
                 return fault("name", format!("{name:?} is not 1 to 255 printable characters"));
             }

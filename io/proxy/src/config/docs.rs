@@ -1,18 +1,18 @@
 //! docs/CONFIG.md, made from the doc comments of the configuration.
 
-use super::settings::Key;
-use super::{Config, Export, Target};
+use super::settings::ConfigKey;
+use super::{ExportConfig, ProxyConfig, TargetConfig};
 
 /// The text of docs/CONFIG.md.
 pub fn markdown() -> String {
     let mut text = String::from(INTRODUCTION);
-    section(&mut text, "The top of the file", Config::ABOUT, Config::KEYS);
-    section(&mut text, "`[[export]]`", Export::ABOUT, Export::KEYS);
-    section(&mut text, "`[[target]]`", Target::ABOUT, Target::KEYS);
+    section(&mut text, "The top of the file", ProxyConfig::ABOUT, ProxyConfig::KEYS);
+    section(&mut text, "`[[export]]`", ExportConfig::ABOUT, ExportConfig::KEYS);
+    section(&mut text, "`[[target]]`", TargetConfig::ABOUT, TargetConfig::KEYS);
     text
 }
 
-fn section(text: &mut String, title: &str, about: &[&str], keys: &[Key]) {
+fn section(text: &mut String, title: &str, about: &[&str], keys: &[ConfigKey]) {
     *text += &format!("\n## {title}\n\n{}\n", paragraph(about));
     for key in keys {
         let default = match (key.default)().as_deref() {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn each_key_says_why() {
-        for key in [Config::KEYS, Export::KEYS, Target::KEYS].concat() {
+        for key in [ProxyConfig::KEYS, ExportConfig::KEYS, TargetConfig::KEYS].concat() {
             assert!(key.doc.concat().trim().len() > 20, "{} has no reason", key.name);
         }
     }

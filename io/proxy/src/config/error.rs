@@ -20,7 +20,7 @@ pub enum ConfigError {
     },
     /// Something in the file is wrong.
     #[error("{0}")]
-    Place(Box<Place>),
+    Place(Box<ConfigLocation>),
     /// Something is wrong that has no line, as it came from a flag or from both.
     #[error("{message}")]
     Value {
@@ -49,7 +49,7 @@ pub enum ConfigError {
 ///     |             ^^^^
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ConfigLocation {
     /// The file, as the user named it.
     pub file: String,
     /// What is wrong.
@@ -58,9 +58,9 @@ pub struct Place {
     pub excerpt: Excerpt,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ConfigLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { file, message, excerpt } = self;
+        let ConfigLocation { file, message, excerpt } = self;
         write!(f, "{file}:{}:{}: {message}\n{excerpt}", excerpt.line, excerpt.column)
     }
 }

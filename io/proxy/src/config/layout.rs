@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigError, Export, Target};
+use super::{ConfigError, ExportConfig, ProxyConfig, TargetConfig};
 
 /// The exports to serve and the targets that schedule them; every target has an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Layout {
     /// The exports, in the order of the configuration; at least one.
     pub exports: Vec<ServedExport>,
     /// The targets: those of the configuration, then those of file systems.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TargetConfig>,
 }
 
 /// One directory that is served.
@@ -33,7 +33,7 @@ pub struct ServedExport {
     pub target: usize,
 }
 
-impl Config {
+impl ProxyConfig {
     /// Looks at the exported directories and gives each export its target.
     ///
     /// Checks again what flags may have changed since the file was read.
@@ -65,13 +65,13 @@ impl Config {
 }
 
 struct Targets {
-    targets: Vec<Target>,
+    targets: Vec<TargetConfig>,
     /// The targets that file systems got: `st_dev`, index into `targets`.
     devices: Vec<(u64, usize)>,
 }
 
 impl Targets {
-    fn serve(&mut self, export: &Export) -> Result<ServedExport, ConfigError> {
+    fn serve(&mut self, export: &ExportConfig) -> Result<ServedExport, ConfigError> {
         let failed = |source| ConfigError::ExportDir {
             name: export.name.clone(),
             dir: export.dir.clone(),
@@ -99,7 +99,7 @@ impl Targets {
         }
         let name = mount_point(dir, device)?.display().to_string();
         let index = self.named(&name).unwrap_or_else(|| {
-            self.targets.push(Target::of_file_system(name));
+            self.targets.push(TargetConfig::of_file_system(name));
             self.targets.len() - 1
         });
         self.devices.push((device, index));
@@ -125,20 +125,21 @@ fn mount_point(dir: &Path, device: u64) -> io::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    fn exporting(dirs: &[&Path]) -> Config {
-        let export = dirs.iter().enumerate().map(|(i, dir)| Export::new(&format!("e{i}"), dir));
-        Config { export: export.collect(), ..Config::default() }
+    fn exporting(dirs: &[&Path]) -> ProxyConfig {
+        let export =
+            dirs.iter().enumerate().map(|(i, dir)| ExportConfig::new(&format!("e{i}"), dir));
+        ProxyConfig { export: export.collect(), ..ProxyConfig::default() }
     }
 
-    fn target(name: &str) -> Target {
-        Target { slots_max: Some(7), ..Target::of_file_system(name.into()) }
+    fn target(name: &str) -> TargetConfig {
+        TargetConfig { slots_max: Some(7), ..TargetConfig::of_file_system(name.into()) }
     }
 
     #[test]
     fn exports_of_one_file_system_share_a_target_named_after_its_mount_point() {
         let layout = exporting(&[Path::new("/proc/self"), Path::new("/proc/sys")]).layout();
         let layout = layout.unwrap();
-        assert_eq!(layout.targets, [Target::of_file_system("/proc".into())]);
+        assert_eq!(layout.targets, [TargetConfig::of_file_system("/proc".into())]);
         assert_eq!(layout.exports.iter().map(|e| e.target).collect::<Vec<_>>(), [0, 0]);
     }
 
@@ -152,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_target_named_like_the_mount_point_takes_its_exports() {
-        let config = Config { target: vec![target("/proc")], ..exporting(&[Path::new("/proc")]) };
+        let config =
+            ProxyConfig { target: vec![target("/proc")], ..exporting(&[Path::new("/proc")]) };
         assert_eq!(config.layout().unwrap().targets, [target("/proc")]);
     }
 
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_target_that_nothing_uses_is_refused_since_its_settings_would_be_lost() {
-        let config = Config { target: vec![target("fast")], ..exporting(&[Path::new("/")]) };
+        let config = ProxyConfig { target: vec![target("fast")], ..exporting(&[Path::new("/")]) };
         assert_eq!(
             config.layout().unwrap_err().to_string(),
             "no export uses the target \"fast\": name it in an [[export]], or name it after the \
@@ -190,10 +192,10 @@ mod tests {
     #[test]
     fn a_proxy_without_exports_or_listeners_is_refused() {
         assert_eq!(
-            Config::default().layout().unwrap_err().to_string(),
+            ProxyConfig::default().layout().unwrap_err().to_string(),
             "nothing to serve: give --export NAME=DIR or an [[export]]"
         );
-        let deaf = Config { listen: vec![], ..exporting(&[Path::new("/")]) };
+        let deaf = ProxyConfig { listen: vec![], ..exporting(&[Path::new("/")]) };
         assert_eq!(
             deaf.layout().unwrap_err().to_string(),
             "nowhere to listen: give --listen tcp://IP:PORT or unix:///path"

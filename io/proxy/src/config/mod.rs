@@ -25,17 +25,17 @@ use crate::writes::DIRTY_BUDGET;
 use settings::settings;
 
 pub use docs::markdown;
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, ConfigLocation};
 pub use layout::{Layout, ServedExport};
 pub use values::{
-    ApiSocket, ControllerLost, CostMode, Groups, Network, ParseApiSocketError, ParseChoiceError,
-    ParseNetworkError, Squash,
+    ApiSocket, ConfiguredCosts, ControllerLost, GroupsSource, Network, ParseApiSocketError,
+    ParseChoiceError, ParseNetworkError, Squash,
 };
 
 settings! {
     /// The keys at the top of the file. Paths that are not absolute count from the
     /// file's own directory.
-    pub struct Config {
+    pub struct ProxyConfig {
         /// Where clients connect. Port 0 lets the system choose; the proxy prints the
         /// port it got. The default is for this machine only: who serves others says so.
         pub listen: Vec<ServerAddress> = vec![ServerAddress::Tcp(([127, 0, 0, 1], 5640).into())],
@@ -86,7 +86,7 @@ settings! {
         pub squash_gid: u32 = 65534, "group id";
         /// Who says which supplementary groups a user is in. `client` believes clients
         /// of the `trusted` addresses and asks this machine for the others.
-        pub groups: Groups = Groups::Server, "`server` or `client`";
+        pub groups: GroupsSource = GroupsSource::Server, "`server` or `client`";
         /// The addresses of clients whose word about groups counts.
         pub trusted: Vec<Network> = Vec::new(), "list of address ranges";
         /// The addresses that may connect over TCP. Others are closed at once.
@@ -175,15 +175,15 @@ settings! {
         /// And how many bytes of payload.
         pub window_bytes: Bytes = Bytes::mib(4), "amount of data, 64KiB or more";
         /// The directories to serve.
-        pub export: Vec<Export> = Vec::new(), "`[[export]]` tables";
+        pub export: Vec<ExportConfig> = Vec::new(), "`[[export]]` tables";
         /// What is known about the backends.
-        pub target: Vec<Target> = Vec::new(), "`[[target]]` tables";
+        pub target: Vec<TargetConfig> = Vec::new(), "`[[target]]` tables";
     }
 }
 
 settings! {
     /// One `[[export]]`: a directory and the name that clients attach to it by.
-    pub struct Export {
+    pub struct ExportConfig {
         /// The name in the client's attach: `NAME` or `NAME?job=ID`.
         pub name: String, "letters, digits, `_`, `-`, `.`; at most 63";
         /// The directory. Nothing outside it can be reached.
@@ -199,14 +199,14 @@ settings! {
 settings! {
     /// One `[[target]]`: a backend with a scheduler of its own. A target named like a
     /// mount point takes that file system's exports without being named in them.
-    pub struct Target {
+    pub struct TargetConfig {
         /// The name, in `target` keys, in tables and in metrics.
         pub name: String, "1 to 255 characters";
         /// Device slots: how many small requests the backend serves at once (D in SFQ(D)).
         /// Without it, what calibration found, or the built-in figure.
         pub slots_max: Option<u32> = None, "count";
         /// What a request costs: the backend's time, or its bytes.
-        pub cost: CostMode = CostMode::Calibrated, "`calibrated` or `bytes`";
+        pub cost: ConfiguredCosts = ConfiguredCosts::Calibrated, "`calibrated` or `bytes`";
         /// How writes reach the backend (docs/ARCHITECTURE.md). Without it, the best that a
         /// probe of the directory finds: on a disk `direct` from 512KiB and `paced` below.
         pub write_mode: Option<WriteMode> = None, "`direct`, `dontcache`, `paced` or `cached`";
@@ -224,27 +224,27 @@ settings! {
     }
 }
 
-impl Default for Config {
+impl Default for ProxyConfig {
     /// A configuration of defaults: no export yet.
-    fn default() -> Config {
+    fn default() -> ProxyConfig {
         toml::from_str("").expect("every key at the top of the file has a default")
     }
 }
 
-impl Export {
+impl ExportConfig {
     /// A writable export of `dir` whose target is that of its file system.
-    pub fn new(name: &str, dir: &Path) -> Export {
-        Export { name: name.into(), dir: dir.into(), readonly: false, target: None }
+    pub fn new(name: &str, dir: &Path) -> ExportConfig {
+        ExportConfig { name: name.into(), dir: dir.into(), readonly: false, target: None }
     }
 }
 
-impl Target {
+impl TargetConfig {
     /// The target that a file system gets without a `[[target]]` of its own.
-    fn of_file_system(name: String) -> Target {
-        Target {
+    fn of_file_system(name: String) -> TargetConfig {
+        TargetConfig {
             name,
             slots_max: None,
-            cost: CostMode::Calibrated,
+            cost: ConfiguredCosts::Calibrated,
             write_mode: None,
             dirty_budget: DIRTY_BUDGET,
             costs: None,
@@ -254,23 +254,23 @@ impl Target {
     }
 }
 
-impl Config {
+impl ProxyConfig {
     /// Reads a configuration file.
-    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    pub fn load(path: &Path) -> Result<ProxyConfig, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let mut config = Config::parse(&path.display().to_string(), &text)?;
+        let mut config = ProxyConfig::parse(&path.display().to_string(), &text)?;
         config.count_paths_from(path.parent().unwrap_or(Path::new("")));
         Ok(config)
     }
 
     /// Reads a configuration's text; `file` names it in errors.
-    pub fn parse(file: &str, text: &str) -> Result<Config, ConfigError> {
-        let config: Config = toml::from_str(text).map_err(|error| {
+    pub fn parse(file: &str, text: &str) -> Result<ProxyConfig, ConfigError> {
+        let config: ProxyConfig = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let message = error.message().replace('`', "\"");
             let excerpt = Excerpt::new(text, span);
-            ConfigError::Place(Box::new(Place { file: file.into(), message, excerpt }))
+            ConfigError::Place(Box::new(ConfigLocation { file: file.into(), message, excerpt }))
         })?;
         config.check().map_err(|fault| fault.in_text(file, text))?;
         Ok(config)

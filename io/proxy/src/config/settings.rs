@@ -13,7 +13,7 @@
 
 /// One key of the configuration, as docs/CONFIG.md shows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Key {
+pub(crate) struct ConfigKey {
     /// The key.
     pub(crate) name: &'static str,
     /// What may stand there, in words.
@@ -60,8 +60,8 @@ macro_rules! settings {
             /// What docs/CONFIG.md says about the table.
             pub(crate) const ABOUT: &'static [&'static str] = &[$($about),*];
             /// The keys, in the order of the documentation.
-            pub(crate) const KEYS: &'static [$crate::config::settings::Key] = &[
-                $($crate::config::settings::Key {
+            pub(crate) const KEYS: &'static [$crate::config::settings::ConfigKey] = &[
+                $($crate::config::settings::ConfigKey {
                     name: stringify!($key),
                     form: $form,
                     default: || $crate::config::settings::settings!(@text $type $(= $default)?),

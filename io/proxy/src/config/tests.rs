@@ -3,13 +3,13 @@
 use super::*;
 
 fn fault(text: &str) -> String {
-    Config::parse("f.toml", text).unwrap_err().to_string()
+    ProxyConfig::parse("f.toml", text).unwrap_err().to_string()
 }
 
 #[test]
 fn an_empty_file_is_the_defaults() {
-    let config = Config::parse("f.toml", "").unwrap();
-    assert_eq!(config, Config::default());
+    let config = ProxyConfig::parse("f.toml", "").unwrap();
+    assert_eq!(config, ProxyConfig::default());
     assert_eq!(config.listen, ["tcp://127.0.0.1:5640".parse().unwrap()]);
     assert_eq!((config.squash, config.squash_uid), (Squash::Root, 65534));
     assert_eq!(config.msize_max, Bytes::mib(4));
@@ -19,7 +19,7 @@ fn an_empty_file_is_the_defaults() {
 
 #[test]
 fn every_kind_of_value_is_read() {
-    let config = Config::parse(
+    let config = ProxyConfig::parse(
         "f.toml",
         r#"
         listen = ["tcp://0.0.0.0:564", "unix:///run/s.sock"]
@@ -51,7 +51,7 @@ fn every_kind_of_value_is_read() {
         recalibrate = true
         "#,
     );
-    let expected = Config {
+    let expected = ProxyConfig {
         listen: vec!["tcp://0.0.0.0:564".parse().unwrap(), "unix:///run/s.sock".parse().unwrap()],
         api: ApiSocket::Off,
         rules: Some("r.toml".into()),
@@ -59,29 +59,29 @@ fn every_kind_of_value_is_read() {
         controller_lost: ControllerLost::Keep,
         node: Some("oss-1.site".into()),
         squash: Squash::All,
-        groups: Groups::Client,
+        groups: GroupsSource::Client,
         trusted: vec!["10.0.0.0/8".parse().unwrap()],
         allow: vec!["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()],
         threads: 3,
         bytes_in_flight_max: Bytes::mib(64),
         drain_timeout: Nanos::from_secs(60),
-        export: vec![Export {
+        export: vec![ExportConfig {
             name: "scratch".into(),
             dir: "/scratch".into(),
             readonly: true,
             target: Some("lustre".into()),
         }],
-        target: vec![Target {
+        target: vec![TargetConfig {
             name: "lustre".into(),
             slots_max: Some(128),
-            cost: CostMode::Bytes,
+            cost: ConfiguredCosts::Bytes,
             write_mode: Some(WriteMode::Paced),
             dirty_budget: Bytes::mib(32),
             costs: Some("costs.toml".into()),
             latency: Some(Nanos::from_millis(5)),
             recalibrate: true,
         }],
-        ..Config::default()
+        ..ProxyConfig::default()
     };
     assert_eq!(config.unwrap(), expected);
 }
@@ -185,7 +185,7 @@ fn paths_count_from_the_files_directory() {
     let file = dir.join("sluice.toml");
     let text = "rules = \"r.toml\"\nrecord = \"/t\"\n[[export]]\nname = \"x\"\ndir = \"data\"\n";
     std::fs::write(&file, text).unwrap();
-    let config = Config::load(&file).unwrap();
+    let config = ProxyConfig::load(&file).unwrap();
     std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!(config.rules, Some(dir.join("r.toml")));
     assert_eq!(config.record, Some("/t".into()));
@@ -194,17 +194,17 @@ fn paths_count_from_the_files_directory() {
 
 #[test]
 fn a_missing_file_is_named() {
-    let error = Config::load(Path::new("/nonexistent.toml")).unwrap_err();
+    let error = ProxyConfig::load(Path::new("/nonexistent.toml")).unwrap_err();
     assert_eq!(error.to_string(), "cannot read /nonexistent.toml");
 }
 
 #[test]
 fn the_allow_list_lets_everybody_in_until_it_is_set() {
-    let config = Config::default();
+    let config = ProxyConfig::default();
     assert!(config.allows("192.0.2.7".parse().unwrap()));
     assert!(config.allows("2001:db8::1".parse().unwrap()));
     assert!(!config.trusts("127.0.0.1".parse().unwrap()));
-    let config = Config::parse("f", "allow = [\"127.0.0.0/8\"]").unwrap();
+    let config = ProxyConfig::parse("f", "allow = [\"127.0.0.0/8\"]").unwrap();
     assert!(config.allows("::ffff:127.0.0.1".parse().unwrap()));
     assert!(!config.allows("192.0.2.7".parse().unwrap()));
 }

@@ -78,7 +78,7 @@ choices! {
 
 choices! {
     /// Who says which supplementary groups a user is in.
-    pub enum Groups ("server, client") {
+    pub enum GroupsSource ("server, client") {
         /// This machine's user database.
         Server = "server",
         /// The client, where its address is trusted; else as `server`.
@@ -100,7 +100,7 @@ choices! {
 
 choices! {
     /// What a request costs its target.
-    pub enum CostMode ("calibrated, bytes") {
+    pub enum ConfiguredCosts ("calibrated, bytes") {
         /// The backend's measured time for it.
         Calibrated = "calibrated",
         /// Its bytes: shares are shares of the bytes moved.
@@ -222,7 +222,7 @@ mod tests {
         for text in ["auto", "off", "unix:///run/x"] {
             assert_eq!(text.parse::<ApiSocket>().unwrap().to_string(), text);
         }
-        let error = "yes".parse::<Groups>().unwrap_err().to_string();
+        let error = "yes".parse::<GroupsSource>().unwrap_err().to_string();
         assert_eq!(error, "\"yes\" is not one of server, client");
     }
 

@@ -14,17 +14,17 @@ use api::{
 };
 use model::RuleSet;
 
-use super::Control;
-use crate::config::{Config, CostMode};
+use super::ProxyControl;
+use crate::config::{ConfiguredCosts, ProxyConfig};
 use crate::connection::Connection;
 use crate::export::Export;
-use crate::fids::User;
+use crate::fids::ProxyUser;
 use crate::gate::Target;
-use crate::rules::RulesRefused;
+use crate::rules::RuleUpdateError;
 use crate::server::Server;
-use crate::tally::Tally;
+use crate::tally::ReplyTally;
 
-impl Control for Server {
+impl ProxyControl for Server {
     fn status(&self) -> ProxyStatus {
         let settings = self.settings();
         let mut targets: Vec<_> = self.targets().iter().map(|t| target(t, &settings)).collect();
@@ -110,7 +110,7 @@ impl Control for Server {
         rules
     }
 
-    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused> {
+    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RuleUpdateError> {
         Server::set_rules(self, text, over, save)
     }
 }
@@ -144,10 +144,10 @@ fn add_loads(rules: &mut WireRules, target: &Target) {
     }
 }
 
-fn target(target: &Target, settings: &Config) -> TargetReport {
+fn target(target: &Target, settings: &ProxyConfig) -> TargetReport {
     let known = settings.target.iter().find(|known| known.name == target.name);
     let costs = match known {
-        Some(known) if known.cost == CostMode::Bytes => Some("bytes".into()),
+        Some(known) if known.cost == ConfiguredCosts::Bytes => Some("bytes".into()),
         Some(known) => known.costs.as_ref().map(|path| path.display().to_string()),
         None => None,
     };
@@ -230,7 +230,7 @@ fn sums(usage: &sched::Usage) -> WireUsage {
     }
 }
 
-fn totals(tally: &Tally) -> ProxyTotals {
+fn totals(tally: &ReplyTally) -> ProxyTotals {
     ProxyTotals {
         requests: tally.requests,
         read_bytes: tally.read_bytes,
@@ -269,7 +269,7 @@ fn connection(connection: &Connection) -> api::ConnectionInfo {
     }
 }
 
-fn attach(user: &User) -> Attach {
+fn attach(user: &ProxyUser) -> Attach {
     let who = &user.identity;
     Attach {
         uname: (!user.uname.is_empty()).then(|| user.uname.to_string()),

@@ -31,14 +31,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tracing::{debug, warn};
 
 use crate::config::ApiSocket;
-use crate::rules::RulesRefused;
+use crate::rules::RuleUpdateError;
 
 pub use api::{Listening, SocketError};
 pub use routes::openapi;
 
 /// What the control API asks of the proxy. Calls come from the control thread and must
 /// not wait for the backend.
-pub trait Control: Send + Sync + 'static {
+pub trait ProxyControl: Send + Sync + 'static {
     /// What the proxy is and how it fares.
     fn status(&self) -> api::ProxyStatus;
     /// The classes and what each was served.
@@ -56,7 +56,7 @@ pub trait Control: Send + Sync + 'static {
     /// Puts the TOML text of a rule file in force, at once and for queued requests too, if
     /// `over` is still the version in force; with `save` it is in the rule file then. What
     /// is refused leaves the old rules in force.
-    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused>;
+    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RuleUpdateError>;
 }
 
 /// The most connections at a time; one more waits in the socket's backlog.
@@ -92,7 +92,7 @@ pub struct ControlServer {
 /// Only for a place that was named: the socket is somebody else's or cannot be made.
 pub fn start(
     at: &ApiSocket,
-    control: Arc<dyn Control>,
+    control: Arc<dyn ProxyControl>,
 ) -> Result<Option<ControlServer>, ControlError> {
     match at {
         ApiSocket::Off | ApiSocket::At(ServerAddress::Tcp(_)) => Ok(None),
@@ -114,7 +114,10 @@ pub fn start(
 
 impl ControlServer {
     /// Serves `control` on a Unix socket at `path`, which only this user and root may open.
-    pub fn start(path: &Path, control: Arc<dyn Control>) -> Result<ControlServer, ControlError> {
+    pub fn start(
+        path: &Path,
+        control: Arc<dyn ProxyControl>,
+    ) -> Result<ControlServer, ControlError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControlError::Thread)?;
         let listening = Listening::at(path, 0o600)?;

@@ -13,19 +13,19 @@ use axum::routing::get;
 use axum::{Json, Router};
 use utoipa::OpenApi;
 
-use super::Control;
-use crate::rules::RulesRefused;
+use super::ProxyControl;
+use crate::rules::RuleUpdateError;
 
-type Shared = State<Arc<dyn Control>>;
-type Refusal = (StatusCode, Json<ErrorReport>);
+type ControlState = State<Arc<dyn ProxyControl>>;
+type ControlError = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
-type Tagged = ([(HeaderName, String); 1], Json<WireRules>);
+type ActiveRulesText = ([(HeaderName, String); 1], Json<WireRules>);
 
 /// The longest rule file that is taken, in bytes: some ten thousand rules.
 const RULES_BYTES_MAX: usize = 4 << 20;
 
 /// The paths and their handlers.
-pub(super) fn router(control: Arc<dyn Control>) -> Router {
+pub(super) fn router(control: Arc<dyn ProxyControl>) -> Router {
     Router::new()
         .route(path::STATUS, get(status))
         .route(path::CLASSES, get(classes))
@@ -64,25 +64,25 @@ struct Description;
 
 /// What the proxy is and how it fares.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = ProxyStatus)))]
-async fn status(State(control): Shared) -> Json<ProxyStatus> {
+async fn status(State(control): ControlState) -> Json<ProxyStatus> {
     Json(control.status())
 }
 
 /// The classes and what each was served.
 #[utoipa::path(get, path = "/v1/classes", responses((status = 200, body = WireClasses)))]
-async fn classes(State(control): Shared) -> Json<WireClasses> {
+async fn classes(State(control): ControlState) -> Json<WireClasses> {
     Json(control.classes())
 }
 
 /// The payers and what each was served.
 #[utoipa::path(get, path = "/v1/subjects", responses((status = 200, body = WireSubjects)))]
-async fn subjects(State(control): Shared) -> Json<WireSubjects> {
+async fn subjects(State(control): ControlState) -> Json<WireSubjects> {
     Json(control.subjects())
 }
 
 /// The connections of now.
 #[utoipa::path(get, path = "/v1/connections", responses((status = 200, body = Connections)))]
-async fn connections(State(control): Shared) -> Json<Connections> {
+async fn connections(State(control): ControlState) -> Json<Connections> {
     Json(control.connections())
 }
 
@@ -92,13 +92,13 @@ async fn connections(State(control): Shared) -> Json<Connections> {
     path = "/metrics",
     responses((status = 200, body = String, content_type = "text/plain")),
 )]
-async fn metrics(State(control): Shared) -> ([(HeaderName, &'static str); 1], String) {
+async fn metrics(State(control): ControlState) -> ([(HeaderName, &'static str); 1], String) {
     ([(CONTENT_TYPE, MetricsPage::CONTENT_TYPE)], control.metrics())
 }
 
 /// The rules in force. The header ETag has their version.
 #[utoipa::path(get, path = "/v1/rules", responses((status = 200, body = WireRules)))]
-async fn rules(State(control): Shared) -> Tagged {
+async fn rules(State(control): ControlState) -> ActiveRulesText {
     tagged(control.rules())
 }
 
@@ -135,28 +135,30 @@ async fn rules(State(control): Shared) -> Tagged {
     )
 )]
 async fn set_rules(
-    State(control): Shared,
-    saving: Result<Query<Saving>, QueryRejection>,
+    State(control): ControlState,
+    saving: Result<Query<SaveQuery>, QueryRejection>,
     headers: HeaderMap,
     text: Result<String, StringRejection>,
-) -> Result<Tagged, Refusal> {
-    let Query(Saving { save }) = saving.map_err(|why| refusal(why.status(), why.body_text()))?;
+) -> Result<ActiveRulesText, ControlError> {
+    let Query(SaveQuery { save }) = saving.map_err(|why| refusal(why.status(), why.body_text()))?;
     let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
     let over = version_to_match(&headers)?;
     match control.set_rules(&text, over, save) {
         Ok(()) => Ok(tagged(control.rules())),
         Err(why) => {
             let status = match &why {
-                RulesRefused::Wrong(_) => StatusCode::BAD_REQUEST,
-                RulesRefused::Stale { .. } | RulesRefused::Governed { .. } => StatusCode::CONFLICT,
-                RulesRefused::NoFile | RulesRefused::Edited { .. } => {
+                RuleUpdateError::Wrong(_) => StatusCode::BAD_REQUEST,
+                RuleUpdateError::Stale { .. } | RuleUpdateError::Governed { .. } => {
+                    StatusCode::CONFLICT
+                }
+                RuleUpdateError::NoFile | RuleUpdateError::Edited { .. } => {
                     StatusCode::UNPROCESSABLE_ENTITY
                 }
-                RulesRefused::Save { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+                RuleUpdateError::Save { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             };
             let (_, Json(report)) = refusal(status, why.to_string());
             let controller = match why {
-                RulesRefused::Governed { controller } => Some(controller),
+                RuleUpdateError::Governed { controller } => Some(controller),
                 _ => None,
             };
             Err((status, Json(ErrorReport { controller, ..report })))
@@ -167,32 +169,32 @@ async fn set_rules(
 /// What stands behind the `?` of a PUT.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Saving {
+struct SaveQuery {
     #[serde(default)]
     save: bool,
 }
 
-fn tagged(rules: WireRules) -> Tagged {
+fn tagged(rules: WireRules) -> ActiveRulesText {
     ([(ETAG, rules.tag())], Json(rules))
 }
 
 /// The one version that `If-Match` names; `None` without the header or for `*`.
-fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, ControlError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let named = WireRules::version_named(value.to_str().unwrap_or_default());
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 
-async fn nothing_here(uri: axum::http::Uri) -> Refusal {
+async fn nothing_here(uri: axum::http::Uri) -> ControlError {
     let message = format!("there is nothing at {}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::NOT_FOUND, message)
 }
 
-async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> Refusal {
+async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> ControlError {
     let message = format!("{method} is not for {}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-pub(super) fn refusal(status: StatusCode, message: String) -> Refusal {
+pub(super) fn refusal(status: StatusCode, message: String) -> ControlError {
     (status, Json(ErrorReport { message, controller: None }))
 }

@@ -11,11 +11,11 @@ use super::*;
 
 /// A proxy with one class that takes any rule file, and has none to save it in.
 #[derive(Default)]
-struct Figures {
+struct ControlFigures {
     text: Mutex<String>,
 }
 
-impl Control for Figures {
+impl ProxyControl for ControlFigures {
     fn status(&self) -> api::ProxyStatus {
         api::ProxyStatus { pid: 7, version: "0".into(), ..Default::default() }
     }
@@ -39,14 +39,14 @@ impl Control for Figures {
         let text = self.text.lock().unwrap();
         api::WireRules::of(&text, &RuleSet::parse(&text).unwrap())
     }
-    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RulesRefused> {
-        RuleSet::parse(text).map_err(RulesRefused::Wrong)?;
+    fn set_rules(&self, text: &str, over: Option<&str>, save: bool) -> Result<(), RuleUpdateError> {
+        RuleSet::parse(text).map_err(RuleUpdateError::Wrong)?;
         let mut now = self.text.lock().unwrap();
         if let Some(over) = over.filter(|over| *over != api::WireRules::version_of(&now)) {
-            return Err(RulesRefused::Stale { over: over.into() });
+            return Err(RuleUpdateError::Stale { over: over.into() });
         }
         if save {
-            return Err(RulesRefused::NoFile);
+            return Err(RuleUpdateError::NoFile);
         }
         *now = text.into();
         Ok(())
@@ -55,7 +55,7 @@ impl Control for Figures {
 
 fn serve(name: &str) -> (ControlServer, ApiClient) {
     let path = std::env::temp_dir().join(format!("sluice-{}-api-{name}", std::process::id()));
-    let control = Arc::new(Figures::default());
+    let control = Arc::new(ControlFigures::default());
     let server = ControlServer::start(&path, control).unwrap();
     let client = ApiClient::new(&ServerAddress::Unix(path)).unwrap();
     (server, client)

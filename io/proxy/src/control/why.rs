@@ -23,7 +23,7 @@ use sched::{
     DonationReport, MeterPayers, MeterStatus, SubjectDetail, WaitCause, WaitCauseReport, WaitReport,
 };
 
-use super::Control;
+use super::ProxyControl;
 use crate::gate::Target;
 use crate::server::Server;
 
@@ -42,7 +42,7 @@ use crate::server::Server;
     ),
 )]
 pub(super) async fn why(
-    State(control): State<Arc<dyn Control>>,
+    State(control): State<Arc<dyn ProxyControl>>,
     query: Result<Query<WhyQuery>, QueryRejection>,
 ) -> Result<Json<Why>, (StatusCode, Json<api::ErrorReport>)> {
     let Query(query) =
@@ -97,7 +97,8 @@ impl Server {
     }
 
     fn sample(&self) -> LiveSample {
-        let (status, subjects, classes) = (self.status(), self.subjects(), Control::classes(self));
+        let (status, subjects, classes) =
+            (self.status(), self.subjects(), ProxyControl::classes(self));
         let WireSubjects { t_ns, mut subjects } = subjects;
         most(&mut subjects, |subject| &subject.usage);
         let subjects = WireSubjects { t_ns, subjects };

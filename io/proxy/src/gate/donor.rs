@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sched::SubjectId;
 
-use crate::fids::{Fid, User};
+use crate::fids::{OpenFid, ProxyUser};
 
 /// Somebody who waits for another's write, which goes in his lane.
 pub(crate) struct Donor {
@@ -12,12 +12,12 @@ pub(crate) struct Donor {
     pub(super) subject: SubjectId,
     /// The file, for people.
     pub(super) file: Arc<str>,
-    _user: Arc<User>,
+    _user: Arc<ProxyUser>,
 }
 
 impl Donor {
     /// Who waits for a write to an open file.
-    pub(crate) fn of(user: Arc<User>, fid: &Fid) -> Box<Donor> {
+    pub(crate) fn of(user: Arc<ProxyUser>, fid: &OpenFid) -> Box<Donor> {
         let subject = user.subject_of(&fid.node, None, fid.subject());
         let export = &fid.user.export;
         let path = export.kernel_path(&fid.node).unwrap_or_default();

@@ -9,18 +9,18 @@ use rustix::fs::{MemfdFlags, OFlags};
 use sched::Costs;
 
 use super::*;
-use crate::connection::{Connection, Peer};
-use crate::credentials::Credentials;
-use crate::export::{Export, Node};
-use crate::fids::{Fid, Role, User};
-use crate::handles::{Handles, Key};
+use crate::connection::{Connection, ConnectionPeer};
+use crate::credentials::FsCredentials;
+use crate::export::{Export, ExportNode};
+use crate::fids::{FidState, OpenFid, ProxyUser};
+use crate::handles::{HandleKey, HandleTable};
 use crate::location::Location;
 use crate::writes::Backing;
 
 /// One target with one device slot, and an open file of an export that it schedules.
-struct Bed {
+struct GateBed {
     target: Arc<Target>,
-    fid: Arc<Fid>,
+    fid: Arc<OpenFid>,
     connection: Arc<Connection>,
     peer: UnixStream,
 }
@@ -29,8 +29,8 @@ fn directory() -> std::os::fd::OwnedFd {
     rustix::fs::open("/tmp", OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap()
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl GateBed {
+    fn new() -> GateBed {
         let dir = directory();
         let backing = Backing { memory_fs: false, ..Backing::probe(dir.as_fd()).unwrap() };
         let writes = Writes::start(backing, None, Bytes::mib(4)).unwrap();
@@ -44,10 +44,10 @@ impl Bed {
             recalibrate: false,
         };
         let rules = Arc::<RuleSet>::default();
-        let target = Target::new(0, settings, rules, true, writes, Clock::start(), true);
+        let target = Target::new(0, settings, rules, true, writes, ProxyClock::start(), true);
         let target = Arc::new(target);
-        let root = Arc::new(Node::new(directory(), None).unwrap());
-        let handles = Handles::new(&Key::random().unwrap(), "x", dir, 16);
+        let root = Arc::new(ExportNode::new(directory(), None).unwrap());
+        let handles = HandleTable::new(&HandleKey::random().unwrap(), "x", dir, 16);
         let export = Export {
             name: "x".into(),
             dir: "/tmp".into(),
@@ -61,19 +61,19 @@ impl Bed {
             links: Arc::default(),
         };
         let (uid, gid, groups) = (1000, 1000, Arc::from([1000]));
-        let credentials = Credentials { uid, gid, groups, gid_trusted: false };
+        let credentials = FsCredentials { uid, gid, groups, gid_trusted: false };
         let nid = model::Nid::local();
         let job = model::JobId::default();
         let identity = Identity { job, uid, gid, projid: None, nid: nid.clone() };
-        let user = Arc::new(User::new(Arc::new(export), credentials, identity, b""));
+        let user = Arc::new(ProxyUser::new(Arc::new(export), credentials, identity, b""));
         let file = rustix::fs::memfd_create("read", MemfdFlags::CLOEXEC).unwrap();
-        let node = Arc::new(Node::new(file, None).unwrap());
+        let node = Arc::new(ExportNode::new(file, None).unwrap());
         let subject = user.subject(Location::default());
-        let fid = Arc::new(Fid::new(user, node, None, Role::Path, subject));
+        let fid = Arc::new(OpenFid::new(user, node, None, FidState::Path, subject));
         let (socket, client) = UnixStream::pair().unwrap();
-        let peer = Peer { nid, uid: None, trusted: false };
+        let peer = ConnectionPeer { nid, uid: None, trusted: false };
         let connection = Arc::new(Connection::new(7, socket.into(), peer, Weak::new()));
-        Bed { target, fid, connection, peer: client }
+        GateBed { target, fid, connection, peer: client }
     }
 
     /// Enqueues so many reads of 4 KiB.
@@ -81,17 +81,17 @@ impl Bed {
         let mut session = self.connection.session.lock().unwrap();
         let read = |tag| {
             let request = ninep::Request::Read { fid: ninep::Fid(1), offset: 0, count: 4096 };
-            let asked = crate::asked::About::of(&request).unwrap();
-            let file = File::Fid(self.fid.clone());
+            let asked = crate::asked::ParsedRequest::of(&request).unwrap();
+            let file = RequestFile::Fid(self.fid.clone());
             let asked = asked.ask(&file, Location::default());
             let to = session.reply_to(&self.connection, Tag(tag));
-            let (frame, looked) = (Frame::EMPTY, Time::from_nanos(500));
-            (Operation { to, file, frame, once: None, donor: None, looked }, asked)
+            let (frame, looked) = (FrameBuffer::EMPTY, Time::from_nanos(500));
+            (PendingRequest { to, file, frame, once: None, donor: None, looked }, asked)
         };
         self.target.enqueue((0..count).map(read), |_, _| {});
     }
 
-    fn next(&self, finished: &mut Vec<Finished>) -> Vec<Running> {
+    fn next(&self, finished: &mut Vec<Completion>) -> Vec<RunningRequest> {
         let mut chosen = Vec::new();
         self.target.next(finished, &mut chosen);
         chosen
@@ -100,7 +100,7 @@ impl Bed {
 
 #[test]
 fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
-    let bed = Bed::new();
+    let bed = GateBed::new();
     // Its file is not in the page cache: reads go to the device from the start.
     (0..3).for_each(|_| bed.fid.misses.count());
     bed.enqueue(64);
@@ -127,7 +127,7 @@ fn a_short_read_that_misses_holds_its_slot_until_it_was_fetched() {
 
 #[test]
 fn a_file_whose_reads_hit_again_is_read_in_the_cached_lane_again() {
-    let bed = Bed::new();
+    let bed = GateBed::new();
     let lane = || {
         bed.enqueue(1);
         let running = bed.next(&mut Vec::new()).pop().unwrap();
@@ -150,7 +150,7 @@ fn a_file_whose_reads_hit_again_is_read_in_the_cached_lane_again() {
 
 #[test]
 fn only_what_has_waited_for_long_is_abandoned_with_its_client() {
-    let bed = Bed::new();
+    let bed = GateBed::new();
     bed.enqueue(1);
     let running = bed.next(&mut Vec::new()).pop().unwrap();
     let abandoned = |now| running.operation.is_abandoned(now);

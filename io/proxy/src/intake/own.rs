@@ -10,16 +10,16 @@ use ninep::dialect::{
 };
 use rustix::io::Errno;
 
-use super::{Arrivals, Violation, expected_bytes};
-use crate::asked::About;
-use crate::buffers::Frame;
-use crate::connection::{Connection, ReplyTo, Session};
-use crate::gate::{Donor, File, Operation};
-use crate::input::Incoming;
+use super::{IntakeBatch, ProtocolError, expected_bytes};
+use crate::asked::ParsedRequest;
+use crate::buffers::FrameBuffer;
+use crate::connection::{Connection, NinepSession, ReplyTo};
+use crate::gate::{Donor, PendingRequest, RequestFile};
+use crate::input::IncomingMessage;
 use crate::location::Location;
-use crate::mounts::{self, Binding, Once};
-use crate::outbox::Outbox;
-use crate::record::Who;
+use crate::mounts::{self, ChannelBinding, IdempotencyKey};
+use crate::outbox::ReplyOutbox;
+use crate::record::TraceCaller;
 use crate::server::Server;
 
 impl Server {
@@ -27,11 +27,11 @@ impl Server {
     pub(super) fn take_in_dialect(
         &self,
         connection: &Arc<Connection>,
-        session: &mut Session,
-        incoming: Incoming<'_>,
-        arrivals: &mut Arrivals,
-        outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+        session: &mut NinepSession,
+        incoming: IncomingMessage<'_>,
+        arrivals: &mut IntakeBatch,
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
         let bytes = incoming.bytes();
         let (tag, header, request) = match dialect::decode_request(bytes) {
             Ok(decoded) => decoded,
@@ -45,9 +45,9 @@ impl Server {
             return Ok(());
         }
         let Some(binding) = to.path.form.binding().cloned() else {
-            return Err(Violation::NoSession(kind));
+            return Err(ProtocolError::NoSession(kind));
         };
-        let Some(about) = About::of_any(&request) else {
+        let Some(about) = ParsedRequest::of_any(&request) else {
             if header.slot != NOSLOT {
                 return self.answer(session, &to, Err(Errno::INVAL), outbox);
             }
@@ -90,8 +90,8 @@ impl Server {
             };
         };
         let once = match begin_once(&binding, &header, kind, about.kind) {
-            Ok(Begun::Call(once)) => once,
-            Ok(Begun::Again(reply)) => {
+            Ok(BegunCall::Call(once)) => once,
+            Ok(BegunCall::Again(reply)) => {
                 self.admit(session, tag, None, 0)?;
                 mounts::repeat(&reply, tag, &mut outbox.batch(&to).bytes);
                 return Ok(());
@@ -115,7 +115,7 @@ impl Server {
                 let what =
                     (about.kind, about.amount.bytes.min(Bytes::new(bytes.len() as u64)), None);
                 let start = outbox.batch_len(&to);
-                self.refuse(session, (Who::Peer(connection), what), &to, errno, outbox)?;
+                self.refuse(session, (TraceCaller::Peer(connection), what), &to, errno, outbox)?;
                 if let Some(once) = once {
                     binding.end(once, outbox.written_since(&to, start));
                 }
@@ -130,8 +130,8 @@ impl Server {
         self.admit(session, tag, None, bytes.len() + expected)?;
         let donor = donor_of(&binding, &header, &request, &file);
         let looked = arrivals.looked;
-        let operation = Operation { to, file, frame: Frame::EMPTY, once, donor, looked };
-        let operation = Operation { frame: incoming.into_frame(), ..operation };
+        let operation = PendingRequest { to, file, frame: FrameBuffer::EMPTY, once, donor, looked };
+        let operation = PendingRequest { frame: incoming.into_frame(), ..operation };
         arrivals.scheduled.push((operation, asked));
         Ok(())
     }
@@ -140,8 +140,8 @@ impl Server {
     /// needs nobody's lane.
     fn donate(
         &self,
-        session: &mut Session,
-        binding: &Binding,
+        session: &mut NinepSession,
+        binding: &ChannelBinding,
         header: &RequestHeader<'_>,
         (fid, oldtag): (ninep::Fid, ninep::Tag),
     ) -> Result<(), Errno> {
@@ -159,11 +159,11 @@ impl Server {
     /// Answers at once, outside of any dispatcher.
     fn answer(
         &self,
-        session: &mut Session,
+        session: &mut NinepSession,
         to: &ReplyTo,
         result: Result<ExtReply<'_>, Errno>,
-        outbox: &mut Outbox,
-    ) -> Result<(), Violation> {
+        outbox: &mut ReplyOutbox,
+    ) -> Result<(), ProtocolError> {
         self.admit(session, to.tag, None, 0)?;
         let batch = outbox.batch(to);
         match result {
@@ -181,7 +181,7 @@ impl Server {
             let to = waits.into_iter().map(|tag| session.reply_to(&connection, tag));
             let to: Vec<_> = to.collect();
             drop(session);
-            let mut outbox = Outbox::default();
+            let mut outbox = ReplyOutbox::default();
             for to in to {
                 outbox.batch(&to).reply(to.tag, ExtReply::Wait { data: &[] });
             }
@@ -193,9 +193,9 @@ impl Server {
 }
 
 /// What became of a call.
-enum Begun {
+enum BegunCall {
     /// It is to be executed.
-    Call(Option<Once>),
+    Call(Option<IdempotencyKey>),
     /// It was, with this reply.
     Again(Vec<u8>),
 }
@@ -203,27 +203,27 @@ enum Begun {
 /// The file that a message is about: a fid of the session, or a handle of its header on
 /// behalf of the header's identity.
 fn file_of(
-    session: &Session,
-    binding: &Binding,
+    session: &NinepSession,
+    binding: &ChannelBinding,
     header: &RequestHeader<'_>,
-    about: &About,
-) -> Result<File, Errno> {
+    about: &ParsedRequest,
+) -> Result<RequestFile, Errno> {
     if handle_index(about.fid).is_none() {
-        return session.fid(about.fid).map(File::Fid).ok_or(Errno::BADF);
+        return session.fid(about.fid).map(RequestFile::Fid).ok_or(Errno::BADF);
     }
     header.handles.get(about.fid).ok_or(Errno::BADF)?;
-    binding.session.user(header.identity).map(File::Handle).ok_or(Errno::INVAL)
+    binding.session.user(header.identity).map(RequestFile::Handle).ok_or(Errno::INVAL)
 }
 
 /// Who waits for a write as it comes, as it says. An identity that is not known waits for nothing.
 fn donor_of(
-    binding: &Binding,
+    binding: &ChannelBinding,
     header: &RequestHeader<'_>,
     request: &AnyRequest<'_>,
-    file: &File,
+    file: &RequestFile,
 ) -> Option<Box<Donor>> {
     match (request, file) {
-        (AnyRequest::Ext(ExtRequest::Write { flags, .. }), File::Fid(fid))
+        (AnyRequest::Ext(ExtRequest::Write { flags, .. }), RequestFile::Fid(fid))
             if flags & WRITE_DONATED != 0 =>
         {
             binding.session.user(header.identity).map(|user| Donor::of(user, fid))
@@ -234,14 +234,14 @@ fn donor_of(
 
 /// Takes in a call that has a slot.
 fn begin_once(
-    binding: &Binding,
+    binding: &ChannelBinding,
     header: &RequestHeader<'_>,
     message: u8,
     kind: OpKind,
-) -> Result<Begun, Errno> {
+) -> Result<BegunCall, Errno> {
     let RequestHeader { slot, sequence, .. } = *header;
     if slot == NOSLOT {
-        return Ok(Begun::Call(None));
+        return Ok(BegunCall::Call(None));
     }
     // What only asks may be asked again and is not remembered: it may be long. A lock's reply
     // may come after its connection's end.
@@ -250,10 +250,10 @@ fn begin_once(
     {
         return Err(Errno::INVAL);
     }
-    let once = Once { slot, sequence };
+    let once = IdempotencyKey { slot, sequence };
     match binding.begin(once, message) {
-        Ok(None) => Ok(Begun::Call(Some(once))),
-        Ok(Some(reply)) => Ok(Begun::Again(reply)),
+        Ok(None) => Ok(BegunCall::Call(Some(once))),
+        Ok(Some(reply)) => Ok(BegunCall::Again(reply)),
         Err(error) => {
             tracing::debug!("{error}");
             Err(Errno::INVAL)

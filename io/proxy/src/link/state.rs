@@ -12,19 +12,19 @@ use model::Time;
 
 /// What is known of it; empty for a proxy without a controller.
 #[derive(Debug, Default)]
-pub(crate) struct LinkState(Mutex<Option<Known>>);
+pub(crate) struct ControllerClientState(Mutex<Option<KnownController>>);
 
 #[derive(Debug)]
-struct Known {
+struct KnownController {
     /// All but what the last call and the time now say.
     link: ControllerLink,
-    last: Call,
+    last: ReportCall,
     ordered: Option<Time>,
 }
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
+enum ReportCall {
     /// None has ended yet.
     Never,
     Answered,
@@ -33,19 +33,19 @@ enum Call {
     Unanswered,
 }
 
-impl LinkState {
+impl ControllerClientState {
     /// A controller is to be spoken with, under this name.
     pub(super) fn begin(&self, controller: String, name: &str) {
         let link = ControllerLink { controller, name: name.into(), ..ControllerLink::default() };
-        *self.lock() = Some(Known { link, last: Call::Never, ordered: None });
+        *self.lock() = Some(KnownController { link, last: ReportCall::Never, ordered: None });
     }
 
     /// A call was answered.
     pub(super) fn answered(&self, order: &ControllerReply, now: Time) {
         let mut locked = self.lock();
-        let Some(Known { link, last, ordered }) = locked.as_mut() else { return };
+        let Some(KnownController { link, last, ordered }) = locked.as_mut() else { return };
         let ControllerLink { controller, name, .. } = &*link;
-        if *last != Call::Answered {
+        if *last != ReportCall::Answered {
             tracing::info!(controller, name, "heard of the controller");
         }
         if order.duplicate && !link.duplicate {
@@ -58,7 +58,7 @@ impl LinkState {
         } else if link.duplicate && !order.duplicate {
             tracing::info!(name, "no other proxy reports under this name any more");
         }
-        (*last, *ordered) = (Call::Answered, Some(now));
+        (*last, *ordered) = (ReportCall::Answered, Some(now));
         (link.problem, link.duplicate) = (None, order.duplicate);
         link.answered += 1;
     }
@@ -66,39 +66,40 @@ impl LinkState {
     /// A call was not. Each other reason is logged once.
     pub(super) fn failed(&self, error: &ClientError) {
         let mut locked = self.lock();
-        let Some(Known { link, last, .. }) = locked.as_mut() else { return };
-        let call = refusal(error).map_or(Call::Unanswered, Call::Refused);
+        let Some(KnownController { link, last, .. }) = locked.as_mut() else { return };
+        let call = refusal(error).map_or(ReportCall::Unanswered, ReportCall::Refused);
         let ControllerLink { controller, name, .. } = &*link;
         match call {
             _ if call == *last => {}
-            Call::Refused(_) => {
+            ReportCall::Refused(_) => {
                 tracing::error!(controller, name, %error, "the controller refuses this proxy; serving on");
             }
             _ => tracing::warn!(controller, %error, "the controller does not answer; serving on"),
         }
         match call {
-            Call::Unanswered => link.unanswered += 1,
+            ReportCall::Unanswered => link.unanswered += 1,
             _ => link.refused += 1,
         }
-        (link.problem, link.duplicate) = (Some(error.to_string()), call == Call::Refused(CONFLICT));
+        (link.problem, link.duplicate) =
+            (Some(error.to_string()), call == ReportCall::Refused(CONFLICT));
         *last = call;
     }
 
     /// Whether the last call was answered.
     pub(super) fn is_heard(&self) -> bool {
-        self.lock().as_ref().is_some_and(|known| known.last == Call::Answered)
+        self.lock().as_ref().is_some_and(|known| known.last == ReportCall::Answered)
     }
 
     /// What people may know of it.
     pub(crate) fn report(&self, now: Time) -> Option<ControllerLink> {
         let locked = self.lock();
-        let Known { link, last, ordered } = locked.as_ref()?;
-        let connected = *last == Call::Answered;
+        let KnownController { link, last, ordered } = locked.as_ref()?;
+        let connected = *last == ReportCall::Answered;
         let order_ns_ago = ordered.map(|ordered| now.since(ordered).get());
         Some(ControllerLink { connected, order_ns_ago, ..link.clone() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Known>> {
+    fn lock(&self) -> MutexGuard<'_, Option<KnownController>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_last_call_and_the_last_order_are_told_apart() {
-        let state = LinkState::default();
+        let state = ControllerClientState::default();
         assert_eq!(state.report(Time::ZERO), None, "there is no controller");
         state.begin("http://c:1".into(), "a");
         assert!(!state.is_heard());
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_controller_that_stands_by_refuses_nobody() {
-        let state = LinkState::default();
+        let state = ControllerClientState::default();
         state.begin("http://c:1".into(), "a");
         let stands_by = ClientError::Refused { status: 421, message: "it stands by".into() };
         state.failed(&stands_by);

@@ -5,7 +5,7 @@ use model::{Accesses, Identity, OpKind, PathSet, RuleSet, key_of};
 use sched::SubjectReport;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sums {
+pub(super) struct UsageTotals {
     read_bytes: u64,
     written_bytes: u64,
     cost_ns: u64,
@@ -17,9 +17,9 @@ pub(super) struct Sums {
     writes: Accesses,
 }
 
-impl Sums {
-    pub(super) fn of(subject: &SubjectReport) -> Sums {
-        Sums {
+impl UsageTotals {
+    pub(super) fn of(subject: &SubjectReport) -> UsageTotals {
+        UsageTotals {
             read_bytes: subject.usage.read.get(),
             written_bytes: subject.usage.written.get(),
             cost_ns: subject.usage.cost.get(),
@@ -32,21 +32,25 @@ impl Sums {
         }
     }
 
-    pub(super) fn add(&mut self, other: &Sums) {
+    pub(super) fn add(&mut self, other: &UsageTotals) {
         self.merge(other, u64::saturating_add);
     }
 
     /// By how much it is more than it was.
-    pub(super) fn since(mut self, before: &Sums) -> Sums {
+    pub(super) fn since(mut self, before: &UsageTotals) -> UsageTotals {
         self.merge(before, u64::saturating_sub);
         self
     }
 
     /// The same by class of the rules in force. Operations and payload go by their kind; what is
     /// told of no kind, cost and delays, goes with most of the payload, or else of the operations.
-    pub(super) fn by_class(&self, rules: &RuleSet, subject: &SubjectReport) -> Vec<(String, Sums)> {
+    pub(super) fn by_class(
+        &self,
+        rules: &RuleSet,
+        subject: &SubjectReport,
+    ) -> Vec<(String, UsageTotals)> {
         let class_of = |kind| class_name(rules, &subject.who, kind, subject.paths);
-        let mut parts: Vec<(String, Sums)> = Vec::new();
+        let mut parts: Vec<(String, UsageTotals)> = Vec::new();
         let used = OpKind::ALL.iter().filter(|kind| self.ops[**kind as usize] > 0);
         let used: Vec<OpKind> = used.copied().collect();
         let weight = |kind: &&OpKind| (self.bytes_of(**kind), self.ops[**kind as usize]);
@@ -55,7 +59,7 @@ impl Sums {
             let class = class_of(if used.contains(&kind) { kind } else { main });
             let known = parts.iter().position(|(name, _)| *name == class);
             known.unwrap_or_else(|| {
-                parts.push((class, Sums::default()));
+                parts.push((class, UsageTotals::default()));
                 parts.len() - 1
             })
         };
@@ -97,7 +101,7 @@ impl Sums {
         }
     }
 
-    fn merge(&mut self, other: &Sums, with: impl Fn(u64, u64) -> u64) {
+    fn merge(&mut self, other: &UsageTotals, with: impl Fn(u64, u64) -> u64) {
         let merge = |sum: &mut u64, other: u64| *sum = with(*sum, other);
         merge(&mut self.read_bytes, other.read_bytes);
         merge(&mut self.written_bytes, other.written_bytes);

@@ -20,52 +20,52 @@ use api::{UsageLine, UsageReport, WireSubjectId};
 use model::{Identity, Nanos, PathSet, RuleSet, Time};
 use sched::SubjectReport;
 
-use super::sums::Sums;
+use super::sums::UsageTotals;
 use crate::server::Server;
 
 /// All lines of this life.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct UsageReporter {
     /// What each subject had in all when it was looked at last, and when that was.
-    seen: BTreeMap<Place, (Sums, Time)>,
-    lines: BTreeMap<(Place, String), Line>,
+    seen: BTreeMap<SubjectKey, (UsageTotals, Time)>,
+    lines: BTreeMap<(SubjectKey, String), UsageEntry>,
     last_id: u64,
     /// What lines had that are dropped.
-    closed: Sums,
+    closed: UsageTotals,
     /// Dropped lines of which the controller may not know it.
     gone: BTreeSet<u64>,
-    sent: Option<Sent>,
+    sent: Option<UnackedReport>,
     sequence: u64,
     looked: Option<Time>,
 }
 
 /// A target, and its dispatcher's number for a subject, which is never used twice.
-type Place = (usize, u64);
+type SubjectKey = (usize, u64);
 
 #[derive(Debug)]
-struct Line {
+struct UsageEntry {
     id: u64,
     who: Identity,
     /// The export that it came through.
     export: Arc<str>,
     /// Of the rules in force.
     paths: PathSet,
-    sums: Sums,
+    sums: UsageTotals,
     /// What the controller has.
-    known: Sums,
+    known: UsageTotals,
     changed: Time,
 }
 
 /// A report that was not taken yet.
 #[derive(Debug)]
-struct Sent {
+struct UnackedReport {
     sequence: u64,
     at: Time,
-    lines: Vec<((Place, String), Sums)>,
+    lines: Vec<((SubjectKey, String), UsageTotals)>,
     gone: Vec<u64>,
 }
 
-impl Book {
+impl UsageReporter {
     /// The report to be sent now; `None` if there is nothing to say yet.
     pub(super) fn next_report(&mut self, server: &Server, now: Time) -> Option<UsageReport> {
         let targets = server.targets();
@@ -99,7 +99,7 @@ impl Book {
     /// Another controller: it may have anything.
     pub(super) fn begin_anew(&mut self) {
         self.sent = None;
-        self.lines.values_mut().for_each(|line| line.known = Sums::default());
+        self.lines.values_mut().for_each(|line| line.known = UsageTotals::default());
     }
 
     /// This proxy begins a new life, of which nothing was counted yet: it has what was not counted of the
@@ -107,17 +107,17 @@ impl Book {
     pub(super) fn begin_life(&mut self) {
         for line in self.lines.values_mut() {
             line.sums = line.sums.since(&line.known);
-            line.known = Sums::default();
+            line.known = UsageTotals::default();
         }
-        (self.sent, self.closed) = (None, Sums::default());
+        (self.sent, self.closed) = (None, UsageTotals::default());
         self.gone.clear();
     }
 
     /// Adds what a subject had since it was looked at last to the lines of its classes.
     fn note(&mut self, target: usize, rules: &RuleSet, subject: &SubjectReport, now: Time) {
         let place = (target, subject.id.to_bits());
-        let all = Sums::of(subject);
-        let (before, looked) = self.seen.entry(place).or_insert((Sums::default(), now));
+        let all = UsageTotals::of(subject);
+        let (before, looked) = self.seen.entry(place).or_insert((UsageTotals::default(), now));
         *looked = now;
         if *before == all {
             return;
@@ -133,13 +133,13 @@ impl Book {
         for (key, part) in parts {
             let line = self.lines.entry(key).or_insert_with(|| {
                 self.last_id += 1;
-                Line {
+                UsageEntry {
                     id: self.last_id,
                     who: subject.who.clone(),
                     export: subject.door.clone(),
                     paths: subject.paths,
-                    sums: Sums::default(),
-                    known: Sums::default(),
+                    sums: UsageTotals::default(),
+                    known: UsageTotals::default(),
                     changed: now,
                 }
             });
@@ -176,7 +176,7 @@ impl Book {
             gone: gone.clone(),
         };
         let lines = changed.into_iter().map(|(key, line)| (key.clone(), line.sums)).collect();
-        self.sent = Some(Sent { sequence: self.sequence, at: now, lines, gone });
+        self.sent = Some(UnackedReport { sequence: self.sequence, at: now, lines, gone });
         Some(report)
     }
 
@@ -194,7 +194,7 @@ impl Book {
     }
 }
 
-impl Line {
+impl UsageEntry {
     fn form(&self, class: &str) -> UsageLine {
         let payer = WireSubjectId {
             job: self.who.job.to_string(),
@@ -234,7 +234,7 @@ mod tests {
     struct Desk {
         dispatcher: Dispatcher,
         rules: Arc<RuleSet>,
-        book: Book,
+        book: UsageReporter,
         now: Time,
     }
 
@@ -251,7 +251,7 @@ mod tests {
                 recalibrate: false,
             };
             let dispatcher = Dispatcher::new(target, rules.clone());
-            Desk { dispatcher, rules, book: Book::default(), now: Time::ZERO }
+            Desk { dispatcher, rules, book: UsageReporter::default(), now: Time::ZERO }
         }
 
         fn read(&mut self, job: &str, bytes: u64) {

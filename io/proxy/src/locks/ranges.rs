@@ -14,7 +14,7 @@ use crate::sys::LockRange;
 
 /// A lock as the protocol says it: `len` 0 is "to the end of the file".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedRange {
     pub(crate) kind: LockKind,
     pub(crate) start: u64,
     pub(crate) len: u64,
@@ -22,26 +22,26 @@ pub(crate) struct Wanted {
 
 /// What one owner holds on one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ranges(Vec<Wanted>);
+pub(super) struct LockedRanges(Vec<WantedRange>);
 
 /// One past the last byte that a file can have: the kernel's offsets are signed.
 const END: u64 = 1 << 63;
 
-impl Wanted {
+impl WantedRange {
     fn end(&self) -> u64 {
         if self.len == 0 { END } else { self.start.saturating_add(self.len) }
     }
 
-    fn overlaps(&self, other: &Wanted) -> bool {
+    fn overlaps(&self, other: &WantedRange) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    fn conflicts(&self, held: &Wanted) -> bool {
+    fn conflicts(&self, held: &WantedRange) -> bool {
         self.overlaps(held) && (self.kind == LockKind::Write || held.kind == LockKind::Write)
     }
 
-    fn between(kind: LockKind, start: u64, end: u64) -> Wanted {
-        Wanted { kind, start, len: if end == END { 0 } else { end - start } }
+    fn between(kind: LockKind, start: u64, end: u64) -> WantedRange {
+        WantedRange { kind, start, len: if end == END { 0 } else { end - start } }
     }
 
     pub(super) fn to_kernel(self) -> LockRange {
@@ -54,16 +54,16 @@ impl Wanted {
     }
 
     /// What the kernel says that somebody holds.
-    pub(super) fn from_kernel(range: LockRange) -> Wanted {
+    pub(super) fn from_kernel(range: LockRange) -> WantedRange {
         let read = range.kind == libc::F_RDLCK as i16;
         let kind = if read { LockKind::Read } else { LockKind::Write };
-        Wanted { kind, start: range.start, len: range.len }
+        WantedRange { kind, start: range.start, len: range.len }
     }
 }
 
-impl Ranges {
+impl LockedRanges {
     /// What is held once the kernel has done as `new` says.
-    pub(super) fn with(&self, new: Wanted) -> Ranges {
+    pub(super) fn with(&self, new: WantedRange) -> LockedRanges {
         let mut parts = Vec::with_capacity(self.0.len() + 2);
         for old in &self.0 {
             if !old.overlaps(&new) {
@@ -71,30 +71,30 @@ impl Ranges {
                 continue;
             }
             if old.start < new.start {
-                parts.push(Wanted::between(old.kind, old.start, new.start));
+                parts.push(WantedRange::between(old.kind, old.start, new.start));
             }
             if old.end() > new.end() {
-                parts.push(Wanted::between(old.kind, new.end(), old.end()));
+                parts.push(WantedRange::between(old.kind, new.end(), old.end()));
             }
         }
         if new.kind != LockKind::Unlock {
-            parts.push(Wanted::between(new.kind, new.start, new.end()));
+            parts.push(WantedRange::between(new.kind, new.start, new.end()));
         }
         parts.sort_by_key(|range| range.start);
-        let mut joined: Vec<Wanted> = Vec::with_capacity(parts.len());
+        let mut joined: Vec<WantedRange> = Vec::with_capacity(parts.len());
         for range in parts {
             match joined.last_mut() {
                 Some(last) if last.kind == range.kind && last.end() == range.start => {
-                    *last = Wanted::between(last.kind, last.start, range.end());
+                    *last = WantedRange::between(last.kind, last.start, range.end());
                 }
                 _ => joined.push(range),
             }
         }
-        Ranges(joined)
+        LockedRanges(joined)
     }
 
     /// The first of them that another owner's `wanted` would have to wait for.
-    pub(super) fn conflict(&self, wanted: &Wanted) -> Option<Wanted> {
+    pub(super) fn conflict(&self, wanted: &WantedRange) -> Option<WantedRange> {
         self.0.iter().find(|range| wanted.conflicts(range)).copied()
     }
 
@@ -119,12 +119,12 @@ mod tests {
 
     const LAST: u64 = END - 1;
 
-    fn wanted(kind: LockKind, start: u64, len: u64) -> Wanted {
-        Wanted { kind, start, len }
+    fn wanted(kind: LockKind, start: u64, len: u64) -> WantedRange {
+        WantedRange { kind, start, len }
     }
 
-    fn held(steps: &[Wanted]) -> Vec<Wanted> {
-        steps.iter().fold(Ranges::default(), |ranges, step| ranges.with(*step)).0
+    fn held(steps: &[WantedRange]) -> Vec<WantedRange> {
+        steps.iter().fold(LockedRanges::default(), |ranges, step| ranges.with(*step)).0
     }
 
     #[test]
@@ -164,10 +164,10 @@ mod tests {
         rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap()
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Wanted>> {
+    fn steps() -> impl Strategy<Value = Vec<WantedRange>> {
         let kind = prop_oneof![Just(LockKind::Read), Just(LockKind::Write), Just(LockKind::Unlock)];
         let start = prop_oneof![0..24u64, Just(LAST - 3), Just(LAST)];
-        let step = (kind, start, 0..12u64).prop_map(|(kind, start, len)| Wanted {
+        let step = (kind, start, 0..12u64).prop_map(|(kind, start, len)| WantedRange {
             kind,
             start,
             len: len.min(END - start),
@@ -181,14 +181,14 @@ mod tests {
         fn the_mirror_says_what_the_kernel_says(steps in steps()) {
             let file = rustix::fs::memfd_create("mirror", MemfdFlags::CLOEXEC).unwrap();
             let (one, other) = (again(&file), again(&file));
-            let mut ranges = Ranges::default();
+            let mut ranges = LockedRanges::default();
             for step in steps {
                 sys::ofd_lock(one.as_fd(), step.to_kernel()).unwrap();
                 ranges = ranges.with(step);
                 for at in (0..40).chain([LAST - 4, LAST - 1, LAST]) {
-                    let byte = Wanted { kind: LockKind::Write, start: at, len: 1 };
+                    let byte = WantedRange { kind: LockKind::Write, start: at, len: 1 };
                     let found = sys::ofd_test(other.as_fd(), byte.to_kernel()).unwrap();
-                    prop_assert_eq!(ranges.conflict(&byte), found.map(Wanted::from_kernel));
+                    prop_assert_eq!(ranges.conflict(&byte), found.map(WantedRange::from_kernel));
                 }
             }
         }

@@ -6,18 +6,18 @@ use std::sync::Weak;
 use super::*;
 use model::{Nid, Time};
 
-use crate::connection::{InFlight, Peer};
-use crate::limits::Limits;
+use crate::connection::{ConnectionPeer, TaggedRequest};
+use crate::limits::DescriptorLimits;
 
-const GRANTED: Option<Outcome> = Some(Outcome::Status(LockStatus::Success));
-const BLOCKED: Option<Outcome> = Some(Outcome::Status(LockStatus::Blocked));
-const WAITS: Option<Outcome> = None;
+const GRANTED: Option<LockOutcome> = Some(LockOutcome::Status(LockStatus::Success));
+const BLOCKED: Option<LockOutcome> = Some(LockOutcome::Status(LockStatus::Blocked));
+const WAITS: Option<LockOutcome> = None;
 const ALL: (u64, u64) = (0, 0);
 
 /// One file, one connection with one fid of it, and the locks of a proxy.
-struct Bed {
-    locks: Locks,
-    node: Node,
+struct LockBed {
+    locks: LockTable,
+    node: ExportNode,
     fid: Arc<FidLocks>,
     connection: Arc<Connection>,
     waiters_max: usize,
@@ -25,36 +25,36 @@ struct Bed {
     bounds: Arc<SharedBounds>,
 }
 
-fn nameless_file() -> Node {
+fn nameless_file() -> ExportNode {
     let file = rustix::fs::memfd_create("locked", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    Node::new(file, None).unwrap()
+    ExportNode::new(file, None).unwrap()
 }
 
-fn wanted(kind: LockKind, (start, len): (u64, u64)) -> Wanted {
-    Wanted { kind, start, len }
+fn wanted(kind: LockKind, (start, len): (u64, u64)) -> WantedRange {
+    WantedRange { kind, start, len }
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl LockBed {
+    fn new() -> LockBed {
         let (socket, _) = UnixStream::pair().unwrap();
-        let peer = Peer { nid: model::Nid::local(), uid: None, trusted: false };
-        Bed {
-            locks: Locks::default(),
+        let peer = ConnectionPeer { nid: model::Nid::local(), uid: None, trusted: false };
+        LockBed {
+            locks: LockTable::default(),
             node: nameless_file(),
             fid: Arc::default(),
             connection: Arc::new(Connection::new(7, socket.into(), peer, Weak::new())),
             waiters_max: 100,
             owners_max: 100,
-            bounds: SharedBounds::new(&Limits {
+            bounds: SharedBounds::new(&DescriptorLimits {
                 locks: 90_000,
                 open_files: 900,
-                ..Limits::default()
+                ..DescriptorLimits::default()
             }),
         }
     }
 
-    fn owner(&self, proc_id: u32) -> Owner {
-        Owner::new(&self.node, b"node", proc_id).unwrap()
+    fn owner(&self, proc_id: u32) -> TlockOwner {
+        TlockOwner::new(&self.node, b"node", proc_id).unwrap()
     }
 
     /// A Tlock of process `proc_id`, whose number is its tag too.
@@ -62,36 +62,36 @@ impl Bed {
         &self,
         fid: &Arc<FidLocks>,
         proc_id: u32,
-        wanted: Wanted,
+        wanted: WantedRange,
         waits: bool,
-    ) -> io::Result<Option<Outcome>> {
+    ) -> io::Result<Option<LockOutcome>> {
         self.ask_of(&self.node, fid, (proc_id, wanted, waits))
     }
 
     fn ask_of(
         &self,
-        node: &Node,
+        node: &ExportNode,
         through: &Arc<FidLocks>,
-        (proc_id, wanted, waits): (u32, Wanted, bool),
-    ) -> io::Result<Option<Outcome>> {
+        (proc_id, wanted, waits): (u32, WantedRange, bool),
+    ) -> io::Result<Option<LockOutcome>> {
         self.ask_at(node, through, (proc_id, wanted, waits), (false, Time::ZERO))
     }
 
     fn ask_at(
         &self,
-        node: &Node,
+        node: &ExportNode,
         through: &Arc<FidLocks>,
-        (proc_id, wanted, waits): (u32, Wanted, bool),
+        (proc_id, wanted, waits): (u32, WantedRange, bool),
         (reclaims, now): (bool, Time),
-    ) -> io::Result<Option<Outcome>> {
+    ) -> io::Result<Option<LockOutcome>> {
         let mut session = self.connection.session.lock().unwrap();
         let to = session.reply_to(&self.connection, Tag(proc_id as u16));
         drop(session);
-        let asked = Asked {
+        let asked = LockCall {
             to: &to,
             node,
             through,
-            owner: Owner::new(node, b"node", proc_id).unwrap(),
+            owner: TlockOwner::new(node, b"node", proc_id).unwrap(),
             wanted,
             waits,
             reclaims,
@@ -104,30 +104,30 @@ impl Bed {
         self.locks.set(&asked, now)
     }
 
-    fn set(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<Outcome> {
+    fn set(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<LockOutcome> {
         self.ask(&self.fid, proc_id, wanted(kind, range), false).unwrap()
     }
 
-    fn wait(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<Outcome> {
+    fn wait(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<LockOutcome> {
         self.ask(&self.fid, proc_id, wanted(kind, range), true).unwrap()
     }
 
-    fn test(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<(Wanted, u32)> {
+    fn test(&self, proc_id: u32, kind: LockKind, range: (u64, u64)) -> Option<(WantedRange, u32)> {
         let found = self.locks.test(&self.node, &self.owner(proc_id), wanted(kind, range));
         found.unwrap().map(|(range, name)| (range, name.unwrap().1))
     }
 
-    fn close(&self, fid: &Arc<FidLocks>) -> Vec<(u16, Outcome)> {
+    fn close(&self, fid: &Arc<FidLocks>) -> Vec<(u16, LockOutcome)> {
         let mut answers = Vec::new();
         self.locks.give_back(&self.node, fid, &mut |a| answers.push((a.to.tag.0, a.outcome)));
         answers
     }
 
-    fn retry(&self) -> Vec<(u16, Outcome)> {
+    fn retry(&self) -> Vec<(u16, LockOutcome)> {
         self.retry_at(Time::ZERO)
     }
 
-    fn retry_at(&self, now: Time) -> Vec<(u16, Outcome)> {
+    fn retry_at(&self, now: Time) -> Vec<(u16, LockOutcome)> {
         let mut answers = Vec::new();
         self.locks.retry(&self.node, &mut |a| answers.push((a.to.tag.0, a.outcome)), now);
         answers
@@ -143,13 +143,13 @@ impl Bed {
 
 use LockKind::{Read, Unlock, Write};
 
-fn success(tag: u16) -> (u16, Outcome) {
-    (tag, Outcome::Status(LockStatus::Success))
+fn success(tag: u16) -> (u16, LockOutcome) {
+    (tag, LockOutcome::Status(LockStatus::Success))
 }
 
 #[test]
 fn owners_conflict_and_getlock_names_the_holder() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     assert_eq!(bed.set(1, Write, (10, 10)), GRANTED);
     assert_eq!(bed.set(2, Read, (15, 1)), BLOCKED);
     assert_eq!(bed.test(2, Read, ALL), Some((wanted(Write, (10, 10)), 1)));
@@ -158,7 +158,7 @@ fn owners_conflict_and_getlock_names_the_holder() {
 
 #[test]
 fn unlocking_the_middle_leaves_both_ends_locked() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, ALL);
     bed.set(1, Unlock, (10, 10));
     assert_eq!(bed.set(2, Write, (10, 10)), GRANTED);
@@ -168,7 +168,7 @@ fn unlocking_the_middle_leaves_both_ends_locked() {
 
 #[test]
 fn an_upgrade_that_is_refused_leaves_the_weaker_lock_in_place() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     assert_eq!(bed.set(1, Read, (0, 20)), GRANTED);
     assert_eq!(bed.set(2, Read, (10, 20)), GRANTED);
     assert_eq!(bed.set(1, Write, (0, 20)), BLOCKED);
@@ -182,7 +182,7 @@ fn an_upgrade_that_is_refused_leaves_the_weaker_lock_in_place() {
 
 #[test]
 fn an_upgrade_waits_for_the_other_readers_alone() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Read, ALL);
     bed.set(2, Read, ALL);
     assert_eq!(bed.wait(1, Write, ALL), WAITS);
@@ -194,7 +194,7 @@ fn an_upgrade_waits_for_the_other_readers_alone() {
 
 #[test]
 fn nothing_is_remembered_once_all_is_given_back() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, (0, 5));
     assert_eq!(bed.set(2, Write, (0, 5)), BLOCKED);
     assert_eq!(bed.wait(3, Write, (0, 5)), WAITS);
@@ -207,7 +207,7 @@ fn nothing_is_remembered_once_all_is_given_back() {
 
 #[test]
 fn those_that_wait_are_granted_in_the_order_in_which_they_came() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, ALL);
     for (proc_id, kind) in [(2, Read), (3, Write), (4, Read)] {
         assert_eq!(bed.wait(proc_id, kind, ALL), WAITS);
@@ -228,7 +228,7 @@ fn those_that_wait_are_granted_in_the_order_in_which_they_came() {
 
 #[test]
 fn a_lock_that_comes_after_its_fid_was_closed_is_not_taken() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     assert_eq!(bed.close(&bed.fid), []);
     let refused = bed.ask(&bed.fid, 1, wanted(Write, ALL), true).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EBADF));
@@ -237,7 +237,7 @@ fn a_lock_that_comes_after_its_fid_was_closed_is_not_taken() {
 
 #[test]
 fn closing_a_fid_gives_back_what_its_owners_hold_and_ends_its_own_waiting() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     let other = Arc::default();
     bed.set(1, Write, (0, 10));
     bed.ask(&other, 1, wanted(Write, (20, 10)), false).unwrap();
@@ -245,7 +245,7 @@ fn closing_a_fid_gives_back_what_its_owners_hold_and_ends_its_own_waiting() {
     assert_eq!(bed.wait(3, Write, (0, 30)), WAITS);
     // This one waits through the other fid and goes on, though its owner has lost the rest.
     assert_eq!(bed.ask(&other, 1, wanted(Write, (40, 1)), true).unwrap(), WAITS);
-    assert_eq!(bed.close(&bed.fid), [(3, Outcome::Failed(Errno::BADF))]);
+    assert_eq!(bed.close(&bed.fid), [(3, LockOutcome::Failed(Errno::BADF))]);
     assert_eq!(bed.ask(&other, 4, wanted(Write, (0, 30)), false).unwrap(), GRANTED);
     assert_eq!(bed.retry(), []);
     bed.ask(&other, 2, wanted(Unlock, ALL), false).unwrap();
@@ -256,7 +256,7 @@ fn closing_a_fid_gives_back_what_its_owners_hold_and_ends_its_own_waiting() {
 
 #[test]
 fn no_more_of_a_connection_wait_than_may() {
-    let bed = Bed { waiters_max: 2, ..Bed::new() };
+    let bed = LockBed { waiters_max: 2, ..LockBed::new() };
     bed.set(1, Write, ALL);
     assert_eq!(bed.wait(2, Write, ALL), WAITS);
     assert_eq!(bed.wait(3, Read, ALL), WAITS);
@@ -271,20 +271,20 @@ fn no_more_of_a_connection_wait_than_may() {
 
 #[test]
 fn a_flush_that_comes_while_a_lock_is_tried_ends_its_waiting() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, ALL);
     let flushed_meanwhile = |tag, flush| {
         let mut session = bed.connection.session.lock().unwrap();
-        session.tags.insert(tag, InFlight { request: None, bytes: 0 });
+        session.tags.insert(tag, TaggedRequest { request: None, bytes: 0 });
         session.flushes.push((Tag(tag), Tag(flush)));
     };
-    let flushed = Outcome::Flushed(vec![Tag(102)]);
+    let flushed = LockOutcome::Flushed(vec![Tag(102)]);
     flushed_meanwhile(2, 102);
     assert_eq!(bed.wait(2, Write, ALL), Some(flushed));
     // The same where it has waited before and is tried again.
     assert_eq!(bed.wait(3, Write, ALL), WAITS);
     flushed_meanwhile(3, 103);
-    assert_eq!(bed.retry(), [(3, Outcome::Flushed(vec![Tag(103)]))]);
+    assert_eq!(bed.retry(), [(3, LockOutcome::Flushed(vec![Tag(103)]))]);
     // And where it is granted in time, its own reply comes first, by the usual way.
     assert_eq!(bed.wait(4, Write, ALL), WAITS);
     flushed_meanwhile(4, 104);
@@ -297,11 +297,11 @@ fn a_flush_that_comes_while_a_lock_is_tried_ends_its_waiting() {
 
 #[test]
 fn a_session_that_is_over_has_nobody_waiting() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, ALL);
     assert_eq!(bed.wait(2, Write, ALL), WAITS);
     // As Tversion does it, while a third is on its way: nobody is answered.
-    let given_up = || Outcome::Flushed(vec![]);
+    let given_up = || LockOutcome::Flushed(vec![]);
     bed.connection.session.lock().unwrap().epoch += 1;
     assert_eq!(bed.retry(), [(2, given_up())]);
     bed.connection.closed.store(true, Ordering::SeqCst);
@@ -313,7 +313,7 @@ fn a_session_that_is_over_has_nobody_waiting() {
 
 #[test]
 fn what_a_session_that_is_over_holds_is_in_its_owners_own_way_until_it_is_given_back() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     let (next, other) = (Arc::default(), Arc::default());
     bed.set(1, Write, (0, 10));
     bed.fid.end();
@@ -340,17 +340,17 @@ fn what_a_session_that_is_over_holds_is_in_its_owners_own_way_until_it_is_given_
 
 #[test]
 fn at_the_end_of_the_proxy_nobody_waits_any_more() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, ALL);
     assert_eq!(bed.wait(2, Write, ALL), WAITS);
     let told: Vec<_> = bed.locks.end_waiting().into_iter().map(|a| a.outcome).collect();
-    assert_eq!(told, [Outcome::Status(LockStatus::Blocked)]);
+    assert_eq!(told, [LockOutcome::Status(LockStatus::Blocked)]);
     assert_eq!(bed.wait(3, Write, ALL), BLOCKED);
 }
 
 #[test]
 fn owners_and_ranges_are_bounded() {
-    let bed = Bed { owners_max: 2, ..Bed::new() };
+    let bed = LockBed { owners_max: 2, ..LockBed::new() };
     let no_lock = |result: io::Result<_>| {
         assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::ENOLCK));
     };
@@ -371,7 +371,7 @@ fn owners_and_ranges_are_bounded() {
 
 #[test]
 fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
-    let bed = Bed::new();
+    let bed = LockBed::new();
     bed.set(1, Write, ALL);
     assert_eq!(bed.wait(2, Write, ALL), WAITS);
     // A lock of another file, which a local program has for now.
@@ -397,13 +397,18 @@ fn a_file_that_somebody_is_busy_with_keeps_no_other_waiting() {
 }
 
 /// In a grace that ends at 5 ns.
-fn in_grace() -> Bed {
-    Bed { locks: Locks::new(Grace::new(Time::from_nanos(5))), ..Bed::new() }
+fn in_grace() -> LockBed {
+    LockBed { locks: LockTable::new(Grace::new(Time::from_nanos(5))), ..LockBed::new() }
 }
 
-impl Bed {
+impl LockBed {
     /// Asks for a lock of the whole file.
-    fn lock_at(&self, proc_id: u32, (waits, reclaims): (bool, bool), ns: u64) -> Option<Outcome> {
+    fn lock_at(
+        &self,
+        proc_id: u32,
+        (waits, reclaims): (bool, bool),
+        ns: u64,
+    ) -> Option<LockOutcome> {
         let asked = (proc_id, wanted(Write, ALL), waits);
         self.ask_at(&self.node, &self.fid, asked, (reclaims, Time::from_nanos(ns))).unwrap()
     }
@@ -420,9 +425,9 @@ fn in_the_grace_a_lock_is_taken_again_at_once_and_others_wait_for_its_end() {
     // Whoever takes a lock again does not wait for it.
     assert_eq!(bed.lock_at(4, (true, true), 4), BLOCKED);
     assert_eq!(bed.retry_at(Time::from_nanos(4)), []);
-    let blocked = |tag| (tag, Outcome::Status(LockStatus::Blocked));
+    let blocked = |tag| (tag, LockOutcome::Status(LockStatus::Blocked));
     assert_eq!(bed.retry_at(Time::from_nanos(5)), [blocked(1), success(3)]);
-    assert_eq!(bed.lock_at(5, (true, true), 5), Some(Outcome::Status(LockStatus::Error)));
+    assert_eq!(bed.lock_at(5, (true, true), 5), Some(LockOutcome::Status(LockStatus::Error)));
     bed.set(3, Unlock, ALL);
     assert_eq!(bed.retry_at(Time::from_nanos(5)), [success(2)]);
     bed.close(&bed.fid);
@@ -431,13 +436,13 @@ fn in_the_grace_a_lock_is_taken_again_at_once_and_others_wait_for_its_end() {
 
 #[test]
 fn what_waits_for_the_end_of_the_grace_is_given_up_as_any_other_waiting() {
-    let bed = Bed { waiters_max: 2, ..in_grace() };
+    let bed = LockBed { waiters_max: 2, ..in_grace() };
     assert_eq!(bed.lock_at(1, (false, false), 0), WAITS);
     assert_eq!(bed.lock_at(2, (false, false), 0), WAITS);
     assert_eq!(bed.lock_at(3, (false, false), 0), BLOCKED);
     assert!(bed.locks.cancel(&bed.connection, Tag(1)).is_some());
     // Unlocking never waits.
     assert_eq!(bed.set(1, Unlock, ALL), GRANTED);
-    assert_eq!(bed.close(&bed.fid), [(2, Outcome::Failed(Errno::BADF))]);
+    assert_eq!(bed.close(&bed.fid), [(2, LockOutcome::Failed(Errno::BADF))]);
     bed.assert_nothing_is_left();
 }

@@ -20,37 +20,37 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ninep::{LockStatus, Tag};
 use rustix::io::Errno;
 
-use super::{Asked, FidLocks, FileId, OwnerName, Wanted};
+use super::{FidLocks, LockCall, LockedFileId, OwnerName, WantedRange};
 use crate::connection::{Connection, ReplyTo};
-use crate::record::Draft;
+use crate::record::TraceDraft;
 
 /// A Tlock whose reply is held.
-pub(super) struct Waiter {
+pub(super) struct LockWaiter {
     pub(super) to: ReplyTo,
     pub(super) name: OwnerName,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedRange,
     /// It waits for the end of the grace alone, and is then tried once.
     pub(super) once: bool,
     /// The fid's: closing that fid ends the waiting.
     pub(super) through: Arc<FidLocks>,
     /// What a trace is told when it ends, if there is one.
-    record: Option<Draft>,
-    file: FileId,
+    record: Option<TraceDraft>,
+    file: LockedFileId,
     /// Counts up, so that who came first is tried first.
     number: u64,
-    _places: [Place; 3],
+    _places: [WaitPermit; 3],
 }
 
 /// A reply, or what stands for one, to a Tlock that was held.
-pub(crate) struct Answer {
+pub(crate) struct LockReply {
     pub(crate) to: ReplyTo,
-    pub(crate) outcome: Outcome,
-    pub(crate) record: Option<Draft>,
+    pub(crate) outcome: LockOutcome,
+    pub(crate) record: Option<TraceDraft>,
 }
 
 /// What the waiting came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum LockOutcome {
     Status(LockStatus),
     Failed(Errno),
     /// It was given up, with its session or by these flushes, which are to be answered;
@@ -59,56 +59,60 @@ pub(crate) enum Outcome {
 }
 
 /// One of a bounded number of places, free again when it is dropped.
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct WaitPermit(Arc<AtomicUsize>);
 
 /// Everybody who waits.
 #[derive(Default)]
-pub(super) struct Waiting {
-    list: Mutex<List>,
+pub(super) struct LockWaiters {
+    list: Mutex<WaiterList>,
     /// How many wait: looked at far more often than there are any.
     all: Arc<AtomicUsize>,
     next: AtomicU64,
 }
 
 #[derive(Default)]
-struct List {
-    waiters: BTreeMap<(FileId, u64), Waiter>,
+struct WaiterList {
+    waiters: BTreeMap<(LockedFileId, u64), LockWaiter>,
     /// The proxy ends: nobody may wait any more.
     ended: bool,
 }
 
-impl Place {
-    pub(super) fn take(of: &Arc<AtomicUsize>, max: usize) -> Option<Place> {
+impl WaitPermit {
+    pub(super) fn take(of: &Arc<AtomicUsize>, max: usize) -> Option<WaitPermit> {
         let more = |n| (n < max).then_some(n + 1);
         of.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok()?;
-        Some(Place(of.clone()))
+        Some(WaitPermit(of.clone()))
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Waiter {
-    pub(super) fn answer(self, outcome: Outcome) -> Answer {
-        Answer { to: self.to, outcome, record: self.record }
+impl LockWaiter {
+    pub(super) fn answer(self, outcome: LockOutcome) -> LockReply {
+        LockReply { to: self.to, outcome, record: self.record }
     }
 }
 
-impl Waiting {
+impl LockWaiters {
     /// Lets a Tlock wait that was just refused or came in the grace, unless as many of its
     /// connection wait as may: then it is [`LockStatus::Blocked`]. `of_owner` counts those of its
     /// owner.
-    pub(super) fn begin(&self, asked: &Asked<'_>, of_owner: &Arc<AtomicUsize>) -> Option<Answer> {
+    pub(super) fn begin(
+        &self,
+        asked: &LockCall<'_>,
+        of_owner: &Arc<AtomicUsize>,
+    ) -> Option<LockReply> {
         let of_connection = &asked.to.path.connection.lock_waiters;
-        let Some(place) = Place::take(of_connection, asked.waiters_max) else {
-            let outcome = Outcome::Status(LockStatus::Blocked);
-            return Some(Answer { to: asked.to.clone(), outcome, record: None });
+        let Some(place) = WaitPermit::take(of_connection, asked.waiters_max) else {
+            let outcome = LockOutcome::Status(LockStatus::Blocked);
+            return Some(LockReply { to: asked.to.clone(), outcome, record: None });
         };
-        let count = |of| Place::take(of, usize::MAX).expect("there is no bound");
-        self.park(Waiter {
+        let count = |of| WaitPermit::take(of, usize::MAX).expect("there is no bound");
+        self.park(LockWaiter {
             to: asked.to.clone(),
             name: asked.owner.name.clone(),
             wanted: asked.wanted,
@@ -122,29 +126,33 @@ impl Waiting {
     }
 
     /// Lets a waiter wait, for the first time or again; `Some` if it may not.
-    pub(super) fn park(&self, waiter: Waiter) -> Option<Answer> {
+    pub(super) fn park(&self, waiter: LockWaiter) -> Option<LockReply> {
         let connection = waiter.to.path.connection.clone();
         let tag = waiter.to.tag;
         // What cancels a waiter holds its session's lock: before it found none to cancel,
         // or after it finds this one.
         let mut session = connection.session.lock().expect("not poisoned");
         if session.epoch != waiter.to.path.epoch || connection.closed.load(Ordering::Acquire) {
-            return Some(waiter.answer(Outcome::Flushed(Vec::new())));
+            return Some(waiter.answer(LockOutcome::Flushed(Vec::new())));
         }
         if session.flushes.iter().any(|(old, _)| *old == tag) {
             session.free(tag);
-            return Some(waiter.answer(Outcome::Flushed(session.flushes_of(&[tag]))));
+            return Some(waiter.answer(LockOutcome::Flushed(session.flushes_of(&[tag]))));
         }
         let mut list = self.list();
         if list.ended {
-            return Some(waiter.answer(Outcome::Status(LockStatus::Blocked)));
+            return Some(waiter.answer(LockOutcome::Status(LockStatus::Blocked)));
         }
         list.waiters.insert((waiter.file, waiter.number), waiter);
         None
     }
 
     /// Takes out the oldest waiter of a file after the one of this number, to be tried.
-    pub(super) fn take_after(&self, file: FileId, number: Option<u64>) -> Option<(u64, Waiter)> {
+    pub(super) fn take_after(
+        &self,
+        file: LockedFileId,
+        number: Option<u64>,
+    ) -> Option<(u64, LockWaiter)> {
         let mut list = self.list();
         let from = number.map_or(0, |number| number + 1);
         let key = *list.waiters.range((file, from)..=(file, u64::MAX)).next()?.0;
@@ -152,7 +160,11 @@ impl Waiting {
     }
 
     /// Takes out all who wait through a fid.
-    pub(super) fn take_through(&self, file: FileId, through: &Arc<FidLocks>) -> Vec<Waiter> {
+    pub(super) fn take_through(
+        &self,
+        file: LockedFileId,
+        through: &Arc<FidLocks>,
+    ) -> Vec<LockWaiter> {
         let mut list = self.list();
         let of_file = list.waiters.range((file, 0)..=(file, u64::MAX));
         let theirs = of_file.filter(|(_, waiter)| Arc::ptr_eq(&waiter.through, through));
@@ -166,24 +178,25 @@ impl Waiting {
         &self,
         connection: &Connection,
         meant: impl Fn(Tag) -> bool,
-    ) -> Vec<Answer> {
+    ) -> Vec<LockReply> {
         if connection.lock_waiters.load(Ordering::SeqCst) == 0 {
             return Vec::new();
         }
         let mut list = self.list();
-        let is = |w: &Waiter| std::ptr::eq(&*w.to.path.connection, connection) && meant(w.to.tag);
+        let is =
+            |w: &LockWaiter| std::ptr::eq(&*w.to.path.connection, connection) && meant(w.to.tag);
         let theirs = list.waiters.iter().filter(|(_, waiter)| is(waiter));
         let keys: Vec<_> = theirs.map(|(key, _)| *key).collect();
         let gone = keys.iter().filter_map(|key| list.waiters.remove(key));
-        gone.map(|waiter| waiter.answer(Outcome::Flushed(Vec::new()))).collect()
+        gone.map(|waiter| waiter.answer(LockOutcome::Flushed(Vec::new()))).collect()
     }
 
     /// Ends all waiting, for good; returns what they are told.
-    pub(super) fn end(&self) -> Vec<Answer> {
+    pub(super) fn end(&self) -> Vec<LockReply> {
         let mut list = self.list();
         list.ended = true;
         let all = std::mem::take(&mut list.waiters).into_values();
-        all.map(|waiter| waiter.answer(Outcome::Status(LockStatus::Blocked))).collect()
+        all.map(|waiter| waiter.answer(LockOutcome::Status(LockStatus::Blocked))).collect()
     }
 
     /// Whether anybody waits.
@@ -192,13 +205,13 @@ impl Waiting {
     }
 
     /// The files that somebody waits for.
-    pub(super) fn files(&self) -> Vec<FileId> {
+    pub(super) fn files(&self) -> Vec<LockedFileId> {
         let mut files: Vec<_> = self.list().waiters.keys().map(|(file, _)| *file).collect();
         files.dedup();
         files
     }
 
-    fn list(&self) -> MutexGuard<'_, List> {
+    fn list(&self) -> MutexGuard<'_, WaiterList> {
         self.list.lock().expect("not poisoned")
     }
 }

@@ -27,22 +27,22 @@ pub(super) const FIGURES: usize = 8;
 const COST: usize = 7;
 
 /// Payload read and written, operations, those of metadata, requests, queue, service, cost.
-pub(super) type Sums = [u64; FIGURES];
+pub(super) type MetricSums = [u64; FIGURES];
 
 /// The lines for jobs, or for users, of one target.
 #[derive(Debug)]
 pub(super) struct Lines<K> {
     most: usize,
-    accounts: FxHashMap<K, Account>,
+    accounts: FxHashMap<K, MetricAccount>,
     /// Counts scrapes.
     round: u32,
     /// All that lines of their own were ever given.
-    given: Sums,
-    other: Sums,
+    given: MetricSums,
+    other: MetricSums,
 }
 
 #[derive(Debug, Default)]
-struct Account {
+struct MetricAccount {
     /// What it cost lately.
     score: u64,
     /// The scrape at which it was last seen.
@@ -52,14 +52,14 @@ struct Account {
     /// Whether it has one from the scrape on that is being settled.
     is_chosen: bool,
     /// Its line, if it ever had one: small, as tens of thousands have none.
-    line: Option<Box<Line>>,
+    line: Option<Box<MetricsLine>>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    sums: Sums,
+struct MetricsLine {
+    sums: MetricSums,
     /// What is new since the last scrape.
-    fresh: Sums,
+    fresh: MetricSums,
 }
 
 impl<K: Clone + Eq + Hash + Ord> Lines<K> {
@@ -71,9 +71,10 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
 
     /// Takes in what somebody was served since the last scrape; for everybody who is there,
     /// also with nothing.
-    pub(super) fn add(&mut self, who: &K, fresh: &Sums) {
+    pub(super) fn add(&mut self, who: &K, fresh: &MetricSums) {
         let Some(account) = self.accounts.get_mut(who) else {
-            let new = Account { round: self.round, score: fresh[COST], ..Account::default() };
+            let new =
+                MetricAccount { round: self.round, score: fresh[COST], ..MetricAccount::default() };
             self.accounts.insert(who.clone(), new);
             return;
         };
@@ -86,7 +87,12 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
 
     /// Ends a scrape: `since` the last one, and what all were served until now. Who was not
     /// added is forgotten; those for whom `may_have` one says so may have a line.
-    pub(super) fn settle(&mut self, served: &Sums, since: Duration, may_have: fn(&K) -> bool) {
+    pub(super) fn settle(
+        &mut self,
+        served: &MetricSums,
+        since: Duration,
+        may_have: fn(&K) -> bool,
+    ) {
         let round = self.round;
         self.accounts.retain(|_, account| account.round == round);
         self.round += 1;
@@ -134,7 +140,7 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
     }
 
     /// The lines, in the order of their names.
-    pub(super) fn shown(&self) -> Vec<(&K, &Sums)> {
+    pub(super) fn shown(&self) -> Vec<(&K, &MetricSums)> {
         let lines = self.accounts.iter().filter(|(_, account)| account.is_shown);
         let mut lines: Vec<_> =
             lines.filter_map(|(who, account)| Some((who, &account.line.as_ref()?.sums))).collect();
@@ -143,7 +149,7 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
     }
 
     /// The line of all others.
-    pub(super) fn other(&self) -> &Sums {
+    pub(super) fn other(&self) -> &MetricSums {
         &self.other
     }
 
@@ -154,7 +160,7 @@ impl<K: Clone + Eq + Hash + Ord> Lines<K> {
 }
 
 /// Adds sums to others.
-pub(super) fn add(to: &mut Sums, what: &Sums) {
+pub(super) fn add(to: &mut MetricSums, what: &MetricSums) {
     to.iter_mut().zip(what).for_each(|(to, what)| *to += what);
 }
 
@@ -172,21 +178,21 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn cost(ns: u64) -> Sums {
-        let mut sums = Sums::default();
+    fn cost(ns: u64) -> MetricSums {
+        let mut sums = MetricSums::default();
         sums[COST] = ns;
         sums
     }
 
     /// Jobs that are served and scraped; what they were served is kept beside.
-    struct World {
+    struct SummedClass {
         lines: Lines<&'static str>,
         served: u64,
     }
 
-    impl World {
-        fn new(most: usize) -> World {
-            World { lines: Lines::new(most), served: 0 }
+    impl SummedClass {
+        fn new(most: usize) -> SummedClass {
+            SummedClass { lines: Lines::new(most), served: 0 }
         }
 
         fn scrape(&mut self, fresh: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
@@ -204,14 +210,14 @@ mod tests {
 
     #[test]
     fn a_line_begins_at_zero_and_counts_from_then_on() {
-        let mut world = World::new(2);
+        let mut world = SummedClass::new(2);
         assert_eq!(world.scrape(&[("a", 100)]), [("a", 0), ("other", 100)]);
         assert_eq!(world.scrape(&[("a", 7)]), [("a", 7), ("other", 100)]);
     }
 
     #[test]
     fn who_leaves_a_line_and_comes_back_goes_on_where_it_was() {
-        let mut world = World::new(1);
+        let mut world = SummedClass::new(1);
         world.scrape(&[("a", 100), ("b", 1)]);
         assert_eq!(world.scrape(&[("a", 10), ("b", 1)]), [("a", 10), ("other", 102)]);
         // b uses far more: it has the line now, and its own sums begin.
@@ -223,7 +229,7 @@ mod tests {
 
     #[test]
     fn near_equals_do_not_change_places() {
-        let mut world = World::new(1);
+        let mut world = SummedClass::new(1);
         world.scrape(&[("a", 100), ("b", 99)]);
         for (a, b) in [(100, 110), (100, 110), (100, 110)] {
             assert_eq!(world.scrape(&[("a", a), ("b", b)])[0].0, "a");
@@ -233,7 +239,7 @@ mod tests {
     #[test]
     fn no_line_ever_falls_and_together_they_are_what_was_served() {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        let mut world = World::new(3);
+        let mut world = SummedClass::new(3);
         let (mut known, mut state) = (FxHashMap::default(), 1u64);
         for _ in 0..500 {
             let mut random = || {
@@ -253,7 +259,7 @@ mod tests {
 
     #[test]
     fn who_is_gone_is_forgotten_and_what_it_had_is_in_no_other_line() {
-        let mut world = World::new(2);
+        let mut world = SummedClass::new(2);
         world.scrape(&[("a", 10), ("b", 1)]);
         assert_eq!(world.scrape(&[("a", 5), ("b", 1)]), [("a", 5), ("b", 1), ("other", 11)]);
         assert_eq!(world.scrape(&[("b", 1)]), [("b", 2), ("other", 11)]);
@@ -262,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_job_that_is_named_as_the_others_are_is_among_them() {
-        let mut world = World::new(2);
+        let mut world = SummedClass::new(2);
         world.scrape(&[("other", 10), ("a", 1)]);
         assert_eq!(world.scrape(&[("other", 10), ("a", 1)]), [("a", 1), ("other", 21)]);
     }

@@ -18,13 +18,13 @@ use rustc_hash::FxHashMap;
 /// What was answered last, by target.
 #[derive(Debug, Default)]
 pub(super) struct Space {
-    figures: Mutex<FxHashMap<String, Figures>>,
+    figures: Mutex<FxHashMap<String, SpaceFigures>>,
     is_asking: AtomicBool,
 }
 
 /// How full a target is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Figures {
+pub(super) struct SpaceFigures {
     pub(super) size_bytes: u64,
     pub(super) free_bytes: u64,
     pub(super) files_max: u64,
@@ -40,7 +40,7 @@ impl Space {
     pub(super) fn look(
         self: &Arc<Space>,
         targets: Vec<(String, PathBuf)>,
-    ) -> FxHashMap<String, Figures> {
+    ) -> FxHashMap<String, SpaceFigures> {
         let mut known = self.figures.lock().expect("not poisoned").clone();
         known.retain(|name, _| targets.iter().any(|(target, _)| target == name));
         let is_fresh = |(name, _): &(String, PathBuf)| {
@@ -71,7 +71,7 @@ impl Space {
                     continue;
                 }
             };
-            let figures = Figures {
+            let figures = SpaceFigures {
                 size_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
                 free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
                 files_max: stat.f_files,

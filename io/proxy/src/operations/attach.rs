@@ -12,16 +12,20 @@ use ninep::dialect::{self, GroupList};
 use ninep::{NOFID, NONUNAME, Qid, Request};
 use rustix::io::Errno;
 
-use crate::bounds::Shared;
+use crate::bounds::SharedBound;
 use crate::config::{self, Squash};
-use crate::connection::{Peer, ReplyTo};
-use crate::credentials::{Credentials, Users};
-use crate::fids::{Fid, Role, User};
+use crate::connection::{ConnectionPeer, ReplyTo};
+use crate::credentials::{FsCredentials, Users};
+use crate::fids::{FidState, OpenFid, ProxyUser};
 use crate::server::Server;
 
 /// Does a Tattach; returns who that is now and the root's qid. Asks the server's user
 /// database, so it may take its time.
-pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<(Arc<User>, Qid)> {
+pub(crate) fn attach(
+    server: &Server,
+    to: &ReplyTo,
+    frame: &[u8],
+) -> io::Result<(Arc<ProxyUser>, Qid)> {
     let Ok((_, Request::Attach { fid, afid, uname, aname, n_uname })) = Request::decode(frame)
     else {
         unreachable!("decoded once when it was taken in");
@@ -41,9 +45,9 @@ pub(crate) fn attach(server: &Server, to: &ReplyTo, frame: &[u8]) -> io::Result<
     };
     let root = export.root.clone();
     let qid = root.qid;
-    let user = Arc::new(User::new(export, credentials, identity, uname));
+    let user = Arc::new(ProxyUser::new(export, credentials, identity, uname));
     let subject = user.subject_of(&root, None, user.subject(user.export.unknown()));
-    let mut new = Fid::new(user.clone(), root, None, Role::Path, subject);
+    let mut new = OpenFid::new(user.clone(), root, None, FidState::Path, subject);
     new.charge(&server.shared, false)?;
     let mut session = to.path.connection.session.lock().expect("not poisoned");
     let fids = session.fids.clone();
@@ -81,8 +85,8 @@ pub(crate) fn identify(server: &Server, to: &ReplyTo, who: &NewIdentity<'_>) -> 
         projid: session.export.unknown().project,
         nid: peer.nid.clone(),
     };
-    let user = User::new(session.export.clone(), credentials, identity, b"");
-    let charge = server.shared.charge(Shared::Memory, user.holder(), IDENTITY_BYTES)?;
+    let user = ProxyUser::new(session.export.clone(), credentials, identity, b"");
+    let charge = server.shared.charge(SharedBound::Memory, user.holder(), IDENTITY_BYTES)?;
     session.set_user(who.identity, Arc::new(user), charge)
 }
 
@@ -113,10 +117,10 @@ fn parse_aname(aname: &[u8]) -> io::Result<(&str, JobId)> {
 
 fn credentials_of(
     server: &Server,
-    peer: &Peer,
+    peer: &ConnectionPeer,
     uname: &[u8],
     n_uname: u32,
-) -> io::Result<Credentials> {
+) -> io::Result<FsCredentials> {
     let settings = server.settings();
     let (squash_uid, squash_gid) = (settings.squash_uid, settings.squash_gid);
     let named = || std::str::from_utf8(uname).ok().and_then(Users::uid_of);
@@ -135,11 +139,11 @@ fn credentials_of(
     squashed |= settings.squash == Squash::Root && (uid == 0 || uid == squash_uid);
     if squashed {
         let groups = Arc::from([squash_gid]);
-        return Ok(Credentials { uid: squash_uid, gid: squash_gid, groups, gid_trusted: false });
+        return Ok(FsCredentials { uid: squash_uid, gid: squash_gid, groups, gid_trusted: false });
     }
     let (gid, groups) = server.users.groups_of(uid);
-    let gid_trusted = settings.groups == config::Groups::Client && peer.trusted;
-    Ok(Credentials { uid, gid, groups, gid_trusted })
+    let gid_trusted = settings.groups == config::GroupsSource::Client && peer.trusted;
+    Ok(FsCredentials { uid, gid, groups, gid_trusted })
 }
 
 #[cfg(test)]

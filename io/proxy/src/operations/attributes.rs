@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use super::Context;
 use crate::credentials;
-use crate::export::{Export, Node, device, mount_mix, qid_of};
-use crate::fids::Role;
+use crate::export::{Export, ExportNode, device, mount_mix, qid_of};
+use crate::fids::FidState;
 
 pub(super) fn getattr<'r>(cx: &Context<'_>, mask: u64) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
@@ -23,12 +23,12 @@ pub(super) fn getattr<'r>(cx: &Context<'_>, mask: u64) -> io::Result<Reply<'r>> 
 }
 
 /// All attributes of a file, as the dialect's replies have them.
-pub(super) fn all_attributes(node: &Node, export: &Export) -> io::Result<Attributes> {
+pub(super) fn all_attributes(node: &ExportNode, export: &Export) -> io::Result<Attributes> {
     Ok(with_plain(node, attributes_of(node, export, get::ALL)?))
 }
 
 /// Says of a file without ACL and extended attributes that it is one.
-fn with_plain(node: &Node, mut attributes: Attributes) -> Attributes {
+fn with_plain(node: &ExportNode, mut attributes: Attributes) -> Attributes {
     // The length alone; a file system that has none says so by an error.
     let plain = match rustix::fs::listxattr_query(node.proc_path().as_c_str()) {
         Ok(length) => length == 0,
@@ -40,7 +40,7 @@ fn with_plain(node: &Node, mut attributes: Attributes) -> Attributes {
     attributes
 }
 
-fn attributes_of(node: &Node, export: &Export, mask: u64) -> io::Result<Attributes> {
+fn attributes_of(node: &ExportNode, export: &Export, mask: u64) -> io::Result<Attributes> {
     let stat = node.stat()?;
     let mix = if device(&stat) == export.root.dev { 0 } else { mount_mix(node.fd.as_fd()) };
     let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
@@ -129,7 +129,7 @@ fn truncate(cx: &Context<'_>, size: u64) -> io::Result<()> {
         return Err(Errno::FBIG.into());
     }
     match &fid.role {
-        Role::File { flags, .. } if flags.intersects(OFlags::WRONLY | OFlags::RDWR) => {
+        FidState::File { flags, .. } if flags.intersects(OFlags::WRONLY | OFlags::RDWR) => {
             credentials::leave_root(cx.credentials())?;
             Ok(rustix::fs::ftruncate(&fid.node.fd, size)?)
         }

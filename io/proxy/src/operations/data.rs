@@ -15,23 +15,23 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Context, Ending};
 use crate::credentials;
-use crate::fids::Role;
+use crate::fids::FidState;
 use crate::gate::SPLICE_MIN;
 use crate::mounts::MountSession;
 use crate::pipes::PipeLoad;
 use crate::sys::read_behind;
-use crate::writes::{Account, WriteFile, WriteRequest};
+use crate::writes::{DirtyAccount, WriteFile, WriteRequest};
 
 pub(super) fn read(cx: &Context<'_>, offset: u64, count: u32) -> Ending {
     match &cx.fid().role {
-        Role::File { .. } => read_file(cx, offset, count),
-        Role::XattrRead { value, .. } => {
+        FidState::File { .. } => read_file(cx, offset, count),
+        FidState::XattrRead { value, .. } => {
             let start = value.len().min(usize::try_from(offset).unwrap_or(usize::MAX));
             let end = value.len().min(start + count as usize);
             cx.answer(Ok(Reply::Read { data: &value[start..end] }))
         }
-        Role::Dir(_) => cx.answer(Err(Errno::ISDIR.into())),
-        Role::Path | Role::XattrWrite(_) => cx.answer(Err(Errno::BADF.into())),
+        FidState::Dir(_) => cx.answer(Err(Errno::ISDIR.into())),
+        FidState::Path | FidState::XattrWrite(_) => cx.answer(Err(Errno::BADF.into())),
     }
 }
 
@@ -164,9 +164,9 @@ fn read_long(cx: &Context<'_>, file: BorrowedFd<'_>, offset: u64, count: u32) ->
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, data: &[u8]) -> Ending {
     let result = match &cx.fid().role {
-        Role::File { .. } => write_file(cx, offset, data),
-        Role::XattrWrite(write) => super::xattr::write(write, offset, data),
-        Role::Path | Role::Dir(_) | Role::XattrRead { .. } => Err(Errno::BADF.into()),
+        FidState::File { .. } => write_file(cx, offset, data),
+        FidState::XattrWrite(write) => super::xattr::write(write, offset, data),
+        FidState::Path | FidState::Dir(_) | FidState::XattrRead { .. } => Err(Errno::BADF.into()),
     };
     let written = *result.as_ref().unwrap_or(&0);
     let reply = result.map(|count| Reply::Write { count: count as u32 });
@@ -178,7 +178,7 @@ pub(super) fn write_file(cx: &Context<'_>, offset: u64, data: &[u8]) -> io::Resu
     let writing = writing(cx)?;
     credentials::leave_root(cx.credentials())?;
     let request = WriteRequest {
-        account: Account(cx.running.class.map_or(0, |class| class.to_bits())),
+        account: DirtyAccount(cx.running.class.map_or(0, |class| class.to_bits())),
         mode: cx.running.write_mode,
         offset,
         data,
@@ -189,7 +189,9 @@ pub(super) fn write_file(cx: &Context<'_>, offset: u64, data: &[u8]) -> io::Resu
 /// The writing side of a file that is open for it.
 pub(super) fn writing<'c>(cx: &Context<'c>) -> io::Result<&'c WriteFile> {
     match &cx.fid().role {
-        Role::File { flags, writing, .. } if flags.intersects(OFlags::WRONLY | OFlags::RDWR) => {
+        FidState::File { flags, writing, .. }
+            if flags.intersects(OFlags::WRONLY | OFlags::RDWR) =>
+        {
             Ok(writing)
         }
         _ => Err(Errno::BADF.into()),
@@ -199,7 +201,7 @@ pub(super) fn writing<'c>(cx: &Context<'c>) -> io::Result<&'c WriteFile> {
 pub(super) fn fsync<'r>(cx: &Context<'_>, data_only: bool) -> io::Result<Reply<'r>> {
     let node = &cx.fid().node;
     match &cx.fid().role {
-        Role::File { writing, .. } => {
+        FidState::File { writing, .. } => {
             let mark = cx.mount().map(MountSession::mark);
             let writes = &cx.fid().user.export.target.writes;
             let synced = writes.fsync(node.fd.as_fd(), writing, data_only);
@@ -210,7 +212,7 @@ pub(super) fn fsync<'r>(cx: &Context<'_>, data_only: bool) -> io::Result<Reply<'
             }
             synced?;
         }
-        Role::Dir(_) => rustix::fs::fsync(&node.fd)?,
+        FidState::Dir(_) => rustix::fs::fsync(&node.fd)?,
         _ => return Err(Errno::BADF.into()),
     }
     Ok(Reply::Fsync)

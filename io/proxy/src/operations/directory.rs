@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::reached::Reached;
 use super::{Context, Ending, attributes};
 use crate::export::qid_kind;
-use crate::fids::Role;
+use crate::fids::FidState;
 use crate::location::join;
 
 /// The kernel fills at most so much at once; a client's count may be larger.
@@ -96,7 +96,7 @@ fn read_dir(
     put: &mut dyn FnMut(&DirEntry<'_>, &mut Vec<u8>) -> bool,
 ) -> io::Result<Vec<u8>> {
     let fid = cx.fid();
-    let Role::Dir(cursor) = &fid.role else { return Err(Errno::NOTDIR.into()) };
+    let FidState::Dir(cursor) = &fid.role else { return Err(Errno::NOTDIR.into()) };
     let at_root = fid.node.same_file(&fid.user.export.root);
     let _alone = cursor.lock().expect("not poisoned");
     let mut data = Vec::new();

@@ -11,10 +11,10 @@ use trace::TraceOutcome;
 
 use super::{Context, Ending};
 use crate::connection::ReplyTo;
-use crate::fids::{Fid, Role};
-use crate::locks::{Answer, Asked, Outcome, Owner, Wanted};
-use crate::outbox::Outbox;
-use crate::record::Draft;
+use crate::fids::{FidState, OpenFid};
+use crate::locks::{LockCall, LockOutcome, LockReply, TlockOwner, WantedRange};
+use crate::outbox::ReplyOutbox;
+use crate::record::TraceDraft;
 use crate::server::Server;
 
 /// A request that must wait is not answered until the lock is granted, or the grace is over.
@@ -25,7 +25,7 @@ pub(super) fn lock(
     flags: u32,
 ) -> Ending {
     match try_lock(cx, range, owner, flags) {
-        Ok(Some(Outcome::Status(status))) => {
+        Ok(Some(LockOutcome::Status(status))) => {
             let ending = cx.answer(Ok(Reply::Lock { status }));
             if range.0 != LockKind::Write && status == LockStatus::Success {
                 // Given back, or shared from now on: somebody may have waited for that.
@@ -34,7 +34,7 @@ pub(super) fn lock(
             ending
         }
         Ok(Some(outcome)) => {
-            let answer = Answer { to: cx.to().clone(), outcome, record: record(cx) };
+            let answer = LockReply { to: cx.to().clone(), outcome, record: record(cx) };
             cx.server.answer_held(cx.outbox, answer);
             Ending::Held
         }
@@ -48,9 +48,9 @@ fn try_lock(
     (kind, start, length): (LockKind, u64, u64),
     (client_id, proc_id): (&[u8], u32),
     flags: u32,
-) -> io::Result<Option<Outcome>> {
+) -> io::Result<Option<LockOutcome>> {
     let fid = cx.fid();
-    let Role::File { flags: opened, locks, .. } = &fid.role else {
+    let FidState::File { flags: opened, locks, .. } = &fid.role else {
         return Err(Errno::BADF.into());
     };
     let access = *opened & OFlags::RWMODE;
@@ -62,12 +62,12 @@ fn try_lock(
     if refused || flags & !(LOCK_BLOCK | LOCK_RECLAIM) != 0 {
         return Err(if refused { Errno::BADF } else { Errno::INVAL }.into());
     }
-    let asked = Asked {
+    let asked = LockCall {
         to: cx.to(),
         node: &fid.node,
         through: locks,
-        owner: Owner::new(&fid.node, client_id, proc_id)?,
-        wanted: Wanted { kind, start, len: length },
+        owner: TlockOwner::new(&fid.node, client_id, proc_id)?,
+        wanted: WantedRange { kind, start, len: length },
         waits: flags & LOCK_BLOCK != 0,
         reclaims: flags & LOCK_RECLAIM != 0,
         waiters_max: cx.server.bounds().lock_waiters_max(),
@@ -80,7 +80,7 @@ fn try_lock(
 }
 
 /// Begins the record of a lock whose reply is held.
-fn record(cx: &Context<'_>) -> Option<Draft> {
+fn record(cx: &Context<'_>) -> Option<TraceDraft> {
     cx.server.recorder()?.held(cx.running, cx.server.clock.now())
 }
 
@@ -90,13 +90,13 @@ pub(super) fn getlock(
     (client_id, proc_id): (&[u8], u32),
 ) -> Ending {
     let fid = cx.fid();
-    if !matches!(fid.role, Role::File { .. }) {
+    if !matches!(fid.role, FidState::File { .. }) {
         return cx.answer(Err(Errno::BADF.into()));
     }
     // v9fs asks with "unlock": what would stand in the way of a write lock is any lock.
     let asked = if kind == LockKind::Unlock { LockKind::Write } else { kind };
-    let wanted = Wanted { kind: asked, start, len: length };
-    let owner = Owner::new(&fid.node, client_id, proc_id);
+    let wanted = WantedRange { kind: asked, start, len: length };
+    let owner = TlockOwner::new(&fid.node, client_id, proc_id);
     match owner.and_then(|owner| cx.server.locks.test(&fid.node, &owner, wanted)) {
         Ok(None) => {
             let kind = LockKind::Unlock;
@@ -121,19 +121,19 @@ impl Server {
     /// Tries blocked locks again and answers those that need not wait on. A call on
     /// behalf of one file may hang; what others are due is in the outbox by then, or
     /// comes with the next try.
-    pub(crate) fn retry_locks(&self, outbox: &Mutex<Outbox>) {
+    pub(crate) fn retry_locks(&self, outbox: &Mutex<ReplyOutbox>) {
         let now = self.clock.now();
         self.locks.retry_all(&mut |answer| self.answer_held(outbox, answer), now);
     }
 
-    fn retry_file(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
+    fn retry_file(&self, fid: &OpenFid, outbox: &Mutex<ReplyOutbox>) {
         let now = self.clock.now();
         self.locks.retry(&fid.node, &mut |answer| self.answer_held(outbox, answer), now);
     }
 
     /// Gives back the locks taken through a fid, as closing it does, to those that wait.
-    pub(crate) fn give_back_locks(&self, fid: &Fid, outbox: &Mutex<Outbox>) {
-        if let Role::File { locks, .. } = &fid.role
+    pub(crate) fn give_back_locks(&self, fid: &OpenFid, outbox: &Mutex<ReplyOutbox>) {
+        if let FidState::File { locks, .. } = &fid.role
             && self
                 .locks
                 .give_back(&fid.node, locks, &mut |answer| self.answer_held(outbox, answer))
@@ -144,7 +144,7 @@ impl Server {
 
     /// The proxy ends: who waits for a lock is told that it is taken, and may ask another.
     pub(crate) fn refuse_lock_waiters(&self) {
-        let outbox = Mutex::new(Outbox::default());
+        let outbox = Mutex::new(ReplyOutbox::default());
         self.locks.end_waiting().into_iter().for_each(|answer| self.answer_held(&outbox, answer));
         while let Some(mut batch) = outbox.lock().expect("not poisoned").take() {
             batch.path.connection.clone().send(&mut batch, &self.poll, self.bounds());
@@ -152,36 +152,36 @@ impl Server {
     }
 
     /// A Tlock whose reply was held has come to an end: a trace is told.
-    pub(crate) fn note_held(&self, answer: &Answer) {
+    pub(crate) fn note_held(&self, answer: &LockReply) {
         let (Some(recorder), Some(draft)) = (self.recorder(), answer.record) else { return };
         let outcome = match answer.outcome {
-            Outcome::Status(_) => TraceOutcome::Done,
-            Outcome::Failed(errno) => TraceOutcome::of(errno.raw_os_error() as u32),
-            Outcome::Flushed(_) => TraceOutcome::Cancelled,
+            LockOutcome::Status(_) => TraceOutcome::Done,
+            LockOutcome::Failed(errno) => TraceOutcome::of(errno.raw_os_error() as u32),
+            LockOutcome::Flushed(_) => TraceOutcome::Cancelled,
         };
         recorder.ended(draft, outcome, self.clock.now());
     }
 
     /// Answers a Tlock whose reply was held.
-    fn answer_held(&self, outbox: &Mutex<Outbox>, answer: Answer) {
+    fn answer_held(&self, outbox: &Mutex<ReplyOutbox>, answer: LockReply) {
         self.note_held(&answer);
-        let Answer { to, outcome, .. } = answer;
-        if matches!(outcome, Outcome::Flushed(_)) {
+        let LockReply { to, outcome, .. } = answer;
+        if matches!(outcome, LockOutcome::Flushed(_)) {
             self.count_cancelled(&to.path.connection);
         }
         let mut outbox = outbox.lock().expect("not poisoned");
         match outcome {
-            Outcome::Status(status) => {
+            LockOutcome::Status(status) => {
                 let batch = outbox.batch(&to);
                 batch.reply(to.tag, Reply::Lock { status });
                 batch.tally.count(OpKind::Lock, Amount::new(0, 1), 0);
             }
-            Outcome::Failed(errno) => {
+            LockOutcome::Failed(errno) => {
                 let batch = outbox.batch(&to);
                 batch.error(to.tag, &errno.into());
                 batch.tally.count(OpKind::Lock, Amount::new(0, 1), errno.raw_os_error() as u32);
             }
-            Outcome::Flushed(flushes) => {
+            LockOutcome::Flushed(flushes) => {
                 for tag in flushes {
                     let to = ReplyTo { tag, ..to.clone() };
                     outbox.batch(&to).reply(tag, Reply::Flush);

@@ -26,15 +26,15 @@ use ninep::{Attributes, Reply, Request};
 use rustc_hash::FxHashMap;
 use rustix::io::Errno;
 
-use crate::asked::About;
-use crate::bounds::Shared;
+use crate::asked::ParsedRequest;
+use crate::bounds::SharedBound;
 use crate::connection::ReplyTo;
-use crate::credentials::{self, Credentials};
-use crate::export::Node;
-use crate::fids::{Fid, Fids, Role, User};
-use crate::gate::{File, Operation, Running};
-use crate::mounts::{Form, MountSession};
-use crate::outbox::{Batch, Outbox, errno_of};
+use crate::credentials::{self, FsCredentials};
+use crate::export::ExportNode;
+use crate::fids::{FidState, FidTable, OpenFid, ProxyUser};
+use crate::gate::{PendingRequest, RequestFile, RunningRequest};
+use crate::mounts::{MountSession, Protocol};
+use crate::outbox::{ReplyBatch, ReplyOutbox, errno_of};
 use crate::server::Server;
 use reached::Reached;
 
@@ -57,7 +57,7 @@ pub(crate) enum Ending {
 /// One operation and all that it may need.
 pub(crate) struct Context<'a> {
     pub(crate) on: On<'a>,
-    fid: &'a Arc<Fid>,
+    fid: &'a Arc<OpenFid>,
     /// What other fids of the message may name.
     handles: HandleList<'a>,
     /// The handle that named the file, if one did.
@@ -68,8 +68,8 @@ pub(crate) struct Context<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct On<'a> {
     pub(crate) server: &'a Server,
-    pub(crate) running: &'a Running,
-    pub(crate) outbox: &'a Mutex<Outbox>,
+    pub(crate) running: &'a RunningRequest,
+    pub(crate) outbox: &'a Mutex<ReplyOutbox>,
     /// Set when replies should leave before more are added.
     pub(crate) flush: &'a Cell<bool>,
 }
@@ -84,11 +84,11 @@ impl<'a> std::ops::Deref for Context<'a> {
 impl<'a> Context<'a> {
     /// The file that the message is about. One that was named by handle has a fid for this
     /// one operation.
-    fn fid(&self) -> &'a Arc<Fid> {
+    fn fid(&self) -> &'a Arc<OpenFid> {
         self.fid
     }
 
-    fn credentials(&self) -> &'a Credentials {
+    fn credentials(&self) -> &'a FsCredentials {
         &self.fid().user.credentials
     }
 
@@ -109,7 +109,7 @@ impl<'a> Context<'a> {
     }
 
     /// Another file of the same message.
-    fn other_fid(&self, fid: ninep::Fid) -> io::Result<Arc<Fid>> {
+    fn other_fid(&self, fid: ninep::Fid) -> io::Result<Arc<OpenFid>> {
         if let Some(handle) = self.handles.get(fid) {
             return resolve(&self.on, &self.fid.user, handle).map(Arc::new);
         }
@@ -120,7 +120,7 @@ impl<'a> Context<'a> {
 
     /// The session's fids, as long as it is the one that asked. A mount's is, whatever has
     /// become of the connection.
-    fn fids(&self) -> io::Result<Fids> {
+    fn fids(&self) -> io::Result<FidTable> {
         if let Some(mount) = self.mount() {
             return Ok(mount.fids.clone());
         }
@@ -133,7 +133,7 @@ impl<'a> Context<'a> {
     }
 
     /// The same, where both must lie in one export: no name leads from one to the other.
-    fn other_in_export(&self, fid: ninep::Fid) -> io::Result<Arc<Fid>> {
+    fn other_in_export(&self, fid: ninep::Fid) -> io::Result<Arc<OpenFid>> {
         let other = self.other_fid(fid)?;
         let same = Arc::ptr_eq(&other.user.export, &self.fid().user.export);
         if same { Ok(other) } else { Err(Errno::XDEV.into()) }
@@ -141,7 +141,7 @@ impl<'a> Context<'a> {
 
     /// Whether a new fid could have this number; `replaces` is what may be there. Asked
     /// before anything is done that cannot be taken back.
-    fn check_fid(&self, at: ninep::Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
+    fn check_fid(&self, at: ninep::Fid, replaces: Option<&Arc<OpenFid>>) -> io::Result<()> {
         if replaces.is_none_or(|old| !is_alone(old)) {
             self.check_open_files()?;
         }
@@ -150,17 +150,17 @@ impl<'a> Context<'a> {
 
     /// Refuses to open a file more than the user may.
     fn check_open_files(&self) -> io::Result<()> {
-        Ok(self.server.shared.check(Shared::OpenFiles, &self.fid.user.holder(), 1)?)
+        Ok(self.server.shared.check(SharedBound::OpenFiles, &self.fid.user.holder(), 1)?)
     }
 
     fn check_in(
         &self,
-        fids: &FxHashMap<u32, Arc<Fid>>,
+        fids: &FxHashMap<u32, Arc<OpenFid>>,
         at: ninep::Fid,
-        replaces: Option<&Arc<Fid>>,
+        replaces: Option<&Arc<OpenFid>>,
     ) -> io::Result<()> {
-        let names_handle =
-            dialect::handle_index(at).is_some() && !matches!(self.to().path.form, Form::Plain(_));
+        let names_handle = dialect::handle_index(at).is_some()
+            && !matches!(self.to().path.form, Protocol::Base(_));
         match (fids.get(&at.0), replaces) {
             (None, None) if fids.len() >= self.server.settings().fids_max as usize => {
                 Err(Errno::NFILE.into())
@@ -173,7 +173,12 @@ impl<'a> Context<'a> {
     }
 
     /// Puts a new fid into the session's table, under the same conditions.
-    fn put_fid(&self, at: ninep::Fid, mut fid: Fid, replaces: Option<&Arc<Fid>>) -> io::Result<()> {
+    fn put_fid(
+        &self,
+        at: ninep::Fid,
+        mut fid: OpenFid,
+        replaces: Option<&Arc<OpenFid>>,
+    ) -> io::Result<()> {
         let fids = self.fids()?;
         let mut fids = fids.lock().expect("not poisoned");
         self.check_in(&fids, at, replaces)?;
@@ -196,7 +201,7 @@ impl<'a> Context<'a> {
     /// Answers with the handle and attributes of a file that was reached by `path`.
     fn answer_file(
         &self,
-        file: io::Result<Arc<Node>>,
+        file: io::Result<Arc<ExportNode>>,
         how: Reached<'_>,
         reply: impl for<'r> FnOnce(&'r [u8], Attributes) -> ExtReply<'r>,
     ) -> Ending {
@@ -214,7 +219,7 @@ impl<'a> Context<'a> {
     }
 
     /// A name for a new or existing entry of a directory.
-    fn name<'n>(&self, dir: &Node, name: &'n [u8]) -> io::Result<&'n [u8]> {
+    fn name<'n>(&self, dir: &ExportNode, name: &'n [u8]) -> io::Result<&'n [u8]> {
         if dir.kind != rustix::fs::FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
@@ -282,7 +287,7 @@ impl<'a> On<'a> {
     }
 
     /// Counts a reply that was added to its batch.
-    fn answered(&self, batch: &mut Batch, served: Amount, errno: u32) -> Ending {
+    fn answered(&self, batch: &mut ReplyBatch, served: Amount, errno: u32) -> Ending {
         batch.tally.count(self.running.asked.kind, served, errno);
         Ending::Answered { served, errno }
     }
@@ -290,8 +295,8 @@ impl<'a> On<'a> {
 
 /// Executes one operation on the calling thread.
 pub(crate) fn perform(on: On<'_>) -> Ending {
-    let Operation { to, file, frame, .. } = &on.running.operation;
-    let (handles, places, request) = if matches!(to.path.form, Form::Plain(_)) {
+    let PendingRequest { to, file, frame, .. } = &on.running.operation;
+    let (handles, places, request) = if matches!(to.path.form, Protocol::Base(_)) {
         let (_, request) = Request::decode(frame.bytes()).expect(DECODED);
         (HandleList::NONE, HandlePlaces::NONE, AnyRequest::Base(request))
     } else {
@@ -300,9 +305,10 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
     };
     let named;
     let (fid, handle) = match file {
-        File::Fid(fid) => (fid, None),
-        File::Handle(user) => {
-            let about = About::of_any(&request).expect("only what is about a file is queued");
+        RequestFile::Fid(fid) => (fid, None),
+        RequestFile::Handle(user) => {
+            let about =
+                ParsedRequest::of_any(&request).expect("only what is about a file is queued");
             let handle = handles.get(about.fid).expect("looked at when it was taken in");
             let found = resolve(&on, user, handle).and_then(|fid| still_at(fid, places));
             match found.and_then(|fid| own::opened_for(fid, &request)) {
@@ -320,18 +326,18 @@ pub(crate) fn perform(on: On<'_>) -> Ending {
 }
 
 /// Whether the fid's descriptor goes with it.
-fn is_alone(fid: &Arc<Fid>) -> bool {
+fn is_alone(fid: &Arc<OpenFid>) -> bool {
     Arc::strong_count(&fid.node) == 1
 }
 
 const DECODED: &str = "decoded once when it was taken in";
 
 /// A fid for one operation on the file that a handle means.
-fn resolve(on: &On<'_>, user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
+fn resolve(on: &On<'_>, user: &Arc<ProxyUser>, handle: &[u8]) -> io::Result<OpenFid> {
     let node = user.export.handles.resolve(handle, &user.export)?;
     on.learn_unknown((handle, &node), &user.export);
     // It pays for nothing: who does was known when the message was taken in.
-    Ok(Fid::new(user.clone(), node, None, Role::Path, on.running.asked.subject))
+    Ok(OpenFid::new(user.clone(), node, None, FidState::Path, on.running.asked.subject))
 }
 
 /// The fid, if its file still has all these names. Whether it has one in a directory that the user
@@ -339,7 +345,7 @@ fn resolve(on: &On<'_>, user: &Arc<User>, handle: &[u8]) -> io::Result<Fid> {
 ///
 /// # Errors
 /// `ESTALE` if one is another file by now, or none; else what the backend says.
-fn still_at(fid: Fid, places: HandlePlaces<'_>) -> io::Result<Fid> {
+fn still_at(fid: OpenFid, places: HandlePlaces<'_>) -> io::Result<OpenFid> {
     let user = &fid.user;
     for (directory, name) in places {
         let directory = user.export.handles.resolve(directory, &user.export)?;

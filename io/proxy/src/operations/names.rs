@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use super::reached::Reached;
 use super::{Context, Ending, walk};
 use crate::credentials;
-use crate::export::Node;
-use crate::fids::{Entry, Fid, Role};
+use crate::export::ExportNode;
+use crate::fids::{FidEntry, FidState, OpenFid};
 
 pub(super) fn mkdir<'r>(
     cx: &Context<'_>,
@@ -87,7 +87,7 @@ pub(super) fn lookup(cx: &Context<'_>, name: &[u8]) -> Ending {
     cx.answer_file(found, how, |handle, attributes| ExtReply::Lookup { handle, attributes })
 }
 
-fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<Node>> {
+fn find(cx: &Context<'_>, name: &[u8]) -> io::Result<Arc<ExportNode>> {
     cx.as_user()?;
     Ok(walk::step(&cx.fid().node, name, cx)?.0)
 }
@@ -110,7 +110,7 @@ fn make_node(
     name: &[u8],
     (mode, rdev): (u32, u64),
     target: &[u8],
-) -> io::Result<Arc<Node>> {
+) -> io::Result<Arc<ExportNode>> {
     let dir = directory(cx, name)?;
     let kind = FileType::from_raw_mode(mode);
     if (kind == FileType::Symlink) == target.is_empty() {
@@ -169,10 +169,10 @@ pub(super) fn rename<'r>(
     cx.as_user()?;
     check_entry(cx, entry)?;
     rustix::fs::renameat(&entry.dir.fd, &entry.name[..], &to.node.fd, new)?;
-    if matches!(fid.role, Role::Path) {
-        let entry = Some(Entry { dir: to.node.clone(), name: new.into() });
+    if matches!(fid.role, FidState::Path) {
+        let entry = Some(FidEntry { dir: to.node.clone(), name: new.into() });
         let (user, node) = (fid.user.clone(), fid.node.clone());
-        let moved = Fid::new(user, node, entry, Role::Path, fid.subject());
+        let moved = OpenFid::new(user, node, entry, FidState::Path, fid.subject());
         // The fid may have been clunked meanwhile; the rename is done all the same.
         let _ = cx.put_fid(number, moved, Some(fid));
     }
@@ -193,7 +193,7 @@ pub(super) fn unlinkat<'r>(cx: &Context<'_>, name: &[u8], flags: u32) -> io::Res
 }
 
 /// The file of this name, if writes of a mount or its names may have to be forgotten with it.
-fn written_file(cx: &Context<'_>, dir: &Node, name: &[u8]) -> Option<Node> {
+fn written_file(cx: &Context<'_>, dir: &ExportNode, name: &[u8]) -> Option<ExportNode> {
     let export = &cx.fid().user.export;
     let written = cx.mount().is_some_and(|mount| mount.has_written());
     (written || !export.links.is_empty()).then(|| dir.look_up(name, export).ok())?
@@ -201,7 +201,7 @@ fn written_file(cx: &Context<'_>, dir: &Node, name: &[u8]) -> Option<Node> {
 
 /// A name is gone. What was written to a file that has none left will not be missed: nobody
 /// can make it durable, and no commit number is to wait for that.
-fn forget_writes(cx: &Context<'_>, file: Option<Node>) {
+fn forget_writes(cx: &Context<'_>, file: Option<ExportNode>) {
     let Some(file) = file else { return };
     cx.fid().user.export.links.forget(file.key(), || file.names_now() <= 1);
     if rustix::fs::fstat(&file.fd).is_ok_and(|stat| stat.st_nlink == 0) {
@@ -224,20 +224,20 @@ pub(super) fn remove<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Rep
 }
 
 /// The fid's directory, in which `name` may be made or removed.
-fn directory<'c>(cx: &Context<'c>, name: &[u8]) -> io::Result<&'c Node> {
+fn directory<'c>(cx: &Context<'c>, name: &[u8]) -> io::Result<&'c ExportNode> {
     let dir = &cx.fid().node;
     cx.name(dir, name)?;
     cx.writable()?;
     Ok(dir)
 }
 
-fn entry_of(fid: &Fid) -> io::Result<&Entry> {
+fn entry_of(fid: &OpenFid) -> io::Result<&FidEntry> {
     // The root of an export cannot be renamed or removed from inside.
     fid.entry.as_ref().ok_or_else(|| Errno::BUSY.into())
 }
 
 /// Another file may have taken the name since the walk: it is not the one that was meant.
-fn check_entry(cx: &Context<'_>, entry: &Entry) -> io::Result<()> {
+fn check_entry(cx: &Context<'_>, entry: &FidEntry) -> io::Result<()> {
     let there = entry.dir.look_up(&entry.name, &cx.fid().user.export)?;
     if there.same_file(&cx.fid().node) { Ok(()) } else { Err(Errno::NOENT.into()) }
 }

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 
 use super::reached::Reached;
 use super::{Context, Ending};
-use crate::export::{self, Node};
-use crate::fids::{Entry, Fid, Role};
+use crate::export::{self, ExportNode};
+use crate::fids::{FidEntry, FidState, OpenFid};
 use crate::record::LastAccess;
 use crate::writes::WriteFile;
 
@@ -34,11 +34,11 @@ pub(super) fn open<'r>(cx: &Context<'_>, number: ninep::Fid, flags: u32) -> io::
     }
     cx.as_user()?;
     let fd = fid.node.reopen(flags)?;
-    let node = Node::new(fd, Some(fid.user.export.root.dev))?;
+    let node = ExportNode::new(fd, Some(fid.user.export.root.dev))?;
     let qid = node.qid;
     let subject = fid.user.subject_of(&node, None, fid.subject());
-    let role = if dir { Role::Dir(Mutex::new(())) } else { file(flags) };
-    let new = Fid::new(fid.user.clone(), node.into(), fid.entry.clone(), role, subject);
+    let role = if dir { FidState::Dir(Mutex::new(())) } else { file(flags) };
+    let new = OpenFid::new(fid.user.clone(), node.into(), fid.entry.clone(), role, subject);
     cx.put_fid(number, new, Some(fid))?;
     Ok(Reply::Lopen { qid, iounit: 0 })
 }
@@ -65,7 +65,7 @@ fn open_named(
     (name, path): (&[u8], Option<&[u8]>),
     (wire, mode): (u32, u32),
     made: &mut bool,
-) -> io::Result<Arc<Node>> {
+) -> io::Result<Arc<ExportNode>> {
     let fid = cx.fid();
     let export = &fid.user.export;
     cx.check_fid(newfid, None)?;
@@ -90,10 +90,11 @@ fn open_named(
         check_openable(&found, flags)?;
         (found.reopen(flags)?, found.kind)
     };
-    let node = Arc::new(Node::new(fd, Some(export.root.dev))?);
+    let node = Arc::new(ExportNode::new(fd, Some(export.root.dev))?);
     let subject = fid.user.subject_of(&node, path, fid.subject());
-    let role = if kind == FileType::Directory { Role::Dir(Mutex::new(())) } else { file(flags) };
-    let new = Fid::new(fid.user.clone(), node.clone(), None, role, subject);
+    let role =
+        if kind == FileType::Directory { FidState::Dir(Mutex::new(())) } else { file(flags) };
+    let new = OpenFid::new(fid.user.clone(), node.clone(), None, role, subject);
     cx.put_fid(newfid, new, None)?;
     Ok(node)
 }
@@ -119,18 +120,18 @@ pub(super) fn create<'r>(
     cx.as_creator(gid)?;
     let mode = Mode::from_raw_mode(mode & 0o7777);
     let (fd, _) = create_or_open(fid, name, flags, mode)?;
-    let node = Node::new(fd, Some(fid.user.export.root.dev))?;
+    let node = ExportNode::new(fd, Some(fid.user.export.root.dev))?;
     let qid = node.qid;
     let subject = fid.user.subject_of(&node, None, fid.subject());
-    let entry = Some(Entry { dir: fid.node.clone(), name: name.into() });
-    let new = Fid::new(fid.user.clone(), node.into(), entry, file(flags), subject);
+    let entry = Some(FidEntry { dir: fid.node.clone(), name: name.into() });
+    let new = OpenFid::new(fid.user.clone(), node.into(), entry, file(flags), subject);
     cx.put_fid(number, new, Some(fid))?;
     Ok(Reply::Lcreate { qid, iounit: 0 })
 }
 
 /// Opening a device or a FIFO would act on the server's own machine; the client's kernel
 /// opens its own.
-fn check_openable(node: &Node, flags: OFlags) -> io::Result<()> {
+fn check_openable(node: &ExportNode, flags: OFlags) -> io::Result<()> {
     match node.kind {
         FileType::Directory => Ok(()),
         FileType::RegularFile if flags.contains(OFlags::DIRECTORY) => Err(Errno::NOTDIR.into()),
@@ -143,7 +144,7 @@ fn check_openable(node: &Node, flags: OFlags) -> io::Result<()> {
 /// Makes the file, or opens the one that is there; whether it was made. A device or FIFO that somebody put
 /// there is not even opened for a moment: that alone may act on the server's machine.
 fn create_or_open(
-    fid: &Fid,
+    fid: &OpenFid,
     name: &[u8],
     flags: OFlags,
     mode: Mode,
@@ -172,8 +173,8 @@ fn create_or_open(
     Err(Errno::NOENT.into())
 }
 
-pub(super) fn file(flags: OFlags) -> Role {
-    Role::File {
+pub(super) fn file(flags: OFlags) -> FidState {
+    FidState::File {
         flags,
         writing: WriteFile::default(),
         locks: Arc::default(),

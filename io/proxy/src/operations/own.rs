@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use super::{Context, Ending, data, open};
 use crate::asked::COPY_MAX;
 use crate::credentials;
-use crate::export::Node;
-use crate::fids::{Fid, Role};
+use crate::export::ExportNode;
+use crate::fids::{FidState, OpenFid};
 use crate::sys;
-use crate::writes::Account;
+use crate::writes::DirtyAccount;
 
 pub(super) fn write(cx: &Context<'_>, offset: u64, flags: u32, bytes: &[u8]) -> Ending {
     let written = check_write_flags(flags).and_then(|()| data::write_file(cx, offset, bytes));
@@ -54,7 +54,7 @@ fn append_whole(cx: &Context<'_>, bytes: &[u8]) -> io::Result<u64> {
         }
         return Err(Errno::NOSPC.into());
     }
-    let account = Account(cx.running.class.map_or(0, |class| class.to_bits()));
+    let account = DirtyAccount(cx.running.class.map_or(0, |class| class.to_bits()));
     let writes = &cx.fid().user.export.target.writes;
     let mode = cx.running.write_mode;
     if writes.written_behind(file, side, (account, mode), (offset, written)).is_err() {
@@ -107,7 +107,7 @@ fn copy_range(
     length: u64,
 ) -> io::Result<(u64, u64)> {
     let to = cx.other_in_export(to)?;
-    let (Role::File { flags: from_flags, .. }, Role::File { flags: to_flags, .. }) =
+    let (FidState::File { flags: from_flags, .. }, FidState::File { flags: to_flags, .. }) =
         (&cx.fid().role, &to.role)
     else {
         return Err(Errno::BADF.into());
@@ -137,7 +137,7 @@ pub(super) fn commit<'r>(cx: &Context<'_>) -> io::Result<ExtReply<'r>> {
 /// What a write or fsync goes through that names its file by handle: the file, opened for this
 /// one call. A mount that sends its kept writes again has closed the file, and had it open
 /// for writing: its owner may, whatever the mode says by now (as NFS servers have it).
-pub(super) fn opened_for(fid: Fid, request: &AnyRequest<'_>) -> io::Result<Fid> {
+pub(super) fn opened_for(fid: OpenFid, request: &AnyRequest<'_>) -> io::Result<OpenFid> {
     let flags = match request {
         AnyRequest::Ext(ExtRequest::Write { .. }) => OFlags::WRONLY,
         AnyRequest::Base(Request::Fsync { .. }) => OFlags::RDONLY,
@@ -154,9 +154,9 @@ pub(super) fn opened_for(fid: Fid, request: &AnyRequest<'_>) -> io::Result<Fid> 
         true => credentials::become_root(),
         false => credentials::become_user(who, who.gid)?,
     }
-    let node = Node::new(fid.node.reopen(flags)?, Some(fid.node.dev))?;
+    let node = ExportNode::new(fid.node.reopen(flags)?, Some(fid.node.dev))?;
     let subject = fid.subject();
-    Ok(Fid::new(fid.user.clone(), node.into(), None, open::file(flags), subject))
+    Ok(OpenFid::new(fid.user.clone(), node.into(), None, open::file(flags), subject))
 }
 
 /// The number of a write to the fid's file that has just been executed.
@@ -165,9 +165,9 @@ fn number(cx: &Context<'_>) -> u64 {
 }
 
 /// What is to be held while the position of the fid's descriptor is used.
-fn position(fid: &Fid) -> io::Result<&Mutex<()>> {
+fn position(fid: &OpenFid) -> io::Result<&Mutex<()>> {
     match &fid.role {
-        Role::File { position, .. } => Ok(position),
+        FidState::File { position, .. } => Ok(position),
         _ => Err(Errno::BADF.into()),
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{Context, On};
-use crate::export::{Export, Node};
-use crate::fids::Fid;
+use crate::export::{Export, ExportNode};
+use crate::fids::OpenFid;
 use crate::handle_paths::KnownFile;
 use crate::location::join;
 
@@ -23,7 +23,12 @@ pub(super) struct Reached<'a> {
 
 impl On<'_> {
     /// Notes where the file behind a handle lies, if somebody wants to know.
-    pub(super) fn learn(&self, (handle, node): (&[u8], &Node), export: &Export, how: Reached<'_>) {
+    pub(super) fn learn(
+        &self,
+        (handle, node): (&[u8], &ExportNode),
+        export: &Export,
+        how: Reached<'_>,
+    ) {
         self.learn_in(None, (handle, node), export, how);
     }
 
@@ -31,7 +36,7 @@ impl On<'_> {
     fn learn_in(
         &self,
         dir: Option<&[u8]>,
-        (handle, node): (&[u8], &Node),
+        (handle, node): (&[u8], &ExportNode),
         export: &Export,
         how: Reached<'_>,
     ) {
@@ -70,7 +75,7 @@ impl On<'_> {
     }
 
     /// Looks where a handle's file lies that nobody knows by name, for the messages that follow.
-    pub(super) fn learn_unknown(&self, (handle, node): (&[u8], &Node), export: &Export) {
+    pub(super) fn learn_unknown(&self, (handle, node): (&[u8], &ExportNode), export: &Export) {
         let Some(mount) = self.mount().filter(|_| export.target.wanted().anything()) else {
             return;
         };
@@ -86,7 +91,7 @@ impl Context<'_> {
         self.path_of_fid(self.fid(), self.handle)
     }
 
-    fn path_of_fid(&self, fid: &Fid, handle: Option<&[u8]>) -> Option<Box<[u8]>> {
+    fn path_of_fid(&self, fid: &OpenFid, handle: Option<&[u8]>) -> Option<Box<[u8]>> {
         let export = &fid.user.export;
         if !export.target.wanted().paths {
             return None;
@@ -108,12 +113,12 @@ impl Context<'_> {
     }
 
     /// Notes where a file lies that this message reached or made.
-    pub(super) fn learn_reached(&self, handle: &[u8], node: &Node, how: Reached<'_>) {
+    pub(super) fn learn_reached(&self, handle: &[u8], node: &ExportNode, how: Reached<'_>) {
         self.learn_in(self.handle, (handle, node), &self.fid().user.export, how);
     }
 
     /// A file has another name now: whoever names it by handle is counted there.
-    pub(super) fn learn_renamed(&self, dir: &Fid, name: &[u8]) {
+    pub(super) fn learn_renamed(&self, dir: &OpenFid, name: &[u8]) {
         let export = &self.fid().user.export;
         if self.mount().is_none() || !export.target.wanted().anything() {
             return;
@@ -133,7 +138,7 @@ impl Context<'_> {
     /// rules name: it is to be undone.
     pub(super) fn learn_link(
         &self,
-        (file, named): (&Arc<Fid>, ninep::Fid),
+        (file, named): (&Arc<OpenFid>, ninep::Fid),
         name: &[u8],
     ) -> Result<(), Errno> {
         let export = &file.user.export;

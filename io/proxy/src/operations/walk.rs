@@ -8,8 +8,8 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::{Context, xattr};
-use crate::export::Node;
-use crate::fids::{Entry, Fid, Role};
+use crate::export::ExportNode;
+use crate::fids::{FidEntry, FidState, OpenFid};
 
 /// Looks names up one below the other. Some found: their qids, and no new fid.
 pub(super) fn walk<'r>(
@@ -20,7 +20,7 @@ pub(super) fn walk<'r>(
 ) -> io::Result<Reply<'r>> {
     let fid = cx.fid();
     // The protocol forbids walking from an open fid; diod's own client does it.
-    let attribute = matches!(fid.role, Role::XattrRead { .. } | Role::XattrWrite(_));
+    let attribute = matches!(fid.role, FidState::XattrRead { .. } | FidState::XattrWrite(_));
     if attribute || (fid.is_open() && newfid == number) {
         return Err(Errno::BADF.into());
     }
@@ -33,7 +33,7 @@ pub(super) fn walk<'r>(
     for name in names {
         match step(&node, name, cx) {
             Ok((next, reached)) => {
-                entry = reached.then(|| Entry { dir: node.clone(), name: name.into() });
+                entry = reached.then(|| FidEntry { dir: node.clone(), name: name.into() });
                 node = next;
                 qids.push(node.qid);
             }
@@ -46,17 +46,17 @@ pub(super) fn walk<'r>(
     }
     let subject =
         if wanted == 0 { fid.subject() } else { fid.user.subject_of(&node, None, fid.subject()) };
-    let new = Fid::new(fid.user.clone(), node, entry, Role::Path, subject);
+    let new = OpenFid::new(fid.user.clone(), node, entry, FidState::Path, subject);
     cx.put_fid(newfid, new, (newfid == number).then_some(fid))?;
     Ok(Reply::Walk { qids })
 }
 
 /// One name further; whether the name is one that the result can be removed by.
 pub(super) fn step(
-    node: &Arc<Node>,
+    node: &Arc<ExportNode>,
     name: &[u8],
     cx: &Context<'_>,
-) -> io::Result<(Arc<Node>, bool)> {
+) -> io::Result<(Arc<ExportNode>, bool)> {
     if node.kind != FileType::Directory {
         return Err(Errno::NOTDIR.into());
     }
@@ -75,7 +75,7 @@ pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Repl
     cx.take_fid(number);
     cx.server.give_back_locks(cx.fid(), cx.outbox);
     forget_writes(cx);
-    if let Role::XattrWrite(write) = &cx.fid().role {
+    if let FidState::XattrWrite(write) = &cx.fid().role {
         xattr::finish(cx, &write.lock().expect("not poisoned"))?;
     }
     Ok(Reply::Clunk)
@@ -85,7 +85,7 @@ pub(super) fn clunk<'r>(cx: &Context<'_>, number: ninep::Fid) -> io::Result<Repl
 /// it durable, and nobody is to wait for that.
 fn forget_writes(cx: &Context<'_>) {
     let fid = cx.fid();
-    if let (Some(mount), Role::File { flags, .. }) = (cx.mount(), &fid.role)
+    if let (Some(mount), FidState::File { flags, .. }) = (cx.mount(), &fid.role)
         && flags.intersects(OFlags::WRONLY | OFlags::RDWR)
         && rustix::fs::fstat(&fid.node.fd).is_ok_and(|stat| stat.st_nlink == 0)
     {

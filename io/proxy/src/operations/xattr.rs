@@ -14,8 +14,8 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::{Context, Ending};
-use crate::bounds::Shared;
-use crate::fids::{Fid, Role, XattrWrite};
+use crate::bounds::SharedBound;
+use crate::fids::{FidState, OpenFid, XattrWrite};
 
 /// The kernel's own bounds for a value and for a list of names.
 const VALUE_MAX: usize = 64 << 10;
@@ -26,9 +26,9 @@ pub(super) fn walk<'r>(cx: &Context<'_>, newfid: ninep::Fid, name: &[u8]) -> io:
     let fid = cx.fid();
     let space = value_of(cx, name)?;
     let size = space.len() as u64;
-    let charge = cx.server.shared.charge(Shared::Memory, fid.user.holder(), size)?;
-    let role = Role::XattrRead { value: space.into_boxed_slice(), _charge: charge };
-    let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
+    let charge = cx.server.shared.charge(SharedBound::Memory, fid.user.holder(), size)?;
+    let role = FidState::XattrRead { value: space.into_boxed_slice(), _charge: charge };
+    let new = OpenFid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
     cx.put_fid(newfid, new, None)?;
     Ok(Reply::Xattrwalk { size })
 }
@@ -112,10 +112,10 @@ pub(super) fn create<'r>(
         return Err(Errno::INVAL.into());
     }
     let size = usize::try_from(size).ok().filter(|size| *size <= VALUE_MAX).ok_or(Errno::TOOBIG)?;
-    let charge = cx.server.shared.charge(Shared::Memory, fid.user.holder(), size as u64)?;
+    let charge = cx.server.shared.charge(SharedBound::Memory, fid.user.holder(), size as u64)?;
     let write = XattrWrite { name: name.into(), size, flags, value: Vec::new(), _charge: charge };
-    let role = Role::XattrWrite(Mutex::new(write));
-    let new = Fid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
+    let role = FidState::XattrWrite(Mutex::new(write));
+    let new = OpenFid::new(fid.user.clone(), fid.node.clone(), None, role, fid.subject());
     cx.put_fid(number, new, Some(fid))?;
     Ok(Reply::Xattrcreate)
 }

@@ -13,21 +13,21 @@
 use model::{Amount, Bytes, Lane, Nanos, OpKind, Time};
 use trace::{Access, TraceOutcome, TraceRequest};
 
-use super::subjects::Who;
-use super::{Filling, Recorder};
-use crate::fids::User;
-use crate::gate::{Asked, Running};
+use super::subjects::TraceCaller;
+use super::{Filling, TraceRecorder};
+use crate::fids::ProxyUser;
+use crate::gate::{RequestMeta, RunningRequest};
 
 /// The record of a request that has had its turn and has yet to end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct TraceDraft {
     request: TraceRequest,
     started: Time,
 }
 
-impl Recorder {
+impl TraceRecorder {
     /// Takes down a request that was answered with `errno` (0: with success) at `now`.
-    pub(crate) fn answered(&self, running: &Running, served: Amount, errno: u32, now: Time) {
+    pub(crate) fn answered(&self, running: &RunningRequest, served: Amount, errno: u32, now: Time) {
         let Some(mut draft) = self.draft(running, now) else { return };
         draft.request.served = served;
         let mut filling = self.shared.filling();
@@ -35,23 +35,23 @@ impl Recorder {
         self.push(&mut filling, &draft.ended(TraceOutcome::of(errno), now));
     }
 
-    /// Begins the record of a request whose reply is held; [`Recorder::ended`] takes it
+    /// Begins the record of a request whose reply is held; [`TraceRecorder::ended`] takes it
     /// down. `None` if it is lost.
-    pub(crate) fn held(&self, running: &Running, now: Time) -> Option<Draft> {
+    pub(crate) fn held(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
         let draft = self.draft(running, now)?;
         self.meet_class(&mut self.shared.filling(), running);
         Some(draft)
     }
 
     /// Takes down a request whose reply was held.
-    pub(crate) fn ended(&self, draft: Draft, outcome: TraceOutcome, now: Time) {
+    pub(crate) fn ended(&self, draft: TraceDraft, outcome: TraceOutcome, now: Time) {
         self.push(&mut self.shared.filling(), &draft.ended(outcome, now));
     }
 
     /// Takes down a request that was given up before its turn.
-    pub(crate) fn cancelled(&self, user: &User, asked: &Asked, now: Time) {
+    pub(crate) fn cancelled(&self, user: &ProxyUser, asked: &RequestMeta, now: Time) {
         let outcome = TraceOutcome::Cancelled;
-        self.take(Who::User(user), now, |subject| TraceRequest {
+        self.take(TraceCaller::User(user), now, |subject| TraceRequest {
             lane: asked.lane,
             access: asked.access,
             arrived: asked.arrived,
@@ -65,7 +65,7 @@ impl Recorder {
     /// Takes down a request that was answered with `errno` as soon as it was read.
     pub(crate) fn refused(
         &self,
-        who: Who<'_>,
+        who: TraceCaller<'_>,
         (kind, asked, access): (OpKind, Bytes, Option<Access>),
         errno: u32,
         now: Time,
@@ -82,7 +82,7 @@ impl Recorder {
     /// Takes down a Tattach that came at `arrived` and was worked on from `started` on.
     pub(crate) fn attached(
         &self,
-        who: Who<'_>,
+        who: TraceCaller<'_>,
         (arrived, started): (Time, Time),
         errno: u32,
         now: Time,
@@ -96,15 +96,15 @@ impl Recorder {
         });
     }
 
-    fn take(&self, who: Who<'_>, now: Time, request: impl FnOnce(u32) -> TraceRequest) {
+    fn take(&self, who: TraceCaller<'_>, now: Time, request: impl FnOnce(u32) -> TraceRequest) {
         if let Some(subject) = self.subject(who, now) {
             self.push(&mut self.shared.filling(), &request(subject));
         }
     }
 
-    fn draft(&self, running: &Running, now: Time) -> Option<Draft> {
+    fn draft(&self, running: &RunningRequest, now: Time) -> Option<TraceDraft> {
         let asked = &running.asked;
-        let subject = self.subject(Who::User(running.operation.user()), now)?;
+        let subject = self.subject(TraceCaller::User(running.operation.user()), now)?;
         let request = TraceRequest {
             class: running.class.map(|class| class.to_bits()),
             lane: asked.lane,
@@ -114,11 +114,11 @@ impl Recorder {
             served: asked.amount,
             ..untouched(subject, asked.kind, asked.arrived)
         };
-        Some(Draft { request, started: running.started })
+        Some(TraceDraft { request, started: running.started })
     }
 
     /// Asks for the name of a class that is met for the first time.
-    fn meet_class(&self, filling: &mut Filling, running: &Running) {
+    fn meet_class(&self, filling: &mut Filling, running: &RunningRequest) {
         let Some(class) = running.class else { return };
         let target = &running.operation.user().export.target;
         if filling.is_new_class(target.index, class.to_bits()) {
@@ -127,7 +127,7 @@ impl Recorder {
     }
 }
 
-impl Draft {
+impl TraceDraft {
     fn ended(mut self, outcome: TraceOutcome, now: Time) -> TraceRequest {
         self.request.outcome = outcome;
         self.request.service = now.since(self.started);

@@ -15,23 +15,23 @@ use std::time::SystemTime;
 use model::{Identity, JobId, Time};
 use trace::{Definitions, ID_UNKNOWN};
 
-use super::Shared;
+use super::TraceState;
 use crate::connection::Connection;
-use crate::fids::User;
+use crate::fids::ProxyUser;
 use crate::gate::Target;
 
 /// Who asked.
 #[derive(Clone, Copy)]
-pub(crate) enum Who<'a> {
+pub(crate) enum TraceCaller<'a> {
     /// One who has attached.
-    User(&'a User),
+    User(&'a ProxyUser),
     /// Somebody at this connection.
     Peer(&'a Connection),
 }
 
 /// Definitions that are not yet written.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct DefinitionBatch {
     last_subject: u32,
     subjects: Definitions,
     /// When the proxy's clock showed zero, in nanoseconds since 1970.
@@ -43,9 +43,9 @@ pub(super) struct Waiting {
 /// proxy with as many attached users needs anyway.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
-impl Shared {
+impl TraceState {
     /// The number of somebody's subject, defined if it is new; `None` when there is no room.
-    pub(super) fn subject(&self, who: Who<'_>, now: Time) -> Option<u32> {
+    pub(super) fn subject(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         match who.traced().load(Ordering::Acquire) {
             0 => self.define(who, now),
             known => Some(known),
@@ -53,18 +53,18 @@ impl Shared {
     }
 
     #[cold]
-    fn define(&self, who: Who<'_>, now: Time) -> Option<u32> {
+    fn define(&self, who: TraceCaller<'_>, now: Time) -> Option<u32> {
         let mut definitions = self.definitions.lock().expect("not poisoned");
         match who.traced().load(Ordering::Acquire) {
             0 => {}
             known => return Some(known),
         }
         let number = match who {
-            Who::User(user) => {
+            TraceCaller::User(user) => {
                 let (export, target) = (&user.export.name, &user.export.target.name);
                 definitions.define(&user.identity, export, target, now)
             }
-            Who::Peer(connection) => {
+            TraceCaller::Peer(connection) => {
                 let uid = connection.peer.uid.unwrap_or(ID_UNKNOWN);
                 let (job, nid) = (JobId::default(), connection.peer.nid.clone());
                 let who = Identity { job, uid, gid: ID_UNKNOWN, projid: None, nid };
@@ -114,17 +114,17 @@ impl Shared {
     }
 }
 
-impl<'a> Who<'a> {
+impl<'a> TraceCaller<'a> {
     /// Where its number stands.
     fn traced(self) -> &'a AtomicU32 {
         match self {
-            Who::User(user) => &user.traced,
-            Who::Peer(connection) => &connection.traced,
+            TraceCaller::User(user) => &user.traced,
+            TraceCaller::Peer(connection) => &connection.traced,
         }
     }
 }
 
-impl Waiting {
+impl DefinitionBatch {
     pub(super) fn define(
         &mut self,
         who: &Identity,

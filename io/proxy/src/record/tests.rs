@@ -28,10 +28,10 @@ impl Scratch {
     }
 
     /// A recorder on this file whose writer does not run yet.
-    fn recorder(&self, waiting_max: usize) -> (Recorder, Writer) {
+    fn recorder(&self, waiting_max: usize) -> (TraceRecorder, TraceWriter) {
         let mut file = File::create(&self.0).unwrap();
         file.write_all(&trace::file_header()).unwrap();
-        Recorder::new(file, waiting_max)
+        TraceRecorder::new(file, waiting_max)
     }
 }
 
@@ -41,7 +41,7 @@ impl Drop for Scratch {
     }
 }
 
-impl Recorder {
+impl TraceRecorder {
     fn record(&self, request: &TraceRequest) {
         self.push(&mut self.shared.filling(), request);
     }
@@ -130,7 +130,7 @@ fn requests_of_many_threads_are_all_there_when_finish_returns() {
     const THREADS: u64 = 24;
     const EACH: u64 = 5_000;
     let scratch = Scratch::new();
-    let recorder = Recorder::start(&scratch.0).unwrap();
+    let recorder = TraceRecorder::start(&scratch.0).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let recorder = &recorder;
@@ -169,7 +169,7 @@ fn a_chunk_that_does_not_fill_is_written_the_second_time_it_is_seen() {
 #[test]
 fn a_full_disk_loses_requests_and_nothing_else() {
     let file = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let (recorder, writer) = Recorder::new(file, 1);
+    let (recorder, writer) = TraceRecorder::new(file, 1);
     let shared = recorder.shared.clone();
     recorder.record(&request(recorder.define("dd"), 0));
     drop(recorder);
@@ -193,7 +193,7 @@ fn a_trace_is_its_owners_and_a_new_one_takes_the_place_of_the_old() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new();
     for job in ["old", "new"] {
-        let recorder = Recorder::start(&scratch.0).unwrap();
+        let recorder = TraceRecorder::start(&scratch.0).unwrap();
         recorder.record(&request(recorder.define(job), 0));
         recorder.finish();
     }

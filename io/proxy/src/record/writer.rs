@@ -14,29 +14,29 @@ use std::time::{Duration, Instant};
 
 use trace::{Chunk, Definitions};
 
-use super::{SHARDS, Shared};
+use super::{SHARDS, TraceState};
 
 /// How often chunks that are not full are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
 
 /// What a worker tells the writer.
-pub(super) enum Message {
+pub(super) enum TraceWriterMsg {
     /// A chunk is full.
     Chunk(Chunk),
     /// The proxy ends.
     End,
 }
 
-pub(super) struct Writer {
+pub(super) struct TraceWriter {
     file: File,
-    shared: Arc<Shared>,
-    from_workers: Receiver<Message>,
+    shared: Arc<TraceState>,
+    from_workers: Receiver<TraceWriterMsg>,
     /// Dropped at the very end.
     _ended: SyncSender<()>,
     subjects: Definitions,
     /// The end of the last whole chunk; `None` in a pipe, which cannot be cut.
     good: Option<u64>,
-    state: State,
+    state: TraceWriterState,
     /// Requests in the file.
     written: u64,
     /// Lost requests that the file speaks of.
@@ -44,7 +44,7 @@ pub(super) struct Writer {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TraceWriterState {
     Well,
     /// The last chunk could not be written, and left no trace.
     Failing,
@@ -52,22 +52,22 @@ enum State {
     Broken,
 }
 
-impl Writer {
+impl TraceWriter {
     pub(super) fn new(
         mut file: File,
-        shared: Arc<Shared>,
-        from_workers: Receiver<Message>,
+        shared: Arc<TraceState>,
+        from_workers: Receiver<TraceWriterMsg>,
         ended: SyncSender<()>,
-    ) -> Writer {
+    ) -> TraceWriter {
         let good = file.stream_position().ok();
-        Writer {
+        TraceWriter {
             file,
             shared,
             from_workers,
             _ended: ended,
             subjects: Definitions::default(),
             good,
-            state: State::Well,
+            state: TraceWriterState::Well,
             written: 0,
             lost_told: 0,
         }
@@ -79,8 +79,8 @@ impl Writer {
         loop {
             let wait = next_sweep.saturating_duration_since(Instant::now());
             match self.from_workers.recv_timeout(wait) {
-                Ok(Message::Chunk(chunk)) => self.write_chunk(chunk),
-                Ok(Message::End) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(TraceWriterMsg::Chunk(chunk)) => self.write_chunk(chunk),
+                Ok(TraceWriterMsg::End) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if Instant::now() >= next_sweep {
@@ -111,7 +111,7 @@ impl Writer {
 
     fn finish(mut self) {
         while let Ok(message) = self.from_workers.try_recv() {
-            if let Message::Chunk(chunk) = message {
+            if let TraceWriterMsg::Chunk(chunk) = message {
                 self.write_chunk(chunk);
             }
         }
@@ -152,22 +152,26 @@ impl Writer {
 
     /// Writes a whole chunk, or nothing.
     fn put(&mut self, bytes: &[u8]) -> bool {
-        if self.state == State::Broken {
+        if self.state == TraceWriterState::Broken {
             return false;
         }
         match self.file.write_all(bytes) {
             Ok(()) => {
                 self.good = self.good.map(|good| good + bytes.len() as u64);
-                if self.state == State::Failing {
+                if self.state == TraceWriterState::Failing {
                     tracing::info!("the trace can be written again");
                 }
-                self.state = State::Well;
+                self.state = TraceWriterState::Well;
                 true
             }
             Err(error) => {
                 let was = self.state;
-                self.state = if self.cut_back().is_ok() { State::Failing } else { State::Broken };
-                if was == State::Well {
+                self.state = if self.cut_back().is_ok() {
+                    TraceWriterState::Failing
+                } else {
+                    TraceWriterState::Broken
+                };
+                if was == TraceWriterState::Well {
                     tracing::error!(%error, "cannot write the trace; requests are not recorded");
                 }
                 false

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! Invariant: the bytes listed for an account are at most its budget when
-//! [`Dirty::add`] returns; what is above it stands in [`Work::finish`] of some
+//! [`DirtyTracker::add`] returns; what is above it stands in [`WritebackWork::finish`] of some
 //! writer that still holds its request's slots. Overlapping writes may be counted
 //! twice, never too little.
 //!
-//! Nothing here touches a file: the caller does the [`Work`] without the lock.
+//! Nothing here touches a file: the caller does the [`WritebackWork`] without the lock.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use model::{Bytes, Nanos, Time};
 
 /// Whose dirty budget a write counts against: one account for each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Account(pub u64);
+pub(crate) struct DirtyAccount(pub u64);
 
 /// A descriptor of our own, read-only, by which a file's extents are synced after
 /// the client has closed it: it holds no lock, does not keep the file from being
@@ -43,42 +43,42 @@ pub(super) struct SyncFile {
 
 /// A part of a file that is to be written back.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct DirtyPiece {
     pub(super) file: Arc<SyncFile>,
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
-/// What the caller of [`Dirty::add`] must do, after it has let go of the lock.
+/// What the caller of [`DirtyTracker::add`] must do, after it has let go of the lock.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct WritebackWork {
     /// Begin the write-back of these and do not wait.
-    pub(super) begin: Vec<Piece>,
+    pub(super) begin: Vec<DirtyPiece>,
     /// Wait until these are clean.
-    pub(super) finish: Vec<Piece>,
+    pub(super) finish: Vec<DirtyPiece>,
 }
 
 /// One write that has reached the page cache.
-pub(super) struct Written {
-    pub(super) account: Account,
-    pub(super) piece: Piece,
+pub(super) struct DirtyWrite {
+    pub(super) account: DirtyAccount,
+    pub(super) piece: DirtyPiece,
     /// Its write-back has begun already (RWF_DONTCACHE).
     pub(super) begun: bool,
 }
 
 /// All accounts of one target.
 #[derive(Debug)]
-pub(super) struct Dirty {
+pub(super) struct DirtyTracker {
     budget: u64,
-    accounts: BTreeMap<Account, Ledger>,
+    accounts: BTreeMap<DirtyAccount, DirtyExtents>,
     /// The number of the next extent; it never repeats.
     next: u64,
 }
 
 #[derive(Debug, Default)]
-struct Ledger {
+struct DirtyExtents {
     /// By number, which is by age.
-    extents: BTreeMap<u64, Extent>,
+    extents: BTreeMap<u64, DirtyExtent>,
     /// The newest extent of each file, which a following write may enlarge.
     tails: BTreeMap<u64, u64>,
     /// Extents before this number have had their write-back begun.
@@ -88,8 +88,8 @@ struct Ledger {
 }
 
 #[derive(Debug)]
-struct Extent {
-    piece: Piece,
+struct DirtyExtent {
+    piece: DirtyPiece,
     begun: bool,
     since: Time,
 }
@@ -111,9 +111,9 @@ impl SyncFile {
     }
 }
 
-impl Dirty {
-    pub(super) fn new(budget: Bytes) -> Dirty {
-        Dirty { budget: budget.get(), accounts: BTreeMap::new(), next: 1 }
+impl DirtyTracker {
+    pub(super) fn new(budget: Bytes) -> DirtyTracker {
+        DirtyTracker { budget: budget.get(), accounts: BTreeMap::new(), next: 1 }
     }
 
     pub(super) fn set_budget(&mut self, budget: Bytes) {
@@ -121,7 +121,7 @@ impl Dirty {
     }
 
     /// Lists a write; what is then above the budget, oldest first, is the caller's to finish.
-    pub(super) fn add(&mut self, written: Written, now: Time) -> Work {
+    pub(super) fn add(&mut self, written: DirtyWrite, now: Time) -> WritebackWork {
         let account = written.account;
         let number = self.next;
         self.next += 1;
@@ -135,10 +135,10 @@ impl Dirty {
         if ledger.extents.is_empty() {
             self.accounts.remove(&account);
         }
-        Work { begin, finish }
+        WritebackWork { begin, finish }
     }
 
-    /// Notes that an fsync of `file` begins; the number goes to [`Dirty::synced`].
+    /// Notes that an fsync of `file` begins; the number goes to [`DirtyTracker::synced`].
     pub(super) fn seal(&mut self, file: &SyncFile) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -154,7 +154,7 @@ impl Dirty {
 
     /// Takes out every extent that is older than `age`, so that an idle account lets
     /// go of its descriptors; the caller finishes them.
-    pub(super) fn take_older(&mut self, age: Nanos, now: Time) -> Vec<Piece> {
+    pub(super) fn take_older(&mut self, age: Nanos, now: Time) -> Vec<DirtyPiece> {
         let mut taken = Vec::new();
         self.accounts.retain(|_, ledger| {
             while let Some(first) = ledger.extents.first_entry() {
@@ -170,7 +170,7 @@ impl Dirty {
 
     /// Bytes of `account` that are not known to be clean and that nobody waits for.
     #[cfg(test)]
-    pub(super) fn bytes(&self, account: Account) -> Bytes {
+    pub(super) fn bytes(&self, account: DirtyAccount) -> Bytes {
         Bytes::new(self.accounts.get(&account).map_or(0, |ledger| ledger.bytes))
     }
 
@@ -180,16 +180,16 @@ impl Dirty {
     }
 }
 
-impl Ledger {
-    fn push(&mut self, written: Written, number: u64, now: Time) {
-        let Written { piece, begun, .. } = written;
+impl DirtyExtents {
+    fn push(&mut self, written: DirtyWrite, number: u64, now: Time) {
+        let DirtyWrite { piece, begun, .. } = written;
         if let Some(growth) = self.enlarge_tail(&piece, begun) {
             self.count(growth, begun);
             return;
         }
         self.count(piece.end - piece.start, begun);
         self.tails.insert(piece.file.id, number);
-        self.extents.insert(number, Extent { piece, begun, since: now });
+        self.extents.insert(number, DirtyExtent { piece, begun, since: now });
     }
 
     fn count(&mut self, bytes: u64, begun: bool) {
@@ -198,7 +198,7 @@ impl Ledger {
     }
 
     /// Merges a write into the newest extent of its file, if they touch; the bytes gained.
-    fn enlarge_tail(&mut self, piece: &Piece, begun: bool) -> Option<u64> {
+    fn enlarge_tail(&mut self, piece: &DirtyPiece, begun: bool) -> Option<u64> {
         let number = *self.tails.get(&piece.file.id)?;
         let tail = self.extents.get_mut(&number)?;
         let touches = piece.start <= tail.piece.end && piece.end >= tail.piece.start;
@@ -214,7 +214,7 @@ impl Ledger {
     }
 
     /// Takes the oldest extents out until the rest is inside the budget.
-    fn take_above(&mut self, budget: u64) -> Vec<Piece> {
+    fn take_above(&mut self, budget: u64) -> Vec<DirtyPiece> {
         let mut taken = Vec::new();
         while self.bytes > budget || self.extents.len() > EXTENTS_MAX {
             let excess = self.bytes.saturating_sub(budget);
@@ -225,7 +225,7 @@ impl Ledger {
 
     /// Takes at most about `wanted` bytes of the oldest extent out. One that an fsync
     /// has cleaned leaves without work.
-    fn pop_oldest(&mut self, taken: &mut Vec<Piece>, wanted: u64) {
+    fn pop_oldest(&mut self, taken: &mut Vec<DirtyPiece>, wanted: u64) {
         let mut first = self.extents.first_entry().expect("bytes are listed, so an extent is");
         let (number, extent) = (*first.key(), first.get_mut());
         let clean = number < extent.piece.file.clean.load(Ordering::Relaxed);
@@ -250,7 +250,7 @@ impl Ledger {
     }
 
     /// Marks every extent as begun and returns those whose write-back had not.
-    fn begin(&mut self) -> Vec<Piece> {
+    fn begin(&mut self) -> Vec<DirtyPiece> {
         let mut pieces = Vec::new();
         let mut last = self.begun_before;
         for (number, extent) in self.extents.range_mut(self.begun_before..) {
@@ -270,7 +270,7 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const A: Account = Account(1);
+    const A: DirtyAccount = DirtyAccount(1);
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
 
@@ -280,23 +280,23 @@ mod tests {
     }
 
     fn write(
-        dirty: &mut Dirty,
-        account: Account,
+        dirty: &mut DirtyTracker,
+        account: DirtyAccount,
         file: &Arc<SyncFile>,
         start: u64,
         end: u64,
-    ) -> Work {
-        let piece = Piece { file: file.clone(), start, end };
-        dirty.add(Written { account, piece, begun: false }, Time::ZERO)
+    ) -> WritebackWork {
+        let piece = DirtyPiece { file: file.clone(), start, end };
+        dirty.add(DirtyWrite { account, piece, begun: false }, Time::ZERO)
     }
 
-    fn ranges(pieces: &[Piece]) -> Vec<(u64, u64)> {
+    fn ranges(pieces: &[DirtyPiece]) -> Vec<(u64, u64)> {
         pieces.iter().map(|p| (p.start, p.end)).collect()
     }
 
     #[test]
     fn writes_inside_the_budget_wait_for_nothing_and_begin_at_a_quarter() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(4)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(4)), file());
         let first = write(&mut dirty, A, &file, 0, MIB);
         assert_eq!((ranges(&first.begin), ranges(&first.finish)), (vec![], vec![]));
         let second = write(&mut dirty, A, &file, MIB, 2 * MIB);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_writer_above_the_budget_finishes_as_much_as_it_is_above_it_oldest_first() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(2)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(2)), file());
         write(&mut dirty, A, &file, 10 * MIB, 11 * MIB);
         write(&mut dirty, A, &file, 0, MIB);
         let small = write(&mut dirty, A, &file, 50 * MIB, 50 * MIB + 4 * KIB);
@@ -321,14 +321,14 @@ mod tests {
 
     #[test]
     fn no_budget_makes_every_write_wait_for_itself() {
-        let (mut dirty, file) = (Dirty::new(Bytes::ZERO), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::ZERO), file());
         assert_eq!(ranges(&write(&mut dirty, A, &file, 5, 9).finish), [(5, 9)]);
         assert!(dirty.is_empty());
     }
 
     #[test]
     fn adjoining_and_repeated_small_writes_become_one_extent() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(16)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(16)), file());
         for block in 0..16 {
             write(&mut dirty, A, &file, block * 4 * KIB, (block + 1) * 4 * KIB);
         }
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn scattered_small_writes_hold_a_bounded_number_of_extents() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(1024)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(1024)), file());
         let mut finished = 0;
         for block in 0..2000 {
             finished += write(&mut dirty, A, &file, block * MIB, block * MIB + 1).finish.len();
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn what_an_fsync_has_cleaned_is_never_waited_for_but_later_writes_are() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(1)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(1)), file());
         write(&mut dirty, A, &file, 0, 512 * KIB);
         let seal = dirty.seal(&file);
         write(&mut dirty, A, &file, 512 * KIB, MIB);
@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn many_accounts_divide_the_budget_and_an_idle_one_gives_its_part_back() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(1)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(1)), file());
         for account in 0..8 {
-            write(&mut dirty, Account(account), &file, 0, 4 * KIB);
+            write(&mut dirty, DirtyAccount(account), &file, 0, 4 * KIB);
         }
         write(&mut dirty, A, &file, 2 * MIB, 3 * MIB);
         assert_eq!(dirty.bytes(A), Bytes::kib(512));
@@ -379,11 +379,11 @@ mod tests {
 
     #[test]
     fn only_old_extents_are_swept() {
-        let (mut dirty, file) = (Dirty::new(Bytes::mib(16)), file());
+        let (mut dirty, file) = (DirtyTracker::new(Bytes::mib(16)), file());
         write(&mut dirty, A, &file, 0, KIB);
-        let piece = Piece { file: file.clone(), start: MIB, end: MIB + KIB };
+        let piece = DirtyPiece { file: file.clone(), start: MIB, end: MIB + KIB };
         let now = Time::from_nanos(1_000_000_000);
-        dirty.add(Written { account: A, piece, begun: true }, now);
+        dirty.add(DirtyWrite { account: A, piece, begun: true }, now);
         assert_eq!(ranges(&dirty.take_older(Nanos::from_secs(1), now)), [(0, KIB)]);
         assert_eq!(dirty.bytes(A), Bytes::kib(1));
     }

@@ -12,20 +12,20 @@ use std::time::Instant;
 use model::{Bytes, Nanos, Time};
 
 #[cfg(test)]
-use super::dirty::Account;
-use super::dirty::{Dirty, Piece, SyncFile, Work, Written};
+use super::dirty::DirtyAccount;
+use super::dirty::{DirtyPiece, DirtyTracker, DirtyWrite, SyncFile, WritebackWork};
 use super::sync_piece;
 use crate::sys::SyncRange;
 
 /// Dirty extents of one target behind their lock. Dropping it ends its thread.
 #[derive(Debug)]
-pub(super) struct Listed {
-    shared: Arc<Shared>,
+pub(super) struct FlusherQueue {
+    shared: Arc<FlusherState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    dirty: Mutex<Dirty>,
+struct FlusherState {
+    dirty: Mutex<DirtyTracker>,
     /// Signalled when the first extent is listed after none, and at the end.
     wake: Condvar,
     ended: AtomicBool,
@@ -35,10 +35,10 @@ struct Shared {
 /// How long an extent stays listed before it is finished without being pushed out.
 const AGE_MAX: Nanos = Nanos::from_secs(1);
 
-impl Listed {
-    pub(super) fn start(budget: Bytes) -> io::Result<Listed> {
-        let shared = Arc::new(Shared {
-            dirty: Mutex::new(Dirty::new(budget)),
+impl FlusherQueue {
+    pub(super) fn start(budget: Bytes) -> io::Result<FlusherQueue> {
+        let shared = Arc::new(FlusherState {
+            dirty: Mutex::new(DirtyTracker::new(budget)),
             wake: Condvar::new(),
             ended: AtomicBool::new(false),
             origin: Instant::now(),
@@ -46,14 +46,14 @@ impl Listed {
         let sweeper = shared.clone();
         let run = api::critical(move || sweeper.run());
         std::thread::Builder::new().name("sluice-sweep".into()).spawn(run)?;
-        Ok(Listed { shared })
+        Ok(FlusherQueue { shared })
     }
 
     pub(super) fn set_budget(&self, budget: Bytes) {
         self.shared.lock().set_budget(budget);
     }
 
-    pub(super) fn add(&self, written: Written) -> Work {
+    pub(super) fn add(&self, written: DirtyWrite) -> WritebackWork {
         let mut dirty = self.shared.lock();
         if dirty.is_empty() {
             self.shared.wake.notify_one();
@@ -70,7 +70,7 @@ impl Listed {
     }
 
     #[cfg(test)]
-    pub(super) fn bytes(&self, account: Account) -> Bytes {
+    pub(super) fn bytes(&self, account: DirtyAccount) -> Bytes {
         self.shared.lock().bytes(account)
     }
 
@@ -81,7 +81,7 @@ impl Listed {
     }
 }
 
-impl Drop for Listed {
+impl Drop for FlusherQueue {
     fn drop(&mut self) {
         // Under the lock, or the thread could miss it between its look and its wait. It
         // is not joined: it may stand in a backend that does not answer.
@@ -91,7 +91,7 @@ impl Drop for Listed {
     }
 }
 
-impl Shared {
+impl FlusherState {
     fn run(&self) {
         while self.wait() {
             finish(&self.take_older(AGE_MAX));
@@ -101,7 +101,7 @@ impl Shared {
     /// Waits until something has been listed for a while; false at the end.
     fn wait(&self) -> bool {
         let ended = || self.ended.load(Ordering::Relaxed);
-        let idle = |dirty: &mut Dirty| dirty.is_empty() && !ended();
+        let idle = |dirty: &mut DirtyTracker| dirty.is_empty() && !ended();
         let poisoned = "no call on the list of dirty extents panics";
         let dirty = self.wake.wait_while(self.lock(), idle).expect(poisoned);
         let age = AGE_MAX.to_duration();
@@ -110,12 +110,12 @@ impl Shared {
         !ended()
     }
 
-    fn take_older(&self, age: Nanos) -> Vec<Piece> {
+    fn take_older(&self, age: Nanos) -> Vec<DirtyPiece> {
         let mut dirty = self.lock();
         dirty.take_older(age, self.now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Dirty> {
+    fn lock(&self) -> MutexGuard<'_, DirtyTracker> {
         self.dirty.lock().expect("no call on the list of dirty extents panics")
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     }
 }
 
-fn finish(pieces: &[Piece]) {
+fn finish(pieces: &[DirtyPiece]) {
     for piece in pieces {
         if let Err(error) = sync_piece(piece, SyncRange::Finish) {
             tracing::debug!(%error, start = piece.start, end = piece.end, "write-back failed");

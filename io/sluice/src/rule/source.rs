@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, bail};
 use api::{ApiClient, Endpoints, ServerAddress, WireRules};
 use model::{RuleEditError, RuleSet};
-use proxy::RuleFile;
+use proxy::SavedRuleFile;
 
 use crate::credentials::{CredentialArgs, named_controller};
 
@@ -61,7 +61,7 @@ impl Source {
         if self.is_standard() {
             return parse(&name, &in_file(&name, edit(&read_text(file)?))?);
         }
-        let locked = RuleFile::lock(file).with_context(|| format!("cannot change {name}"))?;
+        let locked = SavedRuleFile::lock(file).with_context(|| format!("cannot change {name}"))?;
         let text = in_file(&name, edit(locked.text()))?;
         let rules = parse(&name, &text)?;
         locked.replace(&text).with_context(|| format!("cannot write {name}"))?;
@@ -75,7 +75,7 @@ impl Source {
             Some(file) => {
                 let name = file.display().to_string();
                 let locked =
-                    RuleFile::lock(file).with_context(|| format!("cannot change {name}"))?;
+                    SavedRuleFile::lock(file).with_context(|| format!("cannot change {name}"))?;
                 locked.replace(text).with_context(|| format!("cannot write {name}"))?;
                 parse(&name, text)
             }

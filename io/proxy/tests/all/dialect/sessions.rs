@@ -8,7 +8,7 @@ use ninep::dialect::{ExtReply, ExtRequest, HandleList, NOBODY, NOSLOT, RequestHe
 use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOFID, Reply, Request, Tag, getattr, open};
 
 use rustix::fs::{FlockOperation, fcntl_lock};
-use sluice_proxy::config::Config;
+use sluice_proxy::config::ProxyConfig;
 
 use crate::peer::errno::*;
 use crate::peer::{
@@ -301,7 +301,7 @@ fn a_session_over_a_unix_socket_is_bound_to_the_user_of_its_peer() {
 #[test]
 fn an_identitys_window_is_that_of_the_configuration() {
     let served = Served::plain("window");
-    let Config { window_requests, window_bytes, .. } = Config::default();
+    let ProxyConfig { window_requests, window_bytes, .. } = ProxyConfig::default();
     let window = (window_requests, window_bytes.get());
     assert_eq!(served.client().identify(2, USER, ""), Ok(window));
     let top = "window_requests = 7\nwindow_bytes = \"3MiB\"";

@@ -26,8 +26,8 @@ use ninep::Attributes;
 use ninep::dialect::PLAIN_FILE;
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, statx};
 use sluice_proxy::Server;
-use sluice_proxy::config::Config;
-use sluice_proxy::control::Control;
+use sluice_proxy::config::ProxyConfig;
+use sluice_proxy::control::ProxyControl;
 
 pub use testkit::p9::{
     Channel, Client, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request,
@@ -123,7 +123,7 @@ impl Served {
     /// Ends the server, if it runs, and starts another with the same configuration.
     pub fn start_again(&mut self) {
         self.stop();
-        let config = Config::parse("test", &self.config).unwrap();
+        let config = ProxyConfig::parse("test", &self.config).unwrap();
         // Whoever starts a server loses capabilities, and the test needs its own.
         let start = move || Server::start(config).unwrap_or_else(|error| panic!("{error}"));
         self.server = Some(std::thread::spawn(start).join().unwrap());
@@ -131,7 +131,7 @@ impl Served {
 
     /// Has the server read its configuration again, as SIGHUP does.
     pub fn reload(&self) {
-        let config = Config::parse("test", &self.config).unwrap();
+        let config = ProxyConfig::parse("test", &self.config).unwrap();
         self.server.as_ref().unwrap().reload(config).unwrap();
     }
 
@@ -146,7 +146,7 @@ impl Served {
     }
 
     /// What a control API serves.
-    pub fn control(&self) -> Arc<dyn Control> {
+    pub fn control(&self) -> Arc<dyn ProxyControl> {
         self.server.clone().unwrap()
     }
 
