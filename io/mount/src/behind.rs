@@ -28,55 +28,55 @@ use ninep::dialect::{ExtRequest, HandleList, WRITE_KILL_PRIV};
 use rustc_hash::FxHashMap;
 
 use crate::files::OpenFile;
-use crate::link::{Frame, Pace, Payer, Waiter, lock};
-use crate::nodes::Node;
+use crate::link::{CallFrame, CallWaiter, CheckInterval, SessionIdentity, lock};
+use crate::nodes::MountNode;
 
 /// One file's writes.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct FileWriteBehind {
     /// Runs that were not executed, to be looked at without the lock.
     runs: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<WriteBehindState>,
 }
 
 /// All files' writes together.
 #[derive(Debug, Default)]
-pub(crate) struct AllBehind {
+pub(crate) struct WriteBehind {
     bytes: AtomicU64,
     /// Counts what changed files: a clock to tell which attributes are old.
     changes: AtomicU64,
     /// The files that have some.
-    files: Mutex<FxHashMap<u64, Arc<Node>>>,
-    looked: Pace,
+    files: Mutex<FxHashMap<u64, Arc<MountNode>>>,
+    looked: CheckInterval,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Run>,
-    under_way: Vec<UnderWay>,
+struct WriteBehindState {
+    waiting: VecDeque<WriteRun>,
+    under_way: Vec<WritesInFlight>,
     bytes: u64,
     /// How many runs there were, and how many of lost writes.
     last: u64,
     lost: u64,
-    /// Where runs ended that were executed, and what [`AllBehind::changes`] was then: the later, the
+    /// Where runs ended that were executed, and what [`WriteBehind::changes`] was then: the later, the
     /// nearer to the beginning of the file, since a later one that reaches further counts alone.
     ended: VecDeque<(u64, u64)>,
-    /// What [`AllBehind::changes`] was when the file changed last, other than by a run.
+    /// What [`WriteBehind::changes`] was when the file changed last, other than by a run.
     changed: u64,
-    held: Vec<Held>,
+    held: Vec<WriteWaiter>,
 }
 
 /// A run that has begun.
 #[derive(Debug)]
-struct UnderWay {
+struct WritesInFlight {
     number: u64,
     place: Range<u64>,
-    payer: Arc<Payer>,
+    payer: Arc<SessionIdentity>,
 }
 
 /// What has happened to a file since its attributes were asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Since {
+pub(crate) enum WaitingSince {
     /// Nothing.
     Same,
     /// It was written from here, at least to this length.
@@ -87,53 +87,53 @@ pub(crate) enum Since {
 
 /// A message that writes, and what it is about.
 #[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) node: Arc<Node>,
-    pub(crate) payer: Arc<Payer>,
-    pub(crate) frame: Frame,
+pub(crate) struct SentWrite {
+    pub(crate) node: Arc<MountNode>,
+    pub(crate) payer: Arc<SessionIdentity>,
+    pub(crate) frame: CallFrame,
     pub(crate) place: Range<u64>,
 }
 
 /// Bytes that go to the proxy in one message.
-pub(crate) struct Run {
+pub(crate) struct WriteRun {
     pub(crate) number: u64,
-    pub(crate) write: Sent,
+    pub(crate) write: SentWrite,
     /// What was opened for it; `None` if that may be closed, and the message has a handle.
     pub(crate) file: Option<Arc<OpenFile>>,
     /// Another who waits for it, and has it go in his lane.
-    pub(crate) donor: Option<Arc<Payer>>,
+    pub(crate) donor: Option<Arc<SessionIdentity>>,
     kill_set_id: bool,
 }
 
 /// A piece of a file that is written.
 #[derive(Clone, Copy)]
-pub(crate) struct Piece<'a> {
+pub(crate) struct WritePiece<'a> {
     pub(crate) offset: u64,
     pub(crate) data: &'a [u8],
     pub(crate) kill_set_id: bool,
 }
 
 /// Goes on, or says why not.
-pub(crate) type Then = Box<dyn FnOnce(Result<(), Errno>) + Send>;
+pub(crate) type OnReady = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
 /// Who waits for a file's writes.
-pub(crate) struct Held {
-    pub(crate) until: Until,
+pub(crate) struct WriteWaiter {
+    pub(crate) until: WaitUntil,
     /// Who is let go if it is killed.
-    pub(crate) waiter: Option<Waiter>,
-    pub(crate) then: Then,
+    pub(crate) waiter: Option<CallWaiter>,
+    pub(crate) then: OnReady,
 }
 
 /// What is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum WaitUntil {
     /// All that was written before is executed.
     Executed,
-    /// As [`Until::Executed`], up to this run.
+    /// As [`WaitUntil::Executed`], up to this run.
     ExecutedTo(u64),
     /// What was written there before is executed.
     Read(Range<u64>),
-    /// As [`Until::Read`], up to this run.
+    /// As [`WaitUntil::Read`], up to this run.
     ReadTo(Range<u64>, u64),
     /// There is room for so many bytes more.
     Room(u64),
@@ -141,10 +141,10 @@ pub(crate) enum Until {
 
 /// What became of a piece.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum Accepted {
     /// It is taken.
     Taken,
-    /// The file has no room: wait for [`Until::Room`].
+    /// The file has no room: wait for [`WaitUntil::Room`].
     Full,
     /// All files together have none: to be written without this.
     NoRoom,
@@ -152,36 +152,41 @@ pub(crate) enum Put {
 
 /// Attributes of a file, as they are with what was written from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct KnownSize {
     pub(crate) told: Attributes,
     /// Nothing that was written before will change them.
     pub(crate) last: bool,
 }
 
-impl Since {
+impl WaitingSince {
     /// The attributes with the length that the file has by now.
-    pub(crate) fn applied_to(self, told: Attributes) -> Known {
+    pub(crate) fn applied_to(self, told: Attributes) -> KnownSize {
         match self {
-            Since::Longer(end) => {
-                Known { told: Attributes { size: told.size.max(end), ..told }, last: false }
+            WaitingSince::Longer(end) => {
+                KnownSize { told: Attributes { size: told.size.max(end), ..told }, last: false }
             }
-            Since::Same => Known { told, last: true },
-            Since::Changed => Known { told, last: false },
+            WaitingSince::Same => KnownSize { told, last: true },
+            WaitingSince::Changed => KnownSize { told, last: false },
         }
     }
 }
 
-impl AllBehind {
+impl WriteBehind {
     /// Takes a piece of at most `payload` bytes for a file.
-    pub(crate) fn put(&self, file: &Arc<OpenFile>, piece: Piece<'_>, payload: u32) -> Put {
+    pub(crate) fn put(
+        &self,
+        file: &Arc<OpenFile>,
+        piece: WritePiece<'_>,
+        payload: u32,
+    ) -> Accepted {
         let (bytes, behind) = (piece.data.len() as u64, &file.node.behind);
         let mut state = lock(&behind.state);
         if state.is_full(bytes) {
-            return Put::Full;
+            return Accepted::Full;
         }
         let full = self.bytes.load(Ordering::SeqCst) + bytes > ALL_MAX;
         if full || file.payer.behind.load(Ordering::SeqCst) + bytes > PAYER_MAX {
-            return Put::NoRoom;
+            return Accepted::NoRoom;
         }
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
         file.payer.behind.fetch_add(bytes, Ordering::SeqCst);
@@ -189,12 +194,12 @@ impl AllBehind {
         if behind.runs.swap(state.runs(), Ordering::SeqCst) == 0 {
             lock(&self.files).insert(file.node.id.0, file.node.clone());
         }
-        Put::Taken
+        Accepted::Taken
     }
 
     /// Takes a write back that was executed and lost, its file named by handle: it goes before
     /// all others of the file.
-    pub(crate) fn put_back(&self, lost: Sent) {
+    pub(crate) fn put_back(&self, lost: SentWrite) {
         let (node, bytes) = (lost.node.clone(), lost.bytes());
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
         lost.payer.behind.fetch_add(bytes, Ordering::SeqCst);
@@ -204,8 +209,13 @@ impl AllBehind {
         lock(&self.files).insert(node.id.0, node.clone());
     }
 
-    /// A run that [`Behind::begin`] gave was executed, or failed. Gives those who waited.
-    pub(crate) fn executed(&self, node: &Node, payer: &Payer, number: u64) -> Vec<Then> {
+    /// A run that [`FileWriteBehind::begin`] gave was executed, or failed. Gives those who waited.
+    pub(crate) fn executed(
+        &self,
+        node: &MountNode,
+        payer: &SessionIdentity,
+        number: u64,
+    ) -> Vec<OnReady> {
         let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
         let mut state = lock(&node.behind.state);
         let bytes = state.end(number, now);
@@ -220,12 +230,12 @@ impl AllBehind {
     }
 
     /// A file was changed other than by a run.
-    pub(crate) fn changed(&self, node: &Node) {
+    pub(crate) fn changed(&self, node: &MountNode) {
         let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
         lock(&node.behind.state).changed = now;
     }
 
-    /// For [`Behind::since`].
+    /// For [`FileWriteBehind::since`].
     pub(crate) fn now(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
@@ -235,37 +245,37 @@ impl AllBehind {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    /// Whether somebody may have to be looked at with [`AllBehind::let_go`] before long.
+    /// Whether somebody may have to be looked at with [`WriteBehind::let_go`] before long.
     pub(crate) fn any(&self) -> bool {
         self.bytes() != 0
     }
 
     /// Those whose processes are killed, as `killed` says of a thread, once in a while: what
     /// was written goes on without them.
-    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<Then> {
+    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
         if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
         }
-        let dead = |held: &mut Held| held.waiter.is_some_and(|waiter| killed(waiter.thread));
+        let dead = |held: &mut WriteWaiter| held.waiter.is_some_and(|waiter| killed(waiter.thread));
         let files: Vec<_> = lock(&self.files).values().cloned().collect();
         files.iter().flat_map(|node| lock(&node.behind.state).take_held(dead)).collect()
     }
 }
 
-impl Behind {
+impl FileWriteBehind {
     /// Whether everything is executed.
     pub(crate) fn is_idle(&self) -> bool {
         self.runs.load(Ordering::SeqCst) == 0
     }
 
-    /// What has happened that attributes which were asked for at `then` ([`AllBehind::now`]) may not
+    /// What has happened that attributes which were asked for at `then` ([`WriteBehind::now`]) may not
     /// tell.
-    pub(crate) fn since(&self, then: u64) -> Since {
+    pub(crate) fn since(&self, then: u64) -> WaitingSince {
         let state = lock(&self.state);
         match state.reach(then) {
-            _ if state.changed > then => Since::Changed,
-            Some(end) => Since::Longer(end),
-            None => Since::Same,
+            _ if state.changed > then => WaitingSince::Changed,
+            Some(end) => WaitingSince::Longer(end),
+            None => WaitingSince::Same,
         }
     }
 
@@ -276,20 +286,20 @@ impl Behind {
     }
 
     /// The next run that may begin now.
-    pub(crate) fn begin(&self) -> Option<Run> {
+    pub(crate) fn begin(&self) -> Option<WriteRun> {
         lock(&self.state).begin()
     }
 
     /// Keeps somebody until it is time, and says until when; gives back who need not wait.
-    pub(crate) fn hold(&self, held: Held) -> Result<Until, Held> {
+    pub(crate) fn hold(&self, held: WriteWaiter) -> Result<WaitUntil, WriteWaiter> {
         let mut state = lock(&self.state);
         let last = NEW + state.last;
         let until = match held.until {
-            Until::Executed => Until::ExecutedTo(last),
-            Until::Read(place) => Until::ReadTo(place, last),
+            WaitUntil::Executed => WaitUntil::ExecutedTo(last),
+            WaitUntil::Read(place) => WaitUntil::ReadTo(place, last),
             until => until,
         };
-        let held = Held { until: until.clone(), ..held };
+        let held = WriteWaiter { until: until.clone(), ..held };
         if !state.is_to_wait(&until) {
             return Err(held);
         }
@@ -299,12 +309,16 @@ impl Behind {
 
     /// Somebody waits until then: the writes of others that have not begun go in his lane. Where those
     /// write that have.
-    pub(crate) fn donate(&self, until: &Until, donor: &Arc<Payer>) -> Vec<Range<u64>> {
+    pub(crate) fn donate(
+        &self,
+        until: &WaitUntil,
+        donor: &Arc<SessionIdentity>,
+    ) -> Vec<Range<u64>> {
         lock(&self.state).donate(until, donor)
     }
 }
 
-impl State {
+impl WriteBehindState {
     fn runs(&self) -> usize {
         self.waiting.len() + self.under_way.len()
     }
@@ -313,8 +327,8 @@ impl State {
         self.bytes > 0 && self.bytes + bytes > FILE_MAX
     }
 
-    fn put(&mut self, file: &Arc<OpenFile>, piece: Piece<'_>, payload: u32) {
-        let Piece { offset, data, kill_set_id } = piece;
+    fn put(&mut self, file: &Arc<OpenFile>, piece: WritePiece<'_>, payload: u32) {
+        let WritePiece { offset, data, kill_set_id } = piece;
         let end = offset + data.len() as u64;
         self.bytes += data.len() as u64;
         if self.may_grow()
@@ -330,12 +344,12 @@ impl State {
         self.last += 1;
         let flags = if kill_set_id { WRITE_KILL_PRIV } else { 0 };
         let message = ExtRequest::Write { fid: file.fid, offset, flags, data };
-        self.waiting.push_back(Run {
+        self.waiting.push_back(WriteRun {
             number: NEW + self.last,
-            write: Sent {
+            write: SentWrite {
                 node: file.node.clone(),
                 payer: file.payer.clone(),
-                frame: Frame::new(HandleList::NONE, message),
+                frame: CallFrame::new(HandleList::NONE, message),
                 place: offset..end,
             },
             file: Some(file.clone()),
@@ -344,12 +358,17 @@ impl State {
         });
     }
 
-    fn put_back(&mut self, lost: Sent) {
+    fn put_back(&mut self, lost: SentWrite) {
         self.lost += 1;
         self.bytes += lost.bytes();
         let before = self.waiting.iter().take_while(|run| run.number < NEW).count();
-        let run =
-            Run { number: self.lost, write: lost, file: None, donor: None, kill_set_id: false };
+        let run = WriteRun {
+            number: self.lost,
+            write: lost,
+            file: None,
+            donor: None,
+            kill_set_id: false,
+        };
         self.waiting.insert(before, run);
     }
 
@@ -357,8 +376,8 @@ impl State {
     fn may_grow(&self) -> bool {
         let last = NEW + self.last;
         !self.held.iter().any(|held| match held.until {
-            Until::ExecutedTo(to) | Until::ReadTo(_, to) => to == last,
-            Until::Executed | Until::Read(_) | Until::Room(_) => false,
+            WaitUntil::ExecutedTo(to) | WaitUntil::ReadTo(_, to) => to == last,
+            WaitUntil::Executed | WaitUntil::Read(_) | WaitUntil::Room(_) => false,
         })
     }
 
@@ -373,22 +392,22 @@ impl State {
         executed.chain(self.pending().map(|(_, place)| place.end)).max()
     }
 
-    fn begin(&mut self) -> Option<Run> {
+    fn begin(&mut self) -> Option<WriteRun> {
         let next = &self.waiting.front()?.write.place;
-        let in_use = |run: &UnderWay| overlap(next, &run.place);
+        let in_use = |run: &WritesInFlight| overlap(next, &run.place);
         if self.under_way.len() >= DEPTH || self.under_way.iter().any(in_use) {
             return None;
         }
         let run = self.waiting.pop_front()?;
         let (place, payer) = (run.write.place.clone(), run.write.payer.clone());
-        self.under_way.push(UnderWay { number: run.number, place, payer });
+        self.under_way.push(WritesInFlight { number: run.number, place, payer });
         Some(run)
     }
 
     fn end(&mut self, number: u64, now: u64) -> u64 {
         let at = self.under_way.iter().position(|run| run.number == number);
         let Some(at) = at else { return 0 };
-        let UnderWay { place, .. } = self.under_way.swap_remove(at);
+        let WritesInFlight { place, .. } = self.under_way.swap_remove(at);
         let bytes = place.end - place.start;
         self.bytes -= bytes;
         while self.ended.back().is_some_and(|(end, _)| *end <= place.end) {
@@ -403,31 +422,31 @@ impl State {
         bytes
     }
 
-    fn is_to_wait(&self, until: &Until) -> bool {
+    fn is_to_wait(&self, until: &WaitUntil) -> bool {
         match until {
-            Until::Room(bytes) => self.is_full(*bytes),
-            Until::Executed => self.runs() > 0,
-            Until::ExecutedTo(last) => self.pending().any(|(run, _)| run <= *last),
-            Until::Read(place) => self.pending().any(|(_, at)| overlap(at, place)),
-            Until::ReadTo(place, last) => {
+            WaitUntil::Room(bytes) => self.is_full(*bytes),
+            WaitUntil::Executed => self.runs() > 0,
+            WaitUntil::ExecutedTo(last) => self.pending().any(|(run, _)| run <= *last),
+            WaitUntil::Read(place) => self.pending().any(|(_, at)| overlap(at, place)),
+            WaitUntil::ReadTo(place, last) => {
                 self.pending().any(|(run, at)| run <= *last && overlap(at, place))
             }
         }
     }
 
-    fn donate(&mut self, until: &Until, donor: &Arc<Payer>) -> Vec<Range<u64>> {
+    fn donate(&mut self, until: &WaitUntil, donor: &Arc<SessionIdentity>) -> Vec<Range<u64>> {
         // Runs begin in their order, so those before the last that is waited for are waited for too.
         let last = match until {
-            Until::ExecutedTo(last) => Some(*last),
-            Until::ReadTo(place, last) => {
+            WaitUntil::ExecutedTo(last) => Some(*last),
+            WaitUntil::ReadTo(place, last) => {
                 let in_the_way = |(run, at): &(u64, &Range<u64>)| run <= last && overlap(at, place);
                 self.pending().filter(in_the_way).map(|(run, _)| run).max()
             }
-            Until::Room(_) => Some(u64::MAX),
-            Until::Executed | Until::Read(_) => None,
+            WaitUntil::Room(_) => Some(u64::MAX),
+            WaitUntil::Executed | WaitUntil::Read(_) => None,
         };
         let Some(last) = last else { return Vec::new() };
-        let is_his = |payer: &Arc<Payer>| Arc::ptr_eq(payer, donor);
+        let is_his = |payer: &Arc<SessionIdentity>| Arc::ptr_eq(payer, donor);
         let waiting = self.waiting.iter_mut().filter(|run| run.number <= last);
         for run in waiting.filter(|run| !is_his(&run.write.payer)) {
             run.donor.get_or_insert_with(|| donor.clone());
@@ -436,7 +455,7 @@ impl State {
         begun.map(|run| run.place.clone()).collect()
     }
 
-    fn ready(&mut self) -> Vec<Then> {
+    fn ready(&mut self) -> Vec<OnReady> {
         let mut held = std::mem::take(&mut self.held);
         let go = held.extract_if(.., |held| !self.is_to_wait(&held.until));
         let go = go.map(|held| held.then).collect();
@@ -444,24 +463,24 @@ impl State {
         go
     }
 
-    fn take_held(&mut self, which: impl Fn(&mut Held) -> bool) -> Vec<Then> {
+    fn take_held(&mut self, which: impl Fn(&mut WriteWaiter) -> bool) -> Vec<OnReady> {
         self.held.extract_if(.., which).map(|held| held.then).collect()
     }
 }
 
-impl Sent {
+impl SentWrite {
     pub(crate) fn bytes(&self) -> u64 {
         self.place.end - self.place.start
     }
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for WriteRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Run({} of {:?}: {:?})", self.number, self.write.node.id, self.write.place)
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for WriteWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Held({:?} until {:?})", self.waiter, self.until)
     }

@@ -1,8 +1,8 @@
 //! Writes that are answered early, told what happens.
 
 use super::*;
-use crate::files::Files;
-use crate::link::Payer;
+use crate::files::OpenFiles;
+use crate::link::SessionIdentity;
 use crate::nodes::Nodes;
 use fuse::FuseRequestId;
 use ninep::dialect::{AnyRequest, decode_request, handle_fid};
@@ -13,8 +13,8 @@ use std::time::Duration;
 const PAYLOAD: u32 = 1 << 20;
 
 struct Bench {
-    all: AllBehind,
-    files: Files,
+    all: WriteBehind,
+    files: OpenFiles,
     nodes: Nodes,
 }
 
@@ -27,20 +27,20 @@ impl Bench {
     fn open(&self, name: &[u8]) -> Arc<OpenFile> {
         let node = self.nodes.look_up(name, &Attributes::default());
         let fid = self.files.reserve().unwrap();
-        self.files.opened(fid, node, Payer::known(1, 64, 1 << 22), open::WRONLY)
+        self.files.opened(fid, node, SessionIdentity::known(1, 64, 1 << 22), open::WRONLY)
     }
 
-    fn executed(&self, file: &OpenFile, number: u64) -> Vec<Then> {
+    fn executed(&self, file: &OpenFile, number: u64) -> Vec<OnReady> {
         self.all.executed(&file.node, &file.payer, number)
     }
 
-    fn put(&self, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Put {
-        self.all.put(file, Piece { offset, data, kill_set_id: false }, PAYLOAD)
+    fn put(&self, file: &Arc<OpenFile>, offset: u64, data: &[u8]) -> Accepted {
+        self.all.put(file, WritePiece { offset, data, kill_set_id: false }, PAYLOAD)
     }
 }
 
 /// Where a run writes, and what.
-fn message(run: &Run) -> (u64, Vec<u8>) {
+fn message(run: &WriteRun) -> (u64, Vec<u8>) {
     match decode_request(run.write.frame.bytes()).unwrap().2 {
         AnyRequest::Ext(ExtRequest::Write { offset, data, .. }) => (offset, data.to_vec()),
         other => panic!("{other:?}"),
@@ -48,17 +48,17 @@ fn message(run: &Run) -> (u64, Vec<u8>) {
 }
 
 /// Counts how often it is told to go on.
-fn held(until: Until, thread: u32) -> (Held, Arc<AtomicU32>) {
+fn held(until: WaitUntil, thread: u32) -> (WriteWaiter, Arc<AtomicU32>) {
     let told = Arc::new(AtomicU32::new(0));
     let count = told.clone();
     let then = Box::new(move |_| {
         count.fetch_add(1, Ordering::SeqCst);
     });
-    let waiter = Some(Waiter { request: FuseRequestId(1), thread });
-    (Held { until, waiter, then }, told)
+    let waiter = Some(CallWaiter { request: FuseRequestId(1), thread });
+    (WriteWaiter { until, waiter, then }, told)
 }
 
-fn go(ready: Vec<Then>) {
+fn go(ready: Vec<OnReady>) {
     ready.into_iter().for_each(|then| then(Ok(())));
 }
 
@@ -68,7 +68,7 @@ fn what_continues_the_last_write_travels_with_it_while_others_are_under_way() {
     let file = bench.open(b"a");
     let behind = &file.node.behind;
     for piece in 0..DEPTH as u64 {
-        assert_eq!(bench.put(&file, piece * 4, b"aaaa"), Put::Taken);
+        assert_eq!(bench.put(&file, piece * 4, b"aaaa"), Accepted::Taken);
         assert_eq!(message(&behind.begin().unwrap()), (piece * 4, b"aaaa".to_vec()));
     }
     bench.put(&file, 16, b"bbbb");
@@ -102,12 +102,12 @@ fn who_waits_goes_on_when_what_was_written_before_is_executed_and_no_later() {
     let bench = Bench::new();
     let file = bench.open(b"a");
     let behind = &file.node.behind;
-    let (nothing, told) = held(Until::Executed, 7);
+    let (nothing, told) = held(WaitUntil::Executed, 7);
     assert!(behind.hold(nothing).is_err(), "nothing is to be waited for");
     bench.put(&file, 0, b"one");
     let first = behind.begin().unwrap();
     bench.put(&file, 50, b"two");
-    let (waits, later) = held(Until::Executed, 7);
+    let (waits, later) = held(WaitUntil::Executed, 7);
     assert!(behind.hold(waits).is_ok());
     // What comes now is not waited for, and does not make what is waited for larger.
     bench.put(&file, 53, b"three");
@@ -131,22 +131,22 @@ fn a_file_and_a_payer_have_bounds() {
     let mut files: Vec<_> = (0..4).map(|number| bench.open(&[number])).collect();
     for file in &files {
         for piece in 0..4 {
-            assert_eq!(bench.put(file, piece * u64::from(PAYLOAD), &large), Put::Taken);
+            assert_eq!(bench.put(file, piece * u64::from(PAYLOAD), &large), Accepted::Taken);
         }
-        assert_eq!(bench.put(file, 1 << 30, b"x"), Put::Full);
+        assert_eq!(bench.put(file, 1 << 30, b"x"), Accepted::Full);
     }
     files.push(bench.open(b"another"));
     let [first, .., another] = &files[..] else { unreachable!() };
-    // Each payer here is another identity, as `Payer::known` makes them.
-    assert_eq!(bench.put(another, 0, b"x"), Put::Taken);
-    let (waits, told) = held(Until::Room(1), 7);
+    // Each payer here is another identity, as `SessionIdentity::known` makes them.
+    assert_eq!(bench.put(another, 0, b"x"), Accepted::Taken);
+    let (waits, told) = held(WaitUntil::Room(1), 7);
     assert!(first.node.behind.hold(waits).is_ok());
     let run = first.node.behind.begin().unwrap();
     go(bench.executed(first, run.number));
     assert_eq!(told.load(Ordering::SeqCst), 1);
-    assert_eq!(bench.put(first, 1 << 30, b"x"), Put::Taken);
+    assert_eq!(bench.put(first, 1 << 30, b"x"), Accepted::Taken);
     another.payer.behind.store(PAYER_MAX, Ordering::SeqCst);
-    assert_eq!(bench.put(another, 9, b"x"), Put::NoRoom);
+    assert_eq!(bench.put(another, 9, b"x"), Accepted::NoRoom);
 }
 
 #[test]
@@ -155,7 +155,8 @@ fn who_is_killed_waits_no_longer_and_what_was_written_goes_on() {
     let file = bench.open(b"a");
     bench.put(&file, 0, b"one");
     let run = file.node.behind.begin().unwrap();
-    let ((killed, dead), (waits, alive)) = (held(Until::Executed, 7), held(Until::Executed, 8));
+    let ((killed, dead), (waits, alive)) =
+        (held(WaitUntil::Executed, 7), held(WaitUntil::Executed, 8));
     assert!(file.node.behind.hold(killed).is_ok() && file.node.behind.hold(waits).is_ok());
     let now = Instant::now();
     go(bench.all.let_go(now, |thread| thread == 7));
@@ -171,20 +172,23 @@ fn attributes_that_were_asked_for_before_a_write_was_executed_are_old() {
     let file = bench.open(b"a");
     let behind = &file.node.behind;
     let asked = bench.all.now();
-    assert_eq!(behind.since(asked), Since::Same);
+    assert_eq!(behind.since(asked), WaitingSince::Same);
     bench.put(&file, 7, b"one");
-    assert_eq!(behind.since(bench.all.now()), Since::Longer(10), "it is not executed");
+    assert_eq!(behind.since(bench.all.now()), WaitingSince::Longer(10), "it is not executed");
     let run = behind.begin().unwrap();
-    assert_eq!(behind.since(bench.all.now()), Since::Longer(10), "nor is it now");
+    assert_eq!(behind.since(bench.all.now()), WaitingSince::Longer(10), "nor is it now");
     go(bench.executed(&file, run.number));
-    assert_eq!((behind.since(asked), behind.reach(asked)), (Since::Longer(10), 10));
-    assert_eq!(behind.since(bench.all.now()), Since::Same);
+    assert_eq!((behind.since(asked), behind.reach(asked)), (WaitingSince::Longer(10), 10));
+    assert_eq!(behind.since(bench.all.now()), WaitingSince::Same);
     let asked = bench.all.now();
     bench.all.changed(&file.node);
-    assert_eq!(behind.since(asked), Since::Changed);
+    assert_eq!(behind.since(asked), WaitingSince::Changed);
     let told = Attributes { size: 12, ..Attributes::default() };
-    let size = |since: Since| since.applied_to(told).told.size;
-    assert_eq!((size(Since::Longer(10)), size(Since::Longer(14)), size(Since::Same)), (12, 14, 12));
+    let size = |since: WaitingSince| since.applied_to(told).told.size;
+    assert_eq!(
+        (size(WaitingSince::Longer(10)), size(WaitingSince::Longer(14)), size(WaitingSince::Same)),
+        (12, 14, 12)
+    );
 }
 
 #[test]
@@ -206,8 +210,8 @@ fn ends_of_runs_are_known_to_who_asked_before_each_and_bounded() {
     assert_eq!((behind.reach(first), behind.reach(second)), (100, 60));
     let third = bench.all.now();
     (0..=ENDED_MAX as u64).rev().for_each(execute);
-    assert_eq!(behind.since(first), Since::Changed, "the furthest end is forgotten");
-    assert_eq!(behind.since(third), Since::Changed);
+    assert_eq!(behind.since(first), WaitingSince::Changed, "the furthest end is forgotten");
+    assert_eq!(behind.since(third), WaitingSince::Changed);
     assert_eq!(lock(&behind.state).ended.len(), ENDED_MAX);
 }
 
@@ -220,9 +224,9 @@ fn who_reads_waits_for_what_was_written_there_alone() {
     let first = behind.begin().unwrap();
     bench.put(&file, 100, b"second");
     let second = behind.begin().unwrap();
-    let (elsewhere, _) = held(Until::Read(5..100), 1);
+    let (elsewhere, _) = held(WaitUntil::Read(5..100), 1);
     assert!(behind.hold(elsewhere).is_err(), "nothing is written there");
-    let (there, told) = held(Until::Read(4..50), 1);
+    let (there, told) = held(WaitUntil::Read(4..50), 1);
     assert!(behind.hold(there).is_ok());
     bench.put(&file, 0, b"again");
     go(bench.executed(&file, second.number));
@@ -241,13 +245,13 @@ fn what_was_lost_goes_before_what_is_new_in_the_order_in_which_it_was_written() 
         behind.begin().unwrap();
     }
     bench.put(&file, 2, b"new");
-    let (waits, told) = held(Until::Executed, 7);
+    let (waits, told) = held(WaitUntil::Executed, 7);
     assert!(behind.hold(waits).is_ok());
     for data in [&b"older"[..], b"old"] {
         let (node, payer) = (file.node.clone(), file.payer.clone());
         let message = ExtRequest::Write { fid: handle_fid(0), offset: 1000, flags: 0, data };
-        let frame = Frame::new(HandleList::one(b"a"), message);
-        bench.all.put_back(Sent { node, payer, frame, place: 1000..1000 + data.len() as u64 });
+        let frame = CallFrame::new(HandleList::one(b"a"), message);
+        bench.all.put_back(SentWrite { node, payer, frame, place: 1000..1000 + data.len() as u64 });
     }
     for number in 1..=DEPTH as u64 {
         go(bench.executed(&file, NEW + number));
@@ -276,8 +280,8 @@ fn what_others_write_before_goes_in_the_lane_of_who_waits() {
         bench.put(&file, piece * 100, b"aaaa");
         behind.begin();
     }
-    let donor = Payer::known(2, 64, 1 << 22);
-    let (there, _) = held(Until::Read(500..504), 7);
+    let donor = SessionIdentity::known(2, 64, 1 << 22);
+    let (there, _) = held(WaitUntil::Read(500..504), 7);
     let until = behind.hold(there).unwrap();
     assert!(behind.donate(&until, &file.payer).is_empty(), "its own lane it has");
     let begun = behind.donate(&until, &donor);

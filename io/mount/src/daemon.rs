@@ -14,20 +14,20 @@ use api::{MetricsAddress, MetricsError, MetricsServer, ServerAddress};
 use fuse::{Capabilities, FuseSession, MountFlags, Options, Transport};
 use model::BusyPoll;
 
-use crate::filesystem::{Export, Inner};
+use crate::filesystem::{MountFs, MountFsState};
 use crate::helpers;
-use crate::jobs::Jobs;
-use crate::link::{self, Begin, Begun, GreetError, Homes};
-use crate::metrics::Metrics;
+use crate::jobs::JobResolver;
+use crate::link::{self, ConnectedRouter, HandshakeError, HomeRouter, RouterSettings};
+use crate::metrics::MountMetrics;
 use crate::nodes::Nodes;
 use crate::notices::Notices;
-use crate::operations::told::Told;
-use crate::options::{Settings, Source, nanos};
+use crate::operations::told::ControlFiles;
+use crate::options::{MountSettings, MountSource, nanos};
 use crate::retries::StaleRetries;
 
 /// A mounted export. Dropping it takes it away, in use or not.
 #[derive(Debug)]
-pub struct Mount {
+pub struct MountDaemon {
     session: FuseSession,
     metrics: Option<MetricsServer>,
 }
@@ -65,23 +65,23 @@ pub enum MountError {
     Unmount(fuse::Errno),
 }
 
-impl Mount {
+impl MountDaemon {
     /// Connects to the proxy and mounts its export. It can be used when this returns.
     ///
     /// # Errors
     /// Says what was refused; then nothing is mounted.
-    pub fn start(settings: &Settings) -> Result<Mount, MountError> {
+    pub fn start(settings: &MountSettings) -> Result<MountDaemon, MountError> {
         if settings.sources.is_empty() {
             return Err(MountError::NoSource);
         }
         helpers::note_processors();
-        let jobs = Jobs::new(&settings.jobs).map_err(MountError::Jobs)?;
+        let jobs = JobResolver::new(&settings.jobs).map_err(MountError::Jobs)?;
         let threads = match settings.uring {
             true => processors(),
             false => settings.threads.unwrap_or_else(|| processors().min(THREADS_DEFAULT)),
         };
         let id = u128::from_ne_bytes(random().map_err(MountError::Random)?);
-        let begin = Begin {
+        let begin = RouterSettings {
             sources: &settings.sources,
             threads,
             soft: settings.soft,
@@ -89,9 +89,9 @@ impl Mount {
             id,
             client: client_name(id),
         };
-        let Begun { homes, root, payload } =
-            Homes::begin(begin).map_err(|(source, why)| refused(&source, &why))?;
-        let export = Export::new(Inner {
+        let ConnectedRouter { homes, root, payload } =
+            HomeRouter::begin(begin).map_err(|(source, why)| refused(&source, &why))?;
+        let export = MountFs::new(MountFsState {
             homes: homes.clone(),
             nodes: Nodes::new(&root, settings.attr),
             jobs,
@@ -100,7 +100,7 @@ impl Mount {
             notifier: OnceLock::new(),
             notices: Notices::new(),
             retries: StaleRetries::default(),
-            told: Told::default(),
+            told: ControlFiles::default(),
         });
         export.write_again_what_is_lost();
         homes.watch();
@@ -120,7 +120,7 @@ impl Mount {
                 if settings.uring && session.connection().transport != Transport::Ring {
                     tracing::warn!("the kernel offers no io_uring: {URING_SWITCH} is to be Y");
                 }
-                Ok(Mount { session, metrics })
+                Ok(MountDaemon { session, metrics })
             }
             Err(error) => {
                 homes.end();
@@ -139,7 +139,7 @@ impl Mount {
         self.metrics.as_ref().map(MetricsServer::address)
     }
 
-    /// Waits until it is gone, which others bring about: umount(8), [`Mount::is_over`].
+    /// Waits until it is gone, which others bring about: umount(8), [`MountDaemon::is_over`].
     pub fn join(mut self) {
         self.session.join();
     }
@@ -159,24 +159,24 @@ impl Mount {
 }
 
 fn show_metrics(
-    settings: &Settings,
-    export: &Export,
+    settings: &MountSettings,
+    export: &MountFs,
 ) -> Result<Option<MetricsServer>, MetricsError> {
     let Some(at) = &settings.metrics else { return Ok(None) };
-    let metrics = Metrics::of(export.downgrade(), settings);
+    let metrics = MountMetrics::of(export.downgrade(), settings);
     MetricsServer::start(at, move || metrics.page()).map(Some)
 }
 
 fn mount(
     at: &Path,
-    export: Export,
+    export: MountFs,
     options: &Options,
     serve: impl Fn(usize, fuse::RequestReceiver) + Send + Sync + 'static,
 ) -> Result<FuseSession, fuse::FuseMountError> {
     FuseSession::mount_with(at, export, options, serve)
 }
 
-fn options(settings: &Settings, threads: usize, payload: u32) -> Options {
+fn options(settings: &MountSettings, threads: usize, payload: u32) -> Options {
     let mut flags = settings.flags;
     if settings.read_only {
         flags |= MountFlags::RDONLY;
@@ -205,7 +205,7 @@ fn options(settings: &Settings, threads: usize, payload: u32) -> Options {
     }
 }
 
-fn refused(source: &Source, why: &GreetError) -> MountError {
+fn refused(source: &MountSource, why: &HandshakeError) -> MountError {
     MountError::Proxy {
         address: source.address.clone(),
         export: source.export.clone(),

@@ -15,21 +15,21 @@ use fuse::{Errno, Handle, InodeId};
 use ninep::{Fid, open};
 use slab::Slab;
 
-use crate::link::{Payer, lock};
-use crate::nodes::Node;
-use crate::operations::Listing;
+use crate::link::{SessionIdentity, lock};
+use crate::nodes::MountNode;
+use crate::operations::OpenListing;
 
 /// An open file or directory.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     pub(crate) fid: Fid,
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Arc<MountNode>,
     /// Who opened it, and pays for what is done with it.
-    pub(crate) payer: Arc<Payer>,
+    pub(crate) payer: Arc<SessionIdentity>,
     /// How, in the protocol's bits.
     pub(crate) flags: u32,
     /// A directory's entries that were read ahead.
-    pub(crate) listing: Mutex<Listing>,
+    pub(crate) listing: Mutex<OpenListing>,
     stale: AtomicBool,
     /// Something was written by it.
     written: AtomicBool,
@@ -39,12 +39,12 @@ pub(crate) struct OpenFile {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct OpenFiles {
     /// `None`: being opened or closed.
     table: Mutex<Slab<Option<Arc<OpenFile>>>>,
 }
 
-impl Files {
+impl OpenFiles {
     /// A fid for a file that is about to be opened.
     ///
     /// # Errors
@@ -61,8 +61,8 @@ impl Files {
     pub(crate) fn opened(
         &self,
         fid: Fid,
-        node: Arc<Node>,
-        payer: Arc<Payer>,
+        node: Arc<MountNode>,
+        payer: Arc<SessionIdentity>,
         flags: u32,
     ) -> Arc<OpenFile> {
         let (listing, stale, written, failed) = Default::default();
@@ -201,16 +201,16 @@ mod tests {
     use ninep::Attributes;
     use std::time::Duration;
 
-    fn opened(files: &Files) -> Arc<OpenFile> {
+    fn opened(files: &OpenFiles) -> Arc<OpenFile> {
         let nodes = Nodes::new(b"root", Duration::ZERO);
         let node = nodes.look_up(b"file", &Attributes::default());
         let flags = open::WRONLY | open::CREATE | open::TRUNC | open::APPEND;
-        files.opened(files.reserve().unwrap(), node, Payer::known(1, 1, 1), flags)
+        files.opened(files.reserve().unwrap(), node, SessionIdentity::known(1, 1, 1), flags)
     }
 
     #[test]
     fn a_fid_is_free_again_only_when_the_proxy_has_forgotten_it() {
-        let files = Files::default();
+        let files = OpenFiles::default();
         let file = opened(&files);
         assert!(files.get(file.handle()).is_ok());
         files.close(file.handle()).unwrap();
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_opened_again_is_stale() {
-        let files = Files::default();
+        let files = OpenFiles::default();
         let file = opened(&files);
         assert_eq!(file.flags_again(), open::WRONLY | open::APPEND);
         assert_eq!(files.of_node(file.node.id).unwrap().fid, file.fid);

@@ -24,25 +24,27 @@ use fuse::{
 };
 use ninep::dialect::AnyRequest;
 
-use crate::behind::Known;
-use crate::files::{Files, OpenFile};
-use crate::jobs::{Jobs, by_descriptor};
-use crate::link::{Answer, Ask, Call, Homes, Payer, Shared, Waiter, here};
-use crate::nodes::{Node, Nodes};
+use crate::behind::KnownSize;
+use crate::files::{OpenFile, OpenFiles};
+use crate::jobs::{JobResolver, by_descriptor};
+use crate::link::{
+    CallReply, CallSpec, CallWaiter, HomeRouter, MountState, ServerCall, SessionIdentity, here,
+};
+use crate::nodes::{MountNode, Nodes};
 use crate::notices::Notices;
-use crate::operations::told::{Told, is_told};
+use crate::operations::told::{ControlFiles, is_told};
 use crate::operations::{attributes, behind, data, directory, locks, names, or_error, told, xattr};
 use crate::retries::StaleRetries;
 use crate::translate;
 
 /// The export of a proxy as a file system. Clones are the same one.
 #[derive(Clone)]
-pub(crate) struct Export(Arc<Inner>);
+pub(crate) struct MountFs(Arc<MountFsState>);
 
-pub(crate) struct Inner {
-    pub(crate) homes: Homes,
+pub(crate) struct MountFsState {
+    pub(crate) homes: HomeRouter,
     pub(crate) nodes: Nodes,
-    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) jobs: Arc<JobResolver>,
     /// How long the kernel may believe names and attributes.
     pub(crate) believed: Duration,
     /// Payload of one message in bytes.
@@ -51,24 +53,24 @@ pub(crate) struct Inner {
     pub(crate) notices: Notices,
     pub(crate) retries: StaleRetries,
     /// The mount's own files that are open.
-    pub(crate) told: Told,
+    pub(crate) told: ControlFiles,
 }
 
-impl Deref for Export {
-    type Target = Inner;
+impl Deref for MountFs {
+    type Target = MountFsState;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &MountFsState {
         &self.0
     }
 }
 
-impl Export {
-    pub(crate) fn new(inner: Inner) -> Export {
-        Export(Arc::new(inner))
+impl MountFs {
+    pub(crate) fn new(inner: MountFsState) -> MountFs {
+        MountFs(Arc::new(inner))
     }
 
     /// The export, for who must not keep it alive.
-    pub(crate) fn downgrade(&self) -> Weak<Inner> {
+    pub(crate) fn downgrade(&self) -> Weak<MountFsState> {
         Arc::downgrade(&self.0)
     }
 
@@ -78,7 +80,7 @@ impl Export {
         let export = self.downgrade();
         self.homes.on_lost(move |lost| {
             if let Some(export) = export.upgrade() {
-                behind::write_again(&Export(export), lost);
+                behind::write_again(&MountFs(export), lost);
             }
         });
     }
@@ -96,37 +98,39 @@ impl Export {
     /// the reply.
     pub(crate) fn as_caller<T: FuseAnswer + 'static>(
         &self,
-        node: &Node,
+        node: &MountNode,
         request: &FuseRequest,
-        ask: Ask,
+        ask: CallSpec,
         reply: Reply<T>,
-        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>) -> Result<T, Errno> + Send + 'static,
+        then: impl FnOnce(&MountFs, &Arc<SessionIdentity>, CallReply<'_>) -> Result<T, Errno>
+        + Send
+        + 'static,
     ) {
         self.as_caller_with(node, request, ask, reply, move |export, payer, answer, reply| {
             reply.send(then(export, payer, answer));
         });
     }
 
-    /// As [`Export::as_caller`], for what is answered otherwise.
+    /// As [`MountFs::as_caller`], for what is answered otherwise.
     pub(crate) fn as_caller_with<T: 'static>(
         &self,
-        node: &Node,
+        node: &MountNode,
         request: &FuseRequest,
-        ask: Ask,
+        ask: CallSpec,
         reply: Reply<T>,
-        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
+        then: impl FnOnce(&MountFs, &Arc<SessionIdentity>, CallReply<'_>, Reply<T>) + Send + 'static,
     ) {
         self.as_caller_at(self.homes.of(node), request, ask, reply, then);
     }
 
-    /// As [`Export::as_caller_with`], of one of the proxies.
+    /// As [`MountFs::as_caller_with`], of one of the proxies.
     pub(crate) fn as_caller_at<T: 'static>(
         &self,
         home: usize,
         request: &FuseRequest,
-        ask: Ask,
+        ask: CallSpec,
         reply: Reply<T>,
-        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
+        then: impl FnOnce(&MountFs, &Arc<SessionIdentity>, CallReply<'_>, Reply<T>) + Send + 'static,
     ) {
         let (on, thread) = (here(), request.thread);
         self.caller_at(home, request, move |export, payer| match payer {
@@ -140,7 +144,7 @@ impl Export {
         &self,
         home: usize,
         request: &FuseRequest,
-        then: impl FnOnce(&Export, Result<Arc<Payer>, Errno>) + Send + 'static,
+        then: impl FnOnce(&MountFs, Result<Arc<SessionIdentity>, Errno>) + Send + 'static,
     ) {
         let export = self.clone();
         let FuseRequest { uid, gid, thread, .. } = *request;
@@ -155,23 +159,23 @@ impl Export {
         &self,
         request: &FuseRequest,
         file: &Arc<OpenFile>,
-        ask: Ask,
+        ask: CallSpec,
         reply: Reply<T>,
-        then: impl FnOnce(&Export, Answer<'_>) -> Result<T, Errno> + Send + 'static,
+        then: impl FnOnce(&MountFs, CallReply<'_>) -> Result<T, Errno> + Send + 'static,
     ) {
         self.as_opener_with(request, file, ask, reply, move |export, answer, reply| {
             reply.send(then(export, answer));
         });
     }
 
-    /// As [`Export::as_opener`], for what is answered otherwise.
+    /// As [`MountFs::as_opener`], for what is answered otherwise.
     pub(crate) fn as_opener_with<T: 'static>(
         &self,
         request: &FuseRequest,
         file: &Arc<OpenFile>,
-        ask: Ask,
+        ask: CallSpec,
         reply: Reply<T>,
-        then: impl FnOnce(&Export, Answer<'_>, Reply<T>) + Send + 'static,
+        then: impl FnOnce(&MountFs, CallReply<'_>, Reply<T>) + Send + 'static,
     ) {
         let (payer, file) = (file.payer.clone(), file.clone());
         let from = (here(), request.thread);
@@ -183,44 +187,49 @@ impl Export {
     }
 
     /// Files that are open.
-    pub(crate) fn files(&self) -> &Files {
+    pub(crate) fn files(&self) -> &OpenFiles {
         &self.shared().files
     }
 
     /// What the mount has, whichever proxy serves it.
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &MountState {
         &self.homes.shared
     }
 
     /// Asks for nobody who waits.
     pub(crate) fn aside(
         &self,
-        payer: &Arc<Payer>,
-        ask: Ask,
-        then: impl FnOnce(&Export, Answer<'_>) + Send + 'static,
+        payer: &Arc<SessionIdentity>,
+        ask: CallSpec,
+        then: impl FnOnce(&MountFs, CallReply<'_>) + Send + 'static,
     ) {
         let export = self.clone();
-        let done = move |answer: Answer<'_>| then(&export, answer);
-        self.homes.link(payer).call_on(here(), Call::new(payer.clone(), ask, None, done));
+        let done = move |answer: CallReply<'_>| then(&export, answer);
+        self.homes.link(payer).call_on(here(), ServerCall::new(payer.clone(), ask, None, done));
     }
 
     fn send<T: 'static>(
         &self,
         (on, thread): (usize, u32),
-        payer: Arc<Payer>,
-        ask: Ask,
+        payer: Arc<SessionIdentity>,
+        ask: CallSpec,
         reply: Reply<T>,
-        then: impl FnOnce(&Export, &Arc<Payer>, Answer<'_>, Reply<T>) + Send + 'static,
+        then: impl FnOnce(&MountFs, &Arc<SessionIdentity>, CallReply<'_>, Reply<T>) + Send + 'static,
     ) {
         let (export, who, link) = (self.clone(), payer.clone(), self.homes.link(&payer));
-        let waiter = Waiter { request: reply.id(), thread };
-        let done = move |answer: Answer<'_>| then(&export, &who, answer, reply);
-        link.call_on(on, Call::new(payer, ask, Some(waiter), done));
+        let waiter = CallWaiter { request: reply.id(), thread };
+        let done = move |answer: CallReply<'_>| then(&export, &who, answer, reply);
+        link.call_on(on, ServerCall::new(payer, ask, Some(waiter), done));
     }
 
     /// What the kernel is told of a node that was looked up by this name. It believes the name as long
     /// as the attributes, unless there are more names than can be kept.
-    pub(crate) fn entry(&self, place: (InodeId, &[u8]), node: &Node, known: &Known) -> InodeEntry {
+    pub(crate) fn entry(
+        &self,
+        place: (InodeId, &[u8]),
+        node: &MountNode,
+        known: &KnownSize,
+    ) -> InodeEntry {
         let kept = self.nodes.placed(node, place.0, place.1);
         InodeEntry {
             inode: node.id,
@@ -232,18 +241,18 @@ impl Export {
     }
 
     /// What the kernel is told of a file that it knows.
-    pub(crate) fn attr(&self, node: &Node, known: &Known) -> Attr {
+    pub(crate) fn attr(&self, node: &MountNode, known: &KnownSize) -> Attr {
         self.nodes.told(node, &known.told);
         Attr { attributes: translate::attributes(&known.told), ttl: self.believed_of(known) }
     }
 
-    fn believed_of(&self, known: &Known) -> Duration {
+    fn believed_of(&self, known: &KnownSize) -> Duration {
         if known.last { self.believed } else { Duration::ZERO }
     }
 
     /// A file has not all its names any more: the kernel is told to believe none of them. Nobody waits for
     /// that, since it takes the directory's lock, which may be held by who waits for this file's.
-    pub(crate) fn doubt_names(&self, node: &Node) {
+    pub(crate) fn doubt_names(&self, node: &MountNode) {
         let names = self.nodes.displaced(node);
         let Some(notifier) = self.notifier.get().filter(|_| !names.is_empty()) else { return };
         let export = self.downgrade();
@@ -256,7 +265,7 @@ impl Export {
 
     /// Whether a change of a file that is not where the kernel believes it to be means this file all the
     /// same: it is open here, and the thread that waits named it by a descriptor.
-    pub(crate) fn means_this_file(&self, node: &Node, thread: u32) -> bool {
+    pub(crate) fn means_this_file(&self, node: &MountNode, thread: u32) -> bool {
         self.files().of_node(node.id).is_some() && by_descriptor(thread)
     }
 
@@ -265,16 +274,16 @@ impl Export {
     /// is by now. Gives as well whether the message has any names.
     pub(crate) fn ask_by_name<'m>(
         &self,
-        node: &Node,
+        node: &MountNode,
         was_found: bool,
         message: impl Into<AnyRequest<'m>>,
-    ) -> (Ask, bool) {
+    ) -> (CallSpec, bool) {
         let places = if was_found { Vec::new() } else { self.nodes.places(node) };
-        (Ask::of_placed(&node.handle, &places, message), !places.is_empty())
+        (CallSpec::of_placed(&node.handle, &places, message), !places.is_empty())
     }
 }
 
-impl FileSystem for Export {
+impl FileSystem for MountFs {
     fn start(&self, _: &FuseConnection, notifier: Notifier) {
         // Once for each mount.
         let _ = self.notifier.set(notifier);

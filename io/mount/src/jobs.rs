@@ -36,29 +36,29 @@ use std::time::{Duration, Instant};
 use model::JobId;
 use rustix::io::Errno;
 
-use environment::{Question, Readers};
+use environment::{EnvironQuery, EnvironReaders};
 use sources::JobSource;
-use table::Table;
-use task::{Status, Task};
+use table::JobTable;
+use task::{TaskId, TaskStatus};
 
 pub(crate) use called::{by_descriptor, makes_a_name};
 pub(crate) use sources::JobSources;
 
 /// Finds out which job and groups the threads of this machine belong to.
 #[derive(Debug)]
-pub(crate) struct Jobs {
+pub(crate) struct JobResolver {
     proc: OwnedFd,
-    sources: Vec<Source>,
+    sources: Vec<ResolverSource>,
     /// None where no source is an environment.
-    readers: Option<Readers>,
-    table: Mutex<Table<Arc<Known>>>,
-    nobody: Arc<Caller>,
-    said: Said,
+    readers: Option<EnvironReaders>,
+    table: Mutex<JobTable<Arc<CachedJob>>>,
+    nobody: Arc<CallerJob>,
+    said: WarnOnce,
 }
 
 /// Who a request is for, besides its user and group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Caller {
+pub(crate) struct CallerJob {
     /// Empty where no source had a name.
     pub(crate) job: JobId,
     /// Supplementary groups, as the kernel orders them.
@@ -67,66 +67,66 @@ pub(crate) struct Caller {
 
 /// Where a name is looked for, ready for use.
 #[derive(Debug)]
-enum Source {
-    Cgroup(Vec<cgroup::Pattern>),
+enum ResolverSource {
+    Cgroup(Vec<cgroup::CgroupPattern>),
     Environment(Arc<str>),
     Fixed(JobId),
 }
 
 /// What was found out about a thread, and when.
 #[derive(Debug)]
-struct Known {
-    task: Arc<Task>,
+struct CachedJob {
+    task: Arc<TaskId>,
     program: Option<Box<[u8]>>,
     read_at: Instant,
-    caller: Arc<Caller>,
+    caller: Arc<CallerJob>,
 }
 
 /// A thread that is being found out about.
 struct Search {
     thread: u32,
-    task: Arc<Task>,
+    task: Arc<TaskId>,
     program: Option<Box<[u8]>>,
     read_at: Instant,
-    status: Status,
+    status: TaskStatus,
     /// What was known before, to be kept if it is still so.
-    before: Option<Arc<Caller>>,
+    before: Option<Arc<CallerJob>>,
     /// The source that is asked next.
     next: usize,
-    then: Then,
+    then: OnJob,
 }
 
-type Then = Box<dyn FnOnce(&Arc<Caller>) + Send>;
+type OnJob = Box<dyn FnOnce(&Arc<CallerJob>) + Send>;
 
 /// What is said once.
 #[derive(Debug, Default)]
-struct Said {
+struct WarnOnce {
     bad_name: AtomicBool,
     no_access: AtomicBool,
 }
 
-impl Jobs {
+impl JobResolver {
     /// Looks for jobs in these sources.
     ///
     /// # Errors
     /// If /proc cannot be opened or threads cannot be started.
-    pub(crate) fn new(sources: &JobSources) -> io::Result<Arc<Jobs>> {
-        Jobs::below(Path::new("/proc"), sources)
+    pub(crate) fn new(sources: &JobSources) -> io::Result<Arc<JobResolver>> {
+        JobResolver::below(Path::new("/proc"), sources)
     }
 
     /// Looks for jobs in a tree that is like /proc.
-    fn below(proc: &Path, sources: &JobSources) -> io::Result<Arc<Jobs>> {
-        let sources: Vec<_> = sources.as_slice().iter().map(Source::new).collect();
-        let reads = sources.iter().any(|source| matches!(source, Source::Environment(_)));
+    fn below(proc: &Path, sources: &JobSources) -> io::Result<Arc<JobResolver>> {
+        let sources: Vec<_> = sources.as_slice().iter().map(ResolverSource::new).collect();
+        let reads = sources.iter().any(|source| matches!(source, ResolverSource::Environment(_)));
         let descriptors = api::descriptor_limit() / 4;
         let bound = usize::try_from(descriptors).unwrap_or(THREADS_MAX).min(THREADS_MAX);
-        Ok(Arc::new(Jobs {
+        Ok(Arc::new(JobResolver {
             proc: File::open(proc)?.into(),
             sources,
-            readers: reads.then(Readers::start).transpose()?,
-            table: Mutex::new(Table::new(bound)),
+            readers: reads.then(EnvironReaders::start).transpose()?,
+            table: Mutex::new(JobTable::new(bound)),
             nobody: Arc::default(),
-            said: Said::default(),
+            said: WarnOnce::default(),
         }))
     }
 
@@ -137,7 +137,7 @@ impl Jobs {
     pub(crate) fn find(
         self: &Arc<Self>,
         thread: u32,
-        then: impl FnOnce(&Arc<Caller>) + Send + 'static,
+        then: impl FnOnce(&Arc<CallerJob>) + Send + 'static,
     ) {
         if thread == 0 {
             return then(&self.nobody);
@@ -169,14 +169,14 @@ impl Jobs {
     fn search(
         &self,
         thread: u32,
-        known: Option<Arc<Known>>,
-    ) -> io::Result<(Arc<Task>, Status, Option<Arc<Caller>>)> {
+        known: Option<Arc<CachedJob>>,
+    ) -> io::Result<(Arc<TaskId>, TaskStatus, Option<Arc<CallerJob>>)> {
         if let Some(known) = known
             && let Ok(status) = known.task.status()
         {
             return Ok((known.task.clone(), status, Some(known.caller.clone())));
         }
-        let task = Arc::new(Task::open(&self.proc, thread)?);
+        let task = Arc::new(TaskId::open(&self.proc, thread)?);
         let status = task.status()?;
         Ok((task, status, None))
     }
@@ -186,15 +186,15 @@ impl Jobs {
         while let Some(source) = self.sources.get(search.next) {
             search.next += 1;
             let job = match source {
-                Source::Fixed(job) => Some(job.clone()),
-                Source::Cgroup(patterns) => {
+                ResolverSource::Fixed(job) => Some(job.clone()),
+                ResolverSource::Cgroup(patterns) => {
                     let text = search.task.read(c"cgroup").unwrap_or_default();
                     cgroup::job_in(&text, patterns).and_then(|name| self.job(name.as_bytes()))
                 }
                 // Whoever may not see the program may not see the environment either, and
                 // threads of the kernel have neither.
-                Source::Environment(_) if search.program.is_none() => None,
-                Source::Environment(variable) => return self.ask(search, variable.clone()),
+                ResolverSource::Environment(_) if search.program.is_none() => None,
+                ResolverSource::Environment(variable) => return self.ask(search, variable.clone()),
             };
             if let Some(job) = job {
                 return self.found(search, job);
@@ -212,7 +212,7 @@ impl Jobs {
             }
         });
         let readers = self.readers.as_ref().expect("made for sources that are environments");
-        readers.ask(Question { task, process, variable, then });
+        readers.ask(EnvironQuery { task, process, variable, then });
     }
 
     /// A job's name, if it can be one.
@@ -227,33 +227,35 @@ impl Jobs {
 
     fn found(&self, search: Search, job: JobId) {
         let Search { thread, task, program, read_at, status, before, then, .. } = search;
-        let caller = Caller { job, groups: status.groups };
+        let caller = CallerJob { job, groups: status.groups };
         let caller = before.filter(|before| **before == caller).unwrap_or_else(|| caller.into());
-        let known = Known { task, program, read_at, caller: caller.clone() };
+        let known = CachedJob { task, program, read_at, caller: caller.clone() };
         let former = self.table().put(thread, Arc::new(known));
         // It may hold the last use of a descriptor, which is closed here, without the lock.
         drop(former);
         then(&caller);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table<Arc<Known>>> {
+    fn table(&self) -> MutexGuard<'_, JobTable<Arc<CachedJob>>> {
         // Nothing that could panic runs under the lock but the table's own assertions.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Source {
-    fn new(source: &JobSource) -> Source {
+impl ResolverSource {
+    fn new(source: &JobSource) -> ResolverSource {
         match source {
-            JobSource::Slurm(patterns) => Source::Cgroup(patterns.to_vec()),
-            JobSource::Cgroup(patterns) => Source::Cgroup(patterns.to_vec()),
-            JobSource::Environment(variable) => Source::Environment(variable.as_str().into()),
-            JobSource::Fixed(job) => Source::Fixed(job.clone()),
+            JobSource::Slurm(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
+            JobSource::Cgroup(patterns) => ResolverSource::Cgroup(patterns.to_vec()),
+            JobSource::Environment(variable) => {
+                ResolverSource::Environment(variable.as_str().into())
+            }
+            JobSource::Fixed(job) => ResolverSource::Fixed(job.clone()),
         }
     }
 }
 
-impl Known {
+impl CachedJob {
     /// The thread lives, runs the program that it did, and was read lately.
     fn holds(&self) -> bool {
         self.read_at.elapsed() < FRESH
@@ -261,7 +263,7 @@ impl Known {
     }
 }
 
-impl Said {
+impl WarnOnce {
     fn no_access(&self, error: &io::Error) {
         let dead =
             [Errno::NOENT, Errno::SRCH].contains(&Errno::from_io_error(error).unwrap_or(Errno::IO));

@@ -31,5 +31,5 @@ mod plain;
 mod retries;
 mod translate;
 
-pub use daemon::{Mount, MountError, URING_SWITCH};
-pub use options::{Settings, SettingsError, Source};
+pub use daemon::{MountDaemon, MountError, URING_SWITCH};
+pub use options::{MountSettings, MountSettingsError, MountSource};

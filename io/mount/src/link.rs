@@ -45,33 +45,33 @@ use ninep::dialect::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 
-pub(crate) use call::{Answer, Ask, Call, Frame, Waiter, errno_of};
-pub(crate) use channel::Tally;
-pub(crate) use greet::GreetError;
-pub(crate) use homes::{Begin, Begun, Homes};
-pub(crate) use identities::Payer;
-pub(crate) use signals::Pace;
+pub(crate) use call::{CallFrame, CallReply, CallSpec, CallWaiter, ServerCall, errno_of};
+pub(crate) use channel::ChannelStats;
+pub(crate) use greet::HandshakeError;
+pub(crate) use homes::{ConnectedRouter, HomeRouter, RouterSettings};
+pub(crate) use identities::SessionIdentity;
+pub(crate) use signals::CheckInterval;
 pub(crate) use turn::run;
 
 use abandoned::Abandoned;
-use channel::{Channel, Interrupted, News, Phase};
-use control::Control;
-use identities::Payers;
-use kept::{Changed, Kept};
+use channel::{ChannelNews, ChannelPhase, Interrupted, LinkChannel};
+use control::SessionControl;
+use identities::IdentityTable;
+use kept::{Changed, UncommittedWrites};
 use restore::Retake;
-use signals::{Missed, Signalled, Waits, is_being_killed};
+use signals::{EarlyInterrupts, PendingSignals, WaitingCalls, is_being_killed};
 use socket::Broken;
 
-use crate::behind::{AllBehind, Sent};
-use crate::files::Files;
-use crate::locks::Locks;
-use crate::nodes::Node;
-use crate::options::Source;
+use crate::behind::{SentWrite, WriteBehind};
+use crate::files::OpenFiles;
+use crate::locks::MountLocks;
+use crate::nodes::MountNode;
+use crate::options::MountSource;
 use crate::plain::Gateway;
 
 /// Takes writes that are to be made once more.
 #[derive(Default)]
-struct OnLost(OnceLock<Box<dyn Fn(Vec<Sent>) + Send + Sync>>);
+struct OnLost(OnceLock<Box<dyn Fn(Vec<SentWrite>) + Send + Sync>>);
 
 impl fmt::Debug for OnLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,14 +81,14 @@ impl fmt::Debug for OnLost {
 
 /// What a mount has, whichever of its proxies serves it.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) files: Files,
-    pub(crate) locks: Locks,
-    pub(crate) behind: AllBehind,
+pub(crate) struct MountState {
+    pub(crate) files: OpenFiles,
+    pub(crate) locks: MountLocks,
+    pub(crate) behind: WriteBehind,
     pub(crate) abandoned: Arc<Abandoned>,
-    pub(crate) waits: Waits,
-    missed: Missed,
-    signalled: Signalled,
+    pub(crate) waits: WaitingCalls,
+    missed: EarlyInterrupts,
+    signalled: PendingSignals,
     on_lost: OnLost,
     /// How the threads are woken.
     bells: Vec<OwnedFd>,
@@ -97,24 +97,24 @@ pub(crate) struct Shared {
 
 /// One session with a proxy.
 #[derive(Debug)]
-pub(crate) struct Link {
-    shared: Arc<Shared>,
+pub(crate) struct ClientSession {
+    shared: Arc<MountState>,
     /// Its place among the mount's links.
     home: usize,
     /// The proxies that it may lead to: its own, and who takes over from it, in their order.
-    sources: Vec<Source>,
+    sources: Vec<MountSource>,
     /// Between this and a server that does not know the dialect; only where it is the only one.
     gateway: Option<Arc<Gateway>>,
-    pub(crate) kept: Kept,
+    pub(crate) kept: UncommittedWrites,
     /// The export's root, known once there was a session.
     root: OnceLock<Vec<u8>>,
     /// The largest message in bytes.
     msize: u32,
     /// After so long without a connection calls fail.
     soft: Option<Duration>,
-    seats: Vec<Seat>,
-    payers: Payers,
-    life: Mutex<Life>,
+    seats: Vec<ThreadChannel>,
+    payers: IdentityTable,
+    life: Mutex<SessionState>,
     epoch: AtomicU64,
     /// No call begins: the session is about to be given up for another.
     pausing: AtomicBool,
@@ -122,8 +122,8 @@ pub(crate) struct Link {
 
 /// A thread's channel.
 #[derive(Debug)]
-struct Seat {
-    channel: Mutex<Channel>,
+struct ThreadChannel {
+    channel: Mutex<LinkChannel>,
     /// Its thread is taking a reply in.
     receiving: AtomicBool,
 }
@@ -131,7 +131,7 @@ struct Seat {
 /// What the proxy knows of the session. Locked while a connection begins, so that all of them
 /// agree on which life of the session they belong to.
 #[derive(Debug)]
-struct Life {
+struct SessionState {
     /// Counts how often a proxy had to be told everything.
     epoch: u64,
     /// Whether it was.
@@ -145,14 +145,14 @@ struct Life {
     id: u128,
 }
 
-impl Shared {
+impl MountState {
     /// For so many threads; `client` is the mount's name as an owner of locks.
-    fn new(threads: usize, client: String) -> Result<Shared, Errno> {
+    fn new(threads: usize, client: String) -> Result<MountState, Errno> {
         let bell = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (files, behind, abandoned, waits, missed, signalled, on_lost) = Default::default();
-        Ok(Shared {
+        Ok(MountState {
             files,
-            locks: Locks::new(client),
+            locks: MountLocks::new(client),
             behind,
             abandoned,
             waits,
@@ -174,7 +174,7 @@ impl Shared {
     }
 }
 
-impl Link {
+impl ClientSession {
     /// Who pays for what a user does.
     ///
     /// # Errors
@@ -185,11 +185,11 @@ impl Link {
         gid: u32,
         groups: &Arc<[u32]>,
         job: &JobId,
-    ) -> Result<Arc<Payer>, Errno> {
+    ) -> Result<Arc<SessionIdentity>, Errno> {
         let found = self.payers.find(uid, gid, groups, job)?;
         if let Some(number) = found.retired {
             let on = here();
-            self.seat(on).say(Control::Retire(number));
+            self.seat(on).say(SessionControl::Retire(number));
             self.wake(on);
         }
         Ok(found.payer)
@@ -197,7 +197,7 @@ impl Link {
 
     /// Calls on a thread's channel. What it comes to, `done` learns, perhaps before this
     /// returns.
-    pub(crate) fn call_on(&self, on: usize, call: Call) {
+    pub(crate) fn call_on(&self, on: usize, call: ServerCall) {
         let waiter = call.waiter;
         let refused = {
             let mut channel = self.seat(on);
@@ -213,7 +213,7 @@ impl Link {
             return done(Err(error));
         }
         self.wake(on);
-        if let Some(Waiter { request, .. }) = waiter
+        if let Some(CallWaiter { request, .. }) = waiter
             && self.shared.missed.take(request)
         {
             self.interrupt(request);
@@ -221,13 +221,18 @@ impl Link {
     }
 
     /// Calls on a thread's channel after a while.
-    pub(crate) fn call_later(&self, on: usize, call: Call, after: Duration) {
+    pub(crate) fn call_later(&self, on: usize, call: ServerCall, after: Duration) {
         self.seat(on).push_later(call, Instant::now() + after);
     }
 
     /// Somebody waits for what is written to these places of a file: it goes in his lane.
-    pub(crate) fn donate(&self, node: &Node, places: &[Range<u64>], donor: &Arc<Payer>) {
-        let is = |call: &Call| {
+    pub(crate) fn donate(
+        &self,
+        node: &MountNode,
+        places: &[Range<u64>],
+        donor: &Arc<SessionIdentity>,
+    ) {
+        let is = |call: &ServerCall| {
             let kept = call.ask.kept.as_ref();
             kept.is_some_and(|(of, place)| std::ptr::eq(&**of, node) && places.contains(place))
         };
@@ -241,7 +246,7 @@ impl Link {
     /// A signal came for who waits for this request. Only one that ends the process ends the
     /// call, unless it waits for other programs: whoever asks for a file's attributes does not
     /// expect EINTR. The kernel says it once, so who was not being killed is looked at again
-    /// ([`Homes::look_at_signalled`]). True if the call is here.
+    /// ([`HomeRouter::look_at_signalled`]). True if the call is here.
     fn interrupt(&self, request: FuseRequestId) -> bool {
         // Recorded first: who is about to call on behalf of the request looks here afterwards.
         self.shared.missed.put(request);
@@ -266,7 +271,7 @@ impl Link {
 
     /// Lets processes go that are being killed while the proxy does not take their calls back.
     /// Others wait: to tell them that a call was interrupted would be a guess.
-    fn let_the_dead_go(&self, on: usize, waiters: &[Waiter]) {
+    fn let_the_dead_go(&self, on: usize, waiters: &[CallWaiter]) {
         for waiter in waiters.iter().filter(|waiter| is_being_killed(waiter.thread)) {
             let done = self.seat(on).abandon(waiter.request);
             if let Some(done) = done {
@@ -281,14 +286,14 @@ impl Link {
     }
 
     /// What all its channels did until now.
-    pub(crate) fn tally(&self) -> Tally {
-        let mut sum = Tally::default();
+    pub(crate) fn tally(&self) -> ChannelStats {
+        let mut sum = ChannelStats::default();
         (0..self.seats.len()).for_each(|on| sum += self.seat(on).tally());
         sum
     }
 
     /// A thread's channel.
-    fn seat(&self, on: usize) -> MutexGuard<'_, Channel> {
+    fn seat(&self, on: usize) -> MutexGuard<'_, LinkChannel> {
         lock(&self.seats[on].channel)
     }
 
@@ -299,18 +304,18 @@ impl Link {
         }
     }
 
-    fn refuses(&self, channel: &Channel) -> Option<Errno> {
+    fn refuses(&self, channel: &LinkChannel) -> Option<Errno> {
         match channel.phase {
-            Phase::Up(_) => None,
-            Phase::Lost(since) => {
+            ChannelPhase::Up(_) => None,
+            ChannelPhase::Lost(since) => {
                 self.soft.is_some_and(|soft| since.elapsed() > soft).then_some(Errno::TIMEDOUT)
             }
-            Phase::Over => Some(Errno::NOTCONN),
+            ChannelPhase::Over => Some(Errno::NOTCONN),
         }
     }
 
     /// A whole frame came on a channel.
-    fn received(self: &Arc<Link>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+    fn received(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
         self.seats[on].receiving.store(true, Ordering::SeqCst);
         let received = self.take_in(on, frame);
         self.seats[on].receiving.store(false, Ordering::SeqCst);
@@ -327,7 +332,7 @@ impl Link {
         }
     }
 
-    fn take_in(self: &Arc<Link>, on: usize, frame: &[u8]) -> Result<(), Broken> {
+    fn take_in(self: &Arc<ClientSession>, on: usize, frame: &[u8]) -> Result<(), Broken> {
         let (tag, header, reply) =
             decode_reply(frame).map_err(|error| Broken::Protocol(error.to_string()))?;
         let (news, epoch) = {
@@ -341,10 +346,10 @@ impl Link {
         };
         self.heard(epoch, header);
         match news {
-            News::Nothing => {}
+            ChannelNews::Nothing => {}
             // A thread that ended here would leave what the kernel gives it without an answer;
             // the reply that is dropped by a panic says EIO.
-            News::Done { done, answer, written } => {
+            ChannelNews::Done { done, answer, written } => {
                 if let Some((number, write)) = written
                     && self.kept.keep(epoch, number, write)
                 {
@@ -354,8 +359,8 @@ impl Link {
                     tracing::error!(%tag, "what was to be done with a reply panicked");
                 }
             }
-            News::Identity(payer) => self.identity_answered(on, &payer),
-            News::Events(data) => self.events(on, data)?,
+            ChannelNews::Identity(payer) => self.identity_answered(on, &payer),
+            ChannelNews::Events(data) => self.events(on, data)?,
         }
         Ok(())
     }
@@ -371,23 +376,23 @@ impl Link {
     }
 
     /// Has everything made durable that was written.
-    fn commit(self: &Arc<Link>, on: usize) {
+    fn commit(self: &Arc<ClientSession>, on: usize) {
         let (Some(payer), Some(root)) = (self.kept.oldest(), self.root.get()) else { return };
         let message = ExtRequest::Commit { fid: handle_fid(0) };
-        let ask = Ask::new(HandleList::one(root), message).freely();
+        let ask = CallSpec::new(HandleList::one(root), message).freely();
         let link = self.clone();
-        let done = move |answer: Answer<'_>| {
+        let done = move |answer: CallReply<'_>| {
             if let Err(error) = &answer {
                 tracing::warn!(%error, "what was written could not be made durable");
             }
             let ready = link.kept.committed(link.epoch.load(Ordering::SeqCst), answer.is_ok());
             ready.into_iter().for_each(|then| then(Ok(())));
         };
-        self.call_on(on, Call::new(payer, ask, None, done));
+        self.call_on(on, ServerCall::new(payer, ask, None, done));
     }
 
     /// Everybody's calls for it may begin now, or fail.
-    fn identity_answered(&self, on: usize, payer: &Payer) {
+    fn identity_answered(&self, on: usize, payer: &SessionIdentity) {
         if payer.refused().is_some() {
             self.payers.forget(payer);
         }
@@ -406,7 +411,7 @@ impl Link {
                 }
             }
         }
-        self.seat(on).say(Control::Wait);
+        self.seat(on).say(SessionControl::Wait);
         for other in 0..self.seats.len() {
             self.wake(other);
         }

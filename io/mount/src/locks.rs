@@ -25,14 +25,14 @@ use ninep::{LOCK_BLOCK, Request};
 use rustc_hash::FxHashMap;
 
 use crate::files::OpenFile;
-use crate::link::{Ask, lock};
+use crate::link::{CallSpec, lock};
 
 /// All locks of the mount.
 #[derive(Debug)]
-pub(crate) struct Locks {
+pub(crate) struct MountLocks {
     /// `HOST:random`.
     client: String,
-    held: Mutex<FxHashMap<InodeId, Vec<Held>>>,
+    held: Mutex<FxHashMap<InodeId, Vec<GrantedLock>>>,
     /// Whether there are any, to be looked at without the lock.
     any: AtomicBool,
     giving_back: Arc<AllGivingBack>,
@@ -63,28 +63,34 @@ pub(crate) struct GivingBack {
 
 /// Whose locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct MountLockOwner {
     pub(crate) owner: LockOwner,
     pub(crate) flock: bool,
 }
 
 /// A lock that was granted.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct GrantedLock {
     pub(crate) file: Arc<OpenFile>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: MountLockOwner,
     pub(crate) lock: Lock,
 }
 
-impl Locks {
+impl MountLocks {
     /// None. `client` is this mount's name, which no other has.
-    pub(crate) fn new(client: String) -> Locks {
+    pub(crate) fn new(client: String) -> MountLocks {
         let (held, any, giving_back) = Default::default();
-        Locks { client, held, any, giving_back }
+        MountLocks { client, held, any, giving_back }
     }
 
     /// The message that takes a lock or gives it back, with the protocol's flags.
-    pub(crate) fn ask(&self, file: &OpenFile, owner: Owner, lock: &Lock, flags: u32) -> Ask {
+    pub(crate) fn ask(
+        &self,
+        file: &OpenFile,
+        owner: MountLockOwner,
+        lock: &Lock,
+        flags: u32,
+    ) -> CallSpec {
         let client_id = self.name(owner);
         let request = Request::Lock {
             fid: file.fid,
@@ -96,13 +102,13 @@ impl Locks {
             client_id: client_id.as_bytes(),
         };
         // What waits for a lock must not fill a window that the unlock needs.
-        let ask = Ask::new(HandleList::NONE, request).freely();
+        let ask = CallSpec::new(HandleList::NONE, request).freely();
         let ask = if lock.kind == LockKind::None { ask } else { ask.locking() };
         if flags & LOCK_BLOCK != 0 { ask.patiently() } else { ask }
     }
 
     /// The message that asks which lock is in the way.
-    pub(crate) fn test(&self, file: &OpenFile, owner: Owner, lock: &Lock) -> Ask {
+    pub(crate) fn test(&self, file: &OpenFile, owner: MountLockOwner, lock: &Lock) -> CallSpec {
         let client_id = self.name(owner);
         let request = Request::Getlock {
             fid: file.fid,
@@ -112,11 +118,11 @@ impl Locks {
             proc_id: 0,
             client_id: client_id.as_bytes(),
         };
-        Ask::new(HandleList::NONE, request)
+        CallSpec::new(HandleList::NONE, request)
     }
 
     /// A lock was granted, or with kind `None` given back.
-    pub(crate) fn set(&self, file: &Arc<OpenFile>, owner: Owner, range: Lock) {
+    pub(crate) fn set(&self, file: &Arc<OpenFile>, owner: MountLockOwner, range: Lock) {
         let mut all = lock(&self.held);
         let held = all.entry(file.node.id).or_default();
         let mut left = Vec::with_capacity(held.len() + 1);
@@ -127,7 +133,7 @@ impl Locks {
             }
         }
         if range.kind != LockKind::None {
-            left.push(Held { file: file.clone(), owner, lock: range });
+            left.push(GrantedLock { file: file.clone(), owner, lock: range });
         }
         match left.is_empty() {
             true => drop(all.remove(&file.node.id)),
@@ -192,7 +198,7 @@ impl Locks {
     }
 
     /// Whether an owner has locks of this kind on the inode.
-    pub(crate) fn has(&self, inode: InodeId, owner: Owner) -> bool {
+    pub(crate) fn has(&self, inode: InodeId, owner: MountLockOwner) -> bool {
         let all = lock(&self.held);
         all.get(&inode).is_some_and(|held| held.iter().any(|one| one.owner == owner))
     }
@@ -206,13 +212,13 @@ impl Locks {
     }
 
     /// All that are held at one link's proxy.
-    pub(crate) fn all_at(&self, home: usize) -> Vec<Held> {
+    pub(crate) fn all_at(&self, home: usize) -> Vec<GrantedLock> {
         let all = lock(&self.held);
         let held = all.values().flatten().filter(|one| one.file.payer.home == home);
         held.cloned().collect()
     }
 
-    fn name(&self, Owner { owner, flock }: Owner) -> String {
+    fn name(&self, MountLockOwner { owner, flock }: MountLockOwner) -> String {
         let kind = if flock { "flock" } else { "fcntl" };
         format!("{}:{kind}:{:x}", self.client, owner.0)
     }
@@ -243,9 +249,9 @@ pub(crate) const WHOLE: Lock = Lock { kind: LockKind::None, start: 0, end: END, 
 const END: u64 = i64::MAX as u64;
 
 /// What is left of a lock when `range` is taken out of it.
-fn without(held: Held, range: &Lock) -> Vec<Held> {
+fn without(held: GrantedLock, range: &Lock) -> Vec<GrantedLock> {
     let Lock { start, end, .. } = held.lock;
-    let part = |start, end| Held { lock: Lock { start, end, ..held.lock }, ..held.clone() };
+    let part = |start, end| GrantedLock { lock: Lock { start, end, ..held.lock }, ..held.clone() };
     if range.end < start || end < range.start {
         return vec![held];
     }
@@ -275,26 +281,26 @@ fn length_of(lock: &Lock) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::Files;
-    use crate::link::Payer;
+    use crate::files::OpenFiles;
+    use crate::link::SessionIdentity;
     use crate::nodes::Nodes;
     use std::time::Duration;
 
-    const A: Owner = Owner { owner: LockOwner(1), flock: false };
-    const B: Owner = Owner { owner: LockOwner(1), flock: true };
+    const A: MountLockOwner = MountLockOwner { owner: LockOwner(1), flock: false };
+    const B: MountLockOwner = MountLockOwner { owner: LockOwner(1), flock: true };
 
     fn file() -> Arc<OpenFile> {
-        let (nodes, files) = (Nodes::new(b"root", Duration::ZERO), Files::default());
+        let (nodes, files) = (Nodes::new(b"root", Duration::ZERO), OpenFiles::default());
         let node = nodes.look_up(b"file", &ninep::Attributes::default());
-        files.opened(files.reserve().unwrap(), node, Payer::known(1, 1, 1), 2)
+        files.opened(files.reserve().unwrap(), node, SessionIdentity::known(1, 1, 1), 2)
     }
 
     fn range(kind: LockKind, start: u64, end: u64) -> Lock {
         Lock { kind, start, end, process: 7 }
     }
 
-    fn ranges(locks: &Locks, owner: Owner) -> Vec<(LockKind, u64, u64)> {
-        let of = |held: &Held| (held.lock.kind, held.lock.start, held.lock.end);
+    fn ranges(locks: &MountLocks, owner: MountLockOwner) -> Vec<(LockKind, u64, u64)> {
+        let of = |held: &GrantedLock| (held.lock.kind, held.lock.start, held.lock.end);
         let held = locks.all_at(0);
         let mut all: Vec<_> = held.iter().filter(|one| one.owner == owner).map(of).collect();
         all.sort_by_key(|(_, start, _)| *start);
@@ -304,7 +310,7 @@ mod tests {
     #[test]
     fn a_new_lock_replaces_what_it_covers_of_its_owners_alone() {
         use LockKind::{None, Read, Write};
-        let (locks, file) = (Locks::new("here".into()), file());
+        let (locks, file) = (MountLocks::new("here".into()), file());
         locks.set(&file, A, range(Write, 0, 99));
         locks.set(&file, B, range(Write, 0, END));
         locks.set(&file, A, range(Read, 40, 59));
@@ -321,7 +327,7 @@ mod tests {
 
     #[test]
     fn nobody_asks_for_a_lock_of_an_inode_while_one_is_being_given_back_there() {
-        let (locks, one, other) = (Locks::new("here".into()), InodeId(7), InodeId(8));
+        let (locks, one, other) = (MountLocks::new("here".into()), InodeId(7), InodeId(8));
         let asked = Arc::new(AtomicUsize::new(0));
         let ask = || {
             let asked = asked.clone();

@@ -15,23 +15,23 @@ use std::time::Instant;
 use api::MetricsPage;
 use api::metrics as names;
 
-use crate::filesystem::Inner;
-use crate::link::Tally;
-use crate::options::Settings;
+use crate::filesystem::MountFsState;
+use crate::link::ChannelStats;
+use crate::options::MountSettings;
 
 /// What is told of a mount.
-pub(crate) struct Metrics {
-    export: Weak<Inner>,
+pub(crate) struct MountMetrics {
+    export: Weak<MountFsState>,
     source: String,
     at: String,
     began: Instant,
 }
 
-impl Metrics {
+impl MountMetrics {
     /// Of what is about to be mounted.
-    pub(crate) fn of(export: Weak<Inner>, settings: &Settings) -> Metrics {
+    pub(crate) fn of(export: Weak<MountFsState>, settings: &MountSettings) -> MountMetrics {
         let at = settings.at.display().to_string();
-        Metrics { export, source: settings.source.clone(), at, began: Instant::now() }
+        MountMetrics { export, source: settings.source.clone(), at, began: Instant::now() }
     }
 
     /// The page of now.
@@ -43,7 +43,7 @@ impl Metrics {
         page.family(&names::MOUNT_INFO).line(&[&self.source, &self.at], 1);
         let Some(export) = self.export.upgrade() else { return page.finish() };
         let links = tallies(&export);
-        let mut sum = Tally::default();
+        let mut sum = ChannelStats::default();
         links.values().for_each(|tally| sum += *tally);
         let mut calls = page.family(&names::MOUNT_CALLS);
         calls.line(&["ok"], sum.ok);
@@ -61,8 +61,8 @@ impl Metrics {
 }
 
 /// What was done by each proxy's links, by its name.
-pub(crate) fn tallies(export: &Inner) -> BTreeMap<String, Tally> {
-    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+pub(crate) fn tallies(export: &MountFsState) -> BTreeMap<String, ChannelStats> {
+    let mut tallies: BTreeMap<String, ChannelStats> = BTreeMap::new();
     for link in &export.homes.links {
         *tallies.entry(link.name()).or_default() += link.tally();
     }

@@ -23,27 +23,27 @@ use ninep::dialect::{PLACES_MAX, PLAIN_FILE};
 use ninep::{Attributes, QTDIR};
 use rustc_hash::FxHashMap;
 
-use crate::behind::Behind;
+use crate::behind::FileWriteBehind;
 use crate::link::lock;
 use crate::operations::told::is_told;
 
 /// A file, directory or other inode that the kernel knows.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct MountNode {
     pub(crate) id: InodeId,
     /// The proxy's name of it.
     pub(crate) handle: Arc<[u8]>,
     /// What was written and answered, and not yet executed.
-    pub(crate) behind: Behind,
+    pub(crate) behind: FileWriteBehind,
     /// Files that are open on it for writing, and so may be mapped for writing.
     pub(crate) writers: AtomicUsize,
     /// The page cache has handed over what was written through mappings.
     pub(crate) written_back: AtomicBool,
-    known: Mutex<Known>,
+    known: Mutex<KnownNode>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct KnownNode {
     /// Until then nobody needs to ask for ACLs and extended attributes: there are none.
     plain_until: Option<Instant>,
     /// The version of the data that the page cache may hold.
@@ -56,22 +56,22 @@ struct Known {
 /// All of them.
 #[derive(Debug)]
 pub(crate) struct Nodes {
-    table: Mutex<Table>,
+    table: Mutex<NodeTable>,
     /// How long names and attributes may be believed.
     believed: Duration,
 }
 
 #[derive(Debug)]
-struct Table {
-    by_id: FxHashMap<u64, Counted>,
+struct NodeTable {
+    by_id: FxHashMap<u64, CountedNode>,
     by_handle: FxHashMap<Arc<[u8]>, u64>,
-    by_place: FxHashMap<Place, u64>,
+    by_place: FxHashMap<NodePlace, u64>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Counted {
-    node: Arc<Node>,
+struct CountedNode {
+    node: Arc<MountNode>,
     lookups: u64,
     /// Where the kernel may believe it to be; the newest is the last.
     places: Vec<BelievedPlace>,
@@ -80,7 +80,7 @@ struct Counted {
 /// A place where the kernel may believe a node to be.
 #[derive(Debug)]
 struct BelievedPlace {
-    place: Place,
+    place: NodePlace,
     until: Instant,
     /// The kernel is being told to believe it no longer.
     expiring: bool,
@@ -88,7 +88,7 @@ struct BelievedPlace {
 
 /// A name in a directory, which has this number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct NodePlace {
     directory: u64,
     name: Arc<[u8]>,
 }
@@ -110,9 +110,9 @@ pub(crate) struct DoubtedName {
     until: Instant,
 }
 
-impl Place {
-    fn new(directory: InodeId, name: &[u8]) -> Place {
-        Place { directory: directory.0, name: name.into() }
+impl NodePlace {
+    fn new(directory: InodeId, name: &[u8]) -> NodePlace {
+        NodePlace { directory: directory.0, name: name.into() }
     }
 }
 
@@ -120,13 +120,13 @@ impl Nodes {
     /// The root alone. What attributes say is believed for so long.
     pub(crate) fn new(root: &[u8], believed: Duration) -> Nodes {
         let (by_id, by_handle, by_place) = Default::default();
-        let mut table = Table { by_id, by_handle, by_place, next: 1 };
+        let mut table = NodeTable { by_id, by_handle, by_place, next: 1 };
         table.add(root);
         Nodes { table: Mutex::new(table), believed }
     }
 
     /// The node with this handle, looked up once more.
-    pub(crate) fn look_up(&self, handle: &[u8], attributes: &Attributes) -> Arc<Node> {
+    pub(crate) fn look_up(&self, handle: &[u8], attributes: &Attributes) -> Arc<MountNode> {
         let node = {
             let mut table = lock(&self.table);
             let id = match table.by_handle.get(handle) {
@@ -143,22 +143,22 @@ impl Nodes {
 
     /// The kernel is told that a node has this name. False if it has too many already: then the
     /// kernel must not believe it.
-    pub(crate) fn placed(&self, node: &Node, directory: InodeId, name: &[u8]) -> bool {
+    pub(crate) fn placed(&self, node: &MountNode, directory: InodeId, name: &[u8]) -> bool {
         let now = Instant::now();
         let until = now + self.believed + LATE;
-        lock(&self.table).place(node.id.0, Place::new(directory, name), now, until)
+        lock(&self.table).place(node.id.0, NodePlace::new(directory, name), now, until)
     }
 
     /// A name was taken away. Gives whether the kernel may have had a file under it.
     pub(crate) fn removed(&self, directory: InodeId, name: &[u8]) -> bool {
-        lock(&self.table).unplace(&Place::new(directory, name)).is_some()
+        lock(&self.table).unplace(&NodePlace::new(directory, name)).is_some()
     }
 
     /// What had one name has another.
     pub(crate) fn renamed(&self, from: (InodeId, &[u8]), to: (InodeId, &[u8])) {
         let mut table = lock(&self.table);
-        let moved = table.unplace(&Place::new(from.0, from.1));
-        let to = Place::new(to.0, to.1);
+        let moved = table.unplace(&NodePlace::new(from.0, from.1));
+        let to = NodePlace::new(to.0, to.1);
         match moved {
             Some(id) => {
                 let now = Instant::now();
@@ -172,12 +172,12 @@ impl Nodes {
 
     /// Where the kernel may believe a node to be, the newest first: handles of directories with names in
     /// them.
-    pub(crate) fn places(&self, node: &Node) -> Vec<WirePlace> {
+    pub(crate) fn places(&self, node: &MountNode) -> Vec<WirePlace> {
         let mut table = lock(&self.table);
         table.forget_old_places(node.id.0, Instant::now());
         let Some(counted) = table.by_id.get(&node.id.0) else { return Vec::new() };
         let wired = |believed: &BelievedPlace| {
-            let Place { directory, name } = &believed.place;
+            let NodePlace { directory, name } = &believed.place;
             let directory = table.by_id.get(directory)?.node.handle.clone();
             Some(WirePlace { directory, name: name.clone() })
         };
@@ -185,7 +185,7 @@ impl Nodes {
     }
 
     /// The node and the directories through which the kernel may have come to it.
-    pub(crate) fn way_to(&self, node: &Node) -> Vec<InodeId> {
+    pub(crate) fn way_to(&self, node: &MountNode) -> Vec<InodeId> {
         let table = lock(&self.table);
         let (mut way, mut at) = (vec![node.id], 0);
         while at < way.len() && way.len() < WAY_MAX {
@@ -203,13 +203,13 @@ impl Nodes {
 
     /// A node is not, or not only, where it was. Gives the names that the kernel must not believe any more,
     /// each once. Until it has heard that, and a while longer, they count as believed: see [`Nodes::expired`].
-    pub(crate) fn displaced(&self, node: &Node) -> Vec<DoubtedName> {
+    pub(crate) fn displaced(&self, node: &MountNode) -> Vec<DoubtedName> {
         let mut table = lock(&self.table);
         let Some(counted) = table.by_id.get_mut(&node.id.0) else { return Vec::new() };
         let places = counted.places.iter_mut().filter(|believed| !believed.expiring);
         let doubted = places.map(|believed| {
             believed.expiring = true;
-            let Place { directory, name } = &believed.place;
+            let NodePlace { directory, name } = &believed.place;
             let (directory, name) = (InodeId(*directory), name.clone());
             DoubtedName { directory, name, until: believed.until }
         });
@@ -219,7 +219,7 @@ impl Nodes {
     /// The kernel does not believe a name any more, unless it has asked for it again since. Who has gone by
     /// it until now may still have to say what for.
     pub(crate) fn expired(&self, doubted: &DoubtedName) {
-        let place = Place { directory: doubted.directory.0, name: doubted.name.clone() };
+        let place = NodePlace { directory: doubted.directory.0, name: doubted.name.clone() };
         let mut table = lock(&self.table);
         let Some(id) = table.by_place.get(&place).copied() else { return };
         let places = table.by_id.get_mut(&id).into_iter().flat_map(|counted| &mut counted.places);
@@ -229,7 +229,7 @@ impl Nodes {
     }
 
     /// What the proxy said of a node.
-    pub(crate) fn told(&self, node: &Node, attributes: &Attributes) {
+    pub(crate) fn told(&self, node: &MountNode, attributes: &Attributes) {
         let plain = attributes.valid & PLAIN_FILE != 0;
         let mut known = lock(&node.known);
         known.plain_until = plain.then(|| Instant::now() + self.believed);
@@ -242,7 +242,7 @@ impl Nodes {
     /// # Errors
     /// `ESTALE` if there is none, which the kernel does not ask for; `EROFS` for one of the mount's
     /// own, of which nothing else is done with this.
-    pub(crate) fn get(&self, inode: InodeId) -> Result<Arc<Node>, Errno> {
+    pub(crate) fn get(&self, inode: InodeId) -> Result<Arc<MountNode>, Errno> {
         if is_told(inode) {
             return Err(Errno::ROFS);
         }
@@ -277,20 +277,20 @@ impl Nodes {
     }
 }
 
-impl Table {
+impl NodeTable {
     fn add(&mut self, handle: &[u8]) -> u64 {
         let handle: Arc<[u8]> = handle.into();
         let id = self.next;
         self.next += 1;
         let (behind, writers, written_back, known) = Default::default();
         let (number, name) = (InodeId(id), handle.clone());
-        let node = Node { id: number, handle: name, behind, writers, written_back, known };
-        self.by_id.insert(id, Counted { node: Arc::new(node), lookups: 0, places: Vec::new() });
+        let node = MountNode { id: number, handle: name, behind, writers, written_back, known };
+        self.by_id.insert(id, CountedNode { node: Arc::new(node), lookups: 0, places: Vec::new() });
         self.by_handle.insert(handle, id);
         id
     }
 
-    fn place(&mut self, id: u64, place: Place, now: Instant, until: Instant) -> bool {
+    fn place(&mut self, id: u64, place: NodePlace, now: Instant, until: Instant) -> bool {
         self.unplace(&place);
         self.forget_old_places(id, now);
         let Some(counted) = self.by_id.get_mut(&id) else { return false };
@@ -310,7 +310,7 @@ impl Table {
     }
 
     /// The node that had this place.
-    fn unplace(&mut self, place: &Place) -> Option<u64> {
+    fn unplace(&mut self, place: &NodePlace) -> Option<u64> {
         let id = self.by_place.remove(place)?;
         if let Some(counted) = self.by_id.get_mut(&id) {
             counted.places.retain(|known| known.place != *place);
@@ -319,7 +319,7 @@ impl Table {
     }
 }
 
-impl Node {
+impl MountNode {
     /// Whether it is known to have neither ACL nor extended attributes.
     pub(crate) fn is_plain(&self) -> bool {
         lock(&self.known).plain_until.is_some_and(|until| Instant::now() < until)
@@ -373,7 +373,7 @@ const WAY_MAX: usize = 64;
 mod tests {
     use super::*;
 
-    fn names(nodes: &Nodes, node: &Node) -> Vec<Vec<u8>> {
+    fn names(nodes: &Nodes, node: &MountNode) -> Vec<Vec<u8>> {
         nodes.places(node).iter().map(|place| place.name.to_vec()).collect()
     }
 

@@ -25,16 +25,16 @@ use crate::nodes::DoubtedName;
 
 /// Who sends them. Dropping it lets its threads end.
 #[derive(Debug)]
-pub(crate) struct Notices(Arc<Queue>);
+pub(crate) struct Notices(Arc<NoticeQueue>);
 
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<State>,
+struct NoticeQueue {
+    state: Mutex<NoticeState>,
     news: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct NoticeState {
     waiting: VecDeque<Notice>,
     threads: usize,
     idle: usize,
@@ -121,7 +121,7 @@ impl Drop for Notices {
     }
 }
 
-impl Queue {
+impl NoticeQueue {
     fn serve(&self) {
         loop {
             let mut state = lock(&self.state);
@@ -141,7 +141,7 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for NoticeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "State({} wait, {} threads)", self.waiting.len(), self.threads)
     }

@@ -10,7 +10,7 @@ pub(crate) mod stale;
 pub(crate) mod told;
 pub(crate) mod xattr;
 
-pub(crate) use directory::Listing;
+pub(crate) use directory::OpenListing;
 
 /// Goes on with a value, or answers the reply with the error and returns.
 macro_rules! or_error {

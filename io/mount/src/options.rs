@@ -24,9 +24,9 @@ use crate::jobs::JobSources;
 
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct MountSettings {
     /// The proxies that have the files, at least one, all with the same export.
-    pub sources: Vec<Source>,
+    pub sources: Vec<MountSource>,
     /// The sources as they were given, for the table of mounts: mount(8) compares it.
     pub source: String,
     /// Where the files appear.
@@ -61,7 +61,7 @@ pub struct Settings {
 /// A proxy and the name of its export; the text form is `tcp://HOST:PORT/NAME` or
 /// `unix:///path/of/socket//NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct MountSource {
     /// Where the proxy listens.
     pub address: ServerAddress,
     /// What it calls the directory; a path, if it is a server such as diod.
@@ -70,7 +70,7 @@ pub struct Source {
 
 /// Text that no mount can be made from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
+pub enum MountSettingsError {
     /// The source is none, or its host has no address.
     #[error("the source {text:?} {fault}")]
     Source {
@@ -89,14 +89,18 @@ pub enum SettingsError {
     },
 }
 
-impl Settings {
+impl MountSettings {
     /// Settings from a command line: sources with commas between them, a directory, and the
     /// words of `-o` with commas between them. A host's name is looked up.
     ///
     /// # Errors
     /// Names the first word that cannot be.
-    pub fn new(source: &str, at: &Path, options: &str) -> Result<Settings, SettingsError> {
-        let mut settings = Settings {
+    pub fn new(
+        source: &str,
+        at: &Path,
+        options: &str,
+    ) -> Result<MountSettings, MountSettingsError> {
+        let mut settings = MountSettings {
             sources: sources(source)?,
             source: source.into(),
             at: at.into(),
@@ -115,7 +119,7 @@ impl Settings {
         for word in options.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             settings
                 .apply(word)
-                .map_err(|fault| SettingsError::Option { word: word.into(), fault })?;
+                .map_err(|fault| MountSettingsError::Option { word: word.into(), fault })?;
         }
         Ok(settings)
     }
@@ -224,11 +228,12 @@ impl Settings {
     }
 }
 
-impl FromStr for Source {
-    type Err = SettingsError;
+impl FromStr for MountSource {
+    type Err = MountSettingsError;
 
-    fn from_str(text: &str) -> Result<Source, SettingsError> {
-        let fault = |fault: &str| SettingsError::Source { text: text.into(), fault: fault.into() };
+    fn from_str(text: &str) -> Result<MountSource, MountSettingsError> {
+        let fault =
+            |fault: &str| MountSettingsError::Source { text: text.into(), fault: fault.into() };
         let (address, export) = if let Some(rest) = text.strip_prefix("tcp://") {
             let (node, export) = rest.split_once('/').ok_or_else(|| fault(WANT))?;
             (ServerAddress::Tcp(resolve(node).map_err(|why| fault(&why))?), export)
@@ -243,11 +248,11 @@ impl FromStr for Source {
         if !is_export(export) {
             return Err(fault(WANT_EXPORT));
         }
-        Ok(Source { address, export: export.into() })
+        Ok(MountSource { address, export: export.into() })
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for MountSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slashes = if matches!(self.address, ServerAddress::Tcp(_)) { "/" } else { "//" };
         write!(f, "{}{slashes}{}", self.address, self.export)
@@ -255,8 +260,8 @@ impl fmt::Display for Source {
 }
 
 /// Sources with commas between them, of one export.
-fn sources(text: &str) -> Result<Vec<Source>, SettingsError> {
-    let sources: Vec<Source> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+fn sources(text: &str) -> Result<Vec<MountSource>, MountSettingsError> {
+    let sources: Vec<MountSource> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
     let first = &sources[0].export;
     match sources.iter().find(|source| source.export != *first) {
         None => Ok(sources),
@@ -264,7 +269,7 @@ fn sources(text: &str) -> Result<Vec<Source>, SettingsError> {
             let other = &other.export;
             let fault =
                 format!("names {first:?} and {other:?}: all proxies of a mount have one export");
-            Err(SettingsError::Source { text: text.into(), fault })
+            Err(MountSettingsError::Source { text: text.into(), fault })
         }
     }
 }
@@ -369,14 +374,14 @@ const WANT_EXPORT: &str = "does not end in an export's name: 1 to 63 letters, di
 mod tests {
     use super::*;
 
-    fn with(options: &str) -> Result<Settings, SettingsError> {
-        Settings::new("tcp://127.0.0.1:5640/scratch", Path::new("/mnt"), options)
+    fn with(options: &str) -> Result<MountSettings, MountSettingsError> {
+        MountSettings::new("tcp://127.0.0.1:5640/scratch", Path::new("/mnt"), options)
     }
 
     #[test]
     fn without_options_everything_is_as_documented() {
-        let expected = Settings {
-            sources: vec![Source {
+        let expected = MountSettings {
+            sources: vec![MountSource {
                 address: "tcp://127.0.0.1:5640".parse().unwrap(),
                 export: "scratch".into(),
             }],
@@ -491,13 +496,13 @@ mod tests {
             "tcp://192.0.2.7:564//srv/scratch",
             "unix:///run/diod.sock///srv/scratch",
         ] {
-            assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<MountSource>().unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn a_hosts_name_is_looked_up() {
-        let source: Source = "tcp://localhost:5640/scratch".parse().unwrap();
+        let source: MountSource = "tcp://localhost:5640/scratch".parse().unwrap();
         let ServerAddress::Tcp(address) = source.address else { panic!("{source}") };
         assert!(address.ip().is_loopback() && address.port() == 5640, "{address}");
     }
@@ -505,7 +510,7 @@ mod tests {
     #[test]
     fn several_proxies_have_the_same_export() {
         let text = "tcp://192.0.2.7:5640/scratch,tcp://192.0.2.8:5640/scratch";
-        let settings = Settings::new(text, Path::new("/mnt"), "").unwrap();
+        let settings = MountSettings::new(text, Path::new("/mnt"), "").unwrap();
         let exports: Vec<_> = settings.sources.iter().map(|s| s.export.as_str()).collect();
         assert_eq!((exports, settings.source.as_str()), (vec!["scratch"; 2], text));
     }
@@ -526,11 +531,11 @@ mod tests {
                 "\"tcp://127.0.0.1:1/a,tcp://127.0.0.1:2/b\" names \"a\" and \"b\": all proxies",
             ),
         ] {
-            let error = Settings::new(text, Path::new("/"), "").unwrap_err().to_string();
+            let error = MountSettings::new(text, Path::new("/"), "").unwrap_err().to_string();
             assert!(error.starts_with(&format!("the source {fault}")), "{text}: {error}");
         }
         let long = format!("unix:///{}//a", "x".repeat(107));
-        let error = Settings::new(&long, Path::new("/"), "").unwrap_err().to_string();
+        let error = MountSettings::new(&long, Path::new("/"), "").unwrap_err().to_string();
         assert!(error.contains("is too long: a Unix socket's path has at most 107"), "{error}");
     }
 }

@@ -13,9 +13,9 @@
 //! locks at the server, replies that are remembered) is left out or made up for here, one
 //! file for each part. docs/MOUNT.md says what programs notice of it.
 //!
-//! A [`Life`] is one connection to the server. When it breaks, so do the link's channels; the
+//! A [`UpstreamSession`] is one connection to the server. When it breaks, so do the link's channels; the
 //! link connects again and is told that its session is not known any more, so it opens its
-//! files again by handles. Those last, because the [`Files`] are kept here.
+//! files again by handles. Those last, because the [`UpstreamFiles`] are kept here.
 
 mod asked;
 mod attributes;
@@ -44,15 +44,15 @@ use rustix::net::sockopt::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::link::lock;
-use files::Files;
-use life::Life;
-use peer::Peer;
+use files::UpstreamFiles;
+use life::UpstreamSession;
+use peer::UpstreamClient;
 
 /// The way to a server of plain 9P2000.L; unused while the peer knows the dialect.
 #[derive(Debug, Default)]
 pub(crate) struct Gateway {
-    files: Arc<OnceLock<Files>>,
-    life: Mutex<Option<Arc<Life>>>,
+    files: Arc<OnceLock<UpstreamFiles>>,
+    life: Mutex<Option<Arc<UpstreamSession>>>,
 }
 
 impl Gateway {
@@ -85,16 +85,16 @@ impl Gateway {
         }
         set_socket_timeout(&socket, Timeout::Send, None)?;
         watch(&socket);
-        let slot: Arc<OnceLock<Weak<Life>>> = Arc::default();
+        let slot: Arc<OnceLock<Weak<UpstreamSession>>> = Arc::default();
         let ends = slot.clone();
-        let peer = Peer::begin(socket, theirs, move |why| {
+        let peer = UpstreamClient::begin(socket, theirs, move |why| {
             let life = ends.get().and_then(Weak::upgrade);
             match life.is_some_and(|life| life.end()) {
                 true => tracing::warn!(%why, "the connection to the server broke"),
                 false => tracing::debug!(%why, "the connection to the server has ended"),
             }
         })?;
-        let begun = Arc::new(Life::new(peer, self.files.clone(), export, verifier()));
+        let begun = Arc::new(UpstreamSession::new(peer, self.files.clone(), export, verifier()));
         slot.get_or_init(|| Arc::downgrade(&begun));
         *life = Some(begun.clone());
         serve(&begun, msize)
@@ -110,7 +110,7 @@ impl Drop for Gateway {
 }
 
 /// A channel's own end of a new pair; the other one is served.
-fn serve(life: &Arc<Life>, msize: u32) -> io::Result<OwnedFd> {
+fn serve(life: &Arc<UpstreamSession>, msize: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, links) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     channel::serve(life.clone(), ours, msize)?;

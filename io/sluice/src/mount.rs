@@ -26,7 +26,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::mount::{Mount, Settings};
+use ::mount::{MountDaemon, MountSettings};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -85,7 +85,7 @@ enum Told {
 /// Runs `sluice mount`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
-    let settings = Settings::new(&args.source, &place, &args.options.join(","))?;
+    let settings = MountSettings::new(&args.source, &place, &args.options.join(","))?;
     if args.tells {
         return serve_and_tell(&settings);
     }
@@ -149,7 +149,7 @@ fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
 }
 
 /// Serves in the background, and tells whoever started this how it began.
-fn serve_and_tell(settings: &Settings) -> anyhow::Result<()> {
+fn serve_and_tell(settings: &MountSettings) -> anyhow::Result<()> {
     // Without it the signals of the terminal would reach this process too. It fails only for
     // a process that is first in its group, and then there is a terminal of its own.
     let _ = setsid();
@@ -176,7 +176,7 @@ fn tell(told: &Told) -> anyhow::Result<()> {
 
 /// Mounts, says so and serves until it is unmounted.
 fn serve(
-    settings: &Settings,
+    settings: &MountSettings,
     say_ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     if let Some(at) = settings.metrics.as_ref().filter(|at| at.is_open_to_others()) {
@@ -194,7 +194,7 @@ fn serve(
     let (place, is_ready) = (settings.at.clone(), ready.clone());
     let signals = api::critical(move || unmount_on_signal(signals, &place, &is_ready));
     std::thread::Builder::new().name("signals".into()).spawn(signals)?;
-    let mut mount = match Mount::start(settings) {
+    let mut mount = match MountDaemon::start(settings) {
         Ok(mount) => mount,
         Err(error) => {
             record.into_iter().for_each(Record::remove);

@@ -14,7 +14,7 @@ use std::fmt;
 
 /// Where the name stands in a group's path: `/a/b_*/job_{}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern(String);
+pub(super) struct CgroupPattern(String);
 
 /// What a pattern must be.
 pub(super) const WANT: &str = "a pattern is a path from the root with one {} for the job, as \
@@ -33,14 +33,14 @@ pub(super) const SLURM: [&str; 4] = [
     "/slurm_*/uid_*/job_{}",
 ];
 
-impl Pattern {
+impl CgroupPattern {
     /// A pattern; `None` if it is not what [`WANT`] says.
-    pub(super) fn new(text: &str) -> Option<Pattern> {
+    pub(super) fn new(text: &str) -> Option<CgroupPattern> {
         let parts: Vec<_> = text.strip_prefix('/')?.split('/').collect();
         let one_name = text.matches("{}").count() == 1
             && text.matches(['{', '}']).count() == 2
             && !["**", "*{}", "{}*"].iter().any(|side_by_side| text.contains(side_by_side));
-        (one_name && !parts.contains(&"")).then(|| Pattern(text.into()))
+        (one_name && !parts.contains(&"")).then(|| CgroupPattern(text.into()))
     }
 
     /// The job's name in a group's path; never empty.
@@ -57,14 +57,14 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for CgroupPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// The first name that a pattern finds in the text of /proc/TID/cgroup.
-pub(super) fn job_in<'t>(text: &'t [u8], patterns: &[Pattern]) -> Option<&'t str> {
+pub(super) fn job_in<'t>(text: &'t [u8], patterns: &[CgroupPattern]) -> Option<&'t str> {
     // A group's name cannot hold a line feed: the kernel refuses to make it.
     let paths = text.split(|byte| *byte == b'\n').filter_map(|line| {
         let line = std::str::from_utf8(line).ok()?;
@@ -97,12 +97,12 @@ mod tests {
     use super::*;
 
     fn slurm(text: &str) -> Option<&str> {
-        let patterns = SLURM.map(|pattern| Pattern::new(pattern).unwrap());
+        let patterns = SLURM.map(|pattern| CgroupPattern::new(pattern).unwrap());
         job_in(text.as_bytes(), &patterns)
     }
 
     fn job<'p>(pattern: &str, path: &'p str) -> Option<&'p str> {
-        Pattern::new(pattern).unwrap().find(path)
+        CgroupPattern::new(pattern).unwrap().find(path)
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_path_with_colons_is_whole() {
-        let patterns = [Pattern::new("/a:b/{}").unwrap()];
+        let patterns = [CgroupPattern::new("/a:b/{}").unwrap()];
         assert_eq!(job_in(b"3:cpu,cpuacct:/a:b/c:d/e", &patterns), Some("c:d"));
     }
 
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn patterns_that_would_be_guesses_are_refused() {
         for text in ["", "/", "job_{}", "/a", "/a/*", "/{}/{}", "/a//{}", "/{}*", "/**{}", "/{x}"] {
-            assert_eq!(Pattern::new(text), None, "{text:?}");
+            assert_eq!(CgroupPattern::new(text), None, "{text:?}");
         }
     }
 }

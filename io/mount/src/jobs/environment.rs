@@ -22,31 +22,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::task::Task;
+use super::task::TaskId;
 use crate::helpers;
 
 /// The readers and their watcher. They end when this is dropped, those that hang when their
 /// read returns.
 #[derive(Debug)]
-pub(super) struct Readers(Arc<Shared>);
+pub(super) struct EnvironReaders(Arc<ReaderPool>);
 
 /// What is asked: a variable of a thread's process.
-pub(super) struct Question {
+pub(super) struct EnvironQuery {
     /// The thread.
-    pub(super) task: Arc<Task>,
+    pub(super) task: Arc<TaskId>,
     /// The number of its process.
     pub(super) process: u32,
     /// The variable's name.
     pub(super) variable: Arc<str>,
     /// Gets the value; `None` if there is no such variable, or it could not be read in time.
-    pub(super) then: Then,
+    pub(super) then: OnEnviron,
 }
 
-type Then = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
+type OnEnviron = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ReaderPool {
+    state: Mutex<ReaderState>,
     /// Tells a reader that a question waits.
     work: Condvar,
     /// Tells the watcher that there is a deadline again.
@@ -55,9 +55,9 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<(Instant, Question)>,
-    reading: Vec<Reading>,
+struct ReaderState {
+    waiting: VecDeque<(Instant, EnvironQuery)>,
+    reading: Vec<EnvironReading>,
     readers: usize,
     idle: usize,
     next_number: u64,
@@ -67,21 +67,21 @@ struct State {
 }
 
 /// A read under way.
-struct Reading {
+struct EnvironReading {
     number: u64,
     process: u32,
     deadline: Instant,
     /// None: it hangs, and nobody waits for it any more.
-    then: Option<Then>,
+    then: Option<OnEnviron>,
 }
 
-impl Readers {
+impl EnvironReaders {
     /// Starts the watcher and a first reader.
     ///
     /// # Errors
     /// If there can be no further threads.
-    pub(super) fn start() -> io::Result<Readers> {
-        let readers = Readers(Arc::default());
+    pub(super) fn start() -> io::Result<EnvironReaders> {
+        let readers = EnvironReaders(Arc::default());
         let shared = readers.0.clone();
         helpers::start("environ-watch".into(), move || shared.watch())?;
         readers.0.lock().readers = 1;
@@ -91,7 +91,7 @@ impl Readers {
 
     /// Has a variable read. Calls `then` at once if that is hopeless, else later from another
     /// thread, after [`PATIENCE`] at the latest.
-    pub(super) fn ask(&self, question: Question) {
+    pub(super) fn ask(&self, question: EnvironQuery) {
         let mut state = self.0.lock();
         if state.is_hopeless(question.process) {
             drop(state);
@@ -112,7 +112,7 @@ impl Readers {
     }
 }
 
-impl Drop for Readers {
+impl Drop for EnvironReaders {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.work.notify_all();
@@ -120,14 +120,14 @@ impl Drop for Readers {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ReaderPool {
+    fn lock(&self) -> MutexGuard<'_, ReaderState> {
         // The state is whole between any two statements that could panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a reader that is counted already.
-    fn add_reader(self: &Arc<Shared>) -> io::Result<()> {
+    fn add_reader(self: &Arc<ReaderPool>) -> io::Result<()> {
         let shared = self.clone();
         let spawned = helpers::start("environ-read".into(), move || shared.read());
         if spawned.is_err() {
@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// Waits for a question; `None` when there will be none.
-    fn begin(&self) -> Option<(u64, Asked)> {
+    fn begin(&self) -> Option<(u64, AskedProcess)> {
         let mut state = self.lock();
         state.idle += 1;
         while state.waiting.is_empty() && !state.closed {
@@ -194,12 +194,12 @@ impl Shared {
 }
 
 /// What a reader needs of a question.
-struct Asked {
-    task: Arc<Task>,
+struct AskedProcess {
+    task: Arc<TaskId>,
     variable: Arc<str>,
 }
 
-impl State {
+impl ReaderState {
     /// The process hangs already, or everything does.
     fn is_hopeless(&self, process: u32) -> bool {
         let mut hanging = self.reading.iter().filter(|reading| reading.then.is_none());
@@ -209,22 +209,22 @@ impl State {
             || self.closed
     }
 
-    fn begin(&mut self) -> Option<(u64, Asked)> {
+    fn begin(&mut self) -> Option<(u64, AskedProcess)> {
         let (deadline, question) = self.waiting.pop_front()?;
-        let Question { task, process, variable, then } = question;
+        let EnvironQuery { task, process, variable, then } = question;
         let number = self.next_number;
         self.next_number += 1;
-        self.reading.push(Reading { number, process, deadline, then: Some(then) });
-        Some((number, Asked { task, variable }))
+        self.reading.push(EnvironReading { number, process, deadline, then: Some(then) });
+        Some((number, AskedProcess { task, variable }))
     }
 
-    fn end(&mut self, number: u64) -> Reading {
+    fn end(&mut self, number: u64) -> EnvironReading {
         let place = self.reading.iter().position(|reading| reading.number == number);
         self.reading.swap_remove(place.expect("only its reader ends a reading"))
     }
 
     /// Those that have waited too long: their reads hang from now on, or are never begun.
-    fn take_late(&mut self, now: Instant) -> Vec<Then> {
+    fn take_late(&mut self, now: Instant) -> Vec<OnEnviron> {
         let late = self.reading.iter_mut().filter(|reading| reading.deadline <= now);
         let mut late: Vec<_> = late.filter_map(|reading| reading.then.take()).collect();
         while self.waiting.front().is_some_and(|(deadline, _)| *deadline <= now) {
@@ -240,20 +240,20 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for Question {
+impl std::fmt::Debug for EnvironQuery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of process {}", self.variable, self.process)
     }
 }
 
-impl std::fmt::Debug for Reading {
+impl std::fmt::Debug for EnvironReading {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} of process {}", self.number, self.process)
     }
 }
 
 /// A variable as getenv(3) would find it. An environment that cannot be read has none.
-fn value_in(task: &Task, variable: &str) -> Option<Vec<u8>> {
+fn value_in(task: &TaskId, variable: &str) -> Option<Vec<u8>> {
     const ENVIRON: &CStr = c"environ";
     let environment = task.read(ENVIRON).ok()?;
     let mut entries = environment.split(|byte| *byte == 0);
@@ -284,14 +284,14 @@ mod tests {
 
     /// A tree like /proc, whose environments are files, or pipes that hang until something is
     /// written to them.
-    struct Tree(PathBuf);
+    struct ProcessTree(PathBuf);
 
-    impl Tree {
-        fn new(name: &str) -> Tree {
+    impl ProcessTree {
+        fn new(name: &str) -> ProcessTree {
             let dir = std::env::temp_dir().join(format!("sluice-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&dir);
             fs::create_dir_all(&dir).unwrap();
-            Tree(dir)
+            ProcessTree(dir)
         }
 
         fn environ(&self, process: u32) -> PathBuf {
@@ -309,7 +309,7 @@ mod tests {
         }
 
         /// Makes a process's read hang: from then on nobody waits for it.
-        fn hang(&self, readers: &Readers, process: u32) {
+        fn hang(&self, readers: &EnvironReaders, process: u32) {
             self.pipe(process);
             until("the read is begun in time", || {
                 assert_eq!(answer(&self.ask(readers, process)), None);
@@ -323,13 +323,13 @@ mod tests {
             let _ = rustix::fs::open(self.environ(process), flags, Mode::empty());
         }
 
-        fn task(&self, process: u32) -> Task {
-            Task::open(File::open(&self.0).unwrap(), process).unwrap()
+        fn task(&self, process: u32) -> TaskId {
+            TaskId::open(File::open(&self.0).unwrap(), process).unwrap()
         }
 
-        fn ask(&self, readers: &Readers, process: u32) -> Receiver<Option<Vec<u8>>> {
+        fn ask(&self, readers: &EnvironReaders, process: u32) -> Receiver<Option<Vec<u8>>> {
             let (to, answer) = channel();
-            readers.ask(Question {
+            readers.ask(EnvironQuery {
                 task: self.task(process).into(),
                 process,
                 variable: "JOB".into(),
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    impl Drop for Tree {
+    impl Drop for ProcessTree {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_variable_is_found_as_the_process_itself_would() {
-        let tree = Tree::new("variable");
+        let tree = ProcessTree::new("variable");
         for (text, value) in [
             ("A=1\0JOB=7\0B=2\0", Some("7")),
             ("XJOB=7\0JOBX=8\0JOB\0", None),
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_read_that_hangs_is_given_up_and_others_go_on() {
-        let (tree, readers) = (Tree::new("hangs"), Readers::start().unwrap());
+        let (tree, readers) = (ProcessTree::new("hangs"), EnvironReaders::start().unwrap());
         tree.pipe(1);
         tree.file(2, "JOB=2\0");
         let begun = Instant::now();
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_process_that_hangs_is_read_again_only_once_its_read_returned() {
-        let (tree, readers) = (Tree::new("again"), Readers::start().unwrap());
+        let (tree, readers) = (ProcessTree::new("again"), EnvironReaders::start().unwrap());
         tree.hang(&readers, 1);
         let at_once = tree.ask(&readers, 1);
         assert_eq!(at_once.try_recv(), Ok(None), "it is answered before ask returns");
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn with_all_readers_hanging_answers_are_none_at_once_until_one_returns() {
-        let (tree, readers) = (Tree::new("all"), Readers::start().unwrap());
+        let (tree, readers) = (ProcessTree::new("all"), EnvironReaders::start().unwrap());
         (1..=4).for_each(|process| tree.hang(&readers, process));
         tree.file(9, "JOB=9\0");
         assert_eq!(tree.ask(&readers, 9).try_recv(), Ok(None));
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn questions_behind_hanging_readers_are_not_kept_longer_than_those() {
-        let (tree, readers) = (Tree::new("behind"), Readers::start().unwrap());
+        let (tree, readers) = (ProcessTree::new("behind"), EnvironReaders::start().unwrap());
         let ask = |process| {
             tree.pipe(process);
             tree.ask(&readers, process)
@@ -427,7 +427,7 @@ mod tests {
 
     #[test]
     fn readers_end_with_whom_they_serve() {
-        let readers = Readers::start().unwrap();
+        let readers = EnvironReaders::start().unwrap();
         let shared = Arc::downgrade(&readers.0);
         drop(readers);
         until("all threads end", || shared.strong_count() == 0);

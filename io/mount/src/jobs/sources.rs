@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use model::JobId;
 
-use super::cgroup::{self, Pattern};
+use super::cgroup::{self, CgroupPattern};
 
 /// Where the name of a request's job is looked for, in order. The text form is
 /// `cgroup`, `cgroup:PATTERN`, `env:NAME` or `fixed:ID`, with `+` between several; by default
@@ -20,9 +20,9 @@ pub struct JobSources(Vec<JobSource>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum JobSource {
     /// In the control group's path, where Slurm puts it.
-    Slurm([Pattern; cgroup::SLURM.len()]),
+    Slurm([CgroupPattern; cgroup::SLURM.len()]),
     /// In the control group's path, where the pattern says.
-    Cgroup([Pattern; 1]),
+    Cgroup([CgroupPattern; 1]),
     /// In a variable of the process's environment.
     Environment(String),
     /// Every request has this one.
@@ -66,7 +66,7 @@ impl FromStr for JobSource {
             None if text == "cgroup" => Ok(slurm()),
             None if text == "env" => Ok(JobSource::Environment(VARIABLE.into())),
             Some(("cgroup", pattern)) => {
-                let pattern = Pattern::new(pattern).ok_or_else(|| wrong(cgroup::WANT))?;
+                let pattern = CgroupPattern::new(pattern).ok_or_else(|| wrong(cgroup::WANT))?;
                 Ok(JobSource::Cgroup([pattern]))
             }
             Some(("env", name)) if is_variable(name) => Ok(JobSource::Environment(name.into())),
@@ -96,7 +96,7 @@ impl fmt::Display for JobSources {
 }
 
 fn slurm() -> JobSource {
-    JobSource::Slurm(cgroup::SLURM.map(|text| Pattern::new(text).expect("they are patterns")))
+    JobSource::Slurm(cgroup::SLURM.map(|text| CgroupPattern::new(text).expect("they are patterns")))
 }
 
 fn is_variable(name: &str) -> bool {

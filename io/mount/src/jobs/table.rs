@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// A value for each of at most `bound` threads.
 #[derive(Debug)]
-pub(super) struct Table<V> {
+pub(super) struct JobTable<V> {
     places: Vec<(u32, V)>,
     place_of: HashMap<u32, usize>,
     /// The place that was filled first, once all are.
@@ -12,11 +12,11 @@ pub(super) struct Table<V> {
     bound: usize,
 }
 
-impl<V> Table<V> {
+impl<V> JobTable<V> {
     /// An empty table for `bound` threads, at least one.
-    pub(super) fn new(bound: usize) -> Table<V> {
+    pub(super) fn new(bound: usize) -> JobTable<V> {
         let bound = bound.max(1);
-        Table { places: Vec::new(), place_of: HashMap::new(), oldest: 0, bound }
+        JobTable { places: Vec::new(), place_of: HashMap::new(), oldest: 0, bound }
     }
 
     /// Puts a value in the place of the thread's former one, or else of the oldest of all;
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_full_table_forgets_the_oldest_thread() {
-        let mut table = Table::new(2);
+        let mut table = JobTable::new(2);
         assert_eq!(table.put(1, 'a'), None);
         assert_eq!(table.put(2, 'b'), None);
         assert_eq!(table.put(3, 'c'), Some('a'));
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_read_again_keeps_its_place() {
-        let mut table = Table::new(2);
+        let mut table = JobTable::new(2);
         table.put(1, 'a');
         table.put(2, 'b');
         assert_eq!(table.put(1, 'A'), Some('a'));

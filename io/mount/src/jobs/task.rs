@@ -20,22 +20,22 @@ use rustix::io::Errno;
 
 /// A living thread, or one that has died since.
 #[derive(Debug)]
-pub(super) struct Task(OwnedFd);
+pub(super) struct TaskId(OwnedFd);
 
 /// What `status` tells.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Status {
+pub(super) struct TaskStatus {
     /// The number of the thread's process.
     pub(super) process: u32,
     /// Supplementary groups.
     pub(super) groups: Arc<[u32]>,
 }
 
-impl Task {
+impl TaskId {
     /// The thread that has this number now, below `proc`.
-    pub(super) fn open(proc: impl AsFd, thread: u32) -> Result<Task, Errno> {
+    pub(super) fn open(proc: impl AsFd, thread: u32) -> Result<TaskId, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat(proc, thread.to_string(), flags, Mode::empty()).map(Task)
+        openat(proc, thread.to_string(), flags, Mode::empty()).map(TaskId)
     }
 
     /// The path of its program, cut after 255 bytes, by one system call that never blocks.
@@ -60,9 +60,9 @@ impl Task {
     ///
     /// # Errors
     /// `ENOENT` or `ESRCH` once it is dead.
-    pub(super) fn status(&self) -> io::Result<Status> {
+    pub(super) fn status(&self) -> io::Result<TaskStatus> {
         let text = self.read(c"status")?;
-        Status::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        TaskStatus::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// All of one of its files.
@@ -91,15 +91,15 @@ impl Task {
     }
 }
 
-impl Status {
+impl TaskStatus {
     /// Reads the lines `Tgid:` and `Groups:`. The kernel escapes line feeds in the command's
     /// name, so nobody can add lines.
-    fn parse(text: &[u8]) -> Option<Status> {
+    fn parse(text: &[u8]) -> Option<TaskStatus> {
         let text = String::from_utf8_lossy(text);
         let field = |name| text.lines().find_map(|line: &str| line.strip_prefix(name));
         let process = field("Tgid:")?.trim().parse().ok()?;
         let groups = field("Groups:")?.split_ascii_whitespace().map(str::parse);
-        Some(Status { process, groups: groups.collect::<Result<_, _>>().ok()? })
+        Some(TaskStatus { process, groups: groups.collect::<Result<_, _>>().ok()? })
     }
 }
 
@@ -118,15 +118,15 @@ mod tests {
     fn process_and_groups_are_read_from_status() {
         let text = b"Name:\tsh\\nTgid:\\t1\nUmask:\t0022\nTgid:\t77\nNgid:\t0\nPid:\t78\n\
                      Groups:\t4 24 1000 \nVmPeak:\t1 kB\n";
-        let status = Status::parse(text).unwrap();
-        assert_eq!(status, Status { process: 77, groups: [4, 24, 1000].into() });
-        assert_eq!(&*Status::parse(b"Tgid:\t1\nGroups:\t\n").unwrap().groups, [0; 0]);
+        let status = TaskStatus::parse(text).unwrap();
+        assert_eq!(status, TaskStatus { process: 77, groups: [4, 24, 1000].into() });
+        assert_eq!(&*TaskStatus::parse(b"Tgid:\t1\nGroups:\t\n").unwrap().groups, [0; 0]);
     }
 
     #[test]
     fn a_status_that_lacks_a_line_is_none() {
         for text in ["", "Tgid:\t1\n", "Groups:\t1\n", "Tgid:\tx\nGroups:\t\n"] {
-            assert_eq!(Status::parse(text.as_bytes()), None, "{text:?}");
+            assert_eq!(TaskStatus::parse(text.as_bytes()), None, "{text:?}");
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
         let proc = std::fs::File::open(&dir).unwrap();
         let long: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         std::fs::write(dir.join("1/environ"), &long).unwrap();
-        assert_eq!(Task::open(&proc, 1).unwrap().read(c"environ").unwrap(), long);
+        assert_eq!(TaskId::open(&proc, 1).unwrap().read(c"environ").unwrap(), long);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -15,23 +15,23 @@ use super::*;
 /// Long enough for a busy machine; only a failure waits for so long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-type Answers = Receiver<(Arc<Caller>, ThreadId)>;
+type Answers = Receiver<(Arc<CallerJob>, ThreadId)>;
 
-fn jobs(sources: &str) -> Arc<Jobs> {
-    Jobs::new(&sources.parse().unwrap()).unwrap()
+fn jobs(sources: &str) -> Arc<JobResolver> {
+    JobResolver::new(&sources.parse().unwrap()).unwrap()
 }
 
-fn ask(jobs: &Arc<Jobs>, thread: u32) -> Answers {
+fn ask(jobs: &Arc<JobResolver>, thread: u32) -> Answers {
     let (to, answers) = channel();
     jobs.find(thread, move |caller| to.send((caller.clone(), current().id())).unwrap());
     answers
 }
 
-fn find(jobs: &Arc<Jobs>, thread: u32) -> Arc<Caller> {
+fn find(jobs: &Arc<JobResolver>, thread: u32) -> Arc<CallerJob> {
     ask(jobs, thread).recv_timeout(PATIENCE).expect("an answer comes").0
 }
 
-fn job(jobs: &Arc<Jobs>, thread: u32) -> String {
+fn job(jobs: &Arc<JobResolver>, thread: u32) -> String {
     find(jobs, thread).job.as_str().into()
 }
 
@@ -106,8 +106,8 @@ impl Tree {
         symlink(program, dir.join("exe")).unwrap();
     }
 
-    fn jobs(&self, sources: &str) -> Arc<Jobs> {
-        Jobs::below(&self.0, &sources.parse().unwrap()).unwrap()
+    fn jobs(&self, sources: &str) -> Arc<JobResolver> {
+        JobResolver::below(&self.0, &sources.parse().unwrap()).unwrap()
     }
 }
 
@@ -212,12 +212,12 @@ fn what_is_still_so_is_not_told_anew() {
 #[test]
 fn nobody_has_no_job_and_no_groups() {
     let jobs = jobs("fixed:everyone");
-    assert_eq!(*find(&jobs, 0), Caller::default());
+    assert_eq!(*find(&jobs, 0), CallerJob::default());
     let mut process = Process::script("read x");
     assert_eq!(job(&jobs, process.id()), "everyone");
     process.end();
-    assert_eq!(*find(&jobs, process.id()), Caller::default());
-    assert_eq!(*find(&jobs, u32::MAX), Caller::default());
+    assert_eq!(*find(&jobs, process.id()), CallerJob::default());
+    assert_eq!(*find(&jobs, u32::MAX), CallerJob::default());
 }
 
 #[test]

@@ -18,34 +18,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use super::call::Waiter;
+use super::call::CallWaiter;
 use super::lock;
-use super::signals::Pace;
-use crate::behind::Then;
+use super::signals::CheckInterval;
+use crate::behind::OnReady;
 
 /// All of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
     /// Calls and those who wait for them, to be looked at without the lock.
     count: AtomicUsize,
-    state: Mutex<State>,
-    looked: Pace,
+    state: Mutex<AbandonedState>,
+    looked: CheckInterval,
 }
 
 #[derive(Default)]
-struct State {
+struct AbandonedState {
     last: u64,
     /// By number, with the user who pays for each.
     calls: BTreeMap<u64, u32>,
-    held: Vec<Held>,
+    held: Vec<AbandonedLocks>,
 }
 
 /// Who waits until those of a user are over that have come so far.
-struct Held {
+struct AbandonedLocks {
     uid: u32,
     to: u64,
-    waiter: Option<Waiter>,
-    then: Then,
+    waiter: Option<CallWaiter>,
+    then: OnReady,
 }
 
 /// A call is abandoned as long as this is there.
@@ -67,12 +67,17 @@ impl Abandoned {
     }
 
     /// Keeps somebody until what was abandoned of a user is over; gives back who need not wait.
-    pub(crate) fn hold(&self, uid: u32, waiter: Option<Waiter>, then: Then) -> Option<Then> {
+    pub(crate) fn hold(
+        &self,
+        uid: u32,
+        waiter: Option<CallWaiter>,
+        then: OnReady,
+    ) -> Option<OnReady> {
         if !self.any() {
             return Some(then);
         }
         let mut state = lock(&self.state);
-        let held = Held { uid, to: state.last, waiter, then };
+        let held = AbandonedLocks { uid, to: state.last, waiter, then };
         if state.is_over(&held) {
             return Some(held.then);
         }
@@ -92,7 +97,7 @@ impl Abandoned {
         &self,
         now: Instant,
         killed: impl Fn(u32) -> bool,
-    ) -> Vec<(Then, Result<(), fuse::Errno>)> {
+    ) -> Vec<(OnReady, Result<(), fuse::Errno>)> {
         if !self.any() || !self.looked.is_due(now) {
             return Vec::new();
         }
@@ -112,8 +117,8 @@ impl Abandoned {
     }
 }
 
-impl State {
-    fn is_over(&self, held: &Held) -> bool {
+impl AbandonedState {
+    fn is_over(&self, held: &AbandonedLocks) -> bool {
         !self.calls.range(..=held.to).any(|(_, uid)| *uid == held.uid)
     }
 }
@@ -125,7 +130,7 @@ impl Drop for AbandonedCall {
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for AbandonedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "State({} calls, {} wait)", self.calls.len(), self.held.len())
     }
@@ -150,7 +155,7 @@ mod tests {
         fn waits(&self, thread: u32, uid: u32) -> bool {
             let told = self.told.clone();
             let then = Box::new(move |result| told.lock().unwrap().push((thread, result)));
-            let waiter = Some(Waiter { request: FuseRequestId(thread.into()), thread });
+            let waiter = Some(CallWaiter { request: FuseRequestId(thread.into()), thread });
             self.all.hold(uid, waiter, then).is_none()
         }
 

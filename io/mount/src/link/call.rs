@@ -19,31 +19,31 @@ use ninep::dialect::{
 use ninep::{Fid, NOTAG, Reply};
 
 use super::abandoned::Abandoned;
-use super::identities::Payer;
-use crate::nodes::{Node, WirePlace};
+use super::identities::SessionIdentity;
+use crate::nodes::{MountNode, WirePlace};
 
 /// What came of a call.
-pub(crate) type Answer<'a> = Result<AnyReply<'a>, Errno>;
+pub(crate) type CallReply<'a> = Result<AnyReply<'a>, Errno>;
 
 /// Takes the answer, usually to answer a request of the kernel with it.
-pub(crate) type Done = Box<dyn FnOnce(Answer<'_>) + Send>;
+pub(crate) type OnReply = Box<dyn FnOnce(CallReply<'_>) + Send>;
 
 /// A message to the proxy and who waits for its answer.
-pub(crate) struct Call {
-    pub(crate) payer: Arc<Payer>,
-    pub(crate) ask: Ask,
+pub(crate) struct ServerCall {
+    pub(crate) payer: Arc<SessionIdentity>,
+    pub(crate) ask: CallSpec,
     /// Who waits for it, if anybody does.
-    pub(crate) waiter: Option<Waiter>,
+    pub(crate) waiter: Option<CallWaiter>,
     /// When it was begun; only for what must be executed once.
     pub(crate) since: Option<SystemTime>,
     /// Who waits for it besides, and has it go in his lane.
-    donor: Option<Arc<Payer>>,
-    pub(crate) done: Done,
+    donor: Option<Arc<SessionIdentity>>,
+    pub(crate) done: OnReply,
 }
 
 /// Who waits for a call, and may be interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Waiter {
+pub(crate) struct CallWaiter {
     /// The kernel's request.
     pub(crate) request: FuseRequestId,
     /// The thread that made it; 0 if it cannot be named here.
@@ -52,8 +52,8 @@ pub(crate) struct Waiter {
 
 /// A message to the proxy and how it counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) frame: Frame,
+pub(crate) struct CallSpec {
+    pub(crate) frame: CallFrame,
     /// It must not be executed twice.
     pub(crate) once: bool,
     /// Held by no window: what gives something back.
@@ -65,31 +65,31 @@ pub(crate) struct Ask {
     /// Payload that it sends or asks for, in bytes.
     pub(crate) bytes: u64,
     /// It writes there: kept until that is durable.
-    pub(crate) kept: Option<(Arc<Node>, Range<u64>)>,
+    pub(crate) kept: Option<(Arc<MountNode>, Range<u64>)>,
 }
 
 /// One encoded message. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Frame(Arc<Vec<u8>>);
+pub(crate) struct CallFrame(Arc<Vec<u8>>);
 
-impl Call {
+impl ServerCall {
     pub(crate) fn new(
-        payer: Arc<Payer>,
-        ask: Ask,
-        waiter: Option<Waiter>,
-        done: impl FnOnce(Answer<'_>) + Send + 'static,
-    ) -> Call {
-        Call { payer, ask, waiter, since: None, donor: None, done: Box::new(done) }
+        payer: Arc<SessionIdentity>,
+        ask: CallSpec,
+        waiter: Option<CallWaiter>,
+        done: impl FnOnce(CallReply<'_>) + Send + 'static,
+    ) -> ServerCall {
+        ServerCall { payer, ask, waiter, since: None, donor: None, done: Box::new(done) }
     }
 
     /// In whose lane it goes.
-    pub(crate) fn pays(&self) -> &Arc<Payer> {
+    pub(crate) fn pays(&self) -> &Arc<SessionIdentity> {
         self.donor.as_ref().unwrap_or(&self.payer)
     }
 
     /// Somebody waits for it: it goes in his lane, if it writes to an open file, is another's, and the
     /// proxy knows him.
-    pub(crate) fn donate(&mut self, donor: &Arc<Payer>) -> bool {
+    pub(crate) fn donate(&mut self, donor: &Arc<SessionIdentity>) -> bool {
         let goes = donor.is_known()
             && !Arc::ptr_eq(self.pays(), donor)
             && self.ask.frame.set_donor(Some(donor.number));
@@ -111,27 +111,38 @@ impl Call {
     }
 
     /// Nobody waits for it any more, whatever becomes of it; gives what would have been told.
-    pub(crate) fn let_go(&mut self, all: &Arc<Abandoned>) -> Done {
+    pub(crate) fn let_go(&mut self, all: &Arc<Abandoned>) -> OnReply {
         self.waiter = None;
         let abandoned = all.begin(self.payer.uid());
         std::mem::replace(&mut self.done, Box::new(move |_| drop(abandoned)))
     }
 }
 
-impl Ask {
+impl CallSpec {
     /// What may be executed twice.
-    pub(crate) fn new<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
-        Ask::of(Frame::new(handles, request))
+    pub(crate) fn new<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> CallSpec {
+        CallSpec::of(CallFrame::new(handles, request))
     }
 
     /// A message that may be executed twice.
-    pub(crate) fn of(frame: Frame) -> Ask {
-        Ask { frame, once: false, free: false, patient: false, locks: false, bytes: 0, kept: None }
+    pub(crate) fn of(frame: CallFrame) -> CallSpec {
+        CallSpec {
+            frame,
+            once: false,
+            free: false,
+            patient: false,
+            locks: false,
+            bytes: 0,
+            kept: None,
+        }
     }
 
     /// What must be executed once.
-    pub(crate) fn once<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> Ask {
-        Ask::new(handles, request).only_once()
+    pub(crate) fn once<'a>(
+        handles: HandleList<'a>,
+        request: impl Into<AnyRequest<'a>>,
+    ) -> CallSpec {
+        CallSpec::new(handles, request).only_once()
     }
 
     /// What may be executed twice, of one file: `ESTALE` if that is not in all these places any more.
@@ -139,67 +150,70 @@ impl Ask {
         handle: &[u8],
         places: &[WirePlace],
         request: impl Into<AnyRequest<'r>>,
-    ) -> Ask {
+    ) -> CallSpec {
         let mut space = Vec::new();
         let places = places.iter().map(|place| (&place.directory[..], &place.name[..]));
         let places = HandlePlaces::pack(places, &mut space);
-        Ask::of(Frame::encode(HandleList::one(handle), places, &request.into()))
+        CallSpec::of(CallFrame::encode(HandleList::one(handle), places, &request.into()))
     }
 
     /// The same message about its file wherever that is.
-    pub(crate) fn anywhere(&self) -> Ask {
+    pub(crate) fn anywhere(&self) -> CallSpec {
         let (tag, header, request) = decode_request(self.frame.bytes()).expect("we encoded it");
         let mut bytes = Vec::new();
         let header = RequestHeader { places: HandlePlaces::NONE, ..header };
         encode_request(tag, &header, &request, &mut bytes);
-        Ask { frame: Frame(Arc::new(bytes)), ..self.clone() }
+        CallSpec { frame: CallFrame(Arc::new(bytes)), ..self.clone() }
     }
 
     /// The same, which must be executed once.
-    pub(crate) fn only_once(self) -> Ask {
-        Ask { once: true, ..self }
+    pub(crate) fn only_once(self) -> CallSpec {
+        CallSpec { once: true, ..self }
     }
 
     /// The same, with this many bytes of payload.
-    pub(crate) fn with_bytes(self, bytes: usize) -> Ask {
-        Ask { bytes: bytes as u64, ..self }
+    pub(crate) fn with_bytes(self, bytes: usize) -> CallSpec {
+        CallSpec { bytes: bytes as u64, ..self }
     }
 
     /// The same, a write of these bytes of a file.
-    pub(crate) fn kept(self, node: &Arc<Node>, place: &Range<u64>) -> Ask {
-        Ask { kept: Some((node.clone(), place.clone())), ..self }
+    pub(crate) fn kept(self, node: &Arc<MountNode>, place: &Range<u64>) -> CallSpec {
+        CallSpec { kept: Some((node.clone(), place.clone())), ..self }
     }
 
     /// The same, which may wait long at the proxy.
-    pub(crate) fn patiently(self) -> Ask {
-        Ask { patient: true, ..self }
+    pub(crate) fn patiently(self) -> CallSpec {
+        CallSpec { patient: true, ..self }
     }
 
     /// The same, which takes a lock.
-    pub(crate) fn locking(self) -> Ask {
-        Ask { locks: true, ..self }
+    pub(crate) fn locking(self) -> CallSpec {
+        CallSpec { locks: true, ..self }
     }
 
     /// The same, held by no window.
-    pub(crate) fn freely(self) -> Ask {
-        Ask { free: true, ..self }
+    pub(crate) fn freely(self) -> CallSpec {
+        CallSpec { free: true, ..self }
     }
 }
 
-impl Frame {
-    pub(crate) fn new<'a>(handles: HandleList<'a>, request: impl Into<AnyRequest<'a>>) -> Frame {
-        Frame::encode(handles, HandlePlaces::NONE, &request.into())
+impl CallFrame {
+    pub(crate) fn new<'a>(
+        handles: HandleList<'a>,
+        request: impl Into<AnyRequest<'a>>,
+    ) -> CallFrame {
+        CallFrame::encode(handles, HandlePlaces::NONE, &request.into())
     }
 
     fn encode(
         handles: HandleList<'_>,
         places: HandlePlaces<'_>,
         request: &AnyRequest<'_>,
-    ) -> Frame {
+    ) -> CallFrame {
         let mut bytes = Vec::new();
         let header = RequestHeader { handles, places, ..RequestHeader::SESSION };
         encode_request(NOTAG, &header, request, &mut bytes);
-        Frame(Arc::new(bytes))
+        CallFrame(Arc::new(bytes))
     }
 
     /// Adds bytes to what a write without handles writes.
@@ -258,7 +272,7 @@ impl Frame {
 }
 
 /// The answer that a reply is.
-pub(crate) fn answer_of(reply: AnyReply<'_>) -> Answer<'_> {
+pub(crate) fn answer_of(reply: AnyReply<'_>) -> CallReply<'_> {
     match reply {
         AnyReply::Base(Reply::Error { ecode }) => Err(errno_of(ecode)),
         other => Ok(other),
@@ -288,15 +302,15 @@ const LISTS: usize = 21;
 const WRITE_FLAGS: usize = LISTS + 2 + 12;
 const WRITE_COUNT: usize = LISTS + 2 + 16;
 
-impl fmt::Debug for Frame {
+impl fmt::Debug for CallFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Frame(type {}, {} bytes)", self.0[4], self.0.len())
     }
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for ServerCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { payer, ask, waiter, .. } = self;
+        let ServerCall { payer, ask, waiter, .. } = self;
         write!(f, "Call({ask:?} for {} {waiter:?})", payer.number)
     }
 }
@@ -310,7 +324,7 @@ mod tests {
     #[test]
     fn a_stamped_frame_is_the_message_with_its_ticket() {
         let request = Request::Fsync { fid: handle_fid(0), datasync: 1 };
-        let mut frame = Frame::new(HandleList::one(b"handle"), request);
+        let mut frame = CallFrame::new(HandleList::one(b"handle"), request);
         let again = frame.clone();
         frame.stamp(CallId { tag: Tag(513), slot: 3, sequence: 70_000 }, 9, 4);
         let (tag, header, body) = decode_request(frame.bytes()).unwrap();
@@ -324,23 +338,23 @@ mod tests {
     #[test]
     fn a_write_that_grew_is_a_larger_write() {
         let write = |data| ExtRequest::Write { fid: Fid(7), offset: 9, flags: 1, data };
-        let mut frame = Frame::new(HandleList::NONE, write(b"some"));
+        let mut frame = CallFrame::new(HandleList::NONE, write(b"some"));
         frame.grow(b" more");
-        assert_eq!(frame.bytes(), Frame::new(HandleList::NONE, write(b"some more")).bytes());
+        assert_eq!(frame.bytes(), CallFrame::new(HandleList::NONE, write(b"some more")).bytes());
     }
 
     #[test]
     fn a_write_that_somebody_waits_for_says_who() {
         let write = |flags| ExtRequest::Write { fid: Fid(7), offset: 9, flags, data: b"some" };
-        let mut frame = Frame::new(HandleList::NONE, write(1));
+        let mut frame = CallFrame::new(HandleList::NONE, write(1));
         assert_eq!(frame.written_fid(), Some(Fid(7)));
         assert!(frame.set_donor(Some(77)));
         let (_, header, body) = decode_request(frame.bytes()).unwrap();
         assert_eq!((header.identity, body), (77, AnyRequest::Ext(write(1 | WRITE_DONATED))));
         assert!(frame.set_donor(None));
         assert_eq!(decode_request(frame.bytes()).unwrap().2, AnyRequest::Ext(write(1)));
-        let mut by_handle = Frame::new(HandleList::one(b"handle"), write(0));
-        let mut other = Frame::new(HandleList::NONE, Request::Clunk { fid: Fid(7) });
+        let mut by_handle = CallFrame::new(HandleList::one(b"handle"), write(0));
+        let mut other = CallFrame::new(HandleList::NONE, Request::Clunk { fid: Fid(7) });
         for frame in [&mut by_handle, &mut other] {
             let before = frame.clone();
             assert!(!frame.set_donor(Some(77)));

@@ -24,49 +24,49 @@ use ninep::Tag;
 use ninep::dialect::{AnyReply, CallId, CallTable, ExtReply};
 
 use super::abandoned::Abandoned;
-use super::call::{Answer, Ask, Call, Done, Waiter, answer_of};
-use super::control::Control;
-use super::identities::Payer;
-use super::lanes::Lanes;
+use super::call::{CallReply, CallSpec, CallWaiter, OnReply, ServerCall, answer_of};
+use super::control::SessionControl;
+use super::identities::SessionIdentity;
+use super::lanes::IdentityQueues;
 use super::signals::FLUSH_PATIENCE;
-use super::socket::{Broken, Outbox};
-use crate::behind::Sent;
+use super::socket::{Broken, SocketOutbox};
+use crate::behind::SentWrite;
 
 /// One connection of the session.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    pub(crate) phase: Phase,
+pub(crate) struct LinkChannel {
+    pub(crate) phase: ChannelPhase,
     /// The session's life in which what is under way was begun.
     pub(crate) epoch: u64,
     /// Calls that may have been executed before the proxy forgot the session.
-    pub(crate) unsettled: Vec<Call>,
+    pub(crate) unsettled: Vec<ServerCall>,
     calls: CallTable<()>,
-    under_way: Vec<Option<UnderWay>>,
+    under_way: Vec<Option<CallInFlight>>,
     /// How many of them are calls that are being flushed, and how many wait for news: known
     /// without looking at all of them in every turn.
     flushed: usize,
     waits: usize,
     slots_free: u16,
-    control: VecDeque<Control>,
-    lanes: Lanes,
+    control: VecDeque<SessionControl>,
+    lanes: IdentityQueues,
     /// Locks to be asked for later: the proxy had no room for one that waits, or others go first.
-    later: Vec<(Instant, Call)>,
+    later: Vec<(Instant, ServerCall)>,
     /// Until then locks are left to those who had them in the session before.
     locks_from: Option<Instant>,
-    out: Outbox,
+    out: SocketOutbox,
     heard: Instant,
     /// The session was there then: what was sent at that time has been answered since.
     renewed: Instant,
     pinged: Option<Instant>,
     /// Counts the waiting calls whose processes were looked at.
     looked_at: usize,
-    tally: Tally,
+    tally: ChannelStats,
     abandoned: Arc<Abandoned>,
 }
 
 /// What a channel did since the mount began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct ChannelStats {
     /// Calls that were answered, and
     pub(crate) ok: u64,
     /// those that were answered with an error.
@@ -79,7 +79,7 @@ pub(crate) struct Tally {
 
 /// Whether a channel has a connection.
 #[derive(Clone, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum ChannelPhase {
     /// It has this one.
     Up(Arc<OwnedFd>),
     /// It has had none since then; somebody sees to it.
@@ -89,10 +89,10 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug)]
-enum UnderWay {
+enum CallInFlight {
     /// With the time when it was sent, and that since which it is being flushed, if it is.
     Call {
-        call: Call,
+        call: ServerCall,
         begun: Instant,
         flushed: Option<Instant>,
     },
@@ -100,18 +100,18 @@ enum UnderWay {
     Flushed {
         once: bool,
     },
-    Control(Control),
+    Control(SessionControl),
 }
 
 /// What the rest of the link does about something that was received.
 #[allow(clippy::large_enum_variant, reason = "it lives for one match, on the stack")]
-pub(crate) enum News<'a> {
+pub(crate) enum ChannelNews<'a> {
     /// Nothing.
     Nothing,
     /// Call this. With what was written and its number, if that is to be kept.
-    Done { done: Done, answer: Answer<'a>, written: Option<(u64, Sent)> },
+    Done { done: OnReply, answer: CallReply<'a>, written: Option<(u64, SentWrite)> },
     /// This identity may be used now, or not at all.
-    Identity(Arc<Payer>),
+    Identity(Arc<SessionIdentity>),
     /// Events.
     Events(&'a [u8]),
 }
@@ -122,15 +122,15 @@ pub(crate) enum Interrupted {
     /// It is being flushed.
     Flushing,
     /// It is given up: answer `EINTR`.
-    GivenUp(Done),
+    GivenUp(OnReply),
 }
 
-impl Channel {
+impl LinkChannel {
     /// Without a connection, at first.
-    pub(crate) fn new(abandoned: Arc<Abandoned>) -> Channel {
-        Channel {
+    pub(crate) fn new(abandoned: Arc<Abandoned>) -> LinkChannel {
+        LinkChannel {
             abandoned,
-            phase: Phase::Lost(Instant::now()),
+            phase: ChannelPhase::Lost(Instant::now()),
             epoch: 0,
             unsettled: Vec::new(),
             calls: CallTable::new(TAGS, 0),
@@ -139,40 +139,40 @@ impl Channel {
             waits: 0,
             slots_free: 0,
             control: VecDeque::new(),
-            lanes: Lanes::default(),
+            lanes: IdentityQueues::default(),
             later: Vec::new(),
-            out: Outbox::default(),
+            out: SocketOutbox::default(),
             heard: Instant::now(),
             renewed: Instant::now(),
             pinged: None,
             looked_at: 0,
             locks_from: None,
-            tally: Tally::default(),
+            tally: ChannelStats::default(),
         }
     }
 
     /// A call comes; it begins when it may.
-    pub(crate) fn push(&mut self, call: Call) {
+    pub(crate) fn push(&mut self, call: ServerCall) {
         if call.payer.begin_asking() {
-            self.control.push_back(Control::Identity(call.payer.clone()));
+            self.control.push_back(SessionControl::Identity(call.payer.clone()));
         }
         self.lanes.push(call);
     }
 
     /// Something is to be said besides.
-    pub(crate) fn say(&mut self, what: Control) {
+    pub(crate) fn say(&mut self, what: SessionControl) {
         self.control.push_back(what);
     }
 
     /// A call is to be made again after a while.
-    pub(crate) fn push_later(&mut self, call: Call, at: Instant) {
+    pub(crate) fn push_later(&mut self, call: ServerCall, at: Instant) {
         self.later.push((at, call));
     }
 
     /// Begins what may begin, into the outbox. Gives the calls that failed before they began.
-    pub(crate) fn begin(&mut self, now: Instant) -> Vec<(Done, Errno)> {
+    pub(crate) fn begin(&mut self, now: Instant) -> Vec<(OnReply, Errno)> {
         let mut failed = Vec::new();
-        if !matches!(self.phase, Phase::Up(_)) {
+        if !matches!(self.phase, ChannelPhase::Up(_)) {
             return failed;
         }
         for at in (0..self.later.len()).rev() {
@@ -206,7 +206,7 @@ impl Channel {
     /// Sends what is to be sent. True when nothing is left.
     pub(crate) fn send(&mut self) -> Result<bool, Errno> {
         match &self.phase {
-            Phase::Up(socket) => self.out.send(std::os::fd::AsFd::as_fd(socket)),
+            ChannelPhase::Up(socket) => self.out.send(std::os::fd::AsFd::as_fd(socket)),
             _ => Ok(true),
         }
     }
@@ -229,17 +229,17 @@ impl Channel {
         &mut self,
         tag: Tag,
         reply: AnyReply<'a>,
-    ) -> Result<News<'a>, Broken> {
+    ) -> Result<ChannelNews<'a>, Broken> {
         let unasked = || Broken::Protocol(format!("a reply with the unused tag {tag} came"));
         let place = self.under_way.get_mut(usize::from(tag.0)).ok_or_else(unasked)?;
         match place.take().ok_or_else(unasked)? {
-            UnderWay::Call { call, begun, flushed } => {
+            CallInFlight::Call { call, begun, flushed } => {
                 self.lanes.ended(&call);
                 self.renewed = self.renewed.max(begun);
                 if flushed.is_some() {
                     self.flushed -= 1;
                     // Tag and slot stay taken until the flush is answered, which names them.
-                    *place = Some(UnderWay::Flushed { once: call.ask.once });
+                    *place = Some(CallInFlight::Flushed { once: call.ask.once });
                 } else {
                     self.end(tag, call.ask.once);
                 }
@@ -248,14 +248,14 @@ impl Channel {
                     Ok(_) => self.tally.ok += 1,
                     Err(_) => self.tally.errors += 1,
                 }
-                let Call { payer, ask, done, .. } = call;
+                let ServerCall { payer, ask, done, .. } = call;
                 let written = written(payer, ask, &answer);
-                Ok(News::Done { done, answer, written })
+                Ok(ChannelNews::Done { done, answer, written })
             }
-            UnderWay::Flushed { .. } => Err(unasked()),
-            UnderWay::Control(control) => {
+            CallInFlight::Flushed { .. } => Err(unasked()),
+            CallInFlight::Control(control) => {
                 self.end(tag, false);
-                self.waits -= usize::from(matches!(control, Control::Wait));
+                self.waits -= usize::from(matches!(control, SessionControl::Wait));
                 self.answered(control, reply)
             }
         }
@@ -266,7 +266,7 @@ impl Channel {
         if let Some(call) = self.lanes.take(request) {
             return Interrupted::GivenUp(call.done);
         }
-        let is = |call: &Call| call.is_for(request);
+        let is = |call: &ServerCall| call.is_for(request);
         if let Some(at) = self.later.iter().position(|(_, call)| is(call)) {
             return Interrupted::GivenUp(self.later.swap_remove(at).1.done);
         }
@@ -274,7 +274,7 @@ impl Channel {
             return Interrupted::GivenUp(self.unsettled.swap_remove(at).done);
         }
         let found = self.under_way.iter_mut().zip(0..).find_map(|(place, tag)| match place {
-            Some(UnderWay::Call { call, flushed, .. }) if is(call) => {
+            Some(CallInFlight::Call { call, flushed, .. }) if is(call) => {
                 Some((call, flushed, Tag(tag)))
             }
             _ => None,
@@ -282,9 +282,9 @@ impl Channel {
         let Some((call, flushed, tag)) = found else { return Interrupted::NotHere };
         if flushed.replace(now).is_none() {
             self.flushed += 1;
-            self.control.push_front(Control::Flush(tag));
+            self.control.push_front(SessionControl::Flush(tag));
         }
-        if let Phase::Up(_) = self.phase {
+        if let ChannelPhase::Up(_) = self.phase {
             return Interrupted::Flushing;
         }
         // It is sent once more with the others and flushed then, so that its slot goes on
@@ -294,15 +294,19 @@ impl Channel {
 
     /// Somebody waits for writes, those that `is` names: they go in his lane. True if there is
     /// something to be sent for it.
-    pub(crate) fn donate(&mut self, is: impl Fn(&Call) -> bool, donor: &Arc<Payer>) -> bool {
+    pub(crate) fn donate(
+        &mut self,
+        is: impl Fn(&ServerCall) -> bool,
+        donor: &Arc<SessionIdentity>,
+    ) -> bool {
         let mut any = self.lanes.donate(&is, donor);
         for (place, tag) in self.under_way.iter_mut().zip(0..) {
-            let Some(UnderWay::Call { call, flushed: None, .. }) = place else { continue };
+            let Some(CallInFlight::Call { call, flushed: None, .. }) = place else { continue };
             if is(call)
                 && let Some(fid) = call.ask.frame.written_fid()
                 && self.lanes.donate_begun(call, donor)
             {
-                self.control.push_back(Control::Donate(Tag(tag), fid, donor.clone()));
+                self.control.push_back(SessionControl::Donate(Tag(tag), fid, donor.clone()));
                 any = true;
             }
         }
@@ -310,9 +314,9 @@ impl Channel {
     }
 
     /// The call of this request, wherever it is.
-    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&Call> {
+    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&ServerCall> {
         let under_way = self.under_way.iter().flatten().filter_map(|one| match one {
-            UnderWay::Call { call, .. } => Some(call),
+            CallInFlight::Call { call, .. } => Some(call),
             _ => None,
         });
         let later = self.later.iter().map(|(_, call)| call);
@@ -321,13 +325,13 @@ impl Channel {
     }
 
     /// Who waits for a flush that the proxy does not answer: it, or what it executes, hangs.
-    pub(crate) fn overdue(&self, now: Instant) -> Vec<Waiter> {
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<CallWaiter> {
         if self.flushed == 0 {
             return Vec::new();
         }
         let calls = self.under_way.iter().flatten();
         let overdue = calls.filter_map(|one| match one {
-            UnderWay::Call { call, flushed: Some(since), .. } => {
+            CallInFlight::Call { call, flushed: Some(since), .. } => {
                 call.waiter.filter(|_| now.saturating_duration_since(*since) > FLUSH_PATIENCE)
             }
             _ => None,
@@ -336,9 +340,9 @@ impl Channel {
     }
 
     /// Nobody waits for this request any more, whatever becomes of it.
-    pub(crate) fn abandon(&mut self, request: FuseRequestId) -> Option<Done> {
+    pub(crate) fn abandon(&mut self, request: FuseRequestId) -> Option<OnReply> {
         self.under_way.iter_mut().flatten().find_map(|one| match one {
-            UnderWay::Call { call, .. } if call.is_for(request) => {
+            CallInFlight::Call { call, .. } if call.is_for(request) => {
                 Some(call.let_go(&self.abandoned))
             }
             _ => None,
@@ -346,24 +350,24 @@ impl Channel {
     }
 
     /// The connection is gone. Gives those who wait for the end of their interrupted calls.
-    pub(crate) fn lose(&mut self, now: Instant) -> Vec<Done> {
-        self.phase = Phase::Lost(now);
+    pub(crate) fn lose(&mut self, now: Instant) -> Vec<OnReply> {
+        self.phase = ChannelPhase::Lost(now);
         self.out.clear();
         self.pinged = None;
-        let mut given_up: Vec<Done> = Vec::new();
+        let mut given_up: Vec<OnReply> = Vec::new();
         for tag in 0..TAGS {
             match &mut self.under_way[usize::from(tag)] {
-                Some(UnderWay::Call { call, flushed: Some(_), .. }) => {
+                Some(CallInFlight::Call { call, flushed: Some(_), .. }) => {
                     given_up.push(call.let_go(&self.abandoned))
                 }
-                Some(UnderWay::Control(Control::Ping(_))) => {
+                Some(CallInFlight::Control(SessionControl::Ping(_))) => {
                     self.under_way[usize::from(tag)] = None;
                     self.end(Tag(tag), false);
                 }
                 _ => {}
             }
         }
-        self.control.retain(|control| !matches!(control, Control::Ping(_)));
+        self.control.retain(|control| !matches!(control, SessionControl::Ping(_)));
         given_up
     }
 
@@ -374,9 +378,9 @@ impl Channel {
             self.calls.again().into_iter().map(|(ticket, ())| ticket).collect();
         for ticket in tickets {
             match &self.under_way[usize::from(ticket.tag.0)] {
-                Some(UnderWay::Call { call, .. }) => self.out.push(&call.ask.frame),
-                Some(UnderWay::Control(control)) => self.out.push(&control.frame(ticket)),
-                Some(UnderWay::Flushed { .. }) | None => {}
+                Some(CallInFlight::Call { call, .. }) => self.out.push(&call.ask.frame),
+                Some(CallInFlight::Control(control)) => self.out.push(&control.frame(ticket)),
+                Some(CallInFlight::Flushed { .. }) | None => {}
             }
         }
     }
@@ -390,7 +394,7 @@ impl Channel {
         slots: u16,
         epoch: u64,
         locks_from: Option<Instant>,
-    ) -> Vec<Done> {
+    ) -> Vec<OnReply> {
         self.locks_from = locks_from;
         let order = self.calls.again().into_iter().map(|(ticket, ())| ticket.tag);
         let order: Vec<Tag> = order.collect();
@@ -402,34 +406,36 @@ impl Channel {
         let mut given_up = Vec::new();
         for tag in order.into_iter().rev() {
             match self.under_way[usize::from(tag.0)].take() {
-                Some(UnderWay::Call { call, flushed: Some(_), .. }) => given_up.push(call.done),
-                Some(UnderWay::Call { call, .. }) if call.ask.once => self.unsettled.push(call),
-                Some(UnderWay::Call { call, .. }) => self.lanes.push_front(call),
-                Some(UnderWay::Control(control)) => self.control.push_front(control),
-                Some(UnderWay::Flushed { .. }) | None => {}
+                Some(CallInFlight::Call { call, flushed: Some(_), .. }) => given_up.push(call.done),
+                Some(CallInFlight::Call { call, .. }) if call.ask.once => self.unsettled.push(call),
+                Some(CallInFlight::Call { call, .. }) => self.lanes.push_front(call),
+                Some(CallInFlight::Control(control)) => self.control.push_front(control),
+                Some(CallInFlight::Flushed { .. }) | None => {}
             }
         }
         // Who was flushed or waited for is gone with the old session.
-        let outlives = |control: &Control| matches!(control, Control::Identity(_) | Control::Wait);
+        let outlives = |control: &SessionControl| {
+            matches!(control, SessionControl::Identity(_) | SessionControl::Wait)
+        };
         self.control.retain(outlives);
         given_up
     }
 
     /// A call that was unsettled was not executed: it is made again.
-    pub(crate) fn push_again(&mut self, call: Call) {
+    pub(crate) fn push_again(&mut self, call: ServerCall) {
         self.lanes.push_front(call);
     }
 
     /// There is a connection again, over which the session was begun later than `now`.
     pub(crate) fn up(&mut self, socket: Arc<OwnedFd>, now: Instant) {
-        self.phase = Phase::Up(socket);
+        self.phase = ChannelPhase::Up(socket);
         (self.heard, self.renewed) = (now, now);
         self.tally.connected += 1;
     }
 
     /// What it did until now.
-    pub(crate) fn tally(&self) -> Tally {
-        Tally { lost: matches!(self.phase, Phase::Lost(_)).into(), ..self.tally }
+    pub(crate) fn tally(&self) -> ChannelStats {
+        ChannelStats { lost: matches!(self.phase, ChannelPhase::Lost(_)).into(), ..self.tally }
     }
 
     /// Sends a ping if one is due: after some silence while an answer is owed, and in any case while
@@ -438,7 +444,7 @@ impl Channel {
     /// # Errors
     /// If the last one was not answered in time.
     pub(crate) fn tick(&mut self, has_locks: bool, now: Instant) -> Result<(), Broken> {
-        if !matches!(self.phase, Phase::Up(_)) || !(self.is_owed() || has_locks) {
+        if !matches!(self.phase, ChannelPhase::Up(_)) || !(self.is_owed() || has_locks) {
             return Ok(());
         }
         let since = |then: Instant| now.saturating_duration_since(then);
@@ -453,34 +459,34 @@ impl Channel {
                     && since(last.map_or(self.renewed, |at| at.max(self.renewed))) >= SILENCE =>
             {
                 self.pinged = Some(now);
-                self.control.push_back(Control::Ping(now));
+                self.control.push_back(SessionControl::Ping(now));
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    /// How long nothing may happen before [`Channel::tick`] or [`Channel::begin`] is due.
+    /// How long nothing may happen before [`LinkChannel::tick`] or [`LinkChannel::begin`] is due.
     pub(crate) fn next_tick(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Up(_) if self.is_owed() || !self.later.is_empty() => Some(TICK),
-            Phase::Lost(_) => Some(TICK),
+            ChannelPhase::Up(_) if self.is_owed() || !self.later.is_empty() => Some(TICK),
+            ChannelPhase::Lost(_) => Some(TICK),
             _ => None,
         }
     }
 
     /// Takes all calls out, wherever they are. Those under way are flushed once that can be
     /// said: their slots go on counting, and a new session is not asked for them again.
-    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Done> {
-        let mut all: Vec<Done> = self.lanes.drain().into_iter().map(|call| call.done).collect();
+    pub(crate) fn give_up(&mut self, now: Instant) -> Vec<OnReply> {
+        let mut all: Vec<OnReply> = self.lanes.drain().into_iter().map(|call| call.done).collect();
         all.extend(self.later.drain(..).map(|(_, call)| call.done));
         all.extend(self.unsettled.drain(..).map(|call| call.done));
         for (place, tag) in self.under_way.iter_mut().zip(0..) {
-            if let Some(UnderWay::Call { call, flushed, .. }) = place {
+            if let Some(CallInFlight::Call { call, flushed, .. }) = place {
                 all.push(call.let_go(&self.abandoned));
                 if flushed.replace(now).is_none() {
                     self.flushed += 1;
-                    self.control.push_front(Control::Flush(Tag(tag)));
+                    self.control.push_front(SessionControl::Flush(Tag(tag)));
                 }
             }
         }
@@ -494,7 +500,7 @@ impl Channel {
     }
 
     /// Some of those who wait here if it is full, others each time.
-    pub(crate) fn waiters_if_full(&mut self) -> Vec<Waiter> {
+    pub(crate) fn waiters_if_full(&mut self) -> Vec<CallWaiter> {
         if !self.is_full() {
             return Vec::new();
         }
@@ -509,12 +515,12 @@ impl Channel {
 
     /// Whether what is under way will end before long.
     pub(crate) fn can_be_quiet(&self) -> bool {
-        matches!(self.phase, Phase::Up(_)) && !self.lanes.any_patient()
+        matches!(self.phase, ChannelPhase::Up(_)) && !self.lanes.any_patient()
     }
 
     /// Whether nothing is under way, whatever waits to begin.
     pub(crate) fn is_quiet(&self) -> bool {
-        matches!(self.phase, Phase::Up(_)) && !self.is_owed()
+        matches!(self.phase, ChannelPhase::Up(_)) && !self.is_owed()
     }
 
     /// Whether an answer is owed, other than news.
@@ -522,7 +528,7 @@ impl Channel {
         self.calls.len() > self.waits
     }
 
-    fn begin_call(&mut self, mut call: Call, begun: Instant) {
+    fn begin_call(&mut self, mut call: ServerCall, begun: Instant) {
         let ticket = self.calls.begin(call.ask.once, ()).expect("tag and slot were free");
         if call.ask.once {
             self.slots_free -= 1;
@@ -532,14 +538,14 @@ impl Channel {
         call.ask.frame.stamp(ticket, call.pays().number, elsewhere);
         self.out.push(&call.ask.frame);
         self.under_way[usize::from(ticket.tag.0)] =
-            Some(UnderWay::Call { call, begun, flushed: None });
+            Some(CallInFlight::Call { call, begun, flushed: None });
     }
 
-    fn begin_control(&mut self, control: Control) {
-        if let Control::Donate(tag, _, donor) = &control {
+    fn begin_control(&mut self, control: SessionControl) {
+        if let SessionControl::Donate(tag, _, donor) = &control {
             // It may have been answered meanwhile, and its tag be another's.
             let waits = match &self.under_way[usize::from(tag.0)] {
-                Some(UnderWay::Call { call, .. }) => Arc::ptr_eq(call.pays(), donor),
+                Some(CallInFlight::Call { call, .. }) => Arc::ptr_eq(call.pays(), donor),
                 _ => false,
             };
             if !waits {
@@ -547,31 +553,35 @@ impl Channel {
             }
         }
         let ticket = self.calls.begin(false, ()).expect("a tag was free");
-        self.waits += usize::from(matches!(control, Control::Wait));
+        self.waits += usize::from(matches!(control, SessionControl::Wait));
         self.out.push(&control.frame(ticket));
-        self.under_way[usize::from(ticket.tag.0)] = Some(UnderWay::Control(control));
+        self.under_way[usize::from(ticket.tag.0)] = Some(CallInFlight::Control(control));
     }
 
-    fn answered<'a>(&mut self, control: Control, reply: AnyReply<'a>) -> Result<News<'a>, Broken> {
+    fn answered<'a>(
+        &mut self,
+        control: SessionControl,
+        reply: AnyReply<'a>,
+    ) -> Result<ChannelNews<'a>, Broken> {
         match (control, answer_of(reply)) {
-            (Control::Flush(old), _) => {
+            (SessionControl::Flush(old), _) => {
                 let place = self.under_way[usize::from(old.0)].take();
                 match place {
-                    Some(UnderWay::Call { call, .. }) => {
+                    Some(CallInFlight::Call { call, .. }) => {
                         self.flushed -= 1;
                         self.end(old, call.ask.once);
                         self.lanes.ended(&call);
                         let answer = Err(Errno::INTR);
-                        Ok(News::Done { done: call.done, answer, written: None })
+                        Ok(ChannelNews::Done { done: call.done, answer, written: None })
                     }
-                    Some(UnderWay::Flushed { once }) => {
+                    Some(CallInFlight::Flushed { once }) => {
                         self.end(old, once);
-                        Ok(News::Nothing)
+                        Ok(ChannelNews::Nothing)
                     }
                     _ => Err(Broken::Protocol(format!("a flush of {old} was answered twice"))),
                 }
             }
-            (Control::Identity(payer), answer) => {
+            (SessionControl::Identity(payer), answer) => {
                 match answer {
                     Ok(AnyReply::Ext(ExtReply::Identity { requests, bytes })) => {
                         payer.set_window(requests, bytes);
@@ -579,15 +589,19 @@ impl Channel {
                     Ok(_) => return Err(Broken::Protocol("an identity was answered oddly".into())),
                     Err(error) => payer.refuse(error),
                 }
-                Ok(News::Identity(payer))
+                Ok(ChannelNews::Identity(payer))
             }
-            (Control::Wait, Ok(AnyReply::Ext(ExtReply::Wait { data }))) => Ok(News::Events(data)),
-            (Control::Ping(at), _) => {
+            (SessionControl::Wait, Ok(AnyReply::Ext(ExtReply::Wait { data }))) => {
+                Ok(ChannelNews::Events(data))
+            }
+            (SessionControl::Ping(at), _) => {
                 self.renewed = self.renewed.max(at);
-                Ok(News::Nothing)
+                Ok(ChannelNews::Nothing)
             }
             // A proxy that does not know it leaves them in the writer's lane.
-            (Control::Donate(..) | Control::Wait | Control::Retire(_), _) => Ok(News::Nothing),
+            (SessionControl::Donate(..) | SessionControl::Wait | SessionControl::Retire(_), _) => {
+                Ok(ChannelNews::Nothing)
+            }
         }
     }
 
@@ -598,7 +612,11 @@ impl Channel {
 }
 
 /// What an answered write has written, and its number.
-fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Sent)> {
+fn written(
+    payer: Arc<SessionIdentity>,
+    ask: CallSpec,
+    answer: &CallReply<'_>,
+) -> Option<(u64, SentWrite)> {
     let (node, place) = ask.kept?;
     let (number, start) = match answer {
         Ok(AnyReply::Ext(ExtReply::Write { count, number }))
@@ -610,11 +628,11 @@ fn written(payer: Arc<Payer>, ask: Ask, answer: &Answer<'_>) -> Option<(u64, Sen
         _ => return None,
     };
     let place = start..start + (place.end - place.start);
-    Some((number, Sent { node, payer, frame: ask.frame, place }))
+    Some((number, SentWrite { node, payer, frame: ask.frame, place }))
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
+impl AddAssign for ChannelStats {
+    fn add_assign(&mut self, other: ChannelStats) {
         self.ok += other.ok;
         self.errors += other.errors;
         self.connected += other.connected;

@@ -1,7 +1,7 @@
 //! A channel told by hand: what it sends is decoded, what it receives is made up.
 
 use super::*;
-use crate::link::call::Ask;
+use crate::link::call::CallSpec;
 use fuse::FuseRequestId;
 use ninep::dialect::{
     AnyRequest, ExtRequest, HandleList, NOSLOT, RequestHeader, WRITE_DONATED, decode_request,
@@ -11,15 +11,15 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
-use crate::link::socket::Inbox;
+use crate::link::socket::SocketInbox;
 
 type Told = Arc<Mutex<Vec<(u32, Result<(), Errno>)>>>;
 
 struct Bench {
-    channel: Channel,
+    channel: LinkChannel,
     peer: UnixStream,
-    inbox: Inbox,
-    payer: Arc<Payer>,
+    inbox: SocketInbox,
+    payer: Arc<SessionIdentity>,
     told: Told,
 }
 
@@ -44,20 +44,20 @@ const FLUSH: u8 = 108;
 
 impl Bench {
     fn new(slots: u16) -> Bench {
-        let mut channel = Channel::new(Arc::default());
+        let mut channel = LinkChannel::new(Arc::default());
         channel.restart(slots, 1, None);
         let (ours, peer) = UnixStream::pair().unwrap();
         channel.up(Arc::new(ours.into()), Instant::now());
-        let payer = Payer::known(1, 100, 1 << 20);
-        Bench { channel, peer, inbox: Inbox::new(4096), payer, told: Told::default() }
+        let payer = SessionIdentity::known(1, 100, 1 << 20);
+        Bench { channel, peer, inbox: SocketInbox::new(4096), payer, told: Told::default() }
     }
 
-    fn call(&self, number: u32, once: bool) -> Call {
-        let mut ask = Ask::new(HandleList::NONE, Request::Clunk { fid: Fid(number) });
+    fn call(&self, number: u32, once: bool) -> ServerCall {
+        let mut ask = CallSpec::new(HandleList::NONE, Request::Clunk { fid: Fid(number) });
         ask.once = once;
         let told = self.told.clone();
-        let waiter = Some(Waiter { request: request(number), thread: number });
-        Call::new(self.payer.clone(), ask, waiter, move |answer| {
+        let waiter = Some(CallWaiter { request: request(number), thread: number });
+        ServerCall::new(self.payer.clone(), ask, waiter, move |answer| {
             told.lock().unwrap().push((number, answer.map(|_| ())));
         })
     }
@@ -113,7 +113,7 @@ impl Bench {
 
     fn reply<'a>(&mut self, tag: Tag, reply: impl Into<AnyReply<'a>>) {
         let news = self.channel.received(tag, reply.into()).map_err(|why| why.to_string());
-        if let News::Done { done, answer, .. } = news.unwrap() {
+        if let ChannelNews::Done { done, answer, .. } = news.unwrap() {
             done(answer);
         }
     }
@@ -128,7 +128,7 @@ impl Bench {
     fn connect(&mut self) {
         let (ours, peer) = UnixStream::pair().unwrap();
         self.channel.up(Arc::new(ours.into()), Instant::now());
-        (self.peer, self.inbox) = (peer, Inbox::new(4096));
+        (self.peer, self.inbox) = (peer, SocketInbox::new(4096));
     }
 
     fn told(&self) -> Vec<(u32, Result<(), Errno>)> {
@@ -206,7 +206,7 @@ fn a_reply_before_the_flushs_counts_and_the_tag_is_kept_until_then() {
     bench.reply(call.tag, Reply::Clunk);
     assert_eq!(bench.told(), [(1, Ok(()))]);
     bench.push(2, true);
-    bench.payer = Payer::known(2, 100, 1 << 20);
+    bench.payer = SessionIdentity::known(2, 100, 1 << 20);
     bench.push(3, false);
     let sent = bench.turn();
     assert_eq!(sent.len(), 1, "the slot is not free yet");
@@ -330,7 +330,7 @@ fn a_flush_that_is_not_answered_is_waited_for_only_so_long() {
     bench.turn();
     let now = Instant::now();
     assert_eq!(bench.channel.overdue(now), []);
-    let waiter = Waiter { request: request(1), thread: 1 };
+    let waiter = CallWaiter { request: request(1), thread: 1 };
     assert_eq!(bench.channel.overdue(now + FLUSH_PATIENCE * 2), [waiter]);
     let done = bench.channel.abandon(request(1)).unwrap();
     done(Err(Errno::INTR));
@@ -401,7 +401,7 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     let write = |bench: &Bench, number: u32| {
         let mut call = bench.call(number, false);
         let message = ExtRequest::Write { fid: Fid(number), offset: 0, flags: 0, data: b"data" };
-        call.ask = Ask::new(HandleList::NONE, message).with_bytes(4);
+        call.ask = CallSpec::new(HandleList::NONE, message).with_bytes(4);
         call
     };
     // The writer's window has room for one.
@@ -413,8 +413,8 @@ fn writes_that_somebody_waits_for_go_in_his_lane_begun_or_not() {
     assert_eq!(sent.len(), 1);
     let (tag, identity, body) = &sent[0];
     assert_eq!((*identity, body), (1, &OwnKind::Write { fid: 1, flags: 0 }));
-    let donor = Payer::known(9, 100, 1 << 20);
-    let unknown = Payer::known(8, 0, 0);
+    let donor = SessionIdentity::known(9, 100, 1 << 20);
+    let unknown = SessionIdentity::known(8, 0, 0);
     unknown.refuse(Errno::PERM);
     assert!(!bench.channel.donate(|_| false, &donor), "for nothing that is here");
     bench.channel.donate(|_| true, &unknown);
@@ -449,10 +449,10 @@ fn who_waits_for_a_write_that_was_answered_meanwhile_says_nothing() {
     let mut bench = Bench::new(2);
     let mut call = bench.call(1, false);
     let message = ExtRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: b"data" };
-    call.ask = Ask::new(HandleList::NONE, message);
+    call.ask = CallSpec::new(HandleList::NONE, message);
     bench.channel.push(call);
     let tag = bench.turn()[0].tag;
-    let donor = Payer::known(9, 100, 1 << 20);
+    let donor = SessionIdentity::known(9, 100, 1 << 20);
     assert!(bench.channel.donate(|_| true, &donor));
     bench.reply(tag, Reply::Error { ecode: 5 });
     bench.push(2, false);

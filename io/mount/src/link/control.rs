@@ -6,42 +6,44 @@ use std::time::Instant;
 use ninep::dialect::{CallId, ExtRequest, HandleList};
 use ninep::{Fid, Request, Tag};
 
-use super::call::Frame;
-use super::identities::Payer;
+use super::call::CallFrame;
+use super::identities::SessionIdentity;
 
 /// What a channel says on its own account.
 #[derive(Clone, Debug)]
-pub(crate) enum Control {
-    Identity(Arc<Payer>),
+pub(crate) enum SessionControl {
+    Identity(Arc<SessionIdentity>),
     Retire(u32),
     Flush(Tag),
     /// Who waits for the write with that tag.
-    Donate(Tag, Fid, Arc<Payer>),
+    Donate(Tag, Fid, Arc<SessionIdentity>),
     /// Sent then.
     Ping(Instant),
     Wait,
 }
 
-impl Control {
+impl SessionControl {
     /// The message, with its ticket.
-    pub(crate) fn frame(&self, ticket: CallId) -> Frame {
+    pub(crate) fn frame(&self, ticket: CallId) -> CallFrame {
         let mut space = Vec::new();
         let mut frame = match self {
-            Control::Identity(payer) => Frame::new(HandleList::NONE, payer.message(&mut space)),
-            Control::Retire(identity) => {
-                Frame::new(HandleList::NONE, ExtRequest::Retire { identity: *identity })
+            SessionControl::Identity(payer) => {
+                CallFrame::new(HandleList::NONE, payer.message(&mut space))
             }
-            Control::Flush(oldtag) => {
-                Frame::new(HandleList::NONE, Request::Flush { oldtag: *oldtag })
+            SessionControl::Retire(identity) => {
+                CallFrame::new(HandleList::NONE, ExtRequest::Retire { identity: *identity })
             }
-            Control::Donate(oldtag, fid, _) => {
-                Frame::new(HandleList::NONE, ExtRequest::Donate { fid: *fid, oldtag: *oldtag })
+            SessionControl::Flush(oldtag) => {
+                CallFrame::new(HandleList::NONE, Request::Flush { oldtag: *oldtag })
             }
-            Control::Ping(_) => Frame::new(HandleList::NONE, ExtRequest::Ping),
-            Control::Wait => Frame::new(HandleList::NONE, ExtRequest::Wait),
+            SessionControl::Donate(oldtag, fid, _) => {
+                CallFrame::new(HandleList::NONE, ExtRequest::Donate { fid: *fid, oldtag: *oldtag })
+            }
+            SessionControl::Ping(_) => CallFrame::new(HandleList::NONE, ExtRequest::Ping),
+            SessionControl::Wait => CallFrame::new(HandleList::NONE, ExtRequest::Wait),
         };
         let identity = match self {
-            Control::Donate(_, _, donor) => donor.number,
+            SessionControl::Donate(_, _, donor) => donor.number,
             _ => ninep::dialect::NOBODY,
         };
         frame.stamp(ticket, identity, 0);

@@ -22,16 +22,16 @@ use ninep::{NOTAG, Reply, Request, Tag};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use super::call::{Answer, answer_of, errno_of};
-use super::socket::{Broken, Inbox, connect};
-use crate::options::Source;
+use super::call::{CallReply, answer_of, errno_of};
+use super::socket::{Broken, SocketInbox, connect};
+use crate::options::MountSource;
 use crate::plain::Gateway;
 
 /// A connection on which one party waits for each answer.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Handshake {
     socket: OwnedFd,
-    inbox: Inbox,
+    inbox: SocketInbox,
     /// The largest message that was agreed on, in bytes.
     pub(crate) msize: u32,
     /// What the last reply began with.
@@ -42,7 +42,7 @@ pub(crate) struct Talk {
 
 /// What the proxy said to Tsession.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct NegotiatedSession {
     pub(crate) slots: u16,
     pub(crate) resumed: bool,
     pub(crate) root: Vec<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct Terms {
 
 /// Why a connection did not come about.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum GreetError {
+pub(crate) enum HandshakeError {
     /// Nobody answers there.
     #[error("{0}")]
     Connect(std::io::Error),
@@ -78,53 +78,53 @@ pub(crate) enum GreetError {
     Refused(Errno),
 }
 
-impl GreetError {
+impl HandshakeError {
     /// Whether the machine says that nobody listens: then nothing is executed there any more.
     pub(super) fn is_dead(&self) -> bool {
         use std::io::ErrorKind::{ConnectionRefused, NotFound};
-        matches!(self, GreetError::Connect(why)
+        matches!(self, HandshakeError::Connect(why)
             if matches!(why.kind(), ConnectionRefused | NotFound))
     }
 }
 
-impl Talk {
+impl Handshake {
     /// Connects and agrees on the dialect, with the peer or else with the gateway to it.
     pub(crate) fn begin(
-        source: &Source,
+        source: &MountSource,
         gateway: Option<&Gateway>,
         msize: u32,
-    ) -> Result<Talk, GreetError> {
+    ) -> Result<Handshake, HandshakeError> {
         let channel = gateway.map_or(Ok(None), |gateway| gateway.channel(msize));
-        if let Some(socket) = channel.map_err(GreetError::Connect)? {
-            return Ok(Talk { is_gateway: true, ..Talk::over(socket, msize) });
+        if let Some(socket) = channel.map_err(HandshakeError::Connect)? {
+            return Ok(Handshake { is_gateway: true, ..Handshake::over(socket, msize) });
         }
-        let socket = connect(&source.address, PATIENCE).map_err(GreetError::Connect)?;
+        let socket = connect(&source.address, PATIENCE).map_err(HandshakeError::Connect)?;
         set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)).map_err(Broken::from)?;
-        let mut talk = Talk::over(socket, msize);
+        let mut talk = Handshake::over(socket, msize);
         let agreed = match talk.offer(msize, VERSION)? {
             Ok(agreed) if agreed.1 == VERSION || agreed.1 == ninep::VERSION => agreed,
             // Some servers compare the whole string, and some of those call it an error.
-            _ => talk.offer(msize, ninep::VERSION)?.map_err(GreetError::Refused)?,
+            _ => talk.offer(msize, ninep::VERSION)?.map_err(HandshakeError::Refused)?,
         };
         match (agreed, gateway) {
             ((theirs, version), _) if version == VERSION => talk.msize = theirs.min(msize),
             ((theirs, version), Some(gateway)) if version == ninep::VERSION => {
                 let (theirs, export) = (theirs.min(msize), &source.export);
                 let socket = gateway.begin(talk.socket, theirs, export, msize);
-                let socket = socket.map_err(GreetError::Connect)?;
-                return Ok(Talk { is_gateway: true, ..Talk::over(socket, msize) });
+                let socket = socket.map_err(HandshakeError::Connect)?;
+                return Ok(Handshake { is_gateway: true, ..Handshake::over(socket, msize) });
             }
             ((_, version), _) => {
                 let version = version.escape_ascii().to_string();
-                return Err(GreetError::Plain { version });
+                return Err(HandshakeError::Plain { version });
             }
         }
         Ok(talk)
     }
 
-    fn over(socket: OwnedFd, msize: u32) -> Talk {
-        let (inbox, header) = (Inbox::new(msize), ReplyHeader::default());
-        Talk { socket, inbox, msize, header, is_gateway: false }
+    fn over(socket: OwnedFd, msize: u32) -> Handshake {
+        let (inbox, header) = (SocketInbox::new(msize), ReplyHeader::default());
+        Handshake { socket, inbox, msize, header, is_gateway: false }
     }
 
     /// Offers a protocol; gives the message size and the protocol that the peer answers.
@@ -146,8 +146,8 @@ impl Talk {
 
     /// With a peer that has agreed already.
     #[cfg(test)]
-    pub(crate) fn with(socket: OwnedFd) -> Talk {
-        Talk::over(socket, 1 << 16)
+    pub(crate) fn with(socket: OwnedFd) -> Handshake {
+        Handshake::over(socket, 1 << 16)
     }
 
     /// Begins the session, or goes on with it. Waits for what an older connection of the
@@ -158,16 +158,16 @@ impl Talk {
         channel: u16,
         slots: u16,
         export: &str,
-    ) -> Result<Terms, GreetError> {
+    ) -> Result<NegotiatedSession, HandshakeError> {
         let request = ExtRequest::Session { id, channel, slots, aname: export.as_bytes() };
-        let mut terms = Err(GreetError::Refused(Errno::PROTO));
-        let each = |_, answer: Answer<'_>| {
+        let mut terms = Err(HandshakeError::Refused(Errno::PROTO));
+        let each = |_, answer: CallReply<'_>| {
             terms = match answer {
                 Ok(AnyReply::Ext(ExtReply::Session { slots, resumed, keep: _, root })) => {
-                    Ok(Terms { slots, resumed: resumed != 0, root: root.to_vec() })
+                    Ok(NegotiatedSession { slots, resumed: resumed != 0, root: root.to_vec() })
                 }
                 Ok(_) => Err(Broken::Protocol("Tsession was answered oddly".into()).into()),
-                Err(error) => Err(GreetError::Refused(error)),
+                Err(error) => Err(HandshakeError::Refused(error)),
             };
         };
         self.ask_for(SESSION_PATIENCE, &[(RequestHeader::SESSION, request.into())], each)?;
@@ -178,7 +178,7 @@ impl Talk {
     pub(crate) fn ask_all(
         &mut self,
         asks: &[(RequestHeader<'_>, AnyRequest<'_>)],
-        each: impl FnMut(usize, Answer<'_>),
+        each: impl FnMut(usize, CallReply<'_>),
     ) -> Result<(), Broken> {
         self.ask_for(PATIENCE, asks, each)
     }
@@ -208,7 +208,7 @@ impl Talk {
         &mut self,
         patience: Duration,
         asks: &[(RequestHeader<'_>, AnyRequest<'_>)],
-        mut each: impl FnMut(usize, Answer<'_>),
+        mut each: impl FnMut(usize, CallReply<'_>),
     ) -> Result<(), Broken> {
         for (number, asks) in asks.chunks(AT_ONCE).enumerate() {
             let mut out = Vec::new();

@@ -16,35 +16,35 @@ use std::time::{Duration, Instant};
 
 use fuse::{Errno, FuseRequestId};
 
-use super::channel::Channel;
-use super::control::Control;
-use super::greet::{GreetError, Talk};
-use super::identities::{Payer, Payers};
-use super::kept::Kept;
+use super::channel::LinkChannel;
+use super::control::SessionControl;
+use super::greet::{Handshake, HandshakeError};
+use super::identities::{IdentityTable, SessionIdentity};
+use super::kept::UncommittedWrites;
 use super::restore::Retake;
-use super::service::Services;
+use super::service::RemoteOpsTable;
 use super::signals::is_being_killed;
 use super::socket::Broken;
-use super::{Life, Link, Seat, Shared};
-use crate::behind::Sent;
-use crate::nodes::Node;
-use crate::options::Source;
+use super::{ClientSession, MountState, SessionState, ThreadChannel};
+use crate::behind::SentWrite;
+use crate::nodes::MountNode;
+use crate::options::MountSource;
 use crate::plain::Gateway;
 
 /// The links of a mount, one to each of its proxies.
 #[derive(Clone, Debug)]
-pub(crate) struct Homes {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) links: Vec<Arc<Link>>,
+pub(crate) struct HomeRouter {
+    pub(crate) shared: Arc<MountState>,
+    pub(crate) links: Vec<Arc<ClientSession>>,
     /// The hash of each one's name.
     names: Vec<u64>,
 }
 
 /// How a mount's links begin.
 #[derive(Debug)]
-pub(crate) struct Begin<'a> {
+pub(crate) struct RouterSettings<'a> {
     /// At least one.
-    pub(crate) sources: &'a [Source],
+    pub(crate) sources: &'a [MountSource],
     pub(crate) threads: usize,
     pub(crate) soft: Option<Duration>,
     /// Bytes that are kept until they are durable.
@@ -56,23 +56,25 @@ pub(crate) struct Begin<'a> {
 }
 
 /// Links that are up, and what they lead to.
-pub(crate) struct Begun {
-    pub(crate) homes: Homes,
+pub(crate) struct ConnectedRouter {
+    pub(crate) homes: HomeRouter,
     pub(crate) root: Vec<u8>,
     /// Payload that fits into one message, in bytes.
     pub(crate) payload: u32,
 }
 
-impl Homes {
+impl HomeRouter {
     /// Connects every channel of every link.
     ///
     /// # Errors
     /// With the proxy at fault. One of several that is not there is no error: others take over.
-    pub(crate) fn begin(begin: Begin<'_>) -> Result<Begun, (Source, GreetError)> {
-        let Begin { sources, threads, soft, keep, id, client } = begin;
+    pub(crate) fn begin(
+        begin: RouterSettings<'_>,
+    ) -> Result<ConnectedRouter, (MountSource, HandshakeError)> {
+        let RouterSettings { sources, threads, soft, keep, id, client } = begin;
         let at = |home: usize| move |error| (sources[home].clone(), error);
         let shared =
-            Shared::new(threads, client).map_err(|error| at(0)(Broken::from(error).into()))?;
+            MountState::new(threads, client).map_err(|error| at(0)(Broken::from(error).into()))?;
         let shared = Arc::new(shared);
         let names: Vec<u64> =
             sources.iter().map(|source| hash(source.to_string().as_bytes())).collect();
@@ -81,7 +83,7 @@ impl Homes {
         // All agree on one size of message, so that a file may move.
         let msize = sources
             .iter()
-            .map(|source| Talk::begin(source, gateway.as_deref(), PAYLOAD + ROOM))
+            .map(|source| Handshake::begin(source, gateway.as_deref(), PAYLOAD + ROOM))
             .map(|talk| talk.map(|talk| talk.msize))
             .reduce(|one, other| match (one, other) {
                 (Ok(one), Ok(other)) => Ok(one.min(other)),
@@ -89,28 +91,28 @@ impl Homes {
                 (error, _) => error,
             });
         let msize = msize.expect("there is a source").map_err(at(0))?;
-        let services = (sources.len() > 1).then(|| Arc::new(Services::default()));
-        let (mut links, mut root): (Vec<Arc<Link>>, Option<Vec<u8>>) = Default::default();
+        let services = (sources.len() > 1).then(|| Arc::new(RemoteOpsTable::default()));
+        let (mut links, mut root): (Vec<Arc<ClientSession>>, Option<Vec<u8>>) = Default::default();
         for home in 0..sources.len() {
             let order = order(&names, names[home]);
             let others = order.into_iter().filter(|other| *other != home);
             let sources = std::iter::once(home).chain(others).map(|at| sources[at].clone());
-            let seat = |_| Seat {
-                channel: Mutex::new(Channel::new(shared.abandoned.clone())),
+            let seat = |_| ThreadChannel {
+                channel: Mutex::new(LinkChannel::new(shared.abandoned.clone())),
                 receiving: AtomicBool::new(false),
             };
-            let link = Arc::new(Link {
+            let link = Arc::new(ClientSession {
                 shared: shared.clone(),
                 home,
                 sources: sources.collect(),
                 gateway: gateway.clone(),
-                kept: Kept::new(keep / names.len() as u64),
+                kept: UncommittedWrites::new(keep / names.len() as u64),
                 root: OnceLock::new(),
                 msize,
                 soft,
                 seats: (0..threads).map(seat).collect(),
-                payers: Payers::new(home, services.clone()),
-                life: Mutex::new(Life {
+                payers: IdentityTable::new(home, services.clone()),
+                life: Mutex::new(SessionState {
                     epoch: 0,
                     restored: false,
                     retake: Retake::Never,
@@ -120,7 +122,7 @@ impl Homes {
                 epoch: AtomicU64::new(0),
                 pausing: AtomicBool::new(false),
             });
-            link.seat(0).say(Control::Wait);
+            link.seat(0).say(SessionControl::Wait);
             if let Some(root) = &root {
                 link.root.set(root.clone()).expect("it is set once");
             }
@@ -131,11 +133,11 @@ impl Homes {
         }
         let root = root.expect("there is a link");
         let payload = msize.saturating_sub(ROOM).min(PAYLOAD);
-        Ok(Begun { homes: Homes { shared, links, names }, root, payload })
+        Ok(ConnectedRouter { homes: HomeRouter { shared, links, names }, root, payload })
     }
 
     /// The place of the link to a file's home.
-    pub(crate) fn of(&self, node: &Node) -> usize {
+    pub(crate) fn of(&self, node: &MountNode) -> usize {
         match self.names.len() {
             1 => 0,
             _ => best(&self.names, hash(&node.handle)),
@@ -143,7 +145,7 @@ impl Homes {
     }
 
     /// The link at which somebody pays.
-    pub(crate) fn link(&self, payer: &Payer) -> &Arc<Link> {
+    pub(crate) fn link(&self, payer: &SessionIdentity) -> &Arc<ClientSession> {
         &self.links[payer.home]
     }
 
@@ -154,14 +156,14 @@ impl Homes {
     }
 
     /// What is to be done with writes that a proxy's machine has lost.
-    pub(crate) fn on_lost(&self, then: impl Fn(Vec<Sent>) + Send + Sync + 'static) {
+    pub(crate) fn on_lost(&self, then: impl Fn(Vec<SentWrite>) + Send + Sync + 'static) {
         // Once for each mount.
         let _ = self.shared.on_lost.0.set(Box::new(then));
     }
 
     /// Whether somebody is to be looked at before long.
     pub(super) fn any_waits(&self) -> bool {
-        let Shared { signalled, behind, abandoned, waits, .. } = &*self.shared;
+        let MountState { signalled, behind, abandoned, waits, .. } = &*self.shared;
         let any = signalled.any() || behind.any() || abandoned.any() || waits.any();
         any || self.links.iter().any(|link| link.kept.is_full())
     }
@@ -216,7 +218,7 @@ impl Homes {
     }
 }
 
-impl Link {
+impl ClientSession {
     fn has(&self, request: FuseRequestId) -> bool {
         (0..self.seats.len()).any(|on| self.seat(on).find(request).is_some())
     }

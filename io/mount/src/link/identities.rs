@@ -17,15 +17,15 @@ use ninep::dialect::{ExtRequest, GroupList};
 use rustc_hash::FxHashMap;
 
 use super::lock;
-use super::service::{Service, Services};
+use super::service::{RemoteOps, RemoteOpsTable};
 
 /// Who pays for calls.
 #[derive(Debug)]
-pub(crate) struct Payer {
+pub(crate) struct SessionIdentity {
     pub(crate) number: u32,
     /// The link whose proxy knows the number.
     pub(crate) home: usize,
-    key: Key,
+    key: IdentityKey,
     asked: AtomicBool,
     /// Calls that each channel may have under way; 0 until the proxy said it.
     requests: AtomicU32,
@@ -37,12 +37,12 @@ pub(crate) struct Payer {
     /// Bytes that were written and answered, and are not executed.
     pub(crate) behind: AtomicU64,
     /// What it had here and of other proxies, if there are others.
-    service: Option<Service>,
+    service: Option<RemoteOps>,
 }
 
 /// What makes two payers the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
+pub(super) struct IdentityKey {
     uid: u32,
     gid: u32,
     groups: Arc<[u32]>,
@@ -51,29 +51,29 @@ pub(super) struct Key {
 
 /// All who pay at one link.
 #[derive(Debug)]
-pub(crate) struct Payers {
+pub(crate) struct IdentityTable {
     home: usize,
-    services: Option<Arc<Services>>,
-    table: Mutex<Table>,
+    services: Option<Arc<RemoteOpsTable>>,
+    table: Mutex<IdentityMap>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    by_key: FxHashMap<Key, Arc<Payer>>,
-    by_number: FxHashMap<u32, Arc<Payer>>,
+struct IdentityMap {
+    by_key: FxHashMap<IdentityKey, Arc<SessionIdentity>>,
+    by_number: FxHashMap<u32, Arc<SessionIdentity>>,
     numbers: u32,
     lookups: u64,
 }
 
 /// A payer, and the number of one that made room for it.
-pub(crate) struct Found {
-    pub(crate) payer: Arc<Payer>,
+pub(crate) struct IdentityEntry {
+    pub(crate) payer: Arc<SessionIdentity>,
     pub(crate) retired: Option<u32>,
 }
 
-impl Payers {
-    pub(super) fn new(home: usize, services: Option<Arc<Services>>) -> Payers {
-        Payers { home, services, table: Mutex::default() }
+impl IdentityTable {
+    pub(super) fn new(home: usize, services: Option<Arc<RemoteOpsTable>>) -> IdentityTable {
+        IdentityTable { home, services, table: Mutex::default() }
     }
 
     /// The payer for a user with its groups and job.
@@ -86,48 +86,48 @@ impl Payers {
         gid: u32,
         groups: &Arc<[u32]>,
         job: &JobId,
-    ) -> Result<Found, Errno> {
-        let key = Key { uid, gid, groups: groups.clone(), job: job.clone() };
+    ) -> Result<IdentityEntry, Errno> {
+        let key = IdentityKey { uid, gid, groups: groups.clone(), job: job.clone() };
         let mut table = lock(&self.table);
         table.lookups += 1;
         let now = table.lookups;
         if let Some(payer) = table.by_key.get(&key) {
             payer.used.store(now, Ordering::Relaxed);
-            return Ok(Found { payer: payer.clone(), retired: None });
+            return Ok(IdentityEntry { payer: payer.clone(), retired: None });
         }
         let retired = match table.by_key.len() < PAYERS_MAX {
             true => None,
             false => Some(table.retire().ok_or(Errno::USERS)?),
         };
         let service = self.services.as_ref().map(|services| services.of(&key));
-        let payer = Payer::new((self.home, table.numbers), key.clone(), now);
-        let payer = Arc::new(Payer { service, ..payer });
+        let payer = SessionIdentity::new((self.home, table.numbers), key.clone(), now);
+        let payer = Arc::new(SessionIdentity { service, ..payer });
         table.numbers += 1;
         table.by_number.insert(payer.number, payer.clone());
         table.by_key.insert(key, payer.clone());
-        Ok(Found { payer, retired })
+        Ok(IdentityEntry { payer, retired })
     }
 
-    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<Payer>> {
+    pub(crate) fn by_number(&self, number: u32) -> Option<Arc<SessionIdentity>> {
         lock(&self.table).by_number.get(&number).cloned()
     }
 
     /// Those that the proxy was told of, or is being told of.
-    pub(crate) fn asked(&self) -> Vec<Arc<Payer>> {
+    pub(crate) fn asked(&self) -> Vec<Arc<SessionIdentity>> {
         let table = lock(&self.table);
         let asked = table.by_number.values().filter(|payer| payer.asked.load(Ordering::SeqCst));
         asked.cloned().collect()
     }
 
     /// Forgets one that was refused: who comes next as the same asks again.
-    pub(crate) fn forget(&self, payer: &Payer) {
+    pub(crate) fn forget(&self, payer: &SessionIdentity) {
         let mut table = lock(&self.table);
         table.by_number.remove(&payer.number);
         table.by_key.remove(&payer.key);
     }
 }
 
-impl Table {
+impl IdentityMap {
     /// Drops the one that was not used for the longest time and is not in use.
     fn retire(&mut self) -> Option<u32> {
         // Two of ours: whoever else has one has calls or open files.
@@ -139,9 +139,9 @@ impl Table {
     }
 }
 
-impl Payer {
-    fn new((home, number): (usize, u32), key: Key, now: u64) -> Payer {
-        Payer {
+impl SessionIdentity {
+    fn new((home, number): (usize, u32), key: IdentityKey, now: u64) -> SessionIdentity {
+        SessionIdentity {
             number,
             home,
             key,
@@ -192,7 +192,7 @@ impl Payer {
 
     /// The message that tells the proxy; `space` holds the groups.
     pub(crate) fn message<'a>(&'a self, space: &'a mut Vec<u8>) -> ExtRequest<'a> {
-        let Key { uid, gid, groups, job } = &self.key;
+        let IdentityKey { uid, gid, groups, job } = &self.key;
         ExtRequest::Identity {
             identity: self.number,
             uid: *uid,
@@ -205,7 +205,7 @@ impl Payer {
 
     /// Counts a metadata message to its proxy. What it had of others since the last.
     pub(crate) fn count(&self) -> u32 {
-        self.service.as_ref().map_or(0, Service::count)
+        self.service.as_ref().map_or(0, RemoteOps::count)
     }
 
     /// The user.
@@ -214,8 +214,8 @@ impl Payer {
     }
 
     #[cfg(test)]
-    pub(crate) fn known(number: u32, requests: u32, bytes: u64) -> Arc<Payer> {
-        let payer = Payer::new((0, number), Key::of_user(1), 0);
+    pub(crate) fn known(number: u32, requests: u32, bytes: u64) -> Arc<SessionIdentity> {
+        let payer = SessionIdentity::new((0, number), IdentityKey::of_user(1), 0);
         payer.begin_asking();
         payer.set_window(requests, bytes);
         Arc::new(payer)
@@ -223,9 +223,9 @@ impl Payer {
 }
 
 #[cfg(test)]
-impl Key {
-    pub(super) fn of_user(uid: u32) -> Key {
-        Key { uid, gid: 1, groups: [].into(), job: JobId::new("test").unwrap() }
+impl IdentityKey {
+    pub(super) fn of_user(uid: u32) -> IdentityKey {
+        IdentityKey { uid, gid: 1, groups: [].into(), job: JobId::new("test").unwrap() }
     }
 }
 
@@ -236,13 +236,13 @@ const PAYERS_MAX: usize = 4096;
 mod tests {
     use super::*;
 
-    fn find(payers: &Payers, uid: u32, job: &str) -> Result<Found, Errno> {
+    fn find(payers: &IdentityTable, uid: u32, job: &str) -> Result<IdentityEntry, Errno> {
         payers.find(uid, 100, &[1, 2].into(), &JobId::new(job).unwrap())
     }
 
     #[test]
     fn the_same_user_with_another_job_is_another_payer() {
-        let payers = Payers::new(0, None);
+        let payers = IdentityTable::new(0, None);
         let first = find(&payers, 1, "a").unwrap().payer;
         let other = find(&payers, 1, "b").unwrap().payer;
         assert_ne!(first.number, other.number);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_one_unused_for_longest_makes_room_and_one_in_use_does_not() {
-        let payers = Payers::new(0, None);
+        let payers = IdentityTable::new(0, None);
         let used = find(&payers, 0, "").unwrap().payer;
         for uid in 1..PAYERS_MAX as u32 {
             find(&payers, uid, "").unwrap();
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_window_bounds_calls_and_bytes_but_always_lets_one_through() {
-        let payer = Payer::known(1, 2, 1000);
+        let payer = SessionIdentity::known(1, 2, 1000);
         assert!(payer.admits(0, 0, 5000), "one larger than the window goes alone");
         assert!(payer.admits(1, 600, 400));
         assert!(!payer.admits(1, 600, 401));

@@ -19,15 +19,15 @@ use ninep::dialect::{
     AnyRequest, ExtRequest, HandleList, ReplyHeader, WRITE_KILL_PRIV, decode_request, handle_fid,
 };
 
-use super::call::{Frame, Waiter};
-use super::identities::Payer;
+use super::call::{CallFrame, CallWaiter};
+use super::identities::SessionIdentity;
 use super::lock;
-use super::signals::Pace;
-use crate::behind::{Sent, Then};
+use super::signals::CheckInterval;
+use crate::behind::{OnReady, SentWrite};
 
 /// All that is kept.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct UncommittedWrites {
     /// Bytes that may be kept; 0 keeps none.
     limit: u64,
     /// What the last reply said, to see without the lock that nothing is new.
@@ -35,32 +35,32 @@ pub(crate) struct Kept {
     /// How often writes were lost.
     losses: AtomicU64,
     bytes: AtomicU64,
-    looked: Pace,
-    state: Mutex<State>,
+    looked: CheckInterval,
+    state: Mutex<UncommittedState>,
 }
 
 #[derive(Default)]
-struct State {
+struct UncommittedState {
     epoch: u64,
     header: Option<ReplyHeader>,
-    writes: BTreeMap<(u64, u64), Sent>,
+    writes: BTreeMap<(u64, u64), SentWrite>,
     committing: bool,
-    held: Vec<(Waiter, Then)>,
+    held: Vec<(CallWaiter, OnReady)>,
 }
 
 /// What a reply's header has changed.
 #[derive(Default)]
 pub(crate) struct Changed {
     /// To be written once more.
-    pub(crate) lost: Vec<Sent>,
+    pub(crate) lost: Vec<SentWrite>,
     /// Those who waited for room.
-    pub(crate) ready: Vec<Then>,
+    pub(crate) ready: Vec<OnReady>,
 }
 
-impl Kept {
-    pub(crate) fn new(limit: u64) -> Kept {
+impl UncommittedWrites {
+    pub(crate) fn new(limit: u64) -> UncommittedWrites {
         let (seen, losses, bytes, looked, state) = Default::default();
-        Kept { limit, seen, losses, bytes, looked, state }
+        UncommittedWrites { limit, seen, losses, bytes, looked, state }
     }
 
     /// A reply of this life of the session came.
@@ -87,7 +87,7 @@ impl Kept {
     }
 
     /// A write was executed. True if the proxy is to be asked to make all of them durable.
-    pub(crate) fn keep(&self, epoch: u64, number: u64, write: Sent) -> bool {
+    pub(crate) fn keep(&self, epoch: u64, number: u64, write: SentWrite) -> bool {
         if self.limit == 0 || number == 0 {
             return false;
         }
@@ -105,7 +105,7 @@ impl Kept {
 
     /// A Tcommit of this life of the session was answered. Gives those who waited: where it
     /// failed they wait no longer, and the next write asks again.
-    pub(crate) fn committed(&self, epoch: u64, well: bool) -> Vec<Then> {
+    pub(crate) fn committed(&self, epoch: u64, well: bool) -> Vec<OnReady> {
         let mut state = lock(&self.state);
         state.committing = false;
         if !well {
@@ -121,13 +121,13 @@ impl Kept {
     }
 
     /// Who pays for making everything durable: whoever has waited for it the longest.
-    pub(crate) fn oldest(&self) -> Option<Arc<Payer>> {
+    pub(crate) fn oldest(&self) -> Option<Arc<SessionIdentity>> {
         let state = lock(&self.state);
         state.writes.first_key_value().map(|(_, write)| write.payer.clone())
     }
 
     /// Keeps somebody until there is room; gives back who need not wait.
-    pub(crate) fn hold(&self, waiter: Waiter, then: Then) -> Option<Then> {
+    pub(crate) fn hold(&self, waiter: CallWaiter, then: OnReady) -> Option<OnReady> {
         let mut state = lock(&self.state);
         if !self.is_full() || !state.committing {
             return Some(then);
@@ -137,7 +137,7 @@ impl Kept {
     }
 
     /// Those whose processes are killed, as `killed` says of a thread, once in a while.
-    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<Then> {
+    pub(crate) fn let_go(&self, now: Instant, killed: impl Fn(u32) -> bool) -> Vec<OnReady> {
         match self.is_full() && self.looked.is_due(now) {
             true => lock(&self.state).take_held(|waiter| killed(waiter.thread)),
             false => Vec::new(),
@@ -155,8 +155,12 @@ impl Kept {
     }
 
     /// These are kept no longer: gives those who waited if there is room now.
-    fn dropped(&self, state: &mut State, writes: &BTreeMap<(u64, u64), Sent>) -> Vec<Then> {
-        self.bytes.fetch_sub(writes.values().map(Sent::bytes).sum(), Ordering::SeqCst);
+    fn dropped(
+        &self,
+        state: &mut UncommittedState,
+        writes: &BTreeMap<(u64, u64), SentWrite>,
+    ) -> Vec<OnReady> {
+        self.bytes.fetch_sub(writes.values().map(SentWrite::bytes).sum(), Ordering::SeqCst);
         match self.is_full() {
             true => Vec::new(),
             false => state.take_held(|_| true),
@@ -164,8 +168,8 @@ impl Kept {
     }
 }
 
-impl State {
-    fn take_committed(&mut self) -> BTreeMap<(u64, u64), Sent> {
+impl UncommittedState {
+    fn take_committed(&mut self) -> BTreeMap<(u64, u64), SentWrite> {
         let Some(header) = self.header else { return BTreeMap::new() };
         // Those of lives before come first, and stay.
         let mut of_now = self.writes.split_off(&(self.epoch, 0));
@@ -174,14 +178,14 @@ impl State {
         of_now
     }
 
-    fn take_held(&mut self, which: impl Fn(&Waiter) -> bool) -> Vec<Then> {
+    fn take_held(&mut self, which: impl Fn(&CallWaiter) -> bool) -> Vec<OnReady> {
         self.held.extract_if(.., |(waiter, _)| which(waiter)).map(|(_, then)| then).collect()
     }
 }
 
 /// The same as a message that names the file by handle: it may be closed by now.
-fn again(write: Sent) -> Sent {
-    let Sent { node, payer, frame, place } = write;
+fn again(write: SentWrite) -> SentWrite {
+    let SentWrite { node, payer, frame, place } = write;
     let (_, _, message) = decode_request(frame.bytes()).expect("we encoded it");
     let (flags, data) = match message {
         AnyRequest::Ext(ExtRequest::Write { flags, data, .. }) => (flags, data),
@@ -191,11 +195,11 @@ fn again(write: Sent) -> Sent {
     // What set-id bits were to go have gone, or go again.
     let flags = flags & WRITE_KILL_PRIV;
     let message = ExtRequest::Write { fid: handle_fid(0), offset: place.start, flags, data };
-    let frame = Frame::new(HandleList::one(&node.handle), message);
-    Sent { node, payer, frame, place }
+    let frame = CallFrame::new(HandleList::one(&node.handle), message);
+    SentWrite { node, payer, frame, place }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for UncommittedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "State({} writes of life {})", self.writes.len(), self.epoch)
     }

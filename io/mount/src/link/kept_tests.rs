@@ -8,22 +8,22 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 
 struct Bench {
-    kept: Kept,
+    kept: UncommittedWrites,
     nodes: Nodes,
 }
 
 impl Bench {
     fn new(limit: u64) -> Bench {
-        Bench { kept: Kept::new(limit), nodes: Nodes::new(b"root", Duration::ZERO) }
+        Bench { kept: UncommittedWrites::new(limit), nodes: Nodes::new(b"root", Duration::ZERO) }
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Sent {
+    fn write(&self, offset: u64, data: &[u8]) -> SentWrite {
         let node = self.nodes.look_up(b"file", &Attributes::default());
         let fid = ninep::Fid(7);
         let message = ExtRequest::Write { fid, offset, flags: WRITE_KILL_PRIV, data };
-        let frame = Frame::new(HandleList::NONE, message);
+        let frame = CallFrame::new(HandleList::NONE, message);
         let place = offset..offset + data.len() as u64;
-        Sent { node, payer: Payer::known(1, 64, 1 << 22), frame, place }
+        SentWrite { node, payer: SessionIdentity::known(1, 64, 1 << 22), frame, place }
     }
 
     /// Keeps a write; true if a commit is to be asked for.
@@ -40,8 +40,8 @@ impl Bench {
     }
 }
 
-fn waiter(thread: u32) -> Waiter {
-    Waiter { request: fuse::FuseRequestId(1), thread }
+fn waiter(thread: u32) -> CallWaiter {
+    CallWaiter { request: fuse::FuseRequestId(1), thread }
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn an_append_is_written_once_more_where_it_was() {
     let bench = Bench::new(MIB);
     bench.heard(1, 9, 0);
     let message = ExtRequest::Append { fid: ninep::Fid(7), flags: 0, data: b"line" };
-    let frame = Frame::new(HandleList::NONE, message);
-    bench.kept.keep(1, 1, Sent { frame, place: 40..44, ..bench.write(0, b"") });
+    let frame = CallFrame::new(HandleList::NONE, message);
+    bench.kept.keep(1, 1, SentWrite { frame, place: 40..44, ..bench.write(0, b"") });
     let lost = bench.heard(1, 10, 0).lost;
     let (_, _, message) = decode_request(lost[0].frame.bytes()).unwrap();
     let expected = ExtRequest::Write { fid: handle_fid(0), offset: 40, flags: 0, data: b"line" };

@@ -15,16 +15,16 @@ use std::sync::Arc;
 use fuse::{Errno, FuseRequestId};
 use rustc_hash::FxHashMap;
 
-use super::call::{Call, Waiter};
-use super::identities::Payer;
+use super::call::{CallWaiter, ServerCall};
+use super::identities::SessionIdentity;
 
 /// A channel's waiting calls, and what each identity has under way.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    lanes: FxHashMap<u32, Lane>,
+pub(crate) struct IdentityQueues {
+    lanes: FxHashMap<u32, IdentityQueue>,
     /// Identities with calls that wait; each once.
     turn: VecDeque<u32>,
-    free: VecDeque<Call>,
+    free: VecDeque<ServerCall>,
     /// Calls under way that may wait long at the proxy.
     patient: usize,
     waiting: usize,
@@ -32,15 +32,15 @@ pub(crate) struct Lanes {
 }
 
 #[derive(Debug, Default)]
-struct Lane {
-    queue: VecDeque<Call>,
+struct IdentityQueue {
+    queue: VecDeque<ServerCall>,
     calls: u32,
     bytes: u64,
 }
 
-impl Lanes {
+impl IdentityQueues {
     /// A call comes.
-    pub(crate) fn push(&mut self, call: Call) {
+    pub(crate) fn push(&mut self, call: ServerCall) {
         self.count(&call);
         if call.ask.free {
             return self.free.push_back(call);
@@ -49,7 +49,7 @@ impl Lanes {
     }
 
     /// A call comes back, to go before what came after it.
-    pub(crate) fn push_front(&mut self, call: Call) {
+    pub(crate) fn push_front(&mut self, call: ServerCall) {
         self.count(&call);
         if call.ask.free {
             return self.free.push_front(call);
@@ -59,7 +59,7 @@ impl Lanes {
 
     /// The next call that may begin, counted as under way; with `slot` it may need one. Or one
     /// that can never begin, and why.
-    pub(crate) fn next(&mut self, slot: bool) -> Option<Result<Call, (Call, Errno)>> {
+    pub(crate) fn next(&mut self, slot: bool) -> Option<Result<ServerCall, (ServerCall, Errno)>> {
         if let Some(call) = self.next_free(slot) {
             return Some(Ok(call));
         }
@@ -96,8 +96,8 @@ impl Lanes {
         None
     }
 
-    /// A call that [`Lanes::next`] gave is no longer under way.
-    pub(crate) fn ended(&mut self, call: &Call) {
+    /// A call that [`IdentityQueues::next`] gave is no longer under way.
+    pub(crate) fn ended(&mut self, call: &ServerCall) {
         self.patient -= usize::from(call.ask.patient);
         if call.ask.free {
             return;
@@ -112,12 +112,16 @@ impl Lanes {
 
     /// Somebody waits for calls that have not begun, those that `is` names: they go in his lane.
     /// True if there were any.
-    pub(crate) fn donate(&mut self, is: impl Fn(&Call) -> bool, donor: &Arc<Payer>) -> bool {
+    pub(crate) fn donate(
+        &mut self,
+        is: impl Fn(&ServerCall) -> bool,
+        donor: &Arc<SessionIdentity>,
+    ) -> bool {
         let mut taken = Vec::new();
         for lane in self.lanes.values_mut().filter(|lane| lane.queue.iter().any(&is)) {
             let (of_his, others) = lane.queue.drain(..).partition(&is);
             lane.queue = others;
-            let of_his: VecDeque<Call> = of_his;
+            let of_his: VecDeque<ServerCall> = of_his;
             taken.extend(of_his);
         }
         self.turn.retain(|number| !self.lanes[number].queue.is_empty());
@@ -131,7 +135,11 @@ impl Lanes {
     }
 
     /// The same of a call that is under way.
-    pub(crate) fn donate_begun(&mut self, call: &mut Call, donor: &Arc<Payer>) -> bool {
+    pub(crate) fn donate_begun(
+        &mut self,
+        call: &mut ServerCall,
+        donor: &Arc<SessionIdentity>,
+    ) -> bool {
         let before = call.pays().number;
         if !call.donate(donor) {
             return false;
@@ -153,8 +161,8 @@ impl Lanes {
     }
 
     /// Takes the call of an interrupted request out.
-    pub(crate) fn take(&mut self, request: FuseRequestId) -> Option<Call> {
-        let is = |call: &Call| call.is_for(request);
+    pub(crate) fn take(&mut self, request: FuseRequestId) -> Option<ServerCall> {
+        let is = |call: &ServerCall| call.is_for(request);
         if let Some(at) = self.free.iter().position(is) {
             let call = self.free.remove(at)?;
             self.uncount(&call);
@@ -174,13 +182,13 @@ impl Lanes {
     }
 
     /// The call that waits for this request.
-    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&Call> {
+    pub(crate) fn find(&self, request: FuseRequestId) -> Option<&ServerCall> {
         let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
         all.into_iter().find(|call| call.is_for(request))
     }
 
     /// Who waits for calls that have not begun, from the `from`th on and round to it.
-    pub(crate) fn waiters(&self, from: usize, most: usize) -> Vec<Waiter> {
+    pub(crate) fn waiters(&self, from: usize, most: usize) -> Vec<CallWaiter> {
         let all = self.free.iter().chain(self.lanes.values().flat_map(|lane| &lane.queue));
         let all = all.filter_map(|call| call.waiter);
         let from = from % self.waiting.max(1);
@@ -189,7 +197,7 @@ impl Lanes {
     }
 
     /// Takes all calls out.
-    pub(crate) fn drain(&mut self) -> Vec<Call> {
+    pub(crate) fn drain(&mut self) -> Vec<ServerCall> {
         self.turn.clear();
         (self.waiting, self.waiting_bytes) = (0, 0);
         let mut all: Vec<_> = self.free.drain(..).collect();
@@ -207,9 +215,9 @@ impl Lanes {
         (self.waiting, self.waiting_bytes)
     }
 
-    fn next_free(&mut self, slot: bool) -> Option<Call> {
+    fn next_free(&mut self, slot: bool) -> Option<ServerCall> {
         let room = self.patient < PATIENT_MAX;
-        let goes = |call: &Call| (slot || !call.ask.once) && (room || !call.ask.patient);
+        let goes = |call: &ServerCall| (slot || !call.ask.once) && (room || !call.ask.patient);
         let at = self.free.iter().position(goes)?;
         let call = self.free.remove(at)?;
         self.patient += usize::from(call.ask.patient);
@@ -232,7 +240,7 @@ impl Lanes {
     }
 
     /// The identity's lane, which is about to have a call.
-    fn lane(&mut self, number: u32) -> &mut Lane {
+    fn lane(&mut self, number: u32) -> &mut IdentityQueue {
         let lane = self.lanes.entry(number).or_default();
         if lane.queue.is_empty() {
             self.turn.push_back(number);
@@ -240,29 +248,29 @@ impl Lanes {
         lane
     }
 
-    fn count(&mut self, call: &Call) {
+    fn count(&mut self, call: &ServerCall) {
         self.waiting += 1;
         self.waiting_bytes += call.ask.frame.bytes().len();
     }
 
-    fn uncount(&mut self, call: &Call) {
+    fn uncount(&mut self, call: &ServerCall) {
         self.waiting -= 1;
         self.waiting_bytes -= call.ask.frame.bytes().len();
     }
 }
 
-impl Lane {
-    fn begin(&mut self, call: &Call) {
+impl IdentityQueue {
+    fn begin(&mut self, call: &ServerCall) {
         self.calls += 1;
         self.bytes += call.ask.bytes;
     }
 
-    fn end(&mut self, call: &Call) {
+    fn end(&mut self, call: &ServerCall) {
         self.calls = self.calls.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(call.ask.bytes);
     }
 
-    fn admits(&self, call: &Call, slot: bool) -> bool {
+    fn admits(&self, call: &ServerCall, slot: bool) -> bool {
         (slot || !call.ask.once) && call.pays().admits(self.calls, self.bytes, call.ask.bytes)
     }
 }
@@ -275,30 +283,31 @@ const LANES_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use super::super::call::Ask;
-    use super::super::identities::Payer;
+    use super::super::call::CallSpec;
+    use super::super::identities::SessionIdentity;
     use super::*;
     use ninep::dialect::HandleList;
     use ninep::{Fid, Request};
     use std::sync::Arc;
 
-    fn call(payer: &Arc<Payer>, fid: u32) -> Call {
-        let ask = Ask::new(HandleList::NONE, Request::Clunk { fid: Fid(fid) }).with_bytes(100);
-        Call::new(payer.clone(), ask, None, |_| {})
+    fn call(payer: &Arc<SessionIdentity>, fid: u32) -> ServerCall {
+        let ask = CallSpec::new(HandleList::NONE, Request::Clunk { fid: Fid(fid) }).with_bytes(100);
+        ServerCall::new(payer.clone(), ask, None, |_| {})
     }
 
-    fn fid(call: &Call) -> u8 {
+    fn fid(call: &ServerCall) -> u8 {
         *call.ask.frame.bytes().last_chunk::<4>().unwrap().first().unwrap()
     }
 
-    fn next(lanes: &mut Lanes) -> Option<u8> {
+    fn next(lanes: &mut IdentityQueues) -> Option<u8> {
         lanes.next(true).map(|call| fid(&call.unwrap()))
     }
 
     #[test]
     fn identities_take_turns_and_each_keeps_its_order() {
-        let (first, second) = (Payer::known(1, 9, 9999), Payer::known(2, 9, 9999));
-        let mut lanes = Lanes::default();
+        let (first, second) =
+            (SessionIdentity::known(1, 9, 9999), SessionIdentity::known(2, 9, 9999));
+        let mut lanes = IdentityQueues::default();
         for number in 1..4 {
             lanes.push(call(&first, number));
         }
@@ -311,8 +320,8 @@ mod tests {
 
     #[test]
     fn a_full_window_holds_up_its_own_identity_only() {
-        let (full, other) = (Payer::known(1, 1, 9999), Payer::known(2, 9, 150));
-        let mut lanes = Lanes::default();
+        let (full, other) = (SessionIdentity::known(1, 1, 9999), SessionIdentity::known(2, 9, 150));
+        let mut lanes = IdentityQueues::default();
         for number in 1..4 {
             lanes.push(call(&full, number));
             lanes.push(call(&other, 10 + number));
@@ -329,8 +338,8 @@ mod tests {
 
     #[test]
     fn what_gives_back_waits_for_no_window_and_what_needs_a_slot_waits_for_one() {
-        let payer = Payer::known(1, 1, 9999);
-        let mut lanes = Lanes::default();
+        let payer = SessionIdentity::known(1, 1, 9999);
+        let mut lanes = IdentityQueues::default();
         lanes.push(call(&payer, 1));
         lanes.push(call(&payer, 2));
         assert_eq!(next(&mut lanes), Some(1));
@@ -338,7 +347,7 @@ mod tests {
         unlock.ask.free = true;
         lanes.push(unlock);
         assert_eq!(next(&mut lanes), Some(3));
-        let mut make = call(&Payer::known(2, 9, 9999), 4);
+        let mut make = call(&SessionIdentity::known(2, 9, 9999), 4);
         make.ask.once = true;
         lanes.push(make);
         assert!(lanes.next(false).is_none());
@@ -347,8 +356,8 @@ mod tests {
 
     #[test]
     fn those_who_wait_for_locks_leave_room_for_those_who_give_them_back() {
-        let payer = Payer::known(1, 1, 9999);
-        let mut lanes = Lanes::default();
+        let payer = SessionIdentity::known(1, 1, 9999);
+        let mut lanes = IdentityQueues::default();
         let lock = |patient| {
             let mut lock = call(&payer, 7);
             (lock.ask.free, lock.ask.patient) = (true, patient);
@@ -365,12 +374,14 @@ mod tests {
 
     #[test]
     fn who_waits_is_looked_at_in_turn_and_round_again() {
-        let (first, second) = (Payer::known(1, 9, 9999), Payer::known(2, 9, 9999));
-        let mut lanes = Lanes::default();
+        let (first, second) =
+            (SessionIdentity::known(1, 9, 9999), SessionIdentity::known(2, 9, 9999));
+        let mut lanes = IdentityQueues::default();
         assert!(lanes.waiters(3, 2).is_empty());
         for number in 1..=5 {
             let mut call = call(if number % 2 == 0 { &first } else { &second }, number);
-            call.waiter = Some(Waiter { request: FuseRequestId(number.into()), thread: number });
+            call.waiter =
+                Some(CallWaiter { request: FuseRequestId(number.into()), thread: number });
             lanes.push(call);
         }
         let mut seen: Vec<_> =
@@ -383,8 +394,8 @@ mod tests {
 
     #[test]
     fn who_was_refused_is_told_for_each_call() {
-        let payer = Payer::known(1, 9, 9999);
-        let mut lanes = Lanes::default();
+        let payer = SessionIdentity::known(1, 9, 9999);
+        let mut lanes = IdentityQueues::default();
         lanes.push(call(&payer, 1));
         lanes.push(call(&payer, 2));
         payer.refuse(Errno::PERM);

@@ -16,24 +16,24 @@ use std::time::{Duration, Instant};
 
 use fuse::Errno;
 
-use super::channel::{Phase, SLOTS};
-use super::greet::{GreetError, Talk};
+use super::channel::{ChannelPhase, SLOTS};
+use super::greet::{Handshake, HandshakeError};
 use super::restore::Retake;
 use super::socket::Broken;
-use super::{Link, lock, restore, settle};
+use super::{ClientSession, lock, restore, settle};
 use crate::helpers;
 
-impl Link {
+impl ClientSession {
     /// Connects every channel, to the first of its proxies that is there.
     ///
     /// # Errors
     /// What one that is there has refused, or why the own one is not; none is waited for.
-    pub(super) fn connect(&self) -> Result<Vec<u8>, GreetError> {
+    pub(super) fn connect(&self) -> Result<Vec<u8>, HandshakeError> {
         let mut first = None;
         for at in 0..self.sources.len() {
             match self.connect_to(at) {
                 Ok(root) => return Ok(root),
-                Err(error @ (GreetError::Connect(_) | GreetError::Broken(_))) => {
+                Err(error @ (HandshakeError::Connect(_) | HandshakeError::Broken(_))) => {
                     first = first.or(Some(error));
                 }
                 Err(error) => return Err(error),
@@ -42,28 +42,28 @@ impl Link {
         Err(first.expect("there is a source"))
     }
 
-    fn connect_to(&self, at: usize) -> Result<Vec<u8>, GreetError> {
+    fn connect_to(&self, at: usize) -> Result<Vec<u8>, HandshakeError> {
         let mut root = Vec::new();
         for on in 0..self.seats.len() {
             let from = lock(&self.life).at;
-            root = self.attach(on, (from, at), &Gone::default(), self.talk_to(at)?)?;
+            root = self.attach(on, (from, at), &Outage::default(), self.talk_to(at)?)?;
         }
         Ok(root)
     }
 
-    fn talk_to(&self, at: usize) -> Result<Talk, GreetError> {
-        let talk = Talk::begin(&self.sources[at], self.gateway.as_deref(), self.msize)?;
+    fn talk_to(&self, at: usize) -> Result<Handshake, HandshakeError> {
+        let talk = Handshake::begin(&self.sources[at], self.gateway.as_deref(), self.msize)?;
         match talk.msize == self.msize {
             true => Ok(talk),
-            false => Err(GreetError::Smaller { msize: talk.msize, wanted: self.msize }),
+            false => Err(HandshakeError::Smaller { msize: talk.msize, wanted: self.msize }),
         }
     }
 
     /// A channel's connection broke; a helper sees to another one.
-    pub(super) fn lose(self: &Arc<Link>, on: usize, why: &Broken) {
+    pub(super) fn lose(self: &Arc<ClientSession>, on: usize, why: &Broken) {
         let given_up = {
             let mut channel = self.seat(on);
-            if !matches!(channel.phase, Phase::Up(_)) {
+            if !matches!(channel.phase, ChannelPhase::Up(_)) {
                 return;
             }
             channel.lose(Instant::now())
@@ -84,7 +84,7 @@ impl Link {
 
     /// Tries until there is a connection, or the mount is gone.
     fn reconnect(&self, on: usize) {
-        let (mut pause, mut gone) = (PAUSE_MIN, Gone::default());
+        let (mut pause, mut gone) = (PAUSE_MIN, Outage::default());
         while !self.shared.over.load(Ordering::SeqCst) {
             let from = lock(&self.life).at;
             let others = (0..self.sources.len()).filter(|at| *at != from);
@@ -120,9 +120,9 @@ impl Link {
         &self,
         on: usize,
         (from, at): (usize, usize),
-        gone: &Gone,
-        mut talk: Talk,
-    ) -> Result<Vec<u8>, GreetError> {
+        gone: &Outage,
+        mut talk: Handshake,
+    ) -> Result<Vec<u8>, HandshakeError> {
         let began = Instant::now();
         let mut life = lock(&self.life);
         if life.at != from {
@@ -131,7 +131,7 @@ impl Link {
         let id = if at == from { life.id } else { life.id.wrapping_add(1) };
         let terms = talk.session(id, on as u16, SLOTS, &self.sources[at].export)?;
         if self.root.get().is_some_and(|root| *root != terms.root) {
-            return Err(GreetError::OtherExport);
+            return Err(HandshakeError::OtherExport);
         }
         if at != from {
             tracing::warn!(home = self.home, proxy = %self.sources[at].address, "moved");
@@ -181,7 +181,7 @@ impl Link {
     }
 
     /// Whether locks may be taken again: where the session was, or at another proxy.
-    fn may_retake(&self, is_same: bool, gone: &Gone) -> Retake {
+    fn may_retake(&self, is_same: bool, gone: &Outage) -> Retake {
         let renewed = (0..self.seats.len()).map(|on| self.seat(on).renewed()).max();
         match renewed {
             _ if is_same => Retake::Reclaim,
@@ -240,13 +240,13 @@ impl Link {
 
 /// Since when a proxy is not there, and how surely.
 #[derive(Debug, Default)]
-struct Gone {
+struct Outage {
     dead: Option<Instant>,
     silent: Option<Instant>,
 }
 
-impl Gone {
-    fn failed(&mut self, why: &GreetError, now: Instant) {
+impl Outage {
+    fn failed(&mut self, why: &HandshakeError, now: Instant) {
         self.silent.get_or_insert(now);
         self.dead = why.is_dead().then(|| self.dead.unwrap_or(now));
     }
@@ -289,9 +289,9 @@ mod tests {
     fn another_proxy_takes_over_soon_from_a_dead_one_and_late_from_a_silent_one() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let refused = GreetError::Connect(Error::from(ErrorKind::ConnectionRefused));
-        let silent = GreetError::Connect(Error::from(ErrorKind::TimedOut));
-        let mut gone = Gone::default();
+        let refused = HandshakeError::Connect(Error::from(ErrorKind::ConnectionRefused));
+        let silent = HandshakeError::Connect(Error::from(ErrorKind::TimedOut));
+        let mut gone = Outage::default();
         assert!(!gone.may_move(after(100)), "it was not tried");
         gone.failed(&refused, start);
         gone.failed(&refused, after(2));

@@ -22,12 +22,12 @@ use ninep::dialect::{
 };
 use ninep::{LOCK_RECLAIM, LockStatus, Reply};
 
-use super::Link;
-use super::greet::Talk;
-use super::identities::Payer;
+use super::ClientSession;
+use super::greet::Handshake;
+use super::identities::SessionIdentity;
 use super::socket::Broken;
 use crate::files::OpenFile;
-use crate::locks::Held;
+use crate::locks::GrantedLock;
 
 /// Why locks may be taken again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,11 @@ pub(super) enum Retake {
 }
 
 /// Tells everything. What cannot be had again is marked as stale.
-pub(super) fn restore(link: &Link, retake: Retake, talk: &mut Talk) -> Result<(), Broken> {
+pub(super) fn restore(
+    link: &ClientSession,
+    retake: Retake,
+    talk: &mut Handshake,
+) -> Result<(), Broken> {
     identities(talk, &link.payers.asked())?;
     files(talk, &link.shared.files.all_at(link.home))?;
     let mut held = link.shared.locks.all_at(link.home);
@@ -56,14 +60,14 @@ pub(super) fn restore(link: &Link, retake: Retake, talk: &mut Talk) -> Result<()
 }
 
 /// Others may have had these locks meanwhile.
-fn lose(locks: &[Held]) {
+fn lose(locks: &[GrantedLock]) {
     for held in locks {
         tracing::warn!(fid = held.file.fid.0, "a lock is lost: its proxy was away for too long");
         held.file.set_stale();
     }
 }
 
-fn identities(talk: &mut Talk, payers: &[Arc<Payer>]) -> Result<(), Broken> {
+fn identities(talk: &mut Handshake, payers: &[Arc<SessionIdentity>]) -> Result<(), Broken> {
     let mut spaces = vec![Vec::new(); payers.len()];
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = payers
         .iter()
@@ -79,7 +83,7 @@ fn identities(talk: &mut Talk, payers: &[Arc<Payer>]) -> Result<(), Broken> {
     })
 }
 
-fn files(talk: &mut Talk, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
+fn files(talk: &mut Handshake, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
     let asks: Vec<(RequestHeader<'_>, AnyRequest<'_>)> = files
         .iter()
         .map(|file| {
@@ -102,7 +106,12 @@ fn files(talk: &mut Talk, files: &[Arc<OpenFile>]) -> Result<(), Broken> {
     })
 }
 
-fn locks(link: &Link, retake: Retake, held: &[Held], talk: &mut Talk) -> Result<(), Broken> {
+fn locks(
+    link: &ClientSession,
+    retake: Retake,
+    held: &[GrantedLock],
+    talk: &mut Handshake,
+) -> Result<(), Broken> {
     let flags = match retake {
         Retake::Reclaim => LOCK_RECLAIM,
         Retake::Until(_) => 0,
@@ -134,6 +143,6 @@ fn locks(link: &Link, retake: Retake, held: &[Held], talk: &mut Talk) -> Result<
 }
 
 /// The header of a message that may be executed twice.
-pub(super) fn paid_by<'a>(payer: &Payer, handles: HandleList<'a>) -> RequestHeader<'a> {
+pub(super) fn paid_by<'a>(payer: &SessionIdentity, handles: HandleList<'a>) -> RequestHeader<'a> {
     RequestHeader { identity: payer.number, handles, ..RequestHeader::SESSION }
 }

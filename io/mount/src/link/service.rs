@@ -13,25 +13,25 @@ use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::identities::Key;
+use super::identities::IdentityKey;
 use super::lock;
 
 /// The sums over all links, by who pays; only where there are several proxies.
 #[derive(Debug, Default)]
-pub(super) struct Services {
-    all: Mutex<FxHashMap<Key, Arc<AtomicU64>>>,
+pub(super) struct RemoteOpsTable {
+    all: Mutex<FxHashMap<IdentityKey, Arc<AtomicU64>>>,
 }
 
 /// What a payer had, at one link.
 #[derive(Debug)]
-pub(super) struct Service {
+pub(super) struct RemoteOps {
     all: Arc<AtomicU64>,
     here: AtomicU64,
     told: AtomicU64,
 }
 
-impl Services {
-    pub(super) fn of(&self, key: &Key) -> Service {
+impl RemoteOpsTable {
+    pub(super) fn of(&self, key: &IdentityKey) -> RemoteOps {
         let mut all = lock(&self.all);
         if all.len() >= KEYS_MAX {
             all.retain(|_, sum| Arc::strong_count(sum) > 1);
@@ -39,11 +39,11 @@ impl Services {
         let all = all.entry(key.clone()).or_default().clone();
         // What was before it came here is not held against it.
         let told = AtomicU64::new(all.load(Ordering::Relaxed));
-        Service { all, here: AtomicU64::new(0), told }
+        RemoteOps { all, here: AtomicU64::new(0), told }
     }
 }
 
-impl Service {
+impl RemoteOps {
     /// Counts a message to this link's proxy. What its payer had of the others since the last.
     pub(super) fn count(&self) -> u32 {
         let all = self.all.fetch_add(1, Ordering::Relaxed) + 1;
@@ -63,12 +63,12 @@ mod tests {
 
     #[test]
     fn each_proxy_is_told_once_what_the_others_served() {
-        let (services, key) = (Services::default(), Key::of_user(1));
+        let (services, key) = (RemoteOpsTable::default(), IdentityKey::of_user(1));
         let (one, two) = (services.of(&key), services.of(&key));
         assert_eq!([one.count(), one.count(), one.count()], [0, 0, 0]);
         assert_eq!([two.count(), two.count()], [3, 0]);
         assert_eq!([one.count(), two.count()], [2, 1]);
-        let other = services.of(&Key::of_user(2));
+        let other = services.of(&IdentityKey::of_user(2));
         assert_eq!(other.count(), 0, "another payer");
         let late = services.of(&key);
         assert_eq!(late.count(), 0, "what was before it came is not held against it");

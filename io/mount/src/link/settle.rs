@@ -19,15 +19,15 @@ use ninep::dialect::{
 };
 use ninep::{Attributes, Fid, Reply, Request, XATTR_CREATE, getattr, open};
 
-use super::Link;
-use super::call::{Call, Waiter};
-use super::greet::Talk;
+use super::ClientSession;
+use super::call::{CallWaiter, ServerCall};
+use super::greet::Handshake;
 use super::homes::ROOM;
 use super::socket::Broken;
-use crate::files::Files;
+use crate::files::OpenFiles;
 
 /// Settles every call of a channel that is not.
-pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Broken> {
+pub(super) fn settle(link: &ClientSession, on: usize, talk: &mut Handshake) -> Result<(), Broken> {
     loop {
         let Some(call) = link.seat(on).unsettled.pop() else { return Ok(()) };
         let outcome = match look(&link.shared.files, talk, &call) {
@@ -40,10 +40,10 @@ pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Brok
         tracing::info!(?call, ?outcome, "a call was settled");
         let waiter = call.waiter;
         match outcome {
-            Outcome::Again => link.seat(on).push_again(call),
+            InDoubtOutcome::Again => link.seat(on).push_again(call),
             other => other.tell(call),
         }
-        if let Some(Waiter { request, .. }) = waiter
+        if let Some(CallWaiter { request, .. }) = waiter
             && link.shared.missed.take(request)
         {
             link.interrupt(request);
@@ -53,7 +53,7 @@ pub(super) fn settle(link: &Link, on: usize, talk: &mut Talk) -> Result<(), Brok
 
 /// What became of a call.
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum InDoubtOutcome {
     /// It was not executed.
     Again,
     /// It was, and the answer says nothing but that.
@@ -66,37 +66,37 @@ enum Outcome {
     Failed(Errno),
 }
 
-type Found = Result<Outcome, Broken>;
+type FoundName = Result<InDoubtOutcome, Broken>;
 
-impl Outcome {
-    fn tell(self, call: Call) {
+impl InDoubtOutcome {
+    fn tell(self, call: ServerCall) {
         match self {
-            Outcome::Again => unreachable!("such a call is made again"),
-            Outcome::Done(reply) => (call.done)(Ok(AnyReply::Base(reply))),
-            Outcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Ext(reply))),
-            Outcome::Made(handle, attributes) => {
+            InDoubtOutcome::Again => unreachable!("such a call is made again"),
+            InDoubtOutcome::Done(reply) => (call.done)(Ok(AnyReply::Base(reply))),
+            InDoubtOutcome::DoneOwn(reply) => (call.done)(Ok(AnyReply::Ext(reply))),
+            InDoubtOutcome::Made(handle, attributes) => {
                 (call.done)(Ok(ExtReply::Make { handle: &handle, attributes }.into()));
             }
-            Outcome::Opened(handle, attributes) => {
+            InDoubtOutcome::Opened(handle, attributes) => {
                 let reply = ExtReply::Open { handle: &handle, created: 1, attributes };
                 (call.done)(Ok(reply.into()));
             }
-            Outcome::Failed(error) => (call.done)(Err(error)),
+            InDoubtOutcome::Failed(error) => (call.done)(Err(error)),
         }
     }
 }
 
 /// Who looks: the one who called, at the files that were named.
-struct Looker<'a, 't> {
-    talk: &'t mut Talk,
+struct InDoubtResolver<'a, 't> {
+    talk: &'t mut Handshake,
     header: RequestHeader<'a>,
-    call: &'a Call,
+    call: &'a ServerCall,
 }
 
-fn look(files: &Files, talk: &mut Talk, call: &Call) -> Found {
+fn look(files: &OpenFiles, talk: &mut Handshake, call: &ServerCall) -> FoundName {
     let (_, header, request) = decode_request(call.ask.frame.bytes()).expect("we encoded it");
     let header = RequestHeader { slot: NOSLOT, sequence: 0, places: HandlePlaces::NONE, ..header };
-    let mut looker = Looker { talk, header, call };
+    let mut looker = InDoubtResolver { talk, header, call };
     match request {
         AnyRequest::Ext(ExtRequest::Make { fid, name, mode, target, .. }) => {
             looker.made(fid, name, mode, target)
@@ -117,123 +117,123 @@ fn look(files: &Files, talk: &mut Talk, call: &Call) -> Found {
         }
         AnyRequest::Ext(ExtRequest::Removexattr { fid, name }) => looker.xattr_removed(fid, name),
         // Whether space was cut out once or not at all cannot be seen.
-        AnyRequest::Ext(ExtRequest::Allocate { .. }) => Ok(Outcome::Failed(Errno::IO)),
-        _ => Ok(Outcome::Again),
+        AnyRequest::Ext(ExtRequest::Allocate { .. }) => Ok(InDoubtOutcome::Failed(Errno::IO)),
+        _ => Ok(InDoubtOutcome::Again),
     }
 }
 
-impl Looker<'_, '_> {
-    fn made(&mut self, fid: Fid, name: &[u8], mode: u32, target: &[u8]) -> Found {
+impl InDoubtResolver<'_, '_> {
+    fn made(&mut self, fid: Fid, name: &[u8], mode: u32, target: &[u8]) -> FoundName {
         let (handle, attributes) = match self.lookup(fid, name)? {
             Ok(found) => found,
-            Err(Errno::NOENT) => return Ok(Outcome::Again),
-            Err(error) => return Ok(Outcome::Failed(error)),
+            Err(Errno::NOENT) => return Ok(InDoubtOutcome::Again),
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         };
         let is_link = mode & S_IFMT == S_IFLNK;
         let same = attributes.mode & S_IFMT == mode & S_IFMT
             && self.is_new_and_ours(&attributes)
             && (!is_link || self.points_to(&handle, target)?);
         Ok(match same {
-            true => Outcome::Made(handle, attributes),
-            false => Outcome::Failed(Errno::EXIST),
+            true => InDoubtOutcome::Made(handle, attributes),
+            false => InDoubtOutcome::Failed(Errno::EXIST),
         })
     }
 
-    fn opened(&mut self, fid: Fid, newfid: Fid, name: &[u8], flags: u32) -> Found {
+    fn opened(&mut self, fid: Fid, newfid: Fid, name: &[u8], flags: u32) -> FoundName {
         let (handle, attributes) = match self.lookup(fid, name)? {
             Ok(found) => found,
-            Err(Errno::NOENT) => return Ok(Outcome::Again),
-            Err(error) => return Ok(Outcome::Failed(error)),
+            Err(Errno::NOENT) => return Ok(InDoubtOutcome::Again),
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         };
         let empty_file = attributes.mode & S_IFMT == S_IFREG && attributes.size == 0;
         if !empty_file || !self.is_new_and_ours(&attributes) {
-            return Ok(Outcome::Failed(Errno::EXIST));
+            return Ok(InDoubtOutcome::Failed(Errno::EXIST));
         }
         let flags = flags & !(open::CREATE | open::EXCL | open::TRUNC);
         let header = RequestHeader { handles: HandleList::one(&handle), ..self.header };
         let request = ExtRequest::Open { fid: handle_fid(0), newfid, name: b"", flags, mode: 0 };
         Ok(match self.talk.ask(header, request, |_| Some(()))? {
-            Ok(()) => Outcome::Opened(handle, attributes),
-            Err(error) => Outcome::Failed(error),
+            Ok(()) => InDoubtOutcome::Opened(handle, attributes),
+            Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
-    fn removed(&mut self, fid: Fid, name: &[u8]) -> Found {
+    fn removed(&mut self, fid: Fid, name: &[u8]) -> FoundName {
         Ok(match self.lookup(fid, name)? {
-            Ok(_) => Outcome::Again,
-            Err(Errno::NOENT) => Outcome::Done(Reply::Unlinkat),
-            Err(error) => Outcome::Failed(error),
+            Ok(_) => InDoubtOutcome::Again,
+            Err(Errno::NOENT) => InDoubtOutcome::Done(Reply::Unlinkat),
+            Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
-    fn renamed(&mut self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> Found {
+    fn renamed(&mut self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> FoundName {
         match self.lookup(old.0, old.1)? {
-            Ok(_) => return Ok(Outcome::Again),
+            Ok(_) => return Ok(InDoubtOutcome::Again),
             Err(Errno::NOENT) => {}
-            Err(error) => return Ok(Outcome::Failed(error)),
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         }
         Ok(match self.lookup(new.0, new.1)? {
-            Ok(_) => Outcome::Done(Reply::Renameat),
-            Err(error) => Outcome::Failed(error),
+            Ok(_) => InDoubtOutcome::Done(Reply::Renameat),
+            Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
-    fn linked(&mut self, directory: Fid, file: Fid, name: &[u8]) -> Found {
+    fn linked(&mut self, directory: Fid, file: Fid, name: &[u8]) -> FoundName {
         let file = self.header.handles.get(file).map(<[u8]>::to_vec);
         Ok(match self.lookup(directory, name)? {
-            Ok((handle, _)) if Some(&handle) == file.as_ref() => Outcome::Done(Reply::Link),
-            Ok(_) => Outcome::Failed(Errno::EXIST),
-            Err(Errno::NOENT) => Outcome::Again,
-            Err(error) => Outcome::Failed(error),
+            Ok((handle, _)) if Some(&handle) == file.as_ref() => InDoubtOutcome::Done(Reply::Link),
+            Ok(_) => InDoubtOutcome::Failed(Errno::EXIST),
+            Err(Errno::NOENT) => InDoubtOutcome::Again,
+            Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
     /// Whether the data is behind what the file had when the call was made: others may have
     /// appended behind it. Who appends the same twice at a time is believed to have done so
     /// once too often rather than never.
-    fn appended(&mut self, files: &Files, fid: Fid, data: &[u8]) -> Found {
+    fn appended(&mut self, files: &OpenFiles, fid: Fid, data: &[u8]) -> FoundName {
         let size = match self.attributes(fid)? {
             Ok(attributes) => attributes.size,
-            Err(error) => return Ok(Outcome::Failed(error)),
+            Err(error) => return Ok(InDoubtOutcome::Failed(error)),
         };
         let had = self.call.ask.kept.as_ref().map_or(0, |(_, place)| place.start);
         // Somebody has cut it if it is shorter: then it may be anywhere.
         let had = if had <= size { had } else { 0 };
         let from = had.max(size.saturating_sub(LOOK_BACK));
         if size - from < data.len() as u64 {
-            return Ok(Outcome::Again);
+            return Ok(InDoubtOutcome::Again);
         }
         // The open file may be for writing only.
         let handle = files.by_fid(fid).map(|file| file.node.handle.clone());
         let (Some(handle), Ok(reader)) = (handle, files.reserve()) else {
-            return Ok(Outcome::Failed(Errno::IO));
+            return Ok(InDoubtOutcome::Failed(Errno::IO));
         };
         let behind = self.read(&handle, reader, from..size);
         files.release(reader);
-        let Ok(behind) = behind? else { return Ok(Outcome::Failed(Errno::IO)) };
+        let Ok(behind) = behind? else { return Ok(InDoubtOutcome::Failed(Errno::IO)) };
         let at = behind.windows(data.len().max(1)).position(|found| found == data);
-        Ok(at.map_or(Outcome::Again, |at| {
-            Outcome::DoneOwn(ExtReply::Append { offset: from + at as u64, number: 0 })
+        Ok(at.map_or(InDoubtOutcome::Again, |at| {
+            InDoubtOutcome::DoneOwn(ExtReply::Append { offset: from + at as u64, number: 0 })
         }))
     }
 
-    fn xattr_set(&mut self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> Found {
+    fn xattr_set(&mut self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> FoundName {
         if flags & XATTR_CREATE == 0 {
-            return Ok(Outcome::Again);
+            return Ok(InDoubtOutcome::Again);
         }
         Ok(match self.xattr(fid, name)? {
-            Ok(value) if value == data => Outcome::DoneOwn(ExtReply::Setxattr),
-            Ok(_) => Outcome::Failed(Errno::EXIST),
-            Err(Errno::NODATA) => Outcome::Again,
-            Err(error) => Outcome::Failed(error),
+            Ok(value) if value == data => InDoubtOutcome::DoneOwn(ExtReply::Setxattr),
+            Ok(_) => InDoubtOutcome::Failed(Errno::EXIST),
+            Err(Errno::NODATA) => InDoubtOutcome::Again,
+            Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 
-    fn xattr_removed(&mut self, fid: Fid, name: &[u8]) -> Found {
+    fn xattr_removed(&mut self, fid: Fid, name: &[u8]) -> FoundName {
         Ok(match self.xattr(fid, name)? {
-            Ok(_) => Outcome::Again,
-            Err(Errno::NODATA) => Outcome::DoneOwn(ExtReply::Removexattr),
-            Err(error) => Outcome::Failed(error),
+            Ok(_) => InDoubtOutcome::Again,
+            Err(Errno::NODATA) => InDoubtOutcome::DoneOwn(ExtReply::Removexattr),
+            Err(error) => InDoubtOutcome::Failed(error),
         })
     }
 

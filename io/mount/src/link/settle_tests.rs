@@ -2,9 +2,9 @@
 //! decides what happened.
 
 use super::*;
-use crate::link::Ask;
-use crate::link::identities::Payer;
-use crate::link::socket::Inbox;
+use crate::link::CallSpec;
+use crate::link::identities::SessionIdentity;
+use crate::link::socket::SocketInbox;
 use crate::nodes::Nodes;
 use ninep::dialect::encode_reply;
 use ninep::{Qid, Timestamp};
@@ -50,21 +50,21 @@ fn settled<'a>(
     directory: Directory,
     handles: HandleList<'a>,
     message: impl Into<AnyRequest<'a>>,
-) -> (Outcome, Vec<u32>) {
-    settled_ask(directory, Ask::once(handles, message))
+) -> (InDoubtOutcome, Vec<u32>) {
+    settled_ask(directory, CallSpec::once(handles, message))
 }
 
-fn settled_ask(directory: Directory, ask: Ask) -> (Outcome, Vec<u32>) {
+fn settled_ask(directory: Directory, ask: CallSpec) -> (InDoubtOutcome, Vec<u32>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let opens = Arc::new(Mutex::new(Vec::new()));
     let seen = opens.clone();
     let server = std::thread::spawn(move || serve(&theirs, &directory, &seen));
-    let mut call = Call::new(Payer::known(1, 1, 1), ask, None, |_| {});
+    let mut call = ServerCall::new(SessionIdentity::known(1, 1, 1), ask, None, |_| {});
     call.since = Some(SystemTime::now());
-    let (files, nodes) = (Files::default(), Nodes::new(b"root", Duration::ZERO));
+    let (files, nodes) = (OpenFiles::default(), Nodes::new(b"root", Duration::ZERO));
     let file = nodes.look_up(b"open", &Attributes::default());
-    files.opened(files.reserve().unwrap(), file, Payer::known(1, 1, 1), open::WRONLY);
-    let mut talk = Talk::with(ours.into());
+    files.opened(files.reserve().unwrap(), file, SessionIdentity::known(1, 1, 1), open::WRONLY);
+    let mut talk = Handshake::with(ours.into());
     let outcome = look(&files, &mut talk, &call).unwrap();
     drop(talk);
     server.join().unwrap();
@@ -73,7 +73,7 @@ fn settled_ask(directory: Directory, ask: Ask) -> (Outcome, Vec<u32>) {
 }
 
 fn serve(socket: &UnixStream, directory: &Directory, opens: &Mutex<Vec<u32>>) {
-    let mut inbox = Inbox::new(1 << 16);
+    let mut inbox = SocketInbox::new(1 << 16);
     // Waits, as the socket's own reading does not.
     let mut wait = || {
         use rustix::event::{PollFd, PollFlags, poll};
@@ -136,7 +136,7 @@ fn one(name: &'static str, file: There) -> Directory {
     Directory::from([(name, file)])
 }
 
-fn make(mode: u32, directory: Directory) -> Outcome {
+fn make(mode: u32, directory: Directory) -> InDoubtOutcome {
     let (fid, name, target) = (handle_fid(0), b"name", b"target");
     let message = ExtRequest::Make { fid, name, mode, rdev: 0, target };
     settled(directory, HandleList::one(b"dir"), message).0
@@ -144,15 +144,15 @@ fn make(mode: u32, directory: Directory) -> Outcome {
 
 #[test]
 fn what_is_not_there_was_not_made() {
-    assert_eq!(make(DIRECTORY, Directory::new()), Outcome::Again);
+    assert_eq!(make(DIRECTORY, Directory::new()), InDoubtOutcome::Again);
 }
 
 #[test]
 fn what_is_there_and_new_and_ours_was_made_by_the_call() {
     let there = ours(DIRECTORY);
-    let made = Outcome::Made(there.handle.clone(), there.attributes);
+    let made = InDoubtOutcome::Made(there.handle.clone(), there.attributes);
     assert_eq!(make(DIRECTORY, one("name", there)), made);
-    let exists = Outcome::Failed(Errno::EXIST);
+    let exists = InDoubtOutcome::Failed(Errno::EXIST);
     assert_eq!(make(DIRECTORY, one("name", ours(REGULAR))), exists, "of another type");
     let mut old = ours(DIRECTORY);
     old.attributes.ctime.sec -= 3600;
@@ -165,9 +165,9 @@ fn what_is_there_and_new_and_ours_was_made_by_the_call() {
 #[test]
 fn a_symbolic_link_is_ours_if_it_points_to_the_same() {
     let made = make(LINK, one("name", with_data(LINK, b"target")));
-    assert!(matches!(made, Outcome::Made(..)), "{made:?}");
+    assert!(matches!(made, InDoubtOutcome::Made(..)), "{made:?}");
     let made = make(LINK, one("name", with_data(LINK, b"elsewhere")));
-    assert_eq!(made, Outcome::Failed(Errno::EXIST));
+    assert_eq!(made, InDoubtOutcome::Failed(Errno::EXIST));
 }
 
 #[test]
@@ -176,20 +176,20 @@ fn a_file_that_was_made_exclusively_is_opened_without_making_it() {
     let (fid, newfid) = (handle_fid(0), Fid(9));
     let message = ExtRequest::Open { fid, newfid, name: b"name", flags, mode: 0o644 };
     let settled = |directory| settled(directory, HandleList::one(b"dir"), message);
-    assert_eq!(settled(Directory::new()), (Outcome::Again, vec![]));
+    assert_eq!(settled(Directory::new()), (InDoubtOutcome::Again, vec![]));
     let (outcome, opens) = settled(one("name", ours(REGULAR)));
-    assert!(matches!(outcome, Outcome::Opened(..)), "{outcome:?}");
+    assert!(matches!(outcome, InDoubtOutcome::Opened(..)), "{outcome:?}");
     assert_eq!(opens, [open::RDWR | open::APPEND]);
     let full = one("name", with_data(REGULAR, b"somebody's"));
-    assert_eq!(settled(full), (Outcome::Failed(Errno::EXIST), vec![]));
+    assert_eq!(settled(full), (InDoubtOutcome::Failed(Errno::EXIST), vec![]));
 }
 
 #[test]
 fn what_is_gone_was_removed() {
     let message = Request::Unlinkat { dirfid: handle_fid(0), name: b"name", flags: 0 };
     let settled = |directory| settled(directory, HandleList::one(b"dir"), message).0;
-    assert_eq!(settled(Directory::new()), Outcome::Done(Reply::Unlinkat));
-    assert_eq!(settled(one("name", ours(REGULAR))), Outcome::Again);
+    assert_eq!(settled(Directory::new()), InDoubtOutcome::Done(Reply::Unlinkat));
+    assert_eq!(settled(one("name", ours(REGULAR))), InDoubtOutcome::Again);
 }
 
 #[test]
@@ -201,39 +201,39 @@ fn what_lost_its_old_name_and_has_the_new_was_renamed() {
         newname: b"new",
     };
     let settled = |directory| settled(directory, HandleList::two(b"dir", b"dir"), message).0;
-    assert_eq!(settled(one("old", ours(REGULAR))), Outcome::Again);
-    assert_eq!(settled(one("new", ours(REGULAR))), Outcome::Done(Reply::Renameat));
-    assert_eq!(settled(Directory::new()), Outcome::Failed(Errno::NOENT));
+    assert_eq!(settled(one("old", ours(REGULAR))), InDoubtOutcome::Again);
+    assert_eq!(settled(one("new", ours(REGULAR))), InDoubtOutcome::Done(Reply::Renameat));
+    assert_eq!(settled(Directory::new()), InDoubtOutcome::Failed(Errno::NOENT));
 }
 
 #[test]
 fn a_hard_link_is_ours_if_it_is_the_file() {
     let message = Request::Link { dfid: handle_fid(0), fid: handle_fid(1), name: b"name" };
     let settled = |directory| settled(directory, HandleList::two(b"dir", b"found"), message).0;
-    assert_eq!(settled(Directory::new()), Outcome::Again);
-    assert_eq!(settled(one("name", ours(REGULAR))), Outcome::Done(Reply::Link));
+    assert_eq!(settled(Directory::new()), InDoubtOutcome::Again);
+    assert_eq!(settled(one("name", ours(REGULAR))), InDoubtOutcome::Done(Reply::Link));
     let mut other = ours(REGULAR);
     other.handle = b"other".to_vec();
-    assert_eq!(settled(one("name", other)), Outcome::Failed(Errno::EXIST));
+    assert_eq!(settled(one("name", other)), InDoubtOutcome::Failed(Errno::EXIST));
 }
 
 #[test]
 fn data_that_is_behind_what_the_file_had_was_appended() {
     let line: ExtRequest<'_> = ExtRequest::Append { fid: Fid(0), flags: 0, data: b"line\n" };
     let settled = |had: u64, data: &[u8]| {
-        let mut ask = Ask::once(HandleList::NONE, line);
+        let mut ask = CallSpec::once(HandleList::NONE, line);
         let nodes = Nodes::new(b"root", Duration::ZERO);
         let node = nodes.look_up(b"open", &Attributes::default());
         ask.kept = Some((node, had..had + 5));
         settled_ask(one("open", with_data(REGULAR, data)), ask).0
     };
-    let there = |offset| Outcome::DoneOwn(ExtReply::Append { offset, number: 0 });
+    let there = |offset| InDoubtOutcome::DoneOwn(ExtReply::Append { offset, number: 0 });
     assert_eq!(settled(0, b"other\nline\n"), there(6));
     assert_eq!(settled(6, b"other\nline\n"), there(6));
     assert_eq!(settled(0, b"line\nother\n"), there(0), "others have appended since");
-    assert_eq!(settled(5, b"line\nother\n"), Outcome::Again, "it was there before");
-    assert_eq!(settled(5, b"line\n"), Outcome::Again);
-    assert_eq!(settled(0, b"li"), Outcome::Again);
+    assert_eq!(settled(5, b"line\nother\n"), InDoubtOutcome::Again, "it was there before");
+    assert_eq!(settled(5, b"line\n"), InDoubtOutcome::Again);
+    assert_eq!(settled(0, b"li"), InDoubtOutcome::Again);
     assert_eq!(settled(900, b"line\n"), there(0), "somebody has cut the file");
     let mut long = b"line\n".to_vec();
     long.resize(200_000, b'x');
@@ -248,11 +248,11 @@ fn an_extended_attribute_that_has_the_value_was_set_by_the_call() {
     let settled = |directory, message: ExtRequest<'static>| {
         settled(directory, HandleList::one(b"file"), message).0
     };
-    assert_eq!(settled(Directory::new(), set), Outcome::Again);
+    assert_eq!(settled(Directory::new(), set), InDoubtOutcome::Again);
     let there = |value: &[u8]| one("xattr", with_data(REGULAR, value));
-    assert_eq!(settled(there(b"value"), set), Outcome::DoneOwn(ExtReply::Setxattr));
-    assert_eq!(settled(there(b"others"), set), Outcome::Failed(Errno::EXIST));
-    assert_eq!(settled(there(b"value"), remove), Outcome::Again);
-    let removed = Outcome::DoneOwn(ExtReply::Removexattr);
+    assert_eq!(settled(there(b"value"), set), InDoubtOutcome::DoneOwn(ExtReply::Setxattr));
+    assert_eq!(settled(there(b"others"), set), InDoubtOutcome::Failed(Errno::EXIST));
+    assert_eq!(settled(there(b"value"), remove), InDoubtOutcome::Again);
+    let removed = InDoubtOutcome::DoneOwn(ExtReply::Removexattr);
     assert_eq!(settled(Directory::new(), remove), removed);
 }

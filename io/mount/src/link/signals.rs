@@ -41,9 +41,9 @@ pub(super) fn is_being_killed(thread: u32) -> bool {
 
 /// When those who wait were looked at: that is done once in a while.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(Mutex<Option<Instant>>);
+pub(crate) struct CheckInterval(Mutex<Option<Instant>>);
 
-impl Pace {
+impl CheckInterval {
     /// Whether it is time again; if so the while begins.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let mut last = lock(&self.0);
@@ -57,13 +57,13 @@ impl Pace {
 
 /// Requests of processes that got a signal which did not end them.
 #[derive(Debug, Default)]
-pub(super) struct Signalled {
+pub(super) struct PendingSignals {
     count: AtomicUsize,
     requests: Mutex<Vec<FuseRequestId>>,
-    looked: Pace,
+    looked: CheckInterval,
 }
 
-impl Signalled {
+impl PendingSignals {
     pub(super) fn put(&self, request: FuseRequestId) {
         let mut requests = lock(&self.requests);
         if !requests.contains(&request) {
@@ -90,12 +90,12 @@ impl Signalled {
 
 /// Interrupts of requests that are in no channel: answered by now, or about to call.
 #[derive(Debug, Default)]
-pub(super) struct Missed {
+pub(super) struct EarlyInterrupts {
     count: AtomicUsize,
     requests: Mutex<VecDeque<(FuseRequestId, Instant)>>,
 }
 
-impl Missed {
+impl EarlyInterrupts {
     pub(super) fn put(&self, request: FuseRequestId) {
         let mut requests = lock(&self.requests);
         let now = Instant::now();
@@ -123,10 +123,10 @@ impl Missed {
 /// Requests that wait for what goes on without them: their processes, killed, do not wait for a
 /// proxy that does not answer.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct WaitingCalls {
     count: AtomicUsize,
     replies: Mutex<FxHashMap<FuseRequestId, Unanswered>>,
-    looked: Pace,
+    looked: CheckInterval,
 }
 
 #[derive(Debug)]
@@ -136,7 +136,7 @@ struct Unanswered {
     reply: Reply<()>,
 }
 
-impl Waits {
+impl WaitingCalls {
     /// A thread waits for this answer.
     pub(crate) fn begin(&self, thread: u32, reply: Reply<()>, since: Instant) {
         self.count.fetch_add(1, Ordering::SeqCst);

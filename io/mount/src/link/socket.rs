@@ -18,7 +18,7 @@ use fuse::Errno;
 use ninep::{HEADER_LEN, frame_len};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use super::call::Frame;
+use super::call::CallFrame;
 
 /// Why a connection can no longer be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,31 +56,31 @@ pub(crate) fn connect(address: &ServerAddress, patience: Duration) -> std::io::R
 
 /// What waits to be sent.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
-    pieces: VecDeque<Piece>,
+pub(crate) struct SocketOutbox {
+    pieces: VecDeque<OutboxPiece>,
     /// Bytes of the first piece that are gone.
     sent: usize,
 }
 
 #[derive(Debug)]
-enum Piece {
+enum OutboxPiece {
     Small(Vec<u8>),
-    Large(Frame),
+    Large(CallFrame),
 }
 
-impl Outbox {
-    pub(crate) fn push(&mut self, frame: &Frame) {
+impl SocketOutbox {
+    pub(crate) fn push(&mut self, frame: &CallFrame) {
         if frame.bytes().len() > SMALL_MAX {
-            return self.pieces.push_back(Piece::Large(frame.clone()));
+            return self.pieces.push_back(OutboxPiece::Large(frame.clone()));
         }
         match self.pieces.back_mut() {
-            Some(Piece::Small(last)) if last.len() + frame.bytes().len() <= PIECE_MAX => {
+            Some(OutboxPiece::Small(last)) if last.len() + frame.bytes().len() <= PIECE_MAX => {
                 last.extend_from_slice(frame.bytes());
             }
             _ => {
                 let mut piece = Vec::with_capacity(SMALL_MAX);
                 piece.extend_from_slice(frame.bytes());
-                self.pieces.push_back(Piece::Small(piece));
+                self.pieces.push_back(OutboxPiece::Small(piece));
             }
         }
     }
@@ -125,29 +125,29 @@ impl Outbox {
     }
 }
 
-impl Piece {
+impl OutboxPiece {
     fn bytes(&self) -> &[u8] {
         match self {
-            Piece::Small(bytes) => bytes,
-            Piece::Large(frame) => frame.bytes(),
+            OutboxPiece::Small(bytes) => bytes,
+            OutboxPiece::Large(frame) => frame.bytes(),
         }
     }
 }
 
 /// What came and was not looked at.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct SocketInbox {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
     msize: usize,
 }
 
-impl Inbox {
+impl SocketInbox {
     /// Room for messages of up to `msize` bytes.
-    pub(crate) fn new(msize: u32) -> Inbox {
+    pub(crate) fn new(msize: u32) -> SocketInbox {
         let msize = msize as usize;
-        Inbox { buffer: vec![0; msize + READ_MIN], start: 0, end: 0, msize }
+        SocketInbox { buffer: vec![0; msize + READ_MIN], start: 0, end: 0, msize }
     }
 
     /// Takes what is there, and waits for nothing. False if more may be there.
@@ -219,17 +219,17 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
 
-    fn write(len: usize, fill: u8) -> Frame {
+    fn write(len: usize, fill: u8) -> CallFrame {
         let data = vec![fill; len];
         let request = ExtRequest::Write { fid: Fid(1), offset: 0, flags: 0, data: &data };
-        Frame::new(HandleList::NONE, request)
+        CallFrame::new(HandleList::NONE, request)
     }
 
     #[test]
     fn frames_of_all_sizes_arrive_in_order_through_a_socket_that_takes_little() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let sizes = [0, 10, 20_000, 5, 1 << 20, 16_000, 16_000, 16_000, 16_000, 16_000, 300_000];
-        let (mut out, mut expected) = (Outbox::default(), Vec::new());
+        let (mut out, mut expected) = (SocketOutbox::default(), Vec::new());
         for (fill, size) in (0..).zip(sizes) {
             let frame = write(size, fill);
             expected.extend_from_slice(frame.bytes());
@@ -237,7 +237,7 @@ mod tests {
         }
         let total = expected.len();
         let reader = std::thread::spawn(move || {
-            let mut inbox = Inbox::new((1 << 20) + 4096);
+            let mut inbox = SocketInbox::new((1 << 20) + 4096);
             let mut got = Vec::new();
             while got.len() < total {
                 inbox.fill(theirs.as_fd()).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     fn a_size_that_nobody_agreed_on_breaks_the_connection() {
         for size in [6u32, 4097] {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            let mut inbox = Inbox::new(4096);
+            let mut inbox = SocketInbox::new(4096);
             rustix::io::write(&theirs, &size.to_le_bytes()).unwrap();
             inbox.fill(ours.as_fd()).unwrap();
             assert!(matches!(inbox.next(), Err(Broken::Protocol(_))));
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn a_closed_connection_is_told_after_what_came_before() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut inbox = Inbox::new(4096);
-        let frame = Frame::new(HandleList::NONE, Request::Flush { oldtag: ninep::Tag(1) });
+        let mut inbox = SocketInbox::new(4096);
+        let frame = CallFrame::new(HandleList::NONE, Request::Flush { oldtag: ninep::Tag(1) });
         rustix::io::write(&theirs, frame.bytes()).unwrap();
         drop(theirs);
         assert!(inbox.fill(ours.as_fd()).unwrap(), "less came than there was room for");

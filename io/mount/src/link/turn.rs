@@ -18,16 +18,16 @@ use model::BusyPoll;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::channel::{Channel, Phase, TICK};
-use super::signals::{Pace, SIGNALS_EVERY, is_being_killed};
-use super::socket::{Broken, Inbox};
-use super::{HERE, Homes, Link};
+use super::channel::{ChannelPhase, LinkChannel, TICK};
+use super::signals::{CheckInterval, SIGNALS_EVERY, is_being_killed};
+use super::socket::{Broken, SocketInbox};
+use super::{ClientSession, HERE, HomeRouter};
 use crate::options::nanos;
 
 /// Serves until the mount is gone, and then what is still under way for a moment.
-pub(crate) fn run(homes: &Homes, on: usize, mut port: RequestReceiver, linger: BusyPoll) {
+pub(crate) fn run(homes: &HomeRouter, on: usize, mut port: RequestReceiver, linger: BusyPoll) {
     HERE.set(Some(on));
-    let ended = Turn::new(homes, on, &port, linger).and_then(|mut turn| {
+    let ended = EventLoop::new(homes, on, &port, linger).and_then(|mut turn| {
         let end = turn.run(&mut port);
         turn.finish();
         end
@@ -39,23 +39,23 @@ pub(crate) fn run(homes: &Homes, on: usize, mut port: RequestReceiver, linger: B
     }
 }
 
-struct Turn<'h> {
-    homes: &'h Homes,
+struct EventLoop<'h> {
+    homes: &'h HomeRouter,
     on: usize,
     set: OwnedFd,
-    lines: Vec<Line<'h>>,
+    lines: Vec<LoopConnection<'h>>,
     /// /dev/fuse is in the set.
     serving: bool,
     /// When those were looked at who wait in full channels.
-    looked: Pace,
+    looked: CheckInterval,
     linger: BusyPoll,
 }
 
 /// This thread's connection of one link.
-struct Line<'h> {
-    link: &'h Arc<Link>,
+struct LoopConnection<'h> {
+    link: &'h Arc<ClientSession>,
     on: usize,
-    inbox: Inbox,
+    inbox: SocketInbox,
     /// The connection that is in the set.
     socket: Option<Arc<OwnedFd>>,
     /// The socket does not take everything that is to be sent.
@@ -64,23 +64,23 @@ struct Line<'h> {
 
 enum Never {}
 
-impl<'h> Turn<'h> {
+impl<'h> EventLoop<'h> {
     fn new(
-        homes: &'h Homes,
+        homes: &'h HomeRouter,
         on: usize,
         port: &RequestReceiver,
         linger: BusyPoll,
-    ) -> Result<Turn<'h>, Errno> {
+    ) -> Result<EventLoop<'h>, Errno> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let bell = &homes.shared.bells[on];
         epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;
-        let line = |link: &'h Arc<Link>| {
-            let inbox = Inbox::new(link.msize);
-            Line { link, on, inbox, socket: None, blocked: false }
+        let line = |link: &'h Arc<ClientSession>| {
+            let inbox = SocketInbox::new(link.msize);
+            LoopConnection { link, on, inbox, socket: None, blocked: false }
         };
         let lines = homes.links.iter().map(line).collect();
-        let looked = Pace::default();
-        let mut turn = Turn { homes, on, set, lines, serving: false, looked, linger };
+        let looked = CheckInterval::default();
+        let mut turn = EventLoop { homes, on, set, lines, serving: false, looked, linger };
         turn.serve(port, true)?;
         turn.lines.iter_mut().try_for_each(|line| line.adopt(&turn.set))?;
         Ok(turn)
@@ -106,7 +106,7 @@ impl<'h> Turn<'h> {
             }
             self.homes.look_at_signalled();
             if !self.serving && self.looked.is_due(Instant::now()) {
-                self.lines.iter().for_each(Line::let_the_dead_go);
+                self.lines.iter().for_each(LoopConnection::let_the_dead_go);
             }
             self.lines.iter_mut().for_each(|line| line.begin(&self.set));
             port.flush()?;
@@ -121,7 +121,7 @@ impl<'h> Turn<'h> {
     fn finish(&mut self) {
         self.homes.end();
         let deadline = Instant::now() + FINISH;
-        let busy = |line: &Line<'_>| line.socket.is_some() && !line.channel().is_idle();
+        let busy = |line: &LoopConnection<'_>| line.socket.is_some() && !line.channel().is_idle();
         while self.lines.iter().any(busy) && Instant::now() < deadline {
             for line in &mut self.lines {
                 // /dev/fuse is always readable by now.
@@ -135,7 +135,7 @@ impl<'h> Turn<'h> {
         }
         for line in &self.lines {
             let mut channel = line.channel();
-            channel.phase = Phase::Over;
+            channel.phase = ChannelPhase::Over;
             let left = channel.give_up(Instant::now());
             drop(channel);
             for done in left {
@@ -144,10 +144,10 @@ impl<'h> Turn<'h> {
         }
     }
 
-    fn wait(&mut self, pause: Option<Duration>) -> Result<Ready, Errno> {
+    fn wait(&mut self, pause: Option<Duration>) -> Result<ReadySet, Errno> {
         let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; 8];
-        let mut ready = Ready::default();
+        let mut ready = ReadySet::default();
         let began = Instant::now();
         let came = self.look(&mut events, began, pause);
         self.linger.came_after(nanos(began.elapsed()));
@@ -203,8 +203,8 @@ impl<'h> Turn<'h> {
     }
 }
 
-impl Line<'_> {
-    fn channel(&self) -> MutexGuard<'_, Channel> {
+impl LoopConnection<'_> {
+    fn channel(&self) -> MutexGuard<'_, LinkChannel> {
         self.link.seat(self.on)
     }
 
@@ -265,7 +265,7 @@ impl Line<'_> {
             let ticked = channel.tick(self.link.shared.locks.any(), now);
             // The pause first: who does not see it any more sees the life that it was for.
             let pausing = self.link.pausing.load(Ordering::SeqCst);
-            let outlived = matches!(channel.phase, Phase::Up(_))
+            let outlived = matches!(channel.phase, ChannelPhase::Up(_))
                 && channel.epoch != self.link.epoch.load(Ordering::SeqCst);
             let failed = match pausing || outlived {
                 true => Vec::new(),
@@ -307,7 +307,7 @@ impl Line<'_> {
             // The set forgets a descriptor when its last copy is closed, not before.
             let _ = epoll::delete(set, &socket);
         }
-        self.inbox = Inbox::new(self.link.msize);
+        self.inbox = SocketInbox::new(self.link.msize);
         self.blocked = false;
         self.link.lose(self.on, why);
     }
@@ -315,7 +315,7 @@ impl Line<'_> {
     /// Takes the connection that somebody may have made.
     fn adopt(&mut self, set: &OwnedFd) -> Result<(), Errno> {
         let phase = self.channel().phase.clone();
-        if let Phase::Up(socket) = phase
+        if let ChannelPhase::Up(socket) = phase
             && self.socket.is_none()
         {
             let data = EventData::new_u64(SOCKETS + self.link.home as u64);
@@ -342,14 +342,14 @@ impl Line<'_> {
 
 /// What a thread has to do.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ready {
+struct ReadySet {
     fuse: bool,
     bell: bool,
     /// A bit for each line.
     sockets: u64,
 }
 
-impl Ready {
+impl ReadySet {
     fn has(self, line: usize) -> bool {
         self.sockets & (1 << line) != 0
     }

@@ -17,15 +17,15 @@ use ninep::{Fid, getattr};
 
 use super::stale::FileWalk;
 use super::{behind, or_error};
-use crate::behind::Known;
+use crate::behind::KnownSize;
 use crate::files::OpenFile;
-use crate::filesystem::Export;
-use crate::link::{Answer, Ask};
-use crate::nodes::Node;
+use crate::filesystem::MountFs;
+use crate::link::{CallReply, CallSpec};
+use crate::nodes::MountNode;
 use crate::translate;
 
 pub(crate) fn get(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     handle: Option<Handle>,
     reply: Reply<Attr>,
@@ -33,7 +33,7 @@ pub(crate) fn get(
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = |fid| ninep::Request::Getattr { fid, mask: getattr::ALL }.into();
     let (who, asked) = (*request, export.shared().behind.now());
-    let about = About { node: node.clone(), by_name: false, message };
+    let about = AttributeTarget { node: node.clone(), by_name: false, message };
     by_file_or_handle(export, request, about, handle, reply, move |export, answer, reply| {
         let told = match answer {
             Ok(AnyReply::Base(ninep::Reply::Getattr(told))) => told,
@@ -48,7 +48,12 @@ pub(crate) fn get(
 
 /// Changes attributes, all in one message. The size of an open file is changed through it,
 /// which needs no permission any more.
-pub(crate) fn set(export: &Export, request: &FuseRequest, set: &SetAttributes, reply: Reply<Attr>) {
+pub(crate) fn set(
+    export: &MountFs,
+    request: &FuseRequest,
+    set: &SetAttributes,
+    reply: Reply<Attr>,
+) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if set.size.is_some() {
         node.written();
@@ -58,34 +63,34 @@ pub(crate) fn set(export: &Export, request: &FuseRequest, set: &SetAttributes, r
     let set = translate::set_attributes(set);
     let message = move |fid| ExtRequest::Change { fid, set }.into();
     behind::after(export, &node.clone(), request, reply, move |export, who, reply| {
-        let about = About { node: node.clone(), by_name: true, message };
+        let about = AttributeTarget { node: node.clone(), by_name: true, message };
         by_file_or_handle(export, who, about, through, reply, move |export, answer, reply| {
             reply.send(changed(export, &node, answer));
         });
     });
 }
 
-fn changed(export: &Export, node: &Node, answer: Answer<'_>) -> Result<Attr, Errno> {
+fn changed(export: &MountFs, node: &MountNode, answer: CallReply<'_>) -> Result<Attr, Errno> {
     match answer? {
         AnyReply::Ext(ExtReply::Change { attributes }) => {
             export.shared().behind.changed(node);
-            Ok(export.attr(node, &Known { told: attributes, last: true }))
+            Ok(export.attr(node, &KnownSize { told: attributes, last: true }))
         }
         _ => Err(Errno::PROTO),
     }
 }
 
-pub(crate) fn statfs(export: &Export, request: &FuseRequest, reply: Reply<Statfs>) {
+pub(crate) fn statfs(export: &MountFs, request: &FuseRequest, reply: Reply<Statfs>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = |fid| ninep::Request::Statfs { fid };
-    let ask = Ask::new(HandleList::one(&node.handle), message(handle_fid(0)));
+    let ask = CallSpec::new(HandleList::one(&node.handle), message(handle_fid(0)));
     let who = *request;
     export.as_caller_with(&node.clone(), request, ask, reply, move |export, _, answer, reply| {
         // It may be gone, and open here all the same.
         let stale = matches!(answer, Err(Errno::STALE));
         match stale.then(|| export.files().of_node(node.id)).flatten() {
             Some(file) => {
-                let ask = Ask::new(HandleList::NONE, message(file.fid));
+                let ask = CallSpec::new(HandleList::NONE, message(file.fid));
                 export.as_opener(&who, &file, ask, reply, |_, answer| file_system(answer));
             }
             None => reply.send(file_system(answer)),
@@ -93,7 +98,7 @@ pub(crate) fn statfs(export: &Export, request: &FuseRequest, reply: Reply<Statfs
     });
 }
 
-fn file_system(answer: Answer<'_>) -> Result<Statfs, Errno> {
+fn file_system(answer: CallReply<'_>) -> Result<Statfs, Errno> {
     match answer? {
         AnyReply::Base(ninep::Reply::Statfs(told)) => Ok(Statfs {
             blocks: told.blocks,
@@ -110,8 +115,8 @@ fn file_system(answer: Answer<'_>) -> Result<Statfs, Errno> {
 }
 
 /// A message about a file, however that is named in it.
-struct About<M> {
-    node: Arc<Node>,
+struct AttributeTarget<M> {
+    node: Arc<MountNode>,
     /// The kernel may have found it by a name, and means the file that has the name now.
     by_name: bool,
     message: M,
@@ -119,12 +124,12 @@ struct About<M> {
 
 /// Asks about a file by what is known of it.
 fn by_file_or_handle(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    about: About<impl Fn(Fid) -> AnyRequest<'static> + Send + 'static>,
+    about: AttributeTarget<impl Fn(Fid) -> AnyRequest<'static> + Send + 'static>,
     handle: Option<Handle>,
     reply: Reply<Attr>,
-    then: impl FnOnce(&Export, Answer<'_>, Reply<Attr>) + Send + 'static,
+    then: impl FnOnce(&MountFs, CallReply<'_>, Reply<Attr>) + Send + 'static,
 ) {
     if let Some(handle) = handle {
         let file = or_error!(export.files().get(handle), reply);
@@ -139,18 +144,18 @@ fn by_file_or_handle(
         }
         false => {
             let walk = FileWalk::to_look(export, request, &node);
-            (walk, (Ask::new(HandleList::one(&node.handle), first), false))
+            (walk, (CallSpec::new(HandleList::one(&node.handle), first), false))
         }
     };
     let who = *request;
     export.as_caller_with(&node, request, ask, reply, move |export, _, answer, reply| {
-        let About { node, message, .. } = about;
+        let AttributeTarget { node, message, .. } = about;
         if !matches!(answer, Err(Errno::STALE)) {
             return then(export, answer, reply);
         }
         if named && export.means_this_file(&node, who.thread) {
             export.doubt_names(&node);
-            let about = About { node, by_name: false, message };
+            let about = AttributeTarget { node, by_name: false, message };
             return by_file_or_handle(export, &who, about, None, reply, then);
         }
         match export.files().of_node(node.id).filter(|_| !named) {
@@ -166,13 +171,13 @@ fn by_file_or_handle(
 }
 
 fn by_file(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
     message: impl Fn(Fid) -> AnyRequest<'static>,
     reply: Reply<Attr>,
-    then: impl FnOnce(&Export, Answer<'_>, Reply<Attr>) + Send + 'static,
+    then: impl FnOnce(&MountFs, CallReply<'_>, Reply<Attr>) + Send + 'static,
 ) {
-    let ask = Ask::new(HandleList::NONE, message(file.fid));
+    let ask = CallSpec::new(HandleList::NONE, message(file.fid));
     export.as_opener_with(request, file, ask, reply, then);
 }

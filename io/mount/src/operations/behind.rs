@@ -13,31 +13,34 @@ use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
 
 use super::{data, or_error};
-use crate::behind::{Held, Known, Piece, Put, Run, Sent, Since, Then, Until};
+use crate::behind::{
+    Accepted, KnownSize, OnReady, SentWrite, WaitUntil, WaitingSince, WritePiece, WriteRun,
+    WriteWaiter,
+};
 use crate::files::OpenFile;
-use crate::filesystem::Export;
-use crate::link::{Answer, Ask, Call, Payer, Waiter, here};
-use crate::nodes::Node;
+use crate::filesystem::MountFs;
+use crate::link::{CallReply, CallSpec, CallWaiter, ServerCall, SessionIdentity, here};
+use crate::nodes::MountNode;
 
 /// Takes what is written, and answers.
 pub(super) fn write(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
     write: &WriteRequest<'_>,
     reply: Reply<WrittenBytes>,
 ) {
     let WriteRequest { offset, data, kill_set_id, .. } = *write;
-    let piece = Piece { offset, data, kill_set_id };
+    let piece = WritePiece { offset, data, kill_set_id };
     match export.shared().behind.put(file, piece, export.payload) {
-        Put::Taken => {
+        Accepted::Taken => {
             reply.ok(&WrittenBytes(data.len() as u32));
             pump(export, &file.node);
         }
-        Put::NoRoom => data::write_through(export, request, file, write, reply),
-        Put::Full => {
-            let until = Until::Room(data.len() as u64);
-            let (file, write) = (file.clone(), Waiting::of(write));
+        Accepted::NoRoom => data::write_through(export, request, file, write, reply),
+        Accepted::Full => {
+            let until = WaitUntil::Room(data.len() as u64);
+            let (file, write) = (file.clone(), WaitingWrite::of(write));
             let opened = file.clone();
             let who = (&opened.node, Some(&opened.payer));
             hold(export, who, until, request, reply, move |export, who, reply| {
@@ -49,12 +52,12 @@ pub(super) fn write(
 
 /// Goes on with a write as soon as what is kept leaves room for it.
 pub(super) fn with_room(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
     write: &WriteRequest<'_>,
     reply: Reply<WrittenBytes>,
-    then: impl FnOnce(&Export, &FuseRequest, &Arc<OpenFile>, &WriteRequest<'_>, Reply<WrittenBytes>)
+    then: impl FnOnce(&MountFs, &FuseRequest, &Arc<OpenFile>, &WriteRequest<'_>, Reply<WrittenBytes>)
     + Send
     + 'static,
 ) {
@@ -62,7 +65,7 @@ pub(super) fn with_room(
     if !kept.is_full() {
         return then(export, request, file, write, reply);
     }
-    let (file, write) = (file.clone(), Waiting::of(write));
+    let (file, write) = (file.clone(), WaitingWrite::of(write));
     let (waiter, then) = waiting(export, request, reply, move |export, who, reply| {
         then(export, who, &file, &write.as_write(), reply);
     });
@@ -72,19 +75,19 @@ pub(super) fn with_room(
 }
 
 /// A write that waits, with its bytes.
-struct Waiting {
+struct WaitingWrite {
     data: Vec<u8>,
     rest: WriteRequest<'static>,
 }
 
-impl Waiting {
-    fn of(write: &WriteRequest<'_>) -> Waiting {
+impl WaitingWrite {
+    fn of(write: &WriteRequest<'_>) -> WaitingWrite {
         let data = write.data.to_vec();
         let WriteRequest { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } =
             *write;
         let rest =
             WriteRequest { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
-        Waiting { data, rest }
+        WaitingWrite { data, rest }
     }
 
     fn as_write(&self) -> WriteRequest<'_> {
@@ -94,56 +97,56 @@ impl Waiting {
 
 /// Goes on once what was written to a file before is executed.
 pub(super) fn after<T: 'static>(
-    export: &Export,
-    node: &Arc<Node>,
+    export: &MountFs,
+    node: &Arc<MountNode>,
     request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     if node.behind.is_idle() {
         return then(export, request, reply);
     }
-    hold(export, (node, None), Until::Executed, request, reply, then);
+    hold(export, (node, None), WaitUntil::Executed, request, reply, then);
 }
 
 /// The same on behalf of who opened a file.
 pub(super) fn after_opener<T: 'static>(
-    export: &Export,
+    export: &MountFs,
     file: &Arc<OpenFile>,
     request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     if file.node.behind.is_idle() {
         return then(export, request, reply);
     }
     let who = (&file.node, Some(&file.payer));
-    hold(export, who, Until::Executed, request, reply, then);
+    hold(export, who, WaitUntil::Executed, request, reply, then);
 }
 
 /// As [`after_opener`], of what was written to a part of the file before.
 pub(super) fn after_part<T: 'static>(
-    export: &Export,
+    export: &MountFs,
     file: &Arc<OpenFile>,
     place: Range<u64>,
     request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     if file.node.behind.is_idle() {
         return then(export, request, reply);
     }
     let who = (&file.node, Some(&file.payer));
-    hold(export, who, Until::Read(place), request, reply, then);
+    hold(export, who, WaitUntil::Read(place), request, reply, then);
 }
 
 /// Goes on once what killed processes of a file's opener have left behind is over.
 pub(super) fn after_abandoned<T: 'static>(
-    export: &Export,
+    export: &MountFs,
     file: &OpenFile,
     request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     let abandoned = &export.shared().abandoned;
     if !abandoned.any() {
@@ -158,9 +161,9 @@ pub(super) fn after_abandoned<T: 'static>(
 /// Goes on, whoever is killed, once what was written to a file before is executed, and what killed
 /// processes of its opener have left behind is over.
 pub(super) fn all_over(
-    export: &Export,
+    export: &MountFs,
     file: &Arc<OpenFile>,
-    then: impl FnOnce(&Export) + Send + 'static,
+    then: impl FnOnce(&MountFs) + Send + 'static,
 ) {
     let (later, of) = (export.clone(), file.clone());
     let then = Box::new(move |_| {
@@ -170,37 +173,41 @@ pub(super) fn all_over(
             then(Ok(()));
         }
     });
-    match file.node.behind.hold(Held { until: Until::Executed, waiter: None, then }) {
+    match file.node.behind.hold(WriteWaiter { until: WaitUntil::Executed, waiter: None, then }) {
         Ok(until) => donate(export, &file.node, &file.payer, &until),
-        Err(Held { then, .. }) => then(Ok(())),
+        Err(WriteWaiter { then, .. }) => then(Ok(())),
     }
 }
 
 /// A file's attributes, told when `asked`, with what was written from here since: the kernel would
 /// take back the size that it knows. Nobody waits for that to be executed.
 pub(super) fn as_written<T: FuseAnswer + 'static>(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    (node, told, asked): (Arc<Node>, Attributes, u64),
+    (node, told, asked): (Arc<MountNode>, Attributes, u64),
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
+    then: impl FnOnce(&MountFs, &MountNode, Result<KnownSize, Errno>) -> Result<T, Errno>
+    + Send
+    + 'static,
 ) {
     match node.behind.since(asked) {
-        Since::Changed => told_again(export, request, node, reply, then),
+        WaitingSince::Changed => told_again(export, request, node, reply, then),
         since => reply.send(then(export, &node, Ok(since.applied_to(told)))),
     }
 }
 
 /// The same, asked for anew.
 pub(super) fn told_again<T: FuseAnswer + 'static>(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    node: Arc<Node>,
+    node: Arc<MountNode>,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &Node, Result<Known, Errno>) -> Result<T, Errno> + Send + 'static,
+    then: impl FnOnce(&MountFs, &MountNode, Result<KnownSize, Errno>) -> Result<T, Errno>
+    + Send
+    + 'static,
 ) {
     let message = ninep::Request::Getattr { fid: handle_fid(0), mask: getattr::ALL };
-    let ask = Ask::new(HandleList::one(&node.handle), message);
+    let ask = CallSpec::new(HandleList::one(&node.handle), message);
     let asked = export.shared().behind.now();
     export.as_caller(&node.clone(), request, ask, reply, move |export, _, answer| {
         let told = match answer {
@@ -216,31 +223,35 @@ pub(super) fn told_again<T: FuseAnswer + 'static>(
 }
 
 /// The same as [`after`], for nobody who waits.
-pub(super) fn after_all(export: &Export, node: &Node, then: impl FnOnce(&Export) + Send + 'static) {
+pub(super) fn after_all(
+    export: &MountFs,
+    node: &MountNode,
+    then: impl FnOnce(&MountFs) + Send + 'static,
+) {
     if node.behind.is_idle() {
         return then(export);
     }
     let later = export.clone();
     let then = Box::new(move |_| then(&later));
-    let held = node.behind.hold(Held { until: Until::Executed, waiter: None, then });
-    if let Err(Held { then, .. }) = held {
+    let held = node.behind.hold(WriteWaiter { until: WaitUntil::Executed, waiter: None, then });
+    if let Err(WriteWaiter { then, .. }) = held {
         then(Ok(()));
     }
 }
 
 /// Keeps who waits for a file's writes: who opened it, or the process that calls.
 fn hold<T: 'static>(
-    export: &Export,
-    (node, opener): (&Arc<Node>, Option<&Arc<Payer>>),
-    until: Until,
+    export: &MountFs,
+    (node, opener): (&Arc<MountNode>, Option<&Arc<SessionIdentity>>),
+    until: WaitUntil,
     request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
 ) {
     let (waiter, then) = waiting(export, request, reply, then);
-    let until = match node.behind.hold(Held { until, waiter: Some(waiter), then }) {
+    let until = match node.behind.hold(WriteWaiter { until, waiter: Some(waiter), then }) {
         Ok(until) => until,
-        Err(Held { then, .. }) => return then(Ok(())),
+        Err(WriteWaiter { then, .. }) => return then(Ok(())),
     };
     if let Some(opener) = opener {
         return donate(export, node, opener, &until);
@@ -255,7 +266,7 @@ fn hold<T: 'static>(
 }
 
 /// What others write goes in the lane of who waits for it.
-fn donate(export: &Export, node: &Node, donor: &Arc<Payer>, until: &Until) {
+fn donate(export: &MountFs, node: &MountNode, donor: &Arc<SessionIdentity>, until: &WaitUntil) {
     let begun = node.behind.donate(until, donor);
     if !begun.is_empty() {
         export.homes.link(donor).donate(node, &begun, donor);
@@ -264,12 +275,12 @@ fn donate(export: &Export, node: &Node, donor: &Arc<Payer>, until: &Until) {
 
 /// Who waits, and how it goes on; an error is its answer.
 fn waiting<T: 'static>(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, &FuseRequest, Reply<T>) + Send + 'static,
-) -> (Waiter, Then) {
-    let waiter = Waiter { request: reply.id(), thread: request.thread };
+    then: impl FnOnce(&MountFs, &FuseRequest, Reply<T>) + Send + 'static,
+) -> (CallWaiter, OnReady) {
+    let waiter = CallWaiter { request: reply.id(), thread: request.thread };
     let (later, who) = (export.clone(), *request);
     let then = Box::new(move |result: Result<(), Errno>| {
         or_error!(result, reply);
@@ -279,24 +290,24 @@ fn waiting<T: 'static>(
 }
 
 /// Has writes executed once more that the proxy's machine has lost.
-pub(crate) fn write_again(export: &Export, lost: Vec<Sent>) {
+pub(crate) fn write_again(export: &MountFs, lost: Vec<SentWrite>) {
     let nodes: Vec<_> = lost.iter().map(|lost| lost.node.clone()).collect();
     lost.into_iter().for_each(|lost| export.shared().behind.put_back(lost));
     nodes.iter().for_each(|node| pump(export, node));
 }
 
 /// Begins what may begin of a file.
-fn pump(export: &Export, node: &Node) {
-    while let Some(Run { number, write, file, donor, .. }) = node.behind.begin() {
+fn pump(export: &MountFs, node: &MountNode) {
+    while let Some(WriteRun { number, write, file, donor, .. }) = node.behind.begin() {
         let bytes = write.bytes() as usize;
-        let Sent { node, payer, frame, place } = write;
-        let ask = Ask::of(frame).with_bytes(bytes).kept(&node, &place);
+        let SentWrite { node, payer, frame, place } = write;
+        let ask = CallSpec::of(frame).with_bytes(bytes).kept(&node, &place);
         let (later, pays) = (export.clone(), payer.clone());
-        let done = move |answer: Answer<'_>| {
+        let done = move |answer: CallReply<'_>| {
             let written = whole(file.as_deref(), &place, answer);
             executed(&later, &node, &pays, (number, &place), written);
         };
-        let mut call = Call::new(payer.clone(), ask, None, done);
+        let mut call = ServerCall::new(payer.clone(), ask, None, done);
         // The payers of one proxy are not those of another.
         if let Some(donor) = donor.filter(|donor| donor.home == payer.home) {
             call.donate(&donor);
@@ -306,9 +317,9 @@ fn pump(export: &Export, node: &Node) {
 }
 
 fn executed(
-    export: &Export,
-    node: &Node,
-    payer: &Payer,
+    export: &MountFs,
+    node: &MountNode,
+    payer: &SessionIdentity,
     (number, place): (u64, &Range<u64>),
     written: Result<(), Errno>,
 ) {
@@ -327,7 +338,7 @@ fn executed(
 }
 
 /// Whether everything was written.
-fn whole(file: Option<&OpenFile>, place: &Range<u64>, answer: Answer<'_>) -> Result<(), Errno> {
+fn whole(file: Option<&OpenFile>, place: &Range<u64>, answer: CallReply<'_>) -> Result<(), Errno> {
     match answer {
         Ok(AnyReply::Ext(ExtReply::Write { count, .. })) => {
             // A file system that takes a part has no room for the rest.

@@ -28,14 +28,14 @@ use ninep::{Fid, open as bits};
 use super::stale::{FileWalk, NameWalk};
 use super::{behind, locks, names, or_error};
 use crate::files::OpenFile;
-use crate::filesystem::Export;
-use crate::link::{Answer, Ask, Payer};
-use crate::nodes::Node;
+use crate::filesystem::MountFs;
+use crate::link::{CallReply, CallSpec, SessionIdentity};
+use crate::nodes::MountNode;
 use crate::translate::open_flags;
 
 /// Opens a file or a directory that the kernel knows.
 pub(crate) fn open(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     open: OpenRequest,
     reply: Reply<OpenedFile>,
@@ -53,9 +53,9 @@ pub(crate) fn open(
 }
 
 fn open_now(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    (node, newfid): (Arc<Node>, Fid),
+    (node, newfid): (Arc<MountNode>, Fid),
     flags: u32,
     reply: Reply<OpenedFile>,
 ) {
@@ -86,7 +86,7 @@ fn open_now(
 
 /// Makes a file, unless it is there, and opens it.
 pub(crate) fn create(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
     open: OpenRequest,
@@ -102,9 +102,9 @@ pub(crate) fn create(
 }
 
 fn create_now(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    (directory, called): (Arc<Node>, CString),
+    (directory, called): (Arc<MountNode>, CString),
     flags: u32,
     mode: u32,
     reply: Reply<Created>,
@@ -112,7 +112,7 @@ fn create_now(
     let newfid = or_error!(export.files().reserve(), reply);
     let (fid, name) = (handle_fid(0), called.to_bytes());
     let message = ExtRequest::Open { fid, newfid, name, flags, mode };
-    let ask = Ask::once(HandleList::one(&directory.handle), message);
+    let ask = CallSpec::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
     let (who, asked) = (*request, export.shared().behind.now());
     let home = directory.clone();
@@ -141,7 +141,7 @@ fn create_now(
 }
 
 pub(crate) fn read(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     read: ReadRequest,
     reply: Reply<DataReply>,
@@ -149,7 +149,7 @@ pub(crate) fn read(
     let file = or_error!(export.files().get(read.handle), reply);
     let (offset, count) = (read.offset, read.size.min(export.payload));
     let message = ninep::Request::Read { fid: file.fid, offset, count };
-    let ask = Ask::new(HandleList::NONE, message).with_bytes(count as usize);
+    let ask = CallSpec::new(HandleList::NONE, message).with_bytes(count as usize);
     let place = offset..offset.saturating_add(count.into());
     let last = place.end;
     behind::after_part(export, &file.clone(), place, request, reply, move |export, who, reply| {
@@ -184,7 +184,7 @@ fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<DataReply>) {
 /// Writes: answered at once where the page cache keeps the bytes anyway, and other mounts do
 /// not expect to see them before a close.
 pub(crate) fn write(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     write: WriteRequest<'_>,
     reply: Reply<WrittenBytes>,
@@ -212,7 +212,7 @@ pub(crate) fn write(
 /// Writes, and answers when it is done. To a file that is opened for appending, at its end: the
 /// kernel's idea of where that is may be old.
 pub(super) fn write_through(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
     write: &WriteRequest<'_>,
@@ -224,11 +224,11 @@ pub(super) fn write_through(
     let (ask, start) = match file.appends() && !write.from_cache {
         true => {
             let message = ExtRequest::Append { fid, flags, data };
-            (Ask::once(HandleList::NONE, message), file.node.len())
+            (CallSpec::once(HandleList::NONE, message), file.node.len())
         }
         false => {
             let message = ExtRequest::Write { fid, offset: write.offset, flags, data };
-            (Ask::new(HandleList::NONE, message), write.offset)
+            (CallSpec::new(HandleList::NONE, message), write.offset)
         }
     };
     let (file, len) = (file.clone(), data.len());
@@ -253,7 +253,7 @@ pub(super) fn write_through(
 }
 
 pub(crate) fn fsync(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     handle: Handle,
     data_only: bool,
@@ -264,7 +264,7 @@ pub(crate) fn fsync(
 }
 
 fn fsync_open(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: Arc<OpenFile>,
     data_only: bool,
@@ -273,7 +273,7 @@ fn fsync_open(
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         or_error!(file.take_failure(), reply);
         let message = ninep::Request::Fsync { fid: file.fid, datasync: data_only.into() };
-        let ask = Ask::new(HandleList::NONE, message);
+        let ask = CallSpec::new(HandleList::NONE, message);
         let losses = export.homes.link(&file.payer).kept.losses();
         let who = *who;
         export.as_opener_with(&who, &file.clone(), ask, reply, move |export, answer, reply| {
@@ -289,7 +289,7 @@ fn fsync_open(
 }
 
 /// The last descriptor is closed. Nobody waits for this: the kernel is answered at once.
-pub(crate) fn release(export: &Export, release: Release, reply: Reply<()>) {
+pub(crate) fn release(export: &MountFs, release: Release, reply: Reply<()>) {
     let file = export.files().close(release.handle);
     reply.ok(&());
     let Some(file) = file else { return };
@@ -299,7 +299,7 @@ pub(crate) fn release(export: &Export, release: Release, reply: Reply<()>) {
 }
 
 pub(crate) fn allocate(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     allocate: Allocate,
     reply: Reply<()>,
@@ -310,8 +310,8 @@ pub(crate) fn allocate(
     let message = ExtRequest::Allocate { fid: file.fid, mode, offset, length: len };
     let repeatable = mode & !(KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE) == 0;
     let ask = match repeatable {
-        true => Ask::new(HandleList::NONE, message),
-        false => Ask::once(HandleList::NONE, message),
+        true => CallSpec::new(HandleList::NONE, message),
+        false => CallSpec::once(HandleList::NONE, message),
     };
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         let node = file.node.clone();
@@ -323,7 +323,7 @@ pub(crate) fn allocate(
 }
 
 pub(crate) fn seek(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     handle: Handle,
     offset: u64,
@@ -331,7 +331,7 @@ pub(crate) fn seek(
     reply: Reply<SeekPosition>,
 ) {
     let file = or_error!(export.files().get(handle), reply);
-    let ask = Ask::new(HandleList::NONE, ExtRequest::Seek { fid: file.fid, offset, whence });
+    let ask = CallSpec::new(HandleList::NONE, ExtRequest::Seek { fid: file.fid, offset, whence });
     behind::after_opener(export, &file.clone(), request, reply, move |export, who, reply| {
         export.as_opener(who, &file, ask, reply, |_, answer| match answer? {
             AnyReply::Ext(ExtReply::Seek { offset }) => Ok(SeekPosition(offset)),
@@ -341,7 +341,7 @@ pub(crate) fn seek(
 }
 
 pub(crate) fn copy(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     copy: CopyRange,
     reply: Reply<CopiedBytes>,
@@ -360,7 +360,7 @@ pub(crate) fn copy(
         tooffset: copy.to_offset,
         length: copy.len,
     };
-    let ask = Ask::new(HandleList::NONE, message);
+    let ask = CallSpec::new(HandleList::NONE, message);
     behind::after_opener(export, &from.clone(), request, reply, move |export, who, reply| {
         behind::after_opener(export, &to.clone(), who, reply, move |export, who, reply| {
             let node = to.node.clone();
@@ -377,10 +377,10 @@ pub(crate) fn copy(
 
 /// The open file is in the table, and the kernel may name it.
 fn opened(
-    export: &Export,
+    export: &MountFs,
     fid: Fid,
-    node: Arc<Node>,
-    payer: &Arc<Payer>,
+    node: Arc<MountNode>,
+    payer: &Arc<SessionIdentity>,
     flags: u32,
     version: u32,
 ) -> OpenedFile {
@@ -402,11 +402,11 @@ fn opened(
 
 /// What Ropen says of a file; if it failed the fid is free again.
 fn made<T>(
-    export: &Export,
+    export: &MountFs,
     fid: Fid,
-    payer: &Arc<Payer>,
-    answer: Answer<'_>,
-    take: impl FnOnce(&Export, &[u8], &ninep::Attributes) -> T,
+    payer: &Arc<SessionIdentity>,
+    answer: CallReply<'_>,
+    take: impl FnOnce(&MountFs, &[u8], &ninep::Attributes) -> T,
 ) -> Result<(T, ninep::Attributes), Errno> {
     let error = match answer {
         Ok(AnyReply::Ext(ExtReply::Open { handle, attributes, created: _ })) => {
@@ -424,13 +424,18 @@ fn made<T>(
 }
 
 /// Makes the proxy forget a fid. Until it has answered that, the fid stays taken.
-fn clunk(export: &Export, fid: Fid, payer: &Arc<Payer>) {
+fn clunk(export: &MountFs, fid: Fid, payer: &Arc<SessionIdentity>) {
     clunk_then(export, fid, payer, || ());
 }
 
 /// As [`clunk`]; `then` is called once the proxy has answered.
-fn clunk_then(export: &Export, fid: Fid, payer: &Arc<Payer>, then: impl FnOnce() + Send + 'static) {
-    let ask = Ask::new(HandleList::NONE, ninep::Request::Clunk { fid }).freely();
+fn clunk_then(
+    export: &MountFs,
+    fid: Fid,
+    payer: &Arc<SessionIdentity>,
+    then: impl FnOnce() + Send + 'static,
+) {
+    let ask = CallSpec::new(HandleList::NONE, ninep::Request::Clunk { fid }).freely();
     export.aside(payer, ask, move |export, answer| {
         if !matches!(answer, Err(Errno::TIMEDOUT | Errno::NOTCONN)) {
             export.files().release(fid);

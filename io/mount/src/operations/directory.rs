@@ -18,14 +18,14 @@ use fuse::{DirEntry, EntryList as Names, EntryListPlus, Errno, FuseRequest, Read
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, ListEntries, ListEntry};
 
 use super::{or_error, told};
-use crate::behind::Since;
+use crate::behind::WaitingSince;
 use crate::files::OpenFile;
-use crate::filesystem::Export;
-use crate::link::{Ask, lock};
+use crate::filesystem::MountFs;
+use crate::link::{CallSpec, lock};
 
 /// The part of a directory that was read last, and where the kernel is in it.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
+pub(crate) struct OpenListing {
     data: Vec<u8>,
     /// The offset after which the entry at `at` comes.
     offset: u64,
@@ -35,7 +35,12 @@ pub(crate) struct Listing {
     asked: u64,
 }
 
-pub(crate) fn list(export: &Export, request: &FuseRequest, read: ReadRequest, reply: Reply<Names>) {
+pub(crate) fn list(
+    export: &MountFs,
+    request: &FuseRequest,
+    read: ReadRequest,
+    reply: Reply<Names>,
+) {
     let directory = request.inode;
     with_entries(export, request, read, reply, move |_, listing, reply| {
         reply.list(|out| {
@@ -54,7 +59,7 @@ pub(crate) fn list(export: &Export, request: &FuseRequest, read: ReadRequest, re
 }
 
 pub(crate) fn list_plus(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     read: ReadRequest,
     reply: Reply<EntryListPlus>,
@@ -78,7 +83,7 @@ pub(crate) fn list_plus(
                 let name = DirEntry { number: told.qid.path, mode: told.mode, ..name };
                 let node = export.nodes.look_up(handle, told);
                 let since = node.behind.since(asked);
-                if since == Since::Changed || export.believed <= age {
+                if since == WaitingSince::Changed || export.believed <= age {
                     // The kernel is not to believe these attributes; it asks if it needs some.
                     export.nodes.forget(node.id, 1);
                     return out.add_name(&name);
@@ -100,11 +105,11 @@ pub(crate) fn list_plus(
 
 /// Has the entries from the offset on at hand, and gives them.
 fn with_entries<T: 'static>(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     read: ReadRequest,
     reply: Reply<T>,
-    give: impl FnOnce(&Export, &mut Listing, Reply<T>) + Send + 'static,
+    give: impl FnOnce(&MountFs, &mut OpenListing, Reply<T>) + Send + 'static,
 ) where
     Reply<T>: Fails,
 {
@@ -117,7 +122,7 @@ fn with_entries<T: 'static>(
     }
     let count = export.payload.min(LIST_BYTES);
     let message = ExtRequest::List { fid: file.fid, offset: read.offset, count };
-    let ask = Ask::new(HandleList::NONE, message).with_bytes(count as usize);
+    let ask = CallSpec::new(HandleList::NONE, message).with_bytes(count as usize);
     let directory: Arc<OpenFile> = file.clone();
     let asked = export.shared().behind.now();
     export.as_opener_with(request, &file, ask, reply, move |export, answer, reply| match answer {
@@ -143,7 +148,7 @@ impl<T> Fails for Reply<T> {
     }
 }
 
-impl Listing {
+impl OpenListing {
     /// Whether the entries behind `offset` are here; then they are next.
     fn go_to(&mut self, offset: u64) -> bool {
         if self.read.is_none_or(|read| read.elapsed() > BELIEVED) {
@@ -212,7 +217,7 @@ mod tests {
     use super::*;
     use ninep::Attributes;
 
-    fn listing(count: u64) -> Listing {
+    fn listing(count: u64) -> OpenListing {
         let mut data = Vec::new();
         for number in 1..=count {
             let name = format!("file{number}");
@@ -220,12 +225,12 @@ mod tests {
             let entry = ListEntry { offset: number * 7, kind: 8, name: name.as_bytes(), file };
             entry.encode(&mut data);
         }
-        let mut listing = Listing::default();
+        let mut listing = OpenListing::default();
         listing.refill(0, &data);
         listing
     }
 
-    fn take(listing: &mut Listing, most: usize) -> Vec<u64> {
+    fn take(listing: &mut OpenListing, most: usize) -> Vec<u64> {
         let mut taken = Vec::new();
         let fits = |entry: &ListEntry<'_>| {
             let fits = taken.len() < most;

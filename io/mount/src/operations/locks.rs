@@ -30,13 +30,13 @@ use ninep::{LOCK_BLOCK, LockKind as WireKind, LockStatus};
 
 use super::{behind, or_error};
 use crate::files::OpenFile;
-use crate::filesystem::Export;
-use crate::link::{Answer, Call, Waiter, here};
-use crate::locks::{GivingBack, Owner, WHOLE};
+use crate::filesystem::MountFs;
+use crate::link::{CallReply, CallWaiter, ServerCall, here};
+use crate::locks::{GivingBack, MountLockOwner, WHOLE};
 
-pub(crate) fn set(export: &Export, request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
+pub(crate) fn set(export: &MountFs, request: &FuseRequest, asked: LockRequest, reply: Reply<()>) {
     let file = or_error!(export.files().get(asked.handle), reply);
-    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
     let gives = asked.lock.kind == LockKind::None;
     let (who, has) = (*request, export.shared().locks.has(file.node.id, owner));
     if !gives && !has {
@@ -62,11 +62,11 @@ pub(crate) fn set(export: &Export, request: &FuseRequest, asked: LockRequest, re
 
 /// Goes on once none of an inode's locks is being given back, unless who waits is killed.
 fn once_given_back(
-    export: &Export,
+    export: &MountFs,
     inode: InodeId,
     request: &FuseRequest,
     reply: Reply<()>,
-    then: impl FnOnce(&Export, Reply<()>) + Send + 'static,
+    then: impl FnOnce(&MountFs, Reply<()>) + Send + 'static,
 ) {
     if !export.shared().locks.is_giving(inode) {
         return then(export, reply);
@@ -84,7 +84,7 @@ fn once_given_back(
 }
 
 /// Goes on once the kernel has handed over what was written through mappings of a file.
-fn brought_out(export: &Export, file: &OpenFile, then: impl FnOnce(&Export) + Send + 'static) {
+fn brought_out(export: &MountFs, file: &OpenFile, then: impl FnOnce(&MountFs) + Send + 'static) {
     if file.node.writers.load(Ordering::SeqCst) == 0 {
         return then(export);
     }
@@ -92,14 +92,19 @@ fn brought_out(export: &Export, file: &OpenFile, then: impl FnOnce(&Export) + Se
 }
 
 /// Goes on once the kernel has nothing of a file any more, dirty pages written.
-fn pages_dropped(export: &Export, inode: InodeId, then: impl FnOnce(&Export) + Send + 'static) {
+fn pages_dropped(export: &MountFs, inode: InodeId, then: impl FnOnce(&MountFs) + Send + 'static) {
     let Some(notifier) = export.notifier.get() else { return then(export) };
     let later = export.clone();
     export.notices.drop_pages(notifier, inode, move || then(&later));
 }
 
 /// A lock was granted: it is known, and what others wrote before is seen.
-fn granted(export: &Export, file: &Arc<OpenFile>, (owner, lock): (Owner, Lock), reply: Reply<()>) {
+fn granted(
+    export: &MountFs,
+    file: &Arc<OpenFile>,
+    (owner, lock): (MountLockOwner, Lock),
+    reply: Reply<()>,
+) {
     export.shared().locks.set(file, owner, lock);
     match lock.kind {
         LockKind::None => reply.ok(&()),
@@ -110,13 +115,13 @@ fn granted(export: &Export, file: &Arc<OpenFile>, (owner, lock): (Owner, Lock), 
 }
 
 fn try_lock(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
     asked: LockRequest,
     reply: Reply<()>,
 ) {
-    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
     let flags = if asked.wait { LOCK_BLOCK } else { 0 };
     let ask = export.shared().locks.ask(file, owner, &asked.lock, flags);
     let locked = file.clone();
@@ -134,25 +139,31 @@ fn try_lock(
 }
 
 /// Asks once more in a while; can be interrupted meanwhile.
-fn later(export: &Export, thread: u32, file: &Arc<OpenFile>, asked: LockRequest, reply: Reply<()>) {
-    let owner = Owner { owner: asked.owner, flock: asked.flock };
+fn later(
+    export: &MountFs,
+    thread: u32,
+    file: &Arc<OpenFile>,
+    asked: LockRequest,
+    reply: Reply<()>,
+) {
+    let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
     let ask = export.shared().locks.ask(file, owner, &asked.lock, LOCK_BLOCK);
-    let waiter = Waiter { request: reply.id(), thread };
+    let waiter = CallWaiter { request: reply.id(), thread };
     let (again, locked) = (export.clone(), file.clone());
-    let done = move |answer: Answer<'_>| match status(answer) {
+    let done = move |answer: CallReply<'_>| match status(answer) {
         Ok(LockStatus::Success) => granted(&again, &locked, (owner, asked.lock), reply),
         Ok(LockStatus::Blocked) => later(&again, thread, &locked, asked, reply),
         Ok(LockStatus::Error | LockStatus::Grace) => reply.error(Errno::NOLCK),
         Err(error) => reply.error(error),
     };
-    let call = Call::new(file.payer.clone(), ask, Some(waiter), done);
+    let call = ServerCall::new(file.payer.clone(), ask, Some(waiter), done);
     export.homes.link(&call.payer).call_later(here(), call, AGAIN);
 }
 
 /// Which lock is in the way?
-pub(crate) fn get(export: &Export, request: &FuseRequest, asked: LockRequest, reply: Reply<Lock>) {
+pub(crate) fn get(export: &MountFs, request: &FuseRequest, asked: LockRequest, reply: Reply<Lock>) {
     let file = or_error!(export.files().get(asked.handle), reply);
-    let owner = Owner { owner: asked.owner, flock: asked.flock };
+    let owner = MountLockOwner { owner: asked.owner, flock: asked.flock };
     let ask = export.shared().locks.test(&file, owner, &asked.lock);
     let inode = file.node.id;
     export.as_opener(request, &file, ask, reply, move |export, answer| match answer? {
@@ -173,14 +184,14 @@ pub(crate) fn get(export: &Export, request: &FuseRequest, asked: LockRequest, re
 /// A descriptor is closed: what was written is executed, and its owner's fcntl locks on the file
 /// end.
 pub(crate) fn flush(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     handle: Handle,
     owner: LockOwner,
     reply: Reply<()>,
 ) {
     let file = or_error!(export.files().get(handle), reply);
-    let owner = Owner { owner, flock: false };
+    let owner = MountLockOwner { owner, flock: false };
     if export.shared().locks.has(file.node.id, owner) {
         return unlock(export, request, file, owner, reply);
     }
@@ -196,10 +207,10 @@ pub(crate) fn flush(
 /// All of an owner's locks on a file's inode are given back, whether its process waits for that or
 /// is killed.
 fn unlock(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     file: Arc<OpenFile>,
-    owner: Owner,
+    owner: MountLockOwner,
     reply: Reply<()>,
 ) {
     let giving = export.shared().locks.begin_giving(file.node.id);
@@ -223,10 +234,10 @@ fn unlock(
 /// An open file ends, and with it what was locked by it: `then` is to make the proxy forget it, and
 /// is given what is to be kept until that has answered.
 pub(crate) fn release(
-    export: &Export,
+    export: &MountFs,
     file: Arc<OpenFile>,
     flock: Option<LockOwner>,
-    then: impl FnOnce(&Export, Arc<OpenFile>, Option<GivingBack>) + Send + 'static,
+    then: impl FnOnce(&MountFs, Arc<OpenFile>, Option<GivingBack>) + Send + 'static,
 ) {
     let locks = &export.shared().locks;
     if !locks.any_by(&file) {
@@ -237,7 +248,7 @@ pub(crate) fn release(
     let giving = locks.begin_giving(file.node.id);
     behind::all_over(export, &file.clone(), move |export| {
         let locks = &export.shared().locks;
-        let owner = flock.map(|owner| Owner { owner, flock: true });
+        let owner = flock.map(|owner| MountLockOwner { owner, flock: true });
         if let Some(owner) = owner.filter(|owner| locks.has(file.node.id, *owner)) {
             let ask = locks.ask(&file, owner, &WHOLE, 0);
             export.aside(&file.payer, ask, |_, _| {});
@@ -247,7 +258,7 @@ pub(crate) fn release(
     });
 }
 
-fn status(answer: Answer<'_>) -> Result<LockStatus, Errno> {
+fn status(answer: CallReply<'_>) -> Result<LockStatus, Errno> {
     match answer? {
         AnyReply::Base(ninep::Reply::Lock { status }) => Ok(status),
         _ => Err(Errno::PROTO),

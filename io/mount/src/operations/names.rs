@@ -14,22 +14,22 @@ use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::stale::NameWalk;
 use super::{behind, or_error};
-use crate::behind::Known;
-use crate::filesystem::Export;
-use crate::link::Ask;
-use crate::nodes::Node;
+use crate::behind::KnownSize;
+use crate::filesystem::MountFs;
+use crate::link::CallSpec;
+use crate::nodes::MountNode;
 
 /// Which file has this name? That there is none is never believed: who makes one elsewhere and says
 /// so expects that it is found.
 pub(crate) fn lookup(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
     reply: Reply<InodeEntry>,
 ) {
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Lookup { fid: handle_fid(0), name: name.to_bytes() };
-    let ask = Ask::new(HandleList::one(&directory.handle), message);
+    let ask = CallSpec::new(HandleList::one(&directory.handle), message);
     let (who, name) = (*request, name.to_owned());
     let walk = NameWalk::new(export, request, &[&directory]);
     let (asked, home) = (export.shared().behind.now(), directory.clone());
@@ -59,9 +59,9 @@ pub(crate) fn lookup(
 
 /// The entry of a node that was looked up, if its attributes can be had as they are now.
 fn entry(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    (node, told, asked): (Arc<Node>, Attributes, u64),
+    (node, told, asked): (Arc<MountNode>, Attributes, u64),
     name: CString,
     reply: Reply<InodeEntry>,
 ) {
@@ -76,7 +76,7 @@ fn entry(
 
 /// Makes a file of the type in its mode, less the umask.
 pub(crate) fn make(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
     new: NewFile,
@@ -93,12 +93,12 @@ pub(crate) fn make(
 /// ACL, that takes the umask's place, so the proxy is asked unless it is known that there is
 /// none.
 pub(super) fn masked<T: 'static>(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    directory: &Arc<Node>,
+    directory: &Arc<MountNode>,
     new: NewFile,
     reply: Reply<T>,
-    then: impl FnOnce(&Export, u32, Reply<T>) + Send + 'static,
+    then: impl FnOnce(&MountFs, u32, Reply<T>) + Send + 'static,
 ) {
     let masked = new.mode & !(new.umask & 0o777);
     if masked == new.mode || directory.is_plain() {
@@ -106,7 +106,7 @@ pub(super) fn masked<T: 'static>(
     }
     let name = b"system.posix_acl_default";
     let message = ExtRequest::Getxattr { fid: handle_fid(0), name, count: 0 };
-    let ask = Ask::new(HandleList::one(&directory.handle), message);
+    let ask = CallSpec::new(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[directory]);
     let (home, directory) = (directory, directory.clone());
     export.as_caller_with(
@@ -127,7 +127,7 @@ pub(super) fn masked<T: 'static>(
 
 /// Makes a file of the type in its mode; `target` is where a symbolic link points.
 fn make_now(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
     new: NewFile,
@@ -142,7 +142,7 @@ fn make_now(
         rdev: new.device.0.into(),
         target: target.to_bytes(),
     };
-    let ask = Ask::once(HandleList::one(&directory.handle), message);
+    let ask = CallSpec::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(
@@ -153,7 +153,7 @@ fn make_now(
         move |export, _, answer| match answer {
             Ok(AnyReply::Ext(ExtReply::Make { handle, attributes })) => {
                 let node = export.nodes.look_up(handle, &attributes);
-                let known = Known { told: attributes, last: true };
+                let known = KnownSize { told: attributes, last: true };
                 Ok(export.entry((directory.id, name.to_bytes()), &node, &known))
             }
             Ok(_) => Err(Errno::PROTO),
@@ -164,7 +164,7 @@ fn make_now(
 }
 
 pub(crate) fn symlink(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
     target: &CStr,
@@ -176,7 +176,7 @@ pub(crate) fn symlink(
 
 /// Takes a name away; `flags` are the protocol's.
 pub(crate) fn remove(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
     flags: u32,
@@ -185,7 +185,7 @@ pub(crate) fn remove(
     let directory = or_error!(export.nodes.get(request.inode), reply);
     let dirfid = handle_fid(0);
     let message = ninep::Request::Unlinkat { dirfid, name: name.to_bytes(), flags };
-    let ask = Ask::once(HandleList::one(&directory.handle), message);
+    let ask = CallSpec::once(HandleList::one(&directory.handle), message);
     let walk = NameWalk::new(export, request, &[&directory]);
     let name = name.to_owned();
     export.as_caller(&directory.clone(), request, ask, reply, move |export, _, answer| {
@@ -199,7 +199,7 @@ pub(crate) fn remove(
 }
 
 pub(crate) fn rename(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     from: &CStr,
     directory: InodeId,
@@ -214,7 +214,7 @@ pub(crate) fn rename(
         newdirfid: handle_fid(1),
         newname: to.to_bytes(),
     };
-    let ask = Ask::once(HandleList::two(&old.handle, &new.handle), message);
+    let ask = CallSpec::once(HandleList::two(&old.handle, &new.handle), message);
     let walk = NameWalk::new(export, request, &[&old, &new]);
     let (from, to) = (from.to_owned(), to.to_owned());
     export.as_caller(&new.clone(), request, ask, reply, move |export, _, answer| {
@@ -230,7 +230,7 @@ pub(crate) fn rename(
 /// Gives a file one more name. The reply to that says nothing of the file: its attributes are
 /// asked for, with one link more.
 pub(crate) fn link(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     inode: InodeId,
     name: &CStr,
@@ -240,7 +240,7 @@ pub(crate) fn link(
     let file = or_error!(export.nodes.get(inode), reply);
     let (dfid, fid) = (handle_fid(0), handle_fid(1));
     let message = ninep::Request::Link { dfid, fid, name: name.to_bytes() };
-    let ask = Ask::once(HandleList::two(&directory.handle, &file.handle), message);
+    let ask = CallSpec::once(HandleList::two(&directory.handle, &file.handle), message);
     let walk = NameWalk::new(export, request, &[&directory, &file]);
     let (who, name) = (*request, name.to_owned());
     export.as_caller_with(
@@ -263,10 +263,10 @@ pub(crate) fn link(
     );
 }
 
-pub(crate) fn readlink(export: &Export, request: &FuseRequest, reply: Reply<DataReply>) {
+pub(crate) fn readlink(export: &MountFs, request: &FuseRequest, reply: Reply<DataReply>) {
     let link = or_error!(export.nodes.get(request.inode), reply);
     let message = ninep::Request::Readlink { fid: handle_fid(0) };
-    let ask = Ask::new(HandleList::one(&link.handle), message);
+    let ask = CallSpec::new(HandleList::one(&link.handle), message);
     export.as_caller_with(&link, request, ask, reply, |_, _, answer, reply| match answer {
         Ok(AnyReply::Base(ninep::Reply::Readlink { target })) => reply.bytes(target),
         Ok(_) => reply.error(Errno::PROTO),

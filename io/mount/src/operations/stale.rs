@@ -11,9 +11,9 @@
 
 use fuse::{Errno, FuseRequest};
 
-use crate::filesystem::Export;
+use crate::filesystem::MountFs;
 use crate::jobs::makes_a_name;
-use crate::nodes::Node;
+use crate::nodes::MountNode;
 use crate::retries::RetriedCall;
 
 /// A request about names in directories, which may be gone.
@@ -26,15 +26,19 @@ pub(super) struct NameWalk {
 
 impl NameWalk {
     /// A request that has just come.
-    pub(super) fn new(export: &Export, request: &FuseRequest, directories: &[&Node]) -> NameWalk {
+    pub(super) fn new(
+        export: &MountFs,
+        request: &FuseRequest,
+        directories: &[&MountNode],
+    ) -> NameWalk {
         let thread = request.thread;
         // All are asked: they count as gone through.
-        let call = |node: &Node| export.retries.call_through(thread, node.id);
+        let call = |node: &MountNode| export.retries.call_through(thread, node.id);
         NameWalk { thread, anew: directories.iter().fold(None, |anew, node| call(node).or(anew)) }
     }
 
     /// What is answered if one of the directories is gone.
-    pub(super) fn gone(&self, export: &Export, directories: &[&Node]) -> Errno {
+    pub(super) fn gone(&self, export: &MountFs, directories: &[&MountNode]) -> Errno {
         for directory in directories {
             expect_again(export, self.thread, directory, self.anew.unwrap_or(RetriedCall::Other));
             export.doubt_names(directory);
@@ -44,7 +48,7 @@ impl NameWalk {
 
     /// What is answered to a look-up if its directory is gone. Who looks up a name before he makes it is
     /// told that there is none: the making is what the kernel walks anew for.
-    pub(super) fn gone_at_look_up(&self, export: &Export, directory: &Node) -> Errno {
+    pub(super) fn gone_at_look_up(&self, export: &MountFs, directory: &MountNode) -> Errno {
         match self.anew.is_none() && makes_a_name(self.thread) {
             true => Errno::NOENT,
             false => self.gone(export, &[directory]),
@@ -52,14 +56,14 @@ impl NameWalk {
     }
 
     /// A name has led to this file.
-    pub(super) fn found(&self, export: &Export, node: &Node) {
+    pub(super) fn found(&self, export: &MountFs, node: &MountNode) {
         if let Some(call) = self.anew {
             export.retries.found(self.thread, node.id, call);
         }
     }
 
     /// There is no such name, and the call ends with that.
-    pub(super) fn found_nothing(&self, export: &Export) {
+    pub(super) fn found_nothing(&self, export: &MountFs) {
         if self.anew == Some(RetriedCall::OfFile) {
             export.retries.end_call(self.thread);
         }
@@ -79,14 +83,14 @@ pub(super) struct FileWalk {
 
 impl FileWalk {
     /// A request that has just come, to open or change a file.
-    pub(super) fn to_use(export: &Export, request: &FuseRequest, node: &Node) -> FileWalk {
+    pub(super) fn to_use(export: &MountFs, request: &FuseRequest, node: &MountNode) -> FileWalk {
         let found = export.retries.take_found(request.thread, node.id);
         let gone_directory = found && node.is_directory();
         FileWalk { thread: request.thread, call: RetriedCall::OfFile, found, gone_directory }
     }
 
     /// A request that has just come, to look at a file.
-    pub(super) fn to_look(export: &Export, request: &FuseRequest, node: &Node) -> FileWalk {
+    pub(super) fn to_look(export: &MountFs, request: &FuseRequest, node: &MountNode) -> FileWalk {
         let expected = export.retries.call_at(request.thread, node.id).is_some();
         let gone_directory = expected && node.is_directory();
         FileWalk { thread: request.thread, call: RetriedCall::Other, found: false, gone_directory }
@@ -94,7 +98,7 @@ impl FileWalk {
 
     /// What is answered if the file is gone or has not the names that are believed. A directory that is gone
     /// was removed. A file may have been replaced, its name never gone: that is `ESTALE`, however often.
-    pub(super) fn gone(self, export: &Export, node: &Node) -> Errno {
+    pub(super) fn gone(self, export: &MountFs, node: &MountNode) -> Errno {
         expect_again(export, self.thread, node, self.call);
         // By a descriptor the kernel comes to it again.
         export.retries.found(self.thread, node.id, self.call);
@@ -104,7 +108,7 @@ impl FileWalk {
 }
 
 /// The kernel will walk anew to where it was, for this thread.
-fn expect_again(export: &Export, thread: u32, node: &Node, call: RetriedCall) {
+fn expect_again(export: &MountFs, thread: u32, node: &MountNode, call: RetriedCall) {
     for inode in export.nodes.way_to(node) {
         export.retries.expect(thread, inode, call);
     }

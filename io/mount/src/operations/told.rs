@@ -25,13 +25,13 @@ use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList};
 use slab::Slab;
 
 use super::or_error;
-use crate::filesystem::Export;
-use crate::link::{Ask, lock};
+use crate::filesystem::MountFs;
+use crate::link::{CallSpec, lock};
 use crate::metrics::tallies;
 
 /// What is open of them.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ControlFiles {
     texts: Mutex<Slab<Arc<str>>>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn getattr(request: &FuseRequest, reply: Reply<Attr>) {
 
 /// Asks the proxies, as the caller; the text is what is read until the file is closed.
 pub(crate) fn open(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
     open: OpenRequest,
     reply: Reply<OpenedFile>,
@@ -98,11 +98,11 @@ pub(crate) fn open(
     if request.inode == file_inode(STATUS) {
         return opened(export, status(export).text(), reply);
     }
-    ask(export, *request, (0, Line::Past), String::new(), reply);
+    ask(export, *request, (0, QueryOrdering::Past), String::new(), reply);
 }
 
 /// How the mount stands with its proxies, whether they answer or not.
-fn status(export: &Export) -> MountStatus {
+fn status(export: &MountFs) -> MountStatus {
     let shared = &export.homes.shared;
     let proxies = tallies(export).into_iter().map(|(proxy, tally)| {
         let (connected, lost) = (tally.connected, tally.lost);
@@ -118,7 +118,7 @@ fn status(export: &Export) -> MountStatus {
 }
 
 /// The text is what is read until the file is closed.
-fn opened(export: &Export, text: String, reply: Reply<OpenedFile>) {
+fn opened(export: &MountFs, text: String, reply: Reply<OpenedFile>) {
     let handle = or_error!(export.told.keep(text), reply);
     // What it is shows in the reading; nothing of it may be kept.
     reply.ok(&OpenedFile { handle, flags: OpenFlags::DIRECT_IO, backing: None });
@@ -126,7 +126,7 @@ fn opened(export: &Export, text: String, reply: Reply<OpenedFile>) {
 
 /// Whether a question goes past what else its job asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Line {
+enum QueryOrdering {
     /// It does; the proxy may not have been told yet whose it is.
     Past,
     /// It comes after the identity.
@@ -135,9 +135,9 @@ enum Line {
 
 /// Asks one proxy after the other and puts what they say together.
 fn ask(
-    export: &Export,
+    export: &MountFs,
     request: FuseRequest,
-    (at, line): (usize, Line),
+    (at, line): (usize, QueryOrdering),
     mut text: String,
     reply: Reply<OpenedFile>,
 ) {
@@ -145,28 +145,28 @@ fn ask(
     if at == links.len() {
         return opened(export, text, reply);
     }
-    if links.len() > 1 && line == Line::Past {
+    if links.len() > 1 && line == QueryOrdering::Past {
         text += &format!("{}:\n", links[at].name());
     }
     let what = (request.inode.0 - DIRECTORY.0 - 1) as u8;
     let message = ExtRequest::Tell { what, count: export.payload.min(TEXT_BYTES) };
-    let one = Ask::new(HandleList::NONE, message);
-    let one = if line == Line::Past { one.freely() } else { one };
+    let one = CallSpec::new(HandleList::NONE, message);
+    let one = if line == QueryOrdering::Past { one.freely() } else { one };
     export.as_caller_at(at, &request, one, reply, move |export, _, answer, reply| {
         match answer {
             Ok(AnyReply::Ext(ExtReply::Tell { data })) => text += &String::from_utf8_lossy(data),
             Err(Errno::OPNOTSUPP) => text += CANNOT_TELL,
-            Err(Errno::INVAL) if line == Line::Past => {
-                return ask(export, request, (at, Line::Behind), text, reply);
+            Err(Errno::INVAL) if line == QueryOrdering::Past => {
+                return ask(export, request, (at, QueryOrdering::Behind), text, reply);
             }
             Ok(_) => return reply.error(Errno::PROTO),
             Err(error) => return reply.error(error),
         }
-        ask(export, request, (at + 1, Line::Past), text, reply);
+        ask(export, request, (at + 1, QueryOrdering::Past), text, reply);
     });
 }
 
-pub(crate) fn read(export: &Export, read: ReadRequest, reply: Reply<DataReply>) {
+pub(crate) fn read(export: &MountFs, read: ReadRequest, reply: Reply<DataReply>) {
     let text = lock(&export.told.texts).get(read.handle.0 as usize).cloned();
     let text = or_error!(text.ok_or(Errno::BADF), reply);
     let rest = usize::try_from(read.offset).ok().and_then(|offset| text.as_bytes().get(offset..));
@@ -174,7 +174,7 @@ pub(crate) fn read(export: &Export, read: ReadRequest, reply: Reply<DataReply>) 
     reply.bytes(&rest[..rest.len().min(read.size as usize)]);
 }
 
-pub(crate) fn release(export: &Export, inode: InodeId, handle: Handle, reply: Reply<()>) {
+pub(crate) fn release(export: &MountFs, inode: InodeId, handle: Handle, reply: Reply<()>) {
     if inode != DIRECTORY {
         lock(&export.told.texts).try_remove(handle.0 as usize);
     }
@@ -218,7 +218,7 @@ const fn file_inode(at: usize) -> InodeId {
     InodeId(DIRECTORY.0 + 1 + at as u64)
 }
 
-impl Told {
+impl ControlFiles {
     fn keep(&self, text: String) -> Result<Handle, Errno> {
         let mut texts = lock(&self.texts);
         if texts.len() >= OPEN_MAX {
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn texts_that_are_open_are_bounded() {
-        let told = Told::default();
+        let told = ControlFiles::default();
         let first = told.keep("a".into()).unwrap();
         (1..OPEN_MAX).for_each(|_| assert!(told.keep(String::new()).is_ok()));
         assert_eq!(told.keep(String::new()), Err(Errno::NFILE));

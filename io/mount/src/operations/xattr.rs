@@ -14,11 +14,11 @@ use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, handle_fid};
 
 use super::or_error;
 use super::stale::FileWalk;
-use crate::filesystem::Export;
-use crate::link::{Answer, Ask};
-use crate::nodes::Node;
+use crate::filesystem::MountFs;
+use crate::link::{CallReply, CallSpec};
+use crate::nodes::MountNode;
 
-pub(crate) fn get(export: &Export, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
+pub(crate) fn get(export: &MountFs, request: &FuseRequest, name: &CStr, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if node.is_plain() {
         let nobody_labels = name == LABEL && !*SELINUX;
@@ -27,7 +27,7 @@ pub(crate) fn get(export: &Export, request: &FuseRequest, name: &CStr, reply: Re
     ask(export, request, &node, name.to_bytes(), reply);
 }
 
-pub(crate) fn list(export: &Export, request: &FuseRequest, reply: Reply<Xattr>) {
+pub(crate) fn list(export: &MountFs, request: &FuseRequest, reply: Reply<Xattr>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     if node.is_plain() {
         return reply.value(b"");
@@ -35,7 +35,7 @@ pub(crate) fn list(export: &Export, request: &FuseRequest, reply: Reply<Xattr>) 
     ask(export, request, &node, b"", reply);
 }
 
-pub(crate) fn set(export: &Export, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
+pub(crate) fn set(export: &MountFs, request: &FuseRequest, set: SetXattr<'_>, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     node.not_plain();
     let (name, data, flags) = (set.name.to_bytes(), set.value, set.flags);
@@ -46,7 +46,7 @@ pub(crate) fn set(export: &Export, request: &FuseRequest, set: SetXattr<'_>, rep
     change(export, request, (node, walk, named), ask, reply);
 }
 
-pub(crate) fn remove(export: &Export, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
+pub(crate) fn remove(export: &MountFs, request: &FuseRequest, name: &CStr, reply: Reply<()>) {
     let node = or_error!(export.nodes.get(request.inode), reply);
     let message = ExtRequest::Removexattr { fid: handle_fid(0), name: name.to_bytes() };
     let walk = FileWalk::to_use(export, request, &node);
@@ -55,10 +55,10 @@ pub(crate) fn remove(export: &Export, request: &FuseRequest, name: &CStr, reply:
 }
 
 fn change(
-    export: &Export,
+    export: &MountFs,
     request: &FuseRequest,
-    (node, walk, named): (Arc<Node>, FileWalk, bool),
-    ask: Ask,
+    (node, walk, named): (Arc<MountNode>, FileWalk, bool),
+    ask: CallSpec,
     reply: Reply<()>,
 ) {
     let (who, again) = (*request, ask.clone());
@@ -78,16 +78,22 @@ fn change(
     });
 }
 
-fn ask(export: &Export, request: &FuseRequest, node: &Node, name: &[u8], reply: Reply<Xattr>) {
+fn ask(
+    export: &MountFs,
+    request: &FuseRequest,
+    node: &MountNode,
+    name: &[u8],
+    reply: Reply<Xattr>,
+) {
     // Of a length alone the value is asked for too: it comes in the same message, and the
     // kernel's next question is for it.
     let count = reply.room() as u32;
     let message = ExtRequest::Getxattr { fid: handle_fid(0), name, count };
-    let ask = Ask::new(HandleList::one(&node.handle), message);
+    let ask = CallSpec::new(HandleList::one(&node.handle), message);
     export.as_caller_with(node, request, ask, reply, |_, _, answer, reply| tell(answer, reply));
 }
 
-fn tell(answer: Answer<'_>, reply: Reply<Xattr>) {
+fn tell(answer: CallReply<'_>, reply: Reply<Xattr>) {
     match answer {
         Ok(AnyReply::Ext(ExtReply::Getxattr { length, data })) => match reply.room() {
             // Only the length is told of this.

@@ -20,30 +20,30 @@ use ninep::dialect::{
 };
 use ninep::{Fid, LOCK_BLOCK, Reply, Request, Tag};
 
-use super::files::File;
-use super::life::{Life, Opened, Who};
-use super::peer::{Fail, Job};
+use super::files::UpstreamFile;
+use super::life::{UpstreamCaller, UpstreamOpened, UpstreamSession};
+use super::peer::{UpstreamError, UpstreamOp};
 
 /// A message that is being done.
-pub(super) struct Asked<'a> {
-    pub(super) life: &'a Life,
-    pub(super) job: &'a Job,
+pub(super) struct GatewayCall<'a> {
+    pub(super) life: &'a UpstreamSession,
+    pub(super) job: &'a UpstreamOp,
     pub(super) tag: Tag,
     pub(super) header: RequestHeader<'a>,
 }
 
 /// What a fid of a message means.
-pub(super) enum Target {
-    Opened(Arc<Opened>),
-    File(Arc<File>, Who),
+pub(super) enum GatewayTarget {
+    Opened(Arc<UpstreamOpened>),
+    File(Arc<UpstreamFile>, UpstreamCaller),
 }
 
 /// A whole reply, or why there is none.
-pub(super) type Answered = Result<Vec<u8>, Fail>;
+pub(super) type GatewayReply = Result<Vec<u8>, UpstreamError>;
 
-impl Asked<'_> {
+impl GatewayCall<'_> {
     /// Does it.
-    pub(super) fn perform(&self, request: AnyRequest<'_>) -> Answered {
+    pub(super) fn perform(&self, request: AnyRequest<'_>) -> GatewayReply {
         self.is_in_place()?;
         match request {
             AnyRequest::Base(request) => self.plain(request),
@@ -52,7 +52,7 @@ impl Asked<'_> {
     }
 
     /// Whether the message's first file has all the names that the message gives it.
-    fn is_in_place(&self) -> Result<(), Fail> {
+    fn is_in_place(&self) -> Result<(), UpstreamError> {
         let Some(handle) = self.header.handles.get(handle_fid(0)) else { return Ok(()) };
         for (directory, name) in self.header.places {
             let files = self.life.files()?;
@@ -61,8 +61,8 @@ impl Asked<'_> {
             let at = self.life.walk_to(self.job, &directory, who.uid)?;
             match self.life.walk(self.job, at.fid, &[name]) {
                 Ok((_, qid)) if qid.is_none_or(|qid| file.is(qid)) => {}
-                Err(Fail::Errno(Errno::ACCESS)) => {}
-                Ok(_) | Err(Fail::Errno(Errno::NOENT | Errno::NOTDIR)) => {
+                Err(UpstreamError::Errno(Errno::ACCESS)) => {}
+                Ok(_) | Err(UpstreamError::Errno(Errno::NOENT | Errno::NOTDIR)) => {
                     self.life.walked.forget(file.serial);
                     return Err(Errno::STALE.into());
                 }
@@ -73,7 +73,7 @@ impl Asked<'_> {
     }
 
     /// The reply.
-    pub(super) fn reply<'r>(&self, reply: impl Into<AnyReply<'r>>) -> Answered {
+    pub(super) fn reply<'r>(&self, reply: impl Into<AnyReply<'r>>) -> GatewayReply {
         let mut out = Vec::new();
         encode_reply(self.tag, self.life.header(), &reply.into(), &mut out);
         Ok(out)
@@ -84,25 +84,25 @@ impl Asked<'_> {
     /// # Errors
     /// `EBADF` for one that is not open, `ESTALE` for a handle that is none of ours, `EINVAL`
     /// for an identity that is not known.
-    pub(super) fn target(&self, fid: Fid) -> Result<Target, Errno> {
+    pub(super) fn target(&self, fid: Fid) -> Result<GatewayTarget, Errno> {
         match self.header.handles.get(fid) {
             Some(handle) => {
                 let file = self.life.files()?.by_handle(handle)?;
-                Ok(Target::File(file, self.life.who(self.header.identity)?))
+                Ok(GatewayTarget::File(file, self.life.who(self.header.identity)?))
             }
-            None => Ok(Target::Opened(self.life.opened(fid)?)),
+            None => Ok(GatewayTarget::Opened(self.life.opened(fid)?)),
         }
     }
 
     /// The file that a fid means, and as whom.
-    pub(super) fn file(&self, fid: Fid) -> Result<(Arc<File>, Who), Errno> {
+    pub(super) fn file(&self, fid: Fid) -> Result<(Arc<UpstreamFile>, UpstreamCaller), Errno> {
         Ok(match self.target(fid)? {
-            Target::Opened(opened) => (opened.file.clone(), opened.who),
-            Target::File(file, who) => (file, who),
+            GatewayTarget::Opened(opened) => (opened.file.clone(), opened.who),
+            GatewayTarget::File(file, who) => (file, who),
         })
     }
 
-    fn plain(&self, request: Request<'_>) -> Answered {
+    fn plain(&self, request: Request<'_>) -> GatewayReply {
         match request {
             Request::Getattr { fid, .. } => self.getattr(fid),
             Request::Statfs { fid } => self.statfs(fid),
@@ -132,10 +132,10 @@ impl Asked<'_> {
         }
     }
 
-    fn own(&self, request: ExtRequest<'_>) -> Answered {
+    fn own(&self, request: ExtRequest<'_>) -> GatewayReply {
         match request {
             ExtRequest::Identity { identity, uid, gid, .. } => {
-                self.life.identify(identity, Who { uid, gid })?;
+                self.life.identify(identity, UpstreamCaller { uid, gid })?;
                 self.reply(ExtReply::Identity { requests: REQUESTS, bytes: BYTES })
             }
             ExtRequest::Retire { identity } => {
@@ -167,11 +167,11 @@ impl Asked<'_> {
         }
     }
 
-    fn lock<'r>(&self, fid: Fid, request: impl FnOnce(Fid) -> Request<'r>) -> Answered {
+    fn lock<'r>(&self, fid: Fid, request: impl FnOnce(Fid) -> Request<'r>) -> GatewayReply {
         let opened = self.life.opened(fid)?;
         let asked = request(opened.held.fid);
         let told = self.life.peer.ask_all(self.job, &[asked])?;
-        match told.first().ok_or(Fail::Lost)?.reply()? {
+        match told.first().ok_or(UpstreamError::Lost)?.reply()? {
             reply @ (Reply::Lock { .. } | Reply::Getlock { .. }) => self.reply(reply),
             _ => Err(Errno::PROTO.into()),
         }

@@ -13,25 +13,25 @@ use fuse::Errno;
 use ninep::dialect::ExtReply;
 use ninep::{Attributes, Fid, Reply, Request, SetAttributes};
 
-use super::asked::{Answered, Asked, Target};
-use super::files::File;
-use super::life::{Opened, Who};
-use super::peer::Fail;
+use super::asked::{GatewayCall, GatewayReply, GatewayTarget};
+use super::files::UpstreamFile;
+use super::life::{UpstreamCaller, UpstreamOpened};
+use super::peer::UpstreamError;
 use crate::link::lock;
 
-impl Asked<'_> {
-    pub(super) fn getattr(&self, fid: Fid) -> Answered {
+impl GatewayCall<'_> {
+    pub(super) fn getattr(&self, fid: Fid) -> GatewayReply {
         let told = match self.target(fid)? {
-            Target::Opened(opened) => self.attributes_of(&opened)?,
-            Target::File(file, who) => self.attributes_by_name(&file, who)?,
+            GatewayTarget::Opened(opened) => self.attributes_of(&opened)?,
+            GatewayTarget::File(file, who) => self.attributes_by_name(&file, who)?,
         };
         self.reply(Reply::Getattr(told))
     }
 
     /// Changes attributes, and says what they are then.
-    pub(super) fn change(&self, fid: Fid, set: SetAttributes) -> Answered {
+    pub(super) fn change(&self, fid: Fid, set: SetAttributes) -> GatewayReply {
         let attributes = match self.target(fid)? {
-            Target::Opened(opened) => {
+            GatewayTarget::Opened(opened) => {
                 match self.is_at_its_fid(&opened)? {
                     true => self.set(opened.held.fid, set)?,
                     false => {
@@ -42,7 +42,7 @@ impl Asked<'_> {
                 }
                 self.attributes_of(&opened)?
             }
-            Target::File(file, who) => {
+            GatewayTarget::File(file, who) => {
                 self.life.with_file(self.job, &file, who.uid, |fid| self.set(fid, set))?;
                 self.attributes_by_name(&file, who)?
             }
@@ -50,7 +50,7 @@ impl Asked<'_> {
         self.reply(ExtReply::Change { attributes })
     }
 
-    pub(super) fn statfs(&self, fid: Fid) -> Answered {
+    pub(super) fn statfs(&self, fid: Fid) -> GatewayReply {
         let (file, who) = self.file(fid)?;
         let figures = self.life.with_file(self.job, &file, who.uid, |fid| {
             self.life.peer.ask(self.job, Request::Statfs { fid }, |reply| match reply {
@@ -62,10 +62,13 @@ impl Asked<'_> {
     }
 
     /// The attributes of an open file: if the peer has lost it, as they were last.
-    pub(super) fn attributes_of(&self, opened: &Opened) -> Result<Attributes, Fail> {
+    pub(super) fn attributes_of(
+        &self,
+        opened: &UpstreamOpened,
+    ) -> Result<Attributes, UpstreamError> {
         let told = match self.life.attributes(self.job, opened.held.fid) {
             Ok(told) if opened.file.is(told.qid) => Ok(told),
-            Ok(_) | Err(Fail::Errno(Errno::NOENT | Errno::STALE)) => {
+            Ok(_) | Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => {
                 self.attributes_by_name(&opened.file, opened.who)
             }
             Err(fail) => Err(fail),
@@ -73,13 +76,17 @@ impl Asked<'_> {
         let mut last = lock(&opened.told);
         match told {
             Ok(told) => *last = told,
-            Err(Fail::Errno(Errno::NOENT | Errno::STALE)) => last.nlink = 0,
+            Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => last.nlink = 0,
             Err(fail) => return Err(fail),
         }
         Ok(*last)
     }
 
-    fn attributes_by_name(&self, file: &File, who: Who) -> Result<Attributes, Fail> {
+    fn attributes_by_name(
+        &self,
+        file: &UpstreamFile,
+        who: UpstreamCaller,
+    ) -> Result<Attributes, UpstreamError> {
         self.life.with_file(self.job, file, who.uid, |fid| {
             let told = self.life.attributes(self.job, fid)?;
             match file.is(told.qid) {
@@ -90,15 +97,15 @@ impl Asked<'_> {
     }
 
     /// Whether a change of an open file's fid would change that file.
-    fn is_at_its_fid(&self, opened: &Opened) -> Result<bool, Fail> {
+    fn is_at_its_fid(&self, opened: &UpstreamOpened) -> Result<bool, UpstreamError> {
         match self.life.attributes(self.job, opened.held.fid) {
             Ok(told) => Ok(opened.file.is(told.qid)),
-            Err(Fail::Errno(Errno::NOENT | Errno::STALE)) => Ok(false),
+            Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => Ok(false),
             Err(fail) => Err(fail),
         }
     }
 
-    fn set(&self, fid: Fid, set: SetAttributes) -> Result<(), Fail> {
+    fn set(&self, fid: Fid, set: SetAttributes) -> Result<(), UpstreamError> {
         let request = Request::Setattr { fid, set };
         self.life.peer.ask(self.job, request, |reply| (reply == Reply::Setattr).then_some(()))
     }

@@ -28,46 +28,46 @@ use ninep::{Reply, Request, Tag};
 use rustc_hash::FxHashMap;
 use rustix::net::{SendFlags, Shutdown, shutdown};
 
-use super::asked::Asked;
-use super::life::Life;
-use super::peer::{Fail, Job, read_frame};
+use super::asked::GatewayCall;
+use super::life::UpstreamSession;
+use super::peer::{UpstreamError, UpstreamOp, read_frame};
 use crate::link::lock;
 
 /// A channel of the link.
 #[derive(Debug)]
-pub(super) struct Channel {
-    life: Arc<Life>,
+pub(super) struct GatewayChannel {
+    life: Arc<UpstreamSession>,
     socket: OwnedFd,
     sending: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<GatewayState>,
     /// There is something in the queue, or it is over.
     work: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queue: VecDeque<Arc<Task>>,
+struct GatewayState {
+    queue: VecDeque<Arc<GatewayTask>>,
     /// By tag: queued, or being done.
-    under_way: FxHashMap<u16, Arc<Task>>,
+    under_way: FxHashMap<u16, Arc<GatewayTask>>,
     over: bool,
 }
 
 /// A message to be done.
 #[derive(Debug)]
-struct Task {
+struct GatewayTask {
     tag: Tag,
     frame: Vec<u8>,
-    job: Job,
+    job: UpstreamOp,
     /// Those that have flushed it.
     flushes: Mutex<Vec<Tag>>,
 }
 
 /// Serves what comes over a socket, whose messages have at most `msize` bytes, until it or the
 /// peer's connection ends.
-pub(super) fn serve(life: Arc<Life>, socket: OwnedFd, msize: u32) -> io::Result<()> {
+pub(super) fn serve(life: Arc<UpstreamSession>, socket: OwnedFd, msize: u32) -> io::Result<()> {
     let reads = BufReader::new(File::from(socket.try_clone()?));
     let (sending, state, work) = Default::default();
-    let channel = Arc::new(Channel { life, socket, sending, state, work });
+    let channel = Arc::new(GatewayChannel { life, socket, sending, state, work });
     let spawn = |name: &str| std::thread::Builder::new().name(format!("plain-{name}"));
     let reader = channel.clone();
     spawn("reader").spawn(api::critical(move || {
@@ -88,7 +88,7 @@ pub(super) fn serve(life: Arc<Life>, socket: OwnedFd, msize: u32) -> io::Result<
 
 enum Never {}
 
-impl Channel {
+impl GatewayChannel {
     fn read(
         &self,
         from: &mut BufReader<File>,
@@ -108,8 +108,10 @@ impl Channel {
                             let slots = slots.min(SLOTS_MAX);
                             ExtReply::Session { slots, resumed, keep: 0, root }.into()
                         }
-                        Err(Fail::Errno(error)) => error_of(*error),
-                        Err(Fail::Lost) => return Err(io::ErrorKind::ConnectionReset.into()),
+                        Err(UpstreamError::Errno(error)) => error_of(*error),
+                        Err(UpstreamError::Lost) => {
+                            return Err(io::ErrorKind::ConnectionReset.into());
+                        }
                     };
                     self.send(&self.reply(tag, &reply))?;
                 }
@@ -125,7 +127,8 @@ impl Channel {
     }
 
     fn queue(&self, tag: Tag, frame: Vec<u8>) -> io::Result<()> {
-        let task = Arc::new(Task { tag, frame, job: self.life.job(), flushes: Mutex::default() });
+        let task =
+            Arc::new(GatewayTask { tag, frame, job: self.life.job(), flushes: Mutex::default() });
         let mut state = lock(&self.state);
         if state.under_way.len() >= UNDER_WAY_MAX {
             return Err(invalid(format!("more than {UNDER_WAY_MAX} messages at a time")));
@@ -171,9 +174,9 @@ impl Channel {
             });
             let reply = match done {
                 Ok(reply) => reply,
-                Err(Fail::Errno(error)) => self.reply(task.tag, &error_of(error)),
+                Err(UpstreamError::Errno(error)) => self.reply(task.tag, &error_of(error)),
                 // Whether it was done the link has to find out.
-                Err(Fail::Lost) => return self.end(),
+                Err(UpstreamError::Lost) => return self.end(),
             };
             if self.answer(&task, reply).is_err() {
                 return self.end();
@@ -181,7 +184,7 @@ impl Channel {
         }
     }
 
-    fn next(&self) -> Option<Arc<Task>> {
+    fn next(&self) -> Option<Arc<GatewayTask>> {
         let mut state = lock(&self.state);
         loop {
             if state.over {
@@ -194,12 +197,12 @@ impl Channel {
         }
     }
 
-    fn perform(&self, task: &Task) -> Result<Vec<u8>, Fail> {
+    fn perform(&self, task: &GatewayTask) -> Result<Vec<u8>, UpstreamError> {
         let (tag, header, request) = decode_request(&task.frame).map_err(|_| Errno::PROTO)?;
-        Asked { life: &self.life, job: &task.job, tag, header }.perform(request)
+        GatewayCall { life: &self.life, job: &task.job, tag, header }.perform(request)
     }
 
-    fn answer(&self, task: &Task, mut reply: Vec<u8>) -> io::Result<()> {
+    fn answer(&self, task: &GatewayTask, mut reply: Vec<u8>) -> io::Result<()> {
         let _sending = lock(&self.sending);
         lock(&self.state).under_way.remove(&task.tag.0);
         for flush in lock(&task.flushes).drain(..) {

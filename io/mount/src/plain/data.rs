@@ -16,21 +16,21 @@ use fuse::Errno;
 use ninep::dialect::ExtReply;
 use ninep::{Attributes, Fid, Reply, Request, SetAttributes, open, setattr};
 
-use super::asked::{Answered, Asked, Target};
-use super::files::File;
-use super::life::{Life, Opened, Who};
-use super::peer::{Fail, Job};
+use super::asked::{GatewayCall, GatewayReply, GatewayTarget};
+use super::files::UpstreamFile;
+use super::life::{UpstreamCaller, UpstreamOpened, UpstreamSession};
+use super::peer::{UpstreamError, UpstreamOp};
 use crate::link::lock;
 
-impl Life {
+impl UpstreamSession {
     /// Opens a file for one call.
     pub(super) fn open_once(
         &self,
-        job: &Job,
-        file: &Arc<File>,
-        who: Who,
+        job: &UpstreamOp,
+        file: &Arc<UpstreamFile>,
+        who: UpstreamCaller,
         flags: u32,
-    ) -> Result<Arc<Opened>, Fail> {
+    ) -> Result<Arc<UpstreamOpened>, UpstreamError> {
         let opened = self.with_file(job, file, who.uid, |fid| {
             let (held, _) = self.walk(job, fid, &[])?;
             let flags = flags & !NOT_ASKED | open::NOFOLLOW;
@@ -41,7 +41,7 @@ impl Life {
             })?;
             let told = self.attributes(job, held.fid)?;
             match file.is(qid) && file.is(told.qid) {
-                true => Ok(Opened { held, file: file.clone(), who, told: told.into() }),
+                true => Ok(UpstreamOpened { held, file: file.clone(), who, told: told.into() }),
                 false => Err(Errno::STALE.into()),
             }
         })?;
@@ -49,7 +49,7 @@ impl Life {
     }
 }
 
-impl Asked<'_> {
+impl GatewayCall<'_> {
     /// Opens a file, or a name in a directory, or makes it.
     pub(super) fn open(
         &self,
@@ -57,7 +57,7 @@ impl Asked<'_> {
         newfid: Fid,
         flags: u32,
         mode: u32,
-    ) -> Answered {
+    ) -> GatewayReply {
         let (file, who) = self.file(fid)?;
         let opened = match (name.is_empty(), flags & open::CREATE != 0) {
             (true, _) => self.life.open_once(self.job, &file, who, flags)?,
@@ -77,12 +77,12 @@ impl Asked<'_> {
 
     fn create(
         &self,
-        directory: &File,
-        who: Who,
+        directory: &UpstreamFile,
+        who: UpstreamCaller,
         name: &[u8],
         flags: u32,
         mode: u32,
-    ) -> Result<Arc<Opened>, Fail> {
+    ) -> Result<Arc<UpstreamOpened>, UpstreamError> {
         let at = self.at(directory, who, name)?;
         self.life.files()?.fits(directory, name)?;
         let (held, _) = self.life.walk(self.job, at.fid, &[])?;
@@ -94,10 +94,10 @@ impl Asked<'_> {
             .ask(self.job, request, |reply| matches!(reply, Reply::Lcreate { .. }).then_some(()))?;
         let told = self.life.attributes(self.job, fid)?;
         let file = self.life.files()?.found(directory, name, told.qid, told.nlink)?;
-        Ok(Arc::new(Opened { held, file, who, told: told.into() }))
+        Ok(Arc::new(UpstreamOpened { held, file, who, told: told.into() }))
     }
 
-    pub(super) fn read(&self, fid: Fid, offset: u64, count: u32) -> Answered {
+    pub(super) fn read(&self, fid: Fid, offset: u64, count: u32) -> GatewayReply {
         if count > PAYLOAD_MAX {
             return Err(Errno::INVAL.into());
         }
@@ -129,7 +129,7 @@ impl Asked<'_> {
         self.reply(Reply::Read { data: &data })
     }
 
-    pub(super) fn write(&self, fid: Fid, offset: u64, data: &[u8]) -> Answered {
+    pub(super) fn write(&self, fid: Fid, offset: u64, data: &[u8]) -> GatewayReply {
         let opened = self.opened(fid, open::WRONLY)?;
         let count = self.put(&opened, offset, data)?;
         let number = self.life.written(self.job, &opened)?;
@@ -137,7 +137,7 @@ impl Asked<'_> {
     }
 
     /// Writes at the end, all or nothing as far as the peer lets a file be cut again.
-    pub(super) fn append(&self, fid: Fid, data: &[u8]) -> Answered {
+    pub(super) fn append(&self, fid: Fid, data: &[u8]) -> GatewayReply {
         let opened = self.life.opened(fid)?;
         let _appending = lock(&opened.file.appending);
         let offset = self.attributes_of(&opened)?.size;
@@ -153,23 +153,23 @@ impl Asked<'_> {
         self.reply(ExtReply::Append { offset, number })
     }
 
-    pub(super) fn fsync(&self, fid: Fid, datasync: u32) -> Answered {
+    pub(super) fn fsync(&self, fid: Fid, datasync: u32) -> GatewayReply {
         let opened = self.opened(fid, open::RDONLY)?;
         self.life.fsync(self.job, &opened, datasync)?;
         self.reply(Reply::Fsync)
     }
 
-    pub(super) fn clunk(&self, fid: Fid) -> Answered {
+    pub(super) fn clunk(&self, fid: Fid) -> GatewayReply {
         let opened = self.life.close(fid)?;
         // Somebody may use it yet, such as a commit: then the last one lets it go.
-        if let Ok(Opened { held, .. }) = Arc::try_unwrap(opened) {
+        if let Ok(UpstreamOpened { held, .. }) = Arc::try_unwrap(opened) {
             held.clunk()?;
         }
         self.reply(Reply::Clunk)
     }
 
     /// As in a file without holes.
-    pub(super) fn seek(&self, fid: Fid, offset: u64, whence: u32) -> Answered {
+    pub(super) fn seek(&self, fid: Fid, offset: u64, whence: u32) -> GatewayReply {
         let Attributes { size, .. } = self.attributes_of(&*self.life.opened(fid)?)?;
         let found = match whence {
             _ if offset >= size => Err(Errno::NXIO),
@@ -181,10 +181,10 @@ impl Asked<'_> {
     }
 
     /// The open file of a fid; of a handle, opened for this one call.
-    fn opened(&self, fid: Fid, flags: u32) -> Result<Arc<Opened>, Fail> {
+    fn opened(&self, fid: Fid, flags: u32) -> Result<Arc<UpstreamOpened>, UpstreamError> {
         match self.target(fid)? {
-            Target::Opened(opened) => Ok(opened),
-            Target::File(file, who) => self.life.open_once(self.job, &file, who, flags),
+            GatewayTarget::Opened(opened) => Ok(opened),
+            GatewayTarget::File(file, who) => self.life.open_once(self.job, &file, who, flags),
         }
     }
 
@@ -192,7 +192,7 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// If it takes nothing.
-    fn put(&self, opened: &Opened, offset: u64, data: &[u8]) -> Result<u32, Fail> {
+    fn put(&self, opened: &UpstreamOpened, offset: u64, data: &[u8]) -> Result<u32, UpstreamError> {
         let (fid, step) = (opened.held.fid, self.life.peer.payload() as usize);
         let mut written = 0;
         while written < data.len() {

@@ -31,7 +31,7 @@ use crate::link::lock;
 
 /// A file of the peer that has a handle.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct UpstreamFile {
     /// Nobody else's.
     pub(super) serial: u64,
     /// What the peer calls it.
@@ -44,31 +44,31 @@ pub(super) struct File {
 
 /// All of them.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct UpstreamFiles {
     /// Never forgotten.
-    root: Arc<File>,
-    table: Mutex<Table>,
+    root: Arc<UpstreamFile>,
+    table: Mutex<UpstreamFileTable>,
 }
 
 #[derive(Debug)]
-struct Table {
-    by_serial: Lru<u64, Known>,
-    by_name: BTreeMap<Place, u64>,
+struct UpstreamFileTable {
+    by_serial: Lru<u64, KnownUpstreamFile>,
+    by_name: BTreeMap<ParentAndName, u64>,
     /// Those that may have several names.
     linked: FxHashMap<u64, u64>,
     serials: u64,
 }
 
 #[derive(Debug)]
-struct Known {
-    file: Arc<File>,
-    places: Vec<Place>,
+struct KnownUpstreamFile {
+    file: Arc<UpstreamFile>,
+    places: Vec<ParentAndName>,
     /// It is no longer where its handle says.
     moved: bool,
 }
 
 /// A directory's serial and a name in it.
-type Place = (u64, Box<[u8]>);
+type ParentAndName = (u64, Box<[u8]>);
 
 /// What a rename has changed.
 #[derive(Debug, Default, PartialEq)]
@@ -79,10 +79,10 @@ pub(super) struct Renamed {
     pub(super) directory: bool,
 }
 
-impl File {
-    fn new(serial: u64, qid: Qid, handle: Box<[u8]>) -> Arc<File> {
+impl UpstreamFile {
+    fn new(serial: u64, qid: Qid, handle: Box<[u8]>) -> Arc<UpstreamFile> {
         let (number, kind, appending) = (qid.path, qid.kind & KINDS, Mutex::default());
-        Arc::new(File { serial, number, kind, handle, appending })
+        Arc::new(UpstreamFile { serial, number, kind, handle, appending })
     }
 
     /// Whether a qid is this file's.
@@ -91,21 +91,21 @@ impl File {
     }
 }
 
-impl Files {
+impl UpstreamFiles {
     /// None but the root, with the peer's qid of it.
-    pub(super) fn new(root: Qid) -> Files {
+    pub(super) fn new(root: Qid) -> UpstreamFiles {
         let handle = handle_of(ROOT, root, b"").expect("an empty path fits");
-        let table = Table {
+        let table = UpstreamFileTable {
             by_serial: Lru::new(FILES_MAX),
             by_name: BTreeMap::new(),
             linked: FxHashMap::default(),
             serials: ROOT,
         };
-        Files { root: File::new(ROOT, root, handle), table: Mutex::new(table) }
+        UpstreamFiles { root: UpstreamFile::new(ROOT, root, handle), table: Mutex::new(table) }
     }
 
     /// The export's root.
-    pub(super) fn root(&self) -> &File {
+    pub(super) fn root(&self) -> &UpstreamFile {
         &self.root
     }
 
@@ -113,7 +113,7 @@ impl Files {
     ///
     /// # Errors
     /// `ENAMETOOLONG` if not.
-    pub(super) fn fits(&self, directory: &File, name: &[u8]) -> Result<(), Errno> {
+    pub(super) fn fits(&self, directory: &UpstreamFile, name: &[u8]) -> Result<(), Errno> {
         let path = lock(&self.table).path_of(&(directory.serial, name.into()))?;
         if PATH + path.len() > HANDLE_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
     }
@@ -124,13 +124,13 @@ impl Files {
     /// `ENAMETOOLONG` if its path does not fit into a handle.
     pub(super) fn found(
         &self,
-        directory: &File,
+        directory: &UpstreamFile,
         name: &[u8],
         qid: Qid,
         links: u64,
-    ) -> Result<Arc<File>, Errno> {
+    ) -> Result<Arc<UpstreamFile>, Errno> {
         let mut table = lock(&self.table);
-        let place: Place = (directory.serial, name.into());
+        let place: ParentAndName = (directory.serial, name.into());
         let several = links > 1 && qid.kind & QTDIR == 0;
         let path = table.path_of(&place)?;
         if let Some(file) = table.by_name.get(&place).copied().and_then(|of| table.file(of)) {
@@ -163,7 +163,7 @@ impl Files {
     ///
     /// # Errors
     /// `ESTALE` if it is none of these.
-    pub(super) fn by_handle(&self, handle: &[u8]) -> Result<Arc<File>, Errno> {
+    pub(super) fn by_handle(&self, handle: &[u8]) -> Result<Arc<UpstreamFile>, Errno> {
         let (serial, qid, _) = read_handle(handle).ok_or(Errno::STALE)?;
         if *handle == *self.root.handle {
             return Ok(self.root.clone());
@@ -182,7 +182,7 @@ impl Files {
     }
 
     /// Where a file may be, the likeliest first; none if it is nowhere any more.
-    pub(super) fn paths(&self, file: &File) -> Vec<Vec<u8>> {
+    pub(super) fn paths(&self, file: &UpstreamFile) -> Vec<Vec<u8>> {
         if file.serial == ROOT {
             return vec![Vec::new()];
         }
@@ -200,22 +200,26 @@ impl Files {
     }
 
     /// A file was given one name more.
-    pub(super) fn linked(&self, file: &File, directory: &File, name: &[u8]) {
+    pub(super) fn linked(&self, file: &UpstreamFile, directory: &UpstreamFile, name: &[u8]) {
         let mut table = lock(&self.table);
-        let place: Place = (directory.serial, name.into());
+        let place: ParentAndName = (directory.serial, name.into());
         table.leave(&place);
         table.linked.insert(file.number, file.serial);
         table.put(file.serial, place);
     }
 
     /// A name was removed; gives the serial of the file that had it.
-    pub(super) fn removed(&self, directory: &File, name: &[u8]) -> Option<u64> {
+    pub(super) fn removed(&self, directory: &UpstreamFile, name: &[u8]) -> Option<u64> {
         lock(&self.table).leave(&(directory.serial, name.into()))
     }
 
     /// A name was given to what had another.
-    pub(super) fn renamed(&self, old: (&File, &[u8]), new: (&File, &[u8])) -> Renamed {
-        let (from, to): (Place, Place) =
+    pub(super) fn renamed(
+        &self,
+        old: (&UpstreamFile, &[u8]),
+        new: (&UpstreamFile, &[u8]),
+    ) -> Renamed {
+        let (from, to): (ParentAndName, ParentAndName) =
             ((old.0.serial, old.1.into()), (new.0.serial, new.1.into()));
         let mut table = lock(&self.table);
         let mut renamed = Renamed::default();
@@ -233,14 +237,14 @@ impl Files {
     }
 }
 
-impl Table {
-    fn file(&mut self, serial: u64) -> Option<Arc<File>> {
+impl UpstreamFileTable {
+    fn file(&mut self, serial: u64) -> Option<Arc<UpstreamFile>> {
         self.by_serial.get(&serial).map(|known| known.file.clone())
     }
 
-    fn add(&mut self, serial: u64, qid: Qid, handle: Box<[u8]>) -> Arc<File> {
-        let file = File::new(serial, qid, handle);
-        let known = Known { file: file.clone(), places: Vec::new(), moved: false };
+    fn add(&mut self, serial: u64, qid: Qid, handle: Box<[u8]>) -> Arc<UpstreamFile> {
+        let file = UpstreamFile::new(serial, qid, handle);
+        let known = KnownUpstreamFile { file: file.clone(), places: Vec::new(), moved: false };
         if let Some((_, gone)) = self.by_serial.insert(serial, known) {
             for place in &gone.places {
                 self.by_name.remove(place);
@@ -252,7 +256,7 @@ impl Table {
         file
     }
 
-    fn put(&mut self, serial: u64, place: Place) {
+    fn put(&mut self, serial: u64, place: ParentAndName) {
         let Some(known) = self.by_serial.get(&serial) else { return };
         known.places.insert(0, place.clone());
         let too_many = (known.places.len() > PLACES_MAX).then(|| known.places.pop()).flatten();
@@ -263,7 +267,7 @@ impl Table {
     }
 
     /// Takes a place from the file that has it, and gives that file's serial.
-    fn leave(&mut self, place: &Place) -> Option<u64> {
+    fn leave(&mut self, place: &ParentAndName) -> Option<u64> {
         let serial = self.by_name.remove(place)?;
         let known = self.by_serial.get(&serial)?;
         known.places.retain(|one| one != place);
@@ -280,7 +284,7 @@ impl Table {
     ///
     /// # Errors
     /// `ESTALE` if a directory above is nowhere, `ENAMETOOLONG` if the path is too long.
-    fn path_of(&mut self, place: &Place) -> Result<Vec<u8>, Errno> {
+    fn path_of(&mut self, place: &ParentAndName) -> Result<Vec<u8>, Errno> {
         let mut names: Vec<Vec<u8>> = vec![place.1.to_vec()];
         let (mut above, mut len) = (place.0, place.1.len());
         while above != ROOT {
@@ -357,13 +361,13 @@ mod tests {
         Qid { kind: QTDIR, version: 0, path }
     }
 
-    fn with_root() -> (Files, Arc<File>) {
-        let files = Files::new(directory(2));
+    fn with_root() -> (UpstreamFiles, Arc<UpstreamFile>) {
+        let files = UpstreamFiles::new(directory(2));
         let root = files.root.clone();
         (files, root)
     }
 
-    fn path(files: &Files, file: &File) -> String {
+    fn path(files: &UpstreamFiles, file: &UpstreamFile) -> String {
         let paths = files.paths(file);
         let text = paths.iter().map(|path| String::from_utf8(path.clone()).unwrap());
         text.collect::<Vec<_>>().join(" ")

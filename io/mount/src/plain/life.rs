@@ -6,7 +6,7 @@
 //!   the connection breaks ─► every channel ends ─► the link begins anew: resumed = 0
 //! ```
 //!
-//! Nothing here outlives the connection but the [`Files`], which are the gateway's: with
+//! Nothing here outlives the connection but the [`UpstreamFiles`], which are the gateway's: with
 //! them the link opens again what was open. A channel that is bound twice has lost what
 //! was answered on it before, and nobody remembers those answers here: then the connection
 //! is ended, and the link finds out what was executed as it does when a proxy has died.
@@ -22,34 +22,34 @@ use ninep::{Attributes, Fid, NOFID, Qid, Reply, Request};
 use rustc_hash::FxHashMap;
 use rustix::net::{Shutdown, shutdown};
 
-use super::durable::Durable;
-use super::files::{File, Files};
-use super::peer::{Fail, Held, Job, Peer};
-use super::walks::Walked;
+use super::durable::DurableWrites;
+use super::files::{UpstreamFile, UpstreamFiles};
+use super::peer::{UpstreamClient, UpstreamError, UpstreamFid, UpstreamOp};
+use super::walks::WalkedFid;
 use crate::link::lock;
 
 /// One connection to the peer, and what is known over it.
 #[derive(Debug)]
-pub(super) struct Life {
-    pub(super) peer: Arc<Peer>,
-    pub(super) walked: Walked,
-    pub(super) durable: Durable,
+pub(super) struct UpstreamSession {
+    pub(super) peer: Arc<UpstreamClient>,
+    pub(super) walked: WalkedFid,
+    pub(super) durable: DurableWrites,
     /// The peer knows neither Tunlinkat nor Trenameat.
     pub(super) names_by_fid: AtomicBool,
     /// The gateway's, known once somebody has attached.
-    known: Arc<OnceLock<Files>>,
+    known: Arc<OnceLock<UpstreamFiles>>,
     aname: String,
     /// Another one for each life.
     verifier: u64,
     jobs: AtomicU64,
-    session: Mutex<Session>,
+    session: Mutex<GatewaySession>,
     identities: Mutex<Identities>,
-    opened: Mutex<FxHashMap<u32, Arc<Opened>>>,
+    opened: Mutex<FxHashMap<u32, Arc<UpstreamOpened>>>,
 }
 
 /// Who binds channels.
 #[derive(Debug, Default)]
-struct Session {
+struct GatewaySession {
     id: Option<u128>,
     /// Those that live, by number; one that has ended stays as `None`.
     channels: BTreeMap<u16, Option<OwnedFd>>,
@@ -57,41 +57,41 @@ struct Session {
 
 #[derive(Debug, Default)]
 struct Identities {
-    by_number: FxHashMap<u32, Who>,
+    by_number: FxHashMap<u32, UpstreamCaller>,
     /// By uid.
-    roots: FxHashMap<u32, Arc<Held>>,
+    roots: FxHashMap<u32, Arc<UpstreamFid>>,
 }
 
 /// A user, and the group of what it makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Who {
+pub(super) struct UpstreamCaller {
     pub(super) uid: u32,
     pub(super) gid: u32,
 }
 
 /// A file that the link has open.
 #[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) held: Held,
-    pub(super) file: Arc<File>,
-    pub(super) who: Who,
+pub(super) struct UpstreamOpened {
+    pub(super) held: UpstreamFid,
+    pub(super) file: Arc<UpstreamFile>,
+    pub(super) who: UpstreamCaller,
     /// As they were last: servers that go by paths lose a file that is removed.
     pub(super) told: Mutex<Attributes>,
 }
 
-impl Life {
+impl UpstreamSession {
     /// Over a connection on which nobody has attached yet.
     pub(super) fn new(
-        peer: Arc<Peer>,
-        known: Arc<OnceLock<Files>>,
+        peer: Arc<UpstreamClient>,
+        known: Arc<OnceLock<UpstreamFiles>>,
         aname: &str,
         verifier: u64,
-    ) -> Life {
+    ) -> UpstreamSession {
         let (names_by_fid, session, identities, opened) = Default::default();
-        Life {
+        UpstreamSession {
             peer,
-            walked: Walked::new(),
-            durable: Durable::default(),
+            walked: WalkedFid::new(),
+            durable: DurableWrites::default(),
             names_by_fid,
             known,
             aname: aname.into(),
@@ -113,20 +113,20 @@ impl Life {
         id: u128,
         channel: u16,
         socket: OwnedFd,
-    ) -> Result<(bool, Vec<u8>), Fail> {
+    ) -> Result<(bool, Vec<u8>), UpstreamError> {
         let mut session = lock(&self.session);
         if session.id.is_some_and(|is| is != id) {
             return Err(Errno::PERM.into());
         }
         if session.channels.contains_key(&channel) {
             self.peer.end();
-            return Err(Fail::Lost);
+            return Err(UpstreamError::Lost);
         }
         let resumed = session.id.is_some();
         if !resumed {
             let uid = rustix::process::geteuid().as_raw();
             let (held, qid) = self.attach(uid)?;
-            if !self.known.get_or_init(|| Files::new(qid)).root().is(qid) {
+            if !self.known.get_or_init(|| UpstreamFiles::new(qid)).root().is(qid) {
                 return Err(Errno::STALE.into());
             }
             lock(&self.identities).roots.insert(uid, Arc::new(held));
@@ -161,7 +161,7 @@ impl Life {
     }
 
     /// An identity may be used once the peer has taken its user.
-    pub(super) fn identify(&self, number: u32, who: Who) -> Result<(), Fail> {
+    pub(super) fn identify(&self, number: u32, who: UpstreamCaller) -> Result<(), UpstreamError> {
         let known = lock(&self.identities).roots.contains_key(&who.uid);
         let root = match known {
             true => None,
@@ -197,12 +197,12 @@ impl Life {
     ///
     /// # Errors
     /// `EINVAL` if nobody.
-    pub(super) fn who(&self, number: u32) -> Result<Who, Errno> {
+    pub(super) fn who(&self, number: u32) -> Result<UpstreamCaller, Errno> {
         lock(&self.identities).by_number.get(&number).copied().ok_or(Errno::INVAL)
     }
 
     /// The root as a user has it.
-    pub(super) fn root_of(&self, uid: u32) -> Result<Arc<Held>, Fail> {
+    pub(super) fn root_of(&self, uid: u32) -> Result<Arc<UpstreamFid>, UpstreamError> {
         if let Some(root) = lock(&self.identities).roots.get(&uid) {
             return Ok(root.clone());
         }
@@ -214,7 +214,7 @@ impl Life {
     ///
     /// # Errors
     /// `EINVAL` before there was a session.
-    pub(super) fn files(&self) -> Result<&Files, Errno> {
+    pub(super) fn files(&self) -> Result<&UpstreamFiles, Errno> {
         self.known.get().ok_or(Errno::INVAL)
     }
 
@@ -222,7 +222,7 @@ impl Life {
     ///
     /// # Errors
     /// `EBADF` if it has another by this fid.
-    pub(super) fn open(&self, fid: Fid, opened: Arc<Opened>) -> Result<(), Errno> {
+    pub(super) fn open(&self, fid: Fid, opened: Arc<UpstreamOpened>) -> Result<(), Errno> {
         let mut all = lock(&self.opened);
         if all.contains_key(&fid.0) {
             return Err(Errno::BADF);
@@ -231,11 +231,11 @@ impl Life {
         Ok(())
     }
 
-    pub(super) fn opened(&self, fid: Fid) -> Result<Arc<Opened>, Errno> {
+    pub(super) fn opened(&self, fid: Fid) -> Result<Arc<UpstreamOpened>, Errno> {
         lock(&self.opened).get(&fid.0).cloned().ok_or(Errno::BADF)
     }
 
-    pub(super) fn close(&self, fid: Fid) -> Result<Arc<Opened>, Errno> {
+    pub(super) fn close(&self, fid: Fid) -> Result<Arc<UpstreamOpened>, Errno> {
         lock(&self.opened).remove(&fid.0).ok_or(Errno::BADF)
     }
 
@@ -245,20 +245,20 @@ impl Life {
     }
 
     /// A job that is nobody else's.
-    pub(super) fn job(&self) -> Job {
-        Job::new(self.jobs.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn job(&self) -> UpstreamOp {
+        UpstreamOp::new(self.jobs.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn attach(&self, uid: u32) -> Result<(Held, Qid), Fail> {
+    fn attach(&self, uid: u32) -> Result<(UpstreamFid, Qid), UpstreamError> {
         let attached = self.peer.make(|fid| {
             let aname = self.aname.as_bytes();
             let request = Request::Attach { fid, afid: NOFID, uname: b"", aname, n_uname: uid };
-            self.peer.ask(&Job::steady(), request, |reply| match reply {
+            self.peer.ask(&UpstreamOp::steady(), request, |reply| match reply {
                 Reply::Attach { qid } => Some(qid),
                 _ => None,
             })
         });
-        if let Err(Fail::Errno(error)) = &attached {
+        if let Err(UpstreamError::Errno(error)) = &attached {
             tracing::warn!(uid, aname = self.aname, %error, "the server refused a user");
         }
         attached

@@ -10,13 +10,13 @@ use fuse::Errno;
 use ninep::dialect::{ExtReply, ListEntry};
 use ninep::{Attributes, DirEntries, DirEntry, Fid, NameList, Reply, Request, getattr};
 
-use super::asked::{Answered, Asked};
-use super::life::Opened;
-use super::peer::{Fail, Held};
+use super::asked::{GatewayCall, GatewayReply};
+use super::life::UpstreamOpened;
+use super::peer::{UpstreamError, UpstreamFid};
 use super::walks::basic;
 
-impl Asked<'_> {
-    pub(super) fn list(&self, fid: Fid, offset: u64, count: u32) -> Answered {
+impl GatewayCall<'_> {
+    pub(super) fn list(&self, fid: Fid, offset: u64, count: u32) -> GatewayReply {
         let opened = self.life.opened(fid)?;
         let count = count.min(LIST_MAX);
         let wanted = (count / LARGER).max(WANTED_MIN).min(self.life.peer.payload());
@@ -47,11 +47,11 @@ impl Asked<'_> {
 
     fn add(
         &self,
-        opened: &Opened,
+        opened: &UpstreamOpened,
         entry: &DirEntry<'_>,
         told: Option<Attributes>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Fail> {
+    ) -> Result<(), UpstreamError> {
         let files = self.life.files()?;
         // One whose path fits into no handle has none.
         let found = told.and_then(|told| {
@@ -67,17 +67,19 @@ impl Asked<'_> {
     /// The attributes of each of these, if they can be had.
     fn attributes_in(
         &self,
-        opened: &Opened,
+        opened: &UpstreamOpened,
         entries: &[DirEntry<'_>],
-    ) -> Result<Vec<Option<Attributes>>, Fail> {
+    ) -> Result<Vec<Option<Attributes>>, UpstreamError> {
         let at = match self.life.walk_to(self.job, &opened.file, opened.who.uid) {
             Ok(at) => at,
-            Err(fail @ (Fail::Lost | Fail::Errno(Errno::INTR))) => return Err(fail),
+            Err(fail @ (UpstreamError::Lost | UpstreamError::Errno(Errno::INTR))) => {
+                return Err(fail);
+            }
             Err(_) => return Ok(vec![None; entries.len()]),
         };
         let mut spaces = vec![Vec::new(); entries.len()];
         let mut walks = Vec::new();
-        let mut fids: Vec<(usize, Held)> = Vec::new();
+        let mut fids: Vec<(usize, UpstreamFid)> = Vec::new();
         for ((place, entry), space) in entries.iter().enumerate().zip(&mut spaces) {
             if matches!(entry.name, b"." | b"..") {
                 continue;

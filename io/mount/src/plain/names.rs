@@ -16,13 +16,13 @@ use fuse::Errno;
 use ninep::dialect::ExtReply;
 use ninep::{Attributes, Fid, QTDIR, REMOVE_DIR, Reply, Request};
 
-use super::asked::{Answered, Asked};
-use super::files::File;
-use super::life::Who;
-use super::peer::{Fail, Held};
+use super::asked::{GatewayCall, GatewayReply};
+use super::files::UpstreamFile;
+use super::life::UpstreamCaller;
+use super::peer::{UpstreamError, UpstreamFid};
 
-impl Asked<'_> {
-    pub(super) fn lookup(&self, fid: Fid, name: &[u8]) -> Answered {
+impl GatewayCall<'_> {
+    pub(super) fn lookup(&self, fid: Fid, name: &[u8]) -> GatewayReply {
         let (directory, who) = self.file(fid)?;
         let (file, attributes) = self.look_up(&directory, who, name)?;
         self.reply(ExtReply::Lookup { handle: &file.handle, attributes })
@@ -31,10 +31,10 @@ impl Asked<'_> {
     /// A file by its name.
     pub(super) fn look_up(
         &self,
-        directory: &File,
-        who: Who,
+        directory: &UpstreamFile,
+        who: UpstreamCaller,
         name: &[u8],
-    ) -> Result<(Arc<File>, Attributes), Fail> {
+    ) -> Result<(Arc<UpstreamFile>, Attributes), UpstreamError> {
         let at = self.at(directory, who, name)?;
         let (held, _) = self.life.walk(self.job, at.fid, &[name])?;
         let told = self.life.attributes(self.job, held.fid)?;
@@ -50,7 +50,7 @@ impl Asked<'_> {
         mode: u32,
         rdev: u64,
         target: &[u8],
-    ) -> Answered {
+    ) -> GatewayReply {
         let (directory, who) = self.file(fid)?;
         let at = self.at(&directory, who, name)?;
         self.life.files()?.fits(&directory, name)?;
@@ -71,7 +71,7 @@ impl Asked<'_> {
         self.reply(ExtReply::Make { handle: &file.handle, attributes })
     }
 
-    pub(super) fn unlinkat(&self, dirfid: Fid, name: &[u8], flags: u32) -> Answered {
+    pub(super) fn unlinkat(&self, dirfid: Fid, name: &[u8], flags: u32) -> GatewayReply {
         let (directory, who) = self.file(dirfid)?;
         let at = self.at(&directory, who, name)?;
         let request = Request::Unlinkat { dirfid: at.fid, name, flags };
@@ -90,7 +90,7 @@ impl Asked<'_> {
         self.reply(Reply::Unlinkat)
     }
 
-    pub(super) fn renameat(&self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> Answered {
+    pub(super) fn renameat(&self, old: (Fid, &[u8]), new: (Fid, &[u8])) -> GatewayReply {
         let (from, who) = self.file(old.0)?;
         let (to, _) = self.file(new.0)?;
         let (from_at, to_at) = (self.at(&from, who, old.1)?, self.at(&to, who, new.1)?);
@@ -115,7 +115,7 @@ impl Asked<'_> {
         self.reply(Reply::Renameat)
     }
 
-    pub(super) fn link(&self, dfid: Fid, fid: Fid, name: &[u8]) -> Answered {
+    pub(super) fn link(&self, dfid: Fid, fid: Fid, name: &[u8]) -> GatewayReply {
         let (directory, who) = self.file(dfid)?;
         let (file, _) = self.file(fid)?;
         let at = self.at(&directory, who, name)?;
@@ -128,7 +128,7 @@ impl Asked<'_> {
         self.reply(Reply::Link)
     }
 
-    pub(super) fn readlink(&self, fid: Fid) -> Answered {
+    pub(super) fn readlink(&self, fid: Fid) -> GatewayReply {
         let (file, who) = self.file(fid)?;
         let target = self.life.with_file(self.job, &file, who.uid, |fid| {
             self.life.peer.ask(self.job, Request::Readlink { fid }, |reply| match reply {
@@ -143,7 +143,12 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// For names that mean something else than a file in it.
-    pub(super) fn at(&self, directory: &File, who: Who, name: &[u8]) -> Result<Arc<Held>, Fail> {
+    pub(super) fn at(
+        &self,
+        directory: &UpstreamFile,
+        who: UpstreamCaller,
+        name: &[u8],
+    ) -> Result<Arc<UpstreamFid>, UpstreamError> {
         match name {
             b"" => Err(Errno::NOENT.into()),
             b"." | b".." => Err(Errno::INVAL.into()),
@@ -156,11 +161,11 @@ impl Asked<'_> {
         &self,
         request: Request<'_>,
         done: Reply<'_>,
-        by_fid: impl FnOnce() -> Result<(), Fail>,
-    ) -> Result<(), Fail> {
+        by_fid: impl FnOnce() -> Result<(), UpstreamError>,
+    ) -> Result<(), UpstreamError> {
         if !self.life.names_by_fid.load(Ordering::Relaxed) {
             match self.life.peer.ask(self.job, request, |reply| (reply == done).then_some(())) {
-                Err(Fail::Errno(Errno::OPNOTSUPP | Errno::NOSYS)) => {
+                Err(UpstreamError::Errno(Errno::OPNOTSUPP | Errno::NOSYS)) => {
                     self.life.names_by_fid.store(true, Ordering::Relaxed);
                 }
                 asked => return asked,

@@ -7,9 +7,9 @@
 //!   flush ─► Tflush for what a job has under way ─► its reply, or Rflush: EINTR
 //! ```
 //!
-//! A fid is a [`Held`]: who drops it lets the peer forget it, so no way out of a function
+//! A fid is a [`UpstreamFid`]: who drops it lets the peer forget it, so no way out of a function
 //! leaves one behind. A connection that breaks answers nobody: whoever waits is told that it
-//! is [`Fail::Lost`], and what is asked later is as well.
+//! is [`UpstreamError::Lost`], and what is asked later is as well.
 //!
 //! Bounds: [`TAGS_MAX`] messages under way, [`FIDS_MAX`] fids, and no message larger than was
 //! agreed on; each is looked at before memory is taken.
@@ -33,36 +33,36 @@ use crate::link::{errno_of, lock};
 
 /// A connection to a server of plain 9P2000.L.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct UpstreamClient {
     socket: OwnedFd,
     /// The largest message that was agreed on, in bytes.
     msize: u32,
     /// Held while a message is sent.
     sending: Mutex<()>,
-    table: Mutex<Table>,
+    table: Mutex<UpstreamTable>,
     /// Tags have become free.
     room: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct UpstreamTable {
     /// By tag.
-    sent: Slab<Sent>,
+    sent: Slab<UpstreamSent>,
     fids: Slab<()>,
     broken: bool,
 }
 
 #[derive(Debug)]
-struct Sent {
+struct UpstreamSent {
     /// The number of the job that asks; 0 if none does.
     job: u64,
-    waiting: Waiting,
+    waiting: UpstreamWaiting,
     /// A flush names its tag and is not answered.
     flushed: bool,
 }
 
 #[derive(Debug)]
-enum Waiting {
+enum UpstreamWaiting {
     /// Somebody, for whom it is the question number `at`.
     Asker { to: Sender<(usize, Vec<u8>)>, at: usize },
     /// Nobody; the fid is free afterwards.
@@ -75,52 +75,52 @@ enum Waiting {
 
 /// What somebody asks for, which may be one message to the peer or many.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct UpstreamOp {
     number: u64,
     flushed: AtomicBool,
 }
 
 /// Why something was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fail {
+pub(super) enum UpstreamError {
     /// The peer, or the protocol, says so.
     Errno(Errno),
     /// There is no connection any more: whether it was done is not known.
     Lost,
 }
 
-impl From<Errno> for Fail {
-    fn from(error: Errno) -> Fail {
-        Fail::Errno(error)
+impl From<Errno> for UpstreamError {
+    fn from(error: Errno) -> UpstreamError {
+        UpstreamError::Errno(error)
     }
 }
 
 /// A whole reply; empty if the question was flushed instead.
 #[derive(Debug)]
-pub(super) struct Told(Vec<u8>);
+pub(super) struct UpstreamReply(Vec<u8>);
 
 /// A fid that the peer knows, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct UpstreamFid {
     pub(super) fid: Fid,
-    peer: Arc<Peer>,
+    peer: Arc<UpstreamClient>,
     /// Whether the peer may know it.
     known: bool,
 }
 
-impl Job {
+impl UpstreamOp {
     /// `number` is nobody else's, and not 0.
-    pub(super) fn new(number: u64) -> Job {
-        Job { number, flushed: AtomicBool::new(false) }
+    pub(super) fn new(number: u64) -> UpstreamOp {
+        UpstreamOp { number, flushed: AtomicBool::new(false) }
     }
 
     /// What cannot be flushed.
-    pub(super) fn steady() -> Job {
-        Job::new(0)
+    pub(super) fn steady() -> UpstreamOp {
+        UpstreamOp::new(0)
     }
 }
 
-impl Told {
+impl UpstreamReply {
     /// What it says.
     pub(super) fn reply(&self) -> Result<Reply<'_>, Errno> {
         if self.0.is_empty() {
@@ -137,17 +137,17 @@ impl Told {
     }
 }
 
-impl Peer {
+impl UpstreamClient {
     /// Uses a connection that has agreed on plain 9P2000.L and messages of `msize`. The
     /// thread that reads calls `ended` when it breaks.
     pub(super) fn begin(
         socket: OwnedFd,
         msize: u32,
         ended: impl FnOnce(&io::Error) + Send + 'static,
-    ) -> io::Result<Arc<Peer>> {
+    ) -> io::Result<Arc<UpstreamClient>> {
         let mut reader = BufReader::new(File::from(socket.try_clone()?));
         let (table, sending, room) = Default::default();
-        let peer = Arc::new(Peer { socket, msize, sending, table, room });
+        let peer = Arc::new(UpstreamClient { socket, msize, sending, table, room });
         let reads = peer.clone();
         std::thread::Builder::new().name("plain-replies".into()).spawn(api::critical(
             move || {
@@ -186,17 +186,21 @@ impl Peer {
     /// Asks one thing; `take` makes of the reply what is wanted.
     pub(super) fn ask<T>(
         &self,
-        job: &Job,
+        job: &UpstreamOp,
         request: Request<'_>,
         take: impl FnOnce(Reply<'_>) -> Option<T>,
-    ) -> Result<T, Fail> {
+    ) -> Result<T, UpstreamError> {
         let told = self.ask_all(job, &[request])?;
-        let told = told.first().ok_or(Fail::Lost)?;
+        let told = told.first().ok_or(UpstreamError::Lost)?;
         Ok(take(told.reply()?).ok_or(Errno::PROTO)?)
     }
 
     /// Asks all of these at once, and waits for every reply. They are executed in any order.
-    pub(super) fn ask_all(&self, job: &Job, requests: &[Request<'_>]) -> Result<Vec<Told>, Fail> {
+    pub(super) fn ask_all(
+        &self,
+        job: &UpstreamOp,
+        requests: &[Request<'_>],
+    ) -> Result<Vec<UpstreamReply>, UpstreamError> {
         let mut all = Vec::with_capacity(requests.len());
         for requests in requests.chunks(AT_ONCE) {
             let (to, from) = channel();
@@ -207,17 +211,18 @@ impl Peer {
                     return Err(Errno::INTR.into());
                 }
                 for (at, request) in requests.iter().enumerate() {
-                    let waiting = Waiting::Asker { to: to.clone(), at };
-                    let sent = Sent { job: job.number, waiting, flushed: false };
+                    let waiting = UpstreamWaiting::Asker { to: to.clone(), at };
+                    let sent = UpstreamSent { job: job.number, waiting, flushed: false };
                     request.encode(tag_of(table.sent.insert(sent)), &mut out);
                 }
             }
             drop(to);
             self.send(&out)?;
-            let mut told: Vec<Told> = requests.iter().map(|_| Told(Vec::new())).collect();
+            let mut told: Vec<UpstreamReply> =
+                requests.iter().map(|_| UpstreamReply(Vec::new())).collect();
             for _ in requests {
-                let (at, frame) = from.recv().map_err(|_| Fail::Lost)?;
-                told[at] = Told(frame);
+                let (at, frame) = from.recv().map_err(|_| UpstreamError::Lost)?;
+                told[at] = UpstreamReply(frame);
             }
             all.extend(told);
         }
@@ -226,20 +231,21 @@ impl Peer {
 
     /// Takes back what a job has under way, as far as the peer still can; what it asks from
     /// now on is `EINTR`.
-    pub(super) fn flush(&self, job: &Job) {
+    pub(super) fn flush(&self, job: &UpstreamOp) {
         let mut out = Vec::new();
         {
             let mut table = lock(&self.table);
             job.flushed.store(true, Ordering::SeqCst);
-            let of_job = |sent: &Sent| {
-                sent.job == job.number && matches!(sent.waiting, Waiting::Asker { .. })
+            let of_job = |sent: &UpstreamSent| {
+                sent.job == job.number && matches!(sent.waiting, UpstreamWaiting::Asker { .. })
             };
             let old: Vec<usize> =
                 table.sent.iter().filter(|(_, sent)| of_job(sent)).map(|(tag, _)| tag).collect();
             // Above what is asked there is always room for a flush of each.
             for old in old {
                 table.sent[old].flushed = true;
-                let flush = Sent { job: 0, waiting: Waiting::Flush(old), flushed: false };
+                let flush =
+                    UpstreamSent { job: 0, waiting: UpstreamWaiting::Flush(old), flushed: false };
                 let tag = tag_of(table.sent.insert(flush));
                 Request::Flush { oldtag: tag_of(old) }.encode(tag, &mut out);
             }
@@ -252,40 +258,43 @@ impl Peer {
     ///
     /// # Errors
     /// `ENFILE` if there are too many.
-    pub(super) fn new_fid(self: &Arc<Peer>) -> Result<Held, Errno> {
+    pub(super) fn new_fid(self: &Arc<UpstreamClient>) -> Result<UpstreamFid, Errno> {
         let mut table = lock(&self.table);
         if table.fids.len() >= FIDS_MAX {
             return Err(Errno::NFILE);
         }
         let fid = Fid(table.fids.insert(()) as u32);
-        Ok(Held { fid, peer: self.clone(), known: true })
+        Ok(UpstreamFid { fid, peer: self.clone(), known: true })
     }
 
     /// Makes a new fid by a message that names it; one that the peer has refused is not made.
     pub(super) fn make<T>(
-        self: &Arc<Peer>,
-        request: impl FnOnce(Fid) -> Result<T, Fail>,
-    ) -> Result<(Held, T), Fail> {
+        self: &Arc<UpstreamClient>,
+        request: impl FnOnce(Fid) -> Result<T, UpstreamError>,
+    ) -> Result<(UpstreamFid, T), UpstreamError> {
         let mut held = self.new_fid()?;
         match request(held.fid) {
             Ok(told) => Ok((held, told)),
             Err(fail) => {
                 // Whether a question that was flushed has made it is not known: it is clunked.
-                held.known = fail == Fail::Errno(Errno::INTR);
+                held.known = fail == UpstreamError::Errno(Errno::INTR);
                 Err(fail)
             }
         }
     }
 
-    fn table_with_room(&self, wanted: usize) -> Result<MutexGuard<'_, Table>, Fail> {
+    fn table_with_room(
+        &self,
+        wanted: usize,
+    ) -> Result<MutexGuard<'_, UpstreamTable>, UpstreamError> {
         let mut table = lock(&self.table);
         while !table.broken && table.sent.len() + wanted > TAGS_MAX {
             table = self.room.wait(table).unwrap_or_else(PoisonError::into_inner);
         }
-        if table.broken { Err(Fail::Lost) } else { Ok(table) }
+        if table.broken { Err(UpstreamError::Lost) } else { Ok(table) }
     }
 
-    fn send(&self, mut bytes: &[u8]) -> Result<(), Fail> {
+    fn send(&self, mut bytes: &[u8]) -> Result<(), UpstreamError> {
         let _sending = lock(&self.sending);
         while !bytes.is_empty() {
             match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
@@ -295,7 +304,7 @@ impl Peer {
                     tracing::debug!(%error, "cannot send");
                     // Half a message may be gone: nothing can follow it.
                     self.end();
-                    return Err(Fail::Lost);
+                    return Err(UpstreamError::Lost);
                 }
             }
         }
@@ -307,7 +316,8 @@ impl Peer {
         let mut out = Vec::new();
         {
             let Ok(mut table) = self.table_with_room(1) else { return };
-            let sent = Sent { job: 0, waiting: Waiting::Clunk(fid), flushed: false };
+            let sent =
+                UpstreamSent { job: 0, waiting: UpstreamWaiting::Clunk(fid), flushed: false };
             let tag = tag_of(table.sent.insert(sent));
             Request::Clunk { fid }.encode(tag, &mut out);
         }
@@ -321,22 +331,24 @@ impl Peer {
         let Some(sent) = table.sent.get_mut(tag) else {
             return tracing::warn!(tag, "a reply that nobody asked for came");
         };
-        let waiting = std::mem::replace(&mut sent.waiting, Waiting::Answered);
+        let waiting = std::mem::replace(&mut sent.waiting, UpstreamWaiting::Answered);
         if !sent.flushed {
             table.sent.remove(tag);
         }
         match waiting {
-            Waiting::Asker { to, at } => {
+            UpstreamWaiting::Asker { to, at } => {
                 let _ = to.send((at, frame));
             }
-            Waiting::Clunk(fid) => drop(table.fids.try_remove(fid.0 as usize)),
-            Waiting::Flush(old) => {
+            UpstreamWaiting::Clunk(fid) => drop(table.fids.try_remove(fid.0 as usize)),
+            UpstreamWaiting::Flush(old) => {
                 let flushed = table.sent.try_remove(old).map(|sent| sent.waiting);
-                if let Some(Waiting::Asker { to, at }) = flushed {
+                if let Some(UpstreamWaiting::Asker { to, at }) = flushed {
                     let _ = to.send((at, Vec::new()));
                 }
             }
-            Waiting::Answered => tracing::warn!(tag, kind = ?frame_kind(&frame), "answered twice"),
+            UpstreamWaiting::Answered => {
+                tracing::warn!(tag, kind = ?frame_kind(&frame), "answered twice")
+            }
         }
         drop(table);
         self.room.notify_all();
@@ -352,7 +364,7 @@ impl Peer {
     }
 }
 
-impl Held {
+impl UpstreamFid {
     /// The peer has refused to make it.
     pub(super) fn refused(mut self) {
         self.known = false;
@@ -360,24 +372,24 @@ impl Held {
 
     /// Lets the peer forget it, and says what came of that: of an extended attribute, or of a
     /// write that was delayed.
-    pub(super) fn clunk(mut self) -> Result<(), Fail> {
+    pub(super) fn clunk(mut self) -> Result<(), UpstreamError> {
         // Whatever the answer, the peer does not know it any more.
         self.known = false;
         let request = Request::Clunk { fid: self.fid };
-        self.peer.ask(&Job::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
+        self.peer.ask(&UpstreamOp::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
     }
 
     /// Removes its file; the peer forgets it whatever comes of that.
-    pub(super) fn remove(mut self, job: &Job) -> Result<(), Fail> {
+    pub(super) fn remove(mut self, job: &UpstreamOp) -> Result<(), UpstreamError> {
         let request = Request::Remove { fid: self.fid };
         let removed = self.peer.ask(job, request, |reply| (reply == Reply::Remove).then_some(()));
         // One that was flushed may not have been executed.
-        self.known = removed == Err(Fail::Errno(Errno::INTR));
+        self.known = removed == Err(UpstreamError::Errno(Errno::INTR));
         removed
     }
 }
 
-impl Drop for Held {
+impl Drop for UpstreamFid {
     fn drop(&mut self) {
         match self.known {
             true => self.peer.forget(self.fid),

@@ -13,7 +13,7 @@ use ninep::dialect::{
 };
 use ninep::{Attributes, Fid, QTDIR, Qid, Qids, Reply, Request, Tag, getattr};
 
-use super::peer::{Fail, Job, Peer, read_frame};
+use super::peer::{UpstreamClient, UpstreamError, UpstreamOp, read_frame};
 use super::*;
 
 const MSIZE: u32 = 1 << 16;
@@ -269,14 +269,14 @@ fn what_the_link_may_not_send_ends_the_channel_or_is_refused() {
     assert!(server.ended(), "the last channel takes the connection with it");
 }
 
-fn peer() -> (Arc<Peer>, Server) {
+fn peer() -> (Arc<UpstreamClient>, Server) {
     let (socket, server) = Server::pair();
-    (Peer::begin(socket, MSIZE, |_| {}).unwrap(), server)
+    (UpstreamClient::begin(socket, MSIZE, |_| {}).unwrap(), server)
 }
 
-fn clunk(peer: &Peer) -> Result<(), Fail> {
+fn clunk(peer: &UpstreamClient) -> Result<(), UpstreamError> {
     let request = Request::Clunk { fid: Fid(1) };
-    peer.ask(&Job::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
+    peer.ask(&UpstreamOp::steady(), request, |reply| (reply == Reply::Clunk).then_some(()))
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn replies_find_who_asked_whatever_their_order() {
     let (peer, mut server) = peer();
     let asks = [3, 1, 2].map(|count| Request::Read { fid: Fid(count), offset: 0, count });
     let asking = peer.clone();
-    let asked = std::thread::spawn(move || asking.ask_all(&Job::steady(), &asks).unwrap());
+    let asked = std::thread::spawn(move || asking.ask_all(&UpstreamOp::steady(), &asks).unwrap());
     let frames: Vec<_> = (0..3).map(|_| server.next()).collect();
     for frame in frames.iter().rev() {
         let (tag, Request::Read { count, .. }) = Request::decode(frame).unwrap() else { panic!() };
@@ -302,8 +302,8 @@ fn a_reply_that_is_too_large_or_none_is_not_believed() {
     let asked = std::thread::spawn(move || clunk(&asking));
     server.next();
     server.0.write_all(&[0xff, 0xff, 0xff, 0x7f, 121, 0, 0]).unwrap();
-    assert_eq!(asked.join().unwrap(), Err(Fail::Lost));
-    assert_eq!(clunk(&ends), Err(Fail::Lost), "nor is it asked again");
+    assert_eq!(asked.join().unwrap(), Err(UpstreamError::Lost));
+    assert_eq!(clunk(&ends), Err(UpstreamError::Lost), "nor is it asked again");
     for odd in [Reply::Fsync, Reply::Error { ecode: 5 }] {
         let (peer, mut server) = peer();
         let asked = std::thread::spawn(move || clunk(&peer));

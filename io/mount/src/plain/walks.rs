@@ -19,37 +19,37 @@ use std::time::{Duration, Instant};
 use fuse::Errno;
 use ninep::{Attributes, Fid, NameList, Qid, Reply, Request, WALK_NAMES_MAX, getattr};
 
-use super::files::File;
-use super::life::Life;
+use super::files::UpstreamFile;
+use super::life::UpstreamSession;
 use super::lru::Lru;
-use super::peer::{Fail, Held, Job};
+use super::peer::{UpstreamError, UpstreamFid, UpstreamOp};
 use crate::link::lock;
 
 /// Fids that were walked to.
 #[derive(Debug)]
-pub(super) struct Walked {
+pub(super) struct WalkedFid {
     /// By a file's serial and a user.
-    kept: Mutex<Lru<(u64, u32), Kept>>,
+    kept: Mutex<Lru<(u64, u32), KeptWalk>>,
     /// Read by renames under way, so that others can wait for their ends.
     pub(super) moving: RwLock<()>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    held: Arc<Held>,
+struct KeptWalk {
+    held: Arc<UpstreamFid>,
     /// When it was known to lead to its file.
     looked: Instant,
 }
 
-impl Walked {
-    pub(super) fn new() -> Walked {
-        Walked { kept: Mutex::new(Lru::new(KEPT_MAX)), moving: RwLock::default() }
+impl WalkedFid {
+    pub(super) fn new() -> WalkedFid {
+        WalkedFid { kept: Mutex::new(Lru::new(KEPT_MAX)), moving: RwLock::default() }
     }
 
     /// Keeps a fid that leads to a file.
-    pub(super) fn keep(&self, file: &File, uid: u32, held: Arc<Held>) {
+    pub(super) fn keep(&self, file: &UpstreamFile, uid: u32, held: Arc<UpstreamFid>) {
         let gone =
-            lock(&self.kept).insert((file.serial, uid), Kept { held, looked: Instant::now() });
+            lock(&self.kept).insert((file.serial, uid), KeptWalk { held, looked: Instant::now() });
         // Dropped outside of the lock: that sends.
         drop(gone);
     }
@@ -67,31 +67,33 @@ impl Walked {
     }
 
     /// The fid of a file, if it may be believed without asking; else with `false`.
-    fn get(&self, file: &File, uid: u32) -> Option<(Arc<Held>, bool)> {
+    fn get(&self, file: &UpstreamFile, uid: u32) -> Option<(Arc<UpstreamFid>, bool)> {
         let mut kept = lock(&self.kept);
-        let Kept { held, looked } = kept.get(&(file.serial, uid))?;
+        let KeptWalk { held, looked } = kept.get(&(file.serial, uid))?;
         Some((held.clone(), looked.elapsed() < BELIEVED))
     }
 }
 
-impl Life {
+impl UpstreamSession {
     /// Does something with a fid of a file. Where that says that the file is gone, or `op`
     /// finds it to be another (`ESTALE`), it is walked to anew, once more after a rename that
     /// is under way.
     pub(super) fn with_file<T>(
         &self,
-        job: &Job,
-        file: &File,
+        job: &UpstreamOp,
+        file: &UpstreamFile,
         uid: u32,
-        mut op: impl FnMut(Fid) -> Result<T, Fail>,
-    ) -> Result<T, Fail> {
+        mut op: impl FnMut(Fid) -> Result<T, UpstreamError>,
+    ) -> Result<T, UpstreamError> {
         for attempt in 0..3 {
             if attempt == 2 {
                 drop(self.walked.moving.write().unwrap_or_else(PoisonError::into_inner));
             }
             let done = self.walk_to(job, file, uid).and_then(|held| op(held.fid));
             match done {
-                Err(Fail::Errno(Errno::NOENT | Errno::STALE)) => self.walked.forget(file.serial),
+                Err(UpstreamError::Errno(Errno::NOENT | Errno::STALE)) => {
+                    self.walked.forget(file.serial)
+                }
                 done => return done,
             }
         }
@@ -99,7 +101,12 @@ impl Life {
     }
 
     /// A fid of a directory for what names something in it: `ENOENT` may be about the name.
-    pub(super) fn walk_to(&self, job: &Job, file: &File, uid: u32) -> Result<Arc<Held>, Fail> {
+    pub(super) fn walk_to(
+        &self,
+        job: &UpstreamOp,
+        file: &UpstreamFile,
+        uid: u32,
+    ) -> Result<Arc<UpstreamFid>, UpstreamError> {
         match self.walked.get(file, uid) {
             Some((held, true)) => return Ok(held),
             Some((held, false)) => match self.attributes(job, held.fid) {
@@ -107,7 +114,9 @@ impl Life {
                     self.walked.keep(file, uid, held.clone());
                     return Ok(held);
                 }
-                Err(fail @ (Fail::Lost | Fail::Errno(Errno::INTR))) => return Err(fail),
+                Err(fail @ (UpstreamError::Lost | UpstreamError::Errno(Errno::INTR))) => {
+                    return Err(fail);
+                }
                 _ => {}
             },
             None => {}
@@ -119,7 +128,7 @@ impl Life {
                     self.walked.keep(file, uid, held.clone());
                     return Ok(held);
                 }
-                Ok(_) | Err(Fail::Errno(Errno::NOENT | Errno::NOTDIR)) => {}
+                Ok(_) | Err(UpstreamError::Errno(Errno::NOENT | Errno::NOTDIR)) => {}
                 Err(fail) => why = fail,
             }
         }
@@ -129,10 +138,10 @@ impl Life {
     /// Walks from one fid by names, none to copy it. Gives the qid of the last name.
     pub(super) fn walk(
         &self,
-        job: &Job,
+        job: &UpstreamOp,
         from: Fid,
         names: &[&[u8]],
-    ) -> Result<(Held, Option<Qid>), Fail> {
+    ) -> Result<(UpstreamFid, Option<Qid>), UpstreamError> {
         let (held, found) = self.peer.make(|fid| self.walk_some(job, from, fid, names))?;
         match found.len() == names.len() {
             true => Ok((held, found.last().copied())),
@@ -142,7 +151,11 @@ impl Life {
     }
 
     /// A file's attributes, those that every server has.
-    pub(super) fn attributes(&self, job: &Job, fid: Fid) -> Result<Attributes, Fail> {
+    pub(super) fn attributes(
+        &self,
+        job: &UpstreamOp,
+        fid: Fid,
+    ) -> Result<Attributes, UpstreamError> {
         let request = Request::Getattr { fid, mask: getattr::BASIC };
         self.peer.ask(job, request, |reply| match reply {
             Reply::Getattr(told) => Some(basic(told)),
@@ -153,16 +166,16 @@ impl Life {
     /// Walks from the root. The root's qid is not told: who attached has compared it.
     fn walk_path(
         &self,
-        job: &Job,
+        job: &UpstreamOp,
         path: &[u8],
         uid: u32,
-    ) -> Result<(Arc<Held>, Option<Qid>), Fail> {
+    ) -> Result<(Arc<UpstreamFid>, Option<Qid>), UpstreamError> {
         let root = self.root_of(uid)?;
         if path.is_empty() {
             return Ok((root, None));
         }
         let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
-        let mut at: Option<Held> = None;
+        let mut at: Option<UpstreamFid> = None;
         let mut last = None;
         for names in names.chunks(WALK_NAMES_MAX) {
             let from = at.as_ref().map_or(root.fid, |held| held.fid);
@@ -175,11 +188,11 @@ impl Life {
 
     fn walk_some(
         &self,
-        job: &Job,
+        job: &UpstreamOp,
         fid: Fid,
         newfid: Fid,
         names: &[&[u8]],
-    ) -> Result<Vec<Qid>, Fail> {
+    ) -> Result<Vec<Qid>, UpstreamError> {
         let mut space = Vec::new();
         let names =
             NameList::pack(names.iter().copied(), &mut space).map_err(|_| Errno::NAMETOOLONG)?;

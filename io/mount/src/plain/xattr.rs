@@ -10,11 +10,11 @@ use fuse::Errno;
 use ninep::dialect::ExtReply;
 use ninep::{Fid, Reply, Request, XATTR_REPLACE};
 
-use super::asked::{Answered, Asked};
-use super::peer::Fail;
+use super::asked::{GatewayCall, GatewayReply};
+use super::peer::UpstreamError;
 
-impl Asked<'_> {
-    pub(super) fn getxattr(&self, fid: Fid, name: &[u8], count: u32) -> Answered {
+impl GatewayCall<'_> {
+    pub(super) fn getxattr(&self, fid: Fid, name: &[u8], count: u32) -> GatewayReply {
         let (file, who) = self.file(fid)?;
         let (length, data) = self.life.with_file(self.job, &file, who.uid, |fid| {
             let (held, size) = self.life.peer.make(|newfid| {
@@ -35,17 +35,17 @@ impl Asked<'_> {
         self.reply(ExtReply::Getxattr { length, data: &data })
     }
 
-    pub(super) fn setxattr(&self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> Answered {
+    pub(super) fn setxattr(&self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> GatewayReply {
         self.put_xattr(fid, name, flags, data)?;
         self.reply(ExtReply::Setxattr)
     }
 
-    pub(super) fn removexattr(&self, fid: Fid, name: &[u8]) -> Answered {
+    pub(super) fn removexattr(&self, fid: Fid, name: &[u8]) -> GatewayReply {
         self.put_xattr(fid, name, XATTR_REPLACE, b"")?;
         self.reply(ExtReply::Removexattr)
     }
 
-    fn read_xattr(&self, fid: Fid, size: u32) -> Result<Vec<u8>, Fail> {
+    fn read_xattr(&self, fid: Fid, size: u32) -> Result<Vec<u8>, UpstreamError> {
         let mut data = Vec::new();
         while data.len() < size as usize {
             let count = (size - data.len() as u32).min(self.life.peer.payload());
@@ -62,7 +62,13 @@ impl Asked<'_> {
         Ok(data)
     }
 
-    fn put_xattr(&self, fid: Fid, name: &[u8], flags: u32, data: &[u8]) -> Result<(), Fail> {
+    fn put_xattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        flags: u32,
+        data: &[u8],
+    ) -> Result<(), UpstreamError> {
         let (file, who) = self.file(fid)?;
         self.life.with_file(self.job, &file, who.uid, |fid| {
             let (held, _) = self.life.walk(self.job, fid, &[])?;

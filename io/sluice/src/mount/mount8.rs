@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ::mount::Settings;
+use ::mount::MountSettings;
 use anyhow::bail;
 use clap::Parser;
 
@@ -73,7 +73,7 @@ fn run(args: Args) -> anyhow::Result<()> {
         bail!("-N is not supported: run it inside that namespace, with nsenter(1)");
     }
     if args.fake {
-        Settings::new(&args.source, &args.dir, &args.options.join(","))?;
+        MountSettings::new(&args.source, &args.dir, &args.options.join(","))?;
         return Ok(());
     }
     super::run(super::Args {

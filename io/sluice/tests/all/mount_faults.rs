@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Proxy, until};
 use crate::mounted::{Mounted, Relay, can_mount, finish, setup};
-use mount::{Mount, Settings};
+use mount::{MountDaemon, MountSettings};
 use rustix::process::Signal;
 
 /// Makes, renames and removes in a folder of its own until told to stop, and checks that each
@@ -269,8 +269,9 @@ fn a_server_that_knows_only_another_9p_is_named() {
         }
         stream
     });
-    let settings = Settings::new(&format!("tcp://{address}/x"), Path::new("/nowhere"), "").unwrap();
-    let error = Mount::start(&settings).map(|_| ()).unwrap_err().to_string();
+    let settings =
+        MountSettings::new(&format!("tcp://{address}/x"), Path::new("/nowhere"), "").unwrap();
+    let error = MountDaemon::start(&settings).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("only 9P2000.u") && error.contains(&address.to_string()), "{error}");
     server.join().unwrap();
 }

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use crate::common::{Proxy, Setup, until};
 use crate::controlled::api_of;
 use crate::mounted::{Mounted, Relay, can_mount, finish};
-use mount::{Mount, MountError, Settings};
+use mount::{MountDaemon, MountError, MountSettings};
 use testkit::{TestFolder, until_free};
 
 /// A proxy of a directory that others export too.
@@ -275,8 +275,8 @@ fn proxies_that_do_not_know_each_others_handles_are_refused() {
     let two = one_of("keys-2", &place.data(), &place.0.path().join("another-key")).start();
     let at = place.0.path().join("at");
     fs::create_dir(&at).unwrap();
-    let settings = Settings::new(&sources([&one, &two]), &at, "").unwrap();
-    let error = Mount::start(&settings).unwrap_err();
+    let settings = MountSettings::new(&sources([&one, &two]), &at, "").unwrap();
+    let error = MountDaemon::start(&settings).unwrap_err();
     let MountError::Proxy { address, export, why } = &error else { panic!("{error}") };
     assert_eq!(address.to_string(), format!("unix://{}", two.socket().display()));
     assert!(export == "x" && why.contains("handle_key"), "{error}");

@@ -458,8 +458,8 @@ fn work_goes_on_over_many_deaths() {
 fn an_export_that_the_server_does_not_have_is_refused() {
     let Some(diod) = Diod::start("refused") else { return };
     let source = format!("tcp://{}//no/such/export", diod.address);
-    let settings = mount::Settings::new(&source, Path::new("/mnt"), "").unwrap();
-    let error = mount::Mount::start(&settings).unwrap_err();
+    let settings = mount::MountSettings::new(&source, Path::new("/mnt"), "").unwrap();
+    let error = mount::MountDaemon::start(&settings).unwrap_err();
     let is_refused =
         matches!(&error, MountError::Proxy { export, .. } if export == "/no/such/export");
     assert!(is_refused, "{error:?}");
@@ -470,8 +470,8 @@ fn several_servers_are_refused_where_one_does_not_know_the_dialect() {
     let Some(diod) = Diod::start("several") else { return };
     let source = format!("tcp://{}/{}", diod.address, diod.data().display());
     let settings =
-        mount::Settings::new(&format!("{source},{source}"), Path::new("/mnt"), "").unwrap();
-    let error = mount::Mount::start(&settings).unwrap_err();
+        mount::MountSettings::new(&format!("{source},{source}"), Path::new("/mnt"), "").unwrap();
+    let error = mount::MountDaemon::start(&settings).unwrap_err();
     let MountError::Proxy { why, .. } = &error else { panic!("{error:?}") };
     let dialect = String::from_utf8_lossy(ninep::dialect::VERSION);
     assert!(why.contains(&*dialect), "what is missing is named: {error}");

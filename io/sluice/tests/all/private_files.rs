@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use api::{ApiClient, ClientError, Endpoint, ListenerError, ServerAddress};
-use mount::{Mount, Settings};
+use mount::{MountDaemon, MountSettings};
 use ninep::{Fid, Request};
 use rustix::process::Signal;
 use testkit::{TestFolder, root_here};
@@ -336,7 +336,7 @@ fn a_socket_that_a_stranger_put_there_is_not_spoken_to() {
         let at = folder.path().join("at");
         fs::create_dir_all(&at).unwrap();
         let source = format!("unix://{}//x", ninep.display());
-        let started = Mount::start(&Settings::new(&source, &at, "").unwrap());
+        let started = MountDaemon::start(&MountSettings::new(&source, &at, "").unwrap());
         started.map(drop)
     };
     if can_mount() {

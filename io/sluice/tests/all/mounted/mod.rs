@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use mount::{Mount, MountError, Settings};
+use mount::{MountDaemon, MountError, MountSettings};
 
 use crate::common::{Proxy, Setup, root_here, skip, until};
 
 /// A mounted export; unmounted when dropped, in use or not.
 pub struct Mounted {
-    mount: Option<Mount>,
+    mount: Option<MountDaemon>,
     at: PathBuf,
 }
 
@@ -65,8 +65,8 @@ impl Mounted {
         let name = format!("sluice-mount-{}-{number}", std::process::id());
         let at = std::env::temp_dir().join(name);
         fs::create_dir_all(&at).unwrap();
-        let settings = Settings::new(source, &at, options).unwrap();
-        let mount = Some(Mount::start(&settings).unwrap());
+        let settings = MountSettings::new(source, &at, options).unwrap();
+        let mount = Some(MountDaemon::start(&settings).unwrap());
         Mounted { mount, at }
     }
 
