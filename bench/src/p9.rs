@@ -10,7 +10,7 @@ use super::load::{self, Outcome, Watch};
 use super::plan::Plan;
 use super::session::errno_text;
 use super::work::Op;
-use chart::{Line, LineChart, Panel, line_chart};
+use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 
 /// Put a load on any 9P2000.L server and report what it gets
 #[derive(Clone, Debug, clap::Args)]
@@ -112,7 +112,7 @@ impl Printer<'_> {
                 ends += figures.seconds;
                 (ends, figure(figures))
             };
-            Line { series, points: self.intervals.iter().map(point).collect() }
+            ChartLine { series, points: self.intervals.iter().map(point).collect() }
         };
         let moves = self.intervals.iter().any(|figures| figures.mb_per_sec > 0.0);
         let rate = match moves {
@@ -126,8 +126,8 @@ impl Printer<'_> {
             subtitle: server.to_string(),
             series: vec!["rate".into(), "median latency".into(), "p99 latency".into()],
             panels: vec![
-                Panel { title: rate.0, logarithmic: false, lines: vec![rate.1] },
-                Panel { title: "latency, µs".into(), logarithmic: true, lines: latency },
+                ChartPanel { title: rate.0, logarithmic: false, lines: vec![rate.1] },
+                ChartPanel { title: "latency, µs".into(), logarithmic: true, lines: latency },
             ],
             marks: Vec::new(),
         }

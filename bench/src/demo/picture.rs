@@ -7,14 +7,17 @@ use super::figures::{Figures, Span};
 use super::job::Job;
 use super::screen::span_text;
 use super::summary::Summary;
-use chart::{Line, LineChart, Panel, line_chart};
+use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 
 /// Draws `summary` into the SVG file `path`.
 pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
     let zero = summary.span.from;
     let line = |series, job, figure: fn(&Figures) -> f64| {
         let points = summary.record.line(job, summary.span, POINT_S, figure);
-        Line { series, points: points.into_iter().map(|(at, value)| (at - zero, value)).collect() }
+        ChartLine {
+            series,
+            points: points.into_iter().map(|(at, value)| (at - zero, value)).collect(),
+        }
     };
     let mut latency = vec![
         line(1, Job::Victim, |figures| figures.p99_us / 1e3),
@@ -22,12 +25,12 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
     ];
     latency.extend(levels(summary));
     let panels = vec![
-        Panel {
+        ChartPanel {
             title: "victim: latency of its requests, ms".into(),
             logarithmic: true,
             lines: latency,
         },
-        Panel {
+        ChartPanel {
             title: "bully: what it writes, MB/s".into(),
             logarithmic: false,
             lines: vec![line(2, Job::Bully, |figures| figures.mb_per_sec)],
@@ -50,11 +53,11 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
 }
 
 /// The victim's p99 of each whole phase: what the eye would have to guess from half seconds.
-fn levels(summary: &Summary) -> Vec<Line> {
+fn levels(summary: &Summary) -> Vec<ChartLine> {
     let level = |(phase, span): &(Phase, Span)| {
         let p99_ms = summary.of(*phase, Job::Victim)?.p99_us / 1e3;
         let at = |second: f64| (second - summary.span.from, p99_ms);
-        Some(Line { series: 3, points: vec![at(span.from), at(span.to)] })
+        Some(ChartLine { series: 3, points: vec![at(span.from), at(span.to)] })
     };
     summary.phases.iter().filter_map(level).collect()
 }

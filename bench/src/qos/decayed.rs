@@ -22,7 +22,7 @@ use super::Run;
 use super::bed::Proxy;
 use super::controlled::{Controller, proxies};
 use super::table::{Row, Table, figures};
-use chart::{Line, LineChart, Panel, line_chart};
+use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 use user::{User, Work};
 
 /// Measures both modes.
@@ -103,7 +103,7 @@ impl Saw {
     }
 }
 
-fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<Panel>) -> anyhow::Result<()> {
+fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyhow::Result<()> {
     let periods: u64 = if run.is_quick() { 1 } else { 3 };
     let (bed, rules) = (&run.bed, format!("{CLASSES}{STEP}"));
     let controller = Controller::start(bed, "step")?;
@@ -153,7 +153,7 @@ fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<Panel>) -> anyhow::Re
     Ok(())
 }
 
-fn half_life(run: &Run<'_>, table: &mut Table, panels: &mut Vec<Panel>) -> anyhow::Result<()> {
+fn half_life(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyhow::Result<()> {
     let (bed, rules) = (&run.bed, format!("{CLASSES}{HALF_LIFE}"));
     let controller = Controller::start(bed, "half-life")?;
     let version = controller.client.set_rules(&rules)?.version;
@@ -232,12 +232,12 @@ fn rates(samples: &Samples, what: usize) -> Vec<f64> {
     samples.windows(2).map(rate).collect()
 }
 
-fn panel(title: &str, lines: &[(usize, &[f64])]) -> Panel {
-    let line = |(series, rates): &(usize, &[f64])| Line {
+fn panel(title: &str, lines: &[(usize, &[f64])]) -> ChartPanel {
+    let line = |(series, rates): &(usize, &[f64])| ChartLine {
         series: *series,
         points: rates.iter().enumerate().map(|(at, rate)| (at as f64, *rate)).collect(),
     };
-    Panel { title: title.into(), logarithmic: false, lines: lines.iter().map(line).collect() }
+    ChartPanel { title: title.into(), logarithmic: false, lines: lines.iter().map(line).collect() }
 }
 
 const PERIOD: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use crate::{ChartError, Line, LineChart, Panel, line_chart};
+use crate::{ChartError, ChartLine, ChartPanel, LineChart, line_chart};
 
 /// A job's name, and its requests and bytes of each second.
 pub type JobSeries = (String, Vec<(u64, u64)>);
@@ -35,7 +35,7 @@ pub fn job_chart(
     let bytes = bytes && can_be_seen(first);
     let names: Vec<&str> = first.iter().map(|(name, _)| name.as_str()).collect();
     let unit = if bytes { "MB/s" } else { "requests/s" };
-    let panel = |(name, jobs): &(String, Vec<JobSeries>)| Panel {
+    let panel = |(name, jobs): &(String, Vec<JobSeries>)| ChartPanel {
         title: format!("{name}: {unit}"),
         logarithmic: false,
         lines: lines(jobs, bytes),
@@ -73,7 +73,7 @@ fn drawn_alone(jobs: usize) -> usize {
     if jobs <= LINES_MAX { jobs } else { LINES_MAX - 1 }
 }
 
-fn lines(jobs: &[JobSeries], bytes: bool) -> Vec<Line> {
+fn lines(jobs: &[JobSeries], bytes: bool) -> Vec<ChartLine> {
     let own = drawn_alone(jobs.len());
     let seconds = jobs.iter().map(|(_, series)| series.len()).max().unwrap_or(0);
     let mut sums = vec![vec![0.0; seconds]; own + usize::from(own < jobs.len())];
@@ -89,7 +89,7 @@ fn lines(jobs: &[JobSeries], bytes: bool) -> Vec<Line> {
         let at = |bin: usize, part: &[f64]| (bin * each) as f64 + part.len() as f64 / 2.0;
         sum.chunks(each).enumerate().map(|(bin, part)| (at(bin, part), mean(part))).collect()
     };
-    let line = |(series, sum): (usize, &Vec<f64>)| Line { series, points: points(sum) };
+    let line = |(series, sum): (usize, &Vec<f64>)| ChartLine { series, points: points(sum) };
     sums.iter().enumerate().map(line).collect()
 }
 

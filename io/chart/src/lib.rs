@@ -59,23 +59,23 @@ pub struct LineChart {
     /// The legend; a line's `series` is an index into it.
     pub series: Vec<String>,
     /// From the top down.
-    pub panels: Vec<Panel>,
+    pub panels: Vec<ChartPanel>,
     /// Moments marked through all panels, in seconds, with what happened then.
     pub marks: Vec<(f64, String)>,
 }
 
 /// One panel of a [`LineChart`].
-pub struct Panel {
+pub struct ChartPanel {
     /// What is shown and its unit.
     pub title: String,
     /// A logarithmic scale, for values that differ by powers of ten; none may be below 0.
     pub logarithmic: bool,
     /// What is drawn.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ChartLine>,
 }
 
-/// One line of a [`Panel`].
-pub struct Line {
+/// One line of a [`ChartPanel`].
+pub struct ChartLine {
     /// Which of the legend.
     pub series: usize,
     /// Seconds and value, by time.
@@ -122,10 +122,14 @@ pub fn line_chart(path: &Path, chart: &LineChart) -> Result<(), ChartError> {
     save(path, height, |root| draw_panels(root, chart))
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+type ChartArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type DrawnChart = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
-fn save(path: &Path, height: i32, draw: impl Fn(&Area<'_>) -> Drawn) -> Result<(), ChartError> {
+fn save(
+    path: &Path,
+    height: i32,
+    draw: impl Fn(&ChartArea<'_>) -> DrawnChart,
+) -> Result<(), ChartError> {
     let mut svg = String::new();
     {
         let size = (WIDTH as u32, height as u32);
@@ -138,7 +142,7 @@ fn save(path: &Path, height: i32, draw: impl Fn(&Area<'_>) -> Drawn) -> Result<(
 
 // ---- bars ----
 
-fn draw_bars(root: &Area<'_>, chart: &BarChart, height: i32) -> Drawn {
+fn draw_bars(root: &ChartArea<'_>, chart: &BarChart, height: i32) -> DrawnChart {
     heading(root, &chart.title, &chart.subtitle)?;
     legend(root, &chart.series, HEADING_HEIGHT)?;
     let values = chart.groups.iter().flat_map(|group| &group.bars);
@@ -169,7 +173,13 @@ fn draw_bars(root: &Area<'_>, chart: &BarChart, height: i32) -> Drawn {
     Ok(())
 }
 
-fn draw_bar(root: &Area<'_>, bar: &Bar, y: i32, x_of: &dyn Fn(f64) -> i32, unit: &str) -> Drawn {
+fn draw_bar(
+    root: &ChartArea<'_>,
+    bar: &Bar,
+    y: i32,
+    x_of: &dyn Fn(f64) -> i32,
+    unit: &str,
+) -> DrawnChart {
     let (top, bottom) = (y + 2, y + BAR_STEP - 2);
     let x = x_of(bar.value);
     root.draw(&Rectangle::new([(x_of(0.0), top), (x, bottom)], color(bar.series).filled()))?;
@@ -188,7 +198,7 @@ fn draw_bar(root: &Area<'_>, bar: &Bar, y: i32, x_of: &dyn Fn(f64) -> i32, unit:
 
 // ---- lines ----
 
-fn draw_panels(root: &Area<'_>, chart: &LineChart) -> Drawn {
+fn draw_panels(root: &ChartArea<'_>, chart: &LineChart) -> DrawnChart {
     heading(root, &chart.title, &chart.subtitle)?;
     legend(root, &chart.series, HEADING_HEIGHT)?;
     let points = chart.panels.iter().flat_map(|panel| &panel.lines).flat_map(|line| &line.points);
@@ -204,9 +214,14 @@ fn draw_panels(root: &Area<'_>, chart: &LineChart) -> Drawn {
     Ok(())
 }
 
-fn draw_panel(area: &Area<'_>, panel: &Panel, time: Range<f64>, marks: &[(f64, String)]) -> Drawn {
+fn draw_panel(
+    area: &ChartArea<'_>,
+    panel: &ChartPanel,
+    time: Range<f64>,
+    marks: &[(f64, String)],
+) -> DrawnChart {
     text(area, &panel.title, (LINES_LEFT, 4), 16, INK, HPos::Left, VPos::Top)?;
-    let scale = Scale::of(panel);
+    let scale = AxisScale::of(panel);
     let mut chart = ChartBuilder::on(area)
         .margin_top(PANEL_TITLE)
         .margin_right(LINES_RIGHT)
@@ -234,19 +249,19 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, time: Range<f64>, marks: &[(f64, S
     Ok(())
 }
 
-type Axes<'a> = Cartesian2d<RangedCoordf64, RangedCoordf64>;
+type ChartAxes<'a> = Cartesian2d<RangedCoordf64, RangedCoordf64>;
 
 fn draw_line<'a>(
-    chart: &mut ChartContext<'_, SVGBackend<'a>, Axes<'a>>,
-    line: &Line,
-    scale: &Scale,
-) -> Drawn {
+    chart: &mut ChartContext<'_, SVGBackend<'a>, ChartAxes<'a>>,
+    line: &ChartLine,
+    scale: &AxisScale,
+) -> DrawnChart {
     let points = line.points.iter().map(|(at, value)| (*at, scale.position(*value)));
     chart.draw_series(LineSeries::new(points, color(line.series).stroke_width(3)))?;
     Ok(())
 }
 
-fn label_marks(root: &Area<'_>, marks: &[(f64, String)], end: f64, top: i32) -> Drawn {
+fn label_marks(root: &ChartArea<'_>, marks: &[(f64, String)], end: f64, top: i32) -> DrawnChart {
     let width = f64::from(WIDTH - LINES_LEFT - LINES_RIGHT);
     for (at, what) in marks {
         let x = LINES_LEFT + (at / end * width).round() as i32;
@@ -256,25 +271,25 @@ fn label_marks(root: &Area<'_>, marks: &[(f64, String)], end: f64, top: i32) -> 
 }
 
 /// The vertical scale of a panel, in values or in their decimal logarithms.
-struct Scale {
+struct AxisScale {
     logarithmic: bool,
     range: Range<f64>,
     labels: usize,
 }
 
-impl Scale {
-    fn of(panel: &Panel) -> Scale {
+impl AxisScale {
+    fn of(panel: &ChartPanel) -> AxisScale {
         let values = || panel.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
         let largest = values().fold(0.0, f64::max);
         if !panel.logarithmic {
             let range = 0.0..round_scale(largest).1;
-            return Scale { logarithmic: false, range, labels: 6 };
+            return AxisScale { logarithmic: false, range, labels: 6 };
         }
         let positive = values().filter(|value| *value > 0.0);
         let smallest = positive.fold(f64::INFINITY, f64::min).min(largest.max(1.0));
         let start = smallest.log10().floor();
         let end = largest.max(1.0).log10().ceil().max(start + 1.0);
-        Scale { logarithmic: true, range: start..end, labels: (end - start) as usize + 1 }
+        AxisScale { logarithmic: true, range: start..end, labels: (end - start) as usize + 1 }
     }
 
     fn position(&self, value: f64) -> f64 {
@@ -291,12 +306,12 @@ impl Scale {
 
 // ---- what both share ----
 
-fn heading(root: &Area<'_>, title: &str, subtitle: &str) -> Drawn {
+fn heading(root: &ChartArea<'_>, title: &str, subtitle: &str) -> DrawnChart {
     text(root, title, (MARGIN, 16), 24, INK, HPos::Left, VPos::Top)?;
     text(root, subtitle, (MARGIN, 48), 15, FAINT, HPos::Left, VPos::Top)
 }
 
-fn legend(root: &Area<'_>, series: &[String], y: i32) -> Drawn {
+fn legend(root: &ChartArea<'_>, series: &[String], y: i32) -> DrawnChart {
     let mut x = MARGIN;
     for (index, name) in series.iter().enumerate() {
         root.draw(&Rectangle::new([(x, y), (x + 16, y + 14)], color(index).filled()))?;
@@ -307,14 +322,14 @@ fn legend(root: &Area<'_>, series: &[String], y: i32) -> Drawn {
 }
 
 fn text(
-    area: &Area<'_>,
+    area: &ChartArea<'_>,
     content: &str,
     at: (i32, i32),
     size: u32,
     color: RGBColor,
     h: HPos,
     v: VPos,
-) -> Drawn {
+) -> DrawnChart {
     let style = (FONT, size).into_font().color(&color).pos(Pos::new(h, v));
     area.draw(&Text::new(content.to_owned(), at, style))
 }
@@ -415,8 +430,8 @@ mod tests {
     #[test]
     fn a_logarithmic_panel_spans_whole_powers_of_ten_and_keeps_zero_at_its_foot() {
         let points = vec![(0.0, 0.0), (1.0, 30.0), (2.0, 5000.0)];
-        let lines = vec![Line { series: 0, points }];
-        let scale = Scale::of(&Panel { title: String::new(), logarithmic: true, lines });
+        let lines = vec![ChartLine { series: 0, points }];
+        let scale = AxisScale::of(&ChartPanel { title: String::new(), logarithmic: true, lines });
         assert_eq!((scale.range.clone(), scale.labels), (1.0..4.0, 4));
         assert_eq!(scale.position(0.0), 1.0);
         assert_eq!(scale.value(3.0), 1000.0);

@@ -7,7 +7,7 @@ use api::{AuditLine, AuditLines};
 
 use crate::credentials::ControllerArgs;
 use crate::token::{now_s, pretty};
-use crate::when::{self, Point, forms_of_time};
+use crate::when::{self, MomentArg, forms_of_time};
 
 /// Shows what was changed by whom, oldest first.
 ///
@@ -18,7 +18,7 @@ use crate::when::{self, Point, forms_of_time};
 pub(crate) struct Args {
     /// Only what is not older.
     #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
-    since: Option<Point>,
+    since: Option<MomentArg>,
     /// The newest of them, so many at most.
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1000))]

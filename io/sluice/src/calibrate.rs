@@ -44,7 +44,7 @@ const TIME_MAX: Nanos = Nanos::from_secs(3600);
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let Args { dir, out, time, json } = args;
     ensure!((TIME_MIN..=TIME_MAX).contains(&time), "--time {time} is not between 1s and 1h");
-    let out = out.map(Output::prepare).transpose()?;
+    let out = out.map(CalibrateOutput::prepare).transpose()?;
     let found = measure(&dir, time)?;
     let written = out.map(|out| out.write(&found)).transpose()?;
     let text = if json {
@@ -66,7 +66,7 @@ fn measure(dir: &Path, time: Nanos) -> anyhow::Result<Calibration> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         handlers.push(signal_hook::flag::register(signal, stop.clone())?);
     }
-    let mut line = Line { in_place: io::stderr().is_terminal() };
+    let mut line = CalibrateProgress { in_place: io::stderr().is_terminal() };
     let found = proxy::calibrate(dir, time.to_duration(), &stop, &mut |what| line.show(what));
     line.clear();
     for handler in handlers {
@@ -80,21 +80,21 @@ fn measure(dir: &Path, time: Nanos) -> anyhow::Result<Calibration> {
 
 /// The file of costs: written beside its place and then renamed, so that a proxy
 /// never reads half of it. What is not written is removed.
-struct Output {
+struct CalibrateOutput {
     path: PathBuf,
     beside: PathBuf,
 }
 
-impl Output {
+impl CalibrateOutput {
     /// Makes the file beside its place at once: a wrong path should be told before
     /// twenty seconds of work rather than after them.
-    fn prepare(path: PathBuf) -> anyhow::Result<Output> {
+    fn prepare(path: PathBuf) -> anyhow::Result<CalibrateOutput> {
         let mut beside = path.as_os_str().to_owned();
         beside.push(".new");
         let beside = PathBuf::from(beside);
         std::fs::write(&beside, "")
             .with_context(|| format!("{} cannot be written", path.display()))?;
-        Ok(Output { path, beside })
+        Ok(CalibrateOutput { path, beside })
     }
 
     fn write(self, found: &Calibration) -> anyhow::Result<PathBuf> {
@@ -111,7 +111,7 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for CalibrateOutput {
     fn drop(&mut self) {
         // After the rename it is gone already.
         let _ = std::fs::remove_file(&self.beside);
@@ -119,11 +119,11 @@ impl Drop for Output {
 }
 
 /// The line of progress.
-struct Line {
+struct CalibrateProgress {
     in_place: bool,
 }
 
-impl Line {
+impl CalibrateProgress {
     fn show(&mut self, what: &str) {
         if self.in_place {
             // A terminal that has gone away is no reason to stop measuring.

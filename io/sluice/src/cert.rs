@@ -19,14 +19,14 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use crate::when::{self, Point, forms_of_expiry};
+use crate::when::{self, MomentArg, forms_of_expiry};
 
 /// Makes certificates: an authority, and what it signs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: CertAction,
 }
 
 const AFTER_HELP: &str = "\
@@ -39,7 +39,7 @@ Examples:
   sluice cert issue /etc/sluice/tls node17 --client --expires 30d";
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum CertAction {
     /// Makes an authority: DIR/ca.pem and DIR/ca.key.
     #[command(after_help = forms_of_expiry!())]
     Authority {
@@ -48,7 +48,7 @@ enum Action {
         /// Until when it holds.
         #[arg(long, value_name = "TIME", default_value = "3650d", value_parser = when::expiry,
               allow_hyphen_values = true)]
-        expires: Point,
+        expires: MomentArg,
     },
     /// Makes a certificate that the authority in DIR signs: DIR/NAME.pem and DIR/NAME.key.
     #[command(after_help = forms_of_expiry!())]
@@ -67,16 +67,16 @@ enum Action {
         /// Until when it holds.
         #[arg(long, value_name = "TIME", default_value = "365d", value_parser = when::expiry,
               allow_hyphen_values = true)]
-        expires: Point,
+        expires: MomentArg,
     },
 }
 
 /// Runs `sluice cert`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let made = match args.action {
-        Action::Authority { dir, expires } => authority(&dir, &expires)?,
-        Action::Issue { dir, name, host, client, expires } => {
-            let of = if client { Of::Client } else { Of::Server(host) };
+        CertAction::Authority { dir, expires } => authority(&dir, &expires)?,
+        CertAction::Issue { dir, name, host, client, expires } => {
+            let of = if client { CertSubject::Client } else { CertSubject::Server(host) };
             issue(&dir, &name, of, &expires)?
         }
     };
@@ -84,13 +84,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-enum Of {
+enum CertSubject {
     /// With the hosts that it answers for.
     Server(Vec<String>),
     Client,
 }
 
-fn authority(dir: &Path, expires: &Point) -> anyhow::Result<[PathBuf; 2]> {
+fn authority(dir: &Path, expires: &MomentArg) -> anyhow::Result<[PathBuf; 2]> {
     api::make_directory(dir, 0o755).with_context(|| format!("cannot make {}", dir.display()))?;
     let key = KeyPair::generate().context("cannot make a key")?;
     // Of two authorities of one name, neither side could tell which one signed.
@@ -103,7 +103,12 @@ fn authority(dir: &Path, expires: &Point) -> anyhow::Result<[PathBuf; 2]> {
     keep(dir, "ca", &signed.pem(), &key)
 }
 
-fn issue(dir: &Path, name: &str, of: Of, expires: &Point) -> anyhow::Result<[PathBuf; 2]> {
+fn issue(
+    dir: &Path,
+    name: &str,
+    of: CertSubject,
+    expires: &MomentArg,
+) -> anyhow::Result<[PathBuf; 2]> {
     ensure!(
         api::is_name(name) && name != "ca",
         "{name:?} is no name: 1 to 63 letters, digits, '_', '-' and '.', beginning with a letter \
@@ -118,11 +123,11 @@ fn issue(dir: &Path, name: &str, of: Of, expires: &Point) -> anyhow::Result<[Pat
     let issuer = Issuer::from_ca_cert_pem(&text, ca_key)
         .with_context(|| format!("{} holds no authority", ca.0.display()))?;
     let (hosts, purpose) = match of {
-        Of::Client => (Vec::new(), ExtendedKeyUsagePurpose::ClientAuth),
-        Of::Server(hosts) if hosts.is_empty() => {
+        CertSubject::Client => (Vec::new(), ExtendedKeyUsagePurpose::ClientAuth),
+        CertSubject::Server(hosts) if hosts.is_empty() => {
             (vec![name.to_owned()], ExtendedKeyUsagePurpose::ServerAuth)
         }
-        Of::Server(hosts) => (hosts, ExtendedKeyUsagePurpose::ServerAuth),
+        CertSubject::Server(hosts) => (hosts, ExtendedKeyUsagePurpose::ServerAuth),
     };
     let key = KeyPair::generate().context("cannot make a key")?;
     let mut wanted = params(name, hosts, expires)?;
@@ -135,7 +140,11 @@ fn issue(dir: &Path, name: &str, of: Of, expires: &Point) -> anyhow::Result<[Pat
 }
 
 /// A certificate for a name and hosts; from a little before now, as clocks differ.
-fn params(name: &str, hosts: Vec<String>, expires: &Point) -> anyhow::Result<CertificateParams> {
+fn params(
+    name: &str,
+    hosts: Vec<String>,
+    expires: &MomentArg,
+) -> anyhow::Result<CertificateParams> {
     let wrong = format!("{hosts:?}: a host is a name or an address");
     let mut params = CertificateParams::new(hosts).context(wrong)?;
     params.distinguished_name = DistinguishedName::new();
@@ -179,7 +188,7 @@ mod tests {
         path
     }
 
-    fn day() -> Point {
+    fn day() -> MomentArg {
         when::expiry("1d").unwrap()
     }
 
@@ -193,7 +202,7 @@ mod tests {
         let error = authority(&dir, &day()).unwrap_err().to_string();
         assert!(error.contains("ca.pem is there already"), "{error}");
         assert_eq!(fs::read(&made[1]).unwrap(), before);
-        let made = issue(&dir, "c1", Of::Server(Vec::new()), &day()).unwrap();
+        let made = issue(&dir, "c1", CertSubject::Server(Vec::new()), &day()).unwrap();
         assert_eq!(mode(&made[1]), 0o600);
         fs::remove_dir_all(dir).unwrap();
     }
@@ -201,18 +210,19 @@ mod tests {
     #[test]
     fn what_cannot_be_issued_is_named() {
         let dir = folder("wrong");
-        let error = issue(&dir, "c1", Of::Client, &day()).unwrap_err().to_string();
+        let error = issue(&dir, "c1", CertSubject::Client, &day()).unwrap_err().to_string();
         assert!(error.contains("sluice cert authority"), "{error}");
         let made = authority(&dir, &day()).unwrap();
         for name in ["", "ca", "../x", "a b"] {
-            let error = issue(&dir, name, Of::Client, &day()).unwrap_err().to_string();
+            let error = issue(&dir, name, CertSubject::Client, &day()).unwrap_err().to_string();
             assert!(error.contains(&format!("{name:?}")), "{error}");
         }
-        let error =
-            issue(&dir, "c1", Of::Server(vec!["ä".into()]), &day()).unwrap_err().to_string();
+        let error = issue(&dir, "c1", CertSubject::Server(vec!["ä".into()]), &day())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("\"ä\""), "{error}");
         fs::set_permissions(&made[1], fs::Permissions::from_mode(0o644)).unwrap();
-        let error = format!("{:#}", issue(&dir, "c1", Of::Client, &day()).unwrap_err());
+        let error = format!("{:#}", issue(&dir, "c1", CertSubject::Client, &day()).unwrap_err());
         assert!(error.contains("mode 0644"), "{error}");
         fs::remove_dir_all(dir).unwrap();
     }

@@ -23,7 +23,7 @@ use crate::top::table;
 pub(crate) struct Args {
     /// What is shown; `list` is all there is.
     #[arg(value_enum, default_value = "list")]
-    action: Action,
+    action: DecayAction,
     #[command(flatten)]
     controller: ControllerArgs,
     /// Only this one, as uid=1000 or jobid=dd.500.
@@ -35,14 +35,14 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Action {
+enum DecayAction {
     /// Lists the accounts.
     List,
 }
 
 /// Runs `sluice decay`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let Action::List = args.action;
+    let DecayAction::List = args.action;
     let client = args.controller.client()?;
     let decays = client.decays(args.subject.as_deref())?;
     let text = match args.json {

@@ -8,11 +8,11 @@ use clap::Subcommand;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    document: Document,
+    document: MadeDocument,
 }
 
 #[derive(Debug, Subcommand)]
-enum Document {
+enum MadeDocument {
     /// docs/CONFIG.md, the keys of the configuration file.
     Config,
     /// docs/METRICS.md, the names that Prometheus gets.
@@ -30,11 +30,11 @@ enum Document {
 /// Prints the document.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.document {
-        Document::Config => proxy::config::markdown(),
-        Document::Metrics => api::metrics::markdown(),
-        Document::Access => controller::markdown(),
-        Document::Openapi { controller: false } => proxy::control::openapi() + "\n",
-        Document::Openapi { controller: true } => controller::openapi() + "\n",
+        MadeDocument::Config => proxy::config::markdown(),
+        MadeDocument::Metrics => api::metrics::markdown(),
+        MadeDocument::Access => controller::markdown(),
+        MadeDocument::Openapi { controller: false } => proxy::control::openapi() + "\n",
+        MadeDocument::Openapi { controller: true } => controller::openapi() + "\n",
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())

@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::{ApiClient, ClientError, ControllerEvent};
 
 use crate::credentials::ControllerArgs;
-use crate::when::{self, Point, forms_of_time, utc};
+use crate::when::{self, MomentArg, forms_of_time, utc};
 
 /// Shows what happened: warnings of decays, proxies that are lost and come back, leaders, rules.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     controller: ControllerArgs,
     /// From then on; the last hundred, if nothing is said.
     #[arg(long, value_name = "TIME", value_parser = when::since, allow_hyphen_values = true)]
-    since: Option<Point>,
+    since: Option<MomentArg>,
     /// Go on with what comes, until it is interrupted; also while another controller takes over.
     #[arg(long)]
     follow: bool,

@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use repeats::Limiter;
+use repeats::RepeatLimiter;
 use writer::LogWriter;
 
 /// Begins to log to stderr, panics included.
@@ -35,7 +35,7 @@ pub(crate) fn start() {
         .with_ansi(io::stderr().is_terminal())
         .with_writer(|| LogWriter)
         .log_internal_errors(false);
-    tracing_subscriber::registry().with(filter).with(Limiter).with(lines).init();
+    tracing_subscriber::registry().with(filter).with(RepeatLimiter).with(lines).init();
     std::panic::set_hook(Box::new(|panic| {
         // Not through tracing, whose locks the panic may have found held.
         let thread = std::thread::current();

@@ -42,11 +42,11 @@ use clap::{Parser, Subcommand};
                         default), debug, or a list such as info,sluice_proxy=debug.")]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: SluiceCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum SluiceCommand {
     Proxy(proxy::Args),
     Controller(controller::Args),
     Mount(mount::Args),
@@ -89,28 +89,28 @@ fn main() -> ExitCode {
     status
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn run(command: SluiceCommand) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Proxy(args) => proxy::run(args),
-        Command::Controller(args) => controller::run(args),
-        Command::Mount(args) => mount::run(args),
-        Command::Umount(args) => mount::run_umount(args),
-        Command::Status(args) => return status::run(args),
-        Command::Top(args) => top::run(args),
-        Command::Why(args) => why::run(args),
-        Command::Report(args) => report::run(args),
-        Command::Usage(args) => usage::run(args),
-        Command::Metrics(args) => metrics::run(args),
-        Command::Rule(args) => rule::run(*args),
-        Command::Token(args) => token::run(*args),
-        Command::Cert(args) => cert::run(args),
-        Command::Audit(args) => audit::run(args),
-        Command::Decay(args) => decay::run(args),
-        Command::Events(args) => events::run(args),
-        Command::Calibrate(args) => calibrate::run(args),
-        Command::Trace(args) => trace::run(args),
-        Command::Sim(args) => return sim::run(args),
-        Command::Docs(args) => docs::run(args),
+        SluiceCommand::Proxy(args) => proxy::run(args),
+        SluiceCommand::Controller(args) => controller::run(args),
+        SluiceCommand::Mount(args) => mount::run(args),
+        SluiceCommand::Umount(args) => mount::run_umount(args),
+        SluiceCommand::Status(args) => return status::run(args),
+        SluiceCommand::Top(args) => top::run(args),
+        SluiceCommand::Why(args) => why::run(args),
+        SluiceCommand::Report(args) => report::run(args),
+        SluiceCommand::Usage(args) => usage::run(args),
+        SluiceCommand::Metrics(args) => metrics::run(args),
+        SluiceCommand::Rule(args) => rule::run(*args),
+        SluiceCommand::Token(args) => token::run(*args),
+        SluiceCommand::Cert(args) => cert::run(args),
+        SluiceCommand::Audit(args) => audit::run(args),
+        SluiceCommand::Decay(args) => decay::run(args),
+        SluiceCommand::Events(args) => events::run(args),
+        SluiceCommand::Calibrate(args) => calibrate::run(args),
+        SluiceCommand::Trace(args) => trace::run(args),
+        SluiceCommand::Sim(args) => return sim::run(args),
+        SluiceCommand::Docs(args) => docs::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

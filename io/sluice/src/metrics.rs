@@ -25,15 +25,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
 use crate::credentials::CredentialArgs;
-use collectd::Origin;
-use samples::{Sample, samples};
+use collectd::CollectdOrigin;
+use samples::{MetricSample, samples};
 
 /// Shows the metrics of a proxy, a mount or a controller, or hands them to collectd or InfluxDB.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    way: Way,
+    way: MetricsCommand,
     #[command(flatten)]
     credentials: CredentialArgs,
 }
@@ -53,7 +53,7 @@ In collectd's configuration:
   </Plugin>";
 
 #[derive(Clone, Debug, Subcommand)]
-enum Way {
+enum MetricsCommand {
     /// Prints the page of now.
     Show {
         #[arg(value_name = "URL", help = FROM)]
@@ -64,7 +64,7 @@ enum Way {
         #[arg(value_name = "URL", help = FROM)]
         from: Endpoint,
         #[command(flatten)]
-        pace: Pace,
+        pace: PushInterval,
         /// What tells processes of one host apart [default: the process's role]
         #[arg(long, value_name = "NAME")]
         instance: Option<String>,
@@ -80,7 +80,7 @@ enum Way {
         #[arg(long, default_value = "sluice")]
         database: String,
         #[command(flatten)]
-        pace: Pace,
+        pace: PushInterval,
     },
 }
 
@@ -88,7 +88,7 @@ const FROM: &str = "Where the process shows its metrics: --metrics of a proxy, -
                     mount, or their control API or a controller's";
 
 #[derive(Clone, Debug, clap::Args)]
-struct Pace {
+struct PushInterval {
     /// How often [default: $COLLECTD_INTERVAL, or 10s]
     #[arg(long, value_name = "TIME")]
     every: Option<Nanos>,
@@ -105,11 +105,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let asked =
         |from: &Endpoint| ApiClient::at(from)?.with(&args.credentials.credentials_for(from));
     match args.way {
-        Way::Show { from } => {
+        MetricsCommand::Show { from } => {
             let page = asked(&from)?.metrics()?;
             Ok(io::stdout().write_all(page.as_bytes())?)
         }
-        Way::Collectd { from, pace, instance } => {
+        MetricsCommand::Collectd { from, pace, instance } => {
             let (client, host, every) = (asked(&from)?, pace.host()?, pace.every()?);
             let interval_s = every.as_secs_f64();
             at_each(every, pace.once, || {
@@ -119,12 +119,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
                 let page = client.metrics()?;
                 let samples = samples(&page);
                 let instance = instance.clone().unwrap_or_else(|| role(&samples));
-                let origin = Origin { host: host.clone(), instance, interval_s };
+                let origin = CollectdOrigin { host: host.clone(), instance, interval_s };
                 let lines = samples.iter().filter_map(|sample| collectd::line(sample, &origin));
                 Ok(lines.collect())
             })
         }
-        Way::Influx { from, to, database, pace } => {
+        MetricsCommand::Influx { from, to, database, pace } => {
             ensure!(
                 is_database(&database),
                 "{database:?} is no database: letters, digits, _ and -"
@@ -177,7 +177,7 @@ fn is_read() -> bool {
     poll(&mut at, Some(&now)).is_err() || !at[0].revents().contains(PollFlags::ERR)
 }
 
-impl Pace {
+impl PushInterval {
     fn every(&self) -> anyhow::Result<Duration> {
         let given = match self.every {
             Some(every) => Some(Duration::from_nanos(every.get())),
@@ -207,7 +207,7 @@ fn seconds(text: &str) -> anyhow::Result<Duration> {
 }
 
 /// What the process is.
-fn role(samples: &[Sample<'_>]) -> String {
+fn role(samples: &[MetricSample<'_>]) -> String {
     let info = samples.iter().find(|sample| sample.name == api::metrics::INFO.name);
     let role = info.and_then(|info| info.labels.iter().find(|(name, _)| *name == "role"));
     role.map_or_else(|| "process".into(), |(_, role)| role.clone())
@@ -232,7 +232,7 @@ mod tests {
             let error = seconds(text).unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }
-        let pace = |every: &str| Pace { every: every.parse().ok(), host: None, once: true };
+        let pace = |every: &str| PushInterval { every: every.parse().ok(), host: None, once: true };
         assert!(pace("1ms").every().is_err());
         assert_eq!(pace("1s").every().unwrap(), Duration::from_secs(1));
     }
@@ -240,11 +240,12 @@ mod tests {
     #[test]
     fn what_is_no_database_is_refused_before_anything_is_asked() {
         let from: Endpoint = "unix:///nonexistent".parse().unwrap();
-        let pace = Pace { every: None, host: None, once: true };
+        let pace = PushInterval { every: None, host: None, once: true };
         let (database, credentials) = ("a&b".to_owned(), CredentialArgs::default());
         let to = "http://127.0.0.1:1".parse().unwrap();
         let error =
-            run(Args { way: Way::Influx { from, to, database, pace }, credentials }).unwrap_err();
+            run(Args { way: MetricsCommand::Influx { from, to, database, pace }, credentials })
+                .unwrap_err();
         assert_eq!(error.to_string(), "\"a&b\" is no database: letters, digits, _ and -");
     }
 }

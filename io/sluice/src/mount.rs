@@ -37,8 +37,8 @@ use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
 use crate::log;
-use place::Mounted;
-use record::{FOLDER, Record};
+use place::MountEntry;
+use record::{FOLDER, MountRunFile};
 
 pub(crate) use mount8::{is_called_by_mount8, run_for_mount8};
 pub(crate) use umount::{Args as UmountArgs, run as run_umount};
@@ -75,7 +75,7 @@ pub(crate) struct Args {
 /// What a process in the background tells whoever started it.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Told {
+enum StartupStatus {
     /// The directory can be used.
     Mounted,
     /// It cannot, and why.
@@ -101,7 +101,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Makes sure that the directory is there and nothing of ours is mounted on it.
 fn prepare(place: &Path) -> anyhow::Result<()> {
-    while let Some(mounted) = Mounted::at(place)?.filter(Mounted::is_sluice) {
+    while let Some(mounted) = MountEntry::at(place)?.filter(MountEntry::is_sluice) {
         if !mounted.is_dead() {
             bail!("{} is mounted already: {}", place.display(), mounted.source);
         }
@@ -136,8 +136,8 @@ fn start_in_background(args: &Args, place: &Path) -> anyhow::Result<()> {
     let stdout = daemon.stdout.take().expect("it is piped");
     BufReader::new(stdout).read_line(&mut line)?;
     match serde_json::from_str(&line) {
-        Ok(Told::Mounted) => Ok(()),
-        Ok(Told::Failed(why)) => {
+        Ok(StartupStatus::Mounted) => Ok(()),
+        Ok(StartupStatus::Failed(why)) => {
             daemon.wait()?;
             bail!(why)
         }
@@ -154,19 +154,19 @@ fn serve_and_tell(settings: &MountSettings) -> anyhow::Result<()> {
     // a process that is first in its group, and then there is a terminal of its own.
     let _ = setsid();
     let served = serve(settings, || {
-        tell(&Told::Mounted)?;
+        tell(&StartupStatus::Mounted)?;
         // From here on nobody reads.
         let nowhere = std::fs::File::options().write(true).open("/dev/null")?;
         Ok(rustix::stdio::dup2_stdout(nowhere)?)
     });
     if let Err(error) = &served {
         // Too late if it was served before, or whoever started this is gone.
-        let _ = tell(&Told::Failed(format!("{error:#}")));
+        let _ = tell(&StartupStatus::Failed(format!("{error:#}")));
     }
     served
 }
 
-fn tell(told: &Told) -> anyhow::Result<()> {
+fn tell(told: &StartupStatus) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(told)?;
     line.push('\n');
     let mut stdout = io::stdout();
@@ -186,7 +186,7 @@ fn serve(
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot watch for signals")?;
     // Each thread that is remembered holds one.
     api::raise_descriptor_limit();
-    let record = Record::write(Path::new(FOLDER), &settings.at, &settings.source);
+    let record = MountRunFile::write(Path::new(FOLDER), &settings.at, &settings.source);
     let record = record.inspect_err(|error| {
         warn!(%error, "no record in {FOLDER}: `sluice umount` cannot wait for this process");
     });
@@ -197,21 +197,21 @@ fn serve(
     let mut mount = match MountDaemon::start(settings) {
         Ok(mount) => mount,
         Err(error) => {
-            record.into_iter().for_each(Record::remove);
+            record.into_iter().for_each(MountRunFile::remove);
             return Err(error.into());
         }
     };
     ready.store(true, Ordering::Release);
     if let Err(error) = say_ready() {
         mount.unmount().context("nobody waits for this mount, and it cannot be undone")?;
-        record.into_iter().for_each(Record::remove);
+        record.into_iter().for_each(MountRunFile::remove);
         // Not with its cause: a reader that has gone is no success here.
         bail!("nobody waits for this mount: {error:#}");
     }
     info!(source = settings.source, at = %settings.at.display(), "mounted");
     mount.join();
     info!("unmounted");
-    record.into_iter().for_each(Record::remove);
+    record.into_iter().for_each(MountRunFile::remove);
     Ok(())
 }
 
@@ -221,7 +221,7 @@ fn unmount_on_signal(mut signals: Signals, place: &Path, is_ready: &AtomicBool) 
     let mut signals = signals.forever();
     if signals.next().is_some() {
         info!("unmounting; a second signal ends at once");
-        let is_ours = matches!(Mounted::at(place), Ok(Some(mounted)) if mounted.is_sluice());
+        let is_ours = matches!(MountEntry::at(place), Ok(Some(mounted)) if mounted.is_sluice());
         let unmounted = if is_ours { unmount_or_hide(place) } else { Ok(()) };
         if let Err(error) = unmounted {
             warn!(at = %place.display(), %error, "cannot unmount");
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Cli {
+    struct MountCli {
         #[command(flatten)]
         args: Args,
     }
@@ -260,17 +260,18 @@ mod tests {
     #[test]
     fn options_may_come_in_several_words() {
         let words = ["mount", "s", "/d", "-o", "ro,attr=2s", "-o", "hard"];
-        let Cli { args } = Cli::try_parse_from(words).unwrap();
+        let MountCli { args } = MountCli::try_parse_from(words).unwrap();
         assert_eq!(args.options.join(","), "ro,attr=2s,hard");
-        assert!(Cli::try_parse_from(["mount", "s", "/d", "--tells"]).is_err());
+        assert!(MountCli::try_parse_from(["mount", "s", "/d", "--tells"]).is_err());
     }
 
     #[test]
     fn what_is_told_is_one_line_whatever_the_error() {
-        for told in [Told::Mounted, Told::Failed("two\nlines \"quoted\"".into())] {
+        for told in [StartupStatus::Mounted, StartupStatus::Failed("two\nlines \"quoted\"".into())]
+        {
             let line = serde_json::to_string(&told).unwrap();
             assert!(!line.contains('\n'));
-            assert_eq!(serde_json::from_str::<Told>(&line).unwrap(), told);
+            assert_eq!(serde_json::from_str::<StartupStatus>(&line).unwrap(), told);
         }
     }
 

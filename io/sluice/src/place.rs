@@ -15,7 +15,7 @@ use crate::top::DEFAULT_API;
 
 /// Whom to ask.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct ServerArgs {
     /// The control socket of the proxy that is asked.
     ///
     /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
@@ -35,14 +35,14 @@ pub(crate) struct Place {
 }
 
 /// Who answers.
-pub(crate) enum Answerer {
+pub(crate) enum ApiServer {
     /// One proxy.
     Proxy(ApiClient),
     /// A controller.
     Controller(ApiClient),
 }
 
-impl Place {
+impl ServerArgs {
     /// Whether the command line names one.
     pub(crate) fn is_named(&self) -> bool {
         self.api.is_some() || self.controller.is_some()
@@ -57,9 +57,9 @@ impl Place {
     }
 
     /// A client of whoever is to be asked.
-    pub(crate) fn answerer(&self) -> anyhow::Result<Answerer> {
+    pub(crate) fn answerer(&self) -> anyhow::Result<ApiServer> {
         if let Some(api) = &self.api {
-            return Ok(Answerer::Proxy(ApiClient::new(api)?));
+            return Ok(ApiServer::Proxy(ApiClient::new(api)?));
         }
         let controller = match &self.controller {
             Some(controller) => Some(controller.clone()),
@@ -68,26 +68,26 @@ impl Place {
         match controller {
             Some(places) => {
                 let client = ApiClient::at(places)?.with(&self.credentials.credentials())?;
-                Ok(Answerer::Controller(client))
+                Ok(ApiServer::Controller(client))
             }
-            None => Ok(Answerer::Proxy(ApiClient::new(&DEFAULT_API.parse::<ServerAddress>()?)?)),
+            None => Ok(ApiServer::Proxy(ApiClient::new(&DEFAULT_API.parse::<ServerAddress>()?)?)),
         }
     }
 }
 
-impl Answerer {
+impl ApiServer {
     /// Whose calls may take so long.
-    pub(crate) fn with_time_limit(self, limit: Duration) -> Answerer {
+    pub(crate) fn with_time_limit(self, limit: Duration) -> ApiServer {
         match self {
-            Answerer::Proxy(client) => Answerer::Proxy(client.with_time_limit(limit)),
-            Answerer::Controller(client) => Answerer::Controller(client.with_time_limit(limit)),
+            ApiServer::Proxy(client) => ApiServer::Proxy(client.with_time_limit(limit)),
+            ApiServer::Controller(client) => ApiServer::Controller(client.with_time_limit(limit)),
         }
     }
 
     /// The client, whoever it asks.
     pub(crate) fn client(&self) -> &ApiClient {
         match self {
-            Answerer::Proxy(client) | Answerer::Controller(client) => client,
+            ApiServer::Proxy(client) | ApiServer::Controller(client) => client,
         }
     }
 }

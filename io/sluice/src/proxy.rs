@@ -182,13 +182,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Cli {
+    struct ProxyCli {
         #[command(flatten)]
         args: Args,
     }
 
     fn config(flags: &[&str]) -> anyhow::Result<ProxyConfig> {
-        Cli::try_parse_from(["proxy"].iter().chain(flags))?.args.config()
+        ProxyCli::try_parse_from(["proxy"].iter().chain(flags))?.args.config()
     }
 
     #[test]

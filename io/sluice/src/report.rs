@@ -18,7 +18,7 @@ use api::{WireAccesses, WireCounters, WireJobReport};
 use model::{Accesses, OpKind};
 
 use crate::credentials::ControllerArgs;
-use crate::when::{self, Point, forms_of_time, utc};
+use crate::when::{self, MomentArg, forms_of_time, utc};
 
 /// Says what a job did: when, how much, how limits delayed it, and what would make it faster.
 ///
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// How far it is looked back.
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = when::since,
           allow_hyphen_values = true)]
-    since: Point,
+    since: MomentArg,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -24,15 +24,15 @@ use clap::Subcommand;
 use model::{RuleEdit, RulePosition, RuleSet};
 use serde_json::json;
 
-use keys::Keys;
-use source::Source;
+use keys::RuleKeyArgs;
+use source::RuleSource;
 
 /// Shows, tries and changes rules: of a running proxy, at once, or in a rule file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: RuleSubcommand,
 }
 
 const AFTER_HELP: &str = "\
@@ -54,14 +54,14 @@ Examples:
 docs/RULES.md has the language of conditions and every key.";
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum RuleSubcommand {
     /// Lists rules and meters in their order, with what is under way.
     ///
     /// Of a running proxy also what limits with a parent are NOW, how many classes each rule
     /// has and how many of their requests wait. Columns in which nothing stands are left out.
     List {
         #[command(flatten)]
-        source: Source,
+        source: RuleSource,
         /// Print them as JSON.
         #[arg(long)]
         json: bool,
@@ -74,12 +74,12 @@ enum Action {
         /// The new rule: letters, digits, _ - and . only.
         name: String,
         #[command(flatten)]
-        position: Position,
+        position: RulePositionArgs,
         #[command(flatten)]
-        writing: Writing,
+        writing: RuleWriteArgs,
         // The last, as its heading is that of all that follows.
         #[command(flatten)]
-        keys: Keys,
+        keys: RuleKeyArgs,
     },
     /// Changes keys of a rule, all of them or, with an error, none.
     ///
@@ -90,9 +90,9 @@ enum Action {
         /// The rule.
         name: String,
         #[command(flatten)]
-        writing: Writing,
+        writing: RuleWriteArgs,
         #[command(flatten)]
-        keys: Keys,
+        keys: RuleKeyArgs,
     },
     /// Stops a rule: its requests fall to the next that matches.
     ///
@@ -103,7 +103,7 @@ enum Action {
         /// The rule.
         name: String,
         #[command(flatten)]
-        writing: Writing,
+        writing: RuleWriteArgs,
     },
     /// Moves a rule to another place in the order.
     #[command(after_help = "Examples:\n  sluice rule rank backup --before jobs\n  \
@@ -112,9 +112,9 @@ enum Action {
         /// The rule.
         name: String,
         #[command(flatten)]
-        position: Position,
+        position: RulePositionArgs,
         #[command(flatten)]
-        writing: Writing,
+        writing: RuleWriteArgs,
     },
     /// Replaces all rules and meters by those of a file.
     ///
@@ -127,13 +127,13 @@ enum Action {
         /// The rule file; - for standard input.
         from: PathBuf,
         #[command(flatten)]
-        writing: Writing,
+        writing: RuleWriteArgs,
     },
     /// Prints the rules as the rule file that `import` takes, comments included.
     #[command(after_help = "Example:\n  sluice rule export > rules.toml")]
     Export {
         #[command(flatten)]
-        source: Source,
+        source: RuleSource,
         /// Print text and version as JSON.
         #[arg(long)]
         json: bool,
@@ -143,7 +143,7 @@ enum Action {
     /// Exit status 1 if a proxy would refuse the file. Without FILE it looks at the rules that
     /// a running proxy has in force.
     #[command(after_help = check::AFTER_HELP)]
-    Check(check::Check),
+    Check(check::RuleCheck),
 }
 
 const START_HELP: &str = "\
@@ -165,7 +165,7 @@ Examples:
 /// Where among the rules.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
-struct Position {
+struct RulePositionArgs {
     /// Right before this rule.
     #[arg(long, value_name = "RULE")]
     before: Option<String>,
@@ -179,9 +179,9 @@ struct Position {
 
 /// Whose rules are changed, and how that is told.
 #[derive(Debug, clap::Args)]
-struct Writing {
+struct RuleWriteArgs {
     #[command(flatten)]
-    source: Source,
+    source: RuleSource,
     /// Also write the rule file of the proxy (its --rules), so that the change outlives it.
     #[arg(long, conflicts_with = "file")]
     save: bool,
@@ -193,37 +193,41 @@ struct Writing {
 /// Runs `sluice rule`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
-        Action::List { source, json } => {
+        RuleSubcommand::List { source, json } => {
             let rules = source.read()?;
             if json { pretty(&rules)? } else { list::list(&rules) }
         }
-        Action::Export { source, json } => {
+        RuleSubcommand::Export { source, json } => {
             let rules = source.read()?;
             let whole = json!({ "version": rules.version, "text": rules.text });
             if json { pretty(&whole)? } else { rules.text }
         }
-        Action::Check(check) => check.run()?,
-        Action::Start { name, keys, position, writing } => {
+        RuleSubcommand::Check(check) => check.run()?,
+        RuleSubcommand::Start { name, keys, position, writing } => {
             let edit = start(name, &keys, position.place())?;
             writing.change(&edit)?
         }
-        Action::Change { name, keys, writing } => {
+        RuleSubcommand::Change { name, keys, writing } => {
             writing.change(&RuleEdit::Change { name, keys: keys.edits() })?
         }
-        Action::Stop { name, writing } => writing.change(&RuleEdit::Stop { name })?,
-        Action::Rank { name, position, writing } => {
+        RuleSubcommand::Stop { name, writing } => writing.change(&RuleEdit::Stop { name })?,
+        RuleSubcommand::Rank { name, position, writing } => {
             let place = position.place();
             let place = place.context("say where to: --before RULE, --first or --last")?;
             writing.change(&RuleEdit::Rank { name, place })?
         }
-        Action::Import { from, writing } => writing.import(&from)?,
+        RuleSubcommand::Import { from, writing } => writing.import(&from)?,
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }
 
 /// A new rule; only `default` may do without a condition, as it cannot have one.
-fn start(name: String, keys: &Keys, place: Option<RulePosition>) -> anyhow::Result<RuleEdit> {
+fn start(
+    name: String,
+    keys: &RuleKeyArgs,
+    place: Option<RulePosition>,
+) -> anyhow::Result<RuleEdit> {
     ensure!(
         keys.has_condition() || name == RuleSet::DEFAULT,
         "say which requests it takes: --match 'jobid={{dd.*}}', or --match '*' for all that reach it"
@@ -231,18 +235,18 @@ fn start(name: String, keys: &Keys, place: Option<RulePosition>) -> anyhow::Resu
     Ok(RuleEdit::Start { name, keys: keys.edits(), place: place.unwrap_or_default() })
 }
 
-impl Position {
+impl RulePositionArgs {
     fn place(self) -> Option<RulePosition> {
         match self {
-            Position { before: Some(rule), .. } => Some(RulePosition::Before(rule)),
-            Position { first: true, .. } => Some(RulePosition::First),
-            Position { last: true, .. } => Some(RulePosition::Last),
+            RulePositionArgs { before: Some(rule), .. } => Some(RulePosition::Before(rule)),
+            RulePositionArgs { first: true, .. } => Some(RulePosition::First),
+            RulePositionArgs { last: true, .. } => Some(RulePosition::Last),
             _ => None,
         }
     }
 }
 
-impl Writing {
+impl RuleWriteArgs {
     /// Makes a change and tells of it.
     fn change(&self, edit: &RuleEdit) -> anyhow::Result<String> {
         let rules = self.source.change(self.save, |text| edit.apply(text))?;
@@ -323,7 +327,7 @@ mod tests {
     #[test]
     fn a_change_is_told_with_its_place_and_what_it_hides() {
         let all = rules("[[rule]]\nname = \"all\"\n[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n");
-        let start = start("all".into(), &Keys::default(), None);
+        let start = start("all".into(), &RuleKeyArgs::default(), None);
         assert!(start.unwrap_err().to_string().contains("--match '*'"));
         let edit = RuleEdit::Rank { name: "all".into(), place: RulePosition::First };
         assert_eq!(

@@ -25,8 +25,8 @@ use std::process::ExitCode;
 use ::sim::Policy;
 
 use crate::log;
-use replay::Replay;
-use runs::Progress;
+use replay::SimReplay;
+use runs::SimProgress;
 use scenarios::Planned;
 
 /// Runs scenarios under invented time and compares what comes of them with what is expected.
@@ -97,14 +97,14 @@ const SEEDS_MAX: u64 = 10_000;
 const WRONG_INPUT: u8 = 2;
 
 /// What is to be run, read and found right.
-enum Input {
+enum SimInput {
     Scenarios(Vec<Planned>),
-    Replay(Box<Replay>),
+    Replay(Box<SimReplay>),
 }
 
 /// Runs `sluice sim`.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let input = match Input::read(&args) {
+    let input = match SimInput::read(&args) {
         Ok(input) => input,
         Err(wrong) => {
             wrong.iter().for_each(|error| log::say(&format!("sluice: {error:#}")));
@@ -118,30 +118,32 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(WRONG_INPUT));
     }
     let holds = match input {
-        Input::Scenarios(planned) => scenarios::run(&planned, &args)?,
-        Input::Replay(replay) => replay.run(&args)?,
+        SimInput::Scenarios(planned) => scenarios::run(&planned, &args)?,
+        SimInput::Replay(replay) => replay.run(&args)?,
     };
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl Input {
+impl SimInput {
     /// What the arguments name, or everything that is wrong with it.
-    fn read(args: &Args) -> Result<Input, Vec<anyhow::Error>> {
+    fn read(args: &Args) -> Result<SimInput, Vec<anyhow::Error>> {
         if let Some(trace) = &args.trace {
-            let replay = Replay::read(trace, &args.rules, args.target.as_deref());
-            return replay.map(|read| Input::Replay(Box::new(read))).map_err(|wrong| vec![wrong]);
+            let replay = SimReplay::read(trace, &args.rules, args.target.as_deref());
+            return replay
+                .map(|read| SimInput::Replay(Box::new(read)))
+                .map_err(|wrong| vec![wrong]);
         }
         match args.seeds {
-            Some(seeds) => Ok(Input::Scenarios(scenarios::by_chance(seeds, args))),
-            None => scenarios::from_files(args).map(Input::Scenarios),
+            Some(seeds) => Ok(SimInput::Scenarios(scenarios::by_chance(seeds, args))),
+            None => scenarios::from_files(args).map(SimInput::Scenarios),
         }
     }
 }
 
 impl Args {
     /// The progress that is shown: as wanted where somebody may look at it.
-    fn progress(&self, wanted: Progress) -> Progress {
+    fn progress(&self, wanted: SimProgress) -> SimProgress {
         let seen = !self.quiet && io::stderr().is_terminal();
-        if seen { wanted } else { Progress::Hidden }
+        if seen { wanted } else { SimProgress::Hidden }
     }
 }

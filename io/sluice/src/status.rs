@@ -16,7 +16,7 @@ use api::why::span;
 use api::{ClientError, ControllerStatus, Proxies, ProxyStatus, WireProxyStatus};
 use serde::Serialize;
 
-use crate::place::{Answerer, Place};
+use crate::place::{ApiServer, ServerArgs};
 use crate::top::table;
 use mounts::MountShown;
 
@@ -31,7 +31,7 @@ use mounts::MountShown;
                         sluice status --json | jq -r '.problems[]'")]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: Place,
+    place: ServerArgs,
     /// Print it as JSON.
     #[arg(long)]
     json: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 
 /// What is shown.
 #[derive(Debug, Default, Serialize)]
-struct Shown {
+struct ShownProcess {
     #[serde(skip_serializing_if = "Option::is_none")]
     proxy: Option<ProxyStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // A node may have mounts and no proxy.
     let shown = match !mounts.is_empty() && args.place.is_nobody()? {
-        true => Shown::default(),
+        true => ShownProcess::default(),
         false => ask(&args.place)?,
     };
     let shown = shown.with(mounts);
@@ -74,23 +74,23 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// What a proxy or a controller says.
-fn ask(place: &Place) -> anyhow::Result<Shown> {
+fn ask(place: &ServerArgs) -> anyhow::Result<ShownProcess> {
     Ok(match place.answerer()? {
-        Answerer::Proxy(client) => Shown::of_proxy(client.status()?),
-        Answerer::Controller(client) => {
+        ApiServer::Proxy(client) => ShownProcess::of_proxy(client.status()?),
+        ApiServer::Controller(client) => {
             let status = client.controller_status()?;
             let proxies = match client.proxies() {
                 // One that stands by knows none.
                 Err(ClientError::Refused { status: 421, .. }) => Proxies::default(),
                 proxies => proxies?,
             };
-            Shown::of_controller(status, proxies.proxies)
+            ShownProcess::of_controller(status, proxies.proxies)
         }
     })
 }
 
-impl Shown {
-    fn of_proxy(status: ProxyStatus) -> Shown {
+impl ShownProcess {
+    fn of_proxy(status: ProxyStatus) -> ShownProcess {
         let mut problems = Vec::new();
         if status.draining {
             problems.push("it is ending: nothing new is accepted".into());
@@ -108,20 +108,20 @@ impl Shown {
                 (None, true) => {}
             }
         }
-        Shown { proxy: Some(status), problems, ..Shown::default() }
+        ShownProcess { proxy: Some(status), problems, ..ShownProcess::default() }
     }
 
-    fn of_controller(status: ControllerStatus, proxies: Vec<WireProxyStatus>) -> Shown {
+    fn of_controller(status: ControllerStatus, proxies: Vec<WireProxyStatus>) -> ShownProcess {
         let mut problems: Vec<_> = proxies.iter().filter_map(problem_of).collect();
         problems.dedup();
         if !status.leads && status.leader.is_none() {
             problems.push("no controller decides: this one stands by and knows of no other".into());
         }
-        Shown { controller: Some(status), proxies, problems, ..Shown::default() }
+        ShownProcess { controller: Some(status), proxies, problems, ..ShownProcess::default() }
     }
 
     /// The same with this machine's mounts.
-    fn with(mut self, mounts: Vec<MountShown>) -> Shown {
+    fn with(mut self, mounts: Vec<MountShown>) -> ShownProcess {
         self.problems.extend(mounts.iter().flat_map(MountShown::problems));
         self.mounts = mounts;
         self
@@ -219,7 +219,7 @@ mod tests {
             let problem = problem.map(str::to_owned);
             let link =
                 ControllerLink { connected, problem, duplicate, ..ControllerLink::default() };
-            Shown::of_proxy(ProxyStatus {
+            ShownProcess::of_proxy(ProxyStatus {
                 controller: Some(Box::new(link)),
                 ..ProxyStatus::default()
             })
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(link(false, Some("needs a token"), false), 1);
         assert_eq!(link(true, None, true), 1);
         assert_eq!(
-            Shown::of_proxy(ProxyStatus::default()).problems.len(),
+            ShownProcess::of_proxy(ProxyStatus::default()).problems.len(),
             0,
             "it needs no controller"
         );
@@ -253,9 +253,12 @@ mod tests {
             proxy("c", "x", false, false),
         ];
         let leads = ControllerStatus { leads: true, ..ControllerStatus::default() };
-        let shown = Shown::of_controller(leads, proxies);
+        let shown = ShownProcess::of_controller(leads, proxies);
         assert_eq!(shown.problems.len(), 2, "{:?}", shown.problems);
         assert_eq!(shown.text().lines().filter(|line| line.starts_with("wrong")).count(), 2);
-        assert_eq!(Shown::of_controller(ControllerStatus::default(), vec![]).problems.len(), 1);
+        assert_eq!(
+            ShownProcess::of_controller(ControllerStatus::default(), vec![]).problems.len(),
+            1
+        );
     }
 }

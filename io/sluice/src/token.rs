@@ -16,14 +16,14 @@ use clap::Subcommand;
 use nix::unistd::User;
 
 use crate::credentials::ControllerArgs;
-use crate::when::{self, Point, forms_of_expiry};
+use crate::when::{self, MomentArg, forms_of_expiry};
 
 /// Makes, lists and revokes tokens: who may do what at a controller.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: TokenAction,
 }
 
 const AFTER_HELP: &str = "\
@@ -37,7 +37,7 @@ Examples:
   sluice token revoke ann";
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum TokenAction {
     /// Makes a token and prints it, alone on its line: it is told this once.
     #[command(after_help = forms_of_expiry!())]
     Create {
@@ -51,9 +51,9 @@ enum Action {
         user: Option<u32>,
         /// Until when it holds; until it is revoked, if nothing is said.
         #[arg(long, value_name = "TIME", value_parser = when::expiry, allow_hyphen_values = true)]
-        expires: Option<Point>,
+        expires: Option<MomentArg>,
         #[command(flatten)]
-        place: Place,
+        place: TokenStoreArgs,
         /// With --data, begin new records where decided.db was lost: its rules and tokens are
         /// gone for good.
         #[arg(long, requires = "data")]
@@ -65,7 +65,7 @@ enum Action {
     /// Lists the tokens: names and roles.
     List {
         #[command(flatten)]
-        place: Place,
+        place: TokenStoreArgs,
         /// Print them as JSON.
         #[arg(long)]
         json: bool,
@@ -75,13 +75,13 @@ enum Action {
         /// The token's name.
         name: String,
         #[command(flatten)]
-        place: Place,
+        place: TokenStoreArgs,
     },
 }
 
 /// Where the tokens are.
 #[derive(Debug, clap::Args)]
-struct Place {
+struct TokenStoreArgs {
     /// The data directory of a controller that does not run now.
     #[arg(long, value_name = "DIR", conflicts_with = "controller")]
     data: Option<PathBuf>,
@@ -96,7 +96,7 @@ struct Place {
 /// Runs `sluice token`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.action {
-        Action::Create { name, role, user, expires, place, accept_lost_records, json } => {
+        TokenAction::Create { name, role, user, expires, place, accept_lost_records, json } => {
             let expires_s = expires.map(|expires| expires.seconds());
             let new = NewToken { name, role, user, expires_s };
             let made = match place.offline(accept_lost_records)? {
@@ -105,14 +105,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             };
             if json { pretty(&made)? } else { made.token + "\n" }
         }
-        Action::List { place, json } => {
+        TokenAction::List { place, json } => {
             let tokens = match place.offline(false)? {
                 Some(offline) => offline.tokens(),
                 None => place.controller.client()?.tokens()?,
             };
             if json { pretty(&tokens)? } else { table(&tokens, now_s()) }
         }
-        Action::Revoke { name, place } => {
+        TokenAction::Revoke { name, place } => {
             match place.offline(false)? {
                 Some(mut offline) => offline.revoke_token(&name)?,
                 None => place.controller.client()?.revoke_token(&name)?,
@@ -123,7 +123,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-impl Place {
+impl TokenStoreArgs {
     fn offline(&self, accept_lost: bool) -> anyhow::Result<Option<Offline>> {
         let Some(data) = &self.data else { return Ok(None) };
         match Offline::open(data, &self.store, accept_lost) {

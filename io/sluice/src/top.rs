@@ -25,9 +25,9 @@ use model::Nanos;
 use nix::unistd::{Uid, User};
 use serde::Serialize;
 
-use crate::place::Place;
-use rates::{By, Row, Sample, Sort};
-use source::{Frame, Player, Recorder, Source};
+use crate::place::ServerArgs;
+use rates::{TopBy, TopRow, TopSample, TopSort};
+use source::{TopFrame, TopPlayer, TopRecorder, TopSource};
 
 /// Where a proxy's control socket is unless it was told otherwise.
 pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
@@ -46,13 +46,13 @@ pub(crate) const DEFAULT_API: &str = "unix:///run/sluice/proxy.sock";
                         up, page down move; q quits.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: Place,
+    place: ServerArgs,
     /// What the rows stand for.
     #[arg(long, value_enum, default_value = "job")]
-    by: By,
+    by: TopBy,
     /// What the rows are ordered by.
     #[arg(long, value_enum, default_value = "load")]
-    sort: Sort,
+    sort: TopSort,
     /// The time between two samples, such as 500ms or 2s.
     #[arg(long, default_value = "1s", value_parser = interval)]
     interval: Nanos,
@@ -75,11 +75,11 @@ pub(crate) struct Args {
 
 /// What one interval showed.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    by: By,
+pub(crate) struct TopReport {
+    by: TopBy,
     /// When the interval ended, in nanoseconds since the proxy started.
     t_ns: u64,
-    rows: Vec<Row>,
+    rows: Vec<TopRow>,
     /// Device slots held now, by target.
     slots: BTreeMap<String, u64>,
     /// What the rows do not say, and why.
@@ -89,7 +89,7 @@ pub(crate) struct Report {
 
 /// Runs `sluice top`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let mut watch = Watch::new(&args)?;
+    let mut watch = TopWatch::new(&args)?;
     if args.json || args.once {
         return print(&args, &mut watch);
     }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Tables or JSON, one for each interval; with `--once` a single one.
-fn print(args: &Args, watch: &mut Watch) -> anyhow::Result<()> {
+fn print(args: &Args, watch: &mut TopWatch) -> anyhow::Result<()> {
     let interval = args.interval.to_duration();
     let mut due = Instant::now();
     watch.sample()?.context("there is no frame in the recording")?;
@@ -126,7 +126,7 @@ fn print(args: &Args, watch: &mut Watch) -> anyhow::Result<()> {
     }
 }
 
-fn write_report(args: &Args, report: &Report) -> anyhow::Result<()> {
+fn write_report(args: &Args, report: &TopReport) -> anyhow::Result<()> {
     let text = match args.json {
         true => serde_json::to_string(report).context("cannot write JSON")? + "\n",
         false => view::plain(report),
@@ -138,28 +138,28 @@ fn write_report(args: &Args, report: &Report) -> anyhow::Result<()> {
 }
 
 /// What is under watch: the last two samples and the names of users.
-pub(crate) struct Watch {
-    source: Source,
-    recorder: Option<Recorder>,
-    earlier: Sample,
-    now: Sample,
+pub(crate) struct TopWatch {
+    source: TopSource,
+    recorder: Option<TopRecorder>,
+    earlier: TopSample,
+    now: TopSample,
     note: Option<String>,
     users: BTreeMap<u32, String>,
 }
 
-impl Watch {
+impl TopWatch {
     /// How long one call may take: a viewer that hangs for longer looks dead. A controller waits
     /// for its proxies for two seconds.
     const TIME_LIMIT: Duration = Duration::from_secs(3);
 
-    fn new(args: &Args) -> anyhow::Result<Watch> {
+    fn new(args: &Args) -> anyhow::Result<TopWatch> {
         let source = match &args.play {
-            Some(path) => Source::Recording(Player::open(path, args.speed)?),
-            None => Source::Live(args.place.answerer()?.with_time_limit(Watch::TIME_LIMIT)),
+            Some(path) => TopSource::Recording(TopPlayer::open(path, args.speed)?),
+            None => TopSource::Live(args.place.answerer()?.with_time_limit(TopWatch::TIME_LIMIT)),
         };
-        let recorder = args.record.as_deref().map(Recorder::new).transpose()?;
-        let (earlier, now) = (Sample::default(), Sample::default());
-        Ok(Watch { source, recorder, earlier, now, note: None, users: BTreeMap::new() })
+        let recorder = args.record.as_deref().map(TopRecorder::new).transpose()?;
+        let (earlier, now) = (TopSample::default(), TopSample::default());
+        Ok(TopWatch { source, recorder, earlier, now, note: None, users: BTreeMap::new() })
     }
 
     /// Takes a sample: what was `now` is `earlier` then. `None` at the end of a recording.
@@ -168,7 +168,7 @@ impl Watch {
         if let Some(recorder) = &mut self.recorder {
             recorder.write(&frame)?;
         }
-        let Frame { status, sample, note } = frame;
+        let TopFrame { status, sample, note } = frame;
         self.earlier = std::mem::replace(&mut self.now, sample);
         self.note = note;
         Ok(Some(status))
@@ -180,7 +180,13 @@ impl Watch {
     }
 
     /// The rows between the last two samples, in order.
-    fn report(&mut self, status: ProxyStatus, by: By, sort: Sort, reversed: bool) -> Report {
+    fn report(
+        &mut self,
+        status: ProxyStatus,
+        by: TopBy,
+        sort: TopSort,
+        reversed: bool,
+    ) -> TopReport {
         let users = &mut self.users;
         let mut name = |uid| users.entry(uid).or_insert_with(|| user_name(uid)).clone();
         let mut rows = rates::rows(&self.earlier, &self.now, by, &mut name);
@@ -190,7 +196,7 @@ impl Watch {
             *slots.entry(class.target.clone()).or_default() += class.usage.slots;
         }
         let note = self.note.clone();
-        Report { by, t_ns: self.now.subjects.t_ns, rows, slots, note, status }
+        TopReport { by, t_ns: self.now.subjects.t_ns, rows, slots, note, status }
     }
 }
 

@@ -18,7 +18,7 @@ use ::proxy::TraceReader;
 use anyhow::Context;
 use serde::Serialize;
 
-use sums::{By, Row, Sums};
+use sums::{TraceBy, TraceRow, TraceSums};
 
 /// Prints what `sluice proxy --record` wrote, one request to a line, and sums it up.
 ///
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     summary: bool,
     /// What the sums are made by.
     #[arg(long, value_enum, default_value = "job")]
-    by: By,
+    by: TraceBy,
     /// Print only so many requests; the sums are of all.
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
@@ -51,8 +51,8 @@ pub(crate) struct Args {
 
 /// The sums of a trace and what is missing in them.
 #[derive(Debug, Serialize)]
-struct Summary {
-    by: By,
+struct TraceSummary {
+    by: TraceBy,
     /// Requests that are summed up.
     requests: u64,
     /// Requests that the proxy could not record, of whatever job.
@@ -61,7 +61,7 @@ struct Summary {
     cut: bool,
     /// When the proxy's clock showed zero, in nanoseconds since 1970.
     origin_unix_ns: u64,
-    rows: Vec<Row>,
+    rows: Vec<TraceRow>,
 }
 
 /// Runs `sluice trace`.
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let name = args.file.display().to_string();
     let mut reader = TraceReader::open(&args.file).context(name.clone())?;
     let mut out = BufWriter::with_capacity(64 << 10, std::io::stdout().lock());
-    let mut sums = Sums::new(args.by);
+    let mut sums = TraceSums::new(args.by);
     let mut left = if args.summary { 0 } else { args.limit.unwrap_or(u64::MAX) };
     if left > 0 && !args.json {
         lines::head(&mut out)?;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             }
         }
     }
-    let summary = Summary {
+    let summary = TraceSummary {
         by: args.by,
         requests: sums.requests(),
         lost: reader.lost(),

@@ -13,7 +13,7 @@ use model::{Direction, OpKind};
 
 use crate::credentials::ControllerArgs;
 use crate::top::table;
-use crate::when::{self, Point, forms_of_time};
+use crate::when::{self, MomentArg, forms_of_time};
 
 /// Shows what was read, written and asked for in a span of time, the costliest first.
 ///
@@ -34,11 +34,11 @@ pub(crate) struct Args {
     /// Where the span begins.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = when::since,
           allow_hyphen_values = true)]
-    since: Point,
+    since: MomentArg,
     /// Where it ends.
     #[arg(long, value_name = "TIME", default_value = "now", value_parser = when::until,
           allow_hyphen_values = true)]
-    until: Point,
+    until: MomentArg,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -17,24 +17,24 @@ use model::{CivilTime, FixedZone, Moment, MomentError, Nanos, Time, Zone};
 
 /// A point of time that was typed, and which one it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Point {
+pub(crate) struct MomentArg {
     moment: Moment,
     at: Time,
     text: String,
 }
 
 /// `--since`: a point that is not in the future.
-pub(crate) fn since(text: &str) -> Result<Point, MomentError> {
+pub(crate) fn since(text: &str) -> Result<MomentArg, MomentError> {
     read(text, |moment, now| moment.back(&LocalZone::of_this_machine(), now))
 }
 
 /// `--until`: any point, for the end of a span may be still to come.
-pub(crate) fn until(text: &str) -> Result<Point, MomentError> {
+pub(crate) fn until(text: &str) -> Result<MomentArg, MomentError> {
     read(text, |moment, now| moment.at(&LocalZone::of_this_machine(), now))
 }
 
 /// `--expires`: a point from 1 s to 36500 d ahead; a span is from now on.
-pub(crate) fn expiry(text: &str) -> Result<Point, String> {
+pub(crate) fn expiry(text: &str) -> Result<MomentArg, String> {
     let read = read(text, |moment, now| {
         let at = moment.ahead(&LocalZone::of_this_machine(), now)?;
         if at < now + Nanos::from_secs(1) { Err(MomentError::Past) } else { Ok(at) }
@@ -50,12 +50,12 @@ pub(crate) fn expiry(text: &str) -> Result<Point, String> {
 fn read(
     text: &str,
     resolve: impl Fn(Moment, Time) -> Result<Time, MomentError>,
-) -> Result<Point, MomentError> {
+) -> Result<MomentArg, MomentError> {
     let moment: Moment = text.parse()?;
-    Ok(Point { moment, at: resolve(moment, now())?, text: text.into() })
+    Ok(MomentArg { moment, at: resolve(moment, now())?, text: text.into() })
 }
 
-impl Point {
+impl MomentArg {
     /// As a parameter of the HTTP API. What is relative to now stays so: the clock that counted is
     /// the controller's.
     pub(crate) fn parameter(&self) -> String {
@@ -77,7 +77,7 @@ impl Point {
     }
 
     /// Whether it is earlier than another.
-    pub(crate) fn is_before(&self, other: &Point) -> bool {
+    pub(crate) fn is_before(&self, other: &MomentArg) -> bool {
         self.at < other.at
     }
 

@@ -14,9 +14,9 @@ use api::{DelayRow, DelayTable, Why, WhyQuery, WhySubject};
 use model::Nanos;
 use nix::unistd::User;
 
-use crate::place::{Answerer, Place};
+use crate::place::{ApiServer, ServerArgs};
 use crate::top::table;
-use crate::when::{self, Point, forms_of_time};
+use crate::when::{self, MomentArg, forms_of_time};
 
 /// Says what holds a job or a user: which limit, since when, until when, how much was delayed.
 ///
@@ -26,7 +26,7 @@ use crate::when::{self, Point, forms_of_time};
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     #[command(flatten)]
-    place: Place,
+    place: ServerArgs,
     /// The job; '' for requests that have none.
     #[arg(long)]
     job: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// How far --top looks back, 1h if it is not given; a controller's only.
     #[arg(long, requires = "top", value_name = "TIME", value_parser = when::since,
           allow_hyphen_values = true)]
-    since: Option<Point>,
+    since: Option<MomentArg>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -107,16 +107,16 @@ impl Args {
 }
 
 /// Who was delayed: of a controller over a time, of a proxy since it started.
-fn top(answerer: &Answerer, args: &Args) -> anyhow::Result<DelayTable> {
+fn top(answerer: &ApiServer, args: &Args) -> anyhow::Result<DelayTable> {
     match answerer {
-        Answerer::Controller(client) => {
-            let since = args.since.as_ref().map_or_else(|| "-1h".into(), Point::parameter);
+        ApiServer::Controller(client) => {
+            let since = args.since.as_ref().map_or_else(|| "-1h".into(), MomentArg::parameter);
             Ok(client.why_top(&format!("by={}&since={since}", args.by))?)
         }
-        Answerer::Proxy(_) if args.since.is_some() => {
+        ApiServer::Proxy(_) if args.since.is_some() => {
             bail!("a proxy keeps no history: give --controller URL, or leave --since out")
         }
-        Answerer::Proxy(client) => {
+        ApiServer::Proxy(client) => {
             let why = client.why(&WhyQuery::default())?;
             rank(&why, &args.by)
         }

@@ -20,7 +20,7 @@ use super::{Args, DEFAULT_LISTEN, store};
 /// The keys of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Config {
+struct ControllerConfig {
     /// As `--data`.
     data: Option<PathBuf>,
     /// As `--listen`, a list.
@@ -52,7 +52,7 @@ struct Config {
 pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
     let (name, mut config) = match &args.config {
         Some(path) => (path.display().to_string(), read(path)?),
-        None => (String::new(), Config::default()),
+        None => (String::new(), ControllerConfig::default()),
     };
     let (tls, credentials) = (tls(&args, &mut config)?, credentials(&args, &mut config));
     let Args { data, mut listen, advertise, store: store_place, on_event, webhook, .. } = args;
@@ -106,7 +106,7 @@ pub(super) fn settings(args: Args) -> anyhow::Result<ControllerSettings> {
 }
 
 /// What it shows at `https://` places.
-fn tls(args: &Args, config: &mut Config) -> anyhow::Result<Option<TlsFiles>> {
+fn tls(args: &Args, config: &mut ControllerConfig) -> anyhow::Result<Option<TlsFiles>> {
     let cert = args.tls_cert.clone().or(config.tls_cert.take());
     let key = args.tls_key.clone().or(config.tls_key.take());
     let client_ca = args.tls_client_ca.clone().or(config.tls_client_ca.take());
@@ -118,7 +118,7 @@ fn tls(args: &Args, config: &mut Config) -> anyhow::Result<Option<TlsFiles>> {
 }
 
 /// What it shows the leader while it stands by.
-fn credentials(args: &Args, config: &mut Config) -> Credentials {
+fn credentials(args: &Args, config: &mut ControllerConfig) -> Credentials {
     let flags = args.credentials.files();
     Credentials {
         ca: flags.ca.or(config.ca.take()),
@@ -129,14 +129,16 @@ fn credentials(args: &Args, config: &mut Config) -> Credentials {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Config> {
+fn read(path: &Path) -> anyhow::Result<ControllerConfig> {
     let name = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-    let mut config: Config = toml::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
+    let mut config: ControllerConfig =
+        toml::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
     // As with a proxy's, paths count from the file's own directory.
     let base = path.parent().unwrap_or(Path::new(""));
-    let Config { data, tls_cert, tls_key, tls_client_ca, ca, token_file, cert, key, .. } =
-        &mut config;
+    let ControllerConfig {
+        data, tls_cert, tls_key, tls_client_ca, ca, token_file, cert, key, ..
+    } = &mut config;
     for path in [data, tls_cert, tls_key, tls_client_ca, ca, token_file, cert, key] {
         *path = path.take().map(|path| base.join(path));
     }
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct ConfigLine {
         #[command(flatten)]
         args: Args,
     }
@@ -159,7 +161,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("sluice-{}-{name}.toml", std::process::id()));
         std::fs::write(&path, text)?;
         let words = ["controller", "--config", path.to_str().unwrap()];
-        let line = Line::try_parse_from(words.iter().chain(flags))?;
+        let line = ConfigLine::try_parse_from(words.iter().chain(flags))?;
         let settings = settings(line.args);
         std::fs::remove_file(path)?;
         settings

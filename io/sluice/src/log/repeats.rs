@@ -13,26 +13,26 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 /// Lets a line pass or counts it.
-pub(super) struct Limiter;
+pub(super) struct RepeatLimiter;
 
-impl<S: Subscriber> Layer<S> for Limiter {
+impl<S: Subscriber> Layer<S> for RepeatLimiter {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let about = event.metadata();
         if *about.level() > Level::INFO || about.target() == TARGET {
             return true;
         }
-        let place = Place { target: about.target(), line: about.line().unwrap_or_default() };
+        let place = LogCallsite { target: about.target(), line: about.line().unwrap_or_default() };
         let verdict = with_repeats(|repeats| repeats.count(place, Instant::now()));
-        if verdict == Verdict::FirstLeftOut {
+        if verdict == LineVerdict::FirstLeftOut {
             report_later();
         }
-        verdict == Verdict::Passes
+        verdict == LineVerdict::Passes
     }
 }
 
 /// Logs how many lines were left out since the last report; whether there were any.
 pub(super) fn report() -> bool {
-    let left_out = with_repeats(Repeats::take);
+    let left_out = with_repeats(RepeatCount::take);
     for (place, count) in &left_out {
         tracing::warn!(
             target: TARGET, count, of = place.target, line = place.line, "repeated lines were left out"
@@ -48,7 +48,7 @@ fn report_later() {
     }
     let run = || loop {
         std::thread::sleep(WINDOW);
-        if !report() && with_repeats(Repeats::dismiss) {
+        if !report() && with_repeats(RepeatCount::dismiss) {
             return;
         }
     };
@@ -60,7 +60,7 @@ fn report_later() {
 
 /// What became of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum LineVerdict {
     Passes,
     FirstLeftOut,
     LeftOut,
@@ -68,43 +68,43 @@ enum Verdict {
 
 /// Where in the code a line comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct LogCallsite {
     target: &'static str,
     line: u32,
 }
 
 /// How often each place has logged lately. As large as the code has places.
-struct Repeats {
-    places: BTreeMap<Place, Window>,
+struct RepeatCount {
+    places: BTreeMap<LogCallsite, RepeatWindow>,
     has_reporter: bool,
 }
 
-struct Window {
+struct RepeatWindow {
     since: Instant,
     passed: u32,
     left_out: u64,
 }
 
-impl Repeats {
-    const fn new() -> Repeats {
-        Repeats { places: BTreeMap::new(), has_reporter: false }
+impl RepeatCount {
+    const fn new() -> RepeatCount {
+        RepeatCount { places: BTreeMap::new(), has_reporter: false }
     }
 
-    fn count(&mut self, place: Place, now: Instant) -> Verdict {
-        let fresh = Window { since: now, passed: 0, left_out: 0 };
+    fn count(&mut self, place: LogCallsite, now: Instant) -> LineVerdict {
+        let fresh = RepeatWindow { since: now, passed: 0, left_out: 0 };
         let window = self.places.entry(place).or_insert(fresh);
         if now.saturating_duration_since(window.since) >= WINDOW {
             (window.since, window.passed) = (now, 0);
         }
         if window.passed < BURST {
             window.passed += 1;
-            return Verdict::Passes;
+            return LineVerdict::Passes;
         }
         window.left_out += 1;
-        if window.left_out == 1 { Verdict::FirstLeftOut } else { Verdict::LeftOut }
+        if window.left_out == 1 { LineVerdict::FirstLeftOut } else { LineVerdict::LeftOut }
     }
 
-    fn take(&mut self) -> Vec<(Place, u64)> {
+    fn take(&mut self) -> Vec<(LogCallsite, u64)> {
         let left_out = self.places.iter_mut().filter(|(_, window)| window.left_out > 0);
         left_out.map(|(place, window)| (*place, std::mem::take(&mut window.left_out))).collect()
     }
@@ -116,11 +116,11 @@ impl Repeats {
     }
 }
 
-fn with_repeats<T>(act: impl FnOnce(&mut Repeats) -> T) -> T {
+fn with_repeats<T>(act: impl FnOnce(&mut RepeatCount) -> T) -> T {
     act(&mut REPEATS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-static REPEATS: Mutex<Repeats> = Mutex::new(Repeats::new());
+static REPEATS: Mutex<RepeatCount> = Mutex::new(RepeatCount::new());
 
 /// Under which name the numbers are logged, whatever SLUICE_LOG leaves out.
 const TARGET: &str = "sluice::repeats";
@@ -135,19 +135,20 @@ mod tests {
 
     #[test]
     fn of_a_flood_a_burst_passes_in_each_window_and_the_rest_is_a_number() {
-        let (flood, other) = (Place { target: "a", line: 1 }, Place { target: "a", line: 2 });
-        let (mut repeats, begin, mut passed) = (Repeats::new(), Instant::now(), 0);
+        let (flood, other) =
+            (LogCallsite { target: "a", line: 1 }, LogCallsite { target: "a", line: 2 });
+        let (mut repeats, begin, mut passed) = (RepeatCount::new(), Instant::now(), 0);
         for at in 0..1000 {
             let verdict = repeats.count(flood, begin);
-            assert_eq!(verdict == Verdict::FirstLeftOut, at == BURST);
-            passed += u32::from(verdict == Verdict::Passes);
+            assert_eq!(verdict == LineVerdict::FirstLeftOut, at == BURST);
+            passed += u32::from(verdict == LineVerdict::Passes);
         }
         assert_eq!(passed, BURST);
         // Another place is not held back by it.
-        assert_eq!(repeats.count(other, begin), Verdict::Passes);
+        assert_eq!(repeats.count(other, begin), LineVerdict::Passes);
         assert!(!repeats.dismiss());
         assert_eq!(repeats.take(), [(flood, u64::from(1000 - BURST))]);
         assert!(repeats.dismiss() && repeats.take().is_empty());
-        assert_eq!(repeats.count(flood, begin + WINDOW), Verdict::Passes);
+        assert_eq!(repeats.count(flood, begin + WINDOW), LineVerdict::Passes);
     }
 }

@@ -9,11 +9,11 @@
 //! in nanoseconds. An identifier has at most 127 bytes in each part and no slash; what does not
 //! fit is cut, with a number made of the whole, so that two never become one.
 
-use super::samples::{Kind, Sample};
+use super::samples::{MetricSample, SampleKind};
 
 /// Whose values they are.
 #[derive(Clone, Debug)]
-pub(super) struct Origin {
+pub(super) struct CollectdOrigin {
     pub(super) host: String,
     /// Tells processes of one host apart.
     pub(super) instance: String,
@@ -21,21 +21,21 @@ pub(super) struct Origin {
 }
 
 /// One line; `None` for a value that is no number to collectd.
-pub(super) fn line(sample: &Sample<'_>, origin: &Origin) -> Option<String> {
+pub(super) fn line(sample: &MetricSample<'_>, origin: &CollectdOrigin) -> Option<String> {
     let stem = sample.name.strip_prefix(api::metrics::PREFIX).unwrap_or(sample.name);
     // The number of a histogram's times is no time.
     let is_time = stem.contains("_seconds") && !stem.ends_with("_count");
     let (kind, stem, value) = match sample.kind {
-        Kind::Gauge => ("gauge", stem.to_owned(), sample.value.to_owned()),
-        Kind::Counter if is_time => {
+        SampleKind::Gauge => ("gauge", stem.to_owned(), sample.value.to_owned()),
+        SampleKind::Counter if is_time => {
             ("derive", stem.replace("_seconds", "_nanoseconds"), nanoseconds(sample.value)?)
         }
-        Kind::Counter => ("derive", stem.to_owned(), sample.value.to_owned()),
+        SampleKind::Counter => ("derive", stem.to_owned(), sample.value.to_owned()),
     };
     value.parse::<f64>().ok()?;
     let labels = sample.labels.iter().map(|(_, value)| value.as_str());
     let words: Vec<_> = std::iter::once(stem.as_str()).chain(labels).collect();
-    let Origin { host, instance, interval_s } = origin;
+    let CollectdOrigin { host, instance, interval_s } = origin;
     let kind = part(&format!("{kind}-{}", words.join(".")));
     let (host, plugin) = (part(host), part(&format!("sluice-{instance}")));
     Some(format!("PUTVAL \"{host}/{plugin}/{kind}\" interval={interval_s} N:{value}\n"))
@@ -75,35 +75,38 @@ const PART_BYTES_MAX: usize = 127;
 mod tests {
     use super::*;
 
-    fn put(name: &str, kind: Kind, label: &str, value: &str) -> Option<String> {
+    fn put(name: &str, kind: SampleKind, label: &str, value: &str) -> Option<String> {
         let labels = vec![("jobid", label.to_owned())];
-        let origin = Origin { host: "node1".into(), instance: "proxy".into(), interval_s: 10.0 };
-        line(&Sample { name, kind, labels, value }, &origin)
+        let origin =
+            CollectdOrigin { host: "node1".into(), instance: "proxy".into(), interval_s: 10.0 };
+        line(&MetricSample { name, kind, labels, value }, &origin)
     }
 
     #[test]
     fn counters_are_whole_derives_and_gauges_as_they_are() {
-        let line = put("sluice_job_requests_total", Kind::Counter, "a.1", "7").unwrap();
+        let line = put("sluice_job_requests_total", SampleKind::Counter, "a.1", "7").unwrap();
         let expected =
             "PUTVAL \"node1/sluice-proxy/derive-job_requests_total.a.1\" interval=10 N:7\n";
         assert_eq!(line, expected);
-        let line = put("sluice_job_cost_seconds_total", Kind::Counter, "a.1", "1.5").unwrap();
+        let line = put("sluice_job_cost_seconds_total", SampleKind::Counter, "a.1", "1.5").unwrap();
         assert!(
             line.ends_with("/derive-job_cost_nanoseconds_total.a.1\" interval=10 N:1500000000\n")
         );
-        let line = put("sluice_scrape_seconds", Kind::Gauge, "x", "0.25").unwrap();
+        let line = put("sluice_scrape_seconds", SampleKind::Gauge, "x", "0.25").unwrap();
         assert!(line.ends_with("/gauge-scrape_seconds.x\" interval=10 N:0.25\n"), "{line}");
-        let line = put("sluice_target_queue_seconds_count", Kind::Counter, "t", "5").unwrap();
+        let line = put("sluice_target_queue_seconds_count", SampleKind::Counter, "t", "5").unwrap();
         assert!(
             line.ends_with("/derive-target_queue_seconds_count.t\" interval=10 N:5\n"),
             "{line}"
         );
-        assert_eq!(put("sluice_job_cost_seconds_total", Kind::Counter, "a", "x"), None);
+        assert_eq!(put("sluice_job_cost_seconds_total", SampleKind::Counter, "a", "x"), None);
     }
 
     #[test]
     fn what_an_identifier_cannot_hold_stays_apart() {
-        let of = |label: &str| put("sluice_job_requests_total", Kind::Counter, label, "7").unwrap();
+        let of = |label: &str| {
+            put("sluice_job_requests_total", SampleKind::Counter, label, "7").unwrap()
+        };
         assert_ne!(of("a/b"), of("a b"));
         let long = |end: &str| of(&("x".repeat(200) + end));
         assert_ne!(long("1"), long("2"));

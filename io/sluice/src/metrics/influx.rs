@@ -7,10 +7,10 @@
 //! All values are floats, as a field's type is decided by its first value, and a gauge may be 0
 //! before it is 0.5. Labels are tags; InfluxDB knows no empty one, so those are left out.
 
-use super::samples::Sample;
+use super::samples::MetricSample;
 
 /// One line, of a host at a time in seconds since 1970.
-pub(super) fn line(sample: &Sample<'_>, host: &str, at_s: u64) -> String {
+pub(super) fn line(sample: &MetricSample<'_>, host: &str, at_s: u64) -> String {
     let mut line = escaped(sample.name, ", ");
     let host = ("host", host);
     let labels = sample.labels.iter().map(|(name, value)| (*name, value.as_str()));
@@ -37,13 +37,13 @@ fn escaped(text: &str, special: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::samples::Kind;
+    use crate::metrics::samples::SampleKind;
 
     #[test]
     fn labels_are_tags_and_may_hold_any_text() {
         let labels = vec![("target", "a b,c=d\\".to_owned()), ("jobid", String::new())];
         let name = "sluice_job_requests_total";
-        let sample = Sample { name, kind: Kind::Counter, labels, value: "7" };
+        let sample = MetricSample { name, kind: SampleKind::Counter, labels, value: "7" };
         let line = line(&sample, "node1", 1_767_225_600);
         let expected =
             "sluice_job_requests_total,host=node1,target=a\\ b\\,c\\=d_ value=7 1767225600\n";

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 
 /// One value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sample<'p> {
+pub(super) struct MetricSample<'p> {
     pub(super) name: &'p str,
-    pub(super) kind: Kind,
+    pub(super) kind: SampleKind,
     pub(super) labels: Vec<(&'p str, String)>,
     /// As it was written.
     pub(super) value: &'p str,
@@ -22,7 +22,7 @@ pub(super) struct Sample<'p> {
 
 /// What a value does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SampleKind {
     /// It only grows; the number and the sum of a histogram too.
     Counter,
     /// It goes up and down.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 
 /// The values of a page, without the buckets of histograms: who wants those asks as Prometheus
 /// does.
-pub(super) fn samples(page: &str) -> Vec<Sample<'_>> {
+pub(super) fn samples(page: &str) -> Vec<MetricSample<'_>> {
     let mut types = HashMap::new();
     let mut found = Vec::new();
     for line in page.lines() {
@@ -44,7 +44,7 @@ pub(super) fn samples(page: &str) -> Vec<Sample<'_>> {
     found
 }
 
-fn sample<'p>(line: &'p str, types: &HashMap<&str, &str>) -> Option<Sample<'p>> {
+fn sample<'p>(line: &'p str, types: &HashMap<&str, &str>) -> Option<MetricSample<'p>> {
     let end = line.find(['{', ' '])?;
     let (name, rest) = line.split_at(end);
     let (labels, value) = match rest.strip_prefix('{') {
@@ -54,12 +54,12 @@ fn sample<'p>(line: &'p str, types: &HashMap<&str, &str>) -> Option<Sample<'p>> 
     let part =
         |suffix| name.strip_suffix(suffix).and_then(|of| types.get(of)) == Some(&"histogram");
     let kind = match types.get(name) {
-        Some(&"counter") => Kind::Counter,
-        Some(&"gauge") => Kind::Gauge,
-        None if part("_sum") || part("_count") => Kind::Counter,
+        Some(&"counter") => SampleKind::Counter,
+        Some(&"gauge") => SampleKind::Gauge,
+        None if part("_sum") || part("_count") => SampleKind::Counter,
         _ => return None,
     };
-    Some(Sample { name, kind, labels, value: value.trim() })
+    Some(MetricSample { name, kind, labels, value: value.trim() })
 }
 
 /// Labels up to the brace that ends them, and what follows it.
@@ -109,15 +109,15 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect::<Vec<_>>();
         let of = words(&["t", "read", "device"]);
         let expected = [
-            ("sluice_target_queued", Kind::Gauge, words(&["a}b"]), "3"),
+            ("sluice_target_queued", SampleKind::Gauge, words(&["a}b"]), "3"),
             (
                 "sluice_job_queue_seconds_total",
-                Kind::Counter,
+                SampleKind::Counter,
                 words(&["/a b", "q\"u\\o\nte"]),
                 "1.5",
             ),
-            ("sluice_target_queue_seconds_sum", Kind::Counter, of.clone(), "0.000007"),
-            ("sluice_target_queue_seconds_count", Kind::Counter, of, "5"),
+            ("sluice_target_queue_seconds_sum", SampleKind::Counter, of.clone(), "0.000007"),
+            ("sluice_target_queue_seconds_count", SampleKind::Counter, of, "5"),
         ];
         assert_eq!(told, expected);
     }

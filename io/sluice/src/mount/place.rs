@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 /// A line of the table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mounted {
+pub(crate) struct MountEntry {
     /// What is mounted, as its mounter called it.
     pub(crate) source: String,
     /// The device's number, as `0:98`: the same for every copy of the mount.
@@ -27,28 +27,28 @@ pub(crate) struct Mounted {
 
 /// A mount that is left of several of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Copy {
+pub(crate) struct MountCopy {
     /// A process that sees it.
     pub(crate) process: u32,
     /// Where that sees it.
     pub(crate) at: PathBuf,
 }
 
-impl Mounted {
+impl MountEntry {
     /// What is mounted at a place that [`absolute`] gave; the topmost, if there are several.
-    pub(crate) fn at(place: &Path) -> io::Result<Option<Mounted>> {
-        let table = Mounted::all("self")?;
+    pub(crate) fn at(place: &Path) -> io::Result<Option<MountEntry>> {
+        let table = MountEntry::all("self")?;
         Ok(table.into_iter().rfind(|mounted| mounted.at == place))
     }
 
     /// The table of mounts of a process, by its number or as `self`.
-    pub(crate) fn all(process: &str) -> io::Result<Vec<Mounted>> {
+    pub(crate) fn all(process: &str) -> io::Result<Vec<MountEntry>> {
         let table = fs::read(format!("/proc/{process}/mountinfo"))?;
-        Ok(table.split(|byte| *byte == b'\n').filter_map(Mounted::parse).collect())
+        Ok(table.split(|byte| *byte == b'\n').filter_map(MountEntry::parse).collect())
     }
 
     /// Copies of this mount that are left, each with a process that sees it: one of each name space.
-    pub(crate) fn copies(&self) -> Vec<Copy> {
+    pub(crate) fn copies(&self) -> Vec<MountCopy> {
         let mut spaces = BTreeSet::new();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -59,9 +59,9 @@ impl Mounted {
             if !space.is_ok_and(|space| spaces.insert(space)) {
                 continue;
             }
-            let table = Mounted::all(&process.to_string()).unwrap_or_default();
+            let table = MountEntry::all(&process.to_string()).unwrap_or_default();
             let same = table.into_iter().filter(|mounted| mounted.device == self.device);
-            copies.extend(same.map(|mounted| Copy { process, at: mounted.at }));
+            copies.extend(same.map(|mounted| MountCopy { process, at: mounted.at }));
         }
         copies
     }
@@ -95,14 +95,14 @@ impl Mounted {
     }
 
     /// A line of /proc/self/mountinfo, proc_pid_mountinfo(5).
-    fn parse(line: &[u8]) -> Option<Mounted> {
+    fn parse(line: &[u8]) -> Option<MountEntry> {
         let mut fields = line.split(|byte| *byte == b' ');
         let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
         let at = unescaped(fields.nth(1)?);
         // Some fields that may be missing end in one that is "-".
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (kind, source) = (unescaped(fields.next()?), unescaped(fields.next()?));
-        Some(Mounted {
+        Some(MountEntry {
             device,
             source: source.to_string_lossy().into(),
             kind: kind.to_string_lossy().into(),
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn a_line_of_the_table_of_mounts_is_read() {
         let line = br"36 35 0:98 / /mnt/a\040b rw,nosuid shared:1 master:2 - fuse.sluice unix:///s//x rw,user_id=0";
-        let mounted = Mounted::parse(line).unwrap();
+        let mounted = MountEntry::parse(line).unwrap();
         assert_eq!((mounted.at.as_path(), &*mounted.device), (Path::new("/mnt/a b"), "0:98"));
         assert_eq!(mounted.source, "unix:///s//x");
         assert!(mounted.is_sluice());
-        let plain = Mounted::parse(b"22 27 0:21 / /proc rw - proc proc rw").unwrap();
+        let plain = MountEntry::parse(b"22 27 0:21 / /proc rw - proc proc rw").unwrap();
         assert!(!plain.is_sluice() && plain.at == Path::new("/proc"));
-        assert_eq!(Mounted::parse(b""), None);
+        assert_eq!(MountEntry::parse(b""), None);
     }
 
     #[test]
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn proc_is_found_and_an_ordinary_directory_is_not() {
-        assert_eq!(Mounted::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
-        assert_eq!(Mounted::at(Path::new("/proc/self")).unwrap(), None);
+        assert_eq!(MountEntry::at(Path::new("/proc")).unwrap().unwrap().kind, "proc");
+        assert_eq!(MountEntry::at(Path::new("/proc/self")).unwrap(), None);
     }
 
     #[test]

@@ -26,7 +26,7 @@ use super::place::escaped;
 /// The record of this process, which lives behind a mount. Dropped, it is left as if the
 /// process had been killed.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct MountRunFile {
     path: PathBuf,
     /// Holds the lock.
     file: File,
@@ -34,31 +34,31 @@ pub(crate) struct Record {
 
 /// The record of another process, opened while its mount was there.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherMount {
     file: File,
-    about: About,
+    about: MountRunData,
 }
 
 /// What a record says.
 #[derive(Debug, Serialize, Deserialize)]
-struct About {
+struct MountRunData {
     pid: i32,
     source: String,
 }
 
-impl Record {
+impl MountRunFile {
     /// Says that this process lives behind the mount at `place`.
     ///
     /// # Errors
     /// If the record cannot be written.
-    pub(crate) fn write(folder: &Path, place: &Path, source: &str) -> io::Result<Record> {
+    pub(crate) fn write(folder: &Path, place: &Path, source: &str) -> io::Result<MountRunFile> {
         api::make_directory(folder, 0o755)?;
         let path = folder.join(format!("mount-{}.json", escaped(place)));
         // The former one may belong to a process that still writes back: its name is taken
         // away, not its file.
         let unfinished = path.with_extension(format!("{}", std::process::id()));
         let mut file = private().create_new(true).open(&unfinished)?;
-        let about = About { pid: std::process::id().cast_signed(), source: source.into() };
+        let about = MountRunData { pid: std::process::id().cast_signed(), source: source.into() };
         let written = flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(io::Error::from)
             .and_then(|()| Ok(serde_json::to_writer(&mut file, &about)?))
@@ -67,7 +67,7 @@ impl Record {
             // What is left would only be in the way; the first error is the one to tell.
             let _ = fs::remove_file(&unfinished);
         }
-        written.map(|()| Record { path, file })
+        written.map(|()| MountRunFile { path, file })
     }
 
     /// Takes the record away: the process ends as it should.
@@ -86,16 +86,16 @@ impl Record {
     }
 }
 
-impl Other {
+impl OtherMount {
     /// The record of the process behind the mount at `place`; none if there is no such process.
-    pub(crate) fn open(folder: &Path, place: &Path) -> Option<Other> {
+    pub(crate) fn open(folder: &Path, place: &Path) -> Option<OtherMount> {
         let path = folder.join(format!("mount-{}.json", escaped(place)));
         let mut file = File::open(path).ok()?;
         // Where others can write to the folder, they must not choose what is killed.
         file.metadata().ok().filter(|data| data.uid() == geteuid().as_raw())?;
         let mut text = String::new();
         file.read_to_string(&mut text).ok()?;
-        let other = Other { file, about: serde_json::from_str(&text).ok()? };
+        let other = OtherMount { file, about: serde_json::from_str(&text).ok()? };
         other.lives().then_some(other)
     }
 
@@ -187,34 +187,34 @@ mod tests {
     #[test]
     fn a_process_that_ends_as_it_should_is_waited_for() {
         let (dir, at) = (folder("well"), Path::new("/mnt/a"));
-        let record = Record::write(&dir, at, "s").unwrap();
-        let other = Other::open(&dir, at).unwrap();
+        let record = MountRunFile::write(&dir, at, "s").unwrap();
+        let other = OtherMount::open(&dir, at).unwrap();
         assert_eq!(other.pid(), std::process::id() as i32);
         assert!(!other.wait(Some(Instant::now())));
         record.remove();
         assert!(other.wait(None) && other.ended_well());
-        assert!(Other::open(&dir, at).is_none());
+        assert!(OtherMount::open(&dir, at).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn a_process_that_was_killed_did_not_end_well_and_is_no_longer_there() {
         let (dir, at) = (folder("killed"), Path::new("/mnt/a"));
-        let record = Record::write(&dir, at, "s").unwrap();
-        let other = Other::open(&dir, at).unwrap();
+        let record = MountRunFile::write(&dir, at, "s").unwrap();
+        let other = OtherMount::open(&dir, at).unwrap();
         drop(record);
         assert!(other.wait(None) && !other.ended_well());
-        assert!(Other::open(&dir, at).is_none());
+        assert!(OtherMount::open(&dir, at).is_none());
         fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn a_later_mount_at_the_same_place_has_a_record_of_its_own() {
         let (dir, at) = (folder("later"), Path::new("/mnt/a"));
-        let first = Record::write(&dir, at, "s").unwrap();
-        let of_first = Other::open(&dir, at).unwrap();
-        let second = Record::write(&dir, at, "s").unwrap();
-        let of_second = Other::open(&dir, at).unwrap();
+        let first = MountRunFile::write(&dir, at, "s").unwrap();
+        let of_first = OtherMount::open(&dir, at).unwrap();
+        let second = MountRunFile::write(&dir, at, "s").unwrap();
+        let of_second = OtherMount::open(&dir, at).unwrap();
         assert!(!of_first.wait(Some(Instant::now())) && !of_first.ended_well());
         first.remove();
         assert!(of_first.wait(None) && of_first.ended_well());
@@ -230,9 +230,9 @@ mod tests {
             return;
         }
         let (dir, at) = (folder("foreign"), Path::new("/mnt/a"));
-        let record = Record::write(&dir, at, "s").unwrap();
+        let record = MountRunFile::write(&dir, at, "s").unwrap();
         std::os::unix::fs::chown(&record.path, Some(1000), None).unwrap();
-        assert!(Other::open(&dir, at).is_none());
+        assert!(OtherMount::open(&dir, at).is_none());
         record.remove();
         fs::remove_dir_all(&dir).unwrap();
     }

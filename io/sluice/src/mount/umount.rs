@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::json;
 
-use super::place::{self, Copy, Mounted};
-use super::record::{FOLDER, Other};
+use super::place::{self, MountCopy, MountEntry};
+use super::record::{FOLDER, OtherMount};
 use crate::log;
 
 /// Unmounts what `sluice mount` has mounted.
@@ -37,12 +37,12 @@ pub(crate) struct Args {
 /// Runs `sluice umount`.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let place = place::absolute(&args.dir).with_context(|| args.dir.display().to_string())?;
-    let mounted = Mounted::at(&place)?.filter(Mounted::is_sluice);
+    let mounted = MountEntry::at(&place)?.filter(MountEntry::is_sluice);
     let Some(mounted) = mounted else {
         bail!("no mount of sluice is at {}", place.display());
     };
     // Before the mount is gone: a new one there would have a record of its own.
-    let process = Other::open(Path::new(FOLDER), &place);
+    let process = OtherMount::open(Path::new(FOLDER), &place);
     take_away(&place, args.force)?;
     // Those end with the connection.
     let copies = if args.force { Vec::new() } else { mounted.copies() };
@@ -101,12 +101,12 @@ fn take_away(place: &Path, force: bool) -> anyhow::Result<()> {
 }
 
 /// Says who keeps a mount that is gone here.
-fn say_where(process: &Other, copies: &[Copy]) {
+fn say_where(process: &OtherMount, copies: &[MountCopy]) {
     log::say(&format!(
         "sluice: unmounted here; what was closed is written. Process {} serves on, for:",
         process.pid()
     ));
-    for Copy { process, at } in copies {
+    for MountCopy { process, at } in copies {
         let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
         log::say(&format!(
             "  {} in the mount name space of process {process} ({})",
@@ -117,12 +117,12 @@ fn say_where(process: &Other, copies: &[Copy]) {
     log::say("It ends when these are unmounted too or their name spaces end.");
 }
 
-fn in_json(copy: &Copy) -> serde_json::Value {
+fn in_json(copy: &MountCopy) -> serde_json::Value {
     json!({ "process": copy.process, "dir": copy.at.to_string_lossy() })
 }
 
 /// Waits for the process behind a mount that is gone, however long that takes.
-fn wait(process: &Other) {
+fn wait(process: &OtherMount) {
     if !process.wait(Some(Instant::now() + SILENCE)) {
         log::say(&format!(
             "sluice: unmounted; process {} still writes back (it waits for its proxy if that \
@@ -134,7 +134,7 @@ fn wait(process: &Other) {
 }
 
 /// Ends the process behind a mount whose connection has been ended.
-fn end(process: &Other) -> anyhow::Result<()> {
+fn end(process: &OtherMount) -> anyhow::Result<()> {
     if !process.wait(Some(Instant::now() + GRACE)) {
         process.kill();
         let ended = process.wait(Some(Instant::now() + GRACE));

@@ -10,7 +10,7 @@ use std::path::Path;
 use api::{JobPoint, WireJobReport};
 
 use super::utc;
-use chart::{Line, LineChart, Panel, line_chart};
+use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 
 /// Draws into an SVG file.
 pub(super) fn draw(file: &Path, report: &WireJobReport) -> anyhow::Result<()> {
@@ -18,8 +18,10 @@ pub(super) fn draw(file: &Path, report: &WireJobReport) -> anyhow::Result<()> {
 }
 
 fn chart(report: &WireJobReport) -> LineChart {
-    let line =
-        |series, value: &dyn Fn(&JobPoint) -> f64| Line { series, points: steps(report, value) };
+    let line = |series, value: &dyn Fn(&JobPoint) -> f64| ChartLine {
+        series,
+        points: steps(report, value),
+    };
     let bytes = |point: &JobPoint| (point.read_bytes + point.written_bytes) as f64;
     let moves = report.points.iter().any(|point| bytes(point) > 0.0);
     let (title, lines) = match moves {
@@ -38,8 +40,8 @@ fn chart(report: &WireJobReport) -> LineChart {
             ],
         ),
     };
-    let rates = Panel { title: title.into(), logarithmic: false, lines };
-    let waiting = Panel {
+    let rates = ChartPanel { title: title.into(), logarithmic: false, lines };
+    let waiting = ChartPanel {
         title: "requests that waited for limits, on the mean".into(),
         logarithmic: false,
         lines: vec![line(2, &|point| point.delayed_ns as f64 / 1e9)],

@@ -9,12 +9,12 @@ use model::RuleSet;
 use serde_json::{Value, json};
 
 use super::list::{never_matches, shadowed};
-use super::request::{Asked, Grant};
+use super::request::{RequestSpec, RuleGrant};
 use super::source::read_text;
 
 /// What is looked at.
 #[derive(Debug, clap::Args)]
-pub(super) struct Check {
+pub(super) struct RuleCheck {
     /// The rule file; - for standard input. Without it: the rules in force.
     file: Option<PathBuf>,
     /// The control socket of the proxy whose rules in force are looked at.
@@ -28,7 +28,7 @@ pub(super) struct Check {
     /// Say what this request gets: FIELD=VALUE of jobid, uid, gid, projid, nid, opcode, path,
     /// bytes, ops, with spaces between them.
     #[arg(long, value_name = "REQUEST")]
-    request: Option<Asked>,
+    request: Option<RequestSpec>,
     /// Print the outcome as JSON.
     #[arg(long)]
     json: bool,
@@ -43,7 +43,7 @@ Examples:
   sluice rule check rules.toml --request 'jobid=dd.500 uid=1000 opcode=write bytes=4MiB'
   sluice rule check --request 'jobid=dd.500 nid=10.0.0.1@tcp opcode=create path=/scratch/a'";
 
-impl Check {
+impl RuleCheck {
     /// What is to be printed.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Check {
         };
         let set = RuleSet::parse(&rules.text)
             .map_err(|error| anyhow::anyhow!("the proxy is of another version: {error}"))?;
-        let grant = self.request.as_ref().map(|asked| Grant::of(asked, &set, &rules));
+        let grant = self.request.as_ref().map(|asked| RuleGrant::of(asked, &set, &rules));
         if self.json {
             return Ok(accepted_json(&rules, grant.as_ref()));
         }
@@ -129,7 +129,7 @@ fn unknown_projects(name: &str, exports: &[ExportProjects]) -> String {
     text
 }
 
-fn accepted_json(rules: &WireRules, grant: Option<&Grant>) -> String {
+fn accepted_json(rules: &WireRules, grant: Option<&RuleGrant>) -> String {
     let shadowed = shadowed(rules).map(|(rule, by)| json!({ "rule": rule, "by": by }));
     let shadowed: Vec<Value> = shadowed.collect();
     let mut answer = json!({ "ok": true, "shadowed": shadowed, "rules": rules });
@@ -147,7 +147,7 @@ mod tests {
         let api = crate::top::DEFAULT_API.parse()?;
         let request = (!request.is_empty()).then(|| request.parse()).transpose();
         let request = request.map_err(anyhow::Error::msg)?;
-        Check { file: Some(file.into()), api, request, json: false }.run()
+        RuleCheck { file: Some(file.into()), api, request, json: false }.run()
     }
 
     fn file(name: &str, text: &str) -> PathBuf {

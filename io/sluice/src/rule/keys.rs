@@ -8,7 +8,7 @@ use model::KeyEdit;
 /// The keys of a rule. `none` takes a key away.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Keys of the rule (docs/RULES.md)")]
-pub(super) struct Keys {
+pub(super) struct RuleKeyArgs {
     /// Which requests it takes: 'jobid={dd.* cp.*}&uid={500}', or '*' for all.
     #[arg(long = "match", value_name = "CONDITION")]
     condition: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct Keys {
     max_classes: Option<String>,
 }
 
-impl Keys {
+impl RuleKeyArgs {
     /// What is to be set and what is to be taken away.
     pub(super) fn edits(&self) -> Vec<KeyEdit> {
         let all = [
@@ -92,13 +92,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Cli {
+    struct RuleKeysCli {
         #[command(flatten)]
-        keys: Keys,
+        keys: RuleKeyArgs,
     }
 
     fn edits(flags: &[&str]) -> Vec<KeyEdit> {
-        Cli::try_parse_from(["start"].iter().chain(flags)).unwrap().keys.edits()
+        RuleKeysCli::try_parse_from(["start"].iter().chain(flags)).unwrap().keys.edits()
     }
 
     fn started(flags: &[&str]) -> String {

@@ -82,9 +82,9 @@ pub(super) fn effective(loads: &[RuleLoad]) -> String {
 }
 
 /// A column: its head, whether its cells are numbers, and what it shows of a rule.
-type Column = (&'static str, bool, fn(&WireRule) -> String);
+type RuleColumn = (&'static str, bool, fn(&WireRule) -> String);
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[RuleColumn] = &[
     ("RULE", false, |rule| rule.name.clone()),
     ("MATCH", false, |rule| rule.condition.clone()),
     ("PER", false, |rule| rule.per.join(" ")),

@@ -24,7 +24,7 @@ use crate::top::table;
 
 /// A request that has not been made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct RequestSpec {
     who: Identity,
     kind: OpKind,
     /// Counted from the export's root; none: of no rule's directories.
@@ -34,7 +34,7 @@ pub(super) struct Asked {
 
 /// What a request gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Grant {
+pub(super) struct RuleGrant {
     /// The request, with what was left open filled in.
     request: String,
     /// The rules that do not take it, in order.
@@ -87,10 +87,10 @@ const FIELDS: &str = "jobid, uid, gid, projid, nid, opcode, path, bytes, ops";
 /// A number that stands for a user or group that is not known, as the kernel has it.
 const UNKNOWN: u32 = u32::MAX;
 
-impl FromStr for Asked {
+impl FromStr for RequestSpec {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Asked, String> {
+    fn from_str(text: &str) -> Result<RequestSpec, String> {
         let who = Identity {
             job: JobId::default(),
             uid: UNKNOWN,
@@ -99,7 +99,7 @@ impl FromStr for Asked {
             nid: Nid::local(),
         };
         let amount = Amount::new(0, 1);
-        let mut asked = Asked { who, kind: OpKind::Read, path: None, amount };
+        let mut asked = RequestSpec { who, kind: OpKind::Read, path: None, amount };
         let (mut bytes, mut seen) = (None, Vec::new());
         for (field, value) in fields(text)? {
             if seen.contains(&field) {
@@ -151,10 +151,10 @@ impl FromStr for Asked {
     }
 }
 
-impl Grant {
+impl RuleGrant {
     /// What these rules grant a request; `rules` has what is known of a proxy beside the set.
-    pub(super) fn of(asked: &Asked, set: &RuleSet, rules: &WireRules) -> Grant {
-        let Asked { who, kind, path, amount } = asked;
+    pub(super) fn of(asked: &RequestSpec, set: &RuleSet, rules: &WireRules) -> RuleGrant {
+        let RequestSpec { who, kind, path, amount } = asked;
         let path = path.as_deref().unwrap_or_default();
         let paths =
             if path.is_empty() { Default::default() } else { set.path_set(path.as_bytes()) };
@@ -184,7 +184,7 @@ impl Grant {
             Some(Payment::of("decay", name, key, &limit, (*kind, *amount)))
         });
         let now = taken.map(|at| effective(&rules.rules[at].targets));
-        Grant {
+        RuleGrant {
             request: asked.to_string(),
             passed_over: passed_over.collect(),
             rule: rule.map_or(RuleSet::DEFAULT.into(), |rule| rule.name.clone()),
@@ -221,7 +221,7 @@ impl Payment {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = |id: Option<u32>| match id {
             Some(UNKNOWN) | None => "-1".to_owned(),
@@ -239,7 +239,7 @@ impl fmt::Display for Asked {
     }
 }
 
-impl fmt::Display for Grant {
+impl fmt::Display for RuleGrant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.request)?;
         for PassedOver { rule, unmet } in &self.passed_over {
@@ -348,9 +348,9 @@ mod tests {
         [[meter]]\nname = \"node\"\nper = [\"nid\"]\nrate = \"1GB/s\"\n\
         [[meter]]\nname = \"other\"\nmatch = \"uid={7}\"\nrate = \"1GB/s\"\n";
 
-    fn grant(request: &str) -> Grant {
+    fn grant(request: &str) -> RuleGrant {
         let set = RuleSet::parse(RULES).unwrap();
-        Grant::of(&request.parse().unwrap(), &set, &WireRules::of(RULES, &set))
+        RuleGrant::of(&request.parse().unwrap(), &set, &WireRules::of(RULES, &set))
     }
 
     #[test]
@@ -384,14 +384,14 @@ mod tests {
         let set = RuleSet::parse(text).unwrap();
         let asked =
             DOCS.split("rules.toml --request '").nth(1).unwrap().split('\'').next().unwrap();
-        let grant = Grant::of(&asked.parse().unwrap(), &set, &WireRules::of(text, &set));
+        let grant = RuleGrant::of(&asked.parse().unwrap(), &set, &WireRules::of(text, &set));
         assert!(DOCS.contains(&grant.to_string()), "{grant}");
     }
 
     #[test]
     fn what_no_rule_takes_is_in_default_and_what_gives_back_never_waits() {
         let set = RuleSet::parse("[[rule]]\nname = \"a\"\nmatch = \"uid={1}\"\n").unwrap();
-        let grant = Grant::of(&"opcode=clunk".parse().unwrap(), &set, &WireRules::default());
+        let grant = RuleGrant::of(&"opcode=clunk".parse().unwrap(), &set, &WireRules::default());
         assert_eq!((grant.rule.as_str(), grant.weight, grant.waits), ("default", 1, false));
         assert!(grant.to_string().ends_with("weight      1\npays no meter\n"), "{grant}");
         let clunk = self::grant("opcode=clunk");
@@ -400,10 +400,10 @@ mod tests {
 
     #[test]
     fn a_value_with_spaces_stands_in_quotes() {
-        let asked: Asked = " path='/My Data'  jobid=\"a b\" ops=5".parse().unwrap();
+        let asked: RequestSpec = " path='/My Data'  jobid=\"a b\" ops=5".parse().unwrap();
         assert_eq!((asked.path.as_deref(), asked.who.job.as_str()), (Some("/My Data"), "a b"));
         assert_eq!((asked.amount.ops.get(), asked.amount.bytes), (5, Bytes::mib(1)));
-        let asked: Asked = "opcode=walk projid=5".parse().unwrap();
+        let asked: RequestSpec = "opcode=walk projid=5".parse().unwrap();
         assert_eq!((asked.who.projid, asked.amount.bytes), (Some(5), Bytes::ZERO));
     }
 
@@ -429,7 +429,7 @@ mod tests {
             ("ops=-1", "ops=-1: a number of operations"),
             ("jobid='a", "jobid='a: the closing ' is missing"),
         ] {
-            let error = request.parse::<Asked>().unwrap_err();
+            let error = request.parse::<RequestSpec>().unwrap_err();
             assert!(error.starts_with(expected), "{request}: {error}");
         }
     }

@@ -20,7 +20,7 @@ use crate::credentials::{CredentialArgs, named_controller};
 
 /// Where the rules are.
 #[derive(Debug, clap::Args)]
-pub(super) struct Source {
+pub(super) struct RuleSource {
     /// The control socket of the proxy whose rules they are.
     ///
     /// Without it, $SLUICE_CONTROLLER, and without that unix:///run/sluice/proxy.sock.
@@ -41,7 +41,7 @@ pub(super) struct Source {
 /// its change through, so only a flood of changes comes to so many.
 const TRIES_MAX: usize = 100;
 
-impl Source {
+impl RuleSource {
     /// The rules as they are.
     pub(super) fn read(&self) -> anyhow::Result<WireRules> {
         match &self.file {

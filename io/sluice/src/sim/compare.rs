@@ -12,13 +12,13 @@ use ::sim::{JobOutcome, RecordedTarget, Recording, RunResult};
 use chart::{JobSeries, short};
 use serde::Serialize;
 
-use super::replay::RuleFile;
+use super::replay::ReplayRuleFile;
 use crate::top::table::aligned;
 use crate::trace::lines::span;
 
 /// What came of a replay.
 #[derive(Debug, Serialize)]
-pub(super) struct Comparison {
+pub(super) struct SimComparison {
     trace: String,
     /// How it was replayed.
     how: &'static str,
@@ -70,13 +70,13 @@ const HAD_COLUMNS: [&str; 12] = [
 const TAKEN_COLUMNS: [&str; 7] =
     ["JOB", "RULES", "RULE", "REQUESTS", "DELAYED", "WAITED", "CAN BE HELD BACK BY"];
 
-impl Comparison {
+impl SimComparison {
     pub(super) fn new(
         trace: String,
         notes: Vec<String>,
         targets: Vec<TargetComparison>,
-    ) -> Comparison {
-        Comparison { trace, how: HOW, notes, targets }
+    ) -> SimComparison {
+        SimComparison { trace, how: HOW, notes, targets }
     }
 
     /// Whether no check failed.
@@ -217,7 +217,11 @@ impl TargetComparison {
 }
 
 impl RunOf {
-    pub(super) fn replayed(rules: &RuleFile, recording: &Recording, report: &RunResult) -> RunOf {
+    pub(super) fn replayed(
+        rules: &ReplayRuleFile,
+        recording: &Recording,
+        report: &RunResult,
+    ) -> RunOf {
         let jobs = recording.had_in(report, &rules.set);
         let violations = report.violations.iter().map(|violation| violation.what.clone());
         RunOf { rules: rules.name.clone(), jobs, violations: violations.collect() }

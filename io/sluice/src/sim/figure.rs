@@ -5,13 +5,13 @@ use std::path::Path;
 use ::sim::{RunResult, Scenario};
 use chart::{JobSeries, job_chart};
 
-use super::outcome::Outcome;
+use super::outcome::SimOutcome;
 
 /// Draws it.
 pub(super) fn of_scenario(
     path: &Path,
     scenario: &Scenario,
-    outcome: &Outcome,
+    outcome: &SimOutcome,
 ) -> anyhow::Result<()> {
     // What a scenario says of bytes is to be seen in bytes.
     let bytes = scenario.expected().iter().any(|what| what.starts_with("bytes"));

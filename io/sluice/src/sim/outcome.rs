@@ -17,7 +17,7 @@ use chart::short;
 
 /// A scenario that was run under all its schedulers.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
+pub(super) struct SimOutcome {
     pub(super) scenario: String,
     from: String,
     about: String,
@@ -34,7 +34,7 @@ pub(super) struct Outcome {
 
 /// All scenarios together.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct SimTotals {
     scenarios: usize,
     runs: usize,
     expectations: usize,
@@ -43,14 +43,14 @@ pub(super) struct Totals {
     violations: usize,
 }
 
-impl Outcome {
-    pub(super) fn of(scenario: &Scenario, command: &str, reports: Vec<RunResult>) -> Outcome {
+impl SimOutcome {
+    pub(super) fn of(scenario: &Scenario, command: &str, reports: Vec<RunResult>) -> SimOutcome {
         let ran = |policy: &str| reports.iter().any(|report| report.policy == policy);
         // What is said of schedulers that --policy left out is not to be judged.
         let mut verdicts = judge(scenario, &reports);
         verdicts.retain(|verdict| verdict.policy.split(" / ").all(ran));
         let kept = reports.iter().all(|report| report.violations.is_empty());
-        Outcome {
+        SimOutcome {
             scenario: scenario.name.clone(),
             from: scenario.from.clone(),
             about: scenario.about.split_whitespace().collect::<Vec<_>>().join(" "),
@@ -66,7 +66,7 @@ impl Outcome {
 
     /// What it is, what each job had, and what was expected.
     pub(super) fn tables(&self) -> String {
-        let Outcome { scenario, from, about, seed, .. } = self;
+        let SimOutcome { scenario, from, about, seed, .. } = self;
         let (duration, warmup) = (span(self.duration_ns as f64), span(self.warmup_ns as f64));
         let mut text = format!("{scenario}: {from}\n{about}\n");
         text += &format!("{duration}, the first {warmup} not measured; seed {seed}\n\n");
@@ -144,8 +144,8 @@ fn found(verdict: &ScenarioVerdict) -> String {
     }
 }
 
-impl Totals {
-    pub(super) fn add(&mut self, outcome: &Outcome) {
+impl SimTotals {
+    pub(super) fn add(&mut self, outcome: &SimOutcome) {
         self.scenarios += 1;
         self.runs += outcome.reports.len();
         self.expectations += outcome.verdicts.len();
@@ -158,9 +158,9 @@ impl Totals {
     }
 }
 
-impl fmt::Display for Totals {
+impl fmt::Display for SimTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Totals { scenarios, runs, expectations, failed, violations } = self;
+        let SimTotals { scenarios, runs, expectations, failed, violations } = self;
         let plural = |count: usize, word: &str| match count {
             1 => format!("1 {word}"),
             _ => format!("{count} {word}s"),

@@ -19,28 +19,28 @@ use chart::job_chart;
 use model::RuleSet;
 
 use super::Args;
-use super::compare::{Comparison, RunOf, TargetComparison};
-use super::runs::{self, Progress, Run};
+use super::compare::{RunOf, SimComparison, TargetComparison};
+use super::runs::{self, SimProgress, SimRun};
 
 /// A recording, and the rules that it is to be replayed under.
-pub(super) struct Replay {
+pub(super) struct SimReplay {
     trace: PathBuf,
     recordings: Recordings,
     /// Requests that the proxy could not record.
     lost: u64,
     /// The trace lacks its end.
     cut: bool,
-    rules: Vec<RuleFile>,
+    rules: Vec<ReplayRuleFile>,
     costs: Option<CostsFile>,
 }
 
 /// A rule file that was read.
-pub(super) struct RuleFile {
+pub(super) struct ReplayRuleFile {
     pub(super) name: String,
     pub(super) set: Arc<RuleSet>,
 }
 
-impl Replay {
+impl SimReplay {
     /// Reads everything that a replay needs.
     ///
     /// # Errors
@@ -49,18 +49,19 @@ impl Replay {
         trace: &Path,
         rules: &[PathBuf],
         costs: Option<&Path>,
-    ) -> anyhow::Result<Replay> {
+    ) -> anyhow::Result<SimReplay> {
         // Such an error tells its cause itself.
         let load = |file| CostsFile::load(file).map_err(|error| anyhow!("{error}"));
         let costs = costs.map(load).transpose()?;
-        let rules = rules.iter().map(|file| RuleFile::read(file)).collect::<Result<_, _>>()?;
+        let rules =
+            rules.iter().map(|file| ReplayRuleFile::read(file)).collect::<Result<_, _>>()?;
         let name = || trace.display().to_string();
         let mut reader = TraceReader::open(trace).with_context(name)?;
         let recordings = Recordings::new(reader.by_ref()).with_context(name)?;
         let empty = recordings.targets.is_empty();
         ensure!(!empty, "{} holds no request that could be replayed", name());
         let (lost, cut) = (reader.lost(), reader.cut());
-        Ok(Replay { trace: trace.into(), recordings, lost, cut, rules, costs })
+        Ok(SimReplay { trace: trace.into(), recordings, lost, cut, rules, costs })
     }
 
     /// Replays and shows what came of it; whether every check held.
@@ -72,12 +73,12 @@ impl Replay {
             targets.push(TargetComparison::recorded(name, recording, &target));
             all.extend(self.rules.iter().map(|rules| {
                 let scenario = Arc::new(recording.scenario(&target, rules.set.clone()));
-                Run { scenario, policy: Policy::Ours, seed: 1 }
+                SimRun { scenario, policy: Policy::Ours, seed: 1 }
             }));
         }
         let mut reports: Vec<RunResult> = Vec::new();
         let requests: usize = self.recordings.targets.values().map(Recording::len).sum();
-        let requests = Progress::OfRequests((requests * self.rules.len()) as u64);
+        let requests = SimProgress::OfRequests((requests * self.rules.len()) as u64);
         runs::run_all(&all, args.progress(requests), |report| {
             reports.push(report);
             Ok(())
@@ -92,13 +93,13 @@ impl Replay {
             }
         }
         let trace = self.trace.display().to_string();
-        let comparison = Comparison::new(trace, self.notes(), targets);
+        let comparison = SimComparison::new(trace, self.notes(), targets);
         self.show(&comparison, args)?;
         Ok(comparison.holds())
     }
 
     fn notes(&self) -> Vec<String> {
-        let Replay { lost, cut, .. } = self;
+        let SimReplay { lost, cut, .. } = self;
         let Recordings { left_out, shortened, .. } = &self.recordings;
         let mut notes = Vec::new();
         if *left_out > 0 {
@@ -113,7 +114,7 @@ impl Replay {
         if *shortened {
             notes.push("the trace is longer than what is replayed of it".into());
         }
-        for RuleFile { name, set } in &self.rules {
+        for ReplayRuleFile { name, set } in &self.rules {
             if set.has_paths() {
                 notes.push(format!("{name}: a trace has no paths, so path={{…}} matches nothing"));
             }
@@ -121,7 +122,7 @@ impl Replay {
         notes
     }
 
-    fn show(&self, comparison: &Comparison, args: &Args) -> anyhow::Result<()> {
+    fn show(&self, comparison: &SimComparison, args: &Args) -> anyhow::Result<()> {
         let mut out = io::stdout().lock();
         if args.json {
             let line = serde_json::to_string(comparison).context("cannot write JSON")?;
@@ -147,11 +148,11 @@ impl Replay {
     }
 }
 
-impl RuleFile {
-    fn read(file: &Path) -> anyhow::Result<RuleFile> {
+impl ReplayRuleFile {
+    fn read(file: &Path) -> anyhow::Result<ReplayRuleFile> {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {name}"))?;
         let set = RuleSet::parse(&text).map_err(|error| anyhow!(error.in_file(&name)))?;
-        Ok(RuleFile { name, set: Arc::new(set) })
+        Ok(ReplayRuleFile { name, set: Arc::new(set) })
     }
 }

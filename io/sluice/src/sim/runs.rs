@@ -20,7 +20,7 @@ use ::sim::{InvariantViolation, Policy, RunResult, Scenario, World};
 use model::Time;
 
 /// A scenario under one scheduler and seed.
-pub(super) struct Run {
+pub(super) struct SimRun {
     pub(super) scenario: Arc<Scenario>,
     pub(super) policy: Policy,
     pub(super) seed: u64,
@@ -28,7 +28,7 @@ pub(super) struct Run {
 
 /// What the line of progress counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum SimProgress {
     Hidden,
     /// Simulated seconds, of all runs together.
     OfTime,
@@ -38,7 +38,7 @@ pub(super) enum Progress {
 
 /// What all threads have done so far.
 #[derive(Default)]
-struct Work {
+struct SimWork {
     next: AtomicUsize,
     simulated_ns: AtomicU64,
     events: AtomicU64,
@@ -50,12 +50,12 @@ struct Work {
 /// # Errors
 /// What `done` says; the rest is not run then.
 pub(super) fn run_all(
-    runs: &[Run],
-    progress: Progress,
+    runs: &[SimRun],
+    progress: SimProgress,
     mut done: impl FnMut(RunResult) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(runs.len());
-    let work = Work::default();
+    let work = SimWork::default();
     let (sender, receiver) = mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -69,7 +69,7 @@ pub(super) fn run_all(
             });
         }
         drop(sender);
-        let line = Line::new(runs, progress);
+        let line = ProgressLine::new(runs, progress);
         let mut early: BTreeMap<usize, RunResult> = BTreeMap::new();
         let mut next = 0;
         loop {
@@ -96,8 +96,8 @@ pub(super) fn run_all(
     })
 }
 
-impl Work {
-    fn take<'a>(&self, runs: &'a [Run]) -> Option<(usize, &'a Run)> {
+impl SimWork {
+    fn take<'a>(&self, runs: &'a [SimRun]) -> Option<(usize, &'a SimRun)> {
         if self.stop.load(Relaxed) {
             return None;
         }
@@ -106,7 +106,7 @@ impl Work {
     }
 }
 
-fn guarded(run: &Run, work: &Work) -> RunResult {
+fn guarded(run: &SimRun, work: &SimWork) -> RunResult {
     catch_unwind(AssertUnwindSafe(|| one(run, work))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
@@ -120,7 +120,7 @@ fn guarded(run: &Run, work: &Work) -> RunResult {
     })
 }
 
-fn one(run: &Run, work: &Work) -> RunResult {
+fn one(run: &SimRun, work: &SimWork) -> RunResult {
     let mut world = World::new(&run.scenario, run.policy, run.seed);
     let part = world.end().as_nanos() / PARTS + 1;
     let (mut at, mut events) = (0, 0);
@@ -145,29 +145,29 @@ const REDRAW: Duration = Duration::from_millis(200);
 const EVENTS_OF_REQUEST: u64 = 3;
 
 /// The line of progress on stderr.
-struct Line {
-    progress: Progress,
+struct ProgressLine {
+    progress: SimProgress,
     begun: Instant,
     runs: usize,
     total_ns: u64,
 }
 
-impl Line {
-    fn new(runs: &[Run], progress: Progress) -> Line {
+impl ProgressLine {
+    fn new(runs: &[SimRun], progress: SimProgress) -> ProgressLine {
         let total_ns = runs.iter().map(|run| run.scenario.duration.get()).sum();
-        Line { progress, begun: Instant::now(), runs: runs.len(), total_ns }
+        ProgressLine { progress, begun: Instant::now(), runs: runs.len(), total_ns }
     }
 
-    fn draw(&self, work: &Work, done: usize) {
+    fn draw(&self, work: &SimWork, done: usize) {
         let events = work.events.load(Relaxed);
         let far = match self.progress {
-            Progress::Hidden => return,
-            Progress::OfTime => {
+            SimProgress::Hidden => return,
+            SimProgress::OfTime => {
                 let second = |ns: u64| ns / 1_000_000_000;
                 let simulated = second(work.simulated_ns.load(Relaxed));
                 format!("{simulated} of {} s simulated", second(self.total_ns))
             }
-            Progress::OfRequests(all) => {
+            SimProgress::OfRequests(all) => {
                 format!("{} of {all} requests replayed", events / EVENTS_OF_REQUEST)
             }
         };
@@ -179,7 +179,7 @@ impl Line {
     }
 
     fn clear(&self) {
-        if self.progress != Progress::Hidden {
+        if self.progress != SimProgress::Hidden {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }

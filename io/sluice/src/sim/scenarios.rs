@@ -14,8 +14,8 @@ use anyhow::{Context, anyhow};
 
 use super::Args;
 use super::figure;
-use super::outcome::{Outcome, Totals};
-use super::runs::{self, Progress, Run};
+use super::outcome::{SimOutcome, SimTotals};
+use super::runs::{self, SimProgress, SimRun};
 
 /// A scenario and where it is from.
 pub(super) struct Planned {
@@ -37,20 +37,20 @@ pub(super) fn run(planned: &[Planned], args: &Args) -> anyhow::Result<bool> {
 }
 
 /// Runs everything, and shows each scenario when all its schedulers are done.
-fn simulate(planned: &[Planned], args: &Args) -> anyhow::Result<Totals> {
+fn simulate(planned: &[Planned], args: &Args) -> anyhow::Result<SimTotals> {
     let mut all = Vec::new();
     for plan in planned {
-        all.extend(plan.policies.iter().map(|policy| Run {
+        all.extend(plan.policies.iter().map(|policy| SimRun {
             scenario: plan.scenario.clone(),
             policy: *policy,
             seed: plan.seed,
         }));
     }
-    let mut totals = Totals::default();
+    let mut totals = SimTotals::default();
     let mut plans = planned.iter();
     let mut plan = plans.next();
     let mut reports: Vec<RunResult> = Vec::new();
-    runs::run_all(&all, args.progress(Progress::OfTime), |report| {
+    runs::run_all(&all, args.progress(SimProgress::OfTime), |report| {
         let Some(current) = plan else { return Ok(()) };
         reports.push(report);
         if reports.len() < current.policies.len() {
@@ -58,14 +58,14 @@ fn simulate(planned: &[Planned], args: &Args) -> anyhow::Result<Totals> {
         }
         plan = plans.next();
         let outcome =
-            Outcome::of(&current.scenario, &current.command, std::mem::take(&mut reports));
+            SimOutcome::of(&current.scenario, &current.command, std::mem::take(&mut reports));
         totals.add(&outcome);
         show(&outcome, &current.scenario, args)
     })?;
     Ok(totals)
 }
 
-fn show(outcome: &Outcome, scenario: &Scenario, args: &Args) -> anyhow::Result<()> {
+fn show(outcome: &SimOutcome, scenario: &Scenario, args: &Args) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
         let line = serde_json::to_string(outcome).context("cannot write JSON")?;

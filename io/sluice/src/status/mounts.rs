@@ -17,7 +17,7 @@ use api::MountStatus;
 use serde::Serialize;
 
 use crate::decay::amount;
-use crate::mount::place::{ANSWER_TIME, Mounted, says_dead};
+use crate::mount::place::{ANSWER_TIME, MountEntry, says_dead};
 use crate::top::table;
 
 /// A mount of this machine.
@@ -52,11 +52,11 @@ pub(super) enum MountState {
 /// If the table of mounts cannot be read.
 pub(super) fn all() -> io::Result<Vec<MountShown>> {
     let (until, mut asked) = (Instant::now() + ANSWER_TIME, Vec::new());
-    for mounted in Mounted::all("self")?.into_iter().filter(Mounted::is_sluice) {
+    for mounted in MountEntry::all("self")?.into_iter().filter(MountEntry::is_sluice) {
         let answer = mounted.ask(|place| fs::read_to_string(place.join(FILE)));
         asked.push((mounted, answer));
     }
-    let shown = |(mounted, answer): (Mounted, Receiver<io::Result<String>>)| {
+    let shown = |(mounted, answer): (MountEntry, Receiver<io::Result<String>>)| {
         let answer = answer.recv_timeout(until.saturating_duration_since(Instant::now()));
         MountShown::of(mounted.place(), &mounted.source, answer.ok())
     };

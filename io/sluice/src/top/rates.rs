@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What the rows of the table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum By {
+pub(crate) enum TopBy {
     /// A batch job.
     Job,
     /// A user.
@@ -21,7 +21,7 @@ pub(crate) enum By {
 
 /// What the rows are ordered by, the greatest first; names in their own order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Sort {
+pub(crate) enum TopSort {
     /// The name.
     Name,
     /// Bytes read per second.
@@ -42,7 +42,7 @@ pub(crate) enum Sort {
 
 /// What the proxy's counters said at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sample {
+pub(crate) struct TopSample {
     pub(crate) subjects: WireSubjects,
     pub(crate) classes: WireClasses,
     /// The subjects are connections: nothing is scheduled.
@@ -52,7 +52,7 @@ pub(crate) struct Sample {
 /// One row: what somebody gets now. Means are over the requests that completed between
 /// the two samples, zero if there were none. What only a scheduler knows is `None` without.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct TopRow {
     /// The job, user, class or node; `-` where there is none.
     pub(crate) name: String,
     /// Payload read per second.
@@ -77,19 +77,19 @@ pub(crate) struct Row {
 
 /// The rows between two samples, unordered: one for each name that is known now.
 pub(crate) fn rows(
-    earlier: &Sample,
-    now: &Sample,
-    by: By,
+    earlier: &TopSample,
+    now: &TopSample,
+    by: TopBy,
     user_name: &mut dyn FnMut(u32) -> String,
-) -> Vec<Row> {
+) -> Vec<TopRow> {
     let (sums, span_ns) = match by {
-        By::Class => (by_class(earlier, now), span(earlier.classes.t_ns, now.classes.t_ns)),
+        TopBy::Class => (by_class(earlier, now), span(earlier.classes.t_ns, now.classes.t_ns)),
         _ => {
             let sums = by_subject(earlier, now, by, user_name);
             (sums, span(earlier.subjects.t_ns, now.subjects.t_ns))
         }
     };
-    let row = |(name, usage)| Row::new(name, &usage, span_ns, !now.of_connections);
+    let row = |(name, usage)| TopRow::new(name, &usage, span_ns, !now.of_connections);
     sums.into_iter().map(row).collect()
 }
 
@@ -98,7 +98,7 @@ fn span(earlier_ns: u64, now_ns: u64) -> u64 {
     now_ns.checked_sub(earlier_ns).unwrap_or(now_ns)
 }
 
-fn by_class(earlier: &Sample, now: &Sample) -> BTreeMap<String, WireUsage> {
+fn by_class(earlier: &TopSample, now: &TopSample) -> BTreeMap<String, WireUsage> {
     let mut sums = BTreeMap::<_, WireUsage>::new();
     let before: BTreeMap<_, _> =
         earlier.classes.classes.iter().map(|c| ((&c.target, c.id), &c.usage)).collect();
@@ -114,9 +114,9 @@ fn by_class(earlier: &Sample, now: &Sample) -> BTreeMap<String, WireUsage> {
 }
 
 fn by_subject(
-    earlier: &Sample,
-    now: &Sample,
-    by: By,
+    earlier: &TopSample,
+    now: &TopSample,
+    by: TopBy,
     user_name: &mut dyn FnMut(u32) -> String,
 ) -> BTreeMap<String, WireUsage> {
     let mut sums = BTreeMap::<_, WireUsage>::new();
@@ -124,10 +124,10 @@ fn by_subject(
         earlier.subjects.subjects.iter().map(|s| ((&s.target, s.id), &s.usage)).collect();
     for subject in &now.subjects.subjects {
         let name = match by {
-            By::User => user_name(subject.uid),
-            By::Client => subject.nid.clone(),
-            By::Job | By::Class if subject.job.is_empty() => "-".into(),
-            By::Job | By::Class => subject.job.clone(),
+            TopBy::User => user_name(subject.uid),
+            TopBy::Client => subject.nid.clone(),
+            TopBy::Job | TopBy::Class if subject.job.is_empty() => "-".into(),
+            TopBy::Job | TopBy::Class => subject.job.clone(),
         };
         let usage = between(before.get(&(&subject.target, subject.id)), &subject.usage);
         sums.entry(name).or_default().add(&usage);
@@ -141,28 +141,28 @@ fn between(earlier: Option<&&WireUsage>, now: &WireUsage) -> WireUsage {
 }
 
 /// Orders the rows by `sort`; equals by name, so that rows do not dance.
-pub(crate) fn order(rows: &mut [Row], sort: Sort, reversed: bool) {
+pub(crate) fn order(rows: &mut [TopRow], sort: TopSort, reversed: bool) {
     rows.sort_by(|a, b| {
-        let bytes = |row: &Row| row.read_bytes_per_s + row.written_bytes_per_s;
+        let bytes = |row: &TopRow| row.read_bytes_per_s + row.written_bytes_per_s;
         let order = match sort {
-            Sort::Name => std::cmp::Ordering::Equal,
-            Sort::Read => b.read_bytes_per_s.cmp(&a.read_bytes_per_s),
-            Sort::Written => b.written_bytes_per_s.cmp(&a.written_bytes_per_s),
-            Sort::Ops => b.ops_per_s.cmp(&a.ops_per_s),
-            Sort::Queue => b.queue_ns_mean.cmp(&a.queue_ns_mean),
-            Sort::Latency => b.latency_ns_mean.cmp(&a.latency_ns_mean),
-            Sort::Slots => b.slots.cmp(&a.slots),
-            Sort::Load => (bytes(b), b.ops_per_s).cmp(&(bytes(a), a.ops_per_s)),
+            TopSort::Name => std::cmp::Ordering::Equal,
+            TopSort::Read => b.read_bytes_per_s.cmp(&a.read_bytes_per_s),
+            TopSort::Written => b.written_bytes_per_s.cmp(&a.written_bytes_per_s),
+            TopSort::Ops => b.ops_per_s.cmp(&a.ops_per_s),
+            TopSort::Queue => b.queue_ns_mean.cmp(&a.queue_ns_mean),
+            TopSort::Latency => b.latency_ns_mean.cmp(&a.latency_ns_mean),
+            TopSort::Slots => b.slots.cmp(&a.slots),
+            TopSort::Load => (bytes(b), b.ops_per_s).cmp(&(bytes(a), a.ops_per_s)),
         };
         let order = order.then_with(|| a.name.cmp(&b.name));
         if reversed { order.reverse() } else { order }
     });
 }
 
-impl Sample {
+impl TopSample {
     /// What is known where nothing is scheduled: a connection stands for whom it first
     /// attached.
-    pub(crate) fn of_connections(all: Connections) -> Sample {
+    pub(crate) fn of_connections(all: Connections) -> TopSample {
         let subject = |connection: ConnectionInfo| {
             let first = connection.attaches.into_iter().next().unwrap_or_default();
             let totals = connection.totals;
@@ -187,7 +187,7 @@ impl Sample {
         // One that has not attached is nobody's yet.
         let attached = all.connections.into_iter().filter(|c| !c.attaches.is_empty());
         let subjects = WireSubjects { t_ns, subjects: attached.map(subject).collect() };
-        Sample {
+        TopSample {
             subjects,
             classes: WireClasses { t_ns, ..WireClasses::default() },
             of_connections: true,
@@ -195,11 +195,11 @@ impl Sample {
     }
 }
 
-impl Row {
-    fn new(name: String, usage: &WireUsage, span_ns: u64, scheduled: bool) -> Row {
+impl TopRow {
+    fn new(name: String, usage: &WireUsage, span_ns: u64, scheduled: bool) -> TopRow {
         let per_s = |count| ratio(count, 1_000_000_000, span_ns);
         let known = |figure| scheduled.then_some(figure);
-        Row {
+        TopRow {
             name,
             read_bytes_per_s: per_s(usage.read_bytes),
             written_bytes_per_s: per_s(usage.written_bytes),
@@ -231,9 +231,9 @@ mod tests {
         WireSubject { id, target: "t".into(), job, uid, gid: 0, nid, usage }
     }
 
-    fn sample(t_ns: u64, subjects: Vec<WireSubject>, classes: Vec<WireClass>) -> Sample {
+    fn sample(t_ns: u64, subjects: Vec<WireSubject>, classes: Vec<WireClass>) -> TopSample {
         let (subjects, classes) = (WireSubjects { t_ns, subjects }, WireClasses { t_ns, classes });
-        Sample { subjects, classes, of_connections: false }
+        TopSample { subjects, classes, of_connections: false }
     }
 
     fn read(read_bytes: u64, requests: u64) -> WireUsage {
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    fn named(rows: &[Row]) -> Vec<(&str, u64)> {
+    fn named(rows: &[TopRow]) -> Vec<(&str, u64)> {
         rows.iter().map(|row| (row.name.as_str(), row.read_bytes_per_s)).collect()
     }
 
@@ -256,8 +256,8 @@ mod tests {
     fn rates_and_means_are_over_the_time_between_the_samples() {
         let before = sample(1_000_000_000, vec![subject(1, "a", 5, "n1", read(1000, 10))], vec![]);
         let now = sample(3_000_000_000, vec![subject(1, "a", 5, "n1", read(9000, 50))], vec![]);
-        let rows = rows(&before, &now, By::Job, &mut |_| unreachable!());
-        let expected = Row {
+        let rows = rows(&before, &now, TopBy::Job, &mut |_| unreachable!());
+        let expected = TopRow {
             name: "a".into(),
             read_bytes_per_s: 4000,
             ops_per_s: 20,
@@ -265,7 +265,7 @@ mod tests {
             latency_ns_mean: Some(1000),
             queued: Some(0),
             slots: Some(0),
-            ..Row::default()
+            ..TopRow::default()
         };
         assert_eq!(rows, [expected]);
     }
@@ -280,9 +280,9 @@ mod tests {
         ];
         let now = sample(1_000_000_000, subjects, vec![]);
         let rows = |by| rows(&before, &now, by, &mut |uid| format!("u{uid}"));
-        assert_eq!(named(&rows(By::Job)), [("-", 3), ("a", 120)]);
-        assert_eq!(named(&rows(By::User)), [("u5", 103), ("u6", 20)]);
-        assert_eq!(named(&rows(By::Client)), [("n1", 100), ("n2", 23)]);
+        assert_eq!(named(&rows(TopBy::Job)), [("-", 3), ("a", 120)]);
+        assert_eq!(named(&rows(TopBy::User)), [("u5", 103), ("u6", 20)]);
+        assert_eq!(named(&rows(TopBy::Client)), [("n1", 100), ("n2", 23)]);
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         let before = sample(0, vec![], vec![class(1, "jobid=a", read(50, 1))]);
         let classes = vec![class(1, "jobid=a", read(80, 2)), class(2, "", read(7, 1))];
         let now = sample(1_000_000_000, vec![], classes);
-        let rows = rows(&before, &now, By::Class, &mut |_| unreachable!());
+        let rows = rows(&before, &now, TopBy::Class, &mut |_| unreachable!());
         assert_eq!(named(&rows), [("jobs", 7), ("jobs jobid=a", 30)]);
     }
 
@@ -312,22 +312,23 @@ mod tests {
             totals: ProxyTotals { read_bytes, ops: 5, ..ProxyTotals::default() },
             ..ConnectionInfo::default()
         };
-        let sample = |t_ns, connections| Sample::of_connections(Connections { t_ns, connections });
+        let sample =
+            |t_ns, connections| TopSample::of_connections(Connections { t_ns, connections });
         let before = sample(0, vec![connection(1, &["a"], 50)]);
         let all = [connection(1, &["a", "b"], 80), connection(2, &["a"], 7), connection(3, &[], 0)];
         let now = sample(1_000_000_000, all.to_vec());
         let rows = |by| rows(&before, &now, by, &mut |uid| format!("u{uid}"));
-        let row = Row {
+        let row = TopRow {
             name: "a".into(),
             read_bytes_per_s: 37,
             ops_per_s: 5,
             running: 6,
-            ..Row::default()
+            ..TopRow::default()
         };
-        assert_eq!(rows(By::Job), std::slice::from_ref(&row));
-        assert_eq!(rows(By::User), [Row { name: "u5".into(), ..row.clone() }]);
-        assert_eq!(rows(By::Client), [Row { name: "n1".into(), ..row }]);
-        assert_eq!(rows(By::Class), []);
+        assert_eq!(rows(TopBy::Job), std::slice::from_ref(&row));
+        assert_eq!(rows(TopBy::User), [TopRow { name: "u5".into(), ..row.clone() }]);
+        assert_eq!(rows(TopBy::Client), [TopRow { name: "n1".into(), ..row }]);
+        assert_eq!(rows(TopBy::Class), []);
     }
 
     fn attach() -> Attach {
@@ -338,26 +339,26 @@ mod tests {
     fn a_proxy_that_was_started_again_shows_no_nonsense() {
         let before = sample(90_000_000_000, vec![subject(1, "a", 5, "n", read(5000, 9))], vec![]);
         let now = sample(2_000_000_000, vec![subject(1, "a", 5, "n", read(400, 2))], vec![]);
-        let rows = rows(&before, &now, By::Job, &mut |_| unreachable!());
+        let rows = rows(&before, &now, TopBy::Job, &mut |_| unreachable!());
         assert_eq!(named(&rows), [("a", 200)]);
     }
 
     #[test]
     fn rows_are_ordered_and_equals_keep_their_names_order() {
-        let row = |name: &str, read_bytes_per_s, ops_per_s| Row {
+        let row = |name: &str, read_bytes_per_s, ops_per_s| TopRow {
             name: name.into(),
             read_bytes_per_s,
             ops_per_s,
-            ..Row::default()
+            ..TopRow::default()
         };
         let mut rows = [row("c", 5, 0), row("b", 0, 9), row("a", 5, 0), row("d", 0, 1)];
         let mut names = |sort, reversed| {
             order(&mut rows, sort, reversed);
             rows.iter().map(|row| row.name.as_str()).collect::<String>()
         };
-        assert_eq!(names(Sort::Load, false), "acbd");
-        assert_eq!(names(Sort::Ops, false), "bdac");
-        assert_eq!(names(Sort::Name, false), "abcd");
-        assert_eq!(names(Sort::Name, true), "dcba");
+        assert_eq!(names(TopSort::Load, false), "acbd");
+        assert_eq!(names(TopSort::Ops, false), "bdac");
+        assert_eq!(names(TopSort::Name, false), "abcd");
+        assert_eq!(names(TopSort::Name, true), "dcba");
     }
 }

@@ -9,14 +9,19 @@ use ratatui::widgets::TableState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::rates::{By, Sort};
-use super::view::{self, ORDERS, View};
-use super::{Report, Watch};
+use super::rates::{TopBy, TopSort};
+use super::view::{self, ORDERS, TopView};
+use super::{TopReport, TopWatch};
 
 /// Shows the live table until `q` or a signal; the terminal is as before afterwards, also
 /// after a panic (ratatui's own hook).
-pub(super) fn run(watch: Watch, by: By, sort: Sort, interval: Duration) -> anyhow::Result<()> {
-    let mut screen = Screen::new(watch, by, sort);
+pub(super) fn run(
+    watch: TopWatch,
+    by: TopBy,
+    sort: TopSort,
+    interval: Duration,
+) -> anyhow::Result<()> {
+    let mut screen = TopScreen::new(watch, by, sort);
     // The first answer before the screen is taken: a wrong --api is told in plain words.
     screen.sample_first()?;
     end_on_signals()?;
@@ -43,17 +48,17 @@ fn end_on_signals() -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Screen {
-    watch: Watch,
-    by: By,
-    view: View,
-    report: Option<Report>,
+struct TopScreen {
+    watch: TopWatch,
+    by: TopBy,
+    view: TopView,
+    report: Option<TopReport>,
 }
 
-impl Screen {
-    fn new(watch: Watch, by: By, sort: Sort) -> Screen {
-        let view = View { sort, reversed: false, trouble: None, table: TableState::default() };
-        Screen { watch, by, view, report: None }
+impl TopScreen {
+    fn new(watch: TopWatch, by: TopBy, sort: TopSort) -> TopScreen {
+        let view = TopView { sort, reversed: false, trouble: None, table: TableState::default() };
+        TopScreen { watch, by, view, report: None }
     }
 
     fn show(&mut self, terminal: &mut DefaultTerminal, interval: Duration) -> anyhow::Result<()> {
@@ -85,7 +90,7 @@ impl Screen {
             Ok(None) => self.view.trouble = Some("the end of the recording".into()),
             Ok(Some(status)) => {
                 self.view.trouble = None;
-                let View { sort, reversed, .. } = self.view;
+                let TopView { sort, reversed, .. } = self.view;
                 self.report = Some(self.watch.report(status, self.by, sort, reversed));
             }
             Err(error) => self.view.trouble = Some(format!("{error:#}")),
@@ -99,10 +104,10 @@ impl Screen {
             _ if key.kind == KeyEventKind::Release => {}
             KeyCode::Char('q') | KeyCode::Esc => return true,
             KeyCode::Char('c') if control => return true,
-            KeyCode::Char('j') => self.by = By::Job,
-            KeyCode::Char('u') => self.by = By::User,
-            KeyCode::Char('c') => self.by = By::Class,
-            KeyCode::Char('n') => self.by = By::Client,
+            KeyCode::Char('j') => self.by = TopBy::Job,
+            KeyCode::Char('u') => self.by = TopBy::User,
+            KeyCode::Char('c') => self.by = TopBy::Class,
+            KeyCode::Char('n') => self.by = TopBy::Client,
             KeyCode::Char('r') => self.view.reversed = !self.view.reversed,
             KeyCode::Left => self.view.sort = neighbour(self.view.sort, ORDERS.len() - 1),
             KeyCode::Right => self.view.sort = neighbour(self.view.sort, 1),
@@ -119,7 +124,7 @@ impl Screen {
     /// Shows the last two samples as the keys have it now, without asking the proxy again.
     fn arrange(&mut self) {
         if let Some(report) = self.report.take() {
-            let View { sort, reversed, .. } = self.view;
+            let TopView { sort, reversed, .. } = self.view;
             self.report = Some(self.watch.report(report.status, self.by, sort, reversed));
         }
     }
@@ -129,7 +134,7 @@ impl Screen {
 const PAGE: u16 = 10;
 
 /// The order `steps` to the right of `sort`, round and round.
-fn neighbour(sort: Sort, steps: usize) -> Sort {
+fn neighbour(sort: TopSort, steps: usize) -> TopSort {
     let at = ORDERS.iter().position(|order| *order == sort).unwrap_or(0);
     ORDERS[(at + steps) % ORDERS.len()]
 }

@@ -19,37 +19,37 @@ use anyhow::{Context, bail};
 use api::{LiveSample, LiveUsage, ProxyStatus};
 use serde::{Deserialize, Serialize};
 
-use super::rates::Sample;
-use crate::place::Answerer;
+use super::rates::TopSample;
+use crate::place::ApiServer;
 
 /// Where samples come from.
-pub(super) enum Source {
-    Live(Answerer),
-    Recording(Player),
+pub(super) enum TopSource {
+    Live(ApiServer),
+    Recording(TopPlayer),
 }
 
 /// One sample and what there is to say of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Frame {
+pub(super) struct TopFrame {
     pub(super) status: ProxyStatus,
     #[serde(flatten)]
-    pub(super) sample: Sample,
+    pub(super) sample: TopSample,
     pub(super) note: Option<String>,
 }
 
 /// A recording that is read.
-pub(super) struct Player {
+pub(super) struct TopPlayer {
     path: PathBuf,
     lines: BufReader<File>,
     /// The line that was read last, from 1.
     line: u64,
-    next: Option<Frame>,
+    next: Option<TopFrame>,
     /// So many times as fast, in hundredths.
     speed_percent: u64,
 }
 
 /// A recording that is written.
-pub(super) struct Recorder {
+pub(super) struct TopRecorder {
     path: PathBuf,
     file: File,
 }
@@ -57,7 +57,7 @@ pub(super) struct Recorder {
 /// The first line of a recording.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Head {
+struct RecordingHead {
     sluice_top: u32,
 }
 
@@ -66,50 +66,50 @@ const NOT_SCHEDULING: &str = "not scheduling (--no-schedule): connections stand 
                               job that attached first; nothing is known of queue, latency, slots \
                               and classes";
 
-impl Source {
+impl TopSource {
     /// The next sample; `None` at the end of a recording.
-    pub(super) fn next(&mut self) -> anyhow::Result<Option<Frame>> {
+    pub(super) fn next(&mut self) -> anyhow::Result<Option<TopFrame>> {
         match self {
-            Source::Live(Answerer::Proxy(client)) => {
+            TopSource::Live(ApiServer::Proxy(client)) => {
                 let status = client.status()?;
                 let (sample, note) = if status.scheduling {
                     let (subjects, classes) = (client.subjects()?, client.classes()?);
-                    (Sample { subjects, classes, of_connections: false }, None)
+                    (TopSample { subjects, classes, of_connections: false }, None)
                 } else {
-                    let sample = Sample::of_connections(client.connections()?);
+                    let sample = TopSample::of_connections(client.connections()?);
                     (sample, Some(NOT_SCHEDULING.to_owned()))
                 };
-                Ok(Some(Frame { status, sample, note }))
+                Ok(Some(TopFrame { status, sample, note }))
             }
-            Source::Live(Answerer::Controller(client)) => Ok(Some(merged(client.live()?))),
-            Source::Recording(player) => player.advance(),
+            TopSource::Live(ApiServer::Controller(client)) => Ok(Some(merged(client.live()?))),
+            TopSource::Recording(player) => player.advance(),
         }
     }
 
     /// How long to wait for the next one, where live samples are taken each `interval`.
     pub(super) fn pause(&self, shown: u64, interval: Duration) -> Duration {
         match self {
-            Source::Live(_) => interval,
-            Source::Recording(player) => player.pause(shown),
+            TopSource::Live(_) => interval,
+            TopSource::Recording(player) => player.pause(shown),
         }
     }
 }
 
-impl Player {
+impl TopPlayer {
     /// Opens a recording, to be shown `speed` times as fast as it was.
     ///
     /// # Errors
     /// If the file cannot be read or is no recording.
-    pub(super) fn open(path: &Path, speed: f64) -> anyhow::Result<Player> {
+    pub(super) fn open(path: &Path, speed: f64) -> anyhow::Result<TopPlayer> {
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         let (path, lines) = (path.to_owned(), BufReader::new(file));
         // 0.1 to 100, as the flag's parser has it.
         let speed_percent = (speed * 100.0) as u64;
-        let mut player = Player { path, lines, line: 0, next: None, speed_percent };
-        let head: Option<Head> = player.read()?;
+        let mut player = TopPlayer { path, lines, line: 0, next: None, speed_percent };
+        let head: Option<RecordingHead> = player.read()?;
         match head {
-            Some(Head { sluice_top: VERSION }) => {}
-            Some(Head { sluice_top }) => bail!(
+            Some(RecordingHead { sluice_top: VERSION }) => {}
+            Some(RecordingHead { sluice_top }) => bail!(
                 "{} is a recording of form {sluice_top}: this program reads form {VERSION}",
                 player.path.display()
             ),
@@ -119,7 +119,7 @@ impl Player {
         Ok(player)
     }
 
-    fn advance(&mut self) -> anyhow::Result<Option<Frame>> {
+    fn advance(&mut self) -> anyhow::Result<Option<TopFrame>> {
         let Some(frame) = self.next.take() else { return Ok(None) };
         self.next = self.read()?;
         Ok(Some(frame))
@@ -150,16 +150,16 @@ impl Player {
     }
 }
 
-impl Recorder {
+impl TopRecorder {
     /// Begins a recording in a file that is not there yet.
     ///
     /// # Errors
     /// If it is there, or cannot be written.
-    pub(super) fn new(path: &Path) -> anyhow::Result<Recorder> {
+    pub(super) fn new(path: &Path) -> anyhow::Result<TopRecorder> {
         let file = File::options().write(true).create_new(true).open(path);
         let file = file.with_context(|| format!("cannot make {}", path.display()))?;
-        let mut recorder = Recorder { path: path.to_owned(), file };
-        recorder.write(&Head { sluice_top: VERSION })?;
+        let mut recorder = TopRecorder { path: path.to_owned(), file };
+        recorder.write(&RecordingHead { sluice_top: VERSION })?;
         Ok(recorder)
     }
 
@@ -172,11 +172,11 @@ impl Recorder {
 }
 
 /// All proxies as if they were one: its targets are theirs, each with the proxy's name before it.
-fn merged(live: LiveUsage) -> Frame {
+fn merged(live: LiveUsage) -> TopFrame {
     let LiveUsage { t_ns, version, pid, samples, silent } = live;
-    let mut all = Frame {
+    let mut all = TopFrame {
         status: ProxyStatus { version, pid, t_ns, ..ProxyStatus::default() },
-        ..Frame::default()
+        ..TopFrame::default()
     };
     (all.sample.subjects.t_ns, all.sample.classes.t_ns) = (t_ns, t_ns);
     for LiveSample { proxy, status, subjects, classes } in samples {

@@ -6,38 +6,38 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as TableRow, Table, TableState};
 use ratatui::{Frame, text::Span};
 
-use super::Report;
-use super::rates::{By, Row, Sort};
+use super::TopReport;
+use super::rates::{TopBy, TopRow, TopSort};
 use super::table;
 
 /// A column: its head, the order it stands for, its width on the screen (with room for
 /// the arrow in its head), its cell.
-struct Column {
+struct TopColumn {
     head: &'static str,
-    sort: Option<Sort>,
+    sort: Option<TopSort>,
     width: u16,
-    cell: fn(&Row) -> String,
+    cell: fn(&TopRow) -> String,
 }
 
 const fn column(
     head: &'static str,
-    sort: Option<Sort>,
+    sort: Option<TopSort>,
     width: u16,
-    cell: fn(&Row) -> String,
-) -> Column {
-    Column { head, sort, width, cell }
+    cell: fn(&TopRow) -> String,
+) -> TopColumn {
+    TopColumn { head, sort, width, cell }
 }
 
 /// The columns after the name. Without the two that have no order they fit 80 characters.
-const COLUMNS: [Column; 9] = [
-    column("READ MB/s", Some(Sort::Read), 10, |row| mb(row.read_bytes_per_s)),
-    column("WRITTEN MB/s", Some(Sort::Written), 13, |row| mb(row.written_bytes_per_s)),
-    column("OPS/s", Some(Sort::Ops), 8, |row| row.ops_per_s.to_string()),
-    column("QUEUE", Some(Sort::Queue), 7, |row| known(row.queue_ns_mean, span)),
-    column("LATENCY", Some(Sort::Latency), 8, |row| known(row.latency_ns_mean, span)),
+const COLUMNS: [TopColumn; 9] = [
+    column("READ MB/s", Some(TopSort::Read), 10, |row| mb(row.read_bytes_per_s)),
+    column("WRITTEN MB/s", Some(TopSort::Written), 13, |row| mb(row.written_bytes_per_s)),
+    column("OPS/s", Some(TopSort::Ops), 8, |row| row.ops_per_s.to_string()),
+    column("QUEUE", Some(TopSort::Queue), 7, |row| known(row.queue_ns_mean, span)),
+    column("LATENCY", Some(TopSort::Latency), 8, |row| known(row.latency_ns_mean, span)),
     column("WAITING", None, 7, |row| known(row.queued, whole)),
     column("RUNNING", None, 7, |row| row.running.to_string()),
-    column("SLOTS", Some(Sort::Slots), 6, |row| known(row.slots, whole)),
+    column("SLOTS", Some(TopSort::Slots), 6, |row| known(row.slots, whole)),
     column("THROTTLED", None, 9, |row| if row.throttled { "yes".into() } else { String::new() }),
 ];
 
@@ -47,19 +47,19 @@ const WIDE: u16 = 96;
 const NAME_WIDTH: u16 = 12;
 
 /// The orders that the arrow keys go through, as the columns stand.
-pub(super) const ORDERS: [Sort; 8] = [
-    Sort::Name,
-    Sort::Load,
-    Sort::Read,
-    Sort::Written,
-    Sort::Ops,
-    Sort::Queue,
-    Sort::Latency,
-    Sort::Slots,
+pub(super) const ORDERS: [TopSort; 8] = [
+    TopSort::Name,
+    TopSort::Load,
+    TopSort::Read,
+    TopSort::Written,
+    TopSort::Ops,
+    TopSort::Queue,
+    TopSort::Latency,
+    TopSort::Slots,
 ];
 
 /// The report as a table of plain text.
-pub(super) fn plain(report: &Report) -> String {
+pub(super) fn plain(report: &TopReport) -> String {
     let mut head = vec![name_head(report.by)];
     head.extend(COLUMNS.iter().map(|column| column.head));
     let right: Vec<_> = (1..COLUMNS.len()).collect();
@@ -77,8 +77,8 @@ pub(super) fn plain(report: &Report) -> String {
 
 /// What the live view shows besides the report.
 #[derive(Debug)]
-pub(super) struct View {
-    pub(super) sort: Sort,
+pub(super) struct TopView {
+    pub(super) sort: TopSort,
     pub(super) reversed: bool,
     /// Why there is no newer report, if there is none.
     pub(super) trouble: Option<String>,
@@ -86,7 +86,7 @@ pub(super) struct View {
 }
 
 /// Draws the whole screen.
-pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&Report>, view: &mut View) {
+pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&TopReport>, view: &mut TopView) {
     let [top, middle, bottom] =
         Layout::vertical([Constraint::Length(3), Constraint::Min(2), Constraint::Length(1)])
             .areas(frame.area());
@@ -104,14 +104,14 @@ pub(super) fn draw(frame: &mut Frame<'_>, report: Option<&Report>, view: &mut Vi
 }
 
 /// Two lines about the proxy as a whole, and one about what the rows do not say.
-fn summary(report: &Report) -> Vec<Line<'static>> {
+fn summary(report: &TopReport) -> Vec<Line<'static>> {
     let status = &report.status;
     let state = match (status.draining, status.scheduling) {
         (true, _) => "draining",
         (_, false) => "not scheduling",
         _ => "up",
     };
-    let sum = |count: fn(&Row) -> u64| report.rows.iter().map(count).sum();
+    let sum = |count: fn(&TopRow) -> u64| report.rows.iter().map(count).sum();
     let first = format!(
         "sluice {} pid {}  {state} {}  {} connections  {} threads  {} MB/s  {} ops/s",
         status.version,
@@ -138,16 +138,16 @@ fn summary(report: &Report) -> Vec<Line<'static>> {
     [first.into(), second.into()].into_iter().chain(note).collect()
 }
 
-fn live_table<'r>(report: &'r Report, view: &View, wide: bool) -> Table<'r> {
+fn live_table<'r>(report: &'r TopReport, view: &TopView, wide: bool) -> Table<'r> {
     let arrow = if view.reversed { '▲' } else { '▼' };
-    let marked = |head: &str, sort: Option<Sort>| {
+    let marked = |head: &str, sort: Option<TopSort>| {
         if sort == Some(view.sort) { format!("{arrow}{head}") } else { head.into() }
     };
     let name = match view.sort {
-        Sort::Load => format!("{} (load{arrow})", name_head(report.by)),
-        _ => marked(name_head(report.by), Some(Sort::Name)),
+        TopSort::Load => format!("{} (load{arrow})", name_head(report.by)),
+        _ => marked(name_head(report.by), Some(TopSort::Name)),
     };
-    let narrow = |column: &&Column| !["WAITING", "RUNNING"].contains(&column.head);
+    let narrow = |column: &&TopColumn| !["WAITING", "RUNNING"].contains(&column.head);
     let columns: Vec<_> = COLUMNS.iter().filter(|column| wide || narrow(column)).collect();
     let heads = columns.iter().map(|c| right(marked(c.head, c.sort)));
     let head = std::iter::once(Cell::new(name)).chain(heads);
@@ -167,10 +167,10 @@ fn right(text: String) -> Cell<'static> {
 }
 
 /// Held back in yellow, idle dimmed; the words in the columns say the same.
-fn row_style(row: &Row) -> Style {
+fn row_style(row: &TopRow) -> Style {
     match row {
-        Row { throttled: true, .. } => Style::new().fg(Color::Yellow),
-        Row { ops_per_s: 0, queued: Some(0) | None, running: 0, .. } => {
+        TopRow { throttled: true, .. } => Style::new().fg(Color::Yellow),
+        TopRow { ops_per_s: 0, queued: Some(0) | None, running: 0, .. } => {
             Style::new().fg(Color::DarkGray)
         }
         _ => Style::new(),
@@ -182,12 +182,12 @@ fn keys() -> Line<'static> {
     Line::from(Span::styled(keys, Style::new().add_modifier(Modifier::REVERSED)))
 }
 
-fn name_head(by: By) -> &'static str {
+fn name_head(by: TopBy) -> &'static str {
     match by {
-        By::Job => "JOB",
-        By::User => "USER",
-        By::Class => "CLASS",
-        By::Client => "CLIENT",
+        TopBy::Job => "JOB",
+        TopBy::User => "USER",
+        TopBy::Class => "CLASS",
+        TopBy::Client => "CLIENT",
     }
 }
 
@@ -247,8 +247,8 @@ mod tests {
 
     use super::*;
 
-    fn report() -> Report {
-        let bully = Row {
+    fn report() -> TopReport {
+        let bully = TopRow {
             name: "bully".into(),
             written_bytes_per_s: 1_234_560_000,
             ops_per_s: 1177,
@@ -258,9 +258,9 @@ mod tests {
             running: 4,
             slots: Some(64),
             throttled: true,
-            ..Row::default()
+            ..TopRow::default()
         };
-        let victim = Row {
+        let victim = TopRow {
             name: "victim".into(),
             read_bytes_per_s: 4_096,
             ops_per_s: 1,
@@ -268,7 +268,7 @@ mod tests {
             latency_ns_mean: Some(850),
             queued: Some(0),
             slots: Some(0),
-            ..Row::default()
+            ..TopRow::default()
         };
         let target = TargetReport {
             name: "/scratch".into(),
@@ -288,10 +288,10 @@ mod tests {
             ..ProxyStatus::default()
         };
         let slots = [("/scratch".into(), 60)].into();
-        Report { by: By::Job, t_ns: 1, rows: vec![bully, victim], slots, note: None, status }
+        TopReport { by: TopBy::Job, t_ns: 1, rows: vec![bully, victim], slots, note: None, status }
     }
 
-    fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
+    fn screen(view: &mut TopView, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, Some(&report()), view)).unwrap();
         let buffer = terminal.backend().buffer();
@@ -299,8 +299,13 @@ mod tests {
         (0..height).map(|y| line(y).trim_end().to_string()).collect()
     }
 
-    fn view() -> View {
-        View { sort: Sort::Load, reversed: false, trouble: None, table: TableState::default() }
+    fn view() -> TopView {
+        TopView {
+            sort: TopSort::Load,
+            reversed: false,
+            trouble: None,
+            table: TableState::default(),
+        }
     }
 
     #[test]
@@ -315,8 +320,8 @@ mod tests {
 
     #[test]
     fn what_nobody_knows_is_a_dash_and_told_why() {
-        let row = Row { name: "a".into(), ops_per_s: 7, running: 2, ..Row::default() };
-        let report = Report { rows: vec![row], note: Some("not scheduling".into()), ..report() };
+        let row = TopRow { name: "a".into(), ops_per_s: 7, running: 2, ..TopRow::default() };
+        let report = TopReport { rows: vec![row], note: Some("not scheduling".into()), ..report() };
         assert_eq!(
             plain(&report),
             "JOB  READ MB/s  WRITTEN MB/s  OPS/s  QUEUE  LATENCY  WAITING  RUNNING  SLOTS  THROTTLED\n\
@@ -344,14 +349,14 @@ mod tests {
 
     #[test]
     fn the_column_that_orders_the_rows_is_marked() {
-        let lines = screen(&mut View { sort: Sort::Ops, reversed: true, ..view() }, 120, 8);
+        let lines = screen(&mut TopView { sort: TopSort::Ops, reversed: true, ..view() }, 120, 8);
         assert!(lines[3].starts_with("JOB "), "{}", lines[3]);
         assert!(lines[3].contains("▲OPS/s"), "{}", lines[3]);
     }
 
     #[test]
     fn on_80_characters_every_head_is_whole_and_what_waits_and_runs_is_left_out() {
-        let lines = screen(&mut View { sort: Sort::Written, ..view() }, 80, 8);
+        let lines = screen(&mut TopView { sort: TopSort::Written, ..view() }, 80, 8);
         let heads: Vec<_> = lines[3].split_whitespace().collect();
         let expected = "JOB READ MB/s ▼WRITTEN MB/s OPS/s QUEUE LATENCY SLOTS THROTTLED";
         assert_eq!(heads, expected.split(' ').collect::<Vec<_>>());
@@ -360,7 +365,7 @@ mod tests {
     #[test]
     fn a_proxy_that_does_not_answer_leaves_the_last_rows_and_says_so() {
         let trouble = Some("cannot connect".to_string());
-        let lines = screen(&mut View { trouble, ..view() }, 120, 8);
+        let lines = screen(&mut TopView { trouble, ..view() }, 120, 8);
         assert_eq!(lines[1], "cannot connect");
         assert!(lines[4].starts_with("bully "), "{}", lines[4]);
     }

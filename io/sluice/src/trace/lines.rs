@@ -12,7 +12,7 @@ use serde::Serialize;
 
 /// What a request is to programs.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct TraceLine<'a> {
     /// When it arrived, in nanoseconds since the proxy's start.
     t_ns: u64,
     /// The attach that it came by, a number unique in the trace.
@@ -80,7 +80,7 @@ pub(crate) fn plain(out: &mut impl Write, record: &TraceRecord) -> io::Result<()
 /// One request for programs.
 pub(crate) fn json(out: &mut impl Write, record: &TraceRecord) -> io::Result<()> {
     let (who, request) = (&record.who.who, &record.request);
-    let line = Line {
+    let line = TraceLine {
         t_ns: request.arrived.as_nanos(),
         subject: request.subject,
         job: who.job.as_str(),

@@ -8,14 +8,14 @@ use hdrhistogram::Histogram;
 use model::{Amount, Direction, Nanos, OpKind, Time};
 use serde::Serialize;
 
-use super::Summary;
+use super::TraceSummary;
 use super::lines::{span, span_of};
 use crate::top::table;
 
 /// What the sums are made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum By {
+pub(crate) enum TraceBy {
     /// A batch job.
     Job,
     /// A user.
@@ -29,49 +29,49 @@ pub(crate) enum By {
 }
 
 /// The sums so far.
-pub(crate) struct Sums {
-    by: By,
-    all: BTreeMap<Key, Sum>,
+pub(crate) struct TraceSums {
+    by: TraceBy,
+    all: BTreeMap<TraceKey, TraceSum>,
 }
 
 /// What a sum is made by; class names may come after the requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
+enum TraceKey {
     Name(String),
     User(Option<u32>),
     Class(String, Option<u64>),
 }
 
-struct Sum {
+struct TraceSum {
     first: Time,
     end: Time,
     read_bytes: u64,
     written_bytes: u64,
     ops: u64,
-    ends: Ends,
-    queue: Latency,
-    service: Latency,
-    kinds: BTreeMap<OpKind, KindSum>,
+    ends: TraceSpan,
+    queue: TraceLatency,
+    service: TraceLatency,
+    kinds: BTreeMap<OpKind, TraceKindSum>,
 }
 
 /// How many requests did not come to what was asked.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ends {
+struct TraceSpan {
     errors: u64,
     cancelled: u64,
 }
 
 /// Exact sum, and a histogram with two digits.
-struct Latency {
+struct TraceLatency {
     sum_ns: u128,
     histogram: Histogram<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct KindSum {
+struct TraceKindSum {
     requests: u64,
     amount: Amount,
-    ends: Ends,
+    ends: TraceSpan,
     service_ns: u128,
     /// Those that have a place in a file, and those that are sequential.
     placed: u64,
@@ -80,7 +80,7 @@ struct KindSum {
 
 /// The sums of one job, user, …
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct TraceRow {
     pub(crate) name: String,
     requests: u64,
     read_bytes: u64,
@@ -88,25 +88,25 @@ pub(crate) struct Row {
     ops: u64,
     /// From the first arrival to the last reply.
     span_ns: u64,
-    queue: Times,
-    service: Times,
+    queue: TraceTimes,
+    service: TraceTimes,
     /// Requests that were answered with an error.
     errors: u64,
     /// Requests that their clients gave up.
     cancelled: u64,
-    kinds: Vec<KindRow>,
+    kinds: Vec<TraceKindRow>,
 }
 
 /// Times in nanoseconds; percentiles to two digits.
 #[derive(Debug, Serialize)]
-struct Times {
+struct TraceTimes {
     mean_ns: u64,
     p50_ns: u64,
     p99_ns: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct KindRow {
+struct TraceKindRow {
     kind: &'static str,
     requests: u64,
     bytes: u64,
@@ -118,36 +118,36 @@ struct KindRow {
     cancelled: u64,
 }
 
-impl Sums {
-    pub(crate) fn new(by: By) -> Sums {
-        Sums { by, all: BTreeMap::new() }
+impl TraceSums {
+    pub(crate) fn new(by: TraceBy) -> TraceSums {
+        TraceSums { by, all: BTreeMap::new() }
     }
 
     pub(crate) fn add(&mut self, record: &TraceRecord) {
         let who = &record.who.who;
         let key = match self.by {
-            By::Job => Key::Name(who.job.to_string()),
-            By::User => Key::User(record.who.uid()),
-            By::Class => Key::Class(record.who.target.clone(), record.request.class),
-            By::Client => Key::Name(who.nid.to_string()),
-            By::Export => Key::Name(record.who.export.clone()),
+            TraceBy::Job => TraceKey::Name(who.job.to_string()),
+            TraceBy::User => TraceKey::User(record.who.uid()),
+            TraceBy::Class => TraceKey::Class(record.who.target.clone(), record.request.class),
+            TraceBy::Client => TraceKey::Name(who.nid.to_string()),
+            TraceBy::Export => TraceKey::Name(record.who.export.clone()),
         };
         let arrived = record.request.arrived;
-        self.all.entry(key).or_insert_with(|| Sum::new(arrived)).add(record);
+        self.all.entry(key).or_insert_with(|| TraceSum::new(arrived)).add(record);
     }
 
     pub(crate) fn requests(&self) -> u64 {
-        self.all.values().map(Sum::requests).sum()
+        self.all.values().map(TraceSum::requests).sum()
     }
 
     /// The rows, those with the most requests first.
-    pub(crate) fn rows<'a>(&self, class: impl Fn(&str, u64) -> Option<&'a str>) -> Vec<Row> {
-        let name = |key: &Key| match key {
-            Key::Name(name) if name.is_empty() => "-".into(),
-            Key::Name(name) => name.clone(),
-            Key::User(uid) => uid.map_or("-".into(), |uid| uid.to_string()),
-            Key::Class(_, None) => "-".into(),
-            Key::Class(target, Some(number)) => match class(target, *number) {
+    pub(crate) fn rows<'a>(&self, class: impl Fn(&str, u64) -> Option<&'a str>) -> Vec<TraceRow> {
+        let name = |key: &TraceKey| match key {
+            TraceKey::Name(name) if name.is_empty() => "-".into(),
+            TraceKey::Name(name) => name.clone(),
+            TraceKey::User(uid) => uid.map_or("-".into(), |uid| uid.to_string()),
+            TraceKey::Class(_, None) => "-".into(),
+            TraceKey::Class(target, Some(number)) => match class(target, *number) {
                 Some(name) => name.to_owned(),
                 // Low and high half: the dispatcher's place for it, and its turn there.
                 None => format!("class {}.{}", *number as u32, number >> 32),
@@ -159,17 +159,17 @@ impl Sums {
     }
 }
 
-impl Sum {
-    fn new(first: Time) -> Sum {
-        Sum {
+impl TraceSum {
+    fn new(first: Time) -> TraceSum {
+        TraceSum {
             first,
             end: first,
             read_bytes: 0,
             written_bytes: 0,
             ops: 0,
-            ends: Ends::default(),
-            queue: Latency::new(),
-            service: Latency::new(),
+            ends: TraceSpan::default(),
+            queue: TraceLatency::new(),
+            service: TraceLatency::new(),
             kinds: BTreeMap::new(),
         }
     }
@@ -201,10 +201,10 @@ impl Sum {
         self.kinds.values().map(|kind| kind.requests).sum()
     }
 
-    fn row(&self, name: String) -> Row {
+    fn row(&self, name: String) -> TraceRow {
         let requests = self.requests();
         let kinds = self.kinds.iter().map(|(kind, sum)| sum.row(*kind)).collect();
-        Row {
+        TraceRow {
             name,
             requests,
             read_bytes: self.read_bytes,
@@ -220,9 +220,9 @@ impl Sum {
     }
 }
 
-impl KindSum {
-    fn row(&self, kind: OpKind) -> KindRow {
-        KindRow {
+impl TraceKindSum {
+    fn row(&self, kind: OpKind) -> TraceKindRow {
+        TraceKindRow {
             kind: kind.name(),
             requests: self.requests,
             bytes: self.amount.bytes.get(),
@@ -235,17 +235,17 @@ impl KindSum {
     }
 }
 
-impl Ends {
+impl TraceSpan {
     fn add(&mut self, outcome: TraceOutcome) {
         self.errors += u64::from(matches!(outcome, TraceOutcome::Failed(_)));
         self.cancelled += u64::from(outcome == TraceOutcome::Cancelled);
     }
 }
 
-impl Latency {
-    fn new() -> Latency {
+impl TraceLatency {
+    fn new() -> TraceLatency {
         let histogram = Histogram::new(2).expect("two digits are between zero and five");
-        Latency { sum_ns: 0, histogram }
+        TraceLatency { sum_ns: 0, histogram }
     }
 
     fn add(&mut self, span: Nanos) {
@@ -254,9 +254,9 @@ impl Latency {
         let _ = self.histogram.record(span.get().min(u64::MAX >> 4));
     }
 
-    fn times(&self, requests: u64) -> Times {
+    fn times(&self, requests: u64) -> TraceTimes {
         let at = |quantile| self.histogram.value_at_quantile(quantile);
-        Times { mean_ns: mean(self.sum_ns, requests), p50_ns: at(0.5), p99_ns: at(0.99) }
+        TraceTimes { mean_ns: mean(self.sum_ns, requests), p50_ns: at(0.5), p99_ns: at(0.99) }
     }
 }
 
@@ -265,14 +265,14 @@ fn mean(sum_ns: u128, requests: u64) -> u64 {
 }
 
 /// The sums for people: by name, by kind within each, and what is missing.
-pub(crate) fn tables(summary: &Summary) -> String {
+pub(crate) fn tables(summary: &TraceSummary) -> String {
     let mut text = String::new();
     let name = match summary.by {
-        By::Job => "JOB",
-        By::User => "UID",
-        By::Class => "CLASS",
-        By::Client => "NODE",
-        By::Export => "EXPORT",
+        TraceBy::Job => "JOB",
+        TraceBy::User => "UID",
+        TraceBy::Class => "CLASS",
+        TraceBy::Client => "NODE",
+        TraceBy::Export => "EXPORT",
     };
     if summary.rows.is_empty() {
         text += "no requests\n";
@@ -290,7 +290,7 @@ pub(crate) fn tables(summary: &Summary) -> String {
     text
 }
 
-fn by_name(name: &str, rows: &[Row]) -> String {
+fn by_name(name: &str, rows: &[TraceRow]) -> String {
     let head = [
         name,
         "REQUESTS",
@@ -335,7 +335,7 @@ fn by_name(name: &str, rows: &[Row]) -> String {
     table::aligned(&head, &right, cells)
 }
 
-fn by_kind(name: &str, rows: &[Row]) -> String {
+fn by_kind(name: &str, rows: &[TraceRow]) -> String {
     let head = [
         name,
         "KIND",
@@ -398,8 +398,8 @@ mod tests {
         TraceRecord { who: Arc::new(who), request }
     }
 
-    fn summary(by: By, class: Option<&'static str>) -> Summary {
-        let mut sums = Sums::new(by);
+    fn summary(by: TraceBy, class: Option<&'static str>) -> TraceSummary {
+        let mut sums = TraceSums::new(by);
         sums.add(&record("", OpKind::Open, 1_000_000, 0));
         for at in 0..4 {
             sums.add(&record("dd", OpKind::Read, at * 200, 1_000_000));
@@ -407,13 +407,13 @@ mod tests {
         sums.add(&record("dd", OpKind::Write, 600, 500_000));
         sums.add(&record("dd", OpKind::Fsync, 600, 0));
         let rows = sums.rows(|_, _| class);
-        Summary { by, requests: sums.requests(), lost: 3, cut: true, origin_unix_ns: 0, rows }
+        TraceSummary { by, requests: sums.requests(), lost: 3, cut: true, origin_unix_ns: 0, rows }
     }
 
     #[test]
     fn jobs_are_summed_up_with_their_rates_times_and_kinds() {
         assert_eq!(
-            tables(&summary(By::Job, None)),
+            tables(&summary(TraceBy::Job, None)),
             "JOB  REQUESTS  READ MB  WRITTEN MB  OPS    SPAN    MB/s  OPS/s  QUEUE mean    p50    p99  SERVICE mean    p50    p99  ERRORS  CANCELLED\n\
              dd          6      4.0         0.5    6  1.00ms  4500.0   6000       100us  100us  100us         300us  301us  301us       0          1\n\
              -           1      0.0         0.0    1   400us     0.0   2500       100us  100us  100us         300us  301us  301us       1          0\n\
@@ -432,10 +432,10 @@ mod tests {
 
     #[test]
     fn a_class_has_its_name_or_at_least_its_number() {
-        assert_eq!(summary(By::Class, Some("jobs dd")).rows[0].name, "jobs dd");
-        let unnamed = summary(By::Class, None);
+        assert_eq!(summary(TraceBy::Class, Some("jobs dd")).rows[0].name, "jobs dd");
+        let unnamed = summary(TraceBy::Class, None);
         assert_eq!((unnamed.rows.len(), &*unnamed.rows[0].name), (1, "class 3.1"));
-        assert_eq!(summary(By::User, None).rows[0].name, "7");
-        assert_eq!(summary(By::Client, None).rows[0].name, "0@lo");
+        assert_eq!(summary(TraceBy::User, None).rows[0].name, "7");
+        assert_eq!(summary(TraceBy::Client, None).rows[0].name, "0@lo");
     }
 }
