@@ -18,14 +18,14 @@ use ninep::{Attributes, HEADER_LEN, Reply, Request, Tag};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use rustix::pipe::SpliceFlags;
 
-use super::socket::Address;
+use super::socket::BenchAddress;
 
 /// Serve one file, or memory, with the least code there can be
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where to listen: tcp://HOST:PORT or unix:///path; may be given several times
     #[arg(long, required = true)]
-    listen: Vec<Address>,
+    listen: Vec<BenchAddress>,
     /// The file to serve; without it replies come from memory
     #[arg(long)]
     file: Option<PathBuf>,
@@ -41,7 +41,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let listeners: Result<Vec<_>, _> = args.listen.iter().map(Address::listen).collect();
+    let listeners: Result<Vec<_>, _> = args.listen.iter().map(BenchAddress::listen).collect();
     std::thread::scope(|scope| {
         for listener in listeners? {
             let file = file.clone();
@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 pub(crate) fn serve(socket: OwnedFd, file: Option<Arc<File>>) {
     let served = match file {
         Some(file) => Splicer::new(socket.as_fd(), &file).and_then(|mut splicer| splicer.serve()),
-        None => Memory::new(socket.as_fd()).serve(),
+        None => BareMemory::new(socket.as_fd()).serve(),
     };
     if let Err(error) = served {
         eprintln!("sluice-bench: bare: {error:#}");
@@ -84,7 +84,7 @@ impl<'a> Splicer<'a> {
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
-        let mut input = Input::new();
+        let mut input = BareInput::new();
         while input.receive(self.socket)? {
             while let Some(frame) = input.next_small()? {
                 match Request::decode(frame)? {
@@ -124,7 +124,7 @@ impl<'a> Splicer<'a> {
 
 // ---- memory ----
 
-struct Memory<'a> {
+struct BareMemory<'a> {
     socket: BorrowedFd<'a>,
     payload: Vec<u8>,
     heads: Vec<u8>,
@@ -132,13 +132,13 @@ struct Memory<'a> {
     pieces: Vec<(usize, usize)>,
 }
 
-impl Memory<'_> {
-    fn new(socket: BorrowedFd<'_>) -> Memory<'_> {
-        Memory { socket, payload: vec![0x5a; PIPE_LEN], heads: Vec::new(), pieces: Vec::new() }
+impl BareMemory<'_> {
+    fn new(socket: BorrowedFd<'_>) -> BareMemory<'_> {
+        BareMemory { socket, payload: vec![0x5a; PIPE_LEN], heads: Vec::new(), pieces: Vec::new() }
     }
 
     fn serve(&mut self) -> anyhow::Result<()> {
-        let mut input = Input::new();
+        let mut input = BareInput::new();
         while input.receive(self.socket)? {
             while let Some(head) = input.next_head()? {
                 self.prepare(&head)?;
@@ -198,16 +198,16 @@ impl Memory<'_> {
 // ---- what both share ----
 
 /// Requests on their way in; the payload of writes is passed over.
-struct Input {
+struct BareInput {
     buffer: Vec<u8>,
     at: usize,
     filled: usize,
     skip: usize,
 }
 
-impl Input {
-    fn new() -> Input {
-        Input { buffer: vec![0; INPUT_LEN], at: 0, filled: 0, skip: 0 }
+impl BareInput {
+    fn new() -> BareInput {
+        BareInput { buffer: vec![0; INPUT_LEN], at: 0, filled: 0, skip: 0 }
     }
 
     /// Waits for more; false at the end.

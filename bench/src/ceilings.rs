@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::servers::DATA;
-use super::work::Op;
+use super::work::WorkOp;
 
 /// What to do without a server.
 pub(crate) struct Raw<'a> {
-    pub(crate) op: Op,
+    pub(crate) op: WorkOp,
     pub(crate) size: usize,
     /// The directory with the file to read.
     pub(crate) dir: &'a Path,
@@ -42,7 +42,7 @@ pub(crate) fn run(raw: &Raw<'_>, stop: &Arc<AtomicBool>) -> anyhow::Result<f64> 
 }
 
 fn count(raw: &Raw<'_>, thread: usize, stop: &AtomicBool) -> anyhow::Result<u64> {
-    let mut work = Work::new(raw, thread)?;
+    let mut work = CeilingWork::new(raw, thread)?;
     let end = Instant::now() + raw.time;
     let mut ops = 0;
     while Instant::now() < end {
@@ -58,7 +58,7 @@ fn count(raw: &Raw<'_>, thread: usize, stop: &AtomicBool) -> anyhow::Result<u64>
     Ok(ops)
 }
 
-struct Work<'a> {
+struct CeilingWork<'a> {
     raw: &'a Raw<'a>,
     file: File,
     own: std::path::PathBuf,
@@ -68,10 +68,10 @@ struct Work<'a> {
     random: u64,
 }
 
-impl<'a> Work<'a> {
-    fn new(raw: &'a Raw<'a>, thread: usize) -> anyhow::Result<Work<'a>> {
+impl<'a> CeilingWork<'a> {
+    fn new(raw: &'a Raw<'a>, thread: usize) -> anyhow::Result<CeilingWork<'a>> {
         let own = raw.dir.join(format!("backend{thread}"));
-        let write = matches!(raw.op, Op::Write | Op::Randwrite | Op::Fsync);
+        let write = matches!(raw.op, WorkOp::Write | WorkOp::Randwrite | WorkOp::Fsync);
         let file = if write {
             let file =
                 OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&own);
@@ -87,24 +87,24 @@ impl<'a> Work<'a> {
         };
         let blocks = (raw.file_size / raw.size as u64).max(1);
         let (buffer, random) = (vec![0; raw.size], 0x9e37_79b9 + thread as u64);
-        Ok(Work { raw, file, own, buffer, blocks, next: blocks / 2 * thread as u64, random })
+        Ok(CeilingWork { raw, file, own, buffer, blocks, next: blocks / 2 * thread as u64, random })
     }
 
     fn once(&mut self) -> std::io::Result<()> {
         let offset = self.block() * self.raw.size as u64;
         match self.raw.op {
-            Op::Read | Op::Randread | Op::Mixed | Op::Interactive => {
+            WorkOp::Read | WorkOp::Randread | WorkOp::Mixed | WorkOp::Interactive => {
                 self.file.read_exact_at(&mut self.buffer, offset)
             }
-            Op::Write | Op::Randwrite => self.file.write_all_at(&self.buffer, offset),
-            Op::Getattr => self.file.metadata().map(drop),
-            Op::Create => {
+            WorkOp::Write | WorkOp::Randwrite => self.file.write_all_at(&self.buffer, offset),
+            WorkOp::Getattr => self.file.metadata().map(drop),
+            WorkOp::Create => {
                 let file = File::create_new(&self.own)?;
                 file.metadata()?;
                 drop(file);
                 std::fs::remove_file(&self.own)
             }
-            Op::Fsync => {
+            WorkOp::Fsync => {
                 self.file.write_all_at(&self.buffer, offset)?;
                 self.file.sync_all()
             }
@@ -112,7 +112,7 @@ impl<'a> Work<'a> {
     }
 
     fn block(&mut self) -> u64 {
-        if matches!(self.raw.op, Op::Read | Op::Write) {
+        if matches!(self.raw.op, WorkOp::Read | WorkOp::Write) {
             self.next = (self.next + 1) % self.blocks;
             return self.next;
         }

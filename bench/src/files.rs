@@ -6,12 +6,12 @@ use anyhow::{Context as _, ensure};
 use model::Bytes;
 use ninep::{Fid, REMOVE_DIR, open};
 
-use super::plan::Plan;
-use super::session::{Session, stamp};
-use super::work::Op;
+use super::plan::PeerPlan;
+use super::session::{BenchSession, stamp};
+use super::work::WorkOp;
 
 /// The files a load has made in the export.
-pub(crate) struct Files {
+pub(crate) struct BenchFiles {
     pub(crate) dir: String,
     /// What is read, from the root.
     pub(crate) data: Option<String>,
@@ -23,14 +23,14 @@ const ROOT: Fid = Fid(1);
 const DIR: Fid = Fid(2);
 const FILE: Fid = Fid(3);
 
-impl Files {
+impl BenchFiles {
     /// Makes, fills and warms them.
-    pub(crate) fn make(plan: &Plan) -> anyhow::Result<Files> {
+    pub(crate) fn make(plan: &PeerPlan) -> anyhow::Result<BenchFiles> {
         let mut session = plan.session()?;
         session.attach(ROOT, &plan.aname, &plan.identity())?;
         let dir = format!("sluice-bench-{}-{:x}", std::process::id(), unique());
         session.mkdir(ROOT, &dir).context("cannot make a directory in the export")?;
-        let mut files = Files { dir, data: None, unlinkat: true };
+        let mut files = BenchFiles { dir, data: None, unlinkat: true };
         if let Err(error) = files.fill(&mut session, plan) {
             // The first error is the one to report.
             let _ = files.remove(plan);
@@ -39,7 +39,7 @@ impl Files {
         Ok(files)
     }
 
-    fn fill(&mut self, session: &mut Session, plan: &Plan) -> anyhow::Result<()> {
+    fn fill(&mut self, session: &mut BenchSession, plan: &PeerPlan) -> anyhow::Result<()> {
         session.walk(ROOT, DIR, &self.dir)?;
         self.unlinkat = session.knows_unlinkat(DIR)?;
         let len = plan.file_size.get();
@@ -66,14 +66,14 @@ impl Files {
                 self.data = Some(format!("{}/data", self.dir));
             }
         }
-        if !plan.cold && plan.op != Op::Getattr {
+        if !plan.cold && plan.op != WorkOp::Getattr {
             session.warm(FILE, len)?;
         }
         session.clunk(FILE)
     }
 
     /// Removes them, over a connection of its own.
-    pub(crate) fn remove(&self, plan: &Plan) -> anyhow::Result<()> {
+    pub(crate) fn remove(&self, plan: &PeerPlan) -> anyhow::Result<()> {
         let mut session = plan.session()?;
         session.attach(ROOT, &plan.aname, &plan.identity())?;
         session.walk(ROOT, DIR, &self.dir)?;
@@ -95,7 +95,7 @@ fn unique() -> u128 {
     since.map_or(0, |since| since.as_micros() & 0xff_ffff)
 }
 
-/// Makes the file of `len` bytes that [`Plan::file`] wants, beside any server.
+/// Makes the file of `len` bytes that [`PeerPlan::file`] wants, beside any server.
 pub(crate) fn make_file(path: &Path, len: Bytes) -> anyhow::Result<()> {
     let mut data = vec![0; 1 << 20];
     let mut file = std::fs::File::create(path).with_context(|| format!("{}", path.display()))?;

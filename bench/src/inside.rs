@@ -21,7 +21,7 @@ use super::programs;
 
 /// Runs this program once more, with the same words and `--inside DIR`, to its end.
 pub(crate) fn run(dir: RunDir, stop: &AtomicBool) -> anyhow::Result<()> {
-    let mut inner = Inner::start(dir.path())?;
+    let mut inner = InsideCommand::start(dir.path())?;
     let mut asked = None;
     let status = loop {
         if let Some(status) = inner.0.try_wait().context("cannot wait for unshare")? {
@@ -47,10 +47,10 @@ pub(crate) fn run(dir: RunDir, stop: &AtomicBool) -> anyhow::Result<()> {
 }
 
 /// The unshare around the inner process; both are gone when it is dropped.
-struct Inner(Child);
+struct InsideCommand(Child);
 
-impl Inner {
-    fn start(dir: &Path) -> anyhow::Result<Inner> {
+impl InsideCommand {
+    fn start(dir: &Path) -> anyhow::Result<InsideCommand> {
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--", "unshare"])
             .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
@@ -60,7 +60,7 @@ impl Inner {
             .arg(dir)
             .spawn()
             .context("cannot start unshare, which gives the bench namespaces of its own")?;
-        Ok(Inner(child))
+        Ok(InsideCommand(child))
     }
 
     /// unshare itself heeds no signal that could be heeded by whom it started.
@@ -81,7 +81,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for InsideCommand {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = self.kill();

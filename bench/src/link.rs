@@ -19,17 +19,17 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use super::session::{RERROR, RLERROR};
-use super::work::{Slot, Work};
+use super::work::{BenchWork, WorkSlot};
 
 /// One connection with `slots` requests in flight.
-pub(crate) struct Link {
+pub(crate) struct PeerConnection {
     fd: OwnedFd,
-    work: Work,
-    slots: Vec<Slot>,
+    work: BenchWork,
+    slots: Vec<WorkSlot>,
     in_flight: usize,
     issuing: bool,
-    output: Output,
-    input: Input,
+    output: SendBuffer,
+    input: ReplyBuffer,
     /// What was achieved since it was last taken.
     pub(crate) score: Score,
 }
@@ -47,16 +47,21 @@ pub(crate) struct Score {
     pub(crate) latency_ns: Histogram<u64>,
 }
 
-impl Link {
-    pub(crate) fn new(fd: OwnedFd, work: Work, depth: usize, payload: Arc<[u8]>) -> Link {
+impl PeerConnection {
+    pub(crate) fn new(
+        fd: OwnedFd,
+        work: BenchWork,
+        depth: usize,
+        payload: Arc<[u8]>,
+    ) -> PeerConnection {
         let slots = (0..depth).map(|_| work.slot()).collect();
-        let output = Output { payload, ..Output::default() };
-        let input = Input { buffer: vec![0; INPUT_LEN].into(), ..Input::default() };
+        let output = SendBuffer { payload, ..SendBuffer::default() };
+        let input = ReplyBuffer { buffer: vec![0; INPUT_LEN].into(), ..ReplyBuffer::default() };
         let score = Score::new();
-        Link { fd, work, slots, in_flight: 0, issuing: true, output, input, score }
+        PeerConnection { fd, work, slots, in_flight: 0, issuing: true, output, input, score }
     }
 
-    /// Puts every slot to work; call [`Link::flush`] afterwards.
+    /// Puts every slot to work; call [`PeerConnection::flush`] afterwards.
     pub(crate) fn start(&mut self, now_ns: u64) {
         for index in 0..self.slots.len() {
             self.begin(index, now_ns);
@@ -147,7 +152,7 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for PeerConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -174,9 +179,9 @@ impl Score {
 /// Requests on their way out: heads in one buffer, each run of them followed by the
 /// shared payload or not.
 #[derive(Default)]
-struct Output {
+struct SendBuffer {
     heads: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<SendPiece>,
     payload: Arc<[u8]>,
     /// Pieces that are out.
     sent: usize,
@@ -185,18 +190,18 @@ struct Output {
 }
 
 #[derive(Clone, Copy)]
-struct Piece {
+struct SendPiece {
     start: usize,
     end: usize,
     payload: bool,
 }
 
-impl Output {
+impl SendBuffer {
     fn push(&mut self, start: usize, payload: bool) {
         let end = self.heads.len();
         match self.pieces[self.sent..].last_mut() {
             Some(last) if !last.payload => (last.end, last.payload) = (end, payload),
-            _ => self.pieces.push(Piece { start, end, payload }),
+            _ => self.pieces.push(SendPiece { start, end, payload }),
         }
     }
 
@@ -257,7 +262,7 @@ impl Output {
 
 /// Replies on their way in.
 #[derive(Default)]
-struct Input {
+struct ReplyBuffer {
     buffer: Box<[u8]>,
     filled: usize,
     at: usize,
@@ -276,7 +281,7 @@ struct ReplyHead {
     data_len: usize,
 }
 
-impl Input {
+impl ReplyBuffer {
     fn next_reply(&mut self) -> anyhow::Result<Option<ReplyHead>> {
         if self.current.is_none() {
             self.current = self.look_at_head()?;
@@ -333,16 +338,16 @@ mod tests {
 
     use ninep::{Fid, Reply, Request, Tag};
 
-    use super::super::work::{Fids, Op, WorkSettings};
+    use super::super::work::{WorkFids, WorkOp, WorkSettings};
     use super::*;
 
     const SIZE: usize = 4096;
 
-    fn pair(op: Op, depth: usize) -> (Link, UnixStream) {
+    fn pair(op: WorkOp, depth: usize) -> (PeerConnection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let one = || vec![Fid(1)];
-        let fids = Fids { dirs: one(), read: one(), write: one(), spare: 2 };
-        let work = Work::new(WorkSettings {
+        let fids = WorkFids { dirs: one(), read: one(), write: one(), spare: 2 };
+        let work = BenchWork::new(WorkSettings {
             op,
             size: SIZE as u32,
             file_size: 1 << 20,
@@ -352,7 +357,7 @@ mod tests {
             pattern: false,
             fids,
         });
-        (Link::new(ours.into(), work, depth, vec![0x5a; SIZE].into()), theirs)
+        (PeerConnection::new(ours.into(), work, depth, vec![0x5a; SIZE].into()), theirs)
     }
 
     fn reply(tag: u16, reply: Reply<'_>) -> Vec<u8> {
@@ -363,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_reply_cut_anywhere_counts_once_and_when_it_is_whole() {
-        let (mut link, mut server) = pair(Op::Read, 1);
+        let (mut link, mut server) = pair(WorkOp::Read, 1);
         link.start(0);
         link.finish();
         let whole = reply(0, Reply::Read { data: &[7; SIZE] });
@@ -379,7 +384,7 @@ mod tests {
 
     #[test]
     fn errors_are_counted_by_errno_and_short_reads_as_wrong() {
-        let (mut link, mut server) = pair(Op::Read, 3);
+        let (mut link, mut server) = pair(WorkOp::Read, 3);
         link.start(0);
         link.finish();
         let mut replies = reply(2, Reply::Error { ecode: 5 });
@@ -393,13 +398,13 @@ mod tests {
 
     #[test]
     fn a_reply_to_nothing_or_of_another_type_ends_the_load() {
-        let (mut link, mut server) = pair(Op::Read, 1);
+        let (mut link, mut server) = pair(WorkOp::Read, 1);
         link.start(0);
         server.write_all(&reply(9, Reply::Clunk)).unwrap();
         let error = link.receive(true, || 1).unwrap_err().to_string();
         assert_eq!(error, "the server answers tag 9, which is not in flight");
 
-        let (mut link, mut server) = pair(Op::Read, 1);
+        let (mut link, mut server) = pair(WorkOp::Read, 1);
         link.start(0);
         server.write_all(&reply(0, Reply::Write { count: 4096 })).unwrap();
         let error = link.receive(true, || 1).unwrap_err().to_string();
@@ -409,7 +414,7 @@ mod tests {
     #[test]
     fn writes_stay_whole_when_the_socket_takes_them_in_pieces() {
         let depth = 300;
-        let (mut link, mut server) = pair(Op::Write, depth);
+        let (mut link, mut server) = pair(WorkOp::Write, depth);
         rustix::net::sockopt::set_socket_send_buffer_size(&link, 4096).unwrap();
         link.start(0);
         assert!(!link.flush().unwrap(), "the socket must be too small for this test");

@@ -20,14 +20,14 @@ use rustix::event::{Timespec, epoll};
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 
-use super::files::{Files, write_name};
-use super::link::{Link, Score};
-use super::plan::Plan;
-use super::work::{Fids, Op, Work, WorkSettings};
+use super::files::{BenchFiles, write_name};
+use super::link::{PeerConnection, Score};
+use super::plan::PeerPlan;
+use super::work::{BenchWork, WorkFids, WorkOp, WorkSettings};
 
 /// What a load achieved.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct LoadOutcome {
     pub(crate) score: Score,
     /// Length of the measured span.
     pub(crate) span: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
 }
 
 /// What a caller may hear while a load runs.
-pub(crate) trait Watch {
+pub(crate) trait LoadWatch {
     /// The measured span begins now.
     fn begins(&mut self) {}
     /// The measured span is over; what is in flight is still being finished.
@@ -47,15 +47,15 @@ pub(crate) trait Watch {
 
 /// Runs `plan` to its end, or until `stop` is raised, which is an error.
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &PeerPlan,
     stop: &Arc<AtomicBool>,
-    watch: &mut dyn Watch,
-) -> anyhow::Result<Outcome> {
+    watch: &mut dyn LoadWatch,
+) -> anyhow::Result<LoadOutcome> {
     plan.check()?;
     if plan.bare {
         return drive(plan, None, stop, watch);
     }
-    let made = Made { files: Files::make(plan)?, plan };
+    let made = Made { files: BenchFiles::make(plan)?, plan };
     let outcome = drive(plan, Some(&made.files), stop, watch);
     let removed = made.files.remove(plan);
     let outcome = outcome?;
@@ -65,8 +65,8 @@ pub(crate) fn run(
 
 /// The load's files, which a panic takes along.
 struct Made<'p> {
-    files: Files,
-    plan: &'p Plan,
+    files: BenchFiles,
+    plan: &'p PeerPlan,
 }
 
 impl Drop for Made<'_> {
@@ -79,9 +79,13 @@ impl Drop for Made<'_> {
 }
 
 /// Opens connection `index` with everything its load needs.
-pub(super) fn connect(plan: &Plan, files: &Files, index: usize) -> anyhow::Result<Link> {
+pub(super) fn connect(
+    plan: &PeerPlan,
+    files: &BenchFiles,
+    index: usize,
+) -> anyhow::Result<PeerConnection> {
     let mut session = plan.session()?;
-    let mut fids = Fids::default();
+    let mut fids = WorkFids::default();
     let mut next = 1;
     let mut fresh = || {
         next += 1;
@@ -109,16 +113,22 @@ pub(super) fn connect(plan: &Plan, files: &Files, index: usize) -> anyhow::Resul
 }
 
 /// Opens connection `index` to the bare server, which serves one file under any fid.
-fn connect_bare(plan: &Plan, index: usize) -> anyhow::Result<Link> {
-    ensure!(plan.op != Op::Create, "the bare server has no directory");
+fn connect_bare(plan: &PeerPlan, index: usize) -> anyhow::Result<PeerConnection> {
+    ensure!(plan.op != WorkOp::Create, "the bare server has no directory");
     let one = || vec![Fid(1)];
-    let fids = Fids { dirs: one(), read: one(), write: one(), spare: 2 };
+    let fids = WorkFids { dirs: one(), read: one(), write: one(), spare: 2 };
     Ok(link(plan, plan.server.connect()?, fids, false, index))
 }
 
-fn link(plan: &Plan, fd: OwnedFd, fids: Fids, unlinkat: bool, connection: usize) -> Link {
+fn link(
+    plan: &PeerPlan,
+    fd: OwnedFd,
+    fids: WorkFids,
+    unlinkat: bool,
+    connection: usize,
+) -> PeerConnection {
     let size = plan.size().get() as u32;
-    let work = Work::new(WorkSettings {
+    let work = BenchWork::new(WorkSettings {
         op: plan.op,
         size,
         file_size: plan.file_size.get(),
@@ -128,30 +138,30 @@ fn link(plan: &Plan, fd: OwnedFd, fids: Fids, unlinkat: bool, connection: usize)
         pattern: !plan.bare,
         fids,
     });
-    Link::new(fd, work, plan.depth, vec![0x5a; size as usize].into())
+    PeerConnection::new(fd, work, plan.depth, vec![0x5a; size as usize].into())
 }
 
 /// What all threads of a load share.
-struct Shared<'a> {
-    plan: &'a Plan,
+struct LoadState<'a> {
+    plan: &'a PeerPlan,
     stop: &'a AtomicBool,
     /// Everyone is connected; the load begins.
     barrier: Barrier,
     failed: AtomicBool,
 }
 
-enum News {
+enum LoadNews {
     Began,
     Ended,
     Interval(u64, Box<Score>),
 }
 
 fn drive(
-    plan: &Plan,
-    files: Option<&Files>,
+    plan: &PeerPlan,
+    files: Option<&BenchFiles>,
     stop: &Arc<AtomicBool>,
-    watch: &mut dyn Watch,
-) -> anyhow::Result<Outcome> {
+    watch: &mut dyn LoadWatch,
+) -> anyhow::Result<LoadOutcome> {
     let mut links = Vec::new();
     for index in 0..plan.connections {
         links.push(match files {
@@ -160,14 +170,14 @@ fn drive(
         });
     }
     let threads = plan.threads;
-    let mut groups: Vec<Vec<Link>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut groups: Vec<Vec<PeerConnection>> = (0..threads).map(|_| Vec::new()).collect();
     for (index, link) in links.into_iter().enumerate() {
         groups[index % threads].push(link);
     }
     let barrier = Barrier::new(threads);
-    let shared = &Shared { plan, stop, barrier, failed: AtomicBool::new(false) };
+    let shared = &LoadState { plan, stop, barrier, failed: AtomicBool::new(false) };
     let (sender, receiver) = mpsc::channel();
-    let mut totals = Totals::new(plan, watch);
+    let mut totals = LoadTotals::new(plan, watch);
     let generator_cpu = std::thread::scope(|scope| {
         let spawn = |group| {
             let sender = sender.clone();
@@ -185,11 +195,11 @@ fn drive(
         anyhow::Ok(generator_cpu)
     })?;
     let span = Duration::from_nanos(plan.time.get());
-    Ok(Outcome { score: totals.total, span, generator_cpu })
+    Ok(LoadOutcome { score: totals.total, span, generator_cpu })
 }
 
 /// Adds up what the threads hand over and tells the watch.
-struct Totals<'w> {
+struct LoadTotals<'w> {
     total: Score,
     /// Intervals of which some threads have not reported yet, from `first` on.
     open: Vec<(usize, Score)>,
@@ -198,31 +208,31 @@ struct Totals<'w> {
     ended: usize,
     threads: usize,
     span: Duration,
-    watch: &'w mut dyn Watch,
+    watch: &'w mut dyn LoadWatch,
 }
 
-impl<'w> Totals<'w> {
-    fn new(plan: &Plan, watch: &'w mut dyn Watch) -> Totals<'w> {
+impl<'w> LoadTotals<'w> {
+    fn new(plan: &PeerPlan, watch: &'w mut dyn LoadWatch) -> LoadTotals<'w> {
         let span = Duration::from_nanos(plan.every.unwrap_or(plan.time).get());
         let (total, threads) = (Score::new(), plan.threads);
-        Totals { total, open: Vec::new(), first: 0, began: 0, ended: 0, threads, span, watch }
+        LoadTotals { total, open: Vec::new(), first: 0, began: 0, ended: 0, threads, span, watch }
     }
 
-    fn take(&mut self, news: News) {
+    fn take(&mut self, news: LoadNews) {
         match news {
-            News::Began => {
+            LoadNews::Began => {
                 self.began += 1;
                 if self.began == self.threads {
                     self.watch.begins();
                 }
             }
-            News::Ended => {
+            LoadNews::Ended => {
                 self.ended += 1;
                 if self.ended == self.threads {
                     self.watch.ends();
                 }
             }
-            News::Interval(index, score) => self.take_interval(index, &score),
+            LoadNews::Interval(index, score) => self.take_interval(index, &score),
         }
     }
 
@@ -243,13 +253,13 @@ impl<'w> Totals<'w> {
 }
 
 fn drive_thread(
-    shared: &Shared<'_>,
-    mut links: Vec<Link>,
-    news: &Sender<News>,
+    shared: &LoadState<'_>,
+    mut links: Vec<PeerConnection>,
+    news: &Sender<LoadNews>,
 ) -> anyhow::Result<Duration> {
     let pinned = shared.plan.pin.map_or(Ok(()), pin_to);
     shared.barrier.wait();
-    let result = pinned.and_then(|()| Loop::new(shared, &mut links, news)?.run());
+    let result = pinned.and_then(|()| LoadLoop::new(shared, &mut links, news)?.run());
     if result.is_err() {
         shared.failed.store(true, Ordering::Relaxed);
     }
@@ -265,10 +275,10 @@ pub(crate) fn pin_to(cpu: usize) -> anyhow::Result<()> {
 }
 
 /// One thread's event loop.
-struct Loop<'a> {
-    shared: &'a Shared<'a>,
-    links: &'a mut [Link],
-    news: &'a Sender<News>,
+struct LoadLoop<'a> {
+    shared: &'a LoadState<'a>,
+    links: &'a mut [PeerConnection],
+    news: &'a Sender<LoadNews>,
     epoll: OwnedFd,
     /// Links whose socket took not everything.
     blocked: Vec<bool>,
@@ -276,12 +286,12 @@ struct Loop<'a> {
     last_reply_ns: u64,
 }
 
-impl<'a> Loop<'a> {
+impl<'a> LoadLoop<'a> {
     fn new(
-        shared: &'a Shared<'a>,
-        links: &'a mut [Link],
-        news: &'a Sender<News>,
-    ) -> anyhow::Result<Loop<'a>> {
+        shared: &'a LoadState<'a>,
+        links: &'a mut [PeerConnection],
+        news: &'a Sender<LoadNews>,
+    ) -> anyhow::Result<LoadLoop<'a>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
         for (index, link) in links.iter().enumerate() {
             let data = epoll::EventData::new_u64(index as u64);
@@ -295,7 +305,15 @@ impl<'a> Loop<'a> {
             .context("cannot set a time limit")?;
         }
         let blocked = vec![false; links.len()];
-        Ok(Loop { shared, links, news, epoll, blocked, start: Instant::now(), last_reply_ns: 0 })
+        Ok(LoadLoop {
+            shared,
+            links,
+            news,
+            epoll,
+            blocked,
+            start: Instant::now(),
+            last_reply_ns: 0,
+        })
     }
 
     fn run(mut self) -> anyhow::Result<Duration> {
@@ -307,7 +325,7 @@ impl<'a> Loop<'a> {
         let begin = plan.warmup.get();
         self.turn_until(begin)?;
         self.reset();
-        self.tell(News::Began);
+        self.tell(LoadNews::Began);
         let cpu = thread_cpu();
         let every = plan.every.unwrap_or(plan.time).get().max(1);
         let intervals = plan.time.get().div_ceil(every);
@@ -317,10 +335,10 @@ impl<'a> Loop<'a> {
             for link in self.links.iter_mut() {
                 score.add(&std::mem::replace(&mut link.score, Score::new()));
             }
-            self.tell(News::Interval(index, score));
+            self.tell(LoadNews::Interval(index, score));
         }
         let cpu = thread_cpu().saturating_sub(cpu);
-        self.tell(News::Ended);
+        self.tell(LoadNews::Ended);
         self.drain()?;
         Ok(cpu)
     }
@@ -337,7 +355,7 @@ impl<'a> Loop<'a> {
             link.finish();
         }
         let begin = Instant::now();
-        while !self.links.iter().all(Link::is_idle) {
+        while !self.links.iter().all(PeerConnection::is_idle) {
             self.turn()?;
             let stop = self.shared.stop.load(Ordering::Relaxed);
             if stop && begin.elapsed() > DRAIN_MAX {
@@ -417,7 +435,7 @@ impl<'a> Loop<'a> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: LoadNews) {
         // Nobody listens only after another thread has failed, which ends this one too.
         let _ = self.news.send(news);
     }
@@ -435,14 +453,14 @@ const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
-    use super::super::work::Op;
-    use super::super::{bare, socket::Address};
+    use super::super::work::WorkOp;
+    use super::super::{bare, socket::BenchAddress};
     use super::*;
 
     /// A plan for a server of memory that takes `connections` connections and then ends.
-    fn plan(name: &str, connections: usize) -> Plan {
+    fn plan(name: &str, connections: usize) -> PeerPlan {
         let path = std::env::temp_dir().join(format!("sluice-{name}-{}", std::process::id()));
-        let address = Address::Unix(path.clone());
+        let address = BenchAddress::Unix(path.clone());
         let listener = address.listen().unwrap();
         std::thread::spawn(move || {
             for _ in 0..connections {
@@ -452,18 +470,18 @@ mod tests {
             std::fs::remove_file(path).unwrap();
         });
         let millis = |count: u64| Nanos::new(count * 1_000_000);
-        let plan = Plan::new(address);
-        Plan { bare: true, connections, time: millis(200), warmup: millis(5), ..plan }
+        let plan = PeerPlan::new(address);
+        PeerPlan { bare: true, connections, time: millis(200), warmup: millis(5), ..plan }
     }
 
     #[derive(Default)]
-    struct Heard {
+    struct LoadReplies {
         began: usize,
         ended: usize,
         ops: Vec<u64>,
     }
 
-    impl Watch for Heard {
+    impl LoadWatch for LoadReplies {
         fn begins(&mut self) {
             self.began += 1;
         }
@@ -479,8 +497,8 @@ mod tests {
     #[test]
     fn the_total_is_the_sum_of_all_intervals_of_all_threads() {
         let every = Some(Nanos::new(50_000_000));
-        let plan = Plan { threads: 2, depth: 8, every, ..plan("intervals", 3) };
-        let mut heard = Heard::default();
+        let plan = PeerPlan { threads: 2, depth: 8, every, ..plan("intervals", 3) };
+        let mut heard = LoadReplies::default();
         let outcome = run(&plan, &Arc::default(), &mut heard).unwrap();
         assert_eq!((heard.began, heard.ended, heard.ops.len()), (1, 1, 4));
         assert!(outcome.score.ops > 0);
@@ -492,30 +510,31 @@ mod tests {
 
     #[test]
     fn large_writes_and_reads_get_through_in_both_directions() {
-        for op in [Op::Write, Op::Mixed] {
+        for op in [WorkOp::Write, WorkOp::Mixed] {
             let size = Some(model::Bytes::kib(512));
             let msize = model::Bytes::mib(1);
-            let plan = Plan { op, size, msize, depth: 16, ..plan("large", 1) };
-            let outcome = run(&plan, &Arc::default(), &mut Heard::default()).unwrap();
+            let plan = PeerPlan { op, size, msize, depth: 16, ..plan("large", 1) };
+            let outcome = run(&plan, &Arc::default(), &mut LoadReplies::default()).unwrap();
             assert!(outcome.score.ops > 0 && outcome.score.wrong == 0, "{op:?}");
         }
     }
 
     #[test]
     fn a_raised_stop_ends_the_load_as_interrupted() {
-        let plan = Plan { time: Nanos::new(60_000_000_000), ..plan("stop", 1) };
+        let plan = PeerPlan { time: Nanos::new(60_000_000_000), ..plan("stop", 1) };
         let stop = Arc::new(AtomicBool::new(true));
-        let error = run(&plan, &stop, &mut Heard::default()).unwrap_err();
+        let error = run(&plan, &stop, &mut LoadReplies::default()).unwrap_err();
         assert_eq!(error.to_string(), "interrupted");
     }
 
     #[test]
     fn a_silent_server_ends_the_load_after_the_given_patience() {
         let path = std::env::temp_dir().join(format!("sluice-silent-{}", std::process::id()));
-        let address = Address::Unix(path.clone());
+        let address = BenchAddress::Unix(path.clone());
         let _listener = address.listen().unwrap();
-        let plan = Plan { bare: true, patience: Nanos::new(1), ..Plan::new(address) };
-        let error = run(&plan, &Arc::default(), &mut Heard::default()).unwrap_err().to_string();
+        let plan = PeerPlan { bare: true, patience: Nanos::new(1), ..PeerPlan::new(address) };
+        let error =
+            run(&plan, &Arc::default(), &mut LoadReplies::default()).unwrap_err().to_string();
         std::fs::remove_file(path).unwrap();
         assert!(error.starts_with("no reply for "), "{error}");
     }

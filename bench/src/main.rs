@@ -49,16 +49,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 /// Measure any 9P server, the proxy and the mount beside their peers, and the promises
 #[derive(Debug, clap::Parser)]
 #[command(name = "sluice-bench", version, arg_required_else_help = true)]
-struct Cli {
+struct BenchCli {
     /// The sluice that is measured [default: the one beside this program]
     #[arg(long, value_name = "PATH", global = true)]
     sluice: Option<PathBuf>,
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum BenchCommand {
     P9(p9::Args),
     Peers(peers::Args),
     Qos(qos::Args),
@@ -71,7 +71,7 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(BenchCli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice-bench: {error:#}");
@@ -80,16 +80,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
+fn run(cli: BenchCli) -> anyhow::Result<()> {
     let sluice = || programs::find_sluice(cli.sluice.as_deref());
     match cli.what {
-        What::P9(args) => p9::run(args),
-        What::Peers(args) => peers::run(args, &sluice()?),
-        What::Qos(args) => qos::run(args, &sluice()?),
-        What::Mount(args) => mount::run(args, &sluice()?),
-        What::Demo(args) => demo::run(args, &sluice()?),
-        What::Bare(args) => bare::run(args),
-        What::MountBare(args) => mount::run_bare(args),
+        BenchCommand::P9(args) => p9::run(args),
+        BenchCommand::Peers(args) => peers::run(args, &sluice()?),
+        BenchCommand::Qos(args) => qos::run(args, &sluice()?),
+        BenchCommand::Mount(args) => mount::run(args, &sluice()?),
+        BenchCommand::Demo(args) => demo::run(args, &sluice()?),
+        BenchCommand::Bare(args) => bare::run(args),
+        BenchCommand::MountBare(args) => mount::run_bare(args),
     }
 }
 
@@ -111,6 +111,6 @@ mod tests {
 
     #[test]
     fn the_commands_are_well_formed() {
-        Cli::command().debug_assert();
+        BenchCli::command().debug_assert();
     }
 }

@@ -6,17 +6,17 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::link::Score;
-use super::load::{self, Outcome, Watch};
-use super::plan::Plan;
+use super::load::{self, LoadOutcome, LoadWatch};
+use super::plan::PeerPlan;
 use super::session::errno_text;
-use super::work::Op;
+use super::work::WorkOp;
 use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 
 /// Put a load on any 9P2000.L server and report what it gets
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    plan: Plan,
+    plan: PeerPlan,
     /// Print one JSON object per line: each interval, then the total
     #[arg(long)]
     json: bool,
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 /// Runs the load and prints its result.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
-    let mut printer = Printer { json: args.json, plan: &args.plan, intervals: Vec::new() };
+    let mut printer = NinepPrinter { json: args.json, plan: &args.plan, intervals: Vec::new() };
     let outcome = load::run(&args.plan, &stop, &mut printer)?;
     printer.total(&outcome);
     match &args.chart {
@@ -39,11 +39,11 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
 /// One span's figures, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Figures {
+pub(crate) struct NinepFigures {
     /// Number of the interval, absent for the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) interval: Option<u64>,
-    pub(crate) op: Op,
+    pub(crate) op: WorkOp,
     pub(crate) seconds: f64,
     pub(crate) ops: u64,
     pub(crate) ops_per_sec: f64,
@@ -57,12 +57,12 @@ pub(crate) struct Figures {
     pub(crate) wrong: u64,
 }
 
-impl Figures {
-    pub(crate) fn new(op: Op, score: &Score, span: Duration) -> Figures {
+impl NinepFigures {
+    pub(crate) fn new(op: WorkOp, score: &Score, span: Duration) -> NinepFigures {
         let seconds = span.as_secs_f64();
         let micros = |ns: u64| ns as f64 / 1e3;
         let latency = &score.latency_ns;
-        Figures {
+        NinepFigures {
             interval: None,
             op,
             seconds,
@@ -79,36 +79,37 @@ impl Figures {
     }
 
     /// The figures of a whole load.
-    pub(crate) fn of(op: Op, outcome: &Outcome) -> Figures {
+    pub(crate) fn of(op: WorkOp, outcome: &LoadOutcome) -> NinepFigures {
         let cpu = outcome.generator_cpu.as_secs_f64() * 1e6 / outcome.score.ops.max(1) as f64;
-        let figures = Figures::new(op, &outcome.score, outcome.span);
-        Figures { generator_cpu_us_per_op: Some(cpu), ..figures }
+        let figures = NinepFigures::new(op, &outcome.score, outcome.span);
+        NinepFigures { generator_cpu_us_per_op: Some(cpu), ..figures }
     }
 }
 
-struct Printer<'p> {
+struct NinepPrinter<'p> {
     json: bool,
-    plan: &'p Plan,
-    intervals: Vec<Figures>,
+    plan: &'p PeerPlan,
+    intervals: Vec<NinepFigures>,
 }
 
-impl Watch for Printer<'_> {
+impl LoadWatch for NinepPrinter<'_> {
     fn interval(&mut self, index: u64, score: &Score, span: Duration) {
         if self.plan.every.is_none() {
             return;
         }
-        let figures = Figures { interval: Some(index), ..Figures::new(self.plan.op, score, span) };
+        let figures =
+            NinepFigures { interval: Some(index), ..NinepFigures::new(self.plan.op, score, span) };
         self.print(&figures);
         self.intervals.push(figures);
     }
 }
 
-impl Printer<'_> {
+impl NinepPrinter<'_> {
     fn chart(&self) -> LineChart {
         let mut ends = 0.0;
-        let mut line = |series, figure: fn(&Figures) -> f64| {
+        let mut line = |series, figure: fn(&NinepFigures) -> f64| {
             ends = 0.0;
-            let point = |figures: &Figures| {
+            let point = |figures: &NinepFigures| {
                 ends += figures.seconds;
                 (ends, figure(figures))
             };
@@ -120,7 +121,7 @@ impl Printer<'_> {
             false => (String::from("operations/s"), line(0, |figures| figures.ops_per_sec)),
         };
         let latency = vec![line(1, |figures| figures.p50_us), line(2, |figures| figures.p99_us)];
-        let Plan { op, connections, depth, server, .. } = self.plan;
+        let PeerPlan { op, connections, depth, server, .. } = self.plan;
         LineChart {
             title: format!("{op:?}, {connections} × {depth}").to_lowercase(),
             subtitle: server.to_string(),
@@ -133,8 +134,8 @@ impl Printer<'_> {
         }
     }
 
-    fn total(&self, outcome: &Outcome) {
-        let figures = Figures::of(self.plan.op, outcome);
+    fn total(&self, outcome: &LoadOutcome) {
+        let figures = NinepFigures::of(self.plan.op, outcome);
         self.print(&figures);
         if self.json {
             return;
@@ -147,7 +148,7 @@ impl Printer<'_> {
         }
     }
 
-    fn print(&self, figures: &Figures) {
+    fn print(&self, figures: &NinepFigures) {
         if self.json {
             match serde_json::to_string(figures) {
                 Ok(line) => println!("{line}"),
@@ -155,7 +156,7 @@ impl Printer<'_> {
             }
             return;
         }
-        let Figures { ops_per_sec, mb_per_sec, p50_us, p99_us, max_us, errors, .. } = figures;
+        let NinepFigures { ops_per_sec, mb_per_sec, p50_us, p99_us, max_us, errors, .. } = figures;
         let cpu = match figures.generator_cpu_us_per_op {
             Some(cpu) => format!("  generator {cpu:.2} µs/op"),
             None => String::new(),

@@ -23,16 +23,16 @@ use rustix::thread::CpuSet;
 use super::ceilings::{self, Raw};
 use super::files::make_file;
 use super::inside;
-use super::load::{self, Watch};
-use super::p9::Figures;
+use super::load::{self, LoadWatch};
+use super::p9::NinepFigures;
 use super::place::RunDir;
-use super::plan::Plan;
+use super::plan::PeerPlan;
 use super::programs;
-use super::report::{Report, Results, Sample};
-use super::rows::{self, Contender, Row, Shape};
-use super::servers::{DATA, Kind, Place, Server};
-use super::socket::Address;
-use super::work::Op;
+use super::report::{PeerReport, PeerResults, PeerSample};
+use super::rows::{self, PeerContender, PeerRow, PeerShape};
+use super::servers::{BenchServer, DATA, ServerDirs, ServerKind};
+use super::socket::BenchAddress;
+use super::work::WorkOp;
 
 /// Compare the proxy with diod, NFS-Ganesha and the machine's ceilings
 #[derive(Clone, Debug, clap::Args)]
@@ -83,20 +83,20 @@ fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> 
     if let Some(name) = &args.congestion {
         std::fs::write(CONGESTION, name).with_context(|| format!("cannot use {name} for TCP"))?;
     }
-    let place = Place { dir, sluice: sluice.into(), own: programs::own()? };
+    let place = ServerDirs { dir, sluice: sluice.into(), own: programs::own()? };
     std::fs::create_dir(place.export()).context("cannot make the directory to serve")?;
     make_file(&place.export().join(DATA), FILE_SIZE)?;
-    let wanted = |row: &Row| args.only.as_ref().is_none_or(|text| row.what.contains(text));
-    let rows: Vec<Row> = rows::table().into_iter().filter(wanted).collect();
-    let mut report = Report::new(&place);
+    let wanted = |row: &PeerRow| args.only.as_ref().is_none_or(|text| row.what.contains(text));
+    let rows: Vec<PeerRow> = rows::table().into_iter().filter(wanted).collect();
+    let mut report = PeerReport::new(&place);
     let mut servers = Vec::new();
-    for kind in Kind::ALL {
-        let contender = Contender::Server(kind);
+    for kind in ServerKind::ALL {
+        let contender = PeerContender::Server(kind);
         if !rows.iter().any(|row| row.contenders.contains(&contender)) {
             continue;
         }
         let started = kind.version(&place).and_then(|version| {
-            let server = Server::start(kind, &place)?;
+            let server = BenchServer::start(kind, &place)?;
             report.servers.push((kind, version));
             Ok(server)
         });
@@ -105,8 +105,14 @@ fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> 
             Err(error) => report.note(format!("{kind}: {error:#}")),
         }
     }
-    let bench =
-        Bench { args, place: &place, servers, stop, time: args.time(), started: Instant::now() };
+    let bench = PeerBench {
+        args,
+        place: &place,
+        servers,
+        stop,
+        time: args.time(),
+        started: Instant::now(),
+    };
     bench.run(&rows, &mut report.results)?;
     report.command = args.command_line();
     report.rounds = args.rounds();
@@ -140,17 +146,17 @@ impl Args {
     }
 }
 
-struct Bench<'a> {
+struct PeerBench<'a> {
     args: &'a Args,
-    place: &'a Place,
-    servers: Vec<Server>,
+    place: &'a ServerDirs,
+    servers: Vec<BenchServer>,
     stop: &'a Arc<AtomicBool>,
     time: Duration,
     started: Instant,
 }
 
-impl Bench<'_> {
-    fn run(&self, rows: &[Row], results: &mut Results) -> anyhow::Result<()> {
+impl PeerBench<'_> {
+    fn run(&self, rows: &[PeerRow], results: &mut PeerResults) -> anyhow::Result<()> {
         let rounds = self.args.rounds();
         let total = rounds * rows.iter().map(|row| row.contenders.len()).sum::<usize>();
         let mut done = 0;
@@ -182,9 +188,13 @@ impl Bench<'_> {
     }
 
     /// One run of a row's load; `None` where the server is missing.
-    fn measure(&self, row: &Row, contender: Contender) -> anyhow::Result<Option<Sample>> {
+    fn measure(
+        &self,
+        row: &PeerRow,
+        contender: PeerContender,
+    ) -> anyhow::Result<Option<PeerSample>> {
         self.warm()?;
-        let Contender::Server(kind) = contender else {
+        let PeerContender::Server(kind) = contender else {
             return self.measure_backend(&row.load).map(Some);
         };
         let Some(server) = self.servers.iter().find(|server| server.kind == kind) else {
@@ -194,7 +204,7 @@ impl Bench<'_> {
             Some(unix) if row.load.unix => unix,
             _ => &server.tcp,
         };
-        let plan = Plan {
+        let plan = PeerPlan {
             aname: server.aname.clone(),
             bare: kind.is_bare(),
             ..self.plan(&row.load, address)
@@ -212,13 +222,13 @@ impl Bench<'_> {
             server.keep_on(&all_cpus)?;
         }
         let outcome = outcome?;
-        let figures = Figures::of(plan.op, &outcome);
+        let figures = NinepFigures::of(plan.op, &outcome);
         let server_cpu = used.context("the server's processor time could not be read")?;
-        Ok(Some(Sample::new(&figures, Some(server_cpu))))
+        Ok(Some(PeerSample::new(&figures, Some(server_cpu))))
     }
 
-    fn measure_backend(&self, load: &Shape) -> anyhow::Result<Sample> {
-        let nowhere = Address::Tcp(String::from("localhost:0"));
+    fn measure_backend(&self, load: &PeerShape) -> anyhow::Result<PeerSample> {
+        let nowhere = BenchAddress::Tcp(String::from("localhost:0"));
         let size = self.plan(load, &nowhere).size().get();
         let export = self.place.export();
         let raw = Raw {
@@ -230,13 +240,13 @@ impl Bench<'_> {
             time: self.time / 2,
         };
         let ops_per_sec = ceilings::run(&raw, self.stop)?;
-        let moves = !matches!(load.op, Op::Getattr | Op::Create);
-        Ok(Sample::raw(ops_per_sec, if moves { size } else { 0 }))
+        let moves = !matches!(load.op, WorkOp::Getattr | WorkOp::Create);
+        Ok(PeerSample::raw(ops_per_sec, if moves { size } else { 0 }))
     }
 
     /// A row's load on whatever listens at `address`.
-    fn plan(&self, load: &Shape, address: &Address) -> Plan {
-        Plan {
+    fn plan(&self, load: &PeerShape, address: &BenchAddress) -> PeerPlan {
+        PeerPlan {
             time: nanos(self.time),
             warmup: nanos(self.time / 5),
             pin: load.one_cpu.then_some(0),
@@ -249,7 +259,7 @@ impl Bench<'_> {
             connections: load.connections,
             depth: load.depth,
             jobs: load.jobs,
-            ..Plan::new(address.clone())
+            ..PeerPlan::new(address.clone())
         }
     }
 
@@ -279,12 +289,12 @@ impl Bench<'_> {
 
 /// Reads the server's processor time at both ends of the measured span.
 struct CpuMeter<'s> {
-    server: &'s Server,
+    server: &'s BenchServer,
     began: Option<Duration>,
     used: Option<Duration>,
 }
 
-impl Watch for CpuMeter<'_> {
+impl LoadWatch for CpuMeter<'_> {
     fn begins(&mut self) {
         self.began = self.server.cpu().ok();
     }
@@ -299,7 +309,7 @@ fn nanos(span: Duration) -> Nanos {
 }
 
 /// What is written is filled anew for each run, so it is smaller.
-fn file_size(op: Op) -> Bytes {
+fn file_size(op: WorkOp) -> Bytes {
     if op.writes() { Bytes::mib(64) } else { FILE_SIZE }
 }
 

@@ -4,15 +4,15 @@ use anyhow::ensure;
 use model::{Bytes, Nanos};
 use ninep::IO_HEADER;
 
-use super::session::{Identity, Session};
-use super::socket::Address;
-use super::work::Op;
+use super::session::{BenchIdentity, BenchSession};
+use super::socket::BenchAddress;
+use super::work::WorkOp;
 
 /// One load against one server.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Plan {
+pub(crate) struct PeerPlan {
     /// Where the server listens: tcp://HOST:PORT or unix:///path
-    pub(crate) server: Address,
+    pub(crate) server: BenchAddress,
     /// What to attach to: the export's name, or its directory with diod
     #[arg(long, default_value = "")]
     pub(crate) aname: String,
@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     pub(crate) msize: Bytes,
     /// What to measure
     #[arg(long, value_enum, default_value = "randread")]
-    pub(crate) op: Op,
+    pub(crate) op: WorkOp,
     /// Payload of a read or write [default: 4KiB, or all that the msize lets through for read and write]
     #[arg(long)]
     pub(crate) size: Option<Bytes>,
@@ -72,17 +72,17 @@ pub(crate) struct Plan {
     pub(crate) bare: bool,
 }
 
-impl Plan {
+impl PeerPlan {
     /// The plan that the command line means by naming nothing but the server.
-    pub(crate) fn new(server: Address) -> Plan {
+    pub(crate) fn new(server: BenchAddress) -> PeerPlan {
         #[derive(clap::Parser)]
-        struct Line {
+        struct PlanLine {
             #[command(flatten)]
-            plan: Plan,
+            plan: PeerPlan,
         }
         // One list of defaults, that of the command line.
         let words = ["p9".to_owned(), server.to_string()];
-        <Line as clap::Parser>::parse_from(words).plan
+        <PlanLine as clap::Parser>::parse_from(words).plan
     }
 
     /// Payload of one request in bytes.
@@ -91,7 +91,7 @@ impl Plan {
         match (self.size, self.op) {
             (Some(size), _) => size,
             // Whole blocks, as a client with a page cache asks for.
-            (None, Op::Read | Op::Write) => Bytes::new((room / 4096 * 4096).max(1)),
+            (None, WorkOp::Read | WorkOp::Write) => Bytes::new((room / 4096 * 4096).max(1)),
             (None, _) => Bytes::kib(4),
         }
     }
@@ -113,8 +113,8 @@ impl Plan {
         Ok(())
     }
 
-    pub(crate) fn identity(&self) -> Identity {
-        Identity { uname: self.uname.clone(), uid: self.uid }
+    pub(crate) fn identity(&self) -> BenchIdentity {
+        BenchIdentity { uname: self.uname.clone(), uid: self.uid }
     }
 
     /// What to attach to on each connection, one for each job.
@@ -126,8 +126,8 @@ impl Plan {
     }
 
     /// A connection whose messages are large enough.
-    pub(crate) fn session(&self) -> anyhow::Result<Session> {
-        let session = Session::open(&self.server, self.msize.get() as u32)?;
+    pub(crate) fn session(&self) -> anyhow::Result<BenchSession> {
+        let session = BenchSession::open(&self.server, self.msize.get() as u32)?;
         let need = self.size().get() + u64::from(IO_HEADER);
         let (msize, size) = (session.msize(), self.size());
         ensure!(

@@ -12,15 +12,19 @@ use rustix::process::Signal;
 use rustix::thread::CpuSet;
 
 /// A running server; when drop returns, it is gone.
-pub(crate) struct Process {
+pub(crate) struct BenchProcess {
     name: String,
     child: Child,
     log: PathBuf,
 }
 
-impl Process {
+impl BenchProcess {
     /// Starts `arguments`, whose output goes to the file `log`.
-    pub(crate) fn start(name: &str, arguments: &[String], log: &Path) -> anyhow::Result<Process> {
+    pub(crate) fn start(
+        name: &str,
+        arguments: &[String],
+        log: &Path,
+    ) -> anyhow::Result<BenchProcess> {
         let out = File::create(log).context("cannot write a server's log")?;
         // A server must not outlive a bench that is killed, which runs no guard.
         let child = Command::new("setpriv")
@@ -31,7 +35,7 @@ impl Process {
             .stderr(out)
             .spawn()
             .context("cannot start setpriv")?;
-        Ok(Process { name: name.into(), child, log: log.into() })
+        Ok(BenchProcess { name: name.into(), child, log: log.into() })
     }
 
     /// Waits until `is_ready`; an error shows the last lines of the log.
@@ -89,7 +93,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for BenchProcess {
     fn drop(&mut self) {
         // The number of one that has ended may be another's by now.
         let has_ended = matches!(self.child.try_wait(), Ok(Some(_)));

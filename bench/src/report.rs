@@ -11,15 +11,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::p9::Figures;
+use super::p9::NinepFigures;
 use super::peers::CONGESTION;
-use super::rows::{Bound, Contender, Goal, Row};
-use super::servers::{Kind, Place};
+use super::rows::{PeerBound, PeerContender, PeerGoal, PeerRow};
+use super::servers::{ServerDirs, ServerKind};
 use chart::{Bar, BarChart, BarGroup, bar_chart};
 
 /// One run.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Sample {
+pub(crate) struct PeerSample {
     pub(crate) ops_per_sec: f64,
     pub(crate) mb_per_sec: f64,
     pub(crate) p50_us: Option<f64>,
@@ -33,25 +33,25 @@ pub(crate) struct Sample {
 
 /// All runs, by row and contender; a run that failed leaves a gap in its round.
 #[derive(Default)]
-pub(crate) struct Results {
-    samples: BTreeMap<(String, Contender), BTreeMap<usize, Sample>>,
+pub(crate) struct PeerResults {
+    samples: BTreeMap<(String, PeerContender), BTreeMap<usize, PeerSample>>,
     notes: Vec<String>,
 }
 
 /// A comparison and what to say about it.
-pub(crate) struct Report {
-    pub(crate) servers: Vec<(Kind, String)>,
-    pub(crate) results: Results,
+pub(crate) struct PeerReport {
+    pub(crate) servers: Vec<(ServerKind, String)>,
+    pub(crate) results: PeerResults,
     pub(crate) command: String,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
     machine: String,
 }
 
-impl Sample {
-    pub(crate) fn new(figures: &Figures, server_cpu: Option<Duration>) -> Sample {
+impl PeerSample {
+    pub(crate) fn new(figures: &NinepFigures, server_cpu: Option<Duration>) -> PeerSample {
         let ops = figures.ops.max(1) as f64;
-        Sample {
+        PeerSample {
             ops_per_sec: figures.ops_per_sec,
             mb_per_sec: figures.mb_per_sec,
             p50_us: Some(figures.p50_us),
@@ -63,8 +63,8 @@ impl Sample {
     }
 
     /// Work done without a server, moving `size` bytes each time.
-    pub(crate) fn raw(ops_per_sec: f64, size: u64) -> Sample {
-        Sample {
+    pub(crate) fn raw(ops_per_sec: f64, size: u64) -> PeerSample {
+        PeerSample {
             ops_per_sec,
             mb_per_sec: ops_per_sec * size as f64 / 1e6,
             p50_us: None,
@@ -76,8 +76,8 @@ impl Sample {
     }
 }
 
-impl Results {
-    pub(crate) fn add(&mut self, row: &str, who: Contender, round: usize, sample: Sample) {
+impl PeerResults {
+    pub(crate) fn add(&mut self, row: &str, who: PeerContender, round: usize, sample: PeerSample) {
         if sample.errors > 0 {
             let errors = sample.errors;
             self.note(format!("{row}: {}: {errors} wrong or refused operations", who.name()));
@@ -85,7 +85,7 @@ impl Results {
         self.samples.entry((row.into(), who)).or_default().insert(round, sample);
     }
 
-    pub(crate) fn fail(&mut self, row: &str, who: Contender, error: &anyhow::Error) {
+    pub(crate) fn fail(&mut self, row: &str, who: PeerContender, error: &anyhow::Error) {
         self.note(format!("{row}: {}: {error:#}", who.name()));
     }
 
@@ -95,7 +95,7 @@ impl Results {
         }
     }
 
-    fn of(&self, row: &str, who: Contender) -> Vec<&Sample> {
+    fn of(&self, row: &str, who: PeerContender) -> Vec<&PeerSample> {
         let samples = self.samples.get(&(row.to_owned(), who));
         samples.map_or(Vec::new(), |by_round| by_round.values().collect())
     }
@@ -103,8 +103,8 @@ impl Results {
     fn median(
         &self,
         row: &str,
-        who: Contender,
-        figure: impl Fn(&Sample) -> Option<f64>,
+        who: PeerContender,
+        figure: impl Fn(&PeerSample) -> Option<f64>,
     ) -> Option<f64> {
         median(self.of(row, who).into_iter().filter_map(figure).collect())
     }
@@ -113,12 +113,12 @@ impl Results {
     fn ratio(
         &self,
         row: &str,
-        who: Kind,
-        other: Kind,
-        figure: impl Fn(&Sample) -> Option<f64>,
+        who: ServerKind,
+        other: ServerKind,
+        figure: impl Fn(&PeerSample) -> Option<f64>,
     ) -> Option<f64> {
-        let [who, other] =
-            [who, other].map(|kind| self.samples.get(&(row.to_owned(), Contender::Server(kind))));
+        let [who, other] = [who, other]
+            .map(|kind| self.samples.get(&(row.to_owned(), PeerContender::Server(kind))));
         let (who, other) = (who?, other?);
         let pairs = who.iter().filter_map(|(round, sample)| {
             let (above, below) = (figure(sample)?, figure(other.get(round)?)?);
@@ -128,20 +128,20 @@ impl Results {
     }
 
     /// What a goal's figure came to, in the unit of its bound, and beside whom.
-    fn reached(&self, row: &str, goal: &Goal) -> Option<(f64, Option<Kind>)> {
+    fn reached(&self, row: &str, goal: &PeerGoal) -> Option<(f64, Option<ServerKind>)> {
         match goal.bound {
-            Bound::Times(_) => {
-                let ratio = |other: &Kind| {
+            PeerBound::Times(_) => {
+                let ratio = |other: &ServerKind| {
                     let ratio = self.ratio(row, goal.who, *other, |s| Some(s.ops_per_sec))?;
                     Some((ratio, Some(*other)))
                 };
                 goal.beside.iter().filter_map(ratio).min_by(|a, b| a.0.total_cmp(&b.0))
             }
-            Bound::CpuMicros(_) => {
-                let who = Contender::Server(goal.who);
+            PeerBound::CpuMicros(_) => {
+                let who = PeerContender::Server(goal.who);
                 Some((self.median(row, who, |s| s.server_cpu_us)?, None))
             }
-            Bound::CpuPercentMore(_) => {
+            PeerBound::CpuPercentMore(_) => {
                 let other = *goal.beside.first()?;
                 let ratio = self.ratio(row, goal.who, other, |s| s.server_cpu_us)?;
                 Some(((ratio - 1.0) * 100.0, Some(other)))
@@ -150,34 +150,36 @@ impl Results {
     }
 }
 
-impl Goal {
+impl PeerGoal {
     fn holds(&self, reached: f64) -> bool {
         match self.bound {
-            Bound::Times(least) => reached >= least,
-            Bound::CpuMicros(most) | Bound::CpuPercentMore(most) => reached <= most,
+            PeerBound::Times(least) => reached >= least,
+            PeerBound::CpuMicros(most) | PeerBound::CpuPercentMore(most) => reached <= most,
         }
     }
 
     fn target(&self) -> String {
-        let names: Vec<String> = self.beside.iter().map(Kind::to_string).collect();
+        let names: Vec<String> = self.beside.iter().map(ServerKind::to_string).collect();
         match self.bound {
-            Bound::Times(factor) if names.len() > 1 => {
+            PeerBound::Times(factor) if names.len() > 1 => {
                 format!("≥ {factor} × the better of {}", names.join(" and "))
             }
-            Bound::Times(factor) => format!("≥ {factor} × {}", names.join(", ")),
-            Bound::CpuMicros(most) => format!("≤ {most} µs of server processor time per operation"),
-            Bound::CpuPercentMore(most) => {
+            PeerBound::Times(factor) => format!("≥ {factor} × {}", names.join(", ")),
+            PeerBound::CpuMicros(most) => {
+                format!("≤ {most} µs of server processor time per operation")
+            }
+            PeerBound::CpuPercentMore(most) => {
                 format!("≤ {most} % more server processor time than {}", names.join(", "))
             }
         }
     }
 
-    fn show(&self, reached: f64, beside: Option<Kind>) -> String {
+    fn show(&self, reached: f64, beside: Option<ServerKind>) -> String {
         match (self.bound, beside) {
-            (Bound::Times(_), Some(kind)) => format!("{reached:.2} × {kind}"),
-            (Bound::Times(_), None) => format!("{reached:.2} ×"),
-            (Bound::CpuMicros(_), _) => format!("{reached:.2} µs"),
-            (Bound::CpuPercentMore(_), _) => format!("{reached:+.1} %"),
+            (PeerBound::Times(_), Some(kind)) => format!("{reached:.2} × {kind}"),
+            (PeerBound::Times(_), None) => format!("{reached:.2} ×"),
+            (PeerBound::CpuMicros(_), _) => format!("{reached:.2} µs"),
+            (PeerBound::CpuPercentMore(_), _) => format!("{reached:+.1} %"),
         }
     }
 }
@@ -192,11 +194,11 @@ pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-impl Report {
-    pub(crate) fn new(place: &Place) -> Report {
-        Report {
+impl PeerReport {
+    pub(crate) fn new(place: &ServerDirs) -> PeerReport {
+        PeerReport {
             servers: Vec::new(),
-            results: Results::default(),
+            results: PeerResults::default(),
             command: String::new(),
             rounds: 0,
             time: Duration::ZERO,
@@ -211,7 +213,7 @@ impl Report {
     }
 
     /// Prints the tables, and writes them, all samples and the chart into `out`.
-    pub(crate) fn write(&self, rows: &[Row], out: Option<&Path>) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, rows: &[PeerRow], out: Option<&Path>) -> anyhow::Result<()> {
         let markdown = self.markdown(rows);
         println!("{markdown}");
         let Some(out) = out else { return Ok(()) };
@@ -226,7 +228,7 @@ impl Report {
         Ok(bar_chart(&out.join("peers.svg"), &self.chart(rows))?)
     }
 
-    fn markdown(&self, rows: &[Row]) -> String {
+    fn markdown(&self, rows: &[PeerRow]) -> String {
         let mut text = String::from("# The proxy beside its peers\n\n");
         for line in self.facts() {
             push(&mut text, &format!("- {line}"));
@@ -264,8 +266,8 @@ impl Report {
         text
     }
 
-    fn figures_line(&self, row: &Row, who: Contender) -> String {
-        let show = |digits: usize, figure: fn(&Sample) -> Option<f64>| {
+    fn figures_line(&self, row: &PeerRow, who: PeerContender) -> String {
+        let show = |digits: usize, figure: fn(&PeerSample) -> Option<f64>| {
             let median = self.results.median(row.what, who, figure);
             median.map_or("–".into(), |value| format!("{value:.digits$}"))
         };
@@ -299,12 +301,13 @@ impl Report {
         facts
     }
 
-    fn json(&self, rows: &[Row]) -> anyhow::Result<String> {
+    fn json(&self, rows: &[PeerRow]) -> anyhow::Result<String> {
         let mut loads = Vec::new();
         for row in rows {
-            let who = |who: &Contender| (who.name(), self.results.of(row.what, *who));
-            let samples: BTreeMap<String, Vec<&Sample>> = row.contenders.iter().map(who).collect();
-            let goal = |goal: &Goal| {
+            let who = |who: &PeerContender| (who.name(), self.results.of(row.what, *who));
+            let samples: BTreeMap<String, Vec<&PeerSample>> =
+                row.contenders.iter().map(who).collect();
+            let goal = |goal: &PeerGoal| {
                 let reached = self.results.reached(row.what, goal).map(|(reached, _)| reached);
                 let met = reached.map(|reached| goal.holds(reached));
                 serde_json::json!({ "target": goal.target(), "reached": reached, "met": met })
@@ -327,16 +330,16 @@ impl Report {
         Ok(text)
     }
 
-    fn chart(&self, rows: &[Row]) -> BarChart {
-        let legend = [Kind::Diod, Kind::Ganesha, Kind::Bare];
+    fn chart(&self, rows: &[PeerRow]) -> BarChart {
+        let legend = [ServerKind::Diod, ServerKind::Ganesha, ServerKind::Bare];
         let mut groups = Vec::new();
         for row in rows {
             let bars = legend.iter().enumerate().filter_map(|(series, other)| {
-                let rate = |s: &Sample| Some(s.ops_per_sec);
-                let value = self.results.ratio(row.what, Kind::Sluice, *other, rate)?;
+                let rate = |s: &PeerSample| Some(s.ops_per_sec);
+                let value = self.results.ratio(row.what, ServerKind::Sluice, *other, rate)?;
                 let goal = row.goals.iter().find(|goal| goal.beside.contains(other));
                 let target = goal.and_then(|goal| match goal.bound {
-                    Bound::Times(factor) => Some(factor),
+                    PeerBound::Times(factor) => Some(factor),
                     _ => None,
                 });
                 Some(Bar { series, value, target })
@@ -390,15 +393,15 @@ pub(super) fn machine(dir: &Path) -> String {
 mod tests {
     use super::*;
 
-    const SLUICE: Contender = Contender::Server(Kind::Sluice);
-    const DIOD: Contender = Contender::Server(Kind::Diod);
-    const GANESHA: Contender = Contender::Server(Kind::Ganesha);
+    const SLUICE: PeerContender = PeerContender::Server(ServerKind::Sluice);
+    const DIOD: PeerContender = PeerContender::Server(ServerKind::Diod);
+    const GANESHA: PeerContender = PeerContender::Server(ServerKind::Ganesha);
 
-    fn results(runs: &[(Contender, &[f64])]) -> Results {
-        let mut results = Results::default();
+    fn results(runs: &[(PeerContender, &[f64])]) -> PeerResults {
+        let mut results = PeerResults::default();
         for (who, rates) in runs {
             for (round, rate) in rates.iter().enumerate() {
-                results.add("row", *who, round, Sample::raw(*rate, 0));
+                results.add("row", *who, round, PeerSample::raw(*rate, 0));
             }
         }
         results
@@ -408,23 +411,27 @@ mod tests {
     fn a_ratio_is_the_median_of_the_rounds_and_not_of_the_figures() {
         // The machine runs at half speed in the last two rounds, for both.
         let results = results(&[(SLUICE, &[400.0, 200.0, 200.0]), (DIOD, &[100.0, 50.0, 100.0])]);
-        let rate = |s: &Sample| Some(s.ops_per_sec);
-        assert_eq!(results.ratio("row", Kind::Sluice, Kind::Diod, rate), Some(4.0));
+        let rate = |s: &PeerSample| Some(s.ops_per_sec);
+        assert_eq!(results.ratio("row", ServerKind::Sluice, ServerKind::Diod, rate), Some(4.0));
     }
 
     #[test]
     fn a_goal_beside_two_counts_the_better_one() {
         let results = results(&[(SLUICE, &[300.0]), (DIOD, &[100.0]), (GANESHA, &[200.0])]);
-        let beside = &[Kind::Diod, Kind::Ganesha];
-        let goal = Goal { who: Kind::Sluice, beside, bound: Bound::Times(1.4) };
-        assert_eq!(results.reached("row", &goal), Some((1.5, Some(Kind::Ganesha))));
+        let beside = &[ServerKind::Diod, ServerKind::Ganesha];
+        let goal = PeerGoal { who: ServerKind::Sluice, beside, bound: PeerBound::Times(1.4) };
+        assert_eq!(results.reached("row", &goal), Some((1.5, Some(ServerKind::Ganesha))));
         assert!(goal.holds(1.5) && !goal.holds(1.39));
     }
 
     #[test]
     fn a_missing_peer_leaves_its_goal_unmeasured() {
         let results = results(&[(SLUICE, &[300.0])]);
-        let goal = Goal { who: Kind::Sluice, beside: &[Kind::Diod], bound: Bound::Times(3.5) };
+        let goal = PeerGoal {
+            who: ServerKind::Sluice,
+            beside: &[ServerKind::Diod],
+            bound: PeerBound::Times(3.5),
+        };
         assert_eq!(results.reached("row", &goal), None);
     }
 

@@ -5,22 +5,22 @@
 
 use model::Bytes;
 
-use super::servers::Kind;
-use super::work::Op;
+use super::servers::ServerKind;
+use super::work::WorkOp;
 
 /// One load and who runs it.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct PeerRow {
     pub(crate) what: &'static str,
-    pub(crate) load: Shape,
-    pub(crate) contenders: Vec<Contender>,
-    pub(crate) goals: Vec<Goal>,
+    pub(crate) load: PeerShape,
+    pub(crate) contenders: Vec<PeerContender>,
+    pub(crate) goals: Vec<PeerGoal>,
 }
 
 /// The load itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) op: Op,
+pub(crate) struct PeerShape {
+    pub(crate) op: WorkOp,
     /// `None` for all that fits.
     pub(crate) size: Option<Bytes>,
     pub(crate) msize: Bytes,
@@ -34,25 +34,25 @@ pub(crate) struct Shape {
 
 /// Who runs a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Contender {
+pub(crate) enum PeerContender {
     /// A server.
-    Server(Kind),
+    Server(ServerKind),
     /// The same work by system calls, without any server.
     Backend,
 }
 
 /// What a contender should reach.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Goal {
-    pub(crate) who: Kind,
+pub(crate) struct PeerGoal {
+    pub(crate) who: ServerKind,
     /// Beside whom; of several the best one counts.
-    pub(crate) beside: &'static [Kind],
-    pub(crate) bound: Bound,
+    pub(crate) beside: &'static [ServerKind],
+    pub(crate) bound: PeerBound,
 }
 
 /// The bound of a goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Bound {
+pub(crate) enum PeerBound {
     /// Operations per second, as a multiple of the other's.
     Times(f64),
     /// Processor time of the server per operation, in microseconds.
@@ -61,17 +61,17 @@ pub(crate) enum Bound {
     CpuPercentMore(f64),
 }
 
-impl Contender {
+impl PeerContender {
     pub(crate) fn name(self) -> String {
         match self {
-            Contender::Server(kind) => kind.to_string(),
-            Contender::Backend => "backend".into(),
+            PeerContender::Server(kind) => kind.to_string(),
+            PeerContender::Backend => "backend".into(),
         }
     }
 }
 
 /// All rows.
-pub(crate) fn table() -> Vec<Row> {
+pub(crate) fn table() -> Vec<PeerRow> {
     let mut rows = small().to_vec();
     rows.extend(large());
     rows.extend(one_cpu());
@@ -79,61 +79,66 @@ pub(crate) fn table() -> Vec<Row> {
     rows
 }
 
-fn small() -> [Row; 4] {
-    let read = Shape { depth: 64, ..SHAPE };
-    let four = Shape { connections: 4, ..SHAPE };
-    let getattr = Shape { op: Op::Getattr, ..SHAPE };
-    let create = Shape { op: Op::Create, ..SHAPE };
-    let with_socket = [&PEERS[..], &[Contender::Server(Kind::Memory), Contender::Backend]].concat();
-    let without = [&PEERS[..], &[Contender::Backend]].concat();
+fn small() -> [PeerRow; 4] {
+    let read = PeerShape { depth: 64, ..SHAPE };
+    let four = PeerShape { connections: 4, ..SHAPE };
+    let getattr = PeerShape { op: WorkOp::Getattr, ..SHAPE };
+    let create = PeerShape { op: WorkOp::Create, ..SHAPE };
+    let with_socket =
+        [&PEERS[..], &[PeerContender::Server(ServerKind::Memory), PeerContender::Backend]].concat();
+    let without = [&PEERS[..], &[PeerContender::Backend]].concat();
     [
-        Row {
+        PeerRow {
             what: "4 KiB random read, 1 × 64",
             load: read,
             contenders: with_socket.clone(),
             goals: vec![
-                times(&[Kind::Diod], 3.5),
-                times(&[Kind::Ganesha], 6.0),
-                Goal { who: Kind::Sluice, beside: &[], bound: Bound::CpuMicros(2.5) },
+                times(&[ServerKind::Diod], 3.5),
+                times(&[ServerKind::Ganesha], 6.0),
+                PeerGoal { who: ServerKind::Sluice, beside: &[], bound: PeerBound::CpuMicros(2.5) },
             ],
         },
-        Row {
+        PeerRow {
             what: "4 KiB random read, 4 × 16",
             load: four,
             contenders: with_socket.clone(),
-            goals: vec![times(&[Kind::Diod], 3.5)],
+            goals: vec![times(&[ServerKind::Diod], 3.5)],
         },
-        Row {
+        PeerRow {
             what: "getattr, 1 × 16",
             load: getattr,
             contenders: with_socket,
-            goals: vec![times(&[Kind::Diod], 4.0)],
+            goals: vec![times(&[ServerKind::Diod], 4.0)],
         },
-        Row {
+        PeerRow {
             what: "create + stat + unlink cycles, 1 × 16",
             load: create,
             contenders: without,
-            goals: vec![times(&[Kind::Diod], 3.0)],
+            goals: vec![times(&[ServerKind::Diod], 3.0)],
         },
     ]
 }
 
-fn large() -> Vec<Row> {
-    let peers = [&PEERS[..], &[Contender::Server(Kind::Memory), Contender::Backend]].concat();
-    let sequential = Shape { size: None, depth: 4, ..SHAPE };
-    let read = Shape { op: Op::Read, ..sequential };
-    let write = Shape { op: Op::Write, ..sequential };
+fn large() -> Vec<PeerRow> {
+    let peers =
+        [&PEERS[..], &[PeerContender::Server(ServerKind::Memory), PeerContender::Backend]].concat();
+    let sequential = PeerShape { size: None, depth: 4, ..SHAPE };
+    let read = PeerShape { op: WorkOp::Read, ..sequential };
+    let write = PeerShape { op: WorkOp::Write, ..sequential };
     // The peers leave writes to the kernel's flusher; the proxy does so only when told.
-    let cached = [&[Contender::Server(Kind::Cached)], &peers[..]].concat();
-    let as_peers = Goal { who: Kind::Cached, ..times(&[Kind::Diod, Kind::Ganesha], 1.4) };
+    let cached = [&[PeerContender::Server(ServerKind::Cached)], &peers[..]].concat();
+    let as_peers = PeerGoal {
+        who: ServerKind::Cached,
+        ..times(&[ServerKind::Diod, ServerKind::Ganesha], 1.4)
+    };
     let mut rows = vec![
-        Row {
+        PeerRow {
             what: "sequential read, msize 64 KiB, 1 × 4",
             load: read,
             contenders: peers.clone(),
-            goals: vec![times(&[Kind::Diod, Kind::Ganesha], 1.3)],
+            goals: vec![times(&[ServerKind::Diod, ServerKind::Ganesha], 1.3)],
         },
-        Row {
+        PeerRow {
             what: "sequential write, msize 64 KiB, 1 × 4",
             load: write,
             contenders: cached,
@@ -146,60 +151,69 @@ fn large() -> Vec<Row> {
         ("sequential read, msize 1 MiB, 1 × 4, Unix", 1, true),
         ("sequential read, msize 1 MiB, 4 × 4, Unix", 4, true),
     ] {
-        let servers = [Kind::Sluice, Kind::Bare, Kind::Memory].map(Contender::Server);
-        rows.push(Row {
+        let servers =
+            [ServerKind::Sluice, ServerKind::Bare, ServerKind::Memory].map(PeerContender::Server);
+        rows.push(PeerRow {
             what,
-            load: Shape { msize: Bytes::mib(1), connections, unix, ..read },
-            contenders: [&servers[..], &[Contender::Backend]].concat(),
-            goals: vec![times(&[Kind::Bare], 0.9)],
+            load: PeerShape { msize: Bytes::mib(1), connections, unix, ..read },
+            contenders: [&servers[..], &[PeerContender::Backend]].concat(),
+            goals: vec![times(&[ServerKind::Bare], 0.9)],
         });
     }
     rows
 }
 
-fn one_cpu() -> [Row; 1] {
-    [Row {
+fn one_cpu() -> [PeerRow; 1] {
+    [PeerRow {
         what: "4 KiB random read, depth 1, all on one processor",
-        load: Shape { depth: 1, one_cpu: true, ..SHAPE },
-        contenders: [&PEERS[..], &[Contender::Server(Kind::Memory)]].concat(),
-        goals: vec![times(&[Kind::Diod], 1.4)],
+        load: PeerShape { depth: 1, one_cpu: true, ..SHAPE },
+        contenders: [&PEERS[..], &[PeerContender::Server(ServerKind::Memory)]].concat(),
+        goals: vec![times(&[ServerKind::Diod], 1.4)],
     }]
 }
 
-fn scheduling() -> [Row; 2] {
-    let contenders = vec![Contender::Server(Kind::Ruled), Contender::Server(Kind::Unscheduled)];
-    let goal = |percent| Goal {
-        who: Kind::Ruled,
-        beside: &[Kind::Unscheduled],
-        bound: Bound::CpuPercentMore(percent),
+fn scheduling() -> [PeerRow; 2] {
+    let contenders = vec![
+        PeerContender::Server(ServerKind::Ruled),
+        PeerContender::Server(ServerKind::Unscheduled),
+    ];
+    let goal = |percent| PeerGoal {
+        who: ServerKind::Ruled,
+        beside: &[ServerKind::Unscheduled],
+        bound: PeerBound::CpuPercentMore(percent),
     };
     [
-        Row {
+        PeerRow {
             what: "scheduling: cached 4 KiB reads of 100 jobs, 1 × 64",
-            load: Shape { depth: 64, jobs: 100, ..SHAPE },
+            load: PeerShape { depth: 64, jobs: 100, ..SHAPE },
             contenders: contenders.clone(),
             goals: vec![goal(10.0)],
         },
-        Row {
+        PeerRow {
             what: "scheduling: cached 64 KiB reads of 100 jobs, 1 × 16",
-            load: Shape { size: Some(Bytes::kib(64)), msize: Bytes::kib(128), jobs: 100, ..SHAPE },
+            load: PeerShape {
+                size: Some(Bytes::kib(64)),
+                msize: Bytes::kib(128),
+                jobs: 100,
+                ..SHAPE
+            },
             contenders,
             goals: vec![goal(1.0)],
         },
     ]
 }
 
-fn times(beside: &'static [Kind], factor: f64) -> Goal {
-    Goal { who: Kind::Sluice, beside, bound: Bound::Times(factor) }
+fn times(beside: &'static [ServerKind], factor: f64) -> PeerGoal {
+    PeerGoal { who: ServerKind::Sluice, beside, bound: PeerBound::Times(factor) }
 }
 
-const PEERS: [Contender; 3] = [
-    Contender::Server(Kind::Sluice),
-    Contender::Server(Kind::Diod),
-    Contender::Server(Kind::Ganesha),
+const PEERS: [PeerContender; 3] = [
+    PeerContender::Server(ServerKind::Sluice),
+    PeerContender::Server(ServerKind::Diod),
+    PeerContender::Server(ServerKind::Ganesha),
 ];
-const SHAPE: Shape = Shape {
-    op: Op::Randread,
+const SHAPE: PeerShape = PeerShape {
+    op: WorkOp::Randread,
     size: Some(Bytes::kib(4)),
     msize: Bytes::kib(64),
     connections: 1,
@@ -219,7 +233,7 @@ mod tests {
             for goal in &row.goals {
                 let all = goal.beside.iter().chain([&goal.who]);
                 for kind in all {
-                    assert!(row.contenders.contains(&Contender::Server(*kind)), "{}", row.what);
+                    assert!(row.contenders.contains(&PeerContender::Server(*kind)), "{}", row.what);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The servers of a comparison: started on one directory, stopped with their guard.
 //!
 //! Each gets what reference manuals and measurements say it runs best with, the same
-//! directory, and a port and a socket of its own. Whoever holds a [`Server`] may drop
+//! directory, and a port and a socket of its own. Whoever holds a [`BenchServer`] may drop
 //! it at any time; the process is gone when drop returns.
 
 use std::fmt;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::thread::CpuSet;
 
-use super::process::Process;
+use super::process::BenchProcess;
 use super::programs;
-use super::socket::Address;
+use super::socket::BenchAddress;
 
 /// What can be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     /// The proxy as it comes.
     Sluice,
     /// The proxy with `--no-schedule`.
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
 }
 
 /// Where servers find the directory and put what they need.
-pub(crate) struct Place {
+pub(crate) struct ServerDirs {
     /// Everything is in here.
     pub(crate) dir: PathBuf,
     /// The product's program.
@@ -49,42 +49,42 @@ pub(crate) struct Place {
 }
 
 /// A running server.
-pub(crate) struct Server {
-    pub(crate) kind: Kind,
-    pub(crate) tcp: Address,
-    pub(crate) unix: Option<Address>,
+pub(crate) struct BenchServer {
+    pub(crate) kind: ServerKind,
+    pub(crate) tcp: BenchAddress,
+    pub(crate) unix: Option<BenchAddress>,
     /// What to attach to.
     pub(crate) aname: String,
-    process: Process,
+    process: BenchProcess,
 }
 
-impl Place {
+impl ServerDirs {
     /// The directory that all servers export.
     pub(crate) fn export(&self) -> PathBuf {
         self.dir.join("export")
     }
 
-    fn socket(&self, kind: Kind) -> PathBuf {
+    fn socket(&self, kind: ServerKind) -> PathBuf {
         self.dir.join(format!("{kind}.sock"))
     }
 
-    fn log(&self, kind: Kind) -> PathBuf {
+    fn log(&self, kind: ServerKind) -> PathBuf {
         self.dir.join(format!("{kind}.log"))
     }
 }
 
-impl Server {
+impl BenchServer {
     /// Starts `kind` and waits until it takes connections.
-    pub(crate) fn start(kind: Kind, place: &Place) -> anyhow::Result<Server> {
-        let tcp = Address::Tcp(format!("127.0.0.1:{}", kind.port()));
-        let unix = (kind != Kind::Ganesha).then(|| Address::Unix(place.socket(kind)));
+    pub(crate) fn start(kind: ServerKind, place: &ServerDirs) -> anyhow::Result<BenchServer> {
+        let tcp = BenchAddress::Tcp(format!("127.0.0.1:{}", kind.port()));
+        let unix = (kind != ServerKind::Ganesha).then(|| BenchAddress::Unix(place.socket(kind)));
         let arguments = kind.command(place, &tcp)?;
-        let mut process = Process::start(&kind.to_string(), &arguments, &place.log(kind))?;
+        let mut process = BenchProcess::start(&kind.to_string(), &arguments, &place.log(kind))?;
         process.wait_until(|| {
-            let unix = unix.as_ref().map(Address::connect);
+            let unix = unix.as_ref().map(BenchAddress::connect);
             tcp.connect().is_ok() && unix.is_none_or(|connected| connected.is_ok())
         })?;
-        Ok(Server { kind, tcp, unix, aname: kind.aname(place), process })
+        Ok(BenchServer { kind, tcp, unix, aname: kind.aname(place), process })
     }
 
     /// Processor time that the server has used so far.
@@ -98,30 +98,30 @@ impl Server {
     }
 }
 
-impl Kind {
+impl ServerKind {
     /// All that can be started.
-    pub(crate) const ALL: [Kind; 8] = [
-        Kind::Sluice,
-        Kind::Unscheduled,
-        Kind::Ruled,
-        Kind::Cached,
-        Kind::Diod,
-        Kind::Ganesha,
-        Kind::Bare,
-        Kind::Memory,
+    pub(crate) const ALL: [ServerKind; 8] = [
+        ServerKind::Sluice,
+        ServerKind::Unscheduled,
+        ServerKind::Ruled,
+        ServerKind::Cached,
+        ServerKind::Diod,
+        ServerKind::Ganesha,
+        ServerKind::Bare,
+        ServerKind::Memory,
     ];
 
     /// The load must skip the 9P conversation before it.
     pub(crate) fn is_bare(self) -> bool {
-        matches!(self, Kind::Bare | Kind::Memory)
+        matches!(self, ServerKind::Bare | ServerKind::Memory)
     }
 
     /// The version of whom is measured, or why there is none.
-    pub(crate) fn version(self, place: &Place) -> anyhow::Result<String> {
+    pub(crate) fn version(self, place: &ServerDirs) -> anyhow::Result<String> {
         let package = match self {
-            Kind::Diod => "diod",
-            Kind::Ganesha => "nfs-ganesha",
-            Kind::Bare | Kind::Memory => return Ok(env!("CARGO_PKG_VERSION").into()),
+            ServerKind::Diod => "diod",
+            ServerKind::Ganesha => "nfs-ganesha",
+            ServerKind::Bare | ServerKind::Memory => return Ok(env!("CARGO_PKG_VERSION").into()),
             _ => return programs::version_of(&place.sluice),
         };
         find_program(self.program())?;
@@ -136,8 +136,8 @@ impl Kind {
 
     fn program(self) -> &'static str {
         match self {
-            Kind::Diod => "diod",
-            Kind::Ganesha => "ganesha.nfsd",
+            ServerKind::Diod => "diod",
+            ServerKind::Ganesha => "ganesha.nfsd",
             _ => "sluice",
         }
     }
@@ -147,28 +147,28 @@ impl Kind {
         15_640 + self as u16
     }
 
-    fn aname(self, place: &Place) -> String {
+    fn aname(self, place: &ServerDirs) -> String {
         match self {
-            Kind::Diod => place.export().display().to_string(),
-            Kind::Ganesha => "/x".into(),
+            ServerKind::Diod => place.export().display().to_string(),
+            ServerKind::Ganesha => "/x".into(),
             _ => "x".into(),
         }
     }
 
-    fn command(self, place: &Place, tcp: &Address) -> anyhow::Result<Vec<String>> {
+    fn command(self, place: &ServerDirs, tcp: &BenchAddress) -> anyhow::Result<Vec<String>> {
         let export = place.export().display().to_string();
         let unix = place.socket(self);
         Ok(match self {
-            Kind::Sluice => proxy(place, &export, tcp, &unix, &[]),
-            Kind::Unscheduled => proxy(place, &export, tcp, &unix, &["--no-schedule"]),
-            Kind::Ruled | Kind::Cached => {
+            ServerKind::Sluice => proxy(place, &export, tcp, &unix, &[]),
+            ServerKind::Unscheduled => proxy(place, &export, tcp, &unix, &["--no-schedule"]),
+            ServerKind::Ruled | ServerKind::Cached => {
                 let rules = place.dir.join(format!("{self}.toml"));
-                let text = if self == Kind::Ruled { RULES } else { CACHED };
+                let text = if self == ServerKind::Ruled { RULES } else { CACHED };
                 std::fs::write(&rules, text).context("cannot write the rules")?;
                 let rules = rules.display().to_string();
                 proxy(place, &export, tcp, &unix, &["--rules", &rules])
             }
-            Kind::Diod => {
+            ServerKind::Diod => {
                 let program = find_program(self.program())?;
                 let port = format!("127.0.0.1:{}", self.port());
                 let unix = unix.display().to_string();
@@ -176,7 +176,7 @@ impl Kind {
                 let own = ["-l", &port, "-l", &unix, "-e", &export];
                 words(&program, fixed.iter().chain(&own))
             }
-            Kind::Ganesha => {
+            ServerKind::Ganesha => {
                 let program = find_program(self.program())?;
                 let [config, log, pid] = ["conf", "log2", "pid"]
                     .map(|end| place.dir.join(format!("{self}.{end}")).display().to_string());
@@ -184,11 +184,11 @@ impl Kind {
                     .context("cannot write ganesha's configuration")?;
                 words(&program, ["-F", "-f", &config, "-L", &log, "-p", &pid].iter())
             }
-            Kind::Bare | Kind::Memory => {
+            ServerKind::Bare | ServerKind::Memory => {
                 let listen = [tcp.to_string(), format!("unix://{}", unix.display())];
                 let mut all = vec!["bare", "--listen", &listen[0], "--listen", &listen[1]];
                 let file = place.export().join(DATA).display().to_string();
-                if self == Kind::Bare {
+                if self == ServerKind::Bare {
                     all.extend(["--file", &file]);
                 }
                 words(&place.own, all.iter())
@@ -197,22 +197,28 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ServerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Kind::Sluice => "sluice",
-            Kind::Unscheduled => "sluice-no-schedule",
-            Kind::Ruled => "sluice-rules",
-            Kind::Cached => "sluice-cached",
-            Kind::Diod => "diod",
-            Kind::Ganesha => "ganesha",
-            Kind::Bare => "bare",
-            Kind::Memory => "socket",
+            ServerKind::Sluice => "sluice",
+            ServerKind::Unscheduled => "sluice-no-schedule",
+            ServerKind::Ruled => "sluice-rules",
+            ServerKind::Cached => "sluice-cached",
+            ServerKind::Diod => "diod",
+            ServerKind::Ganesha => "ganesha",
+            ServerKind::Bare => "bare",
+            ServerKind::Memory => "socket",
         })
     }
 }
 
-fn proxy(place: &Place, export: &str, tcp: &Address, unix: &Path, more: &[&str]) -> Vec<String> {
+fn proxy(
+    place: &ServerDirs,
+    export: &str,
+    tcp: &BenchAddress,
+    unix: &Path,
+    more: &[&str],
+) -> Vec<String> {
     let export = format!("x={export}");
     let listen = [tcp.to_string(), format!("unix://{}", unix.display())];
     let api = format!("unix://{}.api", unix.display());

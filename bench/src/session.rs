@@ -7,13 +7,13 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, bail};
 use ninep::{DirEntries, Fid, NOFID, NameList, Reply, Request, Tag, getattr, open};
-use testkit::p9::Wire;
+use testkit::p9::P9Wire;
 
-use super::socket::Address;
+use super::socket::BenchAddress;
 
 /// One connection, used synchronously.
-pub(crate) struct Session {
-    wire: Wire,
+pub(crate) struct BenchSession {
+    wire: P9Wire,
     msize: u32,
     request: Vec<u8>,
     frame: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Session {
 
 /// Who attaches where.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct BenchIdentity {
     pub(crate) uname: String,
     pub(crate) uid: u32,
 }
@@ -32,11 +32,11 @@ const GID: u32 = 0;
 /// What each block of a filled file begins with: its own offset.
 pub(crate) const PATTERN_BLOCK: usize = 4096;
 
-impl Session {
+impl BenchSession {
     /// Connects and agrees on a message size of at most `msize` bytes.
-    pub(crate) fn open(address: &Address, msize: u32) -> anyhow::Result<Session> {
+    pub(crate) fn open(address: &BenchAddress, msize: u32) -> anyhow::Result<BenchSession> {
         let wire = address.connect()?.into();
-        let mut session = Session { wire, msize, request: Vec::new(), frame: Vec::new() };
+        let mut session = BenchSession { wire, msize, request: Vec::new(), frame: Vec::new() };
         let version = Request::Version { msize, version: ninep::VERSION };
         let (granted, spoken) = match session.call_as(ninep::NOTAG, &version)? {
             Reply::Version { msize, version } => (msize, version.to_vec()),
@@ -69,7 +69,12 @@ impl Session {
     }
 
     /// Makes `fid` the root of `aname`.
-    pub(crate) fn attach(&mut self, fid: Fid, aname: &str, who: &Identity) -> anyhow::Result<()> {
+    pub(crate) fn attach(
+        &mut self,
+        fid: Fid,
+        aname: &str,
+        who: &BenchIdentity,
+    ) -> anyhow::Result<()> {
         let uname = who.uname.as_bytes();
         let aname_bytes = aname.as_bytes();
         let request =

@@ -12,7 +12,7 @@ use ninep::{Fid, NameList, Request, Tag, getattr, open};
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Op {
+pub(crate) enum WorkOp {
     /// Sequential reads; the requests of one connection follow each other through the file.
     Read,
     /// Reads at random offsets.
@@ -35,7 +35,7 @@ pub(crate) enum Op {
 
 /// One request of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WorkStep {
     Read,
     Write,
     Getattr,
@@ -51,8 +51,8 @@ pub(crate) enum Step {
 
 /// One tag in flight.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
-    cycle: &'static [Step],
+pub(crate) struct WorkSlot {
+    cycle: &'static [WorkStep],
     at: usize,
     offset: u64,
     sequence: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Slot {
 
 /// The fids one connection works with, those of job j at index j.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fids {
+pub(crate) struct WorkFids {
     pub(crate) dirs: Vec<Fid>,
     pub(crate) read: Vec<Fid>,
     pub(crate) write: Vec<Fid>,
@@ -75,8 +75,8 @@ pub(crate) struct Fids {
 }
 
 /// The source of one connection's requests.
-pub(crate) struct Work {
-    op: Op,
+pub(crate) struct BenchWork {
+    op: WorkOp,
     size: u32,
     file_blocks: u64,
     next_block: u64,
@@ -84,15 +84,15 @@ pub(crate) struct Work {
     connection: usize,
     unlinkat: bool,
     pattern: bool,
-    fids: Fids,
+    fids: WorkFids,
     name: Vec<u8>,
     walk_space: Vec<u8>,
     write_head: Vec<u8>,
 }
 
-/// What a [`Work`] is made from.
+/// What a [`BenchWork`] is made from.
 pub(crate) struct WorkSettings {
-    pub(crate) op: Op,
+    pub(crate) op: WorkOp,
     pub(crate) size: u32,
     pub(crate) file_size: u64,
     pub(crate) connection: usize,
@@ -100,11 +100,11 @@ pub(crate) struct WorkSettings {
     pub(crate) unlinkat: bool,
     /// Blocks of the file that is read begin with their offset.
     pub(crate) pattern: bool,
-    pub(crate) fids: Fids,
+    pub(crate) fids: WorkFids,
 }
 
-impl Work {
-    pub(crate) fn new(settings: WorkSettings) -> Work {
+impl BenchWork {
+    pub(crate) fn new(settings: WorkSettings) -> BenchWork {
         let WorkSettings { op, size, file_size, connection, connections, .. } = settings;
         let file_blocks = (file_size / u64::from(size.max(1))).max(1);
         let payload = vec![0; size as usize];
@@ -112,7 +112,7 @@ impl Work {
         let request = Request::Write { fid: Fid(0), offset: 0, data: &payload };
         request.encode(Tag(0), &mut write_head);
         write_head.truncate(ninep::WRITE_HEADER_LEN);
-        Work {
+        BenchWork {
             op,
             size,
             file_blocks,
@@ -131,20 +131,28 @@ impl Work {
     }
 
     /// A slot with nothing under way.
-    pub(crate) fn slot(&self) -> Slot {
+    pub(crate) fn slot(&self) -> WorkSlot {
         let cycle = &[];
-        Slot { cycle, at: 0, offset: 0, sequence: 0, began_ns: 0, failed: false, waiting: false }
+        WorkSlot {
+            cycle,
+            at: 0,
+            offset: 0,
+            sequence: 0,
+            began_ns: 0,
+            failed: false,
+            waiting: false,
+        }
     }
 
     /// Lets `slot` begin its next operation.
-    pub(crate) fn begin(&mut self, slot: &mut Slot, now_ns: u64) {
+    pub(crate) fn begin(&mut self, slot: &mut WorkSlot, now_ns: u64) {
         slot.cycle = self.choose();
         slot.at = 0;
         slot.sequence += 1;
         slot.began_ns = now_ns;
         slot.failed = false;
         let block = match self.op {
-            Op::Read | Op::Write => {
+            WorkOp::Read | WorkOp::Write => {
                 self.next_block = (self.next_block + 1) % self.file_blocks;
                 self.next_block
             }
@@ -154,30 +162,30 @@ impl Work {
     }
 
     /// Writes the request `slot` stands at; true when the payload is to follow it.
-    pub(crate) fn encode(&mut self, slot: &Slot, index: usize, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn encode(&mut self, slot: &WorkSlot, index: usize, out: &mut Vec<u8>) -> bool {
         let tag = Tag(index as u16);
         let spare = Fid(self.fids.spare + index as u32);
         let job = index + slot.sequence as usize;
         let dir = of_job(&self.fids.dirs, job);
         let request = match slot.step() {
-            Step::Write => {
+            WorkStep::Write => {
                 self.encode_write_head(slot, index, out);
                 return true;
             }
-            Step::Read => Request::Read {
+            WorkStep::Read => Request::Read {
                 fid: of_job(&self.fids.read, job),
                 offset: slot.offset,
                 count: self.size,
             },
-            Step::Getattr => {
+            WorkStep::Getattr => {
                 Request::Getattr { fid: of_job(&self.fids.read, job), mask: getattr::BASIC }
             }
-            Step::Fsync => Request::Fsync { fid: of_job(&self.fids.write, job), datasync: 0 },
-            Step::CloneDir => Request::Walk { fid: dir, newfid: spare, names: NameList::EMPTY },
-            Step::Stat => Request::Getattr { fid: spare, mask: getattr::BASIC },
-            Step::Clunk => Request::Clunk { fid: spare },
-            Step::Remove => Request::Remove { fid: spare },
-            Step::Create | Step::Unlink | Step::Find => {
+            WorkStep::Fsync => Request::Fsync { fid: of_job(&self.fids.write, job), datasync: 0 },
+            WorkStep::CloneDir => Request::Walk { fid: dir, newfid: spare, names: NameList::EMPTY },
+            WorkStep::Stat => Request::Getattr { fid: spare, mask: getattr::BASIC },
+            WorkStep::Clunk => Request::Clunk { fid: spare },
+            WorkStep::Remove => Request::Remove { fid: spare },
+            WorkStep::Create | WorkStep::Unlink | WorkStep::Find => {
                 self.set_name(slot, index);
                 self.named(slot.step(), dir, spare, tag, out);
                 return false;
@@ -188,11 +196,11 @@ impl Work {
     }
 
     /// Whether the `count` and first bytes of a good reply are what the step asked for.
-    pub(crate) fn accepts(&self, slot: &Slot, count: u32, head: &[u8]) -> bool {
+    pub(crate) fn accepts(&self, slot: &WorkSlot, count: u32, head: &[u8]) -> bool {
         match slot.step() {
-            Step::Write => count == self.size,
-            Step::Read if count != self.size => false,
-            Step::Read => match head.first_chunk::<8>() {
+            WorkStep::Write => count == self.size,
+            WorkStep::Read if count != self.size => false,
+            WorkStep::Read => match head.first_chunk::<8>() {
                 Some(stamp) if self.pattern && slot.offset.is_multiple_of(4096) => {
                     u64::from_le_bytes(*stamp) == slot.offset
                 }
@@ -203,14 +211,14 @@ impl Work {
     }
 
     /// Bytes one finished operation of this step moved.
-    pub(crate) fn bytes(&self, slot: &Slot) -> u64 {
+    pub(crate) fn bytes(&self, slot: &WorkSlot) -> u64 {
         match slot.cycle[0] {
-            Step::Read | Step::Write => u64::from(self.size),
+            WorkStep::Read | WorkStep::Write => u64::from(self.size),
             _ => 0,
         }
     }
 
-    fn encode_write_head(&self, slot: &Slot, index: usize, out: &mut Vec<u8>) {
+    fn encode_write_head(&self, slot: &WorkSlot, index: usize, out: &mut Vec<u8>) {
         // The payload goes out from one shared buffer, so only the head is made here,
         // from one the codec made: tag at byte 5, fid at 7, offset at 11.
         let at = out.len();
@@ -222,14 +230,14 @@ impl Work {
         head[11..19].copy_from_slice(&slot.offset.to_le_bytes());
     }
 
-    fn named(&mut self, step: Step, dir: Fid, spare: Fid, tag: Tag, out: &mut Vec<u8>) {
+    fn named(&mut self, step: WorkStep, dir: Fid, spare: Fid, tag: Tag, out: &mut Vec<u8>) {
         let name = &self.name[..];
         let request = match step {
-            Step::Create => {
+            WorkStep::Create => {
                 let flags = open::RDWR | open::CREATE;
                 Request::Lcreate { fid: spare, name, flags, mode: 0o644, gid: 0 }
             }
-            Step::Unlink => Request::Unlinkat { dirfid: dir, name, flags: 0 },
+            WorkStep::Unlink => Request::Unlinkat { dirfid: dir, name, flags: 0 },
             _ => {
                 let names =
                     NameList::pack([name], &mut self.walk_space).expect("one name is not too many");
@@ -239,26 +247,26 @@ impl Work {
         request.encode(tag, out);
     }
 
-    fn set_name(&mut self, slot: &Slot, index: usize) {
+    fn set_name(&mut self, slot: &WorkSlot, index: usize) {
         use std::io::Write as _;
         self.name.clear();
         let (connection, sequence) = (self.connection, slot.sequence);
         write!(self.name, "c{connection}s{index}n{sequence}").expect("writing to memory succeeds");
     }
 
-    fn choose(&mut self) -> &'static [Step] {
+    fn choose(&mut self) -> &'static [WorkStep] {
         match self.op {
-            Op::Read | Op::Randread => READ,
-            Op::Write | Op::Randwrite => WRITE,
-            Op::Getattr => GETATTR,
-            Op::Create => self.create(),
-            Op::Fsync => WRITE_FSYNC,
-            Op::Mixed => match self.random() % 10 {
+            WorkOp::Read | WorkOp::Randread => READ,
+            WorkOp::Write | WorkOp::Randwrite => WRITE,
+            WorkOp::Getattr => GETATTR,
+            WorkOp::Create => self.create(),
+            WorkOp::Fsync => WRITE_FSYNC,
+            WorkOp::Mixed => match self.random() % 10 {
                 0..5 => READ,
                 5..7 => WRITE,
                 _ => GETATTR,
             },
-            Op::Interactive => match self.random() % 100 {
+            WorkOp::Interactive => match self.random() % 100 {
                 0..80 => READ,
                 80..95 => GETATTR,
                 95..99 => self.create(),
@@ -267,7 +275,7 @@ impl Work {
         }
     }
 
-    fn create(&self) -> &'static [Step] {
+    fn create(&self) -> &'static [WorkStep] {
         if self.unlinkat { CREATE } else { CREATE_WITHOUT_UNLINKAT }
     }
 
@@ -280,9 +288,9 @@ impl Work {
     }
 }
 
-impl Slot {
+impl WorkSlot {
     /// The step under way or about to be.
-    pub(crate) fn step(&self) -> Step {
+    pub(crate) fn step(&self) -> WorkStep {
         self.cycle[self.at]
     }
 
@@ -293,15 +301,21 @@ impl Slot {
     }
 }
 
-impl Op {
+impl WorkOp {
     /// Whether it reads the common file.
     pub(crate) fn reads(self) -> bool {
-        matches!(self, Op::Read | Op::Randread | Op::Getattr | Op::Mixed | Op::Interactive)
+        matches!(
+            self,
+            WorkOp::Read | WorkOp::Randread | WorkOp::Getattr | WorkOp::Mixed | WorkOp::Interactive
+        )
     }
 
     /// Whether it writes a file of each connection.
     pub(crate) fn writes(self) -> bool {
-        matches!(self, Op::Write | Op::Randwrite | Op::Fsync | Op::Mixed | Op::Interactive)
+        matches!(
+            self,
+            WorkOp::Write | WorkOp::Randwrite | WorkOp::Fsync | WorkOp::Mixed | WorkOp::Interactive
+        )
     }
 }
 
@@ -310,27 +324,34 @@ fn of_job(fids: &[Fid], job: usize) -> Fid {
     fids[job % fids.len()]
 }
 
-const READ: &[Step] = &[Step::Read];
-const WRITE: &[Step] = &[Step::Write];
-const GETATTR: &[Step] = &[Step::Getattr];
-const WRITE_FSYNC: &[Step] = &[Step::Write, Step::Fsync];
-const CREATE: &[Step] = &[Step::CloneDir, Step::Create, Step::Stat, Step::Clunk, Step::Unlink];
-const CREATE_WITHOUT_UNLINKAT: &[Step] =
-    &[Step::CloneDir, Step::Create, Step::Stat, Step::Clunk, Step::Find, Step::Remove];
+const READ: &[WorkStep] = &[WorkStep::Read];
+const WRITE: &[WorkStep] = &[WorkStep::Write];
+const GETATTR: &[WorkStep] = &[WorkStep::Getattr];
+const WRITE_FSYNC: &[WorkStep] = &[WorkStep::Write, WorkStep::Fsync];
+const CREATE: &[WorkStep] =
+    &[WorkStep::CloneDir, WorkStep::Create, WorkStep::Stat, WorkStep::Clunk, WorkStep::Unlink];
+const CREATE_WITHOUT_UNLINKAT: &[WorkStep] = &[
+    WorkStep::CloneDir,
+    WorkStep::Create,
+    WorkStep::Stat,
+    WorkStep::Clunk,
+    WorkStep::Find,
+    WorkStep::Remove,
+];
 
-impl Step {
+impl WorkStep {
     /// The message type of a good reply.
     pub(crate) fn reply_kind(self) -> u8 {
         match self {
-            Step::Read => 117,
-            Step::Write => 119,
-            Step::Getattr | Step::Stat => 25,
-            Step::Fsync => 51,
-            Step::CloneDir | Step::Find => 111,
-            Step::Create => 15,
-            Step::Clunk => 121,
-            Step::Unlink => 77,
-            Step::Remove => 123,
+            WorkStep::Read => 117,
+            WorkStep::Write => 119,
+            WorkStep::Getattr | WorkStep::Stat => 25,
+            WorkStep::Fsync => 51,
+            WorkStep::CloneDir | WorkStep::Find => 111,
+            WorkStep::Create => 15,
+            WorkStep::Clunk => 121,
+            WorkStep::Unlink => 77,
+            WorkStep::Remove => 123,
         }
     }
 }
@@ -339,14 +360,14 @@ impl Step {
 mod tests {
     use super::*;
 
-    fn work(op: Op, unlinkat: bool) -> Work {
-        let fids = Fids {
+    fn work(op: WorkOp, unlinkat: bool) -> BenchWork {
+        let fids = WorkFids {
             dirs: vec![Fid(1)],
             read: vec![Fid(2), Fid(3)],
             write: vec![Fid(4)],
             spare: 100,
         };
-        Work::new(WorkSettings {
+        BenchWork::new(WorkSettings {
             op,
             size: 4096,
             file_size: 16 * 4096,
@@ -359,7 +380,7 @@ mod tests {
     }
 
     /// One operation of slot `index`, as the server sees it.
-    fn operation(work: &mut Work, slot: &mut Slot, index: usize) -> Vec<String> {
+    fn operation(work: &mut BenchWork, slot: &mut WorkSlot, index: usize) -> Vec<String> {
         work.begin(slot, 0);
         let mut seen = Vec::new();
         loop {
@@ -393,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_create_cycle_leaves_neither_a_file_nor_a_fid() {
-        let mut work = work(Op::Create, true);
+        let mut work = work(WorkOp::Create, true);
         let mut slot = work.slot();
         let seen = operation(&mut work, &mut slot, 7);
         assert_eq!(seen[0], "Walk 1 107 []");
@@ -406,7 +427,7 @@ mod tests {
 
     #[test]
     fn a_server_without_unlinkat_gets_walk_and_remove() {
-        let mut work = work(Op::Create, false);
+        let mut work = work(WorkOp::Create, false);
         let mut slot = work.slot();
         let seen = operation(&mut work, &mut slot, 0);
         assert_eq!(seen[4], "Walk 1 100 [\"c0s0n1\"]");
@@ -415,7 +436,7 @@ mod tests {
 
     #[test]
     fn writes_are_whole_messages_once_their_payload_follows() {
-        let mut work = work(Op::Fsync, true);
+        let mut work = work(WorkOp::Fsync, true);
         let mut slot = work.slot();
         let seen = operation(&mut work, &mut slot, 3);
         assert_eq!(seen[0], format!("Write 4 {} 4096", slot.offset));
@@ -424,7 +445,7 @@ mod tests {
 
     #[test]
     fn slots_share_one_sequence_and_go_round_the_jobs() {
-        let mut work = work(Op::Read, true);
+        let mut work = work(WorkOp::Read, true);
         let (mut one, mut two) = (work.slot(), work.slot());
         let read = |fid: u32, block: u32| {
             vec![format!("Read {{ fid: Fid({fid}), offset: {}, count: 4096 }}", block * 4096)]
@@ -440,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_read_is_accepted_only_with_all_of_its_own_data() {
-        let mut work = work(Op::Read, true);
+        let mut work = work(WorkOp::Read, true);
         let mut slot = work.slot();
         operation(&mut work, &mut slot, 0);
         slot.at = 0;

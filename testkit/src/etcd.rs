@@ -16,11 +16,11 @@ use crate::{PATIENCE, TestFolder, skip};
 #[derive(Debug)]
 pub struct Cluster {
     folder: TestFolder,
-    members: Vec<Member>,
+    members: Vec<EtcdMember>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct EtcdMember {
     client: String,
     peer: String,
     child: Option<Child>,
@@ -42,7 +42,7 @@ impl Cluster {
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let address = |i: usize| free[i].local_addr().unwrap().to_string();
         let members = (0..3)
-            .map(|i| Member { client: address(i), peer: address(i + 3), child: None })
+            .map(|i| EtcdMember { client: address(i), peer: address(i + 3), child: None })
             .collect();
         drop(free);
         let mut cluster = Cluster { folder: TestFolder::in_memory(), members };

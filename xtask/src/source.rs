@@ -44,7 +44,7 @@ pub(crate) fn read(path: &Path) -> Result<String> {
 
 /// What a byte of Rust source belongs to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Part {
+enum SourcePart {
     Code,
     Comment,
     Literal,
@@ -53,29 +53,29 @@ enum Part {
 /// The text with every comment, string and character literal overwritten by
 /// spaces; newlines stay, so a position has the same line in both.
 pub(crate) fn blank(text: &str) -> String {
-    keep(text, Part::Code)
+    keep(text, SourcePart::Code)
 }
 
 /// The comments of the text, everything else overwritten by spaces.
 pub(crate) fn comments(text: &str) -> String {
-    keep(text, Part::Comment)
+    keep(text, SourcePart::Comment)
 }
 
 /// The string and character literals of the text, everything else overwritten by spaces.
 pub(crate) fn literals(text: &str) -> String {
-    keep(text, Part::Literal)
+    keep(text, SourcePart::Literal)
 }
 
-fn keep(text: &str, part: Part) -> String {
+fn keep(text: &str, part: SourcePart) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
     let mut at = 0;
     while at < bytes.len() {
         let end = literal_end(bytes, at);
         let this = match bytes[at] {
-            _ if end == at => Part::Code,
-            b'/' => Part::Comment,
-            _ => Part::Literal,
+            _ if end == at => SourcePart::Code,
+            b'/' => SourcePart::Comment,
+            _ => SourcePart::Literal,
         };
         let end = end.max(at + 1);
         if this != part {

@@ -11,25 +11,25 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::job::{Interval, Job, latencies};
+use super::job::{DemoJob, Interval, latencies};
 
 /// Everything that the jobs have told so far.
 #[derive(Debug, Default)]
-pub(super) struct Record {
-    intervals: Vec<(Job, f64, Interval)>,
+pub(super) struct DemoSamples {
+    intervals: Vec<(DemoJob, f64, Interval)>,
 }
 
 /// A stretch of the demo's time, in seconds from its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Span {
+pub(super) struct DemoSpan {
     pub(super) from: f64,
     pub(super) to: f64,
 }
 
 /// What one job got in one span.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Figures {
-    pub(super) job: Job,
+pub(super) struct DemoFigures {
+    pub(super) job: DemoJob,
     /// Length of the intervals that were counted.
     pub(super) seconds: f64,
     pub(super) ops: u64,
@@ -41,15 +41,15 @@ pub(super) struct Figures {
     pub(super) errors: u64,
 }
 
-impl Record {
+impl DemoSamples {
     /// Adds what `job` told at second `at`.
-    pub(super) fn add(&mut self, job: Job, at: f64, interval: Interval) {
+    pub(super) fn add(&mut self, job: DemoJob, at: f64, interval: Interval) {
         self.intervals.push((job, at, interval));
     }
 
     /// What `job` got in `span`; none before the first whole interval.
-    pub(super) fn figures(&self, job: Job, span: Span) -> Option<Figures> {
-        let within = |(of, at, interval): &&(Job, f64, Interval)| {
+    pub(super) fn figures(&self, job: DemoJob, span: DemoSpan) -> Option<DemoFigures> {
+        let within = |(of, at, interval): &&(DemoJob, f64, Interval)| {
             *of == job && at - interval.seconds >= span.from && *at <= span.to
         };
         let mut whole = Interval::default();
@@ -63,42 +63,42 @@ impl Record {
                 latency.saturating_record_n(*ns, *count);
             }
         }
-        (whole.seconds > 0.0).then(|| Figures::new(job, &whole, &latency))
+        (whole.seconds > 0.0).then(|| DemoFigures::new(job, &whole, &latency))
     }
 
     /// `figure` of `job` over time, each point for the `width` seconds before it; points
     /// in which nothing finished are left out.
     pub(super) fn line(
         &self,
-        job: Job,
-        span: Span,
+        job: DemoJob,
+        span: DemoSpan,
         width: f64,
-        figure: fn(&Figures) -> f64,
+        figure: fn(&DemoFigures) -> f64,
     ) -> Vec<(f64, f64)> {
         let count = ((span.to - span.from) / width).floor() as usize;
         let ends = (1..=count).map(|index| span.from + index as f64 * width);
         let point = |to: f64| {
             // By when it was told alone: intervals do not start where points do.
-            let figures = self.figures_told(job, Span { from: to - width, to })?;
+            let figures = self.figures_told(job, DemoSpan { from: to - width, to })?;
             (figures.ops > 0).then(|| (to, figure(&figures)))
         };
         ends.filter_map(point).collect()
     }
 
-    /// As [`Record::figures`], of the intervals that were told within `span`.
-    fn figures_told(&self, job: Job, span: Span) -> Option<Figures> {
+    /// As [`DemoSamples::figures`], of the intervals that were told within `span`.
+    fn figures_told(&self, job: DemoJob, span: DemoSpan) -> Option<DemoFigures> {
         let told = self.intervals.iter();
         let told = told.filter(|(of, at, _)| *of == job && *at > span.from && *at <= span.to);
-        let mut part = Record::default();
+        let mut part = DemoSamples::default();
         part.intervals.extend(told.cloned());
-        part.figures(job, Span { from: f64::NEG_INFINITY, to: f64::INFINITY })
+        part.figures(job, DemoSpan { from: f64::NEG_INFINITY, to: f64::INFINITY })
     }
 }
 
-impl Figures {
-    fn new(job: Job, whole: &Interval, latency: &Histogram<u64>) -> Figures {
+impl DemoFigures {
+    fn new(job: DemoJob, whole: &Interval, latency: &Histogram<u64>) -> DemoFigures {
         let micros = |ns: u64| ns as f64 / 1e3;
-        Figures {
+        DemoFigures {
             job,
             seconds: whole.seconds,
             ops: whole.ops,
@@ -112,10 +112,10 @@ impl Figures {
     }
 }
 
-impl Span {
+impl DemoSpan {
     /// The last `seconds` up to `now`.
-    pub(super) fn last(seconds: f64, now: f64) -> Span {
-        Span { from: now - seconds, to: now }
+    pub(super) fn last(seconds: f64, now: f64) -> DemoSpan {
+        DemoSpan { from: now - seconds, to: now }
     }
 }
 
@@ -123,8 +123,8 @@ impl Span {
 mod tests {
     use super::*;
 
-    fn record(job: Job, intervals: &[(f64, u64, u64)]) -> Record {
-        let mut record = Record::default();
+    fn record(job: DemoJob, intervals: &[(f64, u64, u64)]) -> DemoSamples {
+        let mut record = DemoSamples::default();
         for (at, ops, ns) in intervals {
             let latency_ns = vec![(*ns, *ops)];
             let interval =
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn only_intervals_wholly_within_a_span_count_for_it() {
         let told = [(1.0, 900, 64_000), (1.25, 99, 1000), (1.5, 1, 128_000), (1.75, 500, 64_000)];
-        let mut record = record(Job::Victim, &told);
+        let mut record = record(DemoJob::Victim, &told);
         let other = Interval { seconds: 0.25, ops: 7, ..Interval::default() };
-        record.add(Job::Bully, 1.25, other);
-        let figures = record.figures(Job::Victim, Span { from: 1.0, to: 1.6 }).unwrap();
+        record.add(DemoJob::Bully, 1.25, other);
+        let figures = record.figures(DemoJob::Victim, DemoSpan { from: 1.0, to: 1.6 }).unwrap();
         assert_eq!((figures.ops, figures.errors, figures.seconds), (100, 2, 0.5));
         assert_eq!((figures.ops_per_sec, figures.mb_per_sec), (200.0, 0.8192));
         // Within one percent, as the histogram keeps them.
@@ -150,20 +150,22 @@ mod tests {
 
     #[test]
     fn a_span_without_a_whole_interval_has_no_figures() {
-        let record = record(Job::Victim, &[(1.0, 900, 64_000)]);
-        assert_eq!(record.figures(Job::Victim, Span { from: 0.8, to: 2.0 }), None);
-        assert_eq!(record.figures(Job::Bully, Span { from: 0.0, to: 2.0 }), None);
+        let record = record(DemoJob::Victim, &[(1.0, 900, 64_000)]);
+        assert_eq!(record.figures(DemoJob::Victim, DemoSpan { from: 0.8, to: 2.0 }), None);
+        assert_eq!(record.figures(DemoJob::Bully, DemoSpan { from: 0.0, to: 2.0 }), None);
     }
 
     #[test]
     fn each_interval_is_in_one_point_and_silence_is_in_none() {
         let told = [(0.25, 1, 1000), (0.51, 2, 1000), (1.49, 4, 1000)];
-        let record = record(Job::Victim, &told);
-        let line = record
-            .line(Job::Victim, Span { from: 0.0, to: 1.6 }, 0.5, |figures| figures.ops as f64);
+        let record = record(DemoJob::Victim, &told);
+        let line = record.line(DemoJob::Victim, DemoSpan { from: 0.0, to: 1.6 }, 0.5, |figures| {
+            figures.ops as f64
+        });
         assert_eq!(line, [(0.5, 1.0), (1.0, 2.0), (1.5, 4.0)]);
-        let silent =
-            record.line(Job::Bully, Span { from: 0.0, to: 1.6 }, 0.5, |figures| figures.ops as f64);
+        let silent = record.line(DemoJob::Bully, DemoSpan { from: 0.0, to: 1.6 }, 0.5, |figures| {
+            figures.ops as f64
+        });
         assert_eq!(silent, []);
     }
 }

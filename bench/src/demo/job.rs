@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// What works in the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Job {
+pub(crate) enum DemoJob {
     /// fio: large writes, many in flight.
     Bully,
     /// fio: small random reads past the page cache, and now and then a small write with
@@ -51,21 +51,21 @@ pub(super) struct Sizes {
     pub(super) bully: Bytes,
 }
 
-impl Job {
+impl DemoJob {
     /// Its name in tables and JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Job::Bully => "bully",
-            Job::Victim => "victim",
-            Job::Shell => "shell",
+            DemoJob::Bully => "bully",
+            DemoJob::Victim => "victim",
+            DemoJob::Shell => "shell",
         }
     }
 
     /// The job that it belongs to, by its environment and in rules.
     pub(super) fn account(self) -> &'static str {
         match self {
-            Job::Bully => "bully",
-            Job::Victim | Job::Shell => "victim",
+            DemoJob::Bully => "bully",
+            DemoJob::Victim | DemoJob::Shell => "victim",
         }
     }
 
@@ -73,14 +73,14 @@ impl Job {
     pub(super) fn command(self, dir: &Path, sizes: Sizes) -> (&'static str, Vec<String>) {
         let dir = dir.display();
         match self {
-            Job::Bully => {
+            DemoJob::Bully => {
                 let more = [
                     format!("--name=bully --directory={dir} --rw=write --bs=1M"),
                     format!("--numjobs={BULLY_WRITERS} --size={}", sizes.bully.get()),
                 ];
                 ("fio", fio(&more))
             }
-            Job::Victim => {
+            DemoJob::Victim => {
                 let size = sizes.victim.get();
                 let more = [
                     format!("--name=reads --filename={dir}/{READ_FILE} --size={size}"),
@@ -92,15 +92,15 @@ impl Job {
                 ];
                 ("fio", fio(&more))
             }
-            Job::Shell => ("sh", vec!["-c".into(), ROUND.into(), "sh".into(), dir.to_string()]),
+            DemoJob::Shell => ("sh", vec!["-c".into(), ROUND.into(), "sh".into(), dir.to_string()]),
         }
     }
 
     /// Passes on what the program tells on its stdout, until it tells no more.
     pub(super) fn listen(self, stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
         match self {
-            Job::Shell => listen_to_rounds(stdout, tell),
-            Job::Bully | Job::Victim => listen_to_fio(stdout, tell),
+            DemoJob::Shell => listen_to_rounds(stdout, tell),
+            DemoJob::Bully | DemoJob::Victim => listen_to_fio(stdout, tell),
         }
     }
 }
@@ -131,8 +131,8 @@ fn listen_to_rounds(stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
 /// Each status has everything since the beginning. The first is where the telling begins.
 fn listen_to_fio(stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
     let all = serde_json::Deserializer::from_reader(BufReader::new(stdout));
-    let mut before: Option<Status> = None;
-    for status in all.into_iter::<Status>().map_while(Result::ok) {
+    let mut before: Option<DemoJobStatus> = None;
+    for status in all.into_iter::<DemoJobStatus>().map_while(Result::ok) {
         if let Some(before) = &before
             && status.timestamp_ms > before.timestamp_ms
         {
@@ -144,38 +144,38 @@ fn listen_to_fio(stdout: impl Read, tell: &mut dyn FnMut(Interval)) {
 
 /// One status of fio: what is counted of it.
 #[derive(Debug, Deserialize)]
-struct Status {
+struct DemoJobStatus {
     timestamp_ms: u64,
-    jobs: Vec<Part>,
+    jobs: Vec<DemoJobPart>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Part {
+struct DemoJobPart {
     error: i64,
-    read: Direction,
-    write: Direction,
+    read: DemoDirection,
+    write: DemoDirection,
     sync: Syncs,
 }
 
 #[derive(Debug, Deserialize)]
-struct Direction {
+struct DemoDirection {
     io_bytes: u64,
-    clat_ns: Latency,
+    clat_ns: DemoLatency,
 }
 
 #[derive(Debug, Deserialize)]
 struct Syncs {
-    lat_ns: Latency,
+    lat_ns: DemoLatency,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Latency {
+struct DemoLatency {
     /// How many operations took each time in nanoseconds.
     #[serde(default)]
     bins: BTreeMap<String, u64>,
 }
 
-impl Status {
+impl DemoJobStatus {
     fn bytes(&self) -> u64 {
         self.jobs.iter().map(|part| part.read.io_bytes + part.write.io_bytes).sum()
     }
@@ -196,7 +196,7 @@ impl Status {
         sums
     }
 
-    fn since(&self, before: &Status) -> Interval {
+    fn since(&self, before: &DemoJobStatus) -> Interval {
         let earlier = before.latencies();
         let new = |(ns, count): (u64, u64)| {
             let new = count.saturating_sub(earlier.get(&ns).copied().unwrap_or(0));
@@ -251,7 +251,7 @@ mod tests {
             + &status(1250, 16384, r#""700":3,"9000":1"#, 2)
             + "{\"cut";
         let mut told = Vec::new();
-        Job::Victim.listen(text.as_bytes(), &mut |interval| told.push(interval));
+        DemoJob::Victim.listen(text.as_bytes(), &mut |interval| told.push(interval));
         let interval = Interval {
             seconds: 0.25,
             ops: 4,
@@ -265,14 +265,14 @@ mod tests {
     #[test]
     fn each_line_of_the_shell_is_a_round() {
         let mut rounds = 0;
-        Job::Shell.listen(&b"round\nround\n"[..], &mut |interval| rounds += interval.ops);
+        DemoJob::Shell.listen(&b"round\nround\n"[..], &mut |interval| rounds += interval.ops);
         assert_eq!(rounds, 2);
     }
 
     #[test]
     fn the_programs_work_in_their_jobs_directory() {
         let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(16) };
-        for job in [Job::Bully, Job::Victim, Job::Shell] {
+        for job in [DemoJob::Bully, DemoJob::Victim, DemoJob::Shell] {
             let (_, arguments) = job.command(Path::new("/m/dir"), sizes);
             assert!(arguments.iter().any(|word| word.contains("/m/dir")), "{arguments:?}");
         }

@@ -33,12 +33,12 @@ use anyhow::{Context as _, bail, ensure};
 use model::Bytes;
 use serde::Serialize;
 
-use self::figures::{Figures, Record, Span};
-use self::job::{Job, Sizes};
-use self::neighbours::Reading;
-use self::screen::Screen;
-use self::stage::{News, Stage};
-use self::summary::Summary;
+use self::figures::{DemoFigures, DemoSamples, DemoSpan};
+use self::job::{DemoJob, Sizes};
+use self::neighbours::NeighbourReading;
+use self::screen::DemoScreen;
+use self::stage::{DemoNews, DemoStage};
+use self::summary::DemoSummary;
 
 /// Shows what rules do: two jobs on one proxy, without rules and then with them.
 ///
@@ -69,7 +69,7 @@ pub(crate) struct Args {
 
 /// A stretch of the demo under one condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Phase {
+pub(crate) enum DemoPhase {
     /// The victim has the proxy for itself.
     #[serde(rename = "alone")]
     Alone,
@@ -82,7 +82,7 @@ pub(crate) enum Phase {
 }
 
 /// How long everything takes and how large it is.
-struct Scale {
+struct DemoScale {
     alone_s: f64,
     phase_s: f64,
     /// From a change to the phase after it.
@@ -102,7 +102,7 @@ pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
         let has_place = parent.is_none_or(|parent| parent.is_dir());
         ensure!(has_place, "there is no directory for {}", picture.display());
     }
-    let screen = Screen::new(args.json);
+    let screen = DemoScreen::new(args.json);
     let mut demo = Demo::set_up(&args, sluice, stop, screen)?;
     demo.play()?;
     let summary = demo.end()?;
@@ -119,18 +119,18 @@ pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
 
 /// A demo under way.
 struct Demo {
-    stage: Stage,
-    scale: Scale,
+    stage: DemoStage,
+    scale: DemoScale,
     began: Instant,
-    news: Receiver<News>,
-    sender: Sender<News>,
+    news: Receiver<DemoNews>,
+    sender: Sender<DemoNews>,
     stop: Arc<AtomicBool>,
-    screen: Screen,
+    screen: DemoScreen,
     due: Instant,
     ready: bool,
-    working: Vec<Job>,
-    record: Record,
-    phases: Vec<(Phase, Span)>,
+    working: Vec<DemoJob>,
+    record: DemoSamples,
+    phases: Vec<(DemoPhase, DemoSpan)>,
     /// When the bully and the rules came, in seconds.
     marks: Vec<(f64, String)>,
     write_mode: String,
@@ -144,12 +144,12 @@ impl Demo {
         args: &Args,
         sluice: &Path,
         stop: Arc<AtomicBool>,
-        mut screen: Screen,
+        mut screen: DemoScreen,
     ) -> anyhow::Result<Demo> {
-        let scale = Scale::of(args);
+        let scale = DemoScale::of(args);
         let (sender, news) = channel();
         screen.say("making the files and starting the proxy");
-        let stage = Stage::set_up(args.dir.as_deref(), sluice, scale.sizes, &sender)?;
+        let stage = DemoStage::set_up(args.dir.as_deref(), sluice, scale.sizes, &sender)?;
         let began = Instant::now();
         let mut demo = Demo {
             stage,
@@ -162,7 +162,7 @@ impl Demo {
             due: began,
             ready: false,
             working: Vec::new(),
-            record: Record::default(),
+            record: DemoSamples::default(),
             phases: Vec::new(),
             marks: Vec::new(),
             write_mode: String::new(),
@@ -183,25 +183,25 @@ impl Demo {
     fn play(&mut self) -> anyhow::Result<()> {
         self.screen.say("mounting the export");
         self.stage.mount()?;
-        self.start(Job::Victim)?;
-        self.start(Job::Shell)?;
-        self.phase(Phase::Alone, self.scale.alone_s)?;
-        self.start(Job::Bully)?;
+        self.start(DemoJob::Victim)?;
+        self.start(DemoJob::Shell)?;
+        self.phase(DemoPhase::Alone, self.scale.alone_s)?;
+        self.start(DemoJob::Bully)?;
         self.mark("the bully comes");
-        let before = Reading::take(&self.stage.processes());
-        self.phase(Phase::WithoutRules, self.scale.phase_s)?;
-        self.rules = rules::text(self.figures(Phase::WithoutRules, Job::Bully)?.mb_per_sec);
+        let before = NeighbourReading::take(&self.stage.processes());
+        self.phase(DemoPhase::WithoutRules, self.scale.phase_s)?;
+        self.rules = rules::text(self.figures(DemoPhase::WithoutRules, DemoJob::Bully)?.mb_per_sec);
         self.ask()?.set_rules(&self.rules).context("the proxy refuses the demo's rules")?;
         self.mark("rules in force");
         self.screen.say(&format!("these rules are in force now:\n\n{}", self.rules));
-        self.phase(Phase::WithRules, self.scale.phase_s)?;
-        let after = Reading::take(&self.stage.processes());
+        self.phase(DemoPhase::WithRules, self.scale.phase_s)?;
+        let after = NeighbourReading::take(&self.stage.processes());
         self.others = before.zip(after).map(|(before, after)| after.others_since(&before));
         Ok(())
     }
 
     /// What came out; everything is stopped and removed.
-    fn end(self) -> anyhow::Result<Summary> {
+    fn end(self) -> anyhow::Result<DemoSummary> {
         let mut figures = Vec::new();
         for (phase, _) in &self.phases {
             for job in phase.jobs() {
@@ -210,11 +210,11 @@ impl Demo {
         }
         let to = self.now();
         let from = self.phases.first().map_or(to, |(_, span)| span.from - self.scale.settle_s);
-        Ok(Summary {
+        Ok(DemoSummary {
             figures,
             record: self.record,
             phases: self.phases,
-            span: Span { from, to },
+            span: DemoSpan { from, to },
             marks: self.marks,
             write_mode: self.write_mode,
             rules: self.rules,
@@ -222,20 +222,20 @@ impl Demo {
         })
     }
 
-    fn start(&mut self, job: Job) -> anyhow::Result<()> {
+    fn start(&mut self, job: DemoJob) -> anyhow::Result<()> {
         self.stage.start(job, &self.sender)?;
         self.wait(&format!("the {} does not begin", job.name()), |demo| demo.working.contains(&job))
     }
 
     /// Lets the jobs work for `seconds` once things have settled.
-    fn phase(&mut self, phase: Phase, seconds: f64) -> anyhow::Result<()> {
+    fn phase(&mut self, phase: DemoPhase, seconds: f64) -> anyhow::Result<()> {
         let settle_s = match phase {
-            Phase::WithoutRules => self.scale.start_s,
-            Phase::Alone | Phase::WithRules => self.scale.settle_s,
+            DemoPhase::WithoutRules => self.scale.start_s,
+            DemoPhase::Alone | DemoPhase::WithRules => self.scale.settle_s,
         };
         let from = self.now() + settle_s;
         let to = from + seconds;
-        self.phases.push((phase, Span { from, to }));
+        self.phases.push((phase, DemoSpan { from, to }));
         while self.now() < to {
             self.turn()?;
         }
@@ -282,17 +282,17 @@ impl Demo {
         Ok(())
     }
 
-    fn take(&mut self, news: News) -> anyhow::Result<()> {
+    fn take(&mut self, news: DemoNews) -> anyhow::Result<()> {
         match news {
-            News::Proxy(Some(line)) => self.ready |= line == "ready",
-            News::Proxy(None) => return Err(self.stage.why_ended("proxy")),
-            News::Job(job, Some(interval)) => {
+            DemoNews::Proxy(Some(line)) => self.ready |= line == "ready",
+            DemoNews::Proxy(None) => return Err(self.stage.why_ended("proxy")),
+            DemoNews::Job(job, Some(interval)) => {
                 if !self.working.contains(&job) {
                     self.working.push(job);
                 }
                 self.record.add(job, self.now(), interval);
             }
-            News::Job(job, None) => return Err(self.stage.why_ended(job.name())),
+            DemoNews::Job(job, None) => return Err(self.stage.why_ended(job.name())),
         }
         Ok(())
     }
@@ -303,7 +303,7 @@ impl Demo {
         let mut rows = Vec::new();
         for (phase, span) in &self.phases {
             let live = *phase == running && now < span.to;
-            let span = if live { Span::last(LIVE_S, now) } else { *span };
+            let span = if live { DemoSpan::last(LIVE_S, now) } else { *span };
             for job in phase.jobs() {
                 rows.extend(self.record.figures(*job, span).map(|figures| (*phase, figures)));
             }
@@ -311,7 +311,7 @@ impl Demo {
         self.screen.show(&rows, running, (now - span.from).max(0.0), span.to - span.from);
     }
 
-    fn figures(&self, phase: Phase, job: Job) -> anyhow::Result<Figures> {
+    fn figures(&self, phase: DemoPhase, job: DemoJob) -> anyhow::Result<DemoFigures> {
         let span = self.phases.iter().find(|(of, _)| *of == phase).map(|(_, span)| *span);
         let figures = span.and_then(|span| self.record.figures(job, span));
         figures.with_context(|| format!("the {} told nothing {}", job.name(), phase.name()))
@@ -330,34 +330,36 @@ impl Demo {
     }
 }
 
-impl Phase {
+impl DemoPhase {
     /// Its name in the table.
     fn name(self) -> &'static str {
         match self {
-            Phase::Alone => "alone",
-            Phase::WithoutRules => "without rules",
-            Phase::WithRules => "with rules",
+            DemoPhase::Alone => "alone",
+            DemoPhase::WithoutRules => "without rules",
+            DemoPhase::WithRules => "with rules",
         }
     }
 
     /// Who works in it.
-    fn jobs(self) -> &'static [Job] {
+    fn jobs(self) -> &'static [DemoJob] {
         match self {
-            Phase::Alone => &[Job::Victim, Job::Shell],
-            Phase::WithoutRules | Phase::WithRules => &[Job::Victim, Job::Shell, Job::Bully],
+            DemoPhase::Alone => &[DemoJob::Victim, DemoJob::Shell],
+            DemoPhase::WithoutRules | DemoPhase::WithRules => {
+                &[DemoJob::Victim, DemoJob::Shell, DemoJob::Bully]
+            }
         }
     }
 }
 
-impl Scale {
-    fn of(args: &Args) -> Scale {
+impl DemoScale {
+    fn of(args: &Args) -> DemoScale {
         if args.quick {
             let sizes = Sizes { victim: Bytes::mib(32), bully: Bytes::mib(4) };
-            return Scale { alone_s: 1.0, phase_s: 2.0, settle_s: 0.5, start_s: 0.5, sizes };
+            return DemoScale { alone_s: 1.0, phase_s: 2.0, settle_s: 0.5, start_s: 0.5, sizes };
         }
         let phase_s = f64::from(args.seconds);
         let sizes = Sizes { victim: Bytes::mib(256), bully: Bytes::mib(32) };
-        Scale {
+        DemoScale {
             alone_s: (phase_s / 5.0).clamp(1.0, 4.0),
             phase_s,
             settle_s: 1.0,

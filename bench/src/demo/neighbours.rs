@@ -9,7 +9,7 @@ use std::fs::read_to_string;
 
 /// The processors' clocks at one moment, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Reading {
+pub(super) struct NeighbourReading {
     /// All processors, whatever they did.
     all: u64,
     /// In user space or stolen.
@@ -18,18 +18,18 @@ pub(super) struct Reading {
     ours: u64,
 }
 
-impl Reading {
+impl NeighbourReading {
     /// Reads the clocks, those of the demo's processes `pids` too; none where the
     /// kernel does not tell.
-    pub(super) fn take(pids: &[u32]) -> Option<Reading> {
+    pub(super) fn take(pids: &[u32]) -> Option<NeighbourReading> {
         let (all, user) = machine(&read_to_string("/proc/stat").ok()?)?;
         let of = |pid: &u32| process(&read_to_string(format!("/proc/{pid}/stat")).ok()?);
         let ours = pids.iter().map(of).sum::<Option<u64>>()?;
-        Some(Reading { all, user, ours })
+        Some(NeighbourReading { all, user, ours })
     }
 
     /// The part of the processors' time that others took since `earlier`, 0 to 1.
-    pub(super) fn others_since(&self, earlier: &Reading) -> f64 {
+    pub(super) fn others_since(&self, earlier: &NeighbourReading) -> f64 {
         let all = self.all.saturating_sub(earlier.all).max(1);
         let user = self.user.saturating_sub(earlier.user);
         let ours = self.ours.saturating_sub(earlier.ours);
@@ -63,7 +63,7 @@ mod tests {
         let stat = |user| format!("7 (a b) c) S 1 7 7 0 -1 4194560 100 0 0 0 {user} 99 0 0 20");
         let reading = |text, user| {
             let (all, busy) = machine(text).unwrap();
-            Reading { all, user: busy, ours: process(&stat(user)).unwrap() }
+            NeighbourReading { all, user: busy, ours: process(&stat(user)).unwrap() }
         };
         let (first, second) = (reading(earlier, 30), reading(later, 80));
         assert_eq!((first.all, second.all), (1000, 2000));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_of_this_process_and_of_none_that_is_gone() {
-        assert!(Reading::take(&[std::process::id()]).is_some());
-        assert_eq!(Reading::take(&[u32::MAX]), None);
+        assert!(NeighbourReading::take(&[std::process::id()]).is_some());
+        assert_eq!(NeighbourReading::take(&[u32::MAX]), None);
     }
 }

@@ -2,17 +2,17 @@
 
 use std::path::Path;
 
-use super::Phase;
-use super::figures::{Figures, Span};
-use super::job::Job;
+use super::DemoPhase;
+use super::figures::{DemoFigures, DemoSpan};
+use super::job::DemoJob;
 use super::screen::span_text;
-use super::summary::Summary;
+use super::summary::DemoSummary;
 use chart::{ChartLine, ChartPanel, LineChart, line_chart};
 
 /// Draws `summary` into the SVG file `path`.
-pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
+pub(super) fn draw(path: &Path, summary: &DemoSummary) -> anyhow::Result<()> {
     let zero = summary.span.from;
-    let line = |series, job, figure: fn(&Figures) -> f64| {
+    let line = |series, job, figure: fn(&DemoFigures) -> f64| {
         let points = summary.record.line(job, summary.span, POINT_S, figure);
         ChartLine {
             series,
@@ -20,8 +20,8 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
         }
     };
     let mut latency = vec![
-        line(1, Job::Victim, |figures| figures.p99_us / 1e3),
-        line(0, Job::Victim, |figures| figures.p50_us / 1e3),
+        line(1, DemoJob::Victim, |figures| figures.p99_us / 1e3),
+        line(0, DemoJob::Victim, |figures| figures.p50_us / 1e3),
     ];
     latency.extend(levels(summary));
     let panels = vec![
@@ -33,7 +33,7 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
         ChartPanel {
             title: "bully: what it writes, MB/s".into(),
             logarithmic: false,
-            lines: vec![line(2, Job::Bully, |figures| figures.mb_per_sec)],
+            lines: vec![line(2, DemoJob::Bully, |figures| figures.mb_per_sec)],
         },
     ];
     let chart = LineChart {
@@ -53,25 +53,25 @@ pub(super) fn draw(path: &Path, summary: &Summary) -> anyhow::Result<()> {
 }
 
 /// The victim's p99 of each whole phase: what the eye would have to guess from half seconds.
-fn levels(summary: &Summary) -> Vec<ChartLine> {
-    let level = |(phase, span): &(Phase, Span)| {
-        let p99_ms = summary.of(*phase, Job::Victim)?.p99_us / 1e3;
+fn levels(summary: &DemoSummary) -> Vec<ChartLine> {
+    let level = |(phase, span): &(DemoPhase, DemoSpan)| {
+        let p99_ms = summary.of(*phase, DemoJob::Victim)?.p99_us / 1e3;
         let at = |second: f64| (second - summary.span.from, p99_ms);
         Some(ChartLine { series: 3, points: vec![at(span.from), at(span.to)] })
     };
     summary.phases.iter().filter_map(level).collect()
 }
 
-fn title(summary: &Summary) -> String {
-    let p99 = |phase| match summary.of(phase, Job::Victim) {
+fn title(summary: &DemoSummary) -> String {
+    let p99 = |phase| match summary.of(phase, DemoJob::Victim) {
         Some(figures) => span_text(figures.p99_us),
         None => "?".into(),
     };
     format!(
         "The victim's p99: {} alone, {} beside the bully, {} with rules",
-        p99(Phase::Alone),
-        p99(Phase::WithoutRules),
-        p99(Phase::WithRules)
+        p99(DemoPhase::Alone),
+        p99(DemoPhase::WithoutRules),
+        p99(DemoPhase::WithRules)
     )
 }
 

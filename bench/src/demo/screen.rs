@@ -4,42 +4,42 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 
-use super::Phase;
-use super::figures::Figures;
-use super::job::Job;
-use super::summary::Summary;
+use super::DemoPhase;
+use super::figures::DemoFigures;
+use super::job::DemoJob;
+use super::summary::DemoSummary;
 
 /// Draws on stdout; a stdout that has gone away is no reason to stop.
-pub(super) struct Screen {
-    kind: Kind,
+pub(super) struct DemoScreen {
+    kind: ScreenKind,
     /// Lines of the table on the screen, to be drawn over.
     drawn: usize,
     ticks: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ScreenKind {
     InPlace,
     Lines,
     Silent,
 }
 
-impl Screen {
-    pub(super) fn new(silent: bool) -> Screen {
+impl DemoScreen {
+    pub(super) fn new(silent: bool) -> DemoScreen {
         let kind = match (silent, std::io::stdout().is_terminal()) {
-            (true, _) => Kind::Silent,
-            (false, true) => Kind::InPlace,
-            (false, false) => Kind::Lines,
+            (true, _) => ScreenKind::Silent,
+            (false, true) => ScreenKind::InPlace,
+            (false, false) => ScreenKind::Lines,
         };
-        Screen { kind, drawn: 0, ticks: 0 }
+        DemoScreen { kind, drawn: 0, ticks: 0 }
     }
 
     /// A line of its own, above what is drawn in place.
     pub(super) fn say(&mut self, what: &str) {
         match self.kind {
-            Kind::Silent => {}
-            Kind::Lines => put(&format!("{what}\n")),
-            Kind::InPlace => {
+            ScreenKind::Silent => {}
+            ScreenKind::Lines => put(&format!("{what}\n")),
+            ScreenKind::InPlace => {
                 let erase = self.erase();
                 put(&format!("{erase}{what}\n"));
             }
@@ -49,14 +49,14 @@ impl Screen {
     /// What each job gets: `elapsed` of `seconds` of the phase `running` are over.
     pub(super) fn show(
         &mut self,
-        rows: &[(Phase, Figures)],
-        running: Phase,
+        rows: &[(DemoPhase, DemoFigures)],
+        running: DemoPhase,
         elapsed: f64,
         seconds: f64,
     ) {
         match self.kind {
-            Kind::Silent => {}
-            Kind::InPlace => {
+            ScreenKind::Silent => {}
+            ScreenKind::InPlace => {
                 let name = running.name();
                 let table = table(rows, Some(running));
                 let text = format!("{table}\n  {name}: {elapsed:.0} s of {seconds:.0} s\n");
@@ -64,7 +64,7 @@ impl Screen {
                 self.drawn = text.lines().count();
                 put(&format!("{erase}{text}"));
             }
-            Kind::Lines => {
+            ScreenKind::Lines => {
                 self.ticks += 1;
                 // Four times a second is for eyes; a log is read later.
                 if self.ticks.is_multiple_of(LINE_TICKS) {
@@ -75,11 +75,11 @@ impl Screen {
     }
 
     /// The phase has ended; its figures are drawn once more with the next table.
-    pub(super) fn phase_over(&mut self, phase: Phase) {
-        if self.kind == Kind::Lines {
+    pub(super) fn phase_over(&mut self, phase: DemoPhase) {
+        if self.kind == ScreenKind::Lines {
             put(&format!("{}: over\n", phase.name()));
         }
-        if self.kind == Kind::InPlace && phase == Phase::WithRules {
+        if self.kind == ScreenKind::InPlace && phase == DemoPhase::WithRules {
             let erase = self.erase();
             put(&erase);
         }
@@ -95,7 +95,7 @@ impl Screen {
 }
 
 /// The table, what the rules changed, and where the picture is, if there is one.
-pub(super) fn ending(summary: &Summary, picture: Option<&Path>) -> String {
+pub(super) fn ending(summary: &DemoSummary, picture: Option<&Path>) -> String {
     let mut text = format!("\n{}\n", table(&summary.figures, None));
     if let Some(factors) = summary.factors() {
         text += &format!(
@@ -133,15 +133,15 @@ fn change(factor: f64) -> String {
 }
 
 /// Rows by job, then by phase; the running phase's are marked.
-fn table(rows: &[(Phase, Figures)], running: Option<Phase>) -> String {
+fn table(rows: &[(DemoPhase, DemoFigures)], running: Option<DemoPhase>) -> String {
     let mut text = format!(
         "  {:<8}{:<15}{:>9}{:>10}{:>11}{:>11}\n",
         "job", "", "MB/s", "ops/s", "median", "p99"
     );
-    for job in [Job::Victim, Job::Shell, Job::Bully] {
+    for job in [DemoJob::Victim, DemoJob::Shell, DemoJob::Bully] {
         for (phase, figures) in rows.iter().filter(|(_, figures)| figures.job == job) {
             let mark = if running == Some(*phase) { "▸" } else { " " };
-            let Figures { mb_per_sec, ops_per_sec, p50_us, p99_us, .. } = figures;
+            let DemoFigures { mb_per_sec, ops_per_sec, p50_us, p99_us, .. } = figures;
             text += &format!(
                 "{mark} {:<8}{:<15}{mb_per_sec:>9.1}{ops_per_sec:>10.0}{:>11}{:>11}\n",
                 job.name(),
@@ -155,10 +155,10 @@ fn table(rows: &[(Phase, Figures)], running: Option<Phase>) -> String {
 }
 
 /// The running phase in one line.
-fn line(rows: &[(Phase, Figures)], running: Phase, elapsed: f64) -> String {
+fn line(rows: &[(DemoPhase, DemoFigures)], running: DemoPhase, elapsed: f64) -> String {
     let mut text = format!("{:<14}{elapsed:>4.0} s", running.name());
     for (_, figures) in rows.iter().filter(|(phase, _)| *phase == running) {
-        let Figures { mb_per_sec, ops_per_sec, p50_us, p99_us, .. } = figures;
+        let DemoFigures { mb_per_sec, ops_per_sec, p50_us, p99_us, .. } = figures;
         text += &format!(
             "   {} {mb_per_sec:.1} MB/s {ops_per_sec:.0} ops/s median {} p99 {}",
             figures.job.name(),
@@ -181,7 +181,7 @@ pub(super) fn span_text(us: f64) -> String {
 
 fn put(text: &str) {
     let mut out = std::io::stdout();
-    // See [`Screen`].
+    // See [`DemoScreen`].
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -194,8 +194,8 @@ const LINE_TICKS: u64 = 4;
 mod tests {
     use super::*;
 
-    fn row(phase: Phase, job: Job) -> (Phase, Figures) {
-        let figures = Figures {
+    fn row(phase: DemoPhase, job: DemoJob) -> (DemoPhase, DemoFigures) {
+        let figures = DemoFigures {
             job,
             seconds: 1.0,
             ops: 5000,
@@ -212,20 +212,20 @@ mod tests {
     #[test]
     fn the_table_is_ordered_by_job_and_marks_what_runs() {
         let rows = [
-            row(Phase::WithoutRules, Job::Victim),
-            row(Phase::WithoutRules, Job::Bully),
-            row(Phase::WithRules, Job::Victim),
+            row(DemoPhase::WithoutRules, DemoJob::Victim),
+            row(DemoPhase::WithoutRules, DemoJob::Bully),
+            row(DemoPhase::WithRules, DemoJob::Victim),
         ];
         let text = "  job                         MB/s     ops/s     median        p99\n\
                     \x20 victim  without rules       16.0      5000     148 µs    3.02 ms\n\
                     ▸ victim  with rules          16.0      5000     148 µs    3.02 ms\n\
                     \x20 bully   without rules       16.0      5000     148 µs    3.02 ms\n";
-        assert_eq!(table(&rows, Some(Phase::WithRules)), text);
+        assert_eq!(table(&rows, Some(DemoPhase::WithRules)), text);
     }
 
     #[test]
     fn drawing_again_goes_back_over_exactly_what_was_drawn() {
-        let mut screen = Screen { kind: Kind::Silent, drawn: 7, ticks: 0 };
+        let mut screen = DemoScreen { kind: ScreenKind::Silent, drawn: 7, ticks: 0 };
         assert_eq!(screen.erase(), "\x1b[7A\x1b[J");
         assert_eq!(screen.erase(), "");
     }

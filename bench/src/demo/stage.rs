@@ -7,7 +7,7 @@
 //!          └─ Place  ─── TMPDIR/sluice-demo-run-PID/…    sockets (short paths) and logs
 //! ```
 //!
-//! Whoever drops a [`Stage`] has nothing left of it when drop returns: the jobs end
+//! Whoever drops a [`DemoStage`] has nothing left of it when drop returns: the jobs end
 //! first, then the mount, then the proxy, then the directories go. A demo that is killed
 //! takes its processes with it by the parent-death signal; only its directories stay then,
 //! with a dead mount.
@@ -26,40 +26,40 @@ use model::Bytes;
 use rustix::fs::{Advice, AtFlags, StatxFlags};
 use rustix::process::{Pid, Signal};
 
-use super::job::{BULLY_WRITERS, Interval, Job, READ_FILE, Sizes};
+use super::job::{BULLY_WRITERS, DemoJob, Interval, READ_FILE, Sizes};
 use crate::files::make_file;
 use crate::place::RunDir;
 
 /// The running demo; dropping it stops and removes everything.
-pub(super) struct Stage {
+pub(super) struct DemoStage {
     // Fields are dropped in this order.
-    jobs: Vec<(Job, Process)>,
-    mount: Option<Process>,
-    proxy: Process,
+    jobs: Vec<(DemoJob, DemoProcess)>,
+    mount: Option<DemoProcess>,
+    proxy: DemoProcess,
     read_file: ReadFile,
-    place: Place,
+    place: DemoDirs,
     sluice: PathBuf,
     sizes: Sizes,
 }
 
 /// What one of the processes has told; none when it tells no more.
-pub(super) enum News {
+pub(super) enum DemoNews {
     /// A line of the proxy's.
     Proxy(Option<String>),
     /// What a job got.
-    Job(Job, Option<Interval>),
+    Job(DemoJob, Option<Interval>),
 }
 
-impl Stage {
+impl DemoStage {
     /// Makes the directories and the file that the victim reads, and starts the proxy,
     /// which tells `news` when it is ready.
     pub(super) fn set_up(
         dir: Option<&Path>,
         sluice: &Path,
         sizes: Sizes,
-        news: &Sender<News>,
-    ) -> anyhow::Result<Stage> {
-        let place = Place::make(dir)?;
+        news: &Sender<DemoNews>,
+    ) -> anyhow::Result<DemoStage> {
+        let place = DemoDirs::make(dir)?;
         ensure_room(&place.data, sizes)?;
         let read_file = ReadFile::make(&place.data.join(READ_FILE), sizes.victim)?;
         let arguments = [
@@ -70,17 +70,17 @@ impl Stage {
             // Everything here is one user's; its directories are closed to all others.
             String::from("--squash=none"),
         ];
-        let mut proxy = Process::start("proxy", sluice, &arguments, &place, None)?;
+        let mut proxy = DemoProcess::start("proxy", sluice, &arguments, &place, None)?;
         let news = news.clone();
         proxy.tell(move |stdout| {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // Nobody listens once the demo is over.
-                let _ = news.send(News::Proxy(Some(line)));
+                let _ = news.send(DemoNews::Proxy(Some(line)));
             }
-            let _ = news.send(News::Proxy(None));
+            let _ = news.send(DemoNews::Proxy(None));
         })?;
         let sluice = sluice.to_owned();
-        Ok(Stage { jobs: Vec::new(), mount: None, proxy, read_file, place, sluice, sizes })
+        Ok(DemoStage { jobs: Vec::new(), mount: None, proxy, read_file, place, sluice, sizes })
     }
 
     /// Mounts the export for all jobs, as on a node that they share: each is known by its environment.
@@ -95,7 +95,7 @@ impl Stage {
             format!("job=env:{JOB_VARIABLE}"),
             String::from("--foreground"),
         ];
-        let mut process = Process::start("mount", &self.sluice, &arguments, &self.place, None)?;
+        let mut process = DemoProcess::start("mount", &self.sluice, &arguments, &self.place, None)?;
         let deadline = Instant::now() + MOUNT_MAX;
         while !is_mounted(&at, self.place.run.path())? {
             if process.has_ended() || Instant::now() > deadline {
@@ -108,16 +108,17 @@ impl Stage {
     }
 
     /// Starts `job` on the mount; it tells `news` what it gets.
-    pub(super) fn start(&mut self, job: Job, news: &Sender<News>) -> anyhow::Result<()> {
+    pub(super) fn start(&mut self, job: DemoJob, news: &Sender<DemoNews>) -> anyhow::Result<()> {
         let (program, arguments) = job.command(&self.place.mount(), self.sizes);
         let (program, account) = (Path::new(program), Some(job.account()));
-        let mut process = Process::start(job.name(), program, &arguments, &self.place, account)?;
+        let mut process =
+            DemoProcess::start(job.name(), program, &arguments, &self.place, account)?;
         let news = news.clone();
         process.tell(move |stdout| {
             job.listen(stdout, &mut |interval| {
-                let _ = news.send(News::Job(job, Some(interval)));
+                let _ = news.send(DemoNews::Job(job, Some(interval)));
             });
-            let _ = news.send(News::Job(job, None));
+            let _ = news.send(DemoNews::Job(job, None));
         })?;
         self.jobs.push((job, process));
         Ok(())
@@ -152,7 +153,7 @@ impl Stage {
 }
 
 /// The two directories of a demo.
-struct Place {
+struct DemoDirs {
     /// Sockets, logs and the mount: a socket's path has room for 107 bytes, which a
     /// directory of the user's may exceed. Dropped first, or what is mounted would be served
     /// from nothing.
@@ -162,13 +163,13 @@ struct Place {
     data: PathBuf,
 }
 
-impl Place {
-    fn make(dir: Option<&Path>) -> anyhow::Result<Place> {
+impl DemoDirs {
+    fn make(dir: Option<&Path>) -> anyhow::Result<DemoDirs> {
         let on_disk = RunDir::make(dir, "demo")?;
         let run = RunDir::make(Some(&std::env::temp_dir()), "demo-run")?;
         let data = on_disk.path().join("data");
         make_dir(&data)?;
-        Ok(Place { run, _on_disk: on_disk, data })
+        Ok(DemoDirs { run, _on_disk: on_disk, data })
     }
 
     fn server(&self) -> String {
@@ -190,19 +191,19 @@ impl Place {
 }
 
 /// A child that does not outlive the demo.
-struct Process {
+struct DemoProcess {
     child: Child,
     stdout: Option<ChildStdout>,
 }
 
-impl Process {
+impl DemoProcess {
     fn start(
         name: &str,
         program: &Path,
         arguments: &[String],
-        place: &Place,
+        place: &DemoDirs,
         account: Option<&str>,
-    ) -> anyhow::Result<Process> {
+    ) -> anyhow::Result<DemoProcess> {
         let log = File::create(place.log(name)).context("cannot write a log")?;
         // A demo that is killed runs no guard; its children must end all the same.
         let mut child = Command::new("setpriv")
@@ -218,7 +219,7 @@ impl Process {
             .spawn()
             .context("cannot start setpriv (package util-linux)")?;
         let stdout = child.stdout.take();
-        Ok(Process { child, stdout })
+        Ok(DemoProcess { child, stdout })
     }
 
     /// Lets a thread listen to its stdout.
@@ -233,7 +234,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for DemoProcess {
     fn drop(&mut self) {
         // Signals fail only when the process is gone already. The whole group: a shell waits
         // for the tool that it runs.

@@ -5,19 +5,19 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::Phase;
-use super::figures::{Figures, Record, Span};
-use super::job::Job;
+use super::DemoPhase;
+use super::figures::{DemoFigures, DemoSamples, DemoSpan};
+use super::job::DemoJob;
 
 /// A demo that has ended.
-pub(super) struct Summary {
+pub(super) struct DemoSummary {
     /// By phase, each job that worked in it.
-    pub(super) figures: Vec<(Phase, Figures)>,
-    pub(super) record: Record,
+    pub(super) figures: Vec<(DemoPhase, DemoFigures)>,
+    pub(super) record: DemoSamples,
     /// When each phase was.
-    pub(super) phases: Vec<(Phase, Span)>,
+    pub(super) phases: Vec<(DemoPhase, DemoSpan)>,
     /// From the first interval to the end.
-    pub(super) span: Span,
+    pub(super) span: DemoSpan,
     /// When something changed, in seconds, and what.
     pub(super) marks: Vec<(f64, String)>,
     /// How the proxy wrote.
@@ -41,19 +41,19 @@ pub(super) struct Factors {
     pub(super) bully_mb: f64,
 }
 
-impl Summary {
+impl DemoSummary {
     /// What `job` got in `phase`.
-    pub(super) fn of(&self, phase: Phase, job: Job) -> Option<&Figures> {
+    pub(super) fn of(&self, phase: DemoPhase, job: DemoJob) -> Option<&DemoFigures> {
         let found = self.figures.iter().find(|(of, figures)| *of == phase && figures.job == job);
         found.map(|(_, figures)| figures)
     }
 
     /// What the rules changed; none if a phase is missing.
     pub(super) fn factors(&self) -> Option<Factors> {
-        let before = |job| self.of(Phase::WithoutRules, job);
-        let after = |job| self.of(Phase::WithRules, job);
-        let (victim_before, victim_after) = (before(Job::Victim)?, after(Job::Victim)?);
-        let (bully_before, bully_after) = (before(Job::Bully)?, after(Job::Bully)?);
+        let before = |job| self.of(DemoPhase::WithoutRules, job);
+        let after = |job| self.of(DemoPhase::WithRules, job);
+        let (victim_before, victim_after) = (before(DemoJob::Victim)?, after(DemoJob::Victim)?);
+        let (bully_before, bully_after) = (before(DemoJob::Bully)?, after(DemoJob::Bully)?);
         Some(Factors {
             victim_ops: quotient(victim_after.ops_per_sec, victim_before.ops_per_sec),
             victim_p50: quotient(victim_before.p50_us, victim_after.p50_us),
@@ -65,9 +65,9 @@ impl Summary {
     /// One line of JSON.
     pub(super) fn to_json(&self, picture: Option<&Path>) -> anyhow::Result<String> {
         let mut phases: Vec<serde_json::Value> = Vec::new();
-        for phase in [Phase::Alone, Phase::WithoutRules, Phase::WithRules] {
+        for phase in [DemoPhase::Alone, DemoPhase::WithoutRules, DemoPhase::WithRules] {
             let jobs = self.figures.iter().filter(|(of, _)| *of == phase);
-            let jobs: Vec<&Figures> = jobs.map(|(_, figures)| figures).collect();
+            let jobs: Vec<&DemoFigures> = jobs.map(|(_, figures)| figures).collect();
             phases.push(json!({ "phase": phase, "jobs": jobs }));
         }
         let whole = json!({

@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use fuse::{
-    Attr, Attributes, Capabilities, DataReply, Errno, FileSystem, FuseRequest, FuseSession, Handle,
-    InodeEntry, InodeId, OpenFlags, OpenRequest, OpenedFile, Options, ReadRequest, Reply,
-    Transport, WriteRequest, WrittenBytes,
+    Attr, Attributes, Capabilities, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
+    FuseSession, FuseWrite, Handle, InodeEntry, InodeId, OpenFlags, OpenedFile, Options, Reply,
+    Transport, WrittenBytes,
 };
 use rustix::fs::OFlags;
 
@@ -79,23 +79,26 @@ fn serve(mut stream: UnixStream, file: &File) -> io::Result<()> {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
             other => other?,
         }
-        let ask = Ask::decode(head);
+        let ask = BareAsk::decode(head);
         let size = (ask.size as usize).min(PAYLOAD_MAX);
         let payload = &mut buffer[COUNT_LEN..COUNT_LEN + size];
         let done = match ask.op {
-            Op::READ => file.read_at(payload, ask.offset),
-            Op::LEN => file.metadata().map(|found| {
+            BareOp::READ => file.read_at(payload, ask.offset),
+            BareOp::LEN => file.metadata().map(|found| {
                 payload.copy_from_slice(&found.len().to_ne_bytes());
                 size
             }),
-            Op::WRITE => {
+            BareOp::WRITE => {
                 stream.read_exact(payload)?;
                 file.write_all_at(payload, ask.offset).map(|()| size)
             }
             _ => file.sync_all().map(|()| 0),
         };
-        let sent =
-            if matches!(ask.op, Op::READ | Op::LEN) { *done.as_ref().unwrap_or(&0) } else { 0 };
+        let sent = if matches!(ask.op, BareOp::READ | BareOp::LEN) {
+            *done.as_ref().unwrap_or(&0)
+        } else {
+            0
+        };
         let count = match done {
             Ok(count) => count as i32,
             Err(error) => -error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
@@ -108,9 +111,9 @@ fn serve(mut stream: UnixStream, file: &File) -> io::Result<()> {
 // ---- what they say to each other ----
 
 /// What is asked; numbers of the wire.
-struct Op;
+struct BareOp;
 
-impl Op {
+impl BareOp {
     const READ: u32 = 0;
     const WRITE: u32 = 1;
     const SYNC: u32 = 2;
@@ -119,13 +122,13 @@ impl Op {
 
 /// A request; of a write the payload follows. The answer is a count, or an errno below zero, and
 /// what was read.
-struct Ask {
+struct BareAsk {
     op: u32,
     size: u32,
     offset: u64,
 }
 
-impl Ask {
+impl BareAsk {
     fn encode(&self) -> [u8; HEAD_LEN] {
         let mut head = [0; HEAD_LEN];
         head[0..4].copy_from_slice(&self.op.to_ne_bytes());
@@ -134,11 +137,11 @@ impl Ask {
         head
     }
 
-    fn decode(head: [u8; HEAD_LEN]) -> Ask {
+    fn decode(head: [u8; HEAD_LEN]) -> BareAsk {
         let [a, b, c, d, e, f, g, h, offset @ ..] = head;
         let op = u32::from_ne_bytes([a, b, c, d]);
         let size = u32::from_ne_bytes([e, f, g, h]);
-        Ask { op, size, offset: u64::from_ne_bytes(offset) }
+        BareAsk { op, size, offset: u64::from_ne_bytes(offset) }
     }
 }
 
@@ -148,11 +151,11 @@ const COUNT_LEN: usize = 4;
 const PAYLOAD_MAX: usize = 1 << 20;
 
 /// The mount's end of the socket.
-struct Wire(Mutex<UnixStream>);
+struct BareSocket(Mutex<UnixStream>);
 
-impl Wire {
+impl BareSocket {
     /// Sends a request and waits for its answer, whose bytes go `into`.
-    fn ask(&self, ask: &Ask, payload: &[u8], into: &mut [u8]) -> Result<usize, Errno> {
+    fn ask(&self, ask: &BareAsk, payload: &[u8], into: &mut [u8]) -> Result<usize, Errno> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = exchange(&mut stream, ask, payload, into);
         asked.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -161,7 +164,7 @@ impl Wire {
 
 fn exchange(
     stream: &mut UnixStream,
-    ask: &Ask,
+    ask: &BareAsk,
     payload: &[u8],
     into: &mut [u8],
 ) -> io::Result<usize> {
@@ -188,9 +191,9 @@ fn exchange(
 fn mount(socket: &Path, at: &Path) -> anyhow::Result<()> {
     let stream = UnixStream::connect(socket);
     let stream = stream.with_context(|| format!("cannot connect to {}", socket.display()))?;
-    let wire = Wire(Mutex::new(stream));
+    let wire = BareSocket(Mutex::new(stream));
     let mut len = [0; 8];
-    wire.ask(&Ask { op: Op::LEN, size: 8, offset: 0 }, &[], &mut len)?;
+    wire.ask(&BareAsk { op: BareOp::LEN, size: 8, offset: 0 }, &[], &mut len)?;
     let one = One { wire, len: u64::from_ne_bytes(len) };
     let options = Options {
         source: "bare".into(),
@@ -208,7 +211,7 @@ fn mount(socket: &Path, at: &Path) -> anyhow::Result<()> {
 
 /// A directory with one file.
 struct One {
-    wire: Wire,
+    wire: BareSocket,
     /// Bytes of the file.
     len: u64,
 }
@@ -244,7 +247,7 @@ impl FileSystem for One {
         reply.ok(&Attr { attributes: self.attributes(request.inode), ttl: TTL });
     }
 
-    fn open(&self, _: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, _: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         let flags = match open.flags & OFlags::DIRECT.bits() {
             0 => OpenFlags::KEEP_CACHE,
             _ => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
@@ -252,20 +255,20 @@ impl FileSystem for One {
         reply.ok(&OpenedFile { flags, ..OpenedFile::default() });
     }
 
-    fn read(&self, _: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
-        let ask = Ask { op: Op::READ, size: read.size, offset: read.offset };
+    fn read(&self, _: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
+        let ask = BareAsk { op: BareOp::READ, size: read.size, offset: read.offset };
         reply.fill(|buffer| self.wire.ask(&ask, &[], buffer));
     }
 
-    fn write(&self, _: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, _: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         let size = write.data.len() as u32;
-        let ask = Ask { op: Op::WRITE, size, offset: write.offset };
+        let ask = BareAsk { op: BareOp::WRITE, size, offset: write.offset };
         let written = self.wire.ask(&ask, write.data, &mut []);
         reply.send(written.map(|count| WrittenBytes(count as u32)));
     }
 
     fn fsync(&self, _: &FuseRequest, _: Handle, _data_only: bool, reply: Reply<()>) {
-        let ask = Ask { op: Op::SYNC, size: 0, offset: 0 };
+        let ask = BareAsk { op: BareOp::SYNC, size: 0, offset: 0 };
         reply.send(self.wire.ask(&ask, &[], &mut []).map(drop));
     }
 }
@@ -288,18 +291,27 @@ mod tests {
         let wire_to = |file: File| {
             let (ours, theirs) = UnixStream::pair().unwrap();
             std::thread::spawn(move || serve(theirs, &file));
-            Wire(Mutex::new(ours))
+            BareSocket(Mutex::new(ours))
         };
         let wire = wire_to(file);
-        let write = Ask { op: Op::WRITE, size: 3, offset: 50 };
+        let write = BareAsk { op: BareOp::WRITE, size: 3, offset: 50 };
         assert_eq!(wire.ask(&write, &[7, 8, 9], &mut []), Ok(3));
         let mut read = [0; 60];
-        assert_eq!(wire.ask(&Ask { op: Op::READ, size: 60, offset: 49 }, &[], &mut read), Ok(51));
+        assert_eq!(
+            wire.ask(&BareAsk { op: BareOp::READ, size: 60, offset: 49 }, &[], &mut read),
+            Ok(51)
+        );
         assert_eq!(read[..5], [1, 7, 8, 9, 1]);
         let mut len = [0; 8];
-        assert_eq!(wire.ask(&Ask { op: Op::LEN, size: 8, offset: 0 }, &[], &mut len), Ok(8));
+        assert_eq!(
+            wire.ask(&BareAsk { op: BareOp::LEN, size: 8, offset: 0 }, &[], &mut len),
+            Ok(8)
+        );
         assert_eq!(u64::from_ne_bytes(len), 100);
-        assert_eq!(wire.ask(&Ask { op: Op::SYNC, size: 0, offset: 0 }, &[], &mut []), Ok(0));
+        assert_eq!(
+            wire.ask(&BareAsk { op: BareOp::SYNC, size: 0, offset: 0 }, &[], &mut []),
+            Ok(0)
+        );
         assert_eq!(wire_to(read_only).ask(&write, &[7, 8, 9], &mut []), Err(Errno::BADF));
     }
 }

@@ -5,22 +5,22 @@
 //!   Figure: its name, its unit, and goals: "at least so many times as fast as …"
 //! ```
 
-use super::fio::Shape;
+use super::fio::FioShape;
 use super::names::FLAT_FILES;
-use super::who::Who;
+use super::who::ServerUnderTest;
 
 /// One load, who runs it, and what it yields.
-pub(crate) struct Case {
-    pub(crate) load: Load,
-    pub(crate) who: &'static [Who],
-    pub(crate) figures: Vec<Figure>,
+pub(crate) struct MountCase {
+    pub(crate) load: MountLoad,
+    pub(crate) who: &'static [ServerUnderTest],
+    pub(crate) figures: Vec<MountFigure>,
 }
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+pub(crate) enum MountLoad {
     Fio {
-        shape: Shape,
+        shape: FioShape,
         /// Server, mount and fio share one processor.
         one_cpu: bool,
     },
@@ -35,15 +35,15 @@ pub(crate) enum Load {
 }
 
 /// One line of the table.
-pub(crate) struct Figure {
+pub(crate) struct MountFigure {
     pub(crate) what: String,
-    pub(crate) unit: Unit,
-    pub(crate) goals: Vec<Goal>,
+    pub(crate) unit: MountUnit,
+    pub(crate) goals: Vec<MountGoal>,
 }
 
 /// What a figure counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum MountUnit {
     OpsPerSec,
     MbPerSec,
     /// The less the better.
@@ -51,17 +51,17 @@ pub(crate) enum Unit {
 }
 
 /// How fast one should be beside others.
-pub(crate) struct Goal {
-    pub(crate) who: Who,
+pub(crate) struct MountGoal {
+    pub(crate) who: ServerUnderTest,
     /// Beside whom; of several the fastest counts.
-    pub(crate) beside: &'static [Who],
+    pub(crate) beside: &'static [ServerUnderTest],
     /// At least so many times as fast.
     pub(crate) times: f64,
 }
 
 /// How much there is to do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Amounts {
+pub(crate) struct MountAmounts {
     /// Files made, looked at, read, renamed and removed.
     pub(crate) metadata: usize,
     /// Files of the tree that find walks.
@@ -70,38 +70,38 @@ pub(crate) struct Amounts {
     pub(crate) source: usize,
 }
 
-impl Unit {
+impl MountUnit {
     /// How much faster the first is than the second.
     pub(crate) fn times(self, one: f64, other: f64) -> f64 {
-        if self == Unit::Seconds { other / one } else { one / other }
+        if self == MountUnit::Seconds { other / one } else { one / other }
     }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Unit::OpsPerSec => "ops/s",
-            Unit::MbPerSec => "MB/s",
-            Unit::Seconds => "s",
+            MountUnit::OpsPerSec => "ops/s",
+            MountUnit::MbPerSec => "MB/s",
+            MountUnit::Seconds => "s",
         }
     }
 
     pub(crate) fn show(self, value: f64) -> String {
         match self {
-            Unit::Seconds => format!("{value:.3}"),
+            MountUnit::Seconds => format!("{value:.3}"),
             _ => format!("{value:.0}"),
         }
     }
 }
 
-impl Goal {
+impl MountGoal {
     /// What is promised, in words.
-    pub(crate) fn target(&self, unit: Unit) -> String {
-        let beside: Vec<String> = self.beside.iter().map(Who::to_string).collect();
+    pub(crate) fn target(&self, unit: MountUnit) -> String {
+        let beside: Vec<String> = self.beside.iter().map(ServerUnderTest::to_string).collect();
         let beside = match &beside[..] {
             [one] => one.clone(),
             all => format!("the faster of {}", all.join(" and ")),
         };
         match unit {
-            Unit::Seconds if self.times < 1.0 => {
+            MountUnit::Seconds if self.times < 1.0 => {
                 format!("{} ≤ {:.0} × the time of {beside}", self.who, 1.0 / self.times)
             }
             _ => format!("{} ≥ {} × as fast as {beside}", self.who, self.times),
@@ -109,16 +109,16 @@ impl Goal {
     }
 
     /// What came of it, in the words of the target.
-    pub(crate) fn reached(&self, unit: Unit, times: f64) -> String {
+    pub(crate) fn reached(&self, unit: MountUnit, times: f64) -> String {
         match unit {
-            Unit::Seconds if self.times < 1.0 => format!("{:.2} × the time", 1.0 / times),
+            MountUnit::Seconds if self.times < 1.0 => format!("{:.2} × the time", 1.0 / times),
             _ => format!("{times:.2} ×"),
         }
     }
 }
 
 /// All of it.
-pub(crate) fn table(amounts: Amounts) -> Vec<Case> {
+pub(crate) fn table(amounts: MountAmounts) -> Vec<MountCase> {
     let mut cases = Vec::new();
     for (random, writes, buffered) in [
         (true, false, false),
@@ -128,60 +128,74 @@ pub(crate) fn table(amounts: Amounts) -> Vec<Case> {
         (false, true, true),
     ] {
         for jobs in [1, 4] {
-            cases.push(fio(Shape { random, writes, buffered, jobs }));
+            cases.push(fio(FioShape { random, writes, buffered, jobs }));
         }
     }
-    let shape = Shape { random: true, writes: false, buffered: false, jobs: 1 };
-    cases.push(Case {
-        load: Load::Fio { shape, one_cpu: true },
-        who: &[Who::Native, Who::SluiceUnix, Who::Bare],
+    let shape = FioShape { random: true, writes: false, buffered: false, jobs: 1 };
+    cases.push(MountCase {
+        load: MountLoad::Fio { shape, one_cpu: true },
+        who: &[ServerUnderTest::Native, ServerUnderTest::SluiceUnix, ServerUnderTest::Bare],
         figures: vec![figure(
             format!("{}, one processor", name_of(shape)),
-            Unit::OpsPerSec,
-            [goal(Who::SluiceUnix, &[Who::Bare], 0.9)],
+            MountUnit::OpsPerSec,
+            [goal(ServerUnderTest::SluiceUnix, &[ServerUnderTest::Bare], 0.9)],
         )],
     });
     let rates = ["create, close", "stat", "open, read 4 KiB, close", "rename", "unlink"];
-    let rate = |what: &str| figure(what.into(), Unit::OpsPerSec, []);
-    cases.push(Case {
-        load: Load::Metadata,
+    let rate = |what: &str| figure(what.into(), MountUnit::OpsPerSec, []);
+    cases.push(MountCase {
+        load: MountLoad::Metadata,
         who: NAMES,
         figures: rates.into_iter().map(rate).collect(),
     });
     let time = |what: String, factor: f64| {
-        figure(what, Unit::Seconds, [goal(Who::SluiceUnix, &[Who::Native], 1.0 / factor)])
+        figure(
+            what,
+            MountUnit::Seconds,
+            [goal(ServerUnderTest::SluiceUnix, &[ServerUnderTest::Native], 1.0 / factor)],
+        )
     };
     let found = time(format!("find -printf %s, {} files, cold", thousands(amounts.tree)), 3.0);
-    cases.push(Case { load: Load::Find, who: NAMES, figures: vec![found] });
+    cases.push(MountCase { load: MountLoad::Find, who: NAMES, figures: vec![found] });
     let listed = time(format!("ls -l, {} files, cold", thousands(FLAT_FILES)), 8.0);
-    cases.push(Case { load: Load::List, who: NAMES, figures: vec![listed] });
+    cases.push(MountCase { load: MountLoad::List, who: NAMES, figures: vec![listed] });
     let source = thousands(amounts.source);
     let unpacked = time(format!("untar, {source} files of 1–20 KiB"), 3.0);
     let looked_at = time(format!("stat storm, {source} files, 5 times each"), 3.0);
-    cases.push(Case { load: Load::Source, who: NAMES, figures: vec![unpacked, looked_at] });
-    for case in cases.iter_mut().filter(|case| case.who.contains(&Who::Sshfs)) {
+    cases.push(MountCase {
+        load: MountLoad::Source,
+        who: NAMES,
+        figures: vec![unpacked, looked_at],
+    });
+    for case in cases.iter_mut().filter(|case| case.who.contains(&ServerUnderTest::Sshfs)) {
         for figure in &mut case.figures {
-            let own = [Who::SluiceUnix, Who::SluiceTcp];
+            let own = [ServerUnderTest::SluiceUnix, ServerUnderTest::SluiceTcp];
             figure.goals.extend(own.map(|who| goal(who, PEERS, 2.0)));
         }
     }
     cases
 }
 
-fn fio(shape: Shape) -> Case {
+fn fio(shape: FioShape) -> MountCase {
     let uring = shape.random && !shape.writes && shape.jobs > 1;
     let (unit, goals) = match (shape.random, shape.jobs) {
-        _ if uring => (Unit::OpsPerSec, vec![goal(Who::SluiceUring, &[Who::SluiceUnix], 1.5)]),
-        (true, _) => (Unit::OpsPerSec, vec![]),
-        (false, 1) => (Unit::MbPerSec, vec![goal(Who::SluiceUnix, &[Who::Bare], 0.8)]),
-        (false, _) => (Unit::MbPerSec, vec![]),
+        _ if uring => (
+            MountUnit::OpsPerSec,
+            vec![goal(ServerUnderTest::SluiceUring, &[ServerUnderTest::SluiceUnix], 1.5)],
+        ),
+        (true, _) => (MountUnit::OpsPerSec, vec![]),
+        (false, 1) => (
+            MountUnit::MbPerSec,
+            vec![goal(ServerUnderTest::SluiceUnix, &[ServerUnderTest::Bare], 0.8)],
+        ),
+        (false, _) => (MountUnit::MbPerSec, vec![]),
     };
-    let load = Load::Fio { shape, one_cpu: false };
-    let who: &[Who] = if uring { &Who::ALL } else { MOST };
-    Case { load, who, figures: vec![figure(name_of(shape), unit, goals)] }
+    let load = MountLoad::Fio { shape, one_cpu: false };
+    let who: &[ServerUnderTest] = if uring { &ServerUnderTest::ALL } else { MOST };
+    MountCase { load, who, figures: vec![figure(name_of(shape), unit, goals)] }
 }
 
-fn name_of(shape: Shape) -> String {
+fn name_of(shape: FioShape) -> String {
     let kind = match (shape.random, shape.writes, shape.buffered) {
         (true, false, _) => "4 KiB random read, direct",
         (true, true, false) => "4 KiB random write, direct",
@@ -193,12 +207,16 @@ fn name_of(shape: Shape) -> String {
     format!("{kind}, {jobs}")
 }
 
-fn figure(what: String, unit: Unit, goals: impl IntoIterator<Item = Goal>) -> Figure {
-    Figure { what, unit, goals: goals.into_iter().collect() }
+fn figure(
+    what: String,
+    unit: MountUnit,
+    goals: impl IntoIterator<Item = MountGoal>,
+) -> MountFigure {
+    MountFigure { what, unit, goals: goals.into_iter().collect() }
 }
 
-fn goal(who: Who, beside: &'static [Who], times: f64) -> Goal {
-    Goal { who, beside, times }
+fn goal(who: ServerUnderTest, beside: &'static [ServerUnderTest], times: f64) -> MountGoal {
+    MountGoal { who, beside, times }
 }
 
 fn thousands(count: usize) -> String {
@@ -209,11 +227,23 @@ fn thousands(count: usize) -> String {
 }
 
 /// All but who is measured only where several processes read.
-const MOST: &[Who] =
-    &[Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Bare, Who::Sshfs, Who::Glusterfs];
+const MOST: &[ServerUnderTest] = &[
+    ServerUnderTest::Native,
+    ServerUnderTest::SluiceUnix,
+    ServerUnderTest::SluiceTcp,
+    ServerUnderTest::Bare,
+    ServerUnderTest::Sshfs,
+    ServerUnderTest::Glusterfs,
+];
 /// Those with whole file systems.
-const NAMES: &[Who] = &[Who::Native, Who::SluiceUnix, Who::SluiceTcp, Who::Sshfs, Who::Glusterfs];
-const PEERS: &[Who] = &[Who::Sshfs, Who::Glusterfs];
+const NAMES: &[ServerUnderTest] = &[
+    ServerUnderTest::Native,
+    ServerUnderTest::SluiceUnix,
+    ServerUnderTest::SluiceTcp,
+    ServerUnderTest::Sshfs,
+    ServerUnderTest::Glusterfs,
+];
+const PEERS: &[ServerUnderTest] = &[ServerUnderTest::Sshfs, ServerUnderTest::Glusterfs];
 
 #[cfg(test)]
 mod tests {
@@ -223,7 +253,7 @@ mod tests {
 
     #[test]
     fn every_line_has_a_name_of_its_own() {
-        let cases = table(Amounts { metadata: 2_000, tree: 100_000, source: 10_000 });
+        let cases = table(MountAmounts { metadata: 2_000, tree: 100_000, source: 10_000 });
         let names: Vec<_> = cases.iter().flat_map(|case| &case.figures).map(|f| &f.what).collect();
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
         assert!(names.contains(&&"find -printf %s, 100,000 files, cold".to_owned()), "{names:?}");
@@ -231,13 +261,16 @@ mod tests {
 
     #[test]
     fn a_target_of_time_is_told_as_time() {
-        let goal = goal(Who::SluiceUnix, &[Who::Native], 1.0 / 3.0);
-        assert_eq!(goal.target(Unit::Seconds), "sluice unix ≤ 3 × the time of native");
-        assert_eq!(goal.reached(Unit::Seconds, Unit::Seconds.times(4.0, 2.0)), "2.00 × the time");
-        let goal = self::goal(Who::SluiceTcp, PEERS, 2.0);
+        let goal = goal(ServerUnderTest::SluiceUnix, &[ServerUnderTest::Native], 1.0 / 3.0);
+        assert_eq!(goal.target(MountUnit::Seconds), "sluice unix ≤ 3 × the time of native");
+        assert_eq!(
+            goal.reached(MountUnit::Seconds, MountUnit::Seconds.times(4.0, 2.0)),
+            "2.00 × the time"
+        );
+        let goal = self::goal(ServerUnderTest::SluiceTcp, PEERS, 2.0);
         let told = "sluice tcp ≥ 2 × as fast as the faster of sshfs and glusterfs";
         assert_eq!(
-            (goal.target(Unit::Seconds), goal.reached(Unit::MbPerSec, 2.5)),
+            (goal.target(MountUnit::Seconds), goal.reached(MountUnit::MbPerSec, 2.5)),
             (told.into(), "2.50 ×".into())
         );
     }

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-use super::tool::Tools;
+use super::tool::MountTools;
 
 /// What fio does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct FioShape {
     /// Small, or large and in order.
     pub(crate) random: bool,
     pub(crate) writes: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Shape {
 }
 
 /// What came of it.
-pub(crate) struct Outcome {
+pub(crate) struct FioOutcome {
     /// Operations per second of random ones, MB/s of the others.
     pub(crate) rate: f64,
     /// O_DIRECT was refused: it went through the page cache.
@@ -38,12 +38,12 @@ pub(crate) struct Outcome {
 
 /// Runs fio for about `time` on `file`; `prepare` comes before each pass.
 pub(crate) fn run(
-    shape: Shape,
+    shape: FioShape,
     file: &Path,
     time: Duration,
-    tools: &Tools<'_>,
+    tools: &MountTools<'_>,
     prepare: &dyn Fn() -> anyhow::Result<()>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<FioOutcome> {
     prepare()?;
     if shape.random {
         let direct = pass(shape, file, time, tools, !shape.buffered);
@@ -53,10 +53,10 @@ pub(crate) fn run(
             }
             other => (other?, false),
         };
-        return Ok(Outcome { rate: done.operations / done.seconds, buffered_instead });
+        return Ok(FioOutcome { rate: done.operations / done.seconds, buffered_instead });
     }
     let began = Instant::now();
-    let mut all = Done::default();
+    let mut all = FioResult::default();
     for _ in 0..PASSES_MAX {
         let done = pass(shape, file, time, tools, false)?;
         all.bytes += done.bytes;
@@ -66,31 +66,31 @@ pub(crate) fn run(
         }
         prepare()?;
     }
-    Ok(Outcome { rate: all.bytes / all.seconds / 1e6, buffered_instead: false })
+    Ok(FioOutcome { rate: all.bytes / all.seconds / 1e6, buffered_instead: false })
 }
 
 /// What one run of fio did.
 #[derive(Debug, Default, PartialEq)]
-struct Done {
+struct FioResult {
     operations: f64,
     bytes: f64,
     seconds: f64,
 }
 
 fn pass(
-    shape: Shape,
+    shape: FioShape,
     file: &Path,
     time: Duration,
-    tools: &Tools<'_>,
+    tools: &MountTools<'_>,
     direct: bool,
-) -> anyhow::Result<Done> {
+) -> anyhow::Result<FioResult> {
     let arguments = arguments(shape, file, time, direct);
     let said = tools.run(Command::new("fio").args(arguments))?.text;
     parse(&said, shape.writes).with_context(|| format!("fio on {}", file.display()))
 }
 
-fn arguments(shape: Shape, file: &Path, time: Duration, direct: bool) -> Vec<String> {
-    let Shape { random, writes, jobs, buffered: _ } = shape;
+fn arguments(shape: FioShape, file: &Path, time: Duration, direct: bool) -> Vec<String> {
+    let FioShape { random, writes, jobs, buffered: _ } = shape;
     let kind = match (random, writes) {
         (true, false) => "randread",
         (true, true) => "randwrite",
@@ -132,7 +132,7 @@ fn arguments(shape: Shape, file: &Path, time: Duration, direct: bool) -> Vec<Str
     all
 }
 
-fn parse(said: &str, writes: bool) -> anyhow::Result<Done> {
+fn parse(said: &str, writes: bool) -> anyhow::Result<FioResult> {
     // Warnings come first.
     let json = said.find('{').map_or(said, |start| &said[start..]);
     let whole: Value = serde_json::from_str(json).context("what it says is no JSON")?;
@@ -140,7 +140,7 @@ fn parse(said: &str, writes: bool) -> anyhow::Result<Done> {
     ensure!(job["error"] == 0, "error {}", job["error"]);
     let figures = &job[if writes { "write" } else { "read" }];
     let figure = |name: &str| figures[name].as_f64().with_context(|| format!("it tells no {name}"));
-    let done = Done {
+    let done = FioResult {
         operations: figure("total_ios")?,
         bytes: figure("io_bytes")?,
         // In milliseconds, rounded; a pass may be shorter than one.
@@ -165,13 +165,13 @@ mod tests {
                     \"io_bytes\": 409600, \"runtime\": 500}, \"write\": {\"total_ios\": 0, \
                     \"io_bytes\": 0, \"runtime\": 0}}]}\n";
         let done = parse(said, false).unwrap();
-        assert_eq!(done, Done { operations: 100.0, bytes: 409_600.0, seconds: 0.5 });
+        assert_eq!(done, FioResult { operations: 100.0, bytes: 409_600.0, seconds: 0.5 });
         assert!(parse(said, true).is_err());
     }
 
     #[test]
     fn jobs_in_order_take_equal_parts() {
-        let shape = Shape { random: false, writes: true, jobs: 4, buffered: true };
+        let shape = FioShape { random: false, writes: true, jobs: 4, buffered: true };
         let all = arguments(shape, Path::new("/at/data"), Duration::from_secs(3), false);
         for word in ["--size=67108864", "--offset_increment=67108864", "--end_fsync=1"] {
             assert!(all.iter().any(|given| given == word), "{word} in {all:?}");

@@ -38,11 +38,11 @@ use super::inside;
 use super::place::RunDir;
 use super::programs;
 use super::servers::DATA;
-use case::{Amounts, Case, Load};
-use names::Source;
-use report::Report;
-use tool::Tools;
-use who::{Contender, Place, Who};
+use case::{MountAmounts, MountCase, MountLoad};
+use names::NamesSource;
+use report::MountBenchReport;
+use tool::MountTools;
+use who::{BenchDirs, MountContender, ServerUnderTest};
 
 pub(super) use bare::{Args as BareArgs, run as run_bare};
 
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     only: Option<String>,
     /// Only these, with commas between them
     #[arg(long, value_enum, value_delimiter = ',')]
-    who: Vec<Who>,
+    who: Vec<ServerUnderTest>,
     /// Where the table (mount.md), all samples (mount.json) and the chart (mount.svg) go
     /// [default: nowhere, the table is printed]
     #[arg(long, value_name = "DIR")]
@@ -89,24 +89,24 @@ pub(super) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
 /// What the inner process does.
 fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
     own_the_place()?;
-    let place = Place { dir, sluice: sluice.into(), own: programs::own()? };
+    let place = BenchDirs { dir, sluice: sluice.into(), own: programs::own()? };
     let amounts = args.amounts();
-    let cases: Vec<Case> =
+    let cases: Vec<MountCase> =
         case::table(amounts).into_iter().filter(|case| args.wants(case)).collect();
     ensure!(!cases.is_empty(), "no case has such a name");
-    let mut report = Report::new(&place.dir);
-    let wanted: Vec<Who> =
-        Who::ALL.into_iter().filter(|who| args.wants_who(*who, &cases)).collect();
-    let tools = Tools { stop, one_cpu: false };
+    let mut report = MountBenchReport::new(&place.dir);
+    let wanted: Vec<ServerUnderTest> =
+        ServerUnderTest::ALL.into_iter().filter(|who| args.wants_who(*who, &cases)).collect();
+    let tools = MountTools { stop, one_cpu: false };
     eprintln!("making files");
-    for who in [Who::Native, Who::Glusterfs] {
-        if who == Who::Native || wanted.contains(&who) {
+    for who in [ServerUnderTest::Native, ServerUnderTest::Glusterfs] {
+        if who == ServerUnderTest::Native || wanted.contains(&who) {
             fill(&place.behind(who), &cases, amounts, stop)?;
         }
     }
     let mut contenders = Vec::new();
     for who in wanted {
-        match Contender::start(who, &place) {
+        match MountContender::start(who, &place) {
             Ok(contender) => {
                 report.who.push(who);
                 contenders.push(contender);
@@ -117,12 +117,12 @@ fn compare(args: &Args, dir: PathBuf, sluice: &Path, stop: &Arc<AtomicBool>) -> 
             bail!("interrupted");
         }
     }
-    let source = match has(&cases, Load::Source) {
-        true => Some(Source::make(&place.dir, amounts.source, &tools)?),
+    let source = match has(&cases, MountLoad::Source) {
+        true => Some(NamesSource::make(&place.dir, amounts.source, &tools)?),
         false => None,
     };
     let time = args.time();
-    let mut bench = Bench { args, place: &place, contenders, source, amounts, stop, time };
+    let mut bench = MountBench { args, place: &place, contenders, source, amounts, stop, time };
     bench.settle(&cases, &mut report)?;
     bench.run(&cases, &mut report)?;
     drop(bench);
@@ -142,15 +142,20 @@ fn own_the_place() -> anyhow::Result<()> {
 }
 
 /// Makes what the cases look for, behind the mounts.
-fn fill(behind: &Path, cases: &[Case], amounts: Amounts, stop: &AtomicBool) -> anyhow::Result<()> {
+fn fill(
+    behind: &Path,
+    cases: &[MountCase],
+    amounts: MountAmounts,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
     fs::create_dir(behind).context("cannot make the directory to serve")?;
-    let reads = cases.iter().any(|case| matches!(case.load, Load::Fio { .. }));
+    let reads = cases.iter().any(|case| matches!(case.load, MountLoad::Fio { .. }));
     let len = if reads { Bytes::new(fio::FILE_LEN) } else { Bytes::mib(1) };
     make_file(&behind.join(DATA), len)?;
-    if has(cases, Load::Find) {
+    if has(cases, MountLoad::Find) {
         names::make_tree(behind, amounts.tree)?;
     }
-    if has(cases, Load::List) {
+    if has(cases, MountLoad::List) {
         names::make_flat(behind)?;
     }
     if stop.load(Ordering::Relaxed) {
@@ -165,7 +170,7 @@ fn flush(dir: &Path) -> anyhow::Result<()> {
     rustix::fs::syncfs(&dir).context("cannot flush what was written")
 }
 
-fn has(cases: &[Case], load: Load) -> bool {
+fn has(cases: &[MountCase], load: MountLoad) -> bool {
     cases.iter().any(|case| case.load == load)
 }
 
@@ -178,19 +183,19 @@ impl Args {
         if self.quick { QUICK_TIME } else { self.time.to_duration() }
     }
 
-    fn amounts(&self) -> Amounts {
+    fn amounts(&self) -> MountAmounts {
         match self.quick {
-            true => Amounts { metadata: 400, tree: 10_000, source: 1_000 },
-            false => Amounts { metadata: 2_000, tree: 100_000, source: 10_000 },
+            true => MountAmounts { metadata: 400, tree: 10_000, source: 1_000 },
+            false => MountAmounts { metadata: 2_000, tree: 100_000, source: 10_000 },
         }
     }
 
-    fn wants(&self, case: &Case) -> bool {
+    fn wants(&self, case: &MountCase) -> bool {
         let only = self.only.as_deref().unwrap_or_default();
         case.figures.iter().any(|figure| figure.what.contains(only))
     }
 
-    fn wants_who(&self, who: Who, cases: &[Case]) -> bool {
+    fn wants_who(&self, who: ServerUnderTest, cases: &[MountCase]) -> bool {
         let is_chosen = self.who.is_empty() || self.who.contains(&who);
         is_chosen && cases.iter().any(|case| case.who.contains(&who))
     }
@@ -212,33 +217,34 @@ impl Args {
     }
 }
 
-struct Bench<'a> {
+struct MountBench<'a> {
     args: &'a Args,
-    place: &'a Place,
-    contenders: Vec<Contender>,
-    source: Option<Source>,
-    amounts: Amounts,
+    place: &'a BenchDirs,
+    contenders: Vec<MountContender>,
+    source: Option<NamesSource>,
+    amounts: MountAmounts,
     stop: &'a Arc<AtomicBool>,
     time: Duration,
 }
 
 /// What one run found: a value for each figure of its case.
-struct Found {
+struct MountBenchFound {
     values: Vec<f64>,
     /// Requests to the proxy for each name that was seen.
     round_trips: Option<f64>,
     note: Option<&'static str>,
 }
 
-impl Bench<'_> {
+impl MountBench<'_> {
     /// GlusterFS marks what was put into its brick when it first sees it, which is not part of
     /// what is measured.
-    fn settle(&self, cases: &[Case], report: &mut Report) -> anyhow::Result<()> {
-        let Some(gluster) = self.contenders.iter().find(|c| c.who == Who::Glusterfs) else {
+    fn settle(&self, cases: &[MountCase], report: &mut MountBenchReport) -> anyhow::Result<()> {
+        let Some(gluster) = self.contenders.iter().find(|c| c.who == ServerUnderTest::Glusterfs)
+        else {
             return Ok(());
         };
-        let tools = Tools { stop: self.stop, one_cpu: false };
-        if has(cases, Load::Find) || has(cases, Load::List) {
+        let tools = MountTools { stop: self.stop, one_cpu: false };
+        if has(cases, MountLoad::Find) || has(cases, MountLoad::List) {
             eprintln!("letting glusterfs see its files");
             let seen = tools.run(Command::new("find").arg(&gluster.root).args(["-printf", "%s"]));
             if let Err(error) = seen {
@@ -248,10 +254,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn run(&mut self, cases: &[Case], report: &mut Report) -> anyhow::Result<()> {
+    fn run(&mut self, cases: &[MountCase], report: &mut MountBenchReport) -> anyhow::Result<()> {
         let (rounds, began) = (self.args.rounds(), Instant::now());
-        let all: Vec<Who> = self.contenders.iter().map(|contender| contender.who).collect();
-        let runs = |case: &Case| all.iter().filter(|who| case.who.contains(who)).count();
+        let all: Vec<ServerUnderTest> =
+            self.contenders.iter().map(|contender| contender.who).collect();
+        let runs = |case: &MountCase| all.iter().filter(|who| case.who.contains(who)).count();
         let total = rounds * cases.iter().map(runs).sum::<usize>();
         let mut done = 0;
         for round in 0..rounds {
@@ -284,10 +291,10 @@ impl Bench<'_> {
     }
 
     /// One run of a case's load.
-    fn measure(&mut self, case: &Case, index: usize) -> anyhow::Result<Found> {
-        let tools = Tools { stop: self.stop, one_cpu: false };
+    fn measure(&mut self, case: &MountCase, index: usize) -> anyhow::Result<MountBenchFound> {
+        let tools = MountTools { stop: self.stop, one_cpu: false };
         let (place, amounts) = (self.place, self.amounts);
-        if matches!(case.load, Load::Find | Load::List) {
+        if matches!(case.load, MountLoad::Find | MountLoad::List) {
             self.contenders[index].remount(place)?;
             forget_names()?;
         }
@@ -295,9 +302,9 @@ impl Bench<'_> {
         let root = &contender.root;
         let seconds = |times: &[Duration]| times.iter().map(Duration::as_secs_f64).collect();
         match case.load {
-            Load::Fio { shape, one_cpu: false } => self.fio(shape, contender, &tools),
-            Load::Fio { shape, one_cpu: true } => {
-                let tools = Tools { one_cpu: true, ..tools };
+            MountLoad::Fio { shape, one_cpu: false } => self.fio(shape, contender, &tools),
+            MountLoad::Fio { shape, one_cpu: true } => {
+                let tools = MountTools { one_cpu: true, ..tools };
                 let all = rustix::thread::sched_getaffinity(None).context("which processors?")?;
                 let mut one = CpuSet::new();
                 one.set(0);
@@ -308,49 +315,63 @@ impl Bench<'_> {
                 self.contenders[index].remount(place)?;
                 found
             }
-            Load::Metadata => Ok(Found::values(names::metadata(root, amounts.metadata)?)),
-            Load::Find => {
+            MountLoad::Metadata => {
+                Ok(MountBenchFound::values(names::metadata(root, amounts.metadata)?))
+            }
+            MountLoad::Find => {
                 let (answer, trips) =
                     counted(contender, || names::find(root, amounts.tree, &tools))?;
-                Ok(Found { round_trips: trips, ..Found::values(seconds(&[answer])) })
+                Ok(MountBenchFound {
+                    round_trips: trips,
+                    ..MountBenchFound::values(seconds(&[answer]))
+                })
             }
-            Load::List => {
+            MountLoad::List => {
                 let (answer, trips) = counted(contender, || names::list(root, &tools))?;
-                Ok(Found { round_trips: trips, ..Found::values(seconds(&[answer])) })
+                Ok(MountBenchFound {
+                    round_trips: trips,
+                    ..MountBenchFound::values(seconds(&[answer]))
+                })
             }
-            Load::Source => {
+            MountLoad::Source => {
                 let source = self.source.as_ref().context("no archive was made")?;
-                Ok(Found::values(seconds(&source.measure(root, &tools)?)))
+                Ok(MountBenchFound::values(seconds(&source.measure(root, &tools)?)))
             }
         }
     }
 
     fn fio(
         &self,
-        shape: fio::Shape,
-        contender: &Contender,
-        tools: &Tools<'_>,
-    ) -> anyhow::Result<Found> {
+        shape: fio::FioShape,
+        contender: &MountContender,
+        tools: &MountTools<'_>,
+    ) -> anyhow::Result<MountBenchFound> {
         // What is native has no server that could have the file in its memory.
         let prepare = || match contender.who {
-            Who::Native => Ok(()),
+            ServerUnderTest::Native => Ok(()),
             who => warm(&self.place.behind(who).join(DATA)),
         };
         let file = contender.root.join(DATA);
         let outcome = fio::run(shape, &file, self.time, tools, &prepare)?;
         let note =
             outcome.buffered_instead.then_some("O_DIRECT is refused: through the page cache");
-        Ok(Found { note, ..Found::values(vec![outcome.rate]) })
+        Ok(MountBenchFound { note, ..MountBenchFound::values(vec![outcome.rate]) })
     }
 }
 
-impl Found {
-    fn values(values: Vec<f64>) -> Found {
-        Found { values, round_trips: None, note: None }
+impl MountBenchFound {
+    fn values(values: Vec<f64>) -> MountBenchFound {
+        MountBenchFound { values, round_trips: None, note: None }
     }
 }
 
-fn put(report: &mut Report, case: &Case, who: Who, round: usize, found: &Found) {
+fn put(
+    report: &mut MountBenchReport,
+    case: &MountCase,
+    who: ServerUnderTest,
+    round: usize,
+    found: &MountBenchFound,
+) {
     for (figure, value) in case.figures.iter().zip(&found.values) {
         report.add(figure, who, round, *value);
         if let Some(trips) = found.round_trips {
@@ -364,7 +385,7 @@ fn put(report: &mut Report, case: &Case, who: Who, round: usize, found: &Found) 
 
 /// Looks at names, and tells how many requests each of them cost the proxy, if there is one.
 fn counted(
-    contender: &Contender,
+    contender: &MountContender,
     look: impl FnOnce() -> anyhow::Result<(Duration, u64)>,
 ) -> anyhow::Result<(Duration, Option<f64>)> {
     let requests = || match &contender.api {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::tool::Tools;
+use super::tool::MountTools;
 
 /// Makes, looks at, reads, renames and removes `files` below `root`; operations per second of
 /// each.
@@ -79,7 +79,7 @@ fn make_files(dir: &Path, count: usize) -> anyhow::Result<()> {
 pub(crate) fn find(
     root: &Path,
     files: usize,
-    tools: &Tools<'_>,
+    tools: &MountTools<'_>,
 ) -> anyhow::Result<(Duration, u64)> {
     let ran = tools.run(Command::new("find").arg(root.join(TREE)).args(["-printf", "%s\\n"]))?;
     let expected = files + files.div_ceil(TREE_WIDTH) + 1;
@@ -89,7 +89,7 @@ pub(crate) fn find(
 }
 
 /// How long `ls -l` of the one directory takes, and how many names it saw.
-pub(crate) fn list(root: &Path, tools: &Tools<'_>) -> anyhow::Result<(Duration, u64)> {
+pub(crate) fn list(root: &Path, tools: &MountTools<'_>) -> anyhow::Result<(Duration, u64)> {
     let ran = tools.run(Command::new("ls").arg("-l").arg(root.join(FLAT)))?;
     // The first line is the total.
     let found = ran.text.lines().count() - 1;
@@ -98,18 +98,23 @@ pub(crate) fn list(root: &Path, tools: &Tools<'_>) -> anyhow::Result<(Duration, 
 }
 
 /// A source tree in an archive.
-pub(crate) struct Source {
+pub(crate) struct NamesSource {
     archive: PathBuf,
     /// From the top of the tree.
     names: Vec<String>,
     bytes: u64,
 }
 
-impl Source {
+impl NamesSource {
     /// Makes one of `files` in `dir`, with lengths from 1 to 20 KiB and any contents.
-    pub(crate) fn make(dir: &Path, files: usize, tools: &Tools<'_>) -> anyhow::Result<Source> {
+    pub(crate) fn make(
+        dir: &Path,
+        files: usize,
+        tools: &MountTools<'_>,
+    ) -> anyhow::Result<NamesSource> {
         let top = dir.join("source");
-        let mut source = Source { archive: dir.join("source.tar"), names: Vec::new(), bytes: 0 };
+        let mut source =
+            NamesSource { archive: dir.join("source.tar"), names: Vec::new(), bytes: 0 };
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = move || {
             random ^= random << 13;
@@ -139,7 +144,11 @@ impl Source {
     }
 
     /// How long it takes to unpack the tree below `root`, and to look at each file five times.
-    pub(crate) fn measure(&self, root: &Path, tools: &Tools<'_>) -> anyhow::Result<[Duration; 2]> {
+    pub(crate) fn measure(
+        &self,
+        root: &Path,
+        tools: &MountTools<'_>,
+    ) -> anyhow::Result<[Duration; 2]> {
         let top = root.join("source");
         fs::create_dir(&top).context("making a place to unpack in")?;
         let unpacked =
@@ -182,8 +191,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("sluice-source-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
-        let tools = Tools { stop: &stop, one_cpu: false };
-        let mut source = Source::make(&dir, 150, &tools).unwrap();
+        let tools = MountTools { stop: &stop, one_cpu: false };
+        let mut source = NamesSource::make(&dir, 150, &tools).unwrap();
         assert!(source.measure(&dir, &tools).is_ok());
         assert!(!dir.join("source").exists());
         source.bytes += 1;
@@ -196,7 +205,7 @@ mod tests {
     fn find_and_ls_must_see_every_name() {
         let dir = std::env::temp_dir().join(format!("sluice-tree-{}", std::process::id()));
         let stop = Arc::new(AtomicBool::new(false));
-        let tools = Tools { stop: &stop, one_cpu: false };
+        let tools = MountTools { stop: &stop, one_cpu: false };
         make_tree(&dir, 300).unwrap();
         assert_eq!(find(&dir, 300, &tools).unwrap().1, 304);
         fs::remove_file(dir.join(TREE).join("d0002/f00099")).unwrap();

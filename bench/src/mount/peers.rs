@@ -13,10 +13,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::who::{Place, Who};
+use super::who::{BenchDirs, ServerUnderTest};
 
 /// The command of an sshd that serves files to whoever has the bench's key.
-pub(crate) fn sshd(place: &Place, port: u16) -> anyhow::Result<Vec<String>> {
+pub(crate) fn sshd(place: &BenchDirs, port: u16) -> anyhow::Result<Vec<String>> {
     let program = find_program("sshd")?;
     // Both at once, or a half of the pair would be a note about the wrong one.
     find_program("sshfs")?;
@@ -42,7 +42,7 @@ pub(crate) fn sshd(place: &Place, port: u16) -> anyhow::Result<Vec<String>> {
 }
 
 /// The command that mounts the export over ssh.
-pub(crate) fn sshfs(place: &Place, port: u16, at: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) fn sshfs(place: &BenchDirs, port: u16, at: &str) -> anyhow::Result<Vec<String>> {
     let program = find_program("sshfs")?;
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::effective());
     let user = user.context("who am I?")?.context("this user has no name")?.name;
@@ -66,10 +66,10 @@ pub(crate) fn sshfs(place: &Place, port: u16, at: &str) -> anyhow::Result<Vec<St
 }
 
 /// The command of the process that serves the brick.
-pub(crate) fn glusterfsd(place: &Place, port: u16) -> anyhow::Result<Vec<String>> {
+pub(crate) fn glusterfsd(place: &BenchDirs, port: u16) -> anyhow::Result<Vec<String>> {
     let program = find_program("glusterfsd")?;
     let volume = place.dir.join("brick.vol");
-    let brick = place.behind(Who::Glusterfs);
+    let brick = place.behind(ServerUnderTest::Glusterfs);
     let text = format!(
         "volume posix\n type storage/posix\n option directory {}\nend-volume\n\
          volume locks\n type features/locks\n subvolumes posix\nend-volume\n\
@@ -87,7 +87,7 @@ pub(crate) fn glusterfsd(place: &Place, port: u16) -> anyhow::Result<Vec<String>
 }
 
 /// The command that mounts the brick.
-pub(crate) fn glusterfs(place: &Place, port: u16, at: &str) -> anyhow::Result<Vec<String>> {
+pub(crate) fn glusterfs(place: &BenchDirs, port: u16, at: &str) -> anyhow::Result<Vec<String>> {
     let program = find_program("glusterfs")?;
     let volume = place.dir.join("client.vol");
     let mut text = format!(

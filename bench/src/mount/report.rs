@@ -12,28 +12,28 @@ use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
 use super::super::report::{machine, median};
-use super::case::{Case, Figure, Goal};
-use super::who::Who;
+use super::case::{MountCase, MountFigure, MountGoal};
+use super::who::ServerUnderTest;
 use chart::{Bar, BarChart, BarGroup, bar_chart};
 
 /// Everything that was measured, and what to say about it.
-pub(crate) struct Report {
+pub(crate) struct MountBenchReport {
     machine: String,
     /// Who took part.
-    pub(crate) who: Vec<Who>,
+    pub(crate) who: Vec<ServerUnderTest>,
     pub(crate) command: String,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
     notes: Vec<String>,
     /// By figure and contender; a run that failed leaves a gap in its round.
-    samples: BTreeMap<(String, Who), BTreeMap<usize, f64>>,
+    samples: BTreeMap<(String, ServerUnderTest), BTreeMap<usize, f64>>,
     /// Requests to the proxy for each name, by figure and contender.
-    round_trips: BTreeMap<(String, Who), f64>,
+    round_trips: BTreeMap<(String, ServerUnderTest), f64>,
 }
 
-impl Report {
-    pub(crate) fn new(dir: &Path) -> Report {
-        Report {
+impl MountBenchReport {
+    pub(crate) fn new(dir: &Path) -> MountBenchReport {
+        MountBenchReport {
             machine: machine(dir),
             who: Vec::new(),
             command: String::new(),
@@ -53,16 +53,27 @@ impl Report {
         }
     }
 
-    pub(crate) fn add(&mut self, figure: &Figure, who: Who, round: usize, value: f64) {
+    pub(crate) fn add(
+        &mut self,
+        figure: &MountFigure,
+        who: ServerUnderTest,
+        round: usize,
+        value: f64,
+    ) {
         self.samples.entry((figure.what.clone(), who)).or_default().insert(round, value);
     }
 
-    pub(crate) fn add_round_trips(&mut self, figure: &Figure, who: Who, for_each_name: f64) {
+    pub(crate) fn add_round_trips(
+        &mut self,
+        figure: &MountFigure,
+        who: ServerUnderTest,
+        for_each_name: f64,
+    ) {
         self.round_trips.insert((figure.what.clone(), who), for_each_name);
     }
 
     /// Prints the tables, and writes them, all samples and the chart into `out`.
-    pub(crate) fn write(&self, cases: &[Case], out: Option<&Path>) -> anyhow::Result<()> {
+    pub(crate) fn write(&self, cases: &[MountCase], out: Option<&Path>) -> anyhow::Result<()> {
         let markdown = self.markdown(cases);
         println!("{markdown}");
         let Some(out) = out else { return Ok(()) };
@@ -82,16 +93,21 @@ impl Report {
         Ok(bar_chart(&out.join("mount.svg"), &chart)?)
     }
 
-    fn of(&self, figure: &Figure, who: Who) -> Option<&BTreeMap<usize, f64>> {
+    fn of(&self, figure: &MountFigure, who: ServerUnderTest) -> Option<&BTreeMap<usize, f64>> {
         self.samples.get(&(figure.what.clone(), who))
     }
 
-    fn median(&self, figure: &Figure, who: Who) -> Option<f64> {
+    fn median(&self, figure: &MountFigure, who: ServerUnderTest) -> Option<f64> {
         median(self.of(figure, who)?.values().copied().collect())
     }
 
     /// How many times as fast one was as another: the median over the rounds.
-    fn times(&self, figure: &Figure, who: Who, other: Who) -> Option<f64> {
+    fn times(
+        &self,
+        figure: &MountFigure,
+        who: ServerUnderTest,
+        other: ServerUnderTest,
+    ) -> Option<f64> {
         let (who, other) = (self.of(figure, who)?, self.of(figure, other)?);
         let pairs = who.iter().filter_map(|(round, value)| {
             Some(figure.unit.times(*value, *other.get(round)?)).filter(|times| times.is_finite())
@@ -100,12 +116,12 @@ impl Report {
     }
 
     /// The same beside the fastest of a goal's.
-    fn reached(&self, figure: &Figure, goal: &Goal) -> Option<f64> {
+    fn reached(&self, figure: &MountFigure, goal: &MountGoal) -> Option<f64> {
         let times = goal.beside.iter().filter_map(|other| self.times(figure, goal.who, *other));
         times.min_by(f64::total_cmp)
     }
 
-    fn markdown(&self, cases: &[Case]) -> String {
+    fn markdown(&self, cases: &[MountCase]) -> String {
         let mut text = String::from("# The mount beside the directory itself and its peers\n\n");
         let mut line = |line: &str| writeln!(text, "{line}").expect("writing to memory succeeds");
         line(&format!("- machine: {}", self.machine));
@@ -121,7 +137,7 @@ impl Report {
         line(
             "\n## Figures\n\nMedians. `native` is the directory without any mount, `bare` the least that can serve one file.\n",
         );
-        let names: Vec<String> = self.who.iter().map(Who::to_string).collect();
+        let names: Vec<String> = self.who.iter().map(ServerUnderTest::to_string).collect();
         line(&format!("| what | unit | {} |", names.join(" | ")));
         line(&format!("|---|---|{}", "---:|".repeat(names.len())));
         let figures = || cases.iter().flat_map(|case| &case.figures);
@@ -153,13 +169,13 @@ impl Report {
         text
     }
 
-    fn shown(&self, figure: &Figure, who: Who) -> String {
+    fn shown(&self, figure: &MountFigure, who: ServerUnderTest) -> String {
         self.median(figure, who).map_or("–".into(), |value| figure.unit.show(value))
     }
 
-    fn json(&self, cases: &[Case]) -> Value {
-        let figure = |figure: &Figure| {
-            let goal = |goal: &Goal| {
+    fn json(&self, cases: &[MountCase]) -> Value {
+        let figure = |figure: &MountFigure| {
+            let goal = |goal: &MountGoal| {
                 let times = self.reached(figure, goal);
                 json!({
                     "target": goal.target(figure.unit),
@@ -168,7 +184,7 @@ impl Report {
                     "met": times.map(|times| times >= goal.times),
                 })
             };
-            let by_who = |value: &dyn Fn(Who) -> Option<Value>| {
+            let by_who = |value: &dyn Fn(ServerUnderTest) -> Option<Value>| {
                 let all = self.who.iter().filter_map(|who| Some((who.word().into(), value(*who)?)));
                 all.collect::<Map<String, Value>>()
             };
@@ -197,12 +213,12 @@ impl Report {
     }
 
     /// Over TCP, as the peers are.
-    fn chart(&self, cases: &[Case]) -> BarChart {
-        let legend = [Who::Sshfs, Who::Glusterfs];
+    fn chart(&self, cases: &[MountCase]) -> BarChart {
+        let legend = [ServerUnderTest::Sshfs, ServerUnderTest::Glusterfs];
         let mut groups = Vec::new();
         for figure in cases.iter().flat_map(|case| &case.figures) {
             let bars = legend.iter().enumerate().filter_map(|(series, other)| {
-                let value = self.times(figure, Who::SluiceTcp, *other)?;
+                let value = self.times(figure, ServerUnderTest::SluiceTcp, *other)?;
                 Some(Bar { series, value, target: Some(2.0) })
             });
             let bars: Vec<Bar> = bars.collect();
@@ -225,17 +241,17 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::Unit;
+    use super::super::case::MountUnit;
     use super::*;
 
-    fn figure(unit: Unit) -> Figure {
-        let beside: &[Who] = &[Who::Sshfs, Who::Glusterfs];
-        let goals = vec![Goal { who: Who::SluiceTcp, beside, times: 2.0 }];
-        Figure { what: "row".into(), unit, goals }
+    fn figure(unit: MountUnit) -> MountFigure {
+        let beside: &[ServerUnderTest] = &[ServerUnderTest::Sshfs, ServerUnderTest::Glusterfs];
+        let goals = vec![MountGoal { who: ServerUnderTest::SluiceTcp, beside, times: 2.0 }];
+        MountFigure { what: "row".into(), unit, goals }
     }
 
-    fn report(figure: &Figure, runs: &[(Who, &[f64])]) -> Report {
-        let mut report = Report::new(Path::new("/"));
+    fn report(figure: &MountFigure, runs: &[(ServerUnderTest, &[f64])]) -> MountBenchReport {
+        let mut report = MountBenchReport::new(Path::new("/"));
         for (who, values) in runs {
             report.who.push(*who);
             for (round, value) in values.iter().enumerate() {
@@ -247,11 +263,11 @@ mod tests {
 
     #[test]
     fn a_goal_beside_two_counts_the_faster_one_of_the_same_rounds() {
-        let figure = figure(Unit::Seconds);
-        let runs: [(Who, &[f64]); 3] = [
-            (Who::SluiceTcp, &[1.0, 2.0, 2.0]),
-            (Who::Sshfs, &[9.0, 18.0, 9.0]),
-            (Who::Glusterfs, &[3.0, 6.0, 9.0]),
+        let figure = figure(MountUnit::Seconds);
+        let runs: [(ServerUnderTest, &[f64]); 3] = [
+            (ServerUnderTest::SluiceTcp, &[1.0, 2.0, 2.0]),
+            (ServerUnderTest::Sshfs, &[9.0, 18.0, 9.0]),
+            (ServerUnderTest::Glusterfs, &[3.0, 6.0, 9.0]),
         ];
         let report = report(&figure, &runs);
         assert_eq!(report.reached(&figure, &figure.goals[0]), Some(3.0));
@@ -259,11 +275,11 @@ mod tests {
 
     #[test]
     fn who_is_missing_leaves_a_gap_and_no_verdict() {
-        let figure = figure(Unit::OpsPerSec);
-        let report = report(&figure, &[(Who::SluiceTcp, &[5.0])]);
-        let who: &[Who] = &[Who::SluiceTcp];
-        let load = super::super::case::Load::Metadata;
-        let cases = [Case { load, who, figures: vec![figure] }];
+        let figure = figure(MountUnit::OpsPerSec);
+        let report = report(&figure, &[(ServerUnderTest::SluiceTcp, &[5.0])]);
+        let who: &[ServerUnderTest] = &[ServerUnderTest::SluiceTcp];
+        let load = super::super::case::MountLoad::Metadata;
+        let cases = [MountCase { load, who, figures: vec![figure] }];
         assert!(report.markdown(&cases).contains("0 of 0 met; 1 could not be measured."));
         let json = report.json(&cases);
         assert_eq!(json["figures"][0]["medians"], json!({ "sluice-tcp": 5.0 }));

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Runs programs.
-pub(crate) struct Tools<'a> {
+pub(crate) struct MountTools<'a> {
     /// Ctrl-C was pressed.
     pub(crate) stop: &'a Arc<AtomicBool>,
     /// Programs share processor 0 with whatever they ask.
@@ -18,14 +18,14 @@ pub(crate) struct Tools<'a> {
 }
 
 /// What a program did.
-pub(crate) struct Ran {
+pub(crate) struct ToolRun {
     pub(crate) text: String,
     pub(crate) took: Duration,
 }
 
-impl Tools<'_> {
+impl MountTools<'_> {
     /// Runs it; an error shows what it said.
-    pub(crate) fn run(&self, command: &mut Command) -> anyhow::Result<Ran> {
+    pub(crate) fn run(&self, command: &mut Command) -> anyhow::Result<ToolRun> {
         let name = command.get_program().to_string_lossy().into_owned();
         let mut pinned;
         let command = if self.one_cpu {
@@ -71,7 +71,7 @@ impl Tools<'_> {
             let all: Vec<&str> = errors.lines().chain(text.lines().take(3)).take(4).collect();
             bail!("{name}: {}: {}", output.status, all.join(" | "));
         }
-        Ok(Ran { text, took })
+        Ok(ToolRun { text, took })
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_program_that_fails_is_an_error_with_its_words_and_stop_kills_it() {
         let stop = Arc::new(AtomicBool::new(false));
-        let tools = Tools { stop: &stop, one_cpu: false };
+        let tools = MountTools { stop: &stop, one_cpu: false };
         assert_eq!(tools.run(Command::new("echo").arg("a")).unwrap().text, "a\n");
         let told = tools.run(Command::new("ls").arg("/no-such-place")).err().unwrap().to_string();
         assert!(told.contains("/no-such-place"), "{told}");

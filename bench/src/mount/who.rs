@@ -24,14 +24,14 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::CpuSet;
 
-use super::super::process::Process;
+use super::super::process::BenchProcess;
 use super::super::servers::DATA;
-use super::super::socket::Address;
+use super::super::socket::BenchAddress;
 use super::peers;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(crate) enum Who {
+pub(crate) enum ServerUnderTest {
     /// The directory itself
     Native,
     /// `sluice mount` of a proxy at a Unix socket
@@ -49,7 +49,7 @@ pub(crate) enum Who {
 }
 
 /// Where everything is.
-pub(crate) struct Place {
+pub(crate) struct BenchDirs {
     /// On the file system that is measured.
     pub(crate) dir: PathBuf,
     /// The product's program.
@@ -59,53 +59,53 @@ pub(crate) struct Place {
 }
 
 /// One who is ready to be measured; when drop returns, nothing of it is mounted or runs.
-pub(crate) struct Contender {
-    pub(crate) who: Who,
+pub(crate) struct MountContender {
+    pub(crate) who: ServerUnderTest,
     /// Where its files are.
     pub(crate) root: PathBuf,
     /// What a proxy tells.
     pub(crate) api: Option<api::ApiClient>,
-    client: Option<Process>,
-    server: Option<Process>,
+    client: Option<BenchProcess>,
+    server: Option<BenchProcess>,
 }
 
-impl Place {
+impl BenchDirs {
     /// The directory that all but GlusterFS serve.
     pub(crate) fn export(&self) -> PathBuf {
         self.dir.join("export")
     }
 
     /// What is behind a mount. GlusterFS marks every file, so it gets a directory of its own.
-    pub(crate) fn behind(&self, who: Who) -> PathBuf {
-        if who == Who::Glusterfs { self.dir.join("brick") } else { self.export() }
+    pub(crate) fn behind(&self, who: ServerUnderTest) -> PathBuf {
+        if who == ServerUnderTest::Glusterfs { self.dir.join("brick") } else { self.export() }
     }
 
-    fn at(&self, who: Who) -> PathBuf {
+    fn at(&self, who: ServerUnderTest) -> PathBuf {
         match who {
-            Who::Native => self.export(),
+            ServerUnderTest::Native => self.export(),
             _ => self.dir.join(format!("at-{}", who.word())),
         }
     }
 
-    fn log(&self, who: Who, part: &str) -> PathBuf {
+    fn log(&self, who: ServerUnderTest, part: &str) -> PathBuf {
         self.dir.join(format!("{}-{part}.log", who.word()))
     }
 }
 
-impl Contender {
+impl MountContender {
     /// Starts the server and mounts what it serves; the data file must be there.
-    pub(crate) fn start(who: Who, place: &Place) -> anyhow::Result<Contender> {
-        if who == Who::SluiceUring {
+    pub(crate) fn start(who: ServerUnderTest, place: &BenchDirs) -> anyhow::Result<MountContender> {
+        if who == ServerUnderTest::SluiceUring {
             let on = fs::read_to_string(URING_SWITCH).unwrap_or_default();
             if on.trim() != "Y" {
                 bail!("left out: {URING_SWITCH} is not Y");
             }
         }
         let root = place.at(who);
-        let mut contender = Contender { who, root, api: None, client: None, server: None };
+        let mut contender = MountContender { who, root, api: None, client: None, server: None };
         let Some(server) = server(who, place)? else { return Ok(contender) };
         let name = format!("{who}'s server");
-        let mut process = Process::start(&name, &server.command, &place.log(who, "server"))?;
+        let mut process = BenchProcess::start(&name, &server.command, &place.log(who, "server"))?;
         process.wait_until(|| server.address.connect().is_ok())?;
         contender.server = Some(process);
         if let Some(api) = server.api {
@@ -116,10 +116,10 @@ impl Contender {
         Ok(contender)
     }
 
-    fn mount(&mut self, place: &Place) -> anyhow::Result<()> {
+    fn mount(&mut self, place: &BenchDirs) -> anyhow::Result<()> {
         let command = client(self.who, place, &self.root)?;
         let name = format!("{}'s mount", self.who);
-        let mut process = Process::start(&name, &command, &place.log(self.who, "mount"))?;
+        let mut process = BenchProcess::start(&name, &command, &place.log(self.who, "mount"))?;
         let data = self.root.join(DATA);
         // A server may refuse for a moment what it will have.
         let ready = process.wait_until(|| is_mounted(&self.root) && data.metadata().is_ok());
@@ -128,7 +128,7 @@ impl Contender {
     }
 
     /// Mounts anew: a client that knows nothing.
-    pub(crate) fn remount(&mut self, place: &Place) -> anyhow::Result<()> {
+    pub(crate) fn remount(&mut self, place: &BenchDirs) -> anyhow::Result<()> {
         if self.client.is_none() {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl Contender {
     }
 }
 
-impl Drop for Contender {
+impl Drop for MountContender {
     fn drop(&mut self) {
         if let Err(error) = self.unmount() {
             eprintln!("sluice-bench: {error:#}");
@@ -180,22 +180,22 @@ fn is_mounted(at: &Path) -> bool {
 }
 
 /// How a server is started, and where it then listens.
-struct Server {
+struct MountServer {
     command: Vec<String>,
-    address: Address,
+    address: BenchAddress,
     api: Option<String>,
 }
 
-fn server(who: Who, place: &Place) -> anyhow::Result<Option<Server>> {
+fn server(who: ServerUnderTest, place: &BenchDirs) -> anyhow::Result<Option<MountServer>> {
     let address = match who.address() {
         Some(address) => address,
         None => return Ok(None),
     };
     let (mut command, mut api) = (vec![place.sluice.display().to_string()], None);
     match who {
-        Who::Sshfs => command = peers::sshd(place, PORT_SSHD)?,
-        Who::Glusterfs => command = peers::glusterfsd(place, PORT_GLUSTERFSD)?,
-        Who::Bare => {
+        ServerUnderTest::Sshfs => command = peers::sshd(place, PORT_SSHD)?,
+        ServerUnderTest::Glusterfs => command = peers::glusterfsd(place, PORT_GLUSTERFSD)?,
+        ServerUnderTest::Bare => {
             let file = place.export().join(DATA).display().to_string();
             let words = ["mount-bare", "--socket", BARE_SOCKET, "--file", &file];
             command = own(&place.own, &words);
@@ -209,7 +209,7 @@ fn server(who: Who, place: &Place) -> anyhow::Result<Option<Server>> {
             api = Some(own_api);
         }
     }
-    Ok(Some(Server { command, address, api }))
+    Ok(Some(MountServer { command, address, api }))
 }
 
 /// A command line of a program of ours.
@@ -218,15 +218,15 @@ fn own(program: &Path, words: &[&str]) -> Vec<String> {
     std::iter::once(program.as_str()).chain(words.iter().copied()).map(String::from).collect()
 }
 
-fn client(who: Who, place: &Place, at: &Path) -> anyhow::Result<Vec<String>> {
+fn client(who: ServerUnderTest, place: &BenchDirs, at: &Path) -> anyhow::Result<Vec<String>> {
     let at = at.display().to_string();
     let sluice = |words: &[&str]| own(&place.sluice, words);
     Ok(match who {
-        Who::Native => bail!("nothing is mounted for {who}"),
-        Who::SluiceUnix => {
+        ServerUnderTest::Native => bail!("nothing is mounted for {who}"),
+        ServerUnderTest::SluiceUnix => {
             sluice(&["mount", "--foreground", "unix:///run/sluice-unix.sock//x", &at])
         }
-        Who::SluiceUring => sluice(&[
+        ServerUnderTest::SluiceUring => sluice(&[
             "mount",
             "--foreground",
             "-o",
@@ -234,64 +234,70 @@ fn client(who: Who, place: &Place, at: &Path) -> anyhow::Result<Vec<String>> {
             "unix:///run/sluice-uring.sock//x",
             &at,
         ]),
-        Who::SluiceTcp => {
+        ServerUnderTest::SluiceTcp => {
             let source = format!("tcp://127.0.0.1:{PORT_SLUICE}/x");
             sluice(&["mount", "--foreground", &source, &at])
         }
-        Who::Bare => own(&place.own, &["mount-bare", "--socket", BARE_SOCKET, "--at", &at]),
-        Who::Sshfs => peers::sshfs(place, PORT_SSHD, &at)?,
-        Who::Glusterfs => peers::glusterfs(place, PORT_GLUSTERFSD, &at)?,
+        ServerUnderTest::Bare => {
+            own(&place.own, &["mount-bare", "--socket", BARE_SOCKET, "--at", &at])
+        }
+        ServerUnderTest::Sshfs => peers::sshfs(place, PORT_SSHD, &at)?,
+        ServerUnderTest::Glusterfs => peers::glusterfs(place, PORT_GLUSTERFSD, &at)?,
     })
 }
 
-impl Who {
+impl ServerUnderTest {
     /// In the order of the table.
-    pub(crate) const ALL: [Who; 7] = [
-        Who::Native,
-        Who::SluiceUnix,
-        Who::SluiceTcp,
-        Who::SluiceUring,
-        Who::Bare,
-        Who::Sshfs,
-        Who::Glusterfs,
+    pub(crate) const ALL: [ServerUnderTest; 7] = [
+        ServerUnderTest::Native,
+        ServerUnderTest::SluiceUnix,
+        ServerUnderTest::SluiceTcp,
+        ServerUnderTest::SluiceUring,
+        ServerUnderTest::Bare,
+        ServerUnderTest::Sshfs,
+        ServerUnderTest::Glusterfs,
     ];
 
     /// As it is given on the command line, and named in JSON.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Who::Native => "native",
-            Who::SluiceUnix => "sluice-unix",
-            Who::SluiceTcp => "sluice-tcp",
-            Who::SluiceUring => "sluice-uring",
-            Who::Bare => "bare",
-            Who::Sshfs => "sshfs",
-            Who::Glusterfs => "glusterfs",
+            ServerUnderTest::Native => "native",
+            ServerUnderTest::SluiceUnix => "sluice-unix",
+            ServerUnderTest::SluiceTcp => "sluice-tcp",
+            ServerUnderTest::SluiceUring => "sluice-uring",
+            ServerUnderTest::Bare => "bare",
+            ServerUnderTest::Sshfs => "sshfs",
+            ServerUnderTest::Glusterfs => "glusterfs",
         }
     }
 
     /// Where its server listens.
-    fn address(self) -> Option<Address> {
-        let tcp = |port: u16| Address::Tcp(format!("127.0.0.1:{port}"));
+    fn address(self) -> Option<BenchAddress> {
+        let tcp = |port: u16| BenchAddress::Tcp(format!("127.0.0.1:{port}"));
         match self {
-            Who::Native => None,
-            Who::SluiceUnix => Some(Address::Unix("/run/sluice-unix.sock".into())),
-            Who::SluiceUring => Some(Address::Unix("/run/sluice-uring.sock".into())),
-            Who::SluiceTcp => Some(tcp(PORT_SLUICE)),
-            Who::Bare => Some(Address::Unix(BARE_SOCKET.into())),
-            Who::Sshfs => Some(tcp(PORT_SSHD)),
-            Who::Glusterfs => Some(tcp(PORT_GLUSTERFSD)),
+            ServerUnderTest::Native => None,
+            ServerUnderTest::SluiceUnix => Some(BenchAddress::Unix("/run/sluice-unix.sock".into())),
+            ServerUnderTest::SluiceUring => {
+                Some(BenchAddress::Unix("/run/sluice-uring.sock".into()))
+            }
+            ServerUnderTest::SluiceTcp => Some(tcp(PORT_SLUICE)),
+            ServerUnderTest::Bare => Some(BenchAddress::Unix(BARE_SOCKET.into())),
+            ServerUnderTest::Sshfs => Some(tcp(PORT_SSHD)),
+            ServerUnderTest::Glusterfs => Some(tcp(PORT_GLUSTERFSD)),
         }
     }
 
     /// What is measured there, with the version of Debian's packages.
     pub(crate) fn version(self) -> String {
         let packages: &[&str] = match self {
-            Who::Native | Who::Bare => return "–".into(),
-            Who::SluiceUnix | Who::SluiceTcp | Who::SluiceUring => {
+            ServerUnderTest::Native | ServerUnderTest::Bare => return "–".into(),
+            ServerUnderTest::SluiceUnix
+            | ServerUnderTest::SluiceTcp
+            | ServerUnderTest::SluiceUring => {
                 return env!("CARGO_PKG_VERSION").into();
             }
-            Who::Sshfs => &["sshfs", "openssh-server"],
-            Who::Glusterfs => &["glusterfs-server"],
+            ServerUnderTest::Sshfs => &["sshfs", "openssh-server"],
+            ServerUnderTest::Glusterfs => &["glusterfs-server"],
         };
         let version = |package: &&str| {
             let output =
@@ -307,12 +313,12 @@ impl Who {
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for ServerUnderTest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Who::SluiceUnix => "sluice unix",
-            Who::SluiceTcp => "sluice tcp",
-            Who::SluiceUring => "sluice uring",
+            ServerUnderTest::SluiceUnix => "sluice unix",
+            ServerUnderTest::SluiceTcp => "sluice tcp",
+            ServerUnderTest::SluiceUring => "sluice uring",
             other => other.word(),
         })
     }
@@ -332,8 +338,8 @@ mod tests {
 
     #[test]
     fn words_are_those_of_the_command_line() {
-        for who in Who::ALL {
-            assert_eq!(Who::from_str(who.word(), false), Ok(who));
+        for who in ServerUnderTest::ALL {
+            assert_eq!(ServerUnderTest::from_str(who.word(), false), Ok(who));
         }
     }
 }

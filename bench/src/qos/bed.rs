@@ -21,31 +21,31 @@ use rustix::fs::Advice;
 
 use super::super::files::make_file;
 use super::super::place::RunDir;
-use super::super::plan::Plan;
-use super::super::process::Process;
-use super::super::socket::Address;
-use super::super::work::Op;
+use super::super::plan::PeerPlan;
+use super::super::process::BenchProcess;
+use super::super::socket::BenchAddress;
+use super::super::work::WorkOp;
 
 /// A directory that is removed with all in it when dropped.
-pub(crate) struct Bed {
+pub(crate) struct QosTestBed {
     dir: RunDir,
     sluice: PathBuf,
     stop: Arc<AtomicBool>,
 }
 
 /// A proxy over the bed's export.
-pub(crate) struct Proxy {
+pub(crate) struct QosProxy {
     /// Asks it what it did.
     pub(crate) api: api::ApiClient,
     /// Its time and memory.
-    pub(crate) process: Process,
+    pub(crate) process: BenchProcess,
     /// Where it listens.
-    pub(crate) address: Address,
+    pub(crate) address: BenchAddress,
 }
 
 /// What a proxy is started with.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Setup<'a> {
+pub(crate) struct QosSetup<'a> {
     /// Keys at the top of the file, as TOML lines.
     pub(crate) top: &'a str,
     /// Keys of the `[[target]]`, as TOML lines.
@@ -58,15 +58,15 @@ pub(crate) struct Setup<'a> {
     pub(crate) second: Option<PathBuf>,
 }
 
-impl Bed {
+impl QosTestBed {
     /// Makes a directory in `parent`, whose file system is what is measured, or in the default's.
     pub(crate) fn make(
         parent: Option<&Path>,
         sluice: &Path,
         stop: &Arc<AtomicBool>,
-    ) -> anyhow::Result<Bed> {
+    ) -> anyhow::Result<QosTestBed> {
         let dir = RunDir::make(parent, "qos")?;
-        let bed = Bed { dir, sluice: sluice.into(), stop: Arc::clone(stop) };
+        let bed = QosTestBed { dir, sluice: sluice.into(), stop: Arc::clone(stop) };
         std::fs::create_dir(bed.export()).context("cannot make the directory to serve")?;
         Ok(bed)
     }
@@ -87,12 +87,12 @@ impl Bed {
     }
 
     /// Starts a proxy and waits until it answers.
-    pub(crate) fn proxy(&self, name: &str, setup: &Setup<'_>) -> anyhow::Result<Proxy> {
+    pub(crate) fn proxy(&self, name: &str, setup: &QosSetup<'_>) -> anyhow::Result<QosProxy> {
         let file = |end: &str| self.dir.path().join(format!("{name}.{end}"));
         let [config, rules] = ["toml", "rules"].map(file);
         std::fs::write(&config, self.config(setup)).context("cannot write a configuration")?;
         std::fs::write(&rules, setup.rules).context("cannot write rules")?;
-        let address = Address::Unix(file("sock"));
+        let address = BenchAddress::Unix(file("sock"));
         let api = format!("unix://{}", file("api").display());
         let mut arguments = vec![self.sluice(), "proxy".into()];
         let listen = address.to_string();
@@ -103,13 +103,13 @@ impl Bed {
         if setup.no_schedule {
             arguments.push("--no-schedule".into());
         }
-        let mut process = Process::start(name, &arguments, &file("log"))?;
+        let mut process = BenchProcess::start(name, &arguments, &file("log"))?;
         let api = api::ApiClient::new(&api.parse()?)?;
         process.wait_until(|| address.connect().is_ok() && api.status().is_ok())?;
-        Ok(Proxy { api, process, address })
+        Ok(QosProxy { api, process, address })
     }
 
-    fn config(&self, setup: &Setup<'_>) -> String {
+    fn config(&self, setup: &QosSetup<'_>) -> String {
         let mut text = format!(
             "tags_max = 8192\nbytes_in_flight_max = \"512MiB\"\n{}\n\
              [[export]]\nname = \"x\"\ndir = {:?}\ntarget = \"disk\"\n",
@@ -155,15 +155,15 @@ impl Bed {
     }
 }
 
-impl Proxy {
+impl QosProxy {
     /// A load of `job` on the export `export`: everything else is the plan's default.
-    pub(crate) fn plan(&self, export: &str, job: &str, op: Op, size: Bytes) -> Plan {
-        Plan {
+    pub(crate) fn plan(&self, export: &str, job: &str, op: WorkOp, size: Bytes) -> PeerPlan {
+        PeerPlan {
             aname: format!("{export}?job={job}"),
             op,
             size: Some(size),
             msize: Bytes::new(size.get() + 4096),
-            ..Plan::new(self.address.clone())
+            ..PeerPlan::new(self.address.clone())
         }
     }
 

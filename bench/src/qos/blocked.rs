@@ -14,14 +14,14 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use model::Bytes;
 
-use super::super::work::Op;
-use super::Run;
-use super::bed::{Bed, Setup};
-use super::job::{Cut, Job, Part};
-use super::table::{Row, Table, figures};
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{QosSetup, QosTestBed};
+use super::job::{Cut, QosJob, QosJobPart};
+use super::table::{QosRow, QosTable, figures};
 
 /// Measures one sleeping call and 16, beside reads of another export and of the same.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     table.progress("making files");
     let bed = &run.bed;
     let warm = bed.file("warm", WARM_LEN)?;
@@ -33,7 +33,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         }
     };
     let second = Some(sleepy.dir.clone());
-    let proxy = bed.proxy("blocked", &Setup { second, ..Setup::default() })?;
+    let proxy = bed.proxy("blocked", &QosSetup { second, ..QosSetup::default() })?;
     for export in ["x", "y"] {
         for calls in [1, 16] {
             let name = format!("{calls} sleeping, reads of {}", where_is(export));
@@ -42,19 +42,20 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
             }
             table.progress(&name);
             std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
-            let mut plan = proxy.plan(export, "reader", Op::Randread, Bytes::kib(4));
+            let mut plan = proxy.plan(export, "reader", WorkOp::Randread, Bytes::kib(4));
             plan.file_size = WARM_LEN;
-            let mut reader = Job::start(&[Part { plan, dir: String::new(), data: "warm".into() }])?;
+            let mut reader =
+                QosJob::start(&[QosJobPart { plan, dir: String::new(), data: "warm".into() }])?;
             run.bed.wait(Duration::from_millis(200))?;
             reader.cut()?;
             run.bed.wait(run.time(5, 2))?;
             let before = reader.cut()?;
-            let mut plan = proxy.plan("y", "sleeper", Op::Write, Bytes::kib(64));
+            let mut plan = proxy.plan("y", "sleeper", WorkOp::Write, Bytes::kib(64));
             (plan.file_size, plan.depth) = (WRITTEN_LEN, calls);
             let frozen = sleepy.freeze()?;
             reader.cut()?;
             let mut sleeper =
-                Job::start(&[Part { plan, dir: "sleeper".into(), data: String::new() }])?;
+                QosJob::start(&[QosJobPart { plan, dir: "sleeper".into(), data: String::new() }])?;
             // The promise speaks of 5 s; the freeze lasts as long as the span.
             run.bed.wait(run.time(5, 2).max(Duration::from_secs(2)))?;
             let (during, slept) = (reader.cut()?, sleeper.cut()?);
@@ -70,13 +71,13 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(name: &str, before: &Cut, during: &Cut) -> Row {
+fn row(name: &str, before: &Cut, during: &Cut) -> QosRow {
     let max_ms = |cut: &Cut| cut.score.latency_ns.max() as f64 / 1e6;
     // A read that never came back is not in the histogram, but it is a gap.
     let (was, is) = (max_ms(before), max_ms(during).max(during.gap.as_secs_f64() * 1e3));
     let delay = (is - was).max(0.0);
     let rate = |cut: &Cut| cut.score.ops as f64 / cut.span.as_secs_f64();
-    Row {
+    QosRow {
         case: name.into(),
         target: format!("delays others by at most {DELAY_MS_MAX} ms"),
         reached: format!("longest read {is:.1} ms, {was:.1} ms before"),
@@ -115,7 +116,7 @@ struct Sleepy {
 }
 
 impl Sleepy {
-    fn make(bed: &Bed) -> anyhow::Result<Sleepy> {
+    fn make(bed: &QosTestBed) -> anyhow::Result<Sleepy> {
         let image = bed.dir().join("sleepy.img");
         let dir = bed.dir().join("y");
         std::fs::create_dir(&dir).context("cannot make a mount point")?;
@@ -131,9 +132,9 @@ impl Sleepy {
     }
 
     /// Lets every write in it sleep until the guard is dropped.
-    fn freeze(&self) -> anyhow::Result<Frozen<'_>> {
+    fn freeze(&self) -> anyhow::Result<FrozenBackend<'_>> {
         command("fsfreeze", &["--freeze", &text(&self.dir)])?;
-        Ok(Frozen(&self.dir))
+        Ok(FrozenBackend(&self.dir))
     }
 }
 
@@ -151,9 +152,9 @@ impl Drop for Sleepy {
 }
 
 /// A frozen file system.
-struct Frozen<'a>(&'a Path);
+struct FrozenBackend<'a>(&'a Path);
 
-impl Drop for Frozen<'_> {
+impl Drop for FrozenBackend<'_> {
     fn drop(&mut self) {
         if let Err(error) = command("fsfreeze", &["--unfreeze", &text(self.0)]) {
             eprintln!("sluice-bench: {error:#}");

@@ -24,13 +24,17 @@ use std::path::Path;
 use anyhow::Context as _;
 use api::{ApiClient, Endpoints};
 
-use super::super::process::Process;
-use super::Run;
-use super::bed::{Bed, Proxy, Setup};
-use super::table::Table;
+use super::super::process::BenchProcess;
+use super::QosRun;
+use super::bed::{QosProxy, QosSetup, QosTestBed};
+use super::table::QosTable;
 
 /// Measures each of them.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    run: &QosRun<'_>,
+    table: &mut QosTable,
+    out: Option<&Path>,
+) -> anyhow::Result<()> {
     if run.wants("news") {
         news::measure(run, table)?;
     }
@@ -56,48 +60,49 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> a
 }
 
 /// A controller of the bed.
-pub(super) struct Controller {
+pub(super) struct QosController {
     pub(super) client: ApiClient,
-    process: Process,
+    process: BenchProcess,
     pub(super) url: String,
 }
 
-impl Controller {
+impl QosController {
     /// Starts one that decides alone.
-    pub(super) fn start(bed: &Bed, name: &str) -> anyhow::Result<Controller> {
-        Controller::with(bed, name, "sqlite")
+    pub(super) fn start(bed: &QosTestBed, name: &str) -> anyhow::Result<QosController> {
+        QosController::with(bed, name, "sqlite")
     }
 
     /// Starts one with a store; it may stand by.
-    fn with(bed: &Bed, name: &str, store: &str) -> anyhow::Result<Controller> {
+    fn with(bed: &QosTestBed, name: &str, store: &str) -> anyhow::Result<QosController> {
         let socket = bed.dir().join(format!("{name}.sock"));
-        Controller::at(bed, name, format!("unix://{}", socket.display()), store)
+        QosController::at(bed, name, format!("unix://{}", socket.display()), store)
     }
 
     /// Starts one that listens there.
-    fn at(bed: &Bed, name: &str, url: String, store: &str) -> anyhow::Result<Controller> {
+    fn at(bed: &QosTestBed, name: &str, url: String, store: &str) -> anyhow::Result<QosController> {
         let data = bed.dir().join(name).display().to_string();
         let words =
             [&bed.sluice(), "controller", "--data", &data, "--listen", &url, "--store", store];
         let words = words.map(String::from);
-        let mut process = Process::start(name, &words, &bed.dir().join(format!("{name}.log")))?;
+        let mut process =
+            BenchProcess::start(name, &words, &bed.dir().join(format!("{name}.log")))?;
         let client = ApiClient::at(&url.parse::<Endpoints>()?)?;
         process.wait_until(|| client.controller_status().is_ok())?;
-        Ok(Controller { client, process, url })
+        Ok(QosController { client, process, url })
     }
 }
 
 /// Starts proxies n0, n1, … of the controllers at `urls`, and waits until each has been given
 /// the rules of that version.
 pub(super) fn proxies(
-    bed: &Bed,
+    bed: &QosTestBed,
     count: usize,
     urls: &str,
     version: &str,
-) -> anyhow::Result<Vec<Proxy>> {
+) -> anyhow::Result<Vec<QosProxy>> {
     let start = |at: usize| {
         let top = format!("controller = \"{urls}\"\nnode = \"n{at}\"");
-        bed.proxy(&format!("n{at}"), &Setup { top: &top, ..Setup::default() })
+        bed.proxy(&format!("n{at}"), &QosSetup { top: &top, ..QosSetup::default() })
     };
     let proxies = (0..count).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     wait_for_rules(bed, &proxies, version)?;
@@ -105,8 +110,8 @@ pub(super) fn proxies(
 }
 
 /// Waits until each proxy has been given the rules of that version.
-fn wait_for_rules(bed: &Bed, proxies: &[Proxy], version: &str) -> anyhow::Result<()> {
-    let have = |proxy: &Proxy| proxy.api.rules().is_ok_and(|rules| rules.version == version);
+fn wait_for_rules(bed: &QosTestBed, proxies: &[QosProxy], version: &str) -> anyhow::Result<()> {
+    let have = |proxy: &QosProxy| proxy.api.rules().is_ok_and(|rules| rules.version == version);
     for _ in 0..500 {
         if proxies.iter().all(have) {
             return Ok(());

@@ -11,13 +11,13 @@ use anyhow::Context as _;
 use model::Bytes;
 
 use super::super::report::median;
-use super::super::work::Op;
-use super::Run;
-use super::bed::{KeepCold, Proxy, Setup};
-use super::job::{Job, Part};
-use super::table::{Row, Table, figures};
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{KeepCold, QosProxy, QosSetup};
+use super::job::{QosJob, QosJobPart};
+use super::table::{QosRow, QosTable, figures};
 
-struct Case {
+struct CostCase {
     name: &'static str,
     size: Bytes,
     depth: usize,
@@ -25,21 +25,45 @@ struct Case {
     percent_max: f64,
 }
 
-const CASES: [Case; 4] = [
-    Case { name: "4 KiB, cached", size: Bytes::kib(4), depth: 64, cold: false, percent_max: 10.0 },
-    Case { name: "64 KiB, cached", size: Bytes::kib(64), depth: 16, cold: false, percent_max: 1.0 },
-    Case { name: "1 MiB, cached", size: Bytes::mib(1), depth: 4, cold: false, percent_max: 1.0 },
-    Case { name: "4 KiB, uncached", size: Bytes::kib(4), depth: 64, cold: true, percent_max: 1.0 },
+const CASES: [CostCase; 4] = [
+    CostCase {
+        name: "4 KiB, cached",
+        size: Bytes::kib(4),
+        depth: 64,
+        cold: false,
+        percent_max: 10.0,
+    },
+    CostCase {
+        name: "64 KiB, cached",
+        size: Bytes::kib(64),
+        depth: 16,
+        cold: false,
+        percent_max: 1.0,
+    },
+    CostCase {
+        name: "1 MiB, cached",
+        size: Bytes::mib(1),
+        depth: 4,
+        cold: false,
+        percent_max: 1.0,
+    },
+    CostCase {
+        name: "4 KiB, uncached",
+        size: Bytes::kib(4),
+        depth: 64,
+        cold: true,
+        percent_max: 1.0,
+    },
 ];
 
 /// Measures every case in alternating runs.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     table.progress("making files");
     let bed = &run.bed;
     let warm = bed.file("warm", WARM_LEN)?;
     let cold = bed.file("cold", COLD_LEN)?;
-    let ruled = bed.proxy("ruled", &Setup { rules: RULES, ..Setup::default() })?;
-    let free = bed.proxy("free", &Setup { no_schedule: true, ..Setup::default() })?;
+    let ruled = bed.proxy("ruled", &QosSetup { rules: RULES, ..QosSetup::default() })?;
+    let free = bed.proxy("free", &QosSetup { no_schedule: true, ..QosSetup::default() })?;
     for case in &CASES {
         if !run.wants(case.name) {
             continue;
@@ -60,12 +84,12 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// Processor time of the server per operation in microseconds.
-fn cpu_us(run: &Run<'_>, case: &Case, proxy: &Proxy) -> anyhow::Result<f64> {
-    let mut plan = proxy.plan("x", "", Op::Randread, case.size);
+fn cpu_us(run: &QosRun<'_>, case: &CostCase, proxy: &QosProxy) -> anyhow::Result<f64> {
+    let mut plan = proxy.plan("x", "", WorkOp::Randread, case.size);
     let (data, len) = if case.cold { ("cold", COLD_LEN) } else { ("warm", WARM_LEN) };
     plan.aname = "x".into();
     (plan.jobs, plan.depth, plan.file_size) = (CLASSES, case.depth, len);
-    let mut job = Job::start(&[Part { plan, dir: String::new(), data: data.into() }])?;
+    let mut job = QosJob::start(&[QosJobPart { plan, dir: String::new(), data: data.into() }])?;
     run.bed.wait(SETTLE)?;
     let (before, _) = (proxy.process.cpu()?, job.cut()?);
     run.bed.wait(run.time(1, 1) / 2)?;
@@ -74,7 +98,7 @@ fn cpu_us(run: &Run<'_>, case: &Case, proxy: &Proxy) -> anyhow::Result<f64> {
     Ok((after - before).as_secs_f64() * 1e6 / cut.score.ops.max(1) as f64)
 }
 
-fn row(case: &Case, pairs: &[(f64, f64)]) -> Row {
+fn row(case: &CostCase, pairs: &[(f64, f64)]) -> QosRow {
     let middle = |values: Vec<f64>| median(values).unwrap_or(f64::NAN);
     let ruled = middle(pairs.iter().map(|pair| pair.0).collect());
     let free = middle(pairs.iter().map(|pair| pair.1).collect());
@@ -83,7 +107,7 @@ fn row(case: &Case, pairs: &[(f64, f64)]) -> Row {
     let percent = (middle(ratios.clone()) - 1.0) * 100.0;
     let at = |part: usize| (ratios[(ratios.len() - 1) * part / 4] - 1.0) * 100.0;
     let (low, high) = (at(1), at(3));
-    Row {
+    QosRow {
         case: case.name.into(),
         target: format!("at most {:+.0} %", case.percent_max),
         reached: format!("{percent:+.1} %"),

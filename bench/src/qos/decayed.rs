@@ -18,15 +18,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 
-use super::Run;
-use super::bed::Proxy;
-use super::controlled::{Controller, proxies};
-use super::table::{Row, Table, figures};
+use super::QosRun;
+use super::bed::QosProxy;
+use super::controlled::{QosController, proxies};
+use super::table::{QosRow, QosTable, figures};
 use chart::{ChartLine, ChartPanel, LineChart, line_chart};
-use user::{User, Work};
+use user::{DecayedUser, DecayedWork};
 
 /// Measures both modes.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn measure(
+    run: &QosRun<'_>,
+    table: &mut QosTable,
+    out: Option<&Path>,
+) -> anyhow::Result<()> {
     let mut panels = Vec::new();
     if run.wants("step") {
         step(run, table, &mut panels)?;
@@ -60,7 +64,7 @@ struct Saw {
 
 impl Saw {
     /// The rate of each second, and what to make of each period, counted from its beginning.
-    fn judge(&self, table: &mut Table, rates: &[f64]) {
+    fn judge(&self, table: &mut QosTable, rates: &[f64]) {
         let period = rates.len() as f64;
         // The first second that is clearly not at full speed any more, by the middle of both, and
         // the next is not either: the disk may stop for one.
@@ -78,7 +82,7 @@ impl Saw {
         let formula = (self.quota + self.full * detect + self.floor * (period - reached)) / period;
         let mean = rates.iter().sum::<f64>() / period;
         let off = (mean / formula - 1.0) * 100.0;
-        table.add(Row {
+        table.add(QosRow {
             case: self.case.into(),
             target: format!("{formula:.2} {} within 5 %; held back within 3 s", self.unit),
             reached: format!("{mean:.2} ({off:+.1} %), after {detect:.1} s"),
@@ -92,7 +96,7 @@ impl Saw {
             ]),
         });
         let back = rates[1];
-        table.add(Row {
+        table.add(QosRow {
             case: format!("{}, second after the period began", self.case),
             target: format!("{} {} within 10 %", self.full, self.unit),
             reached: format!("{back:.1}"),
@@ -103,17 +107,21 @@ impl Saw {
     }
 }
 
-fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyhow::Result<()> {
+fn step(
+    run: &QosRun<'_>,
+    table: &mut QosTable,
+    panels: &mut Vec<ChartPanel>,
+) -> anyhow::Result<()> {
     let periods: u64 = if run.is_quick() { 1 } else { 3 };
     let (bed, rules) = (&run.bed, format!("{CLASSES}{STEP}"));
-    let controller = Controller::start(bed, "step")?;
+    let controller = QosController::start(bed, "step")?;
     let version = controller.client.set_rules(&rules)?.version;
     let proxies = proxies(bed, 1, &controller.url, &version)?;
     let proxy = &proxies[0];
     let works = [
-        (1, Work::Write { per_sec: None }),
-        (2, Work::Write { per_sec: Some(8) }),
-        (3, Work::Names),
+        (1, DecayedWork::Write { per_sec: None }),
+        (2, DecayedWork::Write { per_sec: Some(8) }),
+        (3, DecayedWork::Names),
     ];
     user::prepare(&bed.export(), &works)?;
     let into_period = || {
@@ -122,11 +130,11 @@ fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyho
     };
     table.progress("step: a period begins");
     bed.wait(PERIOD.saturating_sub(into_period()))?;
-    let users = works.map(|(uid, work)| User::start(&proxy.address, uid, work));
+    let users = works.map(|(uid, work)| DecayedUser::start(&proxy.address, uid, work));
     let users = users.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     let seconds = PERIOD.as_secs() * periods;
     let all = watch(run, table, "step", proxy, &[1, 2, 3], seconds)?;
-    users.into_iter().try_for_each(User::end)?;
+    users.into_iter().try_for_each(DecayedUser::end)?;
     let [writer, paced, names] = &all[..] else { unreachable!("three users") };
     let (bytes, ops) =
         (|samples: &Samples| rates(samples, 0), |samples: &Samples| rates(samples, 1));
@@ -140,7 +148,7 @@ fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyho
         NAMES.judge(table, &of(&names));
     }
     let mean = paced.iter().skip(2).sum::<f64>() / (paced.len() - 2) as f64;
-    table.add(Row {
+    table.add(QosRow {
         case: "step: another user, who asks for less than his part".into(),
         target: "8.39 MB/s, 1 % less at most".into(),
         reached: format!("{mean:.2} MB/s"),
@@ -153,15 +161,19 @@ fn step(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyho
     Ok(())
 }
 
-fn half_life(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> anyhow::Result<()> {
+fn half_life(
+    run: &QosRun<'_>,
+    table: &mut QosTable,
+    panels: &mut Vec<ChartPanel>,
+) -> anyhow::Result<()> {
     let (bed, rules) = (&run.bed, format!("{CLASSES}{HALF_LIFE}"));
-    let controller = Controller::start(bed, "half-life")?;
+    let controller = QosController::start(bed, "half-life")?;
     let version = controller.client.set_rules(&rules)?.version;
     let proxies = proxies(bed, 1, &controller.url, &version)?;
-    let works = [(1, Work::Write { per_sec: None })];
+    let works = [(1, DecayedWork::Write { per_sec: None })];
     user::prepare(&bed.export(), &works)?;
     let seconds = run.time(480, 240).as_secs().max(120);
-    let user = User::start(&proxies[0].address, 1, Work::Write { per_sec: None })?;
+    let user = DecayedUser::start(&proxies[0].address, 1, DecayedWork::Write { per_sec: None })?;
     let all = watch(run, table, "half-life", &proxies[0], &[1], seconds)?;
     user.end()?;
     let rates = rates(&all[0], 0);
@@ -169,7 +181,7 @@ fn half_life(run: &Run<'_>, table: &mut Table, panels: &mut Vec<ChartPanel>) -> 
     let mean = last.iter().sum::<f64>() / last.len() as f64;
     let settles = settles(MAX / ENTITLED, 2.0) * ENTITLED;
     let off = (mean / settles - 1.0) * 100.0;
-    table.add(Row {
+    table.add(QosRow {
         case: "half-life: always asks for more, last minute".into(),
         target: format!("{settles:.2} MB/s within 5 %"),
         reached: format!("{mean:.2} MB/s ({off:+.1} %)"),
@@ -197,10 +209,10 @@ fn settles(top: f64, kappa: f64) -> f64 {
 
 /// Samples of each user's class, one a second.
 fn watch(
-    run: &Run<'_>,
-    table: &Table,
+    run: &QosRun<'_>,
+    table: &QosTable,
     case: &str,
-    proxy: &Proxy,
+    proxy: &QosProxy,
     uids: &[u32],
     seconds: u64,
 ) -> anyhow::Result<Vec<Samples>> {

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use rustix::event::{Timespec, epoll};
 
-use super::super::files::Files;
-use super::super::link::{Link, Score};
+use super::super::files::BenchFiles;
+use super::super::link::{PeerConnection, Score};
 use super::super::load::connect;
-use super::super::plan::Plan;
+use super::super::plan::PeerPlan;
 
 /// One load of a job; the file that is read and the directory of what is written exist.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub(crate) plan: Plan,
+pub(crate) struct QosJobPart {
+    pub(crate) plan: PeerPlan,
     /// Directory in the export; connection n writes the file `written<n>` in it.
     pub(crate) dir: String,
     /// File in the export that is read.
@@ -33,8 +33,8 @@ pub(crate) struct Part {
 }
 
 /// A running job.
-pub(crate) struct Job {
-    shared: Arc<Shared>,
+pub(crate) struct QosJob {
+    shared: Arc<QosJobState>,
     cuts: Receiver<Cut>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
@@ -48,40 +48,40 @@ pub(crate) struct Cut {
 }
 
 #[derive(Default)]
-struct Shared {
+struct QosJobState {
     stop: AtomicBool,
     cuts_asked: AtomicU64,
 }
 
-impl Job {
+impl QosJob {
     /// Connects all parts and lets them load the proxy, on a thread that goes before its own.
-    pub(crate) fn start(parts: &[Part]) -> anyhow::Result<Job> {
-        Job::start_as(parts, FIRST)
+    pub(crate) fn start(parts: &[QosJobPart]) -> anyhow::Result<QosJob> {
+        QosJob::start_as(parts, FIRST)
     }
 
     /// The same on a thread that goes behind the proxy's, as if it were on another machine.
-    pub(crate) fn start_behind(parts: &[Part]) -> anyhow::Result<Job> {
-        Job::start_as(parts, BEHIND)
+    pub(crate) fn start_behind(parts: &[QosJobPart]) -> anyhow::Result<QosJob> {
+        QosJob::start_as(parts, BEHIND)
     }
 
-    fn start_as(parts: &[Part], nice: i32) -> anyhow::Result<Job> {
+    fn start_as(parts: &[QosJobPart], nice: i32) -> anyhow::Result<QosJob> {
         let mut links = Vec::new();
         for part in parts {
             part.plan.check()?;
             let data = part.plan.op.reads().then(|| part.data.clone());
-            let files = Files { dir: part.dir.clone(), data, unlinkat: true };
+            let files = BenchFiles { dir: part.dir.clone(), data, unlinkat: true };
             for index in 0..part.plan.connections {
                 links.push(connect(&part.plan, &files, index)?);
             }
         }
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(QosJobState::default());
         let (sender, cuts) = mpsc::channel();
         let seen = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
             set_nice(nice);
-            Loop::new(seen, links, sender)?.run()
+            QosJobLoop::new(seen, links, sender)?.run()
         });
-        Ok(Job { shared, cuts, thread: Some(thread) })
+        Ok(QosJob { shared, cuts, thread: Some(thread) })
     }
 
     /// What was achieved since the last cut or the start.
@@ -103,16 +103,16 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for QosJob {
     fn drop(&mut self) {
         // Whoever wanted its result has asked for a cut.
         let _ = self.end();
     }
 }
 
-struct Loop {
-    shared: Arc<Shared>,
-    links: Vec<Link>,
+struct QosJobLoop {
+    shared: Arc<QosJobState>,
+    links: Vec<PeerConnection>,
     /// Links whose socket took not everything.
     blocked: Vec<bool>,
     epoll: OwnedFd,
@@ -125,8 +125,12 @@ struct Loop {
     gap: Duration,
 }
 
-impl Loop {
-    fn new(shared: Arc<Shared>, links: Vec<Link>, cuts: Sender<Cut>) -> anyhow::Result<Loop> {
+impl QosJobLoop {
+    fn new(
+        shared: Arc<QosJobState>,
+        links: Vec<PeerConnection>,
+        cuts: Sender<Cut>,
+    ) -> anyhow::Result<QosJobLoop> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?;
         for (index, link) in links.iter().enumerate() {
             let data = epoll::EventData::new_u64(index as u64);
@@ -136,7 +140,18 @@ impl Loop {
         let now = Instant::now();
         let (start, began, last) = (now, now, now);
         let gap = Duration::ZERO;
-        Ok(Loop { shared, links, blocked, epoll, cuts, cuts_done: 0, start, began, last, gap })
+        Ok(QosJobLoop {
+            shared,
+            links,
+            blocked,
+            epoll,
+            cuts,
+            cuts_done: 0,
+            start,
+            began,
+            last,
+            gap,
+        })
     }
 
     fn run(mut self) -> anyhow::Result<()> {

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use model::Bytes;
 
-use super::super::work::Op;
-use super::Run;
-use super::bed::{Proxy, Setup};
-use super::job::{Cut, Job, Part};
-use super::table::{Row, Table, figures};
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{QosProxy, QosSetup};
+use super::job::{Cut, QosJob, QosJobPart};
+use super::table::{QosRow, QosTable, figures};
 
 /// How a job asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
+struct LimitShape {
     size: u64,
     connections: usize,
     depth: usize,
@@ -26,13 +26,13 @@ struct Shape {
 
 /// A rate in bytes or operations per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+enum LimitCase {
     Bytes(u64),
     Ops(u64),
 }
 
 /// What a job was served in a span.
-struct Served {
+struct LimitServed {
     bytes: u64,
     ops: u64,
     seconds: f64,
@@ -40,12 +40,12 @@ struct Served {
 }
 
 /// Measures every limit in every shape that can exceed it.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     table.progress("making files");
     let bed = &run.bed;
     let warm = bed.file("warm", WARM_LEN)?;
     let rules = rules();
-    let proxy = bed.proxy("limits", &Setup { rules: &rules, ..Setup::default() })?;
+    let proxy = bed.proxy("limits", &QosSetup { rules: &rules, ..QosSetup::default() })?;
     let mut free = BTreeMap::new();
     let mut number = 0;
     let mut skipped = 0;
@@ -76,18 +76,18 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 fn serve(
-    run: &Run<'_>,
-    proxy: &Proxy,
+    run: &QosRun<'_>,
+    proxy: &QosProxy,
     job: &str,
-    shape: Shape,
+    shape: LimitShape,
     time: Duration,
-) -> anyhow::Result<Served> {
-    let mut plan = proxy.plan("x", job, Op::Randread, Bytes::new(shape.size));
+) -> anyhow::Result<LimitServed> {
+    let mut plan = proxy.plan("x", job, WorkOp::Randread, Bytes::new(shape.size));
     plan.connections = shape.connections;
     plan.depth = shape.depth;
     plan.file_size = WARM_LEN;
-    let part = Part { plan, dir: String::new(), data: "warm".into() };
-    let mut load = Job::start(&[part])?;
+    let part = QosJobPart { plan, dir: String::new(), data: "warm".into() };
+    let mut load = QosJob::start(&[part])?;
     run.bed.wait(SETTLE)?;
     let (began, before) = proxy.class(job)?;
     load.cut()?;
@@ -96,13 +96,13 @@ fn serve(
     let cut = load.cut()?;
     cut.check()?;
     let usage = after.usage.since(&before.usage);
-    Ok(Served { bytes: usage.read_bytes, ops: usage.ops, seconds: ended - began, cut })
+    Ok(LimitServed { bytes: usage.read_bytes, ops: usage.ops, seconds: ended - began, cut })
 }
 
-fn row(limit: Limit, shape: Shape, served: &Served, free: f64) -> Row {
+fn row(limit: LimitCase, shape: LimitShape, served: &LimitServed, free: f64) -> QosRow {
     let (amount, rate, request) = match limit {
-        Limit::Bytes(rate) => (served.bytes as f64, rate as f64, shape.size as f64),
-        Limit::Ops(rate) => (served.ops as f64, rate as f64, 1.0),
+        LimitCase::Bytes(rate) => (served.bytes as f64, rate as f64, shape.size as f64),
+        LimitCase::Ops(rate) => (served.ops as f64, rate as f64, 1.0),
     };
     let granted = rate * served.seconds;
     let error = amount - granted;
@@ -116,7 +116,7 @@ fn row(limit: Limit, shape: Shape, served: &Served, free: f64) -> Row {
     if frozen {
         beside.push_str(&format!(": frozen, {:.0} ms expected at most", gap_max * 1e3));
     }
-    Row {
+    QosRow {
         case: name(limit, shape),
         target: format!("within {:.2} %, never frozen", bound / granted * 100.0),
         reached: format!("{percent:+.2} %"),
@@ -142,44 +142,44 @@ fn bound(rate: f64, request: f64, granted: f64) -> f64 {
     (granted * 0.02).max(request + burst)
 }
 
-fn shapes(quick: bool) -> Vec<Shape> {
+fn shapes(quick: bool) -> Vec<LimitShape> {
     let sizes: &[u64] = if quick { &[4 << 10, 1 << 20] } else { &[4 << 10, 64 << 10, 1 << 20] };
     let depths: &[usize] = if quick { &[1, 64] } else { &[1, 8, 64] };
     let mut all = Vec::new();
     for &size in sizes {
         for connections in [1, 8] {
-            all.extend(depths.iter().map(|&depth| Shape { size, connections, depth }));
+            all.extend(depths.iter().map(|&depth| LimitShape { size, connections, depth }));
         }
     }
     all
 }
 
-fn name(limit: Limit, shape: Shape) -> String {
-    let Shape { size, connections, depth } = shape;
+fn name(limit: LimitCase, shape: LimitShape) -> String {
+    let LimitShape { size, connections, depth } = shape;
     format!("{}, {}, {connections} × {depth}", limit.text(), Bytes::new(size))
 }
 
-impl Limit {
+impl LimitCase {
     /// As a rule says it.
     fn text(self) -> String {
         match self {
-            Limit::Bytes(rate) => format!("{}MB/s", rate / 1_000_000),
-            Limit::Ops(rate) => format!("{rate}ops/s"),
+            LimitCase::Bytes(rate) => format!("{}MB/s", rate / 1_000_000),
+            LimitCase::Ops(rate) => format!("{rate}ops/s"),
         }
     }
 
     /// What its jobs' names begin with.
     fn tag(self) -> String {
         match self {
-            Limit::Bytes(rate) => format!("bytes{}", rate / 1_000_000),
-            Limit::Ops(rate) => format!("ops{rate}"),
+            LimitCase::Bytes(rate) => format!("bytes{}", rate / 1_000_000),
+            LimitCase::Ops(rate) => format!("ops{rate}"),
         }
     }
 
     fn bytes_per_sec(self, size: u64) -> f64 {
         match self {
-            Limit::Bytes(rate) => rate as f64,
-            Limit::Ops(rate) => (rate * size) as f64,
+            LimitCase::Bytes(rate) => rate as f64,
+            LimitCase::Ops(rate) => (rate * size) as f64,
         }
     }
 }
@@ -191,19 +191,19 @@ fn rules() -> String {
             "[[rule]]\nname = \"{tag}\"\nmatch = \"jobid={{{tag}.*}}\"\nper = [\"jobid\"]\n{limit}\n"
         )
     };
-    let limited = |limit: Limit| rule(&limit.tag(), &format!("limit = \"{}\"\n", limit.text()));
+    let limited = |limit: LimitCase| rule(&limit.tag(), &format!("limit = \"{}\"\n", limit.text()));
     LIMITS.into_iter().map(limited).collect::<String>() + &rule("free", "")
 }
 
-const LIMITS: [Limit; 8] = [
-    Limit::Bytes(1_000_000),
-    Limit::Bytes(10_000_000),
-    Limit::Bytes(100_000_000),
-    Limit::Bytes(1_000_000_000),
-    Limit::Ops(100),
-    Limit::Ops(1_000),
-    Limit::Ops(10_000),
-    Limit::Ops(100_000),
+const LIMITS: [LimitCase; 8] = [
+    LimitCase::Bytes(1_000_000),
+    LimitCase::Bytes(10_000_000),
+    LimitCase::Bytes(100_000_000),
+    LimitCase::Bytes(1_000_000_000),
+    LimitCase::Ops(100),
+    LimitCase::Ops(1_000),
+    LimitCase::Ops(10_000),
+    LimitCase::Ops(100_000),
 ];
 const WARM_LEN: Bytes = Bytes::mib(256);
 const FREE_TIME: Duration = Duration::from_secs(1);

@@ -12,17 +12,17 @@ use anyhow::Context as _;
 use model::Bytes;
 use ninep::{Fid, open};
 
-use super::super::session::{Identity, Session};
-use super::super::work::Op;
-use super::Run;
-use super::bed::{Proxy, Setup};
-use super::table::{Row, Table, figures};
+use super::super::session::{BenchIdentity, BenchSession};
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{QosProxy, QosSetup};
+use super::table::{QosRow, QosTable, figures};
 
 /// Measures both.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
     bed.file("data", Bytes::mib(1))?;
-    let setup = Setup { rules: RULES, ..Setup::default() };
+    let setup = QosSetup { rules: RULES, ..QosSetup::default() };
     let proxy = bed.proxy("idle", &setup)?;
     idle(run, &proxy, table)?;
     drop(proxy);
@@ -30,7 +30,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     uptime(run, &proxy, table)
 }
 
-fn idle(run: &Run<'_>, proxy: &Proxy, table: &mut Table) -> anyhow::Result<()> {
+fn idle(run: &QosRun<'_>, proxy: &QosProxy, table: &mut QosTable) -> anyhow::Result<()> {
     // What the first connections bring into being (threads, buffers) is nobody's own.
     drop(attach(proxy, "first")?);
     let empty = proxy.process.resident()?;
@@ -43,7 +43,7 @@ fn idle(run: &Run<'_>, proxy: &Proxy, table: &mut Table) -> anyhow::Result<()> {
         }
         let resident = proxy.process.resident()?;
         let each = (resident as f64 - empty as f64) / count as f64;
-        table.add(Row {
+        table.add(QosRow {
             case: format!("{count} idle attached connections"),
             target: "at most 64 KiB each".into(),
             reached: format!("{:.1} KiB each", each / 1024.0),
@@ -60,7 +60,7 @@ fn idle(run: &Run<'_>, proxy: &Proxy, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn uptime(run: &Run<'_>, proxy: &Proxy, table: &mut Table) -> anyhow::Result<()> {
+fn uptime(run: &QosRun<'_>, proxy: &QosProxy, table: &mut QosTable) -> anyhow::Result<()> {
     let cycles: u64 = if run.is_quick() { 40_000 } else { 80_000 };
     let empty = proxy.process.resident()?;
     let mut seen = [0; 3];
@@ -79,7 +79,7 @@ fn uptime(run: &Run<'_>, proxy: &Proxy, table: &mut Table) -> anyhow::Result<()>
     // What the allocator keeps moves about: growth is what both later spans show.
     let each = (second - full).min(third - second) / (cycles / 2) as f64;
     let kept = (full - empty as f64) / REMEMBERED as f64;
-    table.add(Row {
+    table.add(QosRow {
         case: format!("{cycles} jobs come and go, after {REMEMBERED} that are remembered"),
         target: "nothing grows with uptime".into(),
         reached: format!("{each:+.1} bytes for each job"),
@@ -104,7 +104,7 @@ fn uptime(run: &Run<'_>, proxy: &Proxy, table: &mut Table) -> anyhow::Result<()>
 }
 
 /// The whole life of a job.
-fn live(proxy: &Proxy, job: &str) -> anyhow::Result<()> {
+fn live(proxy: &QosProxy, job: &str) -> anyhow::Result<()> {
     let mut session = attach(proxy, job)?;
     session.open_file(ROOT, FILE, "data", open::RDONLY)?;
     session.warm(FILE, READ_LEN)?;
@@ -113,10 +113,10 @@ fn live(proxy: &Proxy, job: &str) -> anyhow::Result<()> {
     session.clunk(ROOT)
 }
 
-fn attach(proxy: &Proxy, job: &str) -> anyhow::Result<Session> {
-    let plan = proxy.plan("x", job, Op::Read, Bytes::kib(64));
+fn attach(proxy: &QosProxy, job: &str) -> anyhow::Result<BenchSession> {
+    let plan = proxy.plan("x", job, WorkOp::Read, Bytes::kib(64));
     let mut session = plan.session().with_context(|| format!("connection of job {job}"))?;
-    let who = Identity { uname: "root".into(), uid: 0 };
+    let who = BenchIdentity { uname: "root".into(), uid: 0 };
     session.attach(ROOT, &plan.aname, &who)?;
     Ok(session)
 }

@@ -32,8 +32,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use model::Nanos;
 
-use bed::Bed;
-use table::Table;
+use bed::QosTestBed;
+use table::QosTable;
 
 /// Measure the promises: shares, limits, a victim's latency, blocked calls, memory, cost,
 /// mounts, scrapes, a controller, decay
@@ -41,7 +41,7 @@ use table::Table;
 pub(crate) struct Args {
     /// Which of them [default: all]
     #[arg(value_enum)]
-    what: Vec<Promise>,
+    what: Vec<QosPromise>,
     /// Short spans and fewer cases, to see that everything works
     #[arg(long)]
     quick: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Args {
 
 /// One group of promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Promise {
+pub(crate) enum QosPromise {
     /// Two jobs share by weight
     Weights,
     /// A job gets what its limit says
@@ -89,17 +89,17 @@ pub(crate) enum Promise {
 }
 
 /// What a measurement is given.
-pub(crate) struct Run<'a> {
+pub(crate) struct QosRun<'a> {
     args: &'a Args,
     /// The directory.
-    pub(crate) bed: Bed,
+    pub(crate) bed: QosTestBed,
 }
 
 /// Measures what was asked for, in order.
 pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
     let stop = super::stop_on_signals()?;
     raise_descriptor_limit();
-    let all = <Promise as clap::ValueEnum>::value_variants();
+    let all = <QosPromise as clap::ValueEnum>::value_variants();
     let chosen = if args.what.is_empty() { all } else { &args.what };
     for promise in chosen {
         measure(*promise, &args, sluice, &stop)?;
@@ -108,50 +108,50 @@ pub(crate) fn run(args: Args, sluice: &Path) -> anyhow::Result<()> {
 }
 
 fn measure(
-    promise: Promise,
+    promise: QosPromise,
     args: &Args,
     sluice: &Path,
     stop: &Arc<AtomicBool>,
 ) -> anyhow::Result<()> {
     let out = args.out.as_deref();
-    let bed = Bed::make(args.dir.as_deref(), sluice, stop)?;
-    let mut table = Table::new(promise.name(), &bed, args.command_line(promise));
-    let run = Run { args, bed };
+    let bed = QosTestBed::make(args.dir.as_deref(), sluice, stop)?;
+    let mut table = QosTable::new(promise.name(), &bed, args.command_line(promise));
+    let run = QosRun { args, bed };
     match promise {
-        Promise::Weights => weights::measure(&run, &mut table),
-        Promise::Limits => limits::measure(&run, &mut table),
-        Promise::Victim => victim::measure(&run, &mut table),
-        Promise::Blocked => blocked::measure(&run, &mut table),
-        Promise::Memory => memory::measure(&run, &mut table),
-        Promise::Cost => cost::measure(&run, &mut table),
-        Promise::Mounts => mounts::measure(&run, &mut table),
-        Promise::Scrape => scrape::measure(&run, &mut table),
-        Promise::Controller => controlled::measure(&run, &mut table, out),
-        Promise::Decay => decayed::measure(&run, &mut table, out),
+        QosPromise::Weights => weights::measure(&run, &mut table),
+        QosPromise::Limits => limits::measure(&run, &mut table),
+        QosPromise::Victim => victim::measure(&run, &mut table),
+        QosPromise::Blocked => blocked::measure(&run, &mut table),
+        QosPromise::Memory => memory::measure(&run, &mut table),
+        QosPromise::Cost => cost::measure(&run, &mut table),
+        QosPromise::Mounts => mounts::measure(&run, &mut table),
+        QosPromise::Scrape => scrape::measure(&run, &mut table),
+        QosPromise::Controller => controlled::measure(&run, &mut table, out),
+        QosPromise::Decay => decayed::measure(&run, &mut table, out),
     }
     .with_context(|| format!("qos {}", promise.name()))?;
     drop(run);
     table.write(out)
 }
 
-impl Promise {
+impl QosPromise {
     fn name(self) -> &'static str {
         match self {
-            Promise::Weights => "weights",
-            Promise::Limits => "limits",
-            Promise::Victim => "victim",
-            Promise::Blocked => "blocked",
-            Promise::Memory => "memory",
-            Promise::Cost => "cost",
-            Promise::Mounts => "mounts",
-            Promise::Scrape => "scrape",
-            Promise::Controller => "controller",
-            Promise::Decay => "decay",
+            QosPromise::Weights => "weights",
+            QosPromise::Limits => "limits",
+            QosPromise::Victim => "victim",
+            QosPromise::Blocked => "blocked",
+            QosPromise::Memory => "memory",
+            QosPromise::Cost => "cost",
+            QosPromise::Mounts => "mounts",
+            QosPromise::Scrape => "scrape",
+            QosPromise::Controller => "controller",
+            QosPromise::Decay => "decay",
         }
     }
 }
 
-impl Run<'_> {
+impl QosRun<'_> {
     /// How long a case is measured, where the promise says `full`.
     pub(crate) fn time(&self, full: u64, quick: u64) -> Duration {
         let chosen = self.args.time.map(|time| time.to_duration());
@@ -175,7 +175,7 @@ impl Run<'_> {
 }
 
 impl Args {
-    fn command_line(&self, promise: Promise) -> String {
+    fn command_line(&self, promise: QosPromise) -> String {
         let mut line = format!("sluice-bench qos {}", promise.name());
         if self.quick {
             line.push_str(" --quick");

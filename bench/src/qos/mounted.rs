@@ -12,31 +12,31 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 
-use super::super::process::Process;
-use super::bed::{Bed, Proxy};
+use super::super::process::BenchProcess;
+use super::bed::{QosProxy, QosTestBed};
 
 /// The export `x` of a proxy, mounted; unmounted when dropped.
-pub(crate) struct Mount {
-    process: Option<Process>,
+pub(crate) struct QosMount {
+    process: Option<BenchProcess>,
     root: PathBuf,
 }
 
-impl Mount {
+impl QosMount {
     /// Mounts with `options` as `sluice mount -o` takes them, and waits until it can be used.
     pub(crate) fn start(
-        bed: &Bed,
-        proxy: &Proxy,
+        bed: &QosTestBed,
+        proxy: &QosProxy,
         name: &str,
         options: &str,
-    ) -> anyhow::Result<Mount> {
+    ) -> anyhow::Result<QosMount> {
         let root = bed.dir().join(name);
         std::fs::create_dir(&root).context("cannot make a mount point")?;
         let log = bed.dir().join(format!("{name}.log"));
         let (source, at) = (format!("{}//x", proxy.address), root.display().to_string());
         let words = ["mount", "--foreground", "-o", options, &source, &at].map(String::from);
         let arguments: Vec<String> = std::iter::once(bed.sluice()).chain(words).collect();
-        let process = Process::start(name, &arguments, &log)?;
-        let mut mount = Mount { process: Some(process), root };
+        let process = BenchProcess::start(name, &arguments, &log)?;
+        let mut mount = QosMount { process: Some(process), root };
         let is_ready = || {
             let said = std::fs::read_to_string(&log).unwrap_or_default();
             said.lines().any(|line| line == "ready")
@@ -51,7 +51,7 @@ impl Mount {
     }
 }
 
-impl Drop for Mount {
+impl Drop for QosMount {
     fn drop(&mut self) {
         drop(self.process.take());
         // What is left if the process had to be killed; else there is nothing to unmount.
@@ -61,18 +61,23 @@ impl Drop for Mount {
 }
 
 /// fio at work; killed when dropped.
-pub(crate) struct Fio {
+pub(crate) struct QosFio {
     child: Child,
     out: PathBuf,
 }
 
 /// What a fio that ended did.
-pub(crate) struct Done(Value);
+pub(crate) struct QosFioResult(Value);
 
-impl Fio {
+impl QosFio {
     /// Starts it with the words that are particular to it, as a process of `job`. A negative
     /// `nice` puts it before the proxy's threads.
-    pub(crate) fn start(bed: &Bed, job: &str, nice: i32, words: &str) -> anyhow::Result<Fio> {
+    pub(crate) fn start(
+        bed: &QosTestBed,
+        job: &str,
+        nice: i32,
+        words: &str,
+    ) -> anyhow::Result<QosFio> {
         let out = bed.dir().join(format!("fio-{job}.json"));
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--", "nice", "-n"])
@@ -88,7 +93,7 @@ impl Fio {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start fio through setpriv and nice")?;
-        Ok(Fio { child, out })
+        Ok(QosFio { child, out })
     }
 
     /// An error if it has ended.
@@ -100,11 +105,11 @@ impl Fio {
     }
 
     /// Waits for its end.
-    pub(crate) fn finish(mut self, bed: &Bed) -> anyhow::Result<Done> {
+    pub(crate) fn finish(mut self, bed: &QosTestBed) -> anyhow::Result<QosFioResult> {
         loop {
             if let Some(status) = self.child.try_wait().context("cannot wait for fio")? {
                 ensure!(status.success(), "fio: {status}: {}", self.said());
-                return Done::parse(&self.said());
+                return QosFioResult::parse(&self.said());
             }
             bed.wait(LOOK_EVERY)?;
         }
@@ -115,7 +120,7 @@ impl Fio {
     }
 }
 
-impl Drop for Fio {
+impl Drop for QosFio {
     fn drop(&mut self) {
         // It fails only when it has ended.
         let _ = self.child.kill();
@@ -123,14 +128,14 @@ impl Drop for Fio {
     }
 }
 
-impl Done {
-    fn parse(said: &str) -> anyhow::Result<Done> {
+impl QosFioResult {
+    fn parse(said: &str) -> anyhow::Result<QosFioResult> {
         // Warnings come first.
         let json = said.find('{').map_or(said, |start| &said[start..]);
         let whole: Value = serde_json::from_str(json).context("what fio says is no JSON")?;
         let job = whole["jobs"][0].clone();
         ensure!(job["error"] == 0, "fio: error {}", job["error"]);
-        Ok(Done(job))
+        Ok(QosFioResult(job))
     }
 
     /// Operations per second: reads and writes.
@@ -145,10 +150,10 @@ impl Done {
     }
 
     /// A percentile, such as `99.000000`, of the latency of reads or syncs, in microseconds.
-    pub(crate) fn latency_us(&self, of: Latency, percentile: &str) -> anyhow::Result<f64> {
+    pub(crate) fn latency_us(&self, of: QosLatency, percentile: &str) -> anyhow::Result<f64> {
         let latencies = match of {
-            Latency::Read => &self.0["read"]["clat_ns"],
-            Latency::Sync => &self.0["sync"]["lat_ns"],
+            QosLatency::Read => &self.0["read"]["clat_ns"],
+            QosLatency::Sync => &self.0["sync"]["lat_ns"],
         };
         let found = latencies["percentile"][percentile].as_f64();
         Ok(found.with_context(|| format!("fio tells no {percentile} of {of:?}"))? / 1e3)
@@ -157,7 +162,7 @@ impl Done {
 
 /// What a latency is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Latency {
+pub(crate) enum QosLatency {
     /// Reads.
     Read,
     /// fsync and fdatasync.
@@ -189,10 +194,10 @@ mod tests {
         let said = "fio: a warning\n{\"jobs\": [{\"error\": 0, \"read\": {\"iops\": 10, \"bw_bytes\": \
                     2e6, \"clat_ns\": {\"percentile\": {\"99.000000\": 5000}}}, \"write\": \
                     {\"iops\": 1, \"bw_bytes\": 1e6}, \"sync\": {\"lat_ns\": {}}}]}";
-        let done = Done::parse(said).unwrap();
+        let done = QosFioResult::parse(said).unwrap();
         assert_eq!((done.ops_per_sec(), done.mb_per_sec()), (11.0, 3.0));
-        assert_eq!(done.latency_us(Latency::Read, "99.000000").unwrap(), 5.0);
-        assert!(done.latency_us(Latency::Sync, "99.000000").is_err());
-        assert!(Done::parse("{\"jobs\": [{\"error\": 5}]}").is_err());
+        assert_eq!(done.latency_us(QosLatency::Read, "99.000000").unwrap(), 5.0);
+        assert!(done.latency_us(QosLatency::Sync, "99.000000").is_err());
+        assert!(QosFioResult::parse("{\"jobs\": [{\"error\": 5}]}").is_err());
     }
 }

@@ -14,11 +14,11 @@ mod returns;
 mod victim;
 mod weights;
 
-use super::Run;
-use super::table::Table;
+use super::QosRun;
+use super::table::QosTable;
 
 /// Measures all four.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     neighbour::measure(run, table)?;
     returns::measure(run, table)?;
     victim::measure(run, table)?;

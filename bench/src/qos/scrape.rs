@@ -15,17 +15,17 @@ use hdrhistogram::Histogram;
 use model::Bytes;
 use ninep::Fid;
 
-use super::super::session::{Identity, Session};
-use super::super::work::Op;
-use super::Run;
-use super::bed::{Proxy, Setup};
-use super::table::{Row, Table, figures};
+use super::super::session::{BenchIdentity, BenchSession};
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{QosProxy, QosSetup};
+use super::table::{QosRow, QosTable, figures};
 
 /// Measures pages and who is served meanwhile.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let jobs = if run.is_quick() { JOBS / 10 } else { JOBS };
     let rounds = run.rounds(20, 4);
-    let setup = Setup { rules: RULES, ..Setup::default() };
+    let setup = QosSetup { rules: RULES, ..QosSetup::default() };
     let proxy = run.bed.proxy("scrape", &setup)?;
     let mut session = connect(&proxy)?;
     proxy.api.metrics()?;
@@ -35,7 +35,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
             table.progress(&format!("{job} of {jobs} jobs attached"));
             run.bed.wait(Duration::ZERO)?;
         }
-        let who = Identity { uname: "root".into(), uid: job / JOBS_PER_USER };
+        let who = BenchIdentity { uname: "root".into(), uid: job / JOBS_PER_USER };
         session.attach(Fid(job), &format!("x?job=job.{job}"), &who)?;
     }
     // What the scheduler needs for a job that asks is not the metrics'.
@@ -56,7 +56,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// A request of every job.
-fn touch(session: &mut Session, jobs: u32) -> anyhow::Result<()> {
+fn touch(session: &mut BenchSession, jobs: u32) -> anyhow::Result<()> {
     (0..jobs).try_for_each(|job| session.size(Fid(job)).map(drop))
 }
 
@@ -70,7 +70,7 @@ struct Scrapes {
 }
 
 impl Scrapes {
-    fn add(&mut self, proxy: &Proxy) -> anyhow::Result<()> {
+    fn add(&mut self, proxy: &QosProxy) -> anyhow::Result<()> {
         let began = Instant::now();
         let page = proxy.api.metrics()?;
         self.took.push(began.elapsed());
@@ -81,11 +81,11 @@ impl Scrapes {
     }
 }
 
-fn pages(jobs: u32, scrapes: &Scrapes) -> Row {
+fn pages(jobs: u32, scrapes: &Scrapes) -> QosRow {
     let mut took: Vec<f64> = scrapes.took.iter().map(|time| time.as_secs_f64() * 1e3).collect();
     took.sort_by(f64::total_cmp);
     let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
-    Row {
+    QosRow {
         case: format!("a page with {jobs} jobs at work"),
         target: "under 100 ms".into(),
         reached: format!("{worst:.1} ms at most"),
@@ -105,13 +105,13 @@ fn pages(jobs: u32, scrapes: &Scrapes) -> Row {
     }
 }
 
-fn memory(jobs: u32, empty: u64, attached: u64, scrapes: &Scrapes) -> Row {
+fn memory(jobs: u32, empty: u64, attached: u64, scrapes: &Scrapes) -> QosRow {
     // The first two make room for what every later one uses again.
     let second = scrapes.resident[1.min(scrapes.resident.len() - 1)];
     let last = scrapes.resident[scrapes.resident.len() - 1];
     let growth = last.saturating_sub(second);
     let each = second.saturating_sub(attached) as f64 / f64::from(jobs);
-    Row {
+    QosRow {
         case: format!("memory for metrics of {jobs} jobs"),
         target: "no growth from scrape to scrape".into(),
         reached: format!("{} KiB more after {} scrapes", growth >> 10, scrapes.resident.len()),
@@ -132,11 +132,11 @@ fn memory(jobs: u32, empty: u64, attached: u64, scrapes: &Scrapes) -> Row {
     }
 }
 
-fn waits(alone: &Histogram<u64>, beside: &Histogram<u64>) -> Row {
+fn waits(alone: &Histogram<u64>, beside: &Histogram<u64>) -> QosRow {
     let us = |times: &Histogram<u64>, quantile| times.value_at_quantile(quantile) as f64 / 1e3;
     let [before, now] = [alone, beside].map(|times| us(times, 0.99));
     let worst = beside.max() as f64 / 1e3;
-    Row {
+    QosRow {
         case: "another job's getattrs while one scrape follows the other".into(),
         target: "for comparison".into(),
         reached: format!("p99 {now:.0} µs"),
@@ -147,7 +147,7 @@ fn waits(alone: &Histogram<u64>, beside: &Histogram<u64>) -> Row {
 }
 
 /// The times of a job's requests, first alone and then beside scrapes.
-fn neighbour(run: &Run<'_>, proxy: &Proxy) -> anyhow::Result<[Histogram<u64>; 2]> {
+fn neighbour(run: &QosRun<'_>, proxy: &QosProxy) -> anyhow::Result<[Histogram<u64>; 2]> {
     let span = run.time(5, 1);
     let alone = ask_for(proxy, span, &AtomicBool::new(false))?;
     let stop = AtomicBool::new(false);
@@ -166,9 +166,9 @@ fn neighbour(run: &Run<'_>, proxy: &Proxy) -> anyhow::Result<[Histogram<u64>; 2]
     Ok([alone, beside])
 }
 
-fn ask_for(proxy: &Proxy, span: Duration, stop: &AtomicBool) -> anyhow::Result<Histogram<u64>> {
+fn ask_for(proxy: &QosProxy, span: Duration, stop: &AtomicBool) -> anyhow::Result<Histogram<u64>> {
     let mut session = connect(proxy)?;
-    let who = Identity { uname: "root".into(), uid: 0 };
+    let who = BenchIdentity { uname: "root".into(), uid: 0 };
     session.attach(Fid(0), "x?job=neighbour", &who)?;
     let mut times = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).context("a histogram")?;
     let end = Instant::now() + span;
@@ -183,8 +183,8 @@ fn ask_for(proxy: &Proxy, span: Duration, stop: &AtomicBool) -> anyhow::Result<H
     Ok(times)
 }
 
-fn connect(proxy: &Proxy) -> anyhow::Result<Session> {
-    proxy.plan("x", "any", Op::Read, Bytes::kib(64)).session()
+fn connect(proxy: &QosProxy) -> anyhow::Result<BenchSession> {
+    proxy.plan("x", "any", WorkOp::Read, Bytes::kib(64)).session()
 }
 
 const JOBS: u32 = 36_603;

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use api::WireUsage;
 
-use super::Run;
-use super::bed::Proxy;
-use super::table::{Row, figures};
+use super::QosRun;
+use super::bed::QosProxy;
+use super::table::{QosRow, figures};
 
 /// What the weights divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shared {
+pub(crate) enum SharesResult {
     /// What requests are charged.
     Cost,
     /// Payload, where `cost = "bytes"`.
@@ -25,14 +25,14 @@ pub(crate) enum Shared {
 }
 
 /// What two classes were served within the span, and their least backlogs.
-pub(crate) struct Seen {
+pub(crate) struct SharesSample {
     usage: [WireUsage; 2],
     queued_min: [u64; 2],
     seconds: f64,
 }
 
 /// Looks at the jobs a and b for as long as a case is measured.
-pub(crate) fn watch(run: &Run<'_>, proxy: &Proxy) -> anyhow::Result<Seen> {
+pub(crate) fn watch(run: &QosRun<'_>, proxy: &QosProxy) -> anyhow::Result<SharesSample> {
     let time = run.time(30, 5);
     let start = Instant::now();
     let end = start + time;
@@ -47,11 +47,11 @@ pub(crate) fn watch(run: &Run<'_>, proxy: &Proxy) -> anyhow::Result<Seen> {
     }
     let ended = usage(proxy)?;
     let usage = [ended[0].since(&began[0]), ended[1].since(&began[1])];
-    Ok(Seen { usage, queued_min, seconds: start.elapsed().as_secs_f64() })
+    Ok(SharesSample { usage, queued_min, seconds: start.elapsed().as_secs_f64() })
 }
 
 /// Both classes at one moment.
-fn usage(proxy: &Proxy) -> anyhow::Result<[WireUsage; 2]> {
+fn usage(proxy: &QosProxy) -> anyhow::Result<[WireUsage; 2]> {
     let classes = proxy.api.classes()?.classes;
     let of = |job: &str| {
         let key = format!("jobid={job}");
@@ -61,15 +61,15 @@ fn usage(proxy: &Proxy) -> anyhow::Result<[WireUsage; 2]> {
     Ok([of("a")?, of("b")?])
 }
 
-impl Seen {
+impl SharesSample {
     /// What came of `weight` : 1 at a target with so many slots.
-    pub(crate) fn row(&self, name: &str, shared: Shared, weight: u32, slots: u64) -> Row {
+    pub(crate) fn row(&self, name: &str, shared: SharesResult, weight: u32, slots: u64) -> QosRow {
         let [a, b] = self.usage.map(|usage| shared.of(&usage));
         let ratio = a / b.max(1.0);
         let error = (ratio / f64::from(weight) - 1.0) * 100.0;
         let (within, unit) = match shared {
-            Shared::Bytes => (2.0, "bytes"),
-            Shared::Cost => (1.0, "charged cost"),
+            SharesResult::Bytes => (2.0, "bytes"),
+            SharesResult::Cost => (1.0, "charged cost"),
         };
         let [queued_a, queued_b] = self.queued_min;
         let backlogged = queued_a.min(queued_b) > 2 * slots;
@@ -77,8 +77,8 @@ impl Seen {
         if !backlogged {
             beside.push_str(": not always backlogged");
         }
-        let payload = self.usage.map(|usage| Shared::Bytes.of(&usage));
-        Row {
+        let payload = self.usage.map(|usage| SharesResult::Bytes.of(&usage));
+        QosRow {
             case: format!("{name}, {weight} : 1"),
             target: format!("within {within} % in {unit}"),
             reached: format!("{ratio:.3} : 1, {error:+.2} %"),
@@ -103,15 +103,15 @@ impl Seen {
 
     /// What each job moved, in MB/s.
     pub(crate) fn mb_per_sec(&self) -> [f64; 2] {
-        self.usage.map(|usage| Shared::Bytes.of(&usage) / self.seconds / 1e6)
+        self.usage.map(|usage| SharesResult::Bytes.of(&usage) / self.seconds / 1e6)
     }
 }
 
-impl Shared {
+impl SharesResult {
     fn of(self, usage: &WireUsage) -> f64 {
         match self {
-            Shared::Cost => usage.cost_ns as f64,
-            Shared::Bytes => (usage.read_bytes + usage.written_bytes) as f64,
+            SharesResult::Cost => usage.cost_ns as f64,
+            SharesResult::Bytes => (usage.read_bytes + usage.written_bytes) as f64,
         }
     }
 }
@@ -137,17 +137,17 @@ const SAMPLES: u32 = 200;
 mod tests {
     use super::*;
 
-    fn seen(cost_ns: [u64; 2], queued: u64) -> Seen {
+    fn seen(cost_ns: [u64; 2], queued: u64) -> SharesSample {
         let usage = cost_ns.map(|cost_ns| WireUsage { cost_ns, ..WireUsage::default() });
-        Seen { usage, queued_min: [queued, 100], seconds: 1.0 }
+        SharesSample { usage, queued_min: [queued, 100], seconds: 1.0 }
     }
 
     #[test]
     fn a_share_is_met_within_one_percent_of_the_charged_cost() {
-        let row = seen([4_036, 1_000], 17).row("case", Shared::Cost, 4, 8);
+        let row = seen([4_036, 1_000], 17).row("case", SharesResult::Cost, 4, 8);
         assert_eq!((row.reached.as_str(), row.met), ("4.036 : 1, +0.90 %", Some(true)));
         assert_eq!(row.beside, "least queued 17 and 100, D 8");
-        let row = seen([4_044, 1_000], 16).row("case", Shared::Cost, 4, 8);
+        let row = seen([4_044, 1_000], 16).row("case", SharesResult::Cost, 4, 8);
         assert_eq!(row.met, Some(false));
         assert_eq!(row.beside, "least queued 16 and 100, D 8: not always backlogged");
     }

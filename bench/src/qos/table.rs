@@ -8,19 +8,19 @@ use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
 use super::super::report::machine;
-use super::bed::Bed;
+use super::bed::QosTestBed;
 
 /// The results of one promise.
-pub(crate) struct Table {
+pub(crate) struct QosTable {
     name: &'static str,
     command: String,
     machine: String,
     notes: Vec<String>,
-    rows: Vec<Row>,
+    rows: Vec<QosRow>,
 }
 
 /// One case.
-pub(crate) struct Row {
+pub(crate) struct QosRow {
     /// What was done.
     pub(crate) case: String,
     /// What was promised.
@@ -35,10 +35,10 @@ pub(crate) struct Row {
     pub(crate) figures: Map<String, Value>,
 }
 
-impl Table {
-    pub(crate) fn new(name: &'static str, bed: &Bed, command: String) -> Table {
+impl QosTable {
+    pub(crate) fn new(name: &'static str, bed: &QosTestBed, command: String) -> QosTable {
         let machine = machine(bed.dir());
-        Table { name, command, machine, notes: Vec::new(), rows: Vec::new() }
+        QosTable { name, command, machine, notes: Vec::new(), rows: Vec::new() }
     }
 
     /// Something that the reader should know.
@@ -56,7 +56,7 @@ impl Table {
         }
     }
 
-    pub(crate) fn add(&mut self, row: Row) {
+    pub(crate) fn add(&mut self, row: QosRow) {
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
         }
@@ -100,15 +100,15 @@ impl Table {
         line(&format!("- {met} of {} targets met", judged.len()));
         line("\n| case | target | reached | | beside |\n|---|---|---|---|---|");
         for row in &self.rows {
-            let Row { case, target, reached, beside, .. } = row;
+            let QosRow { case, target, reached, beside, .. } = row;
             line(&format!("| {case} | {target} | {reached} | {} | {beside} |", row.verdict()));
         }
         text
     }
 
     fn json(&self) -> Value {
-        let row = |row: &Row| {
-            let Row { case, target, reached, met, figures, .. } = row;
+        let row = |row: &QosRow| {
+            let QosRow { case, target, reached, met, figures, .. } = row;
             json!({ "case": case, "target": target, "reached": reached, "met": met, "figures": figures })
         };
         json!({
@@ -121,7 +121,7 @@ impl Table {
     }
 }
 
-impl Row {
+impl QosRow {
     fn verdict(&self) -> &'static str {
         match self.met {
             Some(true) => "met",
@@ -131,7 +131,7 @@ impl Row {
     }
 }
 
-/// Figures by name, for [`Row::figures`].
+/// Figures by name, for [`QosRow::figures`].
 pub(crate) fn figures<const N: usize>(pairs: [(&str, f64); N]) -> Map<String, Value> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect()
 }

@@ -20,22 +20,22 @@ use anyhow::Context as _;
 use model::Bytes;
 
 use super::super::report::median;
-use super::super::work::Op;
-use super::Run;
-use super::bed::{KeepCold, Proxy, Setup};
-use super::job::{Job, Part};
-use super::table::{Row, Table, figures};
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{KeepCold, QosProxy, QosSetup};
+use super::job::{QosJob, QosJobPart};
+use super::table::{QosRow, QosTable, figures};
 
 /// What the victim does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Victim {
+enum QosVictim {
     CachedRead,
     UncachedRead,
     Fsync,
 }
 
 /// How it is served.
-struct Way {
+struct VictimSetup {
     name: &'static str,
     bully: bool,
     no_schedule: bool,
@@ -43,7 +43,7 @@ struct Way {
 }
 
 /// One run's figures.
-pub(super) struct Sample {
+pub(super) struct QosSample {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) ops_per_sec: f64,
@@ -51,33 +51,33 @@ pub(super) struct Sample {
 }
 
 /// The first is what the others are held against; the last says what this machine itself does.
-const WAYS: [Way; 4] = [
-    Way { name: "no scheduling", bully: true, no_schedule: true, limited: false },
-    Way { name: "weight and slots", bully: true, no_schedule: false, limited: false },
-    Way { name: "weight, slots and limit", bully: true, no_schedule: false, limited: true },
-    Way { name: "alone", bully: false, no_schedule: true, limited: false },
+const WAYS: [VictimSetup; 4] = [
+    VictimSetup { name: "no scheduling", bully: true, no_schedule: true, limited: false },
+    VictimSetup { name: "weight and slots", bully: true, no_schedule: false, limited: false },
+    VictimSetup { name: "weight, slots and limit", bully: true, no_schedule: false, limited: true },
+    VictimSetup { name: "alone", bully: false, no_schedule: true, limited: false },
 ];
-const VICTIMS: [Victim; 3] = [Victim::CachedRead, Victim::UncachedRead, Victim::Fsync];
+const VICTIMS: [QosVictim; 3] = [QosVictim::CachedRead, QosVictim::UncachedRead, QosVictim::Fsync];
 
 /// Measures each victim in each way, in interleaved rounds.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     table.progress("making files");
     let bed = &run.bed;
     let warm = bed.file("warm", WARM_LEN)?;
     let cold = bed.file("cold", COLD_LEN)?;
     let bully = bed.file("bully/written0", Bytes::ZERO)?;
     bed.file("victim/written0", WARM_LEN)?;
-    let mut proxies: Vec<Proxy> = Vec::new();
+    let mut proxies: Vec<QosProxy> = Vec::new();
     let mut limit = String::new();
     for (index, way) in WAYS.iter().enumerate() {
         let rules = if way.limited { format!("{RULES}{limit}") } else { RULES.into() };
         let target = if way.no_schedule { "write_mode = \"cached\"" } else { "" };
         let setup =
-            Setup { target, rules: &rules, no_schedule: way.no_schedule, ..Setup::default() };
+            QosSetup { target, rules: &rules, no_schedule: way.no_schedule, ..QosSetup::default() };
         proxies.push(bed.proxy(&format!("v{index}"), &setup).context(way.name)?);
         if way.no_schedule && way.bully {
             table.progress("the bully's rate without scheduling");
-            let sample = one(run, (way, &proxies[index]), Victim::CachedRead, &warm, &cold)?;
+            let sample = one(run, (way, &proxies[index]), QosVictim::CachedRead, &warm, &cold)?;
             let rate = sample.bully_mb_per_sec.round().max(1.0);
             limit = format!("limit = {{ write = \"{rate}MB/s\" }}\n");
             table.note(format!("the limit is the bully's rate without scheduling: {rate} MB/s"));
@@ -87,7 +87,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     let mode = status.targets.first().map_or("?", |target| &target.write_mode);
     table.note(format!("the default write mode here is {mode}"));
     let rounds = run.rounds(5, 2);
-    let mut samples: Vec<Vec<Sample>> = Vec::new();
+    let mut samples: Vec<Vec<QosSample>> = Vec::new();
     samples.resize_with(VICTIMS.len() * WAYS.len(), Vec::new);
     for round in 0..rounds {
         for (v, victim) in VICTIMS.into_iter().enumerate() {
@@ -116,30 +116,30 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 fn one(
-    run: &Run<'_>,
-    (way, proxy): (&Way, &Proxy),
-    victim: Victim,
+    run: &QosRun<'_>,
+    (way, proxy): (&VictimSetup, &QosProxy),
+    victim: QosVictim,
     warm: &File,
     cold: &File,
-) -> anyhow::Result<Sample> {
+) -> anyhow::Result<QosSample> {
     std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
     let _kept_cold = match victim {
-        Victim::UncachedRead => Some(KeepCold::start(cold)?),
+        QosVictim::UncachedRead => Some(KeepCold::start(cold)?),
         _ => None,
     };
-    let mut plan = proxy.plan("x", "bully", Op::Write, Bytes::mib(1));
+    let mut plan = proxy.plan("x", "bully", WorkOp::Write, Bytes::mib(1));
     (plan.depth, plan.file_size) = (16, BULLY_LEN);
-    let part = Part { plan, dir: "bully".into(), data: String::new() };
+    let part = QosJobPart { plan, dir: "bully".into(), data: String::new() };
     let parts = if way.bully { vec![part] } else { Vec::new() };
-    let mut bully = Job::start_behind(&parts)?;
+    let mut bully = QosJob::start_behind(&parts)?;
     let (op, data, len) = match victim {
-        Victim::CachedRead => (Op::Randread, "warm", WARM_LEN),
-        Victim::UncachedRead => (Op::Randread, "cold", COLD_LEN),
-        Victim::Fsync => (Op::Fsync, "", WARM_LEN),
+        QosVictim::CachedRead => (WorkOp::Randread, "warm", WARM_LEN),
+        QosVictim::UncachedRead => (WorkOp::Randread, "cold", COLD_LEN),
+        QosVictim::Fsync => (WorkOp::Fsync, "", WARM_LEN),
     };
     let mut plan = proxy.plan("x", "victim", op, Bytes::kib(4));
     plan.file_size = len;
-    let mut job = Job::start(&[Part { plan, dir: "victim".into(), data: data.into() }])?;
+    let mut job = QosJob::start(&[QosJobPart { plan, dir: "victim".into(), data: data.into() }])?;
     run.bed.wait(SETTLE)?;
     bully.cut()?;
     job.cut()?;
@@ -149,7 +149,7 @@ fn one(
     job.check().context("victim")?;
     // A victim that never came round in the span waited for at least all of it.
     let at_least = if job.score.ops == 0 { job.gap.as_secs_f64() * 1e6 } else { 0.0 };
-    Ok(Sample {
+    Ok(QosSample {
         p50_us: job.latency_us(0.5).max(at_least),
         p99_us: job.latency_us(0.99).max(at_least),
         ops_per_sec: job.score.ops as f64 / job.span.as_secs_f64(),
@@ -159,8 +159,13 @@ fn one(
 
 /// What the rounds of one way came to, held against those without scheduling if that is
 /// `promised`.
-pub(super) fn row(case: String, promised: bool, samples: &[Sample], unscheduled: &[Sample]) -> Row {
-    let middle = |samples: &[Sample], figure: fn(&Sample) -> f64| {
+pub(super) fn row(
+    case: String,
+    promised: bool,
+    samples: &[QosSample],
+    unscheduled: &[QosSample],
+) -> QosRow {
+    let middle = |samples: &[QosSample], figure: fn(&QosSample) -> f64| {
         median(samples.iter().map(figure).collect()).unwrap_or(f64::NAN)
     };
     let p99 = middle(samples, |sample| sample.p99_us);
@@ -174,7 +179,7 @@ pub(super) fn row(case: String, promised: bool, samples: &[Sample], unscheduled:
         true => format!("p99 {}, 1/{:.1}", micros(p99), 1.0 / ratio),
         false => format!("p99 {}", micros(p99)),
     };
-    Row {
+    QosRow {
         case,
         target: if promised { "p99 ≤ 1/5 of no scheduling's".into() } else { "–".into() },
         reached,
@@ -191,12 +196,12 @@ pub(super) fn row(case: String, promised: bool, samples: &[Sample], unscheduled:
     }
 }
 
-impl Victim {
+impl QosVictim {
     fn name(self) -> &'static str {
         match self {
-            Victim::CachedRead => "4 KiB reads, cached",
-            Victim::UncachedRead => "4 KiB reads, uncached",
-            Victim::Fsync => "4 KiB write + fsync",
+            QosVictim::CachedRead => "4 KiB reads, cached",
+            QosVictim::UncachedRead => "4 KiB reads, uncached",
+            QosVictim::Fsync => "4 KiB write + fsync",
         }
     }
 }
@@ -242,7 +247,7 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let sample =
-            |p99_us| Sample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
+            |p99_us| QosSample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
         let without = [100.0, 1_000.0, 10_000.0].map(sample);
         let with = [20.0, 190.0, 9_000.0].map(sample);
         let row = row("fsync".into(), true, &with, &without);

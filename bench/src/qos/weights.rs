@@ -11,71 +11,76 @@ use std::fs::File;
 use anyhow::Context as _;
 use model::Bytes;
 
-use super::super::work::Op;
-use super::Run;
-use super::bed::{KeepCold, Proxy, Setup};
-use super::job::{Job, Part};
-use super::shares::{SETTLE, Shared, WEIGHTS, rules, watch};
-use super::table::Table;
+use super::super::work::WorkOp;
+use super::QosRun;
+use super::bed::{KeepCold, QosProxy, QosSetup};
+use super::job::{QosJob, QosJobPart};
+use super::shares::{SETTLE, SharesResult, WEIGHTS, rules, watch};
+use super::table::QosTable;
 
 /// What the two jobs do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Load {
+enum WeightsLoad {
     CachedReads,
     WriteRead,
     WriteMixed,
 }
 
-struct Case {
-    load: Load,
+struct WeightsCase {
+    load: WeightsLoad,
     /// Keys of the target.
     target: &'static str,
     name: &'static str,
-    shared: Shared,
+    shared: SharesResult,
 }
 
-const CASES: &[Case] = &[
-    Case { load: Load::CachedReads, target: "", name: "read : read, cached", shared: Shared::Cost },
-    Case {
-        load: Load::WriteRead,
+const CASES: &[WeightsCase] = &[
+    WeightsCase {
+        load: WeightsLoad::CachedReads,
+        target: "",
+        name: "read : read, cached",
+        shared: SharesResult::Cost,
+    },
+    WeightsCase {
+        load: WeightsLoad::WriteRead,
         target: "slots_max = 2\nwrite_mode = \"direct\"",
         name: "write : read, direct",
-        shared: Shared::Cost,
+        shared: SharesResult::Cost,
     },
-    Case {
-        load: Load::WriteMixed,
+    WeightsCase {
+        load: WeightsLoad::WriteMixed,
         target: "slots_max = 2\nwrite_mode = \"direct\"",
         name: "write : random read/write, direct",
-        shared: Shared::Cost,
+        shared: SharesResult::Cost,
     },
-    Case {
-        load: Load::WriteRead,
+    WeightsCase {
+        load: WeightsLoad::WriteRead,
         target: "slots_max = 2\nwrite_mode = \"dontcache\"",
         name: "write : read, dontcache",
-        shared: Shared::Cost,
+        shared: SharesResult::Cost,
     },
-    Case {
-        load: Load::WriteMixed,
+    WeightsCase {
+        load: WeightsLoad::WriteMixed,
         target: "slots_max = 2\nwrite_mode = \"dontcache\"",
         name: "write : random read/write, dontcache",
-        shared: Shared::Cost,
+        shared: SharesResult::Cost,
     },
-    Case {
-        load: Load::CachedReads,
+    WeightsCase {
+        load: WeightsLoad::CachedReads,
         target: "cost = \"bytes\"",
         name: "read : read, cached, cost = bytes",
-        shared: Shared::Bytes,
+        shared: SharesResult::Bytes,
     },
-    Case {
-        load: Load::WriteRead,
+    WeightsCase {
+        load: WeightsLoad::WriteRead,
         target: "slots_max = 2\nwrite_mode = \"direct\"\ncost = \"bytes\"",
         name: "write : read, direct, cost = bytes",
-        shared: Shared::Bytes,
+        shared: SharesResult::Bytes,
     },
 ];
 
 /// Measures every case at every weight.
-pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(crate) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     table.note(
         "each job keeps 4096 requests in flight on each of 4 connections, reads of 1 KiB where \
          the page cache answers, else of 16 KiB, as `tags_max` and `bytes_in_flight_max` allow; the first run with `threads = 1`, the others with \
@@ -91,7 +96,7 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         if !run.wants(case.name) {
             continue;
         }
-        let setup = Setup { top: case.top(), target: case.target, ..Setup::default() };
+        let setup = QosSetup { top: case.top(), target: case.target, ..QosSetup::default() };
         let proxy = match bed.proxy(&format!("w{index}"), &setup) {
             Ok(proxy) => proxy,
             Err(error) => {
@@ -105,18 +110,18 @@ pub(crate) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 fn measure_case(
-    run: &Run<'_>,
-    case: &Case,
-    proxy: &Proxy,
+    run: &QosRun<'_>,
+    case: &WeightsCase,
+    proxy: &QosProxy,
     (warm, cold): (&File, &File),
-    table: &mut Table,
+    table: &mut QosTable,
 ) -> anyhow::Result<()> {
     let slots = match case.load {
-        Load::CachedReads => 1,
+        WeightsLoad::CachedReads => 1,
         _ => proxy.slots_max()?,
     };
     let _kept_cold = match case.load {
-        Load::CachedReads => {
+        WeightsLoad::CachedReads => {
             std::io::copy(&mut warm.try_clone()?, &mut std::io::sink()).context("warming")?;
             None
         }
@@ -124,7 +129,7 @@ fn measure_case(
     };
     proxy.api.set_rules(&rules(1))?;
     let (a, b) = case.parts(proxy);
-    let (mut a, mut b) = (Job::start(&a)?, Job::start(&b)?);
+    let (mut a, mut b) = (QosJob::start(&a)?, QosJob::start(&b)?);
     for weight in WEIGHTS {
         table.progress(&format!("{}, {weight} : 1", case.name));
         proxy.api.set_rules(&rules(weight))?;
@@ -143,29 +148,30 @@ fn measure_case(
     Ok(())
 }
 
-impl Case {
+impl WeightsCase {
     /// What the jobs a and b do.
-    fn parts(&self, proxy: &Proxy) -> (Vec<Part>, Vec<Part>) {
+    fn parts(&self, proxy: &QosProxy) -> (Vec<QosJobPart>, Vec<QosJobPart>) {
         let part = |job: &str, op| {
             let mut plan = proxy.plan("x", job, op, self.size());
             let (data, len) = match self.load {
-                Load::CachedReads => ("warm", WARM_LEN),
+                WeightsLoad::CachedReads => ("warm", WARM_LEN),
                 _ => ("cold", COLD_LEN),
             };
-            plan.file_size = if op == Op::Randwrite { WRITTEN_LEN } else { len };
+            plan.file_size = if op == WorkOp::Randwrite { WRITTEN_LEN } else { len };
             plan.depth = IN_FLIGHT;
-            Part { plan, dir: job.into(), data: data.into() }
+            QosJobPart { plan, dir: job.into(), data: data.into() }
         };
-        let each = |job, ops: [Op; CONNECTIONS]| -> Vec<Part> {
+        let each = |job, ops: [WorkOp; CONNECTIONS]| -> Vec<QosJobPart> {
             ops.into_iter().map(|op| part(job, op)).collect()
         };
         let one = |job, op| each(job, [op; CONNECTIONS]);
         match self.load {
-            Load::CachedReads => (one("a", Op::Randread), one("b", Op::Randread)),
-            Load::WriteRead => (one("a", Op::Randwrite), one("b", Op::Randread)),
-            Load::WriteMixed => {
-                let mixed = [Op::Randread, Op::Randwrite, Op::Randread, Op::Randwrite];
-                (one("a", Op::Randwrite), each("b", mixed))
+            WeightsLoad::CachedReads => (one("a", WorkOp::Randread), one("b", WorkOp::Randread)),
+            WeightsLoad::WriteRead => (one("a", WorkOp::Randwrite), one("b", WorkOp::Randread)),
+            WeightsLoad::WriteMixed => {
+                let mixed =
+                    [WorkOp::Randread, WorkOp::Randwrite, WorkOp::Randread, WorkOp::Randwrite];
+                (one("a", WorkOp::Randwrite), each("b", mixed))
             }
         }
     }
@@ -174,13 +180,13 @@ impl Case {
     /// the generators need a processor too, or replies pile up behind the sockets and nothing
     /// waits for its turn.
     fn top(&self) -> &'static str {
-        if self.load == Load::CachedReads { "threads = 1\n" } else { "" }
+        if self.load == WeightsLoad::CachedReads { "threads = 1\n" } else { "" }
     }
 
     /// Small, so that the work is the proxy's and the device's and not that of moving bytes
     /// through sockets, which keeps the generators from keeping up.
     fn size(&self) -> Bytes {
-        if self.load == Load::CachedReads { Bytes::kib(1) } else { Bytes::kib(16) }
+        if self.load == WeightsLoad::CachedReads { Bytes::kib(1) } else { Bytes::kib(16) }
     }
 }
 

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 
 use model::Nid;
 
-pub use reclaim::{Place, Worth, reclaim};
+pub use reclaim::{ReclaimPlace, Worth, reclaim};
 
 /// Who holds something: a user of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

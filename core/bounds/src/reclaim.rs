@@ -13,7 +13,7 @@ use crate::Holder;
 
 /// A place in a table.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ReclaimPlace {
     /// Its number in the table.
     pub id: u128,
     /// Who has it.
@@ -36,13 +36,13 @@ pub enum Worth {
 }
 
 /// The places to take for a newcomer to a full table, at most `most`; none if it must be refused.
-pub fn reclaim(places: &[Place], newcomer: &Holder, most: usize, now: Time) -> Vec<u128> {
+pub fn reclaim(places: &[ReclaimPlace], newcomer: &Holder, most: usize, now: Time) -> Vec<u128> {
     let mut counts: BTreeMap<&Holder, usize> = BTreeMap::new();
     for place in places {
         *counts.entry(&place.holder).or_default() += 1;
     }
     let own = counts.get(newcomer).copied().unwrap_or(0);
-    let idle = |place: &&Place| {
+    let idle = |place: &&ReclaimPlace| {
         let is_fresh = now.since(place.used) < IDLE_MIN;
         place.worth.is_some() && !(is_fresh && counts[&place.holder] <= MANY * (own + 1))
     };
@@ -69,11 +69,11 @@ pub fn reclaim(places: &[Place], newcomer: &Holder, most: usize, now: Time) -> V
 /// Which of the idle places, the least worth first, goes next: one of the largest holder that has
 /// more than the newcomer will have, or one of the newcomer's own without state.
 fn next(
-    idle: &[&Place],
+    idle: &[&ReclaimPlace],
     counts: &BTreeMap<&Holder, usize>,
     (newcomer, own): (&Holder, usize),
 ) -> Option<usize> {
-    let may_lose = |place: &Place| match place.holder == *newcomer {
+    let may_lose = |place: &ReclaimPlace| match place.holder == *newcomer {
         true => place.worth == Some(Worth::Nothing),
         false => counts[&place.holder] > own + 1,
     };
@@ -100,8 +100,13 @@ mod tests {
         Holder { peer: Nid::tcp(std::net::Ipv4Addr::new(10, 0, 0, peer).into()), uid: None }
     }
 
-    fn place(id: u128, peer: u8, worth: Option<Worth>, used_s: u64) -> Place {
-        Place { id, holder: holder(peer), worth, used: Time::from_nanos(used_s * 1_000_000_000) }
+    fn place(id: u128, peer: u8, worth: Option<Worth>, used_s: u64) -> ReclaimPlace {
+        ReclaimPlace {
+            id,
+            holder: holder(peer),
+            worth,
+            used: Time::from_nanos(used_s * 1_000_000_000),
+        }
     }
 
     #[test]

@@ -5,11 +5,11 @@ use crate::types::Tag;
 /// Why a frame is not a message; it names the field and the value at fault.
 ///
 /// Where the tag could be read it is here, so that a server can answer Rlerror
-/// with [`DecodeError::errno`] and go on. Only a frame whose length is wrong
-/// ([`DecodeError::Short`], [`DecodeError::Size`]) leaves the stream without a
+/// with [`FrameError::errno`] and go on. Only a frame whose length is wrong
+/// ([`FrameError::Short`], [`FrameError::Size`]) leaves the stream without a
 /// next message to find; the connection should be closed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum FrameError {
     /// Fewer bytes than size, type and tag need.
     #[error("{len} bytes are too few for a message's header of 7")]
     Short {
@@ -103,19 +103,19 @@ pub enum DecodeError {
     },
 }
 
-impl DecodeError {
+impl FrameError {
     /// The tag to answer to; `None` if the frame was too short to have one.
     pub const fn tag(&self) -> Option<Tag> {
         match *self {
-            DecodeError::Short { .. } => None,
-            DecodeError::Size { tag, .. }
-            | DecodeError::UnknownType { tag, .. }
-            | DecodeError::Truncated { tag, .. }
-            | DecodeError::Trailing { tag, .. }
-            | DecodeError::TooMany { tag, .. }
-            | DecodeError::BadByte { tag, .. }
-            | DecodeError::BadLength { tag, .. }
-            | DecodeError::BadValue { tag, .. } => Some(tag),
+            FrameError::Short { .. } => None,
+            FrameError::Size { tag, .. }
+            | FrameError::UnknownType { tag, .. }
+            | FrameError::Truncated { tag, .. }
+            | FrameError::Trailing { tag, .. }
+            | FrameError::TooMany { tag, .. }
+            | FrameError::BadByte { tag, .. }
+            | FrameError::BadLength { tag, .. }
+            | FrameError::BadValue { tag, .. } => Some(tag),
         }
     }
 
@@ -125,7 +125,7 @@ impl DecodeError {
         const EINVAL: u32 = 22;
         const EOPNOTSUPP: u32 = 95;
         match self {
-            DecodeError::UnknownType { .. } => EOPNOTSUPP,
+            FrameError::UnknownType { .. } => EOPNOTSUPP,
             _ => EINVAL,
         }
     }

@@ -9,7 +9,7 @@
 //! A client uses the other two corners, `Request::encode` and `Reply::decode`.
 //! Decoded messages borrow from the frame: strings are bytes, because file names
 //! are, and nothing is allocated on a peer's word. Any bytes decode to a message
-//! or to a [`DecodeError`] that names the value at fault; none panics.
+//! or to a [`FrameError`] that names the value at fault; none panics.
 //!
 //! What a message means, and what the server does with it, is docs/protocol.md.
 //! Left to others: sockets, fids, credentials, the meaning of `.` and `..`, and
@@ -31,7 +31,7 @@ mod wire;
 
 pub use attributes::{Attributes, SetAttributes, Statfs, Timestamp, getattr, setattr};
 pub use direntry::{DirEntries, DirEntry, DirEntryError};
-pub use error::DecodeError;
+pub use error::FrameError;
 pub use header::{
     READ_REPLY_HEADER_LEN, RREAD, TREAD, TWRITE, WRITE_HEADER_LEN, error_reply, frame_kind,
     frame_len, frame_tag, read_reply_header, write_header,

@@ -1,7 +1,7 @@
 //! What a server answers: the R messages, and Rlerror for them all.
 
 use crate::attributes::{Attributes, Statfs};
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::lists::Qids;
 use crate::lock::{LockKind, LockStatus};
 use crate::table::messages;

@@ -4,7 +4,7 @@
 //! locks, changes to directories. docs/protocol.md says what the server does.
 
 use crate::attributes::SetAttributes;
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::lists::NameList;
 use crate::lock::LockKind;
 use crate::table::messages;

@@ -36,7 +36,7 @@ macro_rules! messages {
             ///
             /// # Errors
             /// If the frame is anything but exactly one such message.
-            pub fn decode(frame: &'a [u8]) -> Result<(Tag, $message<'a>), DecodeError> {
+            pub fn decode(frame: &'a [u8]) -> Result<(Tag, $message<'a>), FrameError> {
                 let (kind, mut get) = FrameReader::new(frame)?;
                 let message = $message::take(kind, &mut get)?;
                 get.finish()?;
@@ -47,14 +47,14 @@ macro_rules! messages {
             pub(crate) fn take(
                 kind: u8,
                 get: &mut FrameReader<'a>,
-            ) -> Result<$message<'a>, DecodeError> {
+            ) -> Result<$message<'a>, FrameError> {
                 Ok(match kind {
                     $(
                         $number => $message::$variant
                             $({ $( $field: get.$codec(stringify!($field))?, )* })?
                             $(( get.$inner_codec(stringify!($inner))? ))?,
                     )*
-                    _ => return Err(DecodeError::UnknownType { tag: get.tag_of_message(), kind }),
+                    _ => return Err(FrameError::UnknownType { tag: get.tag_of_message(), kind }),
                 })
             }
 

@@ -7,7 +7,7 @@
 //! it, so what it returns lives as long as the frame and nothing is copied.
 
 use crate::attributes::{Attributes, SetAttributes, Statfs, Timestamp};
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::header::frame_len;
 use crate::lists::{NameList, Qids};
 use crate::lock::{LockKind, LockStatus};
@@ -33,7 +33,7 @@ macro_rules! integers {
         impl<'a> FrameReader<'a> {
             $(
                 #[inline]
-                pub(crate) fn $name(&mut self, field: &'static str) -> Result<$name, DecodeError> {
+                pub(crate) fn $name(&mut self, field: &'static str) -> Result<$name, FrameError> {
                     self.array(field).map($name::from_le_bytes)
                 }
             )*
@@ -53,13 +53,13 @@ integers!(u8, u16, u32, u64, u128);
 impl<'a> FrameReader<'a> {
     /// Checks a frame's header; gives its type and its body.
     #[inline]
-    pub(crate) fn new(frame: &'a [u8]) -> Result<(u8, FrameReader<'a>), DecodeError> {
-        let short = DecodeError::Short { len: frame.len() };
+    pub(crate) fn new(frame: &'a [u8]) -> Result<(u8, FrameReader<'a>), FrameError> {
+        let short = FrameError::Short { len: frame.len() };
         let (header, body) = frame.split_first_chunk::<HEADER_LEN>().ok_or(short)?;
         let size = frame_len(header).ok_or(short)?;
         let tag = Tag(u16::from_le_bytes([header[5], header[6]]));
         if size as usize != frame.len() {
-            return Err(DecodeError::Size { tag, size, len: frame.len() });
+            return Err(FrameError::Size { tag, size, len: frame.len() });
         }
         Ok((header[4], FrameReader { tag, body }))
     }
@@ -81,15 +81,15 @@ impl<'a> FrameReader<'a> {
 
     /// Ends the message: nothing may be left.
     #[inline]
-    pub(crate) fn finish(&self) -> Result<(), DecodeError> {
+    pub(crate) fn finish(&self) -> Result<(), FrameError> {
         match self.body.len() {
             0 => Ok(()),
-            extra => Err(DecodeError::Trailing { tag: self.tag, extra }),
+            extra => Err(FrameError::Trailing { tag: self.tag, extra }),
         }
     }
 
     #[inline]
-    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], FrameError> {
         match self.body.split_first_chunk::<N>() {
             Some((array, rest)) => {
                 self.body = rest;
@@ -104,7 +104,7 @@ impl<'a> FrameReader<'a> {
         &mut self,
         field: &'static str,
         len: usize,
-    ) -> Result<&'a [u8], DecodeError> {
+    ) -> Result<&'a [u8], FrameError> {
         match self.body.split_at_checked(len) {
             Some((bytes, rest)) => {
                 self.body = rest;
@@ -115,37 +115,37 @@ impl<'a> FrameReader<'a> {
     }
 
     #[cold]
-    fn truncated(&self, field: &'static str, need: usize) -> DecodeError {
-        DecodeError::Truncated { tag: self.tag, field, need, have: self.body.len() }
+    fn truncated(&self, field: &'static str, need: usize) -> FrameError {
+        FrameError::Truncated { tag: self.tag, field, need, have: self.body.len() }
     }
 
     #[inline]
-    pub(crate) fn tag(&mut self, field: &'static str) -> Result<Tag, DecodeError> {
+    pub(crate) fn tag(&mut self, field: &'static str) -> Result<Tag, FrameError> {
         self.u16(field).map(Tag)
     }
 
     #[inline]
-    pub(crate) fn fid(&mut self, field: &'static str) -> Result<Fid, DecodeError> {
+    pub(crate) fn fid(&mut self, field: &'static str) -> Result<Fid, FrameError> {
         self.u32(field).map(Fid)
     }
 
     /// len\[2\] bytes, of any value.
     #[inline]
-    pub(crate) fn raw(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn raw(&mut self, field: &'static str) -> Result<&'a [u8], FrameError> {
         let len = self.u16(field)?;
         self.bytes(field, len.into())
     }
 
     /// A string that may become a path or a C string: no NUL.
     #[inline]
-    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a [u8], FrameError> {
         let text = self.raw(field)?;
         self.without(field, text, |byte| byte == 0)
     }
 
     /// The name of one file in its directory: neither NUL nor `/`.
     #[inline]
-    pub(crate) fn name(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn name(&mut self, field: &'static str) -> Result<&'a [u8], FrameError> {
         let name = self.raw(field)?;
         self.without(field, name, |byte| byte == 0 || byte == b'/')
     }
@@ -156,22 +156,22 @@ impl<'a> FrameReader<'a> {
         field: &'static str,
         bytes: &'a [u8],
         bad: impl Fn(u8) -> bool,
-    ) -> Result<&'a [u8], DecodeError> {
+    ) -> Result<&'a [u8], FrameError> {
         match bytes.iter().position(|byte| bad(*byte)) {
             None => Ok(bytes),
-            Some(at) => Err(DecodeError::BadByte { tag: self.tag, field, byte: bytes[at], at }),
+            Some(at) => Err(FrameError::BadByte { tag: self.tag, field, byte: bytes[at], at }),
         }
     }
 
     /// count\[4\] and that many bytes of payload.
     #[inline]
-    pub(crate) fn data(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn data(&mut self, field: &'static str) -> Result<&'a [u8], FrameError> {
         let count = self.u32(field)?;
         self.bytes(field, count as usize)
     }
 
     /// n\[2\] and that many names.
-    pub(crate) fn names(&mut self, field: &'static str) -> Result<NameList<'a>, DecodeError> {
+    pub(crate) fn names(&mut self, field: &'static str) -> Result<NameList<'a>, FrameError> {
         let count = self.walk_count(field)?;
         let all = self.body;
         for _ in 0..count {
@@ -181,7 +181,7 @@ impl<'a> FrameReader<'a> {
     }
 
     /// m\[2\] and that many qids.
-    pub(crate) fn qids(&mut self, field: &'static str) -> Result<Qids, DecodeError> {
+    pub(crate) fn qids(&mut self, field: &'static str) -> Result<Qids, FrameError> {
         let mut qids = Qids::new();
         for _ in 0..self.walk_count(field)? {
             qids.push(self.qid(field)?);
@@ -190,41 +190,41 @@ impl<'a> FrameReader<'a> {
     }
 
     #[inline]
-    fn walk_count(&mut self, field: &'static str) -> Result<u16, DecodeError> {
+    fn walk_count(&mut self, field: &'static str) -> Result<u16, FrameError> {
         let count = self.u16(field)?;
         if count as usize > WALK_NAMES_MAX {
             let limit = WALK_NAMES_MAX;
-            return Err(DecodeError::TooMany { tag: self.tag, field, count, limit });
+            return Err(FrameError::TooMany { tag: self.tag, field, count, limit });
         }
         Ok(count)
     }
 
     #[inline]
-    pub(crate) fn qid(&mut self, field: &'static str) -> Result<Qid, DecodeError> {
+    pub(crate) fn qid(&mut self, field: &'static str) -> Result<Qid, FrameError> {
         let bytes = self.array::<{ Qid::ENCODED_LEN }>(field)?;
         Ok(qid_from(&bytes))
     }
 
     #[cold]
-    pub(crate) fn bad_value(&self, field: &'static str, value: u8) -> DecodeError {
-        DecodeError::BadValue { tag: self.tag, field, value }
+    pub(crate) fn bad_value(&self, field: &'static str, value: u8) -> FrameError {
+        FrameError::BadValue { tag: self.tag, field, value }
     }
 
-    pub(crate) fn lock_kind(&mut self, field: &'static str) -> Result<LockKind, DecodeError> {
+    pub(crate) fn lock_kind(&mut self, field: &'static str) -> Result<LockKind, FrameError> {
         let value = self.u8(field)?;
         LockKind::new(value).ok_or(self.bad_value(field, value))
     }
 
-    pub(crate) fn lock_status(&mut self, field: &'static str) -> Result<LockStatus, DecodeError> {
+    pub(crate) fn lock_status(&mut self, field: &'static str) -> Result<LockStatus, FrameError> {
         let value = self.u8(field)?;
         LockStatus::new(value).ok_or(self.bad_value(field, value))
     }
 
-    fn timestamp(&mut self, field: &'static str) -> Result<Timestamp, DecodeError> {
+    fn timestamp(&mut self, field: &'static str) -> Result<Timestamp, FrameError> {
         Ok(Timestamp { sec: self.u64(field)?, nsec: self.u64(field)? })
     }
 
-    pub(crate) fn attributes(&mut self, field: &'static str) -> Result<Attributes, DecodeError> {
+    pub(crate) fn attributes(&mut self, field: &'static str) -> Result<Attributes, FrameError> {
         Ok(Attributes {
             valid: self.u64(field)?,
             qid: self.qid(field)?,
@@ -248,7 +248,7 @@ impl<'a> FrameReader<'a> {
     pub(crate) fn set_attributes(
         &mut self,
         field: &'static str,
-    ) -> Result<SetAttributes, DecodeError> {
+    ) -> Result<SetAttributes, FrameError> {
         Ok(SetAttributes {
             valid: self.u32(field)?,
             mode: self.u32(field)?,
@@ -260,7 +260,7 @@ impl<'a> FrameReader<'a> {
         })
     }
 
-    pub(crate) fn statfs(&mut self, field: &'static str) -> Result<Statfs, DecodeError> {
+    pub(crate) fn statfs(&mut self, field: &'static str) -> Result<Statfs, FrameError> {
         Ok(Statfs {
             kind: self.u32(field)?,
             bsize: self.u32(field)?,

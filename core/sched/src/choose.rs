@@ -26,7 +26,7 @@ pub(crate) enum Choice {
     Reservation {
         class: u32,
     },
-    Share {
+    Weight {
         class: u32,
     },
     /// `class` overtakes the head `over`, which does not fit.
@@ -49,7 +49,7 @@ impl Dispatcher {
         }
         let free = state.free_for_shares();
         if state.slots(size) <= free {
-            return Some(Choice::Share { class: head });
+            return Some(Choice::Weight { class: head });
         }
         if free == 0 || self.classes[head].standings[lane].overtaken >= state.slots_max {
             return None;
@@ -82,7 +82,7 @@ impl Dispatcher {
                 self.charge_reserve(class, lane, queue);
                 return Some(self.start_head(class, lane, queue));
             }
-            Choice::Share { class } => (class, class),
+            Choice::Weight { class } => (class, class),
             Choice::Backfill { class, over } => (class, over),
         };
         let standing = &self.classes[class].standings[lane];

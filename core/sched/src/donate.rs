@@ -192,7 +192,7 @@ impl Dispatcher {
             writer: one.writer.clone(),
             waiter: one.waiter.clone(),
             file: one.file.clone(),
-            by: one.by.as_ref().map_or(WaitCause::Share, |key| WaitCause::Meter {
+            by: one.by.as_ref().map_or(WaitCause::Weight, |key| WaitCause::Meter {
                 scope: key.scope(),
                 in_bytes: key.in_bytes,
             }),

@@ -102,7 +102,7 @@ impl TraceSubject {
 
 /// Why bytes are no trace, or not to their end.
 #[derive(Debug, thiserror::Error)]
-pub enum DecodeError {
+pub enum TraceDecodeError {
     /// It is something else.
     #[error("no trace of sluice proxy --record: it begins with \"{begin}\"")]
     Foreign {
@@ -177,7 +177,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If what has come makes no sense.
-    pub fn filled(&mut self, len: usize) -> Result<(), DecodeError> {
+    pub fn filled(&mut self, len: usize) -> Result<(), TraceDecodeError> {
         assert!(self.left == 0 && len <= self.buffer.len(), "what was filled is the room");
         self.offset += len as u64;
         let whole = len == self.buffer.len();
@@ -203,7 +203,7 @@ impl Decoder {
     ///
     /// # Errors
     /// If what has come makes no sense; there is nothing after that.
-    pub fn next_record(&mut self) -> Result<Option<TraceRecord>, DecodeError> {
+    pub fn next_record(&mut self) -> Result<Option<TraceRecord>, TraceDecodeError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -248,19 +248,19 @@ impl Decoder {
         self.classes.get(&(target.to_owned(), number)).map(String::as_str)
     }
 
-    fn damaged(&self, what: &'static str) -> DecodeError {
-        DecodeError::Damaged { offset: self.offset, what }
+    fn damaged(&self, what: &'static str) -> TraceDecodeError {
+        TraceDecodeError::Damaged { offset: self.offset, what }
     }
 
-    fn take_begin(&mut self, len: usize) -> Result<(), DecodeError> {
+    fn take_begin(&mut self, len: usize) -> Result<(), TraceDecodeError> {
         let (begin, magic) = (&self.buffer[..len], format::MAGIC);
         if len < BEGIN_LEN || !begin.starts_with(&magic) {
             let begin = begin[..len.min(magic.len())].escape_ascii().to_string();
-            return Err(DecodeError::Foreign { begin });
+            return Err(TraceDecodeError::Foreign { begin });
         }
         let number = |at: usize| u16::from_le_bytes([begin[at], begin[at + 1]]);
         if number(8) != format::VERSION {
-            return Err(DecodeError::Version { found: number(8) });
+            return Err(TraceDecodeError::Version { found: number(8) });
         }
         self.kinds_left = number(10);
         self.expect_kind();
@@ -271,7 +271,7 @@ impl Decoder {
         self.expected = if self.kinds_left > 0 { Expected::KindLen } else { Expected::Chunk };
     }
 
-    fn take_kind_len(&mut self) -> Result<(), DecodeError> {
+    fn take_kind_len(&mut self) -> Result<(), TraceDecodeError> {
         let len = usize::from(self.buffer[0]).min(KIND_LEN_MAX);
         self.expected = Expected::OpKind(len);
         if len == 0 {
@@ -281,14 +281,14 @@ impl Decoder {
         Ok(())
     }
 
-    fn take_kind(&mut self) -> Result<(), DecodeError> {
+    fn take_kind(&mut self) -> Result<(), TraceDecodeError> {
         self.kinds.push(String::from_utf8_lossy(&self.buffer).parse()?);
         self.kinds_left -= 1;
         self.expect_kind();
         Ok(())
     }
 
-    fn take_chunk_header(&mut self) -> Result<(), DecodeError> {
+    fn take_chunk_header(&mut self) -> Result<(), TraceDecodeError> {
         let header = &self.buffer;
         // A file system that crashed may have the length of the file but not its bytes.
         if header.iter().all(|byte| *byte == 0) {
@@ -311,7 +311,7 @@ impl Decoder {
         Ok(())
     }
 
-    fn take_payload(&mut self, what: u8, count: u32) -> Result<(), DecodeError> {
+    fn take_payload(&mut self, what: u8, count: u32) -> Result<(), TraceDecodeError> {
         self.expected = Expected::Chunk;
         match self.understand(what, count) {
             Some(()) => Ok(()),
@@ -319,7 +319,7 @@ impl Decoder {
         }
     }
 
-    fn take_record(&mut self) -> Result<TraceRecord, DecodeError> {
+    fn take_record(&mut self) -> Result<TraceRecord, TraceDecodeError> {
         let mut from = Cursor(&self.buffer[self.at..]);
         let request = format::take_request(&mut from, &self.kinds, self.previous);
         let request = request.ok_or_else(|| self.damaged("a request before it makes no sense"))?;

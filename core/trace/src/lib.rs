@@ -15,7 +15,7 @@ mod definitions;
 mod format;
 
 pub use access::Access;
-pub use decoder::{DecodeError, Decoder, TraceRecord, TraceSubject};
+pub use decoder::{Decoder, TraceDecodeError, TraceRecord, TraceSubject};
 pub use definitions::{Definitions, ID_UNKNOWN};
 pub use format::{
     CHUNK_HEADER_LEN, Chunk, MARKER, TraceOutcome, TraceRequest, end_chunk, file_header, lost_chunk,

@@ -57,7 +57,7 @@ pub(crate) const LEADER: &str = "leader";
 impl Election {
     /// Stands for election under `name` (what others are told: an address of this
     /// controller) until the value is dropped.
-    pub fn stand(etcd: &EtcdClient, name: &str) -> Result<Election, EtcdError> {
+    pub fn campaign(etcd: &EtcdClient, name: &str) -> Result<Election, EtcdError> {
         let members = EtcdMembers::new(etcd)?;
         let key = members.etcd().key(LEADER);
         let shared = Arc::new(ElectionState::default());

@@ -32,8 +32,8 @@ use crate::negotiate::FuseConnection;
 use crate::notify::Notifier;
 use crate::reply::{DataReply, EntryList, EntryListPlus, Reply, Xattr};
 use crate::request::{
-    Allocate, CopyRange, FuseRequest, FuseRequestId, Handle, InodeId, Lock, LockOwner, LockRequest,
-    NewFile, OpenRequest, ReadRequest, Release, SetAttributes, SetXattr, WriteRequest,
+    Allocate, CopyRange, FuseOpen, FuseRead, FuseRequest, FuseRequestId, FuseWrite, Handle,
+    InodeId, Lock, LockOwner, LockRequest, NewFile, Release, SetAttributes, SetXattr,
 };
 
 /// A file system that the kernel can mount.
@@ -127,7 +127,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Open a file.
-    fn open(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.ok(&OpenedFile::default());
     }
 
@@ -136,7 +136,7 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         request: &FuseRequest,
         name: &CStr,
-        open: OpenRequest,
+        open: FuseOpen,
         new: NewFile,
         reply: Reply<Created>,
     ) {
@@ -144,23 +144,17 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Make a file without a name in the directory, and open it.
-    fn tmpfile(
-        &self,
-        request: &FuseRequest,
-        open: OpenRequest,
-        new: NewFile,
-        reply: Reply<Created>,
-    ) {
+    fn tmpfile(&self, request: &FuseRequest, open: FuseOpen, new: NewFile, reply: Reply<Created>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Read. Fewer bytes than asked for are the end of the file.
-    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
+    fn read(&self, request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
         reply.error(Errno::NOSYS);
     }
 
     /// Write.
-    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         reply.error(Errno::NOSYS);
     }
 
@@ -181,17 +175,17 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Open a directory.
-    fn opendir(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn opendir(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.ok(&OpenedFile::default());
     }
 
     /// List a part of a directory; an empty part is the end.
-    fn readdir(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryList>) {
+    fn readdir(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryList>) {
         reply.error(Errno::NOSYS);
     }
 
     /// List a part of a directory with each name's inode.
-    fn readdirplus(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryListPlus>) {
+    fn readdirplus(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryListPlus>) {
         reply.error(Errno::NOSYS);
     }
 

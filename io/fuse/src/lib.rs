@@ -49,9 +49,9 @@ pub use options::{Options, Transport};
 pub use port::RequestReceiver;
 pub use reply::{DataReply, EntryList, EntryListPlus, Reply, Xattr};
 pub use request::{
-    Allocate, CopyRange, DeviceNumber, FuseRequest, FuseRequestId, Handle, InodeId, Lock, LockKind,
-    LockOwner, LockRequest, NewFile, OpenRequest, ReadRequest, Release, SetAttributes, SetTime,
-    SetXattr, Timestamp, WriteRequest,
+    Allocate, CopyRange, DeviceNumber, FuseOpen, FuseRead, FuseRequest, FuseRequestId, FuseWrite,
+    Handle, InodeId, Lock, LockKind, LockOwner, LockRequest, NewFile, Release, SetAttributes,
+    SetTime, SetXattr, Timestamp,
 };
 pub use rustix::io::Errno;
 pub use rustix::mount::MountFlags;

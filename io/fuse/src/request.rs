@@ -96,7 +96,7 @@ pub struct NewFile {
 
 /// How a file shall be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenRequest {
+pub struct FuseOpen {
     /// As for open(2), without what the kernel does by itself (O_CREAT, O_EXCL, O_NOCTTY).
     pub flags: u32,
     /// Take the set-id bits away, as truncating does ([`Capabilities::HANDLE_KILLPRIV_V2`](crate::Capabilities)).
@@ -105,7 +105,7 @@ pub struct OpenRequest {
 
 /// What shall be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadRequest {
+pub struct FuseRead {
     /// The open file.
     pub handle: Handle,
     /// From which byte; of a directory, the `offset` of an entry that was listed, or 0.
@@ -120,7 +120,7 @@ pub struct ReadRequest {
 
 /// What shall be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteRequest<'a> {
+pub struct FuseWrite<'a> {
     /// The open file. For a page of the page cache, any handle that may write.
     pub handle: Handle,
     /// At which byte.
@@ -292,39 +292,39 @@ impl NewFile {
     }
 }
 
-impl OpenRequest {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<OpenRequest, Malformed> {
+impl FuseOpen {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<FuseOpen, Malformed> {
         let flags = from.u32("flags")?;
-        Ok(OpenRequest { flags, kill_set_id: from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0 })
+        Ok(FuseOpen { flags, kill_set_id: from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0 })
     }
 
     /// CREATE and TMPFILE: how to open, and what to create.
     pub(crate) fn take_create(
         from: &mut FieldReader<'_, '_>,
-    ) -> Result<(OpenRequest, NewFile), Malformed> {
+    ) -> Result<(FuseOpen, NewFile), Malformed> {
         let (flags, mode, umask) = (from.u32("flags")?, from.u32("mode")?, from.u32("umask")?);
         let kill_set_id = from.u32("open_flags")? & OPEN_KILL_SUIDGID != 0;
         let new = NewFile { mode, umask, device: DeviceNumber::default() };
-        Ok((OpenRequest { flags, kill_set_id }, new))
+        Ok((FuseOpen { flags, kill_set_id }, new))
     }
 }
 
-impl ReadRequest {
-    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<ReadRequest, Malformed> {
+impl FuseRead {
+    pub(crate) fn take(from: &mut FieldReader<'_, '_>) -> Result<FuseRead, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         let (size, read_flags) = (from.u32("size")?, from.u32("read_flags")?);
         let owner = LockOwner(from.u64("lock_owner")?);
         let lock_owner = (read_flags & READ_LOCKOWNER != 0).then_some(owner);
-        Ok(ReadRequest { handle, offset, size, lock_owner, flags: from.u32("flags")? })
+        Ok(FuseRead { handle, offset, size, lock_owner, flags: from.u32("flags")? })
     }
 }
 
-impl<'a> WriteRequest<'a> {
-    pub(crate) fn take(from: &mut FieldReader<'_, 'a>) -> Result<WriteRequest<'a>, Malformed> {
+impl<'a> FuseWrite<'a> {
+    pub(crate) fn take(from: &mut FieldReader<'_, 'a>) -> Result<FuseWrite<'a>, Malformed> {
         let (handle, offset) = (Handle(from.u64("fh")?), from.u64("offset")?);
         let (size, write_flags) = (from.u32("size")?, from.u32("write_flags")?);
         let owner = LockOwner(from.u64("lock_owner")?);
-        Ok(WriteRequest {
+        Ok(FuseWrite {
             handle,
             offset,
             flags: from.u32("flags")?,
@@ -495,11 +495,11 @@ mod tests {
         let mut fixed = [0u8; 40];
         fixed[16..20].copy_from_slice(&5u32.to_ne_bytes());
         fixed[20..24].copy_from_slice(&(WRITE_CACHE | WRITE_LOCKOWNER).to_ne_bytes());
-        let write = WriteRequest::take(&mut FieldReader::new(&fixed, b"hello")).unwrap();
+        let write = FuseWrite::take(&mut FieldReader::new(&fixed, b"hello")).unwrap();
         assert_eq!((write.data, write.from_cache, write.kill_set_id), (&b"hello"[..], true, false));
         assert_eq!(write.lock_owner, Some(LockOwner(0)));
         assert_eq!(
-            WriteRequest::take(&mut FieldReader::new(&fixed, b"hell")).unwrap_err().field,
+            FuseWrite::take(&mut FieldReader::new(&fixed, b"hell")).unwrap_err().field,
             "data"
         );
     }

@@ -21,9 +21,9 @@ use crate::filesystem::FileSystem;
 use crate::inflight::{FuseInFlight, Interrupt};
 use crate::reply::{Reply, ReplySink, ReplyToken};
 use crate::request::{
-    Allocate, CopyRange, FuseRequest, FuseRequestId, Handle, InodeId, LockRequest, NewFile,
-    OpenRequest, ReadRequest, Release, SetAttributes, SetXattr, WriteRequest, take_flush,
-    take_fsync, take_getattr,
+    Allocate, CopyRange, FuseOpen, FuseRead, FuseRequest, FuseRequestId, FuseWrite, Handle,
+    InodeId, LockRequest, NewFile, Release, SetAttributes, SetXattr, take_flush, take_fsync,
+    take_getattr,
 };
 
 /// A file system with the requests that it has not answered.
@@ -245,20 +245,20 @@ impl<F: FileSystem> FuseServer<F> {
     ) -> Result<(), Malformed> {
         let to = &self.filesystem;
         match opcode {
-            Opcode::Open => to.open(request, OpenRequest::take(from)?, reply(ticket)),
+            Opcode::Open => to.open(request, FuseOpen::take(from)?, reply(ticket)),
             Opcode::Create => {
-                let (open, new) = OpenRequest::take_create(from)?;
+                let (open, new) = FuseOpen::take_create(from)?;
                 to.create(request, from.name("name")?, open, new, reply(ticket));
             }
             Opcode::TmpFile => {
-                let (open, new) = OpenRequest::take_create(from)?;
+                let (open, new) = FuseOpen::take_create(from)?;
                 to.tmpfile(request, open, new, reply(ticket));
             }
             Opcode::Read => {
-                let read = ReadRequest::take(from)?;
+                let read = FuseRead::take(from)?;
                 to.read(request, read, reply_with_room(ticket, read.size));
             }
-            Opcode::Write => to.write(request, WriteRequest::take(from)?, reply(ticket)),
+            Opcode::Write => to.write(request, FuseWrite::take(from)?, reply(ticket)),
             Opcode::Flush => {
                 let (handle, owner) = take_flush(from)?;
                 to.flush(request, handle, owner, reply(ticket));
@@ -268,13 +268,13 @@ impl<F: FileSystem> FuseServer<F> {
                 let (handle, data_only) = take_fsync(from)?;
                 to.fsync(request, handle, data_only, reply(ticket));
             }
-            Opcode::OpenDir => to.opendir(request, OpenRequest::take(from)?, reply(ticket)),
+            Opcode::OpenDir => to.opendir(request, FuseOpen::take(from)?, reply(ticket)),
             Opcode::ReadDir => {
-                let read = ReadRequest::take(from)?;
+                let read = FuseRead::take(from)?;
                 to.readdir(request, read, reply_with_room(ticket, read.size));
             }
             Opcode::ReadDirPlus => {
-                let read = ReadRequest::take(from)?;
+                let read = FuseRead::take(from)?;
                 to.readdirplus(request, read, reply_with_room(ticket, read.size));
             }
             Opcode::ReleaseDir => to.releasedir(request, Release::take(from)?, reply(ticket)),

@@ -32,12 +32,12 @@ impl FileSystem for Arc<Probe> {
         }
     }
 
-    fn write(&self, _request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, _request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         self.tell(format!("write {:?} at {}", write.data, write.offset));
         reply.ok(&WrittenBytes(write.data.len() as u32));
     }
 
-    fn read(&self, _request: &FuseRequest, _read: ReadRequest, reply: Reply<DataReply>) {
+    fn read(&self, _request: &FuseRequest, _read: FuseRead, reply: Reply<DataReply>) {
         self.waiting.lock().unwrap().push(reply);
     }
 

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use fuse::{
     Allocate, Attr, CopiedBytes, CopyRange, Created, DataReply, EntryList, EntryListPlus, Errno,
-    FileSystem, FuseConnection, FuseRequest, FuseRequestId, Handle, InodeEntry, InodeId, Lock,
-    LockOwner, LockRequest, NewFile, Notifier, OpenRequest, OpenedFile, ReadRequest, Release,
-    Reply, ReplyBody as FuseAnswer, SeekPosition, SetAttributes, SetXattr, Statfs, WriteRequest,
-    WrittenBytes, Xattr,
+    FileSystem, FuseConnection, FuseOpen, FuseRead, FuseRequest, FuseRequestId, FuseWrite, Handle,
+    InodeEntry, InodeId, Lock, LockOwner, LockRequest, NewFile, Notifier, OpenedFile, Release,
+    Reply, ReplyBody as FuseAnswer, SeekPosition, SetAttributes, SetXattr, Statfs, WrittenBytes,
+    Xattr,
 };
 use ninep::dialect::AnyRequest;
 
@@ -367,7 +367,7 @@ impl FileSystem for MountFs {
         names::link(self, request, inode, name, reply);
     }
 
-    fn open(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         if is_told(request.inode) {
             return told::open(self, request, open, reply);
         }
@@ -378,7 +378,7 @@ impl FileSystem for MountFs {
         &self,
         request: &FuseRequest,
         name: &CStr,
-        open: OpenRequest,
+        open: FuseOpen,
         new: NewFile,
         reply: Reply<Created>,
     ) {
@@ -386,14 +386,14 @@ impl FileSystem for MountFs {
         data::create(self, request, name, open, new, reply);
     }
 
-    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
+    fn read(&self, request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
         if is_told(request.inode) {
             return told::read(self, read, reply);
         }
         data::read(self, request, read, reply);
     }
 
-    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         data::write(self, request, write, reply);
     }
 
@@ -415,21 +415,21 @@ impl FileSystem for MountFs {
         data::release(self, release, reply);
     }
 
-    fn opendir(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn opendir(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         if is_told(request.inode) {
             return told::open(self, request, open, reply);
         }
         data::open(self, request, open, reply);
     }
 
-    fn readdir(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryList>) {
+    fn readdir(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryList>) {
         if is_told(request.inode) {
             return told::list(read, reply);
         }
         directory::list(self, request, read, reply);
     }
 
-    fn readdirplus(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryListPlus>) {
+    fn readdirplus(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryListPlus>) {
         if is_told(request.inode) {
             return told::list_plus(read, reply);
         }

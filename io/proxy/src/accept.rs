@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bounds::{Holder, Place, Worth, reclaim};
+use bounds::{Holder, ReclaimPlace, Worth, reclaim};
 use model::{Nanos, Time};
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
@@ -147,7 +147,7 @@ impl ConnectionPeer {
 }
 
 /// A connection's place in the table. One that is locked is being used.
-fn place(connection: &Connection) -> Place {
+fn place(connection: &Connection) -> ReclaimPlace {
     let worth = connection.session.try_lock().ok().and_then(|session| {
         let is_idle =
             session.tags.is_empty() && session.stalled.is_none() && connection.unsent() == 0;
@@ -159,7 +159,7 @@ fn place(connection: &Connection) -> Place {
         })
     });
     let (holder, used) = (connection.peer.holder(), connection.last_used());
-    Place { id: connection.id.into(), holder, worth, used }
+    ReclaimPlace { id: connection.id.into(), holder, worth, used }
 }
 
 /// How long nothing is accepted when something is missing for it.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use model::{Amount, Bytes, OpKind, Time};
-use ninep::{DecodeError, Reply, Request, Tag, dialect};
+use ninep::{FrameError, Reply, Request, Tag, dialect};
 use rustix::io::Errno;
 use sched::RequestId;
 use trace::Access;
@@ -68,7 +68,7 @@ impl DeferredClose {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProtocolError {
     #[error("{0}")]
-    Decode(#[from] DecodeError),
+    Decode(#[from] FrameError),
     #[error("tag {0} is in use by an unanswered request")]
     TagInUse(Tag),
     #[error("message type {0} before Tversion")]
@@ -203,7 +203,7 @@ impl Server {
         &self,
         connection: &Arc<Connection>,
         session: &mut NinepSession,
-        (bytes, error): (&[u8], DecodeError),
+        (bytes, error): (&[u8], FrameError),
         outbox: &mut ReplyOutbox,
     ) -> Result<(), ProtocolError> {
         let (Some(tag), true) = (error.tag(), session.agreed) else {

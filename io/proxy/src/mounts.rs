@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use bounds::{Holder, Place, Worth, reclaim};
+use bounds::{Holder, ReclaimPlace, Worth, reclaim};
 use model::{Nid, Time};
 use ninep::Tag;
 use ninep::dialect::{CommitTracker, ReplyCache, ReplyHeader, ReplyLookup, ReplySlotError};
@@ -333,7 +333,7 @@ impl MountSession {
     }
 
     /// Its place in the table of sessions, with times since `began`.
-    fn place(&self, id: u128, began: Instant) -> Place {
+    fn place(&self, id: u128, began: Instant) -> ReclaimPlace {
         let is_empty = self.fids.lock().expect("not poisoned").is_empty();
         let worth = match is_empty && !self.has_written() {
             true => Worth::Nothing,
@@ -343,7 +343,7 @@ impl MountSession {
         let left = self.left.lock().expect("not poisoned").saturating_duration_since(began);
         let (uid, peer) = self.owner.clone();
         let used = Time::from_nanos(left.as_nanos() as u64);
-        Place { id, holder: Holder { peer, uid }, worth, used }
+        ReclaimPlace { id, holder: Holder { peer, uid }, worth, used }
     }
 
     fn take_files(&self) -> Vec<Arc<OpenFid>> {

@@ -369,7 +369,7 @@ impl Worker {
                 target.miss(running);
                 return (None, false);
             }
-            Ending::Held => running.asked.amount,
+            Ending::Parked => running.asked.amount,
             Ending::Answered { served, .. } => served,
         };
         let finished = running.finished(served);

@@ -13,10 +13,10 @@ use crate::Dice;
 
 /// A mounted directory in which everybody may make files.
 #[derive(Clone, Debug)]
-pub struct Place(pub PathBuf);
+pub struct FilesVictim(pub PathBuf);
 
 /// All of them.
-pub const ALL: &[Attack<Place>] = &[
+pub const ALL: &[Attack<FilesVictim>] = &[
     Attack { name: "opens", round: opens },
     Attack { name: "names", round: names },
     Attack { name: "depths", round: depths },
@@ -33,7 +33,7 @@ pub const ALL: &[Attack<Place>] = &[
 ];
 
 /// Does something in a directory of its own, which is gone afterwards.
-fn within(place: &Place, what: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+fn within(place: &FilesVictim, what: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let own = place.0.join(format!("{:?}", std::thread::current().id()));
     let _ = fs::remove_dir_all(&own);
     fs::create_dir(&own)?;
@@ -43,7 +43,7 @@ fn within(place: &Place, what: impl FnOnce(&Path) -> io::Result<()>) -> io::Resu
 }
 
 /// Opens one file as often as it may.
-fn opens(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn opens(place: &FilesVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let file = own.join("f");
         fs::write(&file, "f")?;
@@ -56,7 +56,7 @@ fn opens(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Makes and looks for what is hardly a name.
-fn names(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn names(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let long = "n".repeat(255);
         for _ in 0..300 {
@@ -75,7 +75,7 @@ fn names(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Makes a folder in a folder in a folder.
-fn depths(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn depths(place: &FilesVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let mut at = File::open(own)?;
         for _ in 0..200 {
@@ -91,7 +91,7 @@ fn depths(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Gives files as many attributes as they take.
-fn attributes(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn attributes(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let file = own.join("f");
         fs::write(&file, "f")?;
@@ -107,7 +107,7 @@ fn attributes(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> 
 }
 
 /// Locks many files and keeps them.
-fn locks(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn locks(place: &FilesVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let mut all = Vec::new();
         for number in 0..500 {
@@ -124,7 +124,7 @@ fn locks(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Writes much that nobody asked to be on disk.
-fn unwritten(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn unwritten(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let block = dice.bytes(1 << 20);
         let files: Vec<_> =
@@ -140,7 +140,7 @@ fn unwritten(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Writes here and there into files of any size.
-fn holes(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn holes(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(own.join("f"))?;
@@ -161,7 +161,7 @@ fn holes(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Uses files that are removed, and others that took their names.
-fn removed(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn removed(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let mut open = Vec::new();
         for _ in 0..300 {
@@ -180,7 +180,7 @@ fn removed(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Lists a large folder that changes meanwhile.
-fn lists(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn lists(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         for number in 0..500 {
             if over() {
@@ -200,7 +200,7 @@ fn lists(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Gives one file many names, and follows links that lead nowhere and in circles.
-fn links(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn links(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let file = own.join("f");
         fs::write(&file, "f")?;
@@ -219,7 +219,7 @@ fn links(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Reads and writes where no file reaches.
-fn places(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn places(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(own.join("f"))?;
@@ -239,7 +239,7 @@ fn places(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Asks why it is slow, as often as it can.
-fn questions(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn questions(place: &FilesVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     for _ in 0..100 {
         if over() {
             break;
@@ -255,7 +255,7 @@ fn questions(place: &Place, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
 }
 
 /// Starts programs and kills them.
-fn killed(place: &Place, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+fn killed(place: &FilesVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     within(place, |own| {
         for _ in 0..10 {
             if over() {

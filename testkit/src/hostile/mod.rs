@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use ninep::{Fid, NOFID, NOTAG, Request, Tag};
 
 use crate::Dice;
-use crate::p9::{Door, Frame, Wire};
+use crate::p9::{P9Address, P9Frame, P9Wire};
 
 /// A proxy that the attacks are against.
 #[derive(Clone, Debug)]
-pub struct Victim {
+pub struct NinepVictim {
     /// Where it listens.
     pub address: SocketAddr,
     /// The export, with the file `f` of some MiB in it that the attackers may read.
@@ -50,7 +50,7 @@ pub struct Attack<V: 'static> {
 type Over<'a> = &'a dyn Fn() -> bool;
 
 /// All that there are against a proxy.
-pub const ALL: &[Attack<Victim>] = &[
+pub const ALL: &[Attack<NinepVictim>] = &[
     Attack { name: "opens", round: takes::opens },
     Attack { name: "fids", round: takes::fids },
     Attack { name: "sessions", round: takes::sessions },
@@ -97,17 +97,17 @@ impl<V> Attack<V> {
 
 /// A connection that expects the worst.
 struct Hostile {
-    wire: Wire,
+    wire: P9Wire,
 }
 
 impl Hostile {
     /// Over which nothing is said yet.
-    fn connect(victim: &Victim) -> io::Result<Hostile> {
-        Ok(Hostile { wire: Wire::open(&Door::Tcp(victim.address))? })
+    fn connect(victim: &NinepVictim) -> io::Result<Hostile> {
+        Ok(Hostile { wire: P9Wire::open(&P9Address::Tcp(victim.address))? })
     }
 
     /// Attached, its root as fid 0.
-    fn attached(victim: &Victim, msize: u32) -> io::Result<Hostile> {
+    fn attached(victim: &NinepVictim, msize: u32) -> io::Result<Hostile> {
         let mut hostile = Hostile::connect(victim)?;
         hostile.version(msize, ninep::VERSION)?;
         hostile.ask(&Request::Attach {
@@ -121,7 +121,7 @@ impl Hostile {
     }
 
     /// The same with `f` open for reading as fid 1.
-    fn reading(victim: &Victim, msize: u32) -> io::Result<Hostile> {
+    fn reading(victim: &NinepVictim, msize: u32) -> io::Result<Hostile> {
         let mut hostile = Hostile::attached(victim, msize)?;
         hostile.walk(0, 1, "f")?;
         hostile.ask(&Request::Lopen { fid: Fid(1), flags: 0 })?;
@@ -147,7 +147,7 @@ impl Hostile {
     }
 
     /// Sends a message and waits for its answer, whatever that is.
-    fn answer(&mut self, request: &Request<'_>) -> io::Result<Frame> {
+    fn answer(&mut self, request: &Request<'_>) -> io::Result<P9Frame> {
         let tag = self.send(request)?;
         self.wire.wait(tag)
     }
@@ -189,7 +189,7 @@ fn keep(over: &dyn Fn() -> bool) {
 }
 
 /// An answer that is an error.
-fn refused(frame: &Frame) -> io::Result<()> {
+fn refused(frame: &P9Frame) -> io::Result<()> {
     match frame.0.get(4) {
         Some(&RLERROR) => Err(io::Error::other("refused")),
         _ => Ok(()),

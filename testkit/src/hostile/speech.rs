@@ -5,11 +5,11 @@ use std::io;
 use ninep::dialect::VERSION;
 use ninep::{Fid, NOTAG, Request};
 
-use super::{Hostile, Over, Victim, keep};
+use super::{Hostile, NinepVictim, Over, keep};
 use crate::Dice;
 
 /// Announces large messages and sends a byte of each now and then.
-pub(super) fn halves(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn halves(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut all = Vec::new();
     for _ in 0..50 {
         let mut one = Hostile::attached(victim, 4 << 20)?;
@@ -26,7 +26,7 @@ pub(super) fn halves(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Re
 }
 
 /// Sends bytes by chance, as the first thing or later.
-pub(super) fn noise(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn noise(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     for _ in 0..50 {
         if over() {
             break;
@@ -43,7 +43,7 @@ pub(super) fn noise(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Res
 }
 
 /// Sends messages of which some bits are others, in either dialect.
-pub(super) fn changed(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn changed(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     for _ in 0..50 {
         if over() {
             break;
@@ -83,7 +83,7 @@ fn message(dice: &mut Dice) -> Request<'static> {
 }
 
 /// Asks for names that lead elsewhere, or are none.
-pub(super) fn names(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn names(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::attached(victim, 128 << 10)?;
     let long = "n".repeat(65_000);
     let names = ["..", ".", "", "a/b", "/etc/passwd", "a\0b", "\u{202e}x", "\n", &long];
@@ -103,7 +103,7 @@ pub(super) fn names(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Res
 }
 
 /// Asks at places and for counts that there are not.
-pub(super) fn numbers(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn numbers(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::reading(victim, 64 << 10)?;
     let far = [0, 1, u64::from(u32::MAX), 1 << 63, u64::MAX - 1, u64::MAX];
     for _ in 0..200 {
@@ -121,7 +121,7 @@ pub(super) fn numbers(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::R
 }
 
 /// Begins with sizes that cannot be, and begins again in the middle.
-pub(super) fn sizes(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn sizes(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     for _ in 0..50 {
         if over() {
             break;

@@ -8,11 +8,11 @@ use ninep::dialect::{
 };
 use ninep::{Fid, LOCK_BLOCK, LockKind, NOFID, Request, Tag};
 
-use super::{Hostile, Over, Victim, keep};
+use super::{Hostile, NinepVictim, Over, keep};
 use crate::Dice;
 
 /// Opens one file until it is refused, from a few connections.
-pub(super) fn opens(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn opens(victim: &NinepVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut all = Vec::new();
     for _ in 0..4 {
         let Ok(mut one) = Hostile::attached(victim, MSIZE) else { break };
@@ -30,7 +30,7 @@ pub(super) fn opens(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result
 }
 
 /// Takes fids until there are no more.
-pub(super) fn fids(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn fids(victim: &NinepVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::attached(victim, MSIZE)?;
     let taken = (1..=4 * MANY).take_while(|fid| {
         let names = ninep::NameList::default();
@@ -43,7 +43,7 @@ pub(super) fn fids(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<
 }
 
 /// Begins sessions and abandons them.
-pub(super) fn sessions(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn sessions(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     for _ in 0..100 {
         if over() {
             break;
@@ -54,7 +54,7 @@ pub(super) fn sessions(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::
 }
 
 /// A session of the dialect.
-fn session(victim: &Victim, dice: &mut Dice) -> io::Result<Hostile> {
+fn session(victim: &NinepVictim, dice: &mut Dice) -> io::Result<Hostile> {
     let mut one = Hostile::connect(victim)?;
     one.version(MSIZE, VERSION)?;
     let id = u128::from(dice.below(u64::from(u32::MAX))) << 64 | u128::from(dice.below(1 << 40));
@@ -76,7 +76,7 @@ fn own(
 }
 
 /// Connects until there is no place, and attaches some.
-pub(super) fn connections(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn connections(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut all = Vec::new();
     for _ in 0..300 {
         let one = match dice.below(3) {
@@ -93,7 +93,7 @@ pub(super) fn connections(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> i
 }
 
 /// Asks for much, and reads nothing.
-pub(super) fn unread(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn unread(victim: &NinepVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut all = Vec::new();
     for _ in 0..30 {
         let mut one = Hostile::reading(victim, LARGE)?;
@@ -107,7 +107,7 @@ pub(super) fn unread(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Resul
 }
 
 /// Begins to set attributes, and never goes on.
-pub(super) fn sinks(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn sinks(victim: &NinepVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::attached(victim, MSIZE)?;
     let sunk = (1..=MANY).take_while(|fid| {
         let (names, fid) = (ninep::NameList::default(), Fid(*fid));
@@ -121,7 +121,7 @@ pub(super) fn sinks(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result
 }
 
 /// Takes locks in pieces.
-pub(super) fn ranges(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn ranges(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::reading(victim, MSIZE)?;
     for owner in 0..20 {
         for at in 0..500 {
@@ -136,7 +136,7 @@ pub(super) fn ranges(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Re
 }
 
 /// Waits for locks, many at once.
-pub(super) fn waiting_locks(victim: &Victim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn waiting_locks(victim: &NinepVictim, _: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut holder = Hostile::attached(victim, MSIZE)?;
     let name = format!("lock-{:?}", std::thread::current().id());
     let make =
@@ -157,7 +157,7 @@ fn lock((kind, flags): (LockKind, u32), start: u64, proc_id: u32) -> Request<'st
 }
 
 /// Comes as one job after the other.
-pub(super) fn jobs(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn jobs(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::connect(victim)?;
     one.version(MSIZE, ninep::VERSION)?;
     for _ in 0..1000 {
@@ -174,7 +174,7 @@ pub(super) fn jobs(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Resu
 }
 
 /// Gives one session all the identities that it may have.
-pub(super) fn identities(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn identities(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = session(victim, dice)?;
     for identity in 0..5000 {
         if over() {
@@ -197,7 +197,7 @@ pub(super) fn identities(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io
 }
 
 /// Asks why it is slow, as often as it can.
-pub(super) fn tells(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn tells(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = session(victim, dice)?;
     let identity = ExtRequest::Identity {
         identity: 7,
@@ -219,7 +219,7 @@ pub(super) fn tells(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Res
 }
 
 /// Takes back what it has just asked for, and what it has not.
-pub(super) fn flushes(victim: &Victim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
+pub(super) fn flushes(victim: &NinepVictim, dice: &mut Dice, over: Over<'_>) -> io::Result<()> {
     let mut one = Hostile::reading(victim, MSIZE)?;
     for _ in 0..2000 {
         if over() {

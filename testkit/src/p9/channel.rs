@@ -16,7 +16,7 @@ use ninep::dialect::{
 };
 use ninep::{Fid, NOTAG, NameList, Reply, Request, Tag};
 
-use super::{Door, Frame, Wire};
+use super::{P9Address, P9Frame, P9Wire};
 
 /// Requests that may be under way at a time.
 const TAGS: u16 = 512;
@@ -26,15 +26,15 @@ const SESSION: Tag = Tag(0xfffe);
 /// A connection that speaks the dialect, and the calls that were made over it and its
 /// predecessors.
 #[derive(Debug)]
-pub struct Channel {
-    pub door: Door,
+pub struct P9Channel {
+    pub door: P9Address,
     /// The identity in the header of what is sent.
     pub identity: u32,
     /// The export's root.
     pub root: Vec<u8>,
     /// The header of the last reply that was read.
     pub head: ReplyHeader,
-    wire: Wire,
+    wire: P9Wire,
     msize: u32,
     session: (u128, u16, u16, String),
     calls: CallTable<Vec<u8>>,
@@ -42,13 +42,13 @@ pub struct Channel {
 
 /// What Rsession says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct P9Session {
     pub slots: u16,
     pub resumed: bool,
     pub keep: u32,
 }
 
-impl Frame {
+impl P9Frame {
     pub fn head(&self) -> ReplyHeader {
         decode_reply(&self.0).unwrap().1
     }
@@ -85,11 +85,11 @@ impl Frame {
     }
 }
 
-impl Channel {
+impl P9Channel {
     /// A connection on which nothing is said yet.
-    pub fn connect(door: Door) -> Channel {
-        Channel {
-            wire: Wire::open(&door).unwrap(),
+    pub fn connect(door: P9Address) -> P9Channel {
+        P9Channel {
+            wire: P9Wire::open(&door).unwrap(),
             door,
             identity: NOBODY,
             root: Vec::new(),
@@ -129,7 +129,7 @@ impl Channel {
         channel: u16,
         slots: u16,
         aname: &str,
-    ) -> Result<Terms, u32> {
+    ) -> Result<P9Session, u32> {
         self.session = (id, channel, slots, aname.into());
         let request = ExtRequest::Session { id, channel, slots, aname: aname.as_bytes() };
         self.send_as(SESSION, &RequestHeader::SESSION, &request.into());
@@ -141,7 +141,7 @@ impl Channel {
             self.calls = CallTable::new(TAGS, slots);
         }
         self.root = root.to_vec();
-        Ok(Terms { slots, resumed: resumed == 1, keep })
+        Ok(P9Session { slots, resumed: resumed == 1, keep })
     }
 
     /// Ends the connection; what was not answered yet never will be over it.
@@ -150,21 +150,21 @@ impl Channel {
     }
 
     /// Binds the channel again over another connection.
-    pub fn reconnect(&mut self) -> Terms {
+    pub fn reconnect(&mut self) -> P9Session {
         self.try_reconnect().unwrap()
     }
 
-    pub fn try_reconnect(&mut self) -> Result<Terms, u32> {
+    pub fn try_reconnect(&mut self) -> Result<P9Session, u32> {
         self.lose();
-        self.wire = Wire::open(&self.door).unwrap();
+        self.wire = P9Wire::open(&self.door).unwrap();
         self.begin(self.msize);
         let (id, channel, slots, aname) = self.session.clone();
         self.session(id, channel, slots, &aname)
     }
 
     /// Another channel of the same session, over a connection of its own.
-    pub fn channel(&self, channel: u16) -> Channel {
-        let mut other = Channel::connect(self.door.clone());
+    pub fn channel(&self, channel: u16) -> P9Channel {
+        let mut other = P9Channel::connect(self.door.clone());
         other.begin(self.msize);
         let (id, _, slots, aname) = &self.session;
         // The first of a channel has no remembered replies, whatever the session has.
@@ -301,25 +301,33 @@ impl Channel {
         CallId { tag, slot, sequence }: CallId,
         handles: HandleList<'_>,
         request: impl Into<AnyRequest<'a>>,
-    ) -> Frame {
+    ) -> P9Frame {
         let header = self.header(slot, sequence, handles);
         self.send_as(tag, &header, &request.into());
         self.wait(tag)
     }
 
-    pub fn call<'a>(&mut self, files: HandleList<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
+    pub fn call<'a>(
+        &mut self,
+        files: HandleList<'_>,
+        request: impl Into<AnyRequest<'a>>,
+    ) -> P9Frame {
         let tag = self.send(files, request);
         self.wait(tag)
     }
 
     /// A call in a slot.
-    pub fn once<'a>(&mut self, files: HandleList<'_>, request: impl Into<AnyRequest<'a>>) -> Frame {
+    pub fn once<'a>(
+        &mut self,
+        files: HandleList<'_>,
+        request: impl Into<AnyRequest<'a>>,
+    ) -> P9Frame {
         let ticket = self.send_once(files, request);
         self.wait(ticket.tag)
     }
 
     /// The reply to the request of this tag.
-    pub fn wait(&mut self, tag: Tag) -> Frame {
+    pub fn wait(&mut self, tag: Tag) -> P9Frame {
         let frame = loop {
             if let Some(frame) = self.wire.take(tag) {
                 break frame;
@@ -355,7 +363,7 @@ impl Channel {
     }
 
     /// The next reply, whosever it is; `None` when the server has closed.
-    pub fn try_next(&mut self) -> Option<Frame> {
+    pub fn try_next(&mut self) -> Option<P9Frame> {
         self.wire.receive().unwrap()
     }
 

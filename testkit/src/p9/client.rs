@@ -14,24 +14,24 @@ use ninep::{
     Reply, Request, SetAttributes, Tag, getattr,
 };
 
-use super::{Door, Frame, Wire};
+use super::{P9Address, P9Frame, P9Wire};
 
 /// A connection that speaks plain 9P2000.L.
 #[derive(Debug)]
-pub struct Client {
-    wire: Wire,
+pub struct P9Client {
+    wire: P9Wire,
 }
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct P9Entry {
     pub name: String,
     pub cookie: u64,
     pub kind: u8,
     pub qid: Qid,
 }
 
-impl Frame {
+impl P9Frame {
     /// The reply, or its errno.
     pub fn reply(&self) -> Result<Reply<'_>, u32> {
         match Reply::decode(&self.0).unwrap().1 {
@@ -51,17 +51,17 @@ pub fn names<R>(list: &[&str], body: impl FnOnce(NameList<'_>) -> R) -> R {
     body(NameList::pack(list.iter().map(|name| name.as_bytes()), &mut space).unwrap())
 }
 
-impl Client {
-    pub fn open_door(door: &Door) -> Client {
-        Client { wire: Wire::open(door).unwrap() }
+impl P9Client {
+    pub fn open_door(door: &P9Address) -> P9Client {
+        P9Client { wire: P9Wire::open(door).unwrap() }
     }
 
-    pub fn tcp(to: SocketAddr) -> Client {
-        Client::open_door(&Door::Tcp(to))
+    pub fn tcp(to: SocketAddr) -> P9Client {
+        P9Client::open_door(&P9Address::Tcp(to))
     }
 
-    pub fn unix(path: &Path) -> Client {
-        Client::open_door(&Door::Unix(path.into()))
+    pub fn unix(path: &Path) -> P9Client {
+        P9Client::open_door(&P9Address::Unix(path.into()))
     }
 
     // ---- bytes and messages ----
@@ -97,21 +97,21 @@ impl Client {
     }
 
     /// The next reply, whosever it is; `None` when the proxy has closed.
-    pub fn try_next(&mut self) -> Option<Frame> {
+    pub fn try_next(&mut self) -> Option<P9Frame> {
         self.wire.receive().unwrap()
     }
 
     #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub fn next(&mut self) -> Frame {
+    pub fn next(&mut self) -> P9Frame {
         self.try_next().expect("the connection is open")
     }
 
     /// The reply to the request of this tag.
-    pub fn wait(&mut self, tag: Tag) -> Frame {
+    pub fn wait(&mut self, tag: Tag) -> P9Frame {
         self.wire.wait(tag).unwrap()
     }
 
-    pub fn call(&mut self, request: &Request<'_>) -> Frame {
+    pub fn call(&mut self, request: &Request<'_>) -> P9Frame {
         let tag = self.send(request);
         self.wait(tag)
     }
@@ -261,14 +261,14 @@ impl Client {
         })
     }
 
-    pub fn readdir(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<Entry>, u32> {
+    pub fn readdir(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<P9Entry>, u32> {
         let frame = self.call(&Request::Readdir { fid: Fid(fid), offset, count });
         let data = match frame.reply()? {
             Reply::Readdir { data } => data,
             other => panic!("{other:?}"),
         };
         assert!(data.len() <= count as usize);
-        let entry = |e: ninep::DirEntry<'_>| Entry {
+        let entry = |e: ninep::DirEntry<'_>| P9Entry {
             name: String::from_utf8_lossy(e.name).into(),
             cookie: e.offset,
             kind: e.kind,
@@ -279,7 +279,7 @@ impl Client {
     }
 
     /// Every entry of an open directory.
-    pub fn list(&mut self, fid: u32, count: u32) -> Vec<Entry> {
+    pub fn list(&mut self, fid: u32, count: u32) -> Vec<P9Entry> {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
             let some = self.readdir(fid, cookie, count).unwrap();
@@ -315,7 +315,7 @@ impl Client {
         range: (u64, u64),
         owner: (&str, u32),
     ) -> Result<LockStatus, u32> {
-        match self.call(&Client::lock_request(fid, kind, range, owner, 0)).reply()? {
+        match self.call(&P9Client::lock_request(fid, kind, range, owner, 0)).reply()? {
             Reply::Lock { status } => Ok(status),
             other => panic!("{other:?}"),
         }

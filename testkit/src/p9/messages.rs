@@ -1,48 +1,48 @@
 //! One method for each message: what it asks, and what came back or the errno.
 //!
-//! Files are named by handle, open ones by fid. [`Channel::call`] takes what does not fit.
+//! Files are named by handle, open ones by fid. [`P9Channel::call`] takes what does not fit.
 
 #![allow(missing_docs, reason = "most methods are named after the message that they send")]
 
 use ninep::dialect::{ExtReply, ExtRequest, HandleList, ListEntries, handle_fid};
 use ninep::{Attributes, Fid, LockKind, LockStatus, Reply, Request, SetAttributes, getattr};
 
-use super::{Channel, Frame};
+use super::{P9Channel, P9Frame};
 
 /// A file as the server names and describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct P9File {
     pub handle: Vec<u8>,
     pub attributes: Attributes,
 }
 
 /// What Ropen says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
-    pub file: File,
+pub struct P9Opened {
+    pub file: P9File,
     pub created: bool,
 }
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct P9Listed {
     pub name: String,
     pub offset: u64,
     pub kind: u8,
-    pub file: Option<File>,
+    pub file: Option<P9File>,
 }
 
 /// The fid that stands for a message's first handle.
 const FIRST: usize = 0;
 
-fn file(handle: &[u8], attributes: Attributes) -> File {
-    File { handle: handle.to_vec(), attributes }
+fn file(handle: &[u8], attributes: Attributes) -> P9File {
+    P9File { handle: handle.to_vec(), attributes }
 }
 
-impl Channel {
+impl P9Channel {
     // ---- names ----
 
-    pub fn lookup(&mut self, dir: &[u8], name: &str) -> Result<File, u32> {
+    pub fn lookup(&mut self, dir: &[u8], name: &str) -> Result<P9File, u32> {
         let request = ExtRequest::Lookup { fid: handle_fid(FIRST), name: name.as_bytes() };
         match self.call(HandleList::one(dir), request).own()? {
             ExtReply::Lookup { handle, attributes } => Ok(file(handle, attributes)),
@@ -51,7 +51,7 @@ impl Channel {
     }
 
     /// A name of the export's root.
-    pub fn find(&mut self, name: &str) -> Result<File, u32> {
+    pub fn find(&mut self, name: &str) -> Result<P9File, u32> {
         self.lookup(&self.root.clone(), name)
     }
 
@@ -62,17 +62,17 @@ impl Channel {
         newfid: u32,
         name: &str,
         (flags, mode): (u32, u32),
-    ) -> Result<Opened, u32> {
+    ) -> Result<P9Opened, u32> {
         opened(&self.call(HandleList::one(handle), open_request(newfid, name, (flags, mode))))
     }
 
     /// Opens a name of the export's root.
-    pub fn open_name(&mut self, newfid: u32, name: &str, flags: u32) -> Result<Opened, u32> {
+    pub fn open_name(&mut self, newfid: u32, name: &str, flags: u32) -> Result<P9Opened, u32> {
         self.open(&self.root.clone(), newfid, name, (flags, 0o644))
     }
 
     /// Makes a file in the export's root, open for reading and writing.
-    pub fn create(&mut self, newfid: u32, name: &str) -> File {
+    pub fn create(&mut self, newfid: u32, name: &str) -> P9File {
         let flags = ninep::open::RDWR | ninep::open::CREATE | ninep::open::EXCL;
         self.open_name(newfid, name, flags).unwrap().file
     }
@@ -82,7 +82,7 @@ impl Channel {
         dir: &[u8],
         name: &str,
         (mode, rdev, target): (u32, u64, &str),
-    ) -> Result<File, u32> {
+    ) -> Result<P9File, u32> {
         let (fid, name, target) = (handle_fid(FIRST), name.as_bytes(), target.as_bytes());
         let request = ExtRequest::Make { fid, name, mode, rdev, target };
         match self.call(HandleList::one(dir), request).own()? {
@@ -92,7 +92,7 @@ impl Channel {
     }
 
     /// Makes a directory in the export's root.
-    pub fn mkdir(&mut self, name: &str) -> Result<File, u32> {
+    pub fn mkdir(&mut self, name: &str) -> Result<P9File, u32> {
         self.make(&self.root.clone(), name, (0o040_755, 0, ""))
     }
 
@@ -112,14 +112,14 @@ impl Channel {
     }
 
     /// At most `count` bytes of entries of an open directory.
-    pub fn list(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<Listed>, u32> {
+    pub fn list(&mut self, fid: u32, offset: u64, count: u32) -> Result<Vec<P9Listed>, u32> {
         let frame = self.call(HandleList::NONE, ExtRequest::List { fid: Fid(fid), offset, count });
         let data = match frame.own()? {
             ExtReply::List { data } => data,
             other => panic!("{other:?}"),
         };
         assert!(data.len() <= count as usize, "{} bytes of {count}", data.len());
-        let listed = |entry: ninep::dialect::ListEntry<'_>| Listed {
+        let listed = |entry: ninep::dialect::ListEntry<'_>| P9Listed {
             name: String::from_utf8_lossy(entry.name).into(),
             offset: entry.offset,
             kind: entry.kind,
@@ -130,7 +130,7 @@ impl Channel {
     }
 
     /// Every entry of an open directory from an offset on.
-    pub fn list_all(&mut self, fid: u32, mut offset: u64, count: u32) -> Vec<Listed> {
+    pub fn list_all(&mut self, fid: u32, mut offset: u64, count: u32) -> Vec<P9Listed> {
         let mut all = Vec::new();
         loop {
             let some = self.list(fid, offset, count).unwrap();
@@ -326,17 +326,17 @@ pub fn lock_request(fid: u32, kind: LockKind, owner: &str, flags: u32) -> Reques
     Request::Lock { fid, kind, flags, start: 0, length: 0, proc_id: 1, client_id }
 }
 
-pub fn opened(frame: &Frame) -> Result<Opened, u32> {
+pub fn opened(frame: &P9Frame) -> Result<P9Opened, u32> {
     match frame.own()? {
         ExtReply::Open { handle, created, attributes } => {
             assert!(created <= 1);
-            Ok(Opened { file: file(handle, attributes), created: created == 1 })
+            Ok(P9Opened { file: file(handle, attributes), created: created == 1 })
         }
         other => panic!("{other:?}"),
     }
 }
 
-pub fn appended(frame: &Frame) -> Result<(u64, u64), u32> {
+pub fn appended(frame: &P9Frame) -> Result<(u64, u64), u32> {
     match frame.own()? {
         ExtReply::Append { offset, number } => Ok((offset, number)),
         other => panic!("{other:?}"),

@@ -14,9 +14,9 @@ pub mod errno;
 mod messages;
 mod wire;
 
-pub use channel::{Channel, Terms};
-pub use client::{Client, Entry, names};
+pub use channel::{P9Channel, P9Session};
+pub use client::{P9Client, P9Entry, names};
 pub use messages::{
-    File, Listed, Opened, appended, lock_request, open_request, opened, rename_request,
+    P9File, P9Listed, P9Opened, appended, lock_request, open_request, opened, rename_request,
 };
-pub use wire::{Door, Frame, Wire};
+pub use wire::{P9Address, P9Frame, P9Wire};

@@ -24,7 +24,7 @@ use crate::PATIENCE;
 
 /// A way to a server.
 #[derive(Clone, Debug)]
-pub enum Door {
+pub enum P9Address {
     /// To where it listens.
     Tcp(SocketAddr),
     /// From an address of this machine.
@@ -37,24 +37,24 @@ pub enum Door {
 
 /// One whole message of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame(pub Vec<u8>);
+pub struct P9Frame(pub Vec<u8>);
 
 /// A connection, and the replies that came while others were waited for.
 #[derive(Debug)]
-pub struct Wire {
+pub struct P9Wire {
     socket: Stream,
     next: u16,
-    early: BTreeMap<u16, Frame>,
+    early: BTreeMap<u16, P9Frame>,
 }
 
-impl Frame {
+impl P9Frame {
     /// The tag of the request that it answers.
     pub fn tag(&self) -> Tag {
         ninep::frame_tag(&self.0).unwrap()
     }
 }
 
-impl Door {
+impl P9Address {
     /// A connection on which anything can be said.
     pub fn open_tcp(&self) -> io::Result<TcpStream> {
         self.open().map(TcpStream::from)
@@ -63,17 +63,17 @@ impl Door {
     /// Connects; a socket that stays silent for [`PATIENCE`] is an error from then on.
     fn open(&self) -> io::Result<OwnedFd> {
         let socket: OwnedFd = match self {
-            Door::Tcp(to) => TcpStream::connect(to)?.into(),
-            Door::From(from, to) => {
+            P9Address::Tcp(to) => TcpStream::connect(to)?.into(),
+            P9Address::From(from, to) => {
                 let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
                 rustix::net::bind(&socket, &SocketAddr::from((*from, 0)))?;
                 rustix::net::connect(&socket, to)?;
                 socket
             }
-            Door::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
-            Door::UnixAs(path, uid) => connect_as(path.clone(), *uid)?,
+            P9Address::Unix(path) => std::os::unix::net::UnixStream::connect(path)?.into(),
+            P9Address::UnixAs(path, uid) => connect_as(path.clone(), *uid)?,
         };
-        if matches!(self, Door::Tcp(_) | Door::From(..)) {
+        if matches!(self, P9Address::Tcp(_) | P9Address::From(..)) {
             set_tcp_nodelay(&socket, true)?;
         }
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
@@ -94,9 +94,9 @@ fn connect_as(path: PathBuf, uid: u32) -> io::Result<OwnedFd> {
     std::thread::spawn(connect).join().expect("connecting does not panic")
 }
 
-impl Wire {
+impl P9Wire {
     /// A connection on which nothing is said yet.
-    pub fn open(door: &Door) -> io::Result<Wire> {
+    pub fn open(door: &P9Address) -> io::Result<P9Wire> {
         Ok(door.open()?.into())
     }
 
@@ -112,7 +112,7 @@ impl Wire {
     }
 
     /// The next reply, whosever it is; `None` when the server has closed.
-    pub fn receive(&mut self) -> io::Result<Option<Frame>> {
+    pub fn receive(&mut self) -> io::Result<Option<P9Frame>> {
         let mut size = [0; 4];
         if let Err(error) = self.socket.read_exact(&mut size) {
             return match error.kind() {
@@ -130,11 +130,11 @@ impl Wire {
         let mut bytes = size.to_vec();
         bytes.resize(len, 0);
         self.socket.read_exact(&mut bytes[4..])?;
-        Ok(Some(Frame(bytes)))
+        Ok(Some(P9Frame(bytes)))
     }
 
     /// The reply to the request of this tag; the end of the connection is an error.
-    pub fn wait(&mut self, tag: Tag) -> io::Result<Frame> {
+    pub fn wait(&mut self, tag: Tag) -> io::Result<P9Frame> {
         loop {
             if let Some(frame) = self.take(tag) {
                 return Ok(frame);
@@ -145,13 +145,13 @@ impl Wire {
     }
 
     /// Keeps a reply until it is asked for.
-    pub fn keep(&mut self, frame: Frame) {
+    pub fn keep(&mut self, frame: P9Frame) {
         let twice = self.early.insert(frame.tag().0, frame);
         assert_eq!(twice, None, "one reply for each request");
     }
 
     /// The reply of this tag, if it was kept.
-    pub fn take(&mut self, tag: Tag) -> Option<Frame> {
+    pub fn take(&mut self, tag: Tag) -> Option<P9Frame> {
         self.early.remove(&tag.0)
     }
 
@@ -174,22 +174,22 @@ impl Wire {
     }
 }
 
-impl AsFd for Wire {
+impl AsFd for P9Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl From<OwnedFd> for Wire {
+impl From<OwnedFd> for P9Wire {
     /// Over a stream that is connected, as it is.
-    fn from(socket: OwnedFd) -> Wire {
-        Wire { socket: socket.into(), next: 0, early: BTreeMap::new() }
+    fn from(socket: OwnedFd) -> P9Wire {
+        P9Wire { socket: socket.into(), next: 0, early: BTreeMap::new() }
     }
 }
 
-impl From<Wire> for OwnedFd {
+impl From<P9Wire> for OwnedFd {
     /// The socket, for somebody who goes on with it; nothing may be outstanding.
-    fn from(wire: Wire) -> OwnedFd {
+    fn from(wire: P9Wire) -> OwnedFd {
         wire.socket.into()
     }
 }

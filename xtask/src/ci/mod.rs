@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> Result<bool> {
     let chosen: Vec<_> =
         all.iter().filter(|s| names.is_empty() || names.contains(&s.name)).collect();
     let start = Instant::now();
-    let limits = run::Limits { end: start + ALL, silence: SILENCE };
+    let limits = run::RunLimits { end: start + ALL, silence: SILENCE };
     let mut outcomes = Vec::new();
     for suite in chosen {
         outcomes.push(run::suite(root, suite, limits)?);

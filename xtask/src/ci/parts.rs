@@ -9,13 +9,13 @@ const WORTH_S: f64 = 5.0;
 
 /// The test programs of one suite, in the order that they ran.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct SuiteParts {
     krate: String,
     running: Option<String>,
     done: Vec<(String, f64)>,
 }
 
-impl Parts {
+impl SuiteParts {
     /// Takes what one line of output says; lines that say nothing change nothing.
     pub(crate) fn read_line(&mut self, line: &str) {
         let line = line.trim();
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn programs_that_take_long_are_named_by_their_crate() {
-        let mut parts = Parts::default();
+        let mut parts = SuiteParts::default();
         let said = "\
      Running unittests src/lib.rs (target/debug/deps/proxy-1f2e)
 test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 5.00s

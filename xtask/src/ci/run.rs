@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::parts::Parts;
+use super::parts::SuiteParts;
 use super::sizes;
 use super::suites::Suite;
-use super::tally::Tally;
+use super::tally::TestTally;
 
 /// How long a suite that is ended may take to clean up.
 const GRACE: Duration = Duration::from_secs(5);
@@ -31,27 +31,27 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// How one suite went.
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct SuiteOutcome {
     pub(crate) name: &'static str,
-    pub(crate) tally: Tally,
+    pub(crate) tally: TestTally,
     /// Its test programs, where cargo names them.
-    pub(crate) parts: Parts,
+    pub(crate) parts: SuiteParts,
     pub(crate) seconds: f64,
     pub(crate) usual_s: u64,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: SuiteVerdict,
     /// What it said was skipped, with the reasons.
     pub(crate) skips: Vec<String>,
 }
 
 /// The last column of the table.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum SuiteVerdict {
     Passed,
     Failed(String),
     Skipped,
 }
 
-impl Outcome {
+impl SuiteOutcome {
     /// Passes a line on and keeps what it tells.
     fn hear(&mut self, line: String) {
         println!("{line}");
@@ -64,14 +64,14 @@ impl Outcome {
 
     /// Whether CI may pass with it; what can't run here doesn't fail CI.
     pub(crate) fn passed(&self) -> bool {
-        !matches!(self.verdict, Verdict::Failed(_))
+        !matches!(self.verdict, SuiteVerdict::Failed(_))
     }
 }
 
 /// When a suite is ended. How fast the machine is says nothing about what is tested, so neither is
 /// near to what a suite takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct RunLimits {
     /// The run as a whole is over then.
     pub(crate) end: Instant,
     /// A suite that says nothing for so long hangs.
@@ -79,15 +79,15 @@ pub(crate) struct Limits {
 }
 
 /// Runs a suite to its end, or to its limits.
-pub(crate) fn suite(root: &Path, suite: &Suite, limits: Limits) -> Result<Outcome> {
+pub(crate) fn suite(root: &Path, suite: &Suite, limits: RunLimits) -> Result<SuiteOutcome> {
     println!("\n=== {}: {} (usually {} s)", suite.name, suite.what, suite.usual_s);
-    let mut outcome = Outcome {
+    let mut outcome = SuiteOutcome {
         name: suite.name,
-        tally: Tally::default(),
-        parts: Parts::default(),
+        tally: TestTally::default(),
+        parts: SuiteParts::default(),
         seconds: 0.0,
         usual_s: suite.usual_s,
-        verdict: Verdict::Passed,
+        verdict: SuiteVerdict::Passed,
         skips: Vec::new(),
     };
     if let Some((program, package)) = suite.needs.iter().find(|(program, _)| !in_path(program)) {
@@ -95,13 +95,13 @@ pub(crate) fn suite(root: &Path, suite: &Suite, limits: Limits) -> Result<Outcom
         println!("{skip}");
         outcome.skips.push(skip);
         outcome.tally.skipped = 1;
-        outcome.verdict = Verdict::Skipped;
+        outcome.verdict = SuiteVerdict::Skipped;
         return Ok(outcome);
     }
     let start = Instant::now();
     if let Some(reason) = run_command(root, &suite.command, limits, &mut outcome)? {
         println!("{}: {reason}", suite.name);
-        outcome.verdict = Verdict::Failed(reason);
+        outcome.verdict = SuiteVerdict::Failed(reason);
     }
     outcome.seconds = start.elapsed().as_secs_f64();
     judge(&mut outcome);
@@ -109,13 +109,13 @@ pub(crate) fn suite(root: &Path, suite: &Suite, limits: Limits) -> Result<Outcom
 }
 
 /// A suite without tests of its own counts as one; a failed one counts at least one failed.
-fn judge(outcome: &mut Outcome) {
-    if outcome.verdict == Verdict::Passed && outcome.tally.failed > 0 {
-        outcome.verdict = Verdict::Failed(format!("{} failed", outcome.tally.failed));
+fn judge(outcome: &mut SuiteOutcome) {
+    if outcome.verdict == SuiteVerdict::Passed && outcome.tally.failed > 0 {
+        outcome.verdict = SuiteVerdict::Failed(format!("{} failed", outcome.tally.failed));
     }
     match outcome.verdict {
-        Verdict::Passed if outcome.tally.is_empty() => outcome.tally.passed = 1,
-        Verdict::Failed(_) if outcome.tally.failed == 0 => outcome.tally.failed = 1,
+        SuiteVerdict::Passed if outcome.tally.is_empty() => outcome.tally.passed = 1,
+        SuiteVerdict::Failed(_) if outcome.tally.failed == 0 => outcome.tally.failed = 1,
         _ => {}
     }
 }
@@ -124,8 +124,8 @@ fn judge(outcome: &mut Outcome) {
 fn run_command(
     root: &Path,
     words: &[String],
-    limits: Limits,
-    outcome: &mut Outcome,
+    limits: RunLimits,
+    outcome: &mut SuiteOutcome,
 ) -> Result<Option<String>> {
     println!("$ {}", words.join(" "));
     let (reader, writer) = io::pipe()?;
@@ -176,8 +176,8 @@ enum Ended {
 fn watch(
     child: &mut Child,
     lines: &Receiver<String>,
-    limits: Limits,
-    outcome: &mut Outcome,
+    limits: RunLimits,
+    outcome: &mut SuiteOutcome,
 ) -> Result<Ended> {
     let (mut ended, mut heard) = (None, Instant::now());
     loop {
@@ -272,7 +272,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
-    fn run(needs: &'static [(&'static str, &'static str)], script: &str) -> Outcome {
+    fn run(needs: &'static [(&'static str, &'static str)], script: &str) -> SuiteOutcome {
         run_for((LONG, LONG), needs, script)
     }
 
@@ -281,10 +281,10 @@ mod tests {
         (all, silence): (Duration, Duration),
         needs: &'static [(&'static str, &'static str)],
         script: &str,
-    ) -> Outcome {
+    ) -> SuiteOutcome {
         let command = ["bash", "-c", script].map(String::from).to_vec();
         let one = Suite { name: "s", what: "w", usual_s: 1, needs, command };
-        suite(Path::new("/"), &one, Limits { end: Instant::now() + all, silence }).unwrap()
+        suite(Path::new("/"), &one, RunLimits { end: Instant::now() + all, silence }).unwrap()
     }
 
     #[test]
@@ -293,24 +293,24 @@ mod tests {
             &[],
             "echo '2 passed, 0 failed, 1 skipped'; echo 't: 1 passed, 0 failed' >&2; echo 'skipped: x: y'",
         );
-        assert_eq!(outcome.verdict, Verdict::Passed);
-        assert_eq!(outcome.tally, Tally { passed: 3, failed: 0, skipped: 1 });
+        assert_eq!(outcome.verdict, SuiteVerdict::Passed);
+        assert_eq!(outcome.tally, TestTally { passed: 3, failed: 0, skipped: 1 });
         assert_eq!(outcome.skips, ["skipped: x: y"]);
     }
 
     #[test]
     fn a_suite_without_counts_is_one_test() {
-        assert_eq!(run(&[], "true").tally, Tally { passed: 1, failed: 0, skipped: 0 });
+        assert_eq!(run(&[], "true").tally, TestTally { passed: 1, failed: 0, skipped: 0 });
         let failed = run(&[], "exit 3");
-        assert_eq!(failed.tally, Tally { passed: 0, failed: 1, skipped: 0 });
-        assert_eq!(failed.verdict, Verdict::Failed("`bash` ended with exit status: 3".into()));
+        assert_eq!(failed.tally, TestTally { passed: 0, failed: 1, skipped: 0 });
+        assert_eq!(failed.verdict, SuiteVerdict::Failed("`bash` ended with exit status: 3".into()));
     }
 
     #[test]
     fn a_counted_failure_fails_the_suite_even_with_status_0() {
         assert_eq!(
             run(&[], "echo '2 passed, 1 failed'").verdict,
-            Verdict::Failed("1 failed".into())
+            SuiteVerdict::Failed("1 failed".into())
         );
     }
 
@@ -319,7 +319,7 @@ mod tests {
         let script = "sleep 1000 & echo pid $! >&2; wait";
         for script in [script, "exec >&- 2>&-; sleep 1000"] {
             let outcome = run_for((LONG, Duration::from_secs(1)), &[], script);
-            assert_eq!(outcome.verdict, Verdict::Failed("it said nothing for 1 s".into()));
+            assert_eq!(outcome.verdict, SuiteVerdict::Failed("it said nothing for 1 s".into()));
             assert!(outcome.seconds < 600.0, "{}", outcome.seconds);
         }
     }
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn no_flood_of_output_hides_the_end_of_the_run() {
         let outcome = run_for((Duration::from_secs(1), LONG), &[], "while :; do echo; done");
-        let over = Verdict::Failed("the time of the whole run is over".into());
+        let over = SuiteVerdict::Failed("the time of the whole run is over".into());
         assert_eq!(outcome.verdict, over);
     }
 
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn what_is_missing_skips_the_suite_and_says_so() {
         let outcome = run(&[("no-such-program", "none")], "exit 1");
-        assert_eq!(outcome.verdict, Verdict::Skipped);
+        assert_eq!(outcome.verdict, SuiteVerdict::Skipped);
         assert!(outcome.passed());
         assert_eq!(outcome.skips, ["skipped: s: no no-such-program here (it comes with none)"]);
     }

@@ -2,28 +2,30 @@
 
 use std::time::Duration;
 
-use super::run::{Outcome, Verdict};
+use super::run::{SuiteOutcome, SuiteVerdict};
 use super::sizes;
-use super::tally::Tally;
+use super::tally::TestTally;
 
 /// Prints the table, what was skipped, and `N passed, N failed, N skipped`.
-pub(crate) fn print(outcomes: &[Outcome], total: Duration) {
+pub(crate) fn print(outcomes: &[SuiteOutcome], total: Duration) {
     print!("\n{}", text(outcomes, total));
 }
 
-fn text(outcomes: &[Outcome], total: Duration) -> String {
+fn text(outcomes: &[SuiteOutcome], total: Duration) -> String {
     let mut text = format!(
         "{:<12} {:>6} {:>6} {:>7} {:>8} {:>7}  result\n",
         "suite", "passed", "failed", "skipped", "seconds", "usual"
     );
-    let mut sum = Tally::default();
+    let mut sum = TestTally::default();
     for outcome in outcomes {
-        let Tally { passed, failed, skipped } = outcome.tally;
+        let TestTally { passed, failed, skipped } = outcome.tally;
         let result = match &outcome.verdict {
-            Verdict::Passed if outcome.seconds > outcome.usual_s as f64 => "ok, longer than usual",
-            Verdict::Passed => "ok",
-            Verdict::Skipped => "skipped",
-            Verdict::Failed(reason) => &format!("FAILED: {reason}"),
+            SuiteVerdict::Passed if outcome.seconds > outcome.usual_s as f64 => {
+                "ok, longer than usual"
+            }
+            SuiteVerdict::Passed => "ok",
+            SuiteVerdict::Skipped => "skipped",
+            SuiteVerdict::Failed(reason) => &format!("FAILED: {reason}"),
         };
         text += &format!(
             "{:<12} {passed:>6} {failed:>6} {skipped:>7} {:>8.1} {:>7}  {result}\n",
@@ -53,26 +55,31 @@ fn text(outcomes: &[Outcome], total: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ci::parts::Parts;
+    use crate::ci::parts::SuiteParts;
 
     #[test]
     fn the_table_ends_with_the_sums_the_skips_and_the_plain_line() {
-        let outcome = |name, usual_s, tally, verdict, skips: &[&str]| Outcome {
+        let outcome = |name, usual_s, tally, verdict, skips: &[&str]| SuiteOutcome {
             name,
             tally,
-            parts: Parts::default(),
+            parts: SuiteParts::default(),
             seconds: 1.26,
             usual_s,
             verdict,
             skips: skips.iter().map(ToString::to_string).collect(),
         };
-        let one =
-            outcome("fmt", 1, Tally { passed: 1, failed: 0, skipped: 0 }, Verdict::Passed, &[]);
+        let one = outcome(
+            "fmt",
+            1,
+            TestTally { passed: 1, failed: 0, skipped: 0 },
+            SuiteVerdict::Passed,
+            &[],
+        );
         let two = outcome(
             "v9fs",
             30,
-            Tally { passed: 30, failed: 5, skipped: 1 },
-            Verdict::Failed("5 failed".into()),
+            TestTally { passed: 30, failed: 5, skipped: 1 },
+            SuiteVerdict::Failed("5 failed".into()),
             &["skipped: x: y"],
         );
         let expected = "\

@@ -6,13 +6,13 @@
 
 /// Tests of one suite.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Tally {
+pub(crate) struct TestTally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
 }
 
-impl Tally {
+impl TestTally {
     /// Adds what one line of output says; lines that say nothing change nothing.
     pub(crate) fn read_line(&mut self, line: &str) {
         if let Some(more) = closing_line(line) {
@@ -21,7 +21,7 @@ impl Tally {
     }
 
     /// Adds another suite's tests.
-    pub(crate) fn add(&mut self, other: Tally) {
+    pub(crate) fn add(&mut self, other: TestTally) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
@@ -29,17 +29,17 @@ impl Tally {
 
     /// Whether no closing line was seen at all.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Tally::default()
+        *self == TestTally::default()
     }
 }
 
-fn closing_line(line: &str) -> Option<Tally> {
+fn closing_line(line: &str) -> Option<TestTally> {
     let line = line.trim();
     let (counts, separator) = match line.strip_prefix("test result: ") {
         Some(rest) => (rest.split_once(". ")?.1, ';'),
         None => (without_label(line), ','),
     };
-    let mut tally = Tally::default();
+    let mut tally = TestTally::default();
     let mut seen = (false, false);
     for part in counts.split(separator) {
         let (number, word) = part.trim().split_once(' ')?;
@@ -66,8 +66,8 @@ fn without_label(line: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn counted(text: &str) -> Tally {
-        let mut tally = Tally::default();
+    fn counted(text: &str) -> TestTally {
+        let mut tally = TestTally::default();
         text.lines().for_each(|line| tally.read_line(line));
         tally
     }
@@ -76,18 +76,18 @@ mod tests {
     fn closing_lines_of_cargo_add_up() {
         let text = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s\n\
                     test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.2s";
-        assert_eq!(counted(text), Tally { passed: 7, failed: 2, skipped: 1 });
+        assert_eq!(counted(text), TestTally { passed: 7, failed: 2, skipped: 1 });
     }
 
     #[test]
     fn plain_closing_lines_are_read_with_and_without_a_label() {
         assert_eq!(
             counted("fstest: 30 passed, 5 failed"),
-            Tally { passed: 30, failed: 5, skipped: 0 }
+            TestTally { passed: 30, failed: 5, skipped: 0 }
         );
         assert_eq!(
             counted("12 passed, 0 failed, 2 skipped"),
-            Tally { passed: 12, failed: 0, skipped: 2 }
+            TestTally { passed: 12, failed: 0, skipped: 2 }
         );
     }
 
@@ -101,7 +101,7 @@ mod tests {
             "a b: 1 passed, 0 failed",
             "-1 passed, 0 failed",
         ] {
-            assert_eq!(counted(line), Tally::default(), "{line}");
+            assert_eq!(counted(line), TestTally::default(), "{line}");
         }
     }
 }

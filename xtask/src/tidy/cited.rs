@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::markdown::spans;
-use super::tree::Tree;
+use super::tree::TidyTree;
 use crate::source::{blank, comments, find_word, is_word, line_of};
 
 /// Underscores from which a name is looked for: shorter ones are of other programs, too.
@@ -20,7 +20,7 @@ const UNDERSCORES: usize = 2;
 const FOREIGN: &[(&str, &str)] = &[("nrs_tbf_rule", "a file of Lustre's that holds rules")];
 
 /// Tests that documents name and nobody wrote, a line each.
-pub(super) fn check(tree: &Tree) -> Vec<String> {
+pub(super) fn check(tree: &TidyTree) -> Vec<String> {
     let code = Words::of(tree);
     let mut found = Vec::new();
     for (name, text) in tree.texts.iter().filter(|(name, _)| is_document(name)) {
@@ -63,7 +63,7 @@ struct Words {
 }
 
 impl Words {
-    fn of(tree: &Tree) -> Words {
+    fn of(tree: &TidyTree) -> Words {
         let (mut functions, mut all) = (BTreeSet::new(), BTreeSet::new());
         for (name, text) in &tree.texts {
             if name.ends_with(".rs") {
@@ -115,7 +115,7 @@ fn programs(text: &str) -> Vec<(usize, String)> {
     places.filter(|(_, name)| is_name(name)).collect()
 }
 
-fn has_program(tree: &Tree, name: &str) -> bool {
+fn has_program(tree: &TidyTree, name: &str) -> bool {
     let ends = [format!("/tests/{name}.rs"), format!("/tests/{name}/main.rs")];
     tree.files.iter().any(|file| ends.iter().any(|end| file.ends_with(end)))
 }
@@ -130,7 +130,7 @@ mod tests {
     );
 
     fn judged(text: &str) -> Vec<String> {
-        check(&Tree::of(&[CODE, ("docs/A.md", text)]))
+        check(&TidyTree::of(&[CODE, ("docs/A.md", text)]))
     }
 
     #[test]

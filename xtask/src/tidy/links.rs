@@ -5,11 +5,11 @@
 //!                          └─ anchor: a heading of that document, as GitHub names it
 
 use super::markdown::{anchors, links};
-use super::tree::{Tree, folder_of, join};
+use super::tree::{TidyTree, folder_of, join};
 use crate::source::line_of;
 
 /// Links that lead nowhere, a line each.
-pub(super) fn check(tree: &Tree) -> Vec<String> {
+pub(super) fn check(tree: &TidyTree) -> Vec<String> {
     let documents = tree.texts.iter().filter(|(name, _)| name.ends_with(".md"));
     let found = documents.flat_map(|(name, text)| {
         let judged = links(text).into_iter().filter_map(move |(at, target)| {
@@ -21,7 +21,7 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
     found.collect()
 }
 
-fn judge(tree: &Tree, from: &str, target: &str) -> Option<String> {
+fn judge(tree: &TidyTree, from: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
@@ -46,7 +46,7 @@ mod tests {
     fn links_to_files_folders_and_headings_are_let_through() {
         let text = "[a](b.md) [b](b.md#one-two) [c](../README.md) [d](algorithms/) [e](#here)\n# Here\n\
                     [f](https://example.org/x) `[g](none.md)`";
-        let tree = Tree::of(&[
+        let tree = TidyTree::of(&[
             ("docs/a.md", text),
             ("docs/b.md", "## One two\n"),
             ("README.md", ""),
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn links_that_lead_nowhere_are_named_with_their_line() {
         let text = "\n[a](none.md)\n[b](b.md#two) [c](../../x.md)";
-        let tree = Tree::of(&[("docs/a.md", text), ("docs/b.md", "# One\n")]);
+        let tree = TidyTree::of(&[("docs/a.md", text), ("docs/b.md", "# One\n")]);
         assert_eq!(
             check(&tree),
             [

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use super::tree::{Tree, folder_of, join};
+use super::tree::{TidyTree, folder_of, join};
 use crate::source::{comments, line_of, literals};
 
 /// Ends of names that are judged without a folder before them.
@@ -45,7 +45,7 @@ const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Names of files that do not exist, a line each.
-pub(super) fn check(tree: &Tree) -> Vec<String> {
+pub(super) fn check(tree: &TidyTree) -> Vec<String> {
     let mut found = Vec::new();
     for (name, text) in &tree.texts {
         let names = names_in(name, text);
@@ -113,7 +113,11 @@ fn is_judged(word: &str) -> bool {
 }
 
 /// Finds the file that a word in the file `from` names, which names files of the folders `near`.
-fn resolve(tree: &Tree, (from, near): (&str, &BTreeSet<&str>), word: &str) -> Result<(), String> {
+fn resolve(
+    tree: &TidyTree,
+    (from, near): (&str, &BTreeSet<&str>),
+    word: &str,
+) -> Result<(), String> {
     if EXAMPLES.iter().any(|(name, _)| *name == word) {
         return Ok(());
     }
@@ -149,7 +153,7 @@ mod tests {
 
     /// What is found in one text beside a tree of a few files.
     fn judged(name: &str, text: &str) -> Vec<String> {
-        check(&Tree::of(&[
+        check(&TidyTree::of(&[
             ("docs/RULES.md", ""),
             ("docs/algorithms/decay.md", ""),
             ("docs/decisions/0006-the-dialect.md", ""),

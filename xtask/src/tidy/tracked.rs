@@ -5,7 +5,7 @@
 //!
 //! A folder or top-level file that is new on purpose gets its line here, in the same commit.
 
-use super::tree::Tree;
+use super::tree::TidyTree;
 
 /// Folders at the root that are the project's.
 const FOLDERS: &[&str] = &[
@@ -61,7 +61,7 @@ const LEAVINGS: &[(&str, &str)] = &[
 ];
 
 /// Tracked files that should not be, a line each.
-pub(super) fn check(tree: &Tree) -> Vec<String> {
+pub(super) fn check(tree: &TidyTree) -> Vec<String> {
     tree.tracked.iter().filter_map(|file| judge(file)).collect()
 }
 
@@ -89,7 +89,7 @@ mod tests {
 
     fn judged(files: &[&str]) -> Vec<String> {
         let texts: Vec<_> = files.iter().map(|file| (*file, "")).collect();
-        check(&Tree::of(&texts))
+        check(&TidyTree::of(&texts))
     }
 
     #[test]

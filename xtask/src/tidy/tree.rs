@@ -16,7 +16,7 @@ const NOT_READ: &[&str] =
 
 /// The project's files.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct TidyTree {
     /// What git tracks.
     pub(super) tracked: Vec<String>,
     /// What is there: tracked, or new and not ignored.
@@ -27,11 +27,11 @@ pub(super) struct Tree {
     pub(super) texts: BTreeMap<String, String>,
 }
 
-impl Tree {
+impl TidyTree {
     /// The tree below `root`; none where git does not know it (a copy without `.git`).
-    pub(super) fn read(root: &Path) -> Result<Option<Tree>> {
+    pub(super) fn read(root: &Path) -> Result<Option<TidyTree>> {
         let Some(tracked) = git_files(root, &["--cached"])? else { return Ok(None) };
-        let mut tree = Tree { tracked, ..Tree::default() };
+        let mut tree = TidyTree { tracked, ..TidyTree::default() };
         let new = git_files(root, &["--others", "--exclude-standard"])?.unwrap_or_default();
         for file in tree.tracked.clone().into_iter().chain(new) {
             let path = root.join(&file);
@@ -61,8 +61,8 @@ impl Tree {
 
     /// A tree of these files and texts.
     #[cfg(test)]
-    pub(super) fn of(texts: &[(&str, &str)]) -> Tree {
-        let mut tree = Tree::default();
+    pub(super) fn of(texts: &[(&str, &str)]) -> TidyTree {
+        let mut tree = TidyTree::default();
         for (file, text) in texts {
             tree.tracked.push((*file).to_string());
             tree.insert((*file).to_string());
@@ -124,12 +124,12 @@ mod tests {
 
     #[test]
     fn folders_of_files_are_there() {
-        let tree = Tree::of(&[("a/b/c.rs", "")]);
+        let tree = TidyTree::of(&[("a/b/c.rs", "")]);
         assert!(tree.has("a") && tree.has("a/b") && tree.has("a/b/c.rs") && !tree.has("c.rs"));
     }
 
     #[test]
     fn a_folder_that_git_does_not_know_has_no_tree() {
-        assert!(Tree::read(Path::new("/proc")).expect("no error").is_none());
+        assert!(TidyTree::read(Path::new("/proc")).expect("no error").is_none());
     }
 }

@@ -9,25 +9,25 @@ use anyhow::{Context as _, bail};
 use api::{ApiClient, Endpoints};
 use model::Bytes;
 
-use super::super::super::process::Process;
-use super::super::Run;
-use super::super::bed::Bed;
-use super::super::table::{Row, Table, figures};
-use super::reader::{Reader, Readers, windows};
-use super::{Controller, proxies, rules};
+use super::super::super::process::BenchProcess;
+use super::super::QosRun;
+use super::super::bed::QosTestBed;
+use super::super::table::{QosRow, QosTable, figures};
+use super::reader::{PageReader, PageReaders, windows};
+use super::{QosController, proxies, rules};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
     if super::super::super::servers::find_program("etcd").is_err() {
         table.note("deaths: no etcd here; Debian's etcd-server has it");
         return Ok(());
     }
     bed.file("f", Bytes::kib(64))?;
-    let etcd = Etcd::start(bed)?;
+    let etcd = DeathsEtcd::start(bed)?;
     let store = format!("etcd:{}", etcd.clients.join(","));
     let name = |at: usize| format!("controller{at}");
     let mut all = (0..3)
-        .map(|at| Controller::with(bed, &name(at), &store).map(Some))
+        .map(|at| QosController::with(bed, &name(at), &store).map(Some))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let urls: Vec<_> = all.iter().flatten().map(|one| one.url.clone()).collect();
     let urls = urls.join(",");
@@ -35,10 +35,10 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     wait_for_leader(run, &all)?;
     let version = client.set_rules(&rules("80MB/s"))?.version;
     let proxies = proxies(bed, PROXIES, &urls, &version)?;
-    let readers = Readers::new();
+    let readers = PageReaders::new();
     let place = |at: usize| &proxies[at % PROXIES].address;
     let threads: Vec<_> =
-        (0..READERS).map(|at| Reader::start(&readers, place(at), "f", 64 << 10)).collect();
+        (0..READERS).map(|at| PageReader::start(&readers, place(at), "f", 64 << 10)).collect();
     bed.wait(Duration::from_secs(5))?;
 
     let mut samples = vec![readers.sample()];
@@ -58,7 +58,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
             bed.wait(Duration::from_millis(10))?;
         }
         took_s.push(began.elapsed().as_secs_f64());
-        all[leader] = Some(Controller::with(bed, &name(leader), &store)?);
+        all[leader] = Some(QosController::with(bed, &name(leader), &store)?);
         let until = Instant::now() + Duration::from_secs(4);
         while Instant::now() < until {
             samples.push(readers.sample());
@@ -66,10 +66,10 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         }
     }
     let kept = client.rules()?.version == version;
-    threads.into_iter().try_for_each(Reader::end)?;
+    threads.into_iter().try_for_each(PageReader::end)?;
     let counted = wait_for_usage(run, &client, readers.sample().bytes)?;
     let most = took_s.iter().copied().fold(0.0, f64::max);
-    table.add(Row {
+    table.add(QosRow {
         case: format!("deaths: the leader killed {kills} times"),
         target: "the next within 5 s, nothing lost".into(),
         reached: format!("{most:.2} s at most"),
@@ -79,7 +79,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     });
     let Some((slow, fast)) = windows(&samples, 10.0, 80e6) else { return Ok(()) };
     let percent = |part: f64| (part - 1.0) * 100.0;
-    table.add(Row {
+    table.add(QosRow {
         case: "deaths: the limit over any 10 s meanwhile".into(),
         target: "within 2 %".into(),
         reached: format!("{:+.2} to {:+.2} %", percent(slow), percent(fast)),
@@ -90,15 +90,15 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn leader_of(all: &[Option<Controller>]) -> Option<usize> {
-    let leads = |one: &Option<Controller>| {
+fn leader_of(all: &[Option<QosController>]) -> Option<usize> {
+    let leads = |one: &Option<QosController>| {
         let status = one.as_ref().and_then(|one| one.client.controller_status().ok());
         status.is_some_and(|status| status.leads)
     };
     all.iter().position(leads)
 }
 
-fn wait_for_leader(run: &Run<'_>, all: &[Option<Controller>]) -> anyhow::Result<usize> {
+fn wait_for_leader(run: &QosRun<'_>, all: &[Option<QosController>]) -> anyhow::Result<usize> {
     for _ in 0..1_500 {
         if let Some(leader) = leader_of(all) {
             return Ok(leader);
@@ -109,7 +109,7 @@ fn wait_for_leader(run: &Run<'_>, all: &[Option<Controller>]) -> anyhow::Result<
 }
 
 /// How far the ledger is from what the readers had, once it stands still there or for 20 s.
-fn wait_for_usage(run: &Run<'_>, client: &ApiClient, read: u64) -> anyhow::Result<i128> {
+fn wait_for_usage(run: &QosRun<'_>, client: &ApiClient, read: u64) -> anyhow::Result<i128> {
     let mut off = i128::MAX;
     for _ in 0..200 {
         let rows = client.usage("by=job&from=-2h")?.rows;
@@ -124,13 +124,13 @@ fn wait_for_usage(run: &Run<'_>, client: &ApiClient, read: u64) -> anyhow::Resul
 }
 
 /// Three members on loopback.
-struct Etcd {
+struct DeathsEtcd {
     clients: Vec<String>,
-    _members: Vec<Process>,
+    _members: Vec<BenchProcess>,
 }
 
-impl Etcd {
-    fn start(bed: &Bed) -> anyhow::Result<Etcd> {
+impl DeathsEtcd {
+    fn start(bed: &QosTestBed) -> anyhow::Result<DeathsEtcd> {
         let free =
             (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<Vec<_>, _>>()?;
         let addresses = free.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
@@ -152,11 +152,11 @@ impl Etcd {
             ];
             let mut words: Vec<_> = words.iter().flatten().map(|word| word.to_string()).collect();
             words.push("zap".into());
-            Process::start(&name, &words, &log(bed.dir(), at))
+            BenchProcess::start(&name, &words, &log(bed.dir(), at))
         };
         let members = (0..3).map(member).collect::<anyhow::Result<Vec<_>>>()?;
         // The controllers wait for it themselves.
-        Ok(Etcd { clients: clients.to_vec(), _members: members })
+        Ok(DeathsEtcd { clients: clients.to_vec(), _members: members })
     }
 }
 

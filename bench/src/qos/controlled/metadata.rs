@@ -18,38 +18,38 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fuse::{
-    Attr, Attributes, Created, Errno, FileSystem, FuseRequest, FuseSession, Handle, InodeEntry,
-    InodeId, NewFile, OpenRequest, Options, Reply,
+    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, Handle,
+    InodeEntry, InodeId, NewFile, Options, Reply,
 };
 use ninep::Fid;
 
-use super::super::super::session::{Identity, Session as Client};
-use super::super::super::socket::Address;
-use super::super::Run;
-use super::super::bed::{Bed, Setup};
-use super::super::table::{Row, Table, figures};
-use super::{Controller, wait_for_rules};
+use super::super::super::session::{BenchIdentity, BenchSession as Client};
+use super::super::super::socket::BenchAddress;
+use super::super::QosRun;
+use super::super::bed::{QosSetup, QosTestBed};
+use super::super::table::{QosRow, QosTable, figures};
+use super::{QosController, wait_for_rules};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
-    let servers = match (0..SERVERS).map(|at| Server::mount(bed, at)).collect() {
-        Ok::<Vec<Server>, anyhow::Error>(servers) => servers,
+    let servers = match (0..SERVERS).map(|at| MetadataServer::mount(bed, at)).collect() {
+        Ok::<Vec<MetadataServer>, anyhow::Error>(servers) => servers,
         Err(error) => {
             table.note(format!("metadata: not measured: {error:#}"));
             return Ok(());
         }
     };
-    let controller = Controller::start(bed, "metadata")?;
+    let controller = QosController::start(bed, "metadata")?;
     let version = controller.client.set_rules(RULES)?.version;
-    let start = |(at, server): (usize, &Server)| {
+    let start = |(at, server): (usize, &MetadataServer)| {
         let top = format!("controller = \"{}\"\nnode = \"m{at}\"", controller.url);
         let second = Some(server.dir.clone());
         let target = "slots_max = 1";
-        bed.proxy(&format!("m{at}"), &Setup { top: &top, target, second, ..Setup::default() })
+        bed.proxy(&format!("m{at}"), &QosSetup { top: &top, target, second, ..QosSetup::default() })
     };
     let proxies = servers.iter().enumerate().map(start).collect::<anyhow::Result<Vec<_>>>()?;
     wait_for_rules(bed, &proxies, &version)?;
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(MetadataState::default());
     let askers = JOBS.iter().enumerate().flat_map(|(job, name)| {
         let (shared, proxies) = (&shared, &proxies);
         (0..SERVERS * DEPTH).map(move |at| {
@@ -72,7 +72,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         let kept = (0..2).map(|job| served[job] as f64 / all / target[job]).fold(1.0, f64::min);
         worst = Some(worst.map_or(kept, |worst| worst.min(kept)));
         let servers = |job: usize| asked[job].iter().filter(|asks| **asks).count();
-        table.add(Row {
+        table.add(QosRow {
             case: format!("metadata: {name}: {} and {} servers", servers(0), servers(1)),
             target: "98 % of its part for each".into(),
             reached: format!("{:.1} %", kept * 100.0),
@@ -90,9 +90,9 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// Which servers each job asks, and the part of all service that its weight gives it.
-type Phase = (&'static str, [[bool; SERVERS]; 2], [f64; 2]);
+type MetadataPhase = (&'static str, [[bool; SERVERS]; 2], [f64; 2]);
 
-const PHASES: [Phase; 4] = [
+const PHASES: [MetadataPhase; 4] = [
     ("both ask all", [[true; 4], [true; 4]], [2.0 / 3.0, 1.0 / 3.0]),
     ("the lighter asks two", [[true; 4], [true, true, false, false]], [2.0 / 3.0, 1.0 / 3.0]),
     ("the heavier asks three", [[true, true, true, false], [true; 4]], [2.0 / 3.0, 1.0 / 3.0]),
@@ -109,13 +109,13 @@ const DEPTH: usize = 4;
 const OPERATION: Duration = Duration::from_millis(4);
 
 #[derive(Default)]
-struct Shared {
+struct MetadataState {
     phase: AtomicUsize,
     stop: AtomicBool,
     served: [AtomicU64; 2],
 }
 
-impl Shared {
+impl MetadataState {
     fn counts(&self) -> [u64; 2] {
         self.served.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
@@ -125,15 +125,15 @@ impl Shared {
 struct Asker(JoinHandle<anyhow::Result<()>>);
 
 fn ask(
-    at: &Address,
+    at: &BenchAddress,
     name: &'static str,
     (job, server): (usize, usize),
-    shared: &Arc<Shared>,
+    shared: &Arc<MetadataState>,
 ) -> Asker {
     let (at, shared) = (at.clone(), shared.clone());
     Asker(std::thread::spawn(move || {
         let mut client = Client::open(&at, 8192)?;
-        let root = Identity { uname: "root".into(), uid: 0 };
+        let root = BenchIdentity { uname: "root".into(), uid: 0 };
         client.attach(Fid(1), &format!("y?job={name}"), &root)?;
         client.walk(Fid(1), Fid(2), "f")?;
         while !shared.stop.load(Ordering::Relaxed) {
@@ -156,24 +156,24 @@ impl Asker {
 }
 
 /// A metadata server, mounted until this is dropped.
-struct Server {
+struct MetadataServer {
     // Ended before its directory is removed.
     session: Option<FuseSession>,
     dir: PathBuf,
 }
 
-impl Server {
-    fn mount(bed: &Bed, at: usize) -> anyhow::Result<Server> {
+impl MetadataServer {
+    fn mount(bed: &QosTestBed, at: usize) -> anyhow::Result<MetadataServer> {
         let dir = bed.dir().join(format!("server-{at}"));
         std::fs::create_dir(&dir).context("cannot make a directory")?;
         // Whoever is killed while it waits for its own file system is freed by the kernel.
         let options = Options { threads: 1, request_timeout_s: 60, ..Options::default() };
-        let session = FuseSession::mount(&dir, Names, &options)?;
-        Ok(Server { session: Some(session), dir })
+        let session = FuseSession::mount(&dir, MetadataNames, &options)?;
+        Ok(MetadataServer { session: Some(session), dir })
     }
 }
 
-impl Drop for Server {
+impl Drop for MetadataServer {
     fn drop(&mut self) {
         drop(self.session.take());
         let _ = std::fs::remove_dir(&self.dir);
@@ -181,7 +181,7 @@ impl Drop for Server {
 }
 
 /// A directory with one file, `f`.
-struct Names;
+struct MetadataNames;
 
 const FILE: InodeId = InodeId(2);
 /// Names never change; attributes are asked for each time.
@@ -192,7 +192,7 @@ fn attributes(inode: InodeId) -> Attributes {
     Attributes { number: inode.0, mode, size: 1, links: 1, ..Attributes::default() }
 }
 
-impl FileSystem for Names {
+impl FileSystem for MetadataNames {
     fn lookup(&self, _request: &FuseRequest, name: &CStr, reply: Reply<InodeEntry>) {
         if name.to_bytes() != b"f" {
             return reply.error(Errno::NOENT);
@@ -206,7 +206,7 @@ impl FileSystem for Names {
     fn tmpfile(
         &self,
         _request: &FuseRequest,
-        _open: OpenRequest,
+        _open: FuseOpen,
         _new: NewFile,
         reply: Reply<Created>,
     ) {

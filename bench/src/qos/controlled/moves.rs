@@ -4,21 +4,21 @@ use std::time::{Duration, Instant};
 
 use model::Bytes;
 
-use super::super::Run;
-use super::super::table::{Row, Table, figures};
-use super::reader::{Reader, Readers, windows};
-use super::{Controller, proxies, rules};
+use super::super::QosRun;
+use super::super::table::{QosRow, QosTable, figures};
+use super::reader::{PageReader, PageReaders, windows};
+use super::{QosController, proxies, rules};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
     bed.file("f", Bytes::kib(64))?;
-    let controller = Controller::start(bed, "moves")?;
+    let controller = QosController::start(bed, "moves")?;
     let version = controller.client.set_rules(&rules("80MB/s"))?.version;
     let proxies = proxies(bed, PROXIES, &controller.url, &version)?;
-    let readers = Readers::new();
+    let readers = PageReaders::new();
     let place = |at: u64| &proxies[at as usize % PROXIES].address;
     let all: Vec<_> =
-        (0..READERS).map(|at| Reader::start(&readers, place(at), "f", BLOCK)).collect();
+        (0..READERS).map(|at| PageReader::start(&readers, place(at), "f", BLOCK)).collect();
     table.progress("moves: what was saved at first is used up");
     bed.wait(Duration::from_secs(5))?;
 
@@ -44,7 +44,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     let (tens, seconds) = (windows(&samples, 10.0, LIMIT), windows(&samples, 1.0, LIMIT));
     let Some(((slow10, fast10), (slow1, fast1))) = tens.zip(seconds) else { return Ok(()) };
     let case = format!("moves: {READERS} clients over {PROXIES} proxies");
-    table.add(Row {
+    table.add(QosRow {
         case: format!("{case}, any 10 s"),
         target: "within 2 %".into(),
         reached: format!("{:+.2} to {:+.2} %", percent(slow10), percent(fast10)),
@@ -58,7 +58,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     });
     // One tick's part of a second for each move of the time that counts for it.
     let bound = -10.0 * (f64::from(moves) / span.as_secs_f64()).max(1.0);
-    table.add(Row {
+    table.add(QosRow {
         case: format!("{case}, any 1 s"),
         target: format!("at most +5 %, at least {bound:.0} %: one tick for each move"),
         reached: format!("{:+.2} to {:+.2} %", percent(slow1), percent(fast1)),

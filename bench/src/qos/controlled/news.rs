@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use super::super::Run;
-use super::super::table::{Row, Table, figures};
-use super::{Controller, proxies, rules};
+use super::super::QosRun;
+use super::super::table::{QosRow, QosTable, figures};
+use super::{QosController, proxies, rules};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
-    let controller = Controller::start(bed, "news")?;
+    let controller = QosController::start(bed, "news")?;
     let first = controller.client.set_rules(&rules("100MB/s"))?;
     let proxies = proxies(bed, PROXIES, &controller.url, &first.version)?;
     let mut took_ms: Vec<f64> = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     }
     took_ms.sort_by(f64::total_cmp);
     let (median, most) = (took_ms[took_ms.len() / 2], took_ms[took_ms.len() - 1]);
-    table.add(Row {
+    table.add(QosRow {
         case: format!("news: a limit in force on {PROXIES} proxies"),
         target: "within 200 ms".into(),
         reached: format!("{most:.0} ms at most"),

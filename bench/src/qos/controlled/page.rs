@@ -21,16 +21,16 @@ use ninep::Fid;
 use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
-use super::super::super::process::Process;
+use super::super::super::process::BenchProcess;
 use super::super::super::servers::find_program;
-use super::super::super::session::{Identity, Session};
-use super::super::super::work::Op;
-use super::super::Run;
-use super::super::bed::{Bed, Proxy};
-use super::super::table::{Row, Table, figures};
-use super::{Controller, proxies};
+use super::super::super::session::{BenchIdentity, BenchSession};
+use super::super::super::work::WorkOp;
+use super::super::QosRun;
+use super::super::bed::{QosProxy, QosTestBed};
+use super::super::table::{QosRow, QosTable, figures};
+use super::{QosController, proxies};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let found = find_program("chromium").and_then(|one| Ok((one, find_program("chromedriver")?)));
     let (chromium, driver) = match found {
         Ok(programs) => programs,
@@ -40,10 +40,10 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         }
     };
     let bed = &run.bed;
-    let controller = Controller::at(bed, "page", format!("http://{}", free_port()?), "sqlite")?;
+    let controller = QosController::at(bed, "page", format!("http://{}", free_port()?), "sqlite")?;
     let version = controller.client.set_rules(RULES)?.version;
     let proxies = proxies(bed, PROXIES, &controller.url, &version)?;
-    let browser = Browser::start(bed, &chromium, &driver)?;
+    let browser = PageBrowser::start(bed, &chromium, &driver)?;
     let stop = AtomicBool::new(false);
     let looked = std::thread::scope(|scope| {
         let crowd = scope.spawn(|| crowd(&proxies, &stop));
@@ -69,10 +69,10 @@ struct Looked {
 }
 
 fn look(
-    run: &Run<'_>,
-    table: &Table,
-    browser: &Browser,
-    controller: &Controller,
+    run: &QosRun<'_>,
+    table: &QosTable,
+    browser: &PageBrowser,
+    controller: &QosController,
 ) -> anyhow::Result<Looked> {
     let mut looked = Looked::default();
     let all_are_there = || -> anyhow::Result<bool> {
@@ -107,9 +107,9 @@ fn look(
     Ok(looked)
 }
 
-fn paint(looked: &Looked) -> Row {
+fn paint(looked: &Looked) -> QosRow {
     let [painted, first] = [&looked.paints, &looked.first_figures].map(|times| most(times));
-    Row {
+    QosRow {
         case: format!("page: opened with {JOBS} jobs at {PROXIES} proxies"),
         target: "first paint under 1 s".into(),
         reached: format!("{painted:.0} ms at most"),
@@ -127,10 +127,10 @@ fn paint(looked: &Looked) -> Row {
     }
 }
 
-fn updates(looked: &Looked) -> Row {
+fn updates(looked: &Looked) -> QosRow {
     let (worst, middle) = (most(&looked.updates), median(&looked.updates));
     let busy = looked.busy / looked.updates.len() as f64;
-    Row {
+    QosRow {
         case: format!("page: an update with {JOBS} jobs at {PROXIES} proxies, on one core"),
         target: "under 50 ms".into(),
         reached: format!("{worst:.1} ms at most"),
@@ -159,11 +159,11 @@ fn median(times: &[f64]) -> f64 {
 }
 
 /// A request of each job at each proxy, a few times a second.
-fn crowd(proxies: &[Proxy], stop: &AtomicBool) -> anyhow::Result<()> {
-    let session = |proxy: &Proxy| -> anyhow::Result<Session> {
-        let mut session = proxy.plan("x", "any", Op::Read, Bytes::kib(64)).session()?;
+fn crowd(proxies: &[QosProxy], stop: &AtomicBool) -> anyhow::Result<()> {
+    let session = |proxy: &QosProxy| -> anyhow::Result<BenchSession> {
+        let mut session = proxy.plan("x", "any", WorkOp::Read, Bytes::kib(64)).session()?;
         for job in 0..JOBS {
-            let who = Identity { uname: "root".into(), uid: job / JOBS_PER_USER };
+            let who = BenchIdentity { uname: "root".into(), uid: job / JOBS_PER_USER };
             session.attach(Fid(job), &format!("x?job=job.{job}"), &who)?;
         }
         Ok(session)
@@ -178,7 +178,11 @@ fn crowd(proxies: &[Proxy], stop: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn wait_until(bed: &Bed, what: &str, is: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+fn wait_until(
+    bed: &QosTestBed,
+    what: &str,
+    is: impl Fn() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !is()? {
         if Instant::now() > deadline {
@@ -196,18 +200,19 @@ fn free_port() -> anyhow::Result<std::net::SocketAddr> {
 }
 
 /// A Chromium and its driver, all on one core.
-struct Browser {
+struct PageBrowser {
     client: ApiClient,
     session: String,
     /// Ends what it started.
-    _driver: Process,
+    _driver: BenchProcess,
 }
 
-impl Browser {
-    fn start(bed: &Bed, chromium: &Path, driver: &Path) -> anyhow::Result<Browser> {
+impl PageBrowser {
+    fn start(bed: &QosTestBed, chromium: &Path, driver: &Path) -> anyhow::Result<PageBrowser> {
         let at = free_port()?;
         let words = [driver.display().to_string(), format!("--port={}", at.port())];
-        let mut driver = Process::start("chromedriver", &words, &bed.dir().join("driver.log"))?;
+        let mut driver =
+            BenchProcess::start("chromedriver", &words, &bed.dir().join("driver.log"))?;
         let client = ApiClient::at(&format!("http://{at}").parse::<api::Endpoint>()?)?;
         let client = client.with_time_limit(PATIENCE);
         driver.wait_until(|| client.get::<Value>("/status").is_ok())?;
@@ -219,7 +224,7 @@ impl Browser {
         let wanted = json!({ "capabilities": { "alwaysMatch": wanted } }).to_string();
         let answer: Value = client.post("/session", &wanted).context("Chromium does not start")?;
         let session = answer["value"]["sessionId"].as_str().context("no session")?.to_owned();
-        let browser = Browser { client, session, _driver: driver };
+        let browser = PageBrowser { client, session, _driver: driver };
         browser.devtools("Performance.enable")?;
         Ok(browser)
     }
@@ -253,7 +258,7 @@ impl Browser {
     }
 }
 
-impl Drop for Browser {
+impl Drop for PageBrowser {
     fn drop(&mut self) {
         // Where that fails, it ends with its driver.
         let _ = self.devtools("Browser.close");

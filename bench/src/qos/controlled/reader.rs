@@ -8,50 +8,50 @@ use std::time::Instant;
 use anyhow::Context as _;
 use ninep::{Fid, Reply, Request};
 
-use super::super::super::session::{Identity, Session};
-use super::super::super::socket::Address;
+use super::super::super::session::{BenchIdentity, BenchSession};
+use super::super::super::socket::BenchAddress;
 
 /// What all readers of a case have in common.
 #[derive(Debug)]
-pub(super) struct Readers {
+pub(super) struct PageReaders {
     /// Payload that came, in bytes.
     bytes: AtomicU64,
 }
 
 /// A reader; it ends when dropped.
-pub(super) struct Reader {
+pub(super) struct PageReader {
     /// Set, and it reads there from its next request on.
-    place: Arc<std::sync::Mutex<Option<Address>>>,
+    place: Arc<std::sync::Mutex<Option<BenchAddress>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 /// How much came until when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct ReaderSample {
     pub(super) at: Instant,
     pub(super) bytes: u64,
 }
 
-impl Readers {
-    pub(super) fn new() -> Arc<Readers> {
-        Arc::new(Readers { bytes: AtomicU64::new(0) })
+impl PageReaders {
+    pub(super) fn new() -> Arc<PageReaders> {
+        Arc::new(PageReaders { bytes: AtomicU64::new(0) })
     }
 
-    pub(super) fn sample(&self) -> Sample {
+    pub(super) fn sample(&self) -> ReaderSample {
         let at = Instant::now();
-        Sample { at, bytes: self.bytes.load(Ordering::Relaxed) }
+        ReaderSample { at, bytes: self.bytes.load(Ordering::Relaxed) }
     }
 }
 
-impl Reader {
+impl PageReader {
     /// Reads blocks of `size` of the file `name` as the job `job`.
     pub(super) fn start(
-        shared: &Arc<Readers>,
-        at: &Address,
+        shared: &Arc<PageReaders>,
+        at: &BenchAddress,
         name: &'static str,
         size: u32,
-    ) -> Reader {
+    ) -> PageReader {
         let (place, stop) =
             (Arc::new(std::sync::Mutex::new(None)), Arc::new(AtomicBool::new(false)));
         let (moved, stopped, counted) = (place.clone(), stop.clone(), shared.clone());
@@ -59,8 +59,12 @@ impl Reader {
         let thread = std::thread::spawn(move || {
             let over = || stopped.load(Ordering::Relaxed);
             while !over() {
-                let mut session = Session::open(&at, size + 4096)?;
-                session.attach(Fid(1), "x?job=job", &Identity { uname: "root".into(), uid: 0 })?;
+                let mut session = BenchSession::open(&at, size + 4096)?;
+                session.attach(
+                    Fid(1),
+                    "x?job=job",
+                    &BenchIdentity { uname: "root".into(), uid: 0 },
+                )?;
                 session.open_file(Fid(1), Fid(2), name, ninep::open::RDONLY)?;
                 while !over() {
                     if let Some(next) = moved.lock().ok().and_then(|mut moved| moved.take()) {
@@ -74,11 +78,11 @@ impl Reader {
             }
             Ok(())
         });
-        Reader { place, stop, thread: Some(thread) }
+        PageReader { place, stop, thread: Some(thread) }
     }
 
     /// Goes on at another proxy.
-    pub(super) fn move_to(&self, at: &Address) {
+    pub(super) fn move_to(&self, at: &BenchAddress) {
         if let Ok(mut place) = self.place.lock() {
             *place = Some(at.clone());
         }
@@ -96,7 +100,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for PageReader {
     fn drop(&mut self) {
         // Whoever wanted its error has called end.
         let _ = self.join();
@@ -105,11 +109,11 @@ impl Drop for Reader {
 
 /// Of all windows of `seconds` between samples, the least and the greatest rate, in parts of
 /// `per_sec`.
-pub(super) fn windows(samples: &[Sample], seconds: f64, per_sec: f64) -> Option<(f64, f64)> {
+pub(super) fn windows(samples: &[ReaderSample], seconds: f64, per_sec: f64) -> Option<(f64, f64)> {
     let mut found: Option<(f64, f64)> = None;
     let mut from = 0;
     for to in samples {
-        let span = |from: &Sample| (to.at - from.at).as_secs_f64();
+        let span = |from: &ReaderSample| (to.at - from.at).as_secs_f64();
         while samples.get(from + 1).is_some_and(|next| span(next) >= seconds) {
             from += 1;
         }
@@ -133,7 +137,7 @@ mod tests {
     fn windows_find_the_slowest_and_the_fastest_second() {
         let began = Instant::now();
         let bytes = [0, 100, 200, 250, 250, 450, 550];
-        let sample = |(at, bytes): (usize, &u64)| Sample {
+        let sample = |(at, bytes): (usize, &u64)| ReaderSample {
             at: began + Duration::from_millis(500 * at as u64),
             bytes: *bytes,
         };

@@ -16,17 +16,17 @@ use api::{
 use model::{JobId, KeyValue, Nanos, OpKind, Scope, Share, Time};
 use plan::{ControllerSession, SessionSettings};
 
-use super::super::Run;
-use super::super::table::{Row, Table, figures};
-use super::Controller;
+use super::super::QosRun;
+use super::super::table::{QosRow, QosTable, figures};
+use super::QosController;
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     let bed = &run.bed;
     let (proxies, classes) = if run.is_quick() { (100, 100) } else { (1_000, 1_000) };
-    let controller = Controller::start(bed, "scale")?;
+    let controller = QosController::start(bed, "scale")?;
     let rules: String = (0..RULES - 1).map(other_rule).collect::<String>() + LAST_RULE;
     let version = controller.client.set_rules(&rules)?.version;
-    let shared = Arc::new(Shared { stop: AtomicBool::new(false), answered: AtomicU64::new(0) });
+    let shared = Arc::new(ScaleState { stop: AtomicBool::new(false), answered: AtomicU64::new(0) });
     let began = Instant::now();
     let threads: Vec<_> = (0..proxies)
         .map(|at| {
@@ -61,7 +61,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     // costs what it costs.
     let wanted = f64::from(proxies);
     let cores = cpu / reports.max(1.0) * wanted;
-    table.add(Row {
+    table.add(QosRow {
         case: format!(
             "scale: {proxies} proxies × {classes} classes, {RULES} rules, a report a second"
         ),
@@ -84,12 +84,12 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Shared {
+struct ScaleState {
     stop: AtomicBool,
     answered: AtomicU64,
 }
 
-impl Shared {
+impl ScaleState {
     fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ fn proxy(
     version: &str,
     classes: u64,
     begin: Instant,
-    shared: &Shared,
+    shared: &ScaleState,
 ) -> anyhow::Result<()> {
     let client = ApiClient::at(&url.parse::<Endpoints>()?)?.keeping();
     let client = client.with_time_limit(Duration::from_secs(20));

@@ -9,13 +9,17 @@ use anyhow::Context as _;
 use chart::{JobSeries, job_chart};
 use model::Bytes;
 
-use super::super::Run;
-use super::super::bed::Proxy;
-use super::super::table::{Row, Table, figures};
-use super::reader::{Reader, Readers};
-use super::{Controller, proxies, rules};
+use super::super::QosRun;
+use super::super::bed::QosProxy;
+use super::super::table::{QosRow, QosTable, figures};
+use super::reader::{PageReader, PageReaders};
+use super::{QosController, proxies, rules};
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> anyhow::Result<()> {
+pub(super) fn measure(
+    run: &QosRun<'_>,
+    table: &mut QosTable,
+    out: Option<&Path>,
+) -> anyhow::Result<()> {
     let real = of_proxies(run, table)?;
     table.progress("trace: simulated");
     let scenario = Scenario::parse(SCENARIO, "global-limit")?;
@@ -34,7 +38,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> a
             // The first has nothing to ask for any more in the second span.
             let of = if case == "both" { 0 } else { 1 };
             let near = |at: usize| (had[at] / expected[at] - 1.0).abs() <= 0.02;
-            table.add(Row {
+            table.add(QosRow {
                 case: format!("trace, {what}, {case} at work"),
                 target: format!("{:.0}/{:.0} within 2 %", expected[0], expected[1]),
                 reached: format!("{:.1}/{:.1}", had[0], had[1]),
@@ -57,22 +61,22 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table, out: Option<&Path>) -> a
 }
 
 /// Requests of each second at each of two real proxies.
-fn of_proxies(run: &Run<'_>, table: &mut Table) -> anyhow::Result<Vec<JobSeries>> {
+fn of_proxies(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<Vec<JobSeries>> {
     let bed = &run.bed;
     bed.file("small", Bytes::kib(4))?;
-    let controller = Controller::start(bed, "trace")?;
+    let controller = QosController::start(bed, "trace")?;
     let version = controller.client.set_rules(&rules("200ops/s"))?.version;
     let proxies = proxies(bed, 2, &controller.url, &version)?;
-    let readers = Readers::new();
+    let readers = PageReaders::new();
     let began = Instant::now();
-    let mut at: [Vec<Reader>; 2] = [Vec::new(), Vec::new()];
+    let mut at: [Vec<PageReader>; 2] = [Vec::new(), Vec::new()];
     let mut counts: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
     for second in 0..=160u64 {
         table.progress(&format!("trace: {second} of 160 s"));
         match second {
             15 => {
                 for (readers_at, proxy) in at.iter_mut().zip(&proxies) {
-                    let start = |_| Reader::start(&readers, &proxy.address, "small", 4096);
+                    let start = |_| PageReader::start(&readers, &proxy.address, "small", 4096);
                     *readers_at = (0..DEPTH).map(start).collect();
                 }
             }
@@ -90,12 +94,12 @@ fn of_proxies(run: &Run<'_>, table: &mut Table) -> anyhow::Result<Vec<JobSeries>
     Ok(vec![("t1".into(), series(&counts[0])), ("t2".into(), series(&counts[1]))])
 }
 
-fn end(readers: &mut Vec<Reader>) -> anyhow::Result<()> {
-    readers.drain(..).try_for_each(Reader::end)
+fn end(readers: &mut Vec<PageReader>) -> anyhow::Result<()> {
+    readers.drain(..).try_for_each(PageReader::end)
 }
 
 /// What the job was served so far.
-fn requests(proxy: &Proxy) -> anyhow::Result<u64> {
+fn requests(proxy: &QosProxy) -> anyhow::Result<u64> {
     let classes = proxy.api.classes()?.classes;
     Ok(classes.iter().filter(|class| class.rule == "job").map(|class| class.usage.ops).sum())
 }

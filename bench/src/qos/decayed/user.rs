@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use ninep::{Fid, Request};
 
-use super::super::super::session::{Identity, Session};
-use super::super::super::socket::Address;
+use super::super::super::session::{BenchIdentity, BenchSession};
+use super::super::super::socket::BenchAddress;
 
 /// What a user does, until it is ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
+pub(super) enum DecayedWork {
     /// Writes a file of [`FILE`] again and again, block by block; so many blocks a second, or all
     /// that it gets.
     Write { per_sec: Option<u32> },
@@ -24,13 +24,13 @@ pub(super) enum Work {
 }
 
 /// One user; it ends when dropped.
-pub(super) struct User {
+pub(super) struct DecayedUser {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 /// Makes a directory and a file for each.
-pub(super) fn prepare(export: &Path, works: &[(u32, Work)]) -> anyhow::Result<()> {
+pub(super) fn prepare(export: &Path, works: &[(u32, DecayedWork)]) -> anyhow::Result<()> {
     for (uid, _) in works {
         let dir = export.join(format!("u{uid}"));
         std::fs::create_dir_all(&dir).context("cannot make a user's directory")?;
@@ -44,23 +44,27 @@ pub(super) fn prepare(export: &Path, works: &[(u32, Work)]) -> anyhow::Result<()
     Ok(())
 }
 
-impl User {
+impl DecayedUser {
     /// Begins to work as the user.
-    pub(super) fn start(at: &Address, uid: u32, work: Work) -> anyhow::Result<User> {
-        let mut session = Session::open(at, BLOCK as u32 + 4096)?;
+    pub(super) fn start(
+        at: &BenchAddress,
+        uid: u32,
+        work: DecayedWork,
+    ) -> anyhow::Result<DecayedUser> {
+        let mut session = BenchSession::open(at, BLOCK as u32 + 4096)?;
         let name = format!("user{uid}");
-        session.attach(ROOT, &format!("x?job=job{uid}"), &Identity { uname: name, uid })?;
+        session.attach(ROOT, &format!("x?job=job{uid}"), &BenchIdentity { uname: name, uid })?;
         session.walk(ROOT, HOME, &format!("u{uid}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             let over = || stopped.load(Ordering::Relaxed);
             match work {
-                Work::Write { per_sec } => write(&mut session, per_sec, &over),
-                Work::Names => names(&mut session, &over),
+                DecayedWork::Write { per_sec } => write(&mut session, per_sec, &over),
+                DecayedWork::Names => names(&mut session, &over),
             }
         });
-        Ok(User { stop, thread: Some(thread) })
+        Ok(DecayedUser { stop, thread: Some(thread) })
     }
 
     /// Ends it; an error if it met one.
@@ -75,7 +79,7 @@ impl User {
     }
 }
 
-impl Drop for User {
+impl Drop for DecayedUser {
     fn drop(&mut self) {
         // Whoever wanted its error has called end.
         let _ = self.join();
@@ -83,7 +87,7 @@ impl Drop for User {
 }
 
 fn write(
-    session: &mut Session,
+    session: &mut BenchSession,
     per_sec: Option<u32>,
     over: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
@@ -102,7 +106,7 @@ fn write(
     Ok(())
 }
 
-fn names(session: &mut Session, over: &dyn Fn() -> bool) -> anyhow::Result<()> {
+fn names(session: &mut BenchSession, over: &dyn Fn() -> bool) -> anyhow::Result<()> {
     while !over() {
         session.create(HOME, OPEN, "name")?;
         session.clunk(OPEN)?;

@@ -15,38 +15,38 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use model::Bytes;
 
-use super::super::Run;
-use super::super::bed::{Proxy, Setup};
-use super::super::mounted::{Fio, Mount, for_time, on};
-use super::super::table::{Row, Table, figures};
+use super::super::QosRun;
+use super::super::bed::{QosProxy, QosSetup};
+use super::super::mounted::{QosFio, QosMount, for_time, on};
+use super::super::table::{QosRow, QosTable, figures};
 use super::quantile;
 
-struct Case {
+struct NeighbourCase {
     name: &'static str,
     load: &'static str,
 }
 
-const CASES: [Case; 2] = [
-    Case {
+const CASES: [NeighbourCase; 2] = [
+    NeighbourCase {
         name: "one mount, 64 KiB reads beside a job of 1 MB/s",
         load: "--bs=64k --numjobs=2 --rw=read",
     },
-    Case {
+    NeighbourCase {
         name: "one mount, 4 KiB random reads beside a job of 1 MB/s",
         load: "--bs=4k --numjobs=2 --rw=randread",
     },
 ];
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     if !CASES.iter().any(|case| run.wants(case.name)) {
         return Ok(());
     }
     table.progress("making files");
     let warm = run.bed.file("warm", WARM_LEN)?;
     std::fs::create_dir_all(run.bed.export().join("slow")).context("cannot make a directory")?;
-    let setup = Setup { rules: LIMITED, ..Setup::default() };
+    let setup = QosSetup { rules: LIMITED, ..QosSetup::default() };
     let proxy = run.bed.proxy("neighbour", &setup)?;
-    let mount = Mount::start(&run.bed, &proxy, "shared", "allow_other,job=env:SLURM_JOB_ID")?;
+    let mount = QosMount::start(&run.bed, &proxy, "shared", "allow_other,job=env:SLURM_JOB_ID")?;
     for case in CASES.iter().filter(|case| run.wants(case.name)) {
         let rounds = run.rounds(12, 2);
         let (mut alone, mut beside, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
@@ -67,26 +67,26 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// What the other job does in one slice, in MB/s.
-fn slice(run: &Run<'_>, case: &Case, mount: &Mount) -> anyhow::Result<f64> {
+fn slice(run: &QosRun<'_>, case: &NeighbourCase, mount: &QosMount) -> anyhow::Result<f64> {
     let (file, span) = (on(&mount.join("warm")), for_time(RAMP, run.time(3, 1)));
     let words = format!(
         "--ioengine=psync --direct=1 --size={} {} {file} {span}",
         WARM_LEN.get(),
         case.load
     );
-    Ok(Fio::start(&run.bed, "other", 0, &words)?.finish(&run.bed)?.mb_per_sec())
+    Ok(QosFio::start(&run.bed, "other", 0, &words)?.finish(&run.bed)?.mb_per_sec())
 }
 
 /// The throttled job at work: 64 processes of dd, which take no time of a processor while they
 /// wait. Killed when dropped.
 struct Slow<'a> {
     writers: Vec<Child>,
-    proxy: &'a Proxy,
+    proxy: &'a QosProxy,
 }
 
 impl<'a> Slow<'a> {
     /// Begins it, and waits until it has more under way than it is allowed.
-    fn start(run: &Run<'_>, proxy: &'a Proxy, mount: &Mount) -> anyhow::Result<Slow<'a>> {
+    fn start(run: &QosRun<'_>, proxy: &'a QosProxy, mount: &QosMount) -> anyhow::Result<Slow<'a>> {
         proxy.api.set_rules(LIMITED)?;
         let mut slow = Slow { writers: Vec::new(), proxy };
         for number in 0..WRITERS {
@@ -109,7 +109,7 @@ impl<'a> Slow<'a> {
     }
 
     /// Ends it with all that it has under way; says how many requests were queued until then.
-    fn end(self, run: &Run<'_>) -> anyhow::Result<f64> {
+    fn end(self, run: &QosRun<'_>) -> anyhow::Result<f64> {
         let proxy = self.proxy;
         let queued = proxy.class("slow")?.1.usage.queued;
         drop(self);
@@ -141,14 +141,14 @@ impl Drop for Slow<'_> {
     }
 }
 
-fn row(case: &Case, alone: &[f64], beside: &[f64], under_way: &[f64]) -> Row {
+fn row(case: &NeighbourCase, alone: &[f64], beside: &[f64], under_way: &[f64]) -> QosRow {
     let around = alone.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
     let losses: Vec<f64> =
         around.zip(beside).map(|(alone, beside)| (1.0 - beside / alone) * 100.0).collect();
     let [low, middle, high] = [0.25, 0.5, 0.75].map(|part| quantile(&losses, part));
     let rates = [alone, beside].map(|rates| quantile(rates, 0.5));
     let least = under_way.iter().copied().fold(f64::INFINITY, f64::min);
-    Row {
+    QosRow {
         case: case.name.into(),
         target: format!("loses at most {LOSS_MAX} %"),
         reached: format!("{middle:+.1} %, quartiles {low:+.1} and {high:+.1}"),

@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::super::Run;
-use super::super::bed::{Proxy, Setup};
-use super::super::mounted::Mount;
-use super::super::table::{Row, Table, figures};
+use super::super::QosRun;
+use super::super::bed::{QosProxy, QosSetup};
+use super::super::mounted::QosMount;
+use super::super::table::{QosRow, QosTable, figures};
 use super::quantile;
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     if !run.wants(NAME) {
         return Ok(());
     }
-    let mut proxy = Some(run.bed.proxy("returns", &Setup::default())?);
+    let mut proxy = Some(run.bed.proxy("returns", &QosSetup::default())?);
     let begun = proxy.as_ref().context("it was started")?;
-    let mount = Mount::start(&run.bed, begun, "hard", "allow_other,attr=0")?;
+    let mount = QosMount::start(&run.bed, begun, "hard", "allow_other,attr=0")?;
     let callers = Callers::start(&mount);
     let kills = run.rounds(10, 3);
     let mut took = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
             Instant::now()
         });
         let first = callers.first_after(before);
-        proxy = Some(run.bed.proxy("returns", &Setup::default())?);
+        proxy = Some(run.bed.proxy("returns", &QosSetup::default())?);
         let accepts = watcher.join().expect("it does not panic");
         callers.wait_until(run, || first.get().is_some()).context("after a return")?;
         let served = first.get().context("a call has ended")?;
@@ -64,18 +64,18 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 /// As a machine's fault would, with no word to anybody.
-fn kill_now(proxy: Proxy) -> anyhow::Result<()> {
+fn kill_now(proxy: QosProxy) -> anyhow::Result<()> {
     proxy.process.kill().context("cannot kill the proxy")
 }
 
 /// Processor threads that call, and count what ended well and what did not.
 struct Callers {
-    shared: Arc<Shared>,
+    shared: Arc<ReturnsState>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ReturnsState {
     stop: AtomicBool,
     done: AtomicU64,
     errors: AtomicU64,
@@ -91,8 +91,8 @@ impl First {
 }
 
 impl Callers {
-    fn start(mount: &Mount) -> Callers {
-        let shared: Arc<Shared> = Arc::default();
+    fn start(mount: &QosMount) -> Callers {
+        let shared: Arc<ReturnsState> = Arc::default();
         let threads = (0..CALLERS).map(|n| {
             let (path, shared) = (mount.join(&format!("called{n}")), shared.clone());
             std::thread::spawn(move || call(path, &shared))
@@ -121,7 +121,7 @@ impl Callers {
         first
     }
 
-    fn wait_until(&self, run: &Run<'_>, is: impl Fn() -> bool) -> anyhow::Result<()> {
+    fn wait_until(&self, run: &QosRun<'_>, is: impl Fn() -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + RETURN_MAX;
         while !is() {
             ensure!(Instant::now() < deadline, "no call has ended for {RETURN_MAX:?}");
@@ -140,7 +140,7 @@ impl Callers {
     }
 }
 
-fn call(path: PathBuf, shared: &Shared) {
+fn call(path: PathBuf, shared: &ReturnsState) {
     let step = || -> std::io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&path)?;
         file.rewind()?;
@@ -159,10 +159,10 @@ fn call(path: PathBuf, shared: &Shared) {
     }
 }
 
-fn row(took: &[f64], errors: u64) -> Row {
+fn row(took: &[f64], errors: u64) -> QosRow {
     let worst = took.iter().copied().fold(0.0, f64::max);
     let [low, middle, high] = [0.25, 0.5, 0.75].map(|part| quantile(took, part));
-    Row {
+    QosRow {
         case: NAME.into(),
         target: "within 1 s, no error".into(),
         reached: format!("{:.0} ms at most, {errors} errors", worst * 1e3),

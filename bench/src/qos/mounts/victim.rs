@@ -10,84 +10,86 @@ use std::time::Duration;
 use anyhow::Context as _;
 use model::Bytes;
 
-use super::super::Run;
-use super::super::bed::{KeepCold, Proxy, Setup};
-use super::super::mounted::{Fio, Latency, Mount, for_time, on};
-use super::super::table::Table;
-use super::super::victim::{RULES, Sample, row};
+use super::super::QosRun;
+use super::super::bed::{KeepCold, QosProxy, QosSetup};
+use super::super::mounted::{QosFio, QosLatency, QosMount, for_time, on};
+use super::super::table::QosTable;
+use super::super::victim::{QosSample, RULES, row};
 
 #[derive(Clone, Copy)]
-struct Victim {
+struct MountVictim {
     name: &'static str,
     /// What fio does, and in which file.
     load: &'static str,
     file: &'static str,
-    of: Latency,
+    of: QosLatency,
 }
 
-const VICTIMS: [Victim; 3] = [
-    Victim {
+const VICTIMS: [MountVictim; 3] = [
+    MountVictim {
         name: "mount, 4 KiB reads, cached by the proxy",
         load: "--rw=randread --direct=1 --size=64m",
         file: "warm",
-        of: Latency::Read,
+        of: QosLatency::Read,
     },
-    Victim {
+    MountVictim {
         name: "mount, 4 KiB reads, uncached",
         load: "--rw=randread --direct=1 --size=1g",
         file: "cold",
-        of: Latency::Read,
+        of: QosLatency::Read,
     },
-    Victim {
+    MountVictim {
         name: "mount, 4 KiB write + fdatasync",
         load: "--rw=randwrite --fdatasync=1 --size=64m",
         file: "saved",
-        of: Latency::Sync,
+        of: QosLatency::Sync,
     },
 ];
 
-struct Way {
+struct MountVictimSetup {
     name: &'static str,
     bully: bool,
     no_schedule: bool,
 }
 
 /// The first is what the others are held against; the last says what this machine itself does.
-const WAYS: [Way; 3] = [
-    Way { name: "no scheduling", bully: true, no_schedule: true },
-    Way { name: "weight and slots", bully: true, no_schedule: false },
-    Way { name: "alone", bully: false, no_schedule: true },
+const WAYS: [MountVictimSetup; 3] = [
+    MountVictimSetup { name: "no scheduling", bully: true, no_schedule: true },
+    MountVictimSetup { name: "weight and slots", bully: true, no_schedule: false },
+    MountVictimSetup { name: "alone", bully: false, no_schedule: true },
 ];
 
 /// A proxy and both mounts of it. Dropped in this order.
-struct Stand {
-    victim: Mount,
-    bully: Mount,
-    _proxy: Proxy,
+struct MountVictimStand {
+    victim: QosMount,
+    bully: QosMount,
+    _proxy: QosProxy,
 }
 
-struct Data {
+struct MountVictimData {
     warm: File,
     cold: File,
 }
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
-    let wanted: Vec<Victim> = VICTIMS.into_iter().filter(|v| run.wants(v.name)).collect();
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
+    let wanted: Vec<MountVictim> = VICTIMS.into_iter().filter(|v| run.wants(v.name)).collect();
     if wanted.is_empty() {
         return Ok(());
     }
     table.progress("making files");
-    let data =
-        Data { warm: run.bed.file("warm", WARM_LEN)?, cold: run.bed.file("cold", COLD_LEN)? };
+    let data = MountVictimData {
+        warm: run.bed.file("warm", WARM_LEN)?,
+        cold: run.bed.file("cold", COLD_LEN)?,
+    };
     run.bed.file("saved", WARM_LEN)?;
     std::fs::create_dir_all(run.bed.export().join("bully")).context("cannot make a directory")?;
     let mut stands = Vec::new();
     for (index, way) in WAYS.iter().enumerate() {
-        stands.push(Stand::start(run, index, way).context(way.name)?);
+        stands.push(MountVictimStand::start(run, index, way).context(way.name)?);
     }
     let rounds = run.rounds(5, 1);
     for victim in wanted {
-        let mut samples: [Vec<Sample>; WAYS.len()] = [const { Vec::new() }; WAYS.len()];
+        let mut samples: [Vec<QosSample>; WAYS.len()] = [const { Vec::new() }; WAYS.len()];
         for round in 0..rounds {
             for turn in 0..WAYS.len() {
                 let w = (round + turn) % WAYS.len();
@@ -103,27 +105,31 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Stand {
-    fn start(run: &Run<'_>, index: usize, way: &Way) -> anyhow::Result<Stand> {
+impl MountVictimStand {
+    fn start(
+        run: &QosRun<'_>,
+        index: usize,
+        way: &MountVictimSetup,
+    ) -> anyhow::Result<MountVictimStand> {
         let target = if way.no_schedule { "write_mode = \"cached\"" } else { "" };
         let setup =
-            Setup { target, rules: RULES, no_schedule: way.no_schedule, ..Setup::default() };
+            QosSetup { target, rules: RULES, no_schedule: way.no_schedule, ..QosSetup::default() };
         let proxy = run.bed.proxy(&format!("mv{index}"), &setup)?;
         let mount = |job: &str| {
             let options = format!("allow_other,job=fixed:{job}");
-            Mount::start(&run.bed, &proxy, &format!("{job}{index}"), &options)
+            QosMount::start(&run.bed, &proxy, &format!("{job}{index}"), &options)
         };
-        Ok(Stand { victim: mount("victim")?, bully: mount("bully")?, _proxy: proxy })
+        Ok(MountVictimStand { victim: mount("victim")?, bully: mount("bully")?, _proxy: proxy })
     }
 }
 
 fn one(
-    run: &Run<'_>,
-    victim: Victim,
-    way: &Way,
-    stand: &Stand,
-    data: &Data,
-) -> anyhow::Result<Sample> {
+    run: &QosRun<'_>,
+    victim: MountVictim,
+    way: &MountVictimSetup,
+    stand: &MountVictimStand,
+    data: &MountVictimData,
+) -> anyhow::Result<QosSample> {
     clear(run)?;
     std::io::copy(&mut data.warm.try_clone()?, &mut std::io::sink()).context("warming")?;
     let _kept_cold = match victim.file {
@@ -135,15 +141,15 @@ fn one(
     let bully = match way.bully {
         true => {
             let words = format!("--directory={directory} {BULLY} {span}");
-            Some(Fio::start(&run.bed, "bully", BEHIND, &words)?)
+            Some(QosFio::start(&run.bed, "bully", BEHIND, &words)?)
         }
         false => None,
     };
     let file = on(&stand.victim.join(victim.file));
     let words = format!("--ioengine=psync --bs=4k {} {file} {span}", victim.load);
-    let victims = Fio::start(&run.bed, "victim", 0, &words)?.finish(&run.bed)?;
+    let victims = QosFio::start(&run.bed, "victim", 0, &words)?.finish(&run.bed)?;
     let bully = bully.map(|bully| bully.finish(&run.bed)).transpose()?;
-    Ok(Sample {
+    Ok(QosSample {
         p50_us: victims.latency_us(victim.of, "50.000000")?,
         p99_us: victims.latency_us(victim.of, "99.000000")?,
         ops_per_sec: victims.ops_per_sec(),
@@ -153,7 +159,7 @@ fn one(
 
 /// Takes the bully's files away and flushes the rest, or what one run left dirty would be the
 /// next one's load.
-fn clear(run: &Run<'_>) -> anyhow::Result<()> {
+fn clear(run: &QosRun<'_>) -> anyhow::Result<()> {
     let folder = run.bed.export().join("bully");
     for entry in std::fs::read_dir(&folder).context("cannot list the bully's files")? {
         let path = entry.context("cannot list the bully's files")?.path();
@@ -179,7 +185,7 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_round() {
         let sample =
-            |p99_us| Sample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
+            |p99_us| QosSample { p50_us: 1.0, p99_us, ops_per_sec: 1.0, bully_mb_per_sec: 1.0 };
         let without = [100.0, 1_000.0, 10_000.0].map(sample);
         let with = [20.0, 190.0, 9_000.0].map(sample);
         let row = row("fsync".into(), true, &with, &without);

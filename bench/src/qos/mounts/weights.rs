@@ -7,37 +7,37 @@
 use anyhow::Context as _;
 use model::Bytes;
 
-use super::super::Run;
-use super::super::bed::{KeepCold, Proxy, Setup};
-use super::super::mounted::{ENDLESS, Fio, Mount, on};
-use super::super::shares::{SETTLE, Shared, WEIGHTS, rules, watch};
-use super::super::table::Table;
+use super::super::QosRun;
+use super::super::bed::{KeepCold, QosProxy, QosSetup};
+use super::super::mounted::{ENDLESS, QosFio, QosMount, on};
+use super::super::shares::{SETTLE, SharesResult, WEIGHTS, rules, watch};
+use super::super::table::QosTable;
 
-struct Case {
+struct MountWeightsCase {
     name: &'static str,
     target: &'static str,
-    shared: Shared,
+    shared: SharesResult,
 }
 
-const CASES: [Case; 3] = [
-    Case {
+const CASES: [MountWeightsCase; 3] = [
+    MountWeightsCase {
         name: "mounts, write : read, direct",
         target: "slots_max = 2\nwrite_mode = \"direct\"",
-        shared: Shared::Cost,
+        shared: SharesResult::Cost,
     },
-    Case {
+    MountWeightsCase {
         name: "mounts, write : read, dontcache",
         target: "slots_max = 2\nwrite_mode = \"dontcache\"",
-        shared: Shared::Cost,
+        shared: SharesResult::Cost,
     },
-    Case {
+    MountWeightsCase {
         name: "mounts, write : read, direct, cost = bytes",
         target: "slots_max = 2\nwrite_mode = \"direct\"\ncost = \"bytes\"",
-        shared: Shared::Bytes,
+        shared: SharesResult::Bytes,
     },
 ];
 
-pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(run: &QosRun<'_>, table: &mut QosTable) -> anyhow::Result<()> {
     if !CASES.iter().any(|case| run.wants(case.name)) {
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
         if !run.wants(case.name) {
             continue;
         }
-        let setup = Setup { target: case.target, ..Setup::default() };
+        let setup = QosSetup { target: case.target, ..QosSetup::default() };
         match run.bed.proxy(&format!("m{index}"), &setup) {
             Ok(proxy) => {
                 let _kept_cold = KeepCold::start(&cold)?;
@@ -61,21 +61,21 @@ pub(super) fn measure(run: &Run<'_>, table: &mut Table) -> anyhow::Result<()> {
 }
 
 fn measure_case(
-    run: &Run<'_>,
-    case: &Case,
-    proxy: &Proxy,
-    table: &mut Table,
+    run: &QosRun<'_>,
+    case: &MountWeightsCase,
+    proxy: &QosProxy,
+    table: &mut QosTable,
 ) -> anyhow::Result<()> {
     let slots = proxy.slots_max()?;
     let mounts = ["a", "b"]
-        .map(|job| Mount::start(&run.bed, proxy, job, &format!("allow_other,job=fixed:{job}")));
+        .map(|job| QosMount::start(&run.bed, proxy, job, &format!("allow_other,job=fixed:{job}")));
     let [a, b] = mounts;
     let (a, b) = (a?, b?);
     proxy.api.set_rules(&narrow(1))?;
     let load = |job: &str, kind: &str, file: &std::path::Path| {
         let len = LEN.get();
         let words = format!("--rw={kind} --bs=16k --size={len} {LOAD} {ENDLESS} {}", on(file));
-        Fio::start(&run.bed, job, FIRST, &words)
+        QosFio::start(&run.bed, job, FIRST, &words)
     };
     let mut jobs =
         [load("a", "randwrite", &a.join("written"))?, load("b", "randread", &b.join("read"))?];
@@ -83,9 +83,9 @@ fn measure_case(
         table.progress(&format!("{}, {weight} : 1", case.name));
         proxy.api.set_rules(&narrow(weight))?;
         run.bed.wait(SETTLE + SETTLE)?;
-        jobs.iter_mut().try_for_each(Fio::check)?;
+        jobs.iter_mut().try_for_each(QosFio::check)?;
         let seen = watch(run, proxy)?;
-        jobs.iter_mut().try_for_each(Fio::check)?;
+        jobs.iter_mut().try_for_each(QosFio::check)?;
         let mut row = seen.row(case.name, case.shared, weight, slots);
         let [a, b] = seen.mb_per_sec();
         row.beside = format!("{a:.1} and {b:.1} MB/s; {}", row.beside);

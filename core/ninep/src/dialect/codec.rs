@@ -3,7 +3,7 @@
 
 use super::header::{ReplyHeader, RequestHeader};
 use super::messages::{ExtReply, ExtRequest};
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::types::Tag;
@@ -61,7 +61,7 @@ impl<'a> From<ExtReply<'a>> for AnyReply<'a> {
 /// header of the dialect, and begins another session.
 pub fn decode_request(
     frame: &[u8],
-) -> Result<(Tag, RequestHeader<'_>, AnyRequest<'_>), DecodeError> {
+) -> Result<(Tag, RequestHeader<'_>, AnyRequest<'_>), FrameError> {
     let (kind, mut get) = FrameReader::new(frame)?;
     let header = RequestHeader::take(&mut get)?;
     let request = if kind < OWN {
@@ -77,7 +77,7 @@ pub fn decode_request(
 ///
 /// # Errors
 /// If the frame is anything but exactly one such message.
-pub fn decode_reply(frame: &[u8]) -> Result<(Tag, ReplyHeader, AnyReply<'_>), DecodeError> {
+pub fn decode_reply(frame: &[u8]) -> Result<(Tag, ReplyHeader, AnyReply<'_>), FrameError> {
     let (kind, mut get) = FrameReader::new(frame)?;
     let header = ReplyHeader::take(&mut get)?;
     let reply = if kind < OWN {

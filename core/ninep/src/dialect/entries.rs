@@ -6,7 +6,7 @@
 //! ```
 
 use crate::attributes::Attributes;
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::wire::{FrameReader, FrameWriter};
 
 /// One entry of a directory.
@@ -77,7 +77,7 @@ impl<'a> ListEntry<'a> {
         }
     }
 
-    fn take(get: &mut FrameReader<'a>) -> Result<ListEntry<'a>, DecodeError> {
+    fn take(get: &mut FrameReader<'a>) -> Result<ListEntry<'a>, FrameError> {
         let (offset, kind) = (get.u64("offset")?, get.u8("kind")?);
         let name = get.name("name")?;
         let file = match get.u8("files")? {
@@ -119,7 +119,7 @@ impl SessionEvent {
     }
 
     /// `None`: of a kind that is not known here.
-    fn take(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, DecodeError> {
+    fn take(get: &mut FrameReader<'_>) -> Result<Option<SessionEvent>, FrameError> {
         let (kind, body) = (get.u8("event")?, get.raw("body")?);
         if kind != WINDOW {
             return Ok(None);
@@ -156,7 +156,7 @@ impl Iterator for SessionEvents<'_> {
 /// Takes one item off the front of a list; the list is empty after an error.
 fn take_item<'a, T>(
     data: &mut &'a [u8],
-    take: impl FnOnce(&mut FrameReader<'a>) -> Result<T, DecodeError>,
+    take: impl FnOnce(&mut FrameReader<'a>) -> Result<T, FrameError>,
 ) -> Option<Result<T, EntryError>> {
     let left = data.len();
     if left == 0 {

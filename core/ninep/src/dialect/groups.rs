@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::GROUPS_MAX;
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::wire::{FrameReader, FrameWriter};
 
 /// Supplementary groups, in their wire form; an iterator over them.
@@ -48,11 +48,11 @@ impl fmt::Debug for GroupList<'_> {
 }
 
 impl<'a> FrameReader<'a> {
-    pub(crate) fn groups(&mut self, field: &'static str) -> Result<GroupList<'a>, DecodeError> {
+    pub(crate) fn groups(&mut self, field: &'static str) -> Result<GroupList<'a>, FrameError> {
         let count = self.u16(field)?;
         if usize::from(count) > GROUPS_MAX {
             let (tag, limit) = (self.tag_of_message(), GROUPS_MAX);
-            return Err(DecodeError::TooMany { tag, field, count, limit });
+            return Err(FrameError::TooMany { tag, field, count, limit });
         }
         Ok(GroupList { bytes: self.bytes(field, usize::from(count) * 4)? })
     }

@@ -6,7 +6,7 @@
 //! ```
 
 use super::{HANDLE_MAX, HANDLES_MAX, NOBODY, NOSLOT, PLACES_MAX};
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::header::RREAD;
 use crate::types::{Fid, HEADER_LEN, Tag};
 use crate::wire::{FrameReader, FrameWriter, string_len};
@@ -94,7 +94,7 @@ impl<'a> HandlePlaces<'a> {
         self.count == 0
     }
 
-    fn take(get: &mut FrameReader<'a>) -> Result<HandlePlaces<'a>, DecodeError> {
+    fn take(get: &mut FrameReader<'a>) -> Result<HandlePlaces<'a>, FrameError> {
         let count = get.u8("places")?;
         if usize::from(count) > PLACES_MAX {
             return Err(get.bad_value("places", count));
@@ -172,7 +172,7 @@ impl<'a> RequestHeader<'a> {
         places: HandlePlaces::NONE,
     };
 
-    pub(crate) fn take(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, DecodeError> {
+    pub(crate) fn take(get: &mut FrameReader<'a>) -> Result<RequestHeader<'a>, FrameError> {
         let (identity, slot) = (get.u32("identity")?, get.u16("slot")?);
         let (sequence, elsewhere) = (get.u32("sequence")?, get.u32("elsewhere")?);
         let count = get.u8("handles")?;
@@ -205,7 +205,7 @@ impl ReplyHeader {
     /// Bytes of it on the wire.
     pub const ENCODED_LEN: usize = 16;
 
-    pub(crate) fn take(get: &mut FrameReader<'_>) -> Result<ReplyHeader, DecodeError> {
+    pub(crate) fn take(get: &mut FrameReader<'_>) -> Result<ReplyHeader, FrameError> {
         Ok(ReplyHeader { verifier: get.u64("verifier")?, committed: get.u64("committed")? })
     }
 
@@ -230,11 +230,11 @@ pub fn read_reply_header(tag: Tag, header: ReplyHeader, count: u32) -> [u8; READ
 
 impl<'a> FrameReader<'a> {
     /// len\[2\] and at most [`HANDLE_MAX`] bytes of any value, but not none.
-    pub(crate) fn handle(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn handle(&mut self, field: &'static str) -> Result<&'a [u8], FrameError> {
         let handle = self.raw(field)?;
         match handle.len() {
             1..=HANDLE_MAX => Ok(handle),
-            len => Err(DecodeError::BadLength {
+            len => Err(FrameError::BadLength {
                 tag: self.tag_of_message(),
                 field,
                 len,

@@ -3,7 +3,7 @@
 
 use super::groups::GroupList;
 use crate::attributes::{Attributes, SetAttributes};
-use crate::error::DecodeError;
+use crate::error::FrameError;
 use crate::table::messages;
 use crate::types::{Fid, Tag};
 use crate::wire::{FrameReader, FrameWriter};

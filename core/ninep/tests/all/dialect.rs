@@ -11,7 +11,7 @@ use sluice_ninep::dialect::{
     answer_version, decode_reply, decode_request, encode_reply, encode_request, handle_fid,
     read_reply_header,
 };
-use sluice_ninep::{DecodeError, Reply, Request, Tag, error_reply};
+use sluice_ninep::{FrameError, Reply, Request, Tag, error_reply};
 
 use crate::samples::dialect::{REQUEST_TYPES, replies, requests};
 use crate::samples::{Values, set_size};
@@ -120,11 +120,11 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     let ping = request(Tag(1), &RequestHeader::SESSION, &ExtRequest::Ping.into());
     let mut handles = ping.clone();
     handles[21] = 3;
-    let three = DecodeError::BadValue { tag: Tag(1), field: "handles", value: 3 };
+    let three = FrameError::BadValue { tag: Tag(1), field: "handles", value: 3 };
     assert_eq!(decode_request(&handles), Err(three));
     let mut places = ping.clone();
     places[22] = 33;
-    let more = DecodeError::BadValue { tag: Tag(1), field: "places", value: 33 };
+    let more = FrameError::BadValue { tag: Tag(1), field: "places", value: 33 };
     assert_eq!(decode_request(&places), Err(more));
 
     let header = RequestHeader { handles: HandleList::one(&[7; 4097]), ..RequestHeader::SESSION };
@@ -142,7 +142,7 @@ fn lists_beyond_their_bounds_are_refused_before_they_are_read() {
     };
     let mut groups = request(Tag(1), &RequestHeader::SESSION, &identity.into());
     groups[35..37].copy_from_slice(&513u16.to_le_bytes());
-    let many = DecodeError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
+    let many = FrameError::TooMany { tag: Tag(1), field: "groups", count: 513, limit: 512 };
     assert_eq!(decode_request(&groups), Err(many));
 }
 

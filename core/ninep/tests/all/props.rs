@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use sluice_ninep::{DecodeError, DirEntries, Reply, Request};
+use sluice_ninep::{DirEntries, FrameError, Reply, Request};
 
 use crate::samples::{REPLY_TYPES, REQUEST_TYPES, Values, replies, requests, set_size};
 
@@ -77,9 +77,9 @@ fn decode_any(frame: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn refused(error: DecodeError, frame: &[u8]) -> Result<(), TestCaseError> {
+fn refused(error: FrameError, frame: &[u8]) -> Result<(), TestCaseError> {
     prop_assert_eq!(error.tag().is_none(), frame.len() < 7);
-    let unknown = matches!(error, DecodeError::UnknownType { .. });
+    let unknown = matches!(error, FrameError::UnknownType { .. });
     prop_assert_eq!(error.errno(), if unknown { 95 } else { 22 });
     Ok(())
 }
@@ -183,7 +183,7 @@ fn types_that_are_not_in_the_protocol_are_unknown() {
     let (asked, answered) = (BTreeSet::from(REQUEST_TYPES), BTreeSet::from(REPLY_TYPES));
     for kind in 0..=255 {
         let frame = [7, 0, 0, 0, kind, 9, 0];
-        let unknown = DecodeError::UnknownType { tag: sluice_ninep::Tag(9), kind };
+        let unknown = FrameError::UnknownType { tag: sluice_ninep::Tag(9), kind };
         assert_eq!(Request::decode(&frame) == Err(unknown), !asked.contains(&kind));
         assert_eq!(Reply::decode(&frame) == Err(unknown), !answered.contains(&kind));
     }

@@ -2,7 +2,7 @@
 //! what is refused with the reason given.
 
 use sluice_ninep::{
-    Attributes, DecodeError, DirEntry, Fid, IO_HEADER, LOCK_BLOCK, LockKind, LockStatus, MSIZE_MAX,
+    Attributes, DirEntry, Fid, FrameError, IO_HEADER, LOCK_BLOCK, LockKind, LockStatus, MSIZE_MAX,
     MSIZE_MIN, NOFID, NONUNAME, NOTAG, NameList, QTDIR, Qid, Qids, READ_REPLY_HEADER_LEN,
     REMOVE_DIR, Reply, Request, SetAttributes, Tag, Timestamp, WRITE_HEADER_LEN, getattr, open,
     setattr,
@@ -211,7 +211,7 @@ fn seventeen_names_are_refused_by_their_count() {
     };
     assert!(Request::decode(&walk(16)).is_ok());
     let error = Request::decode(&walk(17)).unwrap_err();
-    assert_eq!(error, DecodeError::TooMany { tag: Tag(3), field: "names", count: 17, limit: 16 });
+    assert_eq!(error, FrameError::TooMany { tag: Tag(3), field: "names", count: 17, limit: 16 });
     assert_eq!((error.tag(), error.errno()), (Some(Tag(3)), 22));
 }
 
@@ -222,7 +222,7 @@ fn names_with_a_slash_or_nul_are_refused_and_targets_with_a_slash_pass() {
         Request::Symlink { fid: Fid(1), name, target, gid: 0 }.encode(Tag(4), &mut frame);
         Request::decode(&frame).map(|(tag, _)| tag)
     };
-    let bad = |field, byte, at| Err(DecodeError::BadByte { tag: Tag(4), field, byte, at });
+    let bad = |field, byte, at| Err(FrameError::BadByte { tag: Tag(4), field, byte, at });
     assert_eq!(symlink(b"name", b"../else/where"), Ok(Tag(4)));
     assert_eq!(symlink(b"a/b", b"t"), bad("name", b'/', 1));
     assert_eq!(symlink(b"ab\0", b"t"), bad("name", 0, 2));
@@ -233,19 +233,19 @@ fn names_with_a_slash_or_nul_are_refused_and_targets_with_a_slash_pass() {
 fn lengths_that_do_not_fit_are_refused_and_named() {
     let error = |wire: &str| Request::decode(&bytes(wire)).unwrap_err();
     let tag = Tag(1);
-    assert_eq!(error("0b0000"), DecodeError::Short { len: 3 });
-    assert_eq!(error("0c000000 78 0100 01000000"), DecodeError::Size { tag, size: 12, len: 11 });
-    assert_eq!(error("00000000 78 0100"), DecodeError::Size { tag, size: 0, len: 7 });
-    assert_eq!(error("0c000000 78 0100 01000000 00"), DecodeError::Trailing { tag, extra: 1 });
-    let cut = DecodeError::Truncated { tag, field: "fid", need: 4, have: 3 };
+    assert_eq!(error("0b0000"), FrameError::Short { len: 3 });
+    assert_eq!(error("0c000000 78 0100 01000000"), FrameError::Size { tag, size: 12, len: 11 });
+    assert_eq!(error("00000000 78 0100"), FrameError::Size { tag, size: 0, len: 7 });
+    assert_eq!(error("0c000000 78 0100 01000000 00"), FrameError::Trailing { tag, extra: 1 });
+    let cut = FrameError::Truncated { tag, field: "fid", need: 4, have: 3 };
     assert_eq!(error("0a000000 78 0100 010000"), cut);
-    let past_the_end = DecodeError::Truncated { tag, field: "data", need: 0xffff_ffff, have: 1 };
+    let past_the_end = FrameError::Truncated { tag, field: "data", need: 0xffff_ffff, have: 1 };
     let wire = "18000000 76 0100 02000000 0000000000000000 ffffffff 00";
     assert_eq!(error(wire), past_the_end);
     let message = "message with tag 1: data needs 4294967295 bytes, 1 are left";
     assert_eq!(past_the_end.to_string(), message);
     let unknown = error("07000000 7e 0100");
-    assert_eq!(unknown, DecodeError::UnknownType { tag, kind: 126 });
+    assert_eq!(unknown, FrameError::UnknownType { tag, kind: 126 });
     assert_eq!(unknown.errno(), 95, "clients fall back on EOPNOTSUPP and nothing else");
 }
 
@@ -254,7 +254,7 @@ fn a_lock_kind_without_meaning_is_refused() {
     let wire =
         "26000000 34 0200 02000000 03 00000000 0000000000000000 0000000000000000 00000000 0000";
     let error = Request::decode(&bytes(wire)).unwrap_err();
-    assert_eq!(error, DecodeError::BadValue { tag: Tag(2), field: "kind", value: 3 });
+    assert_eq!(error, FrameError::BadValue { tag: Tag(2), field: "kind", value: 3 });
 }
 
 /// Messages own nothing, so decoding one takes no memory.

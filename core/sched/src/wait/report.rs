@@ -71,13 +71,13 @@ pub enum WaitCause {
         in_bytes: bool,
     },
     /// Others were served by their weights while slots were taken.
-    Share,
+    Weight,
     /// Nobody else was served: its own requests held what the target or the threads can do.
     Busy,
     /// The rule's cap on slots.
     Slots,
     /// Others came first, since it had service at other servers.
-    Elsewhere,
+    RemoteService,
     /// Causes that were not kept apart.
     Other,
 }
@@ -326,10 +326,10 @@ impl Dispatcher {
                 CauseKey::Meter(_, _, key) => {
                     WaitCause::Meter { scope: key.scope(), in_bytes: key.in_bytes }
                 }
-                CauseKey::Share => WaitCause::Share,
+                CauseKey::Share => WaitCause::Weight,
                 CauseKey::Busy => WaitCause::Busy,
                 CauseKey::Slots => WaitCause::Slots,
-                CauseKey::Elsewhere => WaitCause::Elsewhere,
+                CauseKey::Elsewhere => WaitCause::RemoteService,
                 CauseKey::Other => WaitCause::Other,
             },
             now: cause.holds(now),

@@ -82,7 +82,7 @@ fn what_others_were_served_is_share_and_what_nobody_was_is_busy() {
     two.client("a", OpKind::Read, 1, 3);
     two.client("b", OpKind::Read, 1, 3);
     two.run(ms(2_000));
-    assert_eq!((cause(&two, "a").by, cause(&two, "b").by), (WaitCause::Share, WaitCause::Share));
+    assert_eq!((cause(&two, "a").by, cause(&two, "b").by), (WaitCause::Weight, WaitCause::Weight));
     let mut one = world(1, rules(vec![rule("a", 1)], vec![]));
     one.client("a", OpKind::Read, 1, 3);
     one.run(ms(2_000));
@@ -110,7 +110,7 @@ fn service_elsewhere_is_named_to_who_is_put_off_for_it() {
     world.clients[0].elsewhere = 3;
     world.run(ms(4_000));
     let of_a = &held(&world, "a")[0].causes[0];
-    assert_eq!(of_a.by, WaitCause::Elsewhere);
+    assert_eq!(of_a.by, WaitCause::RemoteService);
 }
 
 #[test]

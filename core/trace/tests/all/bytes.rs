@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use trace::{
-    Chunk, DecodeError, Decoder, Definitions, MARKER, TraceRecord, TraceRequest, end_chunk,
+    Chunk, Decoder, Definitions, MARKER, TraceDecodeError, TraceRecord, TraceRequest, end_chunk,
     file_header, lost_chunk,
 };
 
 use crate::samples::{any_request, identity, request};
 
 /// The records up to the end or an error, and the decoder as it is then.
-fn decode(mut bytes: &[u8]) -> (Vec<TraceRecord>, Option<DecodeError>, Decoder) {
+fn decode(mut bytes: &[u8]) -> (Vec<TraceRecord>, Option<TraceDecodeError>, Decoder) {
     let (mut decoder, mut records) = (Decoder::new(), Vec::new());
     loop {
         match decoder.next_record() {

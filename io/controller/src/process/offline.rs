@@ -74,7 +74,7 @@ impl Offline {
         let (election, fence) = match place {
             StorePlace::Data => (None, None),
             StorePlace::Etcd(etcd) => {
-                let election = Election::stand(etcd, "a command without a controller")?;
+                let election = Election::campaign(etcd, "a command without a controller")?;
                 let fence = wait_for_office(&election)?;
                 (Some(election), Some(fence))
             }

@@ -82,7 +82,7 @@ impl StandbyController {
             StorePlace::Data => None,
             StorePlace::Etcd(etcd) => {
                 let name = settings.advertise.as_ref().map(ToString::to_string);
-                Some(Election::stand(etcd, &name.unwrap_or_else(|| listeners.join(",")))?)
+                Some(Election::campaign(etcd, &name.unwrap_or_else(|| listeners.join(",")))?)
             }
         };
         let (settings, ledger) = (settings.clone(), Some(ledger));

@@ -30,7 +30,7 @@ fn controller() {
     let (Ok(endpoints), Ok(name)) = (std::env::var(ENDPOINTS), std::env::var(NAME)) else { return };
     let endpoints = endpoints.split(',').map(String::from).collect();
     let etcd = EtcdClient { endpoints, prefix: PREFIX.into(), user: None };
-    let election = Election::stand(&etcd, &name).unwrap();
+    let election = Election::campaign(&etcd, &name).unwrap();
     println!("\nstands {name}");
     let mut office = election.office();
     loop {
@@ -113,7 +113,7 @@ fn a_leader_that_only_slept_is_refused_when_it_wakes() {
 fn an_append_of_a_deposed_leader_fails_and_names_who_leads() {
     let Some(cluster) = Cluster::start() else { return };
     let etcd = etcd(&cluster, PREFIX);
-    let first = Election::stand(&etcd, "first").unwrap();
+    let first = Election::campaign(&etcd, "first").unwrap();
     // A machine that stops for longer than a lease deposes it before.
     let (mut fence, mut kept) = (leading(&first), None);
     until("it leads for long enough", || {
@@ -123,7 +123,7 @@ fn an_append_of_a_deposed_leader_fails_and_names_who_leads() {
         kept.is_some()
     });
     let (mut store, newest) = kept.expect("it was kept");
-    let second = Election::stand(&etcd, "second").unwrap();
+    let second = Election::campaign(&etcd, "second").unwrap();
     // The first may have lost its lease by now, as below.
     if let Some(leader) = leader_known_to(&second) {
         assert_eq!(leader, "first");
@@ -150,7 +150,7 @@ fn an_append_of_a_deposed_leader_fails_and_names_who_leads() {
 fn a_leader_stays_the_leader_while_members_of_etcd_die_in_turn() {
     let Some(mut cluster) = Cluster::start() else { return };
     let etcd = etcd(&cluster, PREFIX);
-    let election = Election::stand(&etcd, "steady").unwrap();
+    let election = Election::campaign(&etcd, "steady").unwrap();
     leading(&election);
     let mut store = EtcdStore::open(&etcd, None).unwrap();
     for at in 0..3 {
@@ -168,7 +168,7 @@ fn a_leader_stays_the_leader_while_members_of_etcd_die_in_turn() {
 #[test]
 fn a_leader_whom_nothing_disturbs_has_one_term_for_many_leases() {
     let Some(cluster) = Cluster::start() else { return };
-    let election = Election::stand(&etcd(&cluster, PREFIX), "alone").unwrap();
+    let election = Election::campaign(&etcd(&cluster, PREFIX), "alone").unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
         let office = Leadership::Leader(leading(&election));

@@ -24,10 +24,10 @@ use std::time::Duration;
 
 use fuse::{
     Allocate, Attr, Attributes, Capabilities, CopiedBytes, CopyRange, Created, DataReply,
-    DeviceNumber, DirEntry, EntryList, EntryListPlus, Errno, FileSystem, FuseConnection,
-    FuseRequest, Handle, InodeEntry, InodeId, LockOwner, NewFile, Notifier, OpenFlags, OpenRequest,
-    OpenedFile, ReadRequest, Release, Reply, SeekPosition, SetAttributes, SetTime, SetXattr,
-    Statfs, Statx, Timestamp, WriteRequest, WrittenBytes, Xattr,
+    DeviceNumber, DirEntry, EntryList, EntryListPlus, Errno, FileSystem, FuseConnection, FuseOpen,
+    FuseRead, FuseRequest, FuseWrite, Handle, InodeEntry, InodeId, LockOwner, NewFile, Notifier,
+    OpenFlags, OpenedFile, Release, Reply, SeekPosition, SetAttributes, SetTime, SetXattr, Statfs,
+    Statx, Timestamp, WrittenBytes, Xattr,
 };
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, RawDir, RenameFlags, SeekFrom, Stat,
@@ -145,7 +145,7 @@ impl Mirror {
         self.entry(&directory, name)
     }
 
-    fn open_now(&self, inode: InodeId, open: OpenRequest) -> Result<OpenedFile, Errno> {
+    fn open_now(&self, inode: InodeId, open: FuseOpen) -> Result<OpenedFile, Errno> {
         let flags = open_flags(open.flags) - OFlags::NOFOLLOW;
         let fd = rustix::fs::open(by_number(&self.inodes.get(inode)?), flags, Mode::empty())?;
         if open.kill_set_id {
@@ -162,7 +162,7 @@ impl Mirror {
         OpenedFile { handle: self.files.add(fd), flags, backing }
     }
 
-    fn opendir_now(&self, inode: InodeId, open: OpenRequest) -> Result<OpenedFile, Errno> {
+    fn opendir_now(&self, inode: InodeId, open: FuseOpen) -> Result<OpenedFile, Errno> {
         let flags = open_flags(open.flags);
         let fd = rustix::fs::open(by_number(&self.inodes.get(inode)?), flags, Mode::empty())?;
         Ok(OpenedFile { handle: self.files.add(fd), ..OpenedFile::default() })
@@ -172,7 +172,7 @@ impl Mirror {
         &self,
         request: &FuseRequest,
         name: Option<&CStr>,
-        open: OpenRequest,
+        open: FuseOpen,
         new: NewFile,
     ) -> Result<Created, Errno> {
         let directory = self.inodes.get(request.inode)?;
@@ -203,7 +203,7 @@ impl Mirror {
         Ok(Created { entry, opened })
     }
 
-    fn write_now(&self, write: &WriteRequest<'_>) -> Result<WrittenBytes, Errno> {
+    fn write_now(&self, write: &FuseWrite<'_>) -> Result<WrittenBytes, Errno> {
         let file = self.files.get(write.handle)?;
         if write.kill_set_id {
             kill_set_id(&*file)?;
@@ -274,7 +274,7 @@ impl Mirror {
     /// Calls `add` for the names from `offset` on until it says that there is no more room.
     fn list(
         &self,
-        read: ReadRequest,
+        read: FuseRead,
         mut add: impl FnMut(&DirEntry<'_>) -> Result<bool, Errno>,
     ) -> Result<(), Errno> {
         let directory = self.files.get(read.handle)?;
@@ -392,7 +392,7 @@ impl FileSystem for Mirror {
         reply.send(self.link_now(request, inode, name));
     }
 
-    fn open(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.send(self.open_now(request.inode, open));
     }
 
@@ -400,24 +400,18 @@ impl FileSystem for Mirror {
         &self,
         request: &FuseRequest,
         name: &CStr,
-        open: OpenRequest,
+        open: FuseOpen,
         new: NewFile,
         reply: Reply<Created>,
     ) {
         reply.send(self.create_now(request, Some(name), open, new));
     }
 
-    fn tmpfile(
-        &self,
-        request: &FuseRequest,
-        open: OpenRequest,
-        new: NewFile,
-        reply: Reply<Created>,
-    ) {
+    fn tmpfile(&self, request: &FuseRequest, open: FuseOpen, new: NewFile, reply: Reply<Created>) {
         reply.send(self.create_now(request, None, open, new));
     }
 
-    fn read(&self, _request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
+    fn read(&self, _request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
         self.settings.asked.fetch_add(1, Ordering::Relaxed);
         match self.files.get(read.handle) {
             Ok(file) => reply.file(file.as_fd(), read.offset),
@@ -425,7 +419,7 @@ impl FileSystem for Mirror {
         }
     }
 
-    fn write(&self, _request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, _request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         self.settings.asked.fetch_add(1, Ordering::Relaxed);
         reply.send(self.write_now(&write));
     }
@@ -445,15 +439,15 @@ impl FileSystem for Mirror {
         reply.ok(&());
     }
 
-    fn opendir(&self, request: &FuseRequest, open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn opendir(&self, request: &FuseRequest, open: FuseOpen, reply: Reply<OpenedFile>) {
         reply.send(self.opendir_now(request.inode, open));
     }
 
-    fn readdir(&self, _request: &FuseRequest, read: ReadRequest, reply: Reply<EntryList>) {
+    fn readdir(&self, _request: &FuseRequest, read: FuseRead, reply: Reply<EntryList>) {
         reply.list(|listing| self.list(read, |entry| Ok(listing.add(entry))));
     }
 
-    fn readdirplus(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<EntryListPlus>) {
+    fn readdirplus(&self, request: &FuseRequest, read: FuseRead, reply: Reply<EntryListPlus>) {
         let directory = match self.inodes.get(request.inode) {
             Ok(directory) => directory,
             Err(error) => return reply.error(error),

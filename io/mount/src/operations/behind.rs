@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fuse::{Errno, FuseRequest, Reply, ReplyBody as FuseAnswer, WriteRequest, WrittenBytes};
+use fuse::{Errno, FuseRequest, FuseWrite, Reply, ReplyBody as FuseAnswer, WrittenBytes};
 use ninep::dialect::{AnyReply, ExtReply, HandleList, handle_fid};
 use ninep::{Attributes, getattr};
 
@@ -27,10 +27,10 @@ pub(super) fn write(
     export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
-    write: &WriteRequest<'_>,
+    write: &FuseWrite<'_>,
     reply: Reply<WrittenBytes>,
 ) {
-    let WriteRequest { offset, data, kill_set_id, .. } = *write;
+    let FuseWrite { offset, data, kill_set_id, .. } = *write;
     let piece = WritePiece { offset, data, kill_set_id };
     match export.shared().behind.put(file, piece, export.payload) {
         Accepted::Taken => {
@@ -55,9 +55,9 @@ pub(super) fn with_room(
     export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
-    write: &WriteRequest<'_>,
+    write: &FuseWrite<'_>,
     reply: Reply<WrittenBytes>,
-    then: impl FnOnce(&MountFs, &FuseRequest, &Arc<OpenFile>, &WriteRequest<'_>, Reply<WrittenBytes>)
+    then: impl FnOnce(&MountFs, &FuseRequest, &Arc<OpenFile>, &FuseWrite<'_>, Reply<WrittenBytes>)
     + Send
     + 'static,
 ) {
@@ -77,21 +77,20 @@ pub(super) fn with_room(
 /// A write that waits, with its bytes.
 struct WaitingWrite {
     data: Vec<u8>,
-    rest: WriteRequest<'static>,
+    rest: FuseWrite<'static>,
 }
 
 impl WaitingWrite {
-    fn of(write: &WriteRequest<'_>) -> WaitingWrite {
+    fn of(write: &FuseWrite<'_>) -> WaitingWrite {
         let data = write.data.to_vec();
-        let WriteRequest { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } =
-            *write;
+        let FuseWrite { handle, offset, flags, lock_owner, from_cache, kill_set_id, .. } = *write;
         let rest =
-            WriteRequest { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
+            FuseWrite { handle, offset, data: &[], flags, lock_owner, from_cache, kill_set_id };
         WaitingWrite { data, rest }
     }
 
-    fn as_write(&self) -> WriteRequest<'_> {
-        WriteRequest { data: &self.data, ..self.rest }
+    fn as_write(&self) -> FuseWrite<'_> {
+        FuseWrite { data: &self.data, ..self.rest }
     }
 }
 

@@ -18,9 +18,8 @@ use std::ffi::{CStr, CString};
 use std::sync::Arc;
 
 use fuse::{
-    Allocate, CopiedBytes, CopyRange, Created, DataReply, Errno, FuseRequest, Handle, NewFile,
-    OpenFlags, OpenRequest, OpenedFile, ReadRequest, Release, Reply, SeekPosition, WriteRequest,
-    WrittenBytes,
+    Allocate, CopiedBytes, CopyRange, Created, DataReply, Errno, FuseOpen, FuseRead, FuseRequest,
+    FuseWrite, Handle, NewFile, OpenFlags, OpenedFile, Release, Reply, SeekPosition, WrittenBytes,
 };
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, WRITE_KILL_PRIV, handle_fid};
 use ninep::{Fid, open as bits};
@@ -37,7 +36,7 @@ use crate::translate::open_flags;
 pub(crate) fn open(
     export: &MountFs,
     request: &FuseRequest,
-    open: OpenRequest,
+    open: FuseOpen,
     reply: Reply<OpenedFile>,
 ) {
     let node = or_error!(export.nodes.get(request.inode), reply);
@@ -89,7 +88,7 @@ pub(crate) fn create(
     export: &MountFs,
     request: &FuseRequest,
     name: &CStr,
-    open: OpenRequest,
+    open: FuseOpen,
     new: NewFile,
     reply: Reply<Created>,
 ) {
@@ -143,7 +142,7 @@ fn create_now(
 pub(crate) fn read(
     export: &MountFs,
     request: &FuseRequest,
-    read: ReadRequest,
+    read: FuseRead,
     reply: Reply<DataReply>,
 ) {
     let file = or_error!(export.files().get(read.handle), reply);
@@ -186,7 +185,7 @@ fn with_zeros(data: &[u8], mut missing: usize, reply: Reply<DataReply>) {
 pub(crate) fn write(
     export: &MountFs,
     request: &FuseRequest,
-    write: WriteRequest<'_>,
+    write: FuseWrite<'_>,
     reply: Reply<WrittenBytes>,
 ) {
     let file = or_error!(export.files().get(write.handle), reply);
@@ -215,7 +214,7 @@ pub(super) fn write_through(
     export: &MountFs,
     request: &FuseRequest,
     file: &Arc<OpenFile>,
-    write: &WriteRequest<'_>,
+    write: &FuseWrite<'_>,
     reply: Reply<WrittenBytes>,
 ) {
     let (fid, data) = (file.fid, write.data);

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuse::{DirEntry, EntryList as Names, EntryListPlus, Errno, FuseRequest, ReadRequest, Reply};
+use fuse::{DirEntry, EntryList as Names, EntryListPlus, Errno, FuseRead, FuseRequest, Reply};
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList, ListEntries, ListEntry};
 
 use super::{or_error, told};
@@ -35,12 +35,7 @@ pub(crate) struct OpenListing {
     asked: u64,
 }
 
-pub(crate) fn list(
-    export: &MountFs,
-    request: &FuseRequest,
-    read: ReadRequest,
-    reply: Reply<Names>,
-) {
+pub(crate) fn list(export: &MountFs, request: &FuseRequest, read: FuseRead, reply: Reply<Names>) {
     let directory = request.inode;
     with_entries(export, request, read, reply, move |_, listing, reply| {
         reply.list(|out| {
@@ -61,7 +56,7 @@ pub(crate) fn list(
 pub(crate) fn list_plus(
     export: &MountFs,
     request: &FuseRequest,
-    read: ReadRequest,
+    read: FuseRead,
     reply: Reply<EntryListPlus>,
 ) {
     let directory = request.inode;
@@ -107,7 +102,7 @@ pub(crate) fn list_plus(
 fn with_entries<T: 'static>(
     export: &MountFs,
     request: &FuseRequest,
-    read: ReadRequest,
+    read: FuseRead,
     reply: Reply<T>,
     give: impl FnOnce(&MountFs, &mut OpenListing, Reply<T>) + Send + 'static,
 ) where

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use api::{MountLink, MountStatus};
 use fuse::{
-    Attr, Attributes, DataReply, DirEntry, EntryList, EntryListPlus, Errno, FuseRequest, Handle,
-    InodeEntry, InodeId, OpenFlags, OpenRequest, OpenedFile, ReadRequest, Reply,
+    Attr, Attributes, DataReply, DirEntry, EntryList, EntryListPlus, Errno, FuseOpen, FuseRead,
+    FuseRequest, Handle, InodeEntry, InodeId, OpenFlags, OpenedFile, Reply,
 };
 use ninep::dialect::{AnyReply, ExtReply, ExtRequest, HandleList};
 use slab::Slab;
@@ -86,7 +86,7 @@ pub(crate) fn getattr(request: &FuseRequest, reply: Reply<Attr>) {
 pub(crate) fn open(
     export: &MountFs,
     request: &FuseRequest,
-    open: OpenRequest,
+    open: FuseOpen,
     reply: Reply<OpenedFile>,
 ) {
     if request.inode == DIRECTORY {
@@ -166,7 +166,7 @@ fn ask(
     });
 }
 
-pub(crate) fn read(export: &MountFs, read: ReadRequest, reply: Reply<DataReply>) {
+pub(crate) fn read(export: &MountFs, read: FuseRead, reply: Reply<DataReply>) {
     let text = lock(&export.told.texts).get(read.handle.0 as usize).cloned();
     let text = or_error!(text.ok_or(Errno::BADF), reply);
     let rest = usize::try_from(read.offset).ok().and_then(|offset| text.as_bytes().get(offset..));
@@ -181,14 +181,14 @@ pub(crate) fn release(export: &MountFs, inode: InodeId, handle: Handle, reply: R
     reply.ok(&());
 }
 
-pub(crate) fn list(read: ReadRequest, reply: Reply<EntryList>) {
+pub(crate) fn list(read: FuseRead, reply: Reply<EntryList>) {
     reply.list(|out| {
         list_from(read.offset, |entry| out.add(entry));
         Ok(())
     });
 }
 
-pub(crate) fn list_plus(read: ReadRequest, reply: Reply<EntryListPlus>) {
+pub(crate) fn list_plus(read: FuseRead, reply: Reply<EntryListPlus>) {
     reply.list(|out| {
         list_from(read.offset, |entry| out.add_name(entry));
         Ok(())

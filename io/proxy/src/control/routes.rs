@@ -17,7 +17,7 @@ use super::ProxyControl;
 use crate::rules::RuleUpdateError;
 
 type ControlState = State<Arc<dyn ProxyControl>>;
-type ControlError = (StatusCode, Json<ErrorReport>);
+type RouteError = (StatusCode, Json<ErrorReport>);
 /// Rules, and their version as the header ETag.
 type ActiveRulesText = ([(HeaderName, String); 1], Json<WireRules>);
 
@@ -139,7 +139,7 @@ async fn set_rules(
     saving: Result<Query<SaveQuery>, QueryRejection>,
     headers: HeaderMap,
     text: Result<String, StringRejection>,
-) -> Result<ActiveRulesText, ControlError> {
+) -> Result<ActiveRulesText, RouteError> {
     let Query(SaveQuery { save }) = saving.map_err(|why| refusal(why.status(), why.body_text()))?;
     let text = text.map_err(|why| refusal(why.status(), why.body_text()))?;
     let over = version_to_match(&headers)?;
@@ -179,22 +179,22 @@ fn tagged(rules: WireRules) -> ActiveRulesText {
 }
 
 /// The one version that `If-Match` names; `None` without the header or for `*`.
-fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, ControlError> {
+fn version_to_match(headers: &HeaderMap) -> Result<Option<&str>, RouteError> {
     let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
     let named = WireRules::version_named(value.to_str().unwrap_or_default());
     named.map_err(|message| refusal(StatusCode::BAD_REQUEST, message))
 }
 
-async fn nothing_here(uri: axum::http::Uri) -> ControlError {
+async fn nothing_here(uri: axum::http::Uri) -> RouteError {
     let message = format!("there is nothing at {}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::NOT_FOUND, message)
 }
 
-async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> ControlError {
+async fn not_so(method: axum::http::Method, uri: axum::http::Uri) -> RouteError {
     let message = format!("{method} is not for {}; see {}", uri.path(), path::OPENAPI);
     refusal(StatusCode::METHOD_NOT_ALLOWED, message)
 }
 
-pub(super) fn refusal(status: StatusCode, message: String) -> ControlError {
+pub(super) fn refusal(status: StatusCode, message: String) -> RouteError {
     (status, Json(ErrorReport { message, controller: None }))
 }

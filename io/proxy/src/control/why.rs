@@ -196,10 +196,10 @@ fn holds(target: &Target, report: &WaitReport, now: Time) -> impl Iterator<Item 
         let WaitCauseReport { by, meter, .. } = cause;
         let kind = match by {
             WaitCause::Meter { .. } => WireWaitKind::Limit,
-            WaitCause::Share => WireWaitKind::Share,
+            WaitCause::Weight => WireWaitKind::Share,
             WaitCause::Busy => WireWaitKind::Busy,
             WaitCause::Slots => WireWaitKind::Slots,
-            WaitCause::Elsewhere => WireWaitKind::Elsewhere,
+            WaitCause::RemoteService => WireWaitKind::Elsewhere,
             WaitCause::Other => WireWaitKind::Other,
         };
         let limit = limit_of(by, meter.as_ref(), now);

@@ -36,9 +36,9 @@ pub(super) fn lock(
         Ok(Some(outcome)) => {
             let answer = LockReply { to: cx.to().clone(), outcome, record: record(cx) };
             cx.server.answer_held(cx.outbox, answer);
-            Ending::Held
+            Ending::Parked
         }
-        Ok(None) => Ending::Held,
+        Ok(None) => Ending::Parked,
         Err(error) => cx.answer(Err(error)),
     }
 }

@@ -51,7 +51,7 @@ pub(crate) enum Ending {
     /// The page cache did not have it: it must wait for the device. Nothing was answered.
     Missed,
     /// A lock that must wait: answered later, by whoever grants it.
-    Held,
+    Parked,
 }
 
 /// One operation and all that it may need.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use trace::{DecodeError, Decoder, TraceRecord};
+use trace::{Decoder, TraceDecodeError, TraceRecord};
 
 /// The requests of a trace, in the order in which they were noted.
 ///
@@ -36,7 +36,7 @@ pub enum TraceError {
     },
     /// Its bytes make no sense.
     #[error(transparent)]
-    Bytes(#[from] DecodeError),
+    Bytes(#[from] TraceDecodeError),
 }
 
 impl TraceReader {

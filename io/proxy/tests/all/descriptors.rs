@@ -9,7 +9,7 @@ use ninep::dialect::{ExtReply, ExtRequest, HandleList, handle_fid};
 use ninep::open;
 use testkit::alone;
 
-use crate::peer::{Channel, Served};
+use crate::peer::{P9Channel, Served};
 
 const NAMES: usize = 20_000;
 
@@ -18,7 +18,7 @@ fn descriptors() -> usize {
 }
 
 /// Looks names up, some hundred at a time; the last of their handles.
-fn look_up_all(client: &mut Channel) -> Vec<u8> {
+fn look_up_all(client: &mut P9Channel) -> Vec<u8> {
     let root = client.root.clone();
     let mut last = Vec::new();
     for from in (0..NAMES).step_by(200) {

@@ -16,7 +16,7 @@ use testkit::alone;
 
 use crate::peer::errno::{EBADF, ENOSPC};
 use crate::peer::{
-    Channel, Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until,
+    P9Channel, P9Client, Served, Setup, fresh_id, open_request, opened, root_here, skip, until,
 };
 
 /// An ext4 in a file, mounted.
@@ -62,7 +62,7 @@ impl Image {
     /// the file system waits.
     fn hangs<'r>(
         &self,
-        client: &mut Channel,
+        client: &mut P9Channel,
         handles: HandleList<'_>,
         request: impl Into<AnyRequest<'r>>,
     ) -> CallId {
@@ -73,7 +73,7 @@ impl Image {
     }
 
     /// The same of a client of 9P2000.L.
-    fn hangs_plain(&self, client: &mut Client, request: &Request<'_>) -> Tag {
+    fn hangs_plain(&self, client: &mut P9Client, request: &Request<'_>) -> Tag {
         run("fsfreeze", &["-f", text(&self.dir)]).unwrap();
         let tag = client.send(request);
         until("it hangs", || hanging() > 0);
@@ -118,7 +118,7 @@ fn hanging() -> usize {
 
 /// Does `body` in a process of its own, as [`alone`] does, with a file system, a server of it and
 /// a client; not at all, said aloud, where none can be mounted.
-fn on_image(test: &str, name: &str, body: impl FnOnce(&Image, &Served, Channel)) {
+fn on_image(test: &str, name: &str, body: impl FnOnce(&Image, &Served, P9Channel)) {
     alone(module_path!(), test, || {
         let Some(image) = Image::mount(name) else { return };
         let served = image.serve(&format!("{name}-server"));
@@ -197,7 +197,7 @@ fn who_gave_up_waiting_for_a_channel_is_not_in_the_way_of_the_next() {
             image.thaw();
             let frame = last.wait(Tag(1));
             assert!(matches!(frame.own(), Ok(ExtReply::Session { resumed: 1, .. })), "{frame:?}");
-            line.iter_mut().for_each(Channel::expect_closed);
+            line.iter_mut().for_each(P9Channel::expect_closed);
             assert!(image.dir.join("d").exists());
             assert!(client.reconnect().resumed);
             client.again();
@@ -316,7 +316,7 @@ fn what_hangs_on_one_channel_holds_up_no_other_of_the_session() {
 fn locks_outlast_a_write(
     image: &Image,
     served: &Served,
-    end: impl FnOnce(Client) -> Option<Client>,
+    end: impl FnOnce(P9Client) -> Option<P9Client>,
 ) {
     let (write, all) = (LockKind::Write, (0, 0));
     let (mut holder, mut other) = (served.plain_client(), served.plain_client());
@@ -331,7 +331,7 @@ fn locks_outlast_a_write(
     assert_eq!(other.lock(1, write, all, ("b", 1)), Ok(LockStatus::Blocked));
     // The owner that held it has it no longer either: the write is not of its session.
     assert_eq!(again.lock(1, write, all, ("a", 1)), Ok(LockStatus::Blocked));
-    let waits = other.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+    let waits = other.send(&P9Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
     let behind = other.send(&Request::Getattr { fid: Fid(1), mask: 1 });
     assert_eq!(other.next().tag(), behind, "granted while the write was being executed");
     assert!(!other.readable(0));

@@ -5,7 +5,7 @@
 use ninep::{Fid, LOCK_BLOCK, LOCK_RECLAIM, LockKind, LockStatus, Reply, Request, Tag, open};
 
 use crate::peer::errno::EBADF;
-use crate::peer::{Client, Served, Setup, until};
+use crate::peer::{P9Client, Served, Setup, until};
 
 const GRANTED: Result<LockStatus, u32> = Ok(LockStatus::Success);
 const REFUSED: Result<LockStatus, u32> = Ok(LockStatus::Error);
@@ -24,7 +24,7 @@ fn first_start(name: &str, grace: &str) -> Served {
 }
 
 /// A client with `f` open as fid 1.
-fn opener(served: &Served) -> Client {
+fn opener(served: &Served) -> P9Client {
     let mut client = served.plain_client();
     client.open_name(1, "f", open::RDWR).unwrap();
     client
@@ -32,10 +32,10 @@ fn opener(served: &Served) -> Client {
 
 /// The lock of a byte for process `at`, which has no other.
 fn byte(at: u32, flags: u32) -> Request<'static> {
-    Client::lock_request(1, LockKind::Write, (at.into(), 1), ("node", at), flags)
+    P9Client::lock_request(1, LockKind::Write, (at.into(), 1), ("node", at), flags)
 }
 
-fn lock(client: &mut Client, at: u32, flags: u32) -> Result<LockStatus, u32> {
+fn lock(client: &mut P9Client, at: u32, flags: u32) -> Result<LockStatus, u32> {
     status(client.call(&byte(at, flags)).reply())
 }
 
@@ -47,7 +47,7 @@ fn status(reply: Result<Reply<'_>, u32>) -> Result<LockStatus, u32> {
 }
 
 /// Sends a request that is not answered.
-fn waits(client: &mut Client, request: &Request<'_>) -> Tag {
+fn waits(client: &mut P9Client, request: &Request<'_>) -> Tag {
     let tag = client.send(request);
     // The connection goes on: what comes behind it is answered.
     let behind = client.send(&Request::Getattr { fid: Fid(1), mask: 1 });
@@ -65,9 +65,9 @@ fn who_had_a_lock_takes_it_again_while_the_others_wait() {
     assert_eq!(lock(&mut holder, 2, LOCK_RECLAIM | LOCK_BLOCK), GRANTED);
     // A lock that another has taken again is not waited for by who says to have had it.
     let theirs =
-        Client::lock_request(1, LockKind::Read, (1, 1), ("node", 9), LOCK_RECLAIM | LOCK_BLOCK);
+        P9Client::lock_request(1, LockKind::Read, (1, 1), ("node", 9), LOCK_RECLAIM | LOCK_BLOCK);
     assert_eq!(status(other.call(&theirs).reply()), Ok(LockStatus::Blocked));
-    let unlock = Client::lock_request(1, LockKind::Unlock, (1, 1), ("node", 1), 0);
+    let unlock = P9Client::lock_request(1, LockKind::Unlock, (1, 1), ("node", 1), 0);
     assert_eq!(status(holder.call(&unlock).reply()), GRANTED);
     // It is free, and the waiting goes on, until it is given up in one of the usual ways.
     assert_eq!(other.call(&Request::Flush { oldtag: flushed }).reply(), Ok(Reply::Flush));

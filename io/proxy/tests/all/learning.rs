@@ -27,7 +27,7 @@ use ninep::{Fid, open};
 use sluice_proxy::control::ControlServer;
 
 use crate::disk::{Disk, Times};
-use crate::peer::{Channel, PATIENCE, Served, Setup, USER, until};
+use crate::peer::{P9Channel, PATIENCE, Served, Setup, USER, until};
 
 const SLOTS: u32 = 32;
 /// What the proxy believes: a large write holds two slots.
@@ -64,7 +64,7 @@ impl Bench {
     }
 
     /// A connection of a job that has the file of its name open as fid 1.
-    fn client(&self, job: &str) -> Channel {
+    fn client(&self, job: &str) -> P9Channel {
         let mut client = self.served.client_of("x", USER, job);
         client.open_name(1, job, open::WRONLY).unwrap();
         client

@@ -15,7 +15,7 @@ use ninep::dialect::{ExtRequest, HandleList};
 use ninep::{Fid, Tag, open};
 
 use crate::disk::{Disk, Done, HOLD, Times};
-use crate::peer::{Channel, Served, Setup, USER, open_request, until};
+use crate::peer::{P9Channel, Served, Setup, USER, open_request, until};
 
 /// What the proxy believes, whatever requests take: a write of 4 KiB costs as much as 125 opens.
 const COSTS: &str = "slots_max = 1\n\
@@ -35,7 +35,7 @@ struct Bench<'d> {
 
 /// A connection of a job that has the file `small` open, and what it has under way.
 struct Job {
-    client: Channel,
+    client: P9Channel,
     sent: Vec<Tag>,
     fids: u32,
 }

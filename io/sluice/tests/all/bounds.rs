@@ -15,7 +15,7 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, Tag, open};
 
 use rustix::process::Signal;
 
-use crate::common::{Client, Proxy, Setup, USER, until};
+use crate::common::{P9Client, Proxy, Setup, USER, until};
 
 const ENFILE: u32 = 23;
 const ENOLCK: u32 = 37;
@@ -29,7 +29,7 @@ fn read(fid: u32, offset: u64, count: u32) -> Request<'static> {
 }
 
 /// A client with a file open as fid 1 whose job has had its one read under that rule.
-fn reader(proxy: &Proxy, job: &str) -> Client {
+fn reader(proxy: &Proxy, job: &str) -> P9Client {
     fs::write(proxy.data().join("f"), [1; 1000]).unwrap();
     let mut client = proxy.client_of(&format!("x?job={job}"), USER);
     client.open_name(1, "f", open::RDONLY).unwrap();
@@ -114,13 +114,13 @@ fn at_most_half_of_the_tags_wait_for_locks_and_what_ends_that_is_always_read() {
     let mut client = proxy.client();
     client.make(1, "f");
     let (write, all) = (LockKind::Write, (0, 0));
-    let lock = |proc| Client::lock_request(1, write, all, ("c", proc), LOCK_BLOCK);
+    let lock = |proc| P9Client::lock_request(1, write, all, ("c", proc), LOCK_BLOCK);
     let blocked = Ok(Reply::Lock { status: LockStatus::Blocked });
     let granted = Ok(Reply::Lock { status: LockStatus::Success });
     assert_eq!(client.call(&lock(0)).reply(), granted);
     let mut waiting: BTreeMap<_, _> =
         (1..30).map(|proc| (client.send(&lock(proc)), proc)).collect();
-    let told_to_come_again = |client: &mut Client, waiting: &mut BTreeMap<_, _>| {
+    let told_to_come_again = |client: &mut P9Client, waiting: &mut BTreeMap<_, _>| {
         let frame = client.next();
         assert_eq!(frame.reply(), blocked);
         waiting.remove(&frame.tag()).unwrap();
@@ -149,7 +149,7 @@ fn a_connection_that_may_have_one_request_never_waits_for_a_lock() {
     let proxy = Setup::new("onetag").top("tags_max = 1").start();
     let mut client = proxy.client();
     client.make(1, "f");
-    let lock = |proc| Client::lock_request(1, LockKind::Write, (0, 0), ("c", proc), LOCK_BLOCK);
+    let lock = |proc| P9Client::lock_request(1, LockKind::Write, (0, 0), ("c", proc), LOCK_BLOCK);
     for (proc, status) in [(0, LockStatus::Success), (1, LockStatus::Blocked)] {
         assert_eq!(client.call(&lock(proc)).reply(), Ok(Reply::Lock { status }));
     }
@@ -243,7 +243,7 @@ fn message(tag: Tag, request: &Request<'_>) -> Vec<u8> {
 }
 
 /// The client as soon as it is attached; `None` if it was closed before.
-fn attach(mut client: Client) -> Option<Client> {
+fn attach(mut client: P9Client) -> Option<P9Client> {
     let (afid, uname, aname) = (ninep::NOFID, &b""[..], &b"x"[..]);
     let attach = Request::Attach { fid: Fid(0), afid, uname, aname, n_uname: USER };
     for (tag, request) in [(ninep::NOTAG, VERSION), (Tag(0), attach)] {
@@ -457,7 +457,7 @@ fn twenty_thousand_jobs_that_come_and_go_leave_nothing_behind() {
 }
 
 /// Sends a hundred requests at once; each must succeed.
-fn all<'a>(client: &mut Client, request: impl Fn(u32) -> Request<'a>) {
+fn all<'a>(client: &mut P9Client, request: impl Fn(u32) -> Request<'a>) {
     let tags: Vec<_> = (0..100).map(|i| client.send(&request(i))).collect();
     for tag in tags {
         client.wait(tag).reply().unwrap();

@@ -56,7 +56,7 @@ fn ruled(test: &str, url: &str) -> Proxy {
 
 /// A user who reads as many bytes as he is told to, at a proxy that has a file `f`.
 struct Exact {
-    client: crate::common::Client,
+    client: crate::common::P9Client,
     uid: u32,
     used: u64,
 }

@@ -16,7 +16,9 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, Reply, Request, SetAttributes
 use ninep::{open, setattr};
 use rustix::process::Signal;
 
-use crate::common::{Client, Image, PATIENCE, Proxy, Setup, Tmpfs, USER, everybodys, skip, until};
+use crate::common::{
+    Image, P9Client, PATIENCE, Proxy, Setup, Tmpfs, USER, everybodys, skip, until,
+};
 
 const ENOSPC: u32 = 28;
 const EDQUOT: u32 = 122;
@@ -130,7 +132,7 @@ fn sigterm_tells_those_that_wait_for_a_lock_that_it_is_taken() {
     a.make(1, "f");
     b.open_name(1, "f", open::RDWR).unwrap();
     a.lock(1, LockKind::Write, (0, 0), ("a", 1)).unwrap();
-    let request = Client::lock_request(1, LockKind::Write, (0, 0), ("b", 1), LOCK_BLOCK);
+    let request = P9Client::lock_request(1, LockKind::Write, (0, 0), ("b", 1), LOCK_BLOCK);
     let waits = b.send(&request);
     b.stat(1).unwrap();
     proxy.signal(Signal::TERM);
@@ -178,7 +180,7 @@ fn a_proxy_that_was_killed_starts_again_on_the_same_port_and_socket() {
     client.write(1, 0, b"before").unwrap();
     client.done(&Request::Fsync { fid: Fid(1), datasync: 0 }).unwrap();
     client.lock(1, LockKind::Write, (0, 0), ("a", 1)).unwrap();
-    let mut local = Client::unix(&socket);
+    let mut local = P9Client::unix(&socket);
     local.version(8192);
     proxy.crash();
     client.expect_closed();
@@ -193,7 +195,7 @@ fn a_proxy_that_was_killed_starts_again_on_the_same_port_and_socket() {
     // The lock died with the proxy that held it.
     let status = client.lock(1, LockKind::Write, (0, 0), ("b", 1));
     assert_eq!(status, Ok(LockStatus::Success));
-    Client::unix(&socket).version(8192);
+    P9Client::unix(&socket).version(8192);
     assert!(data.join("f").exists());
 }
 
@@ -212,14 +214,14 @@ fn a_second_proxy_does_not_take_the_socket_of_one_that_runs() {
         code.is_some()
     });
     assert_eq!(code, Some(Some(1)));
-    Client::unix(&proxy.socket()).version(8192);
+    P9Client::unix(&proxy.socket()).version(8192);
 }
 
 // ---- the proxy stands still ----
 
 /// A session over the Unix socket, whose end the proxy can see as soon as it [hangs up](hang_up).
-fn local(proxy: &Proxy, aname: &str) -> Client {
-    let mut client = Client::unix(&proxy.socket());
+fn local(proxy: &Proxy, aname: &str) -> P9Client {
+    let mut client = P9Client::unix(&proxy.socket());
     client.version(1 << 20);
     client.attach(0, aname, USER).unwrap();
     client
@@ -227,12 +229,12 @@ fn local(proxy: &Proxy, aname: &str) -> Client {
 
 /// A command that another test starts may have the socket, too, for a moment: closing it alone
 /// would not end it.
-fn hang_up(client: &Client) {
+fn hang_up(client: &P9Client) {
     rustix::net::shutdown(client.fd(), rustix::net::Shutdown::Both).unwrap();
 }
 
 /// What was sent before is in the queue when this returns.
-fn is_queued(client: &mut Client) {
+fn is_queued(client: &mut P9Client) {
     let nothing = Request::Flush { oldtag: Tag(4000) };
     assert_eq!(client.call(&nothing).reply(), Ok(Reply::Flush));
 }
@@ -301,7 +303,7 @@ fn with_cold(name: &str, dir: &Path, mode: &str) -> Proxy {
 }
 
 /// Writes to a new file until that fails; the errno and how many bytes went before.
-fn fill(client: &mut Client, fid: u32, name: &str) -> (u32, u64) {
+fn fill(client: &mut P9Client, fid: u32, name: &str) -> (u32, u64) {
     client.make(fid, name);
     let mut at = 0;
     loop {
@@ -445,7 +447,7 @@ impl Frozen {
         Some(Frozen { proxy, disk })
     }
 
-    fn reader(&self, export: &str) -> Client {
+    fn reader(&self, export: &str) -> P9Client {
         let mut client = self.proxy.client_of(export, USER);
         client.open_name(1, "f", open::RDONLY).unwrap();
         // Into the page cache.

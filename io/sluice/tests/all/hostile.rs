@@ -27,13 +27,13 @@ use api::{Endpoint, Role};
 use ninep::{LockKind, LockStatus};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
-use testkit::hostile::files::{self, Place};
+use testkit::hostile::files::{self, FilesVictim};
 use testkit::hostile::http::{self, HttpVictim};
-use testkit::hostile::{self, Attack, Victim};
-use testkit::p9::Door;
+use testkit::hostile::{self, Attack, NinepVictim};
+use testkit::p9::P9Address;
 use testkit::{TestFolder, alone};
 
-use crate::common::{Client, Controller, Proxy, SLUICE, Setup, USER, resident, until};
+use crate::common::{Controller, P9Client, Proxy, SLUICE, Setup, USER, resident, until};
 use crate::controlled::{LIMIT, limited, proxy_with};
 use crate::entrusted::{ask_from, client, first_token, secret, showing, status, text, token};
 use crate::mounted::{can_mount, setup};
@@ -138,7 +138,7 @@ fn proxy_under_attack() {
     // What it takes once is not what attacks take.
     serve(&proxy, 0);
     let (memory, descriptors) = has(proxy.child.id());
-    let victim = Victim { address: proxy.tcp, aname: "x".into(), uid: USER };
+    let victim = NinepVictim { address: proxy.tcp, aname: "x".into(), uid: USER };
     let mut most = (0, 0);
     under(
         hostile::ALL,
@@ -166,7 +166,7 @@ fn proxy_under_attack() {
 
 /// Another user from another address has it all done that clients do, each time anew.
 fn serve(proxy: &Proxy, round: u64) {
-    let mut client = Client::open_door(&Door::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp));
+    let mut client = P9Client::open_door(&P9Address::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp));
     client.version(1 << 20);
     client.attach(0, "x", USER + 1).unwrap();
     client.open_name(1, "f", 0).unwrap();
@@ -175,7 +175,7 @@ fn serve(proxy: &Proxy, round: u64) {
     let name = format!("others-{round}");
     client.make(2, &name);
     assert_eq!(client.write(2, 0, b"theirs"), Ok(6));
-    let lock = |client: &mut Client, kind| client.lock(2, kind, (0, 0), ("others", 1));
+    let lock = |client: &mut P9Client, kind| client.lock(2, kind, (0, 0), ("others", 1));
     assert_eq!(lock(&mut client, LockKind::Write), Ok(LockStatus::Success));
     assert_eq!(client.read(2, 0, 100).unwrap(), b"theirs");
     assert_eq!(lock(&mut client, LockKind::Unlock), Ok(LockStatus::Success));
@@ -286,7 +286,7 @@ fn mount_under_attack() {
     use_mount(mount.at(), &proxy.data(), 0);
     let before = [has(process), has(proxy.child.id())];
     let mut most = before;
-    under(files::ALL, &Place(mount.at().into()), as_a_user, |round| {
+    under(files::ALL, &FilesVictim(mount.at().into()), as_a_user, |round| {
         use_mount(mount.at(), &proxy.data(), round);
         let now = [has(process), has(proxy.child.id())];
         for (most, now) in most.iter_mut().zip(now) {

@@ -9,13 +9,13 @@ use ninep::{Fid, LOCK_BLOCK, LockKind, LockStatus, NOTAG, Reply, Request, Tag};
 use rustix::process::Signal;
 
 use crate::common::errno::*;
-use crate::common::{Client, HangingOpens, Proxy, Setup, names};
+use crate::common::{HangingOpens, P9Client, Proxy, Setup, names};
 
 /// A thousand bytes may be written, and the next ones a quarter of an hour later.
 const NO_SECOND_WRITE: &str = "[[rule]]\nname = \"slow\"\nlimit = { write = \"1B/s\" }\n";
 
 /// A client with a file `f` of a thousand bytes as fid 1, whose next write has to wait.
-fn writer(proxy: &Proxy) -> Client {
+fn writer(proxy: &Proxy) -> P9Client {
     let mut client = proxy.client();
     client.make(1, "f");
     assert_eq!(client.write(1, 0, &[b'.'; 1000]), Ok(1000));
@@ -111,14 +111,14 @@ fn a_blocking_lock_is_answered_when_it_is_granted() {
     b.open_name(1, "f", open::RDWR).unwrap();
     let (write, unlock, all) = (LockKind::Write, LockKind::Unlock, (0, 0));
     a.lock(1, write, all, ("a", 1)).unwrap();
-    let waits = b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+    let waits = b.send(&P9Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
     // The connection goes on meanwhile.
     b.stat(1).unwrap();
     assert!(!b.readable(100));
     assert_eq!(a.lock(1, unlock, all, ("a", 1)), Ok(LockStatus::Success));
     assert_eq!(b.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
     // Now a waits, and is flushed: no reply, and b's unlock grants nothing to it.
-    let waits = a.send(&Client::lock_request(1, write, all, ("a", 1), LOCK_BLOCK));
+    let waits = a.send(&P9Client::lock_request(1, write, all, ("a", 1), LOCK_BLOCK));
     a.stat(1).unwrap();
     let flush = a.send(&Request::Flush { oldtag: waits });
     assert_eq!(a.next().tag(), flush);
@@ -139,7 +139,7 @@ fn a_blocking_lock_waits_for_a_program_of_the_server_too() {
     rustix::fs::fcntl_lock(&local, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let write = LockKind::Write;
     assert_eq!(a.lock(1, write, (0, 0), ("a", 1)), Ok(LockStatus::Blocked));
-    let waits = a.send(&Client::lock_request(1, write, (0, 0), ("a", 1), LOCK_BLOCK));
+    let waits = a.send(&P9Client::lock_request(1, write, (0, 0), ("a", 1), LOCK_BLOCK));
     a.stat(1).unwrap();
     drop(local);
     assert_eq!(a.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
@@ -154,8 +154,9 @@ fn part_of_a_lock_can_be_given_back_or_made_weaker_and_those_that_wait_for_it_ge
     let (read, write, unlock) = (LockKind::Read, LockKind::Write, LockKind::Unlock);
     let granted = Ok(Reply::Lock { status: LockStatus::Success });
     a.lock(1, write, (0, 0), ("a", 1)).unwrap();
-    let mut wait =
-        |kind, range, proc| b.send(&Client::lock_request(1, kind, range, ("b", proc), LOCK_BLOCK));
+    let mut wait = |kind, range, proc| {
+        b.send(&P9Client::lock_request(1, kind, range, ("b", proc), LOCK_BLOCK))
+    };
     let (middle, shared, all) =
         (wait(write, (10, 10), 1), wait(read, (50, 10), 2), wait(write, (0, 0), 3));
     b.stat(0).unwrap();
@@ -164,7 +165,7 @@ fn part_of_a_lock_can_be_given_back_or_made_weaker_and_those_that_wait_for_it_ge
     a.lock(1, read, (40, 30), ("a", 1)).unwrap();
     assert_eq!(b.wait(shared).reply(), granted);
     // A reader who wants to write waits for the other readers.
-    let stronger = a.send(&Client::lock_request(1, write, (45, 10), ("a", 1), LOCK_BLOCK));
+    let stronger = a.send(&P9Client::lock_request(1, write, (45, 10), ("a", 1), LOCK_BLOCK));
     a.stat(0).unwrap();
     b.lock(1, unlock, (0, 0), ("b", 2)).unwrap();
     assert_eq!(a.wait(stronger).reply(), granted);
@@ -185,7 +186,7 @@ fn a_fid_that_is_clunked_ends_its_own_waiting_and_no_other() {
     a.lock(1, write, (0, 10), ("a", 1)).unwrap();
     b.lock(1, write, (20, 10), ("b", 1)).unwrap();
     let mut wait = |fid| {
-        let tag = b.send(&Client::lock_request(fid, write, (0, 10), ("b", 1), LOCK_BLOCK));
+        let tag = b.send(&P9Client::lock_request(fid, write, (0, 10), ("b", 1), LOCK_BLOCK));
         b.stat(0).unwrap();
         tag
     };
@@ -212,9 +213,9 @@ fn a_client_that_is_gone_or_begins_anew_holds_nothing_and_waits_for_nothing() {
             client.open_name(1, "f", open::RDWR).unwrap();
         }
         b.lock(1, LockKind::Unlock, all, ("b", 1)).unwrap();
-        b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+        b.send(&P9Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
         b.stat(0).unwrap();
-        let waits = c.send(&Client::lock_request(1, write, all, ("c", 1), LOCK_BLOCK));
+        let waits = c.send(&P9Client::lock_request(1, write, all, ("c", 1), LOCK_BLOCK));
         c.stat(0).unwrap();
         let before = proxy.sockets();
         let kept = if gone {
@@ -230,7 +231,7 @@ fn a_client_that_is_gone_or_begins_anew_holds_nothing_and_waits_for_nothing() {
         assert_eq!(c.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
         assert!(kept.is_none_or(|b| !b.readable(0)));
         // Who waits for a holder that goes gets it then.
-        let waits = a.send(&Client::lock_request(1, write, all, ("a", 1), LOCK_BLOCK));
+        let waits = a.send(&P9Client::lock_request(1, write, all, ("a", 1), LOCK_BLOCK));
         a.stat(0).unwrap();
         if gone {
             drop(c);
@@ -255,16 +256,16 @@ fn an_open_that_hangs_holds_up_no_other_lock_and_can_be_flushed() {
         assert_eq!(a.lock(fid, write, all, ("a", 1)), granted);
     }
     let Some(mut opens) = HangingOpens::of(&proxy.data().join("f")) else { return };
-    let stuck = b.send(&Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
+    let stuck = b.send(&P9Client::lock_request(1, write, all, ("b", 1), LOCK_BLOCK));
     crate::common::until("the open hangs", || opens.count() == 1);
     // The other file's locks, and those who are known with this one.
     assert_eq!(b.lock(2, write, all, ("b", 1)), blocked);
-    let waits = b.send(&Client::lock_request(2, write, all, ("b", 1), LOCK_BLOCK));
+    let waits = b.send(&P9Client::lock_request(2, write, all, ("b", 1), LOCK_BLOCK));
     b.stat(0).unwrap();
     assert_eq!(a.lock(2, unlock, all, ("a", 1)), granted);
     assert_eq!(b.wait(waits).reply(), Ok(Reply::Lock { status: LockStatus::Success }));
     assert_eq!(a.lock(1, read, (10, 10), ("a", 1)), granted);
-    let ask = Client::lock_request(2, write, all, ("a", 1), LOCK_BLOCK);
+    let ask = P9Client::lock_request(2, write, all, ("a", 1), LOCK_BLOCK);
     let waits = a.send(&ask);
     a.stat(0).unwrap();
     assert_eq!(a.call(&Request::Flush { oldtag: waits }).reply(), Ok(Reply::Flush));
@@ -289,7 +290,7 @@ fn a_lock_that_was_being_taken_when_its_client_went_is_not_kept() {
     b.open_name(1, "f", open::RDWR).unwrap();
     let Some(mut opens) = HangingOpens::of(&proxy.data().join("f")) else { return };
     let before = proxy.sockets();
-    b.send(&Client::lock_request(1, LockKind::Write, (0, 0), ("b", 1), 0));
+    b.send(&P9Client::lock_request(1, LockKind::Write, (0, 0), ("b", 1), 0));
     crate::common::until("the open hangs", || opens.count() == 1);
     // A shutdown, for a socket whose last use is in a call that hangs is not closed yet.
     rustix::net::shutdown(b.fd(), rustix::net::Shutdown::Write).unwrap();

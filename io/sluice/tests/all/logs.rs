@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use testkit::TestFolder;
 
-use crate::common::{Client, Controller, SLUICE, Setup, USER, until};
+use crate::common::{Controller, P9Client, SLUICE, Setup, USER, until};
 
 /// Ways in which stderr takes nothing, for bash.
 const UNWRITABLE: [&str; 2] = ["2>/dev/full", "2> >(exec true)"];
@@ -20,7 +20,7 @@ fn without_log(name: &str, how: &str) -> Setup {
 }
 
 /// Has the proxy log `count` warnings: a client wants more than it may have.
-fn provoke(client: &mut Client, count: usize) {
+fn provoke(client: &mut P9Client, count: usize) {
     let mut refusals = (1..).filter(|fid| client.walk(0, *fid, &["f"]).is_err());
     assert!(refusals.nth(count - 1).is_some());
 }
@@ -53,7 +53,7 @@ fn a_proxy_that_cannot_say_where_it_listens_listens() {
         .spawn()
         .unwrap();
     until("it listens", || UnixStream::connect(&socket).is_ok());
-    let mut client = Client::unix(&socket);
+    let mut client = P9Client::unix(&socket);
     client.version(1 << 16);
     client.attach(0, "x", USER).unwrap();
     client.stat(0).unwrap();

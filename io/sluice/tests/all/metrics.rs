@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Client, Controller, PATIENCE, Proxy, Setup, until};
+use crate::common::{Controller, P9Client, PATIENCE, Proxy, Setup, until};
 use crate::mounted::{Mounted, can_mount, setup};
 use crate::prometheus::{Page, Panel, Prometheus, panels};
 
@@ -295,6 +295,6 @@ fn a_port_for_metrics_shows_nothing_else() {
     let proxy = Setup::new("metrics-only").top(SHOWN).start();
     let answer = crate::prometheus::get(&proxy.metrics(), "/v1/rules");
     assert!(answer.starts_with("HTTP/1.1 404 ") || answer.starts_with("HTTP/1.0 404 "), "{answer}");
-    let mut client: Client = proxy.client();
+    let mut client: P9Client = proxy.client();
     client.stat(0).unwrap();
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::common::{Client, PATIENCE};
+use crate::common::{P9Client, PATIENCE};
 use ninep::{Fid, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -225,7 +225,7 @@ fn top_of_a_proxy_that_does_not_schedule_says_so_and_shows_connections() {
     let proxy = Proxy::start("unscheduled", &config, "");
     let seen = proxy.wait_until_ready();
     let port = seen[0].strip_prefix("listening on tcp://127.0.0.1:").unwrap();
-    let mut client = Client::tcp(([127, 0, 0, 1], port.parse().unwrap()).into());
+    let mut client = P9Client::tcp(([127, 0, 0, 1], port.parse().unwrap()).into());
     client.version(1 << 16);
     client.attach_as(0, "x?job=a", "ann", 1000).unwrap();
     let once = ["top", "--once", "--interval", "50ms", "--by"];
@@ -248,7 +248,7 @@ fn the_api_counts_what_was_done_and_names_who_attached() {
     let port = seen[0].strip_prefix("listening on tcp://127.0.0.1:").unwrap();
     fs::set_permissions(proxy.dir.join("data"), fs::Permissions::from_mode(0o777)).unwrap();
     let connect = || {
-        let mut client = Client::tcp(([127, 0, 0, 1], port.parse().unwrap()).into());
+        let mut client = P9Client::tcp(([127, 0, 0, 1], port.parse().unwrap()).into());
         client.version(1 << 16);
         client
     };

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use ninep::{Fid, Request, open};
 
-use crate::common::{Client, Proxy, Setup, USER, root_here, skip};
+use crate::common::{P9Client, Proxy, Setup, USER, root_here, skip};
 use crate::mounted::{Mounted, can_mount};
 
 const EPERM: u32 = 1;
@@ -23,7 +23,7 @@ const CHOWN_CAPABILITY: [u8; 20] = {
 };
 
 /// Sets the capabilities of a file, or with no bytes removes them.
-fn set_capabilities(client: &mut Client, file: &str, value: &[u8]) -> Result<(), u32> {
+fn set_capabilities(client: &mut P9Client, file: &str, value: &[u8]) -> Result<(), u32> {
     client.walk(0, 8, &[file]).unwrap();
     let (name, size) = (&b"security.capability"[..], value.len() as u64);
     let flags = if value.is_empty() { ninep::XATTR_REPLACE } else { 0 };

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::{Client, Proxy, SLUICE, Setup, USER, until};
+use crate::common::{P9Client, Proxy, SLUICE, Setup, USER, until};
 use crate::controlled::api_of;
 use ninep::{Fid, Request, Tag};
 use rustix::process::Signal;
@@ -78,7 +78,7 @@ fn queued(proxy: &Proxy, rule: &str) -> u64 {
 }
 
 /// A client with an open file of 5000 bytes as fid 1, whose rule is in debt by one read.
-fn indebted(proxy: &Proxy) -> Client {
+fn indebted(proxy: &Proxy) -> P9Client {
     let mut client = proxy.client();
     client.make(1, "f");
     client.write(1, 0, &[7; 5000]).unwrap();
@@ -86,7 +86,7 @@ fn indebted(proxy: &Proxy) -> Client {
     client
 }
 
-fn read_later(client: &mut Client) -> Tag {
+fn read_later(client: &mut P9Client) -> Tag {
     client.send(&Request::Read { fid: Fid(1), offset: 0, count: 100 })
 }
 

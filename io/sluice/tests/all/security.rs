@@ -19,7 +19,7 @@ use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::process::Signal;
 
 use crate::common::{
-    Client, PATIENCE, Proxy, Setup, USER, copy_program, everybodys, root_here, until,
+    P9Client, PATIENCE, Proxy, Setup, USER, copy_program, everybodys, root_here, until,
 };
 
 const EPERM: u32 = 1;
@@ -132,7 +132,7 @@ fn one_user_cannot_use_the_files_groups_or_set_id_bits_of_another() {
 #[ignore = "a part of a_unix_socket_peer_is_only_itself"]
 fn peer() {
     let path = std::env::var("SLUICE_TEST_SOCKET").expect("started by its test");
-    let mut client = Client::unix(Path::new(&path));
+    let mut client = P9Client::unix(Path::new(&path));
     client.version(65_536);
     assert_eq!(client.attach(0, "x", 0), Err(EPERM));
     assert_eq!(client.attach(0, "x", USER + 1), Err(EPERM));
@@ -165,7 +165,7 @@ fn a_unix_socket_peer_is_only_itself() {
         assert_eq!(fs::metadata(proxy.data().join(name)).unwrap().uid(), USER);
     }
     // Root may speak for others, and is itself squashed.
-    let mut root = Client::unix(&proxy.socket());
+    let mut root = P9Client::unix(&proxy.socket());
     root.version(65_536);
     for (fid, uid, owner) in [(0, USER + 1, USER + 1), (1, 0, NOBODY)] {
         root.attach(fid, "x", uid).unwrap();
@@ -468,7 +468,7 @@ fn a_readonly_export_refuses_every_change() {
 fn only_allowed_addresses_may_connect_over_tcp() {
     let proxy = Setup::new("allow").top("allow = [\"10.0.0.0/8\"]").start();
     proxy.connect().expect_closed();
-    let mut local = Client::unix(&proxy.socket());
+    let mut local = P9Client::unix(&proxy.socket());
     local.version(8192);
     // Read again, the list holds for the next connection.
     let file = proxy.dir.join("sluice.toml");

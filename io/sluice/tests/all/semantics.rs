@@ -11,7 +11,7 @@ use ninep::{Fid, NOTAG, REMOVE_DIR, Reply, Request, Tag};
 use ninep::{SetAttributes, Timestamp, open, setattr};
 
 use crate::common::errno::*;
-use crate::common::{Client, Proxy, Setup, USER};
+use crate::common::{P9Client, Proxy, Setup, USER};
 
 const ONE_A_SECOND: &str = "[[rule]]\nname = \"slow\"\nlimit = \"1ops/s\"\n";
 
@@ -545,7 +545,7 @@ fn statfs_tells_of_the_file_system_below() {
 
 /// Sets an attribute of the file `f` through fid 8; the error is the clunk's.
 fn set_xattr(
-    client: &mut Client,
+    client: &mut P9Client,
     name: &str,
     said: u64,
     value: &[u8],
@@ -570,7 +570,7 @@ fn set_xattr(
     result
 }
 
-fn get_xattr(client: &mut Client, name: &str) -> Result<Vec<u8>, u32> {
+fn get_xattr(client: &mut P9Client, name: &str) -> Result<Vec<u8>, u32> {
     client.walk(0, 8, &["f"]).unwrap();
     let request = Request::Xattrwalk { fid: Fid(8), newfid: Fid(9), name: name.as_bytes() };
     let frame = client.call(&request);

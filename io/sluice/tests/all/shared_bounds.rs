@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use ninep::{Fid, LockKind, LockStatus, Request};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use testkit::p9::{Channel, Door};
+use testkit::p9::{P9Address, P9Channel};
 
-use crate::common::{Client, Proxy, Setup, USER, until};
+use crate::common::{P9Client, Proxy, Setup, USER, until};
 
 const ENOMEM: u32 = 12;
 const ENFILE: u32 = 23;
@@ -20,8 +20,8 @@ const ENOLCK: u32 = 37;
 const MIB: u64 = 1 << 20;
 
 /// A client at another address than [`Proxy::client`]'s.
-fn other(proxy: &Proxy) -> Client {
-    let mut client = Client::open_door(&Door::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp));
+fn other(proxy: &Proxy) -> P9Client {
+    let mut client = P9Client::open_door(&P9Address::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp));
     client.version(1 << 20);
     client.attach(0, "x", USER + 1).unwrap();
     client
@@ -122,7 +122,7 @@ fn one_client_cannot_take_the_locks_of_all() {
     let mut greedy = proxy.client();
     greedy.make(1, "f");
     let lock =
-        |client: &mut Client, at: u64| client.lock(1, LockKind::Write, (2 * at, 1), ("c", 1));
+        |client: &mut P9Client, at: u64| client.lock(1, LockKind::Write, (2 * at, 1), ("c", 1));
     let refused = (0..).find_map(|at| lock(&mut greedy, at).err().map(|errno| (at, errno)));
     assert_eq!(refused, Some((10, ENOLCK)));
     let mut other = other(&proxy);
@@ -140,7 +140,7 @@ fn values_of_extended_attributes_do_not_take_the_memory_of_all() {
     let bounds = "msize_max = \"4KiB\"\nbytes_in_flight_max = \"16KiB\"\nmemory_max = \"96KiB\"";
     let proxy = Setup::new("xattrsinks").top(bounds).start();
     let mut greedy = proxy.client();
-    let sink = |client: &mut Client, fid: u32| {
+    let sink = |client: &mut P9Client, fid: u32| {
         client.walk(0, fid, &[]).unwrap();
         let size = 8 << 10;
         client.done(&Request::Xattrcreate { fid: Fid(fid), name: b"user.a", size, flags: 0 })
@@ -171,20 +171,21 @@ fn whoever_fills_the_table_of_connections_makes_room_for_others() {
 fn abandoned_sessions_make_room_for_others() {
     let proxy = Setup::new("fullsessions").top("sessions_max = 12").start();
     let abandon = |id: u128| {
-        let mut channel = Channel::connect(Door::Tcp(proxy.tcp));
+        let mut channel = P9Channel::connect(P9Address::Tcp(proxy.tcp));
         channel.begin(1 << 16);
         let began = channel.session(id, 0, 4, "x").map(drop);
         channel.lose();
         began
     };
     (0..12).for_each(|id| abandon(id + 1).unwrap());
-    let mut other = Channel::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp));
+    let mut other = P9Channel::connect(P9Address::From(Ipv4Addr::new(127, 0, 0, 2), proxy.tcp));
     other.begin(1 << 16);
     // A connection that was lost is noticed by and by.
     until("there is a place", || other.session(99, 0, 4, "x").is_ok());
     // Sessions that are in use are not taken.
     let proxy = Setup::new("usedsessions").top("sessions_max = 2").start();
-    let mut used: Vec<_> = (1..4).map(|id| (id, Channel::connect(Door::Tcp(proxy.tcp)))).collect();
+    let mut used: Vec<_> =
+        (1..4).map(|id| (id, P9Channel::connect(P9Address::Tcp(proxy.tcp)))).collect();
     let began = used.iter_mut().map(|(id, channel)| {
         channel.begin(1 << 16);
         channel.session(*id, 0, 4, "x").map(drop)

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::common::{Client, Proxy, SLUICE, Setup, Tmpfs, USER, until};
+use crate::common::{P9Client, Proxy, SLUICE, Setup, Tmpfs, USER, until};
 use ninep::{Fid, LOCK_BLOCK, LockKind, NONUNAME, Request, Tag};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -234,10 +234,10 @@ fn what_its_client_gives_up_is_cancelled_and_counts_for_the_order_of_accesses() 
 }
 
 /// Opens `f` and asks for all of it; when this returns, the lock has been tried once.
-fn wait_for_lock(client: &mut Client, fid: u32) -> Tag {
+fn wait_for_lock(client: &mut P9Client, fid: u32) -> Tag {
     client.open_name(fid, "f", ninep::open::RDWR).unwrap();
     let range = (0, 0);
-    let lock = Client::lock_request(fid, LockKind::Write, range, ("w", fid), LOCK_BLOCK);
+    let lock = P9Client::lock_request(fid, LockKind::Write, range, ("w", fid), LOCK_BLOCK);
     let tag = client.send(&lock);
     client.stat(0).unwrap();
     tag

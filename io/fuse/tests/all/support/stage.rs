@@ -13,10 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use fuse::{
-    Attr, Attributes, DataReply, Errno, FileSystem, FuseConnection, FuseRequest, FuseRequestId,
-    Handle, InodeEntry, InodeId, Lock, LockKind, LockOwner, LockRequest, Notifier, OpenFlags,
-    OpenRequest, OpenedFile, ReadRequest, Release, Reply, SetAttributes, WriteRequest,
-    WrittenBytes,
+    Attr, Attributes, DataReply, Errno, FileSystem, FuseConnection, FuseOpen, FuseRead,
+    FuseRequest, FuseRequestId, FuseWrite, Handle, InodeEntry, InodeId, Lock, LockKind, LockOwner,
+    LockRequest, Notifier, OpenFlags, OpenedFile, Release, Reply, SetAttributes, WrittenBytes,
 };
 
 use super::PATIENCE;
@@ -168,7 +167,7 @@ impl FileSystem for Stage {
         self.getattr(request, None, reply);
     }
 
-    fn open(&self, request: &FuseRequest, _open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, request: &FuseRequest, _open: FuseOpen, reply: Reply<OpenedFile>) {
         let mut flags = self.state().open_flags;
         if request.inode == WAIT {
             // A page of the page cache is read in the background, where nothing interrupts.
@@ -177,7 +176,7 @@ impl FileSystem for Stage {
         reply.ok(&OpenedFile { handle: Handle(1), flags, backing: None });
     }
 
-    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
+    fn read(&self, request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
         if request.inode == WAIT {
             let blocking = self.state().blocking;
             if !blocking {
@@ -198,7 +197,7 @@ impl FileSystem for Stage {
         reply.bytes(&state.data[from..]);
     }
 
-    fn write(&self, _request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, _request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         self.change(|state| {
             let (from, to) = (write.offset as usize, write.offset as usize + write.data.len());
             if state.data.len() < to {

@@ -10,7 +10,7 @@ use ninep::{Fid, LockKind, NOFID, NameList, Reply, Request, SetAttributes, Tag, 
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Dice, IDENTITY, Served, USER, lock_request, rename_request, write_as_user,
+    Dice, IDENTITY, P9Channel, Served, USER, lock_request, rename_request, write_as_user,
 };
 
 /// The frame of a request of identity 1 without a slot.
@@ -22,7 +22,7 @@ fn frame(tag: u16, handles: HandleList<'_>, request: ExtRequest<'_>) -> Vec<u8> 
 }
 
 /// Sends a frame that is answered with an error.
-fn refused(client: &mut Channel, bytes: &[u8]) -> u32 {
+fn refused(client: &mut P9Channel, bytes: &[u8]) -> u32 {
     client.send_bytes(bytes);
     let tag = ninep::frame_tag(bytes).unwrap();
     client.wait(tag).done().expect_err("it is refused")
@@ -253,7 +253,7 @@ fn counts_that_no_reply_could_hold_are_einval() {
     let mut client = served.client();
     let root = client.root.clone();
     let msize = {
-        let mut small = Channel::connect(served.tcp());
+        let mut small = P9Channel::connect(served.tcp());
         small.begin(8192);
         small.session(client.id(), 1, 4, "x").unwrap();
         small.identity = IDENTITY;
@@ -281,7 +281,7 @@ fn sizes_outside_of_what_was_agreed_end_the_connection_and_no_other() {
     let served = Served::plain("sizes");
     let mut other = served.client();
     for size in [0u32, 6, 8193, u32::MAX] {
-        let mut client = Channel::connect(served.tcp());
+        let mut client = P9Channel::connect(served.tcp());
         client.begin(8192);
         client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
         client.identify(IDENTITY, USER, "").unwrap();
@@ -354,7 +354,7 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
     let served = Served::plain("beside");
     let mut client = served.client();
     client.create(1, "shared");
-    let mut plain = Channel::connect(served.tcp());
+    let mut plain = P9Channel::connect(served.tcp());
     assert_eq!(plain.offer(1 << 16, b"9P2000.L").1, b"9P2000.L");
     let mut ask = |request: Request<'_>| {
         let mut bytes = Vec::new();
@@ -390,7 +390,7 @@ fn a_plain_client_works_beside_the_dialect_and_does_not_get_its_messages() {
 #[test]
 fn a_link_target_that_no_reply_could_hold_is_enametoolong() {
     let served = Served::plain("target");
-    let mut client = Channel::connect(served.tcp());
+    let mut client = P9Channel::connect(served.tcp());
     client.begin(4096);
     client.session(crate::peer::fresh_id(), 0, 4, "x").unwrap();
     client.identify(IDENTITY, USER, "").unwrap();

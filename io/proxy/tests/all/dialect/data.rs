@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 use crate::peer::errno::*;
-use crate::peer::{Channel, Served, Setup, USER, appended};
+use crate::peer::{P9Channel, Served, Setup, USER, appended};
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -323,7 +323,7 @@ fn a_copy_moves_bytes_within_the_server_as_the_kernel_would() {
 // ---- allocate and seek, beside a twin that the kernel's own calls are made on ----
 
 struct Twins<'s> {
-    client: Channel,
+    client: P9Channel,
     served: &'s Served,
     twin: fs::File,
 }

@@ -6,7 +6,7 @@ use ninep::dialect::{ExtRequest, HandleList, WRITE_DONATED};
 use ninep::{Fid, Tag};
 
 use crate::peer::errno::*;
-use crate::peer::{Channel, IDENTITY, Served, Setup, USER};
+use crate::peer::{IDENTITY, P9Channel, Served, Setup, USER};
 
 const RULES: &str =
     "[[rule]]\nname = \"slow\"\nmatch = \"jobid={slow}\"\nlimit = { write = \"1B/s\" }\n";
@@ -14,7 +14,7 @@ const RULES: &str =
 const QUICK: u32 = 2;
 
 /// A slow job's open file 1, in debt for days, and a quick identity beside it.
-fn held_up(name: &str) -> (Served, Channel) {
+fn held_up(name: &str) -> (Served, P9Channel) {
     let served = Setup::new(name).rules(RULES).start();
     let mut client = served.client_of("x", USER, "slow");
     client.create(1, "f");
@@ -27,7 +27,7 @@ fn write(flags: u32, offset: u64) -> ExtRequest<'static> {
     ExtRequest::Write { fid: Fid(1), offset, flags, data: b"data" }
 }
 
-fn donate(client: &mut Channel, identity: u32, fid: u32, oldtag: Tag) -> Result<(), u32> {
+fn donate(client: &mut P9Channel, identity: u32, fid: u32, oldtag: Tag) -> Result<(), u32> {
     let before = std::mem::replace(&mut client.identity, identity);
     let donated =
         client.call(HandleList::NONE, ExtRequest::Donate { fid: Fid(fid), oldtag }).done();

@@ -11,11 +11,11 @@ use ninep::{Fid, NameList, Request, getattr, open};
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Dice, IDENTITY, Served, Setup, USER, fresh_id, rename_request, until, write_as_user,
+    Dice, IDENTITY, P9Channel, Served, Setup, USER, fresh_id, rename_request, until, write_as_user,
 };
 
 /// What a message on this handle answers.
-fn stat(client: &mut Channel, handle: &[u8]) -> Result<(), u32> {
+fn stat(client: &mut P9Channel, handle: &[u8]) -> Result<(), u32> {
     client.stat(handle).map(drop)
 }
 
@@ -133,7 +133,7 @@ fn handles_stay_valid_when_the_server_is_started_again() {
 
 /// A process that another test has just begun to start has a copy of what the proxy had open, and the
 /// file is there until that is closed.
-fn until_stale(client: &mut Channel, handle: &[u8]) {
+fn until_stale(client: &mut P9Channel, handle: &[u8]) {
     until("the handle is stale", || stat(client, handle) == Err(ESTALE));
 }
 
@@ -303,7 +303,7 @@ fn lists_and_lookups_and_opens_give_the_same_handle() {
     assert_eq!(listed, [made.clone(), made.clone()], "two names, one file");
     assert_eq!(client.find("g").unwrap().handle, made);
     // Another session, another connection and another user call it the same.
-    let mut other = Channel::connect(served.tcp());
+    let mut other = P9Channel::connect(served.tcp());
     other.begin(8192);
     other.session(fresh_id(), 5, 1, "x").unwrap();
     other.identify(77, USER + 1, "job").unwrap();

@@ -8,7 +8,7 @@ use ninep::dialect::{ExtRequest, GROUPS_MAX, HandleList, RequestHeader, handle_f
 use ninep::{Fid, Request, SetAttributes, Tag, getattr, open, setattr};
 
 use crate::peer::errno::*;
-use crate::peer::{Channel, IDENTITY, SLOW, Served, Setup, USER, fresh_id, open_request};
+use crate::peer::{IDENTITY, P9Channel, SLOW, Served, Setup, USER, fresh_id, open_request};
 
 const NOBODY: u32 = 65_534;
 /// A group that no user of the server is in.
@@ -16,8 +16,8 @@ const GROUP: u32 = 4242;
 const TRUSTED: &str = "groups = \"client\"\ntrusted = [\"127.0.0.0/8\"]";
 
 /// A client over the Unix socket as a user.
-fn local(served: &Served, uid: u32) -> Channel {
-    let mut client = Channel::connect(served.unix(uid));
+fn local(served: &Served, uid: u32) -> P9Channel {
+    let mut client = P9Channel::connect(served.unix(uid));
     client.begin(8192);
     client.session(fresh_id(), 0, 64, "x").unwrap();
     client
@@ -32,7 +32,7 @@ fn for_the_group(served: &Served) {
 }
 
 /// Owner and group of what the client makes.
-fn makes(served: &Served, client: &mut Channel, name: &str) -> (u32, u32) {
+fn makes(served: &Served, client: &mut P9Channel, name: &str) -> (u32, u32) {
     client.mkdir(name).unwrap();
     let made = fs::metadata(served.data().join(name)).unwrap();
     (made.uid(), made.gid())

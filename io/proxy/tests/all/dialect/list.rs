@@ -11,7 +11,7 @@ use ninep::open;
 use rustix::fs::{XattrFlags, lsetxattr};
 
 use crate::peer::errno::*;
-use crate::peer::{Channel, Served, USER, assert_as_stat, write_as_user};
+use crate::peer::{P9Channel, Served, USER, assert_as_stat, write_as_user};
 
 const DIR: u32 = open::RDONLY | open::DIRECTORY;
 /// Values of `d_type`.
@@ -20,7 +20,7 @@ const DT_REG: u8 = 8;
 const DT_LNK: u8 = 10;
 
 /// Opens the export's root as a directory.
-fn open_root(client: &mut Channel, fid: u32) {
+fn open_root(client: &mut P9Channel, fid: u32) {
     client.open(&client.root.clone(), fid, "", (DIR, 0)).unwrap();
 }
 
@@ -63,8 +63,9 @@ fn a_list_goes_on_after_any_entry_and_begins_again_at_0() {
     }
     let mut client = served.client();
     open_root(&mut client, 1);
-    let names =
-        |list: &[crate::peer::Listed]| -> Vec<_> { list.iter().map(|e| e.name.clone()).collect() };
+    let names = |list: &[crate::peer::P9Listed]| -> Vec<_> {
+        list.iter().map(|e| e.name.clone()).collect()
+    };
     let all = client.list_all(1, 0, 1 << 16);
     assert_eq!(all.len(), 302);
     for from in [299, 0, 150, 17, 300, 301] {
@@ -179,7 +180,7 @@ fn files_with_neither_acl_nor_attributes_are_said_to_be_plain_and_no_others() {
     }
     // It follows what happens to the file, here and by others.
     let late = client.find("late").unwrap().handle;
-    let plain = |client: &mut Channel| client.stat(&late).unwrap().valid & PLAIN_FILE != 0;
+    let plain = |client: &mut P9Channel| client.stat(&late).unwrap().valid & PLAIN_FILE != 0;
     client.setxattr(&late, "user.b", (0, b"2")).unwrap();
     assert!(!plain(&mut client));
     client.removexattr(&late, "user.b").unwrap();

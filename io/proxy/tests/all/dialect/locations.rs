@@ -12,7 +12,7 @@ use ninep::{SetAttributes, open, setattr};
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Served, Setup, USER, everybodys, root_here, skip, until, write_as_user,
+    P9Channel, Served, Setup, USER, everybodys, root_here, skip, until, write_as_user,
 };
 
 /// A class for the directory, and one for all else.
@@ -48,7 +48,7 @@ fn counted<T>(served: &Served, act: impl FnOnce() -> T) -> ((u64, u64), T) {
 }
 
 /// A server with `dir/f` and the directory `other`, and a mount's session with it.
-fn with_file(name: &str, rules: &str) -> (Served, Channel) {
+fn with_file(name: &str, rules: &str) -> (Served, P9Channel) {
     let served = Setup::new(name).rules(rules).start();
     for dir in ["dir", "other"] {
         fs::create_dir(served.data().join(dir)).unwrap();
@@ -60,13 +60,13 @@ fn with_file(name: &str, rules: &str) -> (Served, Channel) {
 }
 
 /// The handle of a file at a path below the export, looked up name by name.
-fn handle(client: &mut Channel, path: &str) -> Vec<u8> {
+fn handle(client: &mut P9Channel, path: &str) -> Vec<u8> {
     let root = client.root.clone();
     path.split('/').fold(root, |dir, name| client.lookup(&dir, name).unwrap().handle)
 }
 
 /// How many bytes of a write through a newly opened fid count to `dir`.
-fn written(served: &Served, client: &mut Channel, handle: &[u8]) -> u64 {
+fn written(served: &Served, client: &mut P9Channel, handle: &[u8]) -> u64 {
     let (counted, ()) = counted(served, || {
         client.open(handle, 9, "", (open::RDWR, 0)).unwrap();
         client.write(9, 0, &[1; 1000]).unwrap();
@@ -177,7 +177,7 @@ fn a_hard_link_does_not_take_a_file_out_of_its_meter() {
     assert_eq!(counted(&served, || other.stat(&link).unwrap()).0.0, 1);
     assert_eq!(written(&served, &mut other, &link), 1000);
     // Nor has one that walks.
-    let mut walker = testkit::p9::Client::open_door(&served.tcp());
+    let mut walker = testkit::p9::P9Client::open_door(&served.tcp());
     walker.version(1 << 16);
     walker.attach(0, "x", USER).unwrap();
     walker.open_name(1, "link", open::RDWR).unwrap();
@@ -227,7 +227,7 @@ fn a_link_that_was_made_beside_the_proxy_counts_by_all_names_that_were_looked_up
     let link = handle(&mut client, "link");
     assert_eq!(written(&served, &mut client, &link), 1000);
     assert_eq!(counted(&served, || client.stat(&link).unwrap()).0.0, 1);
-    let mut walker = testkit::p9::Client::open_door(&served.tcp());
+    let mut walker = testkit::p9::P9Client::open_door(&served.tcp());
     walker.version(1 << 16);
     walker.attach(0, "x", USER).unwrap();
     walker.open_name(1, "link", open::RDWR).unwrap();
@@ -333,7 +333,7 @@ fn the_project_is_the_files_own_and_that_of_the_directory_for_what_is_made() {
     });
     assert_eq!(inside.1, 500);
     // Through a name outside of the directory, too: it is the file's, not the directory's.
-    let mut walker = testkit::p9::Client::open_door(&served.tcp());
+    let mut walker = testkit::p9::P9Client::open_door(&served.tcp());
     walker.version(1 << 16);
     walker.attach(0, "x", USER).unwrap();
     fs::rename(disk.dir.join("seven/f"), disk.dir.join("moved")).unwrap();

@@ -17,12 +17,12 @@ use rustix::fs::{getxattr_query, removexattr};
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Dice, Frame, PATIENCE, Served, Setup, appended, lock_request, open_request, opened,
-    rename_request, write_as_user,
+    Dice, P9Channel, P9Frame, PATIENCE, Served, Setup, appended, lock_request, open_request,
+    opened, rename_request, write_as_user,
 };
 
 const EXCLUSIVE: (u32, u32) = (open::RDWR | open::CREATE | open::EXCL, 0o644);
-/// A tag that [`Channel`] never takes by itself.
+/// A tag that [`P9Channel`] never takes by itself.
 const OTHER_TAG: Tag = Tag(5000);
 
 fn mkdir_request(name: &str) -> ExtRequest<'_> {
@@ -33,11 +33,11 @@ fn mkdir_request(name: &str) -> ExtRequest<'_> {
 /// A call whose reply is lost on its way, and what it answers when it comes again over
 /// another connection. Meanwhile `undo` undoes its effect, which `seen` sees.
 fn lose_reply(
-    client: &mut Channel,
+    client: &mut P9Channel,
     ticket: CallId,
     seen: impl Fn() -> bool,
     undo: impl FnOnce(),
-) -> Frame {
+) -> P9Frame {
     // What is undone while it is being executed could make it fail.
     assert!(client.readable(PATIENCE.as_millis() as i64), "it is answered");
     assert!(seen(), "it was executed");
@@ -282,10 +282,10 @@ fn over_channels_that_break_at_random_each_append_is_in_the_file_once() {
 
 /// Makes files, writes lines to a shared one, and moves the files; its connection breaks
 /// every few calls.
-fn work_over_breaking_connections(mut client: Channel, worker: u64, files: u32) {
+fn work_over_breaking_connections(mut client: P9Channel, worker: u64, files: u32) {
     let mut dice = Dice::new(worker);
     let root = client.root.clone();
-    let mut answer = |client: &mut Channel, ticket: CallId| {
+    let mut answer = |client: &mut P9Channel, ticket: CallId| {
         while dice.below(4) == 0 {
             assert!(client.reconnect().resumed);
             client.again();
@@ -362,7 +362,7 @@ fn a_wrong_sequence_slot_or_type_is_einval_and_nothing_is_executed() {
     client.identify(1, crate::peer::USER, "").unwrap();
     let root = client.root.clone();
     let none = || fs::read_dir(served.data()).unwrap().count() == 0;
-    let mkdir = |client: &mut Channel, slot: u16, sequence: u32| {
+    let mkdir = |client: &mut P9Channel, slot: u16, sequence: u32| {
         let ticket = CallId { tag: OTHER_TAG, slot, sequence };
         client.call_as(ticket, HandleList::one(&root), mkdir_request("d")).done()
     };
@@ -426,7 +426,7 @@ fn each_channel_has_slots_of_its_own() {
     let mut one = zero.channel(1);
     let root = zero.root.clone();
     let ticket = CallId { tag: OTHER_TAG, slot: 0, sequence: 1 };
-    let make = |client: &mut Channel, name: &str| {
+    let make = |client: &mut P9Channel, name: &str| {
         client.call_as(ticket, HandleList::one(&root), mkdir_request(name)).done()
     };
     assert_eq!(make(&mut zero, "zero"), Ok(()));
@@ -442,7 +442,7 @@ fn each_channel_has_slots_of_its_own() {
 // ---- queued calls ----
 
 /// A session with the identities 1, whose job is held back, and 2, whose is not.
-fn with_slow(name: &str) -> (Served, Channel) {
+fn with_slow(name: &str) -> (Served, P9Channel) {
     let served = Setup::new(name).rules(crate::peer::SLOW).start();
     let mut client = served.client();
     client.identify(2, crate::peer::USER, "quick").unwrap();

@@ -12,11 +12,12 @@ use sluice_proxy::config::ProxyConfig;
 
 use crate::peer::errno::*;
 use crate::peer::{
-    Channel, Door, IDENTITY, PATIENCE, Served, Setup, Terms, USER, fresh_id, lock_request, until,
+    IDENTITY, P9Address, P9Channel, P9Session, PATIENCE, Served, Setup, USER, fresh_id,
+    lock_request, until,
 };
 
 /// A client of a session with fid 1 open on a new file `f`, and a lock on it.
-fn with_lock(served: &Served) -> Channel {
+fn with_lock(served: &Served) -> P9Channel {
     let mut client = served.client();
     client.create(1, "f");
     assert_eq!(client.lock(1, LockKind::Write, "one"), Ok(LockStatus::Success));
@@ -31,7 +32,7 @@ fn a_session_begins_with_its_terms_and_the_root() {
     for (asked, granted) in [(0, 0), (1, 1), (64, 64), (65, 64), (u16::MAX, 64)] {
         let mut client = served.connect();
         let terms = client.session(fresh_id(), 0, asked, "x").unwrap();
-        assert_eq!(terms, Terms { slots: granted, resumed: false, keep: 17 });
+        assert_eq!(terms, P9Session { slots: granted, resumed: false, keep: 17 });
         client.identify(IDENTITY, USER, "").unwrap();
         let root = client.root.clone();
         crate::peer::assert_as_stat(&client.stat(&root).unwrap(), &served.data());
@@ -98,10 +99,10 @@ fn other_dialects_are_answered_with_9p2000_l() {
     for offered in
         [&b"9P2000.L.sluice.1"[..], b"9P2000.L.sluice.3", b"9P2000.L.sluice", b"9P2000.L"]
     {
-        let mut client = Channel::connect(served.tcp());
+        let mut client = P9Channel::connect(served.tcp());
         assert_eq!(client.offer(8192, offered).1, b"9P2000.L");
     }
-    assert_eq!(Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.2").1, b"unknown");
+    assert_eq!(P9Channel::connect(served.tcp()).offer(8192, b"9P2000.sluice.2").1, b"unknown");
 }
 
 // ---- over connections ----
@@ -259,17 +260,17 @@ fn a_session_with_a_connection_does_not_expire() {
 fn a_session_is_bound_to_the_address_of_its_peer() {
     let served = Served::plain("address");
     let mut client = with_lock(&served);
-    let Door::Tcp(to) = served.tcp() else { unreachable!("it is TCP's") };
-    let mut stranger = Channel::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), to));
+    let P9Address::Tcp(to) = served.tcp() else { unreachable!("it is TCP's") };
+    let mut stranger = P9Channel::connect(P9Address::From(Ipv4Addr::new(127, 0, 0, 2), to));
     stranger.begin(8192);
     assert_eq!(stranger.session(client.id(), 0, 64, "x"), Err(EPERM));
     client.stat_fid(1).unwrap();
     // Nor does a lost connection make it anybody's.
     client.lose();
-    let mut stranger = Channel::connect(Door::From(Ipv4Addr::new(127, 0, 0, 2), to));
+    let mut stranger = P9Channel::connect(P9Address::From(Ipv4Addr::new(127, 0, 0, 2), to));
     stranger.begin(8192);
     assert_eq!(stranger.session(client.id(), 0, 64, "x"), Err(EPERM));
-    let mut local = Channel::connect(served.unix(0));
+    let mut local = P9Channel::connect(served.unix(0));
     local.begin(8192);
     assert_eq!(local.session(client.id(), 0, 64, "x"), Err(EPERM));
     assert!(client.reconnect().resumed);
@@ -281,13 +282,13 @@ fn a_session_over_a_unix_socket_is_bound_to_the_user_of_its_peer() {
         return;
     }
     let served = Served::plain("unix");
-    let mut client = Channel::connect(served.unix(USER));
+    let mut client = P9Channel::connect(served.unix(USER));
     client.begin(8192);
     client.session(fresh_id(), 0, 64, "x").unwrap();
     client.identify(IDENTITY, USER, "").unwrap();
     client.create(1, "f");
     for uid in [USER + 1, 0] {
-        let mut stranger = Channel::connect(served.unix(uid));
+        let mut stranger = P9Channel::connect(served.unix(uid));
         stranger.begin(8192);
         assert_eq!(stranger.session(client.id(), 0, 64, "x"), Err(EPERM), "user {uid}");
     }
@@ -406,7 +407,7 @@ fn a_retired_identity_is_unknown_and_its_open_files_stay_open() {
 fn locks_hold_against_plain_clients_and_other_sessions_alike() {
     let served = Served::plain("locks");
     let mut client = with_lock(&served);
-    let mut plain = Channel::connect(served.tcp());
+    let mut plain = P9Channel::connect(served.tcp());
     plain.offer(8192, b"9P2000.L");
     let mut ask = |request: Request<'_>| {
         let mut bytes = Vec::new();

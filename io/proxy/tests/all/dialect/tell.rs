@@ -3,7 +3,7 @@
 use ninep::dialect::{ExtReply, ExtRequest, HandleList};
 
 use crate::peer::errno::*;
-use crate::peer::{Channel, IDENTITY, Setup, USER};
+use crate::peer::{IDENTITY, P9Channel, Setup, USER};
 
 /// Two hundred requests of the job take more than three minutes.
 const RULES: &str = "
@@ -14,7 +14,7 @@ per = [\"jobid\"]
 limit = \"1ops/s\"
 ";
 
-fn tell(client: &mut Channel, what: u8, count: u32) -> Result<String, u32> {
+fn tell(client: &mut P9Channel, what: u8, count: u32) -> Result<String, u32> {
     let frame = client.call(HandleList::NONE, ExtRequest::Tell { what, count });
     let told = match frame.own()? {
         ExtReply::Tell { data } => String::from_utf8(data.to_vec()).unwrap(),

@@ -21,9 +21,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use fuse::{
-    Attr, Attributes, Created, Errno, FileSystem, FuseRequest, FuseSession, Handle, InodeEntry,
-    InodeId, NewFile, OpenFlags, OpenRequest, OpenedFile, Options, Reply, WriteRequest,
-    WrittenBytes,
+    Attr, Attributes, Created, Errno, FileSystem, FuseOpen, FuseRequest, FuseSession, FuseWrite,
+    Handle, InodeEntry, InodeId, NewFile, OpenFlags, OpenedFile, Options, Reply, WrittenBytes,
 };
 
 use crate::peer::{PATIENCE, USER, root_here, skip};
@@ -157,7 +156,7 @@ impl FileSystem for Files {
         reply.ok(&Attr { attributes: attributes(request.inode), ttl: TTL });
     }
 
-    fn open(&self, request: &FuseRequest, _open: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, request: &FuseRequest, _open: FuseOpen, reply: Reply<OpenedFile>) {
         self.1.note(Done::Open { large: request.inode == LARGE });
         let flags = OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES;
         reply.ok(&OpenedFile { flags, ..OpenedFile::default() });
@@ -167,14 +166,14 @@ impl FileSystem for Files {
     fn tmpfile(
         &self,
         _request: &FuseRequest,
-        _open: OpenRequest,
+        _open: FuseOpen,
         _new: NewFile,
         reply: Reply<Created>,
     ) {
         reply.error(Errno::ACCESS);
     }
 
-    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         let time = if request.inode == LARGE { self.0.large } else { self.0.small };
         let first = write.data.first().copied().unwrap_or_default();
         self.1.note(Done::Write(first));

@@ -30,8 +30,8 @@ use sluice_proxy::config::ProxyConfig;
 use sluice_proxy::control::ProxyControl;
 
 pub use testkit::p9::{
-    Channel, Client, Door, File, Frame, Listed, Opened, Terms, appended, errno, lock_request,
-    open_request, opened, rename_request,
+    P9Address, P9Channel, P9Client, P9File, P9Frame, P9Listed, P9Opened, P9Session, appended,
+    errno, lock_request, open_request, opened, rename_request,
 };
 pub use testkit::{Dice, PATIENCE, everybodys, root_here, skip, until};
 
@@ -39,7 +39,7 @@ pub use testkit::{Dice, PATIENCE, everybodys, root_here, skip, until};
 pub const USER: u32 = 1000;
 pub const IDENTITY: u32 = 1;
 /// Holds the job `slow` back for as long as any test runs, once it has owed for
-/// [`Channel::owe`].
+/// [`P9Channel::owe`].
 pub const SLOW: &str = "[[rule]]\nname = \"slow\"\nmatch = \"jobid={slow}\"\n\
                         limit = { metadata = \"1ops/s\", burst = \"1ops\" }\n";
 
@@ -156,40 +156,40 @@ impl Served {
     }
 
     /// The way in over TCP.
-    pub fn tcp(&self) -> Door {
+    pub fn tcp(&self) -> P9Address {
         let tcp = |address: &ServerAddress| match address {
             ServerAddress::Tcp(address) => Some(*address),
             ServerAddress::Unix(_) => None,
         };
-        Door::Tcp(self.server.as_ref().unwrap().addresses().iter().find_map(tcp).unwrap())
+        P9Address::Tcp(self.server.as_ref().unwrap().addresses().iter().find_map(tcp).unwrap())
     }
 
     /// The way in over the Unix socket, as a user.
-    pub fn unix(&self, uid: u32) -> Door {
-        Door::UnixAs(self.dir.join("9p"), uid)
+    pub fn unix(&self, uid: u32) -> P9Address {
+        P9Address::UnixAs(self.dir.join("9p"), uid)
     }
 
     /// A connection that has agreed on the dialect and said no more.
-    pub fn connect(&self) -> Channel {
-        let mut client = Channel::connect(self.tcp());
+    pub fn connect(&self) -> P9Channel {
+        let mut client = P9Channel::connect(self.tcp());
         client.begin(1 << 20);
         client
     }
 
     /// A connection that speaks 9P2000.L, attached to `x` as [`USER`] with fid 0.
-    pub fn plain_client(&self) -> Client {
-        let mut client = Client::open_door(&self.tcp());
+    pub fn plain_client(&self) -> P9Client {
+        let mut client = P9Client::open_door(&self.tcp());
         client.version(1 << 20);
         client.attach(0, "x", USER).unwrap();
         client
     }
 
     /// A connection with a session of its own for export `x` and the identity of [`USER`].
-    pub fn client(&self) -> Channel {
+    pub fn client(&self) -> P9Channel {
         self.client_of("x", USER, "")
     }
 
-    pub fn client_of(&self, aname: &str, uid: u32, job: &str) -> Channel {
+    pub fn client_of(&self, aname: &str, uid: u32, job: &str) -> P9Channel {
         let mut client = self.connect();
         client.session(fresh_id(), 0, 64, aname).unwrap();
         client.identify(IDENTITY, uid, job).unwrap();

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub use controller::Controller;
-pub use testkit::p9::{Client, Entry, Frame, errno, names};
+pub use testkit::p9::{P9Client, P9Entry, P9Frame, errno, names};
 pub use testkit::{PATIENCE, copy_program, everybodys, root_here, skip, until};
 
 pub use place::{HangingOpens, Image, Tmpfs};
@@ -179,16 +179,16 @@ impl Proxy {
     }
 
     /// A TCP connection, with nothing said yet.
-    pub fn connect(&self) -> Client {
-        Client::tcp(self.tcp)
+    pub fn connect(&self) -> P9Client {
+        P9Client::tcp(self.tcp)
     }
 
     /// A connection with a session, attached to `x` as [`USER`] with fid 0.
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> P9Client {
         self.client_of("x", USER)
     }
 
-    pub fn client_of(&self, aname: &str, uid: u32) -> Client {
+    pub fn client_of(&self, aname: &str, uid: u32) -> P9Client {
         let mut client = self.connect();
         client.version(1 << 20);
         client.attach(0, aname, uid).unwrap();

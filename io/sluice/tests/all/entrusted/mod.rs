@@ -11,7 +11,7 @@ use std::process::Command;
 
 use api::{ApiClient, Credentials, Endpoint, NewToken, Role};
 
-use testkit::p9::Door;
+use testkit::p9::P9Address;
 
 use crate::common::{PATIENCE, SLUICE};
 
@@ -99,7 +99,7 @@ fn exchange(mut stream: TcpStream, call: &str, head: &str, body: &str) -> String
 
 /// The same from an address of this machine, with a token and no body.
 pub(crate) fn ask_from(from: Ipv4Addr, to: SocketAddr, call: &str, token: &str) -> String {
-    let stream = Door::From(from, to).open_tcp().unwrap();
+    let stream = P9Address::From(from, to).open_tcp().unwrap();
     exchange(stream, call, &format!("host: {to}\r\nauthorization: Bearer {token}\r\n"), "")
 }
 

@@ -21,9 +21,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use fuse::{
-    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseRequest, FuseSession, Handle,
-    InodeEntry, InodeId, LockOwner, NewFile, OpenFlags, OpenRequest, OpenedFile, Options,
-    ReadRequest, Reply, SetAttributes, WriteRequest, WrittenBytes,
+    Attr, Attributes, Created, DataReply, Errno, FileSystem, FuseOpen, FuseRead, FuseRequest,
+    FuseSession, FuseWrite, Handle, InodeEntry, InodeId, LockOwner, NewFile, OpenFlags, OpenedFile,
+    Options, Reply, SetAttributes, WrittenBytes,
 };
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -171,7 +171,7 @@ impl FileSystem for Memory {
         &self,
         request: &FuseRequest,
         name: &CStr,
-        _: OpenRequest,
+        _: FuseOpen,
         new: NewFile,
         reply: Reply<Created>,
     ) {
@@ -184,18 +184,18 @@ impl FileSystem for Memory {
         reply.send(gone.map(|_| ()).ok_or(Errno::NOENT));
     }
 
-    fn open(&self, _: &FuseRequest, _: OpenRequest, reply: Reply<OpenedFile>) {
+    fn open(&self, _: &FuseRequest, _: FuseOpen, reply: Reply<OpenedFile>) {
         reply.ok(&OPENED);
     }
 
-    fn read(&self, request: &FuseRequest, read: ReadRequest, reply: Reply<DataReply>) {
+    fn read(&self, request: &FuseRequest, read: FuseRead, reply: Reply<DataReply>) {
         match self.files().get(request.inode) {
             Ok(file) => reply.bytes(&file.now[file.now.len().min(read.offset as usize)..]),
             Err(error) => reply.error(error),
         }
     }
 
-    fn write(&self, request: &FuseRequest, write: WriteRequest<'_>, reply: Reply<WrittenBytes>) {
+    fn write(&self, request: &FuseRequest, write: FuseWrite<'_>, reply: Reply<WrittenBytes>) {
         let written = self.files().get(request.inode).map(|file| {
             let (from, to) = (write.offset as usize, write.offset as usize + write.data.len());
             file.now.resize(file.now.len().max(to), 0);
