@@ -1,6 +1,7 @@
 //! Tidiness: what a reader would stumble over, by file and line.
 //!
-//!   Rust files ─► code: long files and functions, leftovers, dead files, banned words
+//!   Rust files ┬► code: long files and functions, leftovers, dead files, banned words
+//!              └► types: names that more than one type has
 //!   git's list ─┬► tracked: what runs left behind, and folders that nobody knows
 //!               ├► names: names of files that do not exist
 //!               ├► links: Markdown links whose file or heading does not exist
@@ -15,12 +16,13 @@ mod markdown;
 mod names;
 mod tracked;
 mod tree;
+mod types;
 
 use std::path::Path;
 
 use anyhow::Result;
 
-use tree::Tree;
+use tree::TidyTree;
 
 /// What the chore found: things to look at, and things to mend.
 #[derive(Debug, Default, PartialEq)]
@@ -33,7 +35,8 @@ struct Findings {
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut findings = Findings::default();
     code::check(root, &mut findings)?;
-    match Tree::read(root)? {
+    findings.to_mend.extend(types::check(root)?);
+    match TidyTree::read(root)? {
         Some(tree) => {
             for check in [tracked::check, names::check, links::check, cited::check] {
                 findings.to_mend.extend(check(&tree));
