@@ -109,7 +109,10 @@ class Child:
 
     def wait(self, seconds=FAR):
         """Its exit status, negative for a signal."""
-        if not select.select([self.handle], [], [], seconds)[0]:
+        # not select(2): it knows descriptors below 1,024 only, and a long run has more
+        ends = select.poll()
+        ends.register(self.handle, select.POLLIN)
+        if not ends.poll(seconds * 1000):
             self.kill()
             raise Wrong(f"a process had not ended after {seconds} s")
         os.close(self.handle)
