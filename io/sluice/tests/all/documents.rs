@@ -166,9 +166,9 @@ fn a_controller_is_there_in_ten_minutes() {
     let sections = [
         "Start",
         "One limit",
-        "Who is there, who used what",
+        "Proxies and usage",
         "Decays and events",
-        "Who is held, and who was",
+        "Delays",
         "The page",
         "Several controllers",
     ];
