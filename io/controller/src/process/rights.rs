@@ -36,28 +36,28 @@ pub(crate) struct Right {
 
 /// Every call that a controller answers.
 pub(crate) const RIGHTS: &[Right] = &[
-    row("GET", path::STATUS, Role::User, true, "what the controller is and how it fares"),
+    row("GET", path::STATUS, Role::User, true, "the controller and its state"),
     row("GET", path::OPENAPI, Role::User, true, "the description of all calls"),
-    row("GET", path::USAGE, Role::User, false, "what was used; role `user`: by that user"),
-    row("GET", path::DECAYS, Role::User, false, "the accounts of decays; role `user`: its own"),
-    row("GET", path::WHY, Role::User, false, "what holds whom; role `user`: that user's jobs"),
-    row("GET", path::JOB_REPORT, Role::User, false, "what a job did; role `user`: that user's"),
-    row("GET", path::WHY_TOP, Role::Read, false, "who was delayed, how long"),
-    row("GET", path::LIVE, Role::Read, false, "what is under way at every proxy"),
-    row("GET", path::EVENTS, Role::Read, false, "what happened: decays, proxies, leaders, rules"),
+    row("GET", path::USAGE, Role::User, false, "usage; role `user`: of that user"),
+    row("GET", path::DECAYS, Role::User, false, "the decay accounts; role `user`: its own"),
+    row("GET", path::WHY, Role::User, false, "what delays jobs; role `user`: that user's jobs"),
+    row("GET", path::JOB_REPORT, Role::User, false, "a job's report; role `user`: that user's"),
+    row("GET", path::WHY_TOP, Role::Read, false, "past delays, the longest first"),
+    row("GET", path::LIVE, Role::Read, false, "live figures of every proxy"),
+    row("GET", path::EVENTS, Role::Read, false, "events of decays, proxies, leaders, rules"),
     row("GET", path::RULES, Role::Read, true, "the rules of all proxies"),
-    row("PUT", path::RULES, Role::Operate, false, "other rules for all proxies"),
+    row("PUT", path::RULES, Role::Operate, false, "new rules for all proxies"),
     row("POST", path::RULE_EDITS, Role::Operate, false, "starts, changes, stops or ranks a rule"),
     row("GET", path::PROXIES, Role::Read, false, "the proxies"),
     row("DELETE", path::PROXY, Role::Operate, false, "forgets a proxy that is gone for good"),
-    row("POST", path::REPORT, Role::Admin, true, "what a proxy did, and what it is to do"),
-    row("GET", path::LEDGER_CHANGES, Role::Read, false, "for controllers that stand by"),
-    row("GET", path::LEDGER_FILE, Role::Read, false, "for controllers that stand by"),
+    row("POST", path::REPORT, Role::Admin, true, "a proxy's report, answered with its assignment"),
+    row("GET", path::LEDGER_CHANGES, Role::Read, false, "for standby controllers"),
+    row("GET", path::LEDGER_FILE, Role::Read, false, "for standby controllers"),
     row("GET", path::METRICS, Role::Read, false, "for Prometheus"),
     row("GET", path::TOKENS, Role::Admin, false, "the tokens' names and roles"),
-    row("POST", path::TOKENS, Role::Admin, false, "makes a token"),
+    row("POST", path::TOKENS, Role::Admin, false, "creates a token"),
     row("DELETE", path::TOKEN, Role::Admin, false, "revokes a token"),
-    row("GET", path::AUDIT, Role::Admin, false, "what was changed by whom"),
+    row("GET", path::AUDIT, Role::Admin, false, "the changes and their authors"),
 ];
 
 const fn row(
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn the_document_has_every_row() {
         let text = markdown();
-        assert!(text.contains("| `PUT /v1/rules` | | | yes | yes | | other rules"), "{text}");
+        assert!(text.contains("| `PUT /v1/rules` | | | yes | yes | | new rules"), "{text}");
         assert!(!text.contains("[rights]"));
     }
 }
