@@ -1,7 +1,7 @@
 //! Metadata service of clients that cannot say themselves what they had of other servers.
 //!
 //! ```text
-//!   a mount's request         says what was had elsewhere ─► delay (delay.rs)
+//!   a mount's request         says what was had elsewhere ─► delay (remote_delay.rs)
 //!   a plain client's request  ends ─► sum by class ─► take_untold ─► a controller ─► the others
 //! ```
 //!

@@ -8,8 +8,8 @@
 //! The forms are those of `plan::Report` and `plan::Order`, exact: parts are whole billionths
 //! and rates whole numbers, so what one side sent the other has, bit for bit. The proxy's name
 //! is that of the path, its life that of the report. Text that comes over the wire becomes
-//! plan's types in `link/forms.rs`, or an error that names the value. A proxy says it in the
-//! compact form of `link/compact.rs`, anybody else as JSON.
+//! plan's types in `proxy_wire/forms.rs`, or an error that names the value. A proxy says it in the
+//! compact form of `proxy_wire/compact.rs`, anybody else as JSON.
 
 mod checked;
 mod compact;
